@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 
@@ -276,10 +275,7 @@ func (s *collectorRoutes) registerOperations(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
 		OperationID: "add-operations", Method: http.MethodPost, Path: "/collectors/{name}/ops",
 		Summary: "Add operations to a collector", Description: addOperationsDescription,
-	})), s.addOperations)
-	lines := &huma.Schema{Type: huma.TypeString, Format: "binary"}
-	api.OpenAPI().Paths["/collectors/{name}/ops"].Post.RequestBody = &huma.RequestBody{Required: true,
-		Content: map[string]*huma.MediaType{kernel.MimeNDJSON: {Schema: lines}}}
+	}), kernel.Files(kernel.MimeNDJSON)), s.addOperations)
 	kernel.Register(s.Kernel, api, kernel.Held(kernel.Get("list-operations", "/collectors/{name}/ops",
 		"List the operations of a collector, in the order in which they were added")), s.listOperations)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
@@ -299,46 +295,25 @@ type addOperationsInput struct {
 	kernel.Actor
 	DryRun bool `query:"dry_run" doc:"add nothing, and say what would be added, or what is wrong"`
 
-	body io.Reader
-}
-
-// Resolve takes the body as it comes.
-func (in *addOperationsInput) Resolve(ctx huma.Context) []error {
-	in.body = ctx.BodyReader()
-	return nil
+	kernel.Stream
 }
 
 // addOperations needs nothing of the node: operations wait in PostgreSQL.
 func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsInput) (AddedOperations, error) {
 	out := AddedOperations{Collector: in.Collector, DryRun: in.DryRun}
+	body := kernel.Whole(in.Body(), "the body", "nothing was added")
 	var err error
 	if !in.DryRun {
-		out.AddedOps, err = s.producers.AddFrom(ctx, in.Collector, wholeOps{in.body})
+		out.AddedOps, err = s.producers.AddFrom(ctx, in.Collector, body)
 		return out, kernel.Seen(err, seeCollectors)
 	}
 	var sample []collectorstore.Op
-	out.AddedOps, sample, err = s.producers.TryFrom(ctx, in.Collector, wholeOps{in.body})
+	out.AddedOps, sample, err = s.producers.TryFrom(ctx, in.Collector, body)
 	for i := range sample {
 		op := &sample[i]
 		out.Sample = append(out.Sample, SampledOperation{op.ID, op.Key, op.Fold, op.Priority, op.Payload})
 	}
 	return out, kernel.Seen(err, seeCollectors)
-}
-
-// wholeOps tells a body that breaks off from one that is wrong.
-type wholeOps struct{ from io.Reader }
-
-func (w wholeOps) Read(p []byte) (int, error) {
-	n, err := w.from.Read(p)
-	how, slow := kernel.CameTooSlowly(err)
-	switch {
-	case err == nil || errors.Is(err, io.EOF):
-		return n, err
-	case slow:
-		return n, kernel.BadInput("the body: " + how + "; nothing was added, send it again")
-	default:
-		return n, kernel.BadInput("the body breaks off before its end; nothing was added, send it again")
-	}
 }
 
 type listOperationsInput struct {

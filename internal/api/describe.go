@@ -59,6 +59,9 @@ func describeOperation(op *huma.Operation) {
 	}
 	op.Extensions["x-tranche-role"] = string(role)
 	delete(op.Responses, "default")
+	if streamed, ok := op.Metadata[kernel.MetaStreamed].(*huma.RequestBody); ok {
+		op.RequestBody = streamed
+	}
 	if op.RequestBody != nil && op.RequestBody.Description == "" && op.RequestBody.Content["application/json"] == nil {
 		op.RequestBody.Description = "See the description of the operation; it is read as it comes."
 	}

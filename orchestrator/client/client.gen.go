@@ -144,7 +144,7 @@ type AcceptSettings struct {
 	// Failed all items that failed
 	Failed bool `json:"failed,omitempty"`
 
-	// Keys these items, as far as they failed
+	// Keys these items
 	Keys []string `json:"keys,omitempty"`
 
 	// Codes items that failed with such a code
@@ -3206,7 +3206,10 @@ type RerunSettings struct {
 	// Failed all items that failed
 	Failed bool `json:"failed,omitempty"`
 
-	// Keys these items, failed or done
+	// FailedAt with codes or groups: failed at this step
+	FailedAt string `json:"failed_at,omitempty"`
+
+	// Keys these items
 	Keys []string `json:"keys,omitempty"`
 
 	// Codes items that failed with such a code
@@ -3214,9 +3217,6 @@ type RerunSettings struct {
 
 	// Groups items that failed with such a message
 	Groups []string `json:"groups,omitempty"`
-
-	// FailedAt with codes or groups: failed at this step
-	FailedAt string `json:"failed_at,omitempty"`
 
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
 	//
@@ -3306,6 +3306,9 @@ type ResetSettings struct {
 	// All all items
 	All bool `json:"all,omitempty"`
 
+	// FailedAt with codes or groups: failed at this step
+	FailedAt string `json:"failed_at,omitempty"`
+
 	// Keys these items
 	Keys []string `json:"keys,omitempty"`
 
@@ -3314,9 +3317,6 @@ type ResetSettings struct {
 
 	// Groups items that failed with such a message
 	Groups []string `json:"groups,omitempty"`
-
-	// FailedAt with codes or groups: failed at this step
-	FailedAt string `json:"failed_at,omitempty"`
 
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
 	//
@@ -6627,4 +6627,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 849e1d861a5ca8815911f18a2da02a65, is 065994e05c50907cc5ddb83d794ab7aeaaabafffd34fe72341c18bc46bac128a.
+// Of 4a85d608d4ee649ba329bf824436a722, is 9c8e545d329cee4748bba1778073a3104fb386819f99fde7761b10b93e032f9e.

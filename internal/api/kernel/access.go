@@ -353,7 +353,7 @@ const (
 	metaHeld     = "held"     // true: its answer may be large and is held as a whole; few at once, and the others wait
 	metaCredent  = "credent"  // true: it is about who may do what, and goes on while all else stands still
 	metaBulk     = "bulk"     // an int64: its body, of so many bytes, is held as a whole, and few are at once
-	metaStreamed = "streamed" // true: its body is read as it comes, and may take as long as it keeps coming
+	MetaStreamed = "streamed" // an *huma.RequestBody that is read as it comes, and may take as long as it keeps coming
 	metaUnstored = "unstored" // true: its answer holds a secret, and is kept nowhere
 )
 
@@ -392,8 +392,11 @@ func Held(op huma.Operation) huma.Operation { return noted(op, metaHeld, true) }
 // AboutCredentials says that an operation has connections of its own to the database.
 func AboutCredentials(op huma.Operation) huma.Operation { return noted(op, metaCredent, true) }
 
-// Streamed says that the body of an operation is read as it comes. Others have to be there within a time.
-func Streamed(op huma.Operation) huma.Operation { return noted(op, metaStreamed, true) }
+// Streamed says that the body of an operation is read as it comes, and describes it. Others have to be there within a
+// time. huma must not know of it, or would hold it as a whole.
+func Streamed(op huma.Operation, body *huma.RequestBody) huma.Operation {
+	return noted(op, MetaStreamed, body)
+}
 
 // Unstored says that the answer of an operation holds a secret.
 func Unstored(op huma.Operation) huma.Operation { return noted(op, metaUnstored, true) }

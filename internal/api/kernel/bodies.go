@@ -125,6 +125,55 @@ func CameTooSlowly(err error) (how string, slow bool) {
 	return "nothing more came of it for too long", errors.As(err, &timed) && timed.Timeout()
 }
 
+// Stream is the body of a request that is read as it comes. [Streamed] describes it.
+type Stream struct {
+	kind string
+	body io.Reader
+}
+
+// Resolve implements huma.Resolver.
+func (s *Stream) Resolve(ctx huma.Context) []error {
+	s.kind, s.body = ctx.Header("Content-Type"), ctx.BodyReader()
+	return nil
+}
+
+// Body is what comes.
+func (s *Stream) Body() io.Reader { return s.body }
+
+// Kind is what the sender says that the body is.
+func (s *Stream) Kind() string { return s.kind }
+
+// Files is a body of one of these types.
+func Files(types ...string) *huma.RequestBody {
+	body := &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{}}
+	for _, kind := range types {
+		body.Content[kind] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
+	}
+	return body
+}
+
+// Whole makes a break in a body, or a part of one, the sender's fault, and never the end. undone says that nothing has
+// come of it.
+func Whole(from io.Reader, name, undone string) io.Reader { return &wholeBody{from, name, undone} }
+
+type wholeBody struct {
+	from         io.Reader
+	name, undone string
+}
+
+func (w *wholeBody) Read(p []byte) (int, error) {
+	n, err := w.from.Read(p)
+	how, slow := CameTooSlowly(err)
+	_, said := Told(err)
+	switch {
+	case err == nil, errors.Is(err, io.EOF), said != nil:
+		return n, err
+	case slow:
+		return n, BadInput(w.name + ": " + how + "; " + w.undone + ", send it again")
+	}
+	return n, BadInput(w.name + " breaks off before its end; " + w.undone + ", send it again")
+}
+
 // refuse has reads fail from the end of ctx on, as far as it is not the sender's doing, until allow is called.
 func (b *timedBody) refuse(ctx context.Context) (allow func()) {
 	if b.whole {

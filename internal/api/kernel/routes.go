@@ -81,7 +81,7 @@ func (m *RouteMux) Assign(described *huma.OpenAPI) {
 			known = append(known, Route{
 				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: IsSet(op, MetaHeavy),
 				heavyIf: heavyIf, broad: IsSet(op, metaBroad), broadIf: broadIf, credentials: IsSet(op, metaCredent),
-				streamed: IsSet(op, metaStreamed), held: IsSet(op, metaHeld),
+				streamed: op.Metadata[MetaStreamed] != nil, held: IsSet(op, metaHeld),
 				unstored: IsSet(op, metaUnstored), bulk: bulk,
 			})
 		}

@@ -63,6 +63,6 @@ func TestRerunOfAPausedRun(t *testing.T) {
 	b.Says(422, "/runs/it/rerun", `{"failed":true,"groups":["00000000"]}`,
 		"choose one of failed, keys, codes, groups and ranges")
 	b.Says(422, "/runs/it/rerun", `{"failed":true,"endpoint":"no such name"}`, "endpoint")
-	b.Says(422, "/runs/it/rerun", `{"failed":true,"chunk":"some"}`, "chunk must be a number or auto")
+	b.Says(422, "/runs/it/rerun", `{"failed":true,"chunk":"some"}`, "chunk: want a whole number like 500, or auto")
 	b.Says(404, "/runs/it/rerun", `{"failed":true,"step":"x"}`, "no step")
 }

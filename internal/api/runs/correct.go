@@ -55,13 +55,7 @@ func (c *corrections) register(api huma.API) {
 	kernel.Register(c.s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
 		OperationID: "correct", Method: http.MethodPost, Path: "/runs/{run}/correct", Summary: "Correct the data of items",
 		Description: correctDescription,
-	})), c.correct)
-	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
-	api.OpenAPI().Paths["/runs/{run}/correct"].Post.RequestBody = &huma.RequestBody{Required: true,
-		Content: map[string]*huma.MediaType{
-			"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
-			"application/vnd.apache.parquet": {Schema: item},
-		}}
+	}), kernel.Files(itemTypes()...)), c.correct)
 	kernel.Register(c.s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "correct-item", Method: http.MethodPost, Path: "/runs/{run}/items/{key}/correct",
 		Summary:     "Correct the data of one item",
@@ -79,13 +73,7 @@ type correctInput struct {
 	Reason  string `query:"reason" doc:"why, for the audit log"`
 	ShapeQuery
 
-	body io.Reader
-}
-
-// Resolve takes the body as it comes.
-func (in *correctInput) Resolve(ctx huma.Context) []error {
-	in.body = ctx.BodyReader()
-	return nil
+	kernel.Stream
 }
 
 // correct keeps the body first: a transaction is not to wait for a sender, and may have to read it twice.
@@ -99,7 +87,7 @@ func (c *corrections) correct(ctx context.Context, in *correctInput) (out Correc
 	}
 	spool := c.s.SpoolOf(ctx)
 	spool.Max = MaxAddBody
-	kept, err := spool.Keep(Whole(in.body))
+	kept, err := spool.Keep(wholeItems(in.Body()))
 	if err != nil {
 		return out, err
 	}

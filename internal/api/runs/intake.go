@@ -120,7 +120,7 @@ func (s *Starts) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 	}
 	config.Source = settings.Source
 	if !settings.elsewhere() {
-		return intake.Open(wholeItems{items}, config)
+		return intake.Open(wholeItems(items), config)
 	}
 	if settings.FromRun != "" {
 		return carrying{s}.items(r.Context(), settings, &config, items)
@@ -354,6 +354,11 @@ func notCarried(id workqueue.RunID, fixes map[string]string) error {
 		"nothing was started, leave them out", id, strings.Join(shown, ", "), more))
 }
 
+// wholeItems are the items of a body, or of a part of it.
+func wholeItems(from io.Reader) io.Reader {
+	return kernel.Whole(from, "the items", "nothing was stored")
+}
+
 // ExportOf is how an export of a run is read that people give back: its columns have the names that payloads have, and
 // of what is done with them only what is said beside it holds, not what the plan says.
 func ExportOf(ctx context.Context, store *database.DB, run workqueue.RunID, config intake.Config, said *gather.Items,
@@ -373,7 +378,7 @@ func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSetting
 	if items == nil {
 		return nil, "", nil
 	}
-	whole := bufio.NewReader(wholeItems{items})
+	whole := bufio.NewReader(wholeItems(items))
 	if _, err := whole.Peek(1); errors.Is(err, io.EOF) {
 		return nil, "", nil
 	}

@@ -1,14 +1,12 @@
 package runs
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -83,24 +81,14 @@ it is a conflict.
 What is done with a key that the run has already was said when it was opened.`
 
 func (s *Starts) registerOpen(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+	kernel.Register(s.Kernel, api, kernel.ReadsJSON[OpenSettings](api, kernel.ByOperator(huma.Operation{
 		OperationID: "open-run", Method: http.MethodPost, Path: "/runs/open", Summary: "Open a run that gets items later",
 		Description: openDescription,
-	}), s.openRun)
-	settings := kernel.SchemaOf[OpenSettings](api)
-	api.OpenAPI().Paths["/runs/open"].Post.RequestBody = &huma.RequestBody{
-		Required: true, Content: map[string]*huma.MediaType{"application/json": {Schema: settings}},
-	}
+	}), maxSettings), s.openRun)
 	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
 		OperationID: "add-items", Method: http.MethodPost, Path: "/runs/{run}/items", Summary: "Add items to an open run",
 		Description: addDescription,
-	})), s.addItems)
-	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
-	api.OpenAPI().Paths["/runs/{run}/items"].Post.RequestBody = &huma.RequestBody{Required: true,
-		Content: map[string]*huma.MediaType{
-			"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
-			"application/vnd.apache.parquet": {Schema: item},
-		}}
+	}), kernel.Files(itemTypes()...)), s.addItems)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "seal-run", Method: http.MethodPost, Path: "/runs/{run}/seal",
 		Summary: "End the adding of items to an open run",
@@ -109,23 +97,16 @@ func (s *Starts) registerOpen(api huma.API) {
 
 type openInput struct {
 	kernel.Actor
-
-	body io.Reader
-}
-
-// Resolve takes the body as it is: what is not in it is not zero.
-func (in *openInput) Resolve(ctx huma.Context) []error {
-	in.body = ctx.BodyReader()
-	return nil
+	kernel.JSON[OpenSettings]
 }
 
 func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
-	if err := s.MayChange(in.Name); err != nil {
+	set, err := in.Sent()
+	if err := cmp.Or(err, s.MayChange(in.Name)); err != nil {
 		return Opened{}, err
 	}
-	set, err := readOpen(in.body)
-	if err != nil {
-		return Opened{}, err
+	if set.Key != "" || set.Format != "" || set.elsewhere() {
+		return Opened{}, kernel.BadInput("key, format, sql and stream are about items; an open run gets them later, by adds")
 	}
 	open := start.OpenRequest{OnOverdue: start.OnOverdue(set.OnOverdue)}
 	if set.SealWithin != "" {
@@ -150,33 +131,6 @@ func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
 		Existing: opened.Existing, Warnings: s.Unheard(ctx, servicesOf(open.Steps))}, nil
 }
 
-func readOpen(body io.Reader) (OpenSettings, error) {
-	var set OpenSettings
-	text, err := io.ReadAll(io.LimitReader(body, maxSettings+1))
-	how, slow := kernel.CameTooSlowly(err)
-	switch {
-	case slow:
-		return set, kernel.BadInput("the body: " + how + "; nothing was opened, send it again")
-	case err != nil:
-		return set, kernel.BadInput("the body breaks off before its end; nothing was opened, send it again")
-	case len(text) > maxSettings:
-		return set, kernel.TooLarge(fmt.Sprintf("the body is larger than %d MiB", maxSettings>>20))
-	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&set); err != nil {
-		return set, kernel.BadInput("the body: " + kernel.Cut(err.Error(), 2*kernel.MaxEchoed) +
-			"; it must be one JSON object with the settings")
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return set, kernel.BadInput("more text after the JSON object of the body; send one object")
-	}
-	if set.Key != "" || set.Format != "" || set.elsewhere() {
-		return set, kernel.BadInput("key, format, sql and stream are about items; an open run gets them later, by adds")
-	}
-	return set, nil
-}
-
 type addInput struct {
 	kernel.RunPath
 	kernel.Actor
@@ -186,13 +140,7 @@ type addInput struct {
 	Contract       string `query:"contract" enum:"refuse,warn,off" doc:"when no item has a field that a service requires"`
 	ShapeQuery
 
-	body io.Reader
-}
-
-// Resolve takes the body as it comes.
-func (in *addInput) Resolve(ctx huma.Context) []error {
-	in.body = ctx.BodyReader()
-	return nil
+	kernel.Stream
 }
 
 // addItems keeps the body first: a transaction is not to wait for a sender, and may have to read it twice.
@@ -209,7 +157,7 @@ func (s *Starts) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	}
 	spool := s.SpoolOf(ctx)
 	spool.Max = MaxAddBody
-	kept, err := spool.Keep(wholeItems{in.body})
+	kept, err := spool.Keep(wholeItems(in.Body()))
 	if err != nil {
 		return out, err
 	}

@@ -35,10 +35,10 @@ func TestOpeningIsRefused(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	for body, want := range map[string]string{
-		``:                                      "one JSON object",
-		`[]`:                                    "one JSON object",
-		`{"endpoint":"e"} {}`:                   "more text",
-		`{"endpoint":"e","x":1}`:                "unknown field",
+		``:                                      "the body is empty",
+		`[]`:                                    "a JSON object",
+		`{"endpoint":"e"} {}`:                   "after top-level value",
+		`{"endpoint":"e","x":1}`:                `unknown member \"x\"`,
 		`{"name":"e"}`:                          "either an endpoint or a plan",
 		`{"endpoint":"e","seal_within":"soon"}`: "seal_within",
 		`{"endpoint":"e","seal_within":"-1h"}`:  "seal_within",

@@ -64,30 +64,17 @@ type previewInput struct {
 	ShapeQuery
 	Truncated bool `query:"truncated" doc:"the file goes on: its last row may be cut, and is left out"`
 
-	kind string
-	body io.Reader
-}
-
-// Resolve takes the body as it comes.
-func (in *previewInput) Resolve(ctx huma.Context) []error {
-	in.kind, in.body = ctx.Header("Content-Type"), ctx.BodyReader()
-	return nil
+	kernel.Stream
 }
 
 func (s *Starts) registerPreview(api huma.API) {
+	body := kernel.Files(append(itemTypes(), "application/octet-stream")...)
+	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
+		Required: []string{PartItems}, Properties: map[string]*huma.Schema{PartItems: body.Content[MimeParquet].Schema}}}
 	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
 		OperationID: "preview-items", Method: http.MethodPost, Path: "/items/preview",
 		Summary: "Show how the first rows of a file would be read", Description: previewDescription,
-	})), s.previewItems)
-	// Only described, as the body of a start.
-	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
-	api.OpenAPI().Paths["/items/preview"].Post.RequestBody = &huma.RequestBody{Required: true,
-		Content: map[string]*huma.MediaType{
-			"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
-			"application/vnd.apache.parquet": {Schema: item}, "application/octet-stream": {Schema: item},
-			"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{PartItems},
-				Properties: map[string]*huma.Schema{PartItems: item}}},
-		}}
+	}), body), s.previewItems)
 }
 
 func (s *Starts) previewItems(ctx context.Context, in *previewInput) (Preview, error) {
@@ -131,8 +118,8 @@ func (c cutItems) Read(p []byte) (int, error) {
 
 // items is the file, or what there is of it.
 func (in *previewInput) items() (io.Reader, error) {
-	from := in.body
-	if kind, params, err := mime.ParseMediaType(in.kind); err == nil && kind == "multipart/form-data" {
+	from := in.Body()
+	if kind, params, err := mime.ParseMediaType(in.Kind()); err == nil && kind == "multipart/form-data" {
 		bounded := &previewBody{from, maxPreviewBody}
 		parts := multipart.NewReader(bounded, params["boundary"])
 		part, err := parts.NextPart()
@@ -141,7 +128,7 @@ func (in *previewInput) items() (io.Reader, error) {
 		}
 		from = part
 	}
-	items := io.Reader(wholeItems{&previewBody{from, maxPreview}})
+	items := wholeItems(&previewBody{from, maxPreview})
 	if !in.Truncated {
 		return items, nil
 	}

@@ -110,8 +110,16 @@ type Starts struct {
 	heard heard
 }
 
+// itemTypes are those of files of items.
+func itemTypes() []string { return []string{"text/csv", kernel.MimeNDJSON, MimeParquet} }
+
 func (s *Starts) registerStart(api huma.API) {
 	s.registerPreview(api)
+	body := kernel.Files(itemTypes()...)
+	body.Required = false
+	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
+		Required: []string{PartRun, PartItems}, Properties: map[string]*huma.Schema{
+			PartRun: kernel.SchemaOf[RunSettings](api), PartItems: body.Content[MimeParquet].Schema}}}
 	huma.Register(api, kernel.Streamed(kernel.ByOperator(huma.Operation{
 		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
 		Parameters: overridesQuery(), SkipValidateParams: true, // startInput.Resolve knows all of them
@@ -128,20 +136,12 @@ func (s *Starts) registerStart(api huma.API) {
 				kernel.SchemaOf[DryRun](api),
 			}}}},
 		}},
-	})), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
+	}), body), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(ctx huma.Context) {
 			r, w := humago.Unwrap(ctx)
 			s.start(w, r, in)
 		}}, nil
 	})
-	// Only described: the body is read as it comes.
-	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
-	api.OpenAPI().Paths["/runs"].Post.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{
-		"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
-		"application/vnd.apache.parquet": {Schema: item},
-		"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{PartRun, PartItems},
-			Properties: map[string]*huma.Schema{PartRun: kernel.SchemaOf[RunSettings](api), PartItems: item}}},
-	}}
 }
 
 func (s *Starts) start(w http.ResponseWriter, r *http.Request, in *startInput) {
@@ -238,11 +238,8 @@ func settingsOf(r *http.Request, in *startInput) (RunSettings, io.Reader, error)
 	if err != nil {
 		return settings, nil, err
 	}
-	decoder := json.NewDecoder(io.LimitReader(part, maxSettings))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&settings); err != nil {
-		return settings, nil, kernel.BadInput("part run: " + kernel.Cut(err.Error(), 2*kernel.MaxEchoed) +
-			"; it must be one JSON object with the settings")
+	if err := kernel.ReadJSON(part, maxSettings, "part run", &settings); err != nil {
+		return settings, nil, err
 	}
 	items, err := parts.NextPart()
 	if errors.Is(err, io.EOF) && settings.elsewhere() {
@@ -264,22 +261,6 @@ func namedPart(parts *multipart.Reader, name string) (io.Reader, error) {
 
 func missingPart(name string) error {
 	return kernel.BadInput("the multipart body needs the parts run and items, in this order; " + name + " is missing")
-}
-
-// wholeItems makes a break in the stream the sender's fault, and never the end of the items.
-type wholeItems struct{ from io.Reader }
-
-// Whole is the items that come from a body, or a part of it.
-func Whole(from io.Reader) io.Reader { return wholeItems{from} }
-
-func (w wholeItems) Read(p []byte) (int, error) {
-	n, err := w.from.Read(p)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = kernel.BadInput("the items break off before their end; nothing was started, send them again")
-	} else if how, slow := kernel.CameTooSlowly(err); slow {
-		err = kernel.BadInput("the body with the items: " + how + "; nothing was started, send them again")
-	}
-	return n, err
 }
 
 // stepSpecs are the steps of an ordered plan as the store takes them.
