@@ -9,7 +9,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // DeadLetterDocument is a dead letter with its body as people read it.
@@ -104,12 +103,12 @@ func first(headers map[string][]string, name string) string {
 }
 
 type requeueInput struct {
-	kernel.Actor
+	kernel.Changer
 	Body RequeueSettings
 }
 
 func (s *endpointRoutes) requeueLetters(ctx context.Context, in *requeueInput) (deadletter.Requeue, error) {
-	sel, err := s.Selection(in.Body.LetterSelection, in.Name)
+	sel, err := in.Body.selection()
 	if err != nil {
 		return deadletter.Requeue{}, err
 	}
@@ -119,12 +118,12 @@ func (s *endpointRoutes) requeueLetters(ctx context.Context, in *requeueInput) (
 }
 
 type dropInput struct {
-	kernel.Actor
+	kernel.Changer
 	Body LetterSelection
 }
 
 func (s *endpointRoutes) dropLetters(ctx context.Context, in *dropInput) (Dropped, error) {
-	sel, err := s.Selection(in.Body, in.Name)
+	sel, err := in.Body.selection()
 	if err != nil {
 		return Dropped{}, err
 	}
@@ -132,18 +131,16 @@ func (s *endpointRoutes) dropLetters(ctx context.Context, in *dropInput) (Droppe
 	return Dropped{Dropped: n}, kernel.Seen(err, kernel.SeeLetters)
 }
 
-// Selection checks a selection, and whether this caller may change anything.
-func (s *endpointRoutes) Selection(set LetterSelection, actor string) (deadletter.DeadSelection, error) {
+// selection is the same as the store takes it.
+func (set *LetterSelection) selection() (deadletter.DeadSelection, error) {
 	sel := deadletter.DeadSelection{Refs: set.IDs, Endpoint: set.Endpoint, All: set.All}
 	if err := kernel.ChooseOne("ids, endpoint and all", len(set.IDs) > 0, set.Endpoint != "", set.All); err != nil {
 		return sel, err
 	}
 	if set.Endpoint != "" {
-		if err := kernel.CheckEndpoint(set.Endpoint); err != nil {
-			return sel, err
-		}
+		return sel, kernel.CheckEndpoint(set.Endpoint)
 	}
-	return sel, s.MayChange(actor)
+	return sel, nil
 }
 
 // QuarantinedDocument is a quarantined message with its body as people read it.
@@ -168,14 +165,11 @@ type listQuarantinedInput struct {
 }
 
 func (s *endpointRoutes) listQuarantined(ctx context.Context, in *listQuarantinedInput) (deadletter.QuarantinePage, error) {
-	filter := deadletter.QuarantineFilter{Limit: in.Limit, After: in.After}
-	if in.Run != "" {
-		id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-		if err != nil {
-			return deadletter.QuarantinePage{}, err
-		}
-		filter.Run = id
+	run, err := s.FindRun(ctx, in.Run)
+	if err != nil {
+		return deadletter.QuarantinePage{}, err
 	}
+	filter := deadletter.QuarantineFilter{Limit: in.Limit, After: in.After, Run: run}
 	page, err := deadletter.New(s.Store).QuarantinedMessages(ctx, filter)
 	if page.Messages == nil {
 		page.Messages = []deadletter.QuarantinedView{}

@@ -39,12 +39,12 @@ type LogIn struct {
 func (s *adminRoutes) registerSession(api huma.API) {
 	look := kernel.ByAnyone(kernel.Get("get-session", "/session", "Who asks, and whether they are logged in"))
 	kernel.Register(s.Kernel, api, look, s.getSession)
-	huma.Register(api, kernel.Unstored(kernel.ByAnyone(huma.Operation{
+	kernel.RegisterAnswer(s.Kernel, api, kernel.Unstored(kernel.ByAnyone(huma.Operation{
 		OperationID: "log-in", Method: http.MethodPost, Path: "/session", Summary: "Log a browser in, by a token",
 		Description:  "Sets a cookie that only this server's pages can use. Throttled: 429 says when to try again.",
 		MaxBodyBytes: maxLogIn, Middlewares: huma.Middlewares{s.tryLogIn},
 	})), s.logIn)
-	huma.Register(api, kernel.Unstored(kernel.ByAnyone(huma.Operation{
+	kernel.RegisterAnswer(s.Kernel, api, kernel.Unstored(kernel.ByAnyone(huma.Operation{
 		OperationID: "log-out", Method: http.MethodDelete, Path: "/session", Summary: "Log a browser out",
 	})), s.logOut)
 }
@@ -114,22 +114,22 @@ func (s *adminRoutes) tryLogIn(hc huma.Context, next func(huma.Context)) {
 
 func (s *adminRoutes) logIn(ctx context.Context, in *logInInput) (*sessionAnswer, error) {
 	if s.Access == nil {
-		return nil, s.Failure(ctx, errNoAuth)
+		return nil, errNoAuth
 	}
 	cookie, who, err := s.Access.LogIn(ctx, s.CallerAddress(in.request), in.Body.Token)
 	if err != nil {
-		return nil, s.Failure(ctx, err)
+		return nil, err
 	}
 	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie(cookie, who.ExpiresAt)}, Body: s.sessionFor(&who)}, nil
 }
 
 func (s *adminRoutes) logOut(ctx context.Context, _ *struct{ kernel.Actor }) (*sessionAnswer, error) {
 	if s.Access == nil {
-		return nil, s.Failure(ctx, errNoAuth)
+		return nil, errNoAuth
 	}
 	if who, ok := access.From(ctx); ok {
 		if err := s.Access.LogOut(ctx, who); err != nil {
-			return nil, s.Failure(ctx, err)
+			return nil, err
 		}
 	}
 	long := time.Unix(1, 0)

@@ -56,8 +56,7 @@ func (s *planRoutes) Register(api huma.API) {
 		Description: applyDescription, MaxBodyBytes: maxPlanBody,
 	}), s.applyPlan)
 	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-plan", "/plans/{name}", "The newest version of a plan"),
-		s.getPlan,
-		func(in *planInput) *kernel.Known { return &in.Known }, planTag)
+		s.getPlan, planTag)
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
 		OperationID: "delete-plan", Method: http.MethodDelete, Path: "/plans/{name}",
 		Summary:     "Take a plan off the record, in all its versions",

@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/erasure"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/retention"
@@ -224,40 +223,33 @@ type ErasedKey struct {
 	Unreached []string          `json:"unreached" nullable:"false" doc:"what is not reached, for people"`
 }
 
-// erasures erase what is kept of keys.
-type erasures struct {
-	store     *database.DB
-	mayChange func(actor string) error
-}
-
-func (e *erasures) register(k *kernel.Kernel, api huma.API) {
-	kernel.Register(k, api, kernel.ByAdmin(huma.Operation{
+func (s *adminRoutes) registerErase(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
 		OperationID: "erase", Method: http.MethodPost, Path: "/erase", Summary: "Erase what is kept of a key",
 		Description: "Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, " +
 			"and a marker takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while " +
 			"something is still done with the key. What was broken off is finished by asking again.",
-	}), e.erase)
+	}), s.erase)
 }
 
 type eraseInput struct {
-	kernel.Actor
+	kernel.Changer
 	Body EraseSettings
 }
 
-func (e *erasures) erase(ctx context.Context, in *eraseInput) (ErasedKey, error) {
+func (s *adminRoutes) erase(ctx context.Context, in *eraseInput) (ErasedKey, error) {
 	set := &in.Body
-	err := cmp.Or(e.mayChange(in.Name), kernel.CheckText("key", set.Key, intake.MaxKeyBytes),
+	err := cmp.Or(kernel.CheckText("key", set.Key, intake.MaxKeyBytes),
 		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
 	if err != nil {
 		return ErasedKey{}, err
 	}
-	req := erasure.Request{Key: set.Key, DryRun: set.DryRun, Reason: set.Reason, Actor: in.Name}
-	if set.Run != "" {
-		if req.Run, err = inspect.New(e.store).Resolve(ctx, set.Run); err != nil {
-			return ErasedKey{}, err
-		}
+	run, err := s.FindRun(ctx, set.Run)
+	if err != nil {
+		return ErasedKey{}, err
 	}
-	done, err := erasure.New(e.store).Erase(ctx, req)
+	done, err := erasure.New(s.Store).Erase(ctx, erasure.Request{Run: run, Key: set.Key, DryRun: set.DryRun,
+		Reason: set.Reason, Actor: in.Name})
 	if err != nil {
 		return ErasedKey{}, err
 	}

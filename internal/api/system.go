@@ -46,7 +46,7 @@ type adminRoutes struct {
 func (s *adminRoutes) Register(api huma.API) {
 	s.registerAudit(api)
 	s.registerRetention(api)
-	(&erasures{s.Store, s.MayChange}).register(s.Kernel, api)
+	s.registerErase(api)
 	s.registerStreamSettings(api)
 	s.registerSystem(api)
 	s.registerSession(api)
@@ -89,17 +89,12 @@ type auditInput struct {
 }
 
 func (s *adminRoutes) listAudit(ctx context.Context, in *auditInput) (inspect.AuditPage, error) {
-	filter := inspect.AuditFilter{
-		Actor: in.Actor, Action: in.Action, Since: in.Since, Before: in.Before, Limit: in.Limit,
+	run, err := s.FindRun(ctx, in.Run)
+	if err != nil {
+		return inspect.AuditPage{}, err
 	}
-	if in.Run != "" {
-		id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-		if err != nil {
-			return inspect.AuditPage{}, err
-		}
-		filter.Run = id
-	}
-	return inspect.New(s.Store).Audit(ctx, filter)
+	return inspect.New(s.Store).Audit(ctx, inspect.AuditFilter{Run: run, Actor: in.Actor, Action: in.Action,
+		Since: in.Since, Before: in.Before, Limit: in.Limit})
 }
 
 // StreamTrouble is why the streams cannot be made as they are set.

@@ -132,26 +132,16 @@ type openTrackerAnswer struct {
 func (s *trackerRoutes) registerOpenTracker(api huma.API) {
 	op := kernel.ByOperator(kernel.Bulky(huma.Operation{
 		OperationID: "open-tracker", Method: http.MethodPost, Path: "/trackers", Summary: "Open a tracker batch",
-		Description: trackerDescription, DefaultStatus: http.StatusCreated, BodyReadTimeout: -1,
+		Description: trackerDescription, DefaultStatus: http.StatusCreated,
 	}, maxTrackerBody))
-	huma.Register(api, op, func(ctx context.Context, in *openTrackerInput) (*openTrackerAnswer, error) {
-		opened, err := s.openTracker(ctx, in)
-		if err != nil {
-			return nil, s.Failure(ctx, err)
-		}
+	kernel.RegisterAnswer(s.Kernel, api, op, func(ctx context.Context, in *openTrackerInput) (*openTrackerAnswer, error) {
+		opened, err := s.trackers.Open(ctx, in.Body, in.Name)
 		answer := &openTrackerAnswer{Status: http.StatusCreated, Body: opened}
 		if opened.Existing {
 			answer.Status = http.StatusOK
 		}
-		return answer, nil
+		return answer, err
 	})
-}
-
-func (s *trackerRoutes) openTracker(ctx context.Context, in *openTrackerInput) (fanout.BatchOpened, error) {
-	if err := in.Actor.Check(); err != nil {
-		return fanout.BatchOpened{}, err
-	}
-	return s.trackers.Open(ctx, in.Body, in.Name)
 }
 
 type getTrackerInput struct {

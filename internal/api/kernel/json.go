@@ -27,8 +27,10 @@ func (b *JSON[T]) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-// Sent is what was sent, or what is wrong with it.
-func (b *JSON[T]) Sent() (T, error) { return b.sent, b.bad }
+func (b *JSON[T]) wrong() error { return b.bad }
+
+// Sent is what was sent.
+func (b *JSON[T]) Sent() *T { return &b.sent }
 
 // ReadsJSON describes an operation whose input is a JSON of up to so many bytes.
 func ReadsJSON[T any](api huma.API, op huma.Operation, most int64) huma.Operation {

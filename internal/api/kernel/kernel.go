@@ -121,8 +121,8 @@ const looks = 3
 // answer is an answer with a JSON body.
 type answer[T any] struct{ Body T }
 
-// Register adds an operation whose errors are the package's. What only looks has to be done in time, and who asks for a
-// change, as an Actor that the input embeds, has a name that can be kept.
+// Register adds an operation whose errors are the package's. What only looks has to be done in time. Before it, what
+// the input embeds is seen to: see Actor, Changer, RunPath and JSON.
 func Register[In, Out any](
 	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
 ) {
@@ -134,8 +134,7 @@ func RegisterWithin[In, Out any](
 	k *Kernel, api huma.API, op huma.Operation, limit time.Duration,
 	handle func(ctx context.Context, in *In) (Out, error),
 ) {
-	op.BodyReadTimeout = -1 // timedBody sees to it
-	huma.Register(api, op, func(ctx context.Context, in *In) (*answer[Out], error) {
+	RegisterAnswer(k, api, op, func(ctx context.Context, in *In) (*answer[Out], error) {
 		if op.Method == http.MethodGet {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeoutCause(ctx, limit, errTooSlow)
@@ -143,22 +142,53 @@ func RegisterWithin[In, Out any](
 		} else {
 			ctx = database.Patiently(ctx, database.OperatorTimeout)
 		}
-		var out Out
-		var err error
-		if who, ok := any(in).(interface{ Check() error }); ok {
-			err = who.Check()
-		}
-		if err == nil {
-			out, err = handle(ctx, in)
-		}
-		for tries := 1; op.Method == http.MethodGet && tries < looks && ctx.Err() == nil && database.Lost(err); tries++ {
-			out, err = handle(ctx, in) // as what only looks may be: each connection of before a restart fails once
+		out, err := handle(ctx, in)
+		return &answer[Out]{Body: out}, err
+	})
+}
+
+// RegisterAnswer is Register for an operation that makes the answer itself, and bounds its time.
+func RegisterAnswer[In, Out any](
+	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (*Out, error),
+) {
+	op.BodyReadTimeout = -1 // timedBody sees to it
+	huma.Register(api, op, func(ctx context.Context, in *In) (out *Out, err error) {
+		for tries := 0; tries == 0 || op.Method == http.MethodGet && tries < looks && ctx.Err() == nil &&
+			database.Lost(err); tries++ { // as what only looks may be: each connection of before a restart fails once
+			if err = k.prepare(ctx, in); err == nil {
+				out, err = handle(ctx, in)
+			}
 		}
 		if err != nil {
-			return nil, k.Failure(ctx, err)
+			return nil, k.failure(ctx, err)
 		}
-		return &answer[Out]{Body: out}, nil
+		return out, nil
 	})
+}
+
+// prepare sees to what an input embeds.
+func (s *Kernel) prepare(ctx context.Context, in any) error {
+	if who, ok := in.(interface{ Check() error }); ok {
+		if err := who.Check(); err != nil {
+			return err
+		}
+	}
+	if _, ok := in.(interface{ changes() }); ok {
+		if err := s.MayChange(); err != nil {
+			return err
+		}
+	}
+	if body, ok := in.(interface{ wrong() error }); ok {
+		if err := body.wrong(); err != nil {
+			return err
+		}
+	}
+	if of, ok := in.(interface {
+		find(ctx context.Context, k *Kernel) error
+	}); ok {
+		return of.find(ctx, s)
+	}
+	return nil
 }
 
 // Get is an operation that only looks: every viewer may do it.
@@ -169,6 +199,23 @@ func Get(id, path, summary string) huma.Operation {
 // RunPath is the run that an operation is about.
 type RunPath struct {
 	Run string `path:"run" doc:"an id, a piece of one (4 digits or more), a name, or last" example:"last"`
+
+	ID workqueue.RunID // of the run, which Register has found
+}
+
+func (r *RunPath) find(ctx context.Context, k *Kernel) (err error) {
+	ctx, cancel := k.Looking(ctx)
+	defer cancel()
+	r.ID, err = inspect.New(k.Store).Resolve(ctx, r.Run)
+	return err
+}
+
+// FindRun returns the run that a reference means, if there is one.
+func (s *Kernel) FindRun(ctx context.Context, ref string) (id workqueue.RunID, err error) {
+	if ref == "" {
+		return id, nil
+	}
+	return inspect.New(s.Store).Resolve(ctx, ref)
 }
 
 // ActorHeader names who asks for a change, for the audit log. Without authentication it is taken as said.
@@ -194,6 +241,11 @@ type Actor struct {
 
 // Check refuses a name that the audit log cannot keep.
 func (a *Actor) Check() error { return CheckText("header "+ActorHeader, a.Name, MaxActorBytes) }
+
+// Changer is who asks for a change that needs a node that has started.
+type Changer struct{ Actor }
+
+func (*Changer) changes() {}
 
 // ChooseOne refuses a selection of which not exactly one way is used.
 func ChooseOne(ways string, used ...bool) error {
@@ -267,24 +319,25 @@ type taggedAnswer[T any] struct {
 	Body   T
 }
 
-// RegisterTagged is register for documents that callers ask for again and again. tag is the ETag of one.
+// RegisterTagged is Register for documents that callers ask for again and again: the input embeds a Known. tag is the
+// ETag of one.
 func RegisterTagged[In, Out any](
 	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
-	known func(*In) *Known, tag func(*Out) (string, error),
+	tag func(*Out) (string, error),
 ) {
 	op.Responses = map[string]*huma.Response{"304": {Description: "It is as the caller knows it."}}
-	huma.Register(api, op, func(ctx context.Context, in *In) (*taggedAnswer[Out], error) {
+	RegisterAnswer(k, api, op, func(ctx context.Context, in *In) (*taggedAnswer[Out], error) {
 		ctx, cancel := k.Looking(ctx)
 		defer cancel()
 		out, err := handle(ctx, in)
-		if err != nil {
-			return nil, k.Failure(ctx, err)
-		}
 		answer := &taggedAnswer[Out]{Status: http.StatusOK, Body: out}
-		if answer.ETag, err = tag(&out); err != nil {
-			return nil, k.Failure(ctx, err)
+		if err == nil {
+			answer.ETag, err = tag(&out)
 		}
-		if matches(known(in).known(), answer.ETag) {
+		if err != nil {
+			return nil, err
+		}
+		if has, ok := any(in).(interface{ known() []string }); ok && matches(has.known(), answer.ETag) {
 			answer.Status = http.StatusNotModified
 		}
 		return answer, nil

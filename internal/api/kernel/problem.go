@@ -93,8 +93,8 @@ func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	return bounded(p)
 }
 
-// Failure is what an operation returns for an error: its problem, with the headers that belong to it.
-func (s *Kernel) Failure(ctx context.Context, err error) error {
+// failure is what an operation returns for an error: its problem, with the headers that belong to it.
+func (s *Kernel) failure(ctx context.Context, err error) error {
 	p := s.Problem(ctx, err)
 	return huma.ErrorWithHeaders(p, problemHeaders(p, err))
 }

@@ -11,11 +11,10 @@ import (
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/gate"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
@@ -66,13 +65,12 @@ func (s changes) registerControl(api huma.API) {
 	for _, a := range all {
 		kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 			OperationID: a.action + "-run", Method: http.MethodPost, Path: "/runs/{run}/" + a.action, Summary: a.one,
-		}), func(ctx context.Context, in *controlInput) (Controlled, error) {
-			return s.control(ctx, a.action, in.Run, in.Name, in.Body, a.do)
+		}), func(ctx context.Context, in *runChange[*ControlSettings]) (Controlled, error) {
+			return s.control(ctx, a.action, in.ID, in.Name, cmp.Or(in.Body, &ControlSettings{}).Reason, a.do)
 		})
 		s.registerAll(api, a.action, a.every, a.do)
 	}
-	gates := &gateOps{store: s.Store, controls: s.config.Controls, control: s.control}
-	gates.register(s.Kernel, api)
+	s.registerGates(api)
 	s.registerAll(api, "approve", "Approve every run whose canary waits", s.config.Controls.Approve)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "resume-run", Method: http.MethodPost, Path: "/runs/{run}/resume", Summary: "Resume a run",
@@ -86,62 +84,39 @@ func (s changes) registerControl(api huma.API) {
 func (s changes) registerAll(api huma.API, action, summary string, do control) {
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: action + "-all-runs", Method: http.MethodPost, Path: "/runs/" + action, Summary: summary,
-	}), func(ctx context.Context, in *controlAllInput) (Controlled, error) {
-		if err := s.MayChange(in.Name); err != nil {
-			return Controlled{}, err
-		}
+	}), func(ctx context.Context, in *struct {
+		kernel.Changer
+		Body ControlAll
+	},
+	) (Controlled, error) {
 		done, err := do(ctx, controlstore.Control{All: true, Reason: in.Body.Reason, Actor: in.Name})
 		return controlled(action, nil, done), err
 	})
 }
 
-type controlInput struct {
+// runChange is the input of a change of one run.
+type runChange[B any] struct {
 	kernel.RunPath
-	kernel.Actor
-	Body *ControlSettings
+	kernel.Changer
+	Body B
 }
 
-type controlAllInput struct {
-	kernel.Actor
-	Body ControlAll
-}
-
-type resumeInput struct {
-	kernel.RunPath
-	kernel.Actor
-	Body *ResumeSettings
-}
-
-func (s changes) resume(ctx context.Context, in *resumeInput) (Controlled, error) {
-	var body ResumeSettings
-	if in.Body != nil {
-		body = *in.Body
-	}
+func (s changes) resume(ctx context.Context, in *runChange[*ResumeSettings]) (Controlled, error) {
+	body := cmp.Or(in.Body, &ResumeSettings{})
 	limit, err := maxFailed(body.MaxFailed)
 	if err != nil {
 		return Controlled{}, err
 	}
-	return s.control(ctx, "resume", in.Run, in.Name, &body.ControlSettings,
+	return s.control(ctx, "resume", in.ID, in.Name, body.Reason,
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 			return s.config.Controls.Resume(ctx, c, limit)
 		})
 }
 
-func (s changes) control(ctx context.Context, action, ref, actor string, body *ControlSettings, do control,
+func (s changes) control(ctx context.Context, action string, run workqueue.RunID, actor, reason string, do control,
 ) (Controlled, error) {
-	if err := s.MayChange(actor); err != nil {
-		return Controlled{}, err
-	}
-	id, err := inspect.New(s.Store).Resolve(ctx, ref)
-	if err != nil {
-		return Controlled{}, err
-	}
-	c := controlstore.Control{Run: id, Actor: actor}
-	if body != nil {
-		c.Reason = body.Reason
-	}
-	done, err := do(ctx, c)
-	return controlled(action, &id, done), err
+	done, err := do(ctx, controlstore.Control{Run: run, Actor: actor, Reason: reason})
+	return controlled(action, &run, done), err
 }
 
 func (s changes) cancelled(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
@@ -193,12 +168,6 @@ type ChangedRun struct {
 	Paused string          `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
 }
 
-type setRunInput struct {
-	kernel.RunPath
-	kernel.Actor
-	Body RunChanges
-}
-
 func (s changes) registerSet(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "set-run", Method: http.MethodPost, Path: "/runs/{run}/settings",
@@ -206,15 +175,12 @@ func (s changes) registerSet(api huma.API) {
 	}), s.setRun)
 }
 
-func (s changes) setRun(ctx context.Context, in *setRunInput) (ChangedRun, error) {
+func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (ChangedRun, error) {
 	change, err := in.Body.change()
-	if err := cmp.Or(err, s.MayChange(in.Name)); err != nil {
+	if err != nil {
 		return ChangedRun{}, err
 	}
-	if change.Run, err = inspect.New(s.Store).Resolve(ctx, in.Run); err != nil {
-		return ChangedRun{}, err
-	}
-	change.Actor = in.Name
+	change.Run, change.Actor = in.ID, in.Name
 	done, err := s.config.Controls.SetRun(ctx, change)
 	if err != nil {
 		return ChangedRun{}, kernel.Seen(err, "tranche run show "+change.Run.String())
@@ -277,22 +243,15 @@ type GateDocument struct {
 	Refused string `json:"refused,omitempty" doc:"why who asks may not approve it now"`
 }
 
-// gateOps shows gates and lets steps begin.
-type gateOps struct {
-	store    *database.DB
-	controls Controls
-	control  func(ctx context.Context, action, ref, actor string, body *ControlSettings, do control) (Controlled, error)
-}
-
-func (g *gateOps) register(k *kernel.Kernel, api huma.API) {
+func (s changes) registerGates(api huma.API) {
 	show := kernel.Get("get-gate", "/runs/{run}/gate", "What waits for somebody between two steps of a run")
-	kernel.Register(k, api, kernel.Heavy(show), g.show)
-	kernel.Register(k, api, kernel.ByOperator(huma.Operation{
+	kernel.Register(s.Kernel, api, kernel.Heavy(show), s.gate)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "approve-run", Method: http.MethodPost, Path: "/runs/{run}/approve",
 		Summary: "Let the items go that a canary held back, or a step begin",
 		Description: "With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: " +
 			"other, who started the run is refused with 403. With seen, what is approved is what was looked at.",
-	}), g.approve)
+	}), s.approve)
 }
 
 type gateInput struct {
@@ -302,12 +261,8 @@ type gateInput struct {
 	Sample int    `query:"sample" minimum:"0" maximum:"100" default:"5" doc:"so many items, by chance"`
 }
 
-func (g *gateOps) show(ctx context.Context, in *gateInput) (GateDocument, error) {
-	id, err := inspect.New(g.store).Resolve(ctx, in.Run)
-	if err != nil {
-		return GateDocument{}, err
-	}
-	view, err := gate.New(g.store).View(ctx, id, in.Step, in.Sample)
+func (s changes) gate(ctx context.Context, in *gateInput) (GateDocument, error) {
+	view, err := gate.New(s.Store).View(ctx, in.ID, in.Step, in.Sample)
 	if err != nil {
 		return GateDocument{}, err
 	}
@@ -318,24 +273,15 @@ func (g *gateOps) show(ctx context.Context, in *gateInput) (GateDocument, error)
 	return out, nil
 }
 
-type approveInput struct {
-	kernel.RunPath
-	kernel.Actor
-	Body *ApproveSettings
-}
-
-func (g *gateOps) approve(ctx context.Context, in *approveInput) (Controlled, error) {
-	var body ApproveSettings
-	if in.Body != nil {
-		body = *in.Body
-	}
-	return g.control(ctx, "approve", in.Run, in.Name, &body.ControlSettings,
+func (s changes) approve(ctx context.Context, in *runChange[*ApproveSettings]) (Controlled, error) {
+	body := cmp.Or(in.Body, &ApproveSettings{})
+	return s.control(ctx, "approve", in.ID, in.Name, body.Reason,
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 			c.Step = body.Step
 			if body.Seen != nil {
 				c.Seen = *body.Seen
 			}
-			return g.controls.Approve(ctx, c)
+			return s.config.Controls.Approve(ctx, c)
 		})
 }
 
@@ -352,46 +298,24 @@ type RunDeleted struct {
 	retention.Deletion
 }
 
-// deletions deletes runs.
-type deletions struct {
-	store     *database.DB
-	mayChange func(actor string) error
-	wake      func() // has the node that leads begin
-}
-
-func (d *deletions) register(k *kernel.Kernel, api huma.API) {
-	kernel.Register(k, api, kernel.ByAdmin(huma.Operation{
+func (s changes) registerDelete(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
 		OperationID: "delete-run", Method: http.MethodPost, Path: "/runs/{run}/delete", Summary: "Delete a finished run",
 		Description: "From then on nobody finds it; whoever asks for it by its id is told 410. The node that leads " +
 			"deletes its rows in small pieces, for which the answer does not wait. A run that is under way, or ended " +
 			"less than a minute ago, is refused.",
-	}), d.deleteRun)
+	}), s.deleteRun)
 }
 
-type deleteRunInput struct {
-	kernel.RunPath
-	kernel.Actor
-	Body *DeleteSettings
-}
-
-func (d *deletions) deleteRun(ctx context.Context, in *deleteRunInput) (RunDeleted, error) {
-	if err := d.mayChange(in.Name); err != nil {
-		return RunDeleted{}, err
-	}
-	id, err := inspect.New(d.store).Resolve(ctx, in.Run)
-	if err != nil {
-		return RunDeleted{}, err
-	}
-	req := retention.DeleteRequest{Run: id, Actor: in.Name}
-	if in.Body != nil {
-		req.DryRun, req.Reason = in.Body.DryRun, in.Body.Reason
-	}
-	done, err := retention.New(d.store).DeleteByHand(ctx, req)
+func (s changes) deleteRun(ctx context.Context, in *runChange[*DeleteSettings]) (RunDeleted, error) {
+	set := cmp.Or(in.Body, &DeleteSettings{})
+	req := retention.DeleteRequest{Run: in.ID, Actor: in.Name, DryRun: set.DryRun, Reason: set.Reason}
+	done, err := retention.New(s.Store).DeleteByHand(ctx, req)
 	if err != nil {
 		return RunDeleted{}, err
 	}
 	if !req.DryRun {
-		d.wake()
+		s.Wake(orchestrator.DutyRetention) // has the node that leads begin
 	}
-	return RunDeleted{Run: id, DryRun: req.DryRun, Deletion: done}, nil
+	return RunDeleted{Run: in.ID, DryRun: req.DryRun, Deletion: done}, nil
 }

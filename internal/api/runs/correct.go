@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
@@ -48,24 +47,21 @@ take the place of those that the run has for their keys: all of them or none. A 
 What was made of the items at steps that see payloads is taken back and done again, requests that are out included;
 what the steps after had made of it is redone where a part changes that they see, or in any case with cascade.`
 
-// corrections gives items other payloads.
-type corrections struct{ s changes }
-
-func (c *corrections) register(api huma.API) {
-	kernel.Register(c.s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
+func (s changes) registerCorrect(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
 		OperationID: "correct", Method: http.MethodPost, Path: "/runs/{run}/correct", Summary: "Correct the data of items",
 		Description: correctDescription,
-	}), kernel.Files(itemTypes()...)), c.correct)
-	kernel.Register(c.s.Kernel, api, kernel.ByOperator(huma.Operation{
+	}), kernel.Files(itemTypes()...)), s.correct)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "correct-item", Method: http.MethodPost, Path: "/runs/{run}/items/{key}/correct",
 		Summary:     "Correct the data of one item",
 		Description: "As correct does, with one payload as it stands.",
-	}), c.correctItem)
+	}), s.correctItem)
 }
 
 type correctInput struct {
 	kernel.RunPath
-	kernel.Actor
+	kernel.Changer
 	Key     string `query:"key" doc:"the column or field that is the item's key"`
 	Format  string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
 	Cascade bool   `query:"cascade" doc:"redo the steps after in any case, not only where a part changes"`
@@ -77,21 +73,17 @@ type correctInput struct {
 }
 
 // correct keeps the body first: a transaction is not to wait for a sender, and may have to read it twice.
-func (c *corrections) correct(ctx context.Context, in *correctInput) (out Corrected, err error) {
-	if err := cmp.Or(c.s.MayChange(in.Name), kernel.CheckText("reason", in.Reason, kernel.MaxReasonBytes)); err != nil {
+func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, err error) {
+	if err := cmp.Or(kernel.CheckText("reason", in.Reason, kernel.MaxReasonBytes)); err != nil {
 		return out, err
 	}
-	id, err := inspect.New(c.s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return out, err
-	}
-	spool := c.s.SpoolOf(ctx)
+	spool := s.SpoolOf(ctx)
 	spool.Max = MaxAddBody
 	kept, err := spool.Keep(wholeItems(in.Body()))
 	if err != nil {
 		return out, err
 	}
-	config, err := c.config(ctx, id, &in.ShapeQuery, in.Format, in.Key)
+	config, err := s.correctionConfig(ctx, in.ID, &in.ShapeQuery, in.Format, in.Key)
 	if err != nil {
 		return out, errors.Join(err, kept.Close())
 	}
@@ -100,7 +92,7 @@ func (c *corrections) correct(ctx context.Context, in *correctInput) (out Correc
 	if err := given.Open(); err != nil {
 		return out, err
 	}
-	out, err = c.do(ctx, &redo.CorrectRequest{Run: id, Actor: in.Name, Reason: in.Reason, Unit: given.Rows.Unit(),
+	out, err = s.doCorrect(ctx, &redo.CorrectRequest{Run: in.ID, Actor: in.Name, Reason: in.Reason, Unit: given.Rows.Unit(),
 		Cascade: in.Cascade, DryRun: in.DryRun, Items: func() (func(*redo.Correction) error, error) {
 			if err := given.Again(); err != nil {
 				return nil, err
@@ -118,20 +110,13 @@ func (c *corrections) correct(ctx context.Context, in *correctInput) (out Correc
 
 type correctItemInput struct {
 	kernel.RunPath
-	kernel.Actor
+	kernel.Changer
 	Key  string `path:"key" doc:"the item's key"`
 	Body ItemCorrection
 }
 
-func (c *corrections) correctItem(ctx context.Context, in *correctItemInput) (Corrected, error) {
-	if err := c.s.MayChange(in.Name); err != nil {
-		return Corrected{}, err
-	}
-	id, err := inspect.New(c.s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return Corrected{}, err
-	}
-	config, err := c.config(ctx, id, &ShapeQuery{}, "", "")
+func (s changes) correctItem(ctx context.Context, in *correctItemInput) (Corrected, error) {
+	config, err := s.correctionConfig(ctx, in.ID, &ShapeQuery{}, "", "")
 	if err != nil {
 		return Corrected{}, err
 	}
@@ -140,7 +125,7 @@ func (c *corrections) correctItem(ctx context.Context, in *correctItemInput) (Co
 		return Corrected{}, kernel.BadInput("payload: " + strings.TrimPrefix(err.Error(), "line 1: "))
 	}
 	set := &in.Body
-	return c.do(ctx, &redo.CorrectRequest{Run: id, Actor: in.Name, Reason: set.Reason, Cascade: set.Cascade,
+	return s.doCorrect(ctx, &redo.CorrectRequest{Run: in.ID, Actor: in.Name, Reason: set.Reason, Cascade: set.Cascade,
 		DryRun: set.DryRun, Items: func() (func(*redo.Correction) error, error) {
 			end := false
 			return func(item *redo.Correction) error {
@@ -156,27 +141,27 @@ func (c *corrections) correctItem(ctx context.Context, in *correctItemInput) (Co
 
 // config is how what corrects the items of a run is read: as its plan says. What does not fit the schema is refused,
 // whatever the plan does with such items.
-func (c *corrections) config(ctx context.Context, run workqueue.RunID, shape *ShapeQuery, format, key string,
+func (s changes) correctionConfig(ctx context.Context, run workqueue.RunID, shape *ShapeQuery, format, key string,
 ) (intake.Config, error) {
-	look, err := ItemsOf(ctx, c.s.Store, run)
+	look, err := ItemsOf(ctx, s.Store, run)
 	if err == nil {
 		look, err = shape.Over(look)
 	}
 	if err != nil {
 		return intake.Config{}, err
 	}
-	config, err := c.s.IntakeConfig(ctx, format, key, look)
+	config, err := s.IntakeConfig(ctx, format, key, look)
 	config.TakeInvalid, config.Sort = false, ""
 	if err != nil {
 		return config, err
 	}
 	said, err := shape.Over(&gather.Items{})
-	config.Export = ExportOf(ctx, c.s.Store, run, config, said)
+	config.Export = ExportOf(ctx, s.Store, run, config, said)
 	return config, err
 }
 
-func (c *corrections) do(ctx context.Context, req *redo.CorrectRequest) (Corrected, error) {
-	done, err := c.s.config.Redo.Correct(ctx, *req)
+func (s changes) doCorrect(ctx context.Context, req *redo.CorrectRequest) (Corrected, error) {
+	done, err := s.config.Redo.Correct(ctx, *req)
 	if invalid, ok := errors.AsType[*intake.InvalidError](err); ok {
 		invalid.Mended = true
 	}

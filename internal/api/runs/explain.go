@@ -33,15 +33,12 @@ type explainInput struct {
 }
 
 func (s *Routes) explainRun(ctx context.Context, in *explainInput) (explain.Explanation, error) {
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return explain.Explanation{}, err
-	}
 	var e *explain.Explanation
+	var err error
 	if in.Item != "" {
-		e, err = explain.New(s.Store).ExplainKey(ctx, id, in.Item)
+		e, err = explain.New(s.Store).ExplainKey(ctx, in.ID, in.Item)
 	} else {
-		e, err = explain.New(s.Store).Explain(ctx, id)
+		e, err = explain.New(s.Store).Explain(ctx, in.ID)
 	}
 	if err != nil {
 		return explain.Explanation{}, err

@@ -93,17 +93,13 @@ func (s exports) registerExport(api huma.API) {
 		"as result_bytes with their content_type; in Parquet they are bytes. Of a run with several steps the results are " +
 		"those of one. Where a cell of a workbook cannot hold what is exported, it says so or has U+FFFD for a character; " +
 		"the header " + notHeldHeader + " has the number of such cells. A stream that does not end properly is not whole."
-	huma.Register(api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
+	kernel.RegisterAnswer(s.Kernel, api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
 		states, err := outcomes(in.State)
 		if err != nil {
-			return nil, s.Failure(ctx, err)
-		}
-		id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-		if err != nil {
-			return nil, s.Failure(ctx, err)
+			return nil, err
 		}
 		shape := exportShape{payload: len(in.With) > 0, flat: in.Flat, columns: in.Columns}
-		return s.exportStream(ctx, export.Request{Run: id, Step: in.Step, States: states,
+		return s.exportStream(ctx, export.Request{Run: in.ID, Step: in.Step, States: states,
 			Payload: shape.payload, Select: in.Selection()},
 			in.Format, in.Raw, shape)
 	})
@@ -115,26 +111,22 @@ func (s exports) registerExport(api huma.API) {
 			Schema: kernel.SchemaOf[ErrorGroups](api),
 		}},
 	}}
-	huma.Register(api, failures, s.listErrors)
+	kernel.RegisterAnswer(s.Kernel, api, failures, s.listErrors)
 }
 
 func (s exports) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamResponse, error) {
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return nil, s.Failure(ctx, err)
-	}
 	if in.All {
 		failed := []workqueue.Outcome{workqueue.OutcomeFailed}
-		return s.exportStream(ctx, export.Request{Run: id, States: failed}, formatNDJSON, false,
+		return s.exportStream(ctx, export.Request{Run: in.ID, States: failed}, formatNDJSON, false,
 			exportShape{})
 	}
-	found, err := inspect.New(s.Store).Errors(ctx, id)
+	found, err := inspect.New(s.Store).Errors(ctx, in.ID)
 	if err != nil {
-		return nil, s.Failure(ctx, err)
+		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		hc.SetHeader("Content-Type", "application/json")
-		_ = kernel.SendJSON(hc.BodyWriter(), ErrorGroups{Run: id, Errors: found})
+		_ = kernel.SendJSON(hc.BodyWriter(), ErrorGroups{Run: in.ID, Errors: found})
 	}}, nil
 }
 
@@ -172,7 +164,7 @@ func (s exports) exportStream(
 		err = mayFit(s.Spool, found.Items(), len(table.columns))
 	}
 	if err != nil {
-		return nil, s.Failure(ctx, err)
+		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		r, w := humago.Unwrap(hc)

@@ -90,18 +90,18 @@ func (s *Routes) registerEvents(api huma.API) {
 		kernel.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}),
 		kernel.Described(api, live.EventEnd, "The run has ended, and all was told. A re-run goes on with other events.",
 			empty))
-	huma.Register(api, op, s.watchRun)
+	kernel.RegisterAnswer(s.Kernel, api, op, s.watchRun)
 }
 
 func (s *Routes) watchRun(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
 	leave, err := s.Streams.Enter(asker(ctx))
 	if err != nil {
-		return nil, s.Failure(ctx, err)
+		return nil, err
 	}
 	watcher, err := s.watcher(ctx, in)
 	if err != nil {
 		leave()
-		return nil, s.Failure(ctx, err)
+		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		defer leave()
@@ -114,10 +114,6 @@ func (s *Routes) watchRun(ctx context.Context, in *runEventsInput) (*huma.Stream
 func (s *Routes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher, error) {
 	ctx, cancel := s.Looking(ctx)
 	defer cancel()
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return nil, err
-	}
 	var views []string
 	if in.Planes {
 		views = unique(in.Step)
@@ -127,11 +123,11 @@ func (s *Routes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher
 	if len(views) > maxViews {
 		return nil, kernel.BadInput("a stream follows up to 32 steps; open several")
 	}
-	watcher, err := s.hubs.Watch(ctx, id, views, in.Last)
+	watcher, err := s.hubs.Watch(ctx, in.ID, views, in.Last)
 	if errors.Is(err, live.ErrTooMuch) {
 		err = kernel.TooMany(err.Error())
 	}
-	return watcher, kernel.Seen(stopping(err), "tranche run show "+id.String())
+	return watcher, kernel.Seen(stopping(err), "tranche run show "+in.ID.String())
 }
 
 // unique is the steps, each once; all of them together when none is named.
@@ -178,7 +174,7 @@ func (s *Routes) registerTopics(api huma.API) {
 		kernel.Described(api, topicRuns, "Topic runs.", RunsTopic{}),
 		kernel.Described(api, topicHealth, "Topic health; GET /health says what the conditions are.", HealthTopic{}),
 		kernel.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}))
-	huma.Register(api, op, s.watchTopics)
+	kernel.RegisterAnswer(s.Kernel, api, op, s.watchTopics)
 }
 
 func (s *Routes) newTopics() *live.Topics {
@@ -189,12 +185,12 @@ func (s *Routes) newTopics() *live.Topics {
 func (s *Routes) watchTopics(ctx context.Context, in *topicsInput) (*huma.StreamResponse, error) {
 	leave, err := s.Streams.Enter(asker(ctx))
 	if err != nil {
-		return nil, s.Failure(ctx, err)
+		return nil, err
 	}
 	watcher, err := s.topics.Watch(in.Topic)
 	if err != nil {
 		leave()
-		return nil, s.Failure(ctx, stopping(err))
+		return nil, stopping(err)
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		defer leave()
@@ -240,11 +236,11 @@ func (s *Routes) lookAtHealth(ctx context.Context) ([]byte, error) {
 // registerLive is what a page shows while a run goes on.
 func (s *Routes) registerLive(api huma.API) {
 	s.registerPlanes(api)
-	groupings{s}.register(api)
+	s.registerGroups(api)
 	s.registerEvents(api)
 	s.registerTopics(api)
 	s.registerTimeline(api)
-	histories{s}.register(api)
+	s.registerHistory(api)
 	s.registerSlices(api)
 	s.registerItemsList(api)
 }
@@ -275,7 +271,7 @@ func (s *Routes) registerPlanes(api huma.API) {
 		"age is that of its latest move. To follow a run, open its events first, then ask for this, then apply what the " +
 		"events say."
 	op.Responses = planesResponses()
-	huma.Register(api, op, s.getPlanes)
+	kernel.RegisterAnswer(s.Kernel, api, op, s.getPlanes)
 }
 
 func planesResponses() map[string]*huma.Response {
@@ -301,7 +297,7 @@ func (s *Routes) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamRe
 	defer cancel()
 	planes, err := s.readPlanes(look, in)
 	if err != nil {
-		return nil, s.Failure(look, err)
+		return nil, err
 	}
 	return planesAnswer(planes), nil
 }
@@ -324,14 +320,10 @@ func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 }
 
 func (s *Routes) readPlanes(ctx context.Context, in *planesInput) (*inspect.Planes, error) {
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return nil, err
-	}
 	planes, err := inspect.New(s.Store).Planes(ctx, inspect.PlanesRequest{
-		Run: id, Step: in.Step, Layer: inspect.Layer(in.Layer), From: workqueue.Block(in.From), Blocks: in.Blocks,
+		Run: in.ID, Step: in.Step, Layer: inspect.Layer(in.Layer), From: workqueue.Block(in.From), Blocks: in.Blocks,
 	})
-	return planes, kernel.Seen(err, "tranche run show "+id.String())
+	return planes, kernel.Seen(err, "tranche run show "+in.ID.String())
 }
 
 type timelineInput struct {
@@ -350,14 +342,10 @@ func (s *Routes) registerTimeline(api huma.API) {
 }
 
 func (s *Routes) getTimeline(ctx context.Context, in *timelineInput) (*report.Timeline, error) {
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return nil, err
-	}
-	req := report.TimelineRequest{Run: id, Step: in.Step, Buckets: in.Buckets, All: in.All}
+	req := report.TimelineRequest{Run: in.ID, Step: in.Step, Buckets: in.Buckets, All: in.All}
 	timeline, err := s.timelines.get(ctx, req, timelineAge,
 		func() (*report.Timeline, error) { return report.New(s.Store).Timeline(ctx, req) })
-	return timeline, kernel.Seen(err, "tranche run show "+id.String())
+	return timeline, kernel.Seen(err, "tranche run show "+in.ID.String())
 }
 
 // timelineAge is how old a timeline may be: every page that shows a run asks for it again and again.

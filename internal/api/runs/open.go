@@ -19,7 +19,6 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -96,15 +95,13 @@ func (s *Starts) registerOpen(api huma.API) {
 }
 
 type openInput struct {
-	kernel.Actor
+	kernel.Changer
 	kernel.JSON[OpenSettings]
 }
 
 func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
-	set, err := in.Sent()
-	if err := cmp.Or(err, s.MayChange(in.Name)); err != nil {
-		return Opened{}, err
-	}
+	set := in.Sent()
+	var err error
 	if set.Key != "" || set.Format != "" || set.elsewhere() {
 		return Opened{}, kernel.BadInput("key, format, sql and stream are about items; an open run gets them later, by adds")
 	}
@@ -133,7 +130,7 @@ func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
 
 type addInput struct {
 	kernel.RunPath
-	kernel.Actor
+	kernel.Changer
 	IdempotencyKey string `query:"idempotency_key" doc:"the same key with the same items is answered as before"`
 	Key            string `query:"key" doc:"the column or field that is the item's key"`
 	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
@@ -145,14 +142,7 @@ type addInput struct {
 
 // addItems keeps the body first: a transaction is not to wait for a sender, and may have to read it twice.
 func (s *Starts) addItems(ctx context.Context, in *addInput) (out AddedItems, err error) {
-	if err := s.MayChange(in.Name); err != nil {
-		return out, err
-	}
 	if err := kernel.CheckText("idempotency_key", in.IdempotencyKey, maxIdempotencyBytes); err != nil {
-		return out, err
-	}
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
 		return out, err
 	}
 	spool := s.SpoolOf(ctx)
@@ -161,7 +151,7 @@ func (s *Starts) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, err
 	}
-	plan, err := planOfRun(ctx, s.Store, id)
+	plan, err := planOfRun(ctx, s.Store, in.ID)
 	if err != nil {
 		return out, errors.Join(err, kept.Close())
 	}
@@ -190,12 +180,12 @@ func (s *Starts) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 		return out, err
 	}
 	added, err := s.config.Engine.Add(ctx, start.AddRequest{
-		Run: id, Key: in.IdempotencyKey, Digest: digest[:], Actor: in.Name, Unit: add.Rows.Unit(), Items: add.items,
+		Run: in.ID, Key: in.IdempotencyKey, Digest: digest[:], Actor: in.Name, Unit: add.Rows.Unit(), Items: add.items,
 	})
 	if err != nil {
 		return out, err
 	}
-	return AddedItems{Run: id, First: int(added.First), Items: added.Items, Skipped: added.Skipped, Total: added.Total,
+	return AddedItems{Run: in.ID, First: int(added.First), Items: added.Items, Skipped: added.Skipped, Total: added.Total,
 		Existing: added.Existing, Key: add.Rows.Key(), Warnings: add.warnings()}, nil
 }
 
@@ -271,26 +261,13 @@ func (a *Adding) Close() error {
 	return a.Rows.Close()
 }
 
-type sealInput struct {
-	kernel.RunPath
-	kernel.Actor
-	Body *SealSettings
-}
-
-func (s *Starts) sealRun(ctx context.Context, in *sealInput) (SealedRun, error) {
-	if err := s.MayChange(in.Name); err != nil {
-		return SealedRun{}, err
-	}
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return SealedRun{}, err
-	}
-	req := start.SealRequest{Run: id, Actor: in.Name}
+func (s *Starts) sealRun(ctx context.Context, in *runChange[*SealSettings]) (SealedRun, error) {
+	req := start.SealRequest{Run: in.ID, Actor: in.Name}
 	if in.Body != nil {
 		req.Expect, req.Reason = in.Body.Expect, in.Body.Reason
 	}
 	sealed, err := s.config.Engine.SealRun(ctx, req)
-	return SealedRun{Run: id, Items: sealed.Items, Skipped: sealed.Skipped, Already: sealed.Already,
+	return SealedRun{Run: in.ID, Items: sealed.Items, Skipped: sealed.Skipped, Already: sealed.Already,
 		Completed: sealed.Completed}, err
 }
 

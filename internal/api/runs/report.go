@@ -55,7 +55,7 @@ func (s exports) registerReport(api huma.API) {
 			Schema: kernel.SchemaOf[reportstore.Difference](api),
 		}},
 	}}
-	huma.Register(api, compare, s.compareRuns)
+	kernel.RegisterAnswer(s.Kernel, api, compare, s.compareRuns)
 }
 
 type reportInput struct {
@@ -65,30 +65,23 @@ type reportInput struct {
 	Digests bool   `query:"digests" default:"true" doc:"false leaves the digests out: they read every item"`
 }
 
-func (s exports) reportRun(ctx context.Context, in *reportInput) (ReportDocument, error) {
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
+func (s exports) reportRun(ctx context.Context, in *reportInput) (out ReportDocument, err error) {
+	against, err := s.FindRun(ctx, in.Against)
 	if err != nil {
 		return ReportDocument{}, err
 	}
-	var against workqueue.RunID
-	if in.Against != "" {
-		if against, err = inspect.New(s.Store).Resolve(ctx, in.Against); err != nil {
-			return ReportDocument{}, err
-		}
-	}
-	var out ReportDocument
-	if out.RunReport, err = reportstore.New(s.Store).Report(ctx, id); err != nil {
+	if out.RunReport, err = reportstore.New(s.Store).Report(ctx, in.ID); err != nil {
 		return ReportDocument{}, err
 	}
 	if in.Digests {
-		if out.Digests, err = s.digests(ctx, id); err != nil {
+		if out.Digests, err = s.digests(ctx, in.ID); err != nil {
 			return ReportDocument{}, err
 		}
 	}
 	if in.Against == "" {
 		return out, nil
 	}
-	out.Against, err = s.against(ctx, id, against, in)
+	out.Against, err = s.against(ctx, in.ID, against, in)
 	return out, err
 }
 
@@ -121,19 +114,15 @@ type compareInput struct {
 func (s exports) compareRuns(ctx context.Context, in *compareInput) (*huma.StreamResponse, error) {
 	wanted, err := changesOf(in.Change)
 	if err != nil {
-		return nil, s.Failure(ctx, err)
-	}
-	here, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return nil, s.Failure(ctx, err)
+		return nil, err
 	}
 	there, err := inspect.New(s.Store).Resolve(ctx, in.Against)
 	if err != nil {
-		return nil, s.Failure(ctx, err)
+		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		r, w := humago.Unwrap(hc)
-		s.streamComparison(w, r, here, there, wanted)
+		s.streamComparison(w, r, in.ID, there, wanted)
 	}}, nil
 }
 

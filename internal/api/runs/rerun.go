@@ -11,9 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
@@ -63,9 +61,9 @@ func (s changes) register(api huma.API) {
 		Description: "The body is 16 MiB at most; more keys go in several requests.",
 	}), maxSelection), s.rerun)
 	s.registerReset(api)
-	(&acceptances{s.Store, s.MayChange}).register(s.Kernel, api)
-	(&corrections{s}).register(api)
-	(&deletions{s.Store, s.MayChange, func() { s.Wake(orchestrator.DutyRetention) }}).register(s.Kernel, api)
+	s.registerAccept(api)
+	s.registerCorrect(api)
+	s.registerDelete(api)
 	s.registerControl(api)
 	s.registerSet(api)
 }
@@ -73,28 +71,23 @@ func (s changes) register(api huma.API) {
 // selectInput is the input of an operation on chosen items.
 type selectInput[T any] struct {
 	kernel.RunPath
-	kernel.Actor
+	kernel.Changer
 	kernel.JSON[T]
 }
 
 func (s changes) rerun(ctx context.Context, in *selectInput[RerunSettings]) (Rerun, error) {
-	set, err := in.Sent()
-	err = cmp.Or(err, set.check(), s.MayChange(in.Name))
-	if err != nil {
+	set := in.Sent()
+	if err := set.check(); err != nil {
 		return Rerun{}, err
 	}
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
+	done, err := s.config.Redo.Rerun(ctx, set.request(in.ID, in.Name))
 	if err != nil {
-		return Rerun{}, err
+		return Rerun{}, unchanged(err, "tranche run show "+in.ID.String())
 	}
-	done, err := s.config.Redo.Rerun(ctx, set.request(id, in.Name))
-	if err != nil {
-		return Rerun{}, unchanged(err, "tranche run show "+id.String())
-	}
-	out := Rerun{Run: id, Step: done.Step, DryRun: set.DryRun, Items: done.Items, Held: done.Held, Slices: done.Slices,
+	out := Rerun{Run: in.ID, Step: done.Step, DryRun: set.DryRun, Items: done.Items, Held: done.Held, Slices: done.Slices,
 		Blocks: done.Blocks, Generation: done.Generation, Paused: pausedText(done.Hold, done.HoldDetail),
 		Examples: done.Examples, Warnings: []string{}, Steps: done.Steps}
-	if view, err := inspect.New(s.Store).Run(ctx, id); err == nil { // it runs either way; the warnings are extra
+	if view, err := inspect.New(s.Store).Run(ctx, in.ID); err == nil { // it runs either way; the warnings are extra
 		out.Warnings = s.Warnings(ctx, view)
 	}
 	return out, nil
@@ -181,29 +174,25 @@ func (s changes) registerReset(api huma.API) {
 }
 
 func (s changes) reset(ctx context.Context, in *selectInput[ResetSettings]) (Reset, error) {
-	set, err := in.Sent()
-	err = cmp.Or(err, set.Chosen.check("all, keys", set.All, false), kernel.CheckText("step", set.Step, maxStepName),
+	set := in.Sent()
+	err := cmp.Or(set.Chosen.check("all, keys", set.All, false), kernel.CheckText("step", set.Step, maxStepName),
 		kernel.CheckText("failed_at", set.FailedAt, maxStepName),
-		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes), s.MayChange(in.Name))
-	if err != nil {
-		return Reset{}, err
-	}
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
+		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
 	if err != nil {
 		return Reset{}, err
 	}
 	choice := set.selection(set.Step)
 	choice.All, choice.At = set.All, set.FailedAt
-	done, err := s.config.Redo.Reset(ctx, redo.ResetRequest{Run: id, Actor: in.Name, Reason: set.Reason,
+	done, err := s.config.Redo.Reset(ctx, redo.ResetRequest{Run: in.ID, Actor: in.Name, Reason: set.Reason,
 		Cascade: set.Cascade, DryRun: set.DryRun, Select: choice})
 	if err != nil {
-		return Reset{}, unchanged(err, "tranche run show "+id.String())
+		return Reset{}, unchanged(err, "tranche run show "+in.ID.String())
 	}
-	out := Reset{Run: id, Step: done.Step, DryRun: set.DryRun, Cascade: set.Cascade, Items: done.Items,
+	out := Reset{Run: in.ID, Step: done.Step, DryRun: set.DryRun, Cascade: set.Cascade, Items: done.Items,
 		Blocks: done.Blocks, Examples: done.Examples, Generation: done.Generation, Steps: done.Steps,
 		Notes:  append([]string{}, done.Notes...),
 		Paused: pausedText(done.Hold, done.HoldDetail), Warnings: []string{}}
-	if view, err := inspect.New(s.Store).Run(ctx, id); err == nil { // it is done either way; the warnings are extra
+	if view, err := inspect.New(s.Store).Run(ctx, in.ID); err == nil { // it is done either way; the warnings are extra
 		out.Warnings = s.Warnings(ctx, view)
 	}
 	return out, nil
@@ -234,39 +223,29 @@ type Accepted struct {
 	Accepted int64               `json:"accepted" doc:"of those: their failures are all accepted now"`
 }
 
-// acceptances accepts failures.
-type acceptances struct {
-	store     *database.DB
-	mayChange func(actor string) error
-}
-
-func (a *acceptances) register(k *kernel.Kernel, api huma.API) {
-	kernel.Register(k, api, kernel.ReadsJSON[AcceptSettings](api, kernel.ByOperator(huma.Operation{
+func (s changes) registerAccept(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ReadsJSON[AcceptSettings](api, kernel.ByOperator(huma.Operation{
 		OperationID: "accept", Method: http.MethodPost, Path: "/runs/{run}/accept", Summary: "Accept failures",
 		Description: "They stay failed and are shown as accepted, and the health is quiet about them. What is run again, " +
 			"or reset, is accepted no more. The body is 16 MiB at most; more keys go in several requests.",
-	}), maxSelection), a.accept)
+	}), maxSelection), s.accept)
 }
 
-func (a *acceptances) accept(ctx context.Context, in *selectInput[AcceptSettings]) (Accepted, error) {
-	set, err := in.Sent()
-	err = cmp.Or(err, set.Chosen.check("failed, keys", false, set.Failed),
+func (s changes) accept(ctx context.Context, in *selectInput[AcceptSettings]) (Accepted, error) {
+	set := in.Sent()
+	err := cmp.Or(set.Chosen.check("failed, keys", false, set.Failed),
 		kernel.CheckText("step", set.Step, maxStepName),
-		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes), a.mayChange(in.Name))
-	if err != nil {
-		return Accepted{}, err
-	}
-	id, err := inspect.New(a.store).Resolve(ctx, in.Run)
+		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
 	if err != nil {
 		return Accepted{}, err
 	}
 	choice := set.selection(set.Step)
 	choice.Failed = set.Failed
-	done, err := redo.New(a.store).Accept(ctx, redo.AcceptRequest{Run: id, Withdraw: set.Withdraw, DryRun: set.DryRun,
+	done, err := redo.New(s.Store).Accept(ctx, redo.AcceptRequest{Run: in.ID, Withdraw: set.Withdraw, DryRun: set.DryRun,
 		Reason: set.Reason, Actor: in.Name, Select: choice})
 	if err != nil {
-		return Accepted{}, unchanged(err, "tranche run errors "+id.String())
+		return Accepted{}, unchanged(err, "tranche run errors "+in.ID.String())
 	}
-	return Accepted{Run: id, DryRun: set.DryRun, Withdraw: set.Withdraw, Items: done.Items, Examples: done.Examples,
+	return Accepted{Run: in.ID, DryRun: set.DryRun, Withdraw: set.Withdraw, Items: done.Items, Examples: done.Examples,
 		Steps: done.Steps, Failed: done.Failed, Accepted: done.Accepted}, nil
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/groups"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/results"
 )
 
@@ -44,12 +43,12 @@ func (s *Routes) registerResult(api huma.API) {
 			Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"},
 		}},
 	}}
-	huma.Register(api, op, func(ctx context.Context, in *resultInput) (*huma.StreamResponse, error) {
+	kernel.RegisterAnswer(s.Kernel, api, op, func(ctx context.Context, in *resultInput) (*huma.StreamResponse, error) {
 		ctx, cancel := s.Looking(ctx)
 		defer cancel()
 		found, err := s.result(ctx, in)
 		if err != nil {
-			return nil, s.Failure(ctx, err)
+			return nil, err
 		}
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			r, w := humago.Unwrap(hc)
@@ -69,11 +68,7 @@ func (s *Routes) registerResult(api huma.API) {
 }
 
 func (s *Routes) result(ctx context.Context, in *resultInput) (results.Result, error) {
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return results.Result{}, err
-	}
-	req := results.Request{Run: id, Step: in.Step, Key: in.Key}
+	req := results.Request{Run: in.ID, Step: in.Step, Key: in.Key}
 	if in.Ordinal >= 0 {
 		ordinal := workqueue.Ordinal(in.Ordinal)
 		req.Ordinal = &ordinal
@@ -85,7 +80,7 @@ func (s *Routes) result(ctx context.Context, in *resultInput) (results.Result, e
 	if twins, ok := errors.AsType[*results.TwinsError](err); ok {
 		return found, kernel.BadInput("ordinal: " + twins.Error())
 	}
-	return found, kernel.Seen(err, "tranche run item "+id.String()+" KEY")
+	return found, kernel.Seen(err, "tranche run item "+in.ID.String()+" KEY")
 }
 
 // octets is the content type of what is not to be believed.
@@ -158,10 +153,7 @@ type groupsMapInput struct {
 	Blocks int    `query:"blocks" minimum:"1" maximum:"128" default:"128" doc:"how many blocks"`
 }
 
-// groupings answers what items have which value of a field.
-type groupings struct{ *Routes }
-
-func (s groupings) register(api huma.API) {
+func (s *Routes) registerGroups(api huma.API) {
 	op := kernel.Broad(kernel.Get("get-groups", "/runs/{run}/groups", "Items by the value of a field of their payloads"))
 	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, " +
 		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
@@ -172,37 +164,28 @@ func (s groupings) register(api huma.API) {
 	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of " +
 		"its value in the groups of /runs/{run}/groups, from 0 on, and 50 for the others."
 	op.Responses = planesResponses()
-	huma.Register(api, op, s.getGroupsMap)
+	kernel.RegisterAnswer(s.Kernel, api, op, s.getGroupsMap)
 }
 
-func (s groupings) getGroups(ctx context.Context, in *groupsInput) (*groups.PayloadGroups, error) {
-	id, err := s.groupedRun(ctx, in.Run, in.By)
-	if err != nil {
+func (s *Routes) getGroups(ctx context.Context, in *groupsInput) (*groups.PayloadGroups, error) {
+	if err := kernel.CheckText("by", in.By, groups.MaxFieldName); err != nil {
 		return nil, err
 	}
 	if in.By == "" {
-		return groups.New(s.Store).PayloadFields(ctx, id)
+		return groups.New(s.Store).PayloadFields(ctx, in.ID)
 	}
-	return groups.New(s.Store).GroupsBy(ctx, id, in.By)
+	return groups.New(s.Store).GroupsBy(ctx, in.ID, in.By)
 }
 
-func (s groupings) groupedRun(ctx context.Context, ref, by string) (id workqueue.RunID, err error) {
-	if err := kernel.CheckText("by", by, groups.MaxFieldName); err != nil {
-		return id, err
-	}
-	return inspect.New(s.Store).Resolve(ctx, ref)
-}
-
-func (s groupings) getGroupsMap(ctx context.Context, in *groupsMapInput) (*huma.StreamResponse, error) {
+func (s *Routes) getGroupsMap(ctx context.Context, in *groupsMapInput) (*huma.StreamResponse, error) {
 	look, cancel := s.Looking(ctx)
 	defer cancel()
-	id, err := s.groupedRun(look, in.Run, in.By)
-	if err != nil {
-		return nil, s.Failure(look, err)
+	if err := kernel.CheckText("by", in.By, groups.MaxFieldName); err != nil {
+		return nil, err
 	}
-	planes, err := groups.New(s.Store).GroupPlane(look, id, in.By, workqueue.Block(in.From), in.Blocks)
+	planes, err := groups.New(s.Store).GroupPlane(look, in.ID, in.By, workqueue.Block(in.From), in.Blocks)
 	if err != nil {
-		return nil, s.Failure(look, err)
+		return nil, err
 	}
 	return planesAnswer(planes), nil
 }

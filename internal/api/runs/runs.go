@@ -123,11 +123,9 @@ func (s *Starts) Register(api huma.API) {
 func (s *Routes) registerRuns(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.BroadIf(kernel.Get("list-runs", "/runs", "List runs, newest first"), "q",
 		"endpoint"), s.listRuns)
-	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun,
-		func(in *runInput) *kernel.Known { return &in.Known }, runTag)
+	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun, runTag)
 	kernel.RegisterTagged(s.Kernel, api, kernel.Held(kernel.Get("get-item", "/runs/{run}/items/{key}",
-		"An item, with every attempt")), s.getItem,
-		func(in *itemInput) *kernel.Known { return &in.Known }, itemsTag)
+		"An item, with every attempt")), s.getItem, itemsTag)
 	s.registerExplain(api)
 	s.registerResult(api)
 }
@@ -208,11 +206,7 @@ type runInput struct {
 }
 
 func (s *Routes) getRun(ctx context.Context, in *runInput) (RunDocument, error) {
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return RunDocument{}, err
-	}
-	return s.runDocument(ctx, id)
+	return s.runDocument(ctx, in.ID)
 }
 
 func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocument, error) {
@@ -235,16 +229,12 @@ type itemInput struct {
 }
 
 func (s *Routes) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return KeyItems{}, err
-	}
-	items, more, err := inspect.New(s.Store).ItemsAfter(ctx, id, in.Key, workqueue.Ordinal(in.After))
-	out := KeyItems{Run: id, Items: items}
+	items, more, err := inspect.New(s.Store).ItemsAfter(ctx, in.ID, in.Key, workqueue.Ordinal(in.After))
+	out := KeyItems{Run: in.ID, Items: items}
 	if more {
 		out.Next = &items[len(items)-1].Ordinal
 	}
-	return out, kernel.Seen(err, "tranche run items "+id.String())
+	return out, kernel.Seen(err, "tranche run items "+in.ID.String())
 }
 
 // RunHistory is what happened to a run.
@@ -257,47 +247,27 @@ type RunNote struct {
 	Text string `json:"text" minLength:"1" maxLength:"2000"`
 }
 
-// histories answers what happened to runs.
-type histories struct{ *Routes }
-
-func (h histories) register(api huma.API) {
+func (s *Routes) registerHistory(api huma.API) {
 	op := kernel.Broad(kernel.Get("get-history", "/runs/{run}/history", "What happened to a run"))
 	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
 		"closed, versions of services that first answered, and alerts that were told of it."
-	kernel.Register(h.Kernel, api, op, h.get)
-	kernel.Register(h.Kernel, api, kernel.ByOperator(huma.Operation{
+	kernel.Register(s.Kernel, api, op, s.getHistory)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "note-run", Method: http.MethodPost, Path: "/runs/{run}/notes", Summary: "Write a note of a run",
 		Description: "For all who look at the run. It stands in the audit log, as its entry's reason.",
-	}), h.note)
+	}), s.note)
 }
 
-func (h histories) get(ctx context.Context, in *runInput) (RunHistory, error) {
-	id, err := inspect.New(h.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return RunHistory{}, err
-	}
-	entries, err := report.New(h.Store).History(ctx, id)
+func (s *Routes) getHistory(ctx context.Context, in *runInput) (RunHistory, error) {
+	entries, err := report.New(s.Store).History(ctx, in.ID)
 	return RunHistory{entries}, err
 }
 
-type noteInput struct {
-	kernel.RunPath
-	kernel.Actor
-	Body RunNote
-}
-
-func (h histories) note(ctx context.Context, in *noteInput) (RunHistory, error) {
-	if err := h.MayChange(in.Name); err != nil {
+func (s *Routes) note(ctx context.Context, in *runChange[RunNote]) (RunHistory, error) {
+	if err := controlstore.New(s.Store).Note(ctx, in.ID, in.Body.Text, in.Name); err != nil {
 		return RunHistory{}, err
 	}
-	id, err := inspect.New(h.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return RunHistory{}, err
-	}
-	if err := controlstore.New(h.Store).Note(ctx, id, in.Body.Text, in.Name); err != nil {
-		return RunHistory{}, err
-	}
-	entries, err := report.New(h.Store).History(ctx, id)
+	entries, err := report.New(s.Store).History(ctx, in.ID)
 	return RunHistory{entries}, err
 }
 
@@ -332,15 +302,11 @@ func (s *Routes) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRo
 	if in.To < in.From {
 		return nil, kernel.BadInput("to lies before from; both are ordinals, and both are included")
 	}
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return nil, err
-	}
 	rows, err := inspect.New(s.Store).ItemsIn(ctx, inspect.ItemRange{
-		Run: id, From: workqueue.Ordinal(in.From), To: workqueue.Ordinal(in.To), Step: in.Step,
+		Run: in.ID, From: workqueue.Ordinal(in.From), To: workqueue.Ordinal(in.To), Step: in.Step,
 		States: in.State, After: workqueue.Ordinal(in.After), Limit: in.Limit,
 	})
-	return rows, kernel.Seen(err, "tranche run show "+id.String())
+	return rows, kernel.Seen(err, "tranche run show "+in.ID.String())
 }
 
 type slicesInput struct {
@@ -363,14 +329,10 @@ func (s *Routes) listSlices(ctx context.Context, in *slicesInput) (*inspect.Live
 	filter := inspect.LiveFilter{States: in.State, Limit: in.Limit}
 	if in.After != "" {
 		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
-			return nil, kernel.BadInput("after is not the id of a slice; use the value of next of the page before")
+			return nil, kernel.BadInput("after is not the in.ID of a slice; use the value of next of the page before")
 		}
 	}
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return nil, err
-	}
-	filter.Run = id
+	filter.Run = in.ID
 	return inspect.New(s.Store).LiveSlices(ctx, filter)
 }
 

@@ -120,7 +120,7 @@ func (s *Starts) registerStart(api huma.API) {
 	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
 		Required: []string{PartRun, PartItems}, Properties: map[string]*huma.Schema{
 			PartRun: kernel.SchemaOf[RunSettings](api), PartItems: body.Content[MimeParquet].Schema}}}
-	huma.Register(api, kernel.Streamed(kernel.ByOperator(huma.Operation{
+	kernel.RegisterAnswer(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
 		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
 		Parameters: overridesQuery(), SkipValidateParams: true, // startInput.Resolve knows all of them
 		Description: startDescription, DefaultStatus: http.StatusCreated,
@@ -198,7 +198,7 @@ func (i *intent) Close() { _ = i.rows.Close() } // what was read has been read
 
 // intend checks a start, whether it is meant or only tried.
 func (s *Starts) intend(r *http.Request, in *startInput) (*intent, error) {
-	if err := s.MayChange(in.Actor.Name); err != nil {
+	if err := s.MayChange(); err != nil {
 		return nil, err
 	}
 	settings, items, err := settingsOf(r, in)
