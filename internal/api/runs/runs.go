@@ -329,7 +329,7 @@ func (s *Routes) listSlices(ctx context.Context, in *slicesInput) (*inspect.Live
 	filter := inspect.LiveFilter{States: in.State, Limit: in.Limit}
 	if in.After != "" {
 		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
-			return nil, kernel.BadInput("after is not the in.ID of a slice; use the value of next of the page before")
+			return nil, kernel.BadInput("after is not the id of a slice; use the value of next of the page before")
 		}
 	}
 	filter.Run = in.ID
