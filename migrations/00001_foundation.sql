@@ -9,13 +9,17 @@ COMMENT ON COLUMN tranche_migration.version_id IS 'Number of the file; 0: the ta
 COMMENT ON COLUMN tranche_migration.is_applied IS 'Always true.';
 COMMENT ON COLUMN tranche_migration.tstamp IS 'When it was applied, without a zone.';
 
+-- Statements, views and defaults have no other clock, so that a test can move it. A planner puts its body in its place.
+CREATE FUNCTION tranche_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE RETURN clock_timestamp();
+COMMENT ON FUNCTION tranche_now() IS 'The time of day now, also within a transaction: all times here are by it.';
+
 CREATE TABLE node_session (
     id           uuid        PRIMARY KEY,
     host         text        NOT NULL,
     pid          integer     NOT NULL,
     version      text        NOT NULL,
-    started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    heartbeat_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    started_at   timestamptz NOT NULL DEFAULT tranche_now(),
+    heartbeat_at timestamptz NOT NULL DEFAULT tranche_now(),
     expires_at   timestamptz NOT NULL,
     ended_at     timestamptz,
     stats        jsonb       NOT NULL DEFAULT '{}',
@@ -47,7 +51,7 @@ CREATE TABLE leader (
     epoch      bigint      NOT NULL,
     session_id uuid        NOT NULL,
     expires_at timestamptz NOT NULL,
-    since      timestamptz NOT NULL DEFAULT clock_timestamp()
+    since      timestamptz NOT NULL DEFAULT tranche_now()
 );
 COMMENT ON TABLE leader IS 'The lease of the node that leads. One row.';
 COMMENT ON COLUMN leader.name IS 'Always the same.';
@@ -85,11 +89,11 @@ COMMENT ON COLUMN database_mark.beat IS
 COMMENT ON COLUMN database_mark.timeline IS 'The timeline of the server that the count was raised on; 0: not known.';
 COMMENT ON COLUMN database_mark.at IS 'When it was raised last.';
 INSERT INTO database_mark (name, lineage, beat, timeline, at)
-VALUES ('mark', gen_random_uuid(), 0, 0, clock_timestamp());
+VALUES ('mark', gen_random_uuid(), 0, 0, tranche_now());
 
 CREATE TABLE database_gap (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    noticed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    noticed_at timestamptz NOT NULL DEFAULT tranche_now(),
     lost       boolean     NOT NULL,
     from_at    timestamptz NOT NULL,
     to_at      timestamptz NOT NULL,
@@ -113,8 +117,8 @@ CREATE TABLE tracker_batch (
     groups       integer     NOT NULL DEFAULT 0 CHECK (groups >= 0),
     open_groups  integer     NOT NULL DEFAULT 0 CHECK (open_groups BETWEEN 0 AND groups),
     items        bigint      NOT NULL DEFAULT 0 CHECK (items >= 0),
-    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    active_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at   timestamptz NOT NULL DEFAULT tranche_now(),
+    active_at    timestamptz NOT NULL DEFAULT tranche_now(),
     sealed_at    timestamptz,
     completed_at timestamptz,
     CHECK (state <> 'completed' OR open_groups = 0)
@@ -154,7 +158,7 @@ COMMENT ON COLUMN tracker_group.pending IS
 
 CREATE TABLE quarantine (
     id       bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at       timestamptz NOT NULL DEFAULT tranche_now(),
     reason   text        NOT NULL,
     detail   text        NOT NULL,
     subject  text        NOT NULL,
@@ -182,7 +186,7 @@ CREATE TABLE run_event (
     generation   integer     NOT NULL,
     kind         text        NOT NULL,
     payload      jsonb       NOT NULL,
-    at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at           timestamptz NOT NULL DEFAULT tranche_now(),
     published_at timestamptz
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX run_event_completion ON run_event (run_id, generation) WHERE kind = 'completed';
@@ -204,4 +208,4 @@ COMMENT ON COLUMN run_event.published_at IS 'When JetStream had it; null: not ye
 
 -- +goose Down
 DROP TABLE run_event, quarantine, tracker_group, tracker_batch, database_gap, database_mark, leader, node_session;
-DROP FUNCTION database_timeline();
+DROP FUNCTION database_timeline(), tranche_now();

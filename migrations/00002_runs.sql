@@ -18,7 +18,7 @@ CREATE TABLE batchrun (
     created_by        text        NOT NULL DEFAULT '',
     idempotency_key   text        UNIQUE,
     loader_session    uuid,
-    created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at        timestamptz NOT NULL DEFAULT tranche_now(),
     sealed_at         timestamptz,
     started_at        timestamptz,
     finished_at       timestamptz,
@@ -357,9 +357,9 @@ CREATE TABLE work_slice (
     error_code    text,
     error_message text,
     error_retry   boolean,
-    not_before    timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    not_before    timestamptz      NOT NULL DEFAULT tranche_now(),
     deadline      timestamptz,
-    created_at    timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    created_at    timestamptz      NOT NULL DEFAULT tranche_now(),
     sent_at       timestamptz,
     handed_at     timestamptz,
     ended_at      timestamptz,
@@ -495,7 +495,7 @@ CREATE TABLE work_error (
     slice_id      uuid        NOT NULL,
     error_code    text        NOT NULL,
     error_message text        NOT NULL,
-    at            timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at            timestamptz NOT NULL DEFAULT tranche_now(),
     PRIMARY KEY (run_id, step, ordinal, slice_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE work_error IS

@@ -20,8 +20,8 @@ CREATE TABLE dead_letter (
     state      text        NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'requeued', 'reissued', 'dropped')),
     headers    jsonb       NOT NULL DEFAULT '{}',
     body       bytea       CHECK (octet_length(body) <= 16777216),
-    at         timestamptz NOT NULL DEFAULT clock_timestamp(),
-    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at         timestamptz NOT NULL DEFAULT tranche_now(),
+    changed_at timestamptz NOT NULL DEFAULT tranche_now(),
     sent_at    timestamptz,
     CONSTRAINT dead_letter_whole CHECK (state <> 'requeued' OR body IS NOT NULL),
     CONSTRAINT dead_letter_sent CHECK (sent_at IS NULL OR state = 'requeued')

@@ -7,7 +7,7 @@ CREATE TABLE plan (
     spec       jsonb       NOT NULL,
     source     text        NOT NULL,
     created_by text        NOT NULL DEFAULT '',
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at timestamptz NOT NULL DEFAULT tranche_now(),
     deleted_at timestamptz,
     PRIMARY KEY (name, version)
 );
@@ -25,7 +25,7 @@ CREATE TABLE endpoint_setting (
     endpoint      text             COLLATE "C" PRIMARY KEY,
     concurrency   integer          NOT NULL DEFAULT 0 CHECK (concurrency BETWEEN 0 AND 1024),
     changed_by    text             NOT NULL DEFAULT '',
-    changed_at    timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    changed_at    timestamptz      NOT NULL DEFAULT tranche_now(),
     max_in_flight integer          NOT NULL DEFAULT 0 CHECK (max_in_flight BETWEEN 0 AND 10000),
     rate          double precision NOT NULL DEFAULT 0 CHECK (rate >= 0),
     call_rate     double precision NOT NULL DEFAULT 0 CHECK (call_rate >= 0)
@@ -59,7 +59,7 @@ CREATE TABLE endpoint_pace (
     probe_at        timestamptz,
     probe_slice     uuid,
     trusted_until   timestamptz,
-    changed_at      timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    changed_at      timestamptz      NOT NULL DEFAULT tranche_now(),
     call_tokens     double precision NOT NULL DEFAULT 0,
     call_tokens_at  timestamptz,
     CONSTRAINT endpoint_pace_cap CHECK ((chunk_cap IS NULL) = (chunk_cap_until IS NULL)),
@@ -92,7 +92,7 @@ COMMENT ON COLUMN endpoint_pace.call_tokens_at IS 'When the tokens were computed
 
 CREATE TABLE endpoint_change (
     id       bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at       timestamptz NOT NULL DEFAULT tranche_now(),
     endpoint text        COLLATE "C" NOT NULL,
     what     text        NOT NULL CHECK (what IN ('in_flight', 'rate', 'chunk', 'chunk_cap', 'breaker')),
     before   text        NOT NULL DEFAULT '',
@@ -113,8 +113,8 @@ COMMENT ON COLUMN endpoint_change.reason IS 'Why, in words.';
 CREATE TABLE health_condition (
     kind    text        NOT NULL,
     subject text        NOT NULL,
-    since   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    since   timestamptz NOT NULL DEFAULT tranche_now(),
+    seen_at timestamptz NOT NULL DEFAULT tranche_now(),
     said    jsonb,
     PRIMARY KEY (kind, subject)
 );

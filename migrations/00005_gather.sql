@@ -8,7 +8,7 @@ CREATE TABLE run_add (
     ordinal integer     NOT NULL,
     items   integer     NOT NULL CHECK (items >= 0),
     skipped integer     NOT NULL DEFAULT 0 CHECK (skipped >= 0),
-    at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at      timestamptz NOT NULL DEFAULT tranche_now(),
     PRIMARY KEY (run_id, key)
 );
 COMMENT ON TABLE run_add IS

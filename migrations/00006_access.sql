@@ -5,7 +5,7 @@ CREATE TABLE api_token (
     name         text        NOT NULL CHECK (name <> ''),
     role         text        NOT NULL CHECK (role IN ('viewer', 'operator', 'admin')),
     hash         bytea       NOT NULL UNIQUE CHECK (length(hash) = 32),
-    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at   timestamptz NOT NULL DEFAULT tranche_now(),
     created_by   text        NOT NULL DEFAULT '',
     expires_at   timestamptz,
     last_used_at timestamptz,
@@ -30,8 +30,8 @@ CREATE TABLE web_session (
     token_id   uuid        REFERENCES api_token ON DELETE CASCADE,
     user_name  text        NOT NULL,
     role       text        NOT NULL CHECK (role IN ('viewer', 'operator', 'admin')),
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    active_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at timestamptz NOT NULL DEFAULT tranche_now(),
+    active_at  timestamptz NOT NULL DEFAULT tranche_now(),
     expires_at timestamptz NOT NULL,
     subject    text,
     renewal    bytea,
@@ -69,7 +69,7 @@ CREATE TABLE api_request (
     content_type text        NOT NULL DEFAULT '',
     headers      jsonb       NOT NULL DEFAULT '{}',
     body         bytea,
-    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at   timestamptz NOT NULL DEFAULT tranche_now(),
     PRIMARY KEY (user_name, key)
 );
 CREATE INDEX api_request_created ON api_request (created_at);

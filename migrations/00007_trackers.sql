@@ -9,7 +9,7 @@ CREATE TABLE tracker_service (
     open_idle        interval    NOT NULL CHECK (open_idle > interval '0'),
     sealed_idle      interval    NOT NULL CHECK (sealed_idle > interval '0'),
     keep             interval    NOT NULL CHECK (keep > interval '0'),
-    active_at        timestamptz NOT NULL DEFAULT clock_timestamp(), -- acks write it seldom
+    active_at        timestamptz NOT NULL DEFAULT tranche_now(), -- acks write it seldom
     reap_at          timestamptz NOT NULL,    -- a hint: the reaper decides by the ages
     expired_at       timestamptz,
     deleted_at       timestamptz,

@@ -36,9 +36,9 @@ CREATE TABLE collector (
     refused_at      timestamptz,
     refused_for     text        NOT NULL DEFAULT '',
     created_by      text        NOT NULL DEFAULT '',
-    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at      timestamptz NOT NULL DEFAULT tranche_now(),
     changed_by      text        NOT NULL DEFAULT '',
-    changed_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_at      timestamptz NOT NULL DEFAULT tranche_now(),
     paused_by       text        NOT NULL DEFAULT '',
     paused_at       timestamptz
 ) WITH (fillfactor = 50);
@@ -155,7 +155,7 @@ CREATE TABLE collector_op (
     payload       text        NOT NULL,
     priority      smallint    NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
     attempts      integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
-    added_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    added_at      timestamptz NOT NULL DEFAULT tranche_now(),
     not_before    timestamptz,
     alone         boolean     NOT NULL DEFAULT false,
     parked_at     timestamptz,
@@ -193,7 +193,7 @@ COMMENT ON COLUMN collector_op.failed_last IS 'When it failed last.';
 CREATE TABLE collector_seen (
     collector integer     NOT NULL,
     op_id     text        COLLATE "C" NOT NULL,
-    at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at        timestamptz NOT NULL DEFAULT tranche_now(),
     PRIMARY KEY (collector, op_id)
 );
 CREATE INDEX collector_seen_at ON collector_seen (collector, at);

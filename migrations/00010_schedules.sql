@@ -11,9 +11,9 @@ CREATE TABLE schedule (
     next_due   timestamptz,
     last_due   timestamptz,
     created_by text        NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at timestamptz NOT NULL DEFAULT tranche_now(),
     changed_by text        NOT NULL,
-    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_at timestamptz NOT NULL DEFAULT tranche_now(),
     deleted_at timestamptz
 );
 -- Schedules whose time has come.
@@ -53,7 +53,7 @@ CREATE TABLE schedule_fire (
     attempts   integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     session_id uuid,
     epoch      bigint,
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at timestamptz NOT NULL DEFAULT tranche_now(),
     began_at   timestamptz,
     ended_at   timestamptz,
     PRIMARY KEY (schedule, due_at, kind),

@@ -6,7 +6,7 @@ CREATE TABLE retention (
     max_count    bigint      CHECK (max_count > 0),
     max_bytes    bigint      CHECK (max_bytes > 0),
     changed_by   text        NOT NULL DEFAULT '',
-    changed_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_at   timestamptz NOT NULL DEFAULT tranche_now(),
     deleted      bigint      NOT NULL DEFAULT 0,
     last_deleted bigint      NOT NULL DEFAULT 0,
     last_at      timestamptz
@@ -38,7 +38,7 @@ CREATE TABLE retention_run (
     generation  integer     NOT NULL,
     finished_at timestamptz NOT NULL,
     why         text        NOT NULL,
-    deleted_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    deleted_at  timestamptz NOT NULL DEFAULT tranche_now(),
     stage       integer     NOT NULL DEFAULT 0,
     step        integer     NOT NULL DEFAULT 0,
     position    bigint      NOT NULL DEFAULT 0,

@@ -2,7 +2,7 @@
 
 CREATE TABLE audit_log (
     id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at      timestamptz NOT NULL DEFAULT tranche_now(),
     actor   text        NOT NULL,
     action  text        NOT NULL,
     run_id  uuid,
@@ -31,7 +31,7 @@ CREATE VIEW audit_expendable AS
 SELECT a.id, a.at, coalesce(pg_column_size(a.detail), 0) + coalesce(pg_column_size(a.before), 0)
     + coalesce(pg_column_size(a.after), 0) + 150 AS size
 FROM audit_log a
-WHERE (a.action <> 'audit_expire' OR a.at < clock_timestamp() - interval '1 year')
+WHERE (a.action <> 'audit_expire' OR a.at < tranche_now() - interval '1 year')
     AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = a.run_id AND (r.state IN ('loading', 'running')
         OR a.action IN ('rerun', 'reset', 'correct', 'resume') AND a.detail ->> 'generation' = r.generation::text));
 
@@ -87,8 +87,8 @@ BEGIN
                     SELECT x.at, row_number() OVER newest AS n, sum(x.size) OVER newest AS bytes
                     FROM %1$I.audit_expendable x WHERE keep.max_count IS NOT NULL OR keep.max_bytes IS NOT NULL
                     WINDOW newest AS (ORDER BY x.at DESC, x.id DESC))
-                SELECT least(until, clock_timestamp() - interval '1 hour', coalesce(greatest(
-                    clock_timestamp() - keep.age,
+                SELECT least(until, %1$I.tranche_now() - interval '1 hour', coalesce(greatest(
+                    %1$I.tranche_now() - keep.age,
                     (SELECT r.at FROM ranked r WHERE r.n = keep.max_count),
                     (SELECT coalesce(min(r.at) FILTER (WHERE r.bytes <= keep.max_bytes), max(r.at)) FROM ranked r
                         WHERE keep.max_bytes IS NOT NULL)), '-infinity'))

@@ -30,7 +30,7 @@ CREATE TABLE stream_setting (
     event_age   interval    NOT NULL CHECK (event_age >= interval '0'),
     revision    bigint      NOT NULL DEFAULT 1,
     changed_by  text        NOT NULL,
-    changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_at  timestamptz NOT NULL DEFAULT tranche_now(),
     applied     jsonb,
     applied_rev bigint      NOT NULL DEFAULT 0,
     applied_at  timestamptz,
@@ -65,7 +65,7 @@ COMMENT ON COLUMN stream_setting.next_try IS 'When it is tried again.';
 
 CREATE TABLE stream_fault (
     stream text        PRIMARY KEY,
-    since  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    since  timestamptz NOT NULL DEFAULT tranche_now(),
     detail text        NOT NULL
 );
 COMMENT ON TABLE stream_fault IS

@@ -5,13 +5,13 @@ CREATE TABLE health_mark (
     subject  text        NOT NULL,
     state    text        NOT NULL CHECK (state IN ('aside', 'taken')),
     by       text        NOT NULL,
-    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at       timestamptz NOT NULL DEFAULT tranche_now(),
     until    timestamptz,
     reason   text        NOT NULL,
     severity text        NOT NULL CHECK (severity IN ('info', 'warning', 'critical')),
     count    bigint      NOT NULL CHECK (count >= 0),
     worse_at timestamptz,
-    seen_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at  timestamptz NOT NULL DEFAULT tranche_now(),
     PRIMARY KEY (kind, subject),
     CHECK (state = 'aside' AND reason <> '' OR state = 'taken' AND until IS NULL)
 );

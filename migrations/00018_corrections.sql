@@ -3,7 +3,7 @@
 CREATE TABLE run_correction (
     run_id     uuid        NOT NULL,
     generation integer     NOT NULL CHECK (generation >= 2),
-    at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at         timestamptz NOT NULL DEFAULT tranche_now(),
     actor      text        NOT NULL,
     reason     text        NOT NULL DEFAULT '',
     cascade    boolean     NOT NULL,

@@ -11,7 +11,7 @@ CREATE TABLE work_large (
     bytes        bigint      NOT NULL CHECK (bytes >= 1),
     sha256       bytea       NOT NULL CHECK (octet_length(sha256) = 32),
     content_type text        NOT NULL,
-    began_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    began_at     timestamptz NOT NULL DEFAULT tranche_now(),
     recorded_at  timestamptz
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX work_large_place ON work_large (run_id, step, ordinal);

@@ -25,16 +25,18 @@ func TestDeadLettersGuardTheirStates(t *testing.T) {
 			"dead_letter_state_check"},
 		"letter, too large": {[]string{letter + `convert_to(repeat('x', 16777217), 'utf8'))`},
 			"dead_letter_body_check"},
-		"letter, requeued": {[]string{letter + `'b')`, `UPDATE dead_letter SET state = 'requeued', sent_at = now()`}, ""},
+		"letter, requeued": {[]string{letter + `'b')`, `UPDATE dead_letter SET state = 'requeued',
+			sent_at = tranche_now()`}, ""},
 		"letter, requeued without a body": {[]string{letter + `NULL)`, `UPDATE dead_letter SET state = 'requeued'`},
 			"dead_letter_whole"},
-		"letter, sent while it waits": {[]string{letter + `'b')`, `UPDATE dead_letter SET sent_at = now()`},
+		"letter, sent while it waits": {[]string{letter + `'b')`, `UPDATE dead_letter SET sent_at = tranche_now()`},
 			"dead_letter_sent"},
 		"setting": {[]string{`INSERT INTO endpoint_setting (endpoint, concurrency) VALUES ('e', 1024)`}, ""},
 		"setting, out of range": {[]string{`INSERT INTO endpoint_setting (endpoint, concurrency) VALUES ('e', 1025)`},
 			"endpoint_setting_concurrency_check"},
 		"streams of the version before": {[]string{
-			`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 1, now(), now())`}, ""},
+			`INSERT INTO stream_epoch (name, epoch, work_created, reply_created)
+				VALUES ('streams', 1, tranche_now(), tranche_now())`}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

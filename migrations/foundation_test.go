@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/testenv"
 )
@@ -63,13 +64,14 @@ func TestFoundationGuardsItsStates(t *testing.T) {
 		"block, empty": {[]string{run, step,
 			insert + "0, " + plane() + ", " + plane() + ", " + plane() + ")"}, "work_block_size_check"},
 		"block without a step": {[]string{run, block}, "work_block_run_id_step_fkey"},
-		"slice":                {[]string{run, step, block, cut + "now(), " + plane("0", "1") + ", " + plane("1") + ")"}, ""},
+		"slice": {[]string{run, step, block, cut + "tranche_now(), " + plane("0", "1") + ", " +
+			plane("1") + ")"}, ""},
 		"slice, remaining outside its mask": {[]string{run, step, block,
-			cut + "now(), " + plane("0") + ", " + plane("1") + ")"}, "work_slice_remaining"},
+			cut + "tranche_now(), " + plane("0") + ", " + plane("1") + ")"}, "work_slice_remaining"},
 		"slice, claimed for ever": {[]string{run, step, block,
 			cut + "NULL, " + plane("0") + ", " + plane("0") + ")"}, "work_slice_deadline"},
 		"slice, of no block": {[]string{run, step,
-			cut + "now(), " + plane("0") + ", " + plane("0") + ")"}, "work_slice_run_id_step_block_fkey"},
+			cut + "tranche_now(), " + plane("0") + ", " + plane("0") + ")"}, "work_slice_run_id_step_block_fkey"},
 		"part, result":         {[]string{part + "'x', NULL)"}, ""},
 		"part, error":          {[]string{part + "NULL, 'E')"}, ""},
 		"part, both":           {[]string{part + "'x', 'E')"}, "work_part_outcome"},
@@ -84,12 +86,12 @@ func TestFoundationGuardsItsStates(t *testing.T) {
 		"batch, more open than there are": {[]string{batch,
 			`UPDATE tracker_batch SET groups = 1, open_groups = 2`}, "tracker_batch_check"},
 		"run, completed": {[]string{run,
-			`UPDATE batchrun SET state = 'completed', finished_at = now(), items = 3, done = 2, failed = 1`}, ""},
+			`UPDATE batchrun SET state = 'completed', finished_at = tranche_now(), items = 3, done = 2, failed = 1`}, ""},
 		"run, completed short of an item": {[]string{run,
-			`UPDATE batchrun SET state = 'completed', finished_at = now(), items = 3, done = 2, failed = 0`},
+			`UPDATE batchrun SET state = 'completed', finished_at = tranche_now(), items = 3, done = 2, failed = 0`},
 			"batchrun_check"},
 		"run, completed uncounted": {[]string{run,
-			`UPDATE batchrun SET state = 'completed', finished_at = now(), items = 3`}, "batchrun_check"},
+			`UPDATE batchrun SET state = 'completed', finished_at = tranche_now(), items = 3`}, "batchrun_check"},
 		"run, completed at no time": {[]string{run,
 			`UPDATE batchrun SET state = 'completed', done = 0, failed = 0`}, "batchrun_check"},
 		"run, of no known state": {[]string{run, `UPDATE batchrun SET state = 'stuck'`}, "batchrun_state_check"},
@@ -152,5 +154,34 @@ func TestFoundationTellsWhatIsReady(t *testing.T) {
 	}
 	if ready(`UPDATE work_block SET done = ready, ready = done RETURNING has_ready`) {
 		t.Error("a block with no ready item has one")
+	}
+}
+
+// The clock that a test can move costs nothing where none does: the planner puts what it calls in its place, in
+// statements and defaults, for the role that serves, too.
+func TestTheClockIsInlined(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	for role, pool := range map[string]*pgxpool.Pool{
+		"the owner": testenv.Connect(t, url), "a role that serves": testenv.Connect(t, testenv.Serving(t, url)),
+	} {
+		for _, statement := range []string{
+			`SELECT FROM node_session WHERE expires_at > (SELECT tranche_now())`,
+			`INSERT INTO node_session (id, host, pid, version, expires_at)
+				VALUES (gen_random_uuid(), 'h', 1, 'v', tranche_now() + interval '1 minute')`,
+		} {
+			rows, err := pool.Query(t.Context(), `EXPLAIN (VERBOSE) `+statement)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := strings.Join(lines, "\n")
+			if !strings.Contains(plan, "clock_timestamp()") || strings.Contains(plan, "tranche_now") {
+				t.Errorf("%s:\n%s", role, plan)
+			}
+		}
 	}
 }

@@ -96,6 +96,7 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 		"GRANT SELECT, INSERT, UPDATE, DELETE ON " + within(schema, serve) + to,
 		"GRANT SELECT, TRUNCATE ON " + strings.Join(parts, ", ") + to,
 		"GRANT SELECT ON " + within(schema, append([]string{"audit_expendable", itemView}, owned()...)) + to,
+		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"tranche_now"}) + "()" + to,
 		"GRANT INSERT (" + written + ") ON " + within(schema, []string{"audit_log"}) + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_expire"}) + "(timestamptz, integer)" + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_erase"}) +

@@ -21,7 +21,7 @@ func TestNodesWithoutLinesStayAwayFromRunsInOrder(t *testing.T) {
 		}
 	}
 	const session = `INSERT INTO node_session (id, host, pid, version, speaks, expires_at)
-		VALUES (gen_random_uuid(), 'h', 1, 'v', $1, clock_timestamp())`
+		VALUES (gen_random_uuid(), 'h', 1, 'v', $1, tranche_now())`
 	exec(`INSERT INTO batchrun (id, plan, state, spec) VALUES ($1, 'p', 'running', '{}')`, run)
 	exec(session, 2)
 	exec(`INSERT INTO run_order (run_id, rule) VALUES ($1, '{"by":"a"}')`, run)

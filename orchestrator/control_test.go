@@ -46,7 +46,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	l.Await(t)
 	b.until(t, "items recorded before the gate", func(n int) bool { return n == 190 }, final, id)
 	b.Sent(t, id, 8) // as many as may be out, and no service answers
-	paused, err := other.Controls().Pause(t.Context(), control.Control{Run: id, Actor: "ann"})
+	paused, err := other.Runs().Pause(t.Context(), control.Control{Run: id, Actor: "ann"})
 	if err != nil || paused.Slices != 8 {
 		t.Fatalf("paused %+v, %v; want 8 slices out", paused, err)
 	}
@@ -54,7 +54,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	b.until(t, "requests are out", func(n int) bool { return n == 0 },
 		`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state IN ('claimed', 'sent')`, id)
 	b.until(t, "a second has passed", func(n int) bool { return n == 1 },
-		`SELECT (clock_timestamp() > held_at + interval '1200 ms')::int FROM batchrun WHERE id = $1`, id)
+		`SELECT (tranche_now() > held_at + interval '1200 ms')::int FROM batchrun WHERE id = $1`, id)
 	late := b.until(t, "late claims", func(int) bool { return true }, `SELECT count(*) FROM work_slice s
 		JOIN batchrun r ON r.id = s.run_id WHERE r.id = $1 AND s.created_at > r.held_at + interval '1 second'`, id)
 	if late > 0 {
@@ -63,7 +63,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	if n := b.until(t, "items", func(int) bool { return true }, final, id); n == 2_000 {
 		t.Error("the run ended before it was paused: the test shows nothing")
 	}
-	if _, err := b.Node.Controls().Resume(t.Context(), control.Control{Run: id, Actor: "ann"}, nil); err != nil {
+	if _, err := b.Node.Runs().Resume(t.Context(), control.Control{Run: id, Actor: "ann"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if done, failed := b.Outcome(t, id, 1); done != 2_000 || failed != 0 {
@@ -97,7 +97,7 @@ func TestThresholdHoldsByItself(t *testing.T) {
 		`SELECT count(*) FROM batchrun WHERE id = $1 AND hold = 'threshold' AND hold_detail LIKE '%the limit is 200%'`, id)
 	wish := control.Control{Run: id, Actor: "ann"}
 	var state *workqueue.StateError
-	if _, err := b.Node.Controls().Resume(t.Context(), wish, nil); !errors.As(err, &state) {
+	if _, err := b.Node.Runs().Resume(t.Context(), wish, nil); !errors.As(err, &state) {
 		t.Errorf("resume over the limit: %v", err)
 	}
 	b.until(t, "requests are out", func(n int) bool { return n == 0 },
@@ -110,10 +110,10 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	t.Logf("%d items had failed", n)
 	mended.Store(true)
 	again := redo.RerunRequest{Run: id, Select: redo.Selection{Failed: true}, Actor: "ann", Settings: chunked(500)}
-	if _, err := b.Node.Redo().Rerun(t.Context(), again); err != nil {
+	if _, err := b.Node.Runs().Rerun(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Node.Controls().Resume(t.Context(), wish, nil); err != nil {
+	if _, err := b.Node.Runs().Resume(t.Context(), wish, nil); err != nil {
 		t.Fatal(err)
 	}
 	if done, failed := b.Outcome(t, id, 2); done != 20_000 || failed != 0 {

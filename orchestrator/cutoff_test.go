@@ -44,7 +44,7 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	source, payload := nodetest.Items(count), []byte(`"`+strings.Repeat("x", 1<<20)+`"`)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
+		_, err := node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
 			if n++; n == last {
 				<-gate
 			}
@@ -78,7 +78,7 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	}
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
-	loaded, err := node.Starts().Start(t.Context(), req, nodetest.Items(nodetest.Size))
+	loaded, err := node.Runs().Start(t.Context(), req, nodetest.Items(nodetest.Size))
 	if err != nil || loaded.Existing {
 		t.Fatalf("the same key again: %+v, %v; want a new run", loaded, err)
 	}

@@ -80,7 +80,7 @@ func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node
 // leader returns who leads, by the database.
 func (l *leaders) leader() (session workqueue.SessionID, epoch int64) {
 	l.Helper()
-	err := l.Pool.QueryRow(l.Context(), `SELECT session_id, epoch FROM leader WHERE expires_at > clock_timestamp()`).
+	err := l.Pool.QueryRow(l.Context(), `SELECT session_id, epoch FROM leader WHERE expires_at > tranche_now()`).
 		Scan(&session, &epoch)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		l.Fatal(err)
@@ -144,7 +144,7 @@ func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 	go func() { defer close(stopped); stopFirst() }()
 	l.until("the other one leads again", leads(lesser))
 	var alive bool
-	err := l.Pool.QueryRow(t.Context(), `SELECT ended_at IS NULL AND expires_at > clock_timestamp() FROM node_session
+	err := l.Pool.QueryRow(t.Context(), `SELECT ended_at IS NULL AND expires_at > tranche_now() FROM node_session
 		WHERE id = $1`, first.Session()).Scan(&alive)
 	if err != nil || !alive {
 		t.Errorf("the first one is gone already (%v): the test shows nothing", err)
@@ -294,7 +294,7 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 	t.Cleanup(proceed)
 	heir := workqueue.NewSessionID() // its lease is over, and somebody else has it
 	_, err := l.Pool.Exec(t.Context(), `UPDATE leader SET epoch = epoch + 1, session_id = $1,
-		expires_at = clock_timestamp() + interval '1 hour'`, heir)
+		expires_at = tranche_now() + interval '1 hour'`, heir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func (b *bundle) addEvents(t *testing.T, kind string, n, size int) {
 	t.Helper()
 	b.Exec(t, `INSERT INTO run_event (id, run_id, generation, kind, payload, at)
 		SELECT gen_random_uuid(), gen_random_uuid(), 1, $1, jsonb_build_object('x', repeat('y', $3)),
-			(SELECT coalesce(min(at), clock_timestamp()) - interval '1 s' FROM run_event)
+			(SELECT coalesce(min(at), tranche_now()) - interval '1 s' FROM run_event)
 		FROM generate_series(1, $2)`, kind, n, size)
 }
 

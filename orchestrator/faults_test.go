@@ -64,7 +64,7 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 		t.Fatal("PostgreSQL was not restarted")
 	}
 	// What could be neither published nor given back meanwhile has been claimed for too long.
-	b.Exec(t, `UPDATE work_slice SET deadline = clock_timestamp() WHERE state = 'claimed' AND created_at < $1`, after)
+	b.Exec(t, `UPDATE work_slice SET deadline = tranche_now() WHERE state = 'claimed' AND created_at < $1`, after)
 	b.WantSound(t, l, run, nodetest.Size)
 	if n := b.Node.Stats().Expired; n != 0 {
 		t.Errorf("%d slices had to wait for their deadline", n)
@@ -148,7 +148,7 @@ func TestRunSurvivesPartitions(t *testing.T) {
 			if tc.database != nil {
 				nodetest.Until(t, "the session is over", func() bool {
 					var over bool
-					err := b.Pool.QueryRow(t.Context(), `SELECT expires_at <= clock_timestamp() FROM node_session WHERE id = $1`,
+					err := b.Pool.QueryRow(t.Context(), `SELECT expires_at <= tranche_now() FROM node_session WHERE id = $1`,
 						session).Scan(&over)
 					return err == nil && over
 				})

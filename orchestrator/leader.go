@@ -8,10 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/orchestrator/control"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
-	"github.com/tranchehq/tranche/orchestrator/retention"
-	"github.com/tranchehq/tranche/orchestrator/start"
 	"github.com/tranchehq/tranche/orchestrator/sweep"
 	"github.com/tranchehq/tranche/workqueue"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
@@ -38,14 +35,11 @@ const (
 )
 
 func (n *Node) ownDuties() []Duty {
-	sweeper := sweep.New(n.kernel, n.streams, n.consumers, n.watch, n.letters, struct {
-		*start.Starter
-		*control.Controls
-	}{n.starts, n.controls}, sweep.Config{LeaseTTL: n.cfg.LeaseTTL, Queues: n.queuesOf, FewQueues: fewQueues})
+	sweeper := sweep.New(n.kernel, n.streams, n.consumers, n.watch, n.letters, n.runs, sweep.Config{LeaseTTL: n.cfg.LeaseTTL, Queues: n.queuesOf, FewQueues: fewQueues})
 	return []Duty{{dutySweep, sweeper.Sweeping}, {dutyStalled, sweeper.EndingStalled}, {dutyClear, sweeper.Clearing},
 		{dutyReconcile, n.consumers.Reconciling(n.letters.Sweeping())}, {DutyStreams, n.streams.Tending()},
 		{dutyWritable, n.streams.Trying()}, {dutyLost, sweeper.FindingLost()}, {dutyPace, n.pacing()},
-		{DutyRetention, retention.Retaining(n.kernel)}, {dutyCollectors, n.flushing.Tend}}
+		{DutyRetention, retaining(n.kernel)}, {dutyCollectors, n.flushing.Tend}}
 }
 
 // beatOfLease is the time between two prolongings.

@@ -16,7 +16,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/orchestrator/control"
 	"github.com/tranchehq/tranche/orchestrator/deadletter"
 	"github.com/tranchehq/tranche/orchestrator/dispatch"
 	"github.com/tranchehq/tranche/orchestrator/endpoint"
@@ -25,11 +24,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/flush"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/orchestrator/record"
-	"github.com/tranchehq/tranche/orchestrator/redo"
-	"github.com/tranchehq/tranche/orchestrator/rewind"
-	"github.com/tranchehq/tranche/orchestrator/start"
 	"github.com/tranchehq/tranche/orchestrator/streams"
-	"github.com/tranchehq/tranche/orchestrator/watch"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -49,19 +44,17 @@ type Node struct {
 	stands    workqueue.SessionID // which has said its precedence; lead's alone
 
 	streams   *streams.Keeper
-	database  *rewind.Watch
+	database  *rewind
 	consumers *endpoint.Consumers
 	backlogs  queueList // what several duties ask for
 	events    *events.Publisher
-	watch     *watch.Watcher
+	watch     *watcher
 	dispatch  *dispatch.Dispatcher
 	fetching  *fetch.Worker
 	recorder  *record.Recorder
 	letters   *deadletter.Letters
 	flushing  *flush.Flusher
-	starts    *start.Starter
-	controls  *control.Controls
-	redos     *redo.Redoer
+	runs      *Runs
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
@@ -96,10 +89,10 @@ func (n *Node) furnish() {
 	k, cfg, meter := n.kernel, &n.cfg, measured{n.cfg.Meter}
 	n.streams = streams.New(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
 		Streams: cfg.Streams, Entered: func() { n.wakeOwnDuty(dutySweep) }, Try: func() { n.WakeDuty(dutyWritable) }})
-	n.database = rewind.New(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
+	n.database = newRewind(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
 	n.consumers = endpoint.New(k, n.streams, cfg.ReconcileInterval)
 	n.events = events.New(k, n.streams, meter)
-	n.watch = watch.New(k, n.events)
+	n.watch = newWatcher(k, n.events)
 	n.letters = deadletter.New(k, n.consumers, n.watch, meter)
 	n.recorder = record.New(k, n.streams, n.letters, n.watch, record.Config{RecordBatch: cfg.RecordBatch,
 		Recorders: cfg.Recorders, Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
@@ -110,8 +103,7 @@ func (n *Node) furnish() {
 		ClaimSlices: cfg.ClaimSlices, Publishers: cfg.Publishers, Locals: n.Locals(), Tracer: cfg.Tracer, Meter: meter})
 	n.flushing = flush.New(k, n.watch, flush.Config{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
 		Recorders: cfg.Recorders, ReplyBacklog: cfg.ReplyBacklog, Limits: cfg.Limits})
-	n.controls, n.redos = control.New(k), redo.New(k)
-	n.starts = start.New(k, n.events, n.controls, meter)
+	n.runs = &Runs{node: k, events: n.events, meter: meter}
 }
 
 // Session returns the node's present session, or the zero id before it has one. It changes when the node was cut off
@@ -268,7 +260,7 @@ func (n *Node) work(ctx context.Context) (stopped time.Time) {
 	loops.Go(func() { n.letters.PublishDeadLetters(ctx) })
 	loops.Go(func() { n.letters.ReadDeadLetters(ctx, draining) })
 	loops.Go(func() { n.letters.RemoveExhausted(ctx) })
-	loops.Go(func() { n.starts.KeepClear(ctx, n.cfg.beatOfLease()) })
+	loops.Go(func() { n.runs.keepClear(ctx, n.cfg.beatOfLease()) })
 	loops.Go(func() { n.watch.Run(ctx) })
 	loops.Wait()
 	stopBeating()
@@ -307,14 +299,8 @@ func unsubscribe(subs []*nats.Subscription) (failed error) {
 	return failed
 }
 
-// Starts starts runs, and takes their items.
-func (n *Node) Starts() *start.Starter { return n.starts }
-
-// Controls says how runs go on.
-func (n *Node) Controls() *control.Controls { return n.controls }
-
-// Redo has things done again.
-func (n *Node) Redo() *redo.Redoer { return n.redos }
+// Runs starts, changes and redoes runs.
+func (n *Node) Runs() *Runs { return n.runs }
 
 // Collectors are what is flushed.
 func (n *Node) Collectors() *flush.Flusher { return n.flushing }

@@ -89,7 +89,7 @@ func TestADeletionThatTakesTooLongGoesOnInSmallerPieces(t *testing.T) {
 	r := setupRetaining(t)
 	run := r.ended(40)
 	r.exec(`INSERT INTO quarantine (reason, detail, subject, body, at)
-		SELECT 'r', 'd', 's', 'x', clock_timestamp() - interval '1 year' FROM generate_series(1, 20)`)
+		SELECT 'r', 'd', 's', 'x', tranche_now() - interval '1 year' FROM generate_series(1, 20)`)
 	r.refuse("rows", `AFTER DELETE ON work_queue REFERENCING OLD TABLE AS gone FOR EACH STATEMENT`,
 		`(SELECT count(*) FROM gone) > 1`, outOfTime)
 	r.refuse("messages", `AFTER DELETE ON quarantine REFERENCING OLD TABLE AS gone FOR EACH STATEMENT`,
@@ -106,7 +106,7 @@ func TestARunThatCannotBeDeletedKeepsNothingElse(t *testing.T) {
 	r := setupRetaining(t)
 	whole, stuck, run, later := r.ended(9), r.ended(9), r.ended(9), r.ended(9)
 	r.exec(`INSERT INTO quarantine (reason, detail, subject, body, at)
-		VALUES ('r', 'd', 's', 'x', clock_timestamp() - interval '1 year')`)
+		VALUES ('r', 'd', 's', 'x', tranche_now() - interval '1 year')`)
 	r.refuse("rows", `BEFORE DELETE ON work_queue FOR EACH ROW`, `OLD.run_id = '`+stuck.String()+`'`, "P0001")
 	r.refuse("run", `BEFORE DELETE ON batchrun FOR EACH ROW`, `OLD.id = '`+whole.String()+`'`, "P0001")
 	two := int64(2)

@@ -29,7 +29,7 @@ func TestRunCompletesAndFailedItemsAreRunAgain(t *testing.T) {
 	}
 	b.Check(t)
 	repaired.Store(true)
-	rerun, err := b.Node.Redo().Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
+	rerun, err := b.Node.Runs().Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
 		Settings: chunked(1), Actor: "test"})
 	if err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
-	planstore "github.com/tranchehq/tranche/workqueue/plan"
 	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
@@ -131,7 +131,7 @@ func TestEveryActionIsAudited(t *testing.T) {
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "BAD"}))
 	one := control.Control{Run: run, Actor: "ann"}
 	chunk, urgent := 7, 9
-	plan := planstore.Text{Name: "p", Spec: []byte(`{"name":"p"}`), Source: "name: p"}
+	plan := start.PlanText{Name: "p", Spec: []byte(`{"name":"p"}`), Source: "name: p"}
 	letters := deadletter.DeadSelection{All: true}
 	steps := []struct {
 		action string
@@ -156,8 +156,8 @@ func TestEveryActionIsAudited(t *testing.T) {
 				Concurrency: 2},
 				"ann")
 		}},
-		{"plan_apply", func() error { _, err := planstore.New(b.Store).ApplyPlan(t.Context(), plan, "ann"); return err }},
-		{"plan_delete", func() error { _, err := planstore.New(b.Store).DeletePlan(t.Context(), "p", "ann"); return err }},
+		{"plan_apply", func() error { _, err := start.New(b.Store).ApplyPlan(t.Context(), plan, "ann"); return err }},
+		{"plan_delete", func() error { _, err := start.New(b.Store).DeletePlan(t.Context(), "p", "ann"); return err }},
 		{"dead_letter_requeue", func() error {
 			b.bury(deadletter.DeadLetter{MsgID: "1", Endpoint: storetest.Endpoint, Body: []byte("x")})
 			_, err := deadletter.New(b.Store).Requeue(t.Context(), letters, "ann")

@@ -108,7 +108,7 @@ func TestOperatorsTrustEnds(t *testing.T) {
 	if state, _ := b.Breaker(); state != "closed" {
 		t.Fatal("it opened while it was trusted")
 	}
-	b.Exec(`UPDATE endpoint_pace SET trusted_until = clock_timestamp()`)
+	b.Exec(`UPDATE endpoint_pace SET trusted_until = tranche_now()`)
 	for _, s := range b.Claim(run, 20) {
 		b.Look(b.Record(down(s)).Look)
 	}

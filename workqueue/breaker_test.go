@@ -48,8 +48,8 @@ func poisoned(items ...workqueue.Ordinal) service {
 // hurry makes all times pass that something waits for.
 func (b *bench) hurry(run workqueue.RunID) {
 	b.Helper()
-	b.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE run_id = $1 AND state = 'scheduled'`, run)
-	b.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() WHERE probe_at IS NOT NULL`)
+	b.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE run_id = $1 AND state = 'scheduled'`, run)
+	b.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now() WHERE probe_at IS NOT NULL`)
 }
 
 // driven is what it took to bring a run to its end.
@@ -251,7 +251,7 @@ func TestAGoodItemProbesForThoseThatFailedBefore(t *testing.T) {
 	for failed := range 4 {
 		b.hurry(run)
 		change := b.Look(b.Record(down(b.One(run))).Look)
-		soon := b.Number(`SELECT count(*) FROM endpoint_pace WHERE probe_at <= clock_timestamp() + interval '1 s'`)
+		soon := b.Number(`SELECT count(*) FROM endpoint_pace WHERE probe_at <= tranche_now() + interval '1 s'`)
 		if !change.Probed || soon != 1 {
 			t.Errorf("after probe %d: %+v; the next follows within a second: %d", failed+1, change, soon)
 		}
@@ -265,7 +265,7 @@ func TestAGoodItemProbesForThoseThatFailedBefore(t *testing.T) {
 	if !change.Changed || change.Open {
 		t.Errorf("after the good item was done: %+v", change)
 	}
-	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', probes = 0, probe_at = clock_timestamp() - interval '2 s'`)
+	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', probes = 0, probe_at = tranche_now() - interval '2 s'`)
 	if claimed := b.Claim(run, 1); len(claimed) != 1 || claimed[0].Cause != workqueue.CauseProbe {
 		t.Errorf("nothing probes while the good run cannot: %+v", claimed)
 	}
@@ -398,7 +398,7 @@ func TestTooBigChunksAreCutSmaller(t *testing.T) {
 		return storetest.Whole(s)
 	}, 200)
 	b.WantTally(run, storetest.Tally{Done: 8000})
-	sizes := b.Number(`SELECT chunk_cap FROM endpoint_pace WHERE endpoint = $1 AND chunk_cap_until > clock_timestamp()`,
+	sizes := b.Number(`SELECT chunk_cap FROM endpoint_pace WHERE endpoint = $1 AND chunk_cap_until > tranche_now()`,
 		storetest.Endpoint)
 	if sizes != 100 {
 		t.Errorf("chunks are held to %d items; want 100, the largest piece that worked", sizes)

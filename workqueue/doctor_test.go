@@ -106,7 +106,7 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 			want: doctor.TruthsAgree, what: "open_groups",
 		},
 		"completed too early": {
-			sql:  `UPDATE batchrun SET state = 'completed', done = 10, failed = 0, finished_at = now() WHERE id = $1`,
+			sql:  `UPDATE batchrun SET state = 'completed', done = 10, failed = 0, finished_at = tranche_now() WHERE id = $1`,
 			want: doctor.TruthsAgree, what: "its tracker is",
 		},
 		"never completed": {

@@ -7,8 +7,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
-	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // exhausted is the answer of a node, or of a service, that gave a slice up after too many deliveries.
@@ -110,10 +110,10 @@ func TestFurtherStreamsAreLearnt(t *testing.T) {
 	now := time.Now()
 	b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 7, $1, $1)`,
 		now.UTC().Truncate(time.Microsecond))
-	seen := streams.Created{Work: now, Reply: now, Stage: now, Flow: now}
+	seen := session.Created{Work: now, Reply: now, Stage: now, Flow: now}
 	observe := func(epoch int64, advances bool) {
 		t.Helper()
-		current, advanced, err := streams.New(b.Store).ObserveStreams(t.Context(), seen)
+		current, advanced, err := session.New(b.Store).ObserveStreams(t.Context(), seen)
 		if err != nil || current.Epoch != epoch || advanced != advances {
 			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", current.Epoch, advanced, err, epoch, advances)
 		}

@@ -280,7 +280,7 @@ func TestExplain(t *testing.T) {
 		"rate": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 10)
-				b.Exec(`UPDATE run_step SET rate = 2, tokens = -100, tokens_at = clock_timestamp()`)
+				b.Exec(`UPDATE run_step SET rate = 2, tokens = -100, tokens_at = tranche_now()`)
 				return run
 			},
 			want: []told{{state: "ready", reason: explain.ReasonRate, owner: timer, items: 10}}, says: "--rate N",
@@ -295,7 +295,7 @@ func TestExplain(t *testing.T) {
 		"probe due": {
 			make: func(b *bench) workqueue.RunID {
 				b.openBreaker()
-				b.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp()`)
+				b.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now()`)
 				return b.Load(storetest.Request(), 10)
 			},
 			want: []told{{state: "ready", reason: explain.ReasonBreaker, owner: node,
@@ -474,7 +474,8 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 4)
 				b.Send(b.One(run))
-				b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 2, now(), now())`)
+				b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created)
+					VALUES ('streams', 2, tranche_now(), tranche_now())`)
 				return run
 			},
 			want: []told{{state: "sent", reason: explain.ReasonStreamLost, owner: node, items: 4}}, says: "streams",
@@ -567,7 +568,7 @@ func (b *bench) sampled(n int) workqueue.RunID {
 func (b *bench) openBreaker() {
 	b.Helper()
 	b.Exec(`INSERT INTO endpoint_pace (endpoint, breaker, breaker_reason, breaker_since, probe_at)
-		VALUES ($1, 'open', '9 of 10 failed', clock_timestamp(), clock_timestamp() + interval '1 minute')
+		VALUES ($1, 'open', '9 of 10 failed', tranche_now(), tranche_now() + interval '1 minute')
 		ON CONFLICT (endpoint) DO UPDATE SET breaker = excluded.breaker, breaker_reason = excluded.breaker_reason,
 			breaker_since = excluded.breaker_since, probe_at = excluded.probe_at`, storetest.Endpoint)
 }
@@ -576,7 +577,7 @@ func (b *bench) openBreaker() {
 func (b *bench) handed(s ...workqueue.Slice) {
 	b.Helper()
 	b.Send(s...)
-	b.Exec(`UPDATE work_slice SET handed_at = clock_timestamp() WHERE state = 'sent'`)
+	b.Exec(`UPDATE work_slice SET handed_at = tranche_now() WHERE state = 'sent'`)
 }
 
 func TestExplainARunThatLoads(t *testing.T) {

@@ -119,7 +119,7 @@ func TestFourEyes(t *testing.T) {
 	}
 	b.ApplySchedule("night", `{}`) // ann had it started at once
 	b.Exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, asked_by, start_at, run_id, ended_at)
-		VALUES ('night', now(), 'now', 1, 'started', 'ann', now(), $1, now())`, run)
+		VALUES ('night', tranche_now(), 'now', 1, 'started', 'ann', tranche_now(), $1, tranche_now())`, run)
 	if _, err := b.approveStep(run, "ann", "send"); !errors.As(err, &eyes) || eyes.Actor != "ann" {
 		t.Errorf("who had it started approves: %v", err)
 	}

@@ -17,7 +17,7 @@ func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
 	b := setup(t)
 	b.Exec(`WITH big AS (
 			INSERT INTO batchrun (id, plan, spec, state, items, started_at, sealed_at)
-			SELECT gen_random_uuid(), 'big', '{}', 'running', 10000000, clock_timestamp() - interval '1 hour', now()
+			SELECT gen_random_uuid(), 'big', '{}', 'running', 10000000, tranche_now() - interval '1 hour', tranche_now()
 			RETURNING id),
 		steps AS (
 			INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
@@ -30,13 +30,13 @@ func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
 			ended_at, deadline)
 		SELECT gen_random_uuid(), run_id, step, block, 1, B'1'::bit(8192), B'1'::bit(8192),
 			CASE WHEN block < 60 THEN 'sent' ELSE 'recorded' END, 1, 'ready', 'e' || step,
-			CASE WHEN block >= 60 THEN clock_timestamp() END, clock_timestamp() + interval '1 minute'
+			CASE WHEN block >= 60 THEN tranche_now() END, tranche_now() + interval '1 minute'
 		FROM work_block, generate_series(1, 5)`)
 	b.Exec(`WITH small AS (
 			INSERT INTO batchrun (id, plan, spec, state, items, done, failed, started_at, sealed_at, finished_at)
 			SELECT gen_random_uuid(), 'small', '{}', s, 10, CASE s WHEN 'completed' THEN 8 END,
 				CASE s WHEN 'completed' THEN 2 END,
-				clock_timestamp() - interval '1 hour', now(), CASE s WHEN 'completed' THEN now() END
+				tranche_now() - interval '1 hour', tranche_now(), CASE s WHEN 'completed' THEN tranche_now() END
 			FROM (SELECT CASE n % 2 WHEN 0 THEN 'running' ELSE 'completed' END AS s FROM generate_series(1, 10000) n) n
 			RETURNING id, state),
 		steps AS (

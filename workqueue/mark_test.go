@@ -44,7 +44,8 @@ func TestGapIsPassedOnce(t *testing.T) {
 	out := b.Claim(run, 2)
 	b.Send(out[0])
 	b.Record(storetest.Faulty(out[1], workqueue.SlotError{Code: "flaky", Retry: true})) // waits for its time
-	b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 3, now(), now())`)
+	b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created)
+		VALUES ('streams', 3, tranche_now(), tranche_now())`)
 	known.Epoch = 7
 	waiting := b.Number(`SELECT count(*) FROM work_slice WHERE state = 'scheduled'`)
 	var before uuid.UUID
@@ -82,7 +83,7 @@ func TestGapIsPassedOnce(t *testing.T) {
 	if n := b.Number(`SELECT count(*) FROM work_slice WHERE id = $1`, before); n != 0 {
 		t.Error("a slice that waits for its time has its old id")
 	}
-	const live = `SELECT count(*) FROM node_session WHERE ended_at IS NULL AND expires_at > clock_timestamp()`
+	const live = `SELECT count(*) FROM node_session WHERE ended_at IS NULL AND expires_at > tranche_now()`
 	if n := b.Number(live); n != 0 {
 		t.Errorf("%d sessions of another time live on", n)
 	}

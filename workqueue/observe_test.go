@@ -90,7 +90,7 @@ func TestObserveLeavesFixedPacesAlone(t *testing.T) {
 	if o := b.observe(); len(o.Endpoints) != 1 || o.Endpoints[0].Live != 1 || o.Endpoints[0].Others != 2 {
 		t.Errorf("%+v", o)
 	}
-	b.Exec(`UPDATE batchrun SET hold = 'operator', held_at = clock_timestamp() WHERE id = $1`, run)
+	b.Exec(`UPDATE batchrun SET hold = 'operator', held_at = tranche_now() WHERE id = $1`, run)
 	if o := b.observe(); len(o.Endpoints) != 0 {
 		t.Errorf("a held run counts: %+v", o)
 	}

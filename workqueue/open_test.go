@@ -296,7 +296,7 @@ func TestOverdueRuns(t *testing.T) {
 	if due, err := start.New(b.Store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 0 {
 		t.Errorf("before the time: %v, %v", due, err)
 	}
-	b.Exec(`UPDATE batchrun SET seal_by = clock_timestamp() WHERE id = ANY($1)`, mapKeys(late))
+	b.Exec(`UPDATE batchrun SET seal_by = tranche_now() WHERE id = ANY($1)`, mapKeys(late))
 	due, err := start.New(b.Store).ReportOverdue(t.Context(), lease)
 	if err != nil || len(due) != 3 {
 		t.Fatalf("%v, %v; want 3 runs", due, err)
@@ -331,7 +331,7 @@ func TestAnAbandonedOpenRunEnds(t *testing.T) {
 	worked := b.OpenRun(nil)
 	b.Add(worked, storetest.Names(8192)) // a block, which begins
 	b.PauseRun(paused)
-	b.Exec(`UPDATE batchrun SET seal_by = clock_timestamp()`)
+	b.Exec(`UPDATE batchrun SET seal_by = tranche_now()`)
 	if due, err := start.New(b.Store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 5 {
 		t.Fatal(due, err)
 	}

@@ -12,18 +12,18 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
-	planstore "github.com/tranchehq/tranche/workqueue/plan"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // planOf is a plan with a text of its own.
-func planOf(name, text string) planstore.Text {
+func planOf(name, text string) start.PlanText {
 	spec := fmt.Sprintf(`{"name":%q,"steps":[{"name":"make","endpoint":%q}]}`, name, text)
-	return planstore.Text{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
+	return start.PlanText{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
 }
 
-func (b *bench) apply(plan planstore.Text) planstore.AppliedPlan {
+func (b *bench) apply(plan start.PlanText) start.AppliedPlan {
 	b.Helper()
-	applied, err := planstore.New(b.Store).ApplyPlan(b.Context(), plan, "ann")
+	applied, err := start.New(b.Store).ApplyPlan(b.Context(), plan, "ann")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -80,11 +80,11 @@ func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
 	req := storetest.Request()
 	req.Plan, req.PlanVersion = "p", 2
 	run := b.Load(req, 1)
-	gone, err := planstore.New(b.Store).DeletePlan(t.Context(), "p", "bob")
+	gone, err := start.New(b.Store).DeletePlan(t.Context(), "p", "bob")
 	if err != nil || gone.Version != 2 || gone.Versions != 2 {
 		t.Errorf("deleted %+v, %v", gone, err)
 	}
-	if _, err := planstore.New(b.Store).DeletePlan(t.Context(), "p", "bob"); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := start.New(b.Store).DeletePlan(t.Context(), "p", "bob"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("deleted twice: %v", err)
 	}
 	if _, err := inspect.New(b.Store).Plan(t.Context(), "p", 1); err == nil ||
@@ -108,7 +108,7 @@ func TestPlansAreListed(t *testing.T) {
 	for _, name := range []string{"c", "a", "b", "a", "gone"} {
 		b.apply(planOf(name, fmt.Sprint("e", b.Number(`SELECT count(*) FROM plan`))))
 	}
-	if _, err := planstore.New(b.Store).DeletePlan(t.Context(), "gone", "ann"); err != nil {
+	if _, err := start.New(b.Store).DeletePlan(t.Context(), "gone", "ann"); err != nil {
 		t.Fatal(err)
 	}
 	for version, runs := range map[int]int{1: 2, 2: 1} {
@@ -153,7 +153,7 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 	for i := range people {
 		wg.Go(func() {
 			for n := range each {
-				if _, err := planstore.New(b.Store).ApplyPlan(t.Context(), planOf("p", fmt.Sprintf("e%d-%d", i, n)),
+				if _, err := start.New(b.Store).ApplyPlan(t.Context(), planOf("p", fmt.Sprintf("e%d-%d", i, n)),
 					"ann"); err != nil {
 					t.Error(err)
 				}
@@ -167,7 +167,7 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 	same := planOf("q", "same")
 	for range people {
 		wg.Go(func() {
-			if _, err := planstore.New(b.Store).ApplyPlan(t.Context(), same, "ann"); err != nil {
+			if _, err := start.New(b.Store).ApplyPlan(t.Context(), same, "ann"); err != nil {
 				t.Error(err)
 			}
 		})
@@ -184,7 +184,7 @@ func TestPlansAreAudited(t *testing.T) {
 	b.apply(planOf("p", "one"))
 	b.apply(planOf("p", "one"))
 	b.apply(planOf("p", "two"))
-	if _, err := planstore.New(b.Store).DeletePlan(t.Context(), "p", "bob"); err != nil {
+	if _, err := start.New(b.Store).DeletePlan(t.Context(), "p", "bob"); err != nil {
 		t.Fatal(err)
 	}
 	var trail string

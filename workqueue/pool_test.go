@@ -17,8 +17,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
-	"github.com/tranchehq/tranche/workqueue/outbox"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -152,7 +152,7 @@ func TestAnIdleConnectionThatHasGoneSilentIsGivenUp(t *testing.T) {
 	defer given.Stop()
 	var err error
 	b.Until("it is asked elsewhere", func() bool { // again, when the standby was slow: what was idle is gone by then
-		_, err = outbox.New(store).UnpublishedEvents(ctx, outbox.EventPlace{}, nil, 1)
+		_, err = inspect.New(store).UnpublishedEvents(ctx, inspect.EventPlace{}, nil, 1)
 		_, slow := errors.AsType[*pgconn.ConnectError](err)
 		return !slow
 	})

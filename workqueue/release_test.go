@@ -13,7 +13,6 @@ import (
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
-	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // ids lists the ids of slices.
@@ -93,7 +92,7 @@ func TestLostStreamsAreIssuedAgainAtOnce(t *testing.T) {
 	work := time.Now()
 	observe := func(work, reply time.Time, epoch int64, advances bool) {
 		t.Helper()
-		current, advanced, err := streams.New(b.Store).ObserveStreams(t.Context(), streams.Created{Work: work, Reply: reply})
+		current, advanced, err := session.New(b.Store).ObserveStreams(t.Context(), session.Created{Work: work, Reply: reply})
 		if err != nil || current.Epoch != epoch || advanced != advances {
 			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", current.Epoch, advanced, err, epoch, advances)
 		}
@@ -121,10 +120,10 @@ func TestLostStreamsAreIssuedAgainAtOnce(t *testing.T) {
 	if n, err := settle.New(b.Store).ReleaseLostStreams(t.Context(), lease); err != nil || n != 0 {
 		t.Errorf("released %d slices of the present epoch, %v", n, err)
 	}
-	if err := streams.New(b.Store).AdvanceStreams(t.Context(), 2); err != nil {
+	if err := session.New(b.Store).AdvanceStreams(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.New(b.Store).AdvanceStreams(t.Context(), 2); err != nil { // another node that noticed the same
+	if err := session.New(b.Store).AdvanceStreams(t.Context(), 2); err != nil { // another node that noticed the same
 		t.Fatal(err)
 	}
 	observe(work, work.Add(time.Second), 3, false)
@@ -145,8 +144,8 @@ func TestStreamEpochGrowsOnce(t *testing.T) {
 		advances := 0
 		for range 8 {
 			wg.Go(func() {
-				seen := streams.Created{Work: now, Reply: now, Stage: now, Flow: now.Add(time.Duration(epoch) * time.Second)}
-				current, advanced, err := streams.New(b.Store).ObserveStreams(t.Context(), seen)
+				seen := session.Created{Work: now, Reply: now, Stage: now, Flow: now.Add(time.Duration(epoch) * time.Second)}
+				current, advanced, err := session.New(b.Store).ObserveStreams(t.Context(), seen)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil || current.Epoch != epoch {
@@ -249,7 +248,7 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	claimed := b.Claim(run, storetest.Plenty)
 	b.Send(claimed[0])
 	b.Pass(ids(claimed...)...)
-	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	other := b.Open()
 	lease, err := session.New(b.Store).Lead(t.Context(), other, storetest.LeaseTTL)
 	if err != nil || lease.Epoch != old.Epoch+1 {
@@ -287,7 +286,7 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 		}
 	}
 	b.WantTally(run, storetest.Tally{Live: 12})
-	n := b.Number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent') AND deadline <= clock_timestamp()`)
+	n := b.Number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent') AND deadline <= tranche_now()`)
 	if n != 3 {
 		t.Errorf("%d slices are as they were; want 3", n)
 	}
@@ -318,7 +317,7 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	if again, err := session.New(b.Store).Lead(t.Context(), b.Session, storetest.LeaseTTL); err != nil || again != lease {
 		t.Errorf("prolonged to %+v, %v; its own work is in the way", again, err)
 	}
-	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	next, err := session.New(b.Store).Lead(t.Context(), b.Open(), storetest.LeaseTTL)
 	if err != nil || next.Epoch != lease.Epoch+1 {
 		t.Fatalf("lease %+v, %v; want the next epoch, at once", next, err)
@@ -342,7 +341,7 @@ func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 	if again, err := session.New(b.Store).Lead(t.Context(), b.Session, storetest.LeaseTTL); err != nil || again != lease {
 		t.Errorf("prolonged to %+v, %v", again, err)
 	}
-	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if next, err := session.New(b.Store).Lead(t.Context(), b.Open(), storetest.LeaseTTL); err != nil ||

@@ -78,7 +78,7 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 	b.One(b.Load(storetest.Request(), 10))
 	b.openBreaker()
 	b.Exec(`UPDATE endpoint_pace SET chunk = 100, rate = 7, chunk_cap = 50,
-		chunk_cap_until = clock_timestamp() + interval '1 hour' WHERE endpoint = $1`, storetest.Endpoint)
+		chunk_cap_until = tranche_now() + interval '1 hour' WHERE endpoint = $1`, storetest.Endpoint)
 	b.Exec(`INSERT INTO endpoint_change (endpoint, what, before, after, reason)
 		VALUES ($1, 'chunk', '50', '100', 'it did better'), ($1, 'breaker', 'closed', 'open', 'it is down')`,
 		storetest.Endpoint)
@@ -95,7 +95,7 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 	if err != nil || len(past) != 1 || past[0].Reason != "it is down" || past[0].After != "open" {
 		t.Errorf("the changes are %+v, %v", past, err)
 	}
-	b.Exec(`UPDATE endpoint_pace SET chunk_cap_until = clock_timestamp(), breaker = 'closed'`)
+	b.Exec(`UPDATE endpoint_pace SET chunk_cap_until = tranche_now(), breaker = 'closed'`)
 	if paces, err = inspect.New(b.Store).Paces(t.Context()); err != nil || paces[0].ChunkCap != nil ||
 		paces[0].ProbeAt != nil {
 		t.Errorf("what is over still counts: %+v, %v", paces, err)
@@ -111,9 +111,9 @@ func TestAListSaysHowFastRunsGo(t *testing.T) {
 	still := b.Load(storetest.Request(), 24)
 	out := b.Claim(run, storetest.Plenty)
 	b.Record(storetest.Whole(out[0]))
-	b.Exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '1 hour'`)
+	b.Exec(`UPDATE batchrun SET started_at = tranche_now() - interval '1 hour'`)
 	// The last 10 s count: they are not to pass by before it is looked.
-	b.Exec(`UPDATE work_slice SET ended_at = clock_timestamp() + interval '1 hour' WHERE ended_at IS NOT NULL`)
+	b.Exec(`UPDATE work_slice SET ended_at = tranche_now() + interval '1 hour' WHERE ended_at IS NOT NULL`)
 	one, err := inspect.New(b.Store).Run(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestAListSaysHowFastRunsGo(t *testing.T) {
 	}
 	single := b.Load(storetest.Chunked(1), 24)
 	b.Record(storetest.Whole(b.Claim(single, 1)[0]))
-	b.Exec(`UPDATE work_slice SET ended_at = clock_timestamp() + interval '1 hour' WHERE ended_at IS NOT NULL`)
+	b.Exec(`UPDATE work_slice SET ended_at = tranche_now() + interval '1 hour' WHERE ended_at IS NOT NULL`)
 	untold("one item", single)
 	b.openBreaker()
 	untold("an open breaker", run)

@@ -37,8 +37,8 @@ func TestWhatIsSettledIsCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.Exec(`UPDATE work_slice SET handed_at = clock_timestamp() - interval '1 hour',
-		deadline = clock_timestamp() - interval '1 min' WHERE state = 'sent'`)
+	b.Exec(`UPDATE work_slice SET handed_at = tranche_now() - interval '1 hour',
+		deadline = tranche_now() - interval '1 min' WHERE state = 'sent'`)
 	if n, err := store.Expire(t.Context(), lease, ids(claimed[1])); err != nil || n != 1 {
 		t.Fatalf("expired %d slices, %v", n, err)
 	}

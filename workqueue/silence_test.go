@@ -13,7 +13,7 @@ import (
 func (b *bench) hand(claimed ...workqueue.Slice) {
 	b.Helper()
 	b.Send(claimed...)
-	b.Exec(`UPDATE work_slice SET handed_at = clock_timestamp() WHERE id = ANY ($1)`, ids(claimed...))
+	b.Exec(`UPDATE work_slice SET handed_at = tranche_now() WHERE id = ANY ($1)`, ids(claimed...))
 }
 
 // judge has the deadlines of slices pass and says which of them are held against their items.
@@ -124,7 +124,7 @@ func TestLostRepliesAreCountedInTheEnd(t *testing.T) {
 	}
 	b.hand(again)
 	for attempt, spent := range map[int]bool{2: false, 49: false, 50: true} {
-		b.Exec(`UPDATE work_slice SET attempt = $2, deadline = clock_timestamp() WHERE id = $1`, again.ID, attempt)
+		b.Exec(`UPDATE work_slice SET attempt = $2, deadline = tranche_now() WHERE id = $1`, again.ID, attempt)
 		late, err := settle.New(b.Store).OverdueSlices(t.Context(), storetest.Plenty)
 		if err != nil || len(late) != 1 || late[0].Spent != spent || late[0].HandedFor <= 0 || late[0].HandedFor > time.Hour {
 			t.Errorf("issue %d: %+v, %v; want spent %v", attempt, late, err, spent)

@@ -7,8 +7,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
-	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // A final message announces slots that cannot be taken, and leaves items out. There is nothing to wait for: the slice
@@ -69,8 +69,8 @@ func TestLostStreamsOfManySlices(t *testing.T) {
 	b := setup(t)
 	lease := b.Lead()
 	made := time.Now()
-	if _, _, err := streams.New(b.Store).ObserveStreams(t.Context(),
-		streams.Created{Work: made, Reply: made}); err != nil {
+	if _, _, err := session.New(b.Store).ObserveStreams(t.Context(),
+		session.Created{Work: made, Reply: made}); err != nil {
 		t.Fatal(err)
 	}
 	const many = 2500
@@ -88,7 +88,7 @@ func TestLostStreamsOfManySlices(t *testing.T) {
 		t.Fatalf("claimed %d slices of %d", len(claimed), many)
 	}
 	b.Send(claimed...)
-	if err := streams.New(b.Store).AdvanceStreams(t.Context(), 1); err != nil {
+	if err := session.New(b.Store).AdvanceStreams(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := settle.New(b.Store).ReleaseLostStreams(t.Context(), lease); err != nil || n != many {

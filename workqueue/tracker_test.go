@@ -14,8 +14,8 @@ import (
 	trackers "github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
-	"github.com/tranchehq/tranche/workqueue/outbox"
 	"github.com/tranchehq/tranche/workqueue/session"
 	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
@@ -49,7 +49,7 @@ func TestTrackersAreAudited(t *testing.T) {
 	if err != nil || info.CreatedBy != "ann" || info.Done != 3 {
 		t.Errorf("it is %+v, %v", info, err)
 	}
-	events, err := outbox.New(b.Store).UnpublishedEvents(ctx, outbox.EventPlace{}, nil, 10)
+	events, err := inspect.New(b.Store).UnpublishedEvents(ctx, inspect.EventPlace{}, nil, 10)
 	if err != nil || len(events) != 1 || events[0].Kind != "tracker.completed" || uuid.UUID(events[0].Run) != opened.ID {
 		t.Errorf("events %+v, %v", events, err)
 	}
@@ -150,7 +150,7 @@ func TestTrackersAreReapedByTheLeaderOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	reap := func(by workqueue.Lease) ([]uuid.UUID, []uuid.UUID, error) {
-		b.Exec(`UPDATE tracker_service SET active_at = active_at - interval '9 days', reap_at = clock_timestamp(),
+		b.Exec(`UPDATE tracker_service SET active_at = active_at - interval '9 days', reap_at = tranche_now(),
 			expired_at = expired_at - interval '9 days'`)
 		b.Exec(`UPDATE tracker_batch SET active_at = active_at - interval '9 days'`)
 		reaped, _, err := trackerstore.New(b.Store).ReapTrackers(ctx, by)

@@ -96,8 +96,8 @@ const closeSQL = `, batch AS MATERIALIZED (
     SET groups       = l.groups,
         open_groups  = l.open_groups,
         state        = CASE WHEN l.completed THEN 'completed' ELSE l.state END,
-        completed_at = CASE WHEN l.completed THEN clock_timestamp() END,
-        active_at    = clock_timestamp()
+        completed_at = CASE WHEN l.completed THEN tranche_now() END,
+        active_at    = tranche_now()
     FROM batch l
     WHERE b.id = l.id AND b.id = ANY ($1::uuid[])
 )`

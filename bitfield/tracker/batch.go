@@ -64,9 +64,9 @@ func Open(ctx context.Context, tx pgx.Tx, id uuid.UUID, owner string) error {
 const sealSQL = `
 UPDATE tracker_batch b
 SET state        = CASE WHEN b.open_groups = 0 THEN 'completed' ELSE 'sealed' END,
-    sealed_at    = clock_timestamp(),
-    completed_at = CASE WHEN b.open_groups = 0 THEN clock_timestamp() END,
-    active_at    = clock_timestamp()
+    sealed_at    = tranche_now(),
+    completed_at = CASE WHEN b.open_groups = 0 THEN tranche_now() END,
+    active_at    = tranche_now()
 WHERE b.id = $1 AND b.state = 'open'
 RETURNING b.state = 'completed'`
 
@@ -83,7 +83,7 @@ func Seal(ctx context.Context, tx pgx.Tx, id uuid.UUID) (completed bool, err err
 
 // cancelSQL locks the batch row.
 const cancelSQL = `
-UPDATE tracker_batch SET state = 'cancelled', active_at = clock_timestamp()
+UPDATE tracker_batch SET state = 'cancelled', active_at = tranche_now()
 WHERE id = $1 AND state IN ('open', 'sealed')`
 
 // Cancel ends a batch that is not completed: it takes no more groups and will never complete. Cancelling again changes
@@ -98,8 +98,8 @@ func Cancel(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 
 // reopenSQL locks the batch row.
 const reopenSQL = `
-UPDATE tracker_batch SET state = 'sealed', generation = generation + 1, active_at = clock_timestamp(),
-    sealed_at = coalesce(sealed_at, clock_timestamp())
+UPDATE tracker_batch SET state = 'sealed', generation = generation + 1, active_at = tranche_now(),
+    sealed_at = coalesce(sealed_at, tranche_now())
 WHERE id = $1 AND state = 'cancelled' AND open_groups > 0`
 
 // Reopen takes the cancel of a batch back: what is pending in it stays so, in the next generation, and it is sealed,

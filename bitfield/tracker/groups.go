@@ -22,7 +22,7 @@ WITH batch AS (
     SET groups      = b.groups + cardinality($2::integer[]),
         open_groups = b.open_groups + cardinality($2::integer[]),
         items       = b.items + (SELECT sum(size) FROM unnest($2::integer[]) AS s(size)),
-        active_at   = clock_timestamp()
+        active_at   = tranche_now()
     WHERE b.id = $1 AND b.state = 'open'
     RETURNING b.id, b.groups - cardinality($2::integer[]) AS first
 ), added AS (
@@ -69,7 +69,7 @@ func checkSizes(op string, id uuid.UUID, sizes []int) ([]int32, error) {
 const openSealedSQL = `
 WITH batch AS (
     INSERT INTO tracker_batch (id, owner, state, groups, open_groups, items, sealed_at)
-    SELECT b.id, b.owner, 'sealed', b.groups, b.groups, b.items, clock_timestamp()
+    SELECT b.id, b.owner, 'sealed', b.groups, b.groups, b.items, tranche_now()
     FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::bigint[]) AS b (id, owner, groups, items)
 )
 INSERT INTO tracker_group (batch_id, grp, size, pending)

@@ -31,7 +31,7 @@ const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (
         generation   = l.generation + 1,
         state        = CASE l.state WHEN 'open' THEN 'open' ELSE 'sealed' END,
         completed_at = NULL,
-        active_at    = clock_timestamp()
+        active_at    = tranche_now()
     FROM batch l, (SELECT count(*)::integer AS reopened FROM moved WHERE reopened) m
     WHERE b.id = $1[1] AND l.ready
     RETURNING b.generation

@@ -84,7 +84,7 @@ func (e *scheduleEngine) Pause(ctx context.Context, c control.Control) (control.
 	if node == nil {
 		return control.Controlled{}, errNoServer
 	}
-	return node.Controls().Pause(ctx, c)
+	return node.Runs().Pause(ctx, c)
 }
 
 // Cancel implements schedules.Runs.
@@ -93,7 +93,7 @@ func (e *scheduleEngine) Cancel(ctx context.Context, c control.Control) (control
 	if node == nil {
 		return control.Cancelled{}, errNoServer
 	}
-	return node.Controls().Cancel(ctx, c)
+	return node.Runs().Cancel(ctx, c)
 }
 
 // WakeDuty implements schedules.Runs.

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/cli"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // streamFlags are what the streams are like from the first start of all on. After that tranche streams set changes it.
@@ -18,7 +18,7 @@ type streamFlags struct {
 }
 
 func (s *streamFlags) checkStreams() error {
-	return (&streams.StreamValues{Replicas: s.StreamReplicas, WorkBytes: int64(s.WorkMaxBytes),
+	return (&session.StreamValues{Replicas: s.StreamReplicas, WorkBytes: int64(s.WorkMaxBytes),
 		ReplyBytes: int64(s.ReplyMaxBytes), EventBytes: int64(s.EventMaxBytes), StageBytes: int64(s.StageMaxBytes),
 		FlowBytes: int64(s.FlowMaxBytes), DeadBytes: int64(s.DeadMaxBytes)}).Validate()
 }

@@ -114,7 +114,8 @@ func TestManyAreOneMessage(t *testing.T) {
 	b := setup(t)
 	b.operator("", host.URL)
 	b.exec(`INSERT INTO batchrun (id, name, plan, spec, state, items, sealed_at, hold, hold_detail, held_at, held_by)
-		SELECT gen_random_uuid(), 'run ' || n, 'p', '{}', 'running', 10, now(), 'threshold', repeat('why ', 150), now(), 'x'
+		SELECT gen_random_uuid(), 'run ' || n, 'p', '{}', 'running', 10, tranche_now(), 'threshold', repeat('why ', 150),
+			tranche_now(), 'x'
 		FROM generate_series(1, 2000) n`)
 	b.apply("r", "when: {runs: [paused], health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
@@ -405,7 +406,7 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	b.operator("", host.URL)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	b.exec(`INSERT INTO health_condition (kind, subject, since) VALUES ('no_listeners', 'e', now())`)
+	b.exec(`INSERT INTO health_condition (kind, subject, since) VALUES ('no_listeners', 'e', tranche_now())`)
 	b.says(condition("e", health.Warning))
 	b.look(d, lease)
 	b.send(d, lease)

@@ -165,14 +165,14 @@ func TestMail(t *testing.T) {
 		{"no", "nobody of that name"},
 	} {
 		server.does(c.behave)
-		b.exec(`UPDATE alert SET next_at = now()`)
+		b.exec(`UPDATE alert SET next_at = tranche_now()`)
 		b.send(d, lease)
 		if got := b.alert("r"); !strings.Contains(got.Error, c.want) || strings.Contains(got.Error, mailSecret) {
 			t.Errorf("its trouble is %q; want %q, and no password", got.Error, c.want)
 		}
 	}
 	server.does("")
-	b.exec(`UPDATE alert SET next_at = now()`)
+	b.exec(`UPDATE alert SET next_at = tranche_now()`)
 	b.send(d, lease)
 	got := b.messages("r")
 	if len(got) != 1 || got[0].State != alert.MessageDelivered || got[0].Attempts != 5 {

@@ -144,7 +144,7 @@ func TestChats(t *testing.T) {
 		t.Errorf("its trouble is %q", got.Error)
 	}
 	b.keepsNoSecrets()
-	b.exec(`UPDATE alert SET next_at = now()`)
+	b.exec(`UPDATE alert SET next_at = tranche_now()`)
 	b.send(d, lease)
 	if slack.count() != 2 || teams.count() != 1 {
 		t.Fatalf("Slack was told %d times, Teams %d times; want 2 and 1", slack.count(), teams.count())

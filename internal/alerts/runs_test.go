@@ -63,7 +63,8 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	b.exec(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
 		retry_backoff) VALUES ($1, 0, 's', 'endpoint', 'compose', 100, 4, 3, '1 minute', '1 second')`, other)
 	late := b.run("late", "year-end", nil)
-	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = now() - interval '1 hour' WHERE id = $1`, late)
+	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = tranche_now() - interval '1 hour'
+		WHERE id = $1`, late)
 	for name, rule := range map[string]string{
 		"plan":     "when: {runs: [paused, waits_for_approval, overdue], health: info}\nplans: [year-end]\n",
 		"endpoint": "when: {runs: [paused], health: info}\nendpoints: [compose]\n",
@@ -111,7 +112,8 @@ func TestOtherConditionsOfARun(t *testing.T) {
 	b.says(held)
 	b.look(d, lease)
 	b.send(d, lease)
-	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = now() - interval '1 hour' WHERE id = $1`, run)
+	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = tranche_now() - interval '1 hour'
+		WHERE id = $1`, run)
 	b.complete(failed, 1, 3)
 	b.says(held, overdue, of(health.FailedItems, failed.String(), "failed as health"))
 	b.look(d, lease)
@@ -140,7 +142,8 @@ func TestRunsThatWillBeLate(t *testing.T) {
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
 	clock := &clocked{Store: b.store, now: time.Now()} // it stands still
 	b.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
-		VALUES ('s', now(), 'due', 1, 'started', now(), $2, $1, now())`, run, clock.now.Add(time.Hour))
+		VALUES ('s', tranche_now(), 'due', 1, 'started', tranche_now(), $2, $1, tranche_now())`,
+		run, clock.now.Add(time.Hour))
 	b.apply("r", "when: {runs: [will_be_late, overdue]}\n"+host.rule())
 	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = clock }), b.lease()
 	for _, c := range []struct {
@@ -160,7 +163,8 @@ func TestRunsThatWillBeLate(t *testing.T) {
 			t.Fatalf("with %s left it was told %d times, want %d", c.left, host.count(), c.told)
 		}
 	}
-	b.exec(`UPDATE schedule_fire SET late = 'reported', late_at = now(), done_by = now() - interval '1 minute'`)
+	b.exec(`UPDATE schedule_fire SET late = 'reported', late_at = tranche_now(),
+		done_by = tranche_now() - interval '1 minute'`)
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was told that it is overdue", func() bool { return host.count() == 4 })
 	b.complete(run, 1, 0)
@@ -183,8 +187,8 @@ func TestRunsThatAreNotEstimated(t *testing.T) {
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
 	const start = `INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
-		VALUES ('s', now() + make_interval(secs => $2), 'due', 1, 'started', now(), now() + make_interval(hours => $3), $1,
-			now())`
+		VALUES ('s', tranche_now() + make_interval(secs => $2), 'due', 1, 'started', tranche_now(),
+			tranche_now() + make_interval(hours => $3), $1, tranche_now())`
 	b.exec(start, run, 0, 20)
 	b.apply("r", "when: {runs: [will_be_late]}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
@@ -211,8 +215,8 @@ func TestARunThatCannotBeEstimated(t *testing.T) {
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
 	b.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
-		SELECT 's', now() + make_interval(secs => n), 'due', 1, 'started', now(), now() + make_interval(hours => n::int), r,
-			now()
+		SELECT 's', tranche_now() + make_interval(secs => n), 'due', 1, 'started', tranche_now(),
+			tranche_now() + make_interval(hours => n::int), r, tranche_now()
 		FROM unnest($1::uuid[]) WITH ORDINALITY AS f (r, n)`, []workqueue.RunID{bad, good})
 	b.apply("r", "when: {runs: [will_be_late], health: warning}\n"+host.rule())
 	b.says(condition("e", health.Warning))

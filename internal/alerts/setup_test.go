@@ -223,7 +223,8 @@ func (b *bench) run(name, plan string, hold any) workqueue.RunID {
 	b.Helper()
 	id := uuid.Must(uuid.NewV7())
 	b.exec(`INSERT INTO batchrun (id, name, plan, spec, state, items, sealed_at, hold, held_at, held_by)
-		VALUES ($1, $2, $3, '{}', 'running', 10, now(), $4::text, CASE WHEN $4::text IS NOT NULL THEN now() END, 'ann')`,
+		VALUES ($1, $2, $3, '{}', 'running', 10, tranche_now(), $4::text,
+			CASE WHEN $4::text IS NOT NULL THEN tranche_now() END, 'ann')`,
 		id, name, plan, hold)
 	return workqueue.RunID(id)
 }
@@ -231,7 +232,8 @@ func (b *bench) run(name, plan string, hold any) workqueue.RunID {
 // complete ends a run, and tells it as whoever records the last of its items does.
 func (b *bench) complete(run workqueue.RunID, generation, failed int) {
 	b.Helper()
-	b.exec(`UPDATE batchrun SET state = 'completed', finished_at = now(), done = items - $2, failed = $2 WHERE id = $1`,
+	b.exec(`UPDATE batchrun SET state = 'completed', finished_at = tranche_now(), done = items - $2, failed = $2
+		WHERE id = $1`,
 		run, failed)
 	b.exec(`INSERT INTO run_event (id, run_id, generation, kind, payload)
 		VALUES (gen_random_uuid(), $1, $2, 'completed', jsonb_build_object('done', 10 - $3::int, 'failed', $3::int))`,

@@ -53,7 +53,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	if code != http.StatusOK {
 		t.Fatalf("revoking: %d %s", code, text)
 	}
-	const expire = `UPDATE api_token SET expires_at = clock_timestamp() WHERE name = 'eve'`
+	const expire = `UPDATE api_token SET expires_at = tranche_now() WHERE name = 'eve'`
 	if _, err := b.Pool.Exec(t.Context(), expire); err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func TestLoggingOutEndsTheSession(t *testing.T) {
 func TestSessionsExpire(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	const past = `clock_timestamp() - interval '61 minutes'`
+	const past = `tranche_now() - interval '61 minutes'`
 	for name, c := range map[string]struct{ change, says string }{
 		"idle":    {`UPDATE web_session SET active_at = ` + past + ` WHERE user_name = $1`, "the session has expired"},
 		"old":     {`UPDATE web_session SET expires_at = ` + past + ` WHERE user_name = $1`, "the session has expired"},

@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/identity"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // secretHere stands for the secret of the token that the test has.
@@ -133,7 +133,7 @@ func TestEveryMutationIsAudited(t *testing.T) {
 	b.Bury("echo", deadletter.DeadLetter{Body: []byte(`{}`)})
 	b.Bury("lost", deadletter.DeadLetter{Body: []byte(`{}`)})
 	b.Parking()
-	if _, err := streams.New(b.Store).StreamSettings(t.Context(), streams.StreamValues{}); err != nil {
+	if _, err := session.New(b.Store).StreamSettings(t.Context(), session.StreamValues{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := identity.New(b.Store).BeginWebSession(t.Context(), identity.NewWebSession{User: "guest", Role: "viewer",

@@ -17,9 +17,8 @@ import (
 	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
-	planstore "github.com/tranchehq/tranche/workqueue/plan"
-	"github.com/tranchehq/tranche/workqueue/request"
 	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
@@ -142,28 +141,28 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	b := apitest.Setup(t)
 	ctx := t.Context()
 	key := workqueue.RequestKey{User: "ann", Key: "k"}
-	zombie, _, err := request.New(b.Store).ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
+	zombie, _, err := session.New(b.Store).ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	heir, known, err := request.New(b.Store).ClaimRequest(ctx, key, "op", []byte("f"), b.Engine.ID)
+	heir, known, err := session.New(b.Store).ClaimRequest(ctx, key, "op", []byte("f"), b.Engine.ID)
 	if err != nil || heir == nil {
 		t.Fatalf("%+v, %v", known, err)
 	}
-	other, _, err := request.New(b.Store).ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
+	other, _, err := session.New(b.Store).ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
 	if other != nil || err != nil {
 		t.Errorf("a request that a live node is at was taken over: %v", err)
 	}
-	plan := planstore.Text{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}
-	_, err = planstore.New(b.Store).ApplyPlan(request.WithClaim(ctx, zombie), plan, "ann")
+	plan := start.PlanText{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}
+	_, err = start.New(b.Store).ApplyPlan(session.WithClaim(ctx, zombie), plan, "ann")
 	if n := b.Counted(`SELECT (SELECT count(*) FROM plan) + (SELECT count(*) FROM audit_log)`); n != 0 ||
 		!errors.Is(err, workqueue.ErrClaimLost) {
 		t.Errorf("the zombie's plan: %v, and %d rows", err, n)
 	}
-	if _, err := planstore.New(b.Store).ApplyPlan(request.WithClaim(ctx, heir), plan, "ann"); err != nil {
+	if _, err := start.New(b.Store).ApplyPlan(session.WithClaim(ctx, heir), plan, "ann"); err != nil {
 		t.Error(err)
 	}
-	if err := request.New(b.Store).DropRequest(ctx, heir); err != nil ||
+	if err := session.New(b.Store).DropRequest(ctx, heir); err != nil ||
 		b.Counted(`SELECT count(*) FROM api_request`) != 1 {
 		t.Errorf("what was carried out was forgotten: %v", err)
 	}
@@ -171,14 +170,14 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := request.New(b.Store).SweepRequests(ctx, lease); n != 0 || err != nil {
+	if n, err := session.New(b.Store).SweepRequests(ctx, lease); n != 0 || err != nil {
 		t.Errorf("a new request was swept: %d, %v", n, err)
 	}
 	if _, err := b.Pool.Exec(ctx, `UPDATE api_request SET created_at = created_at - $1::interval`,
-		request.RequestKept+time.Minute); err != nil {
+		session.RequestKept+time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := request.New(b.Store).SweepRequests(ctx, lease); n != 1 || err != nil {
+	if n, err := session.New(b.Store).SweepRequests(ctx, lease); n != 1 || err != nil {
 		t.Errorf("an old request was not swept: %d, %v", n, err)
 	}
 }

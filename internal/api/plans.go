@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	planstore "github.com/tranchehq/tranche/workqueue/plan"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 const (
@@ -77,8 +77,8 @@ type applyInput struct {
 	RawBody []byte `contentType:"application/yaml"`
 }
 
-func (s *planRoutes) applyPlan(ctx context.Context, in *applyInput) (planstore.AppliedPlan, error) {
-	none := planstore.AppliedPlan{}
+func (s *planRoutes) applyPlan(ctx context.Context, in *applyInput) (start.AppliedPlan, error) {
+	none := start.AppliedPlan{}
 	if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
 		return none, err
 	}
@@ -90,14 +90,14 @@ func (s *planRoutes) applyPlan(ctx context.Context, in *applyInput) (planstore.A
 	if err != nil {
 		return none, fmt.Errorf("write plan %s: %w", plan.Name, err)
 	}
-	text := planstore.Text{Name: plan.Name, Spec: spec, Source: string(in.RawBody)}
+	text := start.PlanText{Name: plan.Name, Spec: spec, Source: string(in.RawBody)}
 	if in.IfMatch != "" {
 		if text.Newest, err = planTagVersion(in.IfMatch); err != nil {
 			return none, err
 		}
 	}
-	applied, err := planstore.New(s.Store).ApplyPlan(ctx, text, in.Actor.Name)
-	if moved, ok := errors.AsType[*planstore.MovedError](err); ok {
+	applied, err := start.New(s.Store).ApplyPlan(ctx, text, in.Actor.Name)
+	if moved, ok := errors.AsType[*start.PlanMovedError](err); ok {
 		err = kernel.Denied(http.StatusPreconditionFailed, moved.Error())
 	}
 	return applied, err
@@ -164,8 +164,8 @@ type deletePlanInput struct {
 	kernel.Actor
 }
 
-func (s *planRoutes) deletePlan(ctx context.Context, in *deletePlanInput) (planstore.DeletedPlan, error) {
-	gone, err := planstore.New(s.Store).DeletePlan(ctx, in.Plan, in.Name)
+func (s *planRoutes) deletePlan(ctx context.Context, in *deletePlanInput) (start.DeletedPlan, error) {
+	gone, err := start.New(s.Store).DeletePlan(ctx, in.Plan, in.Name)
 	return gone, kernel.Seen(err, kernel.SeePlans)
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	planstore "github.com/tranchehq/tranche/workqueue/plan"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func TestPlansOnRecord(t *testing.T) {
@@ -124,7 +124,7 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 			t.Errorf("got  %s, %v\nwant %s", got, err, want)
 		}
 	}
-	if _, err := planstore.New(b.Store).DeletePlan(t.Context(), "year-end", "bob"); err != nil {
+	if _, err := start.New(b.Store).DeletePlan(t.Context(), "year-end", "bob"); err != nil {
 		t.Fatal(err)
 	}
 	var document runs.RunDocument

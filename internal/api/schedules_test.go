@@ -148,11 +148,11 @@ func (c *clockwork) StartFire(ctx context.Context, job scheduling.Job) (scheduli
 func (c *clockwork) Permanent(err error) bool { return c.server.Starter().Permanent(err) }
 func (c *clockwork) WakeDuty(name string)     { c.node.Load().WakeDuty(name) }
 func (c *clockwork) Pause(ctx context.Context, in control.Control) (control.Controlled, error) {
-	return c.node.Load().Controls().Pause(ctx, in)
+	return c.node.Load().Runs().Pause(ctx, in)
 }
 
 func (c *clockwork) Cancel(ctx context.Context, in control.Control) (control.Cancelled, error) {
-	return c.node.Load().Controls().Cancel(ctx, in)
+	return c.node.Load().Runs().Cancel(ctx, in)
 }
 
 func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *scheduling.Files) *clockwork {

@@ -324,7 +324,7 @@ type Node struct {
 
 // NodeOf is what a real one has.
 func NodeOf(n *orchestrator.Node) Node {
-	return Node{n, n.Starts(), n.Controls(), n.Redo(), n.Collectors(), n.Endpoints(), n.DeadLetters()}
+	return Node{n, n.Runs(), n.Runs(), n.Runs(), n.Collectors(), n.Endpoints(), n.DeadLetters()}
 }
 
 // APIVersion is the version of the API: the last part of Prefix, and that of its OpenAPI document. What clients may

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api/apitest"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // Settings are shown beside what the streams have, and changed; what would lose something is refused.
@@ -17,7 +17,7 @@ func TestStreamSettings(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Retain(http.MethodPost, "/streams/settings", `{"replicas":3}`, 422, nil) // no node has started
-	if _, err := streams.New(b.Store).StreamSettings(t.Context(), streams.StreamValues{}); err != nil {
+	if _, err := session.New(b.Store).StreamSettings(t.Context(), session.StreamValues{}); err != nil {
 		t.Fatal(err)
 	}
 	var s api.Streams

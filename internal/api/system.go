@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	streamsstore "github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // Info says what this server is and where its parts are.
@@ -146,7 +146,7 @@ type StreamView struct {
 
 type changeStreamsInput struct {
 	kernel.Actor
-	Body streamsstore.StreamChanges
+	Body session.StreamChanges
 }
 
 func (s *adminRoutes) registerStreamSettings(api huma.API) {
@@ -162,7 +162,7 @@ func (s *adminRoutes) registerStreamSettings(api huma.API) {
 }
 
 func (s *adminRoutes) showStreams(ctx context.Context, _ *struct{}) (Streams, error) {
-	set, err := streamsstore.New(s.Store).StreamsSet(ctx)
+	set, err := session.New(s.Store).StreamsSet(ctx)
 	if err != nil {
 		return Streams{}, err
 	}
@@ -171,11 +171,11 @@ func (s *adminRoutes) showStreams(ctx context.Context, _ *struct{}) (Streams, er
 }
 
 func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (Streams, error) {
-	if in.Body == (streamsstore.StreamChanges{}) {
+	if in.Body == (session.StreamChanges{}) {
 		return Streams{}, kernel.BadInput("give replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, " +
 			"dead_bytes or event_age")
 	}
-	set, err := streamsstore.New(s.Store).StreamsSet(ctx)
+	set, err := session.New(s.Store).StreamsSet(ctx)
 	if err != nil {
 		return Streams{}, err
 	}
@@ -184,7 +184,7 @@ func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (S
 	if _, loses := s.streamsAre(ctx, set); loses != "" {
 		return Streams{}, &workqueue.SettingError{Detail: loses}
 	}
-	if set, err = streamsstore.New(s.Store).ChangeStreams(ctx, in.Body, in.Name); err != nil {
+	if set, err = session.New(s.Store).ChangeStreams(ctx, in.Body, in.Name); err != nil {
 		return Streams{}, kernel.Seen(err, "tranche streams")
 	}
 	s.Wake(orchestrator.DutyStreams)
@@ -193,7 +193,7 @@ func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (S
 }
 
 // streamsAre lays what the streams have beside what is set, and says what would be lost by making them so.
-func (s *adminRoutes) streamsAre(ctx context.Context, set streamsstore.StreamSettings) (view Streams, loses string) {
+func (s *adminRoutes) streamsAre(ctx context.Context, set session.StreamSettings) (view Streams, loses string) {
 	cfg := nodestreams.StreamConfig(&set.StreamValues)
 	view = Streams{Auto: set.Replicas == 0, Replicas: set.Replicas, WorkBytes: cfg.WorkMaxBytes,
 		ReplyBytes: cfg.ReplyMaxBytes, StageBytes: cfg.StageMaxBytes, FlowBytes: cfg.FlowMaxBytes,
@@ -232,7 +232,7 @@ func (s *adminRoutes) streamsAre(ctx context.Context, set streamsstore.StreamSet
 	return view, loses
 }
 
-func streamView(s *stream.State, set *streamsstore.StreamSettings) StreamView {
+func streamView(s *stream.State, set *session.StreamSettings) StreamView {
 	v := StreamView{Name: s.Want.Name, Missing: s.Have == nil, Behind: []string{},
 		Differs: append([]string{}, s.Differs()...)}
 	if s.Have == nil {

@@ -115,13 +115,7 @@ func rules() map[string]rule {
 		"orchestrator/streams":    {own: room, tests: append([]string{"internal/access/natsaccess"}, nodes...)},
 		"orchestrator/endpoint":   {own: room},
 		"orchestrator/events":     {own: room},
-		"orchestrator/watch":      {own: room},
 		"orchestrator/sweep":      {own: room, tests: nodes},
-		"orchestrator/retention":  {own: room},
-		"orchestrator/rewind":     {own: room},
-		"orchestrator/start":      {own: room},
-		"orchestrator/control":    {own: room},
-		"orchestrator/redo":       {own: room},
 		"orchestrator/span":       {own: []string{"endpoints/wire"}},
 		// A node inside another program, with the API and the dashboard.
 		"orchestrator/embed": {
@@ -269,7 +263,7 @@ func rules() map[string]rule {
 		// What a server waits for when it starts. Its wiring is cmd's.
 		"internal/startup": {
 			own: []string{"internal/api", "internal/cli", "internal/backoff", "endpoints/stream", "orchestrator/streams",
-				"workqueue/database", "workqueue/streams"},
+				"workqueue/database", "workqueue/session"},
 			tests: append([]string{"endpoints"}, servers...),
 		},
 		"cmd/cluster": {own: []string{"internal/cluster"}},
@@ -382,10 +376,7 @@ func rooms(servers []string) map[string]rule {
 		internal + "modeltest": {tests: append([]string{root + "/...", "bitfield/..."}, servers...)},
 	}
 	for _, room := range []struct{ name, needs string }{
-		{"session", ""}, {"outbox", ""}, {"plan", ""}, {"identity", ""}, {"deadletter", ""}, {"doctor", ""},
-		{"request", "session"},
-		{"results", "session"},
-		{"streams", "session"},
+		{"session", ""}, {"identity", ""}, {"deadletter", ""}, {"doctor", ""},
 		{"tracker", "session"},
 		{"pace", "session"},
 		{"dispatch", "pace"},
@@ -394,15 +385,13 @@ func rooms(servers []string) map[string]rule {
 		{"start", "control pace session settle"},
 		{"redo", "control session settle"},
 		{"collector", "dispatch pace session"},
-		{"schedule", "pace plan session start"},
+		{"schedule", "pace session start"},
 		{"alert", "session"},
 		// These only read.
 		{"inspect", "control redo start"},
-		{"export", "redo"},
-		{"groups", "inspect"},
-		{"gate", "control"},
-		{"explain", "control dispatch inspect pace settle start streams"},
-		{"health", "control inspect pace schedule streams"},
+		{"export", "redo session"},
+		{"explain", "control dispatch inspect pace session settle start"},
+		{"health", "control inspect pace schedule session"},
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},
 		{"erasure", ""},
@@ -414,11 +403,5 @@ func rooms(servers []string) map[string]rule {
 		}
 		all[root+"/"+room.name] = r
 	}
-	// How operations of a collector are merged: without I/O.
-	merging := root + "/collector/internal/mergepatch"
-	all[merging] = rule{others: []string{"github.com/go-json-experiment/json"}}
-	r := all[root+"/collector"]
-	r.own = append(r.own, merging)
-	all[root+"/collector"] = r
 	return all
 }

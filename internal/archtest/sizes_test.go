@@ -33,7 +33,7 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 180,  // those with files that are not tests
 	files:    1309, // without tests and generated code, as are lines
-	lines:    154856,
+	lines:    154920,
 	tests:    103062, // lines of them
 }
 

@@ -154,3 +154,87 @@ func constantsOf(t *testing.T, dir string) map[string]bool {
 	}
 	return names
 }
+
+// otherClocks are the files with a clock of SQL that is not tranche_now, which tests move.
+func otherClocks() map[string]string {
+	transactions := "compared with when PostgreSQL says that a transaction began"
+	return map[string]string{
+		"internal/archtest/statements_test.go": "this rule",
+		"internal/testenv/database.go":         "moves tranche_now",
+		"internal/testenv/database_test.go":    "how far tranche_now was moved",
+		"migrations/00001_foundation.sql":      "tranche_now itself",
+		"migrations/foundation_test.go":        "what tranche_now is in a plan",
+		"migrations/lock.go":                   transactions,
+		"workqueue/database/patience.go":       transactions,
+		"workqueue/measure/beside.go":          transactions,
+		"endpoints/pginbox/sql.go":             "the database of a service",
+		"examples/bank/ledger.go":              "the database of a service",
+	}
+}
+
+var otherClock = regexp.MustCompile(`(?i)clock_timestamp|statement_timestamp|transaction_timestamp|current_timestamp|` +
+	`localtimestamp|current_date|timeofday|(?:^|[^.\w])now\(\)`)
+
+// Statements take the time from tranche_now alone, those of tests too.
+func TestSQLHasOneClock(t *testing.T) {
+	t.Parallel()
+	root, found := filepath.Join("..", ".."), map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch name := entry.Name(); {
+		case err != nil:
+			return err
+		case entry.IsDir() && (name == "node_modules" || strings.HasPrefix(name, ".") && path != root):
+			return fs.SkipDir
+		case entry.IsDir() || filepath.Ext(name) != ".go" && filepath.Ext(name) != ".sql":
+			return nil
+		}
+		at, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, part := range sqlIn(t, at, text) {
+			if other := otherClock.FindString(part); other != "" {
+				found[at] = true
+				if otherClocks()[at] == "" {
+					t.Errorf("%s: %q; want tranche_now()", at, other)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file := range otherClocks() {
+		if !found[file] {
+			t.Errorf("%s has no other clock; take it off the list", file)
+		}
+	}
+}
+
+// sqlIn returns the lines without comments of a file of SQL, and the texts of a file of Go.
+func sqlIn(t *testing.T, name string, text []byte) (parts []string) {
+	t.Helper()
+	if filepath.Ext(name) == ".sql" {
+		for line := range strings.Lines(string(text)) {
+			code, _, _ := strings.Cut(line, "--")
+			parts = append(parts, code)
+		}
+		return parts
+	}
+	file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+			parts = append(parts, literal.Value)
+		}
+		return true
+	})
+	return parts
+}

@@ -25,7 +25,7 @@ func pages() []made {
 	return []made{
 		{"docs/api.md", "operations", table},
 		{"docs/operations.md", "settings of a step", settings},
-		{"docs/waits.md", "named times", waits},
+		{waitsPage, "named times", waits},
 	}
 }
 

@@ -1,21 +1,26 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"maps"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
 
-// waiting lists the trees whose durations stand in docs/waits.md.
+// waitsPage says what waits, in a table that is written by hand, and ends with the values of the times that this names.
+const waitsPage = "docs/waits.md"
+
+// waiting lists the trees whose durations have to have a comment, and may be named there.
 func waiting() []string {
 	return []string{
-		"orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/alerts", "internal/api",
+		"bitfield", "orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/alerts", "internal/api",
 		"internal/cli", "internal/connections", "internal/embedded", "internal/health", "internal/intake",
 		"internal/live", "internal/metrics", "internal/producers", "internal/pull", "internal/schedules",
 		"internal/startup", "internal/trackers", "internal/responder", "internal/webhook", "migrations", "cmd",
@@ -28,48 +33,60 @@ func notWaiting() []string {
 		"workqueue/internal/storetest"}
 }
 
-// waits lists all named durations, by package. One that nobody has said a word of is an error.
+// codeName matches names of the code, among what a page writes as code.
+var codeName = regexp.MustCompile("`([A-Za-z]+[a-z][A-Z][A-Za-z]*)`")
+
+// waits lists the named durations that the page mentions before the list. A duration that nobody has said a word of is
+// an error, and so is a name on the page that the code does not have.
 func waits(root string) (string, error) {
 	packages, err := sources(root)
 	if err != nil {
 		return "", err
 	}
-	var b strings.Builder
-	for _, tree := range waiting() {
-		for _, pkg := range slices.Sorted(maps.Keys(packages)) {
-			if pkg != tree && !strings.HasPrefix(pkg, tree+"/") {
-				continue
-			}
-			table, err := durationTable(durationsOf(packages[pkg]))
-			if err != nil {
-				return "", fmt.Errorf("%s: %w", pkg, err)
-			}
-			if table != "" {
-				fmt.Fprintf(&b, "\n### %s\n\n| name | value | what |\n|---|---|---|\n%s", pkg, table)
-			}
+	page, err := os.ReadFile(filepath.Join(root, waitsPage))
+	if err != nil {
+		return "", err
+	}
+	mentioned, _, _ := bytes.Cut(page, []byte("<!--"))
+	missing := map[string]bool{}
+	for _, name := range codeName.FindAllSubmatch(mentioned, -1) {
+		missing[string(name[1])] = !strings.HasSuffix(string(name[1]), "Error") // a type, and no time
+	}
+	rows, err := durationRows(packages, missing)
+	for name, unknown := range missing {
+		if unknown && err == nil {
+			err = fmt.Errorf("%s names %s, which is no duration of the code", waitsPage, name)
 		}
 	}
-	b.WriteString("\n")
-	return b.String(), nil
+	slices.Sort(rows)
+	return "\n| name | value | package |\n|---|---|---|\n" + strings.Join(rows, "") + "\n", err
 }
 
-// durationTable writes a row for each that has words, with those after it that have none.
-func durationTable(all []duration) (string, error) {
-	var b strings.Builder
-	for len(all) > 0 {
-		first := all[0]
-		if first.words == "" {
-			return "", fmt.Errorf("%s has no comment: say above it who waits for what, and what then", first.name)
+// durationRows makes a row of each duration whose name is in missing, and says there that it was found.
+func durationRows(packages map[string][]*ast.File, missing map[string]bool) (rows []string, err error) {
+	for pkg, files := range packages {
+		all := durationsOf(files)
+		if err := described(all); err != nil {
+			return nil, fmt.Errorf("%s: %w", pkg, err)
 		}
-		names, values := []string{}, []string{}
-		for more := true; more; more = len(all) > 0 && all[0].words == "" && all[0].list == first.list {
-			names, values = append(names, "`"+all[0].name+"`"), append(values, all[0].value)
-			all = all[1:]
+		for _, d := range all {
+			if _, wanted := missing[d.name]; wanted {
+				rows = append(rows, fmt.Sprintf("| %#q | %s | %#q |\n", d.name, d.value, pkg))
+				missing[d.name] = false
+			}
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", strings.Join(names, ", "), strings.Join(values, ", "),
-			strings.ReplaceAll(first.words, "|", "\\|"))
 	}
-	return b.String(), nil
+	return rows, nil
+}
+
+// described is an error when one of them has no words: neither its own, nor those of the one above it in its list.
+func described(all []duration) error {
+	for i, d := range all {
+		if d.words == "" && (i == 0 || all[i-1].list != d.list) {
+			return fmt.Errorf("%s has no comment: say above it who waits for what, and what then", d.name)
+		}
+	}
+	return nil
 }
 
 // sources parses the trees that wait, but not their tests: the files of each package, by their names.

@@ -12,7 +12,7 @@ func TestReceiversThatCannotBeTold(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	const sql = `INSERT INTO alert (name, spec, source, state, created_by, changed_by, failures, failing_since, error)
-		VALUES ($1, '{}', '', $2, 'a', 'a', 7, now() - $3::interval, E'mail: no connection\nand what it said')`
+		VALUES ($1, '{}', '', $2, 'a', 'a', 7, tranche_now() - $3::interval, E'mail: no connection\nand what it said')`
 	for name, row := range map[string][]any{
 		"long": {"long", "active", "11 minutes"}, "short": {"short", "active", "9 minutes"},
 		"paused": {"paused", "paused", "1 day"},

@@ -25,7 +25,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 		}
 	}
 	of := ` WHERE collector = (SELECT id FROM collector WHERE name = $1)`
-	w.exec(`UPDATE collector_op SET parked_at = clock_timestamp() - interval '2 h'`+of, "parks")
+	w.exec(`UPDATE collector_op SET parked_at = tranche_now() - interval '2 h'`+of, "parks")
 	w.exec(`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL`+of, "parks")
 	w.appears(health.CollectorParked, "parks", health.Warning, "2 operations are parked", "2 h ago",
 		"tranche collector requeue parks --all")
@@ -48,7 +48,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.appears(health.CollectorLate, "late", health.Info, "ann paused it", "tranche collector resume late")
-	w.exec(`UPDATE collector_key SET due_at = clock_timestamp()`+of, "late")
+	w.exec(`UPDATE collector_key SET due_at = tranche_now()`+of, "late")
 	w.goes(health.CollectorLate, "late")
 
 	if err := collector.New(w.store).NoteRefused(t.Context(), "parks", "crm: no table"); err != nil {
@@ -56,7 +56,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 	}
 	w.appears(health.CollectorRefuses, "parks", health.Warning, "Adds are refused", "crm: no table", "Mend the source",
 		"tranche collector show parks --source")
-	w.exec(`UPDATE collector SET refused_at = clock_timestamp() - interval '25 h' WHERE name = $1`, "parks")
+	w.exec(`UPDATE collector SET refused_at = tranche_now() - interval '25 h' WHERE name = $1`, "parks")
 	w.goes(health.CollectorRefuses, "parks")
 }
 
@@ -82,7 +82,7 @@ func TestFlushesThatHang(t *testing.T) {
 	if err != nil || len(claimed.Flushes) != 1 {
 		t.Fatalf("claimed %+v, %v", claimed, err)
 	}
-	w.exec(`UPDATE collector_key SET flushed_at = clock_timestamp() - interval '20 min'`)
+	w.exec(`UPDATE collector_key SET flushed_at = tranche_now() - interval '20 min'`)
 	if _, there := seen(w.report(w.watch), health.CollectorHangs, "c"); there {
 		t.Error("a flush counts as hung that has its time yet")
 	}
@@ -91,7 +91,7 @@ func TestFlushesThatHang(t *testing.T) {
 		"deadline: its time is over", "tranche endpoints show bills")
 	w.exec(`UPDATE collector SET failures = 0`)
 	w.goes(health.CollectorHangs, "c")
-	w.exec(`UPDATE collector_key SET flushed_at = clock_timestamp() - interval '65 min'`)
+	w.exec(`UPDATE collector_key SET flushed_at = tranche_now() - interval '65 min'`)
 	w.appears(health.CollectorHangs, "c", health.Critical, "under way for 1 h")
 	w.exec(`UPDATE collector_key SET flush = NULL, session_id = NULL, flush_until = NULL`)
 	w.goes(health.CollectorHangs, "c")

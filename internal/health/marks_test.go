@@ -19,7 +19,8 @@ func (w *world) letters(endpoint string, n int) {
 	w.Helper()
 	w.exec(`DELETE FROM dead_letter WHERE endpoint = $1`, endpoint)
 	w.exec(`INSERT INTO dead_letter (id, msg_id, endpoint, cause, at)
-		SELECT gen_random_uuid(), $1 || n, $1, 'gave_up', now() - interval '1 hour' FROM generate_series(1, $2::int) n`,
+		SELECT gen_random_uuid(), $1 || n, $1, 'gave_up', tranche_now() - interval '1 hour'
+		FROM generate_series(1, $2::int) n`,
 		endpoint, n)
 }
 
@@ -92,19 +93,19 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 		t.Errorf("all is put aside: %s %+v", r.Status, r.Conditions)
 	}
 	w.letters("c", 1)
-	w.exec(`UPDATE dead_letter SET at = clock_timestamp() WHERE endpoint = 'c'`)
+	w.exec(`UPDATE dead_letter SET at = tranche_now() WHERE endpoint = 'c'`)
 	w.stands(health.DeadLetters, "c", "")
 	w.stands(health.DeadLetters, "a", store.Aside)
 	w.letters("b", 3)
 	w.stands(health.DeadLetters, "b", health.MarkWorse)
 	w.stands(health.DeadLetters, "a", store.Aside)
 	w.letters("b", 1)
-	w.exec(`UPDATE health_mark SET until = clock_timestamp()`)
+	w.exec(`UPDATE health_mark SET until = tranche_now()`)
 	w.stands(health.DeadLetters, "a", "")
 
 	// A breaker that no run uses only informs; with one it is worse.
 	w.exec(`INSERT INTO endpoint_pace (endpoint, breaker, breaker_reason, breaker_since, probe_at)
-		VALUES ('bills', 'open', 'down', now(), now() + interval '1 hour')`)
+		VALUES ('bills', 'open', 'down', tranche_now(), tranche_now() + interval '1 hour')`)
 	w.says(store.Aside, health.BreakerOpen, "bills", 0)
 	w.stands(health.BreakerOpen, "bills", store.Aside)
 	req := request("bills")
@@ -174,11 +175,11 @@ func TestMarksOfLongAgoAreForgotten(t *testing.T) {
 	w.says(store.Aside, health.DeadLetters, "", 0)
 	w.letters("gone", 0)
 	w.letters("lately", 0)
-	w.exec(`UPDATE health_mark SET seen_at = clock_timestamp() - interval '91 days' WHERE subject <> 'lately'`)
-	w.exec(`UPDATE health_mark SET seen_at = clock_timestamp() - interval '89 days' WHERE subject = 'lately'`)
+	w.exec(`UPDATE health_mark SET seen_at = tranche_now() - interval '91 days' WHERE subject <> 'lately'`)
+	w.exec(`UPDATE health_mark SET seen_at = tranche_now() - interval '89 days' WHERE subject = 'lately'`)
 	w.stands(health.DeadLetters, "there", store.Aside)
 	var left string
-	if err := w.pool.QueryRow(t.Context(), `SELECT string_agg(subject || CASE WHEN seen_at > clock_timestamp() -
+	if err := w.pool.QueryRow(t.Context(), `SELECT string_agg(subject || CASE WHEN seen_at > tranche_now() -
 		interval '1 minute' THEN ' seen' ELSE '' END, ', ' ORDER BY subject) FROM health_mark`).Scan(&left); err != nil {
 		t.Fatal(err)
 	}

@@ -33,10 +33,10 @@ func TestNodesThatAreSilent(t *testing.T) {
 	}
 	w.goes(health.LeaderMissing, "leader")
 
-	w.exec(`UPDATE node_session SET heartbeat_at = clock_timestamp() - interval '4 seconds'`)
+	w.exec(`UPDATE node_session SET heartbeat_at = tranche_now() - interval '4 seconds'`)
 	w.appears(health.NodeLate, session.String(), health.Warning, "node there (pid 7)", "2 requests with 20 items")
-	w.exec(`UPDATE node_session SET expires_at = clock_timestamp() - interval '10 seconds'`)
-	w.exec(`UPDATE leader SET expires_at = clock_timestamp() - interval '10 seconds'`)
+	w.exec(`UPDATE node_session SET expires_at = tranche_now() - interval '10 seconds'`)
+	w.exec(`UPDATE leader SET expires_at = tranche_now() - interval '10 seconds'`)
 	w.appears(health.NodeDead, session.String(), health.Critical, "Died: node there", "2 requests with 20 items")
 	w.goes(health.NodeLate, session.String())
 	c := w.appears(health.LeaderMissing, "leader", health.Critical, "The lease ran out", "no node is alive")
@@ -58,7 +58,7 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	w := setup(t)
 	one, other := w.session(), w.session()
 	// However slow this machine is, they have just begun: it is not certain what they say.
-	w.exec(`UPDATE node_session SET started_at = clock_timestamp() + interval '1 hour'`)
+	w.exec(`UPDATE node_session SET started_at = tranche_now() + interval '1 hour'`)
 	beat := func(session workqueue.SessionID, stalled any) {
 		t.Helper()
 		if err := sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
@@ -93,7 +93,7 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 		t.Errorf("silent since %s, and after a restart since %s", c.Since, again.Since)
 	}
 	beat(other, nil)
-	w.exec(`UPDATE node_session SET started_at = clock_timestamp() - interval '1 minute'`)
+	w.exec(`UPDATE node_session SET started_at = tranche_now() - interval '1 minute'`)
 	w.goes(health.NATS, "JetStream")
 	beat(other, stalled)
 	if again := w.appears(health.NATS, "JetStream", health.Critical); again.Since.Equal(c.Since) {

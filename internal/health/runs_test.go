@@ -36,7 +36,7 @@ func TestFailedItemsWantARerun(t *testing.T) {
 		t.Errorf("it leads to %s", c.Link)
 	}
 	well.Store(true)
-	if _, err := w.node.Redo().Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
+	if _, err := w.node.Runs().Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
 		Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
@@ -66,9 +66,10 @@ func TestManyFailedRunsAreSummedUp(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.exec(`INSERT INTO batchrun (id, plan, spec, state, items, done, failed, sealed_at, finished_at)
-		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, now(), now() FROM generate_series(1, 100)`)
+		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, tranche_now(), tranche_now()
+		FROM generate_series(1, 100)`)
 	w.exec(`INSERT INTO batchrun (id, plan, spec, state, items, done, failed, sealed_at, finished_at)
-		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, now(), now() - interval '15 days'
+		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, tranche_now(), tranche_now() - interval '15 days'
 		FROM generate_series(1, 5)`)
 	c := w.appears(health.FailedItems, "older runs", health.Warning)
 	if c.Title != "240 items failed in 80 more runs before those" {
@@ -99,18 +100,18 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	goOn()
 	w.appears(health.RunApproval, canary.String(), health.Warning, "sample", "tranche run approve "+canary.String())
 
-	if _, err := w.node.Controls().Approve(t.Context(), control.Control{Run: canary, Actor: "test"}); err != nil {
+	if _, err := w.node.Runs().Approve(t.Context(), control.Control{Run: canary, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	more := "100%"
-	if _, err := w.node.Controls().Resume(t.Context(), control.Control{Run: over, Actor: "test"}, &more); err != nil {
+	if _, err := w.node.Runs().Resume(t.Context(), control.Control{Run: over, Actor: "test"}, &more); err != nil {
 		t.Fatal(err)
 	}
 	w.goes(health.RunApproval, canary.String())
 	w.goes(health.RunHeld, over.String())
 
 	idle := w.start(request("nowhere"), 1)
-	if _, err := w.node.Controls().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann",
+	if _, err := w.node.Runs().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann",
 		Reason: "lunch"}); err != nil {
 		t.Fatal(err)
 	}
@@ -138,10 +139,10 @@ func TestGuardsAndGatesWantADecision(t *testing.T) {
 	w.appears(health.RunGate, waiting.String(), health.Warning, "Step send waits", "must not be test",
 		"--step send --dry-run")
 
-	if _, err := w.node.Controls().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil); err != nil {
+	if _, err := w.node.Runs().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.node.Controls().Approve(t.Context(), control.Control{Run: waiting, Actor: "ann",
+	if _, err := w.node.Runs().Approve(t.Context(), control.Control{Run: waiting, Actor: "ann",
 		Step: "send"}); err != nil {
 		t.Fatal(err)
 	}
@@ -153,14 +154,14 @@ func TestAnOpenRunIsOverdue(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.withNode()
-	opened, err := w.node.Starts().OpenRun(t.Context(), start.OpenRequest{
+	opened, err := w.node.Runs().OpenRun(t.Context(), start.OpenRequest{
 		LoadRequest: request("bills"), SealWithin: time.Second, OnOverdue: start.OverdueReport,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.appears(health.RunOverdue, opened.Run.String(), health.Warning, "tranche run seal "+opened.Run.String())
-	if _, err := w.node.Starts().SealRun(t.Context(), start.SealRequest{Run: opened.Run, Actor: "test"}); err != nil {
+	if _, err := w.node.Runs().SealRun(t.Context(), start.SealRequest{Run: opened.Run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	w.goes(health.RunOverdue, opened.Run.String())
@@ -179,12 +180,12 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	}
 	run := loaded.Run
 	w.goes(health.OldestWaiting, run.String())
-	w.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '11 minutes' WHERE id = $1`, run)
-	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = clock_timestamp() - interval '11 minutes'
+	w.exec(`UPDATE batchrun SET started_at = tranche_now() - interval '11 minutes' WHERE id = $1`, run)
+	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = tranche_now() - interval '11 minutes'
 		WHERE run_id = $1`, run)
 	w.appears(health.OldestWaiting, run.String(), health.Warning, "Nothing moves for 11 min", "tranche run explain")
-	w.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '61 minutes' WHERE id = $1`, run)
-	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = clock_timestamp() - interval '61 minutes'
+	w.exec(`UPDATE batchrun SET started_at = tranche_now() - interval '61 minutes' WHERE id = $1`, run)
+	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = tranche_now() - interval '61 minutes'
 		WHERE run_id = $1`, run)
 	first := w.appears(health.OldestWaiting, run.String(), health.Critical)
 	w.exec(`INSERT INTO audit_log (actor, action, run_id) VALUES ('ann', 'note', $1)`, run) // moves nothing
@@ -200,7 +201,7 @@ func TestARunThatDoesNotMove(t *testing.T) {
 		t.Fatal(claimed, err)
 	}
 	w.goes(health.OldestWaiting, run.String())
-	w.exec(`UPDATE work_slice SET state = 'recorded', remaining = B'0'::bit(8192), ended_at = clock_timestamp()`)
+	w.exec(`UPDATE work_slice SET state = 'recorded', remaining = B'0'::bit(8192), ended_at = tranche_now()`)
 	w.goes(health.OldestWaiting, run.String())
 	w.exec(`UPDATE work_slice SET created_at = created_at - interval '30 minutes',
 		ended_at = ended_at - interval '30 minutes'`)

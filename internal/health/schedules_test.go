@@ -65,9 +65,9 @@ func TestSchedulesInTrouble(t *testing.T) {
 	start("fails")
 	w.goes(health.ScheduleFailing, "fails")
 
-	w.exec(`UPDATE schedule SET next_due = clock_timestamp() - interval '2 min' WHERE name = 'idle'`)
+	w.exec(`UPDATE schedule SET next_due = tranche_now() - interval '2 min' WHERE name = 'idle'`)
 	w.appears(health.ScheduleOverdue, "idle", health.Critical, "No leader has taken", "tranche nodes")
-	w.exec(`UPDATE schedule SET next_due = clock_timestamp() WHERE name = 'idle'`)
+	w.exec(`UPDATE schedule SET next_due = tranche_now() WHERE name = 'idle'`)
 	w.goes(health.ScheduleOverdue, "idle")
 	begin("idle")
 	const loading, fires = "not started yet. Its items are being loaded, for ", "tranche schedule fires idle"
@@ -82,7 +82,7 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w.appears(health.ScheduleOverdue, "idle", health.Warning, loading, fires)
 
 	run := start("late")
-	w.exec(`UPDATE schedule_fire SET done_by = clock_timestamp(), late_at = clock_timestamp(), late = 'reported'
+	w.exec(`UPDATE schedule_fire SET done_by = tranche_now(), late_at = tranche_now(), late = 'reported'
 		WHERE schedule = 'late'`)
 	w.appears(health.ScheduleLate, run.String(), health.Warning, "schedule late", "tranche run explain "+run.String())
 	if _, err := control.New(w.store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {

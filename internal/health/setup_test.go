@@ -93,7 +93,7 @@ func (w *world) leads() {
 	if _, err := session.New(w.store).Lead(w.Context(), w.session(), time.Hour); err != nil {
 		w.Fatal(err)
 	}
-	w.exec(`UPDATE node_session SET heartbeat_at = clock_timestamp() + interval '1 hour'`)
+	w.exec(`UPDATE node_session SET heartbeat_at = tranche_now() + interval '1 hour'`)
 }
 
 // keep runs f until the end of the test, or until it is told to stop.
@@ -143,7 +143,7 @@ func request(endpoint string) start.LoadRequest {
 // start begins a run of the node's.
 func (w *world) start(req start.LoadRequest, n int) workqueue.RunID {
 	w.Helper()
-	loaded, err := w.node.Starts().Start(w.Context(), req, items(n))
+	loaded, err := w.node.Runs().Start(w.Context(), req, items(n))
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -125,9 +125,9 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 	w.exec(`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
 			ended_at, took)
 		SELECT gen_random_uuid(), $1, 0, 0, 1, B'1'::bit(8192), B'0'::bit(8192), 'recorded', 1, 'ready', 'bills',
-			clock_timestamp() - n * interval '6 min', CASE WHEN n < 5 THEN 39 ELSE 0.001 END
+			tranche_now() - n * interval '6 min', CASE WHEN n < 5 THEN 39 ELSE 0.001 END
 		FROM generate_series(0, 9) n`, run)
-	w.exec(`UPDATE work_slice SET ended_at = clock_timestamp() WHERE took = 39`)
+	w.exec(`UPDATE work_slice SET ended_at = tranche_now() WHERE took = 39`)
 	w.appears(health.ServiceSlow, "bills", health.Warning, "bills became slow: an item takes 39 s, and took 1 ms before",
 		"1 running run uses it.", "tranche endpoints show bills")
 }
@@ -154,9 +154,9 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := loaded.Run.String()
-	w.exec(`UPDATE work_slice SET deadline = clock_timestamp() - interval '20 seconds'`)
+	w.exec(`UPDATE work_slice SET deadline = tranche_now() - interval '20 seconds'`)
 	w.appears(health.StaleSlices, run, health.Warning, "1 request past the deadline", "10 items")
-	w.exec(`UPDATE work_slice SET deadline = clock_timestamp() - interval '3 minutes'`)
+	w.exec(`UPDATE work_slice SET deadline = tranche_now() - interval '3 minutes'`)
 	w.appears(health.StaleSlices, run, health.Critical)
 	lease, err := sessionstore.New(w.store).Lead(t.Context(), session, time.Minute)
 	if err != nil {
@@ -202,12 +202,12 @@ func TestWhatIsPutAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.exec(`INSERT INTO api_token (id, name, role, hash, expires_at) VALUES
-		(gen_random_uuid(), 'nightly', 'operator', sha256('a'), clock_timestamp() + interval '3 days'),
-		(gen_random_uuid(), 'urgent', 'viewer', sha256('b'), clock_timestamp() + interval '3 hours'),
-		(gen_random_uuid(), 'later', 'viewer', sha256('c'), clock_timestamp() + interval '30 days'),
-		(gen_random_uuid(), 'over', 'viewer', sha256('d'), clock_timestamp() - interval '1 hour')`)
+		(gen_random_uuid(), 'nightly', 'operator', sha256('a'), tranche_now() + interval '3 days'),
+		(gen_random_uuid(), 'urgent', 'viewer', sha256('b'), tranche_now() + interval '3 hours'),
+		(gen_random_uuid(), 'later', 'viewer', sha256('c'), tranche_now() + interval '30 days'),
+		(gen_random_uuid(), 'over', 'viewer', sha256('d'), tranche_now() - interval '1 hour')`)
 	w.exec(`INSERT INTO run_event (id, run_id, generation, kind, payload, at)
-		VALUES (gen_random_uuid(), gen_random_uuid(), 1, 'completed', '{}', clock_timestamp() - interval '2 minutes')`)
+		VALUES (gen_random_uuid(), gen_random_uuid(), 1, 'completed', '{}', tranche_now() - interval '2 minutes')`)
 	letters := w.appears(health.DeadLetters, "bills", health.Warning, "3 dead letters of bills", "tranche dlq")
 	strays := w.appears(health.Quarantined, "json", health.Warning, "1 message", "tranche quarantine list")
 	if letters.Link != "/dead-letters?endpoint=bills" || strays.Link != "/dead-letters?tab=quarantine" {
@@ -220,8 +220,8 @@ func TestWhatIsPutAside(t *testing.T) {
 	if _, err := deadletter.New(w.store).Drop(t.Context(), deadletter.DeadSelection{All: true}, "test"); err != nil {
 		t.Fatal(err)
 	}
-	w.exec(`UPDATE quarantine SET at = clock_timestamp() - interval '25 hours'`)
-	w.exec(`UPDATE api_token SET revoked_at = clock_timestamp()`)
+	w.exec(`UPDATE quarantine SET at = tranche_now() - interval '25 hours'`)
+	w.exec(`UPDATE api_token SET revoked_at = tranche_now()`)
 	w.withNode() // it publishes events, and leads
 	w.goes(health.EventsWaiting, "events")
 	w.goes(health.LeaderMissing, "leader")

@@ -108,7 +108,7 @@ func (b *bench) serve(endpoint string) {
 func (b *bench) run(endpoint string, n int) workqueue.RunID {
 	b.Helper()
 	i := 0
-	loaded, err := b.node.Starts().Start(b.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded, err := b.node.Runs().Start(b.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{
 			Chunk: 50, InFlight: 16, MaxAttempts: 3, Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond,
 		}}}}, func(item *start.LoadItem) error {
@@ -409,7 +409,7 @@ func BenchmarkReading(b *testing.B) {
 	pool := testenv.Pool(b)
 	for _, sql := range []string{
 		`INSERT INTO batchrun (id, plan, spec, state, items, started_at, sealed_at)
-		 VALUES (gen_random_uuid(), 'p', '{}', 'running', 10000000, clock_timestamp(), clock_timestamp())`,
+		 VALUES (gen_random_uuid(), 'p', '{}', 'running', 10000000, tranche_now(), tranche_now())`,
 		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
 			retry_backoff)
 		 SELECT id, i, 's' || i, 'endpoint', 'e' || i, 500, 16, 3, '1 min', '1 s' FROM batchrun, generate_series(0, 4) i`,

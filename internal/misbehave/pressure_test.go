@@ -22,7 +22,7 @@ func TestMemoryKiller(t *testing.T) {
 	w.wantFired(ledger, FaultMemory)
 	w.until("it is known what is too big", func() bool {
 		return w.number(`SELECT count(*) FROM endpoint_pace WHERE chunk_cap IS NOT NULL
-			AND chunk_cap_until > clock_timestamp()`) == 1
+			AND chunk_cap_until > tranche_now()`) == 1
 	})
 	limit := w.number(`SELECT chunk_cap FROM endpoint_pace`)
 	t.Logf("%d extra slices for %d chunks; chunks of up to %d from now on", w.extra(first), items/500, limit)

@@ -125,7 +125,7 @@ func automatic(req *start.LoadRequest) {
 func (w *world) start(n int, req start.LoadRequest) workqueue.RunID {
 	w.Helper()
 	i := 0
-	loaded, err := w.node.Starts().Start(w.Context(), req, func(item *start.LoadItem) error {
+	loaded, err := w.node.Runs().Start(w.Context(), req, func(item *start.LoadItem) error {
 		if i == n {
 			return io.EOF
 		}

@@ -62,7 +62,7 @@ func TestAQueueIsBounded(t *testing.T) {
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly+"overlap: queue\n")
 	w.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at)
-SELECT 's', clock_timestamp() - n * interval '1 s', 'now', 1, 'due', clock_timestamp() FROM generate_series(1, 103) n`)
+SELECT 's', tranche_now() - n * interval '1 s', 'now', 1, 'due', tranche_now() FROM generate_series(1, 103) n`)
 	w.lead().settle()
 	states := map[schedule.FireState]int{}
 	fires, _, err := schedule.New(w.store).Fires(t.Context(), schedule.FireFilter{Schedule: "s", Limit: schedule.MaxFires})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/schedules"
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/schedule"
 )
@@ -137,7 +138,7 @@ func TestLeadersRace(t *testing.T) {
 		})
 		wg.Wait()
 		w.end()
-		w.exec(`UPDATE shifted.clock SET by = by + interval '10 seconds'`) // who gave up in favour of the other tries again
+		testenv.Advance(w, w.pool, 10*time.Second) // who gave up in favour of the other tries again
 	}
 	double := w.number(`SELECT count(*) FROM (SELECT 1 FROM schedule_fire GROUP BY run_id HAVING count(*) > 1) x`)
 	if got := w.runs(); got != dues+others || double != 0 || refused == 0 {

@@ -219,7 +219,7 @@ func TestNotesAreFenced(t *testing.T) {
 	if got := w.last("s"); got.Reason != "one" || !got.StartAt.Equal(f.StartAt) || got.State != f.State {
 		t.Errorf("it is %+v; it was %+v", got, f)
 	}
-	w.exec(`UPDATE schedule_fire SET state = 'skipped', ended_at = clock_timestamp()`)
+	w.exec(`UPDATE schedule_fire SET state = 'skipped', ended_at = tranche_now()`)
 	if err := note(second.lease, "one", "four"); err != nil || w.last("s").Reason != "one" {
 		t.Errorf("one that was skipped: %+v, %v", w.last("s"), err)
 	}

@@ -42,25 +42,9 @@ type starter struct {
 	starts atomic.Int32
 }
 
-// shiftedClock is found before the database's own. What the schema has bound already, like defaults, is only shown.
-const shiftedClock = `
-CREATE SCHEMA shifted;
-CREATE TABLE shifted.clock (by interval NOT NULL, stopped timestamptz);
-INSERT INTO shifted.clock VALUES ('0');
-CREATE FUNCTION shifted.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
-AS 'SELECT coalesce(stopped, pg_catalog.clock_timestamp() + by) FROM shifted.clock'`
-
 func newWorld(t *testing.T, now string) *world {
 	t.Helper()
-	url := testenv.Database(t)
-	if _, err := testenv.Connect(t, url).Exec(t.Context(), shiftedClock); err != nil {
-		t.Fatal(err)
-	}
-	sign := "?"
-	if strings.Contains(url, "?") {
-		sign = "&"
-	}
-	pool := testenv.Connect(t, url+sign+"search_path=shifted,public,pg_catalog")
+	pool := testenv.Pool(t)
 	w := &world{T: t, pool: pool, store: database.New(pool)}
 	w.starter.store = w.store
 	w.set(now)
@@ -74,14 +58,13 @@ func newWorld(t *testing.T, now string) *world {
 // set puts the database's clock to a time, from which it goes on.
 func (w *world) set(now string) {
 	w.Helper()
-	w.exec(`UPDATE shifted.clock SET by = $1::timestamptz - pg_catalog.clock_timestamp(), stopped = NULL`,
-		instant(w.T, now))
+	testenv.SetClock(w, w.pool, instant(w.T, now))
 }
 
 // stop has the database's clock stand at a time until it is set anew.
 func (w *world) stop(now string) {
 	w.Helper()
-	w.exec(`UPDATE shifted.clock SET stopped = $1`, instant(w.T, now))
+	testenv.StopClock(w, w.pool, instant(w.T, now))
 }
 
 func instant(t *testing.T, text string) time.Time {
@@ -195,7 +178,7 @@ func (*starter) Permanent(err error) bool { return errors.Is(err, errWrongItems)
 // lead makes a new node the leader, whoever leads.
 func (w *world) lead() *leader {
 	w.Helper()
-	w.exec(`UPDATE leader SET expires_at = pg_catalog.clock_timestamp() - interval '100 years'`)
+	w.exec(`UPDATE leader SET expires_at = '-infinity'`)
 	l := &leader{world: w}
 	session, err := sessionstore.New(w.store).StartSession(w.Context(), sessionstore.NodeInfo{Host: "test", PID: 1,
 		Version: "test"}, forEver)

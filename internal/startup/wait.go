@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // Times of a start that waits for NATS and the streams. What may pass by itself is waited for as long as it takes.
@@ -104,7 +104,7 @@ func (w *Wait) Waits(what string, err error) error {
 func (w *Wait) unset() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), settingsTimeout)
 	defer cancel()
-	taken, err := streams.New(w.Store()).UnsetStreams(ctx)
+	taken, err := session.New(w.Store()).UnsetStreams(ctx)
 	return err == nil && taken
 }
 
@@ -130,10 +130,10 @@ func (w *Wait) judge(err error) obstacle {
 }
 
 // set is what is set for the streams; the zero value, which is as they come, when that cannot be read.
-func (w *Wait) set() streams.StreamSettings {
+func (w *Wait) set() session.StreamSettings {
 	ctx, cancel := context.WithTimeout(context.Background(), settingsTimeout)
 	defer cancel()
-	set, _ := streams.New(w.Store()).StreamsSet(ctx) // zero
+	set, _ := session.New(w.Store()).StreamsSet(ctx) // zero
 	return set
 }
 

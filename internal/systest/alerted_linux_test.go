@@ -133,7 +133,7 @@ func (c *crew) killOnce() (led bool) {
 		c.Fatalf("process %d leads in epoch %d, and is none of ours: %v", pid, before, err)
 	}
 	var at time.Time
-	if err := c.pool.QueryRow(c.Context(), `SELECT clock_timestamp()`).Scan(&at); err != nil {
+	if err := c.pool.QueryRow(c.Context(), `SELECT tranche_now()`).Scan(&at); err != nil {
 		c.Fatal(err)
 	}
 	c.kill(c.all[i])

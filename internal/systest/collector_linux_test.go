@@ -140,7 +140,7 @@ func TestNodeIsKilledInMidFlush(t *testing.T) {
 	w.until("the service stands still", func() bool { return w.stopped(service) })
 	w.until("the node waits for the service", func() bool {
 		return w.number(`SELECT count(*) FROM collector_key
-			WHERE flushed_at < clock_timestamp() - interval '500ms' AND flush IS NOT NULL`) >= 8
+			WHERE flushed_at < tranche_now() - interval '500ms' AND flush IS NOT NULL`) >= 8
 	})
 	// The other lives on whatever the machine does: its own flushes are not to be asked for again.
 	w.start("node", sessionVariable+"=1m")

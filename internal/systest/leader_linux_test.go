@@ -12,7 +12,7 @@ import (
 // leader returns the epoch of whoever leads; 0: nobody.
 func (w *world) leader() int {
 	w.Helper()
-	return w.number(`SELECT coalesce(max(epoch), 0) FROM leader WHERE expires_at > clock_timestamp()`)
+	return w.number(`SELECT coalesce(max(epoch), 0) FROM leader WHERE expires_at > tranche_now()`)
 }
 
 // led waits until somebody leads, and returns in which epoch: a lease may run out that was prolonged late.
@@ -76,7 +76,7 @@ func TestTheLeaderIsKilledToldToEndAndStopped(t *testing.T) {
 	w.takeover(before)
 	w.until("the sleeper's session is over", func() bool {
 		return w.number(`SELECT count(*) FROM node_session WHERE id = '`+sleeper.session()+`'
-			AND (ended_at IS NOT NULL OR expires_at < clock_timestamp())`) == 1
+			AND (ended_at IS NOT NULL OR expires_at < tranche_now())`) == 1
 	})
 	epoch := w.led()
 	w.signal(sleeper, syscall.SIGCONT)
@@ -88,7 +88,7 @@ func TestTheLeaderIsKilledToldToEndAndStopped(t *testing.T) {
 	}
 	// Nodes say so with their heartbeat: the new leader's first may be yet to come, the sleeper's has come.
 	w.until("just the new leader says that it leads", func() bool {
-		return w.number(`SELECT count(*) FROM node_session WHERE stats ? 'duties' AND expires_at > clock_timestamp()
+		return w.number(`SELECT count(*) FROM node_session WHERE stats ? 'duties' AND expires_at > tranche_now()
 			AND ended_at IS NULL`) == 1
 	})
 }

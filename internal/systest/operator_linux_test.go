@@ -95,7 +95,7 @@ func pausesTheWorld(t *testing.T, binary string) {
 	o.until("both are under way", func() bool { return o.done(runs[0]) > 0 && o.done(runs[1]) > 0 })
 	o.must(one, "run", "pause", "--all", "--reason", "the database is being moved")
 	var paused time.Time
-	if err := o.pool.QueryRow(t.Context(), `SELECT clock_timestamp()`).Scan(&paused); err != nil {
+	if err := o.pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&paused); err != nil {
 		t.Fatal(err)
 	}
 	o.until("claims that had begun are over", func() bool {

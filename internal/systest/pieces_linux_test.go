@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/export"
 )
 
 const largeResult = 5*wire.DefaultPiece + 1000
@@ -75,14 +75,14 @@ func TestNodesAreKilledBetweenPieces(t *testing.T) {
 func (w *world) wantLarge(run workqueue.RunID) {
 	w.Helper()
 	w.complete(run)
-	kept := results.New(w.store)
+	kept := export.New(w.store)
 	for i := range w.items {
 		key := fmt.Sprint("C", i)
-		found, err := kept.Result(w.Context(), results.Request{Run: run, Key: key})
+		found, err := kept.Result(w.Context(), export.ResultRequest{Run: run, Key: key})
 		if err != nil || !found.Large.Valid {
 			w.Fatalf("%s: large %v, %v", key, found.Large.Valid, err)
 		}
-		all, err := kept.Open(w.Context(), found.Large.UUID)
+		all, err := kept.OpenResult(w.Context(), found.Large.UUID)
 		if err != nil {
 			w.Fatal(err)
 		}

@@ -46,7 +46,7 @@ func TestACompletionIsToldAfterACrash(t *testing.T) {
 			if n := w.number(marked, run); n != 0 {
 				t.Fatal("the event is marked as published before the node died")
 			}
-			if _, err := w.pool.Exec(t.Context(), `UPDATE leader SET expires_at = clock_timestamp()`); err != nil {
+			if _, err := w.pool.Exec(t.Context(), `UPDATE leader SET expires_at = tranche_now()`); err != nil {
 				t.Fatal(err)
 			}
 			w.start("node", sessionVariable+"=1m")

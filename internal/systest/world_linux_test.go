@@ -147,9 +147,9 @@ func (w *world) await(p *process) {
 // nobody waits for its end. It returns when that was, by the database's clock.
 func (w *world) expire(p *process) (at time.Time) {
 	w.Helper()
-	const end = `WITH ended AS (UPDATE node_session SET expires_at = clock_timestamp()
+	const end = `WITH ended AS (UPDATE node_session SET expires_at = tranche_now()
 			WHERE pid = $1 AND ended_at IS NULL RETURNING expires_at)
-		SELECT coalesce(max(expires_at), clock_timestamp()) FROM ended`
+		SELECT coalesce(max(expires_at), tranche_now()) FROM ended`
 	if err := w.pool.QueryRow(w.Context(), end, p.cmd.Process.Pid).Scan(&at); err != nil {
 		w.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -118,5 +119,67 @@ func Rewrite(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+const (
+	// clockIs makes tranche_now movable. Sequences are read as they are now, as a clock is, also in a transaction that
+	// sees what was before; and calls of functions leave plans as they are, which a query for the offset would not.
+	clockIs = `
+DO $$ BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('testenv.clock'));
+    IF to_regclass('testenv.ahead') IS NULL THEN
+        CREATE SCHEMA testenv;
+        CREATE SEQUENCE testenv.ahead MINVALUE -9000000000000000000;
+        CREATE SEQUENCE testenv.stopped MINVALUE -9000000000000000000;
+        PERFORM setval('testenv.ahead', 0);
+        GRANT SELECT ON ALL SEQUENCES IN SCHEMA testenv TO PUBLIC;
+        CREATE OR REPLACE FUNCTION tranche_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE RETURN coalesce(
+            timestamptz 'epoch' + pg_sequence_last_value('testenv.stopped') * interval '1 microsecond',
+            clock_timestamp() + pg_sequence_last_value('testenv.ahead') * interval '1 microsecond');
+    END IF;
+END $$`
+
+	advanceClock = `
+SELECT setval('testenv.ahead', last_value + $1::bigint), CASE WHEN pg_sequence_last_value('testenv.stopped') IS NOT NULL
+    THEN setval('testenv.stopped', pg_sequence_last_value('testenv.stopped') + $1::bigint) END
+FROM testenv.ahead`
+	setClock = `
+SELECT setval('testenv.ahead', (1000000 * extract(epoch FROM $1::timestamptz - clock_timestamp()))::bigint),
+    setval('testenv.stopped', 1, false)`
+	stopClock = `SELECT setval('testenv.stopped', (1000000 * extract(epoch FROM $1::timestamptz))::bigint)`
+)
+
+// Advance moves the clock of a database: what its statements take for the time of day is later by that from now on. A
+// superuser's pool is needed; that of [Pool] is one. The first move of all may pass by a transaction that is open. The
+// times that Go takes are as they were.
+func Advance(t testing.TB, pool *pgxpool.Pool, by time.Duration) {
+	t.Helper()
+	moveClock(t, pool, advanceClock, by.Microseconds())
+}
+
+// SetClock sets the clock of a database to a time, from which it goes on.
+func SetClock(t testing.TB, pool *pgxpool.Pool, at time.Time) {
+	t.Helper()
+	moveClock(t, pool, setClock, at)
+}
+
+// StopClock stops the clock of a database at a time until it is set anew; to advance it moves that time.
+func StopClock(t testing.TB, pool *pgxpool.Pool, at time.Time) {
+	t.Helper()
+	moveClock(t, pool, stopClock, at)
+}
+
+func moveClock(t testing.TB, pool *pgxpool.Pool, move string, to any) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), clockIs); err != nil {
+			return err
+		}
+		_, err := tx.Exec(t.Context(), move, to)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("move the clock of the test's database: %v", err)
 	}
 }

@@ -1,7 +1,12 @@
 package testenv_test
 
 import (
+	"context"
 	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/migrations"
@@ -15,7 +20,8 @@ func TestDatabasesAreMigratedAndApart(t *testing.T) {
 		t.Fatalf("pending %v, %v; want none", pending, err)
 	}
 	one, other := testenv.Connect(t, url), testenv.Pool(t)
-	if _, err := one.Exec(t.Context(), `INSERT INTO leader VALUES ('x', 1, gen_random_uuid(), now())`); err != nil {
+	if _, err := one.Exec(t.Context(), `INSERT INTO leader
+		VALUES ('x', 1, gen_random_uuid(), tranche_now())`); err != nil {
 		t.Fatal(err)
 	}
 	var n int
@@ -28,7 +34,8 @@ func TestClusterKeepsItsDataThroughKillAndRestart(t *testing.T) {
 	t.Parallel()
 	c := testenv.Postgres(t)
 	pool := testenv.Connect(t, c.URL())
-	if _, err := pool.Exec(t.Context(), `INSERT INTO leader VALUES ('x', 1, gen_random_uuid(), now())`); err != nil {
+	if _, err := pool.Exec(t.Context(), `INSERT INTO leader
+		VALUES ('x', 1, gen_random_uuid(), tranche_now())`); err != nil {
 		t.Fatal(err)
 	}
 	c.Kill(t)
@@ -40,5 +47,56 @@ func TestClusterKeepsItsDataThroughKillAndRestart(t *testing.T) {
 	var n int
 	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM leader`).Scan(&n); err != nil || n != 1 {
 		t.Fatalf("after the kill there are %d rows (%v), want 1", n, err)
+	}
+}
+
+// A moved clock counts at once in what was planned before, in a transaction that sees the past, in defaults, and for a
+// role that only serves.
+func TestAdvance(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	pool, serving := testenv.Connect(t, url), testenv.Connect(t, testenv.Serving(t, url))
+	ahead := func(q interface {
+		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	}, sql string, args ...any,
+	) time.Duration {
+		t.Helper()
+		var by time.Duration
+		if err := q.QueryRow(t.Context(), sql, args...).Scan(&by); err != nil {
+			t.Fatal(err)
+		}
+		return by.Round(time.Minute)
+	}
+	testenv.Advance(t, pool, 0)
+	tx, err := serving.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it only reads
+	total := time.Duration(0)
+	for _, by := range []time.Duration{0, 12 * time.Minute, 900 * time.Hour, -time.Hour} {
+		testenv.Advance(t, pool, by)
+		total += by
+		now := ahead(pool, `SELECT tranche_now() - clock_timestamp()`)
+		past := ahead(tx, `SELECT tranche_now() - clock_timestamp()`)
+		written := ahead(serving, `INSERT INTO node_session (id, host, pid, version, expires_at)
+			VALUES ($1, 'h', 1, 'v', 'infinity') RETURNING started_at - clock_timestamp()`, uuid.New())
+		if now != total || past != total || written != total {
+			t.Errorf("advanced by %s: %s, %s in a transaction, %s by default", total, now, past, written)
+		}
+	}
+	at := time.Date(2031, 5, 5, 8, 0, 0, 0, time.UTC)
+	testenv.StopClock(t, pool, at)
+	testenv.Advance(t, pool, time.Second)
+	var stood, on time.Time
+	if err := pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&stood); err != nil {
+		t.Fatal(err)
+	}
+	testenv.SetClock(t, pool, at)
+	if err := pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&on); err != nil {
+		t.Fatal(err)
+	}
+	if !stood.Equal(at.Add(time.Second)) || on.Before(at) || on.After(at.Add(time.Hour)) {
+		t.Errorf("a clock that stands says %s, and one that was set anew %s", stood, on)
 	}
 }

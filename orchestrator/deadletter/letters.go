@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/pull"
-	"github.com/tranchehq/tranche/orchestrator/internal/consumer"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -38,15 +37,15 @@ type Letters struct {
 	endpoints kernel.Ensurer
 	after     kernel.Seer
 	meter     meter
-	reader    *consumer.Shared // of what services have put aside
-	requeued  chan struct{}    // requeued dead letters wait to be sent
+	reader    *kernel.SharedConsumer // of what services have put aside
+	requeued  chan struct{}          // requeued dead letters wait to be sent
 	exhausted chan exhaustion
 }
 
 // New returns what takes in dead letters, and sends them again.
 func New(k *kernel.Kernel, endpoints kernel.Ensurer, after kernel.Seer, meter meter) *Letters {
 	return &Letters{node: k, endpoints: endpoints, after: after, meter: meter,
-		reader:   consumer.New(k, wire.StreamDead, wire.DeadLetterConsumer, stream.EnsureDeadLetterReader),
+		reader:   kernel.NewShared(k, wire.StreamDead, wire.DeadLetterConsumer, stream.EnsureDeadLetterReader),
 		requeued: make(chan struct{}, 1), exhausted: make(chan exhaustion, advisoryRoom)}
 }
 
@@ -115,7 +114,7 @@ func (l *Letters) readDeadLettersBound(ctx, draining context.Context) error {
 // without its contents, so that it does not come again for ever.
 func (l *Letters) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made time.Time) error {
 	if stream.IsProbe(msg.Subject()) {
-		l.reader.Settle(consumer.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
+		l.reader.Settle(kernel.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
 		return nil
 	}
 	timed, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
@@ -130,10 +129,10 @@ func (l *Letters) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made ti
 		return err
 	}
 	// After the commit: a crash in between brings it again.
-	l.reader.Settle(consumer.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
+	l.reader.Settle(kernel.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
 	return nil
 }
 
 func (l *Letters) giveBackDeadLetter(msg jetstream.Msg, made time.Time) {
-	l.reader.Settle(consumer.Message{Msg: msg, Made: made}, consumer.GiveBack)
+	l.reader.Settle(kernel.Message{Msg: msg, Made: made}, kernel.GiveBack)
 }

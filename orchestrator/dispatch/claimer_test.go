@@ -89,7 +89,7 @@ func TestSmallRunDoesNotWaitForALargeOne(t *testing.T) {
 	if peak := s.peak(); peak > budget {
 		t.Errorf("the service had %d chunks at once; the budget is %d", peak, budget)
 	}
-	if _, err := b.Node.Controls().Cancel(t.Context(), control.Control{Run: big, Actor: "test"}); err != nil {
+	if _, err := b.Node.Runs().Cancel(t.Context(), control.Control{Run: big, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	b.Check(t)

@@ -138,7 +138,7 @@ func TestChunksGrowWhereRequestsCostMoreThanItems(t *testing.T) {
 		_, _, chunk, _ = b.paceOf(t, "dear")
 		return chunk >= 1000
 	})
-	if _, err := b.Node.Controls().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
+	if _, err := b.Node.Runs().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	_, _, chunk, _ = b.paceOf(t, "dear")

@@ -124,7 +124,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	req := nodetest.Patient()
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 1, 60
 	const large = 60 // items of 512 KiB: more than the system takes in between
-	loaded, err := b.Node.Starts().Start(t.Context(), req, largeItems(large, 512<<10))
+	loaded, err := b.Node.Runs().Start(t.Context(), req, largeItems(large, 512<<10))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,8 +132,8 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	var lives bool
 	nodetest.Until(t, "its session would have ended", func() bool {
 		var over bool
-		err := b.Pool.QueryRow(t.Context(), `SELECT started_at + interval '40 seconds' < clock_timestamp(),
-			expires_at > clock_timestamp() FROM node_session WHERE id = $1`, session).Scan(&over, &lives)
+		err := b.Pool.QueryRow(t.Context(), `SELECT started_at + interval '40 seconds' < tranche_now(),
+			expires_at > tranche_now() FROM node_session WHERE id = $1`, session).Scan(&over, &lives)
 		return err == nil && over
 	})
 	if !lives {

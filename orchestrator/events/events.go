@@ -19,7 +19,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/outbox"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -87,7 +87,7 @@ type event struct {
 type eventPass struct {
 	*Publisher
 
-	at      outbox.EventPlace // up to where it has come
+	at      inspect.EventPlace // up to where it has come
 	refused []workqueue.EventKind
 	failed  error
 }
@@ -106,7 +106,7 @@ func (p *Publisher) publishWaiting(ctx context.Context) error {
 func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 	reading, cancel := context.WithTimeout(ctx, kernel.PublishTimeout)
 	defer cancel()
-	events, err := outbox.New(p.node.Store).UnpublishedEvents(reading, p.at, p.refused, eventBatch)
+	events, err := inspect.New(p.node.Store).UnpublishedEvents(reading, p.at, p.refused, eventBatch)
 	if err != nil || len(events) == 0 {
 		return false, err
 	}
@@ -126,7 +126,7 @@ func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 		}
 	}
 	last := &events[len(events)-1]
-	p.at = outbox.EventPlace{At: last.At, ID: last.ID}
+	p.at = inspect.EventPlace{At: last.At, ID: last.ID}
 	return len(events) == eventBatch, errors.Join(failed, p.markPublished(ctx, published))
 }
 
@@ -140,7 +140,7 @@ func (p *Publisher) markPublished(ctx context.Context, published []uuid.UUID) er
 	}
 	ctx, cancel := context.WithTimeout(ctx, kernel.PublishTimeout)
 	defer cancel()
-	return outbox.New(p.node.Store).EventsPublished(ctx, published)
+	return inspect.New(p.node.Store).EventsPublished(ctx, published)
 }
 
 // tooLargeForStream is JetStream's code for a message above the stream's own limit.

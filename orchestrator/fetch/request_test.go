@@ -101,7 +101,7 @@ func TestRequestsAreCutToFit(t *testing.T) {
 	b.Serve(t, "statement", nodetest.Echo)
 	req := asked()
 	n := 0
-	loaded, err := b.Node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
+	loaded, err := b.Node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
 		if n == 300 {
 			return io.EOF
 		}

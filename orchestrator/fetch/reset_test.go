@@ -59,7 +59,7 @@ func TestResetWhileServicesAreAtIt(t *testing.T) {
 		sent := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND step = 0 AND state = 'sent'`, run)
 		return asked.Load() >= n/100 && recorded == 100 && sent == n/100-1
 	})
-	reset, err := b.Node.Redo().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+	reset, err := b.Node.Runs().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
 		Select: redo.Selection{Step: "accounts", All: true}})
 	if err != nil || reset.Items != n || len(reset.Requests) != n/100-1 {
 		t.Fatalf("reset %+v, %v; want %d items and the requests that are out", reset, err, n)

@@ -27,7 +27,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, 10*time.Minute
 	run := b.Start(t, req, 10)
 	<-begun
-	_, err := b.Node.Redo().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+	_, err := b.Node.Runs().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
 		Select: redo.Selection{All: true}})
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	}
 	wait("reset")
 	<-begun // the same items, in another slice
-	if _, err := b.Node.Controls().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
+	if _, err := b.Node.Runs().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	wait("cancel")

@@ -109,7 +109,7 @@ func (nb *benched) empty(b *testing.B) {
 				OR EXISTS (SELECT FROM collector c CROSS JOIN LATERAL (
 					SELECT k.due_at FROM collector_key k WHERE k.collector = c.id AND k.numbering = c.numbering
 						AND k.priority = 0 AND k.flush IS NULL AND k.due_at IS NOT NULL ORDER BY k.due_at LIMIT 1) k
-					WHERE k.due_at < now() + interval '10 minutes')`).Scan(&left); err != nil {
+					WHERE k.due_at < tranche_now() + interval '10 minutes')`).Scan(&left); err != nil {
 			b.Fatal(err)
 		}
 		if !left {
@@ -148,7 +148,7 @@ func BenchmarkCollector(b *testing.B) {
 				INSERT INTO collector_op (collector, numbering, key, op_id, payload)
 				SELECT c.id, 1, 'm' || n, 'first' || n, '{"id":"CUST-1234567"}' FROM c, generate_series(0, $1 - 1) n)
 				INSERT INTO collector_key (collector, numbering, key, fresh, oldest_at, due_at)
-				SELECT c.id, 1, 'm' || n, 1, now(), now() + interval '1 hour' FROM c, generate_series(0, $1 - 1) n`,
+				SELECT c.id, 1, 'm' || n, 1, tranche_now(), tranche_now() + interval '1 hour' FROM c, generate_series(0, $1 - 1) n`,
 				bench.rows); err != nil {
 				b.Fatal(err)
 			}

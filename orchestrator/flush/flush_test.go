@@ -159,7 +159,7 @@ func TestAFlushOfALostNodeIsDoneAgain(t *testing.T) {
 	b.addOps(t, "lost", 0, 4, 1)
 	<-entered
 	b.StartNode(t)
-	if _, err := b.Pool.Exec(t.Context(), `UPDATE node_session SET expires_at = clock_timestamp() WHERE id =
+	if _, err := b.Pool.Exec(t.Context(), `UPDATE node_session SET expires_at = tranche_now() WHERE id =
 		(SELECT session_id FROM collector_key WHERE flush IS NOT NULL)`); err != nil {
 		t.Fatal(err)
 	}

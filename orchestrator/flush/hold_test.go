@@ -16,7 +16,7 @@ func TestKeysAreLookedAtAgainAfterAWhile(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)
 	store, claimed := claimedKeys(t, pool, "a", "b")
-	if _, err := pool.Exec(t.Context(), `UPDATE collector_key SET flush_until = clock_timestamp(),
+	if _, err := pool.Exec(t.Context(), `UPDATE collector_key SET flush_until = tranche_now(),
 		flush = CASE key WHEN 'b' THEN gen_random_uuid() ELSE flush END`); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestKeysAreLookedAtAgainAfterAWhile(t *testing.T) {
 	if until := keysKept(t, pool); len(until) != 1 || until[0] != "a" {
 		t.Errorf("kept are %v", until)
 	}
-	if _, err := pool.Exec(t.Context(), `UPDATE node_session SET expires_at = clock_timestamp()`); err != nil {
+	if _, err := pool.Exec(t.Context(), `UPDATE node_session SET expires_at = tranche_now()`); err != nil {
 		t.Fatal(err)
 	}
 	is(newHold(time.Now().Add(-time.Minute), time.Hour), store, "a", false)

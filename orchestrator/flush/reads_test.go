@@ -110,12 +110,12 @@ func TestWhatWasClaimedLongAgoIsNotAskedForUnseen(t *testing.T) {
 	}, endpoints.Concurrency(4))
 	locked := b.claimLocked(t, "late")
 	var claimed time.Time
-	if err := b.Pool.QueryRow(t.Context(), `UPDATE collector_key SET flush_until = clock_timestamp()
+	if err := b.Pool.QueryRow(t.Context(), `UPDATE collector_key SET flush_until = tranche_now()
 		RETURNING flushed_at`).Scan(&claimed); err != nil {
 		t.Fatal(err)
 	}
 	nodetest.Until(t, "the key is claimed again, and the first claim is old", func() (met bool) {
-		err := b.Pool.QueryRow(t.Context(), `SELECT count(flush) = 1 AND clock_timestamp() > $1::timestamptz + interval '6 s'
+		err := b.Pool.QueryRow(t.Context(), `SELECT count(flush) = 1 AND tranche_now() > $1::timestamptz + interval '6 s'
 			FROM collector_key WHERE flushed_at > $1`, claimed).Scan(&met)
 		return err == nil && met
 	})

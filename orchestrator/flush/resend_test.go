@@ -24,7 +24,7 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)
 	store, claimed := claimedKeys(t, pool, "a", "b", "c")
-	_, err := pool.Exec(t.Context(), `UPDATE collector_key SET flush_until = clock_timestamp() + interval '1 min'`)
+	_, err := pool.Exec(t.Context(), `UPDATE collector_key SET flush_until = tranche_now() + interval '1 min'`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func renewed(s *sentFlushes, tokens []string) (again []string) {
 func keysKept(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `SELECT key FROM collector_key
-		WHERE flush_until > clock_timestamp() + interval '59 min' ORDER BY key`)
+		WHERE flush_until > tranche_now() + interval '59 min' ORDER BY key`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
-	"github.com/tranchehq/tranche/workqueue/results"
 )
 
 var (
@@ -52,7 +51,7 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	begun = time.Now()
 	err := export.New(b.Store).Each(t.Context(), id, []workqueue.Outcome{workqueue.OutcomeDone},
 		func(item *export.Item) error {
-			r, err := results.New(b.Store).Open(t.Context(), item.Large.ID)
+			r, err := export.New(b.Store).OpenResult(t.Context(), item.Large.ID)
 			if err != nil {
 				return err
 			}

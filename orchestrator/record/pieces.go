@@ -12,10 +12,9 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/fault"
-	"github.com/tranchehq/tranche/orchestrator/internal/consumer"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -27,7 +26,7 @@ const (
 
 // piece is a piece of a result that was understood.
 type piece struct {
-	msg consumer.Message
+	msg kernel.Message
 	*wire.Piece
 }
 
@@ -35,7 +34,7 @@ type piece struct {
 type pieceTaker struct {
 	*Recorder
 
-	kept results.Store
+	kept export.Store
 }
 
 // take keeps pieces and acknowledges them, and returns the answers that they complete: their messages are
@@ -56,7 +55,7 @@ func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []readin
 		switch {
 		case err != nil:
 			t.node.Log.Error("cannot look at a result that came in pieces; giving its last back", zap.Error(err))
-			t.replies.Settle(p.msg, consumer.GiveBack)
+			t.replies.Settle(p.msg, kernel.GiveBack)
 		case answer != nil:
 			complete = append(complete, reading{p.msg, *answer})
 		}
@@ -82,15 +81,15 @@ func (t pieceTaker) refuse(ctx context.Context, pieces []piece, err error) {
 	}
 	t.node.Log.Error("cannot keep pieces of results; giving them back", zap.Int("pieces", len(pieces)), zap.Error(err))
 	for i := range pieces {
-		t.replies.Settle(pieces[i].msg, consumer.GiveBack)
+		t.replies.Settle(pieces[i].msg, kernel.GiveBack)
 	}
 	kernel.Signal(t.unrecorded)
 }
 
-func claimsOf(pieces []piece) []results.Piece {
-	list := make([]results.Piece, len(pieces))
+func claimsOf(pieces []piece) []export.Piece {
+	list := make([]export.Piece, len(pieces))
 	for i, p := range pieces {
-		list[i] = results.Piece{Number: p.Number, Data: p.Data, Claim: results.Claim{
+		list[i] = export.Piece{Number: p.Number, Data: p.Data, Claim: export.Claim{
 			Slice: workqueue.SliceID(p.Slice), Endpoint: p.Endpoint, Ordinal: workqueue.Ordinal(p.Ordinal), Pieces: p.Pieces,
 			Bytes: p.Bytes, SHA256: p.SHA256, ContentType: p.ContentType}}
 	}
@@ -98,7 +97,7 @@ func claimsOf(pieces []piece) []results.Piece {
 }
 
 // judge returns the answer that a piece brings, if any; otherwise the piece has been dealt with.
-func (t pieceTaker) judge(ctx context.Context, p *piece, of *results.Taken) (*settle.Answer, error) {
+func (t pieceTaker) judge(ctx context.Context, p *piece, of *export.Taken) (*settle.Answer, error) {
 	slice := workqueue.SliceID(p.Slice)
 	failed := func(code, format string, args ...any) *settle.Answer {
 		t.node.Log.Warn("a result that came in pieces cannot be taken", zap.Stringer("slice", slice),
@@ -107,22 +106,22 @@ func (t pieceTaker) judge(ctx context.Context, p *piece, of *results.Taken) (*se
 			Retry: true}})
 	}
 	switch of.Standing {
-	case results.Stale:
+	case export.Stale:
 		t.node.Stats.Stale.Add(1)
 		t.replies.Settle(p.msg, jetstream.Msg.Ack)
-	case results.Foreign:
+	case export.Foreign:
 		t.quarantine(ctx, p.msg, "foreign_ordinal", fmt.Sprintf(
 			"a piece of a result for ordinal %d, which was not asked for", p.Ordinal), slice)
-	case results.WrongEndpoint:
+	case export.WrongEndpoint:
 		detail := objection(settle.Verdict{Endpoint: of.Endpoint}, p.Endpoint)
 		t.quarantine(ctx, p.msg, detail.reason, detail.text, slice)
-	case results.TooMuch:
+	case export.TooMuch:
 		return failed(codeResultsOpen, "over %d MiB of results in pieces were begun for the request and not ended; send one "+
-			"after the other", results.MaxOpen>>20), nil
-	case results.WrongSize:
+			"after the other", export.MaxOpen>>20), nil
+	case export.WrongSize:
 		return failed(codeResultDamaged, "the pieces of the result have other bytes than the %d that were announced",
 			p.Bytes), nil
-	case results.Complete:
+	case export.Complete:
 		right, err := t.kept.Verify(ctx, of.ID, p.SHA256)
 		if err != nil {
 			return nil, err
@@ -131,7 +130,7 @@ func (t pieceTaker) judge(ctx context.Context, p *piece, of *results.Taken) (*se
 			return failed(codeResultDamaged, "the SHA-256 of the result is not %s, which was announced",
 				hex.EncodeToString(p.SHA256[:])), nil
 		}
-		return p.answer(settle.Slot{Result: results.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
+		return p.answer(settle.Slot{Result: export.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
 			Large: &settle.Large{ID: of.ID, Bytes: p.Bytes}}), nil
 	default:
 		t.replies.Settle(p.msg, jetstream.Msg.Ack) // after the commit that keeps it

@@ -20,7 +20,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/export"
 )
 
 // pattern is n bytes that are others at each place.
@@ -51,16 +51,16 @@ func serveBytes(t *testing.T, nc *nats.Conn, endpoint string, size func(key stri
 }
 
 // result reads the result of an item, all of it.
-func (b *bundle) result(t *testing.T, run workqueue.RunID, key string) (results.Result, []byte) {
+func (b *bundle) result(t *testing.T, run workqueue.RunID, key string) (export.Result, []byte) {
 	t.Helper()
-	found, err := results.New(b.Store).Result(t.Context(), results.Request{Run: run, Key: key})
+	found, err := export.New(b.Store).Result(t.Context(), export.ResultRequest{Run: run, Key: key})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !found.Large.Valid {
 		return found, found.Body
 	}
-	r, err := results.New(b.Store).Open(t.Context(), found.Large.UUID)
+	r, err := export.New(b.Store).OpenResult(t.Context(), found.Large.UUID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestPiecesThatAreNotRight(t *testing.T) {
 		t.Errorf("%d results are open, want the three that are damaged and the one that is not whole", open)
 	}
 	// Its time is over: what has come goes, and a piece that comes after all changes nothing.
-	b.Exec(t, `UPDATE work_slice SET deadline = clock_timestamp() - interval '1 hour', handed_at = created_at
+	b.Exec(t, `UPDATE work_slice SET deadline = tranche_now() - interval '1 hour', handed_at = created_at
 		WHERE state = 'sent' AND id = '`+slice.String()+`'`)
 	nodetest.Until(t, "what nobody will record is deleted", func() bool {
 		return b.Number(t, `SELECT count(*) FROM work_large WHERE recorded_at IS NULL`) == 0

@@ -16,12 +16,11 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
-	"github.com/tranchehq/tranche/orchestrator/internal/consumer"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/orchestrator/span"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
-	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -64,22 +63,22 @@ type Recorder struct {
 	streams    kernel.Epochs
 	letters    givenUp
 	after      kernel.Seer
-	replies    *consumer.Shared // the consumer
-	unrecorded chan struct{}    // a reply could not be recorded
+	replies    *kernel.SharedConsumer // the consumer
+	unrecorded chan struct{}          // a reply could not be recorded
 }
 
 // New returns what records replies.
 func New(k *kernel.Kernel, streams kernel.Epochs, letters givenUp, after kernel.Seer, cfg Config) *Recorder {
 	return &Recorder{node: k, cfg: cfg, streams: streams, letters: letters, after: after,
-		replies:    consumer.New(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),
+		replies:    kernel.NewShared(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),
 		unrecorded: make(chan struct{}, 1)}
 }
 
 // Run reads replies and records them until ctx ends, and then records what has been read.
 func (r *Recorder) Run(ctx, draining context.Context) {
-	replies := kernel.NewLanes[consumer.Message](r.cfg.RecordBatch)
-	recorders := replies.Work(1, func(lane <-chan consumer.Message) {
-		kernel.Batch(lane, r.cfg.Recorders, gatherTime, r.full, func(batch []consumer.Message) { r.commit(draining, batch) })
+	replies := kernel.NewLanes[kernel.Message](r.cfg.RecordBatch)
+	recorders := replies.Work(1, func(lane <-chan kernel.Message) {
+		kernel.Batch(lane, r.cfg.Recorders, gatherTime, r.full, func(batch []kernel.Message) { r.commit(draining, batch) })
 	})
 	r.feed(ctx, replies)
 	replies.Close()
@@ -92,7 +91,7 @@ func isSmall(reply jetstream.Msg) bool {
 }
 
 // full reports whether a commit has all that it may have.
-func (r *Recorder) full(batch []consumer.Message) bool {
+func (r *Recorder) full(batch []kernel.Message) bool {
 	size := 0
 	for _, msg := range batch {
 		size += len(msg.Data())
@@ -101,7 +100,7 @@ func (r *Recorder) full(batch []consumer.Message) bool {
 }
 
 // commit records replies. The more there is to do, the more of it goes into the next commit.
-func (r *Recorder) commit(ctx context.Context, batch []consumer.Message) {
+func (r *Recorder) commit(ctx context.Context, batch []kernel.Message) {
 	begun := time.Now()
 	r.recordBatch(ctx, batch)
 	if slow := time.Since(begun) - quickCommit; slow > 0 && !r.full(batch) {
@@ -111,13 +110,13 @@ func (r *Recorder) commit(ctx context.Context, batch []consumer.Message) {
 
 // reading is a reply that was understood.
 type reading struct {
-	msg    consumer.Message
+	msg    kernel.Message
 	answer settle.Answer
 }
 
 // recordBatch reads replies and records them, in more than one commit when they are larger than their messages: a
 // small compressed message may hold a large reply.
-func (r *Recorder) recordBatch(ctx context.Context, batch []consumer.Message) {
+func (r *Recorder) recordBatch(ctx context.Context, batch []kernel.Message) {
 	read := make([]reading, 0, len(batch))
 	var unread []unreadable
 	var pieces []piece
@@ -147,7 +146,7 @@ func (r *Recorder) recordBatch(ctx context.Context, batch []consumer.Message) {
 			read, size = read[:0], 0
 		}
 	}
-	if read = append(read, (pieceTaker{r, results.New(r.node.Store)}).take(ctx, pieces)...); len(read) > 0 {
+	if read = append(read, (pieceTaker{r, export.New(r.node.Store)}).take(ctx, pieces)...); len(read) > 0 {
 		r.recordRead(ctx, read)
 	}
 	for _, u := range unread { // after the others: they may be about the same slices, which end with this
@@ -195,7 +194,7 @@ func (r *Recorder) recordRead(ctx context.Context, read []reading) {
 	default:
 		r.node.Log.Error("cannot record; giving replies back", zap.Int("replies", len(read)), zap.Error(err))
 		for i := range read {
-			r.replies.Settle(read[i].msg, consumer.GiveBack)
+			r.replies.Settle(read[i].msg, kernel.GiveBack)
 		}
 		kernel.Signal(r.unrecorded)
 	}
@@ -218,7 +217,7 @@ func (r *Recorder) recorded(ctx context.Context, read []reading, out settle.Reco
 		}
 		if err := r.keepGivenUp(ctx, &read[i]); err != nil {
 			r.node.Log.Warn("keep a dead letter; the reply will come again", zap.Error(err))
-			r.replies.Settle(read[i].msg, consumer.GiveBack)
+			r.replies.Settle(read[i].msg, kernel.GiveBack)
 			continue
 		}
 		r.replies.Settle(read[i].msg, jetstream.Msg.Ack) // after the commit: a crash in between brings the reply again
@@ -266,7 +265,7 @@ func objection(v settle.Verdict, from string) complaint {
 
 // quarantine puts a message aside with its reason, and acknowledges it so that the consumer goes on.
 func (r *Recorder) quarantine(
-	ctx context.Context, msg consumer.Message, reason, detail string, slice workqueue.SliceID,
+	ctx context.Context, msg kernel.Message, reason, detail string, slice workqueue.SliceID,
 ) {
 	r.node.Stats.Quarantined.Add(1)
 	r.cfg.Meter.Quarantined(reason)
@@ -280,7 +279,7 @@ func (r *Recorder) quarantine(
 		Run:     run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
 	if err != nil {
 		r.node.Log.Warn("quarantine; the reply will come again", zap.Error(err))
-		r.replies.Settle(msg, consumer.GiveBack)
+		r.replies.Settle(msg, kernel.GiveBack)
 		return
 	}
 	r.replies.Settle(msg, jetstream.Msg.Ack) // after the commit that keeps it

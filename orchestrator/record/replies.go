@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/pull"
-	"github.com/tranchehq/tranche/orchestrator/internal/consumer"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -28,7 +27,7 @@ const (
 var errCannotRecord = errors.New("replies cannot be recorded")
 
 // feed reads replies until ctx ends, and binds again whenever the stream or its consumer is lost.
-func (r *Recorder) feed(ctx context.Context, replies kernel.Lanes[consumer.Message]) {
+func (r *Recorder) feed(ctx context.Context, replies kernel.Lanes[kernel.Message]) {
 	told, silent := time.Time{}, ""
 	for ctx.Err() == nil {
 		err := r.readReplies(ctx, replies)
@@ -51,7 +50,7 @@ func (r *Recorder) feed(ctx context.Context, replies kernel.Lanes[consumer.Messa
 
 // readReplies binds to the reply consumer and feeds the recorders until ctx ends or the streams change. What was read
 // ahead is then left to another node, which may have it at once.
-func (r *Recorder) readReplies(ctx context.Context, replies kernel.Lanes[consumer.Message]) error {
+func (r *Recorder) readReplies(ctx context.Context, replies kernel.Lanes[kernel.Message]) error {
 	_, changed := r.streams.Now()
 	made, err := r.replies.Bind(ctx)
 	if err != nil {
@@ -73,9 +72,9 @@ func (r *Recorder) readReplies(ctx context.Context, replies kernel.Lanes[consume
 		Messages: repliesAhead, Bytes: max(kernel.RecordBytes, 2*int(r.node.NC.MaxPayload())), Small: isSmall,
 	}, func(msg jetstream.Msg) {
 		select {
-		case replies.Of(isSmall(msg)) <- consumer.Message{Msg: msg, Made: made}:
+		case replies.Of(isSmall(msg)) <- kernel.Message{Msg: msg, Made: made}:
 		case <-bound.Done():
-			r.replies.Settle(consumer.Message{Msg: msg, Made: made}, jetstream.Msg.Nak)
+			r.replies.Settle(kernel.Message{Msg: msg, Made: made}, jetstream.Msg.Nak)
 		}
 	})
 	if cause := context.Cause(bound); errors.Is(cause, errCannotRecord) {

@@ -154,7 +154,7 @@ func TestRepliesThatAreShortOrLate(t *testing.T) {
 	short, late := slices[0].ID, slices[1].ID
 	missing := b.Items(t, short)[4:]
 	f.Publish(t, f.Reply(short, 4, nodetest.Body(b.Items(t, short)[:4]...)))
-	const pass = `UPDATE work_slice SET deadline = clock_timestamp(), stream_seq = NULL WHERE id = $1`
+	const pass = `UPDATE work_slice SET deadline = tranche_now(), stream_seq = NULL WHERE id = $1`
 	if _, err := b.Pool.Exec(t.Context(), pass, late); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	source := nodetest.Items(count)
 	n := 0
 	req := nodetest.Patient()
-	loaded, err := b.Node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
+	loaded, err := b.Node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
 		err := source(item)
 		size := limit / 3
 		if n == giant {

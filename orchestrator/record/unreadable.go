@@ -8,7 +8,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator/internal/consumer"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -19,12 +18,12 @@ const codeUnreadable = "unreadable"
 
 // unreadable is a reply that cannot be taken, whatever is done with it.
 type unreadable struct {
-	msg            consumer.Message
+	msg            kernel.Message
 	reason, detail string
 	slice          workqueue.SliceID // zero when it does not say
 }
 
-func asUnreadable(msg consumer.Message, err error) unreadable {
+func asUnreadable(msg kernel.Message, err error) unreadable {
 	bad, ok := errors.AsType[*wire.MalformedError](err)
 	if !ok {
 		bad = &wire.MalformedError{Reason: codeUnreadable, Detail: err.Error()}
@@ -37,7 +36,7 @@ func asUnreadable(msg consumer.Message, err error) unreadable {
 func (r *Recorder) takeUnreadable(ctx context.Context, u unreadable) {
 	if err := r.failUnreadable(ctx, u); err != nil && !workqueue.Refused(err) {
 		r.node.Log.Error("cannot record that a reply is unreadable; giving it back", zap.Error(err))
-		r.replies.Settle(u.msg, consumer.GiveBack)
+		r.replies.Settle(u.msg, kernel.GiveBack)
 		kernel.Signal(r.unrecorded)
 		return
 	}

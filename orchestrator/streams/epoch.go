@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // sliceStreams are the streams that carry slices: what one of them loses is issued again.
@@ -180,7 +180,7 @@ func (k *Keeper) lookAtStreams(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	current, advanced, err := streams.New(k.node.Store).ObserveStreams(ctx, streams.Created{Work: states.WorkCreated,
+	current, advanced, err := session.New(k.node.Store).ObserveStreams(ctx, session.Created{Work: states.WorkCreated,
 		Reply: states.ReplyCreated, Stage: states.StageCreated, Flow: states.FlowCreated})
 	if err != nil {
 		return err
@@ -204,11 +204,11 @@ func (k *Keeper) lookAtStreams(ctx context.Context) error {
 }
 
 // enter takes over the epoch that PostgreSQL knows, when it is a later one.
-func (k *Keeper) enter(ctx context.Context, current streams.Epoch) error {
+func (k *Keeper) enter(ctx context.Context, current session.Epoch) error {
 	if epoch, _ := k.state.now(); current.Epoch <= epoch {
 		return nil
 	}
-	sent, err := streams.New(k.node.Store).LastSent(ctx, current.Epoch)
+	sent, err := session.New(k.node.Store).LastSent(ctx, current.Epoch)
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (k *Keeper) enter(ctx context.Context, current streams.Epoch) error {
 }
 
 // lookForRewind notices a server that came back without the last messages it had acknowledged.
-func (k *Keeper) lookForRewind(ctx context.Context, current streams.Epoch) error {
+func (k *Keeper) lookForRewind(ctx context.Context, current session.Epoch) error {
 	var seqs sequences
 	for i, name := range sliceStreams() {
 		stream, err := k.node.JS.Stream(ctx, name)
@@ -232,7 +232,7 @@ func (k *Keeper) lookForRewind(ctx context.Context, current streams.Epoch) error
 		return nil
 	}
 	k.node.Log.Warn("a stream lost acknowledged messages; issuing again what was sent", zap.Int64("epoch", current.Epoch))
-	if err := streams.New(k.node.Store).AdvanceStreams(ctx, current.Epoch); err != nil {
+	if err := session.New(k.node.Store).AdvanceStreams(ctx, current.Epoch); err != nil {
 		return err
 	}
 	k.node.Look()

@@ -60,7 +60,7 @@ func TestPayloadsAreNotLogged(t *testing.T) {
 		`{"id":"` + canary + `panic"}`}
 	req, i := nodetest.Request("statement"), 0
 	req.Steps[0].MaxAttempts = 2
-	loaded, err := node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
+	loaded, err := node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
 		if i == len(payloads) {
 			return io.EOF
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // What JetStream has refused is tried again after a pause that doubles.
@@ -32,17 +32,17 @@ var ErrNoNATS = errors.New("NATS is not connected")
 type single struct{ name atomic.Pointer[string] }
 
 // firstStreams are the settings that the node's program gives the streams, if it is the first of all.
-func (c *Config) firstStreams() streams.StreamValues { return StreamValues(&c.Streams) }
+func (c *Config) firstStreams() session.StreamValues { return StreamValues(&c.Streams) }
 
 // StreamValues are the settings as the store has them.
-func StreamValues(s *stream.Config) streams.StreamValues {
-	return streams.StreamValues{Replicas: s.Replicas, WorkBytes: s.WorkMaxBytes, ReplyBytes: s.ReplyMaxBytes,
+func StreamValues(s *stream.Config) session.StreamValues {
+	return session.StreamValues{Replicas: s.Replicas, WorkBytes: s.WorkMaxBytes, ReplyBytes: s.ReplyMaxBytes,
 		StageBytes: s.StageMaxBytes, FlowBytes: s.FlowMaxBytes, EventBytes: s.EventMaxBytes, DeadBytes: s.DeadMaxBytes,
 		EventAge: s.EventMaxAge}
 }
 
 // StreamConfig is what settings of the streams come to, with all defaults but that of the replicas.
-func StreamConfig(v *streams.StreamValues) stream.Config {
+func StreamConfig(v *session.StreamValues) stream.Config {
 	cfg := stream.Config{WorkMaxBytes: v.WorkBytes, ReplyMaxBytes: v.ReplyBytes, StageMaxBytes: v.StageBytes,
 		FlowMaxBytes: v.FlowBytes, EventMaxBytes: v.EventBytes, DeadMaxBytes: v.DeadBytes, EventMaxAge: v.EventAge,
 	}.WithDefaults()
@@ -51,7 +51,7 @@ func StreamConfig(v *streams.StreamValues) stream.Config {
 }
 
 // streamConfig is what they come to on the server that the node is connected to.
-func (k *Keeper) streamConfig(v *streams.StreamValues) (stream.Config, error) {
+func (k *Keeper) streamConfig(v *session.StreamValues) (stream.Config, error) {
 	cfg := StreamConfig(v)
 	cfg.Memory = k.cfg.Streams.Memory
 	if v.Replicas != 0 {
@@ -70,7 +70,7 @@ func (k *Keeper) streamConfig(v *streams.StreamValues) (stream.Config, error) {
 
 // createStreams creates those that are missing. While JetStream refuses what is wanted, it is done as it was before.
 func (k *Keeper) createStreams(ctx context.Context) (stream.States, error) {
-	set, err := streams.New(k.node.Store).StreamSettings(ctx, k.cfg.firstStreams())
+	set, err := session.New(k.node.Store).StreamSettings(ctx, k.cfg.firstStreams())
 	if err != nil {
 		return stream.States{}, err
 	}
@@ -82,7 +82,7 @@ func (k *Keeper) createStreams(ctx context.Context) (stream.States, error) {
 	return states, err
 }
 
-func (k *Keeper) createAs(ctx context.Context, v *streams.StreamValues) (stream.States, error) {
+func (k *Keeper) createAs(ctx context.Context, v *session.StreamValues) (stream.States, error) {
 	cfg, err := k.streamConfig(v)
 	if err != nil {
 		return stream.States{}, err
@@ -99,7 +99,7 @@ func (k *Keeper) createAs(ctx context.Context, v *streams.StreamValues) (stream.
 }
 
 // tellDiffering says that what the program gives the streams is not what they get.
-func (k *Keeper) tellDiffering(set *streams.StreamSettings) {
+func (k *Keeper) tellDiffering(set *session.StreamSettings) {
 	filled := StreamConfig(&set.StreamValues)
 	first, are := k.cfg.firstStreams(), StreamValues(&filled)
 	if differs := first.Against(&are); len(differs) > 0 {
@@ -130,7 +130,7 @@ func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration
 		}
 		ctx, cancel := context.WithTimeout(ctx, kernel.ReconcileTimeout)
 		defer cancel()
-		set, err := streams.New(k.node.Store).StreamSettings(ctx, k.cfg.firstStreams())
+		set, err := session.New(k.node.Store).StreamSettings(ctx, k.cfg.firstStreams())
 		if err != nil || last.revision == set.Revision && time.Now().Before(last.until) {
 			return k.cfg.Reconcile, err
 		}
@@ -143,7 +143,7 @@ func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration
 			}
 			pause := last.pauses.Next()
 			last.until = time.Now().Add(pause)
-			return k.cfg.Reconcile, streams.New(k.node.Store).StreamsRefused(ctx, lease, &set, err.Error(), pause)
+			return k.cfg.Reconcile, session.New(k.node.Store).StreamsRefused(ctx, lease, &set, err.Error(), pause)
 		case err != nil:
 			return k.cfg.Reconcile, err
 		}
@@ -151,12 +151,12 @@ func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration
 		if set.AppliedRevision == set.Revision && set.Trouble == "" {
 			return k.cfg.Reconcile, nil
 		}
-		return k.cfg.Reconcile, streams.New(k.node.Store).StreamsApplied(ctx, lease, &set)
+		return k.cfg.Reconcile, session.New(k.node.Store).StreamsApplied(ctx, lease, &set)
 	}
 }
 
 // updateStreams makes the streams that there are as they are set. One that cannot be made so keeps no other from it.
-func (k *Keeper) updateStreams(ctx context.Context, set *streams.StreamSettings) error {
+func (k *Keeper) updateStreams(ctx context.Context, set *session.StreamSettings) error {
 	cfg, err := k.streamConfig(&set.StreamValues)
 	if err != nil {
 		return err

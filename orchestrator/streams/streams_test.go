@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // streamBench is nodes whose streams are looked at.
@@ -69,18 +69,18 @@ func (b *streamBench) eventually(what string, holds func() bool) {
 	nodetest.Until(b.T, what, holds)
 }
 
-func (b *streamBench) set() streams.StreamSettings {
+func (b *streamBench) set() session.StreamSettings {
 	b.Helper()
-	set, err := streams.New(b.Store).StreamsSet(b.Context())
+	set, err := session.New(b.Store).StreamsSet(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
 	return set
 }
 
-func (b *streamBench) change(c streams.StreamChanges) {
+func (b *streamBench) change(c session.StreamChanges) {
 	b.Helper()
-	if _, err := streams.New(b.Store).ChangeStreams(b.Context(), c, "ann"); err != nil {
+	if _, err := session.New(b.Store).ChangeStreams(b.Context(), c, "ann"); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -122,7 +122,7 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 		t.Errorf("the second was warned: %+v", warned)
 	}
 	room := int64(48 << 20)
-	b.change(streams.StreamChanges{WorkBytes: &room})
+	b.change(session.StreamChanges{WorkBytes: &room})
 	b.eventually("the change is brought about", func() bool { return b.set().AppliedRevision == 2 })
 	b.eventually("it is told of the update", func() bool { return b.updated.Load() > 0 })
 	b.looked()
@@ -156,7 +156,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	three, begun := 3, time.Now()
-	b.change(streams.StreamChanges{Replicas: &three})
+	b.change(session.StreamChanges{Replicas: &three})
 	b.eventually("the refusal is noted", func() bool { return b.set().Trouble != "" })
 	b.looked()
 	set := b.set()
@@ -176,7 +176,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 		return err == nil && stream.CachedInfo().Config.Replicas == 1
 	})
 	auto := 0
-	b.change(streams.StreamChanges{Replicas: &auto})
+	b.change(session.StreamChanges{Replicas: &auto})
 	b.eventually("the trouble is over", func() bool {
 		set = b.set()
 		return set.AppliedRevision == 3 && set.Trouble == ""
@@ -204,7 +204,7 @@ func TestASettingThatWouldLoseEvents(t *testing.T) {
 		}
 	}
 	room := int64(1 << 20)
-	b.change(streams.StreamChanges{EventBytes: &room})
+	b.change(session.StreamChanges{EventBytes: &room})
 	b.eventually("the refusal is noted", func() bool {
 		return strings.Contains(b.set().Trouble, "the oldest would be deleted")
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 const (
@@ -103,7 +103,7 @@ type streamReconciler struct {
 
 func (c *streamReconciler) round(ctx context.Context) error {
 	if c.faults == nil {
-		known, err := streams.New(c.node.Store).StreamFaults(ctx)
+		known, err := session.New(c.node.Store).StreamFaults(ctx)
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (c *streamReconciler) due(ctx context.Context) (due []string, err error) {
 	if len(c.faults) > 0 {
 		return ourStreams(), nil
 	}
-	waiting, err := streams.New(c.node.Store).RequestsWait(ctx, probeQuiet)
+	waiting, err := session.New(c.node.Store).RequestsWait(ctx, probeQuiet)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (c *streamReconciler) noRoom(ctx context.Context, why error) error {
 	failed := fmt.Errorf("JetStream takes no messages: %w", why)
 	for name := range c.faults {
 		if errors.Is(why, stream.ErrNotStored) {
-			failed = errors.Join(failed, streams.New(c.node.Store).NoteStreamFault(ctx, c.lease, name, kernel.Readable(why)))
+			failed = errors.Join(failed, session.New(c.node.Store).NoteStreamFault(ctx, c.lease, name, kernel.Readable(why)))
 		} else { // it is not there: whatever was the matter with the stream is seen again when it is
 			failed = errors.Join(failed, c.clear(ctx, name))
 		}
@@ -229,7 +229,7 @@ func (c *streamReconciler) clear(ctx context.Context, name string) error {
 	if _, is := c.faults[name]; !is {
 		return nil
 	}
-	if err := streams.New(c.node.Store).ClearStreamFault(ctx, c.lease, name); err != nil {
+	if err := session.New(c.node.Store).ClearStreamFault(ctx, c.lease, name); err != nil {
 		return err
 	}
 	delete(c.faults, name)
@@ -250,7 +250,7 @@ func (c *streamReconciler) silent(ctx context.Context, name string, room bool, m
 	if _, known := c.faults[name]; !known {
 		c.node.Log.Warn("a stream takes no messages, although its server answers", zap.String("stream", name))
 		c.faults[name] = time.Now()
-		if err := streams.New(c.node.Store).NoteStreamFault(ctx, c.lease, name, ""); err != nil {
+		if err := session.New(c.node.Store).NoteStreamFault(ctx, c.lease, name, ""); err != nil {
 			return err
 		}
 	}
@@ -274,7 +274,7 @@ func (c *streamReconciler) replace(ctx context.Context, name string) error {
 			return err
 		}
 	case wire.StreamEvent:
-		if err := streams.New(c.node.Store).PublishAgain(ctx, c.lease, eventsLately); err != nil {
+		if err := session.New(c.node.Store).PublishAgain(ctx, c.lease, eventsLately); err != nil {
 			return err
 		}
 	}
@@ -288,7 +288,7 @@ func (c *streamReconciler) replace(ctx context.Context, name string) error {
 		return nil
 	}
 	// The stream knew the ids of what it had, and may have taken them for told in between.
-	err := streams.New(c.node.Store).PublishAgain(ctx, c.lease, eventsLately)
+	err := session.New(c.node.Store).PublishAgain(ctx, c.lease, eventsLately)
 	kernel.Signal(c.node.Publish)
 	return err
 }

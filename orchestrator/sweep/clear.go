@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -18,7 +18,7 @@ func (w *Sweeper) Clearing(ctx context.Context, lease workqueue.Lease) (time.Dur
 	if len(cleared) > 0 {
 		w.node.Log.Info("took back loads whose node is gone", zap.Int("loads", len(cleared)))
 	}
-	swept, failed := results.New(w.node.Store).Sweep(ctx, lease)
+	swept, failed := export.New(w.node.Store).Sweep(ctx, lease)
 	if swept > 0 {
 		w.node.Log.Info("deleted what had come of results that nobody will record", zap.Int("results", swept))
 	}

@@ -8,7 +8,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/request"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -62,7 +61,7 @@ func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) er
 		w.watch.SweepWatched,
 		func(ctx context.Context) error { return w.sweepUnsealed(ctx, lease) },
 		func(ctx context.Context) error {
-			_, err := request.New(w.node.Store).SweepRequests(ctx, lease)
+			_, err := session.New(w.node.Store).SweepRequests(ctx, lease)
 			return err
 		},
 		// What asks NATS comes last: when that is silent, it takes all of its time.

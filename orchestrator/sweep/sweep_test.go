@@ -40,7 +40,7 @@ func (b *bundle) handed(t *testing.T, run workqueue.RunID) {
 // late makes the deadlines of a run pass.
 func (b *bundle) late(t *testing.T, run workqueue.RunID) {
 	t.Helper()
-	b.Exec(t, `UPDATE work_slice SET deadline = clock_timestamp() WHERE run_id = $1 AND state = 'sent'`, run)
+	b.Exec(t, `UPDATE work_slice SET deadline = tranche_now() WHERE run_id = $1 AND state = 'sent'`, run)
 }
 
 // Whatever a part of the sweep meets, time-outs go on for the whole system.
@@ -103,7 +103,7 @@ func TestALoadThatTakesLongToClearKeepsNoSweep(t *testing.T) {
 			WHERE r.state = 'loading'`).Scan(&n)
 		return err == nil && n > 0
 	})
-	b.Exec(t, `UPDATE node_session SET expires_at = clock_timestamp() WHERE id = $1`, dead)
+	b.Exec(t, `UPDATE node_session SET expires_at = tranche_now() WHERE id = $1`, dead)
 	nodetest.Until(t, "the leader takes it back", func() bool {
 		var n int
 		err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'

@@ -42,7 +42,7 @@ const (
 	// A conflict waits for the other, and takes what it has written for what was there before.
 	claimName = `
 INSERT INTO alert (name, version, spec, source, created_by, changed_by, deleted_at)
-VALUES ($1, 1, 'null', '', $2, $2, clock_timestamp())
+VALUES ($1, 1, 'null', '', $2, $2, tranche_now())
 ON CONFLICT DO NOTHING`
 
 	// The row is held: those who change a rule, and who notes something for it, take turns.
@@ -55,12 +55,12 @@ FOR NO KEY UPDATE`
 	writeAlert = `
 UPDATE alert
 SET version = CASE WHEN spec = 'null' THEN 1 ELSE version + 1 END, spec = $2, source = $3, changed_by = $4,
-    changed_at = clock_timestamp(), next_at = clock_timestamp(), failures = 0, failing_since = NULL, error = '',
+    changed_at = tranche_now(), next_at = tranche_now(), failures = 0, failing_since = NULL, error = '',
     state = CASE WHEN deleted_at IS NULL THEN state ELSE 'active' END,
     created_by = CASE WHEN deleted_at IS NULL THEN created_by ELSE $4 END,
-    created_at = CASE WHEN deleted_at IS NULL THEN created_at ELSE clock_timestamp() END,
-    since = CASE WHEN deleted_at IS NULL THEN since ELSE clock_timestamp() END,
-    looked_at = CASE WHEN deleted_at IS NULL THEN looked_at ELSE clock_timestamp() END,
+    created_at = CASE WHEN deleted_at IS NULL THEN created_at ELSE tranche_now() END,
+    since = CASE WHEN deleted_at IS NULL THEN since ELSE tranche_now() END,
+    looked_at = CASE WHEN deleted_at IS NULL THEN looked_at ELSE tranche_now() END,
     told_at = CASE WHEN deleted_at IS NULL THEN told_at END, deleted_at = NULL
 WHERE name = $1
 RETURNING version, changed_at`

@@ -23,20 +23,20 @@ type ControlledAlert struct {
 
 const (
 	setAlert = `
-UPDATE alert SET state = $2, changed_by = $3, changed_at = clock_timestamp(), next_at = clock_timestamp(),
-    since = CASE $2 WHEN 'active' THEN clock_timestamp() ELSE since END,
-    looked_at = CASE $2 WHEN 'active' THEN clock_timestamp() ELSE looked_at END
+UPDATE alert SET state = $2, changed_by = $3, changed_at = tranche_now(), next_at = tranche_now(),
+    since = CASE $2 WHEN 'active' THEN tranche_now() ELSE since END,
+    looked_at = CASE $2 WHEN 'active' THEN tranche_now() ELSE looked_at END
 WHERE name = $1`
 
 	countWaiting = `SELECT count(*) FROM alert_message WHERE alert = $1 AND state = 'waiting'`
 
 	endAlert = `
-UPDATE alert SET deleted_at = clock_timestamp(), changed_by = $2, changed_at = clock_timestamp(), failures = 0,
+UPDATE alert SET deleted_at = tranche_now(), changed_by = $2, changed_at = tranche_now(), failures = 0,
     failing_since = NULL, error = ''
 WHERE name = $1`
 
 	dropMessages = `
-UPDATE alert_message SET state = 'dropped', ended_at = clock_timestamp() WHERE alert = $1 AND state = 'waiting'`
+UPDATE alert_message SET state = 'dropped', ended_at = tranche_now() WHERE alert = $1 AND state = 'waiting'`
 
 	forgetConditions = `DELETE FROM alert_condition WHERE alert = $1`
 )
@@ -114,7 +114,7 @@ ON CONFLICT (alert, grp) WHERE state = 'waiting' DO NOTHING`
 	waitingTest = `SELECT id FROM alert_message WHERE alert = $1 AND grp = 'test' AND state = 'waiting'`
 
 	// A pause after what failed is over: whoever tests has mended something.
-	retryNow = `UPDATE alert SET next_at = clock_timestamp() WHERE name = $1`
+	retryNow = `UPDATE alert SET next_at = tranche_now() WHERE name = $1`
 )
 
 // Test has a message sent that says that it is a test, also by a paused rule. It is tried once.

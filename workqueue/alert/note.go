@@ -105,7 +105,7 @@ type Message struct {
 const (
 	// Nothing is noted for a text that is no more. The row is held: others note, and change the rule, before or after.
 	holdRule = `
-SELECT clock_timestamp() FROM alert
+SELECT tranche_now() FROM alert
 WHERE name = $1 AND version = $2 AND state = 'active' AND deleted_at IS NULL
 FOR NO KEY UPDATE`
 

@@ -55,7 +55,7 @@ const (
 SELECT r.id, coalesce(r.name, ''), r.plan, array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id),
     r.items, coalesce(r.hold, ''), left(r.hold_detail, 500), r.held_at, r.held_by,
     coalesce(g.name, ''), g.gate_since, CASE WHEN g.other THEN r.created_by ELSE '' END,
-    CASE WHEN r.opened AND r.sealed_at IS NULL AND r.seal_by <= clock_timestamp() THEN r.seal_by END,
+    CASE WHEN r.opened AND r.sealed_at IS NULL AND r.seal_by <= tranche_now() THEN r.seal_by END,
     coalesce(f.schedule, ''), f.done_by, coalesce(f.late, '')
 FROM batchrun r LEFT JOIN LATERAL (
     SELECT schedule, done_by, late FROM schedule_fire f
@@ -66,7 +66,7 @@ LEFT JOIN LATERAL (
     FROM run_step st
     WHERE st.run_id = r.id AND st.barrier AND NOT st.barrier_passed AND st.gate_since IS NOT NULL) g ON true
 WHERE r.state = 'running' AND (r.hold IS NOT NULL OR g.name IS NOT NULL OR f.done_by IS NOT NULL
-    OR (r.opened AND r.sealed_at IS NULL AND r.seal_by <= clock_timestamp()))
+    OR (r.opened AND r.sealed_at IS NULL AND r.seal_by <= tranche_now()))
 ORDER BY r.id LIMIT $1`
 
 	// run_event_completed. A run that was run again since has other counts now; those of the event stand in it.
@@ -149,4 +149,4 @@ func (s Store) Now(ctx context.Context) (now time.Time, err error) {
 	return now, nil
 }
 
-const databaseTime = `SELECT clock_timestamp()`
+const databaseTime = `SELECT tranche_now()`

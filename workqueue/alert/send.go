@@ -36,12 +36,12 @@ const (
 	claimAttempts = `
 WITH due AS MATERIALIZED (
     SELECT a.name FROM alert a
-    WHERE a.deleted_at IS NULL AND a.next_at <= clock_timestamp() AND a.name <> ALL ($1)
+    WHERE a.deleted_at IS NULL AND a.next_at <= tranche_now() AND a.name <> ALL ($1)
       AND EXISTS (SELECT FROM alert_message m WHERE m.alert = a.name AND m.state = 'waiting'
                   AND (m.what = 'test' OR a.state = 'active'))
     ORDER BY a.next_at, a.name LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
 ), begun AS (
-    UPDATE alert a SET next_at = clock_timestamp() + $3::interval FROM due WHERE a.name = due.name
+    UPDATE alert a SET next_at = tranche_now() + $3::interval FROM due WHERE a.name = due.name
     RETURNING a.name, a.spec, a.version, a.state, a.failures
 ), chosen AS (
     SELECT b.name, b.spec, b.version, b.failures, m.id FROM begun b CROSS JOIN LATERAL (
@@ -51,31 +51,31 @@ WITH due AS MATERIALIZED (
 )
 UPDATE alert_message m SET attempts = m.attempts + 1 FROM chosen c WHERE m.id = c.id
 RETURNING m.id, m.alert, m.what = 'test', m.body, c.spec, c.version, m.attempts, m.made_at,
-    clock_timestamp() - m.made_at, c.failures`
+    tranche_now() - m.made_at, c.failures`
 
 	noteDelivered = `
-UPDATE alert_message SET state = 'delivered', error = $3, ended_at = clock_timestamp()
+UPDATE alert_message SET state = 'delivered', error = $3, ended_at = tranche_now()
 WHERE id = $1 AND attempts = $2 AND state = 'waiting'`
 
 	noteFailed = `
 UPDATE alert_message
 SET error = $3, state = CASE WHEN $4 THEN 'given_up' ELSE 'waiting' END,
-    ended_at = CASE WHEN $4 THEN clock_timestamp() END
+    ended_at = CASE WHEN $4 THEN tranche_now() END
 WHERE id = $1 AND attempts = $2 AND state = 'waiting'`
 
 	forgetMessages = `
-DELETE FROM alert_message WHERE state <> 'waiting' AND ended_at < clock_timestamp() - $1::interval`
+DELETE FROM alert_message WHERE state <> 'waiting' AND ended_at < tranche_now() - $1::interval`
 
 	lockRule = `SELECT version FROM alert WHERE name = $1 FOR NO KEY UPDATE`
 
 	receiverTold = `
-UPDATE alert SET next_at = clock_timestamp(), failures = 0, failing_since = NULL, error = $2,
-    told_at = clock_timestamp()
+UPDATE alert SET next_at = tranche_now(), failures = 0, failing_since = NULL, error = $2,
+    told_at = tranche_now()
 WHERE name = $1`
 
 	receiverFailed = `
-UPDATE alert SET next_at = clock_timestamp() + $2::interval, failures = failures + 1,
-    failing_since = coalesce(failing_since, clock_timestamp()), error = $3
+UPDATE alert SET next_at = tranche_now() + $2::interval, failures = failures + 1,
+    failing_since = coalesce(failing_since, tranche_now()), error = $3
 WHERE name = $1`
 
 	// What a message that nobody got told of, and holds, is told anew. What it told to be worse was told before, and its

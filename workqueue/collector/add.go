@@ -18,7 +18,7 @@ import (
 const (
 	// addTarget is read under the shared lock of the name: what it says holds until the commit.
 	addTarget = `
-SELECT id, version, numbering, levels > 0 AND spec ->> 'order' = 'priority', dedupe > interval '0', clock_timestamp()
+SELECT id, version, numbering, levels > 0 AND spec ->> 'order' = 'priority', dedupe > interval '0', tranche_now()
 FROM collector WHERE name = $1 AND state <> 'deleting'`
 
 	// rememberOps notes ids in the order of the ids, so that those who add the same ones wait for each other in one

@@ -50,9 +50,9 @@ RETURNING changed_at`
 UPDATE collector
 SET version = version + 1, spec = $2, source = $3, endpoint = $4, min_size = $5, max_size = $6, max_age = $7,
     in_flight = $8, rate = $9, timeout = $10, dedupe = $11, strict = $12, levels = greatest(levels, $13),
-    numbering = numbering + $15, drain_at = CASE WHEN $15 > 0 THEN clock_timestamp() ELSE drain_at END,
+    numbering = numbering + $15, drain_at = CASE WHEN $15 > 0 THEN tranche_now() ELSE drain_at END,
     timing = timing + 1, failures = 0, rest_until = NULL, refused_since = NULL,
-    changed_by = $14, changed_at = clock_timestamp()
+    changed_by = $14, changed_at = tranche_now()
 WHERE id = $1
 RETURNING version, changed_at`
 

@@ -64,7 +64,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	if !c.isOpen() {
 		t.Fatal("six keys found nobody, and the breaker is closed")
 	}
-	c.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() + interval '1 hour'`)
+	c.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now() + interval '1 hour'`)
 	run := c.Load(storetest.Chunked(1), 4)
 	if slices := c.Claim(run, 4); len(slices) != 0 {
 		t.Errorf("a run claimed %d slices before the first probe is due", len(slices))
@@ -75,7 +75,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	}
 	c.wait()
 	c.none("no probe is due yet")
-	c.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp()`)
+	c.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now()`)
 	flushes := c.claimAll()
 	if len(flushes) != 1 || len(flushes[0].end.Ops) != 1 || !flushes[0].claimed.Probe {
 		t.Fatalf("the probe is %v", flushedIDs(flushes))
@@ -85,10 +85,10 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 		t.Fatalf("the breaker is %s after %d probes", state, probes)
 	}
 	c.wait()
-	c.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp()`)
-	c.Exec(`UPDATE collector SET rest_until = clock_timestamp() + interval '1 hour'`)
+	c.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now()`)
+	c.Exec(`UPDATE collector SET rest_until = tranche_now() + interval '1 hour'`)
 	c.none("the collector rests")
-	c.Exec(`UPDATE endpoint_pace SET breaker = 'closed', breaker_since = clock_timestamp(), probe_at = NULL`)
+	c.Exec(`UPDATE endpoint_pace SET breaker = 'closed', breaker_since = tranche_now(), probe_at = NULL`)
 	if flushes = c.claimAll(); len(flushes) != 6 {
 		t.Errorf("%d flushes after the outage", len(flushes))
 	}
@@ -120,8 +120,8 @@ func TestAFlushIsAProbe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := collect(t, gatherOps())
-			c.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), breaker_reason = 'x',
-				probe_at = clock_timestamp()`)
+			c.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), breaker_reason = 'x',
+				probe_at = tranche_now()`)
 			c.add("k", "a0", "b0")
 			tc.end(c, c.one("a0"))
 			if state, failed := c.Breaker(); (state == "closed") != tc.closed || failed != tc.failed {
@@ -135,12 +135,12 @@ func TestAFlushIsAProbe(t *testing.T) {
 func TestAFlushThatFailsLeavesTheProbeOfARun(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
-	c.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), breaker_reason = 'x',
-		probe_at = clock_timestamp()`)
+	c.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), breaker_reason = 'x',
+		probe_at = tranche_now()`)
 	c.add("k", "a0", "b0")
 	f := c.one("a0")
 	run := c.Load(storetest.Chunked(1), 4)
-	c.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp()`) // the flush takes longer than the pause
+	c.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now()`) // the flush takes longer than the pause
 	probe := c.bench.One(run)
 	c.fail(f, retried("deadline"))
 	if state, failed := c.Breaker(); state != "open" || failed != 1 {
@@ -384,7 +384,7 @@ func TestFlushesAreProlonged(t *testing.T) {
 	c := collect(t, gatherOps())
 	c.add("k", "a", "b")
 	f := c.one("a", "b")
-	c.Exec(`UPDATE collector_key SET flush_until = clock_timestamp() - interval '1 s'`)
+	c.Exec(`UPDATE collector_key SET flush_until = tranche_now() - interval '1 s'`)
 	until, other := time.Now().Add(time.Minute+dispatch.DefaultClaimTTL), uuid.New()
 	kept, err := collector.New(c.Store).ProlongFlushes(t.Context(), []uuid.UUID{other, f.end.Flush.ID},
 		[]time.Duration{time.Minute, time.Minute})

@@ -1,3 +1,4 @@
+// Package collector keeps collectors: streams of records that are gathered per entity and flushed by rules.
 package collector
 
 import (
@@ -11,8 +12,15 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
+
+// Store is the database for collectors, their records and flushes. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // Limits of operations and collectors.
 const (

@@ -146,7 +146,7 @@ func TestAnOutageIsHeldAgainstNoOperation(t *testing.T) {
 	if err != nil || v.Failures != 1 || v.RestUntil == nil || len(v.Why) == 0 || v.Why[0].Code != "failing" {
 		t.Fatalf("the collector is %+v, %v; it rests, and flushes that were under way together count once", v, err)
 	}
-	c.Exec(`UPDATE collector_key SET held_until = NULL, due_at = clock_timestamp()`)
+	c.Exec(`UPDATE collector_key SET held_until = NULL, due_at = tranche_now()`)
 	c.none("the collector rests")
 	for range 5 { // one after the other
 		c.wait()
@@ -206,7 +206,7 @@ func TestAFlushOfANodeThatIsGoneTouchesNothing(t *testing.T) {
 		t.Errorf("recorded %+v of a flush that was given back", got)
 	}
 	c.one("c", "d")
-	c.Exec(`UPDATE collector_key SET flush_until = clock_timestamp()`) // its node lives, and has forgotten it
+	c.Exec(`UPDATE collector_key SET flush_until = tranche_now()`) // its node lives, and has forgotten it
 	if swept, err := collector.New(c.Store).SweepCollectors(t.Context(), lease); err != nil || swept.Released != 1 {
 		t.Fatalf("swept %+v, %v", swept, err)
 	}

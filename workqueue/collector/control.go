@@ -18,14 +18,14 @@ const (
 SELECT id, state, version FROM collector WHERE name = $1 AND state <> 'deleting' FOR NO KEY UPDATE`
 
 	pauseCollector = `
-UPDATE collector SET state = 'paused', paused_by = $2, paused_at = clock_timestamp() WHERE id = $1`
+UPDATE collector SET state = 'paused', paused_by = $2, paused_at = tranche_now() WHERE id = $1`
 
 	// resumeCollector lets the first flush try at once whatever came before.
 	resumeCollector = `
 UPDATE collector SET state = 'active', paused_by = '', paused_at = NULL, rest_until = NULL, failures = 0 WHERE id = $1`
 
 	drainCollector = `
-UPDATE collector SET drain_at = clock_timestamp(), timing = timing + 1 WHERE id = $1`
+UPDATE collector SET drain_at = tranche_now(), timing = timing + 1 WHERE id = $1`
 
 	waitingOf = `
 SELECT count(*), coalesce(sum(fresh), 0)::bigint FROM collector_key WHERE collector = $1 AND fresh > 0`
@@ -200,7 +200,7 @@ SELECT coalesce(sum(fresh + retrying), 0)::bigint, coalesce(sum(parked), 0)::big
 FROM collector_key WHERE collector = $1`
 
 	markDeleting = `
-UPDATE collector SET state = 'deleting', changed_by = $2, changed_at = clock_timestamp() WHERE id = $1`
+UPDATE collector SET state = 'deleting', changed_by = $2, changed_at = tranche_now() WHERE id = $1`
 )
 
 // DeletedCollector is a collector that was deleted.

@@ -69,7 +69,7 @@ SELECT c.name, c.run_id, c.spec, c.endpoint, c.strict, c.numbering, c.settled, c
               WHERE o.endpoint = c.endpoint AND k.flush IS NOT NULL)
        ELSE 0 END,
        t.now
-FROM collector c CROSS JOIN (SELECT clock_timestamp() AS now) t
+FROM collector c CROSS JOIN (SELECT tranche_now() AS now) t
 LEFT JOIN endpoint_pace p ON p.endpoint = c.endpoint LEFT JOIN endpoint_setting e ON e.endpoint = c.endpoint
 WHERE c.id = $1 AND c.state = 'active'`
 
@@ -105,7 +105,7 @@ RETURNING k.key, k.flush, least($7::int, coalesce(k.size_limit, $7)), k.fresh + 
 
 	// probeByFlush puts the next probe off, whoever sends it.
 	probeByFlush = `
-UPDATE endpoint_pace SET probe_at = clock_timestamp() + $2::interval WHERE endpoint = $1 AND breaker = 'open'`
+UPDATE endpoint_pace SET probe_at = tranche_now() + $2::interval WHERE endpoint = $1 AND breaker = 'open'`
 )
 
 // ClaimFlushes takes keys of a collector that are due, for a session: nobody else flushes them until the flush is

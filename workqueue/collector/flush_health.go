@@ -15,8 +15,8 @@ const (
 	// after the keys, as everywhere but in claims, which wait for no key.
 	worsenCollector = `
 UPDATE collector
-SET failures = failures + 1, failed_at = clock_timestamp(), failure_code = $3, failure_message = $4,
-    rest_until = CASE WHEN $5 OR failures + 1 >= $6 THEN clock_timestamp()
+SET failures = failures + 1, failed_at = tranche_now(), failure_code = $3, failure_message = $4,
+    rest_until = CASE WHEN $5 OR failures + 1 >= $6 THEN tranche_now()
         + least($8::interval, $7::interval * power(2, least(failures + 1 - CASE WHEN $5 THEN 1 ELSE $6 END, 20))) END
 WHERE id = $1 AND (failed_at IS NULL OR failed_at <= $2)`
 
@@ -24,15 +24,15 @@ WHERE id = $1 AND (failed_at IS NULL OR failed_at <= $2)`
 	// that was begun after them, at $2. Mostly it finds that this is known.
 	noteGood = `
 UPDATE collector
-SET good_at = clock_timestamp(), failures = CASE WHEN $2::timestamptz > failed_at THEN 0 ELSE failures END,
+SET good_at = tranche_now(), failures = CASE WHEN $2::timestamptz > failed_at THEN 0 ELSE failures END,
     rest_until = CASE WHEN $2 > failed_at THEN NULL ELSE rest_until END
 WHERE id = $1
-  AND (failures > 0 AND $2 > failed_at OR good_at IS NULL OR good_at <= clock_timestamp() - $3::interval)`
+  AND (failures > 0 AND $2 > failed_at OR good_at IS NULL OR good_at <= tranche_now() - $3::interval)`
 
 	// failProbe counts a flush that was a probe and failed. It leaves alone what runs probe with at the same time, which
 	// is still to be judged.
 	failProbe = `
-UPDATE endpoint_pace SET probes = $2, probe_at = clock_timestamp() + $3::interval
+UPDATE endpoint_pace SET probes = $2, probe_at = tranche_now() + $3::interval
 WHERE endpoint = $1 AND breaker = 'open'`
 )
 

@@ -69,7 +69,7 @@ ORDER BY k.place, o.priority DESC, o.seq`
 	// dueCollectors finds the active collectors with the time of their next key, by collector_key_due: in each numbering
 	// and priority that there may be, its first. What rests or may make no call yet is left to the claim.
 	dueCollectors = `
-SELECT c.id, c.name, extract(epoch FROM min(d.due_at) - clock_timestamp())::float8
+SELECT c.id, c.name, extract(epoch FROM min(d.due_at) - tranche_now())::float8
 FROM collector c
 CROSS JOIN LATERAL generate_series(c.settled, c.numbering) AS g (numbering)
 CROSS JOIN LATERAL generate_series(0, c.levels::int) AS l (priority)

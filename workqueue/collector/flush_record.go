@@ -40,7 +40,7 @@ SET attempts = f.attempts, error_code = f.code, error_message = f.message, faile
     parked_at = CASE WHEN f.parked THEN t.now END, alone = o.alone OR f.alone, folded_into = nullif(f.head, '')
 FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::interval[], $6::bool[], $7::bool[], $8::text[])
     AS f (seq, attempts, code, message, pause, parked, alone, head)
-JOIN collector_op old ON old.seq = f.seq, (SELECT clock_timestamp() AS now) t
+JOIN collector_op old ON old.seq = f.seq, (SELECT tranche_now() AS now) t
 WHERE o.seq = f.seq
 RETURNING o.seq, old.not_before IS NULL, f.parked`
 
@@ -54,7 +54,7 @@ WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key AND k.flu
 UPDATE collector_key k
 SET flush = NULL, session_id = NULL, flush_until = NULL, fresh = g.fresh, retrying = g.retrying, parked = g.parked,
     failures = g.failures, size_limit = nullif(g.size_limit, 0), priority = coalesce(l.priority, 0),
-    failed_at = CASE WHEN g.outage > 0 THEN clock_timestamp() WHEN g.outage < 0 THEN k.failed_at END,
+    failed_at = CASE WHEN g.outage > 0 THEN tranche_now() WHEN g.outage < 0 THEN k.failed_at END,
     failed_ops = CASE WHEN g.outage > 0 THEN g.outage WHEN g.outage < 0 THEN k.failed_ops END,
     failed_code = CASE WHEN g.outage > 0 THEN g.code WHEN g.outage < 0 THEN k.failed_code END,
     failed_message = CASE WHEN g.outage > 0 THEN left(g.message, 200) WHEN g.outage < 0 THEN k.failed_message END,
@@ -71,7 +71,7 @@ CROSS JOIN LATERAL (
             AS retry_at,
         h.priority,
         greatest(CASE WHEN c.strict THEN h.not_before END,
-            CASE WHEN g.hold > interval '0' THEN clock_timestamp() + g.hold END) AS held_until
+            CASE WHEN g.hold > interval '0' THEN tranche_now() + g.hold END) AS held_until
     FROM (
         SELECT min(o.added_at) AS oldest_at FROM generate_series(0, c.levels::int) AS level (priority)
         CROSS JOIN LATERAL (

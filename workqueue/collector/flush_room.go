@@ -30,7 +30,7 @@ const nodesFlushing = `
 SELECT s.id, coalesce(c.name, ''), count(k.flush)
 FROM node_session s LEFT JOIN collector_key k ON k.flush IS NOT NULL AND k.session_id = s.id
 LEFT JOIN collector c ON c.id = k.collector
-WHERE s.ended_at IS NULL AND s.expires_at > clock_timestamp()
+WHERE s.ended_at IS NULL AND s.expires_at > tranche_now()
 GROUP BY s.id, c.name`
 
 // nodeFlushing is how many keys of a collector a node flushes; one without a name stands for a node that flushes none.

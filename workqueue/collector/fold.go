@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-
-	"github.com/tranchehq/tranche/workqueue/collector/internal/mergepatch"
 )
 
 // foldedBytes is how many times the bytes of a flush are read for one that folds, at the most. No more than the bytes
@@ -32,7 +30,7 @@ type folding struct {
 // foldedOp is an operation with those that were folded into it.
 type foldedOp struct {
 	FlushOp
-	merged *mergepatch.Patch // its payload once another was merged into it
+	merged *patch // its payload once another was merged into it
 }
 
 func (o *foldedOp) size() int64 {
@@ -71,7 +69,7 @@ func (f *folding) take(op *FlushOp, by string) error {
 
 // join folds what was taken before into an operation that follows it, unless they cannot be one.
 func (f *folding) join(o *foldedOp, op *FlushOp) (joined bool, err error) {
-	var next *mergepatch.Patch
+	var next *patch
 	more := len(op.Payload) - len(o.Payload)
 	if f.how == FoldMerge {
 		var ok bool
@@ -95,14 +93,14 @@ func (f *folding) join(o *foldedOp, op *FlushOp) (joined bool, err error) {
 }
 
 // takes reports whether the payload of another can be merged into it, and how many bytes more that takes.
-func (o *foldedOp) takes(op *FlushOp) (next *mergepatch.Patch, more int, ok bool, err error) {
+func (o *foldedOp) takes(op *FlushOp) (next *patch, more int, ok bool, err error) {
 	if o.merged == nil {
-		if o.merged, err = mergepatch.Parse(o.Payload); err != nil {
+		if o.merged, err = parsePatch(o.Payload); err != nil {
 			return nil, 0, false, fmt.Errorf("read the payload of operation %s: %w", o.ID, err)
 		}
 		o.Payload = nil
 	}
-	if next, err = mergepatch.Parse(op.Payload); err != nil {
+	if next, err = parsePatch(op.Payload); err != nil {
 		return nil, 0, false, fmt.Errorf("read the payload of operation %s: %w", op.ID, err)
 	}
 	more, ok = o.merged.Takes(next)

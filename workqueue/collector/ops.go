@@ -20,7 +20,7 @@ const (
 
 	opColumns = `
 SELECT o.seq, o.op_id, o.key, o.numbering,
-       CASE WHEN o.parked_at IS NOT NULL THEN 'parked' WHEN o.not_before > clock_timestamp() THEN 'backoff'
+       CASE WHEN o.parked_at IS NOT NULL THEN 'parked' WHEN o.not_before > tranche_now() THEN 'backoff'
             ELSE 'waiting' END,
        k.flush IS NOT NULL AND o.parked_at IS NULL, o.priority, o.attempts, o.error_code, o.error_message, o.added_at,
        o.failed_first, o.failed_last, CASE WHEN o.parked_at IS NULL THEN o.not_before END, coalesce(o.fold, ''),
@@ -32,9 +32,9 @@ WHERE o.collector = $1 AND o.seq > $2 AND ($3 = '' OR o.error_code = $3)`
 	opsParked = opColumns + ` AND o.parked_at IS NOT NULL AND ($5 = '' OR o.key = $5) ORDER BY o.seq LIMIT $4`
 	opsOfID   = opColumns + ` AND o.op_id = $5 ORDER BY o.seq LIMIT $4`
 	opsOfKey  = opColumns + ` AND o.key = $5 AND ($6 = '' OR o.parked_at IS NULL
-    AND coalesce(o.not_before > clock_timestamp(), false) = ($6 = 'backoff')) ORDER BY o.seq LIMIT $4`
+    AND coalesce(o.not_before > tranche_now(), false) = ($6 = 'backoff')) ORDER BY o.seq LIMIT $4`
 	opsOfAll = opColumns + ` AND ($5 = '' OR o.parked_at IS NULL
-    AND coalesce(o.not_before > clock_timestamp(), false) = ($5 = 'backoff')) ORDER BY o.seq LIMIT $4`
+    AND coalesce(o.not_before > tranche_now(), false) = ($5 = 'backoff')) ORDER BY o.seq LIMIT $4`
 )
 
 // Ops returns a page of the operations of a collector, in the order in which they were added. The error wraps

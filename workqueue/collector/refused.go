@@ -14,14 +14,14 @@ const RefusalNoted = time.Minute
 const (
 	noteRefused = `
 UPDATE collector
-SET refused_since = coalesce(refused_since, clock_timestamp()), refused_at = clock_timestamp(), refused_for = $2
+SET refused_since = coalesce(refused_since, tranche_now()), refused_at = tranche_now(), refused_for = $2
 WHERE name = $1 AND state <> 'deleting'`
 
 	// noteTaken forgets that adds were refused, unless another node says so still. Mostly it finds that nothing is known.
 	noteTaken = `
 UPDATE collector SET refused_since = NULL
 WHERE name = $1 AND state <> 'deleting' AND refused_since IS NOT NULL
-  AND ($2 OR refused_at < clock_timestamp() - $3::interval)`
+  AND ($2 OR refused_at < tranche_now() - $3::interval)`
 )
 
 // NoteRefused keeps that adds to a collector are refused, as what is stored with them cannot be had.

@@ -23,12 +23,12 @@ SELECT o.seq, o.numbering, o.key FROM collector_op o
 WHERE o.collector = $1 AND o.seq > $2 AND ($3::text[] IS NULL OR o.key = ANY ($3)) AND ($4 = '' OR o.error_code = $4)`
 	parkedCandidates  = opCandidates + ` AND o.parked_at IS NOT NULL ORDER BY o.seq LIMIT $5`
 	backoffCandidates = opCandidates + `
-  AND o.parked_at IS NULL AND o.not_before > clock_timestamp() ORDER BY o.seq LIMIT $5`
+  AND o.parked_at IS NULL AND o.not_before > tranche_now() ORDER BY o.seq LIMIT $5`
 	waitingCandidates = opCandidates + ` AND o.parked_at IS NULL ORDER BY o.seq LIMIT $5`
 
 	// Ids are looked up, whatever has become of their operations, with those that went as one in their last try.
 	namedCandidates = opCandidates + ` AND (o.op_id = ANY ($6) OR o.folded_into = ANY ($6))
-  AND (o.parked_at IS NOT NULL OR $7 OR $8 AND o.not_before > clock_timestamp()) ORDER BY o.seq LIMIT $5`
+  AND (o.parked_at IS NOT NULL OR $7 OR $8 AND o.not_before > tranche_now()) ORDER BY o.seq LIMIT $5`
 
 	// foldedWith finds what operations were folded into, by collector_op_id.
 	foldedWith = `
@@ -47,7 +47,7 @@ SELECT count(*) FROM (
 	requeueOps = `
 WITH old AS (
     SELECT seq, parked_at IS NOT NULL AS parked FROM collector_op
-    WHERE seq = ANY ($2) AND (parked_at IS NOT NULL OR not_before > clock_timestamp())),
+    WHERE seq = ANY ($2) AND (parked_at IS NOT NULL OR not_before > tranche_now())),
 again AS (
     UPDATE collector_op o SET parked_at = NULL, not_before = NULL, attempts = 0, alone = false
     FROM old WHERE o.seq = old.seq
@@ -59,7 +59,7 @@ keys AS (
 UPDATE collector_key k
 SET fresh = k.fresh + g.ops, parked = k.parked - g.parked, retrying = k.retrying - (g.ops - g.parked),
     oldest_at = least(k.oldest_at, g.oldest), priority = greatest(k.priority, g.priority), held_until = NULL,
-    retry_at = clock_timestamp(), due_at = clock_timestamp()
+    retry_at = tranche_now(), due_at = tranche_now()
 FROM keys g
 WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key
 RETURNING g.ops`

@@ -153,9 +153,9 @@ func (c *opsBench) fail(f *flushOf, e workqueue.SlotError) collector.FlushRecord
 // wait has all times of the collector pass: of keys, of operations and of its rest.
 func (c *opsBench) wait() {
 	c.Helper()
-	c.Exec(`UPDATE collector_op SET not_before = clock_timestamp() WHERE not_before IS NOT NULL`)
-	c.Exec(`UPDATE collector_key SET due_at = clock_timestamp(), held_until = NULL,
-		retry_at = CASE WHEN retry_at IS NOT NULL THEN clock_timestamp() END WHERE due_at IS NOT NULL`)
+	c.Exec(`UPDATE collector_op SET not_before = tranche_now() WHERE not_before IS NOT NULL`)
+	c.Exec(`UPDATE collector_key SET due_at = tranche_now(), held_until = NULL,
+		retry_at = CASE WHEN retry_at IS NOT NULL THEN tranche_now() END WHERE due_at IS NOT NULL`)
 	c.Exec(`UPDATE collector SET rest_until = NULL`)
 }
 

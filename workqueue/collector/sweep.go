@@ -25,9 +25,9 @@ const (
 	releaseFlushes = `
 WITH dead AS MATERIALIZED (
     SELECT f.collector, f.numbering, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
-    WHERE f.flush IS NOT NULL AND (f.flush_until <= clock_timestamp() OR NOT EXISTS (
+    WHERE f.flush IS NOT NULL AND (f.flush_until <= tranche_now() OR NOT EXISTS (
         SELECT FROM node_session s
-        WHERE s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > clock_timestamp()))
+        WHERE s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > tranche_now()))
     ORDER BY f.collector, f.numbering, f.key LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED),` + freeKeys
 
 	// endFlushesOf frees the keys of a session, in the order in which keys are locked.
@@ -43,10 +43,10 @@ WITH dead AS MATERIALIZED (
 WITH mine AS MATERIALIZED (
     SELECT f.collector, f.numbering, f.key, g.hold FROM collector_key f
     JOIN unnest($1::uuid[], $2::interval[]) AS g (flush, hold) ON f.flush = g.flush
-    JOIN node_session s ON s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > clock_timestamp()
+    JOIN node_session s ON s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > tranche_now()
     WHERE f.flush IS NOT NULL
     ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE OF f)
-UPDATE collector_key k SET flush_until = clock_timestamp() + mine.hold
+UPDATE collector_key k SET flush_until = tranche_now() + mine.hold
 FROM mine WHERE k.collector = mine.collector AND k.numbering = mine.numbering AND k.key = mine.key
 RETURNING k.flush`
 
@@ -66,10 +66,10 @@ WITH old AS MATERIALIZED (
     SELECT s.collector, s.op_id, EXISTS (
         SELECT FROM collector_op o WHERE o.collector = s.collector AND o.op_id = s.op_id) AS there
     FROM collector c JOIN collector_seen s ON s.collector = c.id
-    WHERE c.id = $1 AND s.at < clock_timestamp() - c.dedupe
+    WHERE c.id = $1 AND s.at < tranche_now() - c.dedupe
     ORDER BY s.at LIMIT $2 FOR UPDATE OF s SKIP LOCKED),
 kept AS (
-    UPDATE collector_seen s SET at = clock_timestamp() FROM old
+    UPDATE collector_seen s SET at = tranche_now() FROM old
     WHERE old.there AND s.collector = old.collector AND s.op_id = old.op_id),
 gone AS (
     DELETE FROM collector_seen s USING old

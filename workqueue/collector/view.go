@@ -92,7 +92,7 @@ SELECT c.id, c.name, c.version, c.state, c.spec, c.source, c.numbering, c.create
        k.keys, k.waiting, k.backoff, k.parked, k.flushing, k.flushed_at, k.flush_until, k.due, k.older, k.oldest_at,
        k.next_due, c.refused_since, CASE WHEN c.refused_since IS NOT NULL THEN c.refused_at END,
        CASE WHEN c.refused_since IS NOT NULL THEN c.refused_for ELSE '' END, t.now
-FROM collector c CROSS JOIN (SELECT clock_timestamp() AS now) t
+FROM collector c CROSS JOIN (SELECT tranche_now() AS now) t
 CROSS JOIN LATERAL (
     SELECT count(*) AS keys, coalesce(sum(k.fresh), 0)::bigint AS waiting,
            coalesce(sum(k.retrying), 0)::bigint AS backoff, coalesce(sum(k.parked), 0)::bigint AS parked,
@@ -115,8 +115,8 @@ SELECT coalesce(p.breaker = 'open', false), p.breaker_since, coalesce(p.breaker_
         WHERE o.endpoint = n.name AND k.flush IS NOT NULL)
        + (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.name AND ` + plane.OutThere + `),
        coalesce(greatest(0, (1 - p.call_tokens) / nullif(e.call_rate, 0)
-           - extract(epoch FROM clock_timestamp() - p.call_tokens_at)), 0)::float8,
-       coalesce(greatest(0, -p.tokens / nullif(e.rate, 0) - extract(epoch FROM clock_timestamp() - p.tokens_at)),
+           - extract(epoch FROM tranche_now() - p.call_tokens_at)), 0)::float8,
+       coalesce(greatest(0, -p.tokens / nullif(e.rate, 0) - extract(epoch FROM tranche_now() - p.tokens_at)),
            0)::float8
 FROM (SELECT $1::text COLLATE "C" AS name) n
 LEFT JOIN endpoint_pace p ON p.endpoint = n.name LEFT JOIN endpoint_setting e ON e.endpoint = n.name`

@@ -29,7 +29,7 @@ const (
 
 	cancelSlices = `
 UPDATE work_slice
-SET state = 'cancelled', ended_at = clock_timestamp(), error_code = 'cancelled', error_message = 'the run was cancelled'
+SET state = 'cancelled', ended_at = tranche_now(), error_code = 'cancelled', error_message = 'the run was cancelled'
 WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent')
 RETURNING id, coalesce(stream_seq, 0), coalesce(stream_epoch, 0)`
 
@@ -38,8 +38,8 @@ RETURNING id, coalesce(stream_seq, 0), coalesce(stream_epoch, 0)`
 	forgetBlocks = `UPDATE work_block SET endpoint = NULL WHERE run_id = $1 AND endpoint IS NOT NULL AND has_ready`
 
 	cancelRun = `
-UPDATE batchrun r SET state = 'cancelled', finished_at = clock_timestamp(), done = c.done, failed = c.failed,
-    sealed_at = coalesce(r.sealed_at, clock_timestamp()) -- an open run is no load that was given up
+UPDATE batchrun r SET state = 'cancelled', finished_at = tranche_now(), done = c.done, failed = c.failed,
+    sealed_at = coalesce(r.sealed_at, tranche_now()) -- an open run is no load that was given up
 FROM (SELECT r.id, o.* FROM (VALUES ($1::uuid)) AS r (id) CROSS JOIN LATERAL (` + settle.OutcomeOfRun + `) o) c
 WHERE r.id = c.id AND r.state = 'running'
 RETURNING r.generation, r.items - c.done - c.failed`

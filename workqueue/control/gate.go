@@ -146,7 +146,7 @@ func GateOf(run workqueue.RunID, gates []Gate, name string) (*Gate, error) {
 const (
 	// The lock of the step has come before; the state fences it all the same.
 	passGate = `
-UPDATE run_step SET barrier_passed = true, gate_since = NULL, approved_at = clock_timestamp(), approved_by = $3
+UPDATE run_step SET barrier_passed = true, gate_since = NULL, approved_at = tranche_now(), approved_by = $3
 WHERE run_id = $1 AND step = $2 AND approval IS NOT NULL AND gate_since IS NOT NULL AND NOT barrier_passed`
 
 	readyAtStep = `

@@ -58,7 +58,7 @@ type holding struct {
 
 const (
 	setHolds = `
-UPDATE batchrun SET hold = $2, hold_detail = $3, held_by = $4, held_at = clock_timestamp()
+UPDATE batchrun SET hold = $2, hold_detail = $3, held_by = $4, held_at = tranche_now()
 WHERE id = ANY ($1) AND hold IS NULL AND state IN ('loading', 'running')`
 
 	clearHolds = `

@@ -41,7 +41,7 @@ WHERE b.run_id = $1
 
 	reviveRun = `
 UPDATE batchrun SET state = 'running', generation = generation + 1, done = NULL, failed = NULL, accepted = 0,
-    finished_at = NULL, started_at = clock_timestamp()
+    finished_at = NULL, started_at = tranche_now()
 WHERE id = $1 AND state = 'cancelled' AND generation = $2`
 )
 

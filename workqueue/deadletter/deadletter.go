@@ -1,3 +1,5 @@
+// Package deadletter keeps dead letters: messages that were given up, and what becomes of them; and messages in
+// quarantine.
 package deadletter
 
 import (
@@ -14,8 +16,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
+
+// Store is the database for dead letters. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // LetterState says what becomes of a dead letter.
 type LetterState string
@@ -61,7 +70,7 @@ const insertLetter = `
 INSERT INTO dead_letter (id, msg_id, endpoint, cause, message, mode, run_id, slice_id, root_id, stack, origin, service,
     deliveries, requeued, items, state, headers, body, at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-    coalesce($19, clock_timestamp()))
+    coalesce($19, tranche_now()))
 ON CONFLICT (msg_id) DO NOTHING`
 
 // Bury stores a dead letter. The same letter, by its MsgID, is stored once, however many nodes find it: isNew says

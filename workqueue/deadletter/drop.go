@@ -17,13 +17,13 @@ WITH waiting AS MATERIALIZED (
     SELECT id FROM dead_letter WHERE state = 'waiting' AND ($1 = '' OR endpoint = $1)
     ORDER BY id FOR NO KEY UPDATE
 ), dropped AS (
-    UPDATE dead_letter d SET state = 'dropped', body = NULL, changed_at = clock_timestamp()
+    UPDATE dead_letter d SET state = 'dropped', body = NULL, changed_at = tranche_now()
     FROM waiting w WHERE d.id = w.id AND d.state = 'waiting' RETURNING d.id
 )
 SELECT (SELECT count(*) FROM dropped), ARRAY(SELECT id FROM dropped ORDER BY id LIMIT $2)`
 
 	dropLetters = `
-UPDATE dead_letter SET state = 'dropped', body = NULL, changed_at = clock_timestamp()
+UPDATE dead_letter SET state = 'dropped', body = NULL, changed_at = tranche_now()
 WHERE id = ANY($1) AND state IN ('waiting', 'reissued')`
 )
 

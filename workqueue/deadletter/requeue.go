@@ -92,7 +92,7 @@ WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`
 	// requeueLetters takes, by force, those too that were sent before: a stream that was lost may have had them.
 	requeueLetters = `
 UPDATE dead_letter
-SET state = 'requeued', requeued = requeued + 1, changed_at = clock_timestamp(), sent_at = NULL
+SET state = 'requeued', requeued = requeued + 1, changed_at = tranche_now(), sent_at = NULL
 WHERE id = ANY($1) AND (state = 'waiting' OR $2 AND state = 'requeued') AND body IS NOT NULL`
 
 	// requeueWaiting takes all that wait, of one endpoint or of all, without bringing them here: only those that are
@@ -104,7 +104,7 @@ WITH waiting AS MATERIALIZED (
     ORDER BY id FOR NO KEY UPDATE
 ), moved AS (
     UPDATE dead_letter d
-    SET state = 'requeued', requeued = d.requeued + 1, changed_at = clock_timestamp(), sent_at = NULL
+    SET state = 'requeued', requeued = d.requeued + 1, changed_at = tranche_now(), sent_at = NULL
     FROM waiting w WHERE d.id = w.id AND d.state = 'waiting' AND w.whole AND (w.requeued < $2 OR $3)
     RETURNING d.id
 ), refused AS (

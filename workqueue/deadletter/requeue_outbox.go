@@ -34,7 +34,7 @@ SELECT id, endpoint, requeued, headers, body FROM (
 ORDER BY changed_at, id`
 
 	lettersSent = `
-UPDATE dead_letter SET sent_at = clock_timestamp()
+UPDATE dead_letter SET sent_at = tranche_now()
 WHERE id = ANY($1) AND state = 'requeued' AND sent_at IS NULL`
 )
 
@@ -62,7 +62,7 @@ func (s Store) LettersSent(ctx context.Context, ids []workqueue.LetterID) error 
 
 const letterUnsendable = `
 UPDATE dead_letter
-SET state = 'waiting', requeued = requeued - 1, changed_at = clock_timestamp(),
+SET state = 'waiting', requeued = requeued - 1, changed_at = tranche_now(),
     message = 'it could not be requeued: ' || $2::text
 WHERE id = $1 AND state = 'requeued' AND sent_at IS NULL`
 

@@ -33,7 +33,7 @@ SELECT EXISTS (SELECT FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE
 	// holds the steps.
 	passBarriers = `
 UPDATE run_step st SET barrier_passed = st.approval IS NULL,
-    gate_since = CASE WHEN st.approval IS NOT NULL THEN clock_timestamp() END
+    gate_since = CASE WHEN st.approval IS NOT NULL THEN tranche_now() END
 FROM batchrun r WHERE r.id = $1 AND st.run_id = $1 AND ` + barrierDue + `
 RETURNING st.step, st.barrier_passed`
 )

@@ -215,7 +215,7 @@ func TestWhatWaitsMovesWithItsStep(t *testing.T) {
 	if err := settle.New(b.Store).Postpone(t.Context(), b.Session, out[2].ID, 0, context.Canceled); err != nil {
 		t.Fatal(err)
 	}
-	b.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
+	b.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE state = 'scheduled'`)
 	if found := b.runnable(); len(found) != 1 || found[0].Place != "second" {
 		t.Errorf("found %+v", found)
 	}

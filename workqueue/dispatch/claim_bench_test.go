@@ -52,7 +52,7 @@ func BenchmarkClaim(b *testing.B) {
 					b.Fatalf("%d slices, %v", len(claimed.Slices), err)
 				}
 				b.StopTimer()
-				fill(`UPDATE work_slice SET state = 'recorded', ended_at = clock_timestamp() WHERE state = 'claimed'`)
+				fill(`UPDATE work_slice SET state = 'recorded', ended_at = tranche_now() WHERE state = 'claimed'`)
 				b.StartTimer()
 			}
 		})

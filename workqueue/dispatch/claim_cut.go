@@ -55,7 +55,7 @@ WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block AND (b.ready
 INSERT INTO work_slice
     (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, session_id, deadline, root, endpoint)
 SELECT u.id, u.run_id, u.step, u.block, u.generation, u.mask, u.mask, 'claimed', 1, u.cause, $1,
-       clock_timestamp() + u.ttl, u.id, u.endpoint
+       tranche_now() + u.ttl, u.id, u.endpoint
 FROM unnest($2::uuid[], $3::uuid[], $4::smallint[], $5::int[], $6::int[], $7::bit(8192)[], $8::text[], $9::interval[],
             $10::text[]) AS u (id, run_id, step, block, generation, mask, cause, ttl, endpoint)`
 )

@@ -47,14 +47,14 @@ func TestClaimOfOwnKinds(t *testing.T) {
 		w.Timeout != time.Hour || len(w.Inputs) != 1 {
 		t.Errorf("the work is %+v", w)
 	}
-	left := b.Number(`SELECT extract(epoch FROM deadline - clock_timestamp())::int FROM work_slice WHERE id = $1`,
+	left := b.Number(`SELECT extract(epoch FROM deadline - tranche_now())::int FROM work_slice WHERE id = $1`,
 		claimed.Slices[0].ID)
 	if want := int((time.Hour + dispatch.DefaultClaimTTL).Seconds()); left < want-60 || left > want {
 		t.Errorf("the slice has %d seconds; want about %d", left, want)
 	}
 	b.Expire(b.Session)
 	b.Session = b.Open()
-	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	if n, err := settle.New(b.Store).ReleaseDeadSessions(t.Context(), b.Lead()); n != 1 || err != nil {
 		t.Errorf("released %d slices of a dead node, %v", n, err)
 	}
@@ -97,7 +97,7 @@ func TestOldNodesAndSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const old = `INSERT INTO node_session (id, host, pid, version, expires_at)
-		VALUES (gen_random_uuid(), 'web1', 7, 'v0.4', clock_timestamp() + interval '1 hour')`
+		VALUES (gen_random_uuid(), 'web1', 7, 'v0.4', tranche_now() + interval '1 hour')`
 	b.Exec(old)
 	b.Load(storetest.Request(), 4)
 	req := storetest.Planned(storetest.Need("a"), storetest.Need("b", 0))
@@ -110,7 +110,7 @@ func TestOldNodesAndSteps(t *testing.T) {
 	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 1 {
 		t.Errorf("there are %d runs; want the one of a single step", n)
 	}
-	b.Exec(`UPDATE node_session SET expires_at = clock_timestamp() WHERE host = 'web1'`)
+	b.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE host = 'web1'`)
 	run := b.Load(req, 4)
 	if _, err := b.Pool.Exec(t.Context(), old); err == nil || !strings.Contains(err.Error(), "plans of several steps") {
 		t.Errorf("an old node came while the run was under way: %v", err)

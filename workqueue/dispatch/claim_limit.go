@@ -26,7 +26,7 @@ const (
 SELECT r.id, st.step, r.priority, st.in_flight_auto FROM ` + plane.RunAndStep + `
 WHERE ` + plane.Unheld + `
   AND (st.rate IS NULL OR st.tokens_at IS NULL
-       OR st.tokens + st.rate * extract(epoch FROM clock_timestamp() - st.tokens_at) > 0)
+       OR st.tokens + st.rate * extract(epoch FROM tranche_now() - st.tokens_at) > 0)
   AND (SELECT count(*) FROM work_slice s
        WHERE s.endpoint = e.endpoint AND s.run_id = st.run_id AND s.step = st.step AND ` + plane.OutThere +
 		`) < st.in_flight`

@@ -223,11 +223,11 @@ func TestSharesLeaveNothingIdle(t *testing.T) {
 	b.wantClaim(x, 9, dispatch.BoundEndpoint) // y is at its own limit
 
 	held := b.Load(storetest.Chunked(4), 4000)
-	b.Exec(`UPDATE batchrun SET hold = 'operator', held_at = clock_timestamp() WHERE id = $1`, held)
+	b.Exec(`UPDATE batchrun SET hold = 'operator', held_at = tranche_now() WHERE id = $1`, held)
 	slow := storetest.Chunked(4)
 	slow.Steps[0].Rate = 1
 	b.Load(slow, 4000)
-	b.Exec(`UPDATE run_step SET tokens = -100, tokens_at = clock_timestamp() WHERE rate IS NOT NULL`)
+	b.Exec(`UPDATE run_step SET tokens = -100, tokens_at = tranche_now() WHERE rate IS NOT NULL`)
 	b.budget(30)
 	b.wantClaim(x, 10, dispatch.BoundEndpoint)
 	b.Check()

@@ -43,7 +43,7 @@ SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.bar
 FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) WITH ORDINALITY AS u (run_id, step, params, n)
 CROSS JOIN LATERAL (SELECT * FROM batchrun o WHERE o.id = u.run_id OFFSET 0) r
 CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
-CROSS JOIN (SELECT clock_timestamp() AS now) t`
+CROSS JOIN (SELECT tranche_now() AS now) t`
 
 	// endpointsOfSteps are those of the steps $1, $2, and whether one of them leaves its limit in flight to the pace.
 	endpointsOfSteps = `
@@ -78,7 +78,7 @@ SELECT n.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.
 FROM (` + endpointsOfSteps + `) n
 LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
 LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) e ON true
-CROSS JOIN (SELECT clock_timestamp() AS now) t`
+CROSS JOIN (SELECT tranche_now() AS now) t`
 )
 
 // claimLoad is what the step of a claim is like, read under the locks of the step and its endpoint.

@@ -32,13 +32,13 @@ WHERE id = $1 AND state = 'scheduled' AND (remaining & $2::bit(8192)) = $2::bit(
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
                         suspect, session_id, deadline, root, endpoint)
 SELECT $2, run_id, step, block, generation, $3, $3, 'claimed', attempt, failures, 'probe', parent, suspect, $4,
-       clock_timestamp() + $5, coalesce(root, id), $6
+       tranche_now() + $5, coalesce(root, id), $6
 FROM work_slice WHERE id = $1`
 
 	// takeProbe claims a slice of a single item as the probe.
 	takeProbe = `
 UPDATE work_slice
-SET state = 'claimed', cause = 'probe', session_id = $2, deadline = clock_timestamp() + $3, endpoint = $4,
+SET state = 'claimed', cause = 'probe', session_id = $2, deadline = tranche_now() + $3, endpoint = $4,
     error_code = NULL, error_message = NULL
 WHERE id = $1 AND state = 'scheduled'`
 
@@ -51,7 +51,7 @@ SELECT coalesce((SELECT true FROM (SELECT $1::text AS endpoint) e CROSS JOIN LAT
 	// noteProbe keeps the next probe for later, in case nobody learns what became of this one.
 	noteProbe = `
 UPDATE endpoint_pace
-SET probe_slice = $2, probe_at = clock_timestamp() + $3, changed_at = clock_timestamp()
+SET probe_slice = $2, probe_at = tranche_now() + $3, changed_at = tranche_now()
 WHERE endpoint = $1 AND breaker = 'open'`
 )
 

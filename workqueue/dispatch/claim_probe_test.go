@@ -12,7 +12,7 @@ import (
 // probeDue makes the endpoint one that is down and may be probed.
 func (b *bench) probeDue() {
 	b.Helper()
-	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), probe_at = clock_timestamp()
+	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), probe_at = tranche_now()
 		WHERE endpoint = $1`, storetest.Endpoint)
 }
 
@@ -45,8 +45,8 @@ func TestProbeIsCutFromReadyItems(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run, other := b.Load(storetest.Chunked(10), 100), b.Load(storetest.Chunked(10), 100)
-	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(),
-		probe_at = clock_timestamp() + interval '1 hour'`)
+	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
+		probe_at = tranche_now() + interval '1 hour'`)
 	if steps := b.runnable(); len(steps) != 0 {
 		t.Errorf("%+v although the endpoint is down", steps)
 	}
@@ -132,7 +132,7 @@ func TestHeldRunsAreNotClaimedOf(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(10), 100)
-	b.Exec(`UPDATE batchrun SET hold = 'operator', held_at = clock_timestamp()`)
+	b.Exec(`UPDATE batchrun SET hold = 'operator', held_at = tranche_now()`)
 	b.wantClaim(run, 0, dispatch.BoundStep)
 	if steps := b.runnable(); len(steps) != 0 {
 		t.Errorf("%+v although the run is held", steps)

@@ -24,14 +24,14 @@ WHERE s.run_id = u.run_id AND s.step = u.step AND s.state = 'scheduled'`
 	dueSlices = `
 SELECT u.n, s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, s.root, s.item_bytes
 FROM unnest($1::uuid[], $2::smallint[], $3::int[]) WITH ORDINALITY AS u (run_id, step, most, n)
-CROSS JOIN LATERAL (` + scheduled + ` AND s.not_before <= (SELECT clock_timestamp())
+CROSS JOIN LATERAL (` + scheduled + ` AND s.not_before <= (SELECT tranche_now())
     ORDER BY s.not_before, s.id LIMIT u.most FOR NO KEY UPDATE OF s SKIP LOCKED) s
 ORDER BY u.n, s.not_before, s.id`
 
 	// takeScheduled claims slices for the endpoint that their step has now: they were never sent anywhere.
 	takeScheduled = `
 UPDATE work_slice s
-SET state = 'claimed', session_id = $3, deadline = clock_timestamp() + $4, endpoint = $5, mask = u.mask,
+SET state = 'claimed', session_id = $3, deadline = tranche_now() + $4, endpoint = $5, mask = u.mask,
     remaining = u.mask, error_code = NULL, error_message = NULL
 FROM unnest($1::uuid[], $2::bit(8192)[]) AS u (id, mask)
 WHERE s.id = u.id AND s.state = 'scheduled'`
@@ -43,7 +43,7 @@ INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, st
                         suspect, session_id, not_before, deadline, root, endpoint)
 SELECT u.id, s.run_id, s.step, s.block, s.generation, u.mask, u.mask, u.state, s.attempt, s.failures, s.cause, s.parent,
        s.suspect, CASE WHEN u.state = 'claimed' THEN $5::uuid END, s.not_before,
-       CASE WHEN u.state = 'claimed' THEN clock_timestamp() + $6::interval END, coalesce(s.root, s.id), $7
+       CASE WHEN u.state = 'claimed' THEN tranche_now() + $6::interval END, coalesce(s.root, s.id), $7
 FROM unnest($1::uuid[], $2::uuid[], $3::bit(8192)[], $4::text[]) AS u (id, whole, mask, state)
 JOIN work_slice s ON s.id = u.whole`
 

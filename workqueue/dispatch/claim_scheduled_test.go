@@ -97,7 +97,7 @@ func TestDueSlicesAreCutToTheChunk(t *testing.T) {
 	whole100 := b.One(run)
 	b.Record(settle.Answer{Slice: whole100.ID, Endpoint: storetest.Endpoint, Service: "test", Failure: crash})
 	b.Exec(`UPDATE run_step SET chunk = 30`)
-	b.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
+	b.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE state = 'scheduled'`)
 	first := b.Claim(run, 3)
 	if len(first) != 3 || b.Disjoint(first) != 75 {
 		t.Errorf("%d slices: %s", len(first), b.Dump(run))

@@ -111,7 +111,7 @@ func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
 		len(found.Steps) != 0 {
 		t.Errorf("runnable %v, %v although nothing is due", found.Steps, err)
 	}
-	b.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
+	b.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE state = 'scheduled'`)
 	retry := b.One(run)
 	if retry.Cause != workqueue.CauseRetry || retry.Attempt != 2 {
 		t.Errorf("the slice that was due is %+v", retry)
@@ -324,10 +324,10 @@ func TestSizeOfAutomaticChunks(t *testing.T) {
 		set  string
 		want int
 	}{
-		{`SET changed_at = clock_timestamp()`, workqueue.DefaultAutoChunk},
+		{`SET changed_at = tranche_now()`, workqueue.DefaultAutoChunk},
 		{`SET chunk = 64`, 64},
-		{`SET chunk_cap = 16, chunk_cap_until = clock_timestamp() + interval '1 hour'`, 16},
-		{`SET chunk_cap_until = clock_timestamp()`, 64},
+		{`SET chunk_cap = 16, chunk_cap_until = tranche_now() + interval '1 hour'`, 16},
+		{`SET chunk_cap_until = tranche_now()`, 64},
 		{`SET chunk = 8000`, 8000},
 	} {
 		run := b.Load(req, 8000)

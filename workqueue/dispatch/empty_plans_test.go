@@ -93,7 +93,7 @@ var fullEndpoints = []string{
 	`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
 		deadline)
 	SELECT gen_random_uuid(), id, 0, 0, 1, B'0'::bit(8192), B'0'::bit(8192), 'sent', 1, 'ready', source,
-		now() + interval '1h' FROM (
+		tranche_now() + interval '1h' FROM (
 		SELECT *, row_number() OVER (PARTITION BY source) AS n FROM batchrun) r WHERE n <= 16`,
 	`SET session_replication_role = DEFAULT`,
 }

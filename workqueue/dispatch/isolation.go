@@ -15,7 +15,7 @@ import (
 // so tells one that killed it from one that waited its turn.
 const (
 	beginAlone = `
-UPDATE work_slice SET handed_at = clock_timestamp()
+UPDATE work_slice SET handed_at = tranche_now()
 WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 
 	triedAlone = `

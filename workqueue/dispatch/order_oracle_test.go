@@ -178,7 +178,7 @@ func (o *ordering) die() {
 }
 
 func (o *ordering) lead() workqueue.Lease {
-	o.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	o.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	return o.bench.Lead()
 }
 

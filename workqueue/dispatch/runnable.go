@@ -76,7 +76,7 @@ AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))`
 	// may be counted too.
 	placesOfWork = `
 alive AS MATERIALIZED (
-    SELECT id FROM node_session WHERE $10::uuid IS NOT NULL AND ended_at IS NULL AND expires_at > clock_timestamp()
+    SELECT id FROM node_session WHERE $10::uuid IS NOT NULL AND ended_at IS NULL AND expires_at > tranche_now()
       AND (id = $10 OR NOT coalesce(stats -> 'nats' = 'false', false))
 ), ready AS (
     (SELECT b.endpoint FROM work_block b WHERE ` + plane.ReadyThere + ` AND b.endpoint IS NOT NULL
@@ -128,7 +128,7 @@ alive AS MATERIALIZED (
         SELECT count(*) AS n FROM work_slice s
         WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + `) l
     WHERE NOT (coalesce(t.max_in_flight, 0) > 0 AND l.n >= t.max_in_flight)
-      AND (p.breaker IS DISTINCT FROM 'open' OR p.probe_at <= clock_timestamp()
+      AND (p.breaker IS DISTINCT FROM 'open' OR p.probe_at <= tranche_now()
            AND NOT coalesce((SELECT s.state IN ('claimed', 'sent') FROM work_slice s WHERE s.id = p.probe_slice),
                             false))
 ), places AS MATERIALIZED (

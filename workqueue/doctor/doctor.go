@@ -1,3 +1,4 @@
+// Package doctor recounts what a database holds, and says what does not agree.
 package doctor
 
 import (
@@ -9,7 +10,14 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
+
+// Store is the database for the doctor. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // Invariant is one of the rules that hold in every database that Tranche writes, whatever happened to its nodes.
 type Invariant string
@@ -109,7 +117,7 @@ type Report struct {
 // OK reports whether every invariant holds.
 func (r *Report) OK() bool { return r.Found == 0 }
 
-const doctorClock = `SELECT clock_timestamp()`
+const doctorClock = `SELECT tranche_now()`
 
 // Doctor checks the invariants over everything in the database as it stood at one moment, and changes nothing. It reads
 // every part once (about a million in a second or two) in one transaction; PostgreSQL cannot clean up behind other

@@ -16,7 +16,7 @@ const (
 	// One that waited for somebody is dropped: it cannot be requeued without its body.
 	emptyLetter = `body = CASE WHEN state = 'requeued' AND sent_at IS NOT NULL THEN ''::bytea END,
     state = CASE WHEN state = 'requeued' AND sent_at IS NOT NULL THEN state ELSE 'dropped' END,
-    message = 'erased', stack = '', origin = '', headers = '{}', changed_at = clock_timestamp()`
+    message = 'erased', stack = '', origin = '', headers = '{}', changed_at = tranche_now()`
 	letterIsEmpty = `message = 'erased' AND coalesce(octet_length(body), 0) = 0 AND headers = '{}'`
 
 	emptyQuarantined   = `body = '', detail = 'erased', subject = '', headers = '{}'`

@@ -14,8 +14,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
-	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // facts is everything an explanation rests on, as of one moment. No statement reads a row for each item: items are
@@ -30,7 +30,7 @@ type facts struct {
 	alive     []*sessionFacts // none while the database is readOnly: nodes can do nothing then
 	led       bool            // some node has the lease
 	readOnly  bool            // the database takes no writes
-	faults    []streams.StreamFault
+	faults    []session.StreamFault
 	slow      []pace.SlowEndpoint
 }
 
@@ -77,7 +77,7 @@ func readFacts(
 }
 
 const explainNow = `
-SELECT clock_timestamp(), EXISTS (SELECT 1 FROM leader WHERE name = $1 AND expires_at > clock_timestamp())`
+SELECT tranche_now(), EXISTS (SELECT 1 FROM leader WHERE name = $1 AND expires_at > tranche_now())`
 
 // explainPlanes is what is missing of each block, step by step, and of those the items that no step before misses: they
 // are counted for the run. It is a range of work_block's primary key for each run.

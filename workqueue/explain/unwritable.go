@@ -11,7 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // lettersAndEvents are the streams that no item waits for.
@@ -19,11 +19,11 @@ var lettersAndEvents = [...]string{"TRANCHE_DEAD", "TRANCHE_EVENT"} //nolint:goc
 
 // readStreamFaults reads which streams take nothing of what items wait for.
 func (f *facts) readStreamFaults(ctx context.Context, tx pgx.Tx) (err error) {
-	f.faults, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[streams.StreamFault], streams.StreamFaults)
+	f.faults, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[session.StreamFault], session.StreamFaults)
 	if err != nil {
 		return fmt.Errorf("read which streams take nothing: %w", err)
 	}
-	f.faults = slices.DeleteFunc(f.faults, func(s streams.StreamFault) bool {
+	f.faults = slices.DeleteFunc(f.faults, func(s session.StreamFault) bool {
 		return slices.Contains(lettersAndEvents[:], s.Stream)
 	})
 	return nil
@@ -54,7 +54,7 @@ func (f *facts) unwritable(kind workqueue.Kind, g *MissingGroup) bool {
 const replacedWithin = 10 * time.Second
 
 // StoreText says of streams that take nothing what is wrong with them.
-func StoreText(faults []streams.StreamFault) string {
+func StoreText(faults []session.StreamFault) string {
 	names := make([]string, len(faults))
 	for i := range faults {
 		names[i] = faults[i].Stream

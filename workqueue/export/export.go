@@ -1,3 +1,11 @@
+// Package export reads all items of a run with their outcomes, page by page, in constant memory, and single results.
+// What becomes of them, as lines, tables or files, is the API's to say.
+//
+// Results that do not fit a message come in pieces, each with what the service says about the whole, and stay in them:
+// nothing here holds more of a result than a piece at once. A piece counts only while its slice is live and waits for
+// its item, and when it comes from the endpoint that the slice was sent to. A result becomes that of its item in the
+// transaction of settle that records it, once all pieces are here and have the size and the hash that the service said.
+// What is not recorded is deleted once its slice has ended.
 package export
 
 import (
@@ -16,6 +24,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
+
+// Store is the database for who exports runs. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // Item is one item with its outcome. Result, of the step that is exported, is set when it is done; Step,
 // ErrorCode and ErrorMessage, of the first step that failed, when it failed.

@@ -23,7 +23,7 @@ const healthAlerts = `
 SELECT a.name, a.failing_since, a.failures, split_part(a.error, E'\n', 1),
     (SELECT count(*) FROM alert_message m WHERE m.alert = a.name AND m.state = 'waiting')
 FROM alert a
-WHERE a.deleted_at IS NULL AND a.state = 'active' AND a.failing_since < clock_timestamp() - $1::interval
+WHERE a.deleted_at IS NULL AND a.state = 'active' AND a.failing_since < tranche_now() - $1::interval
 ORDER BY a.failing_since, a.name LIMIT $2`
 
 func (f *Facts) queueAlerts(b *pgx.Batch, l Limits) {

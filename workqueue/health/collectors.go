@@ -74,7 +74,7 @@ FROM collector c CROSS JOIN LATERAL (
         SELECT due_at FROM collector_key k
         WHERE k.collector = c.id AND k.numbering = n AND k.priority = p AND flush IS NULL AND due_at IS NOT NULL
         ORDER BY due_at LIMIT 1) first) d
-WHERE c.state <> 'deleting' AND d.due_at < clock_timestamp() - c.max_age - $1::interval
+WHERE c.state <> 'deleting' AND d.due_at < tranche_now() - c.max_age - $1::interval
 ORDER BY 5, 1 LIMIT $2`
 
 	// collector_key_flushing. A flush may take as long as its time-out says; but where one has come to nothing already,
@@ -86,13 +86,13 @@ SELECT c.name, c.endpoint, k.key, k.flushed_at, c.timeout,
 FROM collector c CROSS JOIN LATERAL (
     SELECT key, flushed_at FROM collector_key f
     WHERE f.collector = c.id AND f.flush IS NOT NULL ORDER BY flushed_at LIMIT 1) k
-WHERE c.state <> 'deleting' AND (k.flushed_at < clock_timestamp() - c.timeout - $1::interval
-    OR c.failures > 0 AND k.flushed_at < clock_timestamp() - $2::interval)
+WHERE c.state <> 'deleting' AND (k.flushed_at < tranche_now() - c.timeout - $1::interval
+    OR c.failures > 0 AND k.flushed_at < tranche_now() - $2::interval)
 ORDER BY 4, 1 LIMIT $3`
 
 	healthRefusals = `
 SELECT name, refused_since, refused_at, refused_for FROM collector
-WHERE state <> 'deleting' AND refused_since IS NOT NULL AND refused_at > clock_timestamp() - $1::interval
+WHERE state <> 'deleting' AND refused_since IS NOT NULL AND refused_at > tranche_now() - $1::interval
 ORDER BY 2, 1 LIMIT $2`
 )
 

@@ -14,7 +14,7 @@ const (
 // healthGaps goes through a table of few rows.
 const healthGaps = `
 SELECT noticed_at, from_at, to_at, lost, runs FROM database_gap
-WHERE noticed_at > clock_timestamp() - CASE WHEN lost THEN $2::interval ELSE $3::interval END
+WHERE noticed_at > tranche_now() - CASE WHEN lost THEN $2::interval ELSE $3::interval END
 ORDER BY id DESC LIMIT $1`
 
 // NotedGap is a gap as the health tells of it.

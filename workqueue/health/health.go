@@ -1,3 +1,4 @@
+// Package health reads what may want somebody's attention. It judges nothing.
 package health
 
 import (
@@ -8,10 +9,17 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/pace"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
+
+// Store is the database for who watches over the whole. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // Facts is what the database tells of the system's health, as of about one moment. Lists are cut to a few, the
 // worst or oldest first; what they count is counted whole where that is cheap.
@@ -36,7 +44,7 @@ type Facts struct {
 	Database DatabaseLoad
 	Kept     []KeptCondition
 	Marks    []Mark
-	Streams  *streams.StreamTrouble // nil: they are as they are set, or no node has been at it
+	Streams  *session.StreamTrouble // nil: they are as they are set, or no node has been at it
 
 	SchedulesFailed []FailedSchedule
 	SchedulesStuck  []StuckSchedule
@@ -50,7 +58,7 @@ type Facts struct {
 	AlertsFailing []FailingAlert
 
 	Gaps   []NotedGap
-	Faults []streams.StreamFault
+	Faults []session.StreamFault
 }
 
 // Limits says from when on something counts.
@@ -87,7 +95,7 @@ func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
 	f.queueCollectors(b, l)
 	f.queueAlerts(b, l)
 	queueRows(b, &f.Gaps, healthGaps, l.Listed, GapTold, moveTold)
-	queueRows(b, &f.Faults, streams.StreamFaults)
+	queueRows(b, &f.Faults, session.StreamFaults)
 	if err := s.db.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("read the system's health: %w", err)
 	}

@@ -51,18 +51,18 @@ GROUP BY endpoint ORDER BY 2 DESC, 1 LIMIT $2`
 	// The primary key, backwards.
 	healthStrays = `
 SELECT reason, count(*), min(at), max(at) FROM (SELECT reason, at FROM quarantine ORDER BY id DESC LIMIT $1) q
-WHERE at > clock_timestamp() - $2::interval
+WHERE at > tranche_now() - $2::interval
 GROUP BY reason ORDER BY 2 DESC, 1 LIMIT $3`
 
 	// run_event_unpublished.
 	healthEvents = `
 SELECT count(*), min(at), coalesce(array_agg(DISTINCT kind ORDER BY kind), '{}')
-FROM run_event WHERE published_at IS NULL AND at < clock_timestamp() - $1::interval`
+FROM run_event WHERE published_at IS NULL AND at < tranche_now() - $1::interval`
 
 	// Tokens are few.
 	healthTokens = `
 SELECT name, role, expires_at FROM api_token
-WHERE revoked_at IS NULL AND expires_at > clock_timestamp() AND expires_at < clock_timestamp() + $1::interval
+WHERE revoked_at IS NULL AND expires_at > tranche_now() AND expires_at < tranche_now() + $1::interval
 ORDER BY expires_at, id LIMIT $2`
 )
 

@@ -55,19 +55,19 @@ type Measured struct {
 const (
 	healthMarks = `
 SELECT kind, subject, state, by, at, until, reason, severity, count, worse_at, seen_at FROM health_mark
-WHERE until IS NULL OR until > clock_timestamp()`
+WHERE until IS NULL OR until > tranche_now()`
 
 	// Of all subjects when there are none. Rows whose time is up go, too.
 	dropMarks = `
-DELETE FROM health_mark WHERE kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)) OR until <= clock_timestamp()
+DELETE FROM health_mark WHERE kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)) OR until <= tranche_now()
 RETURNING kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)), subject, state, by, until, reason`
 
 	// Somebody else may have said something since the rows were deleted: the later word holds. What is said at once has
 	// one time.
 	putMarks = `
 INSERT INTO health_mark AS m (kind, subject, state, by, at, until, reason, severity, count)
-SELECT $1, u.subject, $3, $4, now(), now() + nullif($5::interval, '0'), $6, u.severity, u.count
-FROM unnest($2::text[], $7::text[], $8::bigint[]) AS u (subject, severity, count)
+SELECT $1, u.subject, $3, $4, t.now, t.now + nullif($5::interval, '0'), $6, u.severity, u.count
+FROM (SELECT tranche_now() AS now) t, unnest($2::text[], $7::text[], $8::bigint[]) AS u (subject, severity, count)
 ORDER BY u.subject
 ON CONFLICT (kind, subject) DO UPDATE SET state = excluded.state, by = excluded.by, at = excluded.at,
     until = excluded.until, reason = excluded.reason, severity = excluded.severity, count = excluded.count,
@@ -77,8 +77,8 @@ RETURNING at, until`
 	// Of what somebody has said anew meanwhile nothing is noted, and what got worse after a look had begun is not over by
 	// what that look has seen. Rows are locked in the order of the key.
 	noteMarks = `
-UPDATE health_mark m SET seen_at = CASE WHEN f.seen THEN clock_timestamp() ELSE m.seen_at END,
-    worse_at = CASE WHEN f.worse THEN coalesce(m.worse_at, clock_timestamp()) WHEN m.worse_at < $6 AND NOT f.seen
+UPDATE health_mark m SET seen_at = CASE WHEN f.seen THEN tranche_now() ELSE m.seen_at END,
+    worse_at = CASE WHEN f.worse THEN coalesce(m.worse_at, tranche_now()) WHEN m.worse_at < $6 AND NOT f.seen
         THEN NULL ELSE m.worse_at END
 FROM (SELECT u.* FROM health_mark h
       JOIN unnest($1::text[], $2::text[], $3::timestamptz[], $4::boolean[], $5::boolean[])

@@ -48,7 +48,7 @@ const (
 WITH held AS MATERIALIZED (
     SELECT session_id, count(*) AS slices, sum(bit_count(remaining))::bigint AS items
     FROM work_slice WHERE state = 'claimed' AND session_id IS NOT NULL GROUP BY 1)
-SELECT n.id, n.host, n.pid, n.started_at, n.heartbeat_at, n.expires_at, n.expires_at > clock_timestamp(),
+SELECT n.id, n.host, n.pid, n.started_at, n.heartbeat_at, n.expires_at, n.expires_at > tranche_now(),
     coalesce(n.stats -> 'nats' = 'false', false), ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `,
     CASE jsonb_typeof(n.stats -> 'locals')
         WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
@@ -56,8 +56,8 @@ SELECT n.id, n.host, n.pid, n.started_at, n.heartbeat_at, n.expires_at, n.expire
     coalesce(h.slices, 0), coalesce(h.items, 0),
     (SELECT count(*) FROM batchrun r WHERE r.state = 'loading' AND r.loader_session = n.id)
 FROM node_session n LEFT JOIN held h ON h.session_id = n.id
-WHERE n.ended_at IS NULL AND (n.expires_at > clock_timestamp() OR h.session_id IS NOT NULL
-    OR n.expires_at > clock_timestamp() - $1::interval
+WHERE n.ended_at IS NULL AND (n.expires_at > tranche_now() OR h.session_id IS NOT NULL
+    OR n.expires_at > tranche_now() - $1::interval
         AND NOT EXISTS (SELECT FROM node_session later WHERE later.id <> n.id AND later.host = n.host
             AND later.started_at > n.heartbeat_at))
 ORDER BY n.started_at, n.id`
@@ -66,7 +66,7 @@ ORDER BY n.started_at, n.id`
 	healthDatabase = `
 SELECT (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint,
     current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint,
-    pg_database_size(current_database()), clock_timestamp(), NOT (` + inspect.TakesWrites + `)`
+    pg_database_size(current_database()), tranche_now(), NOT (` + inspect.TakesWrites + `)`
 
 	// A few rows.
 	healthKept = `SELECT kind, subject, since, seen_at, said FROM health_condition`

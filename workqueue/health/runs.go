@@ -52,7 +52,7 @@ const (
 SELECT id, coalesce(name, ''), plan, failed - accepted, finished_at, count(*) OVER (),
     (sum(failed - accepted) OVER ())::bigint
 FROM batchrun
-WHERE state = 'completed' AND failed > accepted AND finished_at > clock_timestamp() - $1::interval
+WHERE state = 'completed' AND failed > accepted AND finished_at > tranche_now() - $1::interval
 ORDER BY id DESC LIMIT $2`
 
 	// batchrun_active, and run_step_barrier for the steps that wait; a few of each reason.
@@ -73,7 +73,7 @@ WHERE n <= $1 ORDER BY held_at, id`
 	// batchrun_active.
 	healthOverdue = `
 SELECT id, coalesce(name, ''), plan, seal_by, items FROM batchrun
-WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= clock_timestamp()
+WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= tranche_now()
 ORDER BY seal_by, id LIMIT $1`
 )
 

@@ -56,14 +56,14 @@ ORDER BY f.ended_at DESC, s.name LIMIT $1`
 	// begin long after the due time: when a window opens, or when it is its turn.
 	healthScheduleStuck = `
 SELECT name, next_due, false, '', NULL::timestamptz, next_due FROM schedule
-WHERE state = 'active' AND deleted_at IS NULL AND next_due < clock_timestamp() - $1::interval
+WHERE state = 'active' AND deleted_at IS NULL AND next_due < tranche_now() - $1::interval
 UNION ALL
 SELECT f.schedule, f.due_at, true, f.reason, CASE f.state WHEN 'starting' THEN f.began_at END,
     greatest(f.created_at, f.due_at)
 FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
 WHERE f.state IN ('due', 'starting') AND s.state = 'active'
   AND CASE WHEN f.state = 'starting' AND f.attempts = 1 THEN f.began_at
-           WHEN f.attempts > 0 THEN f.created_at ELSE f.start_at END < clock_timestamp() - $2::interval
+           WHEN f.attempts > 0 THEN f.created_at ELSE f.start_at END < tranche_now() - $2::interval
 ORDER BY 6, 1 LIMIT $3`
 
 	// batchrun_active and schedule_fire_run.

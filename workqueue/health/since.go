@@ -29,7 +29,7 @@ INSERT INTO health_condition AS h (kind, subject, since, said)
 SELECT kind, subject, since, said
 FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::jsonb[]) AS f (kind, subject, since, said)
 ORDER BY 1, 2
-ON CONFLICT (kind, subject) DO UPDATE SET seen_at = clock_timestamp(), said = excluded.said`
+ON CONFLICT (kind, subject) DO UPDATE SET seen_at = tranche_now(), said = excluded.said`
 
 	// What somebody else has seen since this look began stays. The lock order is that of the keeping.
 	forgetConditions = `

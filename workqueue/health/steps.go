@@ -34,7 +34,7 @@ type WaitingRun struct {
 const healthSteps = `
 WITH live AS MATERIALIZED (
     SELECT run_id, step, count(*) FILTER (WHERE state <> 'scheduled') AS out,
-        bool_or(state = 'scheduled' AND not_before <= clock_timestamp()) AS due
+        bool_or(state = 'scheduled' AND not_before <= tranche_now()) AS due
     FROM work_slice WHERE state IN ('scheduled', 'claimed', 'sent') GROUP BY 1, 2),
 work AS MATERIALIZED (
     SELECT r.id, r.name, r.plan, r.started_at, st.step, st.endpoint, st.kind, coalesce(l.out, 0) AS out,
@@ -49,7 +49,7 @@ work AS MATERIALIZED (
         AND (l.run_id IS NOT NULL OR b.ready)),
 idle AS MATERIALIZED (
     SELECT * FROM work w
-    WHERE out = 0 AND due AND started_at < clock_timestamp() - $1::interval
+    WHERE out = 0 AND due AND started_at < tranche_now() - $1::interval
         AND NOT EXISTS (SELECT FROM endpoint_pace p WHERE p.endpoint = w.endpoint AND p.breaker = 'open')
     ORDER BY started_at, id, step LIMIT $2),
 dated AS (
@@ -63,7 +63,7 @@ dated AS (
 SELECT endpoint, bool_and(kind = 'request'), count(DISTINCT id), sum(out)::bigint, NULL::uuid, '', '', NULL::timestamptz
 FROM work GROUP BY endpoint
 UNION ALL
-SELECT endpoint, false, (since < clock_timestamp() - $1::interval)::int, 0, id, coalesce(name, ''), plan, since
+SELECT endpoint, false, (since < tranche_now() - $1::interval)::int, 0, id, coalesce(name, ''), plan, since
 FROM dated
 ORDER BY 8 NULLS FIRST, 1, 5`
 

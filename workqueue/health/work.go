@@ -40,7 +40,7 @@ const (
 	healthStale = `
 SELECT w.run_id, coalesce(r.name, ''), r.plan, count(*), sum(bit_count(w.remaining))::bigint, min(w.deadline) AS first
 FROM work_slice w JOIN batchrun r ON r.id = w.run_id
-WHERE w.state IN ('claimed', 'sent') AND w.deadline < clock_timestamp() - $1::interval
+WHERE w.state IN ('claimed', 'sent') AND w.deadline < tranche_now() - $1::interval
 GROUP BY w.run_id, r.name, r.plan ORDER BY first, w.run_id LIMIT $2`
 
 	// The same. The leader notes from time to time what services have taken.
@@ -48,7 +48,7 @@ GROUP BY w.run_id, r.name, r.plan ORDER BY first, w.run_id LIMIT $2`
 SELECT coalesce(w.endpoint, st.endpoint) AS endpoint, count(*), sum(bit_count(w.remaining))::bigint,
     min(w.sent_at) AS first
 FROM work_slice w JOIN run_step st USING (run_id, step)
-WHERE w.state = 'sent' AND w.handed_at IS NULL AND w.sent_at < clock_timestamp() - $1::interval
+WHERE w.state = 'sent' AND w.handed_at IS NULL AND w.sent_at < tranche_now() - $1::interval
 GROUP BY 1 ORDER BY first, 1 LIMIT $2`
 
 	// One row for each endpoint.

@@ -28,9 +28,9 @@ const useNote = time.Minute
 // The unique index of hash.
 const tokenCredential = `
 SELECT hash, name, role, id, expires_at,
-    CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired'
+    CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= tranche_now() THEN 'expired'
          ELSE 'active' END,
-    last_used_at IS NULL OR last_used_at < clock_timestamp() - $2::interval
+    last_used_at IS NULL OR last_used_at < tranche_now() - $2::interval
 FROM api_token WHERE hash = $1`
 
 // TokenCredential looks a token up by the hash of its secret. It returns ErrNoCredential when there is none.
@@ -47,9 +47,9 @@ const sessionCredential = `
 SELECT s.hash, s.user_name, s.role, s.token_id, least(s.expires_at, t.expires_at),
     CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked'
          WHEN least(s.expires_at, t.expires_at, s.active_at + $3::interval, ` + vouchedFor + ` + $4::interval)
-             <= clock_timestamp() THEN 'expired'
+             <= tranche_now() THEN 'expired'
          ELSE 'active' END,
-    s.active_at < clock_timestamp() - $2::interval
+    s.active_at < tranche_now() - $2::interval
 FROM web_session s LEFT JOIN api_token t ON t.id = s.token_id
 WHERE s.hash = $1`
 
@@ -72,12 +72,12 @@ func scanCredential(row pgx.Row) (c Credential, err error) {
 
 const standingCredentials = `
 SELECT hash FROM api_token
-WHERE hash = ANY($1) AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())
+WHERE hash = ANY($1) AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > tranche_now())
 UNION ALL
 SELECT s.hash FROM web_session s LEFT JOIN api_token t ON t.id = s.token_id
 WHERE s.hash = ANY($1) AND t.revoked_at IS NULL
     AND least(s.expires_at, t.expires_at, s.active_at + $2::interval, ` + vouchedFor + ` + $3::interval)
-        > clock_timestamp()`
+        > tranche_now()`
 
 // StandingCredentials returns those of the hashes whose token or session is still of use. It has connections of its
 // own: it has to answer while all others are taken.
@@ -91,16 +91,16 @@ func (s Store) StandingCredentials(ctx context.Context, hashes [][]byte, idle ti
 
 const (
 	noteTokens = `
-UPDATE api_token SET last_used_at = clock_timestamp()
-WHERE hash = ANY($1) AND (last_used_at IS NULL OR last_used_at < clock_timestamp() - $2::interval)`
+UPDATE api_token SET last_used_at = tranche_now()
+WHERE hash = ANY($1) AND (last_used_at IS NULL OR last_used_at < tranche_now() - $2::interval)`
 	noteSessions = `
-UPDATE web_session SET active_at = clock_timestamp()
-WHERE hash = ANY($1) AND active_at < clock_timestamp() - $2::interval`
+UPDATE web_session SET active_at = tranche_now()
+WHERE hash = ANY($1) AND active_at < tranche_now() - $2::interval`
 	noteSessionTokens = `
-UPDATE api_token t SET last_used_at = clock_timestamp()
+UPDATE api_token t SET last_used_at = tranche_now()
 FROM web_session s
 WHERE s.hash = ANY($1) AND t.id = s.token_id
-    AND (last_used_at IS NULL OR last_used_at < clock_timestamp() - $2::interval)`
+    AND (last_used_at IS NULL OR last_used_at < tranche_now() - $2::interval)`
 )
 
 // NoteUse notes that tokens and sessions are being used, to the minute.

@@ -62,7 +62,7 @@ type NewToken struct {
 const MaxTokens = 1000
 
 const tokenColumns = ` id, name, role,
-    CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired'
+    CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= tranche_now() THEN 'expired'
          ELSE 'active' END,
     created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by`
 
@@ -74,7 +74,7 @@ func scanToken(row pgx.CollectableRow) (t TokenView, err error) {
 
 const insertToken = `
 INSERT INTO api_token (id, name, role, hash, created_by, expires_at)
-VALUES ($1, $2, $3, $4, $5, clock_timestamp() + $6::interval)
+VALUES ($1, $2, $3, $4, $5, tranche_now() + $6::interval)
 RETURNING` + tokenColumns
 
 // CreateToken keeps a token, with a row in the audit log.
@@ -120,7 +120,7 @@ func (s Store) Tokens(ctx context.Context) ([]TokenView, error) {
 
 const anyTokens = `
 SELECT EXISTS (
-    SELECT FROM api_token WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp()))`
+    SELECT FROM api_token WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > tranche_now()))`
 
 // HasTokens reports whether somebody could log in by a token.
 func (s Store) HasTokens(ctx context.Context) (found bool, err error) {
@@ -158,7 +158,7 @@ FROM api_token WHERE name = $1 OR id BETWEEN $2 AND $3
 ORDER BY revoked_at IS NULL DESC, created_at DESC, id LIMIT $4 FOR UPDATE`
 
 const revokeToken = `
-UPDATE api_token SET revoked_at = clock_timestamp(), revoked_by = $2 WHERE id = $1 AND revoked_at IS NULL
+UPDATE api_token SET revoked_at = tranche_now(), revoked_by = $2 WHERE id = $1 AND revoked_at IS NULL
 RETURNING` + tokenColumns
 
 const endTokenSessions = `DELETE FROM web_session WHERE token_id = $1` // web_session_token

@@ -29,21 +29,21 @@ type NewWebSession struct {
 const beginTokenSession = `
 WITH t AS (
     SELECT id, name, role, expires_at FROM api_token
-    WHERE id = $2 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp()) FOR KEY SHARE)
+    WHERE id = $2 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > tranche_now()) FOR KEY SHARE)
 INSERT INTO web_session (hash, token_id, user_name, role, expires_at)
-SELECT $1, id, name, role, least(expires_at, clock_timestamp() + $3::interval) FROM t
+SELECT $1, id, name, role, least(expires_at, tranche_now() + $3::interval) FROM t
 RETURNING user_name, role, expires_at`
 
 const beginWebSession = `
 INSERT INTO web_session (hash, user_name, role, expires_at, subject, renewal, checked_at)
-VALUES ($1, $2, $3, clock_timestamp() + $4::interval, $5, $6,
-    CASE WHEN $6::bytea IS NOT NULL THEN clock_timestamp() END)
+VALUES ($1, $2, $3, tranche_now() + $4::interval, $5, $6,
+    CASE WHEN $6::bytea IS NOT NULL THEN tranche_now() END)
 RETURNING user_name, role, expires_at`
 
 // web_session_expires. A few at a time: who logs in should not wait for it.
 const clearWebSessions = `
 DELETE FROM web_session WHERE hash IN (
-    SELECT hash FROM web_session WHERE expires_at < clock_timestamp() ORDER BY expires_at LIMIT 100
+    SELECT hash FROM web_session WHERE expires_at < tranche_now() ORDER BY expires_at LIMIT 100
     FOR UPDATE SKIP LOCKED)`
 
 // BeginWebSession keeps a web session, with a row in the audit log, and clears away some that have expired. It returns

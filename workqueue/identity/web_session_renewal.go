@@ -26,8 +26,8 @@ type DueSession struct {
 // idle, is asked about no more.
 const sessionsToRenew = `
 SELECT hash, user_name, role, subject, renewal FROM web_session
-WHERE renewal IS NOT NULL AND checked_at < clock_timestamp() - $1::interval AND expires_at > clock_timestamp()
-    AND active_at > clock_timestamp() - $2::interval
+WHERE renewal IS NOT NULL AND checked_at < tranche_now() - $1::interval AND expires_at > tranche_now()
+    AND active_at > tranche_now() - $2::interval
 ORDER BY checked_at LIMIT $3`
 
 // DueSessions returns up to so many web sessions that were not asked about for so long, and are not idle.
@@ -41,7 +41,7 @@ func (s Store) DueSessions(ctx context.Context, since, idle time.Duration, limit
 
 // The renewal is the fence: of two who asked, the one has its answer kept who asked by what is there.
 const renewSession = `
-UPDATE web_session SET renewal = $3, checked_at = clock_timestamp() WHERE hash = $1 AND renewal = $2`
+UPDATE web_session SET renewal = $3, checked_at = tranche_now() WHERE hash = $1 AND renewal = $2`
 
 // RenewSession notes that the provider stands by a web session, and what it is to be asked by next.
 func (s Store) RenewSession(ctx context.Context, due *DueSession, renewal []byte) error {

@@ -30,7 +30,7 @@ const MaxWebSessions = 1000
 // Those of a token that was revoked are gone; those that nobody has used for too long are listed until they expire.
 const listWebSessions = `
 SELECT user_name, role, token_id, created_at, active_at, expires_at, checked_at FROM web_session
-WHERE expires_at > clock_timestamp() ORDER BY active_at DESC, hash LIMIT $1`
+WHERE expires_at > tranche_now() ORDER BY active_at DESC, hash LIMIT $1`
 
 // WebSessions lists the MaxWebSessions sessions that were used last.
 func (s Store) WebSessions(ctx context.Context) ([]WebSessionView, error) {

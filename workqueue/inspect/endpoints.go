@@ -90,8 +90,8 @@ type PastPace struct {
 // A cap whose time is over counts no more. Slices that are out are few; work_slice_live finds them.
 const paceViews = `
 SELECT p.endpoint, coalesce(o.requests, 0), p.in_flight, p.rate, p.chunk,
-    CASE WHEN p.chunk_cap_until > clock_timestamp() THEN p.chunk_cap END,
-    CASE WHEN p.chunk_cap_until > clock_timestamp() THEN p.chunk_cap_until END,
+    CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap END,
+    CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap_until END,
     p.breaker, CASE p.breaker WHEN 'open' THEN p.breaker_reason ELSE '' END, p.breaker_since,
     CASE p.breaker WHEN 'open' THEN p.probes ELSE 0 END, CASE p.breaker WHEN 'open' THEN p.probe_at END,
     EXISTS (SELECT FROM collector c WHERE c.endpoint = p.endpoint)

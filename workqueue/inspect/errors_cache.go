@@ -113,7 +113,7 @@ func (e *cachedErrors) keep(found Errors, of ErrorsExtent, took time.Duration) {
 
 // A range of work_block's primary key. xmin is the transaction that wrote a row last: their sum grows with each.
 const errorsOfSteps = `
-SELECT r.generation, clock_timestamp(), s.name, s.optional, coalesce(sum(bit_count(b.failed)), 0)::bigint,
+SELECT r.generation, tranche_now(), s.name, s.optional, coalesce(sum(bit_count(b.failed)), 0)::bigint,
     coalesce(sum(bit_count(b.accepted)), 0)::bigint,
     coalesce(sum(b.xmin::text::bigint), 0)::bigint
 FROM batchrun r JOIN run_step s ON s.run_id = r.id

@@ -65,8 +65,10 @@ func (b *bench) failedAll(items int, message string) workqueue.RunID {
 		FROM generate_series(0, $2::int / 500) n) s WHERE p.run_id = $1 AND s.n = p.ordinal / 500`, run, items)
 	b.Exec(`UPDATE work_block SET ready = B'0'::bit(8192), failed = ready WHERE run_id = $1`, run)
 	b.Exec(`UPDATE tracker_group SET pending = B'0'::bit(8192) WHERE batch_id = $1`, run)
-	b.Exec(`UPDATE tracker_batch SET open_groups = 0, state = 'completed', completed_at = now() WHERE id = $1`, run)
-	b.Exec(`UPDATE batchrun SET state = 'completed', finished_at = now(), done = 0, failed = items WHERE id = $1`, run)
+	b.Exec(`UPDATE tracker_batch SET open_groups = 0, state = 'completed', completed_at = tranche_now()
+		WHERE id = $1`, run)
+	b.Exec(`UPDATE batchrun SET state = 'completed', finished_at = tranche_now(), done = 0, failed = items
+		WHERE id = $1`, run)
 	b.Exec(`ANALYZE`)
 	return run
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/groups"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 )
 
@@ -30,12 +30,12 @@ func TestGroupsByAFieldOfThePayload(t *testing.T) {
 		}
 		return nil
 	}))
-	store := groups.New(b.Store)
+	store := inspect.New(b.Store)
 	found, err := store.GroupsBy(t.Context(), run, "branch")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []groups.PayloadGroup{
+	want := []inspect.PayloadGroup{
 		{Value: new("north"), Items: 150, Done: 90, Failed: 10, InProgress: 50},
 		{Value: new("7"), Items: 50, InProgress: 50},
 		{Items: 9},
@@ -79,9 +79,9 @@ func TestGroupsAreBounded(t *testing.T) {
 	run := b.Load(storetest.Chunked(1000), 66_000)
 	b.Exec(`UPDATE work_queue SET payload = '{"id": ' || ordinal || ', "half": ' || ordinal / 2 || '}'
 		WHERE run_id = $1`, run)
-	store := groups.New(b.Store)
+	store := inspect.New(b.Store)
 	for range 2 {
-		var bad *groups.GroupingError
+		var bad *inspect.GroupingError
 		if _, err := store.GroupsBy(t.Context(), run, "id"); !errors.As(err, &bad) {
 			t.Errorf("by an id: %v", err)
 		}
@@ -108,7 +108,7 @@ func TestGroupsFollowCorrections(t *testing.T) {
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 10)
 	b.Correct(run, `{"branch":"north"}`, storetest.Names(10)...)
-	store := groups.New(b.Store)
+	store := inspect.New(b.Store)
 	look := func() (all []string) {
 		found, err := store.GroupsBy(t.Context(), run, "branch")
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 // said yet what they have.
 const nodesFor = `
 SELECT coalesce(array_agg(format('node %s (pid %s)', host, pid) ORDER BY started_at, id), '{}') FROM node_session
-WHERE ended_at IS NULL AND expires_at > clock_timestamp()
+WHERE ended_at IS NULL AND expires_at > tranche_now()
     AND ($1 = '' OR stats -> 'locals' IS NULL OR stats -> 'locals' ? $1)`
 
 // NodesFor names the nodes that are alive and do the work of steps with a pace key that is no endpoint's. Every node

@@ -16,7 +16,7 @@ import (
 const (
 	// generationAge is how long ago the present generation of a run began, in seconds.
 	generationAge = `
-SELECT coalesce(extract(epoch FROM clock_timestamp() - coalesce(started_at, sealed_at, created_at)), 0)::float8
+SELECT coalesce(extract(epoch FROM tranche_now() - coalesce(started_at, sealed_at, created_at)), 0)::float8
 FROM batchrun WHERE id = $1`
 
 	// slicesOfBlocks are all that ever held an item of some blocks, in the order in which they were made. work_slice_block
@@ -26,7 +26,7 @@ SELECT block, step, mask, attempt - (state = 'scheduled')::int,
     coalesce(extract(epoch FROM CASE WHEN state IN ('recorded', 'expired') THEN ended_at - ` + plane.AskedAt +
 		` END), -1)
         ::float8,
-    extract(epoch FROM clock_timestamp() - coalesce(ended_at, sent_at, created_at))::float8
+    extract(epoch FROM tranche_now() - coalesce(ended_at, sent_at, created_at))::float8
 FROM work_slice
 WHERE run_id = $1 AND step = ANY ($2) AND block = ANY ($3)
 ORDER BY block, step, created_at, id`

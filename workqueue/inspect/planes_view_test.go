@@ -120,11 +120,11 @@ func TestAgesAndTimesComeFromTheNewestSlice(t *testing.T) {
 	again := b.One(run)
 	b.Record(storetest.Whole(again))
 	b.Exec(`UPDATE work_slice SET created_at = created_at - interval '2 h',
-		sent_at = now() - interval '1 h' - interval '255 ms',
-		ended_at = now() - interval '1 h' WHERE id = $1`, again.ID)
-	b.Exec(`UPDATE work_slice SET created_at = created_at - interval '3 h', sent_at = now() - interval '3 h',
-		ended_at = now() - interval '2 h' WHERE id <> $1`, again.ID)
-	b.Exec(`UPDATE batchrun SET started_at = now() - interval '4 h'`)
+		sent_at = tranche_now() - interval '1 h' - interval '255 ms',
+		ended_at = tranche_now() - interval '1 h' WHERE id = $1`, again.ID)
+	b.Exec(`UPDATE work_slice SET created_at = created_at - interval '3 h', sent_at = tranche_now() - interval '3 h',
+		ended_at = tranche_now() - interval '2 h' WHERE id <> $1`, again.ID)
+	b.Exec(`UPDATE batchrun SET started_at = tranche_now() - interval '4 h'`)
 	hour, four := inspect.TimeCode(3600), inspect.TimeCode(4*3600)
 	if got := b.planes(run, "", inspect.LayerAge); got[0] != hour || got[7] != four {
 		t.Errorf("ages %v; want %d of what was tried, and %d", got, hour, four)

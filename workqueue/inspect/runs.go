@@ -189,8 +189,8 @@ const oneRun = `WITH chosen AS (SELECT * FROM batchrun WHERE id = $1)` + runSumm
 
 // The messages are counted in quarantine_run, the letters in dead_letter_run.
 const runExtras = `
-SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, clock_timestamp(),
-    coalesce(extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at), 0)::float8,
+SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, tranche_now(),
+    coalesce(extract(epoch FROM coalesce(finished_at, tranche_now()) - started_at), 0)::float8,
     (SELECT count(*) FROM quarantine q WHERE q.run_id = batchrun.id),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'waiting'),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'reissued'),
@@ -223,15 +223,15 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 
 // What ended lately at the endpoints of the runs, by work_slice_ended.
 const answeredLately = `
-SELECT r.id, extract(epoch FROM clock_timestamp() - r.started_at)::float8, coalesce(sum(w.items), 0)::bigint
+SELECT r.id, extract(epoch FROM tranche_now() - r.started_at)::float8, coalesce(sum(w.items), 0)::bigint
 FROM batchrun r
 LEFT JOIN (
     SELECT w.run_id, w.ended_at, bit_count(w.mask) AS items
     FROM (SELECT DISTINCT endpoint FROM run_step WHERE run_id = ANY ($1)) e
-    JOIN work_slice w ON w.endpoint = e.endpoint AND w.ended_at > clock_timestamp() - $2::interval
+    JOIN work_slice w ON w.endpoint = e.endpoint AND w.ended_at > tranche_now() - $2::interval
     WHERE w.state = 'recorded' AND w.run_id = ANY ($1)
 ) w ON w.run_id = r.id AND w.ended_at > r.started_at
-WHERE r.id = ANY ($1) AND r.started_at < clock_timestamp()
+WHERE r.id = ANY ($1) AND r.started_at < tranche_now()
 GROUP BY r.id, r.started_at`
 
 // pace says of the runs of a list that are under way how fast they go.

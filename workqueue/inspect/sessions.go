@@ -62,7 +62,7 @@ const (
 )
 
 const (
-	currentLeader = HealthLeader + ` AND expires_at > clock_timestamp()`
+	currentLeader = HealthLeader + ` AND expires_at > tranche_now()`
 
 	// Sessions are few. What they hold says work_slice_live, once for all of them.
 	nodeViews = `
@@ -74,13 +74,13 @@ sums AS (
     SELECT session_id, sum(slices)::bigint AS slices, sum(claimed)::bigint AS claimed, sum(items)::bigint AS items
     FROM held GROUP BY 1),
 known AS (
-    SELECT n.*, row_number() OVER (PARTITION BY n.ended_at IS NULL AND n.expires_at > clock_timestamp()
-        ORDER BY n.started_at DESC, n.id) AS nth, n.ended_at IS NULL AND n.expires_at > clock_timestamp() AS alive
+    SELECT n.*, row_number() OVER (PARTITION BY n.ended_at IS NULL AND n.expires_at > tranche_now()
+        ORDER BY n.started_at DESC, n.id) AS nth, n.ended_at IS NULL AND n.expires_at > tranche_now() AS alive
     FROM node_session n)
 SELECT k.id, k.host, k.pid, k.version, k.started_at, k.heartbeat_at, k.expires_at, k.ended_at,
     CASE WHEN k.ended_at IS NOT NULL THEN 'ended' WHEN NOT k.alive THEN 'dead'
-        WHEN k.heartbeat_at < clock_timestamp() - $2::interval THEN 'late' ELSE 'live' END,
-    k.id = coalesce((SELECT session_id FROM leader WHERE name = $3 AND expires_at > clock_timestamp()),
+        WHEN k.heartbeat_at < tranche_now() - $2::interval THEN 'late' ELSE 'live' END,
+    k.id = coalesce((SELECT session_id FROM leader WHERE name = $3 AND expires_at > tranche_now()),
         '00000000-0000-0000-0000-000000000000'),
     coalesce(s.claimed, 0), coalesce(s.slices - s.claimed, 0), coalesce(s.items, 0), k.stats,
     coalesce((SELECT jsonb_agg(jsonb_build_object('id', h.run_id, 'name', coalesce(r.name, ''), 'plan', r.plan,
@@ -91,7 +91,7 @@ FROM known k LEFT JOIN sums s ON s.session_id = k.id
 WHERE k.alive OR k.nth <= $1 OR s.session_id IS NOT NULL AND s.claimed > 0
 ORDER BY k.alive DESC, k.started_at DESC, k.id`
 
-	databaseNow = `SELECT clock_timestamp(), NOT (` + TakesWrites + `)`
+	databaseNow = `SELECT tranche_now(), NOT (` + TakesWrites + `)`
 )
 
 // Nodes returns the nodes that are there and those that were there lately.

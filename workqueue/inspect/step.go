@@ -80,7 +80,7 @@ LEFT JOIN LATERAL (
         count(*) FILTER (WHERE state = 'scheduled') AS slices_scheduled,
         count(*) FILTER (WHERE state NOT IN ('claimed', 'sent', 'scheduled')) AS slices_ended,
         sum(bit_count(mask)) FILTER (WHERE state = 'recorded' AND ended_at > greatest(
-            clock_timestamp() - $2::interval, (SELECT started_at FROM batchrun WHERE id = $1)))::bigint AS answered
+            tranche_now() - $2::interval, (SELECT started_at FROM batchrun WHERE id = $1)))::bigint AS answered
     FROM work_slice WHERE run_id = s.run_id AND step = s.step
 ) w ON true
 WHERE s.run_id = $1

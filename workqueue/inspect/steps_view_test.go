@@ -330,7 +330,7 @@ func TestViewsOfAnOpenRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b", 0)), 6)
-	b.Exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, items = 9, seal_by = clock_timestamp() + '1 hour'
+	b.Exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, items = 9, seal_by = tranche_now() + '1 hour'
 		WHERE id = $1`, run)
 	b.Exec(`INSERT INTO work_queue (run_id, ordinal, item_key, payload) SELECT $1, n, 'C' || n, '{}'
 		FROM generate_series(6, 8) n`, run)
@@ -354,7 +354,7 @@ func TestViewsOfAnOpenRun(t *testing.T) {
 		t.Errorf("C7 is %+v, %v", e, err)
 	}
 	b.Report(run)
-	b.Exec(`UPDATE batchrun SET seal_by = clock_timestamp(), overdue_at = clock_timestamp() WHERE id = $1`, run)
+	b.Exec(`UPDATE batchrun SET seal_by = tranche_now(), overdue_at = tranche_now() WHERE id = $1`, run)
 	if e, err = explain.New(b.Store).Explain(t.Context(), run); err != nil || e.Groups[0].When != nil ||
 		!strings.Contains(e.Groups[0].Next, "it should have been by") {
 		t.Errorf("overdue: %+v, %v", e.Groups[0], err)

@@ -55,7 +55,7 @@ const (
 	// collector_key_flushing and collector_op_parked.
 	collectors = `
 SELECT c.name,
-    coalesce(extract(epoch FROM clock_timestamp() - least(d.oldest_at, f.oldest_at)), 0)::float8,
+    coalesce(extract(epoch FROM tranche_now() - least(d.oldest_at, f.oldest_at)), 0)::float8,
     extract(epoch FROM c.max_age)::float8, p.ops
 FROM collector c
 CROSS JOIN LATERAL (
@@ -78,7 +78,7 @@ WHERE c.state <> 'deleting' ORDER BY c.name`
 SELECT s.overdue, s.oldest, (
         SELECT count(*) FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
         WHERE f.state IN ('due', 'starting') AND s.state = 'active'
-            AND f.start_at < clock_timestamp() - interval '1 min'),
+            AND f.start_at < tranche_now() - interval '1 min'),
     (SELECT count(*) FROM schedule s CROSS JOIN LATERAL (
         SELECT state FROM schedule_fire f
         WHERE f.schedule = s.name AND f.ended_at IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
@@ -86,21 +86,21 @@ SELECT s.overdue, s.oldest, (
     (SELECT count(*) FROM batchrun r JOIN schedule_fire f ON f.run_id = r.id
      WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late <> '')
 FROM (
-    SELECT count(*) AS overdue, coalesce(extract(epoch FROM clock_timestamp() - min(next_due)), 0)::float8 AS oldest
-    FROM schedule WHERE state = 'active' AND deleted_at IS NULL AND next_due < clock_timestamp()) s`
+    SELECT count(*) AS overdue, coalesce(extract(epoch FROM tranche_now() - min(next_due)), 0)::float8 AS oldest
+    FROM schedule WHERE state = 'active' AND deleted_at IS NULL AND next_due < tranche_now()) s`
 
 	// dead_letter_state, the end of quarantine's primary key, run_event_unpublished.
 	leftovers = `
 SELECT (SELECT count(*) FROM (SELECT FROM dead_letter WHERE state = 'waiting' LIMIT $1) few),
     (SELECT count(*) FROM (SELECT at FROM quarantine ORDER BY id DESC LIMIT $1) few
-     WHERE at > clock_timestamp() - interval '1 day'),
+     WHERE at > tranche_now() - interval '1 day'),
     (SELECT count(*) FROM (
-        SELECT FROM run_event WHERE published_at IS NULL AND at < clock_timestamp() - interval '1 min' LIMIT $1) few)`
+        SELECT FROM run_event WHERE published_at IS NULL AND at < tranche_now() - interval '1 min' LIMIT $1) few)`
 
 	// Sessions are few.
 	nodes = `
-SELECT count(*) FILTER (WHERE expires_at > clock_timestamp()),
-    count(*) FILTER (WHERE expires_at <= clock_timestamp() AND expires_at > clock_timestamp() - $1::interval
+SELECT count(*) FILTER (WHERE expires_at > tranche_now()),
+    count(*) FILTER (WHERE expires_at <= tranche_now() AND expires_at > tranche_now() - $1::interval
         AND NOT EXISTS (SELECT FROM node_session later WHERE later.id <> n.id AND later.host = n.host
             AND later.started_at > n.heartbeat_at))
 FROM node_session n WHERE ended_at IS NULL`

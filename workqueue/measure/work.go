@@ -27,13 +27,13 @@ const (
 	// batchrun_active.
 	runs = `
 SELECT CASE WHEN state = 'loading' THEN state WHEN hold IS NULL THEN 'running' ELSE 'held' END, coalesce(hold, ''),
-    count(*), extract(epoch FROM clock_timestamp() - min(created_at))::float8
+    count(*), extract(epoch FROM tranche_now() - min(created_at))::float8
 FROM batchrun WHERE state IN ('loading', 'running') GROUP BY 1, 2 ORDER BY 1, 2`
 
 	// batchrun_active.
 	overdue = `
 SELECT count(*) FROM batchrun
-WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= clock_timestamp()`
+WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= tranche_now()`
 
 	// endpoints reads batchrun_active and, for each of the runs, work_block_ready; what is out is found by
 	// work_slice_live and bounded by the limits in flight. A block's plane is read only where something is ready.
@@ -58,7 +58,7 @@ ready AS MATERIALIZED (
     GROUP BY 1)
 SELECT endpoint, coalesce(ready.items, 0)::bigint, coalesce(live.scheduled, 0)::bigint,
     coalesce(live.in_flight, 0)::bigint, coalesce(live.requests, 0),
-    coalesce(extract(epoch FROM clock_timestamp() - live.untaken), 0)::float8,
+    coalesce(extract(epoch FROM tranche_now() - live.untaken), 0)::float8,
     coalesce(nullif(e.max_in_flight, 0), p.in_flight)::bigint, coalesce(p.breaker = 'open', false),
     least(nullif(e.rate, 0), p.rate), p.chunk::bigint
 FROM endpoint_pace p

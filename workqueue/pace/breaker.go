@@ -30,22 +30,22 @@ const (
 
 	openBreaker = `
 UPDATE endpoint_pace
-SET breaker = 'open', breaker_reason = $2, breaker_since = clock_timestamp(), probes = 0, probe_slice = NULL,
-    probe_at = clock_timestamp() + $3::interval, trusted_until = NULL, changed_at = clock_timestamp()
+SET breaker = 'open', breaker_reason = $2, breaker_since = tranche_now(), probes = 0, probe_slice = NULL,
+    probe_at = tranche_now() + $3::interval, trusted_until = NULL, changed_at = tranche_now()
 WHERE endpoint = $1 AND breaker = 'closed'`
 
 	// CloseBreaker lets work go to an endpoint again.
 	CloseBreaker = `
 UPDATE endpoint_pace
-SET breaker = 'closed', breaker_reason = '', breaker_since = clock_timestamp(), probes = 0, probe_slice = NULL,
-    probe_at = NULL, trusted_until = clock_timestamp() + $2::interval, changed_at = clock_timestamp()
+SET breaker = 'closed', breaker_reason = '', breaker_since = tranche_now(), probes = 0, probe_slice = NULL,
+    probe_at = NULL, trusted_until = tranche_now() + $2::interval, changed_at = tranche_now()
 WHERE endpoint = $1 AND breaker = 'open'`
 
 	// A probe that came to nothing by our own fault, say because its node died, leaves the time of the next as it is.
 	nextProbe = `
 UPDATE endpoint_pace
 SET probe_slice = NULL, probes = $2,
-    probe_at = CASE WHEN $2 > probes THEN clock_timestamp() + $3::interval ELSE probe_at END
+    probe_at = CASE WHEN $2 > probes THEN tranche_now() + $3::interval ELSE probe_at END
 WHERE endpoint = $1 AND breaker = 'open'`
 
 	// What became of a probe. Its slot tells when the slice has no error: a result, or an error for good. A service that

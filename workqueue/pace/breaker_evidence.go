@@ -27,8 +27,8 @@ type BreakerState struct {
 
 // readBreaker takes no lock: whoever settles slices must not wait for claims. No row means closed.
 const readBreaker = `
-SELECT breaker = 'open', breaker_since, probes, probe_slice, coalesce(trusted_until > clock_timestamp(), false),
-       coalesce(breaker = 'closed' AND breaker_reason <> '' AND trusted_until > clock_timestamp(), false)
+SELECT breaker = 'open', breaker_since, probes, probe_slice, coalesce(trusted_until > tranche_now(), false),
+       coalesce(breaker = 'closed' AND breaker_reason <> '' AND trusted_until > tranche_now(), false)
 FROM endpoint_pace WHERE endpoint = $1`
 
 func (b *BreakerState) Read(ctx context.Context, db tracker.Querier, statement, endpoint string) error {
@@ -55,7 +55,7 @@ WITH slices AS MATERIALIZED (
                 WHEN coalesce(s.answered, 0) < bit_count(s.mask) THEN 1 ELSE 2 END AS how,
            coalesce(s.error_code, '') AS code, coalesce(s.error_message, '') AS message, s.ended_at AS at
     FROM work_slice s
-    WHERE s.endpoint = $1 AND s.ended_at > (SELECT greatest(clock_timestamp() - $2::interval, $3))
+    WHERE s.endpoint = $1 AND s.ended_at > (SELECT greatest(tranche_now() - $2::interval, $3))
       AND (s.state = 'recorded' OR s.state = 'expired' AND s.error_code = 'deadline')
     ORDER BY s.ended_at DESC LIMIT $4)
 SELECT id, parent, items, how, code, message FROM (
@@ -67,7 +67,7 @@ UNION ALL
  CROSS JOIN LATERAL (
     SELECT k.failed_at, k.failed_ops, k.failed_code, k.failed_message FROM collector_key k
     WHERE k.collector = c.id AND k.failed_at > (
-        SELECT greatest(clock_timestamp() - $2::interval, $3, max(o.good_at) + $5::interval,
+        SELECT greatest(tranche_now() - $2::interval, $3, max(o.good_at) + $5::interval,
             (SELECT max(at) FROM slices WHERE how = 0) + $5::interval)
         FROM collector o WHERE o.endpoint = $1)
     ORDER BY k.failed_at DESC LIMIT $4) f

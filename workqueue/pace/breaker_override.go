@@ -20,8 +20,8 @@ WITH was AS MATERIALIZED (
     SELECT endpoint, breaker FROM endpoint_pace WHERE endpoint = $1 FOR NO KEY UPDATE)
 UPDATE endpoint_pace p
 SET breaker = 'closed', breaker_reason = $2, probes = 0, probe_slice = NULL, probe_at = NULL,
-    breaker_since = CASE WHEN was.breaker = 'open' THEN clock_timestamp() ELSE p.breaker_since END,
-    trusted_until = clock_timestamp() + $3::interval, changed_at = clock_timestamp()
+    breaker_since = CASE WHEN was.breaker = 'open' THEN tranche_now() ELSE p.breaker_since END,
+    trusted_until = tranche_now() + $3::interval, changed_at = tranche_now()
 FROM was WHERE p.endpoint = was.endpoint
 RETURNING was.breaker, p.trusted_until`
 

@@ -93,7 +93,7 @@ FROM endpoint_setting WHERE endpoint = $1 FOR NO KEY UPDATE`
 	updateSetting = `
 UPDATE endpoint_setting
 SET concurrency = coalesce($2, concurrency), max_in_flight = coalesce($3, max_in_flight), rate = coalesce($4, rate),
-    call_rate = coalesce($6, call_rate), changed_by = $5, changed_at = clock_timestamp()
+    call_rate = coalesce($6, call_rate), changed_by = $5, changed_at = tranche_now()
 WHERE endpoint = $1
 RETURNING endpoint, concurrency, max_in_flight, rate, call_rate, changed_by, changed_at`
 
@@ -102,7 +102,7 @@ RETURNING endpoint, concurrency, max_in_flight, rate, call_rate, changed_by, cha
 WITH was AS MATERIALIZED (
     SELECT endpoint, chunk_cap FROM endpoint_pace WHERE endpoint = $1 AND chunk_cap IS NOT NULL FOR NO KEY UPDATE
 ), cleared AS (
-    UPDATE endpoint_pace p SET chunk_cap = NULL, chunk_cap_until = NULL, changed_at = clock_timestamp()
+    UPDATE endpoint_pace p SET chunk_cap = NULL, chunk_cap_until = NULL, changed_at = tranche_now()
     FROM was WHERE p.endpoint = was.endpoint
 )
 INSERT INTO endpoint_change (endpoint, what, before, after, reason)

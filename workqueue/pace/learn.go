@@ -24,7 +24,7 @@ INSERT INTO endpoint_pace AS p (endpoint, in_flight, rate, chunk, learned)
 VALUES ($1, $2, nullif($3::float8, 0), nullif($4::int, 0), $5::text::jsonb)
 ON CONFLICT (endpoint) DO UPDATE
 SET in_flight = excluded.in_flight, rate = excluded.rate, chunk = excluded.chunk, learned = excluded.learned,
-    changed_at = clock_timestamp()`
+    changed_at = tranche_now()`
 
 const insertChanges = `
 INSERT INTO endpoint_change (endpoint, what, before, after, reason)

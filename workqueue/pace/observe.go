@@ -84,7 +84,7 @@ SELECT e.endpoint, e.in_flight_auto, e.chunk_auto, coalesce(e.chunk_time, '0'), 
            OR coalesce((SELECT true FROM ` + plane.ReadyFixed + ` t ` + pacedStep + `), false)
            OR coalesce((SELECT true FROM ` + plane.DueAt + ` t ` + pacedStep + `), false),
        coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.chunk, 0),
-       coalesce(CASE WHEN p.chunk_cap_until > clock_timestamp() THEN p.chunk_cap END, 0),
+       coalesce(CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap END, 0),
        coalesce(p.breaker = 'open', false), coalesce(p.learned, '{}')::text::bytea
 FROM paced e LEFT JOIN live l USING (endpoint) LEFT JOIN endpoint_pace p USING (endpoint)
 LEFT JOIN endpoint_setting es USING (endpoint)
@@ -142,7 +142,7 @@ func (s Store) EndedSince(ctx context.Context, names []string, since time.Time) 
 }
 
 // DatabaseTime asks PostgreSQL for the time.
-const DatabaseTime = `SELECT clock_timestamp()`
+const DatabaseTime = `SELECT tranche_now()`
 
 // Observe returns what was going on at the endpoints whose pace is automatic, since a time that an observation before
 // returned as Until; the zero time means the last second. refused are the error codes that tell that a service refuses

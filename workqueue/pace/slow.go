@@ -46,7 +46,7 @@ const measured = `(
 // large nor small requests look slow, and the newest must not be quick again. What nodes do themselves is left out: the
 // requests to one host or source differ.
 const SlowEndpoints = `
-WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+WITH clock AS MATERIALIZED (SELECT tranche_now() AS now),
 slow AS MATERIALIZED (
     SELECT p.endpoint, n.each, n.request
     FROM clock, endpoint_pace p CROSS JOIN LATERAL (

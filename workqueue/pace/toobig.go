@@ -24,7 +24,7 @@ const (
 	familiesOfEndpoint = `
 WITH newest AS MATERIALIZED (
     SELECT n.run_id, n.step, n.block, n.root, n.cause FROM work_slice n
-    WHERE n.endpoint = $1 AND n.ended_at > (SELECT clock_timestamp() - $2::interval)
+    WHERE n.endpoint = $1 AND n.ended_at > (SELECT tranche_now() - $2::interval)
     ORDER BY n.ended_at DESC LIMIT $3
 ), halved AS MATERIALIZED (
     SELECT DISTINCT run_id, step, block, root FROM newest WHERE cause IN ('bisect', 'exhausted'))` + pieceColumns + `
@@ -34,17 +34,17 @@ ORDER BY s.root, s.created_at, s.id`
 	workedAt = `
 SELECT coalesce(max(bit_count(n.mask)), 0)::int FROM (
     SELECT mask, state, error_code FROM work_slice
-    WHERE endpoint = $1 AND ended_at > (SELECT clock_timestamp() - $2::interval)
+    WHERE endpoint = $1 AND ended_at > (SELECT tranche_now() - $2::interval)
     ORDER BY ended_at DESC LIMIT $3) n
 WHERE n.state = 'recorded' AND n.error_code IS NULL`
 
 	presentCap = `
 SELECT coalesce(chunk_cap, 0) FROM endpoint_pace
-WHERE endpoint = $1 AND chunk_cap_until > clock_timestamp() FOR NO KEY UPDATE`
+WHERE endpoint = $1 AND chunk_cap_until > tranche_now() FOR NO KEY UPDATE`
 
 	setCap = `
 UPDATE endpoint_pace
-SET chunk_cap = $2, chunk_cap_until = clock_timestamp() + $3::interval, changed_at = clock_timestamp()
+SET chunk_cap = $2, chunk_cap_until = tranche_now() + $3::interval, changed_at = tranche_now()
 WHERE endpoint = $1`
 )
 

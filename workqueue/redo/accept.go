@@ -117,7 +117,7 @@ WITH taken AS (
     WHERE b.run_id = $1 AND b.step = t.step AND b.block = t.block AND t.items <> B'0'::bit(8192)
 ), noted AS (
     INSERT INTO run_acceptance (run_id, step, block, at, actor, reason, items)
-    SELECT $1, step, block, clock_timestamp(), $5, $6, items FROM taken WHERE items <> B'0'::bit(8192)
+    SELECT $1, step, block, tranche_now(), $5, $6, items FROM taken WHERE items <> B'0'::bit(8192)
 )
 SELECT step, block, failed, items FROM taken`
 

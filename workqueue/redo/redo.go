@@ -1,3 +1,5 @@
+// Package redo has parts of runs done again: a reset or a re-run of any items at any steps. What failed and is not to
+// be done again is accepted here, too: it is chosen in the same ways.
 package redo
 
 import (
@@ -12,9 +14,16 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
+
+// Store is the database for who redoes. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // redo is the way of items back to where they are to be done again at some steps, in one transaction. A reset and a
 // re-run differ in which items they take, and in what they tell. It locks, in the order in which everybody does: all
@@ -300,5 +309,5 @@ func (r *redo) shutBarriers(ctx context.Context) error {
 
 const shutBarriers = `
 UPDATE run_step SET barrier_passed = false, gate_since = NULL, approved_at = NULL, approved_by = '',
-    gate_shut_at = CASE WHEN approval IS NOT NULL THEN clock_timestamp() END
+    gate_shut_at = CASE WHEN approval IS NOT NULL THEN tranche_now() END
 WHERE run_id = $1 AND step = ANY($2) AND barrier AND (barrier_passed OR gate_since IS NOT NULL)`

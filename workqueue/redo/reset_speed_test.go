@@ -22,8 +22,10 @@ func TestResetIsFast(t *testing.T) {
 	// As after a whole run, without the work: every step is done, the tracker and the run are complete.
 	g.Exec(`UPDATE work_block SET ready = B'0'::bit(8192), done = ~(~B'0'::bit(8192) >> size) WHERE run_id = $1`, g.run)
 	g.Exec(`UPDATE tracker_group SET pending = B'0'::bit(8192) WHERE batch_id = $1`, g.run)
-	g.Exec(`UPDATE tracker_batch SET open_groups = 0, state = 'completed', completed_at = now() WHERE id = $1`, g.run)
-	g.Exec(`UPDATE batchrun SET state = 'completed', finished_at = now(), done = items, failed = 0 WHERE id = $1`, g.run)
+	g.Exec(`UPDATE tracker_batch SET open_groups = 0, state = 'completed', completed_at = tranche_now()
+		WHERE id = $1`, g.run)
+	g.Exec(`UPDATE batchrun SET state = 'completed', finished_at = tranche_now(), done = items, failed = 0
+		WHERE id = $1`, g.run)
 	g.Exec(`ANALYZE`)
 	var scattered []string
 	for i := range 1000 {

@@ -294,7 +294,7 @@ func TestSplitOfWhatWasWithdrawn(t *testing.T) {
 	}
 	g.Check()
 	g.answer(storetest.Accounts, *first)
-	g.Exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE state = 'claimed'`)
+	g.Exec(`UPDATE work_slice SET deadline = tranche_now() WHERE state = 'claimed'`)
 	g.Check()
 }
 

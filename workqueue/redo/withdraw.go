@@ -42,7 +42,7 @@ UPDATE work_slice s
 SET remaining = s.remaining & ~u.mask,
     mask = CASE WHEN s.state = 'scheduled' AND s.remaining <> u.mask THEN s.mask & ~u.mask ELSE s.mask END,
     state = CASE WHEN (s.remaining & ~u.mask) = B'0'::bit(8192) THEN 'cancelled' ELSE s.state END,
-    ended_at = CASE WHEN (s.remaining & ~u.mask) = B'0'::bit(8192) THEN clock_timestamp() END,
+    ended_at = CASE WHEN (s.remaining & ~u.mask) = B'0'::bit(8192) THEN tranche_now() END,
     error_code = CASE WHEN (s.remaining & ~u.mask) = B'0'::bit(8192) THEN 'reset' ELSE s.error_code END,
     error_message = CASE WHEN (s.remaining & ~u.mask) = B'0'::bit(8192) THEN 'its items were reset'
                          ELSE s.error_message END

@@ -28,7 +28,7 @@ type HistoryEntry struct {
 // the run. Of messages of alerts there are few, and retention keeps it so.
 const runHistory = `
 WITH run AS MATERIALIZED (
-    SELECT created_at, coalesce(finished_at, clock_timestamp()) AS until FROM batchrun WHERE id = $1)
+    SELECT created_at, coalesce(finished_at, tranche_now()) AS until FROM batchrun WHERE id = $1)
 SELECT * FROM (
     SELECT a.at, CASE a.action WHEN 'note' THEN 'note' ELSE 'action' END AS kind, a.action AS what, a.actor AS who,
         coalesce(a.detail ->> 'reason', '') AS text

@@ -36,7 +36,7 @@ func TestHistory(t *testing.T) {
 		SELECT created_at - interval '1 hour', $1, 'breaker', 'open', 'closed', 'before its time' FROM batchrun`,
 		storetest.Endpoint)
 	b.Exec(`INSERT INTO alert (name, version, state, spec, source, created_by, changed_by, since)
-		VALUES ('ops', 1, 'active', '{}', '', 'ann', 'ann', now())`)
+		VALUES ('ops', 1, 'active', '{}', '', 'ann', 'ann', tranche_now())`)
 	b.Exec(`INSERT INTO alert_message (id, alert, what, grp, severity, body)
 		VALUES ($1, 'ops', 'alert', 'g', 'warning', jsonb_build_object('title', 'held', 'begun', $2::text)),
 			($3, 'ops', 'alert', 'h', 'warning', '{"title": "of another"}')`, uuid.New(), run, uuid.New())

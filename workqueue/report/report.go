@@ -1,3 +1,4 @@
+// Package report says what a run did, and compares runs. It only reads.
 package report
 
 import (
@@ -8,10 +9,17 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
+
+// Store is the database for reports. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // RunReport is the account of a run: what became of its items, where its time went and who did the work. Its counts add
 // up: Items is Done, Failed and everything in Unprocessed; Failed is the groups of Errors and what they leave out.
@@ -47,7 +55,7 @@ type Unprocessed struct {
 }
 
 const reportClock = `
-SELECT clock_timestamp(), greatest(extract(epoch FROM coalesce(sealed_at, clock_timestamp()) - created_at), 0)::float8,
+SELECT tranche_now(), greatest(extract(epoch FROM coalesce(sealed_at, tranche_now()) - created_at), 0)::float8,
     sealed_at, hold IS NOT NULL
 FROM batchrun WHERE id = $1`
 

@@ -30,7 +30,7 @@ func TestReportAddsUp(t *testing.T) {
 	mixed.Slots[1].Result, mixed.Slots[1].Err = nil, &workqueue.SlotError{Code: "BUSY", Message: "later", Retry: true}
 	b.Record(mixed)
 	held := claimed[1]
-	b.Exec(`UPDATE work_slice SET state = 'cancelled', remaining = B'0'::bit(8192), ended_at = clock_timestamp()
+	b.Exec(`UPDATE work_slice SET state = 'cancelled', remaining = B'0'::bit(8192), ended_at = tranche_now()
 		WHERE id = $1`, held.ID)
 	b.Exec(`UPDATE work_block SET held = (SELECT mask FROM work_slice WHERE id = $1) WHERE run_id = $2`, held.ID, run)
 

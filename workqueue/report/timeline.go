@@ -51,7 +51,7 @@ const (
 	// timelineSpan is a point read. A timeline ends with its run.
 	timelineSpan = `
 SELECT CASE WHEN $2 THEN 1 ELSE generation END, generation,
-    coalesce(CASE WHEN $2 THEN sealed_at ELSE started_at END, created_at), coalesce(finished_at, clock_timestamp())
+    coalesce(CASE WHEN $2 THEN sealed_at ELSE started_at END, created_at), coalesce(finished_at, tranche_now())
 FROM batchrun WHERE id = $1`
 
 	// timelineOf reads the slices of a run in the order of work_slice_block. An item counts for the newest slice of its

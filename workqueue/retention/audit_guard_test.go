@@ -15,7 +15,7 @@ import (
 func aged(t *testing.T, n int) *bench {
 	t.Helper()
 	b := setup(t)
-	b.Exec(`INSERT INTO audit_log (at, actor, action) SELECT clock_timestamp() - i * interval '1 hour 1 second', 'ann', 'x'
+	b.Exec(`INSERT INTO audit_log (at, actor, action) SELECT tranche_now() - i * interval '1 hour 1 second', 'ann', 'x'
 		FROM generate_series(1, $1) i`, n)
 	return b
 }
@@ -123,7 +123,7 @@ func TestTheAuditLogStaysAsItWasWritten(t *testing.T) {
 		t.Errorf("the trigger lets it: %v", err)
 	}
 	if _, err := serving.Exec(t.Context(), `INSERT INTO audit_log (at, actor, action)
-		VALUES (now() - interval '1 day', 'a', 'b')`); err == nil {
+		VALUES (tranche_now() - interval '1 day', 'a', 'b')`); err == nil {
 		t.Error("it makes up a time")
 	}
 }

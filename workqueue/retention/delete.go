@@ -44,7 +44,7 @@ SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE`
 	lockRunForGood = `
 SELECT state, generation, coalesce(name, ''), plan, items, coalesce(failed, 0), hold IS NOT NULL,
     sealed_at IS NOT NULL OR opened, coalesce(finished_at, 'epoch'),
-    coalesce(extract(epoch FROM finished_at + $2::interval - clock_timestamp()), 0)::float8,
+    coalesce(extract(epoch FROM finished_at + $2::interval - tranche_now()), 0)::float8,
     EXISTS (SELECT FROM run_event e WHERE e.run_id = batchrun.id AND e.published_at IS NULL),
     (SELECT o.id FROM batchrun o WHERE o.from_run = batchrun.id ORDER BY o.id DESC LIMIT 1)
 FROM batchrun WHERE id = $1 FOR UPDATE`

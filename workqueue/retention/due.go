@@ -53,7 +53,7 @@ const (
 	oldSessions = `
     SELECT n.ctid, n.id::text AS id, least(n.ended_at, n.expires_at) AS at, pg_column_size(n.stats) + 200 AS size
     FROM node_session n
-    WHERE (n.ended_at IS NOT NULL OR n.expires_at < clock_timestamp())
+    WHERE (n.ended_at IS NOT NULL OR n.expires_at < tranche_now())
         AND NOT EXISTS (SELECT FROM work_slice w WHERE w.state = 'claimed' AND w.session_id = n.id)
         AND NOT EXISTS (SELECT FROM batchrun r WHERE r.state = 'loading' AND r.loader_session = n.id)
         AND NOT EXISTS (SELECT FROM leader l WHERE l.session_id = n.id)`
@@ -74,7 +74,7 @@ ranked AS (
     SELECT at, row_number() OVER newest AS n, sum(size) OVER newest AS bytes FROM old
     WHERE $2::bigint IS NOT NULL OR $3::bigint IS NOT NULL
     WINDOW newest AS (ORDER BY at DESC, id DESC))
-SELECT greatest(clock_timestamp() - $1::interval, (SELECT at FROM ranked WHERE n = $2),
+SELECT greatest(tranche_now() - $1::interval, (SELECT at FROM ranked WHERE n = $2),
     CASE WHEN $3 IS NOT NULL THEN (SELECT coalesce(min(at) FILTER (WHERE bytes <= $3), max(at)) FROM ranked) END)`
 
 	dueHead = `SELECT count(*), coalesce(sum(size), 0)::bigint, min(at), max(at) FROM (`
@@ -88,7 +88,7 @@ SELECT greatest(clock_timestamp() - $1::interval, (SELECT at FROM ranked WHERE n
 const (
 	cutoffRuns   = cutoffHead + finishedRuns + cutoffTail
 	cutoffEvents = cutoffHead + oldEvents + cutoffTail
-	cutoffAudit  = `SELECT CASE WHEN old.at IS NOT NULL THEN least(old.at, clock_timestamp() - interval '1 hour') END
+	cutoffAudit  = `SELECT CASE WHEN old.at IS NOT NULL THEN least(old.at, tranche_now() - interval '1 hour') END
 FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
 	cutoffQuarantine = cutoffHead + oldQuarantine + cutoffTail
 	cutoffLetters    = cutoffHead + oldLetters + cutoffTail
@@ -190,7 +190,7 @@ func (s Store) retentionDue(ctx context.Context, r *Retention) (due KindDue, err
 
 // noteDeleted adds to what is told of a kind.
 const noteDeleted = `
-UPDATE retention SET deleted = deleted + $2, last_deleted = $2, last_at = clock_timestamp() WHERE kind = $1`
+UPDATE retention SET deleted = deleted + $2, last_deleted = $2, last_at = tranche_now() WHERE kind = $1`
 
 // NoteDeleted writes down what a round has deleted of a kind. Leader work.
 func (s Store) NoteDeleted(ctx context.Context, lease workqueue.Lease, kind RetentionKind, n int64) error {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
-	"github.com/tranchehq/tranche/workqueue/results"
 	"github.com/tranchehq/tranche/workqueue/retention"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -27,30 +27,30 @@ func TestTheLastPieceIsSeen(t *testing.T) {
 	met := 0
 	for _, s := range b.Claim(run, items) {
 		pieces := storetest.InPieces(s, storetest.Ordinals(s)[0], slices.Repeat([]byte("0123456789"), 300), 1000)
-		if got := b.TakePieces(pieces[0])[0].Standing; got != results.Kept {
+		if got := b.TakePieces(pieces[0])[0].Standing; got != export.Kept {
 			t.Fatalf("the first piece is %v", got)
 		}
-		var standings [2]results.Standing
+		var standings [2]export.Standing
 		var both sync.WaitGroup
 		for i := range standings {
 			both.Go(func() { standings[i] = b.TakePieces(pieces[1+i])[0].Standing })
 		}
 		both.Wait()
-		if !slices.Contains(standings[:], results.Complete) {
+		if !slices.Contains(standings[:], export.Complete) {
 			t.Fatalf("neither of the last two pieces sees that all are here: %v", standings)
 		}
 		if standings[0] != standings[1] {
 			met++
 		}
 		again := b.TakePieces(pieces...)
-		if again[2].Standing != results.Complete || again[0].Standing != results.Kept {
+		if again[2].Standing != export.Complete || again[0].Standing != export.Kept {
 			t.Fatalf("the same pieces again: %+v", again)
 		}
-		if right, err := results.New(b.Store).Verify(t.Context(), again[2].ID, pieces[0].SHA256); err != nil || !right {
+		if right, err := export.New(b.Store).Verify(t.Context(), again[2].ID, pieces[0].SHA256); err != nil || !right {
 			t.Fatalf("the result is not what it should be: %v", err)
 		}
 		b.Record(storetest.LargeAnswer(s, pieces[0], again[2]))
-		if late := b.TakePieces(pieces...); late[0].Standing != results.Stale || late[2].Standing != results.Stale {
+		if late := b.TakePieces(pieces...); late[0].Standing != export.Stale || late[2].Standing != export.Stale {
 			t.Fatalf("pieces of what is recorded: %+v", late)
 		}
 	}
@@ -83,7 +83,7 @@ func TestResultsOverTheirLimitFail(t *testing.T) {
 		AND error_message = 'the result has 2001 bytes; max_result of the step is 2000'`); n != 2 {
 		t.Errorf("%d items failed for their size; want 2", n)
 	}
-	if n, err := results.New(b.Store).Sweep(t.Context(), b.Lead()); n != 1 || err != nil {
+	if n, err := export.New(b.Store).Sweep(t.Context(), b.Lead()); n != 1 || err != nil {
 		t.Errorf("swept %d results, %v; want the one that was refused", n, err)
 	}
 	b.Check()
@@ -97,25 +97,25 @@ func TestOpenResultsAreBoundedAndSwept(t *testing.T) {
 	s := b.One(run)
 	b.Send(s)
 	const each = 64 << 20
-	var got []results.Standing
+	var got []export.Standing
 	for _, o := range storetest.Ordinals(s) {
 		p := storetest.InPieces(s, o, []byte("a"), 1)[0]
 		p.Pieces, p.Bytes = 2, each
 		got = append(got, b.TakePieces(p)[0].Standing)
 	}
-	want := slices.Repeat([]results.Standing{results.Kept}, results.MaxOpen/each)
-	if !slices.Equal(got, append(want, results.TooMuch, results.TooMuch)) {
+	want := slices.Repeat([]export.Standing{export.Kept}, export.MaxOpen/each)
+	if !slices.Equal(got, append(want, export.TooMuch, export.TooMuch)) {
 		t.Errorf("standings %v; want %d kept and two that are too much", got, len(want))
 	}
 	lease := b.Lead()
-	if n, err := results.New(b.Store).Sweep(t.Context(), lease); n != 0 || err != nil {
+	if n, err := export.New(b.Store).Sweep(t.Context(), lease); n != 0 || err != nil {
 		t.Errorf("swept %d results of a slice that is live, %v", n, err)
 	}
 	b.Pass(s.ID)
 	if n, err := settle.New(b.Store).Expire(t.Context(), lease, []workqueue.SliceID{s.ID}); n != 1 || err != nil {
 		t.Fatalf("expired %d slices, %v", n, err)
 	}
-	if n, err := results.New(b.Store).Sweep(t.Context(), lease); n != len(want) || err != nil {
+	if n, err := export.New(b.Store).Sweep(t.Context(), lease); n != len(want) || err != nil {
 		t.Errorf("swept %d results, %v; want %d", n, err, len(want))
 	}
 	if n := b.largeRows(); n != 0 {
@@ -137,7 +137,7 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 	slices.Reverse(pieces)
 	taken := b.TakePieces(pieces...)
 	b.Record(storetest.LargeAnswer(s, pieces[0], taken[3]))
-	r, err := results.New(b.Store).Open(t.Context(), taken[3].ID)
+	r, err := export.New(b.Store).OpenResult(t.Context(), taken[3].ID)
 	if err != nil || r.Size() != 10_000 {
 		t.Fatalf("size %d, %v", r.Size(), err)
 	}
@@ -156,8 +156,8 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 		!strings.Contains(report.Violations[0].What, "pieces are missing") {
 		t.Errorf("of a piece that is gone the doctor says %+v, %v", report.Violations, err)
 	}
-	b.Exec(`UPDATE run_event SET published_at = clock_timestamp() WHERE run_id = $1`, run)
-	b.Exec(`UPDATE batchrun SET finished_at = clock_timestamp() - interval '1 hour' WHERE id = $1`, run)
+	b.Exec(`UPDATE run_event SET published_at = tranche_now() WHERE run_id = $1`, run)
+	b.Exec(`UPDATE batchrun SET finished_at = tranche_now() - interval '1 hour' WHERE id = $1`, run)
 	lease := b.Lead()
 	if !b.deleteRun(lease, run) {
 		t.Fatal("it was not deleted")
@@ -170,7 +170,7 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 	if n := b.largeRows(); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
-	if _, err := results.New(b.Store).Open(t.Context(), taken[3].ID); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := export.New(b.Store).OpenResult(t.Context(), taken[3].ID); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("what was deleted is opened: %v", err)
 	}
 }

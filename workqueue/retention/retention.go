@@ -1,3 +1,4 @@
+// Package retention removes what has been kept for long enough.
 package retention
 
 import (
@@ -16,6 +17,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
+
+// Store is the database for retention. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // RetentionKind is what is deleted by one set of limits.
 type RetentionKind string
@@ -121,7 +128,7 @@ const (
 	lockRetention = `SELECT ` + retentionFields + ` FROM retention WHERE kind = $1 FOR NO KEY UPDATE`
 
 	setRetention = `
-UPDATE retention SET age = $2, max_count = $3, max_bytes = $4, changed_by = $5, changed_at = clock_timestamp()
+UPDATE retention SET age = $2, max_count = $3, max_bytes = $4, changed_by = $5, changed_at = tranche_now()
 WHERE kind = $1 RETURNING ` + retentionFields
 )
 

@@ -22,8 +22,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
-	requeststore "github.com/tranchehq/tranche/workqueue/request"
 	"github.com/tranchehq/tranche/workqueue/retention"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 	"github.com/tranchehq/tranche/workqueue/tracker"
 )
@@ -114,7 +114,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	pieces := 0
 	for gone := false; !gone; pieces++ {
 		if pieces%10 == 5 { // the leader dies, another one goes on
-			b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+			b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 			late := lease
 			b.Session = b.Open()
 			lease = b.Lead()
@@ -192,10 +192,10 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 		switch name {
 		case "whose row somebody holds", "ended just now":
 		case "with an event that is not published":
-			b.Exec(`UPDATE batchrun SET finished_at = clock_timestamp() - interval '9 days' WHERE id = $1`, run)
+			b.Exec(`UPDATE batchrun SET finished_at = tranche_now() - interval '9 days' WHERE id = $1`, run)
 		default:
-			b.Exec(`UPDATE batchrun SET finished_at = clock_timestamp() - interval '9 days' WHERE id = $1`, run)
-			b.Exec(`UPDATE run_event SET published_at = clock_timestamp() WHERE run_id = $1`, run)
+			b.Exec(`UPDATE batchrun SET finished_at = tranche_now() - interval '9 days' WHERE id = $1`, run)
+			b.Exec(`UPDATE run_event SET published_at = tranche_now() WHERE run_id = $1`, run)
 		}
 		before := b.inTables(run)
 		if b.deleteRun(lease, run) {
@@ -385,11 +385,11 @@ func TestOldThingsAreDeleted(t *testing.T) {
 		`UPDATE retention SET age = interval '40 days' WHERE kind = 'audit'`,
 		`UPDATE dead_letter SET changed_at = changed_at - interval '100 days'`,
 		`INSERT INTO dead_letter (id, msg_id, endpoint, cause, state, changed_at)
-			VALUES (gen_random_uuid(), 'd', 'e', 'c', 'dropped', clock_timestamp() - interval '100 days'),
-			(gen_random_uuid(), 'n', 'e', 'c', 'dropped', clock_timestamp())`,
+			VALUES (gen_random_uuid(), 'd', 'e', 'c', 'dropped', tranche_now() - interval '100 days'),
+			(gen_random_uuid(), 'n', 'e', 'c', 'dropped', tranche_now())`,
 		`UPDATE quarantine SET at = at - interval '100 days'`,
 		`INSERT INTO node_session (id, host, pid, version, expires_at) SELECT gen_random_uuid(), 'h', 1, 'v',
-			clock_timestamp() - interval '100 days' FROM generate_series(1, 5)`,
+			tranche_now() - interval '100 days' FROM generate_series(1, 5)`,
 	} {
 		b.Exec(sql)
 	}
@@ -430,7 +430,7 @@ func TestRetentionIsFencedByTheEpoch(t *testing.T) {
 	b := setup(t)
 	old := b.Lead()
 	run := b.Ended(9, time.Hour)
-	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	b.Session = b.Open()
 	b.Lead()
 	ctx := t.Context()
@@ -445,7 +445,7 @@ func TestRetentionIsFencedByTheEpoch(t *testing.T) {
 		},
 		"forget":   func() error { return retention.New(b.Store).ForgetGone(ctx, old) },
 		"note":     func() error { return retention.New(b.Store).NoteDeleted(ctx, old, retention.RetainRuns, 1) },
-		"requests": func() error { _, err := requeststore.New(b.Store).SweepRequests(ctx, old); return err },
+		"requests": func() error { _, err := session.New(b.Store).SweepRequests(ctx, old); return err },
 	} {
 		if err := work(); !errors.Is(err, workqueue.ErrNotLeader) {
 			t.Errorf("%s: %v; want ErrNotLeader", name, err)

@@ -63,7 +63,7 @@ DELETE FROM retention_size z WHERE NOT EXISTS (SELECT FROM batchrun r WHERE r.id
 	runsPastLimits = `
 SELECT r.id FROM batchrun r
 WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened) AND r.finished_at < $1
-    AND r.finished_at < clock_timestamp() - $3::interval AND r.id <> ALL ($4::uuid[])
+    AND r.finished_at < tranche_now() - $3::interval AND r.id <> ALL ($4::uuid[])
     AND NOT EXISTS (SELECT FROM batchrun o WHERE o.from_run = r.id)
 ORDER BY r.finished_at, r.id LIMIT $2`
 
@@ -80,7 +80,7 @@ taken AS (
     DELETE FROM batchrun r USING free
     WHERE r.id = free.id AND r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened)
         AND r.finished_at < coalesce($2::timestamptz, 'infinity')
-        AND r.finished_at < clock_timestamp() - $4::interval
+        AND r.finished_at < tranche_now() - $4::interval
         AND NOT EXISTS (SELECT FROM run_event e WHERE e.run_id = r.id AND e.published_at IS NULL)
         AND NOT EXISTS (SELECT FROM batchrun o WHERE o.from_run = r.id)
     RETURNING r.*),

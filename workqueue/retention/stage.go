@@ -130,7 +130,7 @@ SELECT steps, stage, step, position FROM retention_run WHERE run_id = $1 AND gon
 
 	moveGone = `
 UPDATE retention_run SET stage = $2, step = $3, position = $4, deleted = deleted + $5,
-    gone_at = CASE WHEN $6 THEN clock_timestamp() END
+    gone_at = CASE WHEN $6 THEN tranche_now() END
 WHERE run_id = $1`
 )
 
@@ -206,7 +206,7 @@ func (at *pieceAt) next(st *stage) {
 const goneKept = 400 * 24 * time.Hour
 
 const forgetGone = `
-DELETE FROM retention_run WHERE gone_at < clock_timestamp() - $1::interval`
+DELETE FROM retention_run WHERE gone_at < tranche_now() - $1::interval`
 
 // ForgetGone forgets runs that were deleted long ago: from then on they are like runs that never were. Leader work.
 func (s Store) ForgetGone(ctx context.Context, lease workqueue.Lease) error {

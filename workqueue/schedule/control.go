@@ -31,22 +31,22 @@ type ControlledSchedule struct {
 const (
 	// The row is held, so that due times are taken before or after.
 	holdSchedule = `
-SELECT state, spec, next_due, clock_timestamp(),
+SELECT state, spec, next_due, tranche_now(),
     (SELECT count(*) FROM schedule_fire f WHERE f.schedule = s.name AND f.state IN ('due', 'queued', 'starting'))
 FROM schedule s WHERE name = $1 AND deleted_at IS NULL
 FOR NO KEY UPDATE OF s`
 
 	setSchedule = `
-UPDATE schedule SET state = $2, next_due = $3, changed_by = $4, changed_at = clock_timestamp() WHERE name = $1`
+UPDATE schedule SET state = $2, next_due = $3, changed_by = $4, changed_at = tranche_now() WHERE name = $1`
 
 	endSchedule = `
-UPDATE schedule SET deleted_at = clock_timestamp(), changed_by = $2, changed_at = clock_timestamp(), next_due = NULL
+UPDATE schedule SET deleted_at = tranche_now(), changed_by = $2, changed_at = tranche_now(), next_due = NULL
 WHERE name = $1`
 
 	// What is being started just now, too: its run begins before, or does not begin. A leader that dies in the middle of
 	// it would leave it for the schedule that has the name next.
 	dropFires = `
-UPDATE schedule_fire SET state = 'skipped', reason = 'the schedule was deleted', ended_at = clock_timestamp()
+UPDATE schedule_fire SET state = 'skipped', reason = 'the schedule was deleted', ended_at = tranche_now()
 WHERE schedule = $1 AND state IN ('due', 'queued', 'starting')`
 )
 
@@ -142,7 +142,7 @@ const (
 
 	insertFireNow = `
 INSERT INTO schedule_fire (schedule, due_at, kind, version, state, asked_by, start_at)
-SELECT $1, t.now, 'now', $2, 'due', $3, t.now FROM (SELECT clock_timestamp() AS now) t
+SELECT $1, t.now, 'now', $2, 'due', $3, t.now FROM (SELECT tranche_now() AS now) t
 RETURNING ` + fireColumns
 )
 

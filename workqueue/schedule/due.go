@@ -27,9 +27,9 @@ type DueSchedule struct {
 
 // schedule_due finds them.
 const dueSchedules = `
-SELECT name, version, spec, next_due, last_due, clock_timestamp()
+SELECT name, version, spec, next_due, last_due, tranche_now()
 FROM schedule
-WHERE state = 'active' AND deleted_at IS NULL AND next_due <= clock_timestamp()
+WHERE state = 'active' AND deleted_at IS NULL AND next_due <= tranche_now()
 ORDER BY next_due, name LIMIT $1`
 
 // DueSchedules returns schedules whose next due time has come, those that have waited longest first.
@@ -73,7 +73,7 @@ WHERE name = $1 AND version = $2 AND next_due = $3 AND state = 'active' AND dele
 	insertFires = `
 INSERT INTO schedule_fire (schedule, due_at, kind, version, state, reason, start_at, start_by, done_by, ended_at)
 SELECT $1, f.due, 'due', $2, f.state, f.reason, f.start_at, f.start_by, f.done_by,
-    CASE WHEN f.state = 'due' THEN NULL ELSE clock_timestamp() END
+    CASE WHEN f.state = 'due' THEN NULL ELSE tranche_now() END
 FROM unnest($3::timestamptz[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::timestamptz[])
     AS f(due, state, reason, start_at, start_by, done_by)
 ON CONFLICT DO NOTHING
@@ -157,9 +157,9 @@ SELECT f.schedule, f.due_at, f.kind, s.version, s.spec, f.state, f.reason, f.att
     f.done_by, (SELECT count(*) FROM schedule_fire o WHERE o.schedule = f.schedule AND o.state = 'queued'),
     ARRAY(SELECT r.id FROM batchrun r JOIN schedule_fire o ON o.run_id = r.id
           WHERE r.state IN ('loading', 'running') AND o.schedule = f.schedule AND o.state = 'started' ORDER BY r.id),
-    clock_timestamp()
+    tranche_now()
 FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
-WHERE f.state IN ('due', 'queued', 'starting') AND f.start_at <= clock_timestamp() AND s.deleted_at IS NULL
+WHERE f.state IN ('due', 'queued', 'starting') AND f.start_at <= tranche_now() AND s.deleted_at IS NULL
   AND (s.state = 'active' OR f.kind = 'now' OR f.state = 'starting')
   AND (f.state <> 'queued' OR f.due_at = (SELECT min(o.due_at) FROM schedule_fire o
                                           WHERE o.schedule = f.schedule AND o.state = 'queued'
@@ -189,7 +189,7 @@ const nextScheduleTime = `
 SELECT extract(epoch FROM least(
     (SELECT min(next_due) FROM schedule WHERE state = 'active' AND deleted_at IS NULL),
     (SELECT min(start_at) FROM schedule_fire WHERE state IN ('due', 'queued', 'starting')),
-    (SELECT min(done_by) FROM schedule_fire WHERE state = 'started' AND late_at IS NULL)) - clock_timestamp())::float8`
+    (SELECT min(done_by) FROM schedule_fire WHERE state = 'started' AND late_at IS NULL)) - tranche_now())::float8`
 
 // NextScheduleTime returns how long it is, by the database's time, until a schedule wants something; 0: it does now.
 // ok is false when none will.

@@ -159,12 +159,12 @@ type FireClaim struct {
 // knows what it is at work on. The run's idempotency key keeps both from starting it.
 const beginFire = `
 UPDATE schedule_fire f
-SET state = 'starting', attempts = f.attempts + 1, session_id = $4, epoch = $5, began_at = clock_timestamp(),
+SET state = 'starting', attempts = f.attempts + 1, session_id = $4, epoch = $5, began_at = tranche_now(),
     reason = ''
 FROM schedule s
 WHERE s.name = f.schedule AND f.schedule = $1 AND f.due_at = $2 AND f.kind = $3
   AND s.deleted_at IS NULL AND (s.state = 'active' OR f.kind = 'now' OR f.state = 'starting')
-  AND (f.state = 'starting' OR f.state IN ('due', 'queued') AND f.start_at <= clock_timestamp())
+  AND (f.state = 'starting' OR f.state IN ('due', 'queued') AND f.start_at <= tranche_now())
 RETURNING f.attempts`
 
 // BeginFire notes that the leader starts a fire's run now. ok is false when it is not to be started: it has been, or is
@@ -206,10 +206,10 @@ var errFireLost = errors.New("another leader has taken up the start of this run"
 const endFire = `
 UPDATE schedule_fire
 SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000000000'::uuid),
-    start_at = CASE WHEN $4 IN ('due', 'queued') THEN coalesce($11, clock_timestamp() + $8::interval)
+    start_at = CASE WHEN $4 IN ('due', 'queued') THEN coalesce($11, tranche_now() + $8::interval)
                     ELSE start_at END,
     done_by = coalesce($10, done_by),
-    ended_at = CASE WHEN $4 IN ('due', 'queued') THEN NULL ELSE clock_timestamp() END
+    ended_at = CASE WHEN $4 IN ('due', 'queued') THEN NULL ELSE tranche_now() END
 WHERE schedule = $1 AND due_at = $2 AND kind = $3
   AND CASE WHEN $7 = 0 THEN state IN ('due', 'queued') ELSE state = 'starting' AND attempts = $7 AND epoch = $9 END`
 

@@ -43,15 +43,15 @@ type LateFire struct {
 const (
 	// Both by schedule_fire_late. A run that is gone, or has ended in time, is none that is late.
 	settleInTime = `
-UPDATE schedule_fire f SET late_at = clock_timestamp()
-WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= clock_timestamp()
+UPDATE schedule_fire f SET late_at = tranche_now()
+WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
   AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = f.run_id
                   AND (r.state IN ('loading', 'running') OR r.finished_at > f.done_by))`
 
 	lateFires = `
-SELECT f.schedule, f.due_at, f.kind, f.run_id, s.spec, f.done_by, clock_timestamp()
+SELECT f.schedule, f.due_at, f.kind, f.run_id, s.spec, f.done_by, tranche_now()
 FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
-WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= clock_timestamp()
+WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
 ORDER BY f.done_by LIMIT $1`
 )
 
@@ -77,7 +77,7 @@ func (s Store) LateFires(ctx context.Context, lease workqueue.Lease, limit int) 
 
 // Once: late_at is the fence.
 const noteLate = `
-UPDATE schedule_fire SET late_at = clock_timestamp(), late = $4
+UPDATE schedule_fire SET late_at = tranche_now(), late = $4
 WHERE schedule = $1 AND due_at = $2 AND kind = $3 AND state = 'started' AND late_at IS NULL
 RETURNING run_id`
 

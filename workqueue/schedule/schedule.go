@@ -1,3 +1,4 @@
+// Package schedule keeps schedules and their fires.
 package schedule
 
 import (
@@ -9,11 +10,18 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/pace"
-	"github.com/tranchehq/tranche/workqueue/plan"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
+
+// Store is the database for schedules. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // NextTime returns the first due time of a schedule after a moment; false: there is none. It is asked with the
 // database's time, whatever clock its node has.
@@ -44,7 +52,7 @@ const (
 	// The row is held: those who change the same schedule take turns, and its due times are taken before or after.
 	lockSchedule = `
 SELECT version, state, deleted_at IS NOT NULL, spec = $2::jsonb AND source = $3, spec, next_due, changed_by, changed_at,
-    clock_timestamp()
+    tranche_now()
 FROM schedule WHERE name = $1
 FOR NO KEY UPDATE`
 
@@ -59,9 +67,9 @@ RETURNING version, changed_at`
 	updateSchedule = `
 UPDATE schedule
 SET version = version + 1, spec = $2, source = $3, zone = $4, next_due = $5, changed_by = $6,
-    changed_at = clock_timestamp(), state = CASE WHEN deleted_at IS NULL THEN state ELSE 'active' END,
+    changed_at = tranche_now(), state = CASE WHEN deleted_at IS NULL THEN state ELSE 'active' END,
     created_by = CASE WHEN deleted_at IS NULL THEN created_by ELSE $6 END,
-    created_at = CASE WHEN deleted_at IS NULL THEN created_at ELSE clock_timestamp() END,
+    created_at = CASE WHEN deleted_at IS NULL THEN created_at ELSE tranche_now() END,
     last_due = CASE WHEN deleted_at IS NULL THEN last_due END, deleted_at = NULL
 WHERE name = $1
 RETURNING version, changed_at`
@@ -73,7 +81,7 @@ RETURNING version, changed_at`
 func (s Store) ApplySchedule(ctx context.Context, text Text, actor string) (AppliedSchedule, error) {
 	var out AppliedSchedule
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		for range plan.ApplyTries {
+		for range start.ApplyTries {
 			var done bool
 			var err error
 			if out, done, err = applySchedule(ctx, tx, &text, actor); err != nil || done {

@@ -26,7 +26,7 @@ func (b *bench) fallDue(name string) time.Time {
 // succeed makes another session the leader.
 func (b *bench) succeed() workqueue.Lease {
 	b.Helper()
-	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	lease, err := session.New(b.Store).Lead(b.Context(), b.Open(), storetest.LeaseTTL)
 	if err != nil {
 		b.Fatal(err)
@@ -249,7 +249,7 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 	if _, err := schedule.New(b.Store).RunScheduleNow(t.Context(), "nope", "ann"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("of none: %v", err)
 	}
-	b.Exec(`UPDATE schedule SET next_due = clock_timestamp() + interval '1 hour'`)
+	b.Exec(`UPDATE schedule SET next_due = tranche_now() + interval '1 hour'`)
 	if wait, ok, err := schedule.New(b.Store).NextScheduleTime(t.Context()); err != nil || !ok || wait <= 0 ||
 		wait > time.Hour {
 		t.Errorf("the next time is in %s, %v, %v", wait, ok, err)
@@ -284,7 +284,7 @@ func TestLateRunsAreToldOfOnce(t *testing.T) {
 		return key
 	}
 	slow, quick := start("slow"), start("quick")
-	b.Exec(`UPDATE schedule_fire SET done_by = clock_timestamp() - interval '1 second'`) // they may have started sooner
+	b.Exec(`UPDATE schedule_fire SET done_by = tranche_now() - interval '1 second'`) // they may have started sooner
 	b.Exec(`UPDATE batchrun SET state = 'cancelled', finished_at = (SELECT done_by FROM schedule_fire WHERE schedule = $1)
 		WHERE idempotency_key = $2`, quick.Schedule, quick.RunKey())
 	late, err := schedule.New(b.Store).LateFires(t.Context(), lease, 10)

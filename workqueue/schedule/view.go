@@ -55,7 +55,7 @@ const (
     (SELECT count(*) FROM schedule_fire f WHERE f.schedule = s.name AND f.state IN ('due', 'queued', 'starting')),
     (SELECT count(*) FROM batchrun r JOIN schedule_fire f ON f.run_id = r.id
      WHERE r.state IN ('loading', 'running') AND f.schedule = s.name AND f.state = 'started'),
-    s.created_by, s.created_at, s.changed_by, s.changed_at, s.spec, s.source, clock_timestamp()`
+    s.created_by, s.created_at, s.changed_by, s.changed_at, s.spec, s.source, tranche_now()`
 
 	listSchedules = `
 SELECT ` + scheduleColumns + `

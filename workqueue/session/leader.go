@@ -28,13 +28,13 @@ const (
 
 	// outranked is true while a node that has precedence over $2 can lead.
 	outranked = `EXISTS (SELECT FROM node_session n
-    WHERE n.ended_at IS NULL AND n.expires_at > clock_timestamp()
+    WHERE n.ended_at IS NULL AND n.expires_at > tranche_now()
         AND n.precedence > (SELECT precedence FROM node_session WHERE id = $2))`
 
 	// prolongLease waits for nobody: leader transactions hold the row FOR KEY SHARE, which an UPDATE of other columns
 	// does not touch. So one that takes long, or hangs, does not cost its node the lease.
 	prolongLease = `
-UPDATE leader SET expires_at = clock_timestamp() + $3
+UPDATE leader SET expires_at = tranche_now() + $3
 WHERE name = $1 AND session_id = $2 AND NOT ` + outranked + ` RETURNING epoch`
 
 	// takeLease locks the row FOR UPDATE: it waits for a leader transaction that has checked the lease and is about to
@@ -42,20 +42,20 @@ WHERE name = $1 AND session_id = $2 AND NOT ` + outranked + ` RETURNING epoch`
 	// in the UPDATE: others may have been first.
 	takeLease = `
 WITH free AS MATERIALIZED (
-    SELECT name FROM leader WHERE name = $1 AND expires_at <= clock_timestamp() AND NOT ` + outranked + ` FOR UPDATE),
+    SELECT name FROM leader WHERE name = $1 AND expires_at <= tranche_now() AND NOT ` + outranked + ` FOR UPDATE),
 taken AS (
-    UPDATE leader l SET epoch = l.epoch + 1, session_id = $2, expires_at = clock_timestamp() + $3,
-        since = clock_timestamp()
-    FROM free WHERE l.name = free.name AND l.expires_at <= clock_timestamp() RETURNING l.epoch),
+    UPDATE leader l SET epoch = l.epoch + 1, session_id = $2, expires_at = tranche_now() + $3,
+        since = tranche_now()
+    FROM free WHERE l.name = free.name AND l.expires_at <= tranche_now() RETURNING l.epoch),
 made AS (
     INSERT INTO leader (name, epoch, session_id, expires_at)
-    SELECT $1, 1, $2, clock_timestamp() + $3 WHERE NOT EXISTS (SELECT FROM leader WHERE name = $1)
+    SELECT $1, 1, $2, tranche_now() + $3 WHERE NOT EXISTS (SELECT FROM leader WHERE name = $1)
         AND NOT ` + outranked + `
     ON CONFLICT (name) DO NOTHING RETURNING epoch)
 SELECT epoch FROM taken UNION ALL SELECT epoch FROM made`
 
 	leaseLeft = `
-SELECT greatest(max(expires_at) - clock_timestamp(), interval '0'), ` + outranked + ` FROM leader WHERE name = $1`
+SELECT greatest(max(expires_at) - tranche_now(), interval '0'), ` + outranked + ` FROM leader WHERE name = $1`
 )
 
 // Lead takes or prolongs the lease for ttl. When another session has it, or is to have it, it returns a [HeldError],
@@ -95,7 +95,7 @@ func (s Store) SetPrecedence(ctx context.Context, session workqueue.SessionID, p
 }
 
 const dropLease = `
-UPDATE leader SET expires_at = clock_timestamp() WHERE name = $1 AND session_id = $2 AND epoch = $3`
+UPDATE leader SET expires_at = tranche_now() WHERE name = $1 AND session_id = $2 AND epoch = $3`
 
 // Resign gives the lease up, so that another node need not wait for its end.
 func (s Store) Resign(ctx context.Context, lease workqueue.Lease) error {

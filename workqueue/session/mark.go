@@ -46,7 +46,7 @@ SELECT ` + markColumns + ` FROM database_mark m CROSS JOIN (SELECT database_time
 	// raiseMark raises nothing that lies behind what the caller remembers: nobody is to take the one for the other.
 	raiseMark = `
 UPDATE database_mark m
-SET beat = m.beat + 1, at = clock_timestamp(), timeline = CASE WHEN t.now = 0 THEN m.timeline ELSE t.now END
+SET beat = m.beat + 1, at = tranche_now(), timeline = CASE WHEN t.now = 0 THEN m.timeline ELSE t.now END
 FROM (SELECT database_timeline() AS now) t
 WHERE m.name = 'mark' AND m.lineage = $1 AND m.beat >= $2 AND (m.timeline IN (0, t.now) OR t.now = 0)
 RETURNING ` + markColumns
@@ -85,7 +85,7 @@ const (
 	lockMark = readMark + ` FOR NO KEY UPDATE OF m`
 
 	passGap = `
-UPDATE database_mark SET beat = greatest(beat, $1) + 1, at = clock_timestamp(),
+UPDATE database_mark SET beat = greatest(beat, $1) + 1, at = tranche_now(),
     timeline = CASE WHEN database_timeline() = 0 THEN timeline ELSE database_timeline() END
 WHERE name = 'mark'`
 
@@ -94,8 +94,8 @@ WHERE name = 'mark'`
 
 	// endSessions ends those of another time. Their nodes begin new ones; what they had claimed is issued again.
 	endSessions = `
-UPDATE node_session SET expires_at = clock_timestamp()
-WHERE ended_at IS NULL AND expires_at > clock_timestamp()`
+UPDATE node_session SET expires_at = tranche_now()
+WHERE ended_at IS NULL AND expires_at > tranche_now()`
 
 	lockScheduled = `
 SELECT count(*) FROM (SELECT 1 FROM work_slice WHERE state = 'scheduled' ORDER BY id FOR UPDATE) locked`

@@ -1,3 +1,6 @@
+// Package session keeps the sessions of nodes, the leader's lease, and the mark by which a database is seen to have
+// gone back in time; what nodes agree on about JetStream's streams (settings, incarnations, troubles); and what was
+// answered to requests with an idempotency key.
 package session
 
 import (
@@ -7,7 +10,14 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
+
+// Store is the database for nodes and their leader. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // NodeInfo says who a session belongs to.
 type NodeInfo struct {
@@ -18,7 +28,7 @@ type NodeInfo struct {
 
 const insertSession = `
 INSERT INTO node_session (id, host, pid, version, speaks, expires_at)
-VALUES ($1, $2, $3, $4, 3, clock_timestamp() + $5)`
+VALUES ($1, $2, $3, $4, 3, tranche_now() + $5)`
 
 // StartSession opens a session that lives for ttl beyond its last heartbeat.
 func (s Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duration) (workqueue.SessionID, error) {
@@ -33,8 +43,8 @@ func (s Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duratio
 // already have acted on its silence.
 const beatSession = `
 UPDATE node_session
-SET heartbeat_at = clock_timestamp(), expires_at = clock_timestamp() + $2, stats = $3
-WHERE id = $1 AND ended_at IS NULL AND expires_at > clock_timestamp()`
+SET heartbeat_at = tranche_now(), expires_at = tranche_now() + $2, stats = $3
+WHERE id = $1 AND ended_at IS NULL AND expires_at > tranche_now()`
 
 // Heartbeat prolongs a session and stores the node's counters. It returns ErrSessionLost when the session is over.
 func (s Store) Heartbeat(ctx context.Context, id workqueue.SessionID, ttl time.Duration, stats any) error {

@@ -40,7 +40,7 @@ const endStalled = `
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid = $1 AND query_start = $2 AND state = 'active'
     AND EXISTS (SELECT FROM leader WHERE name = $3 AND session_id = $4 AND epoch = $5
-        AND expires_at > clock_timestamp())`
+        AND expires_at > tranche_now())`
 
 // stalledClient is a connection in one place of one statement.
 type stalledClient struct {

@@ -53,12 +53,12 @@ const watchedEndpoints = `
 SELECT p.endpoint FROM endpoint_pace p
 WHERE p.breaker = 'open' OR EXISTS (
     SELECT FROM (SELECT s.error_code FROM work_slice s
-                 WHERE s.endpoint = p.endpoint AND s.ended_at > (SELECT clock_timestamp() - interval '10 s')
+                 WHERE s.endpoint = p.endpoint AND s.ended_at > (SELECT tranche_now() - interval '10 s')
                  ORDER BY s.ended_at DESC LIMIT 200) newest
     WHERE newest.error_code IS NOT NULL)
   OR EXISTS (
     SELECT FROM collector c JOIN collector_key k ON k.collector = c.id
-    WHERE c.endpoint = p.endpoint AND k.failed_at > (SELECT clock_timestamp() - interval '10 s'))
+    WHERE c.endpoint = p.endpoint AND k.failed_at > (SELECT tranche_now() - interval '10 s'))
 ORDER BY p.endpoint`
 
 // WatchedEndpoints returns the endpoints whose breakers are open, or of which requests failed a short while ago: those

@@ -73,7 +73,7 @@ UPDATE run_guard SET seen = $3, codes = $4, tripped = nullif($5, '') WHERE run_i
 	holdForGuard = `
 WITH due AS (SELECT run_id, string_agg(tripped, '; ' ORDER BY step) AS detail FROM run_guard
     WHERE run_id = $1 AND tripped IS NOT NULL GROUP BY run_id)
-UPDATE batchrun r SET hold = 'guard', hold_detail = due.detail, held_by = $2, held_at = clock_timestamp()
+UPDATE batchrun r SET hold = 'guard', hold_detail = due.detail, held_by = $2, held_at = tranche_now()
 FROM due WHERE r.id = $1 AND due.run_id = r.id AND r.state = 'running' AND r.hold IS NULL
 RETURNING r.generation, r.hold_detail`
 )

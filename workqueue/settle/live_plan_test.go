@@ -109,17 +109,18 @@ const generic = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true
 // Requests of runs under way that nobody takes, and answered ones.
 var muchThatIsWell = []string{
 	`SET session_replication_role = replica`,
-	`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 1, now(), now())`,
+	`INSERT INTO stream_epoch (name, epoch, work_created, reply_created)
+		VALUES ('streams', 1, tranche_now(), tranche_now())`,
 	`INSERT INTO batchrun (id, plan, spec, state) SELECT gen_random_uuid(), 'p', '{}', 'running'
 	FROM generate_series(1, 3000)`,
 	`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
 		stream_epoch, stream_seq, sent_at, deadline)
 	SELECT gen_random_uuid(), id, 0, 0, 1, B'0'::bit(8192), B'0'::bit(8192), 'sent', 1, 'ready', 'statement',
-		1, row_number() OVER (), now() - interval '1h', now() + interval '1h' FROM batchrun`,
+		1, row_number() OVER (), tranche_now() - interval '1h', tranche_now() + interval '1h' FROM batchrun`,
 	`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
 		stream_epoch, stream_seq, sent_at, deadline, ended_at)
 	SELECT gen_random_uuid(), run_id, step, block, generation, mask, remaining, 'recorded', attempt, cause, endpoint,
-		stream_epoch, stream_seq, sent_at, now(), now() FROM work_slice`,
+		stream_epoch, stream_seq, sent_at, tranche_now(), tranche_now() FROM work_slice`,
 	`SET session_replication_role = DEFAULT`,
 }
 

@@ -43,7 +43,7 @@ ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 	ofDeadSession = `s.state = 'claimed' AND NOT EXISTS (
     SELECT 1 FROM node_session n
-    WHERE n.id = s.session_id AND n.ended_at IS NULL AND n.expires_at > clock_timestamp())`
+    WHERE n.id = s.session_id AND n.ended_at IS NULL AND n.expires_at > tranche_now())`
 
 	// Sent through an incarnation of the streams that is gone: likewise, by work_slice_sent.
 	slicesOfLostStreams = `
@@ -62,7 +62,7 @@ ORDER BY s.id FOR NO KEY UPDATE OF s`
 
 	// SlicesOverdue locks slices whose time is over.
 	SlicesOverdue = heldColumns + `
-WHERE s.id = ANY($1) AND s.state IN ('claimed', 'sent') AND s.deadline <= clock_timestamp()
+WHERE s.id = ANY($1) AND s.state IN ('claimed', 'sent') AND s.deadline <= tranche_now()
 ORDER BY s.id FOR NO KEY UPDATE OF s`
 )
 

@@ -40,7 +40,7 @@ const (
 SELECT s.id, ` + sliceEndpoint + `, s.stream_seq
 FROM work_slice s
 WHERE (s.state = 'sent') IS TRUE AND s.stream_seq > $4 AND s.stream_seq < $5
-    AND s.sent_at < clock_timestamp() - $1::interval AND ` + mayBeLost + `
+    AND s.sent_at < tranche_now() - $1::interval AND ` + mayBeLost + `
 ORDER BY s.stream_seq LIMIT $6`
 
 	stillSent = `

@@ -145,7 +145,7 @@ WITH handed AS MATERIALIZED (
     JOIN unnest($1::text[], $2::bigint[]) AS u (endpoint, up_to) ON u.endpoint = coalesce(s.endpoint, st.endpoint)
     WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq <= u.up_to AND s.stream_epoch = $3
     ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED)
-UPDATE work_slice s SET handed_at = clock_timestamp(), deadline = clock_timestamp() + handed.slice_timeout
+UPDATE work_slice s SET handed_at = tranche_now(), deadline = tranche_now() + handed.slice_timeout
 FROM handed WHERE s.id = handed.id AND s.state = 'sent'`
 
 // Handed says how far the services of an endpoint have come in the work stream.
@@ -193,9 +193,9 @@ const overdue = `
 SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.stream_epoch, 0),
        s.handed_at IS NOT NULL,
        CASE WHEN s.handed_at IS NULL THEN interval '0'
-            ELSE least(clock_timestamp() - s.handed_at + $3, clock_timestamp() - s.created_at) END, s.attempt >= $2
+            ELSE least(tranche_now() - s.handed_at + $3, tranche_now() - s.created_at) END, s.attempt >= $2
 FROM work_slice s JOIN run_step st USING (run_id, step)
-WHERE (s.state IN ('claimed', 'sent') AND s.deadline IS NOT NULL) IS TRUE AND s.deadline <= (SELECT clock_timestamp())
+WHERE (s.state IN ('claimed', 'sent') AND s.deadline IS NOT NULL) IS TRUE AND s.deadline <= (SELECT tranche_now())
 ORDER BY s.deadline LIMIT $1`
 
 // OverdueSlices returns live slices whose deadline has passed, the longest overdue first.
@@ -209,7 +209,7 @@ func (s Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error) 
 }
 
 const extendSlices = `
-UPDATE work_slice s SET deadline = clock_timestamp() + st.slice_timeout
+UPDATE work_slice s SET deadline = tranche_now() + st.slice_timeout
 FROM run_step st
 WHERE s.id = ANY($1) AND s.state = 'sent' AND st.run_id = s.run_id AND st.step = s.step`
 
@@ -257,7 +257,7 @@ func (s Store) Postpone(ctx context.Context, session workqueue.SessionID, id wor
 // The slice is locked in a statement before: so the endpoint is the one that its step has by then, see insertSlices.
 const postponeSlice = `
 UPDATE work_slice s
-SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = clock_timestamp() + $3,
+SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = tranche_now() + $3,
     error_code = $4, error_message = $5, endpoint = (
         SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step)
 WHERE s.id = $1 AND s.session_id = $2 AND s.state = 'claimed'`
@@ -272,7 +272,7 @@ func (s Store) GiveUpClaim(ctx context.Context, session workqueue.SessionID, id 
 }
 
 const giveUpClaim = `
-UPDATE work_slice SET deadline = clock_timestamp() WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
+UPDATE work_slice SET deadline = tranche_now() WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 
 // Split replaces a slice by pieces of it, because its request would be larger than the server takes. The masks are
 // disjoint and together the slice's. The first piece stays claimed by the same session; the others can be claimed at

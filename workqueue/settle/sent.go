@@ -17,8 +17,8 @@ const (
 WITH free AS MATERIALIZED (
     SELECT id FROM work_slice WHERE id = ANY($1) AND state = 'claimed' ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE work_slice s
-SET state = 'sent', sent_at = clock_timestamp(), stream_seq = u.seq, stream_epoch = u.epoch,
-    deadline = clock_timestamp() + st.slice_timeout
+SET state = 'sent', sent_at = tranche_now(), stream_seq = u.seq, stream_epoch = u.epoch,
+    deadline = tranche_now() + st.slice_timeout
 FROM free, unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS u (id, seq, epoch), run_step st
 WHERE s.id = free.id AND s.id = u.id AND s.state = 'claimed' AND st.run_id = s.run_id AND st.step = s.step`
 

@@ -1,3 +1,5 @@
+// Package settle records what became of slices: outcomes, releases, and the end of runs. Each is one transaction, from
+// the fence to the completion.
 package settle
 
 import (
@@ -15,10 +17,20 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
+
+// Store is the database for outcomes. It is safe for concurrent use.
+type Store struct {
+	db    *database.DB
+	count func([]Settled) // nil: nobody counts
+}
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // apply writes the settlement. The slices in it are locked already; what remains is locked in the documented order.
 func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
@@ -58,7 +70,7 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 // settled; nobody who holds one of them waits for anything.
 const recordLarge = `
 WITH locked AS MATERIALIZED (SELECT id FROM work_large WHERE id = ANY ($1) ORDER BY id FOR UPDATE)
-UPDATE work_large l SET recorded_at = clock_timestamp() FROM locked WHERE l.id = locked.id AND l.recorded_at IS NULL`
+UPDATE work_large l SET recorded_at = tranche_now() FROM locked WHERE l.id = locked.id AND l.recorded_at IS NULL`
 
 // markLarge says of results that are kept apart that they are those of their items.
 func (s *settlement) markLarge(ctx context.Context, tx pgx.Tx) error {
@@ -86,7 +98,7 @@ UPDATE work_slice s
 SET remaining = u.remaining, state = u.state, service = coalesce(nullif(u.service, ''), s.service),
     answered = nullif(u.answered, -1), error_code = u.code, error_message = u.message, error_retry = u.retry,
     took = coalesce(nullif(u.took, 0), s.took),
-    ended_at = CASE WHEN u.state IN ('claimed', 'sent') THEN NULL ELSE clock_timestamp() END
+    ended_at = CASE WHEN u.state IN ('claimed', 'sent') THEN NULL ELSE tranche_now() END
 FROM unnest($1::uuid[], $2::bit(8192)[], $3::text[], $4::text[], $5::int[], $6::text[], $7::text[], $8::bool[],
             $9::float8[])
      AS u (id, remaining, state, service, answered, code, message, retry, took)
@@ -98,7 +110,7 @@ const insertSlices = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
                         suspect, session_id, not_before, deadline, root, endpoint)
 SELECT u.id, u.run_id, u.step, u.block, u.generation, u.mask, u.mask, u.state, u.attempt, u.failures, u.cause,
-       u.parent, u.suspect, u.session_id, clock_timestamp() + u.delay, clock_timestamp() + u.timeout, u.root,
+       u.parent, u.suspect, u.session_id, tranche_now() + u.delay, tranche_now() + u.timeout, u.root,
        CASE WHEN u.state = 'scheduled' THEN (
            SELECT st.endpoint FROM run_step st WHERE st.run_id = u.run_id AND st.step = u.step) ELSE u.endpoint END
 FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::int[], $5::int[], $6::bit(8192)[], $7::text[], $8::int[],
@@ -249,7 +261,7 @@ FROM (` + plane.OutcomePlanes + `) o`
 	// as it is written is in no index of runs under way.
 	completeRuns = `
 UPDATE batchrun r
-SET state = 'completed', finished_at = clock_timestamp(), done = c.done, failed = c.failed,
+SET state = 'completed', finished_at = tranche_now(), done = c.done, failed = c.failed,
     accepted = c.accepted
 FROM (SELECT r.id, o.* FROM (SELECT * FROM unnest($1::uuid[]) AS u (id) LIMIT cardinality($1::uuid[])) r
       CROSS JOIN LATERAL (` + OutcomeOfRun + `) o) c

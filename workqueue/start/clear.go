@@ -23,7 +23,7 @@ const (
 	lockLoad = `SELECT sealed_at IS NOT NULL OR opened FROM batchrun WHERE id = $1 FOR UPDATE`
 
 	giveUpLoad = `
-UPDATE batchrun SET state = 'cancelled', finished_at = clock_timestamp()
+UPDATE batchrun SET state = 'cancelled', finished_at = tranche_now()
 WHERE id = $1 AND state = 'loading' AND sealed_at IS NULL AND NOT opened`
 
 	// What is deleted next: behind what is deleted already, so that no piece reads the rows of the pieces before it. The
@@ -56,7 +56,7 @@ DELETE FROM run_step s USING gone WHERE s.run_id = gone.id`
 SELECT r.id FROM batchrun r
 WHERE r.sealed_at IS NULL AND NOT r.opened AND r.state IN ('loading', 'cancelled') AND NOT EXISTS (
     SELECT 1 FROM node_session n
-    WHERE n.id = r.loader_session AND n.ended_at IS NULL AND n.expires_at > clock_timestamp())`
+    WHERE n.id = r.loader_session AND n.ended_at IS NULL AND n.expires_at > tranche_now())`
 )
 
 // Rows that one transaction deletes, by how long they take: payloads are of any size.

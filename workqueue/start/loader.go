@@ -293,7 +293,7 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::in
     $16::bigint[], $17::boolean[], $18::text[], $19::uuid[])
     AS u (id, name, plan, spec, params, priority, source, created_by, idempotency_key, session, version, max_failed,
         canary, canary_auto, items, failed_limit, sampled, guard, from_run)
-CROSS JOIN LATERAL (SELECT CASE WHEN u.items IS NOT NULL THEN clock_timestamp() END AS now) t`
+CROSS JOIN LATERAL (SELECT CASE WHEN u.items IS NOT NULL THEN tranche_now() END AS now) t`
 
 func insertStep() string {
 	return `
@@ -350,7 +350,7 @@ const (
 // oldNodes are nodes that do not understand something. From now on none of them gets a session.
 const oldNodes = `
 SELECT format('%s (pid %s, version %s)', host, pid, version) FROM node_session
-WHERE speaks < $1 AND ended_at IS NULL AND expires_at > clock_timestamp() ORDER BY started_at LIMIT 1`
+WHERE speaks < $1 AND ended_at IS NULL AND expires_at > tranche_now() ORDER BY started_at LIMIT 1`
 
 // refuseOldNodes keeps a run from starting while a node is at work that would take its steps for requests and complete
 // it with the first of them, or let nobody follow an item of a lane.

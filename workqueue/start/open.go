@@ -56,8 +56,8 @@ type Opened struct {
 // of them from the seal on, when it is known how many there are.
 const openRun = `
 UPDATE batchrun
-SET state = 'running', opened = true, seal_by = clock_timestamp() + $2::interval, on_overdue = $3, on_duplicate = $4,
-    failed_limit = $5, started_at = clock_timestamp(), loader_session = NULL
+SET state = 'running', opened = true, seal_by = tranche_now() + $2::interval, on_overdue = $3, on_duplicate = $4,
+    failed_limit = $5, started_at = tranche_now(), loader_session = NULL
 WHERE id = $1 AND state = 'loading'
 RETURNING seal_by`
 

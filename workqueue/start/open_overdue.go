@@ -26,9 +26,9 @@ type OverdueRun struct {
 const (
 	// By batchrun_active: open runs are among those under way. Each is reported once.
 	reportOverdue = `
-UPDATE batchrun SET overdue_at = clock_timestamp()
+UPDATE batchrun SET overdue_at = tranche_now()
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NULL
-  AND seal_by <= (SELECT clock_timestamp())
+  AND seal_by <= (SELECT tranche_now())
 RETURNING id, seal_by, items, on_overdue, generation`
 
 	// What a leader has reported and not brought to its end. All that is done with a run stands in the audit log, of
@@ -37,12 +37,12 @@ RETURNING id, seal_by, items, on_overdue, generation`
 SELECT id, seal_by, items, CASE WHEN on_overdue = 'report' THEN 'cancel' ELSE on_overdue END, on_overdue = 'report'
 FROM batchrun
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NOT NULL
-  AND (on_overdue <> 'report' OR hold IS NULL AND overdue_at < clock_timestamp() - $1::interval
+  AND (on_overdue <> 'report' OR hold IS NULL AND overdue_at < tranche_now() - $1::interval
        AND NOT EXISTS (SELECT FROM audit_log a
-                       WHERE a.run_id = batchrun.id AND a.at >= clock_timestamp() - $1::interval)
+                       WHERE a.run_id = batchrun.id AND a.at >= tranche_now() - $1::interval)
        AND NOT EXISTS (SELECT FROM work_slice w
                        WHERE w.run_id = batchrun.id AND w.state = 'recorded'
-                           AND w.ended_at >= clock_timestamp() - $1::interval))
+                           AND w.ended_at >= tranche_now() - $1::interval))
 ORDER BY id`
 )
 

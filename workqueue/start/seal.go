@@ -40,7 +40,7 @@ CROSS JOIN LATERAL (
 const sealRun = `
 UPDATE batchrun
 SET state = 'running', items = $2, skipped = $3, failed_limit = $4, canary_state = CASE WHEN $5 THEN 'sampling' END,
-    canary_generation = CASE WHEN $5 THEN generation END, sealed_at = clock_timestamp(), started_at = clock_timestamp()
+    canary_generation = CASE WHEN $5 THEN generation END, sealed_at = tranche_now(), started_at = tranche_now()
 WHERE id = $1 AND state = 'loading'`
 
 // seal makes the blocks, with all of them ready or, of a run with a canary, a sample; seals the tracker batch and sets

@@ -55,7 +55,7 @@ func (e *ExpectError) Error() string {
 
 // sealOpen says that no more items will come. A threshold that is a part of the items is a number of them from now on.
 const sealOpen = `
-UPDATE batchrun SET sealed_at = clock_timestamp(), failed_limit = $2
+UPDATE batchrun SET sealed_at = tranche_now(), failed_limit = $2
 WHERE id = $1 AND opened AND state = 'running' AND sealed_at IS NULL`
 
 // SealRun ends the adding of items to an open run: what is left of them is worked on, and the run completes when

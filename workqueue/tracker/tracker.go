@@ -1,3 +1,4 @@
+// Package tracker keeps trackers: counts of what others have acknowledged.
 package tracker
 
 import (
@@ -12,6 +13,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
+
+// Store is the database for trackers. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // OpenTracker opens a batch of the tracker service for actor. See [service.Open]. What was opened before is not audited
 // again.

@@ -14,7 +14,7 @@ import (
 // checkSQL takes no lock. stale: the activity that is noted is older than a second and than a twentieth of the shorter
 // age, so that a batch that is at work writes its row seldom.
 const checkSQL = `
-SELECT active_at < clock_timestamp() - greatest(interval '1 second', least(open_idle, sealed_idle) / 20)
+SELECT active_at < tranche_now() - greatest(interval '1 second', least(open_idle, sealed_idle) / 20)
 FROM tracker_service WHERE batch_id = $1 AND deleted_at IS NULL`
 
 // lockAllSQL locks the groups of a call that needs several statements, in ascending order, before the first of these
@@ -53,7 +53,7 @@ ON CONFLICT (batch_id, grp, code) DO UPDATE SET mask = f.mask | excluded.mask`
 // touchSQL notes activity. It skips a row that somebody holds: they note it as well.
 const touchSQL = `
 UPDATE tracker_service s
-SET active_at = clock_timestamp(), reap_at = clock_timestamp() + least(s.open_idle, s.sealed_idle)
+SET active_at = tranche_now(), reap_at = tranche_now() + least(s.open_idle, s.sealed_idle)
 FROM (SELECT batch_id FROM tracker_service WHERE batch_id = $1 FOR NO KEY UPDATE SKIP LOCKED) free
 WHERE s.batch_id = free.batch_id`
 

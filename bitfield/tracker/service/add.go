@@ -37,7 +37,7 @@ const addedBeforeSQL = `SELECT first_group, groups, items FROM tracker_add WHERE
 const addItemsSQL = `
 WITH batch AS (
     UPDATE tracker_batch
-    SET groups = groups + $3, open_groups = open_groups + $3, items = items + $4, active_at = clock_timestamp()
+    SET groups = groups + $3, open_groups = open_groups + $3, items = items + $4, active_at = tranche_now()
     WHERE id = $1
 ), noted AS (
     INSERT INTO tracker_add (batch_id, key, first_group, groups, items)

@@ -14,7 +14,7 @@ import (
 // batch row.
 const markDeletedSQL = `
 UPDATE tracker_service
-SET deleted_at = clock_timestamp(), key = NULL,
+SET deleted_at = tranche_now(), key = NULL,
     webhook_state = CASE webhook_state WHEN 'due' THEN 'given_up' ELSE webhook_state END
 WHERE batch_id = ANY ($1) AND deleted_at IS NULL`
 

@@ -38,16 +38,16 @@ WITH code AS MATERIALIZED (
 ), ended AS (
     UPDATE tracker_service s
     SET event_id        = t.event_id,
-        event           = jsonb_build_object('id', t.event_id, 'kind', $2::text, 'at', clock_timestamp(),
+        event           = jsonb_build_object('id', t.event_id, 'kind', $2::text, 'at', tranche_now(),
                               'batch', s.batch_id, 'owner', s.owner, 'key', s.key, 'items', t.items,
                               'done', t.items - t.failed - t.pending, 'failed', t.failed, 'pending', t.pending,
                               'codes', top.codes),
-        active_at       = CASE $2::text WHEN 'tracker.completed' THEN clock_timestamp() ELSE s.active_at END,
-        expired_at      = CASE $2::text WHEN 'tracker.expired' THEN clock_timestamp() END,
-        reap_at         = clock_timestamp() + s.keep,
+        active_at       = CASE $2::text WHEN 'tracker.completed' THEN tranche_now() ELSE s.active_at END,
+        expired_at      = CASE $2::text WHEN 'tracker.expired' THEN tranche_now() END,
+        reap_at         = tranche_now() + s.keep,
         webhook_state   = CASE WHEN s.webhook_url IS NULL THEN 'none' ELSE 'due' END,
-        webhook_due_at  = clock_timestamp(),
-        webhook_next_at = clock_timestamp()
+        webhook_due_at  = tranche_now(),
+        webhook_next_at = tranche_now()
     FROM total t, top
     WHERE s.batch_id = $1 AND s.event_id IS NULL AND s.deleted_at IS NULL
     RETURNING s.event_id, s.event

@@ -101,7 +101,7 @@ func (b *bench) reaps(judge string, r service.OpenRequest, do func(id uuid.UUID)
 	id := b.openAs(r, 1)
 	do(id)
 	b.age(id, day+time.Minute)
-	b.exec(`UPDATE tracker_service SET reap_at = clock_timestamp() WHERE batch_id = $1`, id)
+	b.exec(`UPDATE tracker_service SET reap_at = tranche_now() WHERE batch_id = $1`, id)
 	var got service.Reaped
 	b.in(func(ctx context.Context, tx pgx.Tx) (err error) {
 		got, err = service.ReapWith(ctx, tx, judge, 1000)

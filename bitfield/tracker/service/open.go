@@ -78,7 +78,7 @@ const insertServiceSQL = `
 INSERT INTO tracker_service (batch_id, owner, key, created_by, open_idle, sealed_idle, keep, webhook_url,
     webhook_secret, reap_at)
 VALUES ($1, $2, nullif($3, ''), $4, $5, $6, $7, nullif($8, ''), nullif($9, ''),
-    clock_timestamp() + least($5::interval, $6::interval))
+    tranche_now() + least($5::interval, $6::interval))
 ON CONFLICT (owner, key) DO NOTHING`
 
 // dropOpenedSQL takes back a batch row of this very transaction.

@@ -28,7 +28,7 @@ WITH b AS (
     SELECT id, 'service', 'open', 1, 1, 2 FROM unnest($1::uuid[]) AS id RETURNING id
 ), s AS (
     INSERT INTO tracker_service (batch_id, owner, open_idle, sealed_idle, keep, reap_at)
-    SELECT id, 'test', '1 day', '1 day', '1 day', clock_timestamp() + interval '1 day' FROM b
+    SELECT id, 'test', '1 day', '1 day', '1 day', tranche_now() + interval '1 day' FROM b
 )
 INSERT INTO tracker_group (batch_id, grp, size, pending)
 SELECT id, 0, 2, set_bit(B'0'::bit(8192), 1, 1) FROM b`

@@ -33,7 +33,7 @@ FROM (
     FROM (
         SELECT s.batch_id, s.reap_at, CASE WHEN b.state IN ('open', 'sealed') THEN b.groups ELSE 0 END AS groups
         FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
-        WHERE s.reap_at <= clock_timestamp() AND s.deleted_at IS NULL
+        WHERE s.reap_at <= tranche_now() AND s.deleted_at IS NULL
         ORDER BY s.reap_at LIMIT $1
         FOR NO KEY UPDATE OF b SKIP LOCKED
     ) due
@@ -49,8 +49,8 @@ type candidate struct {
 // twentieth of the ages late, which is added here: a batch may live a little too long, and never ends too early. A
 // batch that ended is kept while its webhook is owed, and looked at again an hour later.
 const reapVerdictSQL = `
-SELECT v.batch_id, v.live, v.due_at <= clock_timestamp() AND (v.live OR NOT v.owed),
-    CASE WHEN v.live OR NOT v.owed THEN v.due_at ELSE greatest(v.due_at, clock_timestamp() + interval '1 hour') END
+SELECT v.batch_id, v.live, v.due_at <= tranche_now() AND (v.live OR NOT v.owed),
+    CASE WHEN v.live OR NOT v.owed THEN v.due_at ELSE greatest(v.due_at, tranche_now() + interval '1 hour') END
 FROM (
     SELECT s.batch_id, b.state IN ('open', 'sealed') AS live, s.webhook_state = 'due' AS owed,
         CASE b.state
@@ -69,7 +69,7 @@ ORDER BY v.batch_id`
 // later moment.
 const deferReapSQL = `
 UPDATE tracker_service s
-SET reap_at = greatest(d.look_at, clock_timestamp() + interval '1 second')
+SET reap_at = greatest(d.look_at, tranche_now() + interval '1 second')
 FROM unnest($1::uuid[], $2::timestamptz[]) AS d(batch_id, look_at)
 WHERE s.batch_id = d.batch_id`
 

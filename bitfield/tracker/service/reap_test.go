@@ -258,7 +258,7 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 		t.Error("an attempt is noted once")
 	}
 	later := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due'
-		AND webhook_next_at - clock_timestamp() BETWEEN interval '59 minutes' AND interval '1 hour'`)
+		AND webhook_next_at - tranche_now() BETWEEN interval '59 minutes' AND interval '1 hour'`)
 	if later != 1 || len(due()) != 0 {
 		t.Error("it is not tried again in an hour")
 	}
@@ -266,7 +266,7 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 		got.NextAt == nil {
 		t.Errorf("after a failure: %+v", got)
 	}
-	b.exec(`UPDATE tracker_service SET webhook_next_at = clock_timestamp()`)
+	b.exec(`UPDATE tracker_service SET webhook_next_at = tranche_now()`)
 	list = due()
 	b.in(func(ctx context.Context, tx pgx.Tx) error {
 		noted, err := service.WebhookDelivered(ctx, tx, list[0])

@@ -34,8 +34,8 @@ type WebhookRoom struct {
 
 // dueWebhooksSQL takes no locks. It goes from host to host by tracker_service_webhooks, and reads no more of each than
 // there is room for: ten thousand calls to a host that is down cost those to others nothing. Who has the fewest under
-// way comes first, and all but the first call to a host leave some room free. statement_timestamp is no older than the
-// statement, and, other than clock_timestamp, ends the look at a host where what is not due begins.
+// way comes first, and all but the first call to a host leave some room free. As a query of its own, tranche_now() is
+// called once, and ends the look at a host where what is not due begins.
 const dueWebhooksSQL = `
 WITH RECURSIVE host AS (
     (SELECT webhook_host AS name FROM tracker_service WHERE webhook_state = 'due' ORDER BY webhook_host LIMIT 1)
@@ -48,13 +48,13 @@ WITH RECURSIVE host AS (
     FROM host h WHERE h.name IS NOT NULL
 )
 SELECT d.batch_id, d.event_id, d.event, d.webhook_url, d.webhook_host, coalesce(d.webhook_secret, ''),
-       d.webhook_attempts, clock_timestamp() - d.webhook_due_at
+       d.webhook_attempts, tranche_now() - d.webhook_due_at
 FROM (
     SELECT of_host.*, row_number() OVER (ORDER BY of_host.place, of_host.webhook_next_at) AS taken
     FROM called c CROSS JOIN LATERAL (
         SELECT s.*, c.calls + row_number() OVER (ORDER BY s.webhook_next_at) AS place
         FROM tracker_service s
-        WHERE s.webhook_state = 'due' AND s.webhook_host = c.name AND s.webhook_next_at <= statement_timestamp()
+        WHERE s.webhook_state = 'due' AND s.webhook_host = c.name AND s.webhook_next_at <= (SELECT tranche_now())
           AND s.batch_id <> ALL ($1::uuid[])
         ORDER BY s.webhook_next_at LIMIT greatest($3 - c.calls, 0)
     ) of_host
@@ -93,7 +93,7 @@ func WebhookDelivered(ctx context.Context, tx pgx.Tx, w Webhook) (noted bool, er
 
 const webhookFailedSQL = `
 UPDATE tracker_service
-SET webhook_attempts = webhook_attempts + 1, webhook_error = $3, webhook_next_at = clock_timestamp() + $4::interval,
+SET webhook_attempts = webhook_attempts + 1, webhook_error = $3, webhook_next_at = tranche_now() + $4::interval,
     webhook_state = CASE WHEN $5 THEN 'given_up' ELSE 'due' END
 WHERE batch_id = $1 AND webhook_state = 'due' AND webhook_attempts = $2`
 

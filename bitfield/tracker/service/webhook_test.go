@@ -22,7 +22,7 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 		b.exec(`UPDATE tracker_service SET webhook_next_at = webhook_next_at - ($2 || ' minutes')::interval
 			WHERE batch_id = $1`, id, fmt.Sprint(60-i))
 	}
-	b.exec(`UPDATE tracker_service SET webhook_next_at = clock_timestamp() + interval '1 hour'
+	b.exec(`UPDATE tracker_service SET webhook_next_at = tranche_now() + interval '1 hour'
 		WHERE webhook_url = 'https://six/7'`)
 	room := func(perHost, atOnce int, underWay ...service.Webhook) []service.Webhook {
 		t.Helper()

@@ -98,7 +98,7 @@ func (e *Engine) Load(endpoint string, items int, change func(*workqueue.StepSpe
 		change(&step)
 	}
 	i := 0
-	loaded, err := e.Node.Starts().Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded, err := e.Node.Runs().Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{step}},
 		func(item *start.LoadItem) error {
 			if i == items {
@@ -241,7 +241,7 @@ func (e *Engine) AnotherNode(ctx context.Context) {
 	stop := e.Keep(node.Run)
 	Wait(ctx, time.Second)
 	_, err = e.Pool.Exec(context.WithoutCancel(ctx),
-		`UPDATE node_session SET expires_at = clock_timestamp() WHERE id = $1`, node.Session())
+		`UPDATE node_session SET expires_at = tranche_now() WHERE id = $1`, node.Session())
 	if err != nil {
 		e.Error(err)
 	}

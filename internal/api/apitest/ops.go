@@ -170,8 +170,8 @@ func ContentTypeOf(text string) string {
 func (b *Bench) Park(collector, key, code string) {
 	b.Helper()
 	for _, sql := range []string{
-		`UPDATE collector_op SET parked_at = clock_timestamp(), attempts = 5, error_code = $3, error_message = 'no' ||
-		chr(27) || '[2J', not_before = clock_timestamp(), failed_first = clock_timestamp(), failed_last = clock_timestamp()
+		`UPDATE collector_op SET parked_at = tranche_now(), attempts = 5, error_code = $3, error_message = 'no' ||
+		chr(27) || '[2J', not_before = tranche_now(), failed_first = tranche_now(), failed_last = tranche_now()
 		WHERE key = $2 AND collector = (SELECT id FROM collector WHERE name = $1)`,
 		`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL
 		WHERE key = $2 AND $3 <> '' AND collector = (SELECT id FROM collector WHERE name = $1)`,

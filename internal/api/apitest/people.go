@@ -73,7 +73,7 @@ func (b *Bench) Token(name string, role access.Role, life time.Duration) MadeTok
 		b.Fatal(err)
 	}
 	if life < 0 {
-		if _, err := b.Pool.Exec(b.Context(), `UPDATE api_token SET expires_at = clock_timestamp() - interval '1 minute'
+		if _, err := b.Pool.Exec(b.Context(), `UPDATE api_token SET expires_at = tranche_now() - interval '1 minute'
 			WHERE id = $1`, made.ID); err != nil {
 			b.Fatal(err)
 		}

@@ -23,8 +23,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	planstore "github.com/tranchehq/tranche/workqueue/plan"
 	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Open opens a run of the endpoint echo.
@@ -229,11 +229,11 @@ func (b *Bench) StartWith(settings, items string) (int, string) {
 }
 
 // Apply puts a plan on record.
-func (b *Bench) Apply(plan, query string) planstore.AppliedPlan {
+func (b *Bench) Apply(plan, query string) start.AppliedPlan {
 	b.Helper()
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/plans?"+query, strings.NewReader(plan),
 		"Content-Type", "application/yaml", kernel.ActorHeader, "ann")
-	var out planstore.AppliedPlan
+	var out start.AppliedPlan
 	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
 		b.Fatalf("apply: %d %s", code, text)
 	}

@@ -22,7 +22,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/request"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // Headers of requests that may be sent again.
@@ -112,7 +112,7 @@ func refuseUnderWay(w http.ResponseWriter) {
 // once carries a request out, or gives the answer of an earlier one that was the same.
 func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request, key workqueue.RequestKey) {
 	body := newPrintedBody(r)
-	claim, known, err := request.New(s.Store).ClaimRequest(r.Context(), key, r.Method+" "+Cut(r.URL.Path, maxDetail),
+	claim, known, err := session.New(s.Store).ClaimRequest(r.Context(), key, r.Method+" "+Cut(r.URL.Path, maxDetail),
 		body.head,
 		s.Node.Session())
 	switch {
@@ -131,7 +131,7 @@ func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request,
 			kept.send()
 		}
 	}()
-	carried := r.WithContext(request.WithClaim(r.Context(), claim))
+	carried := r.WithContext(session.WithClaim(r.Context(), claim))
 	carried.Body = body
 	next.ServeHTTP(kept, carried)
 	ended = true
@@ -145,9 +145,9 @@ func (s *Kernel) settleRequest(ctx context.Context, claim *workqueue.RequestClai
 	defer cancel()
 	var err error
 	if ended && kept.status() < http.StatusMultipleChoices {
-		err = request.New(s.Store).AnswerRequest(ctx, claim, kept.answer(), body.fingerprint())
+		err = session.New(s.Store).AnswerRequest(ctx, claim, kept.answer(), body.fingerprint())
 	} else {
-		err = request.New(s.Store).DropRequest(ctx, claim)
+		err = session.New(s.Store).DropRequest(ctx, claim)
 	}
 	if err != nil { // what was done says so itself, in its transaction
 		s.Log.Warn("keep what a request was answered", zap.Error(err))
@@ -155,7 +155,7 @@ func (s *Kernel) settleRequest(ctx context.Context, claim *workqueue.RequestClai
 }
 
 // repeat answers a request whose key was used before.
-func (s *Kernel) repeat(w http.ResponseWriter, r *http.Request, body *printedBody, known *request.KeptRequest) {
+func (s *Kernel) repeat(w http.ResponseWriter, r *http.Request, body *printedBody, known *session.KeptRequest) {
 	operation := r.Method + " " + Cut(r.URL.Path, maxDetail)
 	same := known.Operation == operation
 	if same {
@@ -179,7 +179,7 @@ func (s *Kernel) repeat(w http.ResponseWriter, r *http.Request, body *printedBod
 	}
 }
 
-func replay(w http.ResponseWriter, answer *request.Answer) {
+func replay(w http.ResponseWriter, answer *session.Answer) {
 	for name, value := range answer.Headers {
 		w.Header().Set(name, value)
 	}
@@ -193,7 +193,7 @@ func replay(w http.ResponseWriter, answer *request.Answer) {
 
 // tellCarriedOut answers a request that was carried out and whose answer is lost: the node died in between. Of a start,
 // the run says all that the answer would have said.
-func (s *Kernel) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *request.KeptRequest) {
+func (s *Kernel) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *session.KeptRequest) {
 	what := "its effects are in: tranche audit"
 	if done := known.CarriedOut; done != nil {
 		if done.Action == "start" && done.Run != nil {
@@ -378,8 +378,8 @@ func (k *keptWriter) status() int {
 }
 
 // answer is what is kept.
-func (k *keptWriter) answer() *request.Answer {
-	a := &request.Answer{Status: k.status(), ContentType: k.Header().Get("Content-Type"),
+func (k *keptWriter) answer() *session.Answer {
+	a := &session.Answer{Status: k.status(), ContentType: k.Header().Get("Content-Type"),
 		Headers: map[string]string{}, Body: k.body.Bytes()}
 	for _, name := range []string{locationHeader, "ETag"} {
 		if value := k.Header().Get(name); value != "" {

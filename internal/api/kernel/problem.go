@@ -35,7 +35,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/erasure"
-	"github.com/tranchehq/tranche/workqueue/groups"
 	"github.com/tranchehq/tranche/workqueue/identity"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -134,7 +133,7 @@ func Told(err error) (status int, found error) {
 		{as[*start.AddConflictError], http.StatusConflict},
 		{as[*start.ExpectError], http.StatusConflict},
 		{as[*InputError], http.StatusUnprocessableEntity},
-		{as[*groups.GroupingError], http.StatusUnprocessableEntity},
+		{as[*inspect.GroupingError], http.StatusUnprocessableEntity},
 		{as[*gather.FieldError], http.StatusUnprocessableEntity},
 		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
 		{as[*start.ItemOrderError], http.StatusUnprocessableEntity},

@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/gate"
 	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
@@ -239,7 +238,7 @@ type ApproveSettings struct {
 
 // GateDocument is a gate as somebody sees it who may have to approve it.
 type GateDocument struct {
-	gate.GateView
+	controlstore.GateView
 	Refused string `json:"refused,omitempty" doc:"why who asks may not approve it now"`
 }
 
@@ -262,7 +261,7 @@ type gateInput struct {
 }
 
 func (s changes) gate(ctx context.Context, in *gateInput) (GateDocument, error) {
-	view, err := gate.New(s.Store).View(ctx, in.ID, in.Step, in.Sample)
+	view, err := controlstore.New(s.Store).View(ctx, in.ID, in.Step, in.Sample)
 	if err != nil {
 		return GateDocument{}, err
 	}

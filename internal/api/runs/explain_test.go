@@ -54,8 +54,8 @@ func TestExplainAnEndpointWithASlipInItsName(t *testing.T) {
 		e.Get("/runs/"+run.String(), &view)
 		return strings.Contains(strings.Join(view.Warnings, "\n"), "endpoint cout; was count meant?")
 	})
-	if _, err := e.Pool.Exec(t.Context(), `UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(),
-		probe_at = clock_timestamp() WHERE endpoint = 'cout'`); err != nil {
+	if _, err := e.Pool.Exec(t.Context(), `UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
+		probe_at = tranche_now() WHERE endpoint = 'cout'`); err != nil {
 		t.Fatal(err)
 	}
 	listed := func() bool {

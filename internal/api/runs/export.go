@@ -26,7 +26,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/results"
 )
 
 const (
@@ -221,7 +220,7 @@ func (s exports) whole(ctx context.Context, all *export.Export, streams bool) ea
 	return func(yield func(*export.Item) error) error {
 		return all.Each(ctx, func(item *export.Item) error {
 			if large := item.Large; large != nil && (large.ContentType == "" || !streams) {
-				result, err := results.New(s.Store).Open(ctx, large.ID)
+				result, err := export.New(s.Store).OpenResult(ctx, large.ID)
 				if err != nil {
 					return err
 				}
@@ -240,7 +239,7 @@ func (s exports) whole(ctx context.Context, all *export.Export, streams bool) ea
 // export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
 func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Export, form exportForm) {
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
-	form.open = func(id uuid.UUID) (io.Reader, error) { return results.New(s.Store).Open(r.Context(), id) }
+	form.open = func(id uuid.UUID) (io.Reader, error) { return export.New(s.Store).OpenResult(r.Context(), id) }
 	mime, out, err := form.writer(buffer, s.config.SpoolDir, s.Spool)
 	w.Header().Set("Content-Type", mime)
 	if err == nil {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
-	"github.com/tranchehq/tranche/workqueue/groups"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Items by a field of their payloads: the fields that there are, the counts, and a byte for each item.
@@ -26,7 +26,7 @@ func TestGroups(t *testing.T) {
 		t.Fatalf("%d %s", code, text)
 	}
 	at := api.Prefix + "/runs/last/groups"
-	var found groups.PayloadGroups
+	var found inspect.PayloadGroups
 	_, text = b.Ask(http.MethodGet, at, nil)
 	if err := json.Unmarshal(text, &found); err != nil || fmt.Sprint(found.Fields) != "[branch id]" ||
 		len(found.Groups) != 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/results"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -130,24 +130,24 @@ func TestLargeResults(t *testing.T) {
 	s := claimed.Slices[0]
 	data := strings.Repeat("0123456789", 3000)
 	sum := sha256.Sum256([]byte(data))
-	var pieces []results.Piece
+	var pieces []export.Piece
 	for n := range 3 {
-		pieces = append(pieces, results.Piece{Number: n + 1, Data: []byte(data[n*10_000 : (n+1)*10_000]),
-			Claim: results.Claim{Slice: s.ID, Endpoint: "echo", Ordinal: 0, Pieces: 3, Bytes: 30_000, SHA256: sum,
+		pieces = append(pieces, export.Piece{Number: n + 1, Data: []byte(data[n*10_000 : (n+1)*10_000]),
+			Claim: export.Claim{Slice: s.ID, Endpoint: "echo", Ordinal: 0, Pieces: 3, Bytes: 30_000, SHA256: sum,
 				ContentType: "application/pdf"}})
 	}
 	object := `{"n":1,"t":"` + strings.Repeat("x", 40_000) + `"}`
 	whole := sha256.Sum256([]byte(object))
-	pieces = append(pieces, results.Piece{Number: 1, Data: []byte(object), Claim: results.Claim{Slice: s.ID,
+	pieces = append(pieces, export.Piece{Number: 1, Data: []byte(object), Claim: export.Claim{Slice: s.ID,
 		Endpoint: "echo", Ordinal: 2, Pieces: 1, Bytes: int64(len(object)), SHA256: whole}})
-	taken, err := results.New(b.Store).Take(t.Context(), pieces)
-	if err != nil || taken[2].Standing != results.Complete {
+	taken, err := export.New(b.Store).Take(t.Context(), pieces)
+	if err != nil || taken[2].Standing != export.Complete {
 		t.Fatalf("%+v, %v", taken, err)
 	}
 	if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{{Slice: s.ID, Endpoint: "echo", Answered: 3,
-		Slots: []settle.Slot{{Ordinal: 0, Result: results.Reference(30_000, sum), ContentType: "application/pdf",
+		Slots: []settle.Slot{{Ordinal: 0, Result: export.Reference(30_000, sum), ContentType: "application/pdf",
 			Large: &settle.Large{ID: taken[2].ID, Bytes: 30_000}}, {Ordinal: 1, Result: []byte(`{"small":1}`)},
-			{Ordinal: 2, Result: results.Reference(int64(len(object)), whole),
+			{Ordinal: 2, Result: export.Reference(int64(len(object)), whole),
 				Large: &settle.Large{ID: taken[3].ID, Bytes: int64(len(object))}}}}}); err != nil {
 		t.Fatal(err)
 	}

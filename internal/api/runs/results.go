@@ -18,8 +18,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/groups"
-	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 type resultInput struct {
@@ -56,7 +56,7 @@ func (s *Routes) registerResult(api huma.API) {
 				sendResult(w, r, in.Key, &found, bytes.NewReader(found.Body))
 				return
 			}
-			body, err := results.New(s.Store).Open(r.Context(), found.Large.UUID)
+			body, err := export.New(s.Store).OpenResult(r.Context(), found.Large.UUID)
 			if err != nil {
 				s.Log.Warn("open a large result", zap.Error(err))
 				http.Error(w, "the result cannot be read", http.StatusInternalServerError)
@@ -67,17 +67,17 @@ func (s *Routes) registerResult(api huma.API) {
 	})
 }
 
-func (s *Routes) result(ctx context.Context, in *resultInput) (results.Result, error) {
-	req := results.Request{Run: in.ID, Step: in.Step, Key: in.Key}
+func (s *Routes) result(ctx context.Context, in *resultInput) (export.Result, error) {
+	req := export.ResultRequest{Run: in.ID, Step: in.Step, Key: in.Key}
 	if in.Ordinal >= 0 {
 		ordinal := workqueue.Ordinal(in.Ordinal)
 		req.Ordinal = &ordinal
 	}
-	found, err := results.New(s.Store).Result(ctx, req)
+	found, err := export.New(s.Store).Result(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
 		return found, kernel.BadInput("step: " + choice.Error())
 	}
-	if twins, ok := errors.AsType[*results.TwinsError](err); ok {
+	if twins, ok := errors.AsType[*export.TwinsError](err); ok {
 		return found, kernel.BadInput("ordinal: " + twins.Error())
 	}
 	return found, kernel.Seen(err, "tranche run item "+in.ID.String()+" KEY")
@@ -97,7 +97,7 @@ func inertTypes() map[string]string {
 
 // sendResult sends bytes that anybody may have made. The browser is to save them, and if it shows them all the same,
 // nothing in them runs or reaches anything.
-func sendResult(w http.ResponseWriter, r *http.Request, key string, found *results.Result, body io.ReadSeeker) {
+func sendResult(w http.ResponseWriter, r *http.Request, key string, found *export.Result, body io.ReadSeeker) {
 	kind, _, err := mime.ParseMediaType(found.ContentType)
 	if found.ContentType == "" {
 		kind, err = "application/json", nil
@@ -157,7 +157,7 @@ func (s *Routes) registerGroups(api huma.API) {
 	op := kernel.Broad(kernel.Get("get-groups", "/runs/{run}/groups", "Items by the value of a field of their payloads"))
 	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, " +
 		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
-		"of more than 16,777,216 items, and by fields of more than 65,535 different values, there are no groups."
+		"of more than 16,777,216 items, and by fields of more than 65,535 different values, there are no inspect."
 	kernel.Register(s.Kernel, api, op, s.getGroups)
 	op = kernel.Broad(kernel.Get("get-groups-map", "/runs/{run}/groups/map",
 		"The group of each item as a byte, for a picture of all"))
@@ -167,23 +167,23 @@ func (s *Routes) registerGroups(api huma.API) {
 	kernel.RegisterAnswer(s.Kernel, api, op, s.getGroupsMap)
 }
 
-func (s *Routes) getGroups(ctx context.Context, in *groupsInput) (*groups.PayloadGroups, error) {
-	if err := kernel.CheckText("by", in.By, groups.MaxFieldName); err != nil {
+func (s *Routes) getGroups(ctx context.Context, in *groupsInput) (*inspect.PayloadGroups, error) {
+	if err := kernel.CheckText("by", in.By, inspect.MaxFieldName); err != nil {
 		return nil, err
 	}
 	if in.By == "" {
-		return groups.New(s.Store).PayloadFields(ctx, in.ID)
+		return inspect.New(s.Store).PayloadFields(ctx, in.ID)
 	}
-	return groups.New(s.Store).GroupsBy(ctx, in.ID, in.By)
+	return inspect.New(s.Store).GroupsBy(ctx, in.ID, in.By)
 }
 
 func (s *Routes) getGroupsMap(ctx context.Context, in *groupsMapInput) (*huma.StreamResponse, error) {
 	look, cancel := s.Looking(ctx)
 	defer cancel()
-	if err := kernel.CheckText("by", in.By, groups.MaxFieldName); err != nil {
+	if err := kernel.CheckText("by", in.By, inspect.MaxFieldName); err != nil {
 		return nil, err
 	}
-	planes, err := groups.New(s.Store).GroupPlane(look, in.ID, in.By, workqueue.Block(in.From), in.Blocks)
+	planes, err := inspect.New(s.Store).GroupPlane(look, in.ID, in.By, workqueue.Block(in.From), in.Blocks)
 	if err != nil {
 		return nil, err
 	}

@@ -86,7 +86,7 @@ func (s *stack) hostile() villains {
 		`INSERT INTO audit_log (actor, action, subject, detail, before, after)
 			VALUES ($1, 'pause', $1, jsonb_build_object('reason', $1::text), jsonb_build_object($1::text, $1::text), '{}')`,
 		`INSERT INTO node_session (id, host, pid, version, expires_at)
-			VALUES (gen_random_uuid(), $1, 66, $1, clock_timestamp() - interval '1 minute')`,
+			VALUES (gen_random_uuid(), $1, 66, $1, tranche_now() - interval '1 minute')`,
 	} {
 		if _, err := s.pool.Exec(s.Context(), sql, fmt.Sprint(evil)); err != nil {
 			s.Fatal(err)

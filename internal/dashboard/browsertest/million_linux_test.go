@@ -144,7 +144,8 @@ func (s *stack) synthetic(items int) workqueue.RunID {
 	blocks := (items + size - 1) / size
 	for _, sql := range []string{
 		`INSERT INTO batchrun (id, name, plan, spec, state, items, started_at, sealed_at, hold, held_at)
-			VALUES ($1, 'a million', 'p', '{"steps":[]}', 'running', $2, now(), now(), 'operator', now())`,
+			VALUES ($1, 'a million', 'p', '{"steps":[]}', 'running', $2, tranche_now(),
+				tranche_now(), 'operator', tranche_now())`,
 		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
 				retry_backoff)
 			SELECT $1, 0, 'only', 'endpoint', 'nobody', 500, 8, 3, '1 minute', '1 second'`,

@@ -14,7 +14,7 @@ INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, rea
     epoch)
 SELECT 'night', t.now - n * interval '1 h', 'due', 1, state, t.now + wait * interval '1 h', reason, t.now, n,
     gen_random_uuid(), 1
-FROM (SELECT clock_timestamp() AS now) t, (VALUES (0, 'due', 8, ''), (1, 'due', 9, 'its window is shut'),
+FROM (SELECT tranche_now() AS now) t, (VALUES (0, 'due', 8, ''), (1, 'due', 9, 'its window is shut'),
     (2, 'starting', 0, ''), (3, 'due', 0, 'its turn has not come')) v(n, state, wait, reason)`)
 		if err != nil {
 			t.Fatal(err)

@@ -187,7 +187,7 @@ func (s *stack) listen(b *bills) {
 func (s *stack) load(req startstore.LoadRequest, n int, item func(i int) (key, payload string)) workqueue.RunID {
 	s.Helper()
 	i := 0
-	loaded, err := s.node.Starts().Start(s.Context(), req, func(into *startstore.LoadItem) error {
+	loaded, err := s.node.Runs().Start(s.Context(), req, func(into *startstore.LoadItem) error {
 		if i == n {
 			return io.EOF
 		}

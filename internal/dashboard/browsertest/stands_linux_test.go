@@ -34,16 +34,16 @@ func aListThatSaysWhy(b *browser) func(*testing.T) {
 		t.Parallel()
 		s := newStack(t, stackConfig{})
 		s.number(`WITH shut AS (INSERT INTO endpoint_pace (endpoint, breaker, breaker_reason, breaker_since, probe_at)
-			VALUES ('statement', 'open', 'most requests fail', now(), now() + interval '1 hour') RETURNING 1)
+			VALUES ('statement', 'open', 'most requests fail', tranche_now(), tranche_now() + interval '1 hour') RETURNING 1)
 			SELECT count(*) FROM shut`)
 		s.listen(&bills{})
 		s.load(request("shut", "statement"), 10, plainItem)
 		held := s.load(request("held", "statement"), 10, plainItem)
-		s.number(`WITH h AS (UPDATE batchrun SET hold = 'threshold', hold_detail = '5 items failed', held_at = now(),
+		s.number(`WITH h AS (UPDATE batchrun SET hold = 'threshold', hold_detail = '5 items failed', held_at = tranche_now(),
 			held_by = 'tranche' WHERE id = $1 RETURNING 1) SELECT count(*) FROM h`, held)
 		for name, failed := range map[string]int{"few": 3, "many": 400} {
 			run := s.load(request(name, "statement"), 1000, plainItem)
-			s.number(`WITH c AS (UPDATE batchrun SET state = 'completed', finished_at = now(), done = items - $2::int,
+			s.number(`WITH c AS (UPDATE batchrun SET state = 'completed', finished_at = tranche_now(), done = items - $2::int,
 				failed = $2 WHERE id = $1 RETURNING 1) SELECT count(*) FROM c`, run, failed)
 		}
 		p := b.open(t, s.url)

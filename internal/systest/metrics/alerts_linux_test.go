@@ -68,7 +68,7 @@ func (w *world) holdSchedule(t *testing.T, n *node) (release func()) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	if _, err := conn.Exec(t.Context(), `UPDATE schedule SET next_due = clock_timestamp()`); err != nil {
+	if _, err := conn.Exec(t.Context(), `UPDATE schedule SET next_due = tranche_now()`); err != nil {
 		t.Fatal(err)
 	}
 	tx, err := conn.Begin(t.Context())

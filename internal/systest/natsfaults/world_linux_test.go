@@ -148,7 +148,7 @@ func paced(takes func() time.Duration) func(context.Context, *endpoints.Chunk[ac
 func (w *world) start(endpoint string, items, chunk, inFlight int) workqueue.RunID {
 	w.Helper()
 	i := 0
-	loaded, err := w.nodes[0].Starts().Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded, err := w.nodes[0].Runs().Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: chunk,
 			InFlight: inFlight, MaxAttempts: 1, Timeout: timeOut, RetryBackoff: 10 * time.Millisecond}}}},
 		func(item *start.LoadItem) error {

@@ -171,7 +171,7 @@ func refuse(t *testing.T, asApp, asOwner string) {
 		`UPDATE audit_log SET at = at WHERE false`,
 	}
 	for _, sql := range append(log,
-		`INSERT INTO audit_log (actor, action, at) VALUES ('a', 'b', now() - interval '1 year')`,
+		`INSERT INTO audit_log (actor, action, at) VALUES ('a', 'b', tranche_now() - interval '1 year')`,
 		`DELETE FROM audit_expiry`, `DELETE FROM tranche_migration`,
 		`ALTER TABLE audit_log DISABLE TRIGGER ALL`, `DROP TRIGGER audit_guard ON audit_log`, `DROP TABLE audit_log`,
 		`SET session_replication_role = replica`, `CREATE TABLE mine ()`, `CREATE INDEX ON batchrun (name)`,

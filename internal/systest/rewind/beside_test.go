@@ -46,7 +46,7 @@ func (p *planner) StartFire(ctx context.Context, job schedules.Job) (schedules.S
 	req := request(job.Spec.Name)
 	req.Session = job.Claim.Lease.Session
 	schedulestore.OfFire(&req, job.Claim)
-	loaded, err := p.Starts().Start(ctx, req, keyed(job.Spec.Name, 0, chunk))
+	loaded, err := p.Runs().Start(ctx, req, keyed(job.Spec.Name, 0, chunk))
 	return schedules.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }
 
@@ -55,11 +55,11 @@ func (*planner) Permanent(error) bool { return false }
 
 // Pause and Cancel implement schedules.Runs.
 func (p *planner) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
-	return p.Controls().Pause(ctx, c)
+	return p.Runs().Pause(ctx, c)
 }
 
 func (p *planner) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
-	return p.Controls().Cancel(ctx, c)
+	return p.Runs().Cancel(ctx, c)
 }
 
 // caller does what programs do beside starting runs, and holds what it was answered.

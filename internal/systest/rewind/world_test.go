@@ -166,7 +166,7 @@ func (w *world) stopNodes() {
 
 func (w *world) run(name string, n int) workqueue.RunID {
 	w.Helper()
-	loaded, err := w.node.Starts().Start(w.Context(), request(name), keyed(name, 0, n))
+	loaded, err := w.node.Runs().Start(w.Context(), request(name), keyed(name, 0, n))
 	if err != nil {
 		w.Fatal(err)
 	}

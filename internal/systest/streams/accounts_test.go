@@ -165,7 +165,7 @@ func TestAccountsOnACluster(t *testing.T) {
 func (g *guardedCluster) start(node *orchestrator.Node, items int) workqueue.RunID {
 	g.Helper()
 	n := 0
-	loaded, err := node.Starts().Start(g.Context(), start.LoadRequest{Plan: "accounts", CreatedBy: "test",
+	loaded, err := node.Runs().Start(g.Context(), start.LoadRequest{Plan: "accounts", CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: "accounts", Endpoint: "accounts", StepSettings: workqueue.StepSettings{Chunk: 500,
 			InFlight: 8, MaxAttempts: 3, Timeout: soon, RetryBackoff: time.Second}}},
 	}, func(item *start.LoadItem) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // TestMain lets the servers be: one that ends while it makes its copy of a stream leaves that copy's loop running, and
@@ -127,8 +127,8 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 	}
 	eventually(t, "each stream has three copies", func() bool { return replicas(3) })
 	for _, want := range []int{1, 3} {
-		change := streams.StreamChanges{Replicas: &want}
-		if _, err := streams.New(store).ChangeStreams(t.Context(), change, "ann"); err != nil {
+		change := session.StreamChanges{Replicas: &want}
+		if _, err := session.New(store).ChangeStreams(t.Context(), change, "ann"); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, fmt.Sprintf("each stream has %d", want), func() bool { return replicas(want) })

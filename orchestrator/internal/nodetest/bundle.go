@@ -178,7 +178,7 @@ func Request(endpoint string) start.LoadRequest {
 // Start loads a run of n items.
 func (b *Bundle) Start(t *testing.T, req start.LoadRequest, n int) workqueue.RunID {
 	t.Helper()
-	loaded, err := b.Node.Starts().Start(t.Context(), req, Items(n))
+	loaded, err := b.Node.Runs().Start(t.Context(), req, Items(n))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 
 const insertEvent = `
 INSERT INTO run_event (id, run_id, generation, kind, payload, at)
-SELECT u.id, u.run, u.generation, u.kind, u.payload, coalesce(u.at, clock_timestamp())
+SELECT u.id, u.run, u.generation, u.kind, u.payload, coalesce(u.at, tranche_now())
 FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::jsonb[], $6::timestamptz[])
     AS u (id, run, generation, kind, payload, at)`
 

@@ -16,7 +16,7 @@ const (
 	// LeaseHolds finds the lease of a session that is live still.
 	LeaseHolds = `
 SELECT 1 FROM leader
-WHERE name = $1 AND session_id = $2 AND epoch = $3 AND expires_at > clock_timestamp()`
+WHERE name = $1 AND session_id = $2 AND epoch = $3 AND expires_at > tranche_now()`
 
 	// HoldLease keeps others from taking the lease over until the commit that follows at once. See
 	// [session.Store.AsLeader].
@@ -42,8 +42,8 @@ func CheckLease(ctx context.Context, tx pgx.Tx, statement string, lease workqueu
 
 // EndSession ends the session of a node.
 const EndSession = `
-UPDATE node_session SET ended_at = clock_timestamp() WHERE id = $1 AND ended_at IS NULL`
+UPDATE node_session SET ended_at = tranche_now() WHERE id = $1 AND ended_at IS NULL`
 
 // SessionLive is a condition on a session id: it has neither ended nor expired.
 const SessionLive = `
-SELECT 1 FROM node_session WHERE id = $1 AND ended_at IS NULL AND expires_at > clock_timestamp()`
+SELECT 1 FROM node_session WHERE id = $1 AND ended_at IS NULL AND expires_at > tranche_now()`

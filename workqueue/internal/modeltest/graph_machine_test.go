@@ -65,7 +65,7 @@ func newComposing(t *rapid.T, b *bench) *composing {
 	}
 	b.Session = b.Open()
 	g.run = b.Load(storetest.Planned(g.steps...), g.items)
-	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	g.lease = b.Lead()
 	return g
 }
@@ -165,7 +165,7 @@ func (g *composing) send(t *rapid.T, answers []settle.Answer) {
 			t.Fatal(err)
 		}
 	}
-	g.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE run_id = $1 AND state = 'scheduled'`, g.run)
+	g.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE run_id = $1 AND state = 'scheduled'`, g.run)
 }
 
 // Die ends the session; what it had claimed is claimed again, and its replies come too late.
@@ -173,7 +173,7 @@ func (g *composing) Die(t *rapid.T) {
 	dying := g.Session
 	g.Session = g.Open()
 	g.Expire(dying)
-	g.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	g.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	g.lease = g.Lead()
 	if _, err := settle.New(g.Store).ReleaseDeadSessions(g.Context(), g.lease); err != nil {
 		t.Fatal(err)

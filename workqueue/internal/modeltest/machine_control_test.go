@@ -161,7 +161,7 @@ func (m *machine) SetBudget(t *rapid.T) {
 // Cap has chunks of the endpoint held to a size, as if larger ones had failed.
 func (m *machine) Cap(t *rapid.T) {
 	n := rapid.IntRange(1, m.chunk).Draw(t, "cap")
-	m.Exec(`UPDATE endpoint_pace SET chunk_cap = $2, chunk_cap_until = clock_timestamp() + $3::interval
+	m.Exec(`UPDATE endpoint_pace SET chunk_cap = $2, chunk_cap_until = tranche_now() + $3::interval
 		WHERE endpoint = $1`, m.at, n, rapid.SampledFrom([]time.Duration{-time.Second, time.Hour}).Draw(t, "until"))
 }
 
@@ -169,10 +169,10 @@ func (m *machine) Cap(t *rapid.T) {
 func (m *machine) Break(t *rapid.T) {
 	switch rapid.IntRange(0, 3).Draw(t, "breaker") {
 	case 0:
-		m.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), probes = 0,
-			probe_slice = NULL, probe_at = clock_timestamp() WHERE endpoint = $1`, m.at)
+		m.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), probes = 0,
+			probe_slice = NULL, probe_at = tranche_now() WHERE endpoint = $1`, m.at)
 	case 1:
-		m.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() WHERE endpoint = $1 AND breaker = 'open'`, m.at)
+		m.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now() WHERE endpoint = $1 AND breaker = 'open'`, m.at)
 	case 2:
 		if _, err := pacestore.New(m.Store).CheckBreaker(m.Context(), m.at); err != nil {
 			t.Fatal(err)
@@ -194,12 +194,12 @@ type pace struct {
 
 // pace has a probe that is not due wait until Break has its time come.
 func (m *machine) pace() (p pace) {
-	m.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() + interval '1 hour'
-		WHERE endpoint = $1 AND breaker = 'open' AND probe_at > clock_timestamp()`, m.at)
+	m.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now() + interval '1 hour'
+		WHERE endpoint = $1 AND breaker = 'open' AND probe_at > tranche_now()`, m.at)
 	err := m.Pool.QueryRow(m.Context(), `
-		SELECT p.breaker = 'open', p.breaker = 'open' AND (p.probe_at > clock_timestamp() OR EXISTS (
+		SELECT p.breaker = 'open', p.breaker = 'open' AND (p.probe_at > tranche_now() OR EXISTS (
 		           SELECT FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent'))),
-		       CASE WHEN p.chunk_cap_until > clock_timestamp() THEN p.chunk_cap ELSE 0 END
+		       CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap ELSE 0 END
 		FROM endpoint_pace p WHERE endpoint = $1
 		UNION ALL SELECT false, false, 0 LIMIT 1`, m.at).Scan(&p.down, &p.probing, &p.limit)
 	if err != nil {

@@ -23,7 +23,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
-	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 const maxAttempts = 3 // of the machine's runs
@@ -77,7 +76,7 @@ func newMachine(t *rapid.T, b *bench) *machine {
 
 // leadAnew takes the lease from whoever has it.
 func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
-	m.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	m.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	lease, err := session.New(m.Store).Lead(m.Context(), m.Session, storetest.LeaseTTL)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +86,7 @@ func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
 
 func (m *machine) nextEpoch(t *rapid.T) int64 {
 	now := time.Now()
-	current, _, err := streams.New(m.Store).ObserveStreams(m.Context(), streams.Created{Work: now, Reply: now, Stage: now,
+	current, _, err := session.New(m.Store).ObserveStreams(m.Context(), session.Created{Work: now, Reply: now, Stage: now,
 		Flow: now})
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +186,7 @@ func (m *machine) Record(t *rapid.T) {
 // spared returns the slices that failed in what looked like an outage, which depends on what the other runs of the test
 // went through, and has what follows them wait for nothing.
 func (m *machine) spared() []workqueue.SliceID {
-	m.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE run_id = $1 AND state = 'scheduled'`, m.run)
+	m.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE run_id = $1 AND state = 'scheduled'`, m.run)
 	var all []workqueue.SliceID
 	err := m.Pool.QueryRow(m.Context(), `SELECT coalesce(array_agg(parent), '{}') FROM work_slice
 		WHERE run_id = $1 AND cause = 'breaker'`, m.run).Scan(&all)
@@ -237,7 +236,7 @@ func (m *machine) Expire(t *rapid.T) {
 	for _, h := range overdue {
 		all = append(all, h.ID)
 	}
-	m.Exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE id = ANY($1) AND state IN ('claimed', 'sent')`, all)
+	m.Exec(`UPDATE work_slice SET deadline = tranche_now() WHERE id = ANY($1) AND state IN ('claimed', 'sent')`, all)
 	n, err := settle.New(m.Store).Expire(m.Context(), m.lease, all)
 	if err != nil {
 		t.Fatal(err)

@@ -133,7 +133,7 @@ func (s *storm) resets(withdrawn *atomic.Int64) {
 
 // settleAll lets the nodes go and finishes all runs without another fault.
 func (s *storm) settleAll() {
-	s.Exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE state IN ('claimed', 'sent')`)
+	s.Exec(`UPDATE work_slice SET deadline = tranche_now() WHERE state IN ('claimed', 'sent')`)
 	late, err := settle.New(s.Store).OverdueSlices(s.Context(), storetest.Plenty)
 	if err != nil {
 		s.Fatal(err)
@@ -146,7 +146,7 @@ func (s *storm) settleAll() {
 		s.Fatal(err)
 	}
 	s.Check()
-	s.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
+	s.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE state = 'scheduled'`)
 	s.Exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL`)
 	r := rand.New(rand.NewPCG(7, 7))
 	for _, run := range s.runs {

@@ -327,8 +327,8 @@ func (s *storm) breakOff(ctx context.Context, _ *rand.Rand) error {
 // nature opens and closes the breaker, kills connections, and counts what is out.
 func (s *storm) nature() {
 	s.keep("breaker", 31, func(ctx context.Context, _ *rand.Rand) error {
-		_, err := s.Pool.Exec(ctx, `UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), probes = 0,
-			probe_slice = NULL, probe_at = clock_timestamp() WHERE endpoint = $1`, storetest.Endpoint)
+		_, err := s.Pool.Exec(ctx, `UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), probes = 0,
+			probe_slice = NULL, probe_at = tranche_now() WHERE endpoint = $1`, storetest.Endpoint)
 		err = errors.Join(err, pauseFor(ctx, 30*time.Millisecond))
 		_, also := s.Pool.Exec(ctx, `UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL
 			WHERE endpoint = $1`, storetest.Endpoint)
@@ -348,12 +348,12 @@ func (s *storm) nature() {
 
 // end lets everything go and finishes all runs.
 func (s *storm) end() {
-	s.Exec(`UPDATE node_session SET expires_at = clock_timestamp() WHERE host = 'storm'`)
+	s.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE host = 'storm'`)
 	if _, err := settle.New(s.Store).ReleaseDeadSessions(s.Context(), s.lease); err != nil {
 		s.Error(err)
 	}
 	s.Check()
-	s.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
+	s.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE state = 'scheduled'`)
 	s.Exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL`)
 	s.Exec(`UPDATE endpoint_setting SET rate = 0, max_in_flight = 0`)
 	s.Exec(`UPDATE run_step SET in_flight = 100`)

@@ -22,7 +22,7 @@ const HasReady = `
 // HasDue is a condition as [HasReady] is: a slice is due.
 const HasDue = `
     coalesce((SELECT true FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step AND s.state = 'scheduled'
-              AND s.not_before <= (SELECT clock_timestamp()) LIMIT 1), false)`
+              AND s.not_before <= (SELECT tranche_now()) LIMIT 1), false)`
 
 // ReadyAuto are the steps that have something ready at an endpoint e, those that leave their limit in flight to the
 // pace ; the most urgent first, then the oldest: one after the other by the
@@ -53,7 +53,7 @@ const DueAt = `(
     SELECT run_id, step FROM (
         SELECT s.run_id, s.step FROM work_slice s
         WHERE ` + WaitsThere + ` AND s.endpoint = e.endpoint
-          AND (e.down OR s.not_before <= (SELECT clock_timestamp()))
+          AND (e.down OR s.not_before <= (SELECT tranche_now()))
         ORDER BY s.not_before, s.run_id, s.step OFFSET 0) s
     GROUP BY run_id, step)`
 

@@ -67,13 +67,13 @@ func (b *Bench) Open() workqueue.SessionID {
 // Expire makes a session one that has not been heard of for too long.
 func (b *Bench) Expire(id workqueue.SessionID) {
 	b.Helper()
-	b.Exec(`UPDATE node_session SET expires_at = clock_timestamp() WHERE id = $1`, id)
+	b.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE id = $1`, id)
 }
 
 // Pass makes the deadlines of slices pass.
 func (b *Bench) Pass(ids ...workqueue.SliceID) {
 	b.Helper()
-	b.Exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE id = ANY($1)`, ids)
+	b.Exec(`UPDATE work_slice SET deadline = tranche_now() WHERE id = ANY($1)`, ids)
 }
 
 // Stretch fails the test unless one row waits for a time in a column that is at least so long after since. It puts that

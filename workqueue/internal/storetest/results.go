@@ -5,24 +5,24 @@ import (
 	"slices"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // InPieces cuts a result for an item of a slice.
-func InPieces(s workqueue.Slice, o workqueue.Ordinal, data []byte, size int) (all []results.Piece) {
-	claim := results.Claim{Slice: s.ID, Endpoint: s.Endpoint, Ordinal: o, Pieces: (len(data) + size - 1) / size,
+func InPieces(s workqueue.Slice, o workqueue.Ordinal, data []byte, size int) (all []export.Piece) {
+	claim := export.Claim{Slice: s.ID, Endpoint: s.Endpoint, Ordinal: o, Pieces: (len(data) + size - 1) / size,
 		Bytes: int64(len(data)), SHA256: sha256.Sum256(data), ContentType: "application/pdf"}
 	for piece := range slices.Chunk(data, size) {
-		all = append(all, results.Piece{Claim: claim, Number: len(all) + 1, Data: piece})
+		all = append(all, export.Piece{Claim: claim, Number: len(all) + 1, Data: piece})
 	}
 	return all
 }
 
 // TakePieces takes pieces of results.
-func (b *Bench) TakePieces(pieces ...results.Piece) []results.Taken {
+func (b *Bench) TakePieces(pieces ...export.Piece) []export.Taken {
 	b.Helper()
-	taken, err := results.New(b.Store).Take(b.Context(), pieces)
+	taken, err := export.New(b.Store).Take(b.Context(), pieces)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -30,8 +30,8 @@ func (b *Bench) TakePieces(pieces ...results.Piece) []results.Taken {
 }
 
 // LargeAnswer is the answer that complete pieces are.
-func LargeAnswer(s workqueue.Slice, p results.Piece, t results.Taken) settle.Answer {
+func LargeAnswer(s workqueue.Slice, p export.Piece, t export.Taken) settle.Answer {
 	return settle.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: 1, Slots: []settle.Slot{{
-		Ordinal: p.Ordinal, Result: results.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
+		Ordinal: p.Ordinal, Result: export.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
 		Large: &settle.Large{ID: t.ID, Bytes: p.Bytes}}}}
 }

@@ -22,7 +22,7 @@ func (b *Bench) Ended(n int, ago time.Duration) workqueue.RunID {
 	b.Exec(`INSERT INTO quarantine (reason, detail, subject, run_id, body) VALUES ('r', 'd', 's', $1, 'x')`, run)
 	b.Exec(`INSERT INTO dead_letter (id, msg_id, endpoint, cause, run_id) VALUES (gen_random_uuid(), $2, 'e', 'c', $1)`,
 		run, run.String())
-	b.Exec(`UPDATE run_event SET published_at = clock_timestamp() WHERE run_id = $1`, run)
-	b.Exec(`UPDATE batchrun SET finished_at = clock_timestamp() - $2::interval WHERE id = $1`, run, ago)
+	b.Exec(`UPDATE run_event SET published_at = tranche_now() WHERE run_id = $1`, run)
+	b.Exec(`UPDATE batchrun SET finished_at = tranche_now() - $2::interval WHERE id = $1`, run, ago)
 	return run
 }

@@ -1,0 +1,308 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	retentionstore "github.com/tranchehq/tranche/workqueue/retention"
+)
+
+const (
+	// retentionEvery is the time between two looks for what is past its limits.
+	retentionEvery = 10 * time.Minute
+	// retentionPause is the least rest between two pieces, and retentionMost how long a piece should take at the most.
+	// Beside that it rests for as long as the piece took, so that it takes half a connection at the most.
+	retentionPause = 10 * time.Millisecond
+	retentionMost  = 100 * time.Millisecond
+	// A partition that somebody has locked is tried so often, for 10 s in all.
+	emptyTries = 40
+	emptyPause = 250 * time.Millisecond
+	// retentionBatch bounds the runs that are looked for, or measured, at once.
+	retentionBatch = 100
+	// retentionTold bounds the runs of a round whose errors are told.
+	retentionTold = 5
+)
+
+// Pieces are of so many rows, or items, by how long they take. They become smaller than leastSpan only when PostgreSQL
+// does not get a piece done in time at all: rows may be of any size.
+const (
+	leastSpan = 100
+	firstSpan = 2000
+	mostSpan  = 20_000
+)
+
+// retaining is the duty that deletes what is past its limits. Runs come first: what is left of one that a leader before
+// had begun with, then those that are past their limits now.
+func retaining(k *kernel.Kernel) func(context.Context, workqueue.Lease) (time.Duration, error) {
+	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+		r := &retention{node: k, lease: lease, span: firstSpan}
+		return retentionEvery, r.round(ctx)
+	}
+}
+
+// retention is one round.
+type retention struct {
+	node  *kernel.Kernel
+	lease workqueue.Lease
+	span  int64
+	stuck int // runs that could not be deleted
+}
+
+// round does without what cannot be done: one run, or one kind, never keeps the others.
+func (r *retention) round(ctx context.Context) error {
+	failed := r.finishRuns(ctx)
+	if over(ctx, failed) {
+		return failed
+	}
+	all, err := retentionstore.New(r.node.Store).Retention(ctx)
+	if err != nil {
+		return errors.Join(failed, err)
+	}
+	for i := range all {
+		err := r.kind(ctx, &all[i])
+		if over(ctx, err) {
+			return err
+		}
+		failed = errors.Join(failed, err)
+	}
+	return errors.Join(failed, retentionstore.New(r.node.Store).DropSizes(ctx, r.lease),
+		retentionstore.New(r.node.Store).ForgetGone(ctx, r.lease))
+}
+
+// over reports whether a round that met err has come to its end, since the node does not lead any more, or stops.
+func over(ctx context.Context, err error) bool {
+	return err != nil && (ctx.Err() != nil || errors.Is(err, workqueue.ErrNotLeader))
+}
+
+// kind deletes what is past the limits of one kind, and measures finished runs. By size only those can go that were
+// measured; with other limits only people want to know how large runs are, those that are left.
+func (r *retention) kind(ctx context.Context, k *retentionstore.Retention) error {
+	if k.None() {
+		return nil
+	}
+	if k.Kind != retentionstore.RetainRuns {
+		return r.past(ctx, k)
+	}
+	first, then := r.past, r.measure
+	if k.Bytes != nil {
+		first, then = then, first
+	}
+	failed := first(ctx, k)
+	if over(ctx, failed) {
+		return failed
+	}
+	return errors.Join(failed, then(ctx, k))
+}
+
+// past deletes what is past the limits of one kind.
+func (r *retention) past(ctx context.Context, k *retentionstore.Retention) error {
+	before, err := retentionstore.New(r.node.Store).RetentionCutoff(ctx, k)
+	if err != nil || before == nil {
+		return err
+	}
+	var n int64
+	if k.Kind == retentionstore.RetainRuns {
+		n, err = r.runs(ctx, *before, k.String())
+	} else {
+		n, err = r.old(ctx, k.Kind, *before)
+	}
+	if n > 0 {
+		r.node.Log.Info("deleted what was past its limits", zap.String("kind", string(k.Kind)), zap.Int64("deleted", n),
+			zap.Time("before", *before))
+		err = errors.Join(err, retentionstore.New(r.node.Store).NoteDeleted(ctx, r.lease, k.Kind, n))
+	}
+	return err
+}
+
+// measure finds out how large finished runs are. Fewer at a time when that takes too long, and more again when it does
+// not; a run for which it does so even alone is guessed. Between two it rests for as long as the last one took.
+func (r *retention) measure(ctx context.Context, _ *retentionstore.Retention) error {
+	batch := retentionBatch
+	for {
+		began := time.Now()
+		runs, err := retentionstore.New(r.node.Store).MeasureRuns(ctx, r.lease, batch)
+		took := time.Since(began)
+		switch {
+		case err == nil && len(runs) < batch:
+			return nil
+		case err == nil:
+			batch = min(batch*2, retentionBatch)
+		case ctx.Err() != nil || !retentionstore.TookTooLong(err) || len(runs) == 0:
+			return err
+		case len(runs) > 1:
+			batch = max(len(runs)/4, 1)
+		default:
+			if err := r.guess(ctx, runs[0], err); err != nil {
+				return err
+			}
+			batch = 2 // as after a success with one
+		}
+		if backoff.Sleep(ctx, max(took, retentionPause)) != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// guess gives a run a size that could not be measured.
+func (r *retention) guess(ctx context.Context, run workqueue.RunID, why error) error {
+	bytes, err := retentionstore.New(r.node.Store).GuessRun(ctx, r.lease, run)
+	if err == nil && bytes > 0 {
+		r.node.Log.Warn("a finished run could not be measured in time; its size is guessed, without its values",
+			zap.Stringer("run", run), zap.Int64("bytes", bytes), zap.Error(why))
+	}
+	return err
+}
+
+// runs deletes runs that ended before a time. All that are due are taken first: where none is left of those that share
+// a partition, it is emptied.
+func (r *retention) runs(ctx context.Context, before time.Time, why string) (n int64, failed error) {
+	var left []workqueue.RunID // somebody was at work on them, or they could not be deleted
+	for {
+		due, err := retentionstore.New(r.node.Store).RunsPastLimits(ctx, before, retentionBatch, left)
+		if err != nil || len(due) == 0 {
+			return n, errors.Join(failed, err)
+		}
+		for _, run := range due {
+			deleted, err := retentionstore.New(r.node.Store).DeleteRun(ctx, r.lease, run, before, why)
+			if over(ctx, err) {
+				return n, err
+			}
+			if err != nil {
+				failed = r.withStuck(failed, err)
+			}
+			if !deleted {
+				left = append(left, run)
+				continue
+			}
+			n++
+		}
+		if err := r.finishRuns(ctx); over(ctx, err) {
+			return n, err
+		} else if err != nil {
+			failed = errors.Join(failed, err) // the next round tries it again
+		}
+	}
+}
+
+// finishRuns deletes all there is of the runs that are being deleted.
+func (r *retention) finishRuns(ctx context.Context) (failed error) {
+	var left []workqueue.RunID // for the next round
+	for {
+		going, err := retentionstore.New(r.node.Store).GoingRuns(ctx, retentionBatch, left...)
+		if err != nil || len(going) == 0 {
+			return errors.Join(failed, err)
+		}
+		for i := range going {
+			err := r.finishRun(ctx, going[i].Run)
+			if over(ctx, err) {
+				return err
+			}
+			if err != nil {
+				left, failed = append(left, going[i].Run), r.withStuck(failed, err)
+			}
+		}
+	}
+}
+
+// withStuck adds why a run could not be deleted. What keeps one may keep thousands, and a few say enough.
+func (r *retention) withStuck(failed, err error) error {
+	if r.stuck++; r.stuck > retentionTold {
+		return failed
+	}
+	return errors.Join(failed, err)
+}
+
+func (r *retention) finishRun(ctx context.Context, run workqueue.RunID) error {
+	if err := r.empty(ctx, run); err != nil {
+		return err
+	}
+	for {
+		var gone bool
+		err := r.piece(ctx, func(span int64) (err error) {
+			_, gone, err = retentionstore.New(r.node.Store).DeletePiece(ctx, r.lease, run, span)
+			return err
+		})
+		if err != nil || gone {
+			return err
+		}
+	}
+}
+
+// empty takes away at once what of a run can be. A transaction that reads the tables for a long time, as a backup does,
+// costs only that the rows are deleted in pieces.
+func (r *retention) empty(ctx context.Context, run workqueue.RunID) error {
+	for range emptyTries {
+		out, err := retentionstore.New(r.node.Store).Empty(ctx, r.lease, run)
+		if err != nil || !out.Busy {
+			return err
+		}
+		if backoff.Sleep(ctx, emptyPause) != nil {
+			return context.Cause(ctx)
+		}
+	}
+	r.node.Log.Info("the partitions of a run that is being deleted are in use; its rows are deleted instead",
+		zap.Stringer("run", run))
+	return nil
+}
+
+// old deletes things of a kind that ended before a time.
+func (r *retention) old(
+	ctx context.Context, kind retentionstore.RetentionKind, before time.Time,
+) (total int64, err error) {
+	for {
+		var n, most int64
+		err := r.piece(ctx, func(span int64) (err error) {
+			most = span
+			n, err = retentionstore.New(r.node.Store).DeleteOld(ctx, r.lease, kind, before, int(span))
+			return err
+		})
+		total += n
+		if err != nil || n < most {
+			return total, err
+		}
+	}
+}
+
+// piece does one piece, rests, and finds out how large the next one may be. One that was not done in time is tried
+// again with less: it has had no effect.
+func (r *retention) piece(ctx context.Context, do func(span int64) error) error {
+	for {
+		began := time.Now()
+		err := do(r.span)
+		took := time.Since(began)
+		switch {
+		case err != nil && (ctx.Err() != nil || !retentionstore.TookTooLong(err) || r.span == 1):
+			return err
+		case err != nil:
+			r.node.Log.Warn("a piece of a deletion was not done in time; trying a smaller one", zap.Int64("span", r.span),
+				zap.Error(err))
+			r.span = max(r.span/4, 1)
+		default:
+			r.span = nextSpan(r.span, took)
+		}
+		if backoff.Sleep(ctx, max(took, retentionPause)) != nil {
+			return context.Cause(ctx)
+		}
+		if err == nil {
+			return nil
+		}
+	}
+}
+
+// nextSpan is how large the next piece may be after one that was done. What time-outs have made smaller than leastSpan
+// grows as soon as pieces do not take too long.
+func nextSpan(span int64, took time.Duration) int64 {
+	switch {
+	case took > retentionMost:
+		return min(span, max(span/2, leastSpan))
+	case took < retentionMost/4 || took < retentionMost && span < leastSpan:
+		return min(span*2, mostSpan)
+	}
+	return span
+}

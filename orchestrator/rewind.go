@@ -1,0 +1,131 @@
+package orchestrator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// rewind notices a database that went back in time.
+type rewind struct {
+	node     *kernel.Kernel
+	streams  kernel.Epochs
+	leads    func() bool   // whether this node does
+	interval time.Duration // between two looks
+	mark     session.Mark  // the furthest that the database is known to have come
+}
+
+// newRewind returns what sees a database that went back in time, at an interval.
+func newRewind(k *kernel.Kernel, streams kernel.Epochs, leads func() bool, interval time.Duration) *rewind {
+	return &rewind{node: k, streams: streams, leads: leads, interval: interval}
+}
+
+// RecallMark reads from JetStream how far the database had come before this node was started. A stream that was wiped
+// says nothing: nodes that lived through it know.
+func (w *rewind) RecallMark(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, kernel.LookTimeout)
+	defer cancel()
+	stream, err := w.node.JS.Stream(ctx, wire.StreamFlow)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", wire.StreamFlow, err)
+	}
+	msg, err := stream.GetLastMsgForSubject(ctx, wire.DatabaseMark)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the database's mark: %w", err)
+	}
+	if err := json.Unmarshal(msg.Data, &w.mark); err != nil {
+		w.mark = session.Mark{}
+		w.node.Log.Warn("the mark of the database in JetStream cannot be read; going without it", zap.Error(err))
+	}
+	return nil
+}
+
+// Run looks whether the database is where it was left, again and again, until ctx ends. The leader raises the
+// mark by which this is told, and keeps it in JetStream for nodes that are started later.
+func (w *rewind) Run(ctx context.Context) {
+	tick := time.NewTicker(w.interval)
+	defer tick.Stop()
+	for {
+		if err := w.lookAtDatabase(ctx); err != nil && ctx.Err() == nil {
+			w.node.Log.Warn("look how far the database has come", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (w *rewind) lookAtDatabase(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	defer cancel()
+	leads := w.leads()
+	look := session.New(w.node.Store).ReadMark
+	if leads && w.mark.Lineage != uuid.Nil {
+		look = func(ctx context.Context) (session.Mark, error) {
+			return session.New(w.node.Store).RaiseMark(ctx, w.mark)
+		}
+	}
+	have, err := look(ctx)
+	if err != nil {
+		return err
+	}
+	if have.Moved || have.Behind(w.mark) {
+		return w.passGap(ctx, have)
+	}
+	if w.mark = have; !leads {
+		return nil
+	}
+	return w.keepMark(ctx)
+}
+
+// passGap has all that is out issued again, since the database knows less of it than was so.
+func (w *rewind) passGap(ctx context.Context, have session.Mark) error {
+	known := have.Later(w.mark)
+	epoch, _ := w.streams.Now()
+	known.Epoch = max(known.Epoch, epoch)
+	gap, err := session.New(w.node.Store).PassGap(ctx, known)
+	if err != nil {
+		return err
+	}
+	if gap != nil {
+		w.node.Log.Error("the database went back in time, or another server took it over; issuing again what was out",
+			zap.Bool("lost", gap.Lost), zap.Time("from", gap.From), zap.Time("to", gap.To), zap.Int("runs", gap.Runs))
+		w.node.PublishEvents()
+	}
+	w.node.Look()
+	return nil
+}
+
+// keepMark keeps the mark in JetStream, where it has no end.
+func (w *rewind) keepMark(ctx context.Context) error {
+	doc, err := json.Marshal(w.mark)
+	if err != nil {
+		return err
+	}
+	msg := &nats.Msg{Subject: wire.DatabaseMark, Data: doc, Header: nats.Header{jetstream.MsgTTLHeader: {"never"}}}
+	ctx, cancel := context.WithTimeout(ctx, kernel.LookTimeout)
+	defer cancel()
+	if _, err := w.node.JS.PublishMsg(ctx, msg); err != nil {
+		w.node.Log.Debug("keep the database's mark", zap.Error(err)) // the next one is kept
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package orchestrator
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// loadMeter measures what is loaded.
+type loadMeter interface {
+	// Loaded is told of items that were read, and of their bytes, as they are stored.
+	Loaded(items, bytes int)
+}
+
+// Runs starts, changes and redoes runs for people: what the store does, and what the nodes are told of it.
+type Runs struct {
+	node      *kernel.Kernel
+	events    kernel.Announcer
+	meter     loadMeter
+	uncleared runSet // failed loads of which something may be left
+}
+
+// Start loads a run and sets nodes to work on it. See [start.Store.Load].
+func (r *Runs) Start(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error,
+) (start.Loaded, error) {
+	req.Session = r.node.Session()
+	loaded, err := start.New(r.node.Store).Load(ctx, req, counted(r.meter, next))
+	r.noteUncleared(err)
+	if err == nil {
+		r.events.Announce(loaded.Completions, time.Time{})
+		r.node.Spread()
+	}
+	return loaded, err
+}
+
+// OpenRun makes a run that takes items until it is sealed. See [start.Store.OpenRun].
+func (r *Runs) OpenRun(ctx context.Context, req start.OpenRequest) (start.Opened, error) {
+	opened, err := start.New(r.node.Store).OpenRun(ctx, req)
+	if err == nil {
+		r.node.Spread()
+	}
+	return opened, err
+}
+
+// Add appends items to an open run. See [start.Store.Add].
+func (r *Runs) Add(ctx context.Context, req start.AddRequest) (start.Added, error) {
+	if read := req.Items; read != nil {
+		req.Items = func() (func(*start.LoadItem) error, error) {
+			next, err := read()
+			return counted(r.meter, next), err
+		}
+	}
+	added, err := start.New(r.node.Store).Add(ctx, req)
+	if err == nil && !added.Existing {
+		r.node.Spread() // blocks may have become full
+	}
+	return added, err
+}
+
+// SealRun ends the adding of items to an open run. See [start.Store.SealRun].
+func (r *Runs) SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error) {
+	sealed, err := start.New(r.node.Store).SealRun(ctx, req)
+	if err == nil {
+		r.events.Announce(sealed.Completions, time.Time{})
+		r.Recheck(ctx, []workqueue.RunID{req.Run})
+		r.node.Spread()
+	}
+	return sealed, err
+}
+
+// Pause holds runs, on every node at once. See [control.Store.Pause].
+func (r *Runs) Pause(ctx context.Context, by control.Control) (control.Controlled, error) {
+	paused, err := control.New(r.node.Store).Pause(ctx, by)
+	if err == nil {
+		r.node.Spread()
+	}
+	return paused, err
+}
+
+// Resume ends holds. See [control.Store.Resume].
+func (r *Runs) Resume(ctx context.Context, by control.Control, maxFailed *string) (control.Controlled, error) {
+	resumed, err := control.New(r.node.Store).Resume(ctx, by, maxFailed)
+	if err == nil {
+		r.Recheck(ctx, resumed.Runs)
+		r.node.Spread()
+	}
+	return resumed, err
+}
+
+// Approve lets all items of runs go that wait for it, or a step begin. See [control.Store.Approve].
+func (r *Runs) Approve(ctx context.Context, by control.Control) (control.Controlled, error) {
+	approved, err := control.New(r.node.Store).Approve(ctx, by)
+	if len(approved.Runs) > 0 {
+		r.node.Spread()
+	}
+	return approved, err
+}
+
+// SetRun changes settings of a run. See [control.Store.SetRun].
+func (r *Runs) SetRun(ctx context.Context, change control.RunChange) (control.RunChanged, error) {
+	changed, err := control.New(r.node.Store).SetRun(ctx, change)
+	if err == nil {
+		r.Recheck(ctx, []workqueue.RunID{change.Run})
+		r.node.Spread()
+	}
+	return changed, err
+}
+
+// Cancel stops runs and takes their requests out of the stream. See [control.Store.Cancel].
+func (r *Runs) Cancel(ctx context.Context, by control.Control) (control.Cancelled, error) {
+	cancelled, err := control.New(r.node.Store).Cancel(ctx, by)
+	if len(cancelled.Runs) > 0 {
+		kernel.RemoveRequests(ctx, r.node, cancelled.Requests)
+		r.node.Spread()
+	}
+	return cancelled, err
+}
+
+// maxRechecked bounds the runs that are looked at in one go; the leader sees to any others within a second.
+const maxRechecked = 100
+
+// Recheck acts on what became due while runs were held, or with their new settings.
+func (r *Runs) Recheck(ctx context.Context, runs []workqueue.RunID) {
+	for _, run := range runs[:min(len(runs), maxRechecked)] {
+		_, err := control.New(r.node.Store).CheckThreshold(ctx, run)
+		if err == nil {
+			_, err = control.New(r.node.Store).CheckGuard(ctx, run)
+		}
+		if err == nil {
+			_, err = control.New(r.node.Store).CheckCanary(ctx, run)
+		}
+		if err != nil {
+			r.node.Log.Debug("check a run that changed; the leader will see to it", zap.Error(err))
+			return
+		}
+	}
+}
+
+// Rerun sets items of a run going again. See [redo.Store.Rerun].
+func (r *Runs) Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error) {
+	if req.Settings.Endpoint != "" {
+		if err := wire.ValidateName(req.Settings.Endpoint); err != nil {
+			return redo.Rerun{}, &workqueue.SettingError{Detail: err.Error()}
+		}
+	}
+	rerun, err := redo.New(r.node.Store).Rerun(ctx, req)
+	if err == nil && !req.DryRun {
+		kernel.RemoveRequests(ctx, r.node, rerun.Requests)
+		r.node.Spread()
+	}
+	return rerun, err
+}
+
+// Reset takes parts of a step back, and their requests out of the stream. See [redo.Store.Reset].
+func (r *Runs) Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error) {
+	reset, err := redo.New(r.node.Store).Reset(ctx, req)
+	if err == nil && !req.DryRun {
+		kernel.RemoveRequests(ctx, r.node, reset.Requests)
+		r.node.Spread()
+	}
+	return reset, err
+}
+
+// Correct gives items other payloads, and takes requests with the former ones out of the stream. See
+// [redo.Store.Correct].
+func (r *Runs) Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error) {
+	corrected, err := redo.New(r.node.Store).Correct(ctx, req)
+	if err == nil && !req.DryRun {
+		kernel.RemoveRequests(ctx, r.node, corrected.Requests)
+		r.node.Spread()
+	}
+	return corrected, err
+}
+
+// loadedAtOnce is how many items are counted together.
+const loadedAtOnce = 1000
+
+// counted has a meter told of the items that are read.
+func counted(m loadMeter, next func(*start.LoadItem) error) func(*start.LoadItem) error {
+	items, size := 0, 0
+	return func(item *start.LoadItem) error {
+		err := next(item)
+		if err == nil {
+			items, size = items+1, size+len(item.Payload)
+		}
+		if items > 0 && (err != nil || items == loadedAtOnce) {
+			m.Loaded(items, size)
+			items, size = 0, 0
+		}
+		return err
+	}
+}

@@ -1,0 +1,222 @@
+package export
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// MaxOpen bounds the bytes of the results of one slice that have begun to come and are not recorded, as far as the
+// service says how many there are: so much a service can pile up with each request that it holds.
+const MaxOpen = 512 << 20
+
+// Claim is what a service says about a result.
+type Claim struct {
+	Slice       workqueue.SliceID
+	Endpoint    string // that it came from
+	Ordinal     workqueue.Ordinal
+	Pieces      int
+	Bytes       int64
+	SHA256      [sha256.Size]byte
+	ContentType string
+}
+
+// id is the same for all pieces of a result, also when the request is delivered again and the service makes the same of
+// it; what was made or cut in another way has another one, so that pieces of two never mix.
+func (c *Claim) id() uuid.UUID {
+	b := binary.BigEndian.AppendUint64(nil, uint64(c.Ordinal))
+	b = binary.BigEndian.AppendUint64(b, uint64(c.Pieces))
+	b = binary.BigEndian.AppendUint64(b, uint64(c.Bytes))
+	b = append(b, c.SHA256[:]...)
+	return uuid.NewSHA1(uuid.UUID(c.Slice), append(b, c.ContentType...))
+}
+
+// Piece is a piece of a result.
+type Piece struct {
+	Claim
+	Number int // from 1 on
+	Data   []byte
+}
+
+// Standing is what has become of a piece.
+type Standing int
+
+// Standings of a piece.
+const (
+	Kept          Standing = iota // others are still to come
+	Complete                      // all pieces are here
+	Stale                         // the slice has ended, or the item has been answered: not kept
+	Foreign                       // the item was not asked for: not kept
+	WrongEndpoint                 // the slice was sent to another endpoint: not kept
+	TooMuch                       // the slice has too much that is open: not kept
+	WrongSize                     // the pieces have other bytes than the service says
+)
+
+// Taken is what has become of a piece, and which result it is of.
+type Taken struct {
+	ID       uuid.UUID
+	Standing Standing
+	Endpoint string // that the slice was sent to
+}
+
+const (
+	// Slices are found by their key, what is open of them by work_large_open. Nothing is locked: a slice that ends
+	// meanwhile leaves what is swept up, and recording fences it again.
+	fencePieces = `
+SELECT u.n, s.state IN ('claimed', 'sent'), coalesce(s.endpoint, st.endpoint),
+    s.block = u.ordinal >> 13 AND get_bit(s.mask, u.ordinal & 8191) = 1, get_bit(s.remaining, u.ordinal & 8191) = 1,
+    (SELECT coalesce(sum(o.bytes), 0) FROM work_large o
+     WHERE o.slice_id = s.id AND o.recorded_at IS NULL AND o.id <> u.id)::bigint
+FROM unnest($1::int[], $2::uuid[], $3::uuid[], $4::int[]) AS u (n, id, slice, ordinal)
+JOIN work_slice s ON s.id = u.slice JOIN run_step st USING (run_id, step)`
+
+	// The row of a result is locked, in the order of the ids, by whoever adds a piece to it: of two who bring the last two
+	// pieces at the same time, the later sees both.
+	openLarge = `
+INSERT INTO work_large (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)
+SELECT u.id, s.run_id, s.step, u.ordinal, s.id, u.pieces, u.bytes, u.sha256, u.content_type
+FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::bigint[], $6::bytea[], $7::text[])
+     AS u (id, slice, ordinal, pieces, bytes, sha256, content_type)
+JOIN work_slice s ON s.id = u.slice
+ORDER BY u.id
+ON CONFLICT (id) DO UPDATE SET pieces = excluded.pieces`
+
+	// One for each: an array of them would be put together in memory twice more.
+	addPiece = `
+INSERT INTO work_piece (large_id, piece, bytes) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
+
+	// A range of work_piece's primary key for each. The length of what is in TOAST is known without reading it.
+	countPieces = `
+SELECT large_id, count(*), sum(octet_length(bytes))::bigint FROM work_piece WHERE large_id = ANY ($1) GROUP BY large_id`
+)
+
+// Take keeps pieces, in one transaction, and says what has become of each. Of those of a result that is complete, or is
+// known not to be what the service said, the last says so; that it is complete says nothing about its hash: see
+// [Store.Verify]. Pieces may come in any order and more than once.
+func (s Store) Take(ctx context.Context, pieces []Piece) ([]Taken, error) {
+	var taken []Taken
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if taken, err = fence(ctx, tx, pieces); err != nil {
+			return err
+		}
+		kept := keep(pieces, taken)
+		if len(kept) == 0 {
+			return nil
+		}
+		return kept.write(ctx, tx, pieces, taken)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("keep %d pieces of results: %w", len(pieces), err)
+	}
+	return taken, nil
+}
+
+// fence finds out which pieces count.
+func fence(ctx context.Context, tx pgx.Tx, pieces []Piece) ([]Taken, error) {
+	n := len(pieces)
+	taken := make([]Taken, n)
+	numbers, ids, of := make([]int32, n), make([]uuid.UUID, n), make([]workqueue.SliceID, n)
+	ordinals := make([]workqueue.Ordinal, n)
+	for i := range pieces {
+		p := &pieces[i]
+		taken[i] = Taken{ID: p.id(), Standing: Stale}
+		numbers[i], ids[i], of[i], ordinals[i] = int32(i), taken[i].ID, p.Slice, p.Ordinal
+	}
+	rows := pg.Rows(ctx, tx, fencePieces, numbers, ids, of, ordinals)
+	var i int32
+	var live, asked, waits bool
+	var endpoint string
+	var open int64
+	more := map[uuid.UUID]int64{} // what this transaction opens, of each slice
+	begun := map[uuid.UUID]bool{}
+	_, err := pgx.ForEachRow(rows, []any{&i, &live, &endpoint, &asked, &waits, &open}, func() error {
+		p, t := &pieces[i], &taken[i]
+		t.Endpoint = endpoint
+		slice := uuid.UUID(p.Slice)
+		switch {
+		case !live:
+		case endpoint != p.Endpoint:
+			t.Standing = WrongEndpoint
+		case !asked:
+			t.Standing = Foreign
+		case !waits:
+		case !begun[t.ID] && open+more[slice]+p.Bytes > MaxOpen:
+			t.Standing = TooMuch
+		default:
+			t.Standing = Kept
+			if !begun[t.ID] {
+				begun[t.ID], more[slice] = true, more[slice]+p.Bytes
+			}
+		}
+		return nil
+	})
+	return taken, err
+}
+
+// kept are the pieces that count, by their places.
+type kept []int
+
+func keep(pieces []Piece, taken []Taken) (k kept) {
+	for i := range pieces {
+		if taken[i].Standing == Kept {
+			k = append(k, i)
+		}
+	}
+	return k
+}
+
+// write keeps the pieces, and finds out which results are complete with them.
+func (k kept) write(ctx context.Context, tx pgx.Tx, pieces []Piece, taken []Taken) error {
+	last := map[uuid.UUID]int{} // the last piece of each result
+	ids := make([]uuid.UUID, len(k))
+	batch := &pgx.Batch{}
+	for n, i := range k {
+		last[taken[i].ID] = i
+		ids[n] = taken[i].ID
+		batch.Queue(addPiece, taken[i].ID, pieces[i].Number, pieces[i].Data)
+	}
+	slices.SortFunc(ids, func(a, b uuid.UUID) int { return strings.Compare(string(a[:]), string(b[:])) })
+	ids = slices.Compact(ids)
+	if _, err := tx.Exec(ctx, openLarge, claims(ids, last, pieces)...); err != nil {
+		return err
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return err
+	}
+	rows := pg.Rows(ctx, tx, countPieces, ids)
+	var id uuid.UUID
+	var count, size int64
+	_, err := pgx.ForEachRow(rows, []any{&id, &count, &size}, func() error {
+		i := last[id]
+		switch p := &pieces[i]; {
+		case size > p.Bytes, count == int64(p.Pieces) && size != p.Bytes:
+			taken[i].Standing = WrongSize
+		case count == int64(p.Pieces):
+			taken[i].Standing = Complete
+		}
+		return nil
+	})
+	return err
+}
+
+func claims(ids []uuid.UUID, last map[uuid.UUID]int, pieces []Piece) []any {
+	n := len(ids)
+	of, ordinals := make([]workqueue.SliceID, n), make([]workqueue.Ordinal, n)
+	counts, sizes := make([]int32, n), make([]int64, n)
+	sums, types := make([][]byte, n), make([]string, n)
+	for i, id := range ids {
+		p := &pieces[last[id]]
+		of[i], ordinals[i], counts[i], sizes[i] = p.Slice, p.Ordinal, int32(p.Pieces), p.Bytes
+		sums[i], types[i] = p.SHA256[:], p.ContentType
+	}
+	return []any{ids, of, ordinals, counts, sizes, sums, types}
+}

@@ -1,0 +1,336 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// Bounds of what may be set for the streams.
+const (
+	MinStreamBytes = 64 << 10
+	// Not waits: for how long events may be set to stay in their stream.
+	MinEventAge = time.Hour
+	MaxEventAge = 10 * 366 * 24 * time.Hour
+)
+
+// StreamValues are the settings of the JetStream streams. Zero is as it comes: sizes and the age are those of the
+// version of the node that leads, and replicas three where NATS is a cluster, one where it is not.
+type StreamValues struct {
+	Replicas   int           `json:"replicas"`
+	WorkBytes  int64         `json:"work_bytes"`
+	ReplyBytes int64         `json:"reply_bytes"`
+	StageBytes int64         `json:"stage_bytes"`
+	FlowBytes  int64         `json:"flow_bytes"`
+	EventBytes int64         `json:"event_bytes"`
+	DeadBytes  int64         `json:"dead_bytes"`
+	EventAge   time.Duration `json:"event_age"`
+}
+
+// sizes are the room of each stream, by the name of its setting.
+func (v *StreamValues) sizes() map[string]int64 {
+	return map[string]int64{"work_bytes": v.WorkBytes, "reply_bytes": v.ReplyBytes, "stage_bytes": v.StageBytes,
+		"flow_bytes": v.FlowBytes, "event_bytes": v.EventBytes, "dead_bytes": v.DeadBytes}
+}
+
+// Validate says which of the values there cannot be. It returns a [workqueue.SettingError].
+func (v *StreamValues) Validate() error {
+	if !slices.Contains([]int{0, 1, 3, 5}, v.Replicas) {
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"replicas is %d; it must be 1, 3 or 5, or auto (0): three in a cluster, else one",
+			v.Replicas)}
+	}
+	for name, n := range v.sizes() {
+		if n != 0 && n < MinStreamBytes {
+			return &workqueue.SettingError{Detail: fmt.Sprintf("%s is %d; the least is %d (64 KiB), and 0 is the default", name,
+				n,
+				MinStreamBytes)}
+		}
+	}
+	if v.EventAge != 0 && (v.EventAge < MinEventAge || v.EventAge > MaxEventAge) {
+		return &workqueue.SettingError{Detail: fmt.Sprintf("event_age is %s; it must be %s to %s, or 0 for the default",
+			v.EventAge,
+			MinEventAge, MaxEventAge)}
+	}
+	return nil
+}
+
+// Against says in what values that somebody gave differ from others; what he left out does not.
+func (v *StreamValues) Against(other *StreamValues) (differs []string) {
+	mine, theirs, none := v.named(), other.named(), (&StreamValues{}).named()
+	for name, value := range mine {
+		if value != none[name] && value != theirs[name] {
+			differs = append(differs, fmt.Sprintf("%s %v instead of %v", name, value, theirs[name]))
+		}
+	}
+	slices.Sort(differs)
+	return differs
+}
+
+// named are the values as the audit log shows them.
+func (v *StreamValues) named() map[string]any {
+	all := map[string]any{"replicas": any("auto"), "event_age": v.EventAge.String()}
+	if v.Replicas != 0 {
+		all["replicas"] = v.Replicas
+	}
+	for name, n := range v.sizes() {
+		all[name] = n
+	}
+	return all
+}
+
+// StreamSettings is what is set for the streams, and what became of it.
+type StreamSettings struct {
+	StreamValues
+
+	Revision  int64 // one more with each change
+	ChangedBy string
+	ChangedAt time.Time
+
+	Applied         *StreamValues // that the streams were brought to last; nil: none yet
+	AppliedRevision int64
+	AppliedAt       *time.Time
+
+	Trouble string     // why the values could not be brought to the streams; empty: nothing is known to be wrong
+	Since   *time.Time // when that began
+	Tries   int        // since then
+	NextTry *time.Time
+}
+
+const (
+	streamFields = `replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, dead_bytes, event_age,
+    revision, changed_by, changed_at, applied, applied_rev, applied_at, trouble, since, tries, next_try`
+
+	readStreamSettings = `SELECT ` + streamFields + ` FROM stream_setting WHERE name = 'streams'`
+
+	// firstStreamSettings returns nothing when another node was first.
+	firstStreamSettings = `
+INSERT INTO stream_setting (name, replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, dead_bytes,
+    event_age, changed_by)
+VALUES ('streams', $1, $2, $3, $4, $5, $6, $7, $8, $9)
+ON CONFLICT (name) DO NOTHING
+RETURNING ` + streamFields
+
+	unsetStreamSettings = `
+DELETE FROM stream_setting WHERE name = 'streams' AND applied IS NULL AND changed_by = $1
+RETURNING ` + streamFields
+
+	lockStreamSettings = readStreamSettings + ` FOR NO KEY UPDATE`
+
+	changeStreamSettings = `
+UPDATE stream_setting
+SET replicas = $1, work_bytes = $2, reply_bytes = $3, stage_bytes = $4, flow_bytes = $5, event_bytes = $6,
+    dead_bytes = $7, event_age = $8, changed_by = $9, changed_at = tranche_now(), revision = revision + 1,
+    trouble = '', since = NULL, tries = 0, next_try = NULL
+WHERE name = 'streams'
+RETURNING ` + streamFields
+
+	// streamsApplied leaves alone what has been changed meanwhile.
+	streamsApplied = `
+UPDATE stream_setting
+SET applied = $2, applied_rev = $1, applied_at = tranche_now(), trouble = '', since = NULL, tries = 0,
+    next_try = NULL
+WHERE name = 'streams' AND revision = $1`
+
+	streamsRefused = `
+UPDATE stream_setting
+SET trouble = $2, since = coalesce(since, tranche_now()), tries = tries + 1,
+    next_try = tranche_now() + $3::interval
+WHERE name = 'streams' AND revision = $1`
+)
+
+func (v *StreamValues) args(actor string) []any {
+	return []any{v.Replicas, v.WorkBytes, v.ReplyBytes, v.StageBytes, v.FlowBytes, v.EventBytes, v.DeadBytes, v.EventAge,
+		pg.Plain(actor)}
+}
+
+func scanStreamSettings(rows pgx.Rows, err error) (s StreamSettings, _ error) {
+	if err != nil {
+		return s, err
+	}
+	return pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (s StreamSettings, err error) {
+		err = row.Scan(&s.Replicas, &s.WorkBytes, &s.ReplyBytes, &s.StageBytes, &s.FlowBytes, &s.EventBytes, &s.DeadBytes,
+			&s.EventAge, &s.Revision, &s.ChangedBy, &s.ChangedAt, &s.Applied, &s.AppliedRevision, &s.AppliedAt, &s.Trouble,
+			&s.Since, &s.Tries, &s.NextTry)
+		return s, err
+	})
+}
+
+// StreamSettings returns what is set for the streams. When nothing is, first is from then on: the first node of all
+// says.
+func (s Store) StreamSettings(ctx context.Context, first StreamValues) (set StreamSettings, err error) {
+	if set, err = s.StreamsSet(ctx); err != nil || set.Revision > 0 {
+		return set, err
+	}
+	if set, err = s.setFirst(ctx, first); err != nil {
+		return set, fmt.Errorf("set the streams for the first time: %w", err)
+	}
+	return set, nil
+}
+
+// StreamsSet returns what is set for the streams; the zero value when no node has ever started.
+func (s Store) StreamsSet(ctx context.Context) (set StreamSettings, err error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	set, err = scanStreamSettings(s.db.Pool.Query(ctx, readStreamSettings))
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return set, fmt.Errorf("read the settings of the streams: %w", err)
+	}
+	return set, nil
+}
+
+func (s Store) setFirst(ctx context.Context, first StreamValues) (set StreamSettings, err error) {
+	if err := first.Validate(); err != nil {
+		return set, err
+	}
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		set, err = scanStreamSettings(tx.Query(ctx, firstStreamSettings, first.args(workqueue.Engine)...))
+		if errors.Is(err, pgx.ErrNoRows) { // its row may be younger than this transaction's first look
+			set, err = scanStreamSettings(tx.Query(ctx, readStreamSettings))
+			return err
+		}
+		if err != nil || first == (StreamValues{}) { // nobody has said anything
+			return err
+		}
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "streams_set", Subject: "streams",
+			After: first.named()})
+	})
+	return set, err
+}
+
+// UnsetStreams takes the first settings back, with a row in the audit log, as long as no streams have been like that:
+// a start that they cannot be brought about in gives way to one with others. It reports whether it did.
+func (s Store) UnsetStreams(ctx context.Context) (taken bool, err error) {
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		set, err := scanStreamSettings(tx.Query(ctx, unsetStreamSettings, workqueue.Engine))
+		if taken = err == nil; !taken {
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil
+			}
+			return err
+		}
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "streams_unset", Subject: "streams",
+			Before: set.named()})
+	})
+	if err != nil {
+		return false, fmt.Errorf("take the first settings of the streams back: %w", err)
+	}
+	return taken, nil
+}
+
+// StreamChanges is what to change of the streams' settings; nil leaves a setting as it is, zero makes it the default.
+type StreamChanges struct {
+	Replicas   *int                `json:"replicas,omitempty" enum:"0,1,3,5" doc:"copies of each stream; 0: auto, three in a cluster, else one"` //nolint:lll // a tag
+	WorkBytes  *int64              `json:"work_bytes,omitempty" minimum:"0" doc:"room for requests; 0: the default"`
+	ReplyBytes *int64              `json:"reply_bytes,omitempty" minimum:"0" doc:"room for replies; 0: the default"`
+	StageBytes *int64              `json:"stage_bytes,omitempty" minimum:"0" doc:"room for replies on their way into flows; 0: the default"` //nolint:lll // a tag
+	FlowBytes  *int64              `json:"flow_bytes,omitempty" minimum:"0" doc:"room for the state of flows that wait; 0: the default"`     //nolint:lll // a tag
+	EventBytes *int64              `json:"event_bytes,omitempty" minimum:"0" doc:"room for events; 0: the default"`
+	DeadBytes  *int64              `json:"dead_bytes,omitempty" minimum:"0" doc:"room for dead letters not taken in yet; 0: the default"` //nolint:lll // a tag
+	EventAge   *workqueue.Duration `json:"event_age,omitempty" doc:"how long events stay; 0s: the default" example:"168h"`
+}
+
+// On returns the values with the change.
+func (c *StreamChanges) On(v StreamValues) StreamValues {
+	lay(&v.Replicas, c.Replicas)
+	lay(&v.WorkBytes, c.WorkBytes)
+	lay(&v.ReplyBytes, c.ReplyBytes)
+	lay(&v.StageBytes, c.StageBytes)
+	lay(&v.FlowBytes, c.FlowBytes)
+	lay(&v.EventBytes, c.EventBytes)
+	lay(&v.DeadBytes, c.DeadBytes)
+	lay(&v.EventAge, (*time.Duration)(c.EventAge))
+	return v
+}
+
+func lay[T any](over *T, given *T) {
+	if given != nil {
+		*over = *given
+	}
+}
+
+// errNoStreamSettings is for who changes what no node has set yet.
+var errNoStreamSettings = &workqueue.SettingError{Detail: "" +
+	"no node has started on this database yet; give the first one its " +
+	"--stream-replicas, --work-max-bytes and the others"}
+
+// ChangeStreams changes settings of the streams, with a row in the audit log, and returns all of them. The node that
+// leads brings them to JetStream, and notes what becomes of it. A change that changes nothing is none.
+func (s Store) ChangeStreams(ctx context.Context, change StreamChanges, actor string) (set StreamSettings, err error) {
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		set, err = scanStreamSettings(tx.Query(ctx, lockStreamSettings))
+		if errors.Is(err, pgx.ErrNoRows) {
+			return errNoStreamSettings
+		}
+		if err != nil {
+			return err
+		}
+		before, after := set.StreamValues, change.On(set.StreamValues)
+		if before == after {
+			return nil
+		}
+		if err := after.Validate(); err != nil {
+			return err
+		}
+		if set, err = scanStreamSettings(tx.Query(ctx, changeStreamSettings, after.args(actor)...)); err != nil {
+			return err
+		}
+		was, is := before.named(), after.named()
+		for name := range is { // only what has changed is worth telling
+			if was[name] == is[name] {
+				delete(was, name)
+				delete(is, name)
+			}
+		}
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "streams_set", Subject: "streams", Before: was,
+			After: is})
+	})
+	if err != nil {
+		return set, fmt.Errorf("set the streams: %w", err)
+	}
+	return set, nil
+}
+
+// StreamTrouble is why the streams cannot be made as they are set.
+type StreamTrouble struct {
+	Trouble string
+	Since   time.Time
+	Tries   int
+}
+
+// HealthStreams reads what keeps settings of streams from being applied.
+const HealthStreams = `SELECT trouble, since, tries FROM stream_setting WHERE trouble <> ''`
+
+// StreamsApplied notes that the streams are as a revision of the settings wants them.
+func (s Store) StreamsApplied(ctx context.Context, lease workqueue.Lease, set *StreamSettings) error {
+	return s.noteStreams(ctx, lease, streamsApplied, set.Revision, set.StreamValues)
+}
+
+// StreamsRefused notes why they cannot be made so, and in how long that is tried again.
+func (s Store) StreamsRefused(ctx context.Context, lease workqueue.Lease, set *StreamSettings, why string,
+	again time.Duration,
+) error {
+	why = strings.TrimSpace(pg.Plain(why))
+	return s.noteStreams(ctx, lease, streamsRefused, set.Revision, why, again)
+}
+
+func (s Store) noteStreams(ctx context.Context, lease workqueue.Lease, statement string, args ...any) error {
+	err := New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, statement, args...)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note what became of the settings of the streams: %w", err)
+	}
+	return nil
+}
