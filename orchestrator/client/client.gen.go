@@ -6080,7 +6080,7 @@ func (c *Client) GetGate(ctx context.Context, run string, params GetGateParams, 
 //
 // How many items have each value and how they stand, over all steps: the 50 most frequent values, and all others
 // together. The first look at a field reads the payloads of all items; later ones do not. Of runs of more than
-// 16,777,216 items, and by fields of more than 65,535 different values, there are no inspect.
+// 16,777,216 items, and by fields of more than 65,535 different values, there are no groups.
 //
 // It is GET /runs/{run}/groups, for role viewer.
 func (c *Client) GetGroups(ctx context.Context, run string, params GetGroupsParams, options ...CallOption) (PayloadGroups, error) {
@@ -6627,4 +6627,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 1705336d08c568f304ae6e466b3075af, is ea9727eb2f741b807c8f663781a35ca37c74c47b4df2e4f44c3e1079cbc7712b.
+// Of 4a85d608d4ee649ba329bf824436a722, is 9c8e545d329cee4748bba1778073a3104fb386819f99fde7761b10b93e032f9e.

@@ -233,18 +233,6 @@ func (s *Routes) lookAtHealth(ctx context.Context) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// registerLive is what a page shows while a run goes on.
-func (s *Routes) registerLive(api huma.API) {
-	s.registerPlanes(api)
-	s.registerGroups(api)
-	s.registerEvents(api)
-	s.registerTopics(api)
-	s.registerTimeline(api)
-	s.registerHistory(api)
-	s.registerSlices(api)
-	s.registerItemsList(api)
-}
-
 const mimeBinary = "application/octet-stream"
 
 type planesInput struct {

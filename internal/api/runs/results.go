@@ -157,7 +157,7 @@ func (s *Routes) registerGroups(api huma.API) {
 	op := kernel.Broad(kernel.Get("get-groups", "/runs/{run}/groups", "Items by the value of a field of their payloads"))
 	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, " +
 		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
-		"of more than 16,777,216 items, and by fields of more than 65,535 different values, there are no inspect."
+		"of more than 16,777,216 items, and by fields of more than 65,535 different values, there are no groups."
 	kernel.Register(s.Kernel, api, op, s.getGroups)
 	op = kernel.Broad(kernel.Get("get-groups-map", "/runs/{run}/groups/map",
 		"The group of each item as a byte, for a picture of all"))

@@ -113,7 +113,14 @@ func New(k *kernel.Kernel, config Config) (*Starts, error) {
 // Register adds all of them.
 func (s *Starts) Register(api huma.API) {
 	s.registerRuns(api)
-	s.registerLive(api)
+	s.registerPlanes(api)
+	s.registerGroups(api)
+	s.registerEvents(api)
+	s.registerTopics(api)
+	s.registerTimeline(api)
+	s.registerHistory(api)
+	s.registerSlices(api)
+	s.registerItemsList(api)
 	s.registerStart(api)
 	s.registerOpen(api)
 	exports{s}.register(api)
