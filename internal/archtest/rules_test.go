@@ -77,7 +77,7 @@ func rules() map[string]rule {
 		"endpoints/internal/reply":     {own: inside("outbox")},
 		"endpoints/internal/serve":     {own: inside("logs", "admission", "outbox", "consume", "reply")},
 		"endpoints/internal/flow":      {own: inside("logs", "admission", "outbox", "consume", "reply", "serve")},
-		"endpoints/wire":               {own: []string{"bitfield"}},
+		"endpoints/wire":               {own: []string{"bitfield", "internal/intake/jsonvalue"}},
 		"endpoints/stream": {
 			own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers,
 		},
@@ -142,8 +142,7 @@ func rules() map[string]rule {
 			tests: append([]string{"orchestrator/client"}, servers...),
 		},
 		// It decides, and knows nothing of where what it is told comes from.
-		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},
-		"workqueue/throttling": {others: []string{}},
+		"orchestrator/pacing": {own: []string{"workqueue"}, others: []string{}},
 		// When schedules are due: without I/O, and without knowing what time it is.
 		"orchestrator/schedule": {own: []string{"gather", "gather/strictyaml", "workqueue"}},
 		// By what items follow each other: for plans, and for whoever keeps lines.
@@ -360,7 +359,7 @@ func api(servers, store []string) map[string]rule {
 func rooms(servers []string) map[string]rule {
 	const root, internal = "workqueue", "workqueue/internal/"
 	shared := []string{root, root + "/database", internal + "ledger", internal + "pg", internal + "plane",
-		root + "/throttling", root + "/order", "bitfield/...", "internal/fault", "internal/backoff"}
+		root + "/order", "bitfield/...", "internal/fault", "internal/backoff"}
 	all := map[string]rule{
 		root: {
 			own: []string{"bitfield", root + "/order"}, tests: append([]string{root + "/...", "bitfield/..."}, servers...),
@@ -368,7 +367,7 @@ func rooms(servers []string) map[string]rule {
 		internal + "pg":     {own: []string{root}, tests: servers},
 		internal + "ledger": {own: []string{root, internal + "pg"}, tests: servers},
 		internal + "plane": {
-			own: []string{root, root + "/throttling", internal + "pg", "bitfield/..."}, tests: servers,
+			own: []string{root, internal + "pg", "bitfield/..."}, tests: servers,
 		},
 		root + "/database": {own: []string{internal + "pg", "internal/backoff"}, tests: servers},
 		// What tests share; it is linked by nothing else.
@@ -395,7 +394,6 @@ func rooms(servers []string) map[string]rule {
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},
 		{"erasure", ""},
-		{"measure", ""},
 	} {
 		r := rule{own: slices.Clone(shared), tests: append([]string{root + "/..."}, servers...)}
 		for need := range strings.FieldsSeq(room.needs) {

@@ -166,7 +166,7 @@ func otherClocks() map[string]string {
 		"migrations/foundation_test.go":        "what tranche_now is in a plan",
 		"migrations/lock.go":                   transactions,
 		"workqueue/database/patience.go":       transactions,
-		"workqueue/measure/beside.go":          transactions,
+		"workqueue/health/metrics.go":          transactions,
 		"endpoints/pginbox/sql.go":             "the database of a service",
 		"examples/bank/ledger.go":              "the database of a service",
 	}

@@ -2910,6 +2910,7 @@ type PayloadGroup struct {
 }
 
 type PayloadGroups struct {
+	// By the field, or lane
 	By string `json:"by,omitempty"`
 
 	// Items that the run has
@@ -5078,6 +5079,9 @@ type GetGateParams struct {
 type GetGroupsParams struct {
 	// By a field of the payloads, at their top; absent: only the fields are listed
 	By string `form:"by,omitempty" json:"by,omitempty"`
+
+	// Lanes by lane of a run in order instead: the number of a partition, or of a value's lane
+	Lanes bool `form:"lanes,omitempty" json:"lanes,omitempty"`
 }
 
 type GetGroupsMapParams struct {
@@ -6076,16 +6080,17 @@ func (c *Client) GetGate(ctx context.Context, run string, params GetGateParams, 
 	return exchange[GateDocument](ctx, c, ask, options)
 }
 
-// GetGroups: Items by the value of a field of their payloads.
+// GetGroups: Items by the value of a field of their payloads, or by lane.
 //
 // How many items have each value and how they stand, over all steps: the 50 most frequent values, and all others
 // together. The first look at a field reads the payloads of all items; later ones do not. Of runs of more than
-// 16,777,216 items, and by fields of more than 65,535 different values, there are no groups.
+// 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups.
 //
 // It is GET /runs/{run}/groups, for role viewer.
 func (c *Client) GetGroups(ctx context.Context, run string, params GetGroupsParams, options ...CallOption) (PayloadGroups, error) {
 	ask := request{operation: "get-groups", method: http.MethodGet, path: path("/runs/%s/groups", run)}
 	ask.add("by", params.By, false)
+	ask.add("lanes", params.Lanes, false)
 	return exchange[PayloadGroups](ctx, c, ask, options)
 }
 
@@ -6627,4 +6632,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 4a85d608d4ee649ba329bf824436a722, is 9c8e545d329cee4748bba1778073a3104fb386819f99fde7761b10b93e032f9e.
+// Of 134b7c011cc900b22671dfbe98140288, is 9bd72ac92f4e8b6529aa98419f56ed4d942697e7127997f14e399f15eec25f09.

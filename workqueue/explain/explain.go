@@ -151,6 +151,7 @@ type MissingGroup struct {
 	by      []cameBy
 	until   time.Time // the last of them come, when they do not all come at When
 	needs   stepSet   // that they wait for
+	needed  []string  // the names of those, and of what steps do that are told with it
 }
 
 // Session returns the session of the node that has claimed the items, or the zero id.
