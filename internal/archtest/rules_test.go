@@ -310,8 +310,8 @@ func commands(servers, store []string) map[string]rule {
 	}
 }
 
-// api are the rules of the HTTP API: the kernel, which knows no room; a room for each noun, which may need the kernel
-// and those that stand above it here; and the server, which makes all of them.
+// api are the rules of the HTTP API: the kernel, which knows no operation; the operations on runs, which need the kernel;
+// and the server, with all other operations.
 func api(servers, store []string) map[string]rule {
 	const root = "internal/api"
 	own := append([]string{
@@ -324,24 +324,10 @@ func api(servers, store []string) map[string]rule {
 	tests := append([]string{"gather/fetch/httpfetch", "endpoints", "internal/startup", root + "/..."}, servers...)
 	all := map[string]rule{
 		root:             {own: append([]string{root + "/..."}, own...), tests: tests},
+		root + "/runs":   {own: append([]string{root + "/kernel"}, own...), tests: tests},
 		root + "/kernel": {own: own, tests: tests},
 		// What tests share; it is linked by nothing else.
 		root + "/apitest": {own: slices.Concat([]string{root, root + "/..."}, own, tests)},
-	}
-	for _, room := range []struct{ name, needs string }{
-		{"admin", ""}, {"alerts", ""}, {"endpoints", ""}, {"plans", ""}, {"trackers", ""},
-		{"collectors", "endpoints"},
-		{"runs", "endpoints plans"},
-		{"starts", "endpoints plans runs"},
-		{"changes", "endpoints runs starts"},
-		{"exports", "changes runs"},
-		{"schedules", "starts"},
-	} {
-		r := rule{own: append([]string{root + "/kernel"}, own...), tests: tests}
-		for need := range strings.FieldsSeq(room.needs) {
-			r.own = append(r.own, root+"/"+need)
-		}
-		all[root+"/"+room.name] = r
 	}
 	return all
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/admin"
+	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/migrations"
@@ -103,19 +103,19 @@ func (s *storedTokens) CreateToken(
 	ctx context.Context, set client.TokenSettings, _ ...client.CallOption,
 ) (none client.CreatedToken, err error) {
 	secret := access.NewSecret()
-	life, err := (&admin.TokenSettings{ExpiresIn: set.ExpiresIn}).Life()
+	life, err := (&api.TokenSettings{ExpiresIn: set.ExpiresIn}).Life()
 	if err != nil {
 		return none, err
 	}
 	made, err := identity.New(s.store).CreateToken(ctx, identity.NewToken{
 		Name: set.Name, Role: string(set.Role), Hash: access.HashOf(secret), ExpiresIn: life,
 	}, cli.OSUser())
-	return asSent[client.CreatedToken](s.term, admin.CreatedToken{TokenView: made, Secret: secret}, err)
+	return asSent[client.CreatedToken](s.term, api.CreatedToken{TokenView: made, Secret: secret}, err)
 }
 
 func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (client.TokenList, error) {
 	all, err := identity.New(s.store).Tokens(ctx)
-	return asSent[client.TokenList](s.term, admin.TokenList{Tokens: all}, err)
+	return asSent[client.TokenList](s.term, api.TokenList{Tokens: all}, err)
 }
 
 func (s *storedTokens) RevokeToken(ctx context.Context, ref string, _ ...client.CallOption) (client.TokenView, error) {
@@ -131,11 +131,11 @@ type tokenCreate struct {
 }
 
 func (t *tokenCreate) Validate() error {
-	if err := admin.CheckTokenName(t.Name); err != nil { // it names the field
+	if err := api.CheckTokenName(t.Name); err != nil { // it names the field
 		return err
 	}
 	if t.ExpiresIn != 0 {
-		return admin.CheckTokenLife(t.ExpiresIn)
+		return api.CheckTokenLife(t.ExpiresIn)
 	}
 	return nil
 }
@@ -206,14 +206,14 @@ type Sessions struct {
 
 func (s *storedTokens) ListSessions(ctx context.Context, _ ...client.CallOption) (client.SessionList, error) {
 	all, err := identity.New(s.store).WebSessions(ctx)
-	return asSent[client.SessionList](s.term, admin.SessionList{Sessions: all}, err)
+	return asSent[client.SessionList](s.term, api.SessionList{Sessions: all}, err)
 }
 
 func (s *storedTokens) RevokeSessions(
 	ctx context.Context, set client.RevokeSessions, _ ...client.CallOption,
 ) (client.RevokedSessions, error) {
 	ended, err := identity.New(s.store).RevokeWebSessions(ctx, set.User, cli.OSUser())
-	return asSent[client.RevokedSessions](s.term, admin.RevokedSessions{User: set.User, Sessions: ended}, err)
+	return asSent[client.RevokedSessions](s.term, api.RevokedSessions{User: set.User, Sessions: ended}, err)
 }
 
 type sessionList struct{ tokenPlace }
