@@ -40,7 +40,8 @@ const (
 )
 
 func (n *Node) ownDuties() []Duty {
-	sweeper := sweep.New(n.kernel, n.streams, n.consumers, n.watch, n.letters, n.runs, sweep.Config{LeaseTTL: n.cfg.LeaseTTL, Queues: n.queuesOf, FewQueues: fewQueues})
+	sweeper := sweep.New(n.kernel, n.streams, n.consumers, n.watch, n.letters, n.runs,
+		sweep.Config{LeaseTTL: n.cfg.LeaseTTL, Queues: n.queuesOf, FewQueues: fewQueues})
 	return []Duty{{dutySweep, sweeper.Sweeping}, {dutyStalled, sweeper.EndingStalled}, {dutyClear, sweeper.Clearing},
 		{dutyReconcile, n.consumers.Reconciling(n.letters.Sweeping())}, {DutyStreams, n.streams.Tending()},
 		{dutyWritable, n.streams.Trying()}, {dutyLost, sweeper.FindingLost()}, {dutyPace, n.pacing()},

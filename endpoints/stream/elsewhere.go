@@ -231,7 +231,8 @@ func LoginRefused(err error) bool {
 	}, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
-// UserRefused says what NATS refuses the user of a connection without which nothing is sent: to log in, to make a stream, or
+// UserRefused says what NATS refuses the user of a connection without which nothing is sent: to log in, to make a
+// stream, or
 // to publish to one. Empty: nothing that is known.
 func UserRefused(nc *nats.Conn) string {
 	if !nc.IsConnected() {

@@ -6,7 +6,7 @@ import "testing"
 func TestNearest(t *testing.T) {
 	t.Parallel()
 	for typed, want := range map[string]string{
-		"statement": "statement", "statment": "statement", "satement": "statement", "tsatement": "statement",
+		"statement": "statement", "statemen": "statement", "satement": "statement", "tsatement": "statement",
 		"statmenet": "statement", "saement": "", "cuont": "count", "coutn": "count", "cunto": "", "other": "",
 	} {
 		if got := Nearest(typed, []Listener{{Endpoint: "statement"}, {Endpoint: "count"}}); got != want {

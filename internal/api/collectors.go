@@ -64,7 +64,9 @@ type collectorRoutes struct {
 
 // New returns the routes of collectors. Without producers they have some of their own, which share no commits
 // with others. sources are those that collectors may query; nil: none.
-func newCollectors(k *kernel.Kernel, engine CollectorEngine, takers *producers.Producers, sources *connections.Connections) *collectorRoutes {
+func newCollectors(
+	k *kernel.Kernel, engine CollectorEngine, takers *producers.Producers, sources *connections.Connections,
+) *collectorRoutes {
 	if takers == nil {
 		takers = producers.New(collectorstore.New(k.Store), engine, nil, k.Log)
 	}
@@ -129,7 +131,9 @@ type applyCollectorInput struct {
 	RawBody []byte `contentType:"application/yaml"`
 }
 
-func (s *collectorRoutes) applyCollector(ctx context.Context, in *applyCollectorInput) (collectorstore.AppliedCollector, error) {
+func (s *collectorRoutes) applyCollector(
+	ctx context.Context, in *applyCollectorInput,
+) (collectorstore.AppliedCollector, error) {
 	none := collectorstore.AppliedCollector{}
 	if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
 		return none, err
@@ -352,7 +356,9 @@ type requeueOperationsInput struct {
 	Body OperationChoice
 }
 
-func (s *collectorRoutes) requeueOperations(ctx context.Context, in *requeueOperationsInput) (RequeuedOperations, error) {
+func (s *collectorRoutes) requeueOperations(
+	ctx context.Context, in *requeueOperationsInput,
+) (RequeuedOperations, error) {
 	sel, err := in.Body.Selection(in.Name)
 	if err != nil {
 		return RequeuedOperations{}, err

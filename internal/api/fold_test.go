@@ -9,9 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api"
-
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )

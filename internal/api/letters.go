@@ -164,7 +164,9 @@ type listQuarantinedInput struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (s *endpointRoutes) listQuarantined(ctx context.Context, in *listQuarantinedInput) (deadletter.QuarantinePage, error) {
+func (s *endpointRoutes) listQuarantined(
+	ctx context.Context, in *listQuarantinedInput,
+) (deadletter.QuarantinePage, error) {
 	run, err := s.FindRun(ctx, in.Run)
 	if err != nil {
 		return deadletter.QuarantinePage{}, err

@@ -6,14 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api/runs"
-
 	"github.com/google/uuid"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/pace"

@@ -168,7 +168,9 @@ func TestWhatIsSaidWhileNATSIsAmiss(t *testing.T) {
 				e.Ready()
 				c.become(t, ns)
 			}
-			testenv.Until(t, time.Minute, "the node has a session", func() bool { return e.Node.Session() != workqueue.SessionID{} })
+			testenv.Until(t, time.Minute, "the node has a session", func() bool {
+				return e.Node.Session() != workqueue.SessionID{}
+			})
 			run := e.Load("count", 100, nil).String()
 			for _, a := range []struct {
 				method, path, body, text string
@@ -188,11 +190,11 @@ func TestWhatIsSaidWhileNATSIsAmiss(t *testing.T) {
 				}
 				var code int
 				var text []byte
-				defer func() {
+				t.Cleanup(func() {
 					if t.Failed() {
 						t.Logf("%s: %d %s", a.path, code, text)
 					}
-				}()
+				})
 				testenv.Until(t, time.Minute, a.path+" says "+a.text, func() bool {
 					code, text = b.Ask(a.method, a.path, strings.NewReader(a.body))
 					return code == a.code && strings.Contains(string(text), a.text)

@@ -82,7 +82,9 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedules.Job) (sche
 }
 
 // openFire opens what the items come from. The caller closes both.
-func (s *scheduleRoutes) openFire(ctx context.Context, set *runs.RunSettings, items *schedule.Items, look *gather.Items) (
+func (s *scheduleRoutes) openFire(
+	ctx context.Context, set *runs.RunSettings, items *schedule.Items, look *gather.Items,
+) (
 	rows *intake.Reader, body io.Closer, err error,
 ) {
 	config, err := s.starts.IntakeConfig(ctx, items.Format, items.Key, look)
@@ -148,7 +150,9 @@ func (s *scheduleRoutes) wakeSchedules() {
 
 // checkSchedule looks at what a schedule speaks of: what can never be is an error at its place in the text, and what is
 // not there now a warning.
-func (s *scheduleRoutes) checkSchedule(ctx context.Context, spec *schedule.Spec, in *scheduleTextInput) ([]string, error) {
+func (s *scheduleRoutes) checkSchedule(
+	ctx context.Context, spec *schedule.Spec, in *scheduleTextInput,
+) ([]string, error) {
 	now, err := schedulestore.New(s.Store).DatabaseTime(ctx)
 	if err != nil {
 		return nil, err

@@ -8,11 +8,10 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api/runs"
-
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
@@ -268,7 +267,9 @@ func (s *scheduleRoutes) runScheduleNow(ctx context.Context, in *scheduleActionI
 	return fire, kernel.Seen(err, seeSchedules)
 }
 
-func (s *scheduleRoutes) pauseSchedule(ctx context.Context, in *scheduleActionInput) (schedulestore.ControlledSchedule, error) {
+func (s *scheduleRoutes) pauseSchedule(
+	ctx context.Context, in *scheduleActionInput,
+) (schedulestore.ControlledSchedule, error) {
 	out, err := schedulestore.New(s.Store).PauseSchedule(ctx, in.Schedule, in.Name)
 	return out, kernel.Seen(err, seeSchedules)
 }

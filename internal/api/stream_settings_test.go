@@ -5,9 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api"
-
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/workqueue/session"
 )

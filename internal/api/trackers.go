@@ -55,7 +55,9 @@ type trackerRoutes struct {
 }
 
 // New returns the routes of trackers. Without a service they have one of their own.
-func newTrackers(k *kernel.Kernel, service *trackers.Service, sources *connections.Connections) (*trackerRoutes, error) {
+func newTrackers(
+	k *kernel.Kernel, service *trackers.Service, sources *connections.Connections,
+) (*trackerRoutes, error) {
 	if service != nil {
 		return &trackerRoutes{k, service}, nil
 	}

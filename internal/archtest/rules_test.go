@@ -310,7 +310,8 @@ func commands(servers, store []string) map[string]rule {
 	}
 }
 
-// api are the rules of the HTTP API: the kernel, which knows no operation; the operations on runs, which need the kernel;
+// api are the rules of the HTTP API: the kernel, which knows no operation; the operations on runs, which need the
+// kernel;
 // and the server, with all other operations.
 func api(servers, store []string) map[string]rule {
 	const root = "internal/api"

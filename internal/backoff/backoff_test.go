@@ -71,7 +71,7 @@ func TestSeldom(t *testing.T) {
 			if s.Now() {
 				told = append(told, minute)
 			}
-			time.Sleep(time.Minute)
+			time.Sleep(time.Minute) //nolint:forbidigo // the bubble's
 		}
 		if want := []int{0, 1, 3, 7, 15, 30, 45}; !slices.Equal(told, want) {
 			t.Errorf("told in minutes %v, want %v", told, want)

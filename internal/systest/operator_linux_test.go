@@ -224,7 +224,8 @@ func letsACanaryPass(t *testing.T, binary string) {
 	for i := range items {
 		all = append(all, i)
 	}
-	bad := newOffice(t, binary, faultyservice.Config{Poison: &faultyservice.Poison{Ordinals: all, Way: faultyservice.WayItem}})
+	poison := &faultyservice.Poison{Ordinals: all, Way: faultyservice.WayItem}
+	bad := newOffice(t, binary, faultyservice.Config{Poison: poison})
 	s = bad.serve()
 	run = bad.begin(s, items, "--canary", "50", "--canary-auto")
 	bad.until("the run is held", func() bool {

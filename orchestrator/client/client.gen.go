@@ -150,7 +150,7 @@ type AcceptSettings struct {
 	// Codes items that failed with such a code
 	Codes []string `json:"codes,omitempty"`
 
-	// Groups items that failed with such a message
+	// Groups failed with such a message
 	Groups []string `json:"groups,omitempty"`
 
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
@@ -3219,7 +3219,7 @@ type RerunSettings struct {
 	// Codes items that failed with such a code
 	Codes []string `json:"codes,omitempty"`
 
-	// Groups items that failed with such a message
+	// Groups failed with such a message
 	Groups []string `json:"groups,omitempty"`
 
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
@@ -3319,7 +3319,7 @@ type ResetSettings struct {
 	// Codes items that failed with such a code
 	Codes []string `json:"codes,omitempty"`
 
-	// Groups items that failed with such a message
+	// Groups failed with such a message
 	Groups []string `json:"groups,omitempty"`
 
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
@@ -6635,4 +6635,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of b70e32b339dbf97616982b1f4f1470cd, is 6e3cdba917621e0cbb982d47ac0154722879c19da46626c5d7162d092cacbfc8.
+// Of 37812b1df8dc424467c52f0589341645, is 5fed20ae206107551839b7d225bb0aa8dae8aacba99af93b9effa2f2ad3aa7e6.

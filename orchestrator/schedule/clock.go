@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata"
+	_ "time/tzdata" // a machine may have no time zones, or others than its neighbour
 )
 
 // clock is what people of a zone see on the wall. A time on it, called wall, is kept as a time in UTC with the same

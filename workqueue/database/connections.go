@@ -73,11 +73,11 @@ func (c *connections) statements(ctx context.Context) interface {
 	return pg.Wrapped{On: c.Of(ctx), Settings: c.settings, Begins: c.begins}
 }
 
-// Query, QueryRow, Exec, SendBatch and BeginTx are a pool's, and [again]: outside of a transaction stands only what reads,
-// or may be done twice. Once there is a row, nothing is done again.
+// Query, QueryRow, Exec, SendBatch and BeginTx are a pool's, and [again]: outside of a transaction stands only what
+// reads, or may be done twice. Once there is a row, nothing is done again.
 func (c *connections) Query(ctx context.Context, sql string, args ...any) (rows pgx.Rows, err error) {
 	err = again(ctx, func() error {
-		if rows, err = c.statements(ctx).Query(ctx, sql, args...); err != nil {
+		if rows, err = c.statements(ctx).Query(ctx, sql, args...); err != nil { //nolint:sqlclosecheck // they are returned
 			return err
 		}
 		first := &firstRead{Rows: rows, found: rows.Next()}

@@ -117,7 +117,8 @@ func (f *facts) natsAway(g *MissingGroup, nodes []*sessionFacts) {
 	refusedBy(g, nodes)
 }
 
-// refusedByNATS makes a group wait for whoever gives nodes their users of NATS, if it is a node's turn to send it and no
+// refusedByNATS makes a group wait for whoever gives nodes their users of NATS, if it is a node's turn to send it and
+// no
 // node may.
 func (f *facts) refusedByNATS(st *stepFacts, g *MissingGroup) {
 	if st.kind == workqueue.KindEndpoint && (g.State == "ready" || g.State == "claimed") &&
@@ -137,8 +138,8 @@ func refusedBy(g *MissingGroup, nodes []*sessionFacts) {
 }
 
 // RefusedRemedy is what an operator could do about nodes whose user NATS refuses, or denies a subject.
-const RefusedRemedy = "give the node a user that NATS takes (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or grant " +
-	"its user what `tranche nats-config` prints; nothing else has to be done then"
+const RefusedRemedy = "give the node a user that NATS takes (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or " +
+	"grant its user what `tranche nats-config` prints; nothing else has to be done then"
 
 // NATSAdvice is what an operator could do while nodes cannot reach NATS.
 func NATSAdvice() Advice {

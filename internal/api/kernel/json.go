@@ -75,7 +75,7 @@ func wrongValue(name string, wrong *json.SemanticError) error {
 	if wrong.GoType == reflect.TypeFor[time.Time]() {
 		return BadInput(Cut(place, MaxEchoed) + " must be a time as in RFC 3339, like 2026-11-24T20:15:00Z")
 	}
-	if _, own := reflect.New(wrong.GoType).Interface().(encoding.TextUnmarshaler); own && wrong.Err != nil {
+	if _, own := reflect.TypeAssert[encoding.TextUnmarshaler](reflect.New(wrong.GoType)); own && wrong.Err != nil {
 		return BadInput(Cut(place, MaxEchoed) + ": " + Cut(wrong.Err.Error(), 2*MaxEchoed))
 	}
 	but := ""

@@ -29,7 +29,7 @@ const (
 type Chosen struct {
 	Keys   Keys          `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items"`
 	Codes  Codes         `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
-	Groups Codes         `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
+	Groups Codes         `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"failed with such a message"`
 	Ranges OrdinalRanges `json:"ranges,omitempty"`
 	Evidence
 }

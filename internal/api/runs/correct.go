@@ -92,8 +92,8 @@ func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, 
 	if err := given.Open(); err != nil {
 		return out, err
 	}
-	out, err = s.doCorrect(ctx, &redo.CorrectRequest{Run: in.ID, Actor: in.Name, Reason: in.Reason, Unit: given.Rows.Unit(),
-		Cascade: in.Cascade, DryRun: in.DryRun, Items: func() (func(*redo.Correction) error, error) {
+	out, err = s.doCorrect(ctx, &redo.CorrectRequest{Run: in.ID, Actor: in.Name, Reason: in.Reason,
+		Unit: given.Rows.Unit(), Cascade: in.Cascade, DryRun: in.DryRun, Items: func() (func(*redo.Correction) error, error) {
 			if err := given.Again(); err != nil {
 				return nil, err
 			}

@@ -10,11 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api/runs"
-
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/internal/testenv"

@@ -38,12 +38,13 @@ func nodesText(found *client.Nodes, room int) string {
 				n.Slices.Sent, n.Items, fmt.Sprintf("%s:%d", n.Host, n.PID), n.Version, nodeRuns(n.Runs)}
 		},
 	}
-	text := list.Text(found.Nodes, room)
+	var refused strings.Builder
 	for i := range found.Nodes {
 		if n := &found.Nodes[i]; n.NATS != "" {
-			text += cli.ShortID(n.Session) + ": " + cli.Inert(n.NATS) + "; see tranche health\n"
+			refused.WriteString(cli.ShortID(n.Session) + ": " + cli.Inert(n.NATS) + "; see tranche health\n")
 		}
 	}
+	text := list.Text(found.Nodes, room) + refused.String()
 	if found.DatabaseReadOnly {
 		return text + "PostgreSQL takes no writes: nodes cannot say that they live, and those that do are dead here; see " +
 			"tranche health\n"
