@@ -446,6 +446,11 @@ func (s *simulation) observe() {
 	s.epoch = now.Epoch
 }
 
+const leftOver = `
+SELECT count(*) FROM work_slice s WHERE s.state = 'sent' AND s.stream_epoch < (SELECT epoch FROM stream_epoch)
+    OR s.state = 'claimed' AND s.session_id NOT IN (
+        SELECT id FROM node_session WHERE ended_at IS NULL AND expires_at > tranche_now())`
+
 // sweep is what the leader does at each beat, if a node can lead.
 func (s *simulation) sweep() { s.sweepBy(s.node()) }
 
@@ -463,6 +468,9 @@ func (s *simulation) sweepBy(n *node) {
 	s.must(err)
 	_, err = settling.ReleaseLostStreams(s.Context(), lease)
 	s.must(err)
+	if n := s.Number(leftOver); n > 0 {
+		s.failf("a sweep left %d slices with nodes or streams that are gone", n)
+	}
 	s.sweepHolds()
 	var at []settle.Handed
 	for name, seq := range s.upTo {

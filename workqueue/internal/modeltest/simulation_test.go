@@ -25,6 +25,7 @@ const (
 	doctorEvery = 6   // moves
 	healRounds  = 300 // after which a run has ended, with all faults over
 	shrinkTries = 150
+	shrinkTime  = time.Minute
 )
 
 // move is one of a history. Its seed alone decides what it does, so that a history stays itself when others are dropped.
@@ -123,9 +124,9 @@ func (b *bench) run(seed uint64, moves []move, calm bool) (wrong string, story [
 func shrink(t *testing.T, seed uint64, moves []move, calm bool, wrong string) (least []move, why string, story []string) {
 	t.Helper()
 	least, why = moves, wrong
-	tries := 0
-	for size := (len(moves) + 1) / 2; size > 0 && tries < shrinkTries; size /= 2 {
-		for from := 0; from < len(least) && tries < shrinkTries; tries++ {
+	tries, until := 0, time.Now().Add(shrinkTime)
+	for size := (len(moves) + 1) / 2; size > 0; size /= 2 {
+		for from := 0; from < len(least) && tries < shrinkTries && time.Now().Before(until); tries++ {
 			fewer := slices.Delete(slices.Clone(least), from, min(from+size, len(least)))
 			if w, s := setup(t).run(seed, fewer, calm); w != "" {
 				least, why, story = fewer, w, s
@@ -268,7 +269,12 @@ func (s *simulation) begin(r *rand.Rand) {
 	s.generation = 1
 	s.recreate()
 	s.observe()
-	s.say("%d items, %d attempts, %+v", s.items, s.attempts, s.steps)
+	s.say("%d items with %d attempts, canary %d, guard %+v, max failed %q", s.items, s.attempts, req.Canary, req.Guard,
+		req.MaxFailed)
+	for _, st := range s.steps {
+		s.say("\n    %s needs %v: chunk %d, %d in flight, optional %v, barrier %v %s, no item %v", st.Name, st.Needs, st.Chunk,
+			st.InFlight, st.Optional, st.Barrier, st.Approval, st.NoItem)
+	}
 	s.check()
 }
 
