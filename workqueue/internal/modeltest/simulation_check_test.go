@@ -99,6 +99,9 @@ func (s *simulation) checkFailed(step workqueue.Step, fresh bitfield.Set) {
 		o := workqueue.Ordinal(bit)
 		var code string
 		s.must(s.Pool.QueryRow(s.Context(), readCode, s.run, step, o).Scan(&code))
+		if s.stops && code == workqueue.CodeStopped {
+			continue
+		}
 		if t := s.at(step, o); !t.fatal[code] && len(t.faults) < s.attempts {
 			s.failf("item %d failed at step %d (%s) after %d faults; it has %d attempts", o, step, code, len(t.faults), s.attempts)
 		}
@@ -208,9 +211,7 @@ func (s *simulation) compareOne(step workqueue.Step, o workqueue.Ordinal, parts,
 		leftOut = leftOut || !done && !s.steps[n].Optional
 	}
 	if !spec.NoItem {
-		if sees.payload = "{}"; s.data[o] > 0 {
-			sees.payload = fmt.Sprintf(`{"g":%d}`, s.data[o])
-		}
+		sees.payload = s.payload(int(o))
 	}
 	result, fails := s.makes(step, o, sees)
 	a := at{step, o}

@@ -8,12 +8,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -330,6 +333,26 @@ func (s *simulation) record() {
 	s.recordThese(picked)
 }
 
+// held returns how many items the slices have still that answers are about.
+func (s *simulation) held(answers []settle.Answer) map[workqueue.SliceID]int {
+	var ids []workqueue.SliceID
+	for i := range answers {
+		ids = append(ids, answers[i].Slice)
+	}
+	rows, err := s.Pool.Query(s.Context(), `SELECT id, bit_count(remaining) FROM work_slice
+		WHERE id = ANY($1) AND state IN ('claimed', 'sent')`, ids)
+	s.must(err)
+	items := map[workqueue.SliceID]int{}
+	var id workqueue.SliceID
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
+		items[id] = n
+		return nil
+	})
+	s.must(err)
+	return items
+}
+
 func (s *simulation) recordThese(picked []int) {
 	if len(picked) == 0 {
 		return
@@ -338,6 +361,7 @@ func (s *simulation) recordThese(picked []int) {
 	for _, i := range picked {
 		answers = append(answers, s.replies[i].Answer)
 	}
+	held := s.held(answers)
 	s.redone = true // a part that changes has what was made of it done again
 	out, err := settle.New(s.Store).Record(s.Context(), answers)
 	s.must(err)
@@ -347,8 +371,8 @@ func (s *simulation) recordThese(picked []int) {
 		if s.taken[q.ID] += v.Taken; s.taken[q.ID] > q.Mask.Count() {
 			s.failf("%d slots of %s were taken", s.taken[q.ID], q)
 		}
-		if v.Taken > 0 && answers[i].Endpoint != q.Endpoint {
-			s.failf("an answer from %s about %s was taken", answers[i].Endpoint, q)
+		if v.Taken > 0 && (s.cancelled || answers[i].Endpoint != q.Endpoint || v.Taken > held[q.ID]) {
+			s.failf("%d slots from %s about %s were taken, which holds %d items", v.Taken, answers[i].Endpoint, q, held[q.ID])
 		}
 	}
 	if s.odd(6) {
@@ -471,6 +495,10 @@ func (s *simulation) sweepBy(n *node) {
 	if n := s.Number(leftOver); n > 0 {
 		s.failf("a sweep left %d slices with nodes or streams that are gone", n)
 	}
+	_, err = settling.EndStopped(s.Context(), lease)
+	s.must(err)
+	_, err = redo.New(s.Store).HealLines(s.Context(), lease)
+	s.must(err)
 	s.sweepHolds()
 	var at []settle.Handed
 	for name, seq := range s.upTo {

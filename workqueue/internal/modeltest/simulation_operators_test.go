@@ -2,7 +2,8 @@ package modeltest_test
 
 import (
 	"errors"
-	"fmt"
+	"io"
+	"slices"
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
@@ -153,14 +154,27 @@ func (s *simulation) correct() {
 	if len(items) == 0 {
 		return
 	}
-	payload := fmt.Sprintf(`{"g":%d}`, s.generation)
-	out, err := redo.New(s.Store).Correct(s.Context(), redo.CorrectRequest{Run: s.run, Actor: "ann",
-		Cascade: s.r.IntN(4) == 0, Items: storetest.Corrections(payload, keys...)})
-	if s.refused(err) {
-		return
-	}
+	was := slices.Clone(s.data)
 	for _, o := range items {
 		s.data[o] = s.generation
+	}
+	i := 0
+	next := func(c *redo.Correction) error {
+		if i == len(items) {
+			return io.EOF
+		}
+		c.Key, c.Payload = keys[i], []byte(s.payload(int(items[i])))
+		i++
+		return nil
+	}
+	out, err := redo.New(s.Store).Correct(s.Context(), redo.CorrectRequest{Run: s.run, Actor: "ann",
+		Cascade: s.r.IntN(4) == 0, Items: func() (func(*redo.Correction) error, error) {
+			i = 0
+			return next, nil
+		}})
+	if s.refused(err) {
+		s.data = was
+		return
 	}
 	s.began(out.Generation)
 }
@@ -176,6 +190,9 @@ func (s *simulation) accept() {
 
 func (s *simulation) erase() {
 	o := s.r.IntN(s.items)
+	if s.r.IntN(3) > 0 {
+		return // it takes long on purpose
+	}
 	key := storetest.Names(s.items)[o]
 	s.say("%s", key)
 	_, err := erasure.New(s.Store).Erase(s.Context(), erasure.Request{Key: key, Actor: "ann", Reason: "they asked"})

@@ -13,6 +13,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	"github.com/tranchehq/tranche/workqueue/order"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 //nolint:gochecknoglobals // how go test takes settings: see the Makefile
@@ -184,6 +186,7 @@ type simulation struct {
 	steps    []workqueue.StepSpec
 	items    int
 	attempts int
+	stops    bool    // a failure stops its line
 	versions [][]int // of each step, by item
 	data     []int   // which payload an item has
 	erased   []bool
@@ -228,7 +231,7 @@ func (s *simulation) failf(format string, args ...any) {
 func (s *simulation) must(err error) {
 	s.Helper()
 	if err != nil {
-		s.failf("%s: %v", s.story[len(s.story)-1], err)
+		s.failf("%v", err)
 	}
 }
 
@@ -253,7 +256,13 @@ func (s *simulation) begin(r *rand.Rand) {
 	if len(s.steps) > 1 || s.calm {
 		req.Guard = workqueue.GuardRule{}
 	}
-	if r.IntN(4) == 0 && s.items > 1 {
+	barrier := slices.ContainsFunc(s.steps, func(st workqueue.StepSpec) bool { return st.Barrier })
+	optional := slices.ContainsFunc(s.steps, func(st workqueue.StepSpec) bool { return st.Optional })
+	switch {
+	case r.IntN(4) == 0 && !barrier:
+		req.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v"}, Stop: !optional && r.IntN(2) == 0}
+		s.stops = req.Order.Stop
+	case r.IntN(4) == 0 && s.items > 1:
 		req.Canary, req.CanaryAuto = 1+r.IntN(s.items-1), r.IntN(2) == 0
 	}
 	s.Exec(`DELETE FROM leader`)
@@ -265,12 +274,15 @@ func (s *simulation) begin(r *rand.Rand) {
 		s.restart(&s.nodes[i])
 	}
 	s.Session = s.nodes[0].session
-	s.run = s.Load(req, s.items)
+	req.Session = s.Session
+	loaded, err := start.New(s.Store).Load(s.Context(), req, s.load())
+	s.must(err)
+	s.run = loaded.Run
 	s.generation = 1
 	s.recreate()
 	s.observe()
-	s.say("%d items with %d attempts, canary %d, guard %+v, max failed %q", s.items, s.attempts, req.Canary, req.Guard,
-		req.MaxFailed)
+	s.say("%d items with %d attempts, canary %d, guard %+v, max failed %q, order %+v", s.items, s.attempts, req.Canary,
+		req.Guard, req.MaxFailed, req.Order)
 	for _, st := range s.steps {
 		s.say("\n    %s needs %v: chunk %d, %d in flight, optional %v, barrier %v %s, no item %v", st.Name, st.Needs, st.Chunk,
 			st.InFlight, st.Optional, st.Barrier, st.Approval, st.NoItem)
@@ -278,10 +290,27 @@ func (s *simulation) begin(r *rand.Rand) {
 	s.check()
 }
 
+// load yields the items.
+func (s *simulation) load() func(*start.LoadItem) error {
+	next := storetest.Keys(storetest.Names(s.items)...)
+	o := 0
+	return func(item *start.LoadItem) error {
+		err := next(item)
+		item.Payload = []byte(s.payload(o))
+		o++
+		return err
+	}
+}
+
+// payload is an item's. Items of the same v go one after the other in runs with an order.
+func (s *simulation) payload(o int) string {
+	return fmt.Sprintf(`{"v":%d,"g":%d}`, o%4, s.data[min(o, s.items-1)])
+}
+
 // draw makes a plan.
 func (s *simulation) draw() []workqueue.StepSpec {
 	r := s.r
-	for step := range 1 + r.IntN(4) {
+	for step := range 1 + r.IntN(5) {
 		var needs []int
 		for n := range step {
 			if r.IntN(3) > 0 {
