@@ -117,6 +117,12 @@ func (s *simulation) allowed(q *request) {
 	if q.Failures >= s.attempts {
 		s.failf("%s is attempt %d, and %d are allowed", q, q.Failures+1, s.attempts)
 	}
+	for _, n := range s.steps[q.Step].Needs {
+		all := s.known.steps[n].settled()
+		if s.steps[q.Step].Barrier && s.generation == 1 && all.Count() < s.items {
+			s.failf("%s was claimed behind a barrier, when %d items had ended at step %d", q, all.Count(), n)
+		}
+	}
 	for _, o := range storetest.Ordinals(q.Slice) {
 		if n := len(s.at(q.Step, o).faults); q.Failures > n {
 			s.failf("%s: %d failures count against item %d, which had %d", q, q.Failures, o, n)
