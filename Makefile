@@ -13,16 +13,16 @@ TIMEOUT     ?= 20m
 # Packages tested at once. Several of them start servers of their own, so more than 2 need more than 2 cores.
 TEST_P      ?= 2
 # Packages that measure how long things take are tested after the others, when nothing else wants the cores.
-TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
+TEST_ALONE  := /tools/faultyservice$$|/orchestrator/pacing$$
 # Packages that start programs and wait for them, or calculate for long, and have no goroutines of their own: tested
 # without the race detector. What they call is tested under it in its own packages.
-TEST_PLAIN  := /internal/(generate|embedded)$$|/internal/(cli|intake)(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
+TEST_PLAIN  := /tools/generate$$|/internal/embedded$$|/internal/(cli|intake)(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
 # Tests that measure memory or time, or compare with a model in one goroutine: run without the race detector.
 PLAIN_TESTS := BoundedMemory$$|Quickly$$|AreFast$$|AnOracle$$|^TestSizeOfAutomaticChunks$$
 # Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there
 # is, a browser, the demo. What measures frames or pace runs alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/internal/systest/natscluster$$
-PROOF       := /internal/(systest|demo|cluster|conformance)(/|$$)|/internal/dashboard/browsertest$$
+PROOF       := /internal/systest(/|$$)|/tools/(demo|cluster|conformance)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Run by make soak only.
 SOAK        := TestReleaseArtefacts|TestMakeCluster
@@ -86,7 +86,7 @@ cluster: postgres cluster-programs ## set up what is missing, then run three mac
 cluster-programs: build
 	VERSION=$$(bin/tranche version --json | sed -n 's/.*"version": *"\([^"]*\)".*/\1/p')-next scripts/build.sh bin/tranche-next
 	scripts/build.sh bin/nats-server github.com/nats-io/nats-server/v2
-	scripts/build.sh bin/cluster ./cmd/cluster
+	scripts/build.sh bin/cluster ./tools/cluster
 
 # Each package once: under the race detector where there are goroutines. Compilation, vet and archtest have no second try.
 .PHONY: test
@@ -99,7 +99,7 @@ test: deps vet no-flaky ## set up what is missing, then run the tests
 	tested "$$(echo "$$all" | among "$$plain")" -p $(TEST_P) $(TEST_FLAGS); \
 	tested "$$(echo "$$all" | except "$$plain" | among "/($$($(MEASURED)))$$")" -p 1 $(TEST_FLAGS) -run '$(PLAIN_TESTS)'; \
 	tested "$$(echo "$$all" | among "$$alone")" -race -p 1 $(TEST_FLAGS) -skip '$(PLAIN_TESTS)'
-	cd bench && $(GO) test -vet=off ./...
+	cd tools/bench && $(GO) test -vet=off ./...
 
 .PHONY: proof
 proof: proof-deps no-flaky ## set up what is missing, then run what is slow by nature: processes, clusters, browsers
@@ -160,7 +160,7 @@ vuln: ## look for known vulnerabilities, where their database can be reached
 
 .PHONY: bench
 bench: postgres build ## measure against the floor and River (BENCH_FLAGS)
-	cd bench && $(GO) run . $(BENCH_FLAGS)
+	cd tools/bench && $(GO) run . $(BENCH_FLAGS)
 
 .PHONY: lint
 lint: tidy ## check style and import directions, and that go.mod is tidy
@@ -171,12 +171,12 @@ lint: tidy ## check style and import directions, and that go.mod is tidy
 .PHONY: tidy
 tidy:
 	$(GO) mod tidy -diff
-	cd bench && $(GO) mod tidy -diff
+	cd tools/bench && $(GO) mod tidy -diff
 
 .PHONY: vet
 vet: ## check that everything compiles, the bench module too
 	$(GO) vet ./...
-	cd bench && $(GO) vet ./...
+	cd tools/bench && $(GO) vet ./...
 
 .PHONY: fmt
 fmt: ## format the code
@@ -184,7 +184,7 @@ fmt: ## format the code
 
 .PHONY: generate
 generate: ## write what follows from the code: docs/openapi.json, tables of docs, the Go client
-	$(GO) run ./internal/generate
+	$(GO) run ./tools/generate
 
 .PHONY: images
 images: ## take the pictures in docs/images, of a run that is always the same

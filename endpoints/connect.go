@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,11 +16,18 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/internal/logs"
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const (
 	// reconnectWait is short so that a service is back within a second of its server.
 	reconnectWait = 250 * time.Millisecond
+	// longestRefused is the longest pause before the next try at servers that refuse this user, doubled from
+	// reconnectWait: they log each try.
+	longestRefused = 4 * time.Second
+	// A server that refuses a user, or is not there, is logged again after so long; each pause is twice the one before.
+	sameTrouble        = time.Minute
+	longestSameTrouble = 16 * time.Minute
 	// pingInterval is how often a connection asks its server for a sign of life. One that leaves pingsOut of them
 	// unanswered stands still, or is out of reach: another server of the cluster is tried. nats.go's own is two minutes.
 	pingInterval = 2 * time.Second
@@ -36,7 +44,7 @@ func Options() []nats.Option {
 		nats.IgnoreAuthErrorAbort(), // a server that starts may refuse users for a while, and takes them then
 		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsOut),
 		nats.FlusherTimeout(writeTimeout), nats.ReconnectOnFlusherError(),
-		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/2, reconnectWait),
+		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/2, reconnectWait/2),
 	}
 }
 
@@ -110,28 +118,47 @@ func nkey(file string) nats.Option {
 	}
 }
 
-// LogTo has a connection tell log what happens to it, denied permissions among that.
+// LogTo has a connection tell log what happens to it, denied permissions among that, and try servers that refuse its
+// user more and more seldom.
 func LogTo(log *zap.Logger) nats.Option {
 	return func(o *nats.Options) error {
-		var refused, away seldom
-		refusal := func(err error) bool {
-			is := logs.Refusal(err)
-			if is && refused.now() {
-				log.Error("NATS refuses this user; trying again until it does not", zap.Error(err))
+		refused := backoff.Seldom{First: sameTrouble, Longest: longestSameTrouble}
+		away := backoff.Seldom{First: sameTrouble, Longest: longestSameTrouble}
+		var refusals atomic.Int32 // one after the other
+		refusal := func(nc *nats.Conn, err error) bool {
+			if !stream.LoginRefused(err) {
+				return false
 			}
-			return is
+			if refused.Now() {
+				log.Error("NATS refuses this user; trying again until it does not: "+logs.RefusedRemedy,
+					zap.Strings("servers", nc.Servers()), zap.Error(err))
+			}
+			return true
+		}
+		o.CustomReconnectDelayCB = func(int) time.Duration {
+			return backoff.Nth(reconnectWait, longestRefused, int(refusals.Load())) + rand.N(reconnectWait/2)
 		}
 		o.ReconnectErrCB = func(nc *nats.Conn, err error) { // the only one to hear of it before there was a connection
-			if !nc.IsClosed() && !refusal(err) && away.now() {
-				log.Warn("NATS cannot be reached; trying until it can", zap.Strings("servers", nc.Servers()), zap.Error(err))
+			switch {
+			case nc.IsClosed():
+			case refusal(nc, err):
+				refusals.Add(1)
+			default:
+				refusals.Store(0)
+				if away.Now() {
+					log.Warn("NATS cannot be reached; trying until it can: "+logs.AwayRemedy,
+						zap.Strings("servers", nc.Servers()), zap.Error(err))
+				}
 			}
 		}
 		o.ConnectedCB = func(nc *nats.Conn) {
-			away.forget()
+			refusals.Store(0)
+			refused.Reset()
+			away.Reset()
 			log.Info("connected to NATS", zap.String("server", nc.ConnectedUrlRedacted()))
 		}
 		o.AsyncErrorCB = func(nc *nats.Conn, _ *nats.Subscription, err error) {
-			if refusal(err) {
+			if refusal(nc, err) {
 				return
 			}
 			if errors.Is(err, nats.ErrPermissionViolation) {
@@ -150,37 +177,11 @@ func LogTo(log *zap.Logger) nats.Option {
 			}
 		}
 		o.ReconnectedCB = func(nc *nats.Conn) {
-			refused.forget()
-			away.forget()
+			refusals.Store(0)
+			refused.Reset()
+			away.Reset()
 			log.Info("connected to NATS again", zap.String("server", nc.ConnectedUrlRedacted()))
 		}
 		return nil
 	}
-}
-
-// sameTrouble is how long a server that refuses a user, or is not there, try after try, is not logged again.
-const sameTrouble = time.Minute
-
-// seldom says when the same is to be logged again.
-type seldom struct {
-	mu   sync.Mutex
-	told time.Time
-}
-
-// now reports whether it is time; then it is not for a while.
-func (s *seldom) now() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Since(s.told) < sameTrouble {
-		return false
-	}
-	s.told = time.Now()
-	return true
-}
-
-// forget makes it time.
-func (s *seldom) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.told = time.Time{}
 }

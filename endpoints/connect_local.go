@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/internal/datadir"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // localServer returns the address of the NATS server of the `tranche serve` of this machine and user, with its
@@ -19,11 +19,11 @@ func localServer() *url.URL {
 	dir := os.Getenv("TRANCHE_DATA_DIR")
 	if dir == "" {
 		var err error
-		if dir, err = datadir.Default(); err != nil {
+		if dir, err = wire.DefaultDataDir(); err != nil {
 			return nil
 		}
 	}
-	file := filepath.Join(dir, datadir.NATSURLName)
+	file := filepath.Join(dir, wire.NATSURLName)
 	text, err := os.ReadFile(file) //nolint:gosec // the directory is this user's to name
 	if err != nil {
 		return nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -108,7 +109,32 @@ func TestConnectGoesOnWhenItIsRefused(t *testing.T) {
 	}
 }
 
-// Who is refused from the start hears why.
+// Servers that refuse log each try; those that are not there are to be found again at once.
+func TestServersThatRefuseAreTriedMoreSeldom(t *testing.T) {
+	t.Parallel()
+	core, logged := observer.New(zap.DebugLevel)
+	var o nats.Options
+	check(t, LogTo(zap.New(core))(&o))
+	nc := &nats.Conn{}
+	for tries, millis := range []int{250, 250, 500, 1000, 2000, 4000, 4000} {
+		if tries > 0 {
+			o.ReconnectErrCB(nc, nats.ErrAuthorization)
+		}
+		shortest := time.Duration(millis) * time.Millisecond
+		if wait := o.CustomReconnectDelayCB(tries); wait < shortest || wait > shortest+reconnectWait/2 {
+			t.Errorf("after %d refusals the next try waits %v, want %v or a little more", tries, wait, shortest)
+		}
+	}
+	o.ReconnectErrCB(nc, nats.ErrNoServers)
+	if wait := o.CustomReconnectDelayCB(9); wait > 2*reconnectWait {
+		t.Errorf("the next try at a server that is not there waits %v", wait)
+	}
+	if n := logged.FilterMessageSnippet("NATS_URL=$(cat DIR/nats-url)").Len(); n != 2 || logged.Len() != 2 {
+		t.Errorf("%d lines of which %d say what to do; want one for each of the two troubles", logged.Len(), n)
+	}
+}
+
+// Who is refused from the start hears why, and what to do: also a program that only calls.
 func TestLogToTellsOfARefusalAtTheFirstTry(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -121,7 +147,8 @@ func TestLogToTellsOfARefusalAtTheFirstTry(t *testing.T) {
 	check(t, err)
 	defer nc.Close()
 	eventually(t, "the refusal is logged", func() bool {
-		return logged.FilterMessageSnippet("refuses this user").Len() == 1
+		return logged.FilterMessageSnippet("refuses this user; trying again until it does not: for the private server of "+
+			"`tranche serve`, set NATS_URL=$(cat DIR/nats-url)").Len() == 1
 	})
 }
 

@@ -53,7 +53,7 @@ func TestANATSThatIsNotThereIsToldOf(t *testing.T) {
 	}
 	defer nc.Close()
 	eventually(t, "it is told of", func() bool {
-		return said.FilterMessage("NATS cannot be reached; trying until it can").Len() == 1
+		return said.FilterMessageSnippet("NATS cannot be reached; trying until it can: start `tranche serve`").Len() == 1
 	})
 	for _, line := range said.All() {
 		for _, field := range line.Context {

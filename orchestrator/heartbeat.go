@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -20,13 +21,15 @@ type pulse struct {
 	Stats
 	NATS    bool                    `json:"nats"`              // it is connected; explanations read it
 	Stalled *streams.StalledStreams `json:"stalled,omitempty"` // it is, and the streams do not answer; likewise
+	Refused string                  `json:"refused,omitempty"` // what NATS refuses its user; likewise
 	Locals  []string                `json:"locals"`            // its functions for steps of kind local; likewise
 	// Duties are there while it leads; the view of the nodes reads them.
 	Duties []inspect.DutyPulse `json:"duties,omitempty"`
 }
 
 func (n *Node) pulse() pulse {
-	return pulse{n.Stats(), n.kernel.NC.IsConnected(), n.streams.Stalled(), n.Locals(), n.Leading().pulses()}
+	return pulse{n.Stats(), n.kernel.NC.IsConnected(), n.streams.Stalled(), stream.UserRefused(n.kernel.NC), n.Locals(),
+		n.Leading().pulses()}
 }
 
 // beat keeps the session alive. A node that finds its session gone (it was asleep, or cut off) opens a new one: the

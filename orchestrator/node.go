@@ -183,6 +183,11 @@ func (n *Node) open(ctx context.Context) error {
 	if err := n.kernel.Insist(ctx, "start a session", n.newSession, n.waits); err != nil {
 		return err
 	}
+	beating, stop := context.WithCancel(ctx)
+	var heart sync.WaitGroup
+	defer heart.Wait()
+	defer stop()
+	heart.Go(func() { n.beat(beating) }) // a node that waits for NATS is alive, and says what it waits for
 	if err := n.awaitNATS(ctx); err != nil {
 		return err
 	}

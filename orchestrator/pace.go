@@ -18,7 +18,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/pacing"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/pace"
-	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 const (
@@ -69,7 +68,7 @@ func (p *pacer) round(ctx context.Context) error {
 	if rests, err := p.rests(timed); err != nil || rests {
 		return err
 	}
-	o, err := pace.New(p.node.kernel.Store).Observe(timed, p.since, throttling.Codes())
+	o, err := pace.New(p.node.kernel.Store).Observe(timed, p.since, workqueue.ThrottledCodes())
 	if err != nil {
 		return err
 	}
@@ -83,14 +82,11 @@ func (p *pacer) round(ctx context.Context) error {
 		if len(e.Ended) > 0 {
 			p.still = time.Time{}
 		}
-		paced, err := p.paced(e)
-		if err == nil {
-			seen[e.Endpoint] = paced
-			seen := sampleOf(e, queues[e.Endpoint], o.Until, o.Until.Sub(o.Since))
-			seen.Places = p.node.consumers.Places(e.Endpoint, max(1, min(paced.controller.Settings().Chunk, e.ChunkMax)))
-			err = p.step(timed, paced, seen, e)
-		}
-		failed = errors.Join(failed, err)
+		paced := p.paced(e)
+		seen[e.Endpoint] = paced
+		sample := sampleOf(e, queues[e.Endpoint], o.Until, o.Until.Sub(o.Since))
+		sample.Places = p.node.consumers.Places(e.Endpoint, max(1, min(paced.controller.Settings().Chunk, e.ChunkMax)))
+		failed = errors.Join(failed, p.step(timed, paced, sample, e))
 	}
 	p.of = seen // what has nothing to do is taken up again from what is stored
 	if time.Since(p.pruned) > pruneEvery {
@@ -120,17 +116,14 @@ func (p *pacer) rests(ctx context.Context) (bool, error) {
 }
 
 // paced returns the controller of an endpoint, with what somebody else may have stored meanwhile.
-func (p *pacer) paced(e *pace.PacedEndpoint) (*pacedEndpoint, error) {
+func (p *pacer) paced(e *pace.PacedEndpoint) *pacedEndpoint {
 	stored := pacing.Settings{InFlight: e.Pace.InFlight, Rate: e.Pace.Rate, Chunk: e.Pace.Chunk}
 	if paced := p.of[e.Endpoint]; paced != nil {
 		paced.controller.Adopt(stored)
-		return paced, nil
+		return paced
 	}
-	controller, err := pacing.New(pacing.Config{}, stored, e.Pace.Learned)
-	if err != nil {
-		return nil, err
-	}
-	return &pacedEndpoint{controller: controller, saved: time.Now(), learned: controller.Learned()}, nil
+	controller := pacing.New(stored, e.Pace.Learned)
+	return &pacedEndpoint{controller: controller, saved: time.Now(), learned: controller.Learned()}
 }
 
 // step hands a controller what was seen of an endpoint, and stores what it decides.

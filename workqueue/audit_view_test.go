@@ -38,8 +38,8 @@ func TestAudit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	set := pacestore.EndpointSetting{Endpoint: storetest.Endpoint, Concurrency: 3}
-	if err := pacestore.New(b.Store).SetEndpoint(t.Context(), set, "bob"); err != nil {
+	set := pacestore.EndpointChange{Endpoint: storetest.Endpoint, Concurrency: new(3)}
+	if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), set, "bob"); err != nil {
 		t.Fatal(err)
 	}
 	all := b.audit(inspect.AuditFilter{})
@@ -152,9 +152,9 @@ func TestEveryActionIsAudited(t *testing.T) {
 		}},
 		{"cancel", func() error { _, err := control.New(b.Store).Cancel(t.Context(), one); return err }},
 		{"endpoint_set", func() error {
-			return pacestore.New(b.Store).SetEndpoint(t.Context(), pacestore.EndpointSetting{Endpoint: storetest.Endpoint,
-				Concurrency: 2},
-				"ann")
+			set := pacestore.EndpointChange{Endpoint: storetest.Endpoint, Concurrency: new(2)}
+			_, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), set, "ann")
+			return err
 		}},
 		{"plan_apply", func() error { _, err := start.New(b.Store).ApplyPlan(t.Context(), plan, "ann"); return err }},
 		{"plan_delete", func() error { _, err := start.New(b.Store).DeletePlan(t.Context(), "p", "ann"); return err }},

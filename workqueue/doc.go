@@ -8,7 +8,7 @@
 //	deadletter, collector, schedule, tracker, retention, plan     each whole, with its tables
 //	session, outbox, streams, request, identity     of nodes, events, JetStream, requests that come twice, people
 //	doctor, health                 is all well
-//	order, throttling              rules without I/O
+//	order                          by what items follow each other, without I/O
 //	internal/pg, ledger, plane     PostgreSQL; audit and events; bits, the graph of steps, what an outcome unlocks
 //
 // Each has a Store, made of the one database.DB by its New.

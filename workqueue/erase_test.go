@@ -378,12 +378,52 @@ func TestAnErasureThatWasBrokenOff(t *testing.T) {
 	b.Check()
 }
 
+// Errors of other items are erased a page at a time, however many a run has: what was broken off between two pages is
+// finished by doing it again.
+func TestErasurePagesErrors(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.LoadKeys(storetest.Chunked(1), "C1")
+	const all = 7_000
+	b.Exec(`INSERT INTO work_part (run_id, slice_id, step, ordinal, generation, error_code, error_message)
+		SELECT $1, gen_random_uuid(), 0, 0, n, 'BAD', $2 FROM generate_series(1, $3) n`, run, "as "+person, all)
+	b.Exec(`INSERT INTO work_error (run_id, slice_id, step, ordinal, error_code, error_message)
+		SELECT $1, gen_random_uuid(), 0, 0, 'BAD', $2 FROM generate_series(1, $3) n`, run, "as "+person, all)
+	release := b.HoldRows(`SELECT FROM work_part WHERE run_id = $1 AND generation = $2 FOR UPDATE`, run, all)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := erasure.New(b.Store).Erase(ctx, erasure.Request{Key: person, Actor: "ann"})
+		ended <- err
+	}()
+	b.Until("the last page waits", func() bool { return b.Waiters() == 1 })
+	stop()
+	if err := <-ended; err == nil {
+		t.Fatal("it was not broken off")
+	}
+	release()
+	if n := b.Number(`SELECT count(*) FROM work_part WHERE error_message LIKE '%erased-%'`); n == 0 || n == all {
+		t.Errorf("the page before erased %d errors", n)
+	}
+	if did := b.erase(erasure.Request{DryRun: true}); did.Erased.Errors >= 2*all || did.Erased.Errors < all {
+		t.Errorf("would erase %+v", did.Erased)
+	}
+	b.erase(erasure.Request{})
+	if left := b.traces(); len(left) > 0 {
+		t.Errorf("left: %d", len(left))
+	}
+	if n := b.Number(`SELECT max((detail #>> '{erased,errors}')::int) FROM audit_log WHERE action = 'erase'`); n >= all {
+		t.Errorf("a piece erased %d errors", n)
+	}
+}
+
 // rowColumns are those whose rows are found by the item's key, or by their contents, and deleted or emptied.
 const rowColumns = `
 work_queue.item_key work_queue.payload work_correction.payload work_part.result work_part.content_type
-work_part.error_message work_part.error_keyed work_large.content_type work_piece.bytes dead_letter.message
-dead_letter.stack dead_letter.origin dead_letter.headers dead_letter.body quarantine.detail quarantine.subject
-quarantine.headers quarantine.body collector_op.key collector_op.op_id collector_op.payload collector_op.fold
+work_part.error_message work_part.error_keyed work_error.error_message work_large.content_type work_piece.bytes
+dead_letter.message dead_letter.stack dead_letter.origin dead_letter.headers dead_letter.body quarantine.detail
+quarantine.subject quarantine.headers quarantine.body collector_op.key collector_op.op_id collector_op.payload
+collector_op.fold
 collector_op.folded_into collector_key.key audit_log.subject audit_log.detail audit_log.before audit_log.after
 api_request.body batchrun.params batchrun.content`
 

@@ -1,6 +1,8 @@
 package workqueue_test
 
 import (
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -155,4 +157,21 @@ func TestThrottledPiecesAreNoFailures(t *testing.T) {
 		t.Errorf("%+v, %v", found, err)
 	}
 	b.Check()
+}
+
+// Authors of services go by docs/protocol.md.
+func TestProtocolNamesThrottledCodes(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range workqueue.ThrottledCodes() {
+		if !workqueue.Throttled(code) || !strings.Contains(string(text), "`"+code+"`") {
+			t.Errorf("docs/protocol.md does not name %s", code)
+		}
+	}
+	if workqueue.Throttled("") || workqueue.Throttled("deadline") {
+		t.Error("other codes count as well")
+	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/cli"
-	"github.com/tranchehq/tranche/internal/conformance"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/tools/conformance"
 )
 
 // program starts a service in another language. The test's context ends before its clean-up, which wants to see the

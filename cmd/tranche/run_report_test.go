@@ -59,8 +59,8 @@ func TestTheAuditLogByHand(t *testing.T) {
 	b.want(b.tranche("audit"), 0, "nothing of this kind was done")
 	store := database.New(testenv.Connect(t, b.database))
 	for i := range 3 {
-		set := pacestore.EndpointSetting{Endpoint: "mail", Concurrency: i + 1}
-		if err := pacestore.New(store).SetEndpoint(t.Context(), set, "ann\x1b[31m"); err != nil {
+		set := pacestore.EndpointChange{Endpoint: "mail", Concurrency: new(i + 1)}
+		if _, err := pacestore.New(store).ChangeEndpoint(t.Context(), set, "ann\x1b[31m"); err != nil {
 			t.Fatal(err)
 		}
 	}

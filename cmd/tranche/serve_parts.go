@@ -15,10 +15,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/connections"
-	"github.com/tranchehq/tranche/internal/datadir"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/internal/startup"
@@ -93,7 +93,7 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 		return err
 	}
 	if p.directory = s.DataDir; p.directory == "" {
-		if p.directory, err = datadir.Default(); err != nil {
+		if p.directory, err = wire.DefaultDataDir(); err != nil {
 			return err
 		}
 	}
@@ -172,7 +172,7 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 }
 
 // natsFile is where services find the address of the server that is this one's own, and the password.
-func (p *parts) natsFile() string { return filepath.Join(p.directory, datadir.NATSURLName) }
+func (p *parts) natsFile() string { return filepath.Join(p.directory, wire.NATSURLName) }
 
 // at points a connection at servers, whatever the environment says.
 func at(urls string) nats.Option {

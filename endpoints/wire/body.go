@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 )
 
 // BodyReader walks a body of JSON once and hands out the raw values, which alias the body. To jsontext.Decoder it adds
@@ -115,26 +117,10 @@ func (r *BodyReader) Name() []byte { return r.Raw() }
 // value reads any value that is nested no deeper than allowed.
 func (r *BodyReader) value() []byte {
 	v := r.Raw()
-	if deeper(v, r.maxDepth) {
+	if jsonvalue.Deeper(v, r.maxDepth) {
 		r.Fail(ReasonDepth, "the value that ends at byte %d is nested deeper than %d", r.Pos(), r.maxDepth)
 	}
 	return v
-}
-
-// deeper reports whether a valid value is nested deeper than depth. Most have too few brackets to need a closer look.
-func deeper(value []byte, depth int) bool {
-	if len(value) <= 2*depth || bytes.Count(value, []byte("["))+bytes.Count(value, []byte("{")) <= depth {
-		return false
-	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(value), jsontext.AllowDuplicateNames(true))
-	for {
-		if _, err := dec.ReadToken(); err != nil {
-			return false
-		}
-		if dec.StackDepth() > depth {
-			return true
-		}
-	}
 }
 
 // Text reads a string and appends it to dst.

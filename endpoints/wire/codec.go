@@ -9,6 +9,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 )
 
 // Binary is a result that is not JSON: a PDF, an image. Use it, or a pointer to it, as a handler's Out.
@@ -72,7 +74,7 @@ func AppendResult(buf *bytes.Buffer, result any) (err error) {
 // CheckDepth refuses valid JSON that is nested deeper than any reader of the protocol takes, so that it does not cost
 // the message that it stands in.
 func CheckDepth(value []byte) error {
-	if deeper(value, DefaultMaxDepth) {
+	if jsonvalue.Deeper(value, DefaultMaxDepth) {
 		return fmt.Errorf("it is nested over %d deep", DefaultMaxDepth)
 	}
 	return nil

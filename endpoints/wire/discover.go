@@ -174,22 +174,26 @@ func Nearest(name string, heard []Listener) (nearest string) {
 	return nearest
 }
 
-// slips counts the characters to be put in, taken out or changed to make one text of the other (Levenshtein).
+// slips counts the characters to be put in, taken out, changed or swapped with the next one to make one text of the
+// other (optimal string alignment).
 func slips(a, b string) int {
+	var before, last []int // the rows before this one
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		diagonal := row[0]
+		before, last, row = last, row, make([]int, len(b)+1)
 		row[0] = i + 1
 		for j := range len(b) {
-			change := diagonal
+			change := last[j]
 			if a[i] != b[j] {
 				change++
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, diagonal+1)
+			row[j+1] = min(change, row[j]+1, last[j+1]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
 		}
 	}
 	return row[len(b)]

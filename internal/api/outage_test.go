@@ -1,17 +1,24 @@
 package api_test
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/startup"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // What each place says while PostgreSQL is not as it should be. None may say that all is well, or name another cause.
@@ -84,10 +91,113 @@ func TestWhatIsSaidWhilePostgreSQLIsAmiss(t *testing.T) {
 				})
 			}
 			become(c.heal)
-			testenv.Until(t, time.Minute, "the run can be paused", func() bool { // closed connections have to be found out
-				code, _ := b.Ask(http.MethodPost, at+"/pause", nil)
-				return code == http.StatusOK
-			})
+			for _, change := range []string{"/r/pause", "/last/resume"} { // which read at first, on connections that were closed
+				if code, text := b.Ask(http.MethodPost, api.Prefix+"/runs"+change, nil); code != http.StatusOK {
+					t.Errorf("%s once it is well: %d %s", change, code, text)
+				}
+				become(c.heal)
+			}
+		})
+	}
+}
+
+// natsConfig is a server whose user has a password, may use so much of its disk, and may not publish to some subjects.
+func natsConfig(password, room, denied string) string {
+	return fmt.Sprintf(`jetstream { max_file_store: %s }
+authorization { users = [ { user: u, password: %s, permissions: { publish: { deny: [ %s ] } } } ] }`,
+		room, password, denied)
+}
+
+// Likewise while NATS is not: from the start of a node, and of one that was well. The rows are those of
+// docs/failures.md.
+func TestWhatIsSaidWhileNATSIsAmiss(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/failures.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const refused, denied = "NATS refuses its user (nats: Authorization Violation)", "NATS denies its user to publish to "
+	type says struct{ explain, health, ready, nodes, start string }
+	for name, c := range map[string]struct {
+		begin  string // the configuration that the node starts with; empty: one with which all is well
+		become func(t *testing.T, ns *testenv.GuardedNATS)
+		says   says
+	}{
+		"NATS gone": {
+			become: func(_ *testing.T, ns *testenv.GuardedNATS) { ns.Stop() },
+			says: says{`"nats_away"`, "This server cannot reach NATS", "NATS is not connected", "it cannot reach NATS",
+				"NATS does not answer"},
+		},
+		"… refusing the password": {
+			become: func(t *testing.T, ns *testenv.GuardedNATS) { t.Helper(); ns.Reload(t, natsConfig("q", "64G", "")) },
+			says:   says{`"nats_refused"`, refused, refused, refused, "NATS does not answer"},
+		},
+		"… the same at a start": {
+			begin: natsConfig("q", "64G", ""),
+			says:  says{`"nats_refused"`, refused, refused, refused, refused},
+		},
+		"… denying to publish to a stream": {
+			become: func(t *testing.T, ns *testenv.GuardedNATS) {
+				t.Helper()
+				ns.Reload(t, natsConfig("p", "64G", `"tranche.work.>"`))
+			},
+			says: says{`"nats_refused"`, denied + "tranche.work", denied + "tranche.work", denied + "tranche.work", ""},
+		},
+		"… denying to make one": {
+			begin: natsConfig("p", "64G", `"$JS.API.STREAM.CREATE.>"`),
+			says: says{`"nats_refused"`, denied + "$JS.API.STREAM.CREATE", denied + "$JS.API.STREAM.CREATE",
+				denied + "$JS.API.STREAM.CREATE", denied + "$JS.API.STREAM.CREATE"},
+		},
+		"… its store full": {
+			begin: natsConfig("p", "1M", ""),
+			says: says{`"shortage"`, "JetStream has no room for the streams",
+				"JetStream has no room for the streams", "", "JetStream has no room for the streams"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if !strings.Contains(string(page), "\n| "+name+" |") {
+				t.Errorf("docs/failures.md has no row %q", name)
+			}
+			ns := testenv.NATSByConfig(t, cmp.Or(c.begin, natsConfig("p", "64G", "")))
+			nc := testenv.Dial(t, ns.URL(), append(endpoints.Options(), nats.UserInfo("u", "p"))...)
+			trouble := &startup.Troubles{}
+			e := apitest.SetupEngineOn(t, nc, api.Config{Trouble: trouble.Last}, trouble.Watch())
+			b := e.Bench()
+			if c.become != nil {
+				e.Ready()
+				c.become(t, ns)
+			}
+			testenv.Until(t, time.Minute, "the node has a session", func() bool { return e.Node.Session() != workqueue.SessionID{} })
+			run := e.Load("count", 100, nil).String()
+			for _, a := range []struct {
+				method, path, body, text string
+				code                     int
+			}{
+				{http.MethodGet, api.Prefix + "/runs/" + run + "/explain", "", c.says.explain, 200},
+				{http.MethodGet, api.Prefix + "/health", "", c.says.health, 200},
+				{http.MethodGet, "/readyz", "", c.says.ready, 503},
+				{http.MethodGet, api.Prefix + "/nodes", "", c.says.nodes, 200},
+				{http.MethodPost, api.Prefix + "/runs?endpoint=echo", apitest.Three, c.says.start, 503},
+			} {
+				switch {
+				case a.method == http.MethodPost && c.become != nil: // what is well enough to keep it takes it
+					a.code = http.StatusCreated
+				case a.text == "":
+					a.code = http.StatusOK
+				}
+				var code int
+				var text []byte
+				defer func() {
+					if t.Failed() {
+						t.Logf("%s: %d %s", a.path, code, text)
+					}
+				}()
+				testenv.Until(t, time.Minute, a.path+" says "+a.text, func() bool {
+					code, text = b.Ask(a.method, a.path, strings.NewReader(a.body))
+					return code == a.code && strings.Contains(string(text), a.text)
+				})
+			}
 		})
 	}
 }

@@ -65,7 +65,7 @@ func rules() map[string]rule {
 		// The SDK stands on what nodes and others who speak the protocol use, too: messages, and JetStream.
 		"endpoints": {
 			own: []string{
-				"endpoints/wire", "endpoints/stream", "endpoints/internal/...", "bitfield", "internal/datadir",
+				"endpoints/wire", "endpoints/stream", "endpoints/internal/...", "bitfield",
 				"internal/backoff", "internal/buildinfo",
 			}, tests: append([]string{"internal/pull"}, servers...),
 		},
@@ -77,12 +77,11 @@ func rules() map[string]rule {
 		"endpoints/internal/reply":     {own: inside("outbox")},
 		"endpoints/internal/serve":     {own: inside("logs", "admission", "outbox", "consume", "reply")},
 		"endpoints/internal/flow":      {own: inside("logs", "admission", "outbox", "consume", "reply", "serve")},
-		"endpoints/wire":               {own: []string{"bitfield"}},
+		"endpoints/wire":               {own: []string{"bitfield", "internal/intake/jsonvalue"}},
 		"endpoints/stream": {
 			own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers,
 		},
 		// Where servers of this machine are found.
-		"internal/datadir": {others: []string{}},
 		// Which version this is.
 		"internal/buildinfo": {others: []string{}},
 		// Messages of a consumer, whatever they mean.
@@ -137,13 +136,12 @@ func rules() map[string]rule {
 				"workqueue/..."}, servers...),
 		},
 		// It writes the description of the API, and the client that is generated from it.
-		"internal/generate": {
+		"tools/generate": {
 			own:   []string{"internal/api/...", "gather", "workqueue", "workqueue/collector"},
 			tests: append([]string{"orchestrator/client"}, servers...),
 		},
 		// It decides, and knows nothing of where what it is told comes from.
-		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},
-		"workqueue/throttling": {others: []string{}},
+		"orchestrator/pacing": {own: []string{"workqueue"}, others: []string{}},
 		// When schedules are due: without I/O, and without knowing what time it is.
 		"orchestrator/schedule": {own: []string{"gather", "gather/strictyaml", "workqueue"}},
 		// By what items follow each other: for plans, and for whoever keeps lines.
@@ -162,15 +160,13 @@ func rules() map[string]rule {
 		"internal/intake/xlsx": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"}},
 		"internal/intake/parquet": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"},
 			tests: append([]string{"internal/intake", "internal/intake/spool"}, servers...)},
-		// Programs that end with this one.
-		"internal/child": {others: []string{}},
-		"internal/embedded": {own: []string{"internal/backoff", "internal/child"},
+		"internal/embedded": {own: []string{"internal/backoff"},
 			tests: []string{"internal/testenv", "internal/testenv/leak"}},
-		"internal/testenv": {own: []string{"internal/child", "internal/embedded", "internal/testenv/leak",
+		"internal/testenv": {own: []string{"internal/embedded", "internal/testenv/leak",
 			"migrations"}},
 		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
-		"internal/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
+		"tools/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
 		"internal/tracing": {
 			own:   []string{"orchestrator/span", "endpoints/wire", "endpoints/oteltrace"},
@@ -184,8 +180,8 @@ func rules() map[string]rule {
 		},
 		// It judges what the store and NATS say; the API and streams show it.
 		"internal/health": {
-			own:   append([]string{"endpoints/wire"}, store...),
-			tests: append([]string{"orchestrator", "endpoints", "endpoints/stream"}, servers...),
+			own:   append([]string{"endpoints/wire", "endpoints/stream"}, store...),
+			tests: append([]string{"orchestrator", "endpoints"}, servers...),
 		},
 		// Requests of core NATS, whatever they mean.
 		"internal/responder": {tests: append([]string{"internal/embedded"}, servers...)},
@@ -234,7 +230,7 @@ func rules() map[string]rule {
 		// Who may say what on NATS, as data.
 		"internal/access/natsaccess": {own: []string{"endpoints/wire"}, tests: append(sdk, servers...)},
 		// Services to test against: what the nodes make of them is seen from outside.
-		"internal/misbehave": {
+		"tools/faultyservice": {
 			own:   []string{"endpoints", "endpoints/wire", "internal/backoff"},
 			tests: append([]string{"orchestrator", "endpoints/stream", "workqueue/..."}, servers...),
 		},
@@ -242,21 +238,20 @@ func rules() map[string]rule {
 		"internal/systest/...": {
 			own: []string{},
 			tests: append([]string{"orchestrator", "orchestrator/schedule", "gather/fetch", "internal/health",
-				"internal/misbehave", "internal/schedules", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
+				"tools/faultyservice", "internal/schedules", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
-		"internal/demo/...": {
+		"tools/demo": {
 			own: []string{
-				"endpoints", "examples/...", "orchestrator/client", "internal/demo/...", "internal/story", "internal/embedded",
-				"internal/backoff",
+				"endpoints", "examples/...", "tools/demokit", "internal/embedded",
 			},
 			tests: servers,
 		},
 		// What the demo and the cluster are told with.
-		"internal/story": {own: []string{"internal/datadir", "internal/backoff", "internal/child"}},
+		"tools/demokit": {own: []string{"endpoints/wire", "internal/backoff", "internal/embedded"}},
 		// As the demo, from outside; its services are the SDK's.
-		"internal/cluster": {
-			own:   []string{"endpoints", "internal/story", "internal/embedded", "internal/backoff"},
+		"tools/cluster": {
+			own:   []string{"endpoints", "tools/demokit", "internal/embedded", "internal/backoff"},
 			tests: servers,
 		},
 
@@ -266,17 +261,16 @@ func rules() map[string]rule {
 				"workqueue/database", "workqueue/session"},
 			tests: append([]string{"endpoints"}, servers...),
 		},
-		"cmd/cluster": {own: []string{"internal/cluster"}},
 		"cmd/...": {
 			own: append([]string{
 				"internal/cli/...", "internal/startup", "internal/access/...", "orchestrator/client", "internal/api/...",
-				"internal/embedded", "internal/datadir", "internal/dashboard", "internal/tracing", "internal/metrics",
+				"internal/embedded", "internal/dashboard", "internal/tracing", "internal/metrics",
 				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/span",
 				"gather", "gather/fetch/...", "gather/collector", "internal/producers", "internal/trackers", "endpoints",
 				"endpoints/wire", "endpoints/stream", "internal/schedules", "orchestrator/schedule", "internal/alerts",
 				"internal/health",
 			}, store...),
-			tests: append([]string{"internal/conformance"}, servers...),
+			tests: append([]string{"tools/conformance"}, servers...),
 		},
 		// Programs of users: services, and one that embeds a node.
 		"examples/...": {
@@ -324,12 +318,12 @@ func commands(servers, store []string) map[string]rule {
 		}
 		all[shared+room] = r
 	}
-	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "internal/conformance",
-		"endpoints/wire", "internal/datadir", "internal/embedded"}, own, store), tests: servers}
+	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "tools/conformance",
+		"endpoints/wire", "internal/embedded"}, own, store), tests: servers}
 	// What the command line says of itself, the config file of serve, and the demo.
 	all[shared+"/manual"] = rule{own: []string{shared, "internal/buildinfo"}}
 	all[shared+"/config"] = rule{own: []string{shared, "gather/strictyaml"}}
-	all[shared+"/demo"] = rule{own: []string{shared, "internal/demo"}}
+	all[shared+"/demo"] = rule{own: []string{shared, "tools/demo"}}
 	return all
 }
 
@@ -344,7 +338,7 @@ func api(servers, store []string) map[string]rule {
 		"gather/collector", "internal/producers", "internal/trackers", "endpoints/fanout", "internal/schedules",
 		"orchestrator/schedule", "internal/alerts",
 	}, store...)
-	tests := append([]string{"gather/fetch/httpfetch", "endpoints", root + "/..."}, servers...)
+	tests := append([]string{"gather/fetch/httpfetch", "endpoints", "internal/startup", root + "/..."}, servers...)
 	all := map[string]rule{
 		root:             {own: append([]string{root + "/..."}, own...), tests: tests},
 		root + "/kernel": {own: own, tests: tests},
@@ -374,7 +368,7 @@ func api(servers, store []string) map[string]rule {
 func rooms(servers []string) map[string]rule {
 	const root, internal = "workqueue", "workqueue/internal/"
 	shared := []string{root, root + "/database", internal + "ledger", internal + "pg", internal + "plane",
-		root + "/throttling", root + "/order", "bitfield/...", "internal/fault", "internal/backoff"}
+		root + "/order", "bitfield/...", "internal/fault", "internal/backoff"}
 	all := map[string]rule{
 		root: {
 			own: []string{"bitfield", root + "/order"}, tests: append([]string{root + "/...", "bitfield/..."}, servers...),
@@ -382,7 +376,7 @@ func rooms(servers []string) map[string]rule {
 		internal + "pg":     {own: []string{root}, tests: servers},
 		internal + "ledger": {own: []string{root, internal + "pg"}, tests: servers},
 		internal + "plane": {
-			own: []string{root, root + "/throttling", internal + "pg", "bitfield/..."}, tests: servers,
+			own: []string{root, internal + "pg", "bitfield/..."}, tests: servers,
 		},
 		root + "/database": {own: []string{internal + "pg", "internal/backoff"}, tests: servers},
 		// What tests share; it is linked by nothing else.
@@ -409,7 +403,6 @@ func rooms(servers []string) map[string]rule {
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},
 		{"erasure", ""},
-		{"measure", ""},
 	} {
 		r := rule{own: slices.Clone(shared), tests: append([]string{root + "/..."}, servers...)}
 		for need := range strings.FieldsSeq(room.needs) {

@@ -16,7 +16,7 @@ import (
 // madeStatements are the files whose statements are made while the program runs, with what may stand in them.
 func madeStatements() map[string]string {
 	return map[string]string{
-		"internal/demo/chapters.go":             "no statement, but words",
+		"tools/demo/chapters.go":                "no statement, but words",
 		"internal/intake/sql.go":                "the query that an operator writes, which is what it is for",
 		"migrations/grant.go":                   "names of roles and tables, quoted",
 		"workqueue/erasure/columns.go":          "names of tables and columns that stand in the file",
@@ -166,7 +166,7 @@ func otherClocks() map[string]string {
 		"migrations/foundation_test.go":        "what tranche_now is in a plan",
 		"migrations/lock.go":                   transactions,
 		"workqueue/database/patience.go":       transactions,
-		"workqueue/measure/beside.go":          transactions,
+		"workqueue/health/metrics.go":          transactions,
 		"endpoints/pginbox/sql.go":             "the database of a service",
 		"examples/bank/ledger.go":              "the database of a service",
 	}

@@ -1,13 +1,14 @@
-// Package backoff waits between tries.
+// Package backoff waits between tries, and between the lines of a log that tell of them.
 //
 // Not its job: to try. Whoever does knows which errors pass, what is told of them, and when it is enough; a function
 // that took all that would make each place longer, as those of the libraries do.
 //
-// Concurrency: a [Doubling] belongs to one goroutine.
+// Concurrency: a [Doubling] belongs to one goroutine; a [Seldom] is safe for concurrent use.
 package backoff
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -52,4 +53,32 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	}
+}
+
+// Seldom says when what goes on is to be told: at once, and then again after pauses that double.
+type Seldom struct {
+	First, Longest time.Duration
+
+	mu   sync.Mutex
+	told int
+	next time.Time
+}
+
+// Now reports whether it is time to tell; then it is not for a while.
+func (s *Seldom) Now() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Now().Before(s.next) {
+		return false
+	}
+	s.told++
+	s.next = time.Now().Add(Nth(s.First, s.Longest, s.told))
+	return true
+}
+
+// Reset makes it time to tell: what went on has ended.
+func (s *Seldom) Reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told, s.next = 0, time.Time{}
 }

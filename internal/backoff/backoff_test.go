@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -58,4 +59,25 @@ func TestWaitEnds(t *testing.T) {
 	if err := backoff.Sleep(ctx, time.Hour); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the context's end: %v", err)
 	}
+}
+
+// What goes on for an hour is told at once, and after 1, 3, 7, 15, 30 and 45 minutes.
+func TestSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := backoff.Seldom{First: time.Minute, Longest: 15 * time.Minute}
+		var told []int
+		for minute := range 60 {
+			if s.Now() {
+				told = append(told, minute)
+			}
+			time.Sleep(time.Minute)
+		}
+		if want := []int{0, 1, 3, 7, 15, 30, 45}; !slices.Equal(told, want) {
+			t.Errorf("told in minutes %v, want %v", told, want)
+		}
+		if s.Reset(); !s.Now() || s.Now() {
+			t.Error("what ended and began again is to be told once")
+		}
+	})
 }

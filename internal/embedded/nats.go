@@ -29,6 +29,9 @@ const (
 	serverName = "tranche"
 	// The NATS server is ready; then an error.
 	readyTimeout = 10 * time.Second
+	// Clients that are refused are logged again after so long; each pause is twice the one before.
+	sameRefusal        = time.Minute
+	longestSameRefusal = 16 * time.Minute
 )
 
 // NATSConfig says what server to run. Only StoreDir is needed.
@@ -169,7 +172,10 @@ func (n *NATS) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("set up NATS server: %w", err)
 	}
-	log := &natsLog{to: n.config.Log.Sugar()}
+	log := &natsLog{to: n.config.Log.Sugar(), refused: backoff.Seldom{First: sameRefusal, Longest: longestSameRefusal}}
+	if n.config.URLFile != "" {
+		log.remedy = "; who connects needs the password: NATS_URL=$(cat " + n.config.URLFile + ")"
+	}
 	srv.SetLoggerV2(log, false, false, false)
 	srv.Start()
 	if err := awaitServer(ctx, srv, log); err != nil {
@@ -322,6 +328,9 @@ func (n *NATS) end() error {
 type natsLog struct {
 	to *zap.SugaredLogger
 
+	refused backoff.Seldom // of clients
+	remedy  string         // of those who are
+
 	mu    sync.Mutex
 	first string
 }
@@ -349,7 +358,16 @@ func (l *natsLog) Warnf(format string, v ...any) {
 	}
 }
 
-func (l *natsLog) Errorf(format string, v ...any)  { l.to.Warnf("nats: "+format, v...) }
+// Errorf tells seldom of clients that are refused: they try on.
+func (l *natsLog) Errorf(format string, v ...any) {
+	switch line := fmt.Sprintf(format, v...); {
+	case !strings.Contains(line, server.ErrAuthentication.Error()):
+		l.to.Warn("nats: ", line)
+	case l.refused.Now():
+		l.to.Warn("nats: ", line, l.remedy)
+	}
+}
+
 func (l *natsLog) Noticef(format string, v ...any) { l.to.Debugf("nats: "+format, v...) }
 func (l *natsLog) Debugf(format string, v ...any)  { l.to.Debugf("nats: "+format, v...) }
 func (l *natsLog) Tracef(format string, v ...any)  { l.to.Debugf("nats: "+format, v...) }

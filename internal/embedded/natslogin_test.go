@@ -33,6 +33,9 @@ func TestNATSTakesThePasswordInTheFile(t *testing.T) {
 	if _, err := nats.Connect(ns.URL(), nats.Timeout(limit)); !errors.Is(err, nats.ErrAuthorization) {
 		t.Errorf("without a password: %v", err)
 	}
+	if n := warned.FilterMessageSnippet("NATS_URL=$(cat " + file + ")").Len(); n != 1 || warned.Len() != 1 {
+		t.Errorf("three refusals are told in %d lines, of which %d say what to do: %v", warned.Len(), n, warned.All())
+	}
 	nc, err := nats.Connect(ns.URL(), ns.Login(), nats.Timeout(limit))
 	if err != nil {
 		t.Fatal(err)

@@ -8,8 +8,6 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
-
-	"github.com/tranchehq/tranche/internal/child"
 )
 
 const (
@@ -40,10 +38,10 @@ func startProcess(in Install, l layout, a account, bound bool) (*process, error)
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = l.dir, serverEnv(), a.attributes()
 	cmd.Stdout, cmd.Stderr = log, log
 	if bound {
-		child.DieWithParent(cmd.SysProcAttr, syscall.SIGQUIT) // an immediate shutdown
+		DieWithParent(cmd.SysProcAttr, syscall.SIGQUIT) // an immediate shutdown
 	}
 	p := &process{cmd: cmd, log: l.log, offset: offset, exited: make(chan struct{}), started: time.Now()}
-	if err := child.Start(cmd, func(err error) { p.err = err; close(p.exited) }); err != nil {
+	if err := StartChild(cmd, func(err error) { p.err = err; close(p.exited) }); err != nil {
 		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
 	return p, nil

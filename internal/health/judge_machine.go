@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/tranchehq/tranche/workqueue/explain"
 )
 
 // Shares of a limit from which on it is near.
@@ -38,7 +40,10 @@ func oneLine(err error) string {
 
 // machine judges what this server sees for itself.
 func (f *facts) machine() (all []Condition) {
-	if !f.nats {
+	switch {
+	case f.refused != "":
+		all = append(all, natsRefuses(f.host, "this server", f.refused))
+	case !f.nats:
 		all = append(all, unkept(Condition{
 			Kind: NATS, Severity: Critical, Subject: f.host, Title: "This server cannot reach NATS", Link: "/nodes",
 			Detail: "It sends nothing and records nothing until it can, and who listens on endpoints cannot be told.",
@@ -63,6 +68,14 @@ func (f *facts) machine() (all []Condition) {
 		all = append(all, f.streamSettings()...)
 	}
 	return append(append(all, f.store()...), f.room()...)
+}
+
+// natsRefuses tells that NATS refuses the user of a node, or denies it what it needs.
+func natsRefuses(host, node, refused string) Condition {
+	return unkept(Condition{
+		Kind: NATS, Severity: Critical, Subject: host, Title: "NATS refuses " + node, Link: "/nodes",
+		Detail: refused + ". Nothing is sent until it does not.", Remedy: explain.RefusedRemedy,
+	})
 }
 
 func (f *fill) judge() (c Condition, near bool) {

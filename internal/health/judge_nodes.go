@@ -57,7 +57,11 @@ func (f *facts) node(n *health.NodeHealth) (all []Condition) {
 			Remedy: "See whether its machine is overloaded, or cut off from PostgreSQL",
 		}))
 	}
-	if n.Alive && n.Away && n.Host != f.host { // this one knows that better itself
+	switch {
+	case !n.Alive || n.Host == f.host: // this one knows that better itself
+	case n.Refused != "":
+		all = append(all, natsRefuses(n.Host, n.Name(), n.Refused))
+	case n.Away:
 		all = append(all, unkept(Condition{
 			Kind: NATS, Severity: Critical, Subject: n.Host, Link: "/nodes",
 			Title:  "Cannot reach NATS: " + n.Name(),

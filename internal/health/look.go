@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/workqueue/health"
 )
 
@@ -16,8 +17,10 @@ type facts struct {
 	dbErr  error
 	listed int  // how many each of its lists has at the most
 	nats   bool // connected
-	fills  []fill
-	filled bool // it is known how full the streams are
+	// refused is what NATS refuses this server's user; empty: nothing.
+	refused string
+	fills   []fill
+	filled  bool // it is known how full the streams are
 	// unheard names what runs have work for and nobody does; asked says that this is known.
 	unheard []unheard
 	asked   bool
@@ -102,7 +105,8 @@ func (f *facts) unseen() []Kind {
 }
 
 func (w *Watch) gather(ctx context.Context) *facts {
-	f := &facts{host: w.cfg.Host, at: time.Now(), nats: w.cfg.NC.IsConnected(), dataDir: w.cfg.DataDir, limits: w.cfg}
+	f := &facts{host: w.cfg.Host, at: time.Now(), nats: w.cfg.NC.IsConnected(),
+		refused: stream.UserRefused(w.cfg.NC), dataDir: w.cfg.DataDir, limits: w.cfg}
 	var streams sync.WaitGroup
 	streams.Go(func() { f.fills, f.filled = w.streams(ctx) })
 	func() {

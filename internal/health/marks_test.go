@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue/collector"
 	store "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -103,9 +104,14 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	w.exec(`UPDATE health_mark SET until = tranche_now()`)
 	w.stands(health.DeadLetters, "a", "")
 
-	// A breaker that no run uses only informs; with one it is worse.
-	w.exec(`INSERT INTO endpoint_pace (endpoint, breaker, breaker_reason, breaker_since, probe_at)
-		VALUES ('bills', 'open', 'down', tranche_now(), tranche_now() + interval '1 hour')`)
+	// A breaker that only a collector uses informs; with a run it is worse.
+	spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
+	if _, err := collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec},
+		"test"); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_reason = 'down', breaker_since = tranche_now(),
+		probe_at = tranche_now() + interval '1 hour' WHERE endpoint = 'bills'`)
 	w.says(store.Aside, health.BreakerOpen, "bills", 0)
 	w.stands(health.BreakerOpen, "bills", store.Aside)
 	req := request("bills")

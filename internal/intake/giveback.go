@@ -152,14 +152,52 @@ func (r *restored) fill() (err error) {
 		if r.end = r.rows.Next(read); r.end != nil {
 			break
 		}
-		keys = append(keys, read.Key)
+		keys = append(keys, r.keysShownAs(read.Key)...)
 		bytes += len(read.Payload)
 	}
 	if len(keys) == 0 {
 		return nil
 	}
-	r.base, err = r.lookup(keys)
-	return err
+	if r.base, err = r.lookup(keys); err != nil {
+		return err
+	}
+	for i := range r.ahead[:r.n] {
+		if err := r.meant(&r.ahead[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keysShownAs are those that a table shows as it shows key: spreadsheets write each line break of a text as \n.
+func (r *restored) keysShownAs(key string) []string {
+	if !r.isSheet() || strings.Contains(key, "\r") || !strings.Contains(key, "\n") {
+		return []string{key}
+	}
+	return []string{key, strings.ReplaceAll(key, "\n", "\r\n"), strings.ReplaceAll(key, "\n", "\r")}
+}
+
+// meant finds the item that a row is about, by its key as a table shows it.
+func (r *restored) meant(read *row.Item) error {
+	var found []string
+	shown := r.keysShownAs(read.Key)
+	for _, key := range shown {
+		if _, ok := r.base[key]; ok {
+			found = append(found, key)
+		}
+	}
+	lost := r.format == XLSX && strings.ContainsRune(read.Key, utf8.RuneError)
+	switch {
+	case len(found) == 1:
+		read.Key = found[0]
+	case len(found) > 1:
+		return r.of.wrong(read, ExportKey, "several items have this key, with other line breaks; correct this item in an "+
+			"export as ndjson or parquet")
+	case len(shown) > 1 || lost:
+		return r.of.wrong(read, ExportKey, "no item has this key, of which a spreadsheet may have changed line breaks or "+
+			"characters; correct this item in an export as ndjson or parquet")
+	}
+	return nil
 }
 
 // lay makes the payload of a row and of what the item has.

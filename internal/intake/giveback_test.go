@@ -25,6 +25,10 @@ func TestRowsOfAnExport(t *testing.T) {
 		"a number that is none": {in: "tranche.key,n\n1,\"1,5\"\n", wrong: `line 2, field "n"`},
 		"objects": {in: `{"tranche.key":"1","n":4,"s":"9"}`,
 			want: strings.NewReplacer("12.50", "4", "007", "9").Replace(have)},
+		"line breaks of a spreadsheet": {in: "tranche.key,n\n\"k\n1\",2\n", want: `{"k":1,"n":"2"}`},
+		"line breaks of two items":     {in: "tranche.key,n\n\"t\n1\",2\n", wrong: "several items"},
+		"line breaks that are mixed": {in: "tranche.key,n\n\"m\n1\n2\",2\n",
+			wrong: `line 2, field "tranche.key": no item has this key`},
 		"a key that nobody has":        {in: "tranche.key,n\n7,1\n", want: `{"n":"1"}`},
 		"no export":                    {in: "id,n\n1,2\n", want: `{"m":"2"}`},
 		"a field of that name":         {in: "tranche.key,result.r\nr,2\n", want: `{"result.r":"2"}`},
@@ -37,7 +41,8 @@ func TestRowsOfAnExport(t *testing.T) {
 				plan.Key = "m"
 			}
 			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
-				return map[string]string{"1": have, "r": `{"result.r":"1"}`, "f": `{"=f":1}`}, nil
+				return map[string]string{"1": have, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
+					"k\r\n1": `{"k":1}`, "t\n1": "{}", "t\r1": "{}", "m\r1\n2": "{}"}, nil
 			}}
 			r, err := intake.Open(strings.NewReader(c.in), plan)
 			var item row.Item

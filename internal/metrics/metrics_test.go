@@ -24,8 +24,8 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	healthstore "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/measure"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -423,9 +423,9 @@ func BenchmarkReading(b *testing.B) {
 			b.Fatalf("%v: %s", err, sql)
 		}
 	}
-	store := measure.New(database.New(pool))
+	store := healthstore.New(database.New(pool))
 	for b.Loop() {
-		if _, err := store.Read(b.Context()); err != nil {
+		if _, err := store.Metrics(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/measure"
+	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // streamPrefix is how the names of our streams begin, of which there are fewer than maxStreams.
@@ -25,7 +25,7 @@ const (
 
 // seen is what was read at one time.
 type seen struct {
-	db         *measure.Reading // nil: it could not be read
+	db         *healthstore.Metrics // nil: it could not be read
 	streams    []streamUse
 	calls      map[string]uint64 // that are not answered, by endpoint
 	conditions []health.Condition
@@ -195,7 +195,7 @@ func (s *system) look(from *Sources, epoch int64) seen {
 	others.Go(func() { now.calls = callsIn(ctx, from) })
 	others.Go(func() { now.conditions = s.conditionsOf(ctx) })
 	var err error
-	if now.db, err = measure.New(from.Store).Read(ctx); err != nil {
+	if now.db, err = healthstore.New(from.Store).Metrics(ctx); err != nil {
 		s.m.log.Warn("metrics of the database are left out", zap.Error(err))
 	}
 	now.took = time.Since(begun)

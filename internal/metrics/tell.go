@@ -5,7 +5,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/measure"
+	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
 
 func (s *system) tellConditions(to chan<- prometheus.Metric, all []health.Condition) {
@@ -19,7 +19,7 @@ func (s *system) tellConditions(to chan<- prometheus.Metric, all []health.Condit
 	}
 }
 
-func (s *system) tellRuns(to chan<- prometheus.Metric, r *measure.Reading) {
+func (s *system) tellRuns(to chan<- prometheus.Metric, r *healthstore.Metrics) {
 	states := map[string]int64{"loading": 0, "running": 0, "held": 0}
 	holds := map[string]int64{}
 	for _, hold := range []control.Hold{control.HoldOperator, control.HoldThreshold, control.HoldGuard,
@@ -113,13 +113,13 @@ func add[N int64 | float64](to **float64, value *N) {
 	*to = &sum
 }
 
-func (s *system) tellCollectors(to chan<- prometheus.Metric, all []measure.Collector) {
-	sums := map[string]*measure.Collector{}
+func (s *system) tellCollectors(to chan<- prometheus.Metric, all []healthstore.CollectorMetrics) {
+	sums := map[string]*healthstore.CollectorMetrics{}
 	for i := range all {
 		name := s.m.collectors.of(all[i].Collector)
 		sum := sums[name]
 		if sum == nil {
-			sum = &measure.Collector{}
+			sum = &healthstore.CollectorMetrics{}
 			sums[name] = sum
 		}
 		sum.Parked += all[i].Parked
@@ -132,7 +132,7 @@ func (s *system) tellCollectors(to chan<- prometheus.Metric, all []measure.Colle
 	}
 }
 
-func (s *system) tellBeside(to chan<- prometheus.Metric, r *measure.Reading) {
+func (s *system) tellBeside(to chan<- prometheus.Metric, r *healthstore.Metrics) {
 	s.schedulesOverdue.send(to, float64(r.Schedules.Overdue))
 	s.schedulesOldest.send(to, r.Schedules.OldestDue)
 	s.schedulesUnstarted.send(to, float64(r.Schedules.Unstarted))

@@ -1,15 +1,27 @@
+// Package startup is what a server waits for when it starts: a PostgreSQL that comes up, a NATS that does not answer
+// yet, streams that cannot be made. It says in words what is missing, ends a start that nothing but a person can mend,
+// with the remedy, and remembers the last trouble for those who ask why nothing goes on.
+//
+// Flags and wiring are cmd/tranche's; its words name flags of serve. It reads from the store what is set for the
+// streams and, where they have never been, takes it back.
 package startup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
+	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/internal/cli"
 	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -141,4 +153,131 @@ func (w *Wait) set() session.StreamSettings {
 func (w *Wait) Needs() int64 {
 	set := w.set()
 	return nodestreams.StreamConfig(&set.StreamValues).Bytes()
+}
+
+// Troubles remembers the last error that was logged, for those who ask why nothing goes on.
+type Troubles struct {
+	mu   sync.Mutex
+	last api.Trouble
+}
+
+// Watch makes a logger tell the troubles too.
+func (t *Troubles) Watch() zap.Option {
+	return zap.WrapCore(func(to zapcore.Core) zapcore.Core { return zapcore.NewTee(to, &troubleCore{of: t}) })
+}
+
+// Note remembers one.
+func (t *Troubles) Note(what string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = api.Trouble{What: what, Err: err, At: time.Now()}
+}
+
+// Last is the last trouble, if there was one.
+func (t *Troubles) Last() (api.Trouble, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last, t.last.Err != nil
+}
+
+// troubleCore is a log that keeps only the last error.
+type troubleCore struct{ of *Troubles }
+
+// Enabled implements zapcore.Core.
+func (*troubleCore) Enabled(level zapcore.Level) bool { return level >= zapcore.WarnLevel }
+
+// With implements zapcore.Core.
+func (c *troubleCore) With([]zapcore.Field) zapcore.Core { return c }
+
+// Check implements zapcore.Core.
+func (c *troubleCore) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return to.AddCore(entry, c)
+	}
+	return to
+}
+
+// Write implements zapcore.Core.
+func (c *troubleCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	for i := range fields {
+		err, ok := fields[i].Interface.(error)
+		if !ok || fields[i].Type != zapcore.ErrorType {
+			continue
+		}
+		c.of.Note(entry.Message, err)
+	}
+	return nil
+}
+
+// Sync implements zapcore.Core.
+func (*troubleCore) Sync() error { return nil }
+
+// Times of the wait for a PostgreSQL that is not there yet. How long it is waited for says --database-wait.
+const (
+	knockTimeout           = 5 * time.Second
+	knockFirst, knockPause = 100 * time.Millisecond, 2 * time.Second
+)
+
+// DatabaseWait is the patience of a start with a PostgreSQL that is not there yet: both may come up at once, as after
+// a loss of power. What is wrong for good ends it at once.
+type DatabaseWait struct {
+	At       string        // where it is, for people
+	Patience time.Duration // 0: none
+	Knocking time.Duration // how long an address, or who knows them, may take to answer; 0: 5 s
+	Log      *zap.Logger   // required by Until
+}
+
+// Knock looks whether PostgreSQL takes connections, and does not wait long for one that has gone silent. Each of the
+// addresses has a time of its own: one that never answers must not keep the next from being tried.
+func (w DatabaseWait) Knock(ctx context.Context, config *pgx.ConnConfig) error {
+	config = config.Copy()
+	knocking := cmp.Or(w.Knocking, knockTimeout)
+	if config.ConnectTimeout <= 0 || config.ConnectTimeout > knocking {
+		config.ConnectTimeout = knocking
+	}
+	lookUp := config.LookupFunc // pgx bounds what comes after it
+	config.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
+		ctx, cancel := context.WithTimeout(ctx, knocking)
+		defer cancel()
+		return lookUp(ctx, host)
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, knocking)
+	defer cancel()
+	return conn.Close(ctx)
+}
+
+// Until tries until it succeeds, what went wrong is wrong for good, or the patience is used up. A try that has begun is
+// not cut short: a migration may take as long as it needs. All else of a try bounds itself.
+func (w DatabaseWait) Until(ctx context.Context, try func(context.Context) error) error {
+	begun, said := time.Now(), ""
+	pauses := backoff.Doubling{First: knockFirst, Longest: knockPause}
+	for {
+		err := try(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		why, coming := database.Coming(err)
+		waited := time.Since(begun)
+		switch {
+		case err == nil && said != "":
+			w.Log.Info("PostgreSQL is there", zap.String("database", w.At), zap.Duration("after", waited))
+			return nil
+		case err == nil || !coming || w.Patience <= 0:
+			return err
+		case waited >= w.Patience:
+			return fmt.Errorf("PostgreSQL %s, and was waited for %s (--database-wait): %w", why, cli.Span(w.Patience), err)
+		}
+		if why != said {
+			w.Log.Warn("PostgreSQL "+why+"; waiting for it, up to "+cli.Span(w.Patience)+" in all",
+				zap.String("database", w.At), zap.Error(err))
+			said = why
+		}
+		if backoff.Sleep(ctx, min(pauses.Next(), w.Patience-waited)) != nil {
+			return context.Cause(ctx)
+		}
+	}
 }

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/misbehave"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/tools/faultyservice"
 )
 
 const (
@@ -147,7 +147,7 @@ func (c *crew) killOnce() (led bool) {
 // once that it is over.
 func TestAlertsAreToldOnceWhileLeadersAreKilled(t *testing.T) {
 	t.Parallel()
-	c := &crew{office: newOffice(t, testenv.Program(t, filepath.Join("..", "..")), misbehave.Config{})}
+	c := &crew{office: newOffice(t, testenv.Program(t, filepath.Join("..", "..")), faultyservice.Config{})}
 	l := listen(t)
 	connections := l.secrets(t)
 	c.all = make([]*server, servers)

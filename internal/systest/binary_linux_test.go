@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/misbehave"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/tools/faultyservice"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -18,15 +18,15 @@ import (
 type office struct {
 	*world
 	binary string
-	ledger *misbehave.Ledger
+	ledger *faultyservice.Ledger
 }
 
 // newOffice has a service that misbehaves in its world, and no server yet.
-func newOffice(t *testing.T, binary string, cfg misbehave.Config) *office {
+func newOffice(t *testing.T, binary string, cfg faultyservice.Config) *office {
 	t.Helper()
-	o := &office{world: setup(t), binary: binary, ledger: misbehave.NewLedger(nil)}
+	o := &office{world: setup(t), binary: binary, ledger: faultyservice.NewLedger(nil)}
 	cfg.Endpoint, cfg.Ledger = "statement", o.ledger
-	svc, err := misbehave.New(testenv.Conn(t, o.ns), cfg)
+	svc, err := faultyservice.New(testenv.Conn(t, o.ns), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

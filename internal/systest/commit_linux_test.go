@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tranchehq/tranche/internal/misbehave"
+	"github.com/tranchehq/tranche/tools/faultyservice"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -97,7 +97,7 @@ func (op *operation) killed(t *testing.T, binary string, commits bool) {
 	t.Helper()
 	const items, bad = 1000, 7
 	cfg := slow()
-	cfg.Poison = &misbehave.Poison{Ordinals: []int{1, 2, 3, 500, 501, 998, 999}, Way: misbehave.WayItem}
+	cfg.Poison = &faultyservice.Poison{Ordinals: []int{1, 2, 3, 500, 501, 998, 999}, Way: faultyservice.WayItem}
 	o := newOffice(t, binary, cfg)
 	first := o.serve()
 	run := o.begin(first, items, op.flags...)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/internal/misbehave"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/tools/faultyservice"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 )
@@ -37,8 +37,8 @@ func TestOperator(t *testing.T) {
 }
 
 // slow is a service whose runs outlive a few commands, of which each may be slow, while their chunks are small.
-func slow() misbehave.Config {
-	return misbehave.Config{Concurrency: 2, Load: &misbehave.Load{PerChunk: 200 * time.Millisecond}}
+func slow() faultyservice.Config {
+	return faultyservice.Config{Concurrency: 2, Load: &faultyservice.Load{PerChunk: 200 * time.Millisecond}}
 }
 
 // hurry has the rest of a run done in large chunks.
@@ -144,7 +144,7 @@ func isToldOfTheThreshold(t *testing.T, binary string) {
 		ordinals = append(ordinals, i*items/bad)
 	}
 	cfg := slow()
-	cfg.Poison = &misbehave.Poison{Ordinals: ordinals, Way: misbehave.WayItem}
+	cfg.Poison = &faultyservice.Poison{Ordinals: ordinals, Way: faultyservice.WayItem}
 	o := newOffice(t, binary, cfg)
 	s := o.serve()
 	// Of the 200 items a second 20 are bad: whoever looks whether they are too many may be late by seconds.
@@ -176,7 +176,7 @@ func isToldOfTheThreshold(t *testing.T, binary string) {
 func approvesACanary(t *testing.T, binary string) {
 	t.Helper()
 	const items, sample = 5000, 100
-	o := newOffice(t, binary, misbehave.Config{})
+	o := newOffice(t, binary, faultyservice.Config{})
 	s := o.serve()
 	run := o.begin(s, items, "--canary", "100")
 	o.until("the sample is done", func() bool {
@@ -213,7 +213,7 @@ func (o *office) wantSample(run workqueue.RunID, items, sample int) {
 func letsACanaryPass(t *testing.T, binary string) {
 	t.Helper()
 	const items = 2000
-	o := newOffice(t, binary, misbehave.Config{})
+	o := newOffice(t, binary, faultyservice.Config{})
 	s := o.serve()
 	run := o.begin(s, items, "--canary", "50", "--canary-auto")
 	o.wantEnd(run, items, 0, once)
@@ -224,7 +224,7 @@ func letsACanaryPass(t *testing.T, binary string) {
 	for i := range items {
 		all = append(all, i)
 	}
-	bad := newOffice(t, binary, misbehave.Config{Poison: &misbehave.Poison{Ordinals: all, Way: misbehave.WayItem}})
+	bad := newOffice(t, binary, faultyservice.Config{Poison: &faultyservice.Poison{Ordinals: all, Way: faultyservice.WayItem}})
 	s = bad.serve()
 	run = bad.begin(s, items, "--canary", "50", "--canary-auto")
 	bad.until("the run is held", func() bool {
@@ -238,19 +238,19 @@ func letsACanaryPass(t *testing.T, binary string) {
 func rerunsAGroup(t *testing.T, binary string) {
 	t.Helper()
 	const items = 3000
-	o := newOffice(t, binary, misbehave.Config{Poison: &misbehave.Poison{Ordinals: []int{5, 1500, 2999},
-		Way: misbehave.WayItem}})
+	o := newOffice(t, binary, faultyservice.Config{Poison: &faultyservice.Poison{Ordinals: []int{5, 1500, 2999},
+		Way: faultyservice.WayItem}})
 	s := o.serve()
 	run := o.begin(s, items)
 	o.wantEnd(run, items-3, 3, once)
-	dry := o.must(s, "run", "rerun", run.String(), "--code", misbehave.CodePoison, "--dry-run")
+	dry := o.must(s, "run", "rerun", run.String(), "--code", faultyservice.CodePoison, "--dry-run")
 	if !strings.Contains(dry, "3 items") {
 		t.Errorf("the dry run says %q", dry)
 	}
 	if n := o.number(`SELECT generation FROM batchrun WHERE id = $1`, run); n != 1 {
 		t.Errorf("the dry run opened generation %d", n)
 	}
-	o.must(s, "run", "rerun", run.String(), "--code", misbehave.CodePoison, "--chunk", "2")
+	o.must(s, "run", "rerun", run.String(), "--code", faultyservice.CodePoison, "--chunk", "2")
 	o.until("the second generation is over", func() bool {
 		return o.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed' AND generation = 2`, run) == 1
 	})

@@ -28,14 +28,12 @@ func NATSByConfig(t testing.TB, config string) *GuardedNATS {
 		t.Fatalf("test environment: %v", err)
 	}
 	srv.Start()
-	t.Cleanup(func() {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-	})
+	g.server = srv
+	t.Cleanup(g.Stop)
 	if !srv.ReadyForConnections(stopTimeout) || !srv.JetStreamEnabled() {
 		t.Fatal("test environment: the NATS server with permissions does not start")
 	}
-	g.server, g.port = srv, srv.Addr().(*net.TCPAddr).Port
+	g.port = srv.Addr().(*net.TCPAddr).Port
 	return g
 }
 
@@ -62,6 +60,12 @@ func (g *GuardedNATS) options(t testing.TB, config string) *server.Options {
 	// A first PING after 2 s may overtake the PONG of a login that takes as long: nats.Connect fails then.
 	opts.DisableShortFirstPing = true
 	return opts
+}
+
+// Stop ends it.
+func (g *GuardedNATS) Stop() {
+	g.server.Shutdown()
+	g.server.WaitForShutdown()
 }
 
 // URL returns where the server listens.

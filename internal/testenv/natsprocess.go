@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/child"
+	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 // natsProcess is one process of a cluster.
@@ -35,9 +35,9 @@ func (s *natsProcess) start(t testing.TB) {
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), natsServerVariable+"="+s.config)
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	child.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
+	embedded.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
 	ended := make(chan struct{})
-	if err := child.Start(cmd, func(error) { close(ended) }); err != nil { // most are killed
+	if err := embedded.StartChild(cmd, func(error) { close(ended) }); err != nil { // most are killed
 		t.Fatalf("test environment: start NATS server %s: %v", s.name, err)
 	}
 	s.cmd, s.ended, s.paused = cmd, ended, false

@@ -2510,6 +2510,9 @@ type NodeView struct {
 
 	// Stats its counters since its start, as it said with its last heartbeat
 	Stats json.RawMessage `json:"stats"`
+
+	// NATS what keeps it from NATS, as it said; absent: nothing
+	NATS string `json:"nats,omitempty"`
 }
 
 type Nodes struct {
@@ -2910,6 +2913,7 @@ type PayloadGroup struct {
 }
 
 type PayloadGroups struct {
+	// By the field, or lane
 	By string `json:"by,omitempty"`
 
 	// Items that the run has
@@ -5078,6 +5082,9 @@ type GetGateParams struct {
 type GetGroupsParams struct {
 	// By a field of the payloads, at their top; absent: only the fields are listed
 	By string `form:"by,omitempty" json:"by,omitempty"`
+
+	// Lanes by lane of a run in order instead: the number of a partition, or of a value's lane
+	Lanes bool `form:"lanes,omitempty" json:"lanes,omitempty"`
 }
 
 type GetGroupsMapParams struct {
@@ -6076,16 +6083,17 @@ func (c *Client) GetGate(ctx context.Context, run string, params GetGateParams, 
 	return exchange[GateDocument](ctx, c, ask, options)
 }
 
-// GetGroups: Items by the value of a field of their payloads.
+// GetGroups: Items by the value of a field of their payloads, or by lane.
 //
 // How many items have each value and how they stand, over all steps: the 50 most frequent values, and all others
 // together. The first look at a field reads the payloads of all items; later ones do not. Of runs of more than
-// 16,777,216 items, and by fields of more than 65,535 different values, there are no groups.
+// 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups.
 //
 // It is GET /runs/{run}/groups, for role viewer.
 func (c *Client) GetGroups(ctx context.Context, run string, params GetGroupsParams, options ...CallOption) (PayloadGroups, error) {
 	ask := request{operation: "get-groups", method: http.MethodGet, path: path("/runs/%s/groups", run)}
 	ask.add("by", params.By, false)
+	ask.add("lanes", params.Lanes, false)
 	return exchange[PayloadGroups](ctx, c, ask, options)
 }
 
@@ -6627,4 +6635,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 849e1d861a5ca8815911f18a2da02a65, is 065994e05c50907cc5ddb83d794ab7aeaaabafffd34fe72341c18bc46bac128a.
+// Of f8ffeea2095ffa9bb55d1f02b9f0da8a, is 54f14abce245f7a0b27463d525cbb164aeef6c39d91e9f876a60e01cab3c6731.

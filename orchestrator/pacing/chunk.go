@@ -2,375 +2,217 @@ package pacing
 
 import (
 	"cmp"
-	"math"
-	"slices"
 	"time"
 )
-
-// ladder is the sizes that are tried.
-func ladder() []int { return []int{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 8192} }
 
 const (
 	// overhead is what a request costs beside the time that a service works on it: claim, publish, fetch, record.
 	overhead = 5 * time.Millisecond
 	// betterBy is how much less time an item must take for another size to be kept.
 	betterBy = 0.03
-	// manyRequests and fewSlow are how many requests tell how long a size takes: quick ones, and slow ones.
+	// manyRequests tell how long a size takes, and fewSlow when each takes slowRequest at least.
 	manyRequests = 24
 	fewSlow      = 8
-	// Which requests count as slow, and the least measurement of a chunk size.
-	slow = time.Second
+	slowRequest  = time.Second
 	// minSized is the least time of a measurement of requests of one size.
 	minSized = 2 * time.Second
-	// aboutSize is the least share of the wanted size that requests must have to tell about it.
+	// aboutSize is the least share of the chunk that a request must hold to say something about it.
 	aboutSize = 0.7
 	// manyTooBig is the share of requests of a size that must fail as too big for it to be left.
 	manyTooBig = 0.3
 	// sizeHold is how long a size is not tried again that was no better, failHold one that failed; both double.
-	sizeHold    = 2 * time.Minute
+	sizeHold    = 3 * time.Minute
 	failHold    = 10 * time.Minute
 	longestHold = 2 * time.Hour
-	// shrunkRest is how long after a size was left time-outs of a smaller one say nothing while others are answered.
-	shrunkRest = 30 * time.Second
+	// leftRest is how long after a size was left time-outs of a smaller one say nothing.
+	leftRest = 30 * time.Second
 )
 
 // chunkMemory is what is known about sizes of requests.
 type chunkMemory struct {
-	Up   hold `json:"up"`
-	Down hold `json:"down"`
-	// Ceiling is a size that was too much, until TooBig is free again; 0: none.
+	search
+	// Ceiling is a size that failed, and is not tried until TooBig is free again; 0: none.
 	Ceiling int  `json:"ceiling,omitempty"`
 	TooBig  hold `json:"too_big"`
-	// Before is the size from which requests ran out of time while none of any size was answered: it may have been an
-	// outage. Probed says that it has been tried again since; 0: there is no such size.
-	Before int  `json:"before,omitempty"`
-	Probed bool `json:"probed,omitempty"`
-
-	Trial trial `json:"trial,omitzero"`
+	// LeftAt is when a size that failed was left last.
+	LeftAt time.Time `json:"left_at,omitzero"`
 }
 
-// side is what keeps from trying one way.
-func (m *chunkMemory) side(up bool) *hold {
-	if up {
-		return &m.Up
-	}
-	return &m.Down
-}
+// size is how many items requests may hold at present.
+func (c *Controller) size(s *Sample) int { return min(c.set.Chunk, cmp.Or(s.ChunkMax, maxChunk)) }
 
-// measureChunk adds up requests of about the size in force.
-func (c *Controller) measureChunk(s *Sample) {
-	for _, e := range s.Ended {
-		if e.Code == "" && e.Requests > 0 && c.isSize(e.Items/e.Requests, s) {
-			c.epoch.sized.add(tally{requests: e.Requests, items: e.Items, timed: e.Timed, took: e.Took,
-				clocked: e.Clocked, stay: e.Stay})
-		}
-	}
-	t := tallyOf(s)
-	c.epoch.answered += t.requests
-	c.epoch.sized.add(tally{window: t.window, samples: 1, inHands: t.inHands, live: t.live})
-}
-
-// size is how large requests may be at present.
-func (c *Controller) size(s *Sample) int {
-	return min(c.set.Chunk, cmp.Or(s.ChunkMax, DefaultChunkMax))
-}
-
-func (c *Controller) isSize(n int, s *Sample) bool {
+// isSize reports whether requests say something about the present size.
+func (c *Controller) isSize(e *Ended, s *Sample) bool {
 	size := c.size(s)
-	return float64(n) >= aboutSize*float64(size) && n <= size
+	return e.Requests > 0 && float64(e.Items) >= aboutSize*float64(size*e.Requests) && e.Items <= size*e.Requests
 }
 
-// shrinkChunk leaves a size at once that services do not survive, or that takes longer than wanted.
-func (c *Controller) shrinkChunk(s *Sample) bool {
-	if !s.ChunkAuto {
-		return false
-	}
-	bad, good, code := c.ofThisSize(s)
-	if bad > 0 && float64(bad) >= manyTooBig*float64(bad+good) && c.size(s) > 1 {
-		return c.leaveSize(s, bad, bad+good, code)
-	}
-	return c.regainSize() || c.keepTime(s)
-}
-
-// ofThisSize returns how many requests of the size in force failed as too big, with which code, and how many were
-// answered.
+// ofThisSize returns how many requests of the present size failed as too big or timed out, with which code, and how
+// many were answered.
 func (c *Controller) ofThisSize(s *Sample) (bad, good int, code string) {
+	good = c.measure.sized.requests
 	for _, e := range s.Ended {
-		if e.Requests == 0 || !c.isSize(e.Items/e.Requests, s) {
-			continue
-		}
 		switch kind := KindOf(e.Code); {
+		case !c.isSize(&e, s):
 		case kind == TooBig || kind == TimedOut:
 			bad, code = bad+e.Requests, e.Code
 		case e.Code == "":
 			good += e.Requests
 		}
 	}
-	good += c.epoch.sized.requests
-	if KindOf(code) == TimedOut && bad < 2 {
-		bad = 0 // it may have waited behind others
-	}
-	if KindOf(code) == TimedOut && good > 0 && c.now.Sub(c.shrunk) < shrunkRest {
-		bad = 0 // they may have waited behind those of the size that was left
-	}
 	return bad, good, code
 }
 
-// leaveSize goes a size down, because of requests that failed.
-func (c *Controller) leaveSize(s *Sample, bad, all int, code string) bool {
+// leaveSize goes a size down at once when many requests of the present one fail as too big or time out.
+func (c *Controller) leaveSize(s *Sample) bool {
 	m := &c.memory.Chunk
-	m.Ceiling = c.size(s)
-	m.TooBig.Pause = min(max(failHold, 2*m.TooBig.Pause), longestHold)
-	m.TooBig.Until = c.now.Add(m.TooBig.Pause)
-	if t := c.lately(lookBack / 2); KindOf(code) == TimedOut && t.requests == 0 && !m.Probed {
-		m.Before = max(m.Before, c.set.Chunk, m.Trial.From)
-		if m.Trial.From > 0 && m.Trial.Up {
-			m.Before = m.Trial.From
-		}
-	}
-	c.endTrial()
-	c.shrunk = c.now
-	return c.setChunk(rungBelow(c.size(s)), "%d of %d requests of this size failed (%s)", bad, all, code)
-}
-
-// regainSize goes back, once, to the size from which requests ran out of time, when smaller ones are answered again. If
-// it was the size, it is left at once.
-func (c *Controller) regainSize() bool {
-	m := &c.memory.Chunk
-	t := c.lately(lookBack)
-	if sized := c.epoch.sized.requests; sized < 2 || t.timedOut > 0 {
+	bad, good, code := c.ofThisSize(s)
+	if bad == 0 || float64(bad) < manyTooBig*float64(bad+good) || c.size(s) == 1 {
 		return false
 	}
-	m.Probed = m.Probed && m.Before > 0
-	before := m.Before
-	if before <= c.set.Chunk {
-		m.Before = 0
-		return false
+	timedOut, answered := KindOf(code) == TimedOut, c.lately(lookBack/2).requests > 0
+	smaller := m.Trial.From > 0 && !m.Trial.Up
+	if timedOut && (bad < 2 || smaller || c.now.Sub(m.LeftAt) < leftRest) {
+		return false // they may have waited behind others, or there is an outage
 	}
-	m.Before, m.Ceiling, m.Probed = 0, 0, true
-	m.TooBig.clear()
-	c.endTrial()
-	return c.setChunk(before, "requests are answered again; nothing was while requests of %d ran out of time", before)
+	m.Ceiling, m.LeftAt = c.size(s), c.now
+	if timedOut && !answered && m.Trial.From == 0 {
+		m.TooBig = hold{Until: c.now.Add(shortHold)} // it may be an outage
+	} else {
+		m.TooBig.fail(c.now, failHold, longestHold)
+	}
+	c.endTrials()
+	return c.setChunk(sizeBelow(m.Ceiling), "%d of %d requests of this size failed (%s)", bad, bad+good, code)
 }
 
-// keepTime takes the largest size that should stay within the wanted time, when the present one does not.
+// keepTime takes the largest size that should stay within the wanted time, when the present one does not and fewer
+// requests at once do not help.
 func (c *Controller) keepTime(s *Sample) bool {
-	e, wanted := &c.epoch.sized, chunkTime(s)
+	e, wanted := c.measure.sized, cmp.Or(s.ChunkTime, defaultChunkTime)
 	if e.requests < 2 { // something else may keep requests small
-		all := c.lately(min(c.epoch.samples, lookBack))
-		e = &all
+		e = c.lately(min(c.measure.samples, lookBack))
 	}
 	if e.requests < 2 || e.service() <= wanted || e.items < 2*e.requests {
 		return false
 	}
-	if c.fewer(s) {
+	if c.keepTimeByFewer(s) {
 		return true
 	}
-	to := 1
-	for _, rung := range ladder() {
-		if rung < e.items/e.requests && predict(e, rung) <= wanted*9/10 {
-			to = rung
-		}
+	to := sizeBelow(e.items / e.requests)
+	for to > 1 && e.predict(to) > wanted*9/10 {
+		to = sizeBelow(to)
 	}
-	c.endTrial()
-	c.memory.Chunk.Up.fail(c.now, 0, longestHold)
+	c.endTrials()
+	c.memory.Chunk.Up.fail(c.now, shortHold, longestHold)
 	return c.setChunk(to, "a request takes %s, and %s is wanted", seconds(e.service()), seconds(wanted))
 }
 
-// fewer looks first whether it is the number of requests that makes them slow: it takes back a step up that is being
+// keepTimeByFewer looks first whether it is the number of requests that makes them slow: it judges a step that is being
 // tried, or tries half as many.
-func (c *Controller) fewer(s *Sample) bool {
-	if !s.InFlightAuto {
-		return false
-	}
+func (c *Controller) keepTimeByFewer(s *Sample) bool {
 	m := &c.memory.InFlight
-	m.Started = true
-	switch e := &c.epoch; {
-	case m.Trial.From > 0 && m.Trial.Up:
-		tried := m.Trial
-		m.Trial = trial{}
-		m.Up.fail(c.now, c.now.Sub(c.epoch.from), longHold)
-		m.Stride = 0
-		return c.setInFlight(tried.From, "a request takes %s, and %s is wanted", seconds(e.sized.service()),
-			seconds(chunkTime(s)))
-	case m.Trial.From > 0:
-		return true // it is being found
-	case !m.Down.free(c.now):
+	switch {
+	case !s.InFlightAuto || m.Trial.From == 0 && !m.Down.free(c.now):
 		return false
-	case !e.complete:
-		return c.limited(s)
+	case m.Trial.From > 0 || !c.complete():
+		return c.exploreInFlight(s) || c.limited(s)
 	default:
-		m.Plunge = true
-		return c.step(false, e, s)
+		m.Stride = farStride
+		return c.stepInFlight(false, s)
 	}
 }
-
-func chunkTime(s *Sample) time.Duration { return cmp.Or(s.ChunkTime, DefaultChunkTime) }
 
 // predict is how long a request of n items should take when the time goes by the items.
-func predict(e *tally, n int) time.Duration {
-	size := float64(e.items) / float64(e.requests)
-	return time.Duration(float64(e.service()) * float64(n) / size)
+func (t *tally) predict(n int) time.Duration {
+	return time.Duration(float64(t.service()) * float64(n) * float64(t.requests) / float64(t.items))
 }
 
-// exploreChunk tries the sizes beside the present one. It reports whether something was done.
+// exploreChunk judges the size that is being tried, or tries the next one. It reports whether it did.
 func (c *Controller) exploreChunk(s *Sample) bool {
-	m, e := &c.memory.Chunk, &c.epoch.sized
-	if !s.ChunkAuto || c.seen < 3 || c.set.Rate > 0 && !c.limited(s) || e.window < minSized {
+	m, e := &c.memory.Chunk, &c.measure.sized
+	tried := m.Trial
+	if !s.ChunkAuto || len(c.recent) < 3 || c.set.Rate > 0 && !c.limited(s) || e.window < minSized {
 		return false
 	}
-	if m.Trial.From > 0 && e.requests == 0 && c.epoch.answered >= manyRequests {
-		return c.unreached()
+	if tried.From > 0 && e.requests == 0 && c.measure.answered >= manyRequests {
+		m.Trial = trial{}
+		m.side(tried.Up).fail(c.now, sizeHold, longestHold)
+		return c.setChunk(tried.From, "no request got to hold %d items: its bytes, or its run, allow fewer",
+			c.set.Chunk)
 	}
-	if !enough(e) {
+	if e.requests < fewSlow || e.requests < manyRequests && e.service() < slowRequest {
 		return false
 	}
-	cost := costOf(e)
-	if m.Trial.From > 0 {
-		return c.judgeChunk(cost, s)
+	cost := (e.service() + overhead).Seconds() * float64(e.requests) / float64(e.items)
+	if tried.From == 0 {
+		return c.stepChunk(true, cost, s) || c.stepChunk(false, cost, s)
 	}
-	return c.tryChunk(cost, s)
-}
-
-// enough reports whether requests were as many as it takes to tell how long they take.
-func enough(e *tally) bool {
-	return e.requests >= manyRequests || e.requests >= fewSlow && e.service() >= slow
-}
-
-// costOf is the time of an item, in seconds.
-func costOf(e *tally) float64 {
-	return (e.service() + overhead).Seconds() * float64(e.requests) / float64(e.items)
-}
-
-// stayOf is how long an item is under way, in seconds by the items of its request: with as many requests under way, the
-// throughput goes by it, with all that lies between service and node. 0: not known.
-func stayOf(e *tally) float64 {
-	if e.clocked == 0 {
-		return 0
-	}
-	return e.sojourn().Seconds() * float64(e.requests) / float64(e.items)
-}
-
-func (c *Controller) judgeChunk(cost float64, s *Sample) bool {
-	m := &c.memory.Chunk
-	tried, here := m.Trial, c.set.Chunk
-	m.Trial = trial{}
-	side := m.side(tried.Up)
-	stay := stayOf(&c.epoch.sized)
-	if cost <= tried.Base*(1-betterBy) && (tried.Stay == 0 || stay <= tried.Stay) {
-		side.clear()
-		to := rungBelow(here)
-		if tried.Up {
-			to = c.foresee(tried, cost, s)
-		}
-		if !c.stepChunk(to, cost, s) {
-			c.begin()
-		}
-		return true
-	}
-	if next := rungAbove(tried.From); tried.Up && here > next { // it was too far
-		c.setChunk(next, "an item takes %s in requests of %d, %s in requests of %d; whether %d are better", fine(cost), here,
-			fine(tried.Base), tried.From, next)
-		m.Trial = tried
-		return true
-	}
-	side.Pause = min(max(sizeHold, 2*side.Pause), longestHold)
-	side.Until = c.now.Add(side.Pause)
-	before, what := tried.Base, "takes"
-	if cost <= before && stay > tried.Stay && tried.Stay > 0 {
-		cost, before, what = stay, tried.Stay, "is under way for"
-	}
-	return c.setChunk(tried.From, "an item %s %s in requests of %d, %s in requests of %d", what, fine(cost), here,
-		fine(before), tried.From)
-}
-
-func (c *Controller) tryChunk(cost float64, s *Sample) bool {
-	m := &c.memory.Chunk
-	return m.Up.free(c.now) && c.stepChunk(rungAbove(c.set.Chunk), cost, s) ||
-		m.Down.free(c.now) && c.size(s) > 1 && c.stepChunk(rungBelow(c.size(s)), cost, s)
-}
-
-// foresee returns how far up it is worth to go, after a step up that paid: two sizes tell what a request costs beside
-// its items. It is the next rung at least.
-func (c *Controller) foresee(tried trial, cost float64, s *Sample) int {
-	small, large := float64(tried.From), float64(c.set.Chunk)
-	each := max(0, (cost*large-tried.Base*small)/(large-small))
-	request := (tried.Base - each) * small
-	to := rungAbove(c.set.Chunk)
-	for before := to; ; before = to {
-		next := rungAbove(before)
-		was, is := each+request/float64(before), each+request/float64(next)
-		wanted := time.Duration((each*float64(next) + request) * float64(time.Second))
-		if next == before || is > was*(1-2*betterBy) || wanted > chunkTime(s)*8/10 || !c.mayTry(next, s) {
-			return to
-		}
-		to = next
-	}
-}
-
-// mayTry reports whether nothing forbids requests of n items.
-func (c *Controller) mayTry(n int, s *Sample) bool {
-	m := &c.memory.Chunk
-	survived := m.Ceiling == 0 || n < m.Ceiling || m.TooBig.free(c.now)
-	return survived && n <= min(cmp.Or(s.ChunkMax, DefaultChunkMax), c.evenSize())
-}
-
-// unreached takes a size back that requests do not get to: something else makes them smaller.
-func (c *Controller) unreached() bool {
-	m := &c.memory.Chunk
-	tried, here := m.Trial, c.set.Chunk
-	m.Trial = trial{}
-	side := m.side(tried.Up)
-	side.fail(c.now, sizeHold/restAfter, longestHold)
-	return c.setChunk(tried.From, "no request got to hold %d items: its bytes, or its run, allow fewer", here)
-}
-
-// stepChunk tries another size, when it may be tried.
-func (c *Controller) stepChunk(to int, cost float64, s *Sample) bool {
-	m, from, stay := &c.memory.Chunk, c.set.Chunk, stayOf(&c.epoch.sized)
-	up := to > from
-	if up && (!c.mayTry(to, s) || predict(&c.epoch.sized, to) > chunkTime(s) && to == rungAbove(from)) {
-		return false
-	}
-	if !c.setChunk(to, "an item takes %s; whether requests of %d are better", fine(cost), to) {
-		return false
-	}
-	m.Trial = trial{From: from, Up: up, Base: cost, Stay: stay}
+	c.judgeChunk(cost, s)
 	return true
 }
 
-// forgetSizes lets sizes be tried again once the limit of requests under way has moved far: what was measured before
-// was measured under another load.
-func (c *Controller) forgetSizes(from int) {
-	if ratio := float64(from) / float64(c.set.InFlight); math.Abs(math.Log2(ratio)) > 1 {
-		c.memory.Chunk.Up.clear()
-		c.memory.Chunk.Down.clear()
+// judgeChunk keeps a size, and goes on in its direction, or takes it back.
+func (c *Controller) judgeChunk(cost float64, s *Sample) {
+	m, tried := &c.memory.Chunk, c.memory.Chunk.Trial
+	m.Trial = trial{}
+	if cost > tried.Base*(1-betterBy) {
+		m.side(tried.Up).fail(c.now, sizeHold, longestHold)
+		c.setChunk(tried.From, "an item takes %s in requests of %d, %s in requests of %d", itemTime(cost), c.set.Chunk,
+			itemTime(tried.Base), tried.From)
+		return
+	}
+	*m.side(tried.Up) = hold{}
+	m.side(!tried.Up).fail(c.now, sizeHold, longestHold) // it is where this came from
+	if !c.stepChunk(tried.Up, cost, s) {
+		c.beginMeasurement()
 	}
 }
 
-func rungBelow(n int) int {
-	rungs := ladder()
-	i, _ := slices.BinarySearch(rungs, n)
-	return rungs[max(0, i-1)]
-}
-
-func rungAbove(n int) int {
-	rungs := ladder()
-	i, found := slices.BinarySearch(rungs, n)
-	if found {
-		i++
+// stepChunk tries the next size up or down, when it may be tried.
+func (c *Controller) stepChunk(up bool, cost float64, s *Sample) bool {
+	m, from := &c.memory.Chunk, c.set.Chunk
+	to := sizeBelow(c.size(s))
+	if up {
+		to = sizeAbove(from)
+		tooBig := m.Ceiling > 0 && to >= m.Ceiling && !m.TooBig.free(c.now)
+		if tooBig || to > min(cmp.Or(s.ChunkMax, maxChunk), c.evenSize()) ||
+			c.measure.sized.predict(to) > cmp.Or(s.ChunkTime, defaultChunkTime) {
+			return false
+		}
 	}
-	return rungs[min(i, len(rungs)-1)]
+	if !m.side(up).free(c.now) || !c.setChunk(to, "an item takes %s; whether requests of %d are better",
+		itemTime(cost), to) {
+		return false
+	}
+	m.Trial = trial{From: from, Up: up, Base: cost}
+	return true
 }
 
-// fine writes the time of an item for people.
-func fine(s float64) string {
-	switch {
-	case s >= 1:
-		return number(s) + " s"
-	case s >= 1e-3:
-		return number(s*1e3) + " ms"
-	default:
+// chunkSizes are the sizes that are tried. The large ones cut a block without a rest.
+func chunkSizes() []int { return []int{1, 2, 5, 10, 20, 50, 100, 200, 500, 1024, 2048, 4096, maxChunk} }
+
+func sizeAbove(n int) int {
+	for _, size := range chunkSizes() {
+		if size > n {
+			return size
+		}
+	}
+	return maxChunk
+}
+
+func sizeBelow(n int) (below int) {
+	for _, size := range chunkSizes() {
+		if size < n {
+			below = size
+		}
+	}
+	return max(1, below)
+}
+
+// itemTime writes the time of an item for people.
+func itemTime(s float64) string {
+	if s < 1e-3 {
 		return number(s*1e6) + " µs"
 	}
+	return number(s*1e3) + " ms"
 }

@@ -1,3 +1,16 @@
+// Package pacing decides how fast an endpoint is asked: how many requests may be in flight, how many items a second are
+// sent, and how many items a request holds. It learns that from what became of earlier requests.
+//
+// A [Controller] is for one endpoint. About once a second it is given a [Sample] of what was seen there and answers
+// with [Change]s, each with its reason in plain words.
+//
+//   - In flight and chunk are searched: the next larger or smaller value is tried and kept when it pays. One thing is
+//     tried at a time, so that what follows has one cause.
+//   - Rules go before the search. A long queue is shortened, time-outs cut the limit, idle places of services are
+//     filled, a size that fails or takes too long is left, and refusals set a rate.
+//
+// A Controller has no clock and no I/O: samples say when they were taken. It knows no limit that an operator sets, and
+// is not safe for concurrent use.
 package pacing
 
 import (
@@ -7,51 +20,28 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Defaults of Config.
 const (
-	DefaultInFlight    = 16
-	DefaultMaxInFlight = 1024
-	// A queue longer than the first is cut to the second.
-	DefaultMaxWait = time.Second
-	DefaultChunk   = 500
-	// What a request may take when nothing says otherwise; longer ones make chunks smaller.
-	DefaultChunkTime = 5 * time.Second
-	DefaultChunkMax  = 8192
+	// An endpoint of which nothing is known begins with defaultInFlight; maxInFlight is the highest limit.
+	defaultInFlight = 16
+	maxInFlight     = 1024
+	// maxChunk is the largest chunk.
+	maxChunk = 8192
+	// defaultChunkTime is what a request may take when no step says otherwise; longer ones make chunks smaller.
+	defaultChunkTime = 5 * time.Second
+	// StaleAfter is after how long without a sample earlier measurements no longer count.
+	StaleAfter = 10 * time.Second
+	// recentSamples is how many samples are kept, and lookBack how many of them rules about the present look at.
+	recentSamples = 120
+	lookBack      = 10
 )
-
-// Config bounds what a controller may decide. A zero field means its default.
-type Config struct {
-	InFlight    int           // where an endpoint begins that nothing is known of
-	MaxInFlight int           // never more
-	MaxWait     time.Duration // that a request should spend in the queue at the most
-	Chunk       int           // where chunks begin
-}
-
-func (c Config) withDefaults() Config {
-	c.InFlight = cmp.Or(c.InFlight, DefaultInFlight)
-	c.MaxInFlight = cmp.Or(c.MaxInFlight, DefaultMaxInFlight)
-	c.MaxWait = cmp.Or(c.MaxWait, DefaultMaxWait)
-	c.Chunk = cmp.Or(c.Chunk, DefaultChunk)
-	return c
-}
-
-func (c Config) validate() error {
-	switch {
-	case c.InFlight < 1 || c.InFlight > c.MaxInFlight:
-		return fmt.Errorf("pacing: Config.InFlight is %d; it must be 1 to MaxInFlight, %d", c.InFlight, c.MaxInFlight)
-	case c.MaxWait <= 0:
-		return fmt.Errorf("pacing: Config.MaxWait is %s; it must be positive", c.MaxWait)
-	case c.Chunk < 1 || c.Chunk > DefaultChunkMax:
-		return fmt.Errorf("pacing: Config.Chunk is %d; it must be 1 to %d", c.Chunk, DefaultChunkMax)
-	}
-	return nil
-}
 
 // Settings are what a controller decides.
 type Settings struct {
-	InFlight int     // requests under way; 0: not decided yet
+	InFlight int     // requests in flight; 0: not decided yet
 	Rate     float64 // items a second; 0: no limit
 	Chunk    int     // items in a request; 0: not decided yet
 }
@@ -68,61 +58,44 @@ type Change struct {
 	What, Before, After, Reason string
 }
 
-// StaleAfter is after how long without a sample the measurements of before say nothing about now.
-const StaleAfter = 10 * time.Second
-
 // Controller decides for one endpoint.
 type Controller struct {
-	cfg     Config
-	now     time.Time // of the sample at hand
-	last    time.Time // of the sample before
-	began   time.Time // of the first sample since a pause
-	set     Settings
-	recent  [recentSamples]tally // the latest samples, as a ring
-	seen    int                  // samples since the beginning, or since a pause
-	epoch   epoch
-	start   beginning
-	turn    turn
-	tinies  tinies
-	placed  int       // the size of requests when places were looked at
-	shrunk  time.Time // when a size was left because requests ran out of time
-	fresh   bool      // nothing is known, not even what services say
-	memory  memory
-	changes []Change
+	now       time.Time // of the present sample
+	last      time.Time // of the one before
+	began     time.Time // of the first sample since a pause
+	set       Settings
+	recent    []tally // the latest samples, the newest last
+	measure   measurement
+	chunkNext bool // the chunk is to be tried next, if there is something to try
+	fresh     bool // nothing is known of the endpoint, not even what its services say
+	memory    memory
+	changes   []Change
 }
 
-const (
-	// recentSamples is how many samples are kept.
-	recentSamples = 120
-	// lookBack is how many of them rules look back that go by what is going on just now.
-	lookBack = 10
-)
-
-// memory is what a controller knows beside its settings. It is kept for the next leader.
+// memory is what a controller knows beside its settings. It is kept for the next leader and the next run.
 type memory struct {
 	InFlight inFlightMemory `json:"in_flight"`
 	Rate     rateMemory     `json:"rate"`
 	Chunk    chunkMemory    `json:"chunk"`
 }
 
-// New returns a controller that goes on with what one before it had settled and learned. learned is what Learned
-// returned then; when it is empty, or of another version, the controller begins anew with the settings.
-func New(cfg Config, set Settings, learned []byte) (*Controller, error) {
-	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
-		return nil, err
-	}
-	c := &Controller{cfg: cfg, set: set}
+// New returns a controller that goes on with what an earlier one has settled and learned. When learned, which is what
+// Learned returned then, is empty or cannot be read, the rest is learned again.
+func New(set Settings, learned []byte) *Controller {
+	c := &Controller{set: set, chunkNext: true}
 	if json.Unmarshal(learned, &c.memory) != nil {
-		c.memory = memory{} // what cannot be read is learned again
+		c.memory = memory{}
 	}
-	c.fresh = set.InFlight == 0 || set.InFlight == cfg.InFlight && c.memory == memory{}
-	c.set.InFlight = min(max(1, cmp.Or(set.InFlight, cfg.InFlight)), cfg.MaxInFlight)
-	if c.set.InFlight > cfg.InFlight {
-		c.memory.InFlight.Started = true // somebody has found that before
+	c.fresh = cmp.Or(set.InFlight, defaultInFlight) == defaultInFlight && c.memory == memory{}
+	c.set.InFlight = min(max(1, cmp.Or(set.InFlight, defaultInFlight)), maxInFlight)
+	c.set.Chunk = min(max(1, cmp.Or(set.Chunk, workqueue.DefaultAutoChunk)), maxChunk)
+	if m := &c.memory.InFlight; m.Stride < nearStride {
+		m.Stride = nearStride
+		if c.set.InFlight <= defaultInFlight { // nobody has found more
+			m.Stride = farStride
+		}
 	}
-	c.set.Chunk = min(max(1, cmp.Or(set.Chunk, cfg.Chunk)), DefaultChunkMax)
-	return c, nil
+	return c
 }
 
 // Settings returns what is decided at present.
@@ -140,7 +113,7 @@ func (c *Controller) Learned() []byte {
 // Adopt takes over settings that somebody else has changed.
 func (c *Controller) Adopt(set Settings) {
 	if set.InFlight > 0 && set.InFlight != c.set.InFlight || set.Chunk > 0 && set.Chunk != c.set.Chunk {
-		c.epoch = epoch{}
+		c.measure = measurement{}
 	}
 	c.set.InFlight = cmp.Or(set.InFlight, c.set.InFlight)
 	c.set.Chunk = cmp.Or(set.Chunk, c.set.Chunk)
@@ -153,10 +126,10 @@ func (c *Controller) Step(s Sample) []Change {
 	if !s.Known {
 		s.Queued, s.InHands = 0, s.Live+s.Others
 	}
-	c.now = s.At
 	t := tallyOf(&s)
-	if s.Paused {
-		c.refuse(&t, &s)
+	c.now = s.At
+	if s.Paused && s.InFlightAuto && c.set.Rate == 0 && t.refused > t.done {
+		c.lowerRate(&t) // these refusals may be why nothing is sent
 	}
 	if s.Paused || s.At.Sub(c.last) > StaleAfter {
 		c.forget()
@@ -168,79 +141,52 @@ func (c *Controller) Step(s Sample) []Change {
 	if s.Paused || s.Window <= 0 {
 		return c.changes
 	}
-	c.recent[c.seen%recentSamples] = t
-	c.seen++
-	c.meet(&s)
-	if !c.guess(&s) {
-		c.decide(&t, &s)
+	c.recent = append(c.recent[max(0, len(c.recent)-recentSamples+1):], t)
+	c.measureSample(&t, &s)
+	if s.InFlightAuto {
+		c.paceRate(&t, &s)
 	}
+	c.decide(&s)
 	return c.changes
 }
 
-// decide changes something, if there is reason to.
-func (c *Controller) decide(t *tally, s *Sample) {
-	small := c.tinies.tooSmall(c, t, s)
-	c.measure(t, s)
-	if s.InFlightAuto {
-		c.pace(t, s)
-	}
+// decide changes something, if there is reason to: the rules first, then the search.
+func (c *Controller) decide(s *Sample) {
 	switch {
-	case s.InFlightAuto && c.fill(s):
-	case small && t.failed == 0:
-		c.again()
-	case c.shrinkChunk(s), s.InFlightAuto && (c.backOff() || c.shorten(s) || c.regain(s)):
-		// What follows of it is to be seen first.
-	case c.grow(t, s):
+	case s.InFlightAuto && c.fillPlaces(s):
+	case s.ChunkAuto && (c.leaveSize(s) || c.keepTime(s)):
+	case s.InFlightAuto && (c.backOff() || c.shortenQueue(s)):
 	default:
 		c.explore(s)
 	}
 }
 
-// refuse learns from what was refused before nothing was sent any more. It may be why nothing is.
-func (c *Controller) refuse(t *tally, s *Sample) {
-	if s.InFlightAuto && c.set.Rate == 0 && t.refused > t.done {
-		c.lowerRate(t)
-	}
-}
-
-// forget drops measurements, which speak of another time, and takes back what was being tried. What is decided and
-// learned stays.
+// forget drops measurements, which say nothing about the present, and takes back what was being tried. What is decided
+// and learned stays.
 func (c *Controller) forget() {
-	const unfinished = "what was tried was not finished"
-	inFlight, chunk := c.memory.InFlight.Trial, c.memory.Chunk.Trial
-	c.seen, c.began = 0, time.Time{}
-	if c.start.from > 0 {
-		c.start, c.memory.InFlight.Started = beginning{}, true
-	}
-	c.endTrial()
-	if inFlight.From > 0 {
-		c.setInFlight(inFlight.From, unfinished)
-	}
-	if chunk.From > 0 {
-		c.setChunk(chunk.From, unfinished)
-	}
-	c.epoch = epoch{}
+	c.recent, c.began = nil, time.Time{}
+	c.abandon()
+	c.measure = measurement{}
 }
 
 // lately adds up the latest samples, n at the most.
 func (c *Controller) lately(n int) tally {
 	var t tally
-	for i := 1; i <= min(n, c.seen, recentSamples); i++ {
-		t.add(c.recent[(c.seen-i)%recentSamples])
+	for _, r := range c.recent[max(0, len(c.recent)-n):] {
+		t.add(r)
 	}
 	return t
 }
 
-// setInFlight changes the limit of requests under way.
+// setInFlight changes the limit of requests in flight.
 func (c *Controller) setInFlight(n int, reason string, args ...any) bool {
-	n = min(max(1, n), c.cfg.MaxInFlight)
+	n = min(max(1, n), maxInFlight)
 	if n == c.set.InFlight {
 		return false
 	}
 	c.note(WhatInFlight, strconv.Itoa(c.set.InFlight), strconv.Itoa(n), reason, args)
-	c.set.InFlight = n
-	c.start = beginning{}
-	c.begin()
+	c.set.InFlight, c.fresh = n, false
+	c.beginMeasurement()
 	return true
 }
 
@@ -251,8 +197,7 @@ func (c *Controller) setChunk(n int, reason string, args ...any) bool {
 	}
 	c.note(WhatChunk, strconv.Itoa(c.set.Chunk), strconv.Itoa(n), reason, args)
 	c.set.Chunk = n
-	c.start = beginning{}
-	c.begin()
+	c.beginMeasurement()
 	return true
 }
 

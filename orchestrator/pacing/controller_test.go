@@ -28,7 +28,7 @@ func steps(chunk int) (all []Settings) {
 }
 
 func sizes() (all []Settings) {
-	for _, n := range ladder() {
+	for _, n := range chunkSizes() {
 		for _, inFlight := range []int{10, 24} {
 			all = append(all, Settings{InFlight: inFlight, Chunk: n})
 		}
@@ -120,7 +120,7 @@ func TestAControllerComesNearTheBestFixedSetting(t *testing.T) {
 			best, at := sweep(sc.model, sc.fixed, cmp.Or(sc.sweep, 50))
 			span := cmp.Or(sc.span, 200)
 			for seed := range uint64(3) {
-				c := controller(t, Settings{InFlight: sc.begin.InFlight, Chunk: cmp.Or(sc.chunk, sc.begin.Chunk)})
+				c := New(Settings{InFlight: sc.begin.InFlight, Chunk: cmp.Or(sc.chunk, sc.begin.Chunk)}, nil)
 				s := newSimulation(sc.model, c.Settings(), seed)
 				s.chunkAuto = sc.chunk == 0
 				changes := s.run(c, sc.settle+span)

@@ -19,7 +19,7 @@ func TestAnElectionTeachesNothing(t *testing.T) {
 			for seed := range uint64(5) {
 				for _, lasts := range []float64{3, 5, 8, 12} {
 					m.away = [2]float64{100.4, 100.4 + lasts}
-					c := controller(t, Settings{Chunk: 100})
+					c := New(Settings{Chunk: 100}, nil)
 					s := newSimulation(m, c.Settings(), seed)
 					changes := s.run(c, 200)
 					before, after := s.rate(50, 100), s.rate(120+lasts, 200)

@@ -37,12 +37,10 @@ type rateMemory struct {
 	Raises    int           `json:"raises,omitempty"` // since the last refusal
 	RefusedAt time.Time     `json:"refused_at,omitzero"`
 	Guess     bool          `json:"guess,omitempty"` // nothing has been refused since the rate was set first
-	// Refused is the rate that was refused last. Well below it the rate is raised in large steps.
-	Refused float64 `json:"refused,omitempty"`
 }
 
-// pace learns from refusals what services can do.
-func (c *Controller) pace(t *tally, s *Sample) {
+// paceRate learns from refusals what services can do.
+func (c *Controller) paceRate(t *tally, s *Sample) {
 	m := &c.memory.Rate
 	if t.refused > 0 && float64(t.refused) >= refusedShare*float64(t.refused+t.done) {
 		switch {
@@ -66,9 +64,6 @@ func (c *Controller) pace(t *tally, s *Sample) {
 	}
 	lately := c.lately(3)
 	pause := m.Pause
-	if m.far(c.set.Rate) {
-		pause = min(pause, guessRaise)
-	}
 	if c.now.Sub(since) < pause || lately.perSecond(lately.done) < reached*c.set.Rate {
 		return
 	}
@@ -87,7 +82,7 @@ func (c *Controller) lowerRate(t *tally) {
 	switch {
 	case c.set.Rate > 0:
 		rate = min(max(good, lowerTo*c.set.Rate), roomBelow*c.set.Rate)
-		m.Guess, m.Refused = false, c.set.Rate
+		m.Guess = false
 		m.Pause = min(max(firstRaise, 2*m.Pause), latestRaise)
 	case good > 0:
 		rate, m.Guess, m.Pause = good, true, guessRaise
@@ -99,30 +94,27 @@ func (c *Controller) lowerRate(t *tally) {
 		t.refused+t.done, seconds(t.window), number(good))
 }
 
-// far reports whether a rate is so low that a large raise stays below what was refused.
-func (m *rateMemory) far(rate float64) bool { return rate*farRaiseBy < m.Refused*roomBelow }
-
 // evenOut makes requests so small that they come evenly at the rate in force. It reports whether they were larger.
 func (c *Controller) evenOut(s *Sample) bool {
 	if !s.ChunkAuto || c.set.Rate == 0 || c.size(s) <= c.evenSize() {
 		return false
 	}
-	c.endTrial()
+	c.endTrials()
 	return c.setChunk(c.evenSize(), "services take %s items/s, and refuse less when they come evenly", number(c.set.Rate))
 }
 
 // evenSize is the largest size with which requests come evenly, at the rate in force.
 func (c *Controller) evenSize() int {
 	if c.set.Rate == 0 {
-		return DefaultChunkMax
+		return maxChunk
 	}
-	return rungBelow(int(c.set.Rate*evenly) + 1)
+	return sizeBelow(int(c.set.Rate*evenly) + 1)
 }
 
 // active is in how many of the latest samples something was answered.
 func (c *Controller) active() (n int) {
-	for i := 1; i <= min(lookBack/2, c.seen); i++ {
-		if r := c.recent[(c.seen-i)%recentSamples]; r.requests+r.failed > 0 {
+	for _, r := range c.recent[max(0, len(c.recent)-lookBack/2):] {
+		if r.requests+r.failed > 0 {
 			n++
 		}
 	}
@@ -132,8 +124,7 @@ func (c *Controller) active() (n int) {
 // goodput is what services can do, as far as the latest samples tell: what they have managed a moment ago. They may be
 // refusing everything just now.
 func (c *Controller) goodput() (good float64) {
-	for i := 1; i <= min(lookBack/2, c.seen); i++ {
-		r := c.recent[(c.seen-i)%recentSamples]
+	for _, r := range c.recent[max(0, len(c.recent)-lookBack/2):] {
 		good = max(good, r.perSecond(r.done))
 	}
 	return good
@@ -146,7 +137,7 @@ func (c *Controller) raiseRate(m *rateMemory) {
 		return
 	}
 	by := raiseBy
-	if m.Guess || m.Raises >= manyRaises || m.far(c.set.Rate) {
+	if m.Guess || m.Raises >= manyRaises {
 		by = farRaiseBy
 	}
 	clean := c.now.Sub(m.RefusedAt)

@@ -18,7 +18,7 @@ func TestAControllerLearnsTheRateOfAServiceThatRefuses(t *testing.T) {
 			t.Parallel()
 			m.instances, m.concurrency, m.took = 2, 8, constant(0.05)
 			for seed := range uint64(3) {
-				c := controller(t, Settings{Chunk: 100})
+				c := New(Settings{Chunk: 100}, nil)
 				s := newSimulation(m, c.Settings(), seed)
 				changes := s.run(c, 360)
 				got := s.rate(60, 360)
@@ -37,7 +37,7 @@ func TestAControllerLearnsTheRateOfAServiceThatRefuses(t *testing.T) {
 // A rate that is no longer needed goes.
 func TestARateGoesWhenNothingIsRefusedAnyMore(t *testing.T) {
 	t.Parallel()
-	c := controller(t, Settings{Chunk: 100, Rate: 100})
+	c := New(Settings{Chunk: 100, Rate: 100}, nil)
 	s := newSimulation(serviceModel{instances: 1, concurrency: 8, took: constant(0.05)}, c.Settings(), 1)
 	changes := s.run(c, 200)
 	if got := s.rate(150, 200); got < 0.9*8/0.055*100 {
@@ -48,19 +48,10 @@ func TestARateGoesWhenNothingIsRefusedAnyMore(t *testing.T) {
 	}
 }
 
-func controller(t *testing.T, set Settings) *Controller {
-	t.Helper()
-	c, err := New(Config{}, set, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // Refusals may be why nothing is sent any more; the rate is learned all the same, from what came through before.
 func TestARateIsLearnedWhileNothingIsSent(t *testing.T) {
 	t.Parallel()
-	c := controller(t, Settings{Chunk: 100})
+	c := New(Settings{Chunk: 100}, nil)
 	at := time.Unix(1000, 0)
 	c.Step(Sample{At: at, Window: time.Second, Live: 10, Known: true, InHands: 10, Demand: true, InFlightAuto: true,
 		Ended: []Ended{{Requests: 5, Items: 500, Done: 500}}})

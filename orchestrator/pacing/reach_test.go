@@ -89,7 +89,7 @@ func (r *reach) check(t *testing.T, seed uint64) (first, next float64) {
 	if length == 0 {
 		length = within + 45
 	}
-	learning := controller(t, Settings{})
+	learning := New(Settings{}, nil)
 	s := newSimulation(r.model, learning.Settings(), seed)
 	s.chunkAuto = true
 	if r.first != nil {
@@ -100,10 +100,7 @@ func (r *reach) check(t *testing.T, seed uint64) (first, next float64) {
 	if r.first == nil && r.model2 == nil {
 		first = r.judge(t, seed, "first run", s, 0.87, changes)
 	}
-	second, err := New(Config{}, learning.Settings(), learning.Learned())
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := New(learning.Settings(), learning.Learned())
 	model := r.model
 	if r.model2 != nil {
 		model = *r.model2

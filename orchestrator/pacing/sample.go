@@ -1,6 +1,10 @@
 package pacing
 
-import "time"
+import (
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
 
 // Sample is what was seen of an endpoint since the sample before.
 type Sample struct {
@@ -116,6 +120,14 @@ func (t *tally) perSecond(n int) float64 {
 	return float64(n) / t.window.Seconds()
 }
 
+// throughput is the items done a second by Little's law: what is in flight by the time for which it is.
+func (t *tally) throughput() float64 {
+	if t.requests == 0 || t.sojourn() <= 0 {
+		return 0
+	}
+	return t.mean(t.live) / t.sojourn().Seconds() * float64(t.done) / float64(t.requests)
+}
+
 // mean is a sum over the samples as one of them has it.
 func (t *tally) mean(sum int) float64 {
 	if t.samples == 0 {
@@ -164,4 +176,35 @@ func (t *tally) wait() time.Duration {
 	}
 	waiting := max(0, t.mean(t.queued+t.inHands)-t.busy())
 	return time.Duration(waiting * float64(t.window) / float64(t.requests))
+}
+
+// Kind is what the error code of a request, or of an item in it, says about the pace.
+type Kind int
+
+// The kinds of error codes.
+const (
+	// Other says nothing about the pace.
+	Other Kind = iota
+	// Throttled means that the service refuses work because it is too much at the moment.
+	Throttled
+	// TimedOut means that no answer came in time.
+	TimedOut
+	// TooBig means that the request was more than the service can deal with at once.
+	TooBig
+)
+
+// KindOf returns what a code says.
+func KindOf(code string) Kind {
+	if workqueue.Throttled(code) {
+		return Throttled
+	}
+	switch code {
+	case "deadline", "timeout", "504":
+		return TimedOut
+	case "too_big", "too_large", "payload_too_large", "chunk_too_large", "413", "held_too_large", "state_too_large",
+		"query_too_large", "too_many_deliveries", "out_of_memory":
+		return TooBig
+	default:
+		return Other
+	}
 }

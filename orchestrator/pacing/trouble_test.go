@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // An outage cuts the limit; when it is over the limit is soon what it was.
@@ -13,7 +15,7 @@ func TestAControllerComesBackAfterAnOutage(t *testing.T) {
 	m := serviceModel{instances: 2, concurrency: 32, took: constant(0.3), timeout: 5,
 		down: func(now float64) bool { return now > 60 && now < 90 }}
 	for seed := range uint64(3) {
-		c := controller(t, Settings{Chunk: 100})
+		c := New(Settings{Chunk: 100}, nil)
 		s := newSimulation(m, c.Settings(), seed)
 		changes := s.run(c, 200)
 		before, after := s.rate(30, 60), s.rate(120, 200)
@@ -29,7 +31,7 @@ func TestAControllerComesBackAfterAnOutage(t *testing.T) {
 // Some requests that run out of time are bad ones; they are no reason to slow down.
 func TestAFewTimeOutsChangeNothing(t *testing.T) {
 	t.Parallel()
-	c := controller(t, Settings{Chunk: 100, InFlight: 20})
+	c := New(Settings{Chunk: 100, InFlight: 20}, nil)
 	at := time.Unix(1000, 0)
 	for range 60 {
 		at = at.Add(time.Second)
@@ -50,7 +52,7 @@ func TestAFewTimeOutsChangeNothing(t *testing.T) {
 // A size that nobody survives is left at the first failure.
 func TestASizeThatKillsIsLeftAtOnce(t *testing.T) {
 	t.Parallel()
-	c := controller(t, Settings{Chunk: 500})
+	c := New(Settings{Chunk: 500}, nil)
 	changes := c.Step(Sample{At: time.Unix(1000, 0), Window: time.Second, Live: 10, InHands: 10, Known: true,
 		Demand: true, ChunkAuto: true, Ended: []Ended{{Requests: 1, Items: 500, Code: "too_many_deliveries"}}})
 	if len(changes) != 1 || c.Settings().Chunk != 200 {
@@ -63,7 +65,7 @@ func TestAChunkStaysWithinItsTime(t *testing.T) {
 	t.Parallel()
 	m := serviceModel{instances: 2, concurrency: 4,
 		took: func(n, _, _ int) float64 { return 0.5 + 0.01*float64(n) }}
-	c := controller(t, Settings{Chunk: 500})
+	c := New(Settings{Chunk: 500}, nil)
 	s := newSimulation(m, c.Settings(), 1)
 	s.chunkAuto, s.chunkTime = true, 2*time.Second
 	s.run(c, 120)
@@ -75,7 +77,7 @@ func TestAChunkStaysWithinItsTime(t *testing.T) {
 // While nothing can be learned nothing changes, and what was being tried is taken back.
 func TestAPausedControllerDoesNothing(t *testing.T) {
 	t.Parallel()
-	c := controller(t, Settings{Chunk: 500})
+	c := New(Settings{Chunk: 500}, nil)
 	c.memory.InFlight.Trial = trial{From: 50, Up: true}
 	at := time.Unix(1000, 0)
 	for range 30 {
@@ -93,7 +95,7 @@ func TestAServiceThatDoesNotSayHowLongItTakes(t *testing.T) {
 	t.Parallel()
 	m := serviceModel{instances: 2, concurrency: 4, took: constant(1), silent: true}
 	best, _ := sweep(m, steps(100), 50)
-	c := controller(t, Settings{Chunk: 100})
+	c := New(Settings{Chunk: 100}, nil)
 	s := newSimulation(m, c.Settings(), 1)
 	changes := s.run(c, 260)
 	got, wait := s.rate(60, 260), s.longestWait(60)
@@ -124,14 +126,11 @@ func TestTheNextRunBeginsWithWhatWasFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for length := 20.0; length <= 80; length += 3 {
-				first := controller(t, Settings{})
+				first := New(Settings{}, nil)
 				s := newSimulation(tc.model, first.Settings(), 1)
 				s.chunkAuto = true
 				s.run(first, length+0.3)
-				second, err := New(Config{}, first.Settings(), first.Learned())
-				if err != nil {
-					t.Fatal(err)
-				}
+				second := New(first.Settings(), first.Learned())
 				s = newSimulation(tc.model, second.Settings(), 2)
 				s.chunkAuto, s.tokens, s.allowed = true, second.Settings().Rate, cmp.Or(tc.model.burst, tc.model.limit)
 				changes := s.run(second, 20.3)
@@ -150,13 +149,10 @@ func TestTheNextRunBeginsWithWhatWasFound(t *testing.T) {
 func TestASuccessorKnowsWhatWasLearned(t *testing.T) {
 	t.Parallel()
 	m := serviceModel{instances: 2, concurrency: 4, took: constant(1)}
-	first := controller(t, Settings{Chunk: 100})
+	first := New(Settings{Chunk: 100}, nil)
 	s := newSimulation(m, first.Settings(), 1)
 	s.run(first, 120)
-	second, err := New(Config{}, first.Settings(), first.Learned())
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := New(first.Settings(), first.Learned())
 	if second.Settings() != first.Settings() || string(second.Learned()) != string(first.Learned()) {
 		t.Errorf("%+v %s, then %+v %s", first.Settings(), first.Learned(), second.Settings(), second.Learned())
 	}
@@ -167,23 +163,18 @@ func TestASuccessorKnowsWhatWasLearned(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatCannotBe(t *testing.T) {
+func TestNewTakesWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	for _, cfg := range []Config{{InFlight: 2000}, {InFlight: -1}, {MaxWait: -1}, {Chunk: 9000}} {
-		if _, err := New(cfg, Settings{}, nil); err == nil {
-			t.Errorf("%+v is accepted", cfg)
-		}
-	}
-	c, err := New(Config{}, Settings{InFlight: 5000}, []byte(`{"chunk":[`))
-	if err != nil || c.Settings().InFlight != DefaultMaxInFlight || c.Settings().Chunk != DefaultChunk {
-		t.Errorf("%+v, %v", c.Settings(), err)
+	c := New(Settings{InFlight: 5000}, []byte(`{"chunk":[`))
+	if got := c.Settings(); got.InFlight != maxInFlight || got.Chunk != workqueue.DefaultAutoChunk {
+		t.Errorf("%+v", got)
 	}
 }
 
 // A size that requests do not get to, for their bytes or the size of their run, is taken back.
 func TestASizeThatIsNotReachedIsTakenBack(t *testing.T) {
 	t.Parallel()
-	c := controller(t, Settings{Chunk: 500, InFlight: 8})
+	c := New(Settings{Chunk: 500, InFlight: 8}, nil)
 	at := time.Unix(1000, 0)
 	for range 60 {
 		at = at.Add(time.Second)
@@ -192,5 +183,41 @@ func TestASizeThatIsNotReachedIsTakenBack(t *testing.T) {
 	}
 	if got := c.Settings().Chunk; got != 500 {
 		t.Errorf("chunk %d; no request has more than 500 items", got)
+	}
+}
+
+// busy is a sample of an endpoint that answers n requests of 100 items in a second each.
+func busy(c *Controller, at time.Time, places int) Sample {
+	n := c.Settings().InFlight
+	return Sample{At: at, Window: time.Second, Live: n, Known: true, InHands: n, Places: places, Demand: true,
+		InFlightAuto: true, Ended: []Ended{{Requests: n, Items: 100 * n, Done: 100 * n, Timed: n,
+			Took: time.Duration(n) * 900 * time.Millisecond, Clocked: n, Stay: time.Duration(n) * time.Second}}}
+}
+
+// Where a limit has been found before, steps are a third of it, and not one request.
+func TestAKnownLimitIsSearchedInShortSteps(t *testing.T) {
+	t.Parallel()
+	c, at := New(Settings{Chunk: 100, InFlight: 100}, nil), time.Unix(1000, 0)
+	for range 5 {
+		at = at.Add(time.Second)
+		c.Step(busy(c, at, 0))
+	}
+	if got := c.Settings().InFlight; got != 130 {
+		t.Errorf("%d in flight after the first step up from 100", got)
+	}
+}
+
+// What was found while services said nothing is not given up once they say how many requests they work on.
+func TestLatePlacesDoNotCutTheLimit(t *testing.T) {
+	t.Parallel()
+	c, at := New(Settings{Chunk: 100}, nil), time.Unix(1000, 0)
+	for range 20 {
+		at = at.Add(time.Second)
+		c.Step(busy(c, at, 0))
+	}
+	before := c.Settings().InFlight
+	c.Step(busy(c, at.Add(time.Second), 4))
+	if got := c.Settings().InFlight; before < 64 || got < before {
+		t.Errorf("%d in flight before, %d after services said that they work on 4", before, got)
 	}
 }

@@ -49,17 +49,21 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	recorded := time.Since(begun)
 	want, read := pattern(*manyBytes), 0
 	begun = time.Now()
-	err := export.New(b.Store).Each(t.Context(), id, []workqueue.Outcome{workqueue.OutcomeDone},
-		func(item *export.Item) error {
-			r, err := export.New(b.Store).OpenResult(t.Context(), item.Large.ID)
-			if err != nil {
-				return err
-			}
-			same := &comparing{want: want}
-			_, err = io.Copy(same, r)
-			read += same.read
+	exported, err := export.New(b.Store).Open(t.Context(), export.Request{Run: id,
+		States: []workqueue.Outcome{workqueue.OutcomeDone}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = exported.Each(t.Context(), func(item *export.Item) error {
+		r, err := export.New(b.Store).OpenResult(t.Context(), item.Large.ID)
+		if err != nil {
 			return err
-		})
+		}
+		same := &comparing{want: want}
+		_, err = io.Copy(same, r)
+		read += same.read
+		return err
+	})
 	if err != nil || read != *manyLarge**manyBytes {
 		t.Errorf("read %d bytes, %v; want %d", read, err, *manyLarge**manyBytes)
 	}

@@ -69,13 +69,17 @@ func TestRequestsCarryPartsInPieces(t *testing.T) {
 		"item_too_large: the item with its parts (source, again) is larger than a message may be") {
 		t.Errorf("the large item failed with %q", got)
 	}
-	err := export.New(b.Store).Each(t.Context(), run, []workqueue.Outcome{workqueue.OutcomeDone},
-		func(item *export.Item) error {
-			if want := fmt.Sprintf(`{"of":"%d"}`, size(int(item.Ordinal))); string(item.Result) != want {
-				t.Errorf("item %d has %s, want %s", item.Ordinal, item.Result, want)
-			}
-			return nil
-		})
+	exported, err := export.New(b.Store).Open(t.Context(), export.Request{Run: run,
+		States: []workqueue.Outcome{workqueue.OutcomeDone}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = exported.Each(t.Context(), func(item *export.Item) error {
+		if want := fmt.Sprintf(`{"of":"%d"}`, size(int(item.Ordinal))); string(item.Result) != want {
+			t.Errorf("item %d has %s, want %s", item.Ordinal, item.Result, want)
+		}
+		return nil
+	})
 	if err != nil {
 		t.Error(err)
 	}

@@ -1,6 +1,7 @@
 package streams_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -67,11 +68,15 @@ func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	made("the consumers are made again")
 }
 
-// change sets the concurrency of an endpoint at the node.
-func change(t *testing.T, b *bundle, set pace.EndpointSetting) error {
+type setter interface {
+	ChangeEndpoint(context.Context, pace.EndpointChange, string) (pace.EndpointSetting, error)
+}
+
+// change sets the concurrency of an endpoint, at a node or in the store.
+func change(t *testing.T, at setter, set pace.EndpointSetting) error {
 	t.Helper()
-	_, err := b.Node.Endpoints().ChangeEndpoint(t.Context(), pace.EndpointChange{Endpoint: set.Endpoint,
-		Concurrency: &set.Concurrency}, "ann")
+	_, err := at.ChangeEndpoint(t.Context(), pace.EndpointChange{Endpoint: set.Endpoint, Concurrency: &set.Concurrency},
+		"ann")
 	return err
 }
 
@@ -90,14 +95,14 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 		})
 	}
 	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
-	if err := change(t, b, set); err != nil { // there is no consumer yet
+	if err := change(t, b.Node.Endpoints(), set); err != nil { // there is no consumer yet
 		t.Fatal(err)
 	}
 	run := b.Start(t, nodetest.Patient(), 100)
 	wanted("a new consumer has the setting", 3)
 	set.Concurrency = 5
 	begun := time.Now()
-	if err := change(t, b, set); err != nil {
+	if err := change(t, b.Node.Endpoints(), set); err != nil {
 		t.Fatal(err)
 	}
 	took := time.Since(begun)
@@ -110,12 +115,12 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	}
 	wanted("the setting reaches the consumer", 5)
 	set.Concurrency = 0
-	if err := pace.New(b.Store).SetEndpoint(t.Context(), set, "ann"); err != nil { // by a node that dies
+	if err := change(t, pace.New(b.Store), set); err != nil { // by a node that dies
 		t.Fatal(err)
 	}
 	wanted("the leader brings the setting", 0)
 	set.Concurrency = 7
-	if err := pace.New(b.Store).SetEndpoint(t.Context(), set, "ann"); err != nil {
+	if err := change(t, pace.New(b.Store), set); err != nil {
 		t.Fatal(err)
 	}
 	wanted("the leader brings the next setting", 7)
@@ -126,7 +131,7 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	b.WantSound(t, l, run, 100)
-	if err := change(t, b, pace.EndpointSetting{Endpoint: "no name"}); err == nil {
+	if err := change(t, b.Node.Endpoints(), pace.EndpointSetting{Endpoint: "no name"}); err == nil {
 		t.Error("a setting of no endpoint was taken")
 	}
 	if config := consumer.CachedInfo().Config; config.AckPolicy != jetstream.AckExplicitPolicy {
@@ -141,7 +146,7 @@ func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
 	b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
 	js := b.JS(t)
 	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
-	if err := change(t, b, set); err != nil {
+	if err := change(t, b.Node.Endpoints(), set); err != nil {
 		t.Fatal(err)
 	}
 	run := b.Start(t, nodetest.Patient(), 100)

@@ -7,7 +7,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
-	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 const (
@@ -160,7 +159,7 @@ func (j *flushJudge) slots(end *FlushEnd, v *flushVerdict) (left []*FlushOp) {
 		case slot.Came:
 			v.failed = append(v.failed, j.fail(op, *slot.Err, end.Flush.failures))
 			v.dealt = v.dealt || !j.Retries(*slot.Err)
-			v.again = v.again || j.Retries(*slot.Err) && !throttling.Is(slot.Err.Code)
+			v.again = v.again || j.Retries(*slot.Err) && !workqueue.Throttled(slot.Err.Code)
 		default:
 			left = append(left, op)
 		}
@@ -185,7 +184,7 @@ func (j *flushJudge) fail(op *FlushOp, e workqueue.SlotError, before int) opFail
 	f := opFailure{seq: op.Seq, id: op.ID, folded: op.Folded, attempts: op.Attempts + 1, code: pg.Plain(e.Code),
 		message: pg.Plain(e.Message)}
 	switch {
-	case throttling.Is(e.Code) && j.Retries(e):
+	case workqueue.Throttled(e.Code) && j.Retries(e):
 		f.attempts = op.Attempts
 		f.pause = j.Throttled(before + 1)
 	case !j.Retries(e), f.attempts >= j.MaxAttempts:
@@ -208,7 +207,7 @@ func (j *flushJudge) whole(end *FlushEnd, left []*FlushOp, v *flushVerdict) {
 	case slices.Contains(outageCodes(), e.Code):
 		v.health, v.hold, v.sizeLimit = j.worse(v, healthAway), j.rest(next), end.Flush.shrunk
 		v.outage = e.Code == CodeNoListeners // the others are about one instance or node
-	case throttling.Is(e.Code) && j.Retries(e):
+	case workqueue.Throttled(e.Code) && j.Retries(e):
 		v.health, v.hold, v.sizeLimit = j.worse(v, healthAway), j.Throttled(next), end.Flush.shrunk
 		v.busy = end.Refused
 	case len(left) == 1 && !j.Retries(e): // alone, and for good

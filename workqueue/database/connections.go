@@ -73,28 +73,85 @@ func (c *connections) statements(ctx context.Context) interface {
 	return pg.Wrapped{On: c.Of(ctx), Settings: c.settings, Begins: c.begins}
 }
 
-// Query, QueryRow, Exec, SendBatch and BeginTx are a pool's.
-func (c *connections) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return c.statements(ctx).Query(ctx, sql, args...)
+// Query, QueryRow, Exec, SendBatch and BeginTx are a pool's, and [again]: outside of a transaction stands only what reads,
+// or may be done twice. Once there is a row, nothing is done again.
+func (c *connections) Query(ctx context.Context, sql string, args ...any) (rows pgx.Rows, err error) {
+	err = again(ctx, func() error {
+		if rows, err = c.statements(ctx).Query(ctx, sql, args...); err != nil {
+			return err
+		}
+		first := &firstRead{Rows: rows, found: rows.Next()}
+		rows = first
+		return rows.Err()
+	})
+	return rows, err
+}
+
+// firstRead are rows of which the first, if there is one, has been read.
+type firstRead struct {
+	pgx.Rows
+
+	found bool
+	begun bool
+}
+
+// Next is that of rows.
+func (r *firstRead) Next() bool {
+	if !r.begun {
+		r.begun = true
+		return r.found
+	}
+	return r.Rows.Next()
 }
 
 // QueryRow is a pool's.
 func (c *connections) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return c.statements(ctx).QueryRow(ctx, sql, args...)
+	return pg.FirstRow(c.Query(ctx, sql, args...))
 }
 
 // Exec is a pool's.
-func (c *connections) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	return c.statements(ctx).Exec(ctx, sql, args...)
+func (c *connections) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	err = again(ctx, func() error {
+		tag, err = c.statements(ctx).Exec(ctx, sql, args...)
+		return err
+	})
+	return tag, err
 }
 
-// SendBatch is a pool's.
+// SendBatch is a pool's. The batch is done again by Close, which calls the functions that it has.
 func (c *connections) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	return c.statements(ctx).SendBatch(ctx, b)
+	send := func() pgx.BatchResults {
+		sent := &pgx.Batch{} // a batch remembers the statements of the connection that it was sent on
+		for _, q := range b.QueuedQueries {
+			q := *q
+			sent.QueuedQueries = append(sent.QueuedQueries, &q)
+		}
+		return c.statements(ctx).SendBatch(ctx, sent)
+	}
+	return &batchAgain{BatchResults: send(), ctx: ctx, send: send}
+}
+
+type batchAgain struct {
+	pgx.BatchResults
+
+	ctx  context.Context //nolint:containedctx // that of the batch
+	send func() pgx.BatchResults
+}
+
+// Close is that of the results of a batch.
+func (r *batchAgain) Close() error {
+	results := r.BatchResults
+	return again(r.ctx, func() error {
+		if results == nil {
+			results = r.send()
+		}
+		defer func() { results = nil }()
+		return results.Close()
+	})
 }
 
 // BeginTx is a pool's.
-func (c *connections) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+func (c *connections) BeginTx(ctx context.Context, options pgx.TxOptions) (tx pgx.Tx, err error) {
 	if c.settings != "" {
 		options.BeginQuery = "begin"
 		if options.IsoLevel != "" {
@@ -103,7 +160,11 @@ func (c *connections) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.T
 		options.BeginQuery += " " + string(options.AccessMode) + "; " +
 			strings.ReplaceAll(c.settings, "$1", "'"+pg.Until(ctx)+"'")
 	}
-	return c.Of(ctx).BeginTx(ctx, options)
+	err = again(ctx, func() error {
+		tx, err = c.Of(ctx).BeginTx(ctx, options)
+		return err
+	})
+	return tx, err
 }
 
 // Connections is how many of its ordinary connections a store may take at once.

@@ -27,9 +27,9 @@ const (
 
 type patienceKey struct{}
 
-// Patiently returns a context whose transactions are begun again for so long when what broke them off passes: somebody
-// held for longer than lock_timeout what they need, or the connection was closed. What is held even then is a
-// [HeldError].
+// Patiently returns a context whose transactions, and statements outside of one, are begun again for so long when what
+// broke them off passes: somebody held for longer than lock_timeout what they need, or the connection was closed. What
+// keeps a transaction even then is a [HeldError].
 func Patiently(ctx context.Context, patience time.Duration) context.Context {
 	return context.WithValue(ctx, patienceKey{}, patience)
 }
@@ -42,6 +42,17 @@ func patient(ctx context.Context, begun time.Time, err error, committing bool) b
 		return time.Since(begun) < patience
 	}
 	return Lost(err) && (!committing || pgconn.SafeToRetry(err)) && time.Since(begun) < min(patience, restartPatience)
+}
+
+// again does what may be done twice until nothing breaks it off, for as long as ctx is patient.
+func again(ctx context.Context, f func() error) error {
+	begun, pauses := time.Now(), backoff.Doubling{First: againFirst, Longest: againMost}
+	for {
+		err := f()
+		if err == nil || ctx.Err() != nil || !patient(ctx, begun, err, false) || pauses.Wait(ctx) != nil {
+			return err
+		}
+	}
 }
 
 // Lost reports whether an error says that a connection was closed, or that none can be made at the moment.

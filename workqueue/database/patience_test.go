@@ -3,7 +3,9 @@ package database
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 const lockNotes = `LOCK TABLE note`
@@ -104,4 +107,80 @@ func TestAClosedConnectionIsMadeAnew(t *testing.T) {
 		t.Error("what was cut off at its commit may have been committed, and is not to be done again")
 	}
 	wantNotes(t, s, 1)
+}
+
+// Likewise what is read, and what may be done twice, outside of a transaction; and a snapshot is begun anew.
+func TestAStatementOnAClosedConnectionIsDoneAgain(t *testing.T) {
+	t.Parallel()
+	s, url := noted(t)
+	other := testenv.Connect(t, url)
+	row := func(rows pgx.Row, want int) error {
+		var n int
+		err := rows.Scan(&n)
+		if err == nil && n != want {
+			err = fmt.Errorf("read %d", n)
+		}
+		return err
+	}
+	for name, do := range map[string]func(context.Context) error{
+		"row": func(ctx context.Context) error { return row(s.Pool.QueryRow(ctx, `SELECT 1`), 1) },
+		"no row": func(ctx context.Context) error {
+			if err := row(s.Pool.QueryRow(ctx, `SELECT 1 WHERE false`), 1); !errors.Is(err, pgx.ErrNoRows) {
+				return err
+			}
+			return nil
+		},
+		"rows": func(ctx context.Context) error {
+			found, err := pg.Collect(ctx, s.Pool, pgx.RowTo[int], `SELECT generate_series(1, 3)`)
+			if err == nil && !slices.Equal(found, []int{1, 2, 3}) {
+				err = fmt.Errorf("read %d", found)
+			}
+			return err
+		},
+		"exec": func(ctx context.Context) error { _, err := s.Pool.Exec(ctx, `UPDATE note SET n = 1`); return err },
+		"batch": func(ctx context.Context) error {
+			b := &pgx.Batch{}
+			var n int
+			b.Queue(`SELECT 1`).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
+			err := s.Pool.SendBatch(ctx, b).Close()
+			if err == nil && n != 1 {
+				err = fmt.Errorf("read %d", n)
+			}
+			return err
+		},
+		"snapshot": func(ctx context.Context) error {
+			return s.Snapshot(ctx, func(tx pgx.Tx) error { return row(tx.QueryRow(ctx, `SELECT 1`), 1) })
+		},
+	} {
+		for _, patience := range []time.Duration{0, time.Minute} {
+			if err := do(t.Context()); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if _, err := other.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
+				WHERE datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
+				t.Fatal(err)
+			}
+			switch err := do(Patiently(t.Context(), patience)); {
+			case patience > 0 && err != nil:
+				t.Errorf("%s, patiently: %v", name, err)
+			case err != nil && !Lost(err):
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// PostgreSQL has fewer bits for how long a statement may take than a deadline has.
+func TestAFarDeadline(t *testing.T) {
+	t.Parallel()
+	s, release, err := Open(t.Context(), testenv.EmptyDatabase(t), PoolConfig{ThroughPooler: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*24*time.Hour)
+	defer cancel()
+	if _, err := s.Pool.Exec(ctx, `SELECT 1`); err != nil {
+		t.Error(err)
+	}
 }

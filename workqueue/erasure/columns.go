@@ -36,7 +36,7 @@ func Searched() []Columns {
 			dead_letter.msg_id endpoint_change.reason endpoint_pace.breaker_reason health_mark.reason retention_run.name
 			retention_run.why run_acceptance.reason run_correction.reason run_guard.tripped schedule_fire.reason
 			schedule_fire.late stream_fault.detail stream_setting.trouble tracker_service.webhook_error
-			work_error.error_message work_slice.error_message`, ""},
+			work_slice.error_message`, ""},
 		{JSON, `alert_condition.said alert_message.body api_request.headers api_request.carried_out health_condition.said
 			run_event.payload tracker_service.event`, ""},
 		{Kept, `alert.spec alert.source batchrun.spec collector.spec collector.source plan.spec plan.source run_order.rule
@@ -51,7 +51,7 @@ func Searched() []Columns {
 }
 
 // perRun are the tables of the above with run_id, which are erased from for one run, too.
-const perRun = " run_event work_error work_slice run_correction run_acceptance run_guard "
+const perRun = " run_event work_slice run_correction run_acceptance run_guard "
 
 // texts has the marker stand for the key in what is told of everything.
 func (e *erasure) texts(ctx context.Context, run *workqueue.RunID) (done Erased, err error) {

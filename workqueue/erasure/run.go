@@ -81,20 +81,43 @@ UPDATE quarantine SET ` + emptyQuarantined + ` WHERE run_id = $1 AND slice_id = 
 
 	runs = `SELECT id FROM batchrun WHERE $1::uuid IS NULL OR id = $1 ORDER BY id`
 
-	// Failures of other items, by the indexes of failures. The blocks change with them.
-	eraseFailuresOf = `
-WITH parts AS (
-    UPDATE work_part SET error_message = erased_text(error_message, $2, $3),
+	// A page of the failures of a run, by their index. Their blocks change with them.
+	eraseFailures = `
+WITH page AS (
+    SELECT step, error_code, ordinal, generation FROM work_part
+    WHERE run_id = $1 AND error_code IS NOT NULL AND (step, error_code, ordinal, generation) > ($4, $5, $6, $7)
+    ORDER BY step, error_code, ordinal, generation LIMIT $8),
+changed AS (
+    UPDATE work_part w SET error_message = erased_text(error_message, $2, $3),
         error_keyed = erased_text(error_keyed, $2, $3)
-    WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1)) AND error_code IS NOT NULL
+    FROM page p WHERE w.run_id = $1 AND w.step = p.step AND w.ordinal = p.ordinal AND w.generation = p.generation
         AND CASE WHEN strpos(concat_ws(' ', error_message, error_keyed), $2) > 0
             OR concat_ws(' ', error_message, error_keyed) ~ '[\\%+]' THEN (error_message, error_keyed) IS DISTINCT FROM
-            (erased_text(error_message, $2, $3), erased_text(error_keyed, $2, $3)) END RETURNING step, ordinal),
+            (erased_text(error_message, $2, $3), erased_text(error_keyed, $2, $3)) END RETURNING w.step, w.ordinal),
 blocks AS (
     UPDATE work_block b SET payload_bytes = b.payload_bytes
-    FROM (SELECT DISTINCT step, ordinal >> 13 AS block FROM parts) p
-    WHERE b.run_id = $1 AND b.step = p.step AND b.block = p.block)
-SELECT count(*) FROM parts`
+    FROM (SELECT DISTINCT step, ordinal >> 13 AS block FROM changed) c
+    WHERE b.run_id = $1 AND b.step = c.step AND b.block = c.block)
+SELECT (SELECT count(*) FROM changed), step, error_code, ordinal, generation FROM page
+ORDER BY step DESC, error_code DESC, ordinal DESC, generation DESC LIMIT 1`
+
+	// A page of the errors that were tried again, by primary key.
+	eraseRetried = `
+WITH page AS (
+    SELECT step, ordinal, slice_id FROM work_error
+    WHERE run_id = $1 AND (step, ordinal, slice_id) > ($4, $6, coalesce(nullif($5, ''), repeat('0', 32))::uuid)
+        AND $7::int >= 0
+    ORDER BY step, ordinal, slice_id LIMIT $8),
+changed AS (
+    UPDATE work_error w SET error_message = erased_text(error_message, $2, $3)
+    FROM page p WHERE w.run_id = $1 AND w.step = p.step AND w.ordinal = p.ordinal AND w.slice_id = p.slice_id
+        AND CASE WHEN strpos(error_message, $2) > 0 OR error_message ~ '[\\%+]'
+            THEN error_message <> erased_text(error_message, $2, $3) END RETURNING 1)
+SELECT (SELECT count(*) FROM changed), step, slice_id::text, ordinal, 0 FROM page
+ORDER BY step DESC, ordinal DESC, slice_id DESC LIMIT 1`
+
+	// errorsPage bounds the time of a statement: a message in which the key stands takes some 100 µs.
+	errorsPage = 5_000
 )
 
 // payload is what an item carries that was erased: who is asked for it again can tell.
@@ -171,26 +194,48 @@ func (e *erasure) runIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (do
 	return done, e.audit(ctx, tx, run, &done)
 }
 
-// failures has the marker stand for the key in messages of errors of other items.
+// failures has the marker stand for the key in messages of errors of other items, page by page.
 func (e *erasure) failures(ctx context.Context, only *workqueue.RunID) (done Erased, err error) {
 	all, err := pg.Collect(ctx, e.db.Pool, pgx.RowTo[workqueue.RunID], runs, only)
 	if err != nil {
 		return done, err
 	}
 	for _, run := range all {
+		for _, page := range []string{eraseFailures, eraseRetried} {
+			pages, err := e.errors(ctx, run, page)
+			done.add(&pages)
+			if err != nil {
+				return done, err
+			}
+		}
+	}
+	return done, nil
+}
+
+func (e *erasure) errors(ctx context.Context, run workqueue.RunID, page string) (done Erased, err error) {
+	type row struct {
+		step                int16
+		id                  string
+		ordinal, generation int32
+	}
+	for last := (row{step: -1}); ; {
 		var piece Erased
+		var next row
 		err := e.db.RedoOrTry(ctx, e.DryRun, func(ctx context.Context, tx pgx.Tx) error {
-			piece = Erased{}
-			err := tx.QueryRow(ctx, eraseFailuresOf, run, e.Key, e.marker).Scan(&piece.Errors)
+			err := tx.QueryRow(ctx, page, run, e.Key, e.marker, last.step, last.id, last.ordinal, last.generation, errorsPage).
+				Scan(&piece.Errors, &next.step, &next.id, &next.ordinal, &next.generation)
 			if err != nil || piece.Errors == 0 {
 				return err
 			}
 			return e.audit(ctx, tx, run, &piece)
 		})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return done, nil
+		}
 		if err != nil {
 			return done, err
 		}
 		done.add(&piece)
+		last = next
 	}
-	return done, nil
 }

@@ -51,6 +51,7 @@ const (
 	ReasonReadOnly    Reason = "database_read_only"
 	ReasonNATSAway    Reason = "nats_away"    // the node cannot reach NATS
 	ReasonUnwritable  Reason = "disk_full"    // JetStream's store cannot be written, for that or another reason
+	ReasonNATSRefused Reason = "nats_refused" // NATS refuses the node's user, or denies it to publish
 	ReasonNATSStalled Reason = "nats_stalled" // it can, and the streams do not answer: no quorum, or no leader
 	ReasonSettingUp   Reason = "setting_up"   // the node has no streams yet
 	ReasonBreaker     Reason = "breaker_open"
@@ -151,6 +152,7 @@ type MissingGroup struct {
 	by      []cameBy
 	until   time.Time // the last of them come, when they do not all come at When
 	needs   stepSet   // that they wait for
+	needed  []string  // the names of those, and of what steps do that are told with it
 }
 
 // Session returns the session of the node that has claimed the items, or the zero id.

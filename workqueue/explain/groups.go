@@ -62,6 +62,7 @@ func (f *facts) readyGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g.Since = r.startedAt
 	f.claimable(r, st, &g)
 	f.withoutQuorum(st, &g)
+	f.refusedByNATS(st, &g)
 	return g
 }
 

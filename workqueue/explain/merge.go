@@ -139,8 +139,11 @@ func (g *MissingGroup) joinStep(h *MissingGroup) {
 	if g.Endpoint != h.Endpoint {
 		g.Endpoint = ""
 	}
-	if g.Who != h.Who {
-		g.Who += ", " + h.Who
+	if g.Reason == ReasonNeeds {
+		g.needed = slices.Concat(g.needed, h.needed)
+		slices.Sort(g.needed)
+		g.needed = slices.Compact(g.needed)
+		g.Who = stepsText(g.needed)
 	}
 	if g.Why != h.Why {
 		g.Why += "; " + h.Why

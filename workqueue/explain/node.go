@@ -24,6 +24,7 @@ type sessionFacts struct {
 	alive     bool
 	away      bool      // it said that it cannot reach NATS
 	stalled   Stalled   // it said that it does, and that the streams do not answer
+	refused   string    // what it said that NATS refuses it; empty: nothing
 	locals    *[]string // the local functions that it said it has; nil: it has not said
 }
 
@@ -33,6 +34,7 @@ func (s *sessionFacts) name() string { return fmt.Sprintf("node %s (pid %d)", s.
 const explainSessions = `
 SELECT id, host, pid, heartbeat_at, expires_at, ended_at, ended_at IS NULL AND expires_at > $2,
     coalesce(stats -> 'nats' = 'false', false), ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `,
+    ` + inspect.Refused + `,
     CASE jsonb_typeof(stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(stats -> 'locals'))
         WHEN 'null' THEN '{}'::text[] END
 FROM node_session
@@ -58,7 +60,7 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	sessions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*sessionFacts, error) {
 		s := &sessionFacts{}
 		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive, &s.away,
-			&s.stalled.Since, &s.stalled.Why, &s.locals)
+			&s.stalled.Since, &s.stalled.Why, &s.refused, &s.locals)
 	})
 	if err != nil {
 		return fmt.Errorf("read the nodes: %w", err)
@@ -110,7 +112,31 @@ func (f *facts) natsAway(g *MissingGroup, nodes []*sessionFacts) {
 	}
 	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
 	g.Advice = []Advice{NATSAdvice()}
+	refusedBy(g, nodes)
 }
+
+// refusedByNATS makes a group wait for whoever gives nodes their users of NATS, if it is a node's turn to send it and no
+// node may.
+func (f *facts) refusedByNATS(st *stepFacts, g *MissingGroup) {
+	if st.kind == workqueue.KindEndpoint && (g.State == "ready" || g.State == "claimed") &&
+		(g.Owner == OwnerNode || g.Owner == OwnerService) {
+		refusedBy(g, f.alive)
+	}
+}
+
+func refusedBy(g *MissingGroup, nodes []*sessionFacts) {
+	if len(nodes) == 0 || slices.ContainsFunc(nodes, func(s *sessionFacts) bool { return s.refused == "" }) {
+		return
+	}
+	g.Reason, g.Owner, g.Who, g.When = ReasonNATSRefused, OwnerOperator, "whoever gives nodes their users of NATS", nil
+	g.Why = nodes[0].name() + ": " + nodes[0].refused + ", so nothing is sent at the moment"
+	g.Next = "it goes on trying, and they go on within seconds of NATS taking its user"
+	g.Advice = []Advice{{Do: RefusedRemedy}}
+}
+
+// RefusedRemedy is what an operator could do about nodes whose user NATS refuses, or denies a subject.
+const RefusedRemedy = "give the node a user that NATS takes (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or grant " +
+	"its user what `tranche nats-config` prints; nothing else has to be done then"
 
 // NATSAdvice is what an operator could do while nodes cannot reach NATS.
 func NATSAdvice() Advice {
@@ -121,7 +147,10 @@ func NATSAdvice() Advice {
 func (f *facts) nodeNotes() []string {
 	var notes []string
 	for _, s := range f.alive {
-		if s.away {
+		switch {
+		case s.refused != "":
+			notes = append(notes, s.name()+": "+s.refused)
+		case s.away:
 			notes = append(notes, s.name()+" cannot reach NATS: it sends nothing and records nothing until it can")
 		}
 	}

@@ -24,6 +24,7 @@ func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
 		f.sentGroup(s, &g)
 	}
 	f.withoutQuorum(st, &g)
+	f.refusedByNATS(st, &g)
 	return g
 }
 

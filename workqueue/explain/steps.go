@@ -222,7 +222,8 @@ func (p *waitPlanes) countLeftOut(by map[workqueue.Step]*waitPlanes) {
 func (f *facts) needsGroup(r *runFacts, st *stepFacts, needs stepSet, items share) MissingGroup {
 	g := f.group(r, st, st.endpoint, "waiting", items)
 	names := r.names(needs)
-	g.needs, g.Reason, g.Owner, g.Who, g.Since = needs, ReasonNeeds, OwnerStep, stepsText(names), r.startedAt
+	g.needs, g.needed, g.Reason, g.Owner, g.Since = needs, names, ReasonNeeds, OwnerStep, r.startedAt
+	g.Who = stepsText(names)
 	g.Why = fmt.Sprintf("step %s needs what %s is to bring for them", st.name, stepsText(names))
 	g.Next = "an item is made ready in the transaction that records the last part that it needs"
 	switch {

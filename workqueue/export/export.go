@@ -164,15 +164,3 @@ func (e *Export) Each(ctx context.Context, yield func(*Item) error) error {
 	}
 	return nil
 }
-
-// Each yields the items of a run with the results of the only step that no other needs. See [Store.Open] and
-// [Export.Each].
-func (s Store) Each(ctx context.Context, id workqueue.RunID, states []workqueue.Outcome,
-	yield func(*Item) error,
-) error {
-	e, err := s.Open(ctx, Request{Run: id, States: states})
-	if err != nil {
-		return err
-	}
-	return e.Each(ctx, yield)
-}

@@ -24,6 +24,7 @@ type NodeHealth struct {
 	Away         bool       // it said that it cannot reach NATS
 	StalledSince *time.Time // it said that it does, and that the streams do not answer; nil: they do
 	StalledWhy   string
+	Refused      string    // what it said that NATS refuses it; empty: nothing
 	Locals       *[]string // the local functions that it said it has; nil: it has not said
 	Slices       int64     // claimed and not sent
 	Items        int64     // in them
@@ -50,6 +51,7 @@ WITH held AS MATERIALIZED (
     FROM work_slice WHERE state = 'claimed' AND session_id IS NOT NULL GROUP BY 1)
 SELECT n.id, n.host, n.pid, n.started_at, n.heartbeat_at, n.expires_at, n.expires_at > tranche_now(),
     coalesce(n.stats -> 'nats' = 'false', false), ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `,
+    ` + inspect.Refused + `,
     CASE jsonb_typeof(n.stats -> 'locals')
         WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
         WHEN 'null' THEN '{}'::text[] END,

@@ -56,7 +56,7 @@ GROUP BY 1 ORDER BY first, 1 LIMIT $2`
 SELECT p.endpoint, p.breaker_reason, p.breaker_since,
     (SELECT count(DISTINCT r.id) FROM batchrun r JOIN run_step st ON st.run_id = r.id
      WHERE r.state = 'running' AND st.endpoint = p.endpoint)
-FROM endpoint_pace p WHERE p.breaker = 'open' ORDER BY p.breaker_since, p.endpoint LIMIT $1`
+FROM endpoint_pace p WHERE p.breaker = 'open' AND ` + pace.Exists + ` ORDER BY p.breaker_since, p.endpoint LIMIT $1`
 )
 
 func (f *Facts) queueWork(b *pgx.Batch, l Limits) {

@@ -7,6 +7,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 )
 
 // BenchmarkExport reads runs of 200,000 items whose results have about 130 bytes, each 100th item failed. The run was
@@ -46,7 +47,7 @@ func BenchmarkExport(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				n := 0
-				err := export.New(store).Each(b.Context(), run, c.states, func(*export.Item) error { n++; return nil })
+				err := storetest.Export(b.Context(), store, run, c.states, func(*export.Item) error { n++; return nil })
 				if err != nil || n != c.want {
 					b.Fatalf("%d items, %v; want %d", n, err, c.want)
 				}

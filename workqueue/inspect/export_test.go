@@ -41,7 +41,7 @@ func TestExportHoldsNothingWhileItsReaderIsSlow(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	n := 0
-	err := export.New(store).Each(ctx, run, nil, func(*export.Item) error {
+	err := storetest.Export(ctx, store, run, nil, func(*export.Item) error {
 		n++
 		return pool.Ping(ctx) // the only connection
 	})
@@ -73,7 +73,7 @@ func TestExportOfLargeResultsComesInPages(t *testing.T) {
 	store, pool := b.narrow(1)
 	before := pool.Stat().AcquireCount()
 	next := workqueue.Ordinal(0)
-	err := export.New(store).Each(t.Context(), run, nil, func(item *export.Item) error {
+	err := storetest.Export(t.Context(), store, run, nil, func(item *export.Item) error {
 		want := []byte(nil)
 		if i := int(item.Ordinal); i < len(reply.Slots) {
 			want = reply.Slots[i].Result
@@ -99,7 +99,7 @@ func TestExportKnowsGenerations(t *testing.T) {
 	export := func(want ...string) {
 		t.Helper()
 		var got []string
-		err := export.New(b.Store).Each(t.Context(), run, nil, func(item *export.Item) error {
+		err := storetest.Export(t.Context(), b.Store, run, nil, func(item *export.Item) error {
 			got = append(got, fmt.Sprintf("%s%s%s", item.State, item.Result, item.ErrorCode))
 			return nil
 		})
@@ -189,7 +189,7 @@ func TestExportOfFewAmongMany(t *testing.T) {
 	}
 	var got []workqueue.Ordinal
 	failed := []workqueue.Outcome{workqueue.OutcomeFailed}
-	err := export.New(b.Store).Each(t.Context(), run, failed, func(item *export.Item) error {
+	err := storetest.Export(t.Context(), b.Store, run, failed, func(item *export.Item) error {
 		if item.Key != fmt.Sprintf("C%d", item.Ordinal) || item.ErrorCode != "BAD" || item.Result != nil {
 			t.Errorf("the item is %+v", item)
 		}
@@ -213,7 +213,7 @@ func TestExportOfManyAtOnce(t *testing.T) {
 	for range readers {
 		go func() {
 			first := true
-			ended <- export.New(store).Each(t.Context(), run, nil, func(*export.Item) error {
+			ended <- storetest.Export(t.Context(), store, run, nil, func(*export.Item) error {
 				if first {
 					reading <- struct{}{}
 					<-enough

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,7 +20,7 @@ const MaxPayloadGroups = 50
 
 // PayloadGroups is the items of a run by the value of one field of their payloads.
 type PayloadGroups struct {
-	By     string         `json:"by,omitempty"`
+	By     string         `json:"by,omitempty" doc:"the field, or lane"`
 	Items  int64          `json:"items" doc:"that the run has"`
 	Fields []string       `json:"fields" nullable:"false" doc:"of the first items' payloads, with no object or array"`
 	Groups []PayloadGroup `json:"groups" nullable:"false" doc:"the most frequent first, 50 at the most"`
@@ -89,16 +90,27 @@ func (s Store) readFields(ctx context.Context, run workqueue.RunID) ([]string, e
 	return append([]string{}, names[:min(len(names), maxFields)]...), err
 }
 
-// GroupsBy counts the items of a run, as they are at one moment, by the value of a field of their payloads: all their
-// planes are read by one statement. The first look at a field reads the payloads, too: they are never written again.
-// The
-// error wraps ErrNotFound when there is no such run, and is a *GroupingError when it cannot be grouped by the field.
+const inOrder = `SELECT EXISTS (SELECT FROM run_order WHERE run_id = $1)`
+
+// GroupsBy counts the items of a run, as they are at one moment, by the value of a field of their payloads, or by lane
+// if field is empty: all their planes are read by one statement. The first look at a field reads the payloads, too:
+// they are never written again. The error wraps ErrNotFound when there is no such run, and is a *GroupingError when it
+// cannot be grouped so.
 func (s Store) GroupsBy(ctx context.Context, run workqueue.RunID, field string) (*PayloadGroups, error) {
 	out, err := s.PayloadFields(ctx, run)
 	if err != nil {
 		return nil, err
 	}
-	out.By = field
+	out.By = cmp.Or(field, "lane")
+	if field == "" {
+		ordered, err := pg.One(ctx, s.db.Pool, pgx.RowTo[bool], inOrder, run)
+		if err == nil && !ordered {
+			err = &GroupingError{"the run has no lanes: its plan has no order_by"}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	err = s.grouped(ctx, run, field, out.Items, func(f *fieldGroups) error {
 		rank, order := f.ranks()
 		groups := make([]PayloadGroup, MaxPayloadGroups+1)
@@ -116,7 +128,7 @@ func (s Store) GroupsBy(ctx context.Context, run workqueue.RunID, field string) 
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("group the items of run %s by %q: %w", run, field, err)
+		return nil, fmt.Errorf("group the items of run %s by %q: %w", run, out.By, err)
 	}
 	return out, nil
 }

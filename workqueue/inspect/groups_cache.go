@@ -39,7 +39,7 @@ type groupsCache struct {
 // fieldGroups is one field of one run.
 type fieldGroups struct {
 	run    workqueue.RunID
-	field  string
+	field  string        // of the payloads; empty: the lane
 	turn   chan struct{} // holds a value while nobody is at it
 	of     []uint16      // by ordinal: 0 for none, else 1 + the place in values
 	values []string
@@ -105,9 +105,15 @@ const fieldValue = `left((CASE WHEN strpos(payload, '\u') = 0 THEN payload
     ELSE regexp_replace(payload, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::json
     ->> $2::text, 200)`
 
-// payloadValues is a range of work_queue's primary key.
-const payloadValues = `
+// Each is a range of a primary key.
+const (
+	payloadValues = `
 SELECT ordinal, ` + fieldValue + ` FROM work_queue WHERE run_id = $1 AND ordinal >= $3 AND ordinal < $4`
+
+	laneValues = `
+SELECT ordinal, lane::text FROM work_order
+WHERE run_id = $1 AND $2::text = '' AND ordinal >= $3 AND ordinal < $4`
+)
 
 const (
 	lastCorrection = `SELECT coalesce(max(generation), 0) FROM run_correction WHERE run_id = $1`
@@ -129,7 +135,7 @@ func (f *fieldGroups) correct(ctx context.Context, db *database.DB) error {
 	if last == f.known {
 		return nil
 	}
-	if len(f.of) > 0 {
+	if len(f.of) > 0 && f.field != "" { // what is corrected keeps its lane
 		rows := pg.Rows(ctx, db.Pool, correctedValues, f.run, f.field, f.known, len(f.of))
 		var ordinal int
 		var value *string
@@ -155,7 +161,11 @@ func (f *fieldGroups) correct(ctx context.Context, db *database.DB) error {
 func (f *fieldGroups) read(ctx context.Context, db *database.DB, items int64) error {
 	first := len(f.of)
 	last := min(first+groupingPage, int(items))
-	rows := pg.Rows(ctx, db.Pool, payloadValues, f.run, f.field, first, last)
+	values := payloadValues
+	if f.field == "" {
+		values = laneValues
+	}
+	rows := pg.Rows(ctx, db.Pool, values, f.run, f.field, first, last)
 	page := make([]uint16, last-first) // items that retention took have no value
 	var ordinal int
 	var value *string
@@ -182,6 +192,9 @@ func (f *fieldGroups) place(value *string) (uint16, error) {
 		if len(f.values) == maxFieldValues {
 			f.wrong = &GroupingError{fmt.Sprintf("field %.60q has more than %d different values; choose one that has fewer",
 				f.field, maxFieldValues)}
+			if f.field == "" {
+				f.wrong = &GroupingError{fmt.Sprintf("the run has more than %d lanes", maxFieldValues)}
+			}
 			f.values, f.index, f.of = nil, nil, nil
 			return 0, f.wrong
 		}

@@ -31,4 +31,5 @@ func (s Store) NodesFor(ctx context.Context, key string) (nodes []string, err er
 const (
 	StalledSince = `heartbeat_at - make_interval(secs => (stats -> 'stalled' ->> 'seconds')::float8)`
 	StalledWhy   = `coalesce(stats -> 'stalled' ->> 'why', '')`
+	Refused      = `coalesce(stats ->> 'refused', '')`
 )

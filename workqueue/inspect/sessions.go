@@ -28,6 +28,7 @@ type NodeView struct {
 	Items       int64               `json:"items" doc:"in its slices"`
 	Runs        []NodeRun           `json:"runs" doc:"that its slices are of, up to 20, those with most slices first"`
 	Stats       json.RawMessage     `json:"stats" doc:"its counters since its start, as it said with its last heartbeat"`
+	NATS        string              `json:"nats,omitempty" doc:"what keeps it from NATS, as it said; absent: nothing"`
 }
 
 // NodeSlices counts the slices of a node.
@@ -86,7 +87,10 @@ SELECT k.id, k.host, k.pid, k.version, k.started_at, k.heartbeat_at, k.expires_a
     coalesce((SELECT jsonb_agg(jsonb_build_object('id', h.run_id, 'name', coalesce(r.name, ''), 'plan', r.plan,
             'slices', h.slices) ORDER BY h.slices DESC, h.run_id)
         FROM (SELECT * FROM held WHERE session_id = k.id ORDER BY slices DESC, run_id LIMIT $4) h
-        JOIN batchrun r ON r.id = h.run_id), '[]')
+        JOIN batchrun r ON r.id = h.run_id), '[]'),
+    CASE WHEN NOT k.alive THEN '' WHEN k.stats ? 'refused' THEN k.stats ->> 'refused'
+        WHEN k.stats -> 'nats' = 'false' THEN 'it cannot reach NATS'
+        WHEN k.stats ? 'stalled' THEN 'JetStream does not answer it' ELSE '' END
 FROM known k LEFT JOIN sums s ON s.session_id = k.id
 WHERE k.alive OR k.nth <= $1 OR s.session_id IS NOT NULL AND s.claimed > 0
 ORDER BY k.alive DESC, k.started_at DESC, k.id`
@@ -123,7 +127,7 @@ func (s Store) Nodes(ctx context.Context) (Nodes, error) {
 
 func scanNode(row pgx.CollectableRow) (n NodeView, err error) {
 	err = row.Scan(&n.Session, &n.Host, &n.PID, &n.Version, &n.StartedAt, &n.HeartbeatAt, &n.ExpiresAt, &n.EndedAt,
-		&n.State, &n.Leader, &n.Slices.Claimed, &n.Slices.Sent, &n.Items, &n.Stats, &n.Runs)
+		&n.State, &n.Leader, &n.Slices.Claimed, &n.Slices.Sent, &n.Items, &n.Stats, &n.Runs, &n.NATS)
 	return n, err
 }
 

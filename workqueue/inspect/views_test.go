@@ -150,7 +150,7 @@ func TestExport(t *testing.T) {
 	b, run, _ := storetest.Scene(t)
 	list := func(states ...workqueue.Outcome) (lines []string) {
 		t.Helper()
-		err := export.New(b.Store).Each(t.Context(), run, states, func(item *export.Item) error {
+		err := storetest.Export(t.Context(), b.Store, run, states, func(item *export.Item) error {
 			lines = append(lines, fmt.Sprintf("%d %s %s %s%s", item.Ordinal, item.Key, item.State, item.Result, item.ErrorCode))
 			return nil
 		})
@@ -167,11 +167,11 @@ func TestExport(t *testing.T) {
 		t.Errorf("failed and missing: %q", got)
 	}
 	enough := errors.New("enough")
-	err := export.New(b.Store).Each(t.Context(), run, nil, func(*export.Item) error { return enough })
+	err := storetest.Export(t.Context(), b.Store, run, nil, func(*export.Item) error { return enough })
 	if !errors.Is(err, enough) {
 		t.Errorf("an error of yield became %v", err)
 	}
-	err = export.New(b.Store).Each(t.Context(), workqueue.NewRunID(), nil, nil)
+	err = storetest.Export(t.Context(), b.Store, workqueue.NewRunID(), nil, nil)
 	if !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown run: %v; want ErrNotFound", err)
 	}
@@ -185,7 +185,7 @@ func TestExportOfSeveralBlocks(t *testing.T) {
 	run := b.Load(storetest.Chunked(4000), n)
 	b.Finish(run)
 	var got []workqueue.Ordinal
-	err := export.New(b.Store).Each(t.Context(), run, nil, func(item *export.Item) error {
+	err := storetest.Export(t.Context(), b.Store, run, nil, func(item *export.Item) error {
 		got = append(got, item.Ordinal)
 		want := fmt.Sprintf(`{"of":%d}`, item.Ordinal)
 		if string(item.Result) != want || item.State != workqueue.OutcomeDone {

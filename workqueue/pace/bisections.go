@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,7 +13,6 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 // Bisection is a chunk that failed as a whole, and what came of it.
@@ -106,7 +106,7 @@ func readFamilies(ctx context.Context, db tracker.Querier, statement string, arg
 	to := []any{&f.root, &f.run, &f.step, &f.block, &f.endpoint, &p.id, &p.parent, &p.items, &p.cause, &p.live, &failed,
 		&answered, &p.counts, &p.at, &p.code, &p.message, &p.created, &p.ended}
 	_, err := pgx.ForEachRow(rows, to, func() error {
-		p.counts = p.counts && !throttling.Is(p.code)
+		p.counts = p.counts && !workqueue.Throttled(p.code)
 		p.how = endedWell
 		switch {
 		case p.code != "" && answered:
@@ -122,4 +122,251 @@ func readFamilies(ctx context.Context, db tracker.Querier, statement string, arg
 		return nil
 	})
 	return all, err
+}
+
+// RootKind is what a chunk that failed turned out to be.
+type RootKind string
+
+// The kinds of chunks that failed as a whole.
+const (
+	KindBadEntity      RootKind = "bad_entity"      // items of it fail alone
+	KindTooBig         RootKind = "too_big"         // it works in pieces, as other chunks of its endpoint do
+	KindBadCombination RootKind = "bad_combination" // it works in pieces, and it is the only one
+	KindServiceDown    RootKind = "service_down"    // its endpoint was down
+	KindUndecided      RootKind = "undecided"       // its pieces are under way
+)
+
+// tooBigRoots is how many chunks must work in pieces only before their size is to blame.
+const tooBigRoots = 3
+
+// member is one slice of a chunk's family.
+type member struct {
+	id, parent workqueue.SliceID
+	items      int
+	cause      workqueue.Cause
+	live       bool
+	how        endedHow          // of one that has ended
+	counts     bool              // it ended by what its service did, or did not do
+	at         workqueue.Ordinal // of the item, when it holds one
+	code       string
+	message    string
+	created    time.Time
+	ended      *time.Time
+}
+
+// family is a chunk that failed and all that came of it.
+type family struct {
+	root     workqueue.SliceID
+	run      workqueue.RunID
+	step     workqueue.Step
+	block    workqueue.Block
+	endpoint string
+	pieces   []member
+}
+
+// summary is what the pieces say together.
+func (f *family) summary() Bisection {
+	b := Bisection{Root: f.root, Run: f.run, Step: f.step, Block: f.block, Endpoint: f.endpoint,
+		Slices: len(f.pieces) - 1, Kind: KindBadCombination}
+	followed := map[workqueue.SliceID]bool{}
+	for i := range f.pieces {
+		followed[f.pieces[i].parent] = true
+	}
+	live, down, halved := false, false, false
+	for i := range f.pieces {
+		p := &f.pieces[i]
+		b.Items = max(b.Items, p.items)
+		live, down = live || p.live, down || p.cause == workqueue.CauseBreaker
+		halved = halved || p.cause == workqueue.CauseBisect || p.cause == workqueue.CauseExhausted
+		b.extend(p)
+		b.outcome(p, followed[p.id])
+	}
+	switch {
+	case b.Culprits > 0:
+		b.Kind = KindBadEntity
+	case live:
+		b.Kind = KindUndecided
+	case !halved, down && b.WorkedAt >= b.FailedAt: // what failed worked later, as it was
+		b.Kind = KindServiceDown
+	}
+	return b
+}
+
+// outcome takes what became of a piece. One item that failed its chunk and was not tried again is a culprit; one that
+// got an error in its slot, also after having been tried again and again, has failed by itself, and no chunk with it.
+func (b *Bisection) outcome(p *member, followed bool) {
+	switch {
+	case p.live || !p.counts || p.how == EndedRefused:
+	case p.how == endedWell && p.code == "":
+		b.WorkedAt = max(b.WorkedAt, p.items)
+	default:
+		b.failure(p)
+		if p.items == 1 && !followed {
+			b.culprit(p.at)
+		}
+	}
+}
+
+func (b *Bisection) extend(p *member) {
+	if b.Began.IsZero() || p.created.Before(b.Began) {
+		b.Began = p.created
+	}
+	if p.ended != nil && p.ended.After(b.Ended) {
+		b.Ended = *p.ended
+	}
+}
+
+func (b *Bisection) failure(p *member) {
+	if b.FailedAt == 0 || p.items < b.FailedAt {
+		b.FailedAt = p.items
+		b.Code, b.Message = p.code, p.message
+	}
+}
+
+func (b *Bisection) culprit(at workqueue.Ordinal) {
+	b.Culprits++
+	if len(b.Ordinals) < workqueue.MaxNamed {
+		b.Ordinals = append(b.Ordinals, at)
+	}
+}
+
+// tellSizes tells chunks that are too big from bad combinations: several that failed at a size at which nothing of
+// their endpoint worked. worked is what is known from elsewhere of the largest size that did, by endpoint.
+func tellSizes(all []Bisection, worked map[string]int) {
+	for i := range all {
+		b := &all[i]
+		if b.Kind == KindBadCombination {
+			worked[b.Endpoint] = max(worked[b.Endpoint], b.WorkedAt)
+		}
+	}
+	alike := map[string]int{}
+	for i := range all {
+		if all[i].mayBeTooBig(worked) {
+			alike[all[i].Endpoint]++
+		}
+	}
+	for i := range all {
+		if all[i].mayBeTooBig(worked) && alike[all[i].Endpoint] >= tooBigRoots {
+			all[i].Kind = KindTooBig
+		}
+	}
+}
+
+func (b *Bisection) mayBeTooBig(worked map[string]int) bool {
+	return b.Kind == KindBadCombination && b.FailedAt > worked[b.Endpoint]
+}
+
+const (
+	// capWindow is how far back chunks that were too big are looked for, among the capNewest slices that ended last.
+	capWindow = 10 * time.Minute
+	capNewest = 5000
+	// capFor is how long larger chunks are not tried.
+	capFor = time.Hour
+)
+
+const (
+	// familiesOfEndpoint reads the newest end of the index on endpoint and end, and the pieces by work_slice_block.
+	familiesOfEndpoint = `
+WITH newest AS MATERIALIZED (
+    SELECT n.run_id, n.step, n.block, n.root, n.cause FROM work_slice n
+    WHERE n.endpoint = $1 AND n.ended_at > (SELECT tranche_now() - $2::interval)
+    ORDER BY n.ended_at DESC LIMIT $3
+), halved AS MATERIALIZED (
+    SELECT DISTINCT run_id, step, block, root FROM newest WHERE cause IN ('bisect', 'exhausted'))` + pieceColumns + `
+JOIN halved h ON s.run_id = h.run_id AND s.step = h.step AND s.block = h.block AND s.root = h.root
+ORDER BY s.root, s.created_at, s.id`
+
+	workedAt = `
+SELECT coalesce(max(bit_count(n.mask)), 0)::int FROM (
+    SELECT mask, state, error_code FROM work_slice
+    WHERE endpoint = $1 AND ended_at > (SELECT tranche_now() - $2::interval)
+    ORDER BY ended_at DESC LIMIT $3) n
+WHERE n.state = 'recorded' AND n.error_code IS NULL`
+
+	presentCap = `
+SELECT coalesce(chunk_cap, 0) FROM endpoint_pace
+WHERE endpoint = $1 AND chunk_cap_until > tranche_now() FOR NO KEY UPDATE`
+
+	setCap = `
+UPDATE endpoint_pace
+SET chunk_cap = $2, chunk_cap_until = tranche_now() + $3::interval, changed_at = tranche_now()
+WHERE endpoint = $1`
+)
+
+// ChunkCap is what a look for chunks that are too big came to.
+type ChunkCap struct {
+	Endpoint string
+	Changed  bool
+	Items    int // the new cap
+	Reason   string
+}
+
+// CheckTooBig looks whether chunks of an endpoint fail because they are too big: several failed as a whole at a size at
+// which nothing worked lately, and all their pieces worked. Then chunks are held to the largest size that worked for an
+// hour. Any node may call it at any time.
+func (s Store) CheckTooBig(ctx context.Context, endpoint string) (ChunkCap, error) {
+	out := ChunkCap{Endpoint: endpoint}
+	families, err := readFamilies(ctx, s.db.Pool, familiesOfEndpoint, endpoint, capWindow, capNewest)
+	if err == nil && len(families) >= tooBigRoots {
+		var worked int
+		err = s.db.Pool.QueryRow(ctx, workedAt, endpoint, capWindow, capNewest).Scan(&worked)
+		if roots, failed, works := tooBig(families, endpoint, worked); err == nil && roots > 0 {
+			out.Items = works
+			out.Reason = fmt.Sprintf("%d chunks of %d items and more failed, and all their pieces of up to %d worked", roots,
+				failed, works)
+			out.Changed, err = s.capChunks(ctx, out)
+		}
+	}
+	if err != nil {
+		return ChunkCap{Endpoint: endpoint}, fmt.Errorf("look for chunks that are too big for endpoint %s: %w", endpoint, err)
+	}
+	return out, nil
+}
+
+// tooBig returns how many chunks were too big, the size of the smallest piece of them that failed and the size of the
+// largest that worked; no chunks when size is not to blame.
+func tooBig(families []family, endpoint string, worked int) (roots, failed, works int) {
+	all := make([]Bisection, len(families))
+	for i := range families {
+		all[i] = families[i].summary()
+	}
+	tellSizes(all, map[string]int{endpoint: worked})
+	for i := range all {
+		if all[i].Kind != KindTooBig || all[i].WorkedAt == 0 {
+			continue
+		}
+		roots++
+		works = max(works, all[i].WorkedAt)
+		if failed == 0 || all[i].FailedAt < failed {
+			failed = all[i].FailedAt
+		}
+	}
+	return roots, failed, works
+}
+
+// capChunks sets the cap unless one that is as low holds already.
+func (s Store) capChunks(ctx context.Context, c ChunkCap) (changed bool, err error) {
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		changed = false
+		if _, err := tx.Exec(ctx, MakePace, c.Endpoint); err != nil {
+			return err
+		}
+		present, err := pg.Collect(ctx, tx, pgx.RowTo[int], presentCap, c.Endpoint)
+		if err != nil {
+			return err
+		}
+		before := ""
+		if len(present) > 0 {
+			if present[0] <= c.Items {
+				return nil
+			}
+			before = strconv.Itoa(present[0])
+		}
+		if _, err := tx.Exec(ctx, setCap, c.Endpoint, c.Items, capFor); err != nil {
+			return err
+		}
+		changed = true
+		return NoteChange(ctx, tx, c.Endpoint, Change{"chunk_cap", before, strconv.Itoa(c.Items), c.Reason})
+	})
+	return changed, err
 }

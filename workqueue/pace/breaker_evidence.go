@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
-	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 // BreakerState is the part of an endpoint_pace row that breakers are about.
@@ -88,7 +87,7 @@ func (b *BreakerState) recentlyEnded(ctx context.Context, db tracker.Querier, en
 		return e, err
 	})
 	if err == nil {
-		return slices.DeleteFunc(newest, func(e endedSlice) bool { return throttling.Is(e.code) }), nil
+		return slices.DeleteFunc(newest, func(e endedSlice) bool { return workqueue.Throttled(e.code) }), nil
 	}
 	return nil, fmt.Errorf("read what ended at endpoint %s: %w", endpoint, err)
 }
@@ -207,7 +206,7 @@ type Failing struct {
 // TellsOfAnOutage reports whether the failure may come of one. A service that refuses a single item for good has dealt
 // with it, and one that says it has too much to do is up.
 func (f *Failing) TellsOfAnOutage() bool {
-	return !throttling.Is(f.Why.Code) && (f.Why.Retry || f.Slice.Mask.Count() > 1)
+	return !workqueue.Throttled(f.Why.Code) && (f.Why.Retry || f.Slice.Mask.Count() > 1)
 }
 
 // Outages says which of the slices fail because their endpoint is down: their items are not to blame. It reads, without

@@ -2,7 +2,17 @@
 package pace
 
 import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // Store is the database for endpoints and what they can take. It is safe for concurrent use.
@@ -30,3 +40,325 @@ const PacesOfEndpoint = `
 SELECT coalesce(p.chunk, 0), CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap ELSE 0 END,
     coalesce(p.rate, 0), coalesce(e.rate, 0)
 FROM endpoint_pace p FULL JOIN endpoint_setting e USING (endpoint) WHERE endpoint = $1`
+
+// Exists tells an endpoint p that is there from a misspelt name, of which the row stays, too: a running run or a
+// collector uses it, or one of its last requests was taken or dealt with. The index on endpoint and end finds those.
+const Exists = `(p.endpoint IN (SELECT st.endpoint FROM batchrun r JOIN run_step st ON st.run_id = r.id
+        WHERE r.state = 'running' UNION ALL SELECT endpoint FROM collector)
+    OR EXISTS (SELECT FROM (SELECT s.handed_at, s.state, s.error_code FROM work_slice s
+        WHERE s.endpoint = p.endpoint AND s.ended_at IS NOT NULL ORDER BY s.ended_at DESC LIMIT 1000) s
+        WHERE s.handed_at IS NOT NULL OR s.state = 'recorded' AND s.error_code IS NULL))`
+
+// Observation is what was going on at the endpoints whose pace is automatic.
+type Observation struct {
+	Since, Until time.Time // what Ended ended in between, by the clock of the database
+	Endpoints    []PacedEndpoint
+}
+
+// PacedEndpoint is what was going on at one endpoint.
+type PacedEndpoint struct {
+	Endpoint string
+	// InFlightAuto says that some step there leaves its requests under way to the pace, ChunkAuto their size. ChunkTime
+	// is the least time that such a step wants a request to take, 0 when none says; ChunkMax the largest size that one
+	// allows, or that any step has when none of them leaves it to the pace.
+	InFlightAuto, ChunkAuto bool
+	ChunkTime               time.Duration
+	ChunkMax                int
+	// Ceiling is how many requests steps and operators would allow at the most, whatever the pace.
+	Ceiling int
+	// Live are the requests under way of steps that leave them to the pace, Others those beside them.
+	Live, Others int
+	Demand       bool // such a step has something to claim
+	Pace         LearnedPace
+	Ended        []EndedSlices
+}
+
+// LearnedPace is what is decided and known about the pace of an endpoint.
+type LearnedPace struct {
+	InFlight int     // requests under way; 0: nothing is decided
+	Rate     float64 // items a second; 0: no limit
+	Chunk    int     // items in a request; 0: nothing is decided
+	Cap      int     // larger requests fail, at present; 0: no such thing is known
+	Open     bool    // the breaker is open
+	Learned  []byte  // the controller's memory: a JSON object
+}
+
+// EndedSlices are slices of about one size that ended the same way.
+type EndedSlices struct {
+	Endpoint string
+	Code     string // of the slice as a whole; "" when it was answered
+	Slices   int
+	Items    int // in all of them
+	Retried  int // of those, to be tried again because of an error of their own
+	Refused  int // of those, with one of the codes that the observer asked for
+	Timed    int // slices of which the service said how long it worked
+	Took     time.Duration
+	Clocked  int           // slices that were not made before they were claimed
+	Stay     time.Duration // from their claim to their end
+}
+
+// commitLag is how old the end of a slice has to be to be looked at: the transaction that noted it may be under way.
+const commitLag = 250 * time.Millisecond
+
+// pacedEndpoints are the endpoints of running steps that leave something to the pace. Whether there is demand is looked
+// for only until one such step has some; the slices under way come from the index of live ones.
+const pacedEndpoints = `
+WITH paced AS (
+    SELECT endpoint COLLATE "C" AS endpoint, false AS down, bool_or(in_flight_auto) AS in_flight_auto,
+           bool_or(chunk_auto) AS chunk_auto,
+           min(chunk_time) FILTER (WHERE chunk_auto) AS chunk_time,
+           coalesce(max(chunk) FILTER (WHERE chunk_auto), max(chunk)) AS chunk_max,
+           coalesce(sum(in_flight) FILTER (WHERE in_flight_auto), 0) AS ceiling
+    FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE r.state = 'running' AND r.hold IS NULL
+    GROUP BY endpoint COLLATE "C" HAVING bool_or(in_flight_auto OR chunk_auto)),
+live AS (
+    SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) FILTER (WHERE st.in_flight_auto) AS auto,
+           count(*) FILTER (WHERE NOT st.in_flight_auto) AS others
+    FROM work_slice s JOIN run_step st ON st.run_id = s.run_id AND st.step = s.step
+    WHERE s.state IN ('claimed', 'sent') GROUP BY 1)
+SELECT e.endpoint, e.in_flight_auto, e.chunk_auto, coalesce(e.chunk_time, '0'), e.chunk_max,
+       least(e.ceiling, coalesce(nullif(es.max_in_flight, 0), 10000)), coalesce(l.auto, 0), coalesce(l.others, 0),
+       coalesce((SELECT true FROM ` + plane.ReadyAuto + ` t ` + pacedStep + `), false)
+           OR coalesce((SELECT true FROM ` + plane.ReadyFixed + ` t ` + pacedStep + `), false)
+           OR coalesce((SELECT true FROM ` + plane.DueAt + ` t ` + pacedStep + `), false),
+       coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.chunk, 0),
+       coalesce(CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap END, 0),
+       coalesce(p.breaker = 'open', false), coalesce(p.learned, '{}')::text::bytea
+FROM paced e LEFT JOIN live l USING (endpoint) LEFT JOIN endpoint_pace p USING (endpoint)
+LEFT JOIN endpoint_setting es USING (endpoint)
+ORDER BY e.endpoint`
+
+// pacedStep is what follows of a step t that leaves something to the pace and may be claimed of: looked up one by one,
+// until there is one.
+const pacedStep = `
+           WHERE coalesce((SELECT ` + plane.Unheld + ` AND (st.in_flight_auto OR st.chunk_auto)
+               FROM batchrun r JOIN run_step st ON st.run_id = r.id
+               WHERE r.id = t.run_id AND st.step = t.step), false) LIMIT 1`
+
+// endedSlices groups what ended in a window, by the index of ended slices. Error slots are looked for only of steps
+// that have had any, and only among the ordinals of the slice. Sizes are grouped by fifths of a power of e.
+const endedSlices = `
+WITH ended AS MATERIALIZED (
+    SELECT s.endpoint, s.run_id, s.step, s.id, coalesce(s.error_code, '') AS code, bit_count(s.mask) AS items, s.took,
+           CASE WHEN s.cause = 'ready' THEN extract(epoch FROM s.ended_at - s.created_at) END AS stay,
+           s.block * 8192 + position(B'1' IN s.mask) - 1 AS first, s.block * 8192 + 8191 AS last
+    FROM work_slice s
+    WHERE s.endpoint = ANY($1) AND s.ended_at > $2 AND s.ended_at <= $3
+      AND (s.state = 'recorded' OR s.state = 'expired' AND s.error_code IN ('deadline', 'too_many_deliveries'))),
+erring AS MATERIALIZED (
+    SELECT run_id, step,
+           EXISTS (SELECT 1 FROM work_error w WHERE w.run_id = d.run_id AND w.step = d.step) AS retried,
+           EXISTS (SELECT 1 FROM work_part p WHERE p.run_id = d.run_id AND p.step = d.step
+                     AND p.error_code = ANY($4)) AS refused
+    FROM (SELECT DISTINCT run_id, step FROM ended) d)
+SELECT e.endpoint, e.code, count(*), sum(e.items), coalesce(sum(w.retried), 0),
+       coalesce(sum(w.refused), 0) + coalesce(sum(p.refused), 0), count(e.took),
+       make_interval(secs => coalesce(sum(e.took), 0)), count(e.stay),
+       make_interval(secs => coalesce(sum(e.stay), 0)::float8)
+FROM ended e JOIN erring g USING (run_id, step)
+LEFT JOIN LATERAL (
+    SELECT count(*) AS retried, count(*) FILTER (WHERE w.error_code = ANY($4)) AS refused FROM work_error w
+    WHERE g.retried AND w.run_id = e.run_id AND w.step = e.step AND w.ordinal BETWEEN e.first AND e.last
+      AND w.slice_id = e.id) w ON true
+LEFT JOIN LATERAL (
+    SELECT count(*) AS refused FROM work_part p
+    WHERE g.refused AND p.run_id = e.run_id AND p.step = e.step AND p.error_code = ANY($4)
+      AND p.ordinal BETWEEN e.first AND e.last AND p.slice_id = e.id) p ON true
+GROUP BY e.endpoint, e.code, floor(ln(greatest(e.items, 1)) * 5)`
+
+// endedSince goes by the index of ended slices, endpoint by endpoint.
+const endedSince = `
+SELECT EXISTS (SELECT FROM unnest($1::text[]) AS e (endpoint) CROSS JOIN LATERAL (
+    SELECT FROM work_slice s WHERE s.endpoint = e.endpoint AND s.ended_at > $2 LIMIT 1) s)`
+
+// EndedSince reports whether anything ended at endpoints since a time of the database. It costs less than Observe.
+func (s Store) EndedSince(ctx context.Context, names []string, since time.Time) (ended bool, err error) {
+	if err := s.db.Pool.QueryRow(ctx, endedSince, names, since).Scan(&ended); err != nil {
+		return false, fmt.Errorf("look for what ended at %d endpoints: %w", len(names), err)
+	}
+	return ended, nil
+}
+
+// DatabaseTime asks PostgreSQL for the time.
+const DatabaseTime = `SELECT tranche_now()`
+
+// Observe returns what was going on at the endpoints whose pace is automatic, since a time that an observation before
+// returned as Until; the zero time means the last second. refused are the error codes that tell that a service refuses
+// work because it is too much. It reads and locks nothing.
+func (s Store) Observe(ctx context.Context, since time.Time, refused []string) (Observation, error) {
+	o := Observation{Since: since}
+	if err := s.db.Pool.QueryRow(ctx, DatabaseTime).Scan(&o.Until); err != nil {
+		return o, fmt.Errorf("observe endpoints: %w", err)
+	}
+	o.Until = o.Until.Add(-commitLag)
+	if since.IsZero() {
+		o.Since = o.Until.Add(-time.Second)
+	}
+	var err error
+	if o.Endpoints, err = pg.Collect(ctx, s.db.Pool, scanPaced, pacedEndpoints); err != nil {
+		return o, fmt.Errorf("observe endpoints: %w", err)
+	}
+	if len(o.Endpoints) == 0 {
+		return o, nil
+	}
+	return o, s.observeEnded(ctx, &o, refused)
+}
+
+func scanPaced(row pgx.CollectableRow) (l PacedEndpoint, err error) {
+	err = row.Scan(&l.Endpoint, &l.InFlightAuto, &l.ChunkAuto, &l.ChunkTime, &l.ChunkMax, &l.Ceiling, &l.Live, &l.Others,
+		&l.Demand, &l.Pace.InFlight, &l.Pace.Rate, &l.Pace.Chunk, &l.Pace.Cap, &l.Pace.Open, &l.Pace.Learned)
+	return l, err
+}
+
+func (s Store) observeEnded(ctx context.Context, o *Observation, refused []string) error {
+	names, byName := make([]string, len(o.Endpoints)), map[string]*PacedEndpoint{}
+	for i := range o.Endpoints {
+		names[i] = o.Endpoints[i].Endpoint
+		byName[names[i]] = &o.Endpoints[i]
+	}
+	ended, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[EndedSlices],
+		endedSlices, names, o.Since, o.Until, refused)
+	if err != nil {
+		return fmt.Errorf("observe what ended at %d endpoints: %w", len(names), err)
+	}
+	for _, e := range ended {
+		byName[e.Endpoint].Ended = append(byName[e.Endpoint].Ended, e)
+	}
+	return nil
+}
+
+// Change is a change of the pace of an endpoint, for people.
+type Change struct {
+	What          string // in_flight, rate or chunk
+	Before, After string
+	Reason        string
+}
+
+// upsertPace touches only what the controller decides: the rest of the row is of others.
+const upsertPace = `
+INSERT INTO endpoint_pace AS p (endpoint, in_flight, rate, chunk, learned)
+VALUES ($1, $2, nullif($3::float8, 0), nullif($4::int, 0), $5::text::jsonb)
+ON CONFLICT (endpoint) DO UPDATE
+SET in_flight = excluded.in_flight, rate = excluded.rate, chunk = excluded.chunk, learned = excluded.learned,
+    changed_at = tranche_now()`
+
+const insertChanges = `
+INSERT INTO endpoint_change (endpoint, what, before, after, reason)
+SELECT $1, u.what, u.before, u.after, u.reason
+FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY AS u (what, before, after, reason, n)
+ORDER BY u.n`
+
+// SavePace stores what the controller of an endpoint has decided and learned, and the changes with their reasons. It
+// takes the lock of that one row. Leader work.
+func (s Store) SavePace(ctx context.Context, lease workqueue.Lease, endpoint string, p LearnedPace,
+	changes []Change,
+) error {
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, upsertPace, endpoint, p.InFlight, p.Rate, p.Chunk, string(p.Learned))
+		if err != nil || len(changes) == 0 {
+			return err
+		}
+		var what, before, after, reasons []string
+		for _, c := range changes {
+			what, before, after = append(what, c.What), append(before, c.Before), append(after, c.After)
+			reasons = append(reasons, pg.Plain(c.Reason))
+		}
+		_, err = tx.Exec(ctx, insertChanges, endpoint, what, before, after, reasons)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("save the pace of endpoint %s: %w", endpoint, err)
+	}
+	return nil
+}
+
+// keptChanges is how many changes of an endpoint are kept.
+const keptChanges = 500
+
+// pruneChanges goes by the index of changes by endpoint.
+const pruneChanges = `
+DELETE FROM endpoint_change c
+USING (SELECT e.endpoint, (SELECT k.id FROM endpoint_change k WHERE k.endpoint = e.endpoint
+                           ORDER BY k.id DESC OFFSET $1 LIMIT 1) AS upto
+       FROM (SELECT DISTINCT endpoint FROM endpoint_change) e) old
+WHERE c.endpoint = old.endpoint AND c.id <= old.upto`
+
+// PruneChanges forgets all but the newest changes of each endpoint, and returns how many. Leader work.
+func (s Store) PruneChanges(ctx context.Context, lease workqueue.Lease) (n int, err error) {
+	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, pruneChanges, keptChanges)
+		n = int(tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("forget old changes of endpoints: %w", err)
+	}
+	return n, nil
+}
+
+// SlowEndpoint is a service that takes far longer for an item than it did before.
+type SlowEndpoint struct {
+	Endpoint    string
+	Before, Now float64   // seconds that it works on an item
+	Since       time.Time // when it began the first of the slow requests, without a quick one since
+	Runs        int64     // running runs that use it
+}
+
+// String says so, with both figures.
+func (e *SlowEndpoint) String() string {
+	return fmt.Sprintf("%s became slow: an item takes %s, and took %s before", e.Endpoint, timeText(e.Now),
+		timeText(e.Before))
+}
+
+func timeText(seconds float64) string {
+	switch {
+	case seconds >= 1:
+		return fmt.Sprintf("%.3g s", seconds)
+	case seconds >= 1e-3:
+		return fmt.Sprintf("%.3g ms", seconds*1e3)
+	default:
+		return fmt.Sprintf("%.3g µs", seconds*1e6)
+	}
+}
+
+// measured is how long a service p worked on slices, the newest first, read by the index on endpoint and end: of the
+// a.most slices that ended last before a.ago, the newest tenth that it answered.
+const measured = `(
+    SELECT m.took / m.items AS each, m.took, m.ended_at FROM (
+        SELECT s.took, bit_count(s.mask) AS items, s.ended_at, s.state = 'recorded' AND s.error_code IS NULL AS answered
+        FROM work_slice s WHERE s.endpoint = p.endpoint AND s.ended_at > clock.now - interval '7 days'
+          AND s.ended_at <= clock.now - a.ago
+        ORDER BY s.ended_at DESC LIMIT a.most) m
+    WHERE m.answered AND m.took > 0 ORDER BY m.ended_at DESC LIMIT a.most / 10)`
+
+// SlowEndpoints returns services that running runs use and that became slow: of the endpoints $1, or of all when it is
+// null, at most $2, the slowest first. One is slow when its last requests took at least a second each, and ten times as
+// long as those at the quickest of some times before. That must hold by the request and by the item, so that neither
+// large nor small requests look slow, and the newest must not be quick again. What nodes do themselves is left out: the
+// requests to one host or source differ.
+const SlowEndpoints = `
+WITH clock AS MATERIALIZED (SELECT tranche_now() AS now),
+slow AS MATERIALIZED (
+    SELECT p.endpoint, n.each, n.request
+    FROM clock, endpoint_pace p CROSS JOIN LATERAL (
+        SELECT count(*) AS requests, avg(m.each) AS each, avg(m.took) AS request, max(m.ended_at) AS ended_at
+        FROM (SELECT interval '0' AS ago, 50 AS most) a CROSS JOIN LATERAL ` + measured + ` m) n
+    WHERE p.endpoint NOT LIKE '%:%' AND ($1::text[] IS NULL OR p.endpoint = ANY ($1))
+      AND n.requests >= 3 AND n.request >= 1 AND n.ended_at > clock.now - interval '30 min')
+SELECT p.endpoint, b.each::float8, p.each::float8, s.since, r.runs
+FROM clock, slow p CROSS JOIN LATERAL (
+    SELECT g.each, g.request
+    FROM (SELECT unnest('{1 min,5 min,30 min,3 h,1 day,3 days}'::interval[]) AS ago, 100 AS most) a CROSS JOIN LATERAL (
+        SELECT count(*) AS requests, avg(m.each) AS each, avg(m.took) AS request FROM ` + measured + ` m) g
+    WHERE g.requests >= 3 ORDER BY g.each LIMIT 1) b
+CROSS JOIN LATERAL (
+    SELECT min(w.began) AS since FROM (
+        SELECT m.ended_at - make_interval(secs => m.took) AS began,
+               bool_and(m.each >= 2 * b.each) OVER (ORDER BY m.ended_at DESC) AS slow
+        FROM (SELECT interval '0' AS ago, 20000 AS most) a CROSS JOIN LATERAL ` + measured + ` m) w
+    WHERE w.slow) s
+CROSS JOIN LATERAL (
+    SELECT count(DISTINCT r.id) AS runs FROM batchrun r JOIN run_step st ON st.run_id = r.id
+    WHERE r.state = 'running' AND st.endpoint = p.endpoint) r
+WHERE p.each >= 10 * b.each AND p.request >= 10 * b.request AND r.runs > 0 AND s.since IS NOT NULL
+ORDER BY p.each / b.each DESC, p.endpoint LIMIT $2`

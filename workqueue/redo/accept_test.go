@@ -131,7 +131,7 @@ func TestAcceptedFailuresAreShown(t *testing.T) {
 			listed++
 		}
 	}
-	err = export.New(b.Store).Each(t.Context(), run, nil, func(item *export.Item) error {
+	err = storetest.Export(t.Context(), b.Store, run, nil, func(item *export.Item) error {
 		if item.Accepted {
 			exported++
 		}

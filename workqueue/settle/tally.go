@@ -11,7 +11,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
-	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 // tally holds one slice while the answers about it are taken.
@@ -123,7 +122,7 @@ func (t *tally) failing() (f pace.Failing, fails bool) {
 // worst is an error of the refused slots that tells more than that it was too much, if there is one.
 func (t *tally) worst() workqueue.SlotError {
 	for _, r := range t.refusals {
-		if !throttling.Is(r.err.Code) {
+		if !workqueue.Throttled(r.err.Code) {
 			return r.err
 		}
 	}

@@ -26,20 +26,15 @@ const (
 	longestBind = 400 * time.Millisecond
 	// shortestBeat bounds the signs of life of a consumer with a tiny, or no, AckWait.
 	shortestBeat = 10 * time.Millisecond
-	// repeatLog is how often a wait that goes on, for the same reason, is mentioned again.
-	repeatLog = 30 * time.Second
-
-	// What to do about a server that refuses this user, or is not there.
-	refusedRemedy = "for the private server of `tranche serve`, set NATS_URL=$(cat DIR/nats-url), where DIR is its " +
-		"--data-dir; for another one, check NATS_URL and NATS_CREDS, NATS_NKEY or NATS_USER"
-	awayRemedy = "start `tranche serve`, or set NATS_URL to a server that runs; for the private server of " +
-		"`tranche serve`, NATS_URL=$(cat DIR/nats-url), where DIR is its --data-dir"
+	// A wait that goes on, for the same reason, is mentioned again after so long; each pause is twice the one before.
+	repeatLog        = 30 * time.Second
+	longestRepeatLog = 10 * time.Minute
 )
 
 // bind finds the endpoint's consumer, however long it takes for the server, the stream and the consumer to be there.
 // It creates the consumer when it may. Its error is ctx's, or says that the connection is closed for good.
 func (p *Puller) bind(ctx context.Context) error {
-	told := map[string]time.Time{} // when the log last had a reason
+	told := map[string]*backoff.Seldom{} // by reasons
 	pauses := backoff.Doubling{First: firstBind, Longest: longestBind}
 	for ctx.Err() == nil {
 		asked := time.Now()
@@ -66,8 +61,10 @@ func (p *Puller) bind(ctx context.Context) error {
 		if ctx.Err() == nil {
 			reason := p.explain(err)
 			p.Life.set(wire.StateWaiting, reason)
-			if time.Since(told[reason]) >= repeatLog {
-				told[reason] = time.Now()
+			if told[reason] == nil {
+				told[reason] = &backoff.Seldom{First: repeatLog, Longest: longestRepeatLog}
+			}
+			if told[reason].Now() {
 				p.say(zap.WarnLevel, reason, zap.Error(err))
 			}
 		}
@@ -126,11 +123,11 @@ func (p *Puller) explain(err error) string {
 	case !nc.IsConnected():
 		servers := nc.Servers()
 		slices.Sort(servers) // they take turns at being the first
-		if err := nc.LastError(); logs.Refusal(err) {
+		if err := nc.LastError(); stream.LoginRefused(err) {
 			return fmt.Sprintf("the NATS server at %s refuses this user (%v): %s",
-				strings.Join(servers, ", "), err, refusedRemedy)
+				strings.Join(servers, ", "), err, logs.RefusedRemedy)
 		}
-		return fmt.Sprintf("waiting for a NATS server at %s: %s", strings.Join(servers, ", "), awayRemedy)
+		return fmt.Sprintf("waiting for a NATS server at %s: %s", strings.Join(servers, ", "), logs.AwayRemedy)
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return fmt.Sprintf("waiting for a Tranche node to create stream %s", p.stream)
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/gather/template"
 )
 
-// Codes of the errors. Those by which a service says that it is too much are throttling codes of package throttling:
+// Codes of the errors. Those by which a service says that it is too much are throttled codes of package workqueue:
 // they are not held against the items.
 const (
 	CodeBadStep      = "bad_step"          // the step's settings cannot be read by this version; not retryable

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
@@ -44,10 +45,20 @@ type Engine struct {
 // SetupEngine makes one with a node, on NATS of its own.
 func SetupEngine(t *testing.T) *Engine {
 	t.Helper()
-	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	e := &Engine{T: t, Pool: pool, Store: database.New(pool), Ns: ns}
-	nc := testenv.Conn(t, ns)
+	ns := testenv.NATS(t)
+	e := SetupEngineOn(t, testenv.Conn(t, ns), api.Config{})
+	e.Ns = ns
+	e.Ready()
+	return e
+}
+
+// SetupEngineOn is SetupEngine on a connection to some NATS, and does not wait for the node to be ready.
+func SetupEngineOn(t *testing.T, nc *nats.Conn, config api.Config, log ...zap.Option) *Engine {
+	t.Helper()
+	pool := testenv.Pool(t)
+	e := &Engine{T: t, Pool: pool, Store: database.New(pool)}
 	node, err := orchestrator.New(e.Store, nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
+		Log:        zap.New(zapcore.NewNopCore(), log...),
 		SessionTTL: time.Minute, // a machine that stands still costs no claims
 		Streams:    stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
@@ -55,12 +66,8 @@ func SetupEngine(t *testing.T) *Engine {
 	}
 	e.Node = node
 	e.Keep(node.Run)
-	select {
-	case <-node.Ready():
-	case <-time.After(longest):
-		t.Fatal("the node did not get ready")
-	}
-	server, err := api.New(e.Store, api.NodeOf(node), nc, api.Config{Build: buildinfo.Info{Version: "test"}})
+	config.Build = buildinfo.Info{Version: "test"}
+	server, err := api.New(e.Store, api.NodeOf(node), nc, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +75,16 @@ func SetupEngine(t *testing.T) *Engine {
 	t.Cleanup(web.Close)
 	e.url = web.URL
 	return e
+}
+
+// Ready waits until the node is.
+func (e *Engine) Ready() {
+	e.Helper()
+	select {
+	case <-e.Node.Ready():
+	case <-time.After(longest):
+		e.Fatal("the node did not get ready")
+	}
 }
 
 // Bench asks the same API as people do.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // Everywhere is the pattern of what no other fits.
@@ -34,6 +36,9 @@ func WrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) boo
 	return true
 }
 
+// lookPatience is how long what only looks waits for a connection that was closed to be made anew.
+const lookPatience = time.Second
+
 // Guard refuses foreign hosts and origins, and who may not do what they ask for, and bounds how long a caller may be
 // silent.
 func (s *Kernel) Guard(mux *RouteMux) http.Handler {
@@ -51,7 +56,11 @@ func (s *Kernel) Guard(mux *RouteMux) http.Handler {
 			defer timed.measure(s.config.Meter)
 		}
 		defer timed.left()
-		s.admit(timed, r, protected)
+		patience := database.OperatorTimeout
+		if r.Method == http.MethodGet {
+			patience = lookPatience
+		}
+		s.admit(timed, r.WithContext(database.Patiently(r.Context(), patience)), protected)
 		if !timed.body.whole && s.countStranger(timed, r) != nil {
 			timed.body.drain = 0
 		}

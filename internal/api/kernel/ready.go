@@ -7,9 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -39,13 +41,21 @@ func (s *Kernel) MayChange(actor string) error {
 	switch {
 	case s.isReady():
 		return nil
-	case !s.NC.IsConnected():
-		return ErrNoNATS
+	case !s.NC.IsConnected() || stream.UserRefused(s.NC) != "":
+		return s.noNATS()
 	}
 	if short := s.Short(); len(short) > 0 {
 		return Away("the node has not started yet: " + short[0])
 	}
 	return errNotReady
+}
+
+// noNATS is told of what needs NATS while this node cannot reach it, or is refused.
+func (s *Kernel) noNATS() *AwayError {
+	if refused := stream.UserRefused(s.NC); refused != "" {
+		return Away(refused + "; " + explain.RefusedRemedy)
+	}
+	return ErrNoNATS
 }
 
 func (s *Kernel) isReady() bool {
@@ -68,7 +78,9 @@ func (s *Kernel) Ready(w http.ResponseWriter, r *http.Request) {
 	case !writable:
 		missing = append(missing, NoWrites)
 	}
-	if !s.NC.IsConnected() {
+	if refused := stream.UserRefused(s.NC); refused != "" {
+		missing = append(missing, refused+"; "+explain.RefusedRemedy)
+	} else if !s.NC.IsConnected() {
 		missing = append(missing, "NATS is not connected")
 	}
 	switch {
@@ -101,7 +113,7 @@ func (s *Kernel) away(err error) *AwayError {
 	case errors.Is(err, workqueue.ErrSessionLost):
 		return Away("this node had lost touch with PostgreSQL and lost its session; try again in a few seconds")
 	case fromNATS(err):
-		return ErrNoNATS
+		return s.noNATS()
 	case as[*database.HeldError](err) != nil:
 		return Away(as[*database.HeldError](err).Error())
 	case database.Contended(err):

@@ -6,12 +6,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-
-	"github.com/tranchehq/tranche/workqueue/database"
 )
-
-// looks is how often what only looks is done when its connection turns out to have been closed.
-const looks = 3
 
 // answer is an answer with a JSON body.
 type answer[T any] struct{ Body T }
@@ -35,8 +30,6 @@ func RegisterWithin[In, Out any](
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeoutCause(ctx, limit, errTooSlow)
 			defer cancel()
-		} else {
-			ctx = database.Patiently(ctx, database.OperatorTimeout)
 		}
 		var out Out
 		var err error
@@ -45,9 +38,6 @@ func RegisterWithin[In, Out any](
 		}
 		if err == nil {
 			out, err = handle(ctx, in)
-		}
-		for tries := 1; op.Method == http.MethodGet && tries < looks && ctx.Err() == nil && database.Lost(err); tries++ {
-			out, err = handle(ctx, in) // as what only looks may be: each connection of before a restart fails once
 		}
 		if err != nil {
 			return nil, k.Failure(ctx, err)

@@ -13,6 +13,8 @@ import (
 type groupsInput struct {
 	kernel.RunPath
 	By string `query:"by" maxLength:"200" doc:"a field of the payloads, at their top; absent: only the fields are listed"`
+
+	Lanes bool `query:"lanes" doc:"by lane of a run in order instead: the number of a partition, or of a value's lane"`
 }
 
 type groupsMapInput struct {
@@ -26,10 +28,11 @@ type groupsMapInput struct {
 type groupings struct{ *Routes }
 
 func (s groupings) register(api huma.API) {
-	op := kernel.Broad(kernel.Get("get-groups", "/runs/{run}/groups", "Items by the value of a field of their payloads"))
+	op := kernel.Broad(kernel.Get("get-groups", "/runs/{run}/groups",
+		"Items by the value of a field of their payloads, or by lane"))
 	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, " +
 		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
-		"of more than 16,777,216 items, and by fields of more than 65,535 different values, there are no groups."
+		"of more than 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups."
 	kernel.Register(s.Kernel, api, op, s.getGroups)
 	op = kernel.Broad(kernel.Get("get-groups-map", "/runs/{run}/groups/map",
 		"The group of each item as a byte, for a picture of all"))
@@ -44,7 +47,10 @@ func (s groupings) getGroups(ctx context.Context, in *groupsInput) (*inspect.Pay
 	if err != nil {
 		return nil, err
 	}
-	if in.By == "" {
+	switch {
+	case in.By != "" && in.Lanes:
+		return nil, kernel.BadInput("lanes: it does not go with by; give one of them")
+	case in.By == "" && !in.Lanes:
 		return inspect.New(s.Store).PayloadFields(ctx, id)
 	}
 	return inspect.New(s.Store).GroupsBy(ctx, id, in.By)

@@ -47,5 +47,18 @@ func TestGroups(t *testing.T) {
 	}
 	b.Refused(422, "", http.MethodGet, at+"/map", nil)
 	b.Refused(422, "NUL", http.MethodGet, at+"?by=%00", nil)
+	b.Refused(422, "order_by", http.MethodGet, at+"?lanes=true", nil)
+	b.Refused(422, "one of them", http.MethodGet, at+"?lanes=true&by=id", nil)
+	code, text = b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&order_by=branch&partitions=2",
+		strings.NewReader(items.String()))
+	if code != http.StatusCreated {
+		t.Fatalf("%d %s", code, text)
+	}
+	_, text = b.Ask(http.MethodGet, at+"?lanes=true", nil)
+	found = inspect.PayloadGroups{}
+	if err := json.Unmarshal(text, &found); err != nil || found.By != "lane" || len(found.Groups) != 2 ||
+		*found.Groups[0].Value+*found.Groups[1].Value != "10" || found.Groups[0].Items+found.Groups[1].Items != 9000 {
+		t.Errorf("the lanes are %s, %v", text, err)
+	}
 	b.Refused(404, "", http.MethodGet, api.Prefix+"/runs/nope/groups?by=x", nil)
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/internal/cli"
-	"github.com/tranchehq/tranche/internal/conformance"
+	"github.com/tranchehq/tranche/tools/conformance"
 )
 
 // Conformance checks a service against the protocol.

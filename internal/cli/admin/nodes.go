@@ -44,6 +44,11 @@ func nodesText(found *client.Nodes, room int) string {
 			cli.Inert(n.Version), nodeRuns(n.Runs))
 	}
 	text := t.String()
+	for i := range found.Nodes {
+		if n := &found.Nodes[i]; n.NATS != "" {
+			text += cli.ShortID(n.Session) + ": " + cli.Inert(n.NATS) + "; see tranche health\n"
+		}
+	}
 	if found.DatabaseReadOnly {
 		return text + "PostgreSQL takes no writes: nodes cannot say that they live, and those that do are dead here; see " +
 			"tranche health\n"

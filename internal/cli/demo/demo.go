@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/cli"
-	"github.com/tranchehq/tranche/internal/demo"
+	"github.com/tranchehq/tranche/tools/demo"
 )
 
 // Commands are the command that tells the demo's story, and the services that it starts.

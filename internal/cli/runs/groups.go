@@ -11,17 +11,18 @@ import (
 
 // Groups is tranche run groups.
 type Groups struct {
-	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
-	By  string `placeholder:"FIELD" help:"A field of the payloads, at their top."`
+	Ref   string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	By    string `placeholder:"FIELD" help:"A field of the payloads, at their top."`
+	Lanes bool   `help:"By lane or partition, of a run with order_by."`
 }
 
-// Run counts the items of a run by the value of a field.
+// Run counts the items of a run by the value of a field, or by lane.
 func (r *Groups) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By}, term.Keep())
+	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By, Lanes: r.Lanes}, term.Keep())
 	if err != nil {
 		return err
 	}
-	if r.By == "" {
+	if r.By == "" && !r.Lanes {
 		if len(found.Fields) == 0 {
 			return errors.New("--by FIELD is missing, and the payloads of the first items have no field to group by")
 		}

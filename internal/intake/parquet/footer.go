@@ -17,6 +17,7 @@ const (
 	maxFooterBytes = 16 << 20
 	maxColumns     = 4096
 	maxStructs     = 1 << 20 // in the footer: some for each column of each row group
+	structBytes    = 4       // at least, on average: an empty one has a byte, and takes a hundred in memory
 	maxSchemaDepth = 64
 	maxThriftDepth = 32
 )
@@ -112,7 +113,7 @@ func decodeThrift(data []byte, into any) (n int, err error) {
 		}
 	}()
 	r := (&thrift.CompactProtocol{}).NewReaderFromBytes(data)
-	w := walker{r: r, structs: maxStructs}
+	w := walker{r: r, structs: min(maxStructs, 16+len(data)/structBytes)}
 	if err := w.walk(thrift.STRUCT, 0); err != nil {
 		return 0, err
 	}
@@ -162,7 +163,7 @@ func (w *walker) walk(kind thrift.Type, depth int) (err error) {
 
 func (w *walker) fields(depth int) error {
 	if w.structs--; w.structs < 0 {
-		return bad("it has too many row groups; write it with larger ones")
+		return bad("its metadata has too many parts; write it with larger row groups, or again if it is damaged")
 	}
 	for {
 		f, err := w.r.ReadField()

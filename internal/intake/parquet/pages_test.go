@@ -178,6 +178,7 @@ func TestParquetClaims(t *testing.T) {
 	suffixes[0] = 1 << 20
 	bomb := slices.Concat(deltas(prefixes), deltas(suffixes), make([]byte, 1<<20))
 	list := func(n uint64) []byte { return binary.AppendUvarint([]byte{4<<4 | 9, 0xFC}, n) } // of row groups
+	columns := slices.Concat(binary.AppendUvarint([]byte{2<<4 | 9, 0xFC}, 1<<20-9), make([]byte, 1<<20-9+1))
 	for name, data := range map[string][]byte{
 		"numbers": handmade(t, format.Int32, format.Uncompressed, pageV2(many, format.DeltaBinaryPacked, 1, claim(many))),
 		"lengths": handmade(t, format.ByteArray, format.Uncompressed,
@@ -187,6 +188,7 @@ func TestParquetClaims(t *testing.T) {
 		"beginnings":     handmade(t, format.ByteArray, format.Uncompressed, pageV2(2000, format.DeltaByteArray, 1, bomb)),
 		"row groups":     closed([]byte("PAR1"), list(many)),
 		"tiny groups":    closed([]byte("PAR1"), append(list(2<<20), make([]byte, 2<<20+1)...)),
+		"tiny columns":   closed([]byte("PAR1"), columns),
 		"nested structs": closed([]byte("PAR1"), bytes.Repeat([]byte{0x1C}, 4<<20)),
 		"nested lists":   closed([]byte("PAR1"), append([]byte{0x19}, bytes.Repeat([]byte{0x19}, 4<<20)...)),
 	} {

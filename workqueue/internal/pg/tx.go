@@ -179,8 +179,7 @@ func (p *pipelined) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 	if !p.closed && len(p.waiting) == 0 {
 		return p.conn.QueryRow(ctx, sql, args...)
 	}
-	rows, err := p.Query(ctx, sql, args...)
-	return firstRow{rows, err}
+	return FirstRow(p.Query(ctx, sql, args...))
 }
 
 // CopyFrom writes rows, after what waits.
@@ -236,7 +235,9 @@ func (r *firstRows) Close() {
 // Err is complete once the rows are closed.
 func (r *firstRows) Err() error { return cmp.Or(r.Rows.Err(), r.err) }
 
-// firstRow is the row of a statement that others travelled with.
+// FirstRow is the row that a pool's QueryRow gives of what its Query does.
+func FirstRow(rows pgx.Rows, err error) pgx.Row { return firstRow{rows, err} }
+
 type firstRow struct {
 	rows pgx.Rows
 	err  error

@@ -2,6 +2,7 @@ package pg
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -23,13 +24,13 @@ type Wrapped struct {
 }
 
 // Until is how long a statement may still take by ctx, in milliseconds, and 0 for ever: what PostgreSQL is to end by
-// itself once nobody waits for it.
+// itself once nobody waits for it. It takes no more than 24.8 days for a time-out.
 func Until(ctx context.Context) string {
 	end, ok := ctx.Deadline()
 	if !ok {
 		return "0"
 	}
-	return strconv.FormatInt(max(time.Until(end).Milliseconds(), 1), 10)
+	return strconv.FormatInt(min(max(time.Until(end).Milliseconds(), 1), math.MaxInt32), 10)
 }
 
 // SendBatch is that of a connection.
@@ -60,6 +61,5 @@ func (w Wrapped) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 
 // QueryRow is that of a connection.
 func (w Wrapped) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	rows, err := w.Query(ctx, sql, args...)
-	return firstRow{rows, err}
+	return FirstRow(w.Query(ctx, sql, args...))
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 // Policy is what a step says about tries.
@@ -65,7 +64,7 @@ func (p Policy) longer(n int) time.Duration {
 
 // NotNow reports whether an error of items in their n-th issue means that they came at a bad time, and no more.
 func (p Policy) NotNow(e workqueue.SlotError, n int) bool {
-	return throttling.Is(e.Code) && p.Retries(e) && n < CountedIssues
+	return workqueue.Throttled(e.Code) && p.Retries(e) && n < CountedIssues
 }
 
 // Throttled returns how long to wait after the n-th issue was too much for the service: at least the step's backoff,

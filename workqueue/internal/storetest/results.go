@@ -1,10 +1,12 @@
 package storetest
 
 import (
+	"context"
 	"crypto/sha256"
 	"slices"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -34,4 +36,15 @@ func LargeAnswer(s workqueue.Slice, p export.Piece, t export.Taken) settle.Answe
 	return settle.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: 1, Slots: []settle.Slot{{
 		Ordinal: p.Ordinal, Result: export.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
 		Large: &settle.Large{ID: t.ID, Bytes: p.Bytes}}}}
+}
+
+// Export yields the items of a run with the results of the only step that no other needs.
+func Export(ctx context.Context, db *database.DB, run workqueue.RunID, states []workqueue.Outcome,
+	yield func(*export.Item) error,
+) error {
+	e, err := export.New(db).Open(ctx, export.Request{Run: run, States: states})
+	if err != nil {
+		return err
+	}
+	return e.Each(ctx, yield)
 }

@@ -3,6 +3,7 @@ import { html } from "../html.js";
 import { Badge, Button, ButtonLink, Icon, Menu, Progress, StateBadge, Text, Time, confirm, now, toast } from "../ui.js";
 import { BASE, api, segment } from "../api.js";
 import { awaited, notify, possible } from "../notify.js";
+import { mayResume, resume } from "../runs/actions.js";
 import { duration, inert, num, percent, plural, short, timed } from "../format.js";
 
 /** ended says whether a run moves no more by itself. */
@@ -48,7 +49,7 @@ export function Actions({ run, onRerun, onReport }) {
   const act = (name) => async () => {
     try {
       await api.post(`/runs/${segment(run.id)}/${name}`, {});
-      toast({ pause: "Paused: nothing more is sent", resume: "Resumed", approve: "The others follow", seal: "Sealed" }[name]);
+      toast({ pause: "Paused: nothing more is sent", approve: "The others follow", seal: "Sealed" }[name]);
     } catch (err) {
       toast(err, { tone: "bad" });
     }
@@ -63,8 +64,8 @@ export function Actions({ run, onRerun, onReport }) {
     ${run.open && html`<${Button} icon="check" role="operator" onClick=${act("seal")} test="seal"
         title="Say that no more items come">Seal<//>`}
     ${!over && !paused && html`<${Button} icon="pause" role="operator" onClick=${act("pause")} test="pause">Pause<//>`}
-    ${paused && !guarded && run.hold?.kind !== "canary" && html`<${Button} kind="primary" icon="play" role="operator"
-        onClick=${act("resume")} test="resume">Resume<//>`}
+    ${mayResume(run) && !guarded && html`<${Button} kind="primary" icon="play" role="operator"
+        onClick=${() => resume(run)} test="resume">Resume<//>`}
     ${run.failed > 0 && run.state !== "cancelled" && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun}
         test="rerun" title="Run what failed again">Re-run failed<//>`}
     ${guarded ? html`<${Button} icon="play" role="operator" onClick=${() => goOn(run)} test="resume">Go on…<//>` : errors}
@@ -121,7 +122,7 @@ function cancel(run) {
   return confirm({
     title: "Cancel this run?", danger: true, action: "Cancel the run",
     body: html`<p>${left > 0 ? `${plural(left, "item")} will stay without an outcome` : "It ends at once"}; what is done stays done.
-      To go on with the rest later: <code>tranche run resume ${run.id}</code>.</p>`,
+      Resume has it go on with the rest later.</p>`,
     act: async () => {
       const answer = await api.post(`/runs/${segment(run.id)}/cancel`, {});
       toast(`Cancelled: ${plural(answer.items, "item")} without an outcome`);

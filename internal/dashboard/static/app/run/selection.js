@@ -20,7 +20,7 @@ export function Selection({ run, step, range, plane, onClose, onZoom }) {
   const [listed, setListed] = useState(false);
   const [dialog, setDialog] = useState("");
   const over = run.state === "cancelled";
-  const why = over ? "A cancelled run is not run again; start a new one" : undefined;
+  const why = over ? "The run was cancelled: resume it first" : undefined;
   useEffect(() => setListed(false), [from, to]);
   const counts = useMemo(() => plane && count(plane, from, to), [plane, plane?.version, from, to]);
   return html`<${Card} class="selection" test="selection" label="Selected items"

@@ -18,6 +18,10 @@ async function act(run, verb, said, body) {
 
 export const pause = (run) => act(run, "pause", "paused; what is out comes back", { reason: "paused on the dashboard" });
 
+/** mayResume says whether a run can be told to go on: one that is paused, or that was cancelled before its end. */
+export const mayResume = (run) => (run.state === "paused" && run.hold?.kind !== "canary") ||
+  (run.state === "cancelled" && run.done + run.failed < run.items);
+
 export function resume(run) {
   if (run.hold?.kind !== "threshold") return act(run, "resume", "goes on", {});
   return confirm({
@@ -36,8 +40,8 @@ export const approve = (run) => confirm({
 
 export const cancel = (run) => confirm({
   title: `Cancel ${nameOf(run)}?`, action: "Cancel the run", danger: true, test: "cancel-dialog",
-  body: `${plural(run.items - run.done - run.failed, "item")} would stay without an outcome. A run that was cancelled ` +
-    "does not go on; its results stay.",
+  body: `${plural(run.items - run.done - run.failed, "item")} would stay without an outcome; results stay. Resume has ` +
+    "it go on with them.",
   act: () => api.post(`/runs/${run.id}/cancel`, { reason: "cancelled on the dashboard" }),
 });
 
@@ -58,8 +62,8 @@ export async function several(verb, runs) {
 
 export const cancelSeveral = (runs) => confirm({
   title: `Cancel ${plural(runs.length, "run")}?`, action: "Cancel them", danger: true, test: "cancel-several-dialog",
-  body: `${plural(runs.reduce((n, r) => n + r.items - r.done - r.failed, 0), "item")} would stay without an outcome. ` +
-    "Runs that were cancelled do not go on; their results stay.",
+  body: `${plural(runs.reduce((n, r) => n + r.items - r.done - r.failed, 0), "item")} would stay without an outcome; results stay. ` +
+    "Resume has a run go on with them.",
   act: () => several("cancel", runs),
 });
 
@@ -86,8 +90,7 @@ export function actionsOf(run) {
   return [
     run.hold?.kind === "canary" && { label: "Approve", icon: "check", role, test: "approve", onClick: () => approve(run) },
     run.state === "running" && { label: "Pause", icon: "pause", role, test: "pause", onClick: () => pause(run) },
-    run.state === "paused" && run.hold?.kind !== "canary" &&
-      { label: "Resume", icon: "play", role, test: "resume", onClick: () => resume(run) },
+    mayResume(run) && { label: "Resume", icon: "play", role, test: "resume", onClick: () => resume(run) },
     !ended && { label: "Cancel…", icon: "stop", danger: true, role, test: "cancel", onClick: () => cancel(run) },
     ended || null,
     { label: "Errors", icon: "warn", to: `/runs/${run.id}/errors` },

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// contestant does all the work of one way, once, in a fresh database.
+type contestant interface {
+	name() string
+	size() int // items of a round
+	measure(context.Context) (sample, error)
+}
+
+// result holds a contestant's samples, a round each.
+type result struct {
+	Name    string
+	Setup   string // what was chosen for it
+	Samples []sample
+}
+
+func (r result) spread(of func(sample) float64) spread {
+	values := make([]float64, len(r.Samples))
+	for i, s := range r.Samples {
+		values[i] = of(s)
+	}
+	return spreadOf(values)
+}
+
+func (r result) rates() (rates []float64) {
+	for _, s := range r.Samples {
+		rates = append(rates, s.Rate)
+	}
+	return rates
+}
+
+// tuner is a contestant that looks for its best settings first, outside the clock.
+type tuner interface {
+	tune(context.Context) error
+}
+
+// settled is a contestant that can say, once it was measured, how it was set up.
+type settled interface{ setup() string }
+
+func chooseContestants(cfg config, pg *cluster) []contestant {
+	input := items{n: cfg.items, random: cfg.keys == "random"}
+	own := tranches(cfg, pg, input)
+	all := []contestant{floor{pg, input}, floorRaw{pg, input}, own[0], own[1], floorGather{floor{pg, input}}, own[2],
+		&riverQueue{pg: pg, input: items{n: cfg.riverItems, random: input.random}}}
+	return slices.DeleteFunc(all, func(c contestant) bool { return !cfg.wants(c.name()) })
+}
+
+// race measures all contestants in turn, round after round. A first round is thrown away: it makes the WAL files and
+// touches the memory that later rounds find ready.
+func race(ctx context.Context, pg *cluster, rounds int, list []contestant) ([]result, error) {
+	results := make([]result, len(list))
+	most := 0
+	for i, c := range list {
+		results[i].Name = c.name()
+		most = max(most, c.size())
+	}
+	if err := prepare(ctx, pg, list, min(most, warmItems)); err != nil {
+		return nil, err
+	}
+	for round := range rounds {
+		for i, c := range list {
+			s, err := c.measure(ctx)
+			if err != nil {
+				return nil, fmt.Errorf("%s, round %d: %w", c.name(), round+1, err)
+			}
+			results[i].Samples = append(results[i].Samples, s)
+			fmt.Fprintf(os.Stderr, "round %d  %-10s %9.0f items/s  %.2f s\n", round+1, c.name(), s.Rate, s.Seconds)
+		}
+	}
+	for i, c := range list {
+		if c, ok := c.(settled); ok {
+			results[i].Setup = c.setup()
+		}
+	}
+	return results, nil
+}
+
+// warmItems are enough to make the WAL files.
+const warmItems = 1_000_000
+
+// prepare lets each contestant find its settings, and warms the cluster up.
+func prepare(ctx context.Context, pg *cluster, list []contestant, warm int) error {
+	for _, c := range list {
+		if t, ok := c.(tuner); ok {
+			if err := t.tune(ctx); err != nil {
+				return fmt.Errorf("tune %s: %w", c.name(), err)
+			}
+		}
+	}
+	if warm == 0 {
+		return nil
+	}
+	if _, err := (floor{pg, items{n: warm}}).measure(ctx); err != nil {
+		return fmt.Errorf("warm up: %w", err)
+	}
+	return nil
+}
+
+// find returns the result of a contestant, nil when it did not run.
+func find(results []result, name string) *result {
+	i := slices.IndexFunc(results, func(r result) bool { return r.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &results[i]
+}
+
+// tranche measures the real program from outside: a node with the NATS server in it, and the echo service, each a
+// process. The clock runs from the first byte of a CSV stream sent to the HTTP API until the completion event is here.
+// What is in it, and not in the floor: parsing CSV, an index on the items' keys, state, attempts and fences, two hops
+// through JetStream's file store, JSON decoded and encoded by the service, the tracker.
+type tranche struct {
+	label string
+	of    work
+	plan  string // put on record first
+	parts int    // of each item
+	how   string // empty: as the node says
+	cfg   config
+	pg    *cluster
+	input items
+}
+
+// tranches are the plain endpoint; a flow of three stages; and a plan of three steps that do not need each other.
+func tranches(cfg config, pg *cluster, input items) []contestant {
+	return []contestant{
+		&tranche{label: "tranche", of: work{endpoint: echoEndpoint}, parts: 1, cfg: cfg, pg: pg, input: input},
+		&tranche{label: "flow", of: work{endpoint: flowEndpoint}, parts: 1, cfg: cfg, pg: pg, input: input,
+			how: "as tranche; an endpoint of three stages asks another of the same service twice for each item"},
+		&tranche{label: "gather", of: work{plan: "gather"}, plan: gatherPlan, parts: len(gatherEndpoints()), cfg: cfg, pg: pg,
+			input: input, how: "as tranche; three endpoints of one service, a part of each for every item"},
+	}
+}
+
+func (t *tranche) name() string  { return t.label }
+func (t *tranche) size() int     { return t.input.n }
+func (t *tranche) setup() string { return t.how }
+
+func (t *tranche) measure(ctx context.Context) (s sample, err error) {
+	b, err := openBed(ctx, t.cfg, t.pg)
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	t.how = cmp.Or(t.how, b.String())
+	if t.plan != "" {
+		if err := b.putPlan(ctx, t.plan); err != nil {
+			return s, err
+		}
+		if _, err := b.complete(ctx, t.of, items{n: bedWarmItems}); err != nil {
+			return s, err
+		}
+	}
+	watch, err := t.pg.startWatch(ctx, processes{
+		"node": b.node.PID(), "service": b.service.PID(), "client": os.Getpid(),
+	})
+	if err != nil {
+		return s, err
+	}
+	peaks := watchPeaks(b.node.PID(), b.storeDir())
+	done, err := b.complete(ctx, t.of, t.input)
+	if err != nil {
+		peaks.stop()
+		return s, err
+	}
+	s, err = watch.stop(ctx, t.input.n)
+	s.Intake = done.loaded.Sub(watch.begun).Seconds()
+	s.PeakAnon, s.PeakStore = peaks.stop()
+	if err != nil {
+		return s, err
+	}
+	return s, b.check(ctx, done.run, t.parts, t.input.n)
+}
+
+// gatherEndpoints answer like the echo, each as a service of its own would.
+func gatherEndpoints() []string { return []string{"accounts", "transactions", "branches"} }
+
+// gatherPlan asks the three for a part of each item, all at once.
+const gatherPlan = `name: gather
+steps:
+- endpoint: accounts
+- endpoint: transactions
+- endpoint: branches
+`
+
+// putPlan puts a plan on record.
+func (b *bed) putPlan(ctx context.Context, plan string) error {
+	_, err := b.command(ctx, strings.NewReader(plan), "plan", "apply", "-")
+	return err
+}

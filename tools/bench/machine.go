@@ -1,0 +1,300 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// machine names what the numbers were taken on.
+type machine struct {
+	CPU        string
+	Cores      int
+	Memory     int64
+	Kernel     string
+	Go         string
+	PostgreSQL string
+	Fsync      time.Duration // the median of one 8 KB write and its fsync
+	Date       string
+	Load       string // the load average over a minute, before we began
+}
+
+func describeMachine(ctx context.Context, pg *cluster) (machine, error) {
+	m := machine{
+		CPU:    firstField("/proc/cpuinfo", "model name"),
+		Cores:  runtime.NumCPU(),
+		Go:     strings.TrimPrefix(runtime.Version(), "go"),
+		Kernel: readLine("/proc/sys/kernel/osrelease"),
+		Load:   oneMinute(readLine("/proc/loadavg")),
+		Date:   time.Now().UTC().Format(time.DateOnly),
+	}
+	kib, _ := strconv.ParseInt(strings.TrimSuffix(firstField("/proc/meminfo", "MemTotal"), " kB"), 10, 64)
+	m.Memory = kib << 10
+	if err := pg.admin.QueryRow(ctx, `SELECT current_setting('server_version')`).Scan(&m.PostgreSQL); err != nil {
+		return m, fmt.Errorf("read PostgreSQL's version: %w", err)
+	}
+	var err error
+	m.Fsync, err = probeFsync(pg.dir)
+	return m, err
+}
+
+func (m machine) String() string {
+	return fmt.Sprintf("%s, %d cores, %.0f GiB, Linux %s; PostgreSQL %s, Go %s; an fsync takes %s; "+
+		"load average before we began: %s; %s", m.CPU, m.Cores, float64(m.Memory)/(1<<30), m.Kernel, m.PostgreSQL,
+		m.Go, m.Fsync.Round(time.Microsecond), m.Load, m.Date)
+}
+
+func oneMinute(loadavg string) string {
+	first, _, _ := strings.Cut(loadavg, " ")
+	return first
+}
+
+// firstField returns the value of the first "name : value" line, "unknown" where there is none.
+func firstField(file, name string) string {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return "unknown"
+	}
+	for line := range strings.Lines(string(raw)) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown"
+}
+
+func readLine(file string) string {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(raw))
+}
+
+// fsyncProbes is enough for a median and takes well under a second on an SSD.
+const fsyncProbes = 200
+
+// probeFsync appends pages to a file in dir, as PostgreSQL does at a commit.
+func probeFsync(dir string) (median time.Duration, err error) {
+	path := filepath.Join(dir, "fsync-probe")
+	f, err := os.Create(path)
+	if err != nil {
+		return 0, fmt.Errorf("probe fsync: %w", err)
+	}
+	defer func() {
+		f.Close() // it is removed next
+		err = errors.Join(err, os.Remove(path))
+	}()
+	page := make([]byte, 8<<10)
+	took := make([]time.Duration, fsyncProbes)
+	for i := range took {
+		start := time.Now()
+		if _, err := f.WriteAt(page, 0); err != nil {
+			return 0, fmt.Errorf("probe fsync: %w", err)
+		}
+		if err := f.Sync(); err != nil {
+			return 0, fmt.Errorf("probe fsync: %w", err)
+		}
+		took[i] = time.Since(start)
+	}
+	slices.Sort(took)
+	return took[len(took)/2], nil
+}
+
+// ticks is the unit of the times in /proc: USER_HZ, which is 100 on every Linux platform that Go knows.
+const ticks = 100
+
+// procStat is what we read of /proc/<pid>/stat.
+type procStat struct {
+	parent int
+	own    float64 // CPU seconds of the process
+	reaped float64 // of its children that ended
+}
+
+// readStat returns false for a process that is gone.
+func readStat(pid int) (procStat, bool) {
+	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return procStat{}, false
+	}
+	// The name in brackets may hold anything; the fields after it count from 3.
+	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
+	if len(fields) < 15 {
+		return procStat{}, false
+	}
+	number := func(field int) float64 {
+		v, _ := strconv.ParseFloat(fields[field-3], 64) // the kernel writes only numbers here
+		return v
+	}
+	return procStat{
+		parent: int(number(4)),
+		own:    (number(14) + number(15)) / ticks,
+		reaped: (number(16) + number(17)) / ticks,
+	}, true
+}
+
+// processCPU returns the CPU seconds that a process has used, 0 when it is gone.
+func processCPU(pid int) float64 {
+	stat, _ := readStat(pid)
+	return stat.own
+}
+
+// treeCPU returns the CPU seconds of a process, of its children, and of the children that ended.
+func treeCPU(root int) float64 {
+	stat, _ := readStat(root)
+	sum := stat.own + stat.reaped
+	names, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well-formed
+	for _, name := range names {
+		pid, _ := strconv.Atoi(filepath.Base(name))
+		if child, ok := readStat(pid); ok && child.parent == root {
+			sum += child.own
+		}
+	}
+	return sum
+}
+
+// peakRSS returns the most memory that a process ever had resident, in bytes, 0 when it is gone.
+func peakRSS(pid int) int64 { return statusBytes(pid, "VmHWM") }
+
+// statusBytes returns a size in /proc/<pid>/status, 0 where there is none.
+func statusBytes(pid int, name string) int64 {
+	value := firstField(filepath.Join("/proc", strconv.Itoa(pid), "status"), name)
+	kib, _ := strconv.ParseInt(strings.TrimSuffix(value, " kB"), 10, 64) // 0 for "unknown"
+	return kib << 10
+}
+
+// sample is one measurement of one contestant.
+type sample struct {
+	Items      int
+	Seconds    float64
+	Intake     float64 // until the run had its items; 0 where that is no stage
+	Rate       float64
+	WALPerItem float64
+	CPU        map[string]float64 // by process; "postgres" is all of the cluster
+	PeakRSS    int64              // of the node since its start; 0 where there is none
+	PeakAnon   int64              // the part of it that is no file's
+	PeakStore  int64              // files of JetStream
+}
+
+// processes are the process ids that a sample watches, by name.
+type processes map[string]int
+
+// watch is a sample in the making.
+type watch struct {
+	pg    *cluster
+	procs processes
+	begun time.Time
+	cpu   map[string]float64
+	wal   int64
+}
+
+const walPosition = `SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn`
+
+// startWatch notes where everything stands and starts the clock.
+func (pg *cluster) startWatch(ctx context.Context, procs processes) (*watch, error) {
+	w := &watch{pg: pg, procs: procs}
+	var err error
+	if w.wal, err = pg.walPosition(ctx); err != nil {
+		return nil, err
+	}
+	w.cpu = w.readCPU()
+	w.begun = time.Now()
+	return w, nil
+}
+
+// stop stops the clock: n items are through.
+func (w *watch) stop(ctx context.Context, n int) (sample, error) {
+	s := sample{Items: n, Seconds: time.Since(w.begun).Seconds(), CPU: w.readCPU()}
+	for name, before := range w.cpu {
+		s.CPU[name] -= before
+	}
+	s.Rate = float64(n) / s.Seconds
+	wal, err := w.pg.walPosition(ctx)
+	if err != nil {
+		return s, err
+	}
+	s.WALPerItem = float64(wal-w.wal) / float64(n)
+	if node, ok := w.procs["node"]; ok {
+		s.PeakRSS = peakRSS(node)
+	}
+	return s, nil
+}
+
+func (w *watch) readCPU() map[string]float64 {
+	cpu := make(map[string]float64, len(w.procs)+1)
+	for name, pid := range maps.All(w.procs) {
+		cpu[name] = processCPU(pid)
+	}
+	cpu["postgres"] = treeCPU(w.pg.PID())
+	return cpu
+}
+
+func (pg *cluster) walPosition(ctx context.Context) (at int64, err error) {
+	if err := pg.admin.QueryRow(ctx, walPosition).Scan(&at); err != nil {
+		return 0, fmt.Errorf("read the WAL position: %w", err)
+	}
+	return at, nil
+}
+
+// peakTick is how often peaks that the kernel does not keep are looked at. A look costs well under a millisecond.
+const peakTick = 200 * time.Millisecond
+
+// peaks watches what a node uses.
+type peaks struct {
+	end  chan struct{}
+	done chan struct{}
+
+	anon  int64 // bytes; read after done
+	store int64
+}
+
+// watchPeaks looks at a process's own memory and at the size of a directory until stop is called.
+func watchPeaks(pid int, dir string) *peaks {
+	p := &peaks{end: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		tick := time.NewTicker(peakTick)
+		defer tick.Stop()
+		for {
+			p.anon = max(p.anon, statusBytes(pid, "RssAnon"))
+			p.store = max(p.store, dirBytes(dir))
+			select {
+			case <-tick.C:
+			case <-p.end:
+				return
+			}
+		}
+	}()
+	return p
+}
+
+// stop returns the peaks.
+func (p *peaks) stop() (anon, store int64) {
+	close(p.end)
+	<-p.done
+	return p.anon, p.store
+}
+
+// dirBytes sums the sizes of the files that are there; they come and go under our eyes.
+func dirBytes(dir string) (sum int64) {
+	_ = filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return nil //nolint:nilerr // what is gone has no size
+		}
+		if info, err := entry.Info(); err == nil {
+			sum += info.Size()
+		}
+		return nil
+	})
+	return sum
+}

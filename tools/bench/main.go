@@ -1,0 +1,230 @@
+// Command bench measures Tranche beside things that a reader knows, in one run on one private PostgreSQL cluster.
+//
+// The contestants:
+//
+//   - floor: what an engineer writes with pgx who only has to move the same bytes in and out of PostgreSQL over one
+//     connection, with no coordination at all. It is the yardstick; see [floor] for its exact definition.
+//   - floor-raw: the same with COPY encoded by hand, a stricter bar; see [floorRaw].
+//   - tranche: one `tranche serve` and one echo service, each a process of its own; a CSV stream goes in by HTTP, the
+//     clock stops when the run is completed and every result is stored; see [tranche].
+//   - river: River with one job an item and its output recorded; see [riverQueue].
+//   - latency: runs of one item, and of a few thousand, on an idle node.
+//   - floor-gather: what the floor does, with three parts for each item; see [floorGather].
+//   - gather: Tranche with a plan of three steps, a part of each for every item; see [gather].
+//   - holes: a run that gathers and composes, and parts of it done again; see [holes].
+//   - adaptive: settings that the node finds, beside the best of a sweep over fixed ones; see [adaptive].
+//   - fair: small runs, alone and during a large one; see [fairness].
+//   - many: thousands of small runs over two hundred endpoints beside a large one, with one node and with several; and
+//     what an idle node takes while as many wait; see [many].
+//   - old: a run on a database in which millions of items of finished runs lie, beside the same on one that has had a
+//     single run, and the deletion of a run; only when it is named, since thirty million take 17 GB; see [old].
+//   - misbehave: services that go wrong on purpose; see [isolation], [outageCase] and [otherCase].
+//
+// Rounds are interleaved (floor, tranche, river, floor, …), so that a noisy minute of the machine hits all alike, and
+// every round starts with a fresh database and a checkpoint. Ratios are taken within a round. Tables show medians and
+// ranges. Results are compared with the input after the clock, in SQL. Nothing here turns fsync or synchronous_commit
+// off.
+//
+// It is no load generator and no tuning tool, and its numbers mean nothing across machines: only the ratios in one
+// run do.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	if called, err := serveAs(os.Args[1:]); called {
+		exit(err)
+	}
+	cfg, err := parseFlags(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(0)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second Ctrl-C ends us at once; the kernel then ends our children.
+	context.AfterFunc(ctx, stop)
+	err = run(ctx, cfg)
+	if ctx.Err() != nil && err != nil {
+		err = fmt.Errorf("interrupted: %w", err)
+	}
+	exit(err)
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// run measures what cfg asks for and prints it.
+func run(ctx context.Context, cfg config) (err error) {
+	var target *page
+	if cfg.write != "" {
+		if target, err = openPage(cfg.write); err != nil {
+			return err
+		}
+	}
+	if err := checkProgram(cfg); err != nil {
+		return err
+	}
+	pg, err := openCluster(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pg.close(err == nil)) }()
+	host, err := describeMachine(ctx, pg)
+	if err != nil {
+		return err
+	}
+	rep := report{machine: host, rounds: cfg.rounds, keys: cfg.keys}
+	if rep.results, err = race(ctx, pg, cfg.rounds, chooseContestants(cfg, pg)); err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		name    string
+		measure func(context.Context, config, *cluster, *report) error
+	}{
+		{"latency", measureLatency}, {"holes", inLab(measureHoles)}, {"adaptive", inLab(measureAdaptive)},
+		{"fair", inLab(measureFairness)}, {"misbehave", inLab(measureMisbehaviour)},
+		{"many", measureMany}, {"old", measureOld},
+	} {
+		if !cfg.wants(part.name) {
+			continue
+		}
+		if err := part.measure(ctx, cfg, pg, &rep); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	if target != nil {
+		if err := target.fill(&rep); err != nil {
+			return err
+		}
+	}
+	_, err = io.WriteString(os.Stdout, rep.String())
+	return err
+}
+
+// config is what the flags say.
+type config struct {
+	items      int
+	riverItems int
+	rounds     int
+	manyRuns   int
+	manyLarge  int
+	only       []string
+	binary     string
+	keys       string
+	dir        string
+	write      string
+}
+
+func parts() []string {
+	return []string{
+		"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "holes", "adaptive", "fair",
+		"misbehave", "many",
+	}
+}
+
+func (c config) wants(part string) bool { return slices.Contains(c.only, part) }
+
+func parseFlags(args []string, stderr io.Writer) (config, error) {
+	var c config
+	var only string
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.IntVar(&c.items, "items", 1_000_000, "items of one round of the floor, of tranche and of flow")
+	f.IntVar(&c.riverItems, "river-items", 50_000, "jobs of one round of River")
+	f.IntVar(&c.rounds, "rounds", 3, "how often each contestant is measured")
+	f.IntVar(&c.manyRuns, "many-runs", 10_000, "runs of 10 items of the part many")
+	f.IntVar(&c.manyLarge, "many-large", 5_000_000, "items of the run beside them")
+	f.StringVar(&only, "only", strings.Join(parts(), ","), "which parts to run; old, which takes 17 GB, can be named, too")
+	f.StringVar(&c.binary, "binary", "../../bin/tranche", "the tranche program to measure")
+	f.StringVar(&c.keys, "keys", "ordered", "order of the items' keys in the input: ordered or random")
+	f.StringVar(&c.dir, "dir", "", "where PostgreSQL and the nodes keep their data; empty means one under /var/tmp "+
+		"that is removed at the end")
+	f.StringVar(&c.write, "write", "", "a Markdown page to put the tables into, such as ../../docs/benchmarks.md")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	if f.NArg() > 0 {
+		return c, fmt.Errorf("%q is not a flag; see -help", f.Arg(0))
+	}
+	c.only = strings.Split(only, ",")
+	return c, c.validate()
+}
+
+func (c config) validate() error {
+	known := append(parts(), "old")
+	for _, p := range c.only {
+		if !slices.Contains(known, p) {
+			return fmt.Errorf("-only: there is no part %q; the parts are %s", p, strings.Join(known, ", "))
+		}
+	}
+	switch {
+	case min(c.items, c.riverItems, c.rounds, c.manyRuns, c.manyLarge) < 1:
+		return errors.New("-items, -river-items, -rounds, -many-runs and -many-large must be at least 1")
+	case c.write != "" && len(c.only) != len(parts()):
+		return errors.New("-write is for a run of all parts; leave out -only")
+	case c.keys != "ordered" && c.keys != "random":
+		return fmt.Errorf("-keys is %q; it is ordered or random", c.keys)
+	}
+	return nil
+}
+
+// What stands between these lines of a page is the bench's to write.
+const (
+	pageBegin = "<!-- written by: make bench -->\n"
+	pageEnd   = "<!-- end -->\n"
+)
+
+// page is a Markdown file with a place for the tables, read before anything is measured.
+type page struct {
+	path         string
+	before, rest string
+}
+
+func openPage(path string) (*page, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("-write: %w", err)
+	}
+	before, rest, err := cutPage(string(raw))
+	if err != nil {
+		return nil, fmt.Errorf("-write: %s: %w", path, err)
+	}
+	return &page{path, before, rest}, nil
+}
+
+// cutPage returns what stands before and after the place for the tables, with its two lines.
+func cutPage(text string) (before, rest string, err error) {
+	before, after, begun := strings.Cut(text, pageBegin)
+	_, rest, ended := strings.Cut(after, pageEnd)
+	if !begun || !ended {
+		return "", "", errors.New("it has no place for the tables, between the lines " +
+			strings.TrimSpace(pageBegin) + " and " + strings.TrimSpace(pageEnd))
+	}
+	return before + pageBegin, pageEnd + rest, nil
+}
+
+func (p *page) fill(r *report) error {
+	if err := os.WriteFile(p.path, []byte(p.before+"\n"+r.String()+"\n"+p.rest), 0o644); err != nil {
+		return fmt.Errorf("-write: %w", err)
+	}
+	return nil
+}

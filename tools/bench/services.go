@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/tools/faultyservice"
+)
+
+const (
+	echoEndpoint = "echo"
+	flowEndpoint = "echo-thrice"
+
+	// These, with a NATS URL behind them, make this program a service: the echo service; so many echoing endpoints, by a
+	// number; one that misbehaves, by a configuration as JSON and the path of a ledger, or "".
+	echoArgument        = "-serve-echo"
+	manyArgument        = "-serve-many"
+	misbehavingArgument = "-serve-misbehaving"
+)
+
+// serveAs is what this program does when it is called as a service; otherwise it is not.
+func serveAs(args []string) (called bool, err error) {
+	switch {
+	case len(args) == 2 && args[0] == echoArgument:
+		return true, serving(args[1], runEcho)
+	case len(args) == 3 && args[0] == manyArgument:
+		return true, serving(args[1], func(ctx context.Context, nc *nats.Conn) error { return runMany(ctx, nc, args[2]) })
+	case len(args) == 4 && args[0] == misbehavingArgument:
+		return true, serving(args[1], func(ctx context.Context, nc *nats.Conn) error {
+			return runMisbehaving(ctx, nc, args[2], args[3])
+		})
+	}
+	return false, nil
+}
+
+// serving serves until it is told to stop.
+func serving(natsURL string, run func(context.Context, *nats.Conn) error) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	nc, err := nats.Connect(natsURL)
+	if err != nil {
+		return fmt.Errorf("connect to NATS: %w", err)
+	}
+	defer nc.Close()
+	if err := run(ctx, nc); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// customer is the items' payload. The service decodes and encodes each field, as a real one would.
+type customer struct {
+	ID      string `json:"id"`
+	Name    string `json:"name"`
+	Segment string `json:"segment"`
+	Since   string `json:"since"`
+}
+
+// runEcho is an ordinary service, with every setting at its default.
+func runEcho(ctx context.Context, nc *nats.Conn) error {
+	svc, err := endpoints.New(nc, endpoints.Config{Name: echoEndpoint, Version: "1.0.0"})
+	if err != nil {
+		return err
+	}
+	for _, name := range append(gatherEndpoints(), echoEndpoint) {
+		if err := endpoints.HandleList(svc, name, echo); err != nil {
+			return err
+		}
+	}
+	if err := endpoints.HandleList(svc, composeEndpoint, compose); err != nil {
+		return err
+	}
+	if err := endpoints.HandleFlow(svc, flowEndpoint, thrice()); err != nil {
+		return err
+	}
+	return svc.Run(ctx)
+}
+
+func echo(_ context.Context, chunk *endpoints.Chunk[customer, customer]) error {
+	for _, item := range chunk.Items() {
+		item.Reply(item.In)
+	}
+	return nil
+}
+
+type stage = endpoints.Stage[customer, customer, endpoints.None, endpoints.None]
+
+// thrice is a flow of three stages. Each asks the plain endpoint for what the one before has brought; the last answers.
+func thrice() []func(context.Context, *stage) error {
+	again := endpoints.To[customer, customer](echoEndpoint)
+	return []func(context.Context, *stage) error{
+		func(_ context.Context, s *stage) error {
+			for _, item := range s.Items() {
+				again.Ask(item, item.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *stage) error {
+			for _, item := range s.Items() {
+				again.Ask(item, again.Answer(item))
+			}
+			return nil
+		},
+		func(_ context.Context, s *stage) error {
+			for _, item := range s.Items() {
+				item.Reply(again.Answer(item))
+			}
+			return nil
+		},
+	}
+}
+
+// manyEndpoint is the name of one of the endpoints of the service of the part many.
+func manyEndpoint(i int) string { return fmt.Sprintf("many-%03d", i) }
+
+func runMany(ctx context.Context, nc *nats.Conn, count string) error {
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return fmt.Errorf("the number of endpoints: %w", err)
+	}
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "many", Version: "1.0.0"})
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		if err := endpoints.HandleList(svc, manyEndpoint(i), echo); err != nil {
+			return err
+		}
+	}
+	return svc.Run(ctx)
+}
+
+func runMisbehaving(ctx context.Context, nc *nats.Conn, config, ledger string) (err error) {
+	var cfg faultyservice.Config
+	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
+		return fmt.Errorf("understand the configuration of a service: %w", err)
+	}
+	if ledger != "" {
+		file, err := os.OpenFile(ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return fmt.Errorf("open a ledger: %w", err)
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		cfg.Ledger = faultyservice.NewLedger(file)
+	}
+	svc, err := faultyservice.New(nc, cfg)
+	if err != nil {
+		return err
+	}
+	return svc.Run(ctx)
+}
+
+// misbehave starts a service, a process of its own, which ends with the bed. Its ledger is a file when asked for.
+func (b *bed) misbehave(cfg faultyservice.Config, ledger bool) error {
+	text, err := json.Marshal(cfg)
+	if err != nil {
+		return fmt.Errorf("write the configuration of service %s: %w", cfg.Endpoint, err)
+	}
+	path := ""
+	if ledger {
+		path = b.ledgerPath(cfg.Endpoint)
+	}
+	c, err := b.serve("service "+cfg.Endpoint, misbehavingArgument, b.nc.ConnectedUrl(), string(text), path)
+	if err != nil {
+		return err
+	}
+	b.others = append(b.others, c)
+	return nil
+}
+
+func (b *bed) ledgerPath(endpoint string) string { return filepath.Join(b.dir, "ledger-"+endpoint) }
+
+// ledger reads what the services of an endpoint have noted so far. The fault that they are about must have struck.
+func (b *bed) ledger(endpoint string, fault faultyservice.Fault) (*faultyservice.Ledger, error) {
+	file, err := os.Open(b.ledgerPath(endpoint))
+	if err != nil {
+		return nil, fmt.Errorf("read the ledger of %s: %w", endpoint, err)
+	}
+	defer func() { _ = file.Close() }() // it was read only
+	ledger, err := faultyservice.ReadLedger(file)
+	if err == nil && ledger.Fired(fault) == 0 {
+		err = errors.New("the fault did not fire")
+	}
+	return ledger, err
+}

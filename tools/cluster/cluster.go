@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/term"
+
+	"github.com/tranchehq/tranche/tools/demokit"
+)
+
+const (
+	exitOK = 0
+
+	ledgers   = "ledgers"
+	itemsFile = "accounts.csv"
+	planFile  = "year-end.yaml"
+)
+
+// cluster is one under way.
+type cluster struct {
+	settings settings
+	story    *demokit.Story
+	shell    *demokit.Shell
+	dir      *demokit.Dir
+	deploy   page
+	net      string // of the machines' addresses, with the last dot
+	password string // of both roles
+
+	nats       [machines]*natsServer
+	db         databases
+	nodes      [machines]*node
+	services   []*instance
+	prometheus string // URL
+
+	progress progress
+	faults   []fault
+	checks   []demokit.Check
+	lost     int64 // items without a right result, of the step that has most
+	began    time.Time
+}
+
+// show starts everything, breaks it and proves the run. When ctx ends it stops everything and returns the context's
+// error.
+func show(ctx context.Context, s settings) error {
+	color := term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""
+	c := &cluster{
+		settings: s, story: demokit.New(os.Stdout, color), began: time.Now(), password: rand.Text(),
+		net: fmt.Sprintf("127.%d.%d.", 10+mathrand.IntN(240), mathrand.IntN(250)),
+	}
+	c.progress.all = 2 * int64(s.items)
+	return c.story.Tell(ctx,
+		c.open, c.startServers, c.startTranche, c.look, c.startRun,
+		c.killNATS, c.killPrimary, c.killNode, c.killService, c.upgrade,
+		c.letGo, c.prove, c.table,
+	)
+}
+
+func (c *cluster) open(context.Context) (err error) {
+	if c.deploy, err = readPage(c.settings.repository, "docs", "operate", "deploy.md"); err != nil {
+		return err
+	}
+	c.dir, err = demokit.OpenDir(c.settings.dir, "cluster", c.began, ledgers, itemsFile, planFile,
+		stepInterest+".ndjson", stepLetter+".ndjson")
+	if err != nil {
+		return err
+	}
+	c.story.OnStop(func(context.Context) error { return c.dir.Close() })
+	// PostgreSQL may run as another user, who has to pass through.
+	err = errors.Join(os.Mkdir(c.dir.File(ledgers), 0o700), os.Mkdir(c.dir.Servers(), 0o711)) //nolint:gosec // see above
+	if err != nil {
+		return fmt.Errorf("make the working directory: %w", err)
+	}
+	c.shell = &demokit.Shell{
+		Program: c.settings.tranche, Dir: c.dir.Path, Env: demokit.Environment(), Out: os.Stdout, Err: os.Stderr,
+		Story: c.story,
+	}
+	c.story.Title("Tranche on three machines, which break one after the other")
+	c.story.Say("The machines are %s1 to %s%d; all is done as docs/operate/deploy.md says.", c.net, c.net, machines)
+	return nil
+}
+
+func (c *cluster) startServers(ctx context.Context) error {
+	c.story.Chapter("Three NATS servers, with an account for each service; PostgreSQL with a synchronous standby")
+	began := time.Now()
+	if err := c.configureNATS(ctx); err != nil {
+		return err
+	}
+	if err := c.startNATS(ctx); err != nil {
+		return err
+	}
+	c.story.Fact("three NATS servers", time.Since(began), 0)
+	began = time.Now()
+	if err := c.startPostgres(ctx); err != nil {
+		return err
+	}
+	c.story.Fact("PostgreSQL and its standby, the schema, two roles", time.Since(began), 0)
+	return nil
+}
+
+func (c *cluster) startTranche(ctx context.Context) error {
+	c.story.Chapter("Three nodes, and two instances of each of two services")
+	if err := errors.Join(c.configureNodes(), c.configureServices()); err != nil {
+		return err
+	}
+	began := time.Now()
+	for _, n := range c.nodes {
+		c.story.Command("systemctl enable --now tranche     # " + n.name)
+		if err := c.startNode(ctx, n, c.settings.tranche); err != nil {
+			return err
+		}
+		c.story.Fact(fmt.Sprintf("pid %d, %s", n.PID(), n.url), time.Since(began), 0)
+	}
+	if err := c.makeToken(ctx); err != nil {
+		return err
+	}
+	for _, i := range c.services {
+		if err := c.startInstance(ctx, i, firstVersion); err != nil {
+			return err
+		}
+		if err := c.listens(ctx, i, firstVersion); err != nil {
+			return err
+		}
+	}
+	return c.startPrometheus(ctx)
+}
+
+// look types what the page has for looking whether all is right.
+func (c *cluster) look(ctx context.Context) error {
+	block, err := c.deploy.block("export TRANCHE_URL")
+	if err != nil {
+		return err
+	}
+	for _, words := range commands(block) {
+		if words[0] == "export" {
+			continue // done already
+		}
+		if err := c.shell.Typed(ctx, exitOK, words[1:]...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// planText has more requests out at once than one instance can have in hand, so that what a dead one had is not all.
+const planText = `name: year-end
+steps:
+- {name: %s, endpoint: year-end-interest, chunk: %d, rate: %d, in_flight: 16}
+- {name: %s, endpoint: letter, needs: [%s], chunk: %d, rate: %d, in_flight: 16}
+`
+
+func (c *cluster) startRun(ctx context.Context) error {
+	c.story.Chapter(fmt.Sprintf("A run of %s accounts in two steps, at %d a second while things break",
+		demokit.Grouped(int64(c.settings.items)), c.settings.rate()))
+	if err := c.writeItems(itemsFile); err != nil {
+		return err
+	}
+	plan := fmt.Sprintf(planText, stepInterest, c.settings.chunk(), c.settings.rate(), stepLetter, stepInterest,
+		c.settings.chunk(), c.settings.rate())
+	if err := os.WriteFile(c.dir.File(planFile), []byte(plan), 0o600); err != nil {
+		return fmt.Errorf("write the plan: %w", err)
+	}
+	if err := c.story.File(c.dir.File(planFile)); err != nil {
+		return err
+	}
+	if err := c.shell.Typed(ctx, exitOK, "run", "start", planFile, "--items", itemsFile); err != nil {
+		return err
+	}
+	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.progress.watch(watching, c.db.url)
+	}()
+	c.story.OnStop(func(context.Context) error {
+		cancel()
+		<-ended
+		return nil
+	})
+	return nil
+}
+
+// letGo has the run go on as fast as it can, to its end.
+func (c *cluster) letGo(ctx context.Context) error {
+	c.story.Chapter("Nothing breaks any more: the rest, as fast as it goes")
+	began := time.Now()
+	before, _ := c.progress.now()
+	for _, step := range []string{stepInterest, stepLetter} {
+		err := c.shell.Typed(ctx, exitOK, "run", "set", "last", "--step", step, "--rate", "0", "--chunk", "500",
+			"--in-flight", "auto")
+		if err != nil {
+			return err
+		}
+	}
+	if err := c.shell.Typed(ctx, exitOK, "run", "watch", "last"); err != nil {
+		return err
+	}
+	rest := c.progress.all - before
+	c.story.Fact(demokit.Grouped(rest)+" outcomes, of both steps", time.Since(began), int(rest))
+	return nil
+}
+
+// prove holds every item against the ledgers, and has doctor look at the books.
+func (c *cluster) prove(ctx context.Context) error {
+	c.story.Chapter("Every item, against what the services noted before they answered")
+	for _, step := range []struct{ name, service string }{{stepInterest, interestService}, {stepLetter, lettersService}} {
+		if err := c.checkStep(ctx, step.name, step.service); err != nil {
+			return err
+		}
+	}
+	if err := c.shell.Typed(ctx, exitOK, "doctor"); err != nil {
+		return err
+	}
+	if err := c.size(ctx); err != nil {
+		return err
+	}
+	return c.askPrometheus(ctx)
+}
+
+// size says what the run takes up, as docs/operate/sizing.md has it.
+func (c *cluster) size(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, c.db.primary.URL())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var bytes, connections int64
+	if err := conn.QueryRow(ctx, sizes).Scan(&bytes, &connections); err != nil {
+		return fmt.Errorf("ask for sizes: %w", err)
+	}
+	c.story.Say("PostgreSQL keeps %d bytes for each item, of two steps, and has %d connections of three nodes.",
+		bytes/int64(c.settings.items), connections)
+	return nil
+}
+
+const sizes = `SELECT
+	(SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'work%')::bigint,
+	(SELECT count(*) FROM pg_stat_activity WHERE usename = 'tranche_app')`
+
+// table is the end.
+func (c *cluster) table(context.Context) error {
+	c.story.Chapter("What it cost")
+	c.story.Say("%-38s %18s %16s", "what happened", "outcomes before", "stood still")
+	for _, f := range c.faults {
+		c.story.Say("%-38s %18s %14.1f s", f.what, demokit.Grouped(f.done), f.standstill.Seconds())
+	}
+	c.story.Say("%-38s %18s %16d", "items lost", "", c.lost)
+	c.story.Say("\nAll of it took %.0f s. Logs and ledgers are in\n  %s", time.Since(c.began).Seconds(), c.dir.Path)
+	return demokit.Verdict("the results do not agree with the ledgers in "+c.dir.Path, c.checks)
+}

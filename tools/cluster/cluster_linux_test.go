@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/tools/demokit"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const repository = "../.."
+
+// make cluster, as somebody types it: everything breaks while the run is under way, nothing is lost, nothing stays
+// behind. And the same broken off by Ctrl-C.
+func TestMakeCluster(t *testing.T) {
+	dir := openTempDir(t)
+	cmd := exec.CommandContext(t.Context(), "make", "-C", repository, "cluster",
+		"CLUSTER_FLAGS=--items 20000 --dir "+dir)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = demokit.StopTimeout
+	said, err := cmd.CombinedOutput()
+	text := string(said)
+	if err != nil {
+		t.Fatalf("make cluster: %v\n%s", err, text)
+	}
+	for _, want := range []string{
+		"primary killed, standby promoted", "three nodes of the next version", "four instances of the next version",
+		"completed: 20,000 of 20,000 items done, 0 failed", "ok  results of interest          20,000 =          20,000",
+		"ok  results of letter            20,000 =          20,000", "all invariants hold:",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	if table := text[strings.LastIndex(text, "What it cost"):]; strings.Count(table, " s\n") != 8 ||
+		!strings.Contains(table, "items lost                                                               0\n") {
+		t.Errorf("the table is another one:\n%s", table)
+	}
+	if t.Failed() || testing.Verbose() {
+		t.Log(text)
+	}
+	wantNothingLeft(t, dir)
+	t.Run("broken off", testBrokenOff)
+}
+
+func testBrokenOff(t *testing.T) {
+	dir := openTempDir(t)
+	cmd := exec.CommandContext(t.Context(), filepath.Join("bin", "cluster"), "--items", "20000", "--dir", dir)
+	cmd.Dir = repository
+	pipe, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	interrupted := false
+	for lines := bufio.NewScanner(pipe); lines.Scan(); {
+		said.WriteString(lines.Text() + "\n")
+		if !interrupted && strings.Contains(lines.Text(), " started: ") { // the run is under way
+			interrupted = true
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	err = cmd.Wait()
+	if !interrupted || cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("interrupted: %v; ended with %v, want exit code 1\n%s", interrupted, err, said.String())
+	}
+	wantNothingLeft(t, dir)
+}
+
+// openTempDir is a directory that PostgreSQL's user can reach when the tests run as root; t.TempDir is not.
+func openTempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tranche-cluster-") //nolint:usetesting // see above
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// wantNothingLeft looks for processes that have to do with the directory, and for the servers' data.
+func wantNothingLeft(t *testing.T, dir string) {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(dir, "servers")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the servers' data is still there: %v", err)
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range processes {
+		for _, file := range []string{"cmdline", "environ"} {
+			text, err := os.ReadFile(filepath.Join(process, file)) // it may have ended
+			if err == nil && strings.Contains(string(text), dir) {
+				t.Errorf("a process is left: %s", strings.ReplaceAll(string(text), "\x00", " "))
+			}
+		}
+	}
+}
+
+// What a step answered is right only if its service noted just that, for the item, once.
+func TestWrongResultsAreFound(t *testing.T) {
+	t.Parallel()
+	noted := func(n int) string {
+		return fmt.Sprintf(`{"key":"C-%d","state":"done","result":{"interest":%d,"receipt":"r%d"}}`, n,
+			makeAccount(n).interest(), n)
+	}
+	for name, test := range map[string]struct{ second, wrong string }{
+		"right":          {noted(1), ""},
+		"twice":          {noted(0), "C-0 is no item, or stands there twice"},
+		"unknown":        {noted(2), "C-2 is no item, or stands there twice"},
+		"failed":         {`{"key":"C-1","state":"failed"}`, "C-1 is failed"},
+		"not noted":      {strings.Replace(noted(1), "r1", "r3", 1), "C-1: no service has noted {Interest:1 Receipt:r3}"},
+		"of another":     {strings.Replace(noted(1), "r1", "r0", 1), "C-1: no service has noted {Interest:1 Receipt:r0}"},
+		"another amount": {strings.Replace(noted(1), ":1,", ":2,", 1), "C-1: no service has noted {Interest:2 Receipt:r1}"},
+		"the service errs": {
+			strings.NewReplacer(":1,", ":2,", "r1", "r2").Replace(noted(1)), "C-1: 2 is recorded, and 1 is right",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "export")
+			if err := os.WriteFile(file, []byte(noted(0)+"\n"+test.second+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p := answered("r0", "C-0", makeAccount(0).interest())
+			p.answers["r1"] = answer("C-1", 1)
+			p.answers["r2"] = answer("C-1", 2)
+			right, wrong, err := p.count(file, 2)
+			want := int64(1)
+			if test.wrong == "" {
+				want = 2
+			}
+			if err != nil || right != want || wrong != test.wrong {
+				t.Errorf("%d are right, %q, %v; want %d and %q", right, wrong, err, want, test.wrong)
+			}
+		})
+	}
+}
+
+func answer(key string, interest int64) noted { return noted{key: key, interest: interest} }
+
+func answered(receipt, key string, interest int64) *proof {
+	return &proof{answers: map[string]noted{receipt: answer(key, interest)}}
+}
+
+// A fault that comes when the run is over proves nothing, and is an error.
+func TestAFaultAfterTheRunIsAnError(t *testing.T) {
+	t.Parallel()
+	c := &cluster{progress: progress{all: 10}}
+	c.progress.saw(10)
+	err := c.underWay(t.Context(), "a fault", nil)
+	if !errors.Is(err, errOver) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The longest time without an outcome is what a fault costs, the one that it fell into included.
+func TestStandstill(t *testing.T) {
+	t.Parallel()
+	p := progress{all: 10}
+	p.saw(1)
+	p.mark()
+	p.at = p.at.Add(-time.Minute)
+	p.saw(1)
+	p.saw(2)
+	if count, longest := p.now(); count != 2 || longest < time.Minute {
+		t.Errorf("%d, a standstill of %s", count, longest)
+	}
+}
+
+// Each machine has its own name and address, and the same list of all.
+func TestOwnPart(t *testing.T) {
+	t.Parallel()
+	c := &cluster{net: "127.1.2.", dir: &demokit.Dir{}}
+	const part = "name: nats-1\nlisten: 10.0.0.1:4222\nroutes: [10.0.0.1:6222, 10.0.0.2:6222]\n"
+	const want = "name: nats-3\nlisten: 127.1.2.3:4222\nroutes: [127.1.2.1:6222, 127.1.2.2:6222]\n"
+	if got := c.own(part, 3); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if _, err := (page{"p", "```\na\n```\n\n```sh\na b\n```\n"}).block("a"); err == nil {
+		t.Error("of two blocks that begin alike one is taken")
+	}
+}

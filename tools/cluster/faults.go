@@ -1,0 +1,287 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/tools/demokit"
+)
+
+// fault is what happened, and what it cost.
+type fault struct {
+	what       string
+	done       int64 // outcomes recorded before it
+	standstill time.Duration
+}
+
+// underWay does something while the run is under way, and returns when the run is steady again.
+func (c *cluster) underWay(ctx context.Context, what string, act func(context.Context) error) error {
+	if err := c.progress.settle(ctx, lively); err != nil {
+		return fmt.Errorf("before this: %s: %w", what, err)
+	}
+	done, _ := c.progress.now()
+	c.progress.mark()
+	if err := act(ctx); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if err := c.progress.settle(ctx, steady); err != nil {
+		return fmt.Errorf("after this: %s: %w", what, err)
+	}
+	_, standstill := c.progress.now()
+	c.faults = append(c.faults, fault{what, done, standstill})
+	c.story.Say("%s of %s outcomes were recorded when it happened; the longest standstill was %.1f s.",
+		demokit.Grouped(done), demokit.Grouped(c.progress.all), standstill.Seconds())
+	return nil
+}
+
+func (c *cluster) killNATS(ctx context.Context) error {
+	dead, err := c.leaderOf(ctx, "TRANCHE_WORK")
+	if err != nil {
+		return err
+	}
+	c.story.Chapter("A NATS server dies: " + dead.name + ", which leads the stream of requests")
+	c.story.Command(fmt.Sprintf("kill -9 %d", dead.PID()))
+	err = c.underWay(ctx, dead.name+" killed", func(context.Context) error { return dead.Kill() })
+	if err != nil {
+		return err
+	}
+	c.story.Say("The other two have elected leaders. It is started again, and catches up.")
+	if err := c.startServer(ctx, dead); err != nil {
+		return err
+	}
+	return dead.awaitHealthy(ctx)
+}
+
+func (c *cluster) killPrimary(ctx context.Context) error {
+	c.story.Chapter("The PostgreSQL primary dies, and its synchronous standby is promoted")
+	c.story.Command(fmt.Sprintf("kill -9 %d     # and all its processes", c.db.primary.PID()), "pg_ctl promote")
+	if err := c.underWay(ctx, "primary killed, standby promoted", c.db.failOver); err != nil {
+		return err
+	}
+	c.story.Say("Nodes found it by their URL. The dead one becomes the standby of the new one, and commits wait for it.")
+	return c.db.follow(ctx)
+}
+
+func (c *cluster) killNode(ctx context.Context) error {
+	now, err := c.awaitLeader(ctx, func(now leadership) bool { return now.requests > 0 })
+	if err != nil {
+		return err
+	}
+	dead := now.leads
+	c.story.Chapter(fmt.Sprintf("A node dies: %s, which leads and has %d requests out", dead.name, now.requests))
+	c.story.Command(fmt.Sprintf("kill -9 %d", dead.PID()))
+	c.askAt(now.other)
+	err = c.underWay(ctx, dead.name+" killed, which led", func(ctx context.Context) error {
+		err := dead.Kill()
+		if err == nil {
+			now, err = c.awaitLeader(ctx, func(now leadership) bool { return now.leads != dead })
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	c.story.Say("%s leads now, and what the dead one had out is with the others. It is started again.", now.leads.name)
+	return c.startNode(ctx, dead, c.settings.tranche)
+}
+
+func (c *cluster) killService(ctx context.Context) error {
+	dead := c.services[0]
+	c.story.Chapter("A service dies: " + dead.name + ", one of two instances")
+	c.story.Command(fmt.Sprintf("kill -9 %d", dead.PID()))
+	err := c.underWay(ctx, dead.name+" killed", func(context.Context) error { return dead.Kill() })
+	if err != nil {
+		return err
+	}
+	c.story.Say("Its requests are handed to the other one when their time is up. It is started again.")
+	return c.startInstance(ctx, dead, firstVersion)
+}
+
+// upgrade restarts everything, one after the other.
+func (c *cluster) upgrade(ctx context.Context) error {
+	c.story.Chapter("Everything is restarted, one by one, nodes and services in their next version")
+	for _, part := range []struct {
+		what string
+		act  func(context.Context) error
+	}{
+		{"three NATS servers restarted", c.restartNATS},
+		{"standby and primary restarted", c.db.restart},
+		{"three nodes of the next version", c.replaceNodes},
+		{"four instances of the next version", c.replaceServices},
+	} {
+		began := time.Now()
+		if err := c.underWay(ctx, part.what, part.act); err != nil {
+			return err
+		}
+		c.story.Fact(part.what, time.Since(began), 0)
+	}
+	var next struct {
+		Version string `json:"version"`
+	}
+	shell := *c.shell
+	shell.Program = c.settings.next
+	if err := shell.Ask(ctx, &next, "version"); err != nil {
+		return err
+	}
+	if err := c.versions(ctx, next.Version); err != nil {
+		return err
+	}
+	c.shell.Program = c.settings.next
+	return c.shell.Typed(ctx, exitOK, "nodes")
+}
+
+func (c *cluster) restartNATS(ctx context.Context) error {
+	for _, s := range c.nats {
+		c.story.Command(fmt.Sprintf("nats-server --signal ldm=%d", s.PID()), "nats-server -c "+s.name+".conf")
+		if err := s.lameDuck(ctx); err != nil {
+			return err
+		}
+		if err := c.startServer(ctx, s); err != nil {
+			return err
+		}
+		if err := s.awaitHealthy(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceNodes brings the schema up to date, and then each node.
+func (c *cluster) replaceNodes(ctx context.Context) error {
+	c.shell.Program = c.settings.next
+	if err := c.typedFrom(ctx, c.deploy, "tranche migrate"); err != nil {
+		return err
+	}
+	for i, n := range c.nodes {
+		c.story.Command("systemctl restart tranche     # " + n.name)
+		c.askAt(c.nodes[(i+1)%machines])
+		if err := n.Stop(ctx); err != nil {
+			return err
+		}
+		if err := c.startNode(ctx, n, c.settings.next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cluster) replaceServices(ctx context.Context) error {
+	for _, i := range c.services {
+		if err := i.Stop(ctx); err != nil {
+			return err
+		}
+		if err := c.startInstance(ctx, i, nextVersion); err != nil {
+			return err
+		}
+		if err := c.listens(ctx, i, nextVersion); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	lookEvery = 50 * time.Millisecond
+	// steady is for how long outcomes must have come in each second until a fault counts as over.
+	steady = 3
+	// lively is for how long before it.
+	lively = 1
+	// settleTimeout bounds what a fault may cost, and more.
+	settleTimeout = 2 * time.Minute
+)
+
+// outcomes is what is recorded of the run at both steps.
+const outcomes = `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM tranche.work_block`
+
+// progress is what is recorded of the run, as the database tells whoever asks now.
+type progress struct {
+	all     int64 // when the run is over
+	mu      sync.Mutex
+	count   int64
+	at      time.Time // when it last grew
+	longest time.Duration
+}
+
+// watch looks until ctx ends. A database that does not answer tells nothing, which is a standstill like any other.
+func (p *progress) watch(ctx context.Context, url func() string) {
+	var conn *pgx.Conn
+	for ctx.Err() == nil {
+		var count int64
+		look, cancel := context.WithTimeout(ctx, time.Second)
+		var err error
+		if conn == nil {
+			conn, err = pgx.Connect(look, url())
+		}
+		if err == nil {
+			err = conn.QueryRow(look, outcomes).Scan(&count)
+		}
+		cancel()
+		switch {
+		case err == nil:
+			p.saw(count)
+		case conn != nil:
+			_ = conn.Close(context.WithoutCancel(ctx)) // it is of no use any more
+			conn = nil
+		}
+		_ = backoff.Sleep(ctx, lookEvery)
+	}
+	if conn != nil {
+		_ = conn.Close(context.WithoutCancel(ctx))
+	}
+}
+
+func (p *progress) saw(count int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if count <= p.count {
+		return
+	}
+	now := time.Now()
+	if !p.at.IsZero() {
+		p.longest = max(p.longest, now.Sub(p.at))
+	}
+	p.count, p.at = count, now
+}
+
+// mark begins a new measurement of the longest standstill.
+func (p *progress) mark() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.longest = 0
+}
+
+func (p *progress) now() (count int64, longest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count, p.longest
+}
+
+// errOver is returned when there is nothing left to break.
+var errOver = errors.New("the run is over already, and nothing is proved")
+
+// settle waits until outcomes have come in each of so many seconds.
+func (p *progress) settle(ctx context.Context, steady int) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	before, _ := p.now()
+	for seconds := 0; seconds < steady; {
+		if err := backoff.Sleep(ctx, time.Second); err != nil {
+			return fmt.Errorf("wait for the run to go on: %w", err)
+		}
+		count, _ := p.now()
+		if count >= p.all {
+			return errOver
+		}
+		if seconds++; count == before {
+			seconds = 0
+		}
+		before = count
+	}
+	return nil
+}

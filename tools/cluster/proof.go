@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/tools/demokit"
+)
+
+// noted is what a service wrote into its ledger.
+type noted struct {
+	key      string
+	interest int64
+}
+
+// proof is what the ledgers of a service say: what was answered by receipt, and how many answers there were.
+type proof struct {
+	answers map[string]noted
+	torn    int // lines that a killed service did not finish
+}
+
+// readLedgers reads those of all instances of a service.
+func (c *cluster) readLedgers(service string) (*proof, error) {
+	p := &proof{answers: make(map[string]noted, c.settings.items)}
+	files, err := filepath.Glob(c.dir.File(ledgers, service+"-*.txt"))
+	if err != nil || len(files) == 0 {
+		return nil, errors.Join(fmt.Errorf("service %s has no ledger", service), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(filepath.Clean(file))
+		if err != nil {
+			return nil, fmt.Errorf("read a ledger: %w", err)
+		}
+		for line := range strings.Lines(string(text)) {
+			var n noted
+			var receipt string
+			if _, err := fmt.Sscanf(line, "%s %d %s\n", &n.key, &n.interest, &receipt); err != nil {
+				p.torn++
+				continue
+			}
+			p.answers[receipt] = n
+		}
+	}
+	return p, nil
+}
+
+// checkStep holds what is exported of a step against the items and the ledgers of its service.
+func (c *cluster) checkStep(ctx context.Context, step, service string) error {
+	ledgers, err := c.readLedgers(service)
+	if err != nil {
+		return err
+	}
+	file := c.dir.File(step + ".ndjson")
+	err = c.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", step, "--out", filepath.Base(file))
+	if err != nil {
+		return err
+	}
+	right, wrong, err := ledgers.count(file, c.settings.items)
+	if err != nil {
+		return err
+	}
+	check := demokit.Check{
+		Left: "results of " + step, Got: right, Want: int64(c.settings.items), Right: "items, each as its service noted it",
+		FirstWrong: wrong,
+	}
+	c.story.Check(check)
+	c.story.Say("    answered in all %s times: %s items were done again after a fault.",
+		demokit.Grouped(int64(len(ledgers.answers))), demokit.Grouped(int64(len(ledgers.answers))-right))
+	c.checks = append(c.checks, check)
+	c.lost = max(c.lost, int64(c.settings.items)-right)
+	return nil
+}
+
+// count reads an export and returns how many items are done and right, each counted once, and an example of one that
+// is not.
+func (p *proof) count(file string, items int) (right int64, wrong string, err error) {
+	seen := make([]bool, items)
+	err = demokit.EachLine(file, func(line *exported) {
+		why := p.judge(line, seen)
+		if why == "" {
+			right++
+		} else if wrong == "" {
+			wrong = why
+		}
+	})
+	return right, wrong, err
+}
+
+// exported is a line of an export.
+type exported struct {
+	Key    string `json:"key"`
+	State  string `json:"state"`
+	Result result `json:"result"`
+}
+
+// judge says what is wrong with a result, and notes its item as seen.
+func (p *proof) judge(line *exported, seen []bool) string {
+	n, err := number(line.Key)
+	if err != nil || n >= len(seen) || seen[n] {
+		return fmt.Sprintf("%s is no item, or stands there twice", line.Key)
+	}
+	seen[n] = true
+	want := makeAccount(n)
+	answer, told := p.answers[line.Result.Receipt]
+	switch {
+	case line.State != "done":
+		return fmt.Sprintf("%s is %s", line.Key, line.State)
+	case !told || answer.key != line.Key || answer.interest != line.Result.Interest:
+		return fmt.Sprintf("%s: no service has noted %+v", line.Key, line.Result)
+	case line.Result.Interest != want.interest():
+		return fmt.Sprintf("%s: %d is recorded, and %d is right", line.Key, line.Result.Interest, want.interest())
+	}
+	return ""
+}
+
+// makeAccount is the item of a number.
+func makeAccount(n int) account {
+	return account{ID: fmt.Sprintf("C-%d", n), Balance: int64(n)*37%1_000_000 + 50}
+}
+
+func number(key string) (n int, err error) {
+	_, err = fmt.Sscanf(key, "C-%d", &n)
+	return n, err
+}
+
+// writeItems writes the file that the run is started with.
+func (c *cluster) writeItems(name string) error {
+	var text strings.Builder
+	text.WriteString("id,balance\n")
+	for n := range c.settings.items {
+		a := makeAccount(n)
+		fmt.Fprintf(&text, "%s,%d\n", a.ID, a.Balance)
+	}
+	if err := os.WriteFile(c.dir.File(name), []byte(text.String()), 0o600); err != nil {
+		return fmt.Errorf("write the items: %w", err)
+	}
+	return nil
+}
+
+// The services, and the steps that they do.
+const (
+	interestService = "interest"
+	lettersService  = "letters"
+
+	stepInterest = "interest"
+	stepLetter   = "letter"
+
+	ledgerVariable  = "CLUSTER_LEDGER"
+	versionVariable = "CLUSTER_VERSION"
+
+	// working is how long a service has a chunk in hand, so that it dies with some, and the node with requests out.
+	working = 100 * time.Millisecond
+)
+
+// account is an item.
+type account struct {
+	ID      string `json:"id"`
+	Balance int64  `json:"balance,string"` // in cents
+}
+
+// interest is what the first step makes of it: a cent for each fifty.
+func (a account) interest() int64 { return a.Balance / 50 }
+
+// result is what both steps answer. The receipt is told once, and stands in the service's ledger.
+type result struct {
+	Interest int64  `json:"interest"`
+	Receipt  string `json:"receipt"`
+}
+
+// runService is a service until ctx ends.
+func runService(ctx context.Context, name string, log *zap.Logger) error {
+	nc, err := endpoints.Connect(nats.Name(name), endpoints.LogTo(log))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	const mode = os.O_APPEND | os.O_CREATE | os.O_WRONLY
+	file, err := os.OpenFile(os.Getenv(ledgerVariable), mode, 0o600) //nolint:gosec // whoever starts it says where
+	if err != nil {
+		return fmt.Errorf("open the ledger of %s: %w", name, err)
+	}
+	svc, err := endpoints.New(nc, endpoints.Config{Name: name, Version: os.Getenv(versionVariable), Log: log})
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	l := &ledger{file: file, prefix: fmt.Sprintf("%s-%d", name, os.Getpid())}
+	switch name {
+	case interestService:
+		err = endpoints.HandleList(svc, "year-end-interest", l.interest, endpoints.Concurrency(4))
+	case lettersService:
+		err = endpoints.HandleList(svc, "letter", l.letters, endpoints.Concurrency(4))
+	default:
+		err = fmt.Errorf("there is no service %q here", name)
+	}
+	if err == nil {
+		err = svc.Run(ctx)
+	}
+	return errors.Join(err, file.Close())
+}
+
+// ledger is where a service notes what it is about to answer.
+type ledger struct {
+	file   *os.File
+	prefix string
+	last   atomic.Int64
+}
+
+func (l *ledger) interest(ctx context.Context, chunk *endpoints.Chunk[account, result]) error {
+	return l.answer(ctx, chunk, func(item *endpoints.Item[account, result]) (int64, error) {
+		return item.In.interest(), nil
+	})
+}
+
+func (l *ledger) letters(ctx context.Context, chunk *endpoints.Chunk[account, result]) error {
+	return l.answer(ctx, chunk, func(item *endpoints.Item[account, result]) (int64, error) {
+		part, there, err := endpoints.PartOf[result](item, stepInterest)
+		if err == nil && !there {
+			err = fmt.Errorf("item %s has no interest", item.Key)
+		}
+		return part.Interest, err
+	})
+}
+
+// answer notes all answers of a chunk in one write, and then gives them.
+func (l *ledger) answer(
+	ctx context.Context, chunk *endpoints.Chunk[account, result],
+	of func(*endpoints.Item[account, result]) (int64, error),
+) error {
+	select {
+	case <-time.After(working):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	items := chunk.Items()
+	results, lines := make([]result, len(items)), []byte(nil)
+	for i, item := range items {
+		amount, err := of(item)
+		if err != nil {
+			return err
+		}
+		results[i] = result{Interest: amount, Receipt: fmt.Sprintf("%s/%d", l.prefix, l.last.Add(1))}
+		lines = fmt.Appendf(lines, "%s %d %s\n", item.Key, amount, results[i].Receipt)
+	}
+	if _, err := l.file.Write(lines); err != nil {
+		return fmt.Errorf("note what is answered: %w", err)
+	}
+	for i, item := range items {
+		item.Reply(results[i])
+	}
+	return nil
+}

@@ -1,0 +1,361 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/tools/demokit"
+)
+
+const machines = 3
+
+// natsServer is one of the three.
+type natsServer struct {
+	*demokit.Child
+	name, config, monitor string
+}
+
+// configureNATS has tranche write the accounts, and each machine its own part.
+func (c *cluster) configureNATS(ctx context.Context) error {
+	config, err := c.deploy.block("tranche nats config")
+	if err != nil {
+		return err
+	}
+	typed := commands(strings.Replace(config, "--out nats", "--out servers/nats", 1))[0]
+	if err := c.shell.Typed(ctx, exitOK, typed[1:]...); err != nil {
+		return err
+	}
+	part, err := c.deploy.block("# /etc/nats/nats.conf")
+	if err != nil {
+		return err
+	}
+	for i := range c.nats {
+		machine := i + 1
+		s := &natsServer{name: fmt.Sprint("nats-", machine), monitor: fmt.Sprintf("http://%s%d:8222", c.net, machine)}
+		s.config = c.dir.Servers("nats", s.name+".conf")
+		store := c.dir.Servers(s.name)
+		text := strings.Replace(c.own(part, machine), "/var/lib/nats", store, 1)
+		if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
+			return fmt.Errorf("configure %s: %w", s.name, err)
+		}
+		c.nats[i] = s
+	}
+	return nil
+}
+
+func (c *cluster) startNATS(ctx context.Context) error {
+	for _, s := range c.nats {
+		if err := c.startServer(ctx, s); err != nil {
+			return err
+		}
+	}
+	for _, s := range c.nats {
+		if err := s.awaitHealthy(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startServer returns before the server is ready.
+func (c *cluster) startServer(ctx context.Context, s *natsServer) (err error) {
+	cmd := exec.Command(c.settings.nats, "-c", s.config) //nolint:noctx // it outlives the start
+	cmd.Env, cmd.Dir = demokit.Environment(), filepath.Dir(s.config)
+	s.Child, err = c.story.Start(ctx, s.name, c.dir.Log(s.name), cmd, nil)
+	return err
+}
+
+// awaitHealthy waits until the server has what it should have.
+func (s *natsServer) awaitHealthy(ctx context.Context) error {
+	return demokit.Await(ctx, s.name, s.Child, func(ctx context.Context) error {
+		return demokit.Get(ctx, s.monitor+"/healthz", nil)
+	})
+}
+
+// lameDuck has a server hand over what it leads, send its clients away, and end.
+func (s *natsServer) lameDuck(ctx context.Context) error {
+	if err := syscall.Kill(s.PID(), syscall.SIGUSR2); err != nil {
+		return fmt.Errorf("restart %s: %w", s.name, err)
+	}
+	select {
+	case <-s.Exited():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// leaderOf returns the server that leads a stream. On a busy machine there may be none for a moment.
+func (c *cluster) leaderOf(ctx context.Context, stream string) (leader *natsServer, err error) {
+	err = demokit.Await(ctx, "a leader of "+stream, nil, func(ctx context.Context) (err error) {
+		leader, err = c.askLeader(ctx, stream)
+		return err
+	})
+	return leader, err
+}
+
+func (c *cluster) askLeader(ctx context.Context, stream string) (*natsServer, error) {
+	var said struct {
+		Accounts []struct {
+			Streams []struct {
+				Name    string `json:"name"`
+				Cluster struct {
+					Leader string `json:"leader"`
+				} `json:"cluster"`
+			} `json:"stream_detail"`
+		} `json:"account_details"`
+	}
+	if err := demokit.Get(ctx, c.nats[0].monitor+"/jsz?accounts=1&streams=1", &said); err != nil {
+		return nil, err
+	}
+	for _, account := range said.Accounts {
+		for _, found := range account.Streams {
+			for _, s := range c.nats {
+				if found.Name == stream && found.Cluster.Leader == s.name {
+					return s, nil
+				}
+			}
+		}
+	}
+	return nil, fmt.Errorf("no server leads %s", stream)
+}
+
+// databases is the primary and its synchronous standby.
+type databases struct {
+	mu               sync.Mutex // guards primary, which is also looked at by who measures
+	primary, standby *embedded.Postgres
+	// configs are those of the two machines; the first is the primary's.
+	configs [2]embedded.PostgresConfig
+	copies  int
+}
+
+// startPostgres starts both, makes the roles and has the schema made by its owner.
+func (c *cluster) startPostgres(ctx context.Context) (err error) {
+	settings, err := c.postgresSettings()
+	if err != nil {
+		return err
+	}
+	for i := range c.db.configs {
+		own := maps.Clone(settings)
+		own["listen_addresses"] = fmt.Sprint(c.net, i+1)
+		c.db.configs[i] = embedded.PostgresConfig{
+			DataDir: c.dir.Servers(fmt.Sprint("postgres-", i+1)), NoRestart: true, Bound: true, Settings: own,
+		}
+	}
+	c.story.OnStop(c.db.stop)
+	if c.db.primary, err = embedded.StartPostgres(ctx, c.db.configs[0]); err != nil {
+		return fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	if err := c.db.follow(ctx); err != nil {
+		return err
+	}
+	return c.makeRoles(ctx)
+}
+
+// postgresSettings are those of the page about PostgreSQL, without what only large machines have.
+func (c *cluster) postgresSettings() (map[string]string, error) {
+	p, err := readPage(c.settings.repository, "docs", "operate", "postgresql.md")
+	if err != nil {
+		return nil, err
+	}
+	block, err := p.block("# postgresql.conf")
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{}
+	for _, line := range environment(block) {
+		name, value, _ := strings.Cut(comment.ReplaceAllString(line, ""), " = ")
+		all[name] = strings.Trim(value, "'")
+	}
+	all["shared_buffers"], all["synchronous_standby_names"] = "128MB", ""
+	return all, nil
+}
+
+// follow makes a standby of the primary on the second machine, and has commits wait for it.
+func (d *databases) follow(ctx context.Context) (err error) {
+	if d.standby, err = d.primary.StartStandby(ctx, d.configs[1], d.primary.Conninfo()); err != nil {
+		return fmt.Errorf("start the standby: %w", err)
+	}
+	return d.primary.Synchronous(ctx)
+}
+
+// failOver kills the primary and promotes the standby.
+func (d *databases) failOver(ctx context.Context) error {
+	dead := d.primary
+	d.turn(d.standby)
+	d.standby = nil
+	if err := dead.Kill(ctx); err != nil {
+		return err
+	}
+	d.configs[0], d.configs[1] = d.configs[1], d.configs[0]
+	d.copies++
+	// A copy is made anew, since the dead one may have written what the standby never had.
+	d.configs[1].DataDir += fmt.Sprint("-", d.copies)
+	return d.primary.Promote(ctx)
+}
+
+// restart ends and starts the standby, and then the primary, as an update of PostgreSQL does.
+func (d *databases) restart(ctx context.Context) error {
+	conninfo := d.primary.Conninfo()
+	if err := d.standby.Stop(ctx); err != nil {
+		return err
+	}
+	config := d.configs[1]
+	config.Settings = maps.Clone(config.Settings)
+	config.Settings["primary_conninfo"] = conninfo
+	standby, err := embedded.StartPostgres(ctx, config)
+	if err != nil {
+		return fmt.Errorf("start the standby again: %w", err)
+	}
+	d.standby = standby
+	if err := d.primary.Stop(ctx); err != nil {
+		return err
+	}
+	primary, err := embedded.StartPostgres(ctx, d.configs[0])
+	if err != nil {
+		return fmt.Errorf("start the primary again: %w", err)
+	}
+	d.turn(primary)
+	return nil
+}
+
+// url leads to the primary.
+func (d *databases) url() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.primary.URL()
+}
+
+func (d *databases) turn(primary *embedded.Postgres) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.primary = primary
+}
+
+func (d *databases) stop(ctx context.Context) error {
+	for _, p := range []*embedded.Postgres{d.primary, d.standby} { // the primary's last commits may wait for the standby
+		if p != nil {
+			if err := p.Stop(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *cluster) makeRoles(ctx context.Context) error {
+	security, err := readPage(c.settings.repository, "docs", "security.md")
+	if err != nil {
+		return err
+	}
+	roles, err := security.block("CREATE ROLE tranche_owner")
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, c.db.primary.URL())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	for _, sql := range strings.SplitAfter(strings.ReplaceAll(roles, "'…'", "'"+c.password+"'"), ";\n") {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return c.typedFrom(ctx, c.deploy, "tranche migrate")
+}
+
+// typedFrom types the command of a page that begins so.
+func (c *cluster) typedFrom(ctx context.Context, p page, begin string) error {
+	block, err := p.block(begin)
+	if err != nil {
+		return err
+	}
+	for _, words := range commands(c.place(block)) {
+		if err := c.shell.Typed(ctx, exitOK, words[1:]...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startPrometheus starts it where it is installed, with our rules.
+func (c *cluster) startPrometheus(ctx context.Context) error {
+	if c.settings.prometheus == "" {
+		c.story.Say("Prometheus is not installed; it would watch all of this (scripts/deps.sh prometheus).")
+		return nil
+	}
+	config, err := c.deploy.block("# /etc/prometheus/prometheus.yml")
+	if err != nil {
+		return err
+	}
+	rules := filepath.Join(c.settings.repository, "deploy", "prometheus", "rules.yml")
+	config = strings.Replace(c.place(config), "/etc/prometheus/rules.yml", rules, 1)
+	file, listen := c.dir.Servers("prometheus.yml"), c.net+"1:9090"
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return fmt.Errorf("configure Prometheus: %w", err)
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.settings.prometheus, "--config.file="+file,
+		"--storage.tsdb.path="+c.dir.Servers("prometheus"), "--web.listen-address="+listen)
+	cmd.Env = demokit.Environment()
+	if _, err := c.story.Start(ctx, "prometheus", c.dir.Log("prometheus"), cmd, nil); err != nil {
+		return err
+	}
+	c.prometheus = "http://" + listen
+	c.story.Say("Prometheus, with the rules of deploy/prometheus: %s", c.story.Paint(demokit.Bold, c.prometheus+"/alerts"))
+	return nil
+}
+
+// series is an answer of Prometheus to a query.
+type series struct {
+	Data struct {
+		Result []struct {
+			Metric map[string]string `json:"metric"`
+		} `json:"result"`
+	} `json:"data"`
+}
+
+func (c *cluster) query(ctx context.Context, text string) (*series, error) {
+	var found series
+	err := demokit.Get(ctx, c.prometheus+"/api/v1/query?query="+url.QueryEscape(text), &found)
+	return &found, err
+}
+
+// askPrometheus waits until it knows of all nodes, and says what its rules made of the faults.
+func (c *cluster) askPrometheus(ctx context.Context) error {
+	if c.prometheus == "" {
+		return nil
+	}
+	err := demokit.Await(ctx, "Prometheus", nil, func(ctx context.Context) error {
+		up, err := c.query(ctx, `up{job="tranche"} == 1`)
+		if err == nil && len(up.Data.Result) != machines {
+			err = fmt.Errorf("it has asked %d nodes of %d", len(up.Data.Result), machines)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	rung, err := c.query(ctx, `count by (alertname) (max_over_time(ALERTS[10m]))`)
+	if err != nil {
+		return fmt.Errorf("ask Prometheus for alerts: %w", err)
+	}
+	var names []string
+	for _, one := range rung.Data.Result {
+		names = append(names, one.Metric["alertname"])
+	}
+	c.story.Say("Prometheus asks all three nodes. Alerts that were pending or rang: %s.",
+		strings.Join(append(names, "no other"), ", "))
+	return nil
+}

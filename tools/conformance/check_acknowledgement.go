@@ -1,0 +1,396 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/internal/embedded"
+)
+
+// withheld is how long the room in the reply stream is kept from a service.
+const withheld = 600 * time.Millisecond
+
+func checkAcknowledged(ctx context.Context, n *node) error {
+	r := n.sample(20)
+	if _, err := n.answered(ctx, r); err != nil {
+		return err
+	}
+	return n.expectSettled(ctx, r, ackDone)
+}
+
+func checkStoredFirst(ctx context.Context, n *node) (err error) {
+	makeRoom, err := n.fillReplies(ctx)
+	if err != nil {
+		return err
+	}
+	r := n.sample(5)
+	early, err := n.unanswerable(ctx, r)
+	if failed := makeRoom(); err == nil {
+		err = failed
+	}
+	if err != nil {
+		return err
+	}
+	if early.kind == ackDone || early.kind == ackRemove {
+		return differs("no acknowledgement while the reply stream refuses the reply", "%s", early.text)
+	}
+	if early.kind == ackBack && early.text == ackBack {
+		return differs("a delay when the request is handed back", "%s", early.text)
+	}
+	subject := wire.ReplySubject(n.config.Endpoint)
+	if err := n.poll(ctx, 2*patience, func() (bool, error) {
+		return n.stored(ctx, wire.StreamReply, subject, r)
+	}, "the reply as soon as there is room for it", "none"); err != nil {
+		return err
+	}
+	if early.kind == ackBack {
+		return nil // its second delivery is answered like any
+	}
+	return n.expectSettled(ctx, r, ackDone)
+}
+
+// unanswerable asks while no reply can be stored, and returns how the request was let go all the same, if it was.
+func (n *node) unanswerable(ctx context.Context, r *request) (early acknowledgement, err error) {
+	if err := n.ask(ctx, r); err != nil {
+		return early, err
+	}
+	err = n.within(ctx, patience, func() bool {
+		_, settled := n.journal.settled(r.sequence)
+		return settled || len(n.journal.of(r.slice())) > 0
+	})
+	if err != nil {
+		return early, differs("a reply that is tried", "nothing in %s", patience)
+	}
+	// Nothing is what should happen.
+	_ = n.within(ctx, withheld, func() (ok bool) {
+		early, ok = n.journal.settled(r.sequence)
+		return ok
+	})
+	return early, nil
+}
+
+func checkBadBody(ctx context.Context, n *node) error {
+	for _, bad := range []struct {
+		what  string
+		spoil func(*request)
+	}{
+		{"JSON cut short", func(r *request) { r.body = r.body[:len(r.body)-3] }},
+		{"nothing", func(r *request) { r.body = nil }},
+		{"no items", func(r *request) { r.body = []byte(`{"items":[]}`) }},
+		{"an item without i", func(r *request) { r.body = []byte(`{"items":[{"k":"a","d":1}]}`) }},
+		{"an unknown encoding", func(r *request) { r.header.Set(wire.HeaderEncoding, "gzip") }},
+		{"zstd that is none", func(r *request) { r.header.Set(wire.HeaderEncoding, "zstd") }},
+	} {
+		r := n.sample(2)
+		bad.spoil(r)
+		if err := about("a body with "+bad.what, n.refused(ctx, r)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// about adds to a mismatch what it is about.
+func about(what string, err error) error {
+	if m, ok := errors.AsType[*mismatch](err); ok {
+		return &mismatch{m.expected + ", for " + what, m.got}
+	}
+	return err
+}
+
+// refused asks and returns an error unless the body is said to be unreadable and the request is removed.
+func (n *node) refused(ctx context.Context, r *request) error {
+	const expected = "a failure bad_request that is not retryable, with Tranche-Final: 0"
+	a, err := n.answered(ctx, r)
+	if err != nil {
+		return err
+	}
+	f := a.failure()
+	if f == nil || f.Code != wire.CodeBadRequest || a.final() != 0 || f.Retry && a.inBody() {
+		return differs(expected, "%s", a)
+	}
+	return n.expectSettled(ctx, r, ackRemove)
+}
+
+// inBody reports whether the failure stands in a body, which can say that it is not retryable.
+func (a *answer) inBody() bool { return len(a.messages) > 0 && len(a.messages[0].data) > 0 }
+
+func checkBadHeaders(ctx context.Context, n *node) error {
+	for _, bad := range [][2]string{
+		{wire.HeaderSlice, ""}, {wire.HeaderSlice, "17"}, {wire.HeaderRun, "not-a-uuid"},
+		{wire.HeaderStep, "first"}, {wire.HeaderAttempt, "0"}, {wire.HeaderGeneration, "-1"},
+		{wire.HeaderMode, "neither"}, {wire.HeaderVersion, ""},
+	} {
+		r := n.sample(1)
+		if r.header.Set(bad[0], bad[1]); bad[1] == "" {
+			r.header.Del(bad[0])
+		}
+		if err := n.ask(ctx, r); err != nil {
+			return err
+		}
+		ack, err := n.settled(ctx, r)
+		if err != nil {
+			return err
+		}
+		if ack.kind != ackRemove {
+			return differs(fmt.Sprintf("+TERM for a request with %s %q", bad[0], bad[1]), "%s", ack.text)
+		}
+	}
+	return nil
+}
+
+func checkVersion(ctx context.Context, n *node) error {
+	const expected = `-NAK {"delay":10000000000}, which gives other instances the time, and no reply`
+	r := n.sample(1)
+	r.header.Set(wire.HeaderVersion, "2")
+	r.body = []byte("who knows what version 2 looks like")
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	ack, err := n.settled(ctx, r)
+	if err != nil {
+		return err
+	}
+	var back struct{ Delay time.Duration }
+	_ = json.Unmarshal([]byte(strings.TrimPrefix(ack.text, ackBack)), &back) // what it is not has no delay
+	if ack.kind != ackBack || back.Delay < time.Second {
+		return differs(expected, "%s", ack.text)
+	}
+	if a := n.now(r); len(a.messages) > 0 {
+		return differs(expected, "%s", a)
+	}
+	return nil
+}
+
+// now returns what has come of the reply to a request.
+func (n *node) now(r *request) *answer {
+	n.journal.mu.Lock()
+	defer n.journal.mu.Unlock()
+	return &answer{n.journal.of(r.slice())}
+}
+
+const (
+	thiefPulls = 32 // a service's own pulls get a turn between them
+	thefts     = 20
+)
+
+func checkRedelivered(ctx context.Context, n *node) error {
+	r, err := n.givenBack(ctx, func() *request { return n.sample(3) })
+	if err != nil {
+		return err
+	}
+	return n.awaitWhole(ctx, r)
+}
+
+func checkDeliveries(ctx context.Context, n *node) error {
+	r, err := n.givenBack(ctx, func() *request {
+		r := n.sample(3)
+		r.header.Set(wire.HeaderDeliveries, "1")
+		return r
+	})
+	if err != nil {
+		return err
+	}
+	a, err := n.answer(ctx, r, 0)
+	if err != nil {
+		return err
+	}
+	f := a.failure()
+	if f == nil || f.Code != wire.CodeDeliveries || !f.Retry || a.final() != 0 {
+		return differs("a failure too_many_deliveries (retry) with Tranche-Final: 0, at the second delivery of a request "+
+			"with Tranche-Deliveries: 1", "%s", a)
+	}
+	return n.expectSettled(ctx, r, ackDone)
+}
+
+// givenBack fetches a request before the service can, and gives it back, so that the service gets its second delivery.
+// The server hands requests out to those who wait in turn. So of some requests one comes here; the others are answered.
+func (n *node) givenBack(ctx context.Context, fresh func() *request) (*request, error) {
+	inbox := n.nc.NewInbox()
+	stolen, err := n.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, fmt.Errorf("fetch a request: %w", err)
+	}
+	defer func() { _ = stolen.Unsubscribe() }()
+	if err := n.pull(inbox); err != nil {
+		return nil, err
+	}
+	for range thefts {
+		r := fresh()
+		msg, err := n.steal(ctx, r, stolen)
+		if err != nil {
+			return nil, err
+		}
+		if msg == nil {
+			continue
+		}
+		// Before the request goes back, so that the pulls which are left do not get it.
+		if err := stolen.Unsubscribe(); err != nil {
+			return nil, fmt.Errorf("fetch a request: %w", err)
+		}
+		if err := msg.Respond([]byte(ackBack)); err != nil {
+			return nil, fmt.Errorf("give a request back: %w", err)
+		}
+		return r, n.forget(ctx, r)
+	}
+	return nil, fmt.Errorf("none of %d requests could be fetched beside the service", thefts)
+}
+
+// pull waits in many places for a request.
+func (n *node) pull(inbox string) error {
+	want, err := json.Marshal(map[string]any{"batch": 1, "expires": checkTimeout / time.Nanosecond})
+	if err != nil {
+		return fmt.Errorf("fetch a request: %w", err)
+	}
+	subject := fmt.Sprintf("$JS.API.CONSUMER.MSG.NEXT.%s.%s", wire.StreamWork, n.config.Endpoint)
+	for range thiefPulls {
+		if err := n.nc.PublishRequest(subject, inbox, want); err != nil {
+			return fmt.Errorf("fetch a request: %w", err)
+		}
+	}
+	return n.nc.Flush()
+}
+
+// steal sends a request and returns its delivery, or nil when the service got it, once it has answered.
+func (n *node) steal(ctx context.Context, r *request, stolen *nats.Subscription) (*nats.Msg, error) {
+	if err := n.ask(ctx, r); err != nil {
+		return nil, err
+	}
+	var msg *nats.Msg
+	err := n.poll(ctx, patience, func() (bool, error) {
+		next, err := stolen.NextMsg(time.Millisecond)
+		if err == nil && next.Reply != "" { // not a status
+			msg = next
+			return true, nil
+		}
+		return n.now(r).final() >= 0, nil
+	}, "a request answered", "it was not")
+	return msg, err
+}
+
+// forget drops the acknowledgement that the suite itself sent for a request.
+func (n *node) forget(ctx context.Context, r *request) error {
+	if _, err := n.settled(ctx, r); err != nil {
+		return err
+	}
+	n.journal.mu.Lock()
+	defer n.journal.mu.Unlock()
+	for i := range n.journal.acks {
+		if ack := &n.journal.acks[i]; ack.sequence == r.sequence && ack.kind == ackBack {
+			ack.sequence = 0
+			return nil
+		}
+	}
+	return nil
+}
+
+const (
+	// lateRequests are enough for many pulls of any service.
+	lateRequests = 100
+	// lateBytes is the size of each, at the least: a service that bounds its pulls by bytes shall meet that bound, too.
+	lateBytes = 64 << 10
+	// lateAckWait is so long that what a service has lost does not come again while it is looked for.
+	lateAckWait = time.Minute
+	replicas    = 3
+	// electionPause is between two tries to make streams on servers that have just come together.
+	electionPause = 100 * time.Millisecond
+)
+
+// checkLate starts the service once more, on three servers. There a pull that is bounded in bytes ends (409) before its
+// messages come, which wait for the quorum. A service that does not bound its pulls is not told, and passes.
+func checkLate(ctx context.Context, n *node) (err error) {
+	dir, err := os.MkdirTemp("", "tranche-conformance-")
+	if err != nil {
+		return fmt.Errorf("make a directory for NATS: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	cluster, err := embedded.StartNATSCluster(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer cluster.Stop()
+	url := cluster.URLs()[0]
+	other := &node{config: n.config, private: true, contract: n.contract, journal: newJournal()}
+	disconnect, err := other.connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = disconnect() }()
+	if err := other.makeReplicated(ctx); err != nil {
+		return err
+	}
+	requests, err := other.askMany(ctx)
+	if err != nil {
+		return err
+	}
+	if other.service, err = n.config.service(url); err != nil {
+		return err
+	}
+	defer stopService(other.service)
+	return other.allAtOnce(ctx, requests)
+}
+
+// makeReplicated makes the streams and the consumer, as soon as the servers have agreed on who leads what.
+func (n *node) makeReplicated(ctx context.Context) error {
+	for {
+		err := n.makeStreamsWith(ctx, stream.Config{Memory: true, Replicas: replicas}, lateAckWait)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		_ = backoff.Sleep(ctx, electionPause)
+	}
+}
+
+// askMany publishes requests before there is a service, so that each of its pulls finds enough.
+func (n *node) askMany(ctx context.Context) (requests []*request, err error) {
+	for range lateRequests {
+		r := n.sample(1)
+		r.body = append(r.body, bytes.Repeat([]byte{' '}, lateBytes)...)
+		if err := n.ask(ctx, r); err != nil {
+			return nil, err
+		}
+		requests = append(requests, r)
+	}
+	return requests, nil
+}
+
+// allAtOnce waits until all requests are answered, as long as some are, and expects each to have been delivered once.
+func (n *node) allAtOnce(ctx context.Context, requests []*request) error {
+	const expected = "all requests answered at their first delivery, with three servers"
+	answered := func() (count int) {
+		for _, r := range requests {
+			if len(n.journal.of(r.slice())) > 0 {
+				count++
+			}
+		}
+		return count
+	}
+	limit := startTimeout // for the first
+	for count := 0; count < len(requests); {
+		err := n.within(ctx, limit, func() bool { return answered() > count })
+		n.journal.look(func() bool { count = answered(); return true })
+		if err != nil {
+			return differs(expected, "%d of %d answered, and no other in %s", count, len(requests), limit)
+		}
+		limit = patience
+	}
+	info, err := n.consumer(ctx)
+	if err != nil {
+		return err
+	}
+	if again := int(info.Delivered.Consumer) - len(requests); again > 0 {
+		return differs(expected, "%d delivered again", again)
+	}
+	return nil
+}

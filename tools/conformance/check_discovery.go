@@ -1,0 +1,218 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+)
+
+func checkDiscovery(ctx context.Context, n *node) error {
+	var info micro.Info
+	err := n.discover(ctx, micro.InfoVerb, func(data []byte) bool {
+		info = micro.Info{}
+		if json.Unmarshal(data, &info) != nil || info.Metadata["tranche"] != "1" {
+			return false
+		}
+		for _, e := range info.Endpoints {
+			if e.Name == n.config.Endpoint && e.Subject == "tranche.status."+n.config.Endpoint {
+				return true
+			}
+		}
+		return false
+	}, fmt.Sprintf(`an answer to $SRV.INFO with metadata tranche "1" and endpoint %s on tranche.status.%[1]s`,
+		n.config.Endpoint))
+	if err != nil {
+		return err
+	}
+	err = n.discover(ctx, micro.StatsVerb, func(data []byte) bool {
+		var stats micro.Stats
+		if json.Unmarshal(data, &stats) != nil || stats.ID != info.ID {
+			return false
+		}
+		for _, e := range stats.Endpoints {
+			if e.Name == n.config.Endpoint && missingFigures(e.Data) == "" {
+				return true
+			}
+		}
+		return false
+	}, `an answer to $SRV.STATS whose "data" of the endpoint has chunks, processed, errors, in_flight and avg_per_item`)
+	if err != nil {
+		return err
+	}
+	return n.checkStatus(ctx)
+}
+
+// checkStatus asks for the same figures on the endpoint's own subject.
+func (n *node) checkStatus(ctx context.Context) error {
+	subject := "tranche.status." + n.config.Endpoint
+	ctx, cancel := n.config.lasting(ctx, patience)
+	defer cancel()
+	msg, err := n.nc.RequestWithContext(ctx, subject, nil)
+	if err != nil {
+		return differs("an answer on "+subject, "%v", err)
+	}
+	if missing := missingFigures(msg.Data); missing != "" {
+		return differs("the figures of STATS on "+subject, "%q, without %s", brief(string(msg.Data)), missing)
+	}
+	return nil
+}
+
+// missingFigures names the figures that are not there as whole numbers.
+func missingFigures(data []byte) string {
+	var figures map[string]json.RawMessage
+	_ = json.Unmarshal(data, &figures) // without an object all of them are missing
+	var missing []string
+	for _, name := range []string{"chunks", "processed", "errors", "in_flight", "avg_per_item"} {
+		var value int64
+		if json.Unmarshal(figures[name], &value) != nil {
+			missing = append(missing, name)
+		}
+	}
+	return strings.Join(missing, ", ")
+}
+
+// discover asks all services and returns when one answer will do.
+func (n *node) discover(ctx context.Context, verb micro.Verb, ok func([]byte) bool, expected string) error {
+	subject, err := micro.ControlSubject(verb, "", "")
+	if err != nil {
+		return fmt.Errorf("discover: %w", err)
+	}
+	inbox := n.nc.NewInbox()
+	answers, err := n.nc.SubscribeSync(inbox)
+	if err != nil {
+		return fmt.Errorf("discover: %w", err)
+	}
+	defer func() { _ = answers.Unsubscribe() }()
+	if err := n.nc.PublishRequest(subject, inbox, nil); err != nil {
+		return fmt.Errorf("discover: %w", err)
+	}
+	got := "no answer"
+	ctx, cancel := n.config.lasting(ctx, n.patience())
+	defer cancel()
+	for ctx.Err() == nil {
+		msg, err := answers.NextMsgWithContext(ctx)
+		if ctx.Err() != nil || errors.Is(err, nats.ErrNoResponders) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("discover: %w", err)
+		}
+		if ok(msg.Data) {
+			return nil
+		}
+		got = brief(string(msg.Data))
+	}
+	return differs(expected, "%s", got)
+}
+
+const (
+	// laneChunks wait for the service while it is called, each of which takes it laneChunkTakes.
+	laneChunks     = 20
+	laneChunkTakes = 300 * time.Millisecond
+)
+
+// checkLaneTrue has nothing against a service without a lane: callers do not use one then.
+func checkLaneTrue(ctx context.Context, n *node) error {
+	if said, err := n.openLane(ctx); err != nil || !said {
+		return err
+	}
+	batch := n.sample(2)
+	for _, r := range []*request{n.callRequest(n.sample(1)), batch} {
+		if err := n.askOn(ctx, n.laneSubject(), r); err != nil {
+			return err
+		}
+		if err := n.awaitWhole(ctx, r); err != nil {
+			return err
+		}
+	}
+	return n.expectSettled(ctx, batch, ackDone)
+}
+
+// checkLane calls while chunks wait.
+func checkLane(ctx context.Context, n *node) error {
+	said, err := n.openLane(ctx)
+	if err != nil {
+		return err
+	}
+	if !said {
+		return differs(`"lane":true on tranche.status.`+n.config.Endpoint, "none")
+	}
+	var chunks []*request
+	for range laneChunks {
+		r := slowly(laneChunkTakes)
+		if err := n.ask(ctx, r); err != nil {
+			return err
+		}
+		chunks = append(chunks, r)
+	}
+	if err := n.delivered(ctx, chunks[0]); err != nil {
+		return err
+	}
+	call := n.callRequest(orders(order{"do": "hello"}))
+	if err := n.askOn(ctx, n.laneSubject(), call); err != nil {
+		return err
+	}
+	done := 0
+	err = n.journal.until(ctx, func() bool {
+		done = 0
+		for _, r := range chunks {
+			if a := (answer{n.journal.of(r.slice())}); a.final() >= 0 {
+				done++
+			}
+		}
+		called := answer{n.journal.of(call.slice())}
+		return done == laneChunks || called.final() >= 0
+	})
+	if done > laneChunks/2 || err != nil {
+		return differs(fmt.Sprintf("a call answered before %d chunks of %s each, which came first", laneChunks,
+			laneChunkTakes), "%d of them were answered before", done)
+	}
+	return nil
+}
+
+// callRequest makes a request one that somebody waits for.
+func (n *node) callRequest(r *request) *request {
+	r.header.Set(wire.HeaderMode, "single")
+	r.header.Set(wire.HeaderReplyTo, fmt.Sprintf("tranche.call.%s.%s.%s", caller, uuid.NewString(), n.config.Endpoint))
+	return r
+}
+
+func (n *node) laneSubject() string { return wire.WorkSubject(wire.LaneOf(n.config.Endpoint)) }
+
+// openLane makes the consumer of the lane, as nodes do, of a service that has the member, and waits until it reads it.
+// said is false of one that has none.
+func (n *node) openLane(ctx context.Context) (said bool, err error) {
+	if said, _ := n.laneStatus(ctx); !said {
+		return false, nil
+	}
+	if err := stream.EnsureLane(ctx, n.js, n.config.Endpoint); err != nil {
+		return true, err
+	}
+	return true, n.poll(ctx, 2*patience, func() (bool, error) {
+		_, reads := n.laneStatus(ctx)
+		return reads, nil
+	}, `"lane":true, once its consumer is there`, "false")
+}
+
+// laneStatus is what the service says of its lane: whether it has the member, and the member.
+func (n *node) laneStatus(ctx context.Context) (said, reads bool) {
+	ctx, cancel := n.config.lasting(ctx, time.Second)
+	defer cancel()
+	msg, err := n.nc.RequestWithContext(ctx, "tranche.status."+n.config.Endpoint, nil)
+	if err != nil {
+		return false, false // who is not listed has another check
+	}
+	var status struct{ Lane *bool }
+	_ = json.Unmarshal(msg.Data, &status) // likewise
+	return status.Lane != nil, status.Lane != nil && *status.Lane
+}

@@ -1,0 +1,272 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
+)
+
+// slowly returns a request that takes so long.
+func slowly(d time.Duration) *request { return orders(order{"do": "slow", "ms": d.Milliseconds()}) }
+
+// checkInProgress tries again when a service may have been unable to send anything, as the whole machine stood still.
+func checkInProgress(ctx context.Context, n *node) (err error) {
+	for range 3 {
+		longest := standstill()
+		err = n.signsOfLife(ctx)
+		if longest() <= n.ackWait/4 || err == nil {
+			break
+		}
+		if end, ok := ctx.Deadline(); ok && time.Until(end) < n.ackWait+patience {
+			break
+		}
+	}
+	return err
+}
+
+// standstill measures how long this process, and with it most likely the machine, stands still at the longest, until
+// the returned function is called.
+func standstill() (longest func() time.Duration) {
+	ended, found := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		var most time.Duration
+		for last := time.Now(); ; {
+			most, last = max(most, time.Since(last)), time.Now()
+			select {
+			case <-ticker.C:
+			case <-ended:
+				found <- max(most, time.Since(last))
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(ended)
+		return <-found
+	}
+}
+
+// signsOfLife has the service work on a request for so long that it must say so.
+func (n *node) signsOfLife(ctx context.Context) error {
+	r := slowly(n.ackWait * 3 / 4)
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	err := n.within(ctx, n.ackWait+patience, func() bool {
+		a := answer{n.journal.of(r.slice())}
+		return a.final() >= 0
+	})
+	if err != nil {
+		return differs("a reply", "nothing in %s", n.ackWait+patience)
+	}
+	if n.journal.count(r.sequence, ackWorking) == 0 {
+		return differs("+WPI for a request that is worked on, at least every "+(n.ackWait/3).String(), "none in %s",
+			n.ackWait*3/4)
+	}
+	return nil
+}
+
+// checkDeliveredTwice has the server deliver a request again by an acknowledgement in the service's name.
+func checkDeliveredTwice(ctx context.Context, n *node) error {
+	r := slowly(700 * time.Millisecond)
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	if err := n.delivered(ctx, r); err != nil {
+		return err
+	}
+	info, err := n.consumer(ctx)
+	if err != nil {
+		return err
+	}
+	subject := "$JS.ACK." + wire.StreamWork + "." + info.Name + ".1." + strconv.FormatUint(r.sequence, 10) + "." +
+		strconv.FormatUint(info.Delivered.Consumer, 10) + "." + strconv.FormatInt(time.Now().UnixNano(), 10) + ".0"
+	if err := n.nc.Publish(subject, []byte(ackBack)); err != nil {
+		return err
+	}
+	if err := n.forget(ctx, r); err != nil {
+		return err
+	}
+	if err := n.awaitWhole(ctx, r); err != nil {
+		return err
+	}
+	return n.expectSettled(ctx, r, ackDone)
+}
+
+// makingTakes is how long a service may take to make a consumer that is gone. One that leaves it to nodes never does.
+const makingTakes = 3 * time.Second
+
+// checkConsumer takes the consumer away. A node brings one to its own settings, but not every setting can be changed.
+func checkConsumer(ctx context.Context, n *node) error {
+	if err := n.js.DeleteConsumer(ctx, wire.StreamWork, n.config.Endpoint); err != nil {
+		return err
+	}
+	var made jetstream.ConsumerConfig
+	err := n.poll(ctx, makingTakes, func() (bool, error) {
+		info, err := n.consumer(ctx)
+		if err == nil {
+			made = info.Config
+		}
+		return err == nil, nil
+	}, "", "")
+	if err == nil {
+		err = sameSettings(made, n.consumerConfig(stream.AckWait))
+	} else {
+		err = ctx.Err() // none is made, which is as good
+	}
+	if err != nil {
+		_ = n.js.DeleteConsumer(ctx, wire.StreamWork, n.config.Endpoint) // else it stays as it is
+	}
+	return errors.Join(err, n.makeStreams(ctx))
+}
+
+func sameSettings(got, want jetstream.ConsumerConfig) error {
+	say := func(c jetstream.ConsumerConfig) string {
+		return fmt.Sprintf("filter %s, %s, AckWait %s, MaxDeliver %d, MaxAckPending %d, MaxWaiting %d", c.FilterSubject,
+			c.AckPolicy, c.AckWait, c.MaxDeliver, c.MaxAckPending, c.MaxWaiting)
+	}
+	if say(got) != say(want) {
+		return differs("a consumer with "+say(want), "%s", say(got))
+	}
+	return nil
+}
+
+func checkStreamsAnew(ctx context.Context, n *node) error {
+	if err := n.remakeStreams(ctx); err != nil {
+		return err
+	}
+	r := n.sample(3)
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	return n.poll(ctx, 2*patience, func() (bool, error) { return n.now(r).exactly(r) == nil, nil },
+		"a reply to a request in the new stream", "none")
+}
+
+// checkMadeAnew has a request in work while its stream is made anew and another takes its sequence.
+func checkMadeAnew(ctx context.Context, n *node) error {
+	if err := n.remakeStreams(ctx); err != nil { // so that sequences begin at 1
+		return err
+	}
+	old := slowly(1500 * time.Millisecond)
+	if err := n.ask(ctx, old); err != nil {
+		return err
+	}
+	if err := n.poll(ctx, 2*patience, func() (bool, error) {
+		info, err := n.consumer(ctx)
+		return err == nil && info.Delivered.Stream >= old.sequence, err
+	}, "the request fetched from the new stream", "it was not"); err != nil {
+		return err
+	}
+	if err := n.remakeStreams(ctx); err != nil {
+		return err
+	}
+	_ = backoff.Sleep(ctx, 250*time.Millisecond) // what a service knows of the consumer may be 100 ms old
+	made := n.mark()
+	r := n.sample(1)
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	err := n.poll(ctx, 2*patience, func() (bool, error) {
+		return n.now(r).exactly(r) == nil && n.now(old).final() >= 0, nil
+	}, "a reply to the request of the stream that is gone, and to one of the new", "not both")
+	if err != nil {
+		return err
+	}
+	_ = backoff.Sleep(ctx, grace) // an acknowledgement would follow the reply
+	return n.onlyNew(ctx, made)
+}
+
+// mark returns how many acknowledgements there have been.
+func (n *node) mark() int {
+	n.journal.mu.Lock()
+	defer n.journal.mu.Unlock()
+	return len(n.journal.acks)
+}
+
+// onlyNew returns an error when an acknowledgement since mark is for a request of a stream that is gone.
+func (n *node) onlyNew(ctx context.Context, mark int) error {
+	stream, err := n.js.Stream(ctx, wire.StreamWork)
+	if err != nil {
+		return err
+	}
+	made := stream.CachedInfo().Created
+	n.journal.mu.Lock()
+	defer n.journal.mu.Unlock()
+	for _, ack := range n.journal.acks[mark:] {
+		if ack.stored.Before(made) {
+			return differs("no acknowledgement of a request whose consumer is gone: it would count for another with the same "+
+				"sequence", "%s for sequence %d", ack.text, ack.sequence)
+		}
+	}
+	return nil
+}
+
+// begun waits for the first part of a reply, which the request asks for: on a busy machine a request may be delivered
+// for long before it is begun. A service that keeps the part back, as another check has found, has a moment for that.
+func (n *node) begun(ctx context.Context, r *request) error {
+	if err := n.delivered(ctx, r); err != nil {
+		return err
+	}
+	limit := patience
+	if n.retains {
+		limit = grace
+	}
+	_ = n.within(ctx, limit, func() bool { return len(n.journal.of(r.slice())) > 0 })
+	return nil
+}
+
+// underWay returns a request that the service is at. If one was answered all at once, the next shows a moment of it.
+func (n *node) underWay(ctx context.Context) (r *request, err error) {
+	for range 2 {
+		r = orders(order{"do": "partial"}, order{"do": "slow", "ms": 700})
+		if err := n.ask(ctx, r); err != nil {
+			return nil, err
+		}
+		if err := n.begun(ctx, r); err != nil {
+			return nil, err
+		}
+		if n.now(r).final() < 0 {
+			break
+		}
+		n.retains = true
+	}
+	return r, nil
+}
+
+func checkDrain(ctx context.Context, n *node) error {
+	r, err := n.underWay(ctx)
+	if err != nil {
+		return err
+	}
+	n.stopped = true
+	n.service.terminate()
+	ending, cancel := n.config.lasting(ctx, stopTimeout)
+	defer cancel()
+	select {
+	case <-n.service.exited():
+	case <-ending.Done():
+		return differs("the service to end, once told to", "it goes on after %s", stopTimeout)
+	}
+	if err := n.service.failure(); err != nil {
+		return differs("the service to end with exit code 0", "%v", err)
+	}
+	a, err := n.answer(ctx, r, 0)
+	if err != nil {
+		return differs("the request that was begun answered", "no reply, and the service has ended")
+	}
+	if err := a.exactly(r); err != nil {
+		return err
+	}
+	return n.expectSettled(ctx, r, ackDone)
+}

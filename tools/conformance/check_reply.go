@@ -1,0 +1,446 @@
+package conformance
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+)
+
+// repeated are the headers that a reply repeats.
+func repeated() []string {
+	return []string{wire.HeaderVersion, wire.HeaderRun, wire.HeaderSlice, wire.HeaderStep,
+		wire.HeaderAttempt, wire.HeaderGeneration, wire.HeaderMode}
+}
+
+func checkHeaders(ctx context.Context, n *node) error {
+	for _, mode := range []string{"batch", "single", ""} {
+		r := n.sample(1)
+		r.header.Set(wire.HeaderStep, "4")
+		r.header.Set(wire.HeaderAttempt, "3")
+		r.header.Set(wire.HeaderGeneration, "2")
+		if r.header.Set(wire.HeaderMode, mode); mode == "" {
+			r.header.Del(wire.HeaderMode)
+		}
+		a, err := n.answered(ctx, r)
+		if err != nil {
+			return err
+		}
+		for _, m := range a.messages {
+			if err := sameHeaders(r, m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func sameHeaders(r *request, m *message) error {
+	for _, name := range repeated() {
+		want, got := r.header.Get(name), m.header.Get(name)
+		if name == wire.HeaderMode && want == "" && got == "batch" {
+			continue // what a missing one means
+		}
+		if got != want {
+			return differs(fmt.Sprintf("%s %q, as in the request", name, want), "%q", got)
+		}
+	}
+	return nil
+}
+
+func checkTraceparent(ctx context.Context, n *node) error {
+	r := n.sample(2)
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	r.header[wire.HeaderTrace] = []string{trace}
+	a, err := n.answered(ctx, r)
+	if err != nil {
+		return err
+	}
+	for _, m := range a.messages {
+		got := m.header[wire.HeaderTrace]
+		// A service that records spans of its own goes on under the same trace.
+		if len(got) != 1 || !strings.HasPrefix(got[0], trace[:35]) {
+			return differs("traceparent "+trace+", in lower case, on each message", "%q", got)
+		}
+	}
+	return nil
+}
+
+// checkReadable reads with the parser of the nodes. The headers that other checks are for are made good first.
+func checkReadable(ctx context.Context, n *node) error {
+	r := n.sample(20)
+	a, err := n.answered(ctx, r)
+	if err != nil {
+		return err
+	}
+	for _, m := range a.messages {
+		header := maps.Clone(m.header)
+		for _, name := range repeated() {
+			header[name] = r.header[name]
+		}
+		delete(header, wire.HeaderFinal)
+		if m.failure != nil {
+			header[wire.HeaderFinal] = []string{strconv.Itoa(len(m.slots))}
+		}
+		if err := readable(m, header); err != nil {
+			return differs("messages that a node can read", "%v", err)
+		}
+	}
+	return nil
+}
+
+func readable(m *message, header nats.Header) (err error) {
+	if wire.IsPiece(header) {
+		_, err = wire.ParsePiece(m.subject, header, m.data)
+	} else {
+		_, err = wire.ParseReply(m.subject, header, m.data, wire.Limits{})
+	}
+	return err
+}
+
+func checkFinal(ctx context.Context, n *node) error {
+	a, err := n.answered(ctx, n.sample(50))
+	if err != nil {
+		return err
+	}
+	return oneFinal(a)
+}
+
+// oneFinal returns an error unless one message is the final one and says how many slots there are.
+func oneFinal(a *answer) error {
+	expected := fmt.Sprintf("one message with Tranche-Final: %d, the number of slots in all messages", a.sent())
+	finals := 0
+	for _, m := range a.messages {
+		value := m.header.Get(wire.HeaderFinal)
+		switch {
+		case value == "":
+		case m.final != a.sent():
+			return differs(expected, "Tranche-Final %q", value)
+		default:
+			finals++
+		}
+	}
+	if finals != 1 {
+		return differs(expected, "%d such messages of %d", finals, len(a.messages))
+	}
+	return nil
+}
+
+// checkTook looks at a header that need not be there.
+func checkTook(ctx context.Context, n *node) error {
+	asked := time.Now()
+	a, err := n.answered(ctx, n.sample(3))
+	if err != nil {
+		return err
+	}
+	const clocks = 100 * time.Millisecond // that do not agree
+	took := float64(time.Since(asked)+clocks) / float64(time.Millisecond)
+	for _, m := range a.messages {
+		value, there := m.header[wire.HeaderTook]
+		if !there {
+			continue
+		}
+		ms, err := strconv.ParseFloat(value[0], 64)
+		if err != nil || math.IsNaN(ms) || ms < 0 || ms > took {
+			return differs(fmt.Sprintf("no Tranche-Took, or one of 0 to %.0f, the milliseconds until the reply was here", took),
+				"%q", value[0])
+		}
+	}
+	return nil
+}
+
+// checkMessageIDs asks for one slice twice, as when a service died before it acknowledged.
+func checkMessageIDs(ctx context.Context, n *node) error {
+	r := n.sample(3)
+	first, err := n.answered(ctx, r)
+	if err != nil {
+		return err
+	}
+	r.header.Set(wire.HeaderMsgID, uuid.NewString())
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	second, err := n.answer(ctx, r, len(first.messages))
+	if err != nil {
+		return differs("a second whole reply to a request that came again, under message ids of its own",
+			"none that the stream would take: its ids were those of the first")
+	}
+	if err := second.exactly(r); err != nil {
+		return err
+	}
+	for _, m := range append(first.messages, second.messages...) {
+		if m.id() == "" || strings.Contains(m.id(), r.slice()) {
+			return differs("a random Nats-Msg-Id on each message", "%q for slice %s", m.id(), r.slice())
+		}
+	}
+	return nil
+}
+
+func checkReplyToStage(ctx context.Context, n *node) error {
+	subject := fmt.Sprintf("tranche.stage.%s.1.0.%s", caller, n.config.Endpoint)
+	if err := n.repliesOn(ctx, n.sample(3), subject); err != nil {
+		return err
+	}
+	return n.poll(ctx, patience, func() (bool, error) {
+		held, err := n.held(ctx, wire.StreamStage, subject)
+		return held > 0, err
+	}, "the reply in stream "+wire.StreamStage, "nothing there")
+}
+
+func checkReplyToCall(ctx context.Context, n *node) error {
+	r := n.sample(1)
+	r.header.Set(wire.HeaderMode, "single")
+	return n.repliesOn(ctx, r, fmt.Sprintf("tranche.call.%s.%s.%s", caller, uuid.NewString(), n.config.Endpoint))
+}
+
+// repliesOn asks for a reply on a subject.
+func (n *node) repliesOn(ctx context.Context, r *request, subject string) error {
+	r.header.Set(wire.HeaderReplyTo, subject)
+	a, err := n.answered(ctx, r)
+	if err != nil {
+		return err
+	}
+	for _, m := range a.messages {
+		if m.subject != subject {
+			return differs("the reply on "+subject, "a message on %s", m.subject)
+		}
+	}
+	return a.exactly(r)
+}
+
+func checkReplyToRefused(ctx context.Context, n *node) error {
+	for _, subject := range []string{
+		"tranche.stage." + caller + ".1.0.other-endpoint", "tranche.call." + caller + ".token.other-endpoint",
+		"tranche.reply.other-endpoint", "tranche.call." + caller + "." + n.config.Endpoint,
+		"tranche.stage." + caller + ".first.0." + n.config.Endpoint, "tranche.stage." + caller + ".1.>." + n.config.Endpoint,
+		"tranche.stage." + caller + ".1.0.more." + n.config.Endpoint,
+	} {
+		r := n.sample(1)
+		r.header.Set(wire.HeaderReplyTo, subject)
+		if err := n.ask(ctx, r); err != nil {
+			return err
+		}
+		expected := "no reply, and +TERM, for a request with Tranche-Reply-To: " + subject
+		ack, err := n.settled(ctx, r)
+		if err != nil {
+			return err
+		}
+		if a := n.now(r); len(a.messages) > 0 {
+			return differs(expected, "a reply on %s", a.messages[0].subject)
+		}
+		if ack.kind != ackRemove {
+			return differs(expected, "%s", ack.text)
+		}
+	}
+	return nil
+}
+
+// obeyed asks the conformance endpoint and returns its reply.
+func (n *node) obeyed(ctx context.Context, list ...order) (*answer, error) {
+	return n.answered(ctx, orders(list...))
+}
+
+func checkResults(ctx context.Context, n *node) error {
+	var list []order
+	values := []string{
+		`null`, `true`, `0`, `-1.5`, `"text"`, `""`, `[]`, `{}`, `"\"quoted\" \\ \n ключ 鍵 🗝"`,
+		`{"deep":[{"er":[1,[2,[3,null]]]}],"d":1,"e":{"code":"none"}}`, `123456789012`, `1e3`,
+	}
+	for _, value := range values {
+		list = append(list, order{"do": "echo", "value": json.RawMessage(value)})
+	}
+	a, err := n.obeyed(ctx, list...)
+	if err != nil {
+		return err
+	}
+	for ordinal, value := range values {
+		s, err := a.slot(ordinal)
+		if err != nil {
+			return err
+		}
+		if !sameJSON(s.D, []byte(value)) {
+			return differs("the result "+value, "%s", s)
+		}
+	}
+	return nil
+}
+
+func checkErrorSlots(ctx context.Context, n *node) error {
+	a, err := n.obeyed(ctx, order{"do": "echo", "value": 1},
+		order{"do": "fail", "code": "overdrawn", "message": `the "balance" is −3 €`},
+		order{"do": "retry", "code": "row.locked-1", "message": "try again"})
+	if err != nil {
+		return err
+	}
+	for ordinal, want := range map[int]slotError{
+		1: {"overdrawn", `the "balance" is −3 €`, false}, 2: {"row.locked-1", "try again", true},
+	} {
+		s, err := a.slot(ordinal)
+		if err != nil {
+			return err
+		}
+		if s.E == nil || *s.E != want {
+			return differs(fmt.Sprintf("an error slot with %s", &want), "%s", s)
+		}
+	}
+	if f := a.failure(); f != nil {
+		return differs("no failure of the chunk: each item has a slot", "%s", f)
+	}
+	return nil
+}
+
+func checkMissing(ctx context.Context, n *node) error {
+	a, err := n.obeyed(ctx, order{"do": "echo", "value": 1}, order{"do": "skip"}, order{"do": "echo", "value": 3})
+	if err != nil {
+		return err
+	}
+	if _, there := a.slots()[1]; there || a.sent() != 2 || a.final() != 2 || a.failure() != nil {
+		return differs("slots for ordinals 0 and 2, Tranche-Final: 2 and no failure", "%s", a)
+	}
+	nothing, err := n.obeyed(ctx, order{"do": "skip"})
+	if err != nil {
+		return err
+	}
+	if nothing.sent() != 0 || nothing.final() != 0 {
+		return differs("an empty reply with Tranche-Final: 0", "%s", nothing)
+	}
+	return nil
+}
+
+func checkTwice(ctx context.Context, n *node) error {
+	a, err := n.obeyed(ctx, order{"do": "twice"}, order{"do": "echo", "value": 1})
+	if err != nil {
+		return err
+	}
+	s, err := a.slot(0)
+	if err != nil {
+		return err
+	}
+	if !sameJSON(s.D, []byte(`"first"`)) {
+		return differs(`"first" as the first slot of the item`, "%s", s)
+	}
+	if a.final() != a.sent() {
+		return differs(fmt.Sprintf("Tranche-Final: %d, the slots that were sent", a.sent()), "%s", a)
+	}
+	return nil
+}
+
+func checkPartial(ctx context.Context, n *node) error {
+	r := orders(order{"do": "echo", "value": 0}, order{"do": "partial"}, order{"do": "echo", "value": 2},
+		order{"do": "partial"}, order{"do": "slow", "ms": 100})
+	a, err := n.whole(ctx, r)
+	if err != nil {
+		return err
+	}
+	if len(a.messages) < 3 {
+		n.retains = true
+		return differs(`3 messages: two of "partial" and the final one`, "%s", a)
+	}
+	return oneFinal(a)
+}
+
+func checkBinary(ctx context.Context, n *node) error {
+	a, err := n.obeyed(ctx, order{"do": "bytes", "n": 1000, "type": "application/pdf"},
+		order{"do": "bytes", "n": 1, "type": "image/png"}, order{"do": "bytes", "n": 0, "type": "text/plain"},
+		order{"do": "bytes", "n": 3})
+	if err != nil {
+		return err
+	}
+	for ordinal, want := range []struct {
+		size int
+		kind string
+	}{{1000, "application/pdf"}, {1, "image/png"}, {0, "text/plain"}, {3, wire.DefaultBinaryType}} {
+		s, err := a.slot(ordinal)
+		if err != nil {
+			return err
+		}
+		if !s.holds(want.size) || s.T != want.kind && (s.T != "" || want.kind != wire.DefaultBinaryType) {
+			return differs(fmt.Sprintf(`"b" with the bytes 0, 1, 2, … of %d, in base64 with padding, and "t" %s`, want.size,
+				want.kind), "%s", s)
+		}
+	}
+	return nil
+}
+
+// holds reports whether the binary result is n bytes that count up.
+func (s slot) holds(n int) bool {
+	if s.B == nil {
+		return false
+	}
+	data, err := base64.StdEncoding.Strict().DecodeString(*s.B)
+	if err != nil || len(data) != n {
+		return false
+	}
+	for i, b := range data {
+		if b != byte(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// checkParts sends items with parts, without the one that is asked for, and with parts alone: whatever a service makes
+// of the last, it answers it.
+func checkParts(ctx context.Context, n *node) error {
+	r := orders(order{"do": "part", "name": "accounts"}, order{"do": "part", "name": "logo"},
+		order{"do": "part", "name": "none"}, order{})
+	for i, parts := range []string{
+		`{"accounts":{"d":{"n":[1,null]}},"logo":{"t":"image/png","b":"AAE="}}`,
+		`{"accounts":{"d":1},"logo":{"t":"image/png","b":"AAEC"}}`, `{}`, `{"accounts":{"d":1}}`,
+	} {
+		r.items[i].parts = json.RawMessage(parts)
+	}
+	r.items[3].payload = nil
+	r.body = fmt.Appendf(nil, `{"items":%s}`, writeItems(r.items))
+	a, err := n.answered(ctx, r)
+	if err != nil {
+		return err
+	}
+	slots := make([]slot, len(r.items))
+	for i := range slots {
+		if slots[i], err = a.slot(i); err != nil {
+			return err
+		}
+	}
+	if s := slots[0]; !sameJSON(s.D, []byte(`{"n":[1,null]}`)) {
+		return differs(`the part as the result, {"n":[1,null]}`, "%s", s)
+	}
+	if s := slots[1]; !s.holds(3) || s.T != "image/png" {
+		return differs("the part as a binary result, 3 bytes of image/png", "%s", s)
+	}
+	if s := slots[2]; !sameJSON(s.D, []byte(`null`)) {
+		return differs("the result null, since the part is not there", "%s", s)
+	}
+	return nil
+}
+
+func checkFailChunk(ctx context.Context, n *node) error {
+	for _, retry := range []bool{true, false} {
+		want := slotError{"db_down", "no connection\nat all", retry}
+		a, err := n.obeyed(ctx, order{"do": "echo", "value": 1},
+			order{"do": "fail-chunk", "code": want.Code, "message": want.Message, "retry": retry},
+			order{"do": "echo", "value": 3})
+		if err != nil {
+			return err
+		}
+		if f := a.failure(); f == nil || *f != want || a.sent() != 1 || a.final() != 1 {
+			return differs(fmt.Sprintf("one slot, Tranche-Final: 1 and the failure: %s", &want), "%s", a)
+		}
+		last := a.messages[len(a.messages)-1].header
+		if last.Get(wire.HeaderErrorCode) != want.Code || last.Get(wire.HeaderError) == "" {
+			return differs("Nats-Service-Error-Code: db_down and Nats-Service-Error, in one line", "%q and %q",
+				last.Get(wire.HeaderErrorCode), last.Get(wire.HeaderError))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,322 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"reflect"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+)
+
+func checkList(ctx context.Context, n *node) error {
+	for _, count := range []int{1, 7, 300} {
+		if err := n.wholly(ctx, n.sample(count)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whole asks and returns the reply, which has a slot for each item.
+func (n *node) whole(ctx context.Context, r *request) (*answer, error) {
+	a, err := n.answered(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return a, a.exactly(r)
+}
+
+// wholly asks and returns an error unless each item gets a slot.
+func (n *node) wholly(ctx context.Context, r *request) error {
+	_, err := n.whole(ctx, r)
+	return err
+}
+
+// awaitWhole waits for the reply to a request that was published, which has a slot for each item.
+func (n *node) awaitWhole(ctx context.Context, r *request) error {
+	a, err := n.answer(ctx, r, 0)
+	if err != nil {
+		return err
+	}
+	return a.exactly(r)
+}
+
+func checkOrdinals(ctx context.Context, n *node) error {
+	var items []item
+	for at, ordinal := range []int{0, 3, 8191, 8192, 1 << 20, math.MaxInt32} {
+		items = append(items, n.item(at))
+		items[at].ordinal = ordinal
+	}
+	return n.wholly(ctx, newRequest(items...))
+}
+
+func checkKeys(ctx context.Context, n *node) error {
+	keys := []string{
+		`a "quoted" key`, `back\slash`, "ключ 鍵 🗝 é", "line\nfeed, tab\tand bell\a", "", "</script>&'",
+		strings.Repeat("long", 100),
+	}
+	var items []item
+	for ordinal, key := range keys {
+		items = append(items, n.item(ordinal))
+		items[ordinal].key = key
+		if n.contract {
+			items[ordinal].payload = json.RawMessage(`{"do":"info"}`)
+		}
+	}
+	r := newRequest(items...)
+	a, err := n.answered(ctx, r)
+	if err != nil {
+		return err
+	}
+	if err := a.exactly(r); err != nil || !n.contract {
+		return err
+	}
+	for ordinal, key := range keys {
+		info, err := readInfo(a, ordinal)
+		if err != nil {
+			return err
+		}
+		if info.Key != key {
+			return differs(fmt.Sprintf("key %q in the handler", key), "%q", info.Key)
+		}
+	}
+	return nil
+}
+
+// itemInfo is the result of the order "info".
+type itemInfo struct {
+	Key            string            `json:"key"`
+	Params         map[string]string `json:"params"`
+	IdempotencyKey string            `json:"idempotency_key"`
+}
+
+func readInfo(a *answer, ordinal int) (itemInfo, error) {
+	var info itemInfo
+	s, err := a.slot(ordinal)
+	if err != nil {
+		return info, err
+	}
+	if json.Unmarshal(s.D, &info) != nil {
+		return info, differs(`a result with "key", "params" and "idempotency_key"`, "%s", s)
+	}
+	return info, nil
+}
+
+func checkParams(ctx context.Context, n *node) error {
+	params := map[string]string{"year": "2026", "Straße": `"ß" \ 街`, "empty": ""}
+	written, err := json.Marshal(params)
+	if err != nil {
+		return err
+	}
+	for _, form := range []string{`{"params":%[1]s,"items":%[2]s}`, `{"items":%[2]s,"params":%[1]s}`} {
+		items := n.sample(2).items
+		if n.contract {
+			items[0].payload = json.RawMessage(`{"do":"info"}`)
+		}
+		r := newRequest(items...)
+		r.body = fmt.Appendf(nil, form, written, writeItems(items))
+		a, err := n.whole(ctx, r)
+		if err != nil {
+			return err
+		}
+		if err := checkInfo(n, r, a, params); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkInfo compares what the handler was told with what was sent.
+func checkInfo(n *node, r *request, a *answer, params map[string]string) error {
+	if !n.contract {
+		return nil
+	}
+	info, err := readInfo(a, 0)
+	if err != nil {
+		return err
+	}
+	if !maps.Equal(info.Params, params) {
+		return differs(fmt.Sprintf("parameters %q in the handler", params), "%q", info.Params)
+	}
+	want := r.header.Get("Tranche-Run") + "/0/0/1"
+	if info.IdempotencyKey != want {
+		return differs("idempotency key run/step/ordinal/generation, "+want, "%q", info.IdempotencyKey)
+	}
+	return nil
+}
+
+func checkUnknown(ctx context.Context, n *node) error {
+	r := n.sample(2)
+	const known, newer = `{"items":[{`, `{"later":{"deep":[{"items":[]}]},"items":[{"new":[1,2],`
+	r.body = bytes.Replace(r.body, []byte(known), []byte(newer), 1)
+	r.body = append(bytes.TrimSuffix(r.body, []byte("}")), `,"trailer":null}`...)
+	for name, value := range map[string]string{
+		"Tranche-Future": "yes", "X-Other": "1", "Nats-TTL": "60s", "Tranche-Origin": "a test",
+	} {
+		r.header.Set(name, value)
+	}
+	return n.wholly(ctx, r)
+}
+
+// sameJSON compares two values of JSON.
+func sameJSON(a, b []byte) bool {
+	var left, right any
+	return json.Unmarshal(a, &left) == nil && json.Unmarshal(b, &right) == nil && reflect.DeepEqual(left, right)
+}
+
+func checkZstd(ctx context.Context, n *node) error {
+	for _, how := range []func([]byte) []byte{compress, compressStream} {
+		r := n.sample(100)
+		r.body = how(r.body)
+		r.header.Set(wire.HeaderEncoding, "zstd")
+		if err := n.wholly(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkZstdFrames(ctx context.Context, n *node) error {
+	r := n.sample(100)
+	third := len(r.body) / 3
+	r.body = bytes.Join([][]byte{
+		compress(r.body[:third]), compressStream(r.body[third : 2*third]), compress(r.body[2*third:]),
+	}, nil)
+	r.header.Set(wire.HeaderEncoding, "zstd")
+	return n.wholly(ctx, r)
+}
+
+func checkZstdBomb(ctx context.Context, n *node) error {
+	r := n.sample(1)
+	r.body = compressStream(append(bytes.Repeat([]byte(" "), 17<<20), r.body...))
+	r.header.Set(wire.HeaderEncoding, "zstd")
+	return n.refused(ctx, r)
+}
+
+// compress returns data as one frame that says how much it holds.
+func compress(data []byte) []byte {
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	defer func() { _ = encoder.Close() }() // it writes nowhere
+	return encoder.EncodeAll(data, nil)
+}
+
+// compressStream returns data as one frame that does not say how much it holds, as encoders of streams write it.
+func compressStream(data []byte) []byte {
+	var out bytes.Buffer
+	encoder, err := zstd.NewWriter(&out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<16),
+		zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	half := len(data) / 2
+	for _, part := range [][]byte{data[:half], data[half:]} {
+		_, _ = encoder.Write(part) // a buffer takes everything
+		_ = encoder.Flush()
+	}
+	_ = encoder.Close()
+	return out.Bytes()
+}
+
+// decompress returns what it can.
+func decompress(data []byte) []byte {
+	decoder, err := zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return nil
+	}
+	defer decoder.Close()
+	out, _ := io.ReadAll(io.LimitReader(decoder, 64<<20)) // what cannot be read is missing in the answer, and told so
+	return out
+}
+
+func checkBig(ctx context.Context, n *node) error {
+	const count = 25
+	size := int(n.nc.MaxPayload()) / 10
+	var list []order
+	for range count {
+		list = append(list, order{"do": "big", "n": size})
+	}
+	r := orders(list...)
+	a, err := n.whole(ctx, r)
+	if err != nil {
+		return err
+	}
+	for ordinal := range count {
+		s, err := a.slot(ordinal)
+		if err != nil {
+			return err
+		}
+		if len(s.D) != size+2 {
+			return differs(fmt.Sprintf("a text of %d characters", size), "%s", s)
+		}
+	}
+	return oneFinal(a)
+}
+
+// checkPieces asks for a text that does not fit a message, bytes in several pieces, and what fits. A service need not
+// send pieces; then it says so.
+func checkPieces(ctx context.Context, n *node) error {
+	text, size := int(n.nc.MaxPayload()), 2*int(n.nc.MaxPayload())+1
+	r := orders(order{"do": "echo", "value": 1}, order{"do": "big", "n": text},
+		order{"do": "bytes", "n": size, "type": "application/pdf"}, order{"do": "echo", "value": 3})
+	a, err := n.whole(ctx, r)
+	if err != nil {
+		return err
+	}
+	slots := a.slots()
+	for _, m := range a.messages {
+		if wire.HeaderSize(m.header)+len(m.data) > int(n.nc.MaxPayload()) || m.piece == nil && wire.IsPiece(m.header) {
+			_, err := wire.ParsePiece(m.subject, m.header, m.data)
+			return differs("pieces that a node can read", "%v", err)
+		}
+	}
+	if s := slots[1]; !noPieces(s) && string(s.D) != `"`+strings.Repeat("x", text)+`"` {
+		return differs(fmt.Sprintf("the text of %d bytes as application/json, or the error result_too_large", text+2),
+			"%s", s)
+	}
+	want := make([]byte, size)
+	for i := range want {
+		want[i] = byte(i)
+	}
+	s := slots[2]
+	right := s.B != nil && *s.B == base64.StdEncoding.EncodeToString(want) && s.T == "application/pdf"
+	if !noPieces(s) && !right {
+		return differs(fmt.Sprintf("%d bytes of application/pdf, or the error result_too_large", size), "%s", s)
+	}
+	return oneFinal(a)
+}
+
+// noPieces reports whether a slot says that the service sends no pieces.
+func noPieces(s slot) bool { return s.E != nil && s.E.Code == wire.CodeResultTooLarge && !s.E.Retry }
+
+func checkTooLarge(ctx context.Context, n *node) error {
+	n.more = 4 * patience //nolint:mnd // it makes 64 MiB, beside whatever else its machine does
+	defer func() { n.more = 0 }()
+	a, err := n.obeyed(ctx, order{"do": "echo", "value": 1}, order{"do": "big", "n": wire.MaxResult},
+		order{"do": "echo", "value": 3})
+	if err != nil {
+		return err
+	}
+	s, err := a.slot(1)
+	if err != nil {
+		return err
+	}
+	if !noPieces(s) {
+		return differs("the error result_too_large, not to be retried", "%s", s)
+	}
+	if a.sent() != 3 {
+		return differs("slots for the other items all the same", "%s", a)
+	}
+	return nil
+}

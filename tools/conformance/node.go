@@ -1,0 +1,462 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
+)
+
+const (
+	// patience is how long one thing may take.
+	patience = 5 * time.Second
+	// impatience is how long a reply or an acknowledgement may take once one has not come: a service that never sends
+	// any would take the suite minutes.
+	impatience = 3 * time.Second
+	// grace is how long a reply is waited for to get longer, when it could be whole or not.
+	grace = 400 * time.Millisecond
+	// ownAckWait is the AckWait on a server of the suite's own: short, so that signs of life come often.
+	ownAckWait = 3 * time.Second
+)
+
+// node plays the node's part towards one endpoint.
+type node struct {
+	config   Config
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	service  service // nil when somebody else runs it
+	private  bool    // the server is the suite's own
+	contract bool    // the endpoint obeys orders
+	ackWait  time.Duration
+	journal  *journal
+	recorder *recorder     // nil: none
+	stopped  bool          // the service has been told to stop
+	late     bool          // the service has let a wait run out; the next ones are shorter
+	more     time.Duration // than patience, for what a service has much to do for
+	retains  bool          // the service keeps parts of replies back until the end
+}
+
+// lasting returns a context that ends after some time.
+type lasting func(context.Context, time.Duration) (context.Context, context.CancelFunc)
+
+// within returns when done is true, or an error after some time. See [journal.until].
+func (n *node) within(ctx context.Context, limit time.Duration, done func() bool) error {
+	ctx, cancel := n.config.lasting(ctx, limit)
+	defer cancel()
+	return n.journal.until(ctx, done)
+}
+
+// tap subscribes to all that the service of an endpoint sends, on one channel, so that the order is known.
+func tap(nc *nats.Conn, endpoint string, to chan *nats.Msg) error {
+	for _, subject := range []string{
+		"tranche.reply.>", "tranche.stage." + caller + ".>", "tranche.call." + caller + ".>",
+		fmt.Sprintf("$JS.ACK.%s.%s.>", wire.StreamWork, endpoint),
+		fmt.Sprintf("$JS.ACK.*.*.%s.%s.>", wire.StreamWork, endpoint),
+		fmt.Sprintf("$JS.ACK.%s.%s.>", wire.StreamWork, wire.LaneOf(endpoint)),
+		fmt.Sprintf("$JS.ACK.*.*.%s.%s.>", wire.StreamWork, wire.LaneOf(endpoint)),
+	} {
+		if _, err := nc.ChanSubscribe(subject, to); err != nil {
+			return fmt.Errorf("listen to %s: %w", subject, err)
+		}
+	}
+	return nc.Flush()
+}
+
+// ask publishes a request.
+func (n *node) ask(ctx context.Context, r *request) error {
+	return n.askOn(ctx, wire.WorkSubject(n.config.Endpoint), r)
+}
+
+func (n *node) askOn(ctx context.Context, subject string, r *request) error {
+	msg := &nats.Msg{Subject: subject, Header: r.header, Data: r.body}
+	ctx, cancel := n.config.lasting(ctx, patience)
+	defer cancel()
+	ack, err := n.js.PublishMsg(ctx, msg)
+	if err != nil {
+		return fmt.Errorf("publish a request: %w", err)
+	}
+	r.sequence = ack.Sequence
+	return nil
+}
+
+// answered asks and returns the reply, as whole as it got.
+func (n *node) answered(ctx context.Context, r *request) (*answer, error) {
+	if err := n.ask(ctx, r); err != nil {
+		return nil, err
+	}
+	return n.answer(ctx, r, 0)
+}
+
+// answer waits for the reply to a request, without the first messages of the slice if so many are to be left out.
+func (n *node) answer(ctx context.Context, r *request, without int) (*answer, error) {
+	limit := n.patience()
+	ctx, cancel := n.config.lasting(ctx, limit)
+	defer cancel()
+	var a *answer
+	update := func() bool {
+		all := n.journal.of(r.slice())
+		a = &answer{all[min(without, len(all)):]}
+		return a.final() >= 0 && a.sent() >= a.final()
+	}
+	// Whole, or as good as that.
+	err := n.journal.until(ctx, func() bool {
+		return update() || a.final() >= 0 || len(a.slots()) >= len(r.items)
+	})
+	for err == nil && !n.journal.look(update) {
+		had := len(a.messages)
+		err = n.within(ctx, grace, func() bool { return update() || len(a.messages) > had })
+	}
+	if len(a.messages) == 0 {
+		n.late = true
+		return nil, differs("a reply", "nothing in %s", limit)
+	}
+	return a, nil
+}
+
+func (n *node) patience() time.Duration {
+	if n.late {
+		return impatience
+	}
+	return patience + n.more
+}
+
+// settled waits for the acknowledgement that lets a request go.
+func (n *node) settled(ctx context.Context, r *request) (acknowledgement, error) {
+	limit := n.patience()
+	var ack acknowledgement
+	err := n.within(ctx, limit, func() (ok bool) {
+		ack, ok = n.journal.settled(r.sequence)
+		return ok
+	})
+	if err != nil {
+		n.late = true
+		return ack, differs("an acknowledgement of the request", "none in %s", limit)
+	}
+	return ack, nil
+}
+
+// expectSettled returns an error unless the request is let go by an acknowledgement of the kind, and is gone then.
+func (n *node) expectSettled(ctx context.Context, r *request, kind string) error {
+	ack, err := n.settled(ctx, r)
+	if err != nil {
+		return err
+	}
+	if ack.kind != kind {
+		return differs(kind+" for the request", "%s", ack.text)
+	}
+	return n.poll(ctx, patience, func() (bool, error) {
+		there, err := n.waiting(ctx, r)
+		return !there, err
+	}, "the request gone from the stream after "+kind, "it is still there")
+}
+
+// waiting reports whether a request is still in the stream.
+func (n *node) waiting(ctx context.Context, r *request) (bool, error) {
+	stream, err := n.js.Stream(ctx, wire.StreamWork)
+	if err != nil {
+		return false, fmt.Errorf("look for a request: %w", err)
+	}
+	_, err = stream.GetMsg(ctx, r.sequence)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for a request: %w", err)
+	}
+	return true, nil
+}
+
+// delivered waits until a request is in the hands of a service.
+func (n *node) delivered(ctx context.Context, r *request) error {
+	return n.poll(ctx, patience, func() (bool, error) {
+		info, err := n.consumer(ctx)
+		if err != nil {
+			return false, err
+		}
+		return info.Delivered.Stream >= r.sequence, nil
+	}, "the request fetched", "it was not")
+}
+
+func (n *node) consumer(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+	consumer, err := n.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(n.config.Endpoint))
+	if err != nil {
+		return nil, fmt.Errorf("look at the consumer of %s: %w", n.config.Endpoint, err)
+	}
+	return consumer.CachedInfo(), nil
+}
+
+// poll returns when done is true, or a mismatch after the time.
+func (n *node) poll(ctx context.Context, within time.Duration, done func() (bool, error), expected, got string) error {
+	ctx, cancel := n.config.lasting(ctx, within)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		ok, err := done()
+		switch {
+		case ok && err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return differs(expected, "%s after %s", got, within)
+		case err != nil:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+}
+
+// maxDeliver is that of the page: what has been delivered so often is left to the nodes.
+const maxDeliver = 20
+
+// makeStreams makes the streams and the consumer of the endpoint, on a server of the suite's own.
+func (n *node) makeStreams(ctx context.Context) error {
+	return n.makeStreamsWith(ctx, stream.Config{Memory: true}, ownAckWait)
+}
+
+func (n *node) makeStreamsWith(ctx context.Context, config stream.Config, ackWait time.Duration) error {
+	if _, err := stream.Ensure(ctx, n.js, config); err != nil {
+		return err
+	}
+	_, err := n.js.CreateOrUpdateConsumer(ctx, wire.StreamWork, n.consumerConfig(ackWait))
+	if err != nil {
+		return fmt.Errorf("make the consumer of %s: %w", n.config.Endpoint, err)
+	}
+	return nil
+}
+
+// consumerConfig is the consumer of the page.
+func (n *node) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable: wire.ConsumerName(n.config.Endpoint), FilterSubject: wire.WorkSubject(n.config.Endpoint),
+		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxDeliver: maxDeliver, MaxAckPending: 10_000,
+		MaxWaiting: 4096,
+	}
+}
+
+// remakeStreams deletes the streams of requests and replies and makes them anew, as after the loss of a server.
+func (n *node) remakeStreams(ctx context.Context) error {
+	for _, name := range []string{wire.StreamWork, wire.StreamReply} {
+		if err := n.js.DeleteStream(ctx, name); err != nil {
+			return fmt.Errorf("delete stream %s: %w", name, err)
+		}
+	}
+	return n.makeStreams(ctx)
+}
+
+// checkUnused returns an error when a node or somebody else's work is on the server.
+func (n *node) checkUnused(ctx context.Context) error {
+	for range 20 { // a node's reads have short gaps
+		recorder, err := n.js.Consumer(ctx, wire.StreamReply, wire.RecorderConsumer)
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			break
+		}
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("there is no stream %s on this server; make the streams by starting a node once, or leave "+
+				"--nats out and give the command that starts the service", wire.StreamReply)
+		}
+		if err != nil {
+			return fmt.Errorf("look for a node: %w", err)
+		}
+		if recorder.CachedInfo().NumWaiting > 0 {
+			return errors.New("a node reads the replies on this server, and would take the suite's; stop it, or leave " +
+				"--nats out and give the command that starts the service")
+		}
+		_ = backoff.Sleep(ctx, 25*time.Millisecond)
+	}
+	for subject, stream := range n.subjects() {
+		held, err := n.held(ctx, stream, subject)
+		if err != nil {
+			return err
+		}
+		if held > 0 {
+			return fmt.Errorf("%s holds %d messages of %s; the suite removes what it made and would remove them too: run it "+
+				"on another server, or when they are done", stream, held, subject)
+		}
+	}
+	return nil
+}
+
+// subjects are what the checks leave messages on, with their streams.
+func (n *node) subjects() map[string]string {
+	return map[string]string{
+		wire.WorkSubject(n.config.Endpoint):  wire.StreamWork,
+		n.laneSubject():                      wire.StreamWork,
+		wire.ReplySubject(n.config.Endpoint): wire.StreamReply,
+		"tranche.stage." + caller + ".>":     wire.StreamStage,
+	}
+}
+
+func (n *node) held(ctx context.Context, stream, subject string) (uint64, error) {
+	s, err := n.js.Stream(ctx, stream)
+	if err != nil {
+		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
+	}
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(subject))
+	if err != nil {
+		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
+	}
+	var held uint64
+	for _, count := range info.State.Subjects {
+		held += count
+	}
+	return held, nil
+}
+
+// clean removes what a check has left.
+func (n *node) clean(ctx context.Context) error {
+	for subject, stream := range n.subjects() {
+		s, err := n.js.Stream(ctx, stream)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue
+		}
+		if err == nil {
+			err = s.Purge(ctx, jetstream.WithPurgeSubject(subject))
+		}
+		if err != nil {
+			return fmt.Errorf("remove what a check left in %s: %w", stream, err)
+		}
+	}
+	return nil
+}
+
+// stored reports whether a stream has a message of the slice on the subject, the last one there.
+func (n *node) stored(ctx context.Context, stream, subject string, r *request) (bool, error) {
+	s, err := n.js.Stream(ctx, stream)
+	if err != nil {
+		return false, fmt.Errorf("look at stream %s: %w", stream, err)
+	}
+	msg, err := s.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at stream %s: %w", stream, err)
+	}
+	return msg.Header.Get(wire.HeaderSlice) == r.slice(), nil
+}
+
+// fillReplies has the reply stream refuse messages until the returned function is called.
+func (n *node) fillReplies(ctx context.Context) (makeRoom func() error, err error) {
+	s, err := n.js.Stream(ctx, wire.StreamReply)
+	if err != nil {
+		return nil, fmt.Errorf("look at stream %s: %w", wire.StreamReply, err)
+	}
+	before := s.CachedInfo().Config
+	full := before
+	full.MaxBytes = 1
+	if _, err := n.js.UpdateStream(ctx, full); err != nil {
+		return nil, fmt.Errorf("take the room from stream %s: %w", wire.StreamReply, err)
+	}
+	return func() error {
+		ctx, cancel := n.config.lasting(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		if _, err := n.js.UpdateStream(ctx, before); err != nil {
+			return fmt.Errorf("give stream %s its room back: %w", wire.StreamReply, err)
+		}
+		return nil
+	}, nil
+}
+
+// request is one request before and after it is sent. Checks change it before.
+type request struct {
+	header   nats.Header
+	items    []item
+	body     []byte
+	sequence uint64 // in the stream, once sent
+}
+
+type item struct {
+	ordinal int
+	key     string
+	payload json.RawMessage
+	parts   json.RawMessage // "p"; nil without
+}
+
+func (r *request) slice() string { return r.header.Get(wire.HeaderSlice) }
+
+// newRequest makes a request without a flaw.
+func newRequest(items ...item) *request {
+	slice := uuid.NewString()
+	r := &request{items: items, header: nats.Header{
+		wire.HeaderVersion: {wire.ProtocolVersion}, wire.HeaderRun: {uuid.NewString()},
+		wire.HeaderSlice: {slice}, wire.HeaderMsgID: {slice}, wire.HeaderStep: {"0"},
+		wire.HeaderAttempt: {"1"}, wire.HeaderGeneration: {"1"}, wire.HeaderMode: {"batch"},
+	}}
+	r.body = fmt.Appendf(nil, `{"items":%s}`, writeItems(items))
+	return r
+}
+
+func writeItems(items []item) []byte {
+	var b bytes.Buffer
+	b.WriteByte('[')
+	for n, item := range items {
+		if n > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"i":%d,"k":%s`, item.ordinal, quote(item.key))
+		if item.payload != nil {
+			fmt.Fprintf(&b, `,"d":%s`, item.payload)
+		}
+		if item.parts != nil {
+			fmt.Fprintf(&b, `,"p":%s`, item.parts)
+		}
+		b.WriteByte('}')
+	}
+	b.WriteByte(']')
+	return b.Bytes()
+}
+
+func quote(text string) string {
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		panic(err) // a string can always be written
+	}
+	return string(quoted)
+}
+
+// sample returns a request for n items with ordinals from 0.
+func (n *node) sample(count int) *request {
+	items := make([]item, count)
+	for i := range items {
+		items[i] = n.item(i)
+	}
+	return newRequest(items...)
+}
+
+// item returns an item that any service of the endpoint should be able to answer.
+func (n *node) item(ordinal int) item {
+	payload := n.config.Items[ordinal%len(n.config.Items)]
+	if n.contract {
+		payload = fmt.Appendf(nil, `{"do":"echo","value":{"n":%d}}`, ordinal)
+	}
+	return item{ordinal: ordinal, key: fmt.Sprintf("KEY-%d", ordinal), payload: payload}
+}
+
+// order is a payload of the contract.
+type order map[string]any
+
+// orders returns a request that asks the conformance endpoint for one thing after the other.
+func orders(list ...order) *request {
+	items := make([]item, len(list))
+	for i, o := range list {
+		payload, err := json.Marshal(o)
+		if err != nil {
+			panic(err) // the orders are ours
+		}
+		items[i] = item{ordinal: i, key: fmt.Sprintf("KEY-%d", i), payload: payload}
+	}
+	return newRequest(items...)
+}

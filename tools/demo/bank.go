@@ -1,0 +1,406 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tranchehq/tranche/examples/bank"
+)
+
+// The databases. Each service has its own; statementsDB has the ledger of those who compose,
+// mailDB that of those who post.
+const (
+	accountsDB     = "accounts"
+	transactionsDB = "transactions"
+	branchesDB     = "branches"
+	statementsDB   = "statements"
+	mailDB         = "mail"
+)
+
+// databases are all of them.
+func databases() []string {
+	return []string{accountsDB, transactionsDB, branchesDB, statementsDB, mailDB}
+}
+
+// sampleBank is the databases of the demo's bank, filled by SQL, and what is done to them. A bank of a size is always
+// the same; its tables are unlogged, since it is gone soon. It is for one caller at a time.
+type sampleBank struct {
+	url         func(database string) string
+	programs    string // the directory of psql and pgbench; they may also be on the PATH
+	environment []string
+	accounts    int
+}
+
+// env is what leads a program of PostgreSQL, or a service, to a database. Environments are not for other users to see,
+// as a password in a process list would be.
+func (b *sampleBank) env(database string) ([]string, error) {
+	config, err := pgconn.ParseConfig(b.url(database))
+	if err != nil {
+		return nil, fmt.Errorf("URL of database %s: %w", database, err)
+	}
+	return []string{
+		"PGHOST=" + config.Host, "PGPORT=" + strconv.Itoa(int(config.Port)), "PGUSER=" + config.User,
+		"PGPASSWORD=" + config.Password, "PGDATABASE=" + config.Database, "PGSSLMODE=disable",
+		// The bank need not survive a crash of the machine.
+		"PGOPTIONS=-c synchronous_commit=off",
+	}, nil
+}
+
+// program is one of PostgreSQL's client programs, set to work on a database.
+func (b *sampleBank) program(ctx context.Context, database, name string, args ...string) (*exec.Cmd, error) {
+	env, err := b.env(database)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(b.programs, name)
+	if _, err := os.Stat(path); err != nil {
+		if path, err = exec.LookPath(name); err != nil {
+			return nil, fmt.Errorf("%s is missing; it comes with PostgreSQL's client or contrib package", name)
+		}
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = append(append([]string{}, b.environment...), env...)
+	return cmd, nil
+}
+
+// with runs fn on a connection to a database.
+func (b *sampleBank) with(ctx context.Context, database, what string, fn func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, b.url(database))
+	if err == nil {
+		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+		err = fn(conn)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// accountsPerScale is pgbench's.
+const accountsPerScale = 100_000
+
+// pgbenchArgs are pgbench's arguments to make the accounts.
+func (b *sampleBank) pgbenchArgs() []string {
+	scale := (b.accounts + accountsPerScale - 1) / accountsPerScale
+	return []string{"-i", "-q", "-s", strconv.Itoa(scale)}
+}
+
+// makeAccounts has pgbench make the accounts. Nobody owns them yet.
+func (b *sampleBank) makeAccounts(ctx context.Context) error {
+	cmd, err := b.program(ctx, accountsDB, "pgbench", b.pgbenchArgs()...)
+	if err != nil {
+		return err
+	}
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("pgbench: %w: %s", err, out)
+	}
+	return nil
+}
+
+// makeYear makes the year's movements, the owners of the accounts with what the movements left on them, and the
+// branches that look after them. It returns how many movements there are.
+func (b *sampleBank) makeYear(ctx context.Context) (movements int64, err error) {
+	group, ctx2 := errgroup.WithContext(ctx)
+	group.Go(func() error { return b.fill(ctx2, transactionsDB, createMovements) })
+	group.Go(func() error { return b.fill(ctx2, branchesDB, createBranches) })
+	group.Go(func() error { return b.fill(ctx2, statementsDB, "") })
+	group.Go(func() error { return b.fill(ctx2, mailDB, "") })
+	if err := group.Wait(); err != nil {
+		return 0, err
+	}
+	if err := b.post(ctx); err != nil {
+		return 0, err
+	}
+	books, err := b.totals(ctx)
+	return books.Movements, err
+}
+
+// fill makes the ledger and the tables of a database.
+func (b *sampleBank) fill(ctx context.Context, database, sql string) error {
+	return b.with(ctx, database, "make the database "+database, func(conn *pgx.Conn) error {
+		return b.script(ctx, conn, bank.CreateLedger, sql)
+	})
+}
+
+func (b *sampleBank) script(ctx context.Context, conn *pgx.Conn, statements ...string) error {
+	_, err := conn.Exec(ctx, `SELECT set_config('bank.accounts', $1, false)`, strconv.Itoa(b.accounts))
+	if err != nil {
+		return err
+	}
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// post takes what the movements add up to into the accounts.
+func (b *sampleBank) post(ctx context.Context) error {
+	return b.with(ctx, transactionsDB, "post the year's movements", func(from *pgx.Conn) error {
+		return b.with(ctx, accountsDB, "give the accounts owners", func(to *pgx.Conn) error {
+			if err := b.script(ctx, to, bank.CreateLedger, createMoved); err != nil {
+				return err
+			}
+			if err := pipe(ctx, from, to); err != nil {
+				return err
+			}
+			return b.script(ctx, to, createAccounts)
+		})
+	})
+}
+
+// pipe copies the sums from one database to the other.
+func pipe(ctx context.Context, from, to *pgx.Conn) error {
+	r, w := io.Pipe()
+	var group errgroup.Group
+	group.Go(func() error {
+		_, err := from.PgConn().CopyTo(ctx, w, copyMoved)
+		return w.CloseWithError(err)
+	})
+	_, err := to.PgConn().CopyFrom(ctx, r, pasteMoved)
+	_ = r.CloseWithError(err) // the writer ends, too
+	if waited := group.Wait(); err == nil {
+		err = waited
+	}
+	return err
+}
+
+// books are what the bank says, by its own sums.
+type bankBooks struct {
+	Opening, Closing []int64 // of account i+1
+	yearTotals
+}
+
+// yearTotals are of the whole year.
+type yearTotals struct{ Movements, In, Out int64 }
+
+const (
+	// An account without a balance has a value that no sum can reach.
+	selectBalances = `SELECT id, coalesce(opening, -1::bigint << 62), coalesce(closing, -1::bigint << 62) FROM account`
+	selectTotals   = `
+SELECT count(*), coalesce(sum(amount) FILTER (WHERE amount > 0), 0)::bigint,
+    coalesce(-sum(amount) FILTER (WHERE amount < 0), 0)::bigint
+FROM movement`
+)
+
+func (b *sampleBank) totals(ctx context.Context) (t yearTotals, err error) {
+	err = b.with(ctx, transactionsDB, "add the year's movements up", func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, selectTotals).Scan(&t.Movements, &t.In, &t.Out)
+	})
+	return t, err
+}
+
+// books reads them: 16 bytes an account.
+func (b *sampleBank) books(ctx context.Context) (*bankBooks, error) {
+	n := b.accounts
+	all := &bankBooks{Opening: make([]int64, n), Closing: make([]int64, n)}
+	var err error
+	if all.yearTotals, err = b.totals(ctx); err != nil {
+		return nil, err
+	}
+	err = b.with(ctx, accountsDB, "read the bank's balances", func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, selectBalances)
+		if err != nil {
+			return err
+		}
+		seen := 0
+		var account, opening, closing int64
+		_, err = pgx.ForEachRow(rows, []any{&account, &opening, &closing}, func() error {
+			if account < 1 || account > int64(n) {
+				return fmt.Errorf("account %d is not one of the bank's", account)
+			}
+			seen++
+			all.Opening[account-1], all.Closing[account-1] = opening, closing
+			return nil
+		})
+		if err == nil && seen != n {
+			err = fmt.Errorf("%d accounts instead of %d", seen, n)
+		}
+		return err
+	})
+	return all, err
+}
+
+// mark is a place in the ledgers: everything up to it has been looked at.
+type ledgerMark map[string]int64
+
+// ledgerCount is what a ledger has since a mark.
+type ledgerCount struct {
+	Times    int64 // entries
+	Accounts int64 // distinct accounts
+	Others   int64 // entries for accounts other than those expected
+}
+
+const (
+	selectMark  = `SELECT coalesce(max(n), 0) FROM asked`
+	selectAsked = `
+SELECT count(*), count(DISTINCT account), count(*) FILTER (WHERE account <> ALL($2::int[]))
+FROM asked WHERE n > $1`
+)
+
+// mark returns where the ledgers end.
+func (b *sampleBank) mark(ctx context.Context) (ledgerMark, error) {
+	mark := ledgerMark{}
+	for _, database := range databases() {
+		err := b.with(ctx, database, "read the ledger of "+database, func(conn *pgx.Conn) error {
+			var n int64
+			err := conn.QueryRow(ctx, selectMark).Scan(&n)
+			mark[database] = n
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return mark, nil
+}
+
+// since returns what each ledger has since the mark, for these accounts and for others.
+func (b *sampleBank) since(ctx context.Context, mark ledgerMark, accounts []int32) (map[string]ledgerCount, error) {
+	since := map[string]ledgerCount{}
+	for _, database := range databases() {
+		err := b.with(ctx, database, "read the ledger of "+database, func(conn *pgx.Conn) error {
+			var a ledgerCount
+			err := conn.QueryRow(ctx, selectAsked, mark[database], accounts).Scan(&a.Times, &a.Accounts, &a.Others)
+			since[database] = a
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return since, nil
+}
+
+// corruption is a way in which accounts of one service go wrong. Its statements take accounts, and return the value
+// that each had; and take one of these, and put the value back.
+type corruption struct {
+	database, code  string // code is how the service calls it
+	breaks, repairs string
+}
+
+// corruptedAccount is an account that was broken, and the value that was there.
+type corruptedAccount struct {
+	corruption
+
+	account int32
+	old     int64
+}
+
+// noBranch is the number of no branch.
+const noBranch = 991
+
+const (
+	// Each returns what was there before: old is the row as it was when the statement began.
+	dropBalance = `
+UPDATE account a SET closing = NULL FROM account old
+WHERE a.id = ANY($1::int[]) AND old.id = a.id RETURNING old.id, old.closing`
+	dropBranch = `
+UPDATE customer c SET branch = 991 FROM customer old
+WHERE c.account = ANY($1::int[]) AND old.account = c.account RETURNING old.account, old.branch`
+	// dropAmounts takes one movement's amount from each account. Movements have no key; ctid names one within the
+	// statement.
+	dropAmounts = `
+UPDATE movement m SET amount = NULL FROM (
+    SELECT DISTINCT ON (account) ctid, account, amount FROM movement
+    WHERE account = ANY($1::int[]) ORDER BY account, booked, amount
+) old
+WHERE m.ctid = old.ctid RETURNING old.account, old.amount`
+
+	repairBalance = `UPDATE account SET closing = $2 WHERE id = $1 AND closing IS NULL`
+	repairBranch  = `UPDATE customer SET branch = $2 WHERE account = $1 AND branch = 991`
+	repairAmount  = `UPDATE movement SET amount = $2 WHERE account = $1 AND amount IS NULL`
+)
+
+func lostBalance() corruption {
+	return corruption{accountsDB, bank.CodeNoBalance, dropBalance, repairBalance}
+}
+
+// unknownBranch is answered with the status 404, which a node calls not_found.
+func unknownBranch() corruption { return corruption{branchesDB, "not_found", dropBranch, repairBranch} }
+
+func lostAmount() corruption {
+	return corruption{transactionsDB, bank.CodeBrokenMovement, dropAmounts, repairAmount}
+}
+
+// corruptThree breaks an account in each of the services, far from each other: one loses its balance, one its branch,
+// and one the amount of a movement.
+func (b *sampleBank) corruptThree(ctx context.Context) (three []corruptedAccount, err error) {
+	n := b.accounts
+	for _, c := range []struct {
+		how corruption
+		at  int
+	}{{lostBalance(), n/6 + 1}, {unknownBranch(), n/2 + 1}, {lostAmount(), n*5/6 + 1}} {
+		corrupted, err := b.corrupt(ctx, c.how, []int32{int32(c.at)})
+		if err != nil {
+			return nil, err
+		}
+		three = append(three, corrupted...)
+	}
+	return three, nil
+}
+
+// corrupt breaks accounts.
+func (b *sampleBank) corrupt(
+	ctx context.Context, how corruption, accounts []int32,
+) (all []corruptedAccount, err error) {
+	err = b.with(ctx, how.database, "corrupt accounts", func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, how.breaks, accounts)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (corruptedAccount, error) {
+			c := corruptedAccount{corruption: how}
+			return c, row.Scan(&c.account, &c.old)
+		})
+		if err == nil && len(all) != len(accounts) {
+			err = fmt.Errorf("%s: %d of %d accounts are there", how.code, len(all), len(accounts))
+		}
+		return err
+	})
+	return all, err
+}
+
+// repair puts back what was there.
+func (b *sampleBank) repair(ctx context.Context, all []corruptedAccount) error {
+	for _, c := range all {
+		err := b.with(ctx, c.database, "repair an account", func(conn *pgx.Conn) error {
+			tag, err := conn.Exec(ctx, c.repairs, c.account, c.old)
+			if err == nil && tag.RowsAffected() != 1 {
+				err = fmt.Errorf("account %d (%s): %d rows changed, not 1", c.account, c.code, tag.RowsAffected())
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const branchOf = `SELECT branch FROM customer WHERE account = $1`
+
+// tryYourself returns two statements for the database Branches: one sends an account to a branch that does not exist,
+// the other one back.
+func (b *sampleBank) tryYourself(ctx context.Context, account int32) (breaks, mends string, err error) {
+	var branch int64
+	err = b.with(ctx, branchesDB, "look for a customer's branch", func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, branchOf, account).Scan(&branch)
+	})
+	const update = "UPDATE customer SET branch = %d WHERE account = %d"
+	return fmt.Sprintf(update, noBranch, account), fmt.Sprintf(update, branch, account), err
+}

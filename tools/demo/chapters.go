@@ -1,0 +1,320 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/examples/bank"
+	"github.com/tranchehq/tranche/examples/yearend"
+	"github.com/tranchehq/tranche/tools/demokit"
+)
+
+const (
+	// fifty is how many accounts lose their movements.
+	fifty = 50
+	// fiftyFile has their numbers.
+	fiftyFile = "fifty.txt"
+)
+
+const copyItems = `COPY (SELECT id AS account, CASE WHEN id = ANY ('{%s}') THEN '%s' WHEN id <= %d THEN 'pdf' ` +
+	`ELSE 'json' END AS form FROM account ORDER BY id) TO STDOUT CSV HEADER`
+
+// runAll runs all accounts and shows which failed.
+func (d *demo) runAll(ctx context.Context) error {
+	d.story.Chapter(fmt.Sprintf("One run over all accounts: %s PDFs, the others as JSON",
+		demokit.Grouped(int64(d.config.PDFs))))
+	args := []string{
+		planName, "--items", "-", "--key", "account", "--name", runName, "--wait", "--on-hold", "exit",
+	}
+	d.story.Command("psql "+accountsDB+" -c 'COPY (SELECT id AS account, CASE … AS form FROM account) …' |",
+		"tranche run start "+strings.Join(args, " "))
+	psql, err := d.bank.program(ctx, accountsDB, "psql", "-X", "-q", "-c", d.copyItems())
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := d.shell.Piped(ctx, psql, exitHeld, append([]string{"run", "start"}, args...)...); err != nil {
+		return err
+	}
+	d.story.Fact("from the bank's first row to the last statement", time.Since(began), d.config.Accounts)
+	if err := d.tellRefusals(ctx); err != nil {
+		return err
+	}
+	d.story.Chapter("Which failed, and why")
+	return d.shell.Typed(ctx, exitOK, "run", "errors", runName)
+}
+
+// tellRefusals says how often the branches service had too much.
+func (d *demo) tellRefusals(ctx context.Context) error {
+	var said struct {
+		Refused int64 `json:"refused"`
+	}
+	if err := demokit.Get(ctx, d.branches+"/refused", &said); err != nil {
+		return fmt.Errorf("ask the branches service: %w", err)
+	}
+	if said.Refused > 0 {
+		d.story.Say("The branches service turned %s requests away, with 429 and when to come back.",
+			demokit.Grouped(said.Refused))
+	}
+	return nil
+}
+
+// rerunFailed repairs the bank and runs the three accounts again, each at the step where it failed.
+func (d *demo) rerunFailed(ctx context.Context) error {
+	d.story.Chapter("The three repaired, and only those run again")
+	if err := d.bank.repair(ctx, d.corrupted); err != nil {
+		return err
+	}
+	d.story.Say("Put back by hand: the balance, the branch and the amount.")
+	var accounts []int32
+	for _, w := range d.corrupted {
+		accounts = append(accounts, w.account)
+	}
+	return d.redo(ctx, accounts, map[string]int64{
+		accountsDB: 1, transactionsDB: 1, branchesDB: 1, statementsDB: 3,
+	}, func() error {
+		return d.shell.Typed(ctx, exitHeld, "run", "rerun", "last", "--failed", "--wait", "--on-hold", "exit")
+	})
+}
+
+// redoFifty breaks the movements of fifty accounts, has their parts taken back, and repairs them.
+func (d *demo) redoFifty(ctx context.Context) error {
+	d.story.Chapter("A fault: fifty accounts' movements break, and are fetched again")
+	accounts := d.fifty()
+	var keys strings.Builder
+	for _, account := range accounts {
+		fmt.Fprintln(&keys, account)
+	}
+	if err := os.WriteFile(d.dir.File(fiftyFile), []byte(keys.String()), 0o600); err != nil {
+		return fmt.Errorf("write the fifty accounts down: %w", err)
+	}
+	lost, err := d.bank.corrupt(ctx, lostAmount(), accounts)
+	if err != nil {
+		return err
+	}
+	d.story.Say("A movement of each loses its amount. Their parts are nulled out, and nobody else's:")
+	err = d.redo(ctx, accounts, map[string]int64{transactionsDB: fifty}, func() error {
+		return d.shell.Typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions, "--keys", fiftyFile,
+			"--wait", "--on-hold", "exit")
+	})
+	if err != nil {
+		return err
+	}
+	d.story.Say("\nThe holes:")
+	if err := d.shell.Typed(ctx, exitOK, "run", "show", "last"); err != nil {
+		return err
+	}
+	d.story.Chapter("The fifty repaired: fetched again, composed again, and nothing else")
+	if err := d.bank.repair(ctx, lost); err != nil {
+		return err
+	}
+	want := map[string]int64{transactionsDB: fifty, statementsDB: fifty}
+	err = d.redo(ctx, accounts, want, func() error {
+		return d.shell.Typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions,
+			"--code", bank.CodeBrokenMovement, "--wait", "--on-hold", "exit")
+	})
+	if err != nil {
+		return err
+	}
+	d.story.Say("\nOne of them, from all sides:")
+	return d.shell.Typed(ctx, exitOK, "run", "item", "last", strconv.Itoa(int(accounts[1])))
+}
+
+// fifty are accounts with PDFs, if there are as many, far from each other.
+func (d *demo) fifty() []int32 {
+	among := d.config.PDFs
+	if among < fifty {
+		among = d.config.Accounts
+	}
+	var accounts []int32
+	for i := range fifty {
+		accounts = append(accounts, int32(1+i*among/fifty))
+	}
+	return accounts
+}
+
+// redo shows what the ledgers have after fn, and remembers it for the proof: so many of these accounts by each service
+// and those who compose, and nobody else.
+func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64, fn func() error) error {
+	mark, err := d.bank.mark(ctx)
+	if err != nil {
+		return err
+	}
+	if err := fn(); err != nil {
+		return err
+	}
+	since, err := d.bank.since(ctx, mark, accounts)
+	if err != nil {
+		return err
+	}
+	d.story.Say("By the ledgers of the services, which they write before they answer:")
+	for _, l := range []struct{ database, left string }{
+		{accountsDB, "accounts asked for"}, {transactionsDB, "movements asked for"},
+		{branchesDB, "branches asked for"}, {statementsDB, "statements composed"},
+		{mailDB, "statements sent"},
+	} {
+		asked := since[l.database]
+		c := demokit.Check{Left: l.left, Got: asked.Times, Want: want[l.database], Right: "wanted"}
+		if asked.Accounts != asked.Times {
+			c.FirstWrong = fmt.Sprintf("only %d different accounts", asked.Accounts)
+		}
+		if asked.Others > 0 {
+			c.FirstWrong = fmt.Sprintf("%d for other accounts", asked.Others)
+		}
+		d.story.Check(c)
+		d.again = append(d.again, c)
+	}
+	return nil
+}
+
+// prove exports the statements, reads the file back and compares them with the bank.
+func (d *demo) prove(ctx context.Context) error {
+	d.story.Chapter("The proof: the exported statements, PDFs too, against the bank's own sums")
+	err := d.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--dir", pdfsDir,
+		"--name", "{key}.pdf", "--keys", fiftyFile)
+	if err != nil {
+		return err
+	}
+	if err := d.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--out",
+		statementsFile); err != nil {
+		return err
+	}
+	file := d.dir.File(statementsFile)
+	if err := d.config.exported(file); err != nil {
+		return err
+	}
+	began := time.Now()
+	books, err := d.bank.books(ctx)
+	if err != nil {
+		return err
+	}
+	checks, err := prove(books, d.pdfs(), file)
+	if err != nil {
+		return err
+	}
+	for _, c := range checks {
+		d.story.Check(c)
+	}
+	if err := verdict(file, append(checks, d.again...)); err != nil {
+		return err
+	}
+	d.story.Fact("Everything agrees.", time.Since(began), 0)
+	return nil
+}
+
+const (
+	// lastYearFile was exported by somebody else, in another year.
+	lastYearFile = "last-year.csv"
+	lastYear     = "account,form\n1,pdf\nHS-2,json\n3,json\n4th,json\n"
+	// failedFile is what the department gets, and correctedFile what it gives back.
+	failedFile    = "failed.csv"
+	correctedFile = "corrected.csv"
+	// paperForm is a form that statements had once.
+	paperForm = "paper"
+	// paperEach is one of how many accounts that has it still.
+	paperEach = 100
+)
+
+// refuseFile shows what becomes of a file that does not fit the plan.
+func (d *demo) refuseFile(ctx context.Context) error {
+	d.story.Chapter("A file that does not fit the plan starts nothing")
+	path := d.dir.File(lastYearFile)
+	if err := os.WriteFile(path, []byte(lastYear), 0o600); err != nil {
+		return fmt.Errorf("write last year's file: %w", err)
+	}
+	if err := d.story.File(path); err != nil {
+		return err
+	}
+	return d.shell.Typed(ctx, exitRefused, "run", "start", planName, "--items", lastYearFile)
+}
+
+// paper are the accounts that want a form that is no more. None of them is damaged.
+func (d *demo) paper() (accounts []int32) {
+	damaged := map[int]bool{}
+	for _, c := range d.corrupted {
+		damaged[int(c.account)] = true
+	}
+	for account := paperEach; account <= d.config.Accounts; account += paperEach {
+		if !damaged[account] {
+			accounts = append(accounts, int32(account))
+		}
+	}
+	return accounts
+}
+
+// pdfs is how many accounts have a PDF in the end: the first ones, and those that wanted paper.
+func (d *demo) pdfs() int {
+	n := d.config.PDFs
+	for _, account := range d.paper() {
+		if int(account) > d.config.PDFs {
+			n++
+		}
+	}
+	return n
+}
+
+// correctForms has the department that knows the customers correct what it gave.
+func (d *demo) correctForms(ctx context.Context) error {
+	accounts := d.paper()
+	d.story.Chapter(demokit.Grouped(int64(len(accounts))) + " wrong forms to the department that knows better, and back")
+	err := d.shell.Typed(ctx, exitOK, "run", "export", "last", "--state", "failed", "--code", yearend.CodeUnknownForm,
+		"--with", "payload", "--flat", "--columns", "account,form,tranche.error_message", "--out", failedFile)
+	if err != nil {
+		return err
+	}
+	failed, err := os.ReadFile(d.dir.File(failedFile))
+	if err != nil {
+		return fmt.Errorf("read the export: %w", err)
+	}
+	d.story.Command("head -3 " + failedFile)
+	for _, line := range bytes.SplitN(failed, []byte("\n"), 4)[:3] {
+		d.story.Say("  %s", line)
+	}
+	d.story.Command(fmt.Sprintf("sed s/,%s,/,%s,/ %s > %s", paperForm, yearend.PDFForm, failedFile, correctedFile))
+	corrected := bytes.ReplaceAll(failed, []byte(","+paperForm+","), []byte(","+yearend.PDFForm+","))
+	path := d.dir.File(correctedFile)
+	if err := os.WriteFile(path, corrected, 0o600); err != nil { //nolint:gosec // it is in the demo's own directory
+		return fmt.Errorf("write the corrected items: %w", err)
+	}
+	n := int64(len(accounts))
+	return d.redo(ctx, accounts, map[string]int64{
+		accountsDB: n, transactionsDB: n, branchesDB: n, statementsDB: n,
+	}, func() error {
+		return d.shell.Typed(ctx, exitHeld, "run", "correct", "last", "--items", correctedFile, "--key", "account",
+			"--columns", "account,form", "--reason", "no paper any more", "--wait", "--on-hold", "exit")
+	})
+}
+
+// send has somebody look, and then the statements posted.
+func (d *demo) send(ctx context.Context) error {
+	d.story.Chapter("Somebody looks, and then they are sent")
+	if err := d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--dry-run"); err != nil {
+		return err
+	}
+	n := int64(d.config.Accounts)
+	all := make([]int32, n)
+	for i := range all {
+		all[i] = int32(i + 1)
+	}
+	return d.redo(ctx, all, map[string]int64{mailDB: n}, func() error {
+		err := d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--reason", "looks right")
+		if err != nil {
+			return err
+		}
+		return d.shell.Typed(ctx, exitOK, "run", "watch", "last", "--on-hold", "exit")
+	})
+}
+
+// copyItems are the items: the first accounts want a PDF, and one of a hundred still wants paper.
+func (d *demo) copyItems() string {
+	var paper []string
+	for _, account := range d.paper() {
+		paper = append(paper, strconv.Itoa(int(account)))
+	}
+	return fmt.Sprintf(copyItems, strings.Join(paper, ","), paperForm, d.config.PDFs)
+}

@@ -1,0 +1,251 @@
+// Package demo is tranche demo: the year-end statements of a small bank, gathered from three services and composed, on
+// the real product.
+//
+// It starts a private PostgreSQL and fills a database for each service, damages three accounts, and
+// then does what a person would do: it starts tranche serve, the services and a node with Go code of the bank's as
+// processes of their own and types commands of the tranche program, which it shows. What those print is what the person
+// sees. Then it breaks the movements of fifty accounts, repairs them and has just these made again; the ledgers of the
+// services say whether anything else was. In the end it compares the exported statements, read back from the file, with
+// the bank: what is printed in the PDFs, too.
+//
+// Guarantees: anything unequal is an error, a [demokit.UnequalError] that names it. Every process it starts has ended
+// when [Run] returns, and on Linux also when it is killed. What it leaves behind is the statements, the plan and the
+// logs, in the directory that it names. Any number of demos can run at once.
+//
+// Not its job: to do anything itself that a command of the product does.
+//
+// Concurrency: a call of [Run] is on its own.
+package demo
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/tools/demokit"
+)
+
+const (
+	// DefaultAccounts is how many accounts the bank has, unless told otherwise.
+	DefaultAccounts = 100_000
+	// DefaultPDFs is how many of them get their statement as a PDF, unless told otherwise.
+	DefaultPDFs = 2_000
+	// AllPDFs gives every account one.
+	AllPDFs = -1
+
+	minAccounts = 300
+	maxAccounts = 10_000_000
+)
+
+// Config says how large a demo is and where it goes. The zero value is a good one but for PDFs, of which it makes none.
+type Config struct {
+	// Accounts is the size of the bank. 0 means DefaultAccounts.
+	Accounts int
+	// PDFs is how many accounts get a PDF; the others get the same as JSON. AllPDFs means all of them.
+	PDFs int
+	// Dir is where statements and logs go. Empty means a fresh directory under the user's data directory.
+	Dir string
+	// Keep leaves everything running at the end, until the context ends.
+	Keep bool
+	// Enter, when it is not nil, leaves everything running, too, until a line comes from it: a person looks.
+	Enter io.Reader
+	// Color has the demo's own lines coloured.
+	Color bool
+	// Program is the tranche program. Empty means this one.
+	Program string
+	// Out and Err are standard output and standard error, of the commands too. nil means the process's.
+	Out, Err io.Writer
+
+	// exported is called with the file of statements before the proof, by tests that tamper with it.
+	exported func(file string) error
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Accounts == 0 {
+		c.Accounts = DefaultAccounts
+	}
+	if c.Accounts < minAccounts || c.Accounts > maxAccounts {
+		return c, fmt.Errorf("--accounts is %d; it must lie between %d and %d", c.Accounts, minAccounts, maxAccounts)
+	}
+	if c.PDFs < AllPDFs {
+		return c, fmt.Errorf("--pdfs is %d; it must be a number of accounts, or all", c.PDFs)
+	}
+	if c.PDFs == AllPDFs || c.PDFs > c.Accounts {
+		c.PDFs = c.Accounts
+	}
+	if c.Out == nil {
+		c.Out = os.Stdout
+	}
+	if c.Err == nil {
+		c.Err = os.Stderr
+	}
+	if c.exported == nil {
+		c.exported = func(string) error { return nil }
+	}
+	if c.Program != "" {
+		return c, nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return c, errors.Join(errors.New("find the tranche program itself"), err)
+	}
+	c.Program = program
+	return c, nil
+}
+
+const runName = "year-end"
+
+// What is left in the directory, beside the files of the chapters.
+const (
+	statementsFile = "statements.ndjson"
+	pdfsDir        = "pdfs"
+)
+
+// Exit codes of tranche that the demo expects.
+const (
+	exitOK      = 0
+	exitRefused = 1 // the input is refused
+	exitFailed  = 3 // the run has failed items
+	exitHeld    = 4 // the run waits for somebody
+)
+
+// demo is a demo under way.
+type demo struct {
+	config    Config
+	story     *demokit.Story
+	dir       *demokit.Dir
+	postgres  *embedded.Postgres
+	bank      *sampleBank
+	shell     *demokit.Shell
+	server    server
+	branches  string             // URL
+	corrupted []corruptedAccount // one in each of three services
+	again     []demokit.Check    // what was done again, by the ledgers
+	began     time.Time
+}
+
+// Run tells the whole story and returns nil when everything was equal in the end. When ctx ends it stops everything
+// and returns the context's error.
+func Run(ctx context.Context, config Config) (err error) {
+	config, err = config.withDefaults()
+	if err != nil {
+		return err
+	}
+	d := &demo{config: config, began: time.Now(), story: demokit.New(config.Out, config.Color)}
+	return d.story.Tell(ctx,
+		d.open, d.makeBank, d.startProcesses, d.applyPlan, d.refuseFile, d.runAll, d.correctForms, d.rerunFailed,
+		d.redoFifty, d.send, d.prove, d.end,
+	)
+}
+
+func (d *demo) open(ctx context.Context) (err error) {
+	if d.dir, err = demokit.OpenDir(d.config.Dir, "demo", d.began,
+		statementsFile, pdfsDir, planFile, connectionsFile, fiftyFile); err != nil {
+		return err
+	}
+	d.story.OnStop(func(context.Context) error { return d.dir.Close() })
+	d.story.Title("Tranche demo: the year-end statements of a small bank")
+	d.postgres, err = embedded.StartPostgres(ctx, embedded.PostgresConfig{
+		DataDir: d.dir.Servers("postgres"), Bound: true,
+	})
+	var access *embedded.AccessError
+	switch {
+	case errors.As(err, &access):
+		return fmt.Errorf("user %s, whom PostgreSQL runs as, cannot work in %s; choose another directory with --dir",
+			access.User, access.At)
+	case err != nil:
+		return fmt.Errorf("start a private PostgreSQL: %w", err)
+	}
+	d.story.OnStop(d.postgres.Stop)
+	for _, database := range databases() {
+		if err := d.postgres.CreateDatabase(ctx, database); err != nil {
+			return err
+		}
+	}
+	d.bank = &sampleBank{
+		url: d.postgres.URLFor, programs: d.postgres.BinDir(), environment: demokit.Environment(),
+		accounts: d.config.Accounts,
+	}
+	d.shell = &demokit.Shell{
+		Program: d.config.Program, Dir: d.dir.Path, Env: demokit.Environment(),
+		Out: d.config.Out, Err: d.config.Err, Story: d.story,
+	}
+	return nil
+}
+
+// server is a tranche serve of the demo's own.
+type server struct {
+	*demokit.Child `json:"-"`
+
+	API  string `json:"api"`
+	NATS string `json:"nats"`
+}
+
+// end says what is left, and keeps everything running when that is wanted.
+func (d *demo) end(ctx context.Context) error {
+	d.story.Say("\nThe whole demo took %.0f s. The statements are in", time.Since(d.began).Seconds())
+	d.story.Say("  %s", d.dir.Path)
+	if !d.config.Keep && d.config.Enter == nil {
+		d.story.Say("The bank and the servers are gone now; tranche demo --keep leaves them running.")
+		return nil
+	}
+	if err := d.invite(ctx); err != nil {
+		return err
+	}
+	if d.config.Keep {
+		d.story.Say("Ctrl-C ends it all.")
+		return d.linger(ctx, nil)
+	}
+	d.story.Say("Enter ends it all.")
+	return d.linger(ctx, enter(d.config.Enter))
+}
+
+// invite says what there is to see and to do.
+func (d *demo) invite(ctx context.Context) error {
+	account := d.fifty()[2]
+	breaks, mends, err := d.bank.tryYourself(ctx, account)
+	if err != nil {
+		return err
+	}
+	psql := fmt.Sprintf("psql '%s' \\", d.postgres.URLFor(branchesDB))
+	d.story.Chapter("Your turn: everything still runs")
+	d.story.Say("The dashboard, where each account is a pixel:\n  %s", d.story.Paint(demokit.Bold, d.server.API))
+	d.story.Say("Break account %d in another terminal:", account)
+	d.story.Command(psql, `-c "`+breaks+`"`)
+	d.story.Say("Find it on the run's page, by its key, and reset its part %s. Then mend it,", branchesDB)
+	d.story.Command(psql, `-c "`+mends+`"`)
+	d.story.Say("and reset the part once more, there or here; sending it again wants a word again:")
+	d.story.Command("export TRANCHE_URL=" + d.server.API)
+	d.story.Command(fmt.Sprintf("tranche run reset last --step %s --key %d --wait --on-hold exit", branchesDB,
+		account))
+	d.story.Command("tranche run approve last --step " + stepSend)
+	return nil
+}
+
+// linger waits for the person, or for the server to fail.
+func (d *demo) linger(ctx context.Context, entered <-chan struct{}) error {
+	select {
+	case <-ctx.Done():
+		return nil // as asked
+	case <-entered:
+		return nil
+	case <-d.server.Exited():
+		return d.server.Failure()
+	}
+}
+
+// enter returns a channel that is closed when a line has come from r. An end of r is none: nobody has typed it.
+func enter(r io.Reader) <-chan struct{} {
+	entered := make(chan struct{})
+	go func() {
+		if _, err := bufio.NewReader(r).ReadString('\n'); err == nil {
+			close(entered)
+		}
+	}()
+	return entered
+}

@@ -1,0 +1,252 @@
+package demo
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/examples/yearend"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/tools/demokit"
+)
+
+const (
+	// patience bounds each whole demo.
+	patience = 6 * time.Minute
+	// A demo of this size is quick, and has everything.
+	demoAccounts = 2_000
+	demoPDFs     = 100
+)
+
+// TestDemo runs four whole demos at once, on the program as it is built.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	program := testenv.Program(t, filepath.Join("..", ".."))
+	t.Run("proves", func(t *testing.T) { t.Parallel(); testProves(t, program) })
+	t.Run("notices a false statement", func(t *testing.T) { t.Parallel(); testNotices(t, program) })
+	t.Run("stops when told", func(t *testing.T) { t.Parallel(); testStops(t, program) })
+	t.Run("lingers for a person", func(t *testing.T) { t.Parallel(); testLingers(t, program) })
+}
+
+func demoCommand(t *testing.T, program, dir string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, program, "demo", "--dir", dir, "--accounts", strconv.Itoa(demoAccounts), "--pdfs",
+		strconv.Itoa(demoPDFs))
+	cmd.Env = demokit.Environment() // a bank or a server of the tester's must not matter
+	demokit.Gently(cmd)
+	return cmd
+}
+
+// openTempDir is a directory that PostgreSQL's user can reach when the tests run as root; t.TempDir is not.
+func openTempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tranche-demo-") //nolint:usetesting // see above
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	must(t, os.Chmod(dir, 0o755))
+	return dir
+}
+
+func testProves(t *testing.T, program string) {
+	t.Helper()
+	dir := openTempDir(t)
+	out, err := demoCommand(t, program, dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text := string(out)
+	for _, want := range []string{
+		"last-year.csv: 2 items do not fit the schema", "20  unknown_form", "has 20 items corrected", "no_balance",
+		"branch # does not exist", "broken_movement",
+		"2,000 of 2,000 items done, 0 failed", "statements sent               2,000 =           2,000",
+		"ok  movements asked for              50 =              50",
+		"ok  statements composed              50 =              50",
+		"ok  of them PDFs                    119 =             119", "Everything agrees", dir,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the demo does not say %q", want)
+		}
+	}
+	if strings.Contains(text, "\x1b") || strings.Contains(text, "\r") {
+		t.Error("the demo writes for a terminal where there is none")
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+	statements, err := os.ReadFile(filepath.Join(dir, statementsFile))
+	must(t, err)
+	if n := bytes.Count(statements, []byte("\n")); n != demoAccounts {
+		t.Errorf("%d statements were left, want %d", n, demoAccounts)
+	}
+	expectPDFs(t, filepath.Join(dir, pdfsDir))
+	expectNothingLeft(t, text, dir)
+}
+
+// expectPDFs wants the fifty statements that were made again.
+func expectPDFs(t *testing.T, dir string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.pdf"))
+	must(t, err)
+	if len(files) != fifty {
+		t.Errorf("%d PDFs were left, want %d", len(files), fifty)
+	}
+	for _, file := range files {
+		pdf, err := os.ReadFile(file)
+		must(t, err)
+		printed, err := yearend.Read(pdf)
+		if err != nil || strconv.Itoa(int(printed.Account))+".pdf" != filepath.Base(file) {
+			t.Errorf("%s is the statement of account %d (%v)", file, printed.Account, err)
+		}
+	}
+}
+
+func testNotices(t *testing.T, program string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	dir := openTempDir(t)
+	var out bytes.Buffer
+	err := Run(ctx, Config{Program: program, Dir: dir, Accounts: demoAccounts, Out: &out, Err: io.Discard,
+		exported: func(file string) error {
+			text, err := os.ReadFile(file)
+			falsified := bytes.Replace(text, []byte(`"opening":`), []byte(`"opening":1`), 1)
+			return errors.Join(err, os.WriteFile(file, falsified, 0o600))
+		},
+	})
+	var unequal *demokit.UnequalError
+	if !errors.As(err, &unequal) || len(unequal.Differences) != 1 ||
+		!strings.HasPrefix(unequal.Differences[0], "openings equal 1,999, but 2,000") {
+		t.Errorf("got %v, want one opening balance to be unequal\n%s", err, out.String())
+	}
+	if !strings.Contains(out.String(), "NO  openings equal") || strings.Contains(out.String(), "agrees") {
+		t.Errorf("the person is told something else:\n%s", out.String())
+	}
+	expectNothingLeft(t, out.String(), dir)
+}
+
+func testStops(t *testing.T, program string) {
+	t.Helper()
+	dir := openTempDir(t)
+	cmd := demoCommand(t, program, dir)
+	pipe, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	var said strings.Builder
+	interrupted := false
+	for lines := bufio.NewScanner(pipe); lines.Scan(); {
+		said.WriteString(lines.Text() + "\n")
+		if !interrupted && strings.Contains(lines.Text(), " started: ") { // the run is under way
+			must(t, cmd.Process.Signal(os.Interrupt))
+			interrupted = true
+		}
+	}
+	err = cmd.Wait()
+	if !interrupted || cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("interrupted: %v; ended with %v, want exit code 1\n%s", interrupted, err, said.String())
+	}
+	expectNothingLeft(t, said.String(), dir)
+}
+
+// expectNothingLeft looks for the processes that the demo named, and for its servers' data.
+func expectNothingLeft(t *testing.T, text, dir string) {
+	t.Helper()
+	pids := regexp.MustCompile(`(?m)^pid (\d+),`).FindAllStringSubmatch(text, -1)
+	if len(pids) != 6 {
+		t.Errorf("the demo names %d processes, want 6\n%s", len(pids), text)
+	}
+	for _, match := range pids {
+		pid, err := strconv.Atoi(match[1])
+		must(t, err)
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("process %d is still there (%v)", pid, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "servers")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the servers' data is still there (%v)", err)
+	}
+}
+
+// A person at a terminal is left everything until a line is entered, and told how to break and mend an account.
+func testLingers(t *testing.T, program string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	dir := openTempDir(t)
+	keyboard, typed := io.Pipe()
+	told, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := Run(ctx, Config{Program: program, Dir: dir, Accounts: minAccounts, Out: out, Err: io.Discard, Enter: keyboard})
+		ended <- errors.Join(err, out.Close())
+	}()
+	var text strings.Builder
+	for lines := bufio.NewScanner(told); lines.Scan(); {
+		text.WriteString(lines.Text() + "\n")
+		if lines.Text() == "Enter ends it all." {
+			at := regexp.MustCompile(`pixel:\n  (http://127\.0\.0\.1:\d+)\n`).FindStringSubmatch(text.String())
+			if at == nil {
+				t.Fatalf("no dashboard is named:\n%s", text.String())
+			}
+			expectPage(t, at[1])
+			_, err := typed.Write([]byte("\n"))
+			must(t, err)
+		}
+	}
+	must(t, <-ended)
+	if !strings.Contains(text.String(), "UPDATE customer SET branch = 991 WHERE account = ") {
+		t.Errorf("it is not said how to break an account:\n%s", text.String())
+	}
+	expectNothingLeft(t, text.String(), dir)
+}
+
+// expectPage wants the dashboard's page.
+func expectPage(t *testing.T, url string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	must(t, err)
+	response, err := http.DefaultClient.Do(request)
+	must(t, err)
+	defer func() { _ = response.Body.Close() }()
+	kind := response.Header.Get("Content-Type")
+	if response.StatusCode != http.StatusOK || !strings.Contains(kind, "html") {
+		t.Errorf("%s answers %s, %s", url, response.Status, kind)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		config         Config
+		accounts, pdfs int // 0 accounts: refused
+	}{
+		{Config{}, 100_000, 0},
+		{Config{PDFs: DefaultPDFs}, 100_000, 2000},
+		{Config{Accounts: 300, PDFs: DefaultPDFs}, 300, 300},
+		{Config{PDFs: AllPDFs}, 100_000, 100_000},
+		{Config{Accounts: -1}, 0, 0},
+		{Config{Accounts: 299}, 0, 0},
+		{Config{Accounts: 10_000_001}, 0, 0},
+		{Config{PDFs: -2}, 0, 0},
+	} {
+		got, err := test.config.withDefaults()
+		if (err != nil) != (test.accounts == 0) ||
+			err == nil && (got.Accounts != test.accounts || got.PDFs != test.pdfs) {
+			t.Errorf("%+v: %d accounts, %d PDFs, %v; want %d, %d", test.config, got.Accounts, got.PDFs, err,
+				test.accounts, test.pdfs)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/examples/bank"
+	"github.com/tranchehq/tranche/examples/yearend"
+	"github.com/tranchehq/tranche/tools/demokit"
+)
+
+// makeBank fills the databases, and damages three accounts.
+func (d *demo) makeBank(ctx context.Context) (err error) {
+	d.story.Chapter("A bank of four services, with a database each")
+	began := time.Now()
+	d.story.Command("pgbench " + strings.Join(d.bank.pgbenchArgs(), " ") + " " + accountsDB)
+	if err := d.story.During(func() error { return d.bank.makeAccounts(ctx) }); err != nil {
+		return err
+	}
+	d.story.Fact(demokit.Grouped(int64(d.config.Accounts))+" accounts", time.Since(began), d.config.Accounts)
+	began = time.Now()
+	var movements int64
+	err = d.story.During(func() error {
+		movements, err = d.bank.makeYear(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.story.Fact(fmt.Sprintf("a year of %s movements, owners, branches", demokit.Grouped(movements)), time.Since(began),
+		int(movements))
+	if d.corrupted, err = d.bank.corruptThree(ctx); err != nil {
+		return err
+	}
+	d.story.Say("Damaged by hand: account %d loses its balance, %d its branch, and a movement",
+		d.corrupted[0].account, d.corrupted[1].account)
+	d.story.Say("of %d its amount.", d.corrupted[2].account)
+	return nil
+}
+
+// startProcesses starts the services, Tranche, and a node of the bank's own, as anybody would. The service that is
+// asked over HTTP comes first: the operator of Tranche says that it may be.
+func (d *demo) startProcesses(ctx context.Context) error {
+	d.story.Chapter("The services, Tranche, and a node with Go code of the bank's own")
+	var err error
+	if d.branches, err = d.startBranches(ctx); err != nil {
+		return err
+	}
+	if err := d.startServer(ctx); err != nil {
+		return err
+	}
+	for _, service := range []struct{ database, endpoint, how string }{
+		{accountsDB, bank.AccountsEndpoint, "answers chunks over JetStream"},
+		{transactionsDB, bank.TransactionsEndpoint, "answers chunks over core NATS"},
+		{mailDB, bank.MailEndpoint, "posts what was composed"},
+		{statementsDB, "", "a node with the function " + yearend.Function},
+	} {
+		if err := d.startProcess(ctx, service.database, service.endpoint, service.how); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// service is a command that runs one of the demo's services.
+func (d *demo) service(ctx context.Context, database string, env ...string) (*exec.Cmd, error) {
+	d.story.Command("tranche demo-service " + database)
+	cmd := d.shell.Command(context.WithoutCancel(ctx), "demo-service", database)
+	own, err := d.bank.env(database)
+	cmd.Env = demokit.Environment(append(own, env...)...)
+	return cmd, err
+}
+
+func (d *demo) startBranches(ctx context.Context) (url string, err error) {
+	began := time.Now()
+	token, err := writeToken(d.dir.Servers(tokenFile))
+	if err != nil {
+		return "", err
+	}
+	cmd, err := d.service(ctx, branchesDB, tokenVariable+"="+token)
+	if err != nil {
+		return "", err
+	}
+	var at ready
+	child, err := d.story.Start(ctx, "the branches service", d.dir.Log(branchesDB), cmd, &at)
+	if err != nil {
+		return "", err
+	}
+	d.story.Fact(fmt.Sprintf("pid %d, %s: one by one, %s a second", child.PID(), at.URL, demokit.Grouped(branchRate)),
+		time.Since(began), 0)
+	return at.URL, nil
+}
+
+// startServer starts tranche serve on free ports. It prints where it is.
+func (d *demo) startServer(ctx context.Context) (err error) {
+	err = errors.Join(os.WriteFile(d.dir.File(connectionsFile), placed(connectionsText, d.branches), 0o600),
+		os.WriteFile(d.dir.File(planFile), placed(planText, d.branches), 0o600))
+	if err != nil {
+		return fmt.Errorf("write the demo's files: %w", err)
+	}
+	began := time.Now()
+	d.story.Command("tranche serve --connections " + connectionsFile)
+	cmd := d.shell.Command(context.WithoutCancel(ctx), "--json", "serve", "--connections", d.dir.File(connectionsFile),
+		"--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:0", "--data-dir", d.dir.Servers())
+	// The demo counts what is done: no node may do again what this one is just slow with.
+	cmd.Env = demokit.Environment("TRANCHE_DATABASE="+d.postgres.URL(), "TRANCHE_SESSION_TTL=1m")
+	if d.server.Child, err = d.story.Start(ctx, "tranche serve", d.dir.Log("serve"), cmd, &d.server); err != nil {
+		return err
+	}
+	d.shell.Env = demokit.Environment("TRANCHE_URL=" + d.server.API)
+	d.story.Fact(fmt.Sprintf("pid %d, %s, %s", d.server.PID(), d.server.API, d.server.NATS), time.Since(began), 0)
+	d.story.Say("Watch it in a browser: %s", d.story.Paint(demokit.Bold, d.server.API))
+	return nil
+}
+
+// startProcess starts a service that is connected to NATS and returns when it is ready: when it listens on the
+// endpoint, or, without one, when it says so.
+func (d *demo) startProcess(ctx context.Context, database, endpoint, how string) error {
+	began := time.Now()
+	env, into := []string{"NATS_URL=" + d.server.NATS, "TRANCHE_DATA_DIR=" + d.dir.Servers()}, any(nil)
+	if endpoint == "" { // it is a node
+		env, into = append(env, databaseVariable+"="+d.postgres.URL()), &ready{}
+	}
+	cmd, err := d.service(ctx, database, env...)
+	if err != nil {
+		return err
+	}
+	child, err := d.story.Start(ctx, "the "+database+" service", d.dir.Log(database), cmd, into)
+	if err == nil && endpoint != "" {
+		err = d.shell.AwaitService(ctx, child, endpoint, "", 1)
+	}
+	if err != nil {
+		return err
+	}
+	d.story.Fact(fmt.Sprintf("pid %d, %s", child.PID(), how), time.Since(began), 0)
+	return nil
+}
+
+// applyPlan shows the plan and puts it on record.
+func (d *demo) applyPlan(ctx context.Context) error {
+	d.story.Chapter("The plan: gather from three services, compose, and post what somebody has approved")
+	if err := d.story.File(d.dir.File(planFile)); err != nil {
+		return err
+	}
+	return d.shell.Typed(ctx, exitOK, "plan", "apply", planFile)
+}

@@ -1,0 +1,180 @@
+package demokit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+)
+
+// readyTimeout bounds the start of a child.
+const readyTimeout = 2 * time.Minute
+
+const maxSaid = 2 << 10 // of a log, in an error
+
+// Child is a long-lived process of a story. What it says goes to a log.
+type Child struct {
+	name   string
+	log    string
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when it has ended, with err set
+	err    error
+}
+
+// StartChild starts the program in a process group of its own: a Ctrl-C at the terminal is ours to handle, and the
+// children end in our order.
+func StartChild(name, log string, cmd *exec.Cmd) (*Child, error) {
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the log of %s: %w", name, err)
+	}
+	defer func() { _ = file.Close() }()
+	cmd.Stderr = file
+	if cmd.Stdout == nil {
+		cmd.Stdout = file
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	embedded.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL) // with its servers gone it could not stop in order
+	c := &Child{name: name, log: log, cmd: cmd, exited: make(chan struct{})}
+	if err := embedded.StartChild(cmd, func(err error) { c.err = err; close(c.exited) }); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return c, nil
+}
+
+// PID returns its process id.
+func (c *Child) PID() int { return c.cmd.Process.Pid }
+
+// Exited is closed when it has ended.
+func (c *Child) Exited() <-chan struct{} { return c.exited }
+
+// Failure says why the child, which should be running, has ended.
+func (c *Child) Failure() error {
+	return commandError(c.name, 0, c.err, tail(c.log)+"\n  its log: "+c.log)
+}
+
+// Kill ends the child as a crash does.
+func (c *Child) Kill() error {
+	if err := c.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("kill %s: %w", c.name, err)
+	}
+	<-c.exited
+	return nil
+}
+
+// Stop ends the child, if need be by force when ctx ends.
+func (c *Child) Stop(ctx context.Context) error {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which is as good
+	select {
+	case <-c.exited:
+		return nil
+	case <-ctx.Done():
+	}
+	_ = c.cmd.Process.Kill() // as above
+	<-c.exited
+	return fmt.Errorf("stop %s (pid %d): it did not end in time and was killed", c.name, c.PID())
+}
+
+// commandError makes a [CommandError] of what exec returned.
+func commandError(command string, want int, err error, said string) error {
+	var exit *exec.ExitError
+	if err == nil || errors.As(err, &exit) {
+		code := 0
+		if exit != nil {
+			code = exit.ExitCode()
+		}
+		return &CommandError{Command: command, Code: code, Want: want, Said: lastLines(said)}
+	}
+	return fmt.Errorf("run %s: %w", command, err)
+}
+
+// tail is the end of a log.
+func tail(path string) string {
+	f, err := os.Open(filepath.Clean(path))
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err == nil && info.Size() > maxSaid {
+		if _, err := f.Seek(-maxSaid, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	text, _ := io.ReadAll(io.LimitReader(f, maxSaid)) // what can be read is enough
+	return string(text)
+}
+
+// lastLines indents the last lines of what a program said.
+func lastLines(text string) string {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return ""
+	}
+	lines := strings.Split(text, "\n")
+	lines = lines[max(0, len(lines)-8):]
+	return "  " + strings.Join(lines, "\n  ")
+}
+
+// Start starts a child that is stopped when the story ends. When into is not nil, it is read from the child's standard
+// output, where it says that it is ready.
+func (s *Story) Start(ctx context.Context, name, log string, cmd *exec.Cmd, into any) (c *Child, err error) {
+	if into == nil {
+		c, err = StartChild(name, log, cmd)
+	} else {
+		c, err = StartAnnounced(ctx, name, log, cmd, into)
+	}
+	if c != nil {
+		s.OnStop(c.Stop)
+	}
+	return c, err
+}
+
+// StartAnnounced starts a child that says in JSON on its standard output that it is ready, and waits for that. There is
+// a child with an error, too, when it was started.
+func StartAnnounced(ctx context.Context, name, log string, cmd *exec.Cmd, into any) (*Child, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("pipe: %w", err)
+	}
+	cmd.Stdout = w
+	c, err := StartChild(name, log, cmd)
+	err = errors.Join(err, w.Close())
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	announced := make(chan error, 1)
+	go func() {
+		defer func() { _ = r.Close() }()
+		announced <- json.NewDecoder(r).Decode(into)
+		_, _ = io.Copy(io.Discard, r) // a closed pipe would kill the child when it has more to say
+	}()
+	return c, c.await(ctx, announced)
+}
+
+func (c *Child) await(ctx context.Context, announced <-chan error) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	select {
+	case err := <-announced:
+		if err == nil {
+			return nil
+		}
+		select { // it closed its output: it is ending
+		case <-c.exited:
+			return c.Failure()
+		case <-ctx.Done():
+			return fmt.Errorf("understand what %s prints: %w", c.name, err)
+		}
+	case <-ctx.Done():
+		return fmt.Errorf("wait for %s (its log: %s): %w", c.name, c.log, ctx.Err())
+	}
+}

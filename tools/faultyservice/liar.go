@@ -1,0 +1,261 @@
+package faultyservice
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
+)
+
+// LiarConfig says who lies, how, and when.
+type LiarConfig struct {
+	Endpoint string
+	Lie      Lie
+	// Poison is the items about which the liar always lies. Nil: it lies about every chunk at its first attempt, and is
+	// honest at the others.
+	Poison []int
+	Ledger *Ledger // nil: one of its own, which Liar.Ledger returns
+}
+
+// Liar answers requests without the SDK. It does one after the other.
+type Liar struct {
+	cfg LiarConfig
+	js  jetstream.JetStream
+}
+
+// NewLiar makes a liar on a connection, which stays the caller's.
+func NewLiar(nc *nats.Conn, cfg LiarConfig) (*Liar, error) {
+	if err := wire.ValidateName(cfg.Endpoint); err != nil {
+		return nil, fmt.Errorf("faultyservice: LiarConfig.Endpoint: %w", err)
+	}
+	if cfg.Lie == "" {
+		return nil, errors.New("faultyservice: LiarConfig.Lie is missing")
+	}
+	cfg.Ledger = cmp.Or(cfg.Ledger, NewLedger(nil))
+	js, err := jetstream.New(nc)
+	return &Liar{cfg: cfg, js: js}, err
+}
+
+// Ledger is where the liar notes its work. A lie counts as a fault of that name.
+func (l *Liar) Ledger() *Ledger { return l.cfg.Ledger }
+
+const (
+	liarFetch = 16
+	liarWait  = 200 * time.Millisecond // for messages, and between two looks for the consumer
+)
+
+// Run answers until ctx ends. It waits for nodes to make the endpoint's consumer.
+func (l *Liar) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		consumer, err := l.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(l.cfg.Endpoint))
+		if err != nil {
+			_ = backoff.Sleep(ctx, liarWait)
+			continue
+		}
+		batch, err := consumer.Fetch(liarFetch, jetstream.FetchMaxWait(liarWait))
+		if err != nil {
+			_ = backoff.Sleep(ctx, liarWait)
+			continue
+		}
+		for msg := range batch.Messages() {
+			if err := l.answer(ctx, msg); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {
+	request, err := wire.ParseRequest(msg.Headers(), msg.Data(), wire.Limits{})
+	if err != nil {
+		return fmt.Errorf("faultyservice: read a request: %w", err)
+	}
+	q := &question{request, msg.Headers()}
+	messages := q.right(l.cfg.Endpoint)
+	fault := FaultNone
+	if l.lies(q) {
+		messages, fault = q.tell(l.cfg.Lie, l.cfg.Endpoint), Fault(l.cfg.Lie)
+	}
+	l.cfg.Ledger.add(q.entry(fault))
+	for _, m := range messages {
+		if _, err := l.js.PublishMsg(ctx, m); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("faultyservice: answer slice %s: %w", q.Slice, err)
+		}
+	}
+	return msg.Ack()
+}
+
+func (l *Liar) lies(q *question) bool {
+	if l.cfg.Poison == nil {
+		return q.Attempt == 1
+	}
+	for _, item := range q.Items {
+		if slices.Contains(l.cfg.Poison, item.Ordinal) {
+			return true
+		}
+	}
+	return false
+}
+
+// entry is what the ledger keeps.
+func (q *question) entry(fault Fault) Entry {
+	e := Entry{Fault: fault, At: time.Now(), Run: q.Run, Slice: q.Slice, Attempt: q.Attempt, Generation: q.Generation}
+	for _, item := range q.Items {
+		e.Ordinals = append(e.Ordinals, item.Ordinal)
+	}
+	return e
+}
+
+// Lie is a reply that does not fit its request.
+type Lie string
+
+// The lies. Unless another is named, the reply that carries one looks complete.
+const (
+	LieForeign   Lie = "foreign"    // results for ordinals that nobody asked for
+	LieOthers    Lie = "others"     // the result that another chunk of the run would have, under this slice
+	LieMissing   Lie = "missing"    // half of the results, and a count that fits them
+	LieEmpty     Lie = "empty"      // success, without any result
+	LieCountHigh Lie = "count high" // a count over what is sent: the reply never looks complete
+	LieCountLow  Lie = "count low"  // a count below what the message itself holds
+	LieDoubled   Lie = "doubled"    // each result twice, the second time a wrong one
+	LieTwice     Lie = "twice"      // a right reply, and then a second one that takes everything back
+	LieRun       Lie = "run"        // a run that there is not, in the headers; the slice is right
+	LieSlice     Lie = "slice"      // a slice that there is not
+	LieEndpoint  Lie = "endpoint"   // a right reply, on the subject of another endpoint
+	LieGarbage   Lie = "garbage"    // a body that is no JSON
+	LieTruncated Lie = "truncated"  // a body that breaks off
+	LieBoth      Lie = "both"       // a slot that is a result and an error
+)
+
+// Lies are all of them.
+func Lies() []Lie {
+	return []Lie{LieForeign, LieOthers, LieMissing, LieEmpty, LieCountHigh, LieCountLow, LieDoubled, LieTwice, LieRun,
+		LieSlice, LieEndpoint, LieGarbage, LieTruncated, LieBoth}
+}
+
+// OtherEndpoint is whose subject LieEndpoint answers on.
+const OtherEndpoint = "somebody-else"
+
+// foreignBy is how far off the ordinals of LieForeign are: in another block, if there is one.
+const foreignBy = 100_000
+
+// question is a request.
+type question struct {
+	*wire.Request
+
+	header nats.Header
+}
+
+// slot is an item's place in a reply.
+type slot struct {
+	Ordinal int             `json:"i"`
+	Result  json.RawMessage `json:"d,omitempty"`
+	Err     *slotError      `json:"e,omitempty"`
+}
+
+type slotError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Retry   bool   `json:"retry"`
+}
+
+// slots are the right ones.
+func (q *question) slots() []slot {
+	all := make([]slot, len(q.Items))
+	for i, item := range q.Items {
+		all[i] = slot{Ordinal: item.Ordinal, Result: item.Payload}
+	}
+	return all
+}
+
+// reply is a message of a reply. A count of −1 means that another one follows.
+func (q *question) reply(endpoint string, slots []slot, count int) *nats.Msg {
+	msg := &nats.Msg{Subject: wire.ReplySubject(endpoint), Header: maps.Clone(q.header)}
+	msg.Header.Set(wire.HeaderMsgID, uuid.NewString())
+	msg.Header.Set(wire.HeaderContentType, "application/json")
+	msg.Header.Set(wire.HeaderService, "liar@1.0.0 one")
+	if count >= 0 {
+		msg.Header.Set(wire.HeaderFinal, strconv.Itoa(count))
+	}
+	if slots == nil {
+		slots = []slot{}
+	}
+	// Slots are numbers, strings and JSON that was read: they can be written.
+	msg.Data, _ = json.Marshal(map[string]any{"slots": slots}) //nolint:errchkjson // as above
+	return msg
+}
+
+// right is the reply of an honest service.
+func (q *question) right(endpoint string) []*nats.Msg {
+	return []*nats.Msg{q.reply(endpoint, q.slots(), len(q.Items))}
+}
+
+// tell is the messages that carry a lie.
+func (q *question) tell(lie Lie, endpoint string) []*nats.Msg {
+	n := len(q.Items)
+	honest := q.right(endpoint)
+	only := honest[0]
+	switch lie {
+	case LieForeign:
+		return []*nats.Msg{q.reply(endpoint, q.moved(foreignBy), n)}
+	case LieOthers:
+		return []*nats.Msg{q.reply(endpoint, q.moved(n), n)}
+	case LieMissing:
+		return []*nats.Msg{q.reply(endpoint, q.slots()[:n/2], n/2)}
+	case LieEmpty:
+		return []*nats.Msg{q.reply(endpoint, nil, 0)}
+	case LieCountHigh:
+		return []*nats.Msg{q.reply(endpoint, q.slots()[:n/2], n)}
+	case LieCountLow:
+		only.Header.Set(wire.HeaderFinal, strconv.Itoa(n-1))
+	case LieDoubled:
+		return []*nats.Msg{q.reply(endpoint, append(q.slots(), q.taken()...), 2*n)}
+	case LieTwice:
+		return append(honest, q.reply(endpoint, q.taken(), n))
+	case LieRun:
+		only.Header.Set(wire.HeaderRun, uuid.NewString())
+	case LieSlice:
+		only.Header.Set(wire.HeaderSlice, uuid.NewString())
+	case LieEndpoint:
+		only.Subject = wire.ReplySubject(OtherEndpoint)
+	case LieGarbage:
+		only.Data = bytes.Repeat([]byte{0xff, '{', 0}, 50)
+	case LieTruncated:
+		only.Data = only.Data[:len(only.Data)*2/3]
+	case LieBoth:
+		only.Data = bytes.Replace(only.Data, []byte(`"d":`), []byte(`"e":{"code":"x","message":"y","retry":false},"d":`), 1)
+	}
+	return honest
+}
+
+// moved is the right results under other ordinals.
+func (q *question) moved(by int) []slot {
+	all := q.slots()
+	for i := range all {
+		all[i].Ordinal += by
+	}
+	return all
+}
+
+// taken is an error for each item that was answered before.
+func (q *question) taken() []slot {
+	all := q.slots()
+	for i := range all {
+		all[i] = slot{Ordinal: all[i].Ordinal, Err: &slotError{Code: "taken_back", Message: "it was a lie"}}
+	}
+	return all
+}

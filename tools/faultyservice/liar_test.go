@@ -1,0 +1,121 @@
+package faultyservice
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// lie runs a liar until the end of the test.
+func (w *world) lie(cfg LiarConfig) *Ledger {
+	w.Helper()
+	liar, err := NewLiar(testenv.Conn(w, w.ns), cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.keep("liar", liar.Run)
+	return liar.Ledger()
+}
+
+// Whatever a service claims that does not fit: no item is lost, none has a wrong result, and what deserves a look is in
+// quarantine.
+func TestLiar(t *testing.T) {
+	t.Parallel()
+	const items, chunk = 1500, 100
+	w := setup(t)
+	cases := map[Lie]struct {
+		quarantined string // reason; "" for none
+		once        bool   // nothing has to be asked again
+		deadline    bool   // the items come again after their deadline
+		either      bool   // of two replies that contradict each other, the one that is recorded first counts
+	}{
+		LieForeign:   {quarantined: "foreign_ordinal"},
+		LieOthers:    {quarantined: "foreign_ordinal"},
+		LieMissing:   {},
+		LieEmpty:     {},
+		LieCountHigh: {deadline: true},
+		LieCountLow:  {quarantined: "final"},
+		LieDoubled:   {once: true},
+		LieTwice:     {once: true, either: true},
+		LieRun:       {once: true}, // the slice is the fence, and it is right
+		LieSlice:     {deadline: true},
+		LieEndpoint:  {quarantined: "wrong_endpoint", deadline: true},
+		LieGarbage:   {quarantined: "json"},
+		LieTruncated: {quarantined: "json"},
+		LieBoth:      {quarantined: "slot"},
+	}
+	if len(cases) != len(Lies()) {
+		t.Fatalf("%d of %d lies are tested", len(cases), len(Lies()))
+	}
+	ledgers, runs := map[Lie]*Ledger{}, map[Lie]workqueue.RunID{}
+	for lie, tc := range cases { // all at the same time, each at an endpoint of its own
+		endpoint := endpointOf(string(lie))
+		ledgers[lie] = w.lie(LiarConfig{Endpoint: endpoint, Lie: lie})
+		runs[lie] = w.start(items, plan(at(endpoint), func(r *start.LoadRequest) {
+			r.Steps[0].Chunk = chunk
+			if tc.deadline { // longer than a slow node takes to judge a reply: late ones are not looked at
+				r.Steps[0].Timeout = 15 * time.Second
+			}
+		}))
+	}
+	t.Cleanup(func() {
+		if n := w.number(`SELECT count(*) FROM quarantine WHERE run_id IS NULL OR run_id <> ALL ($1)`,
+			slices.Collect(maps.Values(runs))); n != 0 {
+			t.Errorf("%d messages in quarantine are of no run", n)
+		}
+		w.wantInvariants()
+	})
+	for lie, tc := range cases {
+		t.Run(string(lie), func(t *testing.T) {
+			t.Parallel()
+			w, run := w.in(t), runs[lie]
+			failed := 0
+			if tc.either {
+				_, failed = w.completed(run)
+			}
+			w.wantSound(run, ledgers[lie], items-failed, failed)
+			w.wantFired(ledgers[lie], Fault(lie))
+			n := w.number(`SELECT count(*) FROM quarantine WHERE run_id = $1 AND reason = $2`, run, tc.quarantined)
+			if others := w.number(`SELECT count(*) FROM quarantine WHERE run_id = $1`, run) - n; others != 0 {
+				t.Errorf("%d messages are in quarantine for other reasons than %q", others, tc.quarantined)
+			}
+			if (n > 0) != (tc.quarantined != "") {
+				t.Errorf("%d messages are in quarantine for %q", n, tc.quarantined)
+			}
+			if extra := w.extra(run); (extra == 0) != tc.once {
+				t.Errorf("%d slices were made anew", extra)
+			}
+			n = w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND error_code IN ('deadline', 'lost')`, run)
+			if (n > 0) != tc.deadline {
+				t.Errorf("%d slices passed their deadline, or had lost their reply", n)
+			}
+		})
+	}
+}
+
+// A reply that cannot be read, each time for the same items, is a chunk that fails as a whole: it is halved, and they
+// end up alone.
+func TestGarbageAboutSomeItems(t *testing.T) {
+	t.Parallel()
+	const items, chunk = 1000, 250
+	w := setup(t)
+	ledger := w.lie(LiarConfig{Endpoint: name, Lie: LieGarbage, Poison: []int{333, 334}})
+	begun := time.Now()
+	run := w.start(items, plan(func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))
+	w.wantSound(run, ledger, items-2, 2)
+	w.wantInvariants()
+	w.wantFired(ledger, Fault(LieGarbage))
+	extra, bound := w.extra(run), 2*perPoison(chunk, 3)
+	t.Logf("%d extra slices of %d allowed, %s", extra, bound, time.Since(begun).Round(time.Millisecond))
+	if extra > bound {
+		t.Errorf("%d extra slices; want at most %d\n%s", extra, bound, w.situation())
+	}
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE error_code = 'deadline'`); n != 0 {
+		t.Errorf("%d slices had to wait for their deadline", n)
+	}
+}

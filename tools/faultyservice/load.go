@@ -1,0 +1,209 @@
+package faultyservice
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Load is how long chunks take. Alone, a chunk takes PerChunk and PerItem for each of its items. With c chunks at work
+// each is slowed down by
+//
+//	max(1, c/Servers) · (1 + c·(c−1)/Best²)
+//
+// where a zero Servers or Best leaves its factor out. The first is a pool of so many workers. The second is the loss by
+// coherence in Gunther's universal scalability law: throughput peaks at c = Best, and falls beyond it.
+type Load struct {
+	PerChunk time.Duration `json:"per_chunk,omitempty"`
+	PerItem  time.Duration `json:"per_item,omitempty"`
+	Servers  int           `json:"servers,omitempty"`
+	Best     int           `json:"best,omitempty"`
+}
+
+func (l *Load) validate() error {
+	if l.PerChunk < 0 || l.PerItem < 0 || l.Servers < 0 || l.Best < 0 {
+		return errors.New("faultyservice: Load has a negative field")
+	}
+	return nil
+}
+
+// alone is how long a chunk of n items takes when there is no other.
+func (l *Load) alone(n int) time.Duration { return l.PerChunk + time.Duration(n)*l.PerItem }
+
+// slowdown is how many times longer each of c chunks takes.
+func (l *Load) slowdown(c int) float64 {
+	factor := 1.0
+	if l.Servers > 0 {
+		factor = max(1, float64(c)/float64(l.Servers))
+	}
+	if l.Best > 0 {
+		factor *= 1 + float64(c)*float64(c-1)/float64(l.Best*l.Best)
+	}
+	return factor
+}
+
+// Peak is the most items a second that a service with this load answers, in chunks of n items, and the number of chunks
+// at work that it takes. It looks at up to limit of them.
+func (l *Load) Peak(n, limit int) (rate float64, atOnce int) {
+	for c := 1; c <= limit; c++ {
+		r := float64(c*n) / (l.alone(n).Seconds() * l.slowdown(c))
+		if r > rate*(1+1e-9) {
+			rate, atOnce = r, c
+		}
+	}
+	return rate, atOnce
+}
+
+// clock lets chunks take their time together: the more there are, the slower it goes for each. It keeps one virtual
+// time, which runs slower than the real one by the slowdown of the moment, so a chunk that comes or goes changes the
+// end of all others.
+type clock struct {
+	slowdown func(atOnce int) float64
+
+	mu      sync.Mutex
+	virtual time.Duration
+	asOf    time.Time // the real time of virtual
+	stays   map[*stay]bool
+	timer   *time.Timer // for the next end
+}
+
+// stay is a chunk at work.
+type stay struct {
+	end  time.Duration // virtual
+	over chan struct{}
+}
+
+func newClock(slowdown func(int) float64) *clock {
+	return &clock{slowdown: slowdown, asOf: time.Now(), stays: map[*stay]bool{}}
+}
+
+// work lets a chunk take what it takes alone, and longer when there are others. It ends early with ctx.
+func (c *clock) work(ctx context.Context, alone time.Duration) error {
+	if alone <= 0 {
+		return ctx.Err()
+	}
+	s := &stay{over: make(chan struct{})}
+	c.mu.Lock()
+	c.advance()
+	s.end = c.virtual + alone
+	c.stays[s] = true
+	c.arm()
+	c.mu.Unlock()
+	select {
+	case <-s.over:
+		return nil
+	case <-ctx.Done():
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.advance()
+		delete(c.stays, s)
+		c.arm()
+		return ctx.Err()
+	}
+}
+
+// advance brings the virtual time up to now and ends what is over.
+func (c *clock) advance() {
+	now := time.Now()
+	if n := len(c.stays); n > 0 {
+		c.virtual += time.Duration(float64(now.Sub(c.asOf)) / c.slowdown(n))
+	}
+	c.asOf = now
+	for s := range c.stays {
+		if s.end <= c.virtual {
+			delete(c.stays, s)
+			close(s.over)
+		}
+	}
+}
+
+// arm sets the timer to the next end at the slowdown of now.
+func (c *clock) arm() {
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if len(c.stays) == 0 {
+		return
+	}
+	var next time.Duration
+	for s := range c.stays {
+		if left := s.end - c.virtual; next == 0 || left < next {
+			next = left
+		}
+	}
+	// A nanosecond more, lest rounding leaves the end just ahead.
+	c.timer = time.AfterFunc(time.Duration(float64(next)*c.slowdown(len(c.stays)))+1, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.advance()
+		c.arm()
+	})
+}
+
+// bucket lets items through at a rate.
+type bucket struct {
+	rate, burst float64
+
+	mu     sync.Mutex
+	tokens float64
+	asOf   time.Time
+}
+
+func newBucket(t *Throttle) *bucket {
+	burst := t.Burst
+	if burst == 0 {
+		burst = t.PerSecond
+	}
+	return &bucket{rate: t.PerSecond, burst: burst, tokens: burst, asOf: time.Now()}
+}
+
+// take returns how many of n items may pass now.
+func (b *bucket) take(n int) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	b.tokens = min(b.burst, b.tokens+b.rate*now.Sub(b.asOf).Seconds())
+	b.asOf = now
+	passed := min(n, int(b.tokens))
+	b.tokens -= float64(passed)
+	return passed
+}
+
+// outage knows when it is down.
+type outage struct {
+	Outage
+
+	mu       sync.Mutex
+	answered int
+	over     chan struct{} // since it began: closed when it is over
+	ended    bool
+}
+
+// down returns a channel that is closed at the end of the outage, nil when there is none now.
+func (o *outage) down() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.ended || o.answered < o.After:
+		return nil
+	case o.over == nil:
+		o.over = make(chan struct{})
+		time.AfterFunc(o.For, func() {
+			if o.Until != nil {
+				<-o.Until
+			}
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.ended = true
+			close(o.over)
+		})
+	}
+	return o.over
+}
+
+func (o *outage) note(answered int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.answered += answered
+}

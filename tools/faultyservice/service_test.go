@@ -1,0 +1,287 @@
+package faultyservice
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// Items that fail every chunk that they are in end up alone, whatever the way; the others are done. It takes no more
+// slices than the bound, and no long time.
+func TestPoisonStandsAlone(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	const items, chunk, attempts = 5000, 500, 3
+	random := rand.New(rand.NewPCG(4, 2026))
+	several := random.Perm(items)[:10]
+	cases := map[string]struct {
+		ordinals []int
+		way      Way
+		code     string
+		attempts int // 0: as above
+		timeout  time.Duration
+	}{
+		"one":               {ordinals: []int{1234}, way: WayError, code: CodePoison},
+		"two side by side":  {ordinals: []int{1249, 1250}, way: WayError, code: CodePoison},
+		"ten":               {ordinals: several, way: WayError, code: CodePoison},
+		"one that refuses":  {ordinals: []int{77}, way: WayRefuse, code: CodePoison},
+		"one that panics":   {ordinals: []int{4999}, way: WayPanic, code: "panic"},
+		"one that hangs":    {ordinals: []int{0}, way: WayHang, code: "timeout", timeout: time.Second},
+		"one, first time":   {ordinals: []int{2500}, way: WayError, code: CodePoison, attempts: 1},
+		"ten that refuse":   {ordinals: several, way: WayRefuse, code: CodePoison},
+		"one, by its slots": {ordinals: []int{600}, way: WaySlots, code: CodePoison},
+	}
+	ledgers, runs := map[string]*Ledger{}, map[string]workqueue.RunID{}
+	begun := time.Now()
+	for name, tc := range cases { // all at the same time, each at an endpoint of its own
+		endpoint := endpointOf(name)
+		ledgers[name] = w.serve(Config{Endpoint: endpoint, Poison: &Poison{Ordinals: tc.ordinals, Way: tc.way},
+			Timeout: tc.timeout, Concurrency: 4})
+		runs[name] = w.start(items, plan(at(endpoint), func(r *start.LoadRequest) {
+			r.Steps[0].Chunk, r.Steps[0].MaxAttempts = chunk, cmp.Or(tc.attempts, attempts)
+		}))
+	}
+	t.Cleanup(func() {
+		w.wantInvariants()
+		if took := time.Since(begun); took > limit {
+			t.Errorf("it took %s", took)
+		}
+	})
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, ledger, run := w.in(t), ledgers[name], runs[name]
+			tries, bad := cmp.Or(tc.attempts, attempts), len(tc.ordinals)
+			if tc.way == WaySlots { // it is the reply that says so: all items of its chunk fail, and it is not cut
+				bad = chunk
+			}
+			w.wantSound(run, ledger, items-bad, bad)
+			w.wantFired(ledger, FaultPoison)
+			// What is out when the breaker opens is sent once more as it was.
+			opened := w.number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker'
+				AND after = 'open'`, endpointOf(name))
+			extra, bound := w.extra(run), len(tc.ordinals)*(perPoison(chunk, tries)+opened)
+			t.Logf("%d extra slices of %d allowed", extra, bound)
+			if extra > bound {
+				t.Errorf("%d extra slices; want at most %d\n%s", extra, bound, w.situation())
+			}
+			n := w.number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND error_code = $2`, run, tc.code)
+			if n != bad {
+				t.Errorf("%d items failed with code %s; want %d", n, tc.code, bad)
+			}
+			for ordinal, times := range ledger.Times(uuid.UUID(run), 1) {
+				if most := tries + 10 + opened; times > most {
+					t.Errorf("item %d was executed %d times, and the breaker opened %d times", ordinal, times, opened)
+				}
+			}
+		})
+	}
+}
+
+// Nothing works for a while in the middle of a run. The breaker opens instead of taking chunks apart and using up their
+// attempts, probes find out when it is over, and no item is lost.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	const items, chunk = 10_000, 100
+	w := setup(t)
+	// What is never answered is noticed only at its deadline, which what is answered has to keep on a busy machine.
+	timeouts := map[Way]time.Duration{WayError: 2 * limit, WaySlots: 2 * limit, WayPanic: 2 * limit,
+		WayHang: 15 * time.Second}
+	ledgers, runs, noticed := map[Way]*Ledger{}, map[Way]workqueue.RunID{}, map[Way]func(){}
+	for way, timeout := range timeouts { // all at the same time, each at an endpoint of its own
+		opened := make(chan struct{})
+		noticed[way] = sync.OnceFunc(func() { close(opened) })
+		t.Cleanup(noticed[way])
+		ledgers[way] = w.serve(Config{Endpoint: string(way),
+			Outage: &Outage{After: 2000, For: 4 * time.Second, Way: way, Until: opened},
+			Load:   &Load{PerChunk: 40 * time.Millisecond}, Concurrency: 16})
+		runs[way] = w.start(items, plan(at(string(way)), automatic, func(r *start.LoadRequest) {
+			r.Steps[0].Chunk, r.Steps[0].Timeout, r.Steps[0].RetryBackoff = chunk, timeout, 300*time.Millisecond
+		}))
+	}
+	t.Cleanup(func() {
+		if n := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe' AND bit_count(mask) <> 1`); n != 0 {
+			t.Errorf("%d probes are of more than one item", n)
+		}
+		w.wantInvariants()
+	})
+	for way := range timeouts {
+		t.Run(string(way), func(t *testing.T) {
+			t.Parallel()
+			w, ledger, run := w.in(t), ledgers[way], runs[way]
+			w.until("the breaker opens", func() bool {
+				return w.number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker'
+					AND after = 'open' AND reason <> ''`, string(way)) > 0
+			})
+			noticed[way]()
+			w.wantSound(run, ledger, items, 0)
+			w.wantFired(ledger, FaultOutage)
+			probes := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'probe'`, run)
+			t.Logf("%d chunks asked in vain, %d probes, %d extra slices", ledger.Fired(FaultOutage), probes, w.extra(run))
+			if probes == 0 {
+				t.Error("nobody probed")
+			}
+			if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'bisect'`, run); n > 16 {
+				t.Errorf("%d chunks were halved because of an outage", n)
+			}
+			if s := w.text(`SELECT breaker FROM endpoint_pace WHERE endpoint = $1`, string(way)); s != "closed" {
+				t.Errorf("the breaker is %s in the end", s)
+			}
+		})
+	}
+}
+
+// Poison in most chunks is no outage: single items work. The breaker, if it opens at all, is closed at once by its
+// probe, and stays so.
+func TestPoisonEverywhereIsNoOutage(t *testing.T) {
+	t.Parallel()
+	const items, chunk = 2000, 100
+	w := setup(t)
+	var bad []int
+	for i := chunk / 2; i < items; i += chunk {
+		bad = append(bad, i)
+	}
+	ledger := w.serve(Config{Poison: &Poison{Ordinals: bad, Way: WayError}, Concurrency: 8})
+	begun := time.Now()
+	run := w.start(items, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))
+	w.wantSound(run, ledger, items-len(bad), len(bad))
+	w.wantInvariants()
+	w.wantFired(ledger, FaultPoison)
+	opened := w.number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker' AND after = 'open'`)
+	extra, bound := w.extra(run), len(bad)*(perPoison(chunk, 3)+opened) // see TestPoisonStandsAlone
+	bound += w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe'`)
+	t.Logf("%d poison items: %d extra slices of %d allowed, the breaker opened %d times, %s", len(bad), extra, bound,
+		opened, time.Since(begun).Round(time.Millisecond))
+	if extra > bound {
+		t.Errorf("%d extra slices; want at most %d", extra, bound)
+	}
+	if opened > 1 {
+		t.Errorf("the breaker opened %d times\n%s", opened, w.situation())
+	}
+	if took := time.Since(begun); took > limit {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// Chunks over a size fail, whatever is in them. The run is done all the same, and the next one is not cut so big.
+func TestMemoryKiller(t *testing.T) {
+	t.Parallel()
+	const items, most = 6000, 100
+	w := setup(t)
+	ledger := w.serve(Config{Memory: &Memory{Items: most, Way: WayError}, Concurrency: 4})
+	first := w.start(items, plan())
+	w.wantSound(first, ledger, items, 0)
+	w.wantInvariants()
+	w.wantFired(ledger, FaultMemory)
+	w.until("it is known what is too big", func() bool {
+		return w.number(`SELECT count(*) FROM endpoint_pace WHERE chunk_cap IS NOT NULL
+			AND chunk_cap_until > tranche_now()`) == 1
+	})
+	limit := w.number(`SELECT chunk_cap FROM endpoint_pace`)
+	t.Logf("%d extra slices for %d chunks; chunks of up to %d from now on", w.extra(first), items/500, limit)
+	if limit < most/2 || limit > most {
+		t.Errorf("chunks are limited to %d items; %d is what works", limit, most)
+	}
+	if n := w.number(`SELECT count(*) FROM endpoint_change WHERE what = 'chunk_cap' AND reason <> ''`); n == 0 {
+		t.Error("no reason was written down")
+	}
+	fired := ledger.Fired(FaultMemory)
+	second := w.start(2000, plan())
+	w.wantSound(second, ledger, 2000, 0)
+	if n := ledger.Fired(FaultMemory) - fired; n != 0 {
+		t.Errorf("%d chunks of the next run were too big", n)
+	}
+}
+
+// A service that takes so many items a second and refuses the others: none fails, and the rate is found.
+func TestThrottle(t *testing.T) {
+	t.Parallel()
+	const items, rate = 6000, 1000
+	w := setup(t)
+	ledger := w.serve(Config{Throttle: &Throttle{PerSecond: rate}, Concurrency: 16})
+	begun := time.Now()
+	run := w.start(items, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].RetryBackoff = time.Second }))
+	w.wantSound(run, ledger, items, 0)
+	w.wantInvariants()
+	took := time.Since(begun)
+	w.wantFired(ledger, FaultThrottle)
+	times := 0
+	for _, n := range ledger.Times(uuid.UUID(run), 1) {
+		times += n
+	}
+	t.Logf("%s, where %s is possible; %.2f executions an item", took.Round(time.Millisecond),
+		time.Duration(items/rate-1)*time.Second, float64(times)/items)
+	if took > limit {
+		t.Errorf("it took %s", took)
+	}
+	if n := w.number(`SELECT count(*) FROM endpoint_change WHERE what IN ('rate', 'in_flight')`); n == 0 {
+		t.Error("nobody slowed down")
+	}
+}
+
+// One instance is fifty times slower than the others. It gets little, nothing is done twice, and nothing waits for it
+// longer than it takes for what it holds.
+func TestSlowInstance(t *testing.T) {
+	t.Parallel()
+	const items, chunk = 10_000, 50
+	w := setup(t)
+	slow := w.serve(Config{Load: &Load{PerChunk: time.Second}})
+	fast := NewLedger(nil)
+	for range 2 {
+		w.serve(Config{Load: &Load{PerChunk: 20 * time.Millisecond}, Ledger: fast})
+	}
+	begun := time.Now()
+	run := w.start(items, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))
+	if done, failed := w.completed(run); done != items || failed != 0 {
+		t.Errorf("%d done and %d failed of %d", done, failed, items)
+	}
+	took := time.Since(begun)
+	few, many := len(slow.Entries()), len(fast.Entries())
+	t.Logf("%s; %d chunks for the slow instance, %d for the two fast ones", took.Round(time.Millisecond), few, many)
+	if few == 0 || few > many/5 {
+		t.Errorf("the slow instance got %d chunks, the others %d", few, many)
+	}
+	cut := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'ready'`, run)
+	if few+many != cut || w.extra(run) != 0 {
+		t.Errorf("%d chunks were executed of %d; %d slices were made anew", few+many, cut, w.extra(run))
+	}
+	if took > limit {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// A small run that is started while a large one keeps the services busy does not wait for it.
+func TestSmallRunBesideALargeOne(t *testing.T) {
+	t.Parallel()
+	const large, small, each, servers = 200_000, 200, 400 * time.Microsecond, 4
+	w := setup(t)
+	ledger := w.serve(Config{Load: &Load{PerItem: each}, Concurrency: servers})
+	busy := w.start(large, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = 100 }))
+	w.until("the large run is under way", func() bool {
+		return w.number(`SELECT coalesce(sum(bit_count(done)), 0) FROM work_block WHERE run_id = $1`, busy) > 5000
+	})
+	begun := time.Now()
+	quick := w.start(small, plan(automatic))
+	w.completed(quick)
+	took := time.Since(begun)
+	done := w.number(`SELECT coalesce(sum(bit_count(done)), 0) FROM work_block WHERE run_id = $1`, busy)
+	if done == large {
+		t.Fatal("the large run was over before")
+	}
+	t.Logf("%d items took %s while %d of the large run's %d were done", small, took.Round(time.Millisecond), done, large)
+	if took > large*each/servers { // the large one takes as long at the least
+		t.Errorf("the small run took %s", took)
+	}
+	if _, err := control.New(w.store).Cancel(t.Context(), control.Control{Run: busy, Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	w.wantAsked(ledger)
+}
