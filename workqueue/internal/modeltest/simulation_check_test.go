@@ -140,26 +140,10 @@ func (s *simulation) end() {
 
 // heal is a round in which everybody does what they have to.
 func (s *simulation) heal() {
-	s.story = append(s.story, fmt.Sprint("heal, held ", s.known.hold, ":"))
+	s.story = append(s.story, fmt.Sprintf("heal, held %q:", s.known.hold))
 	s.redone, s.opened = false, false
 	s.pass(4*time.Second, 1)
-	for i := range s.nodes {
-		n := &s.nodes[i]
-		s.claimFor(n)
-		for _, q := range n.claimed {
-			s.put(q)
-			n.sent = append(n.sent, workqueue.Sent{ID: q.ID, StreamSeq: q.seq, StreamsEpoch: s.epoch})
-		}
-		n.claimed = nil
-		s.markFor(n)
-	}
-	for len(s.work) > 0 {
-		s.answer(s.work[0])
-	}
-	for len(s.replies) > 0 {
-		s.recordThese([]int{0})
-		s.check()
-	}
+	s.round()
 	for i := range s.nodes {
 		s.sweepBy(&s.nodes[i])
 	}
@@ -193,12 +177,19 @@ func (s *simulation) compare() {
 		return nil
 	})
 	s.must(err)
+	var failed bitfield.Set
 	for step := range s.steps {
+		if !s.steps[step].Optional {
+			failed = failed.Or(s.known.steps[step].failed)
+		}
 		for o := range workqueue.Ordinal(s.items) {
 			if !s.erased[o] {
 				s.compareOne(workqueue.Step(step), o, parts, codes)
 			}
 		}
+	}
+	if n := s.Number(`SELECT failed FROM batchrun WHERE id = $1 AND done = items - failed`, s.run); n != failed.Count() {
+		s.failf("%d items have failed by the run's row; want %d", n, failed.Count())
 	}
 }
 

@@ -144,7 +144,7 @@ func (s *simulation) reset() {
 		return
 	}
 	for _, o := range items {
-		s.versions[step][o]++
+		s.versions[step][o] += s.r.IntN(2)
 	}
 	s.began(out.Generation)
 }

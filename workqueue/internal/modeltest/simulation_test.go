@@ -51,6 +51,7 @@ func kinds() []kind {
 		{"mark", 5, true, (*simulation).mark},
 		{"serve", 14, true, (*simulation).serve},
 		{"record", 10, true, (*simulation).record},
+		{"round", 6, true, (*simulation).round},
 		{"sweep", 7, true, (*simulation).sweep},
 		{"tick", 5, true, (*simulation).tick},
 		{"jump", 4, false, (*simulation).jump},
