@@ -129,7 +129,7 @@ func (s *simulation) end() {
 			s.failf("the run is %s, held: %q, long after all faults are over: %s; steps %+v", s.known.state, s.known.hold,
 				s.Dump(s.run), s.tally())
 		}
-		s.heal()
+		s.heal(1 + round/4)
 	}
 	s.examine()
 	if s.known.state == "completed" {
@@ -138,11 +138,13 @@ func (s *simulation) end() {
 	s.delete()
 }
 
-// heal is a round in which everybody does what they have to.
-func (s *simulation) heal() {
+// heal is a round in which everybody does what they have to, after some beats.
+func (s *simulation) heal(beats int) {
 	s.story = append(s.story, fmt.Sprintf("heal, held %q:", s.known.hold))
 	s.redone, s.opened = false, false
-	s.pass(4*time.Second, 1)
+	for range beats {
+		s.pass(4*time.Second, 1)
+	}
 	s.round()
 	for i := range s.nodes {
 		s.sweepBy(&s.nodes[i])

@@ -59,9 +59,6 @@ func (s *simulation) resume() {
 }
 
 func (s *simulation) cancel() {
-	if s.r.IntN(3) > 0 {
-		return
-	}
 	if _, err := control.New(s.Store).Cancel(s.Context(), s.wish()); !s.refused(err) {
 		s.cancelled = true
 	}
