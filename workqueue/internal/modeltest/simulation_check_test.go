@@ -39,8 +39,9 @@ func (s *simulation) read() (now snapshot) {
 	rows, err := s.Pool.Query(s.Context(), readSimulated, s.run)
 	s.must(err)
 	var p planes
-	_, err = pgx.ForEachRow(rows, []any{&now.state, &now.generation, &now.hold, pgbits.Into(&p.ready), pgbits.Into(&p.done),
-		pgbits.Into(&p.failed), pgbits.Into(&p.skipped), pgbits.Into(&p.held), pgbits.Into(&p.live)}, func() error {
+	columns := []any{&now.state, &now.generation, &now.hold, pgbits.Into(&p.ready), pgbits.Into(&p.done),
+		pgbits.Into(&p.failed), pgbits.Into(&p.skipped), pgbits.Into(&p.held), pgbits.Into(&p.live)}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
 		now.steps = append(now.steps, p)
 		return nil
 	})
@@ -103,7 +104,8 @@ func (s *simulation) checkFailed(step workqueue.Step, fresh bitfield.Set) {
 			continue
 		}
 		if t := s.at(step, o); !t.fatal[code] && len(t.faults) < s.attempts {
-			s.failf("item %d failed at step %d (%s) after %d faults; it has %d attempts", o, step, code, len(t.faults), s.attempts)
+			s.failf("item %d failed at step %d (%s) after %d faults; it has %d attempts", o, step, code, len(t.faults),
+				s.attempts)
 		}
 	}
 }

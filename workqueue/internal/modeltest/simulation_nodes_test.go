@@ -76,7 +76,7 @@ func (s *simulation) over(n *node, err error) bool {
 
 func (s *simulation) claim() { s.claimFor(s.node()) }
 
-func (s *simulation) claimFor(n *node) (claimed int) {
+func (s *simulation) claimFor(n *node) {
 	found, err := dispatch.New(s.Store).RunnableSteps(s.Context(), dispatch.Search{})
 	s.must(err)
 	var reqs []dispatch.ClaimRequest
@@ -85,11 +85,11 @@ func (s *simulation) claimFor(n *node) (claimed int) {
 			MaxSlices: 1 + s.r.IntN(5), MaxBytes: 1 << 20})
 	}
 	if len(reqs) == 0 {
-		return 0
+		return
 	}
 	all, err := dispatch.New(s.Store).ClaimAll(s.Context(), reqs, 1+s.r.IntN(8))
 	if s.over(n, err) {
-		return 0
+		return
 	}
 	var got []*request
 	for _, c := range all {
@@ -106,7 +106,6 @@ func (s *simulation) claimFor(n *node) (claimed int) {
 		s.say("%s", q)
 	}
 	n.claimed = append(n.claimed, got...)
-	return len(got)
 }
 
 // allowed checks that a slice may be asked for, and that no failure counts against an item that it did not have.
@@ -141,7 +140,7 @@ func (s *simulation) publish() {
 		n.claimed = n.claimed[1:]
 		s.say("%s", q)
 		switch {
-		case s.odd(15):
+		case s.odd(16):
 			s.say("postponed")
 			s.must(settle.New(s.Store).Postpone(s.Context(), n.session, q.ID, time.Second, errors.New("no stream")))
 		case s.odd(15):
@@ -247,7 +246,7 @@ func (s *simulation) answer(q *request) {
 	case s.odd(12):
 		s.say("never answers")
 		return
-	case s.odd(15):
+	case s.odd(16):
 		s.say("its reply is lost")
 	case s.odd(15):
 		a.Failure = &workqueue.SlotError{Code: "crash", Message: "m", Retry: s.odd(2)}
@@ -305,7 +304,7 @@ func (s *simulation) reply(q *request, a settle.Answer) {
 	a.Answered = len(a.Slots)
 	s.say("%d slots", len(a.Slots))
 	switch {
-	case s.odd(20):
+	case s.odd(19):
 		s.say("and a foreign one")
 		a.Slots = append(a.Slots, settle.Slot{Ordinal: workqueue.Ordinal(s.r.IntN(40)), Result: []byte(`"foreign"`)})
 		if q.Mask.Has(int(a.Slots[len(a.Slots)-1].Ordinal)) {

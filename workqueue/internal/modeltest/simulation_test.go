@@ -17,20 +17,20 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-//nolint:gochecknoglobals // how go test takes settings: see the Makefile
+// Settings of go test: see the Makefile.
 var (
 	seeds   = flag.Int("simulate.seeds", 30, "histories of TestSimulationAgainstAnOracle")
 	oneSeed = flag.Uint64("simulate.seed", 0, "the only history to repeat; 0: all")
 )
 
 const (
-	doctorEvery = 6   // moves
+	doctorEvery = 6  // moves
 	healRounds  = 60 // after which a run has ended, with all faults over
 	shrinkTries = 150
 	shrinkTime  = time.Minute
 )
 
-// move is one of a history. Its seed alone decides what it does, so that a history stays itself when others are dropped.
+// move is one of a history. Its seed alone decides what it does, so that dropping others does not change it.
 type move struct {
 	kind kind
 	seed uint64
@@ -123,10 +123,10 @@ func (b *bench) run(seed uint64, moves []move, calm bool) (wrong string, story [
 	return "", nil
 }
 
-// shrink drops moves for as long as what is left is red, and returns it.
-func shrink(t *testing.T, seed uint64, moves []move, calm bool, wrong string) (least []move, why string, story []string) {
+// shrink drops moves for as long as what is left is red, and returns it. why is empty when nothing could be dropped.
+func shrink(t *testing.T, seed uint64, moves []move, calm bool) (least []move, why string, story []string) {
 	t.Helper()
-	least, why = moves, wrong
+	least = moves
 	tries, until := 0, time.Now().Add(shrinkTime)
 	for size := (len(moves) + 1) / 2; size > 0; size /= 2 {
 		for from := 0; from < len(least) && tries < shrinkTries && time.Now().Before(until); tries++ {
@@ -141,9 +141,9 @@ func shrink(t *testing.T, seed uint64, moves []move, calm bool, wrong string) (l
 	return least, why, story
 }
 
-// A node's moves, services that answer late, twice, wrongly or never, streams that lose and double, crashes between any
-// two moves, a clock that jumps, and operators who do what they can, in an order that a seed decides: nothing is lost or
-// counted twice, every run comes to its end once the faults are over, and every part is what it has to be.
+// A seed decides the order of nodes' moves, answers that come late, twice, wrongly or never, lost and doubled messages,
+// crashes between any two moves, jumps of the clock, and what operators do. Nothing is lost or counted twice, every run
+// ends once the faults are over, and every part is what it must be.
 func TestSimulationAgainstAnOracle(t *testing.T) {
 	t.Parallel()
 	workers := min(runtime.GOMAXPROCS(0), 4)
@@ -158,22 +158,25 @@ func TestSimulationAgainstAnOracle(t *testing.T) {
 			begun, n := time.Now(), 0
 			for seed := first + uint64(w); seed <= last; seed, n = seed+uint64(workers), n+1 {
 				moves, calm := history(seed)
-				wrong, _ := b.run(seed, moves, calm)
+				wrong, story := b.run(seed, moves, calm)
 				if wrong == "" {
 					continue
 				}
-				least, why, story := shrink(t, seed, moves, calm, wrong)
+				least, why, shorter := shrink(t, seed, moves, calm)
+				if why != "" {
+					wrong, story = why, shorter
+				}
 				t.Fatalf("seed %d: %s\n%d of its %d moves are enough:\n  %s\nrepeat it with: make simulate SEED=%d\n", seed,
-					why, len(least), len(moves), strings.Join(story, "\n  "), seed)
+					wrong, len(least), len(moves), strings.Join(story, "\n  "), seed)
 			}
 			t.Logf("%d histories, %.0f a minute", n, float64(n)/time.Since(begun).Minutes())
 		})
 	}
 }
 
-// simulation is a run on a real store among nodes, streams and services that are models. What a step makes of an item is
-// a function of the item, of a version that resets change, of the item's payload, and of the parts that the request
-// carried: so it is known what every part has to be.
+// simulation is a run on a real store among nodes, streams and services that are models. What a step makes of an item
+// is a function of the item, its payload, a version that resets change, and the parts that the request carried. So the
+// right value of every part is known.
 type simulation struct {
 	*bench
 	calm    bool // no fault happens
@@ -285,8 +288,8 @@ func (s *simulation) begin(r *rand.Rand) {
 	s.say("%d items with %d attempts, canary %d, guard %+v, max failed %q, order %+v", s.items, s.attempts, req.Canary,
 		req.Guard, req.MaxFailed, req.Order)
 	for _, st := range s.steps {
-		s.say("\n    %s needs %v: chunk %d, %d in flight, optional %v, barrier %v %s, no item %v", st.Name, st.Needs, st.Chunk,
-			st.InFlight, st.Optional, st.Barrier, st.Approval, st.NoItem)
+		s.say("\n    %s needs %v: chunk %d, %d in flight, optional %v, barrier %v %s, no item %v", st.Name, st.Needs,
+			st.Chunk, st.InFlight, st.Optional, st.Barrier, st.Approval, st.NoItem)
 	}
 	s.check()
 }
