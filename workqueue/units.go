@@ -72,7 +72,7 @@ func (n Bytes) String() string {
 }
 
 // byteUnits are the units of sizes, each 1024 of the one before.
-func byteUnits() []string { return []string{"KiB", "MiB", "GiB"} }
+func byteUnits() []string { return []string{"KiB", "MiB", "GiB", "TiB"} }
 
 // UnmarshalText reads a size.
 func (n *Bytes) UnmarshalText(b []byte) error {

@@ -26,18 +26,10 @@ import (
 	_ "golang.org/x/crypto/x509roots/fallback"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/cli/admin"
-	"github.com/tranchehq/tranche/internal/cli/alerts"
-	"github.com/tranchehq/tranche/internal/cli/collectors"
-	"github.com/tranchehq/tranche/internal/cli/config"
-	"github.com/tranchehq/tranche/internal/cli/demo"
-	"github.com/tranchehq/tranche/internal/cli/endpoints"
-	"github.com/tranchehq/tranche/internal/cli/manual"
-	"github.com/tranchehq/tranche/internal/cli/plans"
-	"github.com/tranchehq/tranche/internal/cli/schedules"
-	"github.com/tranchehq/tranche/internal/cli/starts"
-	"github.com/tranchehq/tranche/internal/cli/trackers"
+	"github.com/tranchehq/tranche/internal/cli/runs"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
@@ -48,36 +40,36 @@ type commands struct {
 	JSON    bool          `name:"json" help:"Print JSON and nothing else on standard output."`
 	cli.TokenFlags
 
-	Serve       serveCommand          `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
-	Run         runCommands           `cmd:"" help:"Start, watch, repair and export runs."`
-	Plan        plans.Commands        `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
-	Schedule    schedules.Commands    `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
-	Alert       alerts.Commands       `cmd:"" help:"Alerts: who is told what a person must see to."`
-	Collector   collectors.Commands   `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
-	Endpoints   endpoints.Commands    `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
-	Tracker     trackers.Commands     `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`
-	DLQ         endpoints.DeadLetters `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
-	Quarantine  endpoints.Quarantine  `cmd:"" help:"Messages that could not be taken."`
-	Token       admin.Tokens          `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
-	Session     admin.Sessions        `cmd:"" help:"Sessions: who is logged in to the dashboard."`
-	Erase       admin.Erase           `cmd:"" help:"Erase what is kept of a person's key."`
-	Retention   admin.Retention       `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
-	Streams     admin.Streams         `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
-	Nodes       admin.Nodes           `cmd:"" help:"Nodes: who leads, and what each holds."`
-	Health      admin.Health          `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
-	Audit       admin.Audit           `cmd:"" help:"What operators did: who, what, when, before and after."`
-	NATS        admin.NATS            `cmd:"" name:"nats" help:"What a NATS server has to know of who takes part."`
-	Migrate     admin.Migrate         `cmd:"" help:"Bring a database to this version's schema."`
-	Conformance admin.Conformance     `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
-	Doctor      admin.Doctor          `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
-	Version     versionCommand        `cmd:"" help:"Print the version."`
-	demo.Commands
+	Serve       serveCommand      `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
+	Run         runs.Commands     `cmd:"" help:"Start, watch, repair and export runs."`
+	Plan        admin.Plans       `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
+	Schedule    admin.Schedules   `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
+	Alert       admin.Alerts      `cmd:"" help:"Alerts: who is told what a person must see to."`
+	Collector   admin.Collectors  `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
+	Endpoints   admin.Endpoints   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
+	Tracker     admin.Trackers    `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`
+	DLQ         admin.DeadLetters `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
+	Quarantine  admin.Quarantine  `cmd:"" help:"Messages that could not be taken."`
+	Token       admin.Tokens      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
+	Session     admin.Sessions    `cmd:"" help:"Sessions: who is logged in to the dashboard."`
+	Erase       admin.Erase       `cmd:"" help:"Erase what is kept of a person's key."`
+	Retention   admin.Retention   `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
+	Streams     admin.Streams     `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
+	Nodes       admin.Nodes       `cmd:"" help:"Nodes: who leads, and what each holds."`
+	Health      admin.Health      `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
+	Audit       admin.Audit       `cmd:"" help:"What operators did: who, what, when, before and after."`
+	NATS        admin.NATS        `cmd:"" name:"nats" help:"What a NATS server has to know of who takes part."`
+	Migrate     admin.Migrate     `cmd:"" help:"Bring a database to this version's schema."`
+	Conformance admin.Conformance `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
+	Doctor      admin.Doctor      `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
+	Version     versionCommand    `cmd:"" help:"Print the version."`
+	admin.Demo
 
-	Config      config.Sample     `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
-	Help        manual.Help       `cmd:"" help:"Explain a command: tranche help run start."`
-	Completion  manual.Completion `cmd:"" help:"Print what makes a shell complete commands and flags."`
-	Man         manual.Pages      `cmd:"" hidden:"" help:"Write the man pages."`
-	VersionFlag kong.VersionFlag  `name:"version" help:"Print the version."`
+	Config      admin.Sample     `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
+	Help        admin.Help       `cmd:"" help:"Explain a command: tranche help run start."`
+	Completion  admin.Completion `cmd:"" help:"Print what makes a shell complete commands and flags."`
+	Man         admin.Pages      `cmd:"" hidden:"" help:"Write the man pages."`
+	VersionFlag kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
 func main() {
@@ -103,13 +95,13 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	parser, err := kong.New(&line,
 		kong.Name("tranche"), kong.Description("One job for very many entities, in chunks, over NATS and PostgreSQL."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Configuration(config.Read), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
+		kong.Configuration(admin.Read), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
 			"version": "tranche " + versionText()},
 		kong.Writers(term.Out, term.Err), kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(build()), kong.BindToProvider((*cli.Console).Client),
 	)
 	if err == nil {
-		err = starts.SayHelp(parser.Model)
+		err = runs.SayHelp(parser.Model)
 	}
 	if err != nil {
 		return term.Fail(fmt.Errorf("command line: %w", err))
@@ -119,7 +111,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	if err := cli.RefuseBytes(args); err != nil {
 		return term.Fail(err)
 	}
-	args = manual.Args(args)
+	args = admin.Args(args)
 	chosen, err := parser.Parse(args)
 	if err != nil {
 		return term.Fail(cli.Usage(err.Error() + "; see: " + helpFor(chosen, err)))
@@ -142,3 +134,22 @@ func helpFor(_ *kong.Context, err error) string {
 	}
 	return line + " --help"
 }
+
+// What the linker is told of a release, and by make build, with -X.
+var version, commit, date string //nolint:gochecknoglobals // the linker sets nothing else
+
+type versionCommand struct{}
+
+// Run prints the version.
+func (versionCommand) Run(term *cli.Console) error {
+	if term.JSON {
+		return term.Document(build())
+	}
+	return term.Printf("tranche %s\n", versionText())
+}
+
+// build is what this program was made of.
+func build() buildinfo.Info { return buildinfo.Linked(version, commit, date) }
+
+// versionText is it for people: version, commit and date.
+func versionText() string { return build().String() }

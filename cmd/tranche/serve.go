@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -60,28 +63,16 @@ type serveCommand struct {
 const minConnections = 4
 
 func (s *serveCommand) Validate() error {
-	if s.Grace <= 0 {
+	switch {
+	case s.Grace <= 0:
 		return fmt.Errorf("--grace is %s; it must be positive", s.Grace)
-	}
-	if s.DatabaseWait < 0 {
+	case s.DatabaseWait < 0:
 		return fmt.Errorf("--database-wait is %s; it must be positive, or 0s to fail at once", s.DatabaseWait)
-	}
-	if s.MaxConnections != 0 && s.MaxConnections < minConnections {
+	case s.MaxConnections != 0 && s.MaxConnections < minConnections:
 		return fmt.Errorf("--max-connections is %d; it must be %d or more", s.MaxConnections, minConnections)
 	}
-	if _, err := s.maxPayload(); err != nil {
-		return err
-	}
-	if err := s.checkStreams(); err != nil {
-		return err
-	}
-	if err := s.validatePulse(); err != nil {
-		return err
-	}
-	if err := s.validateMetrics(); err != nil {
-		return err
-	}
-	return s.validateTracing()
+	_, err := s.maxPayload()
+	return cmp.Or(err, s.checkStreams(), s.validatePulse(), s.validateMetrics(), s.validateTracing())
 }
 
 // Run serves until a signal.
@@ -145,7 +136,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	if err != nil {
 		return err
 	}
-	p.bind(node, server)
+	p.later.bind(node, server)
 	return s.work(ctx, term, p, node, server, end)
 }
 
@@ -248,4 +239,110 @@ func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 	return term.Printf("tranche %s is ready\n\n%s\nConnect a service to NATS, see it with: tranche endpoints%s\n"+
 		"Then start a run:  tranche run start --endpoint NAME --items FILE%s\nStop with Ctrl-C.\n",
 		versionText(), t.String(), at, at)
+}
+
+// pulseFlags say how often a node gives a sign of life, when it counts as dead without one, and how often it looks for
+// work that nothing told it of.
+type pulseFlags struct {
+	Heartbeat  time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" help:"Between two signs of life of the node (${default}): 100ms to 20s, and a third of --session-ttl at the most." placeholder:"TIME"`
+	SessionTTL time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" help:"When a node without a sign of life counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
+	Poll       time.Duration `env:"TRANCHE_POLL" default:"500ms" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
+}
+
+func (f *pulseFlags) validatePulse() error {
+	for _, flag := range []struct {
+		name             string
+		value, low, high time.Duration
+	}{
+		{"heartbeat", f.Heartbeat, 100 * time.Millisecond, 20 * time.Second},
+		{"session-ttl", f.SessionTTL, time.Second, time.Minute},
+		{"poll", f.Poll, 50 * time.Millisecond, 30 * time.Second},
+	} {
+		if flag.value < flag.low || flag.value > flag.high {
+			return fmt.Errorf("--%s is %s; it must lie between %s and %s", flag.name, flag.value, flag.low, flag.high)
+		}
+	}
+	if 3*f.Heartbeat > f.SessionTTL {
+		return fmt.Errorf("--heartbeat is %s; it must be a third of --session-ttl (%s) at the most", f.Heartbeat,
+			f.SessionTTL)
+	}
+	return nil
+}
+
+func (f *pulseFlags) set(c orchestrator.Config) orchestrator.Config {
+	c.Heartbeat, c.SessionTTL, c.Poll = f.Heartbeat, f.SessionTTL, f.Poll
+	return c
+}
+
+// lastMoment is what is left for the private servers when the grace is used up.
+const lastMoment = time.Second
+
+// ending holds a stop to its grace. The API and the node have a share each, one after the other, and what is left is
+// for the rest.
+type ending struct {
+	grace time.Duration
+	begin sync.Once
+	began chan struct{} // closed when the stop begins
+	until time.Time     // set before
+}
+
+// newEnding returns the ending that begins when ctx ends.
+func newEnding(ctx context.Context, grace time.Duration) *ending {
+	e := &ending{grace: grace, began: make(chan struct{})}
+	context.AfterFunc(ctx, e.start)
+	return e
+}
+
+func (e *ending) start() {
+	e.begin.Do(func() {
+		e.until = time.Now().Add(e.grace)
+		close(e.began)
+	})
+}
+
+// share is what one of those who finish something may take.
+func (e *ending) share() time.Duration { return e.grace * 2 / 5 }
+
+// bounded runs f, but does not wait for it when the grace is over.
+func (e *ending) bounded(what string, f func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-e.began:
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(time.Until(e.until)):
+		return fmt.Errorf("%s did not stop within --grace %s; what it holds goes to others when its session expires",
+			what, e.grace)
+	}
+}
+
+// undo calls what stops the parts, the last first, and gives up at the end of the grace.
+func (e *ending) undo(all []func(context.Context) error) error {
+	e.start() // if nothing has, something failed
+	ctx, cancel := context.WithTimeout(context.Background(), max(time.Until(e.until), lastMoment))
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		for _, stop := range slices.Backward(all) {
+			err = errors.Join(err, stop(ctx))
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select { // those who heed the context are about to say what they left
+	case err := <-ended:
+		return err
+	case <-time.After(lastMoment / 2):
+		return fmt.Errorf("not everything stopped within --grace %s", e.grace)
+	}
 }

@@ -2,30 +2,31 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"net"
 	"net/http"
-	"path/filepath"
-	"strings"
 	"time"
 
-	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
-	"github.com/synadia-io/orbit.go/natscontext"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
+	"github.com/tranchehq/tranche/gather/fetch/sqlfetch"
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/connections"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/metrics"
+	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/internal/startup"
+	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/orchestrator/fetch"
 	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
+	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // parts is what a serve holds, in the order it was made.
@@ -45,8 +46,8 @@ type parts struct {
 	oidc        *access.OIDC // nil: people do not log in by a provider of identities
 	connections *connections.Connections
 	schedules   api.Schedules
-	scheduling  *scheduleEngine
-	alerting    *alerting
+	receivers   *alerts.Receivers
+	later       later
 	duties      []orchestrator.Duty            // of the node that leads
 	transport   http.RoundTripper              // to hosts of others, guarded as the operator's file says
 	restsUntil  func(paceKey string) time.Time // of HTTP services that want to be left alone
@@ -63,15 +64,9 @@ func (p *parts) metricsURL(api string) string {
 
 // reach adds what the API reaches beside the node, and where this server keeps files.
 func (p *parts) reach(config api.Config) api.Config {
-	config.Connections, config.Schedules, config.Alerts = p.connections, p.schedules, p.alerting.receivers
+	config.Connections, config.Schedules, config.Alerts = p.connections, p.schedules, p.receivers
 	config.RestsUntil, config.DataDir, config.StoresStreams = p.restsUntil, p.directory, p.private
 	return config
-}
-
-// bind gives the duties what came after the node.
-func (p *parts) bind(node *orchestrator.Node, server *api.Server) {
-	p.scheduling.bind(node, server)
-	p.alerting.bind(node, server)
 }
 
 func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) (err error) {
@@ -109,101 +104,81 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 	return s.openNATS(ctx, p, log)
 }
 
-// natsFrom is what names the NATS server: a flag, a variable or the config file; empty: nothing does.
-func (s *serveCommand) natsFrom(line *kong.Context) string {
-	flag, env := "nats", "TRANCHE_NATS"
-	switch {
-	case s.NATS == "" && s.NATSContext == "":
-		return ""
-	case s.NATS == "":
-		flag, env = "nats-context", "TRANCHE_NATS_CONTEXT"
-	}
-	for _, at := range line.Path {
-		switch {
-		case at.Flag == nil || at.Flag.Name != flag:
-		case at.Resolved:
-			return flag + " in the config file"
-		default:
-			return "--" + flag
-		}
-	}
-	return env
-}
-
-func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) (err error) {
-	if err := startup.CheckScheme("--nats", s.NATS, "nats", "tls", "ws", "wss"); err != nil {
-		return err
-	}
-	options := []nats.Option{nats.Name("tranche serve"), endpoints.LogTo(log.Named("nats")), p.wait.Hear()}
-	if s.NATS+s.NATSContext != "" {
-		p.natsURL = redacted(s.NATS, s.NATSContext)
-	}
-	p.wait.At = p.natsURL
-	switch {
-	case s.NATS != "":
-		p.nc, err = endpoints.Connect(append(options, at(s.NATS), s.credentials())...)
-	case s.NATSContext != "":
-		options = append(append(endpoints.Options(), options...), s.credentials())
-		p.nc, _, err = natscontext.Connect(s.NATSContext, options...)
-	default:
-		var private *embedded.NATS
-		payload, invalid := s.maxPayload()
-		if invalid != nil {
-			return invalid
-		}
-		private, err = embedded.StartNATS(ctx, embedded.NATSConfig{
-			StoreDir: filepath.Join(p.directory, "nats"), Listen: s.NATSListen, Log: log.Named("nats-server"),
-			MaxPayload: payload, URLFile: p.natsFile(),
-		})
-		if err != nil {
+// openConnections reads what plans may reach, and makes what fetches for steps of kind http and sql. Without a file
+// there are neither sources nor secrets, and HTTP services at public addresses only.
+func (s *serveCommand) openConnections(p *parts) (err error) {
+	p.connections = &connections.Connections{}
+	if s.Connections != "" {
+		if p.connections, err = connections.Load(s.Connections); err != nil {
 			return err
 		}
-		p.undo = append(p.undo, private.Stop)
-		options = append(append(endpoints.Options(), options...), private.Login()) // whatever the environment says
-		p.nc, err = nats.Connect(private.URL(), options...)
-		p.natsURL, p.private = private.URL(), true
 	}
+	web, err := httpfetch.New(p.connections, httpfetch.Config{UserAgent: "tranche/" + versionText()})
 	if err != nil {
-		return fmt.Errorf("NATS at %s: %w", p.wait.Where(), err)
+		return err
 	}
-	p.undo = append(p.undo, func(context.Context) error { p.nc.Close(); return nil })
-	p.wait.At = p.natsURL
+	if err := s.openSchedules(p, web); err != nil {
+		return err
+	}
+	p.restsUntil, p.transport = web.RestsUntil, web.Transport()
+	databases := sqlfetch.New(p.connections)
+	p.fetchers = map[workqueue.Kind]fetch.Fetchers{workqueue.KindHTTP: web, workqueue.KindSQL: databases}
+	p.undo = append(p.undo, func(context.Context) error {
+		web.Close()
+		databases.Close()
+		return nil
+	})
 	return nil
 }
 
-// natsFile is where services find the address of the server that is this one's own, and the password.
-func (p *parts) natsFile() string { return filepath.Join(p.directory, wire.NATSURLName) }
+// answersPatience is how long a stop waits for the answers to operations that came before it. Others need time, too.
+const answersPatience = 5 * time.Second
 
-// at points a connection at servers, whatever the environment says.
-func at(urls string) nats.Option {
-	return func(o *nats.Options) error {
-		o.Servers = strings.Split(urls, ",")
-		return nil
+// openCollectors takes operations for collectors over NATS. Those that were taken have their answers before the
+// connections are closed.
+func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.Logger) (*producers.Producers, error) {
+	taking := producers.New(collectorstore.New(p.store), node.Collectors(), p.fetchers[workqueue.KindSQL],
+		log.Named("producers"))
+	listener, err := taking.Listen(p.nc)
+	if err != nil {
+		return nil, err
 	}
+	p.undo = append(p.undo, func(ctx context.Context) error {
+		timed, cancel := context.WithTimeout(ctx, answersPatience)
+		defer cancel()
+		return errors.Join(listener.Close(timed), taking.Wait(ctx))
+	})
+	return taking, nil
 }
 
-func (s *serveCommand) credentials() nats.Option {
-	if s.NATSCreds == "" {
-		return func(*nats.Options) error { return nil }
+// webhookDuty tells of the ends of tracker batches, by HTTP.
+func (s *serveCommand) webhookDuty(p *parts, log *zap.Logger) (orchestrator.Duty, error) {
+	hooks, err := trackers.NewWebhooks(trackerstore.New(p.store), trackers.WebhooksConfig{
+		Connections: p.connections, Transport: p.transport, Log: log.Named("webhooks"),
+	})
+	if err != nil {
+		return orchestrator.Duty{}, err
 	}
-	return nats.UserCredentials(s.NATSCreds)
+	return orchestrator.Duty{Name: "tracker webhooks", Run: hooks.Run}, nil
 }
 
-// redacted leaves out what stands before the @ of a URL.
-func redacted(urls, named string) string {
-	if urls == "" {
-		return "context " + named
+// openTrackers makes the tracker service and takes requests to it over NATS. Those that were taken have their answers
+// before the connections are closed.
+func (s *serveCommand) openTrackers(p *parts, node *orchestrator.Node, log *zap.Logger) (*trackers.Service, error) {
+	service, err := trackers.New(trackerstore.New(p.store), trackers.Config{
+		Connections: p.connections, Ended: node.PublishEvents, Log: log.Named("trackers"),
+	})
+	if err != nil {
+		return nil, err
 	}
-	var shown []string
-	for u := range strings.SplitSeq(urls, ",") {
-		scheme, rest, ok := strings.Cut(u, "://")
-		if !ok {
-			scheme, rest = "nats", u
-		}
-		if i := strings.LastIndex(rest, "@"); i >= 0 {
-			rest = rest[i+1:]
-		}
-		shown = append(shown, scheme+"://"+rest)
+	listener, err := trackers.Listen(p.nc, service, log.Named("trackers"))
+	if err != nil {
+		return nil, err
 	}
-	return strings.Join(shown, ",")
+	p.undo = append(p.undo, func(ctx context.Context) error {
+		err := listener.Close(ctx)
+		service.Wait()
+		return err
+	})
+	return service, nil
 }

@@ -27,4 +27,4 @@ const HeaderTimeout = headerTimeout
 func (s *Server) LetStrangers(most int) { s.kernel.Strangers = access.NewSlots(most, math.MaxInt) }
 
 // LetSpool has uploads take so many bytes of the disk.
-func (s *Server) LetSpool(most int64) { s.starts.Spool = spool.NewRoom(most, nil) }
+func (s *Server) LetSpool(most int64) { s.runs.Spool = spool.NewRoom(most, nil) }

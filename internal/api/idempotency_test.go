@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/api/runs"
+
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -106,7 +107,7 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var started starts.Started
+	var started runs.Started
 	if err := json.Unmarshal([]byte(b.Sent(201, false, "", "start", "/runs?endpoint=echo", apitest.Three)),
 		&started); err != nil {
 		t.Fatal(err)

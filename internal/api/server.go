@@ -16,25 +16,19 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/access"
-	alerting "github.com/tranchehq/tranche/internal/alerts"
-	"github.com/tranchehq/tranche/internal/api/admin"
-	"github.com/tranchehq/tranche/internal/api/alerts"
-	"github.com/tranchehq/tranche/internal/api/changes"
-	"github.com/tranchehq/tranche/internal/api/collectors"
-	"github.com/tranchehq/tranche/internal/api/endpoints"
-	"github.com/tranchehq/tranche/internal/api/exports"
+	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/api/plans"
 	"github.com/tranchehq/tranche/internal/api/runs"
-	"github.com/tranchehq/tranche/internal/api/schedules"
-	"github.com/tranchehq/tranche/internal/api/starts"
-	"github.com/tranchehq/tranche/internal/api/trackers"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/producers"
-	scheduling "github.com/tranchehq/tranche/internal/schedules"
-	tracking "github.com/tranchehq/tranche/internal/trackers"
+	"github.com/tranchehq/tranche/internal/schedules"
+	"github.com/tranchehq/tranche/internal/trackers"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+	alertstore "github.com/tranchehq/tranche/workqueue/alert"
+	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -71,7 +65,7 @@ type Metrics interface {
 type Trouble = kernel.Trouble
 
 // Schedules is where schedules take items from, beside the sources of the connections.
-type Schedules = schedules.Sources
+type Schedules = Sources
 
 // Config is what a Server needs beside its node.
 type Config struct {
@@ -81,14 +75,14 @@ type Config struct {
 	Info  map[string]string // where things are, for people
 
 	// Trackers is the tracker service, shared with those who ask it over NATS; nil: one of the server's own.
-	Trackers *tracking.Service
+	Trackers *trackers.Service
 
 	// Connections are the sources that items may be queried from; nil: none.
 	Connections *connections.Connections
 	// Schedules is where schedules take items from, beside these sources.
 	Schedules Schedules
 	// Alerts reach those who are told; nil: alerts cannot be applied.
-	Alerts *alerting.Receivers
+	Alerts *alerts.Receivers
 	// Producers take operations for collectors; nil: the server's own, which share no commits with others.
 	Producers *producers.Producers
 	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
@@ -134,10 +128,9 @@ type Config struct {
 type Server struct {
 	kernel    *kernel.Kernel
 	rooms     []room
-	runs      *runs.Routes
-	starts    *starts.Routes
-	schedules *schedules.Routes
-	admin     *admin.Routes
+	runs      *runs.Starts
+	schedules *scheduleRoutes
+	admin     *adminRoutes
 	log       *zap.Logger
 	config    Config
 	handler   http.Handler
@@ -184,7 +177,7 @@ func (c *Config) kernel(connections int) kernel.Config {
 	config := kernel.Config{
 		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies, BehindProxy: c.BehindProxy,
 		Trouble: c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, LookTimeout: c.LookTimeout,
-		WakeDuty: c.WakeDuty, Started: starts.StartedOf, Connections: connections,
+		WakeDuty: c.WakeDuty, Started: runs.StartedOf, Connections: connections,
 	}
 	if c.Metrics != nil {
 		config.Meter = c.Metrics
@@ -195,24 +188,21 @@ func (c *Config) kernel(connections int) kernel.Config {
 // furnish makes the rooms.
 func (s *Server) furnish(node *Node) (err error) {
 	k, c := s.kernel, &s.config
-	if s.runs, err = runs.New(k, runs.Config{Health: s.health, RestsUntil: c.RestsUntil}); err != nil {
-		return err
-	}
-	s.starts = starts.New(k, s.runs, node.Starts, starts.Config{Connections: c.Connections, SpoolDir: c.SpoolDir})
-	byTrackers, err := trackers.New(k, c.Trackers, c.Connections)
+	s.runs, err = runs.New(k, runs.Config{Engine: node.Starts, Redo: node.Redo, Controls: node.Controls,
+		Health: s.health, RestsUntil: c.RestsUntil, Connections: c.Connections, SpoolDir: c.SpoolDir})
 	if err != nil {
 		return err
 	}
-	s.schedules = schedules.New(k, s.starts, node.Starts, schedules.Config{Connections: c.Connections,
-		Schedules: c.Schedules})
-	s.admin = admin.New(k, admin.Config{Build: c.Build, Info: c.Info, OIDC: c.OIDC, SecureCookies: c.SecureCookies,
-		Health: s.health, Whole: s.whole})
+	byTrackers, err := newTrackers(k, c.Trackers, c.Connections)
+	if err != nil {
+		return err
+	}
+	s.schedules = &scheduleRoutes{k, s.runs, node.Starts, c}
+	s.admin = &adminRoutes{k, c, s.health, s.whole}
 	s.rooms = []room{
-		s.runs, s.starts, exports.New(k, c.SpoolDir, s.starts.Spool),
-		changes.New(k, s.runs, s.starts, node.Redo, node.Controls),
-		endpoints.New(k, node.Endpoints, node.DeadLetters), plans.New(k), collectors.New(k, node.Collectors, c.Producers,
-			c.Connections), byTrackers, s.schedules, alerts.New(k,
-			c.Alerts), s.admin,
+		s.runs, &endpointRoutes{k, node.Endpoints, node.DeadLetters}, &planRoutes{k},
+		newCollectors(k, node.Collectors, c.Producers, c.Connections), byTrackers, s.schedules,
+		&alertRoutes{k, alertstore.New(k.Store), c.Alerts}, s.admin,
 	}
 	return nil
 }
@@ -224,7 +214,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 func (s *Server) Routes() []kernel.Route { return s.kernel.Routes() }
 
 // Starter starts the runs of schedules.
-func (s *Server) Starter() scheduling.Starter { return s.schedules }
+func (s *Server) Starter() schedules.Starter { return s.schedules }
 
 // Watch looks after the system's health for a duty: what callers get, but whole.
 func (s *Server) Watch() *health.Watch { return s.whole }
@@ -318,4 +308,61 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 		err = errors.Join(err, end)
 	}
 	return err
+}
+
+// Node is what the API's rooms are given of a node, each what it needs.
+type Node struct {
+	kernel.Node
+
+	Starts      runs.Engine
+	Controls    runs.Controls
+	Redo        runs.Redo
+	Collectors  CollectorEngine
+	Endpoints   Setter
+	DeadLetters Requeuer
+}
+
+// NodeOf is what a real one has.
+func NodeOf(n *orchestrator.Node) Node {
+	return Node{n, n.Runs(), n.Runs(), n.Runs(), n.Collectors(), n.Endpoints(), n.DeadLetters()}
+}
+
+// APIVersion is the version of the API: the last part of Prefix, and that of its OpenAPI document. What clients may
+// rely on changes with it and with nothing else: within a version members, operations and parameters are added only.
+const APIVersion = "v1"
+
+// Document returns the OpenAPI document that every server of this version serves. Who changes it is its owner.
+func Document() *huma.OpenAPI {
+	store, node, config := database.New(nil), Node{Controls: struct{ runs.Controls }{}, Redo: struct{ runs.Redo }{},
+		Collectors: struct{ CollectorEngine }{}}, Config{Log: zap.NewNop()}
+	s := &Server{kernel: kernel.New(store, node, nil, config.kernel(0)), config: config}
+	if err := s.furnish(&node); err != nil {
+		panic(err) // a mistake in this package
+	}
+	s.routes()
+	return s.document
+}
+
+// aliases are the types that the document describes as others, since in JSON they take more than text.
+func aliases(registry huma.Registry) {
+	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Adaptive](), kernel.TypeOf[runs.Sizing]())
+	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Bytes](), kernel.TypeOf[byteSize]())
+	registry.RegisterTypeAlias(kernel.TypeOf[collector.Span](), kernel.TypeOf[spanText]())
+}
+
+// spanText tells huma of workqueue.Span.
+type spanText struct{}
+
+// Schema tells of its text.
+func (spanText) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Description: "a time like 90s or 1h30m", Examples: []any{"1m30s"}}
+}
+
+// byteSize tells huma of workqueue.Bytes.
+type byteSize struct{}
+
+// Schema tells of both forms.
+func (byteSize) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
+		Description: "a number of bytes, or a text like 512KiB", Examples: []any{65536, "512KiB"}}
 }

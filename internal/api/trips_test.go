@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/api/runs"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
@@ -23,7 +25,6 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
-	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -132,7 +133,7 @@ func (f *far) run(header ...string) time.Duration {
 	if code != http.StatusCreated {
 		f.Fatalf("start: %d %s", code, text)
 	}
-	var started starts.Started
+	var started runs.Started
 	if err := json.Unmarshal(text, &started); err != nil {
 		f.Fatal(err)
 	}

@@ -2,7 +2,7 @@
 //
 //	cmd → internal/api → orchestrator → gather → workqueue → bitfield
 //
-// within internal/api from the server to the rooms and from these to the kernel; and endpoints, the SDK for services,
+// within internal/api from the server to internal/api/runs and from both to the kernel; and endpoints, the SDK,
 // stands aside and knows no store. The rules are in rules_test.go; a package
 // without a rule fails the test, so that a new one gets its place on purpose.
 //

@@ -295,40 +295,23 @@ func inside(rooms ...string) []string {
 	return own
 }
 
-// commands are the rules of the command line: what all commands share, and a room for each noun, which imports no other
-// room. starts and changes import runs, and changes starts. They are clients of the API; only those that see to the
-// system itself open a database.
+// commands are the rules of the command line: what all commands share, those about runs, and all others. They are
+// clients of the API; only those that look after the system itself open a database.
 func commands(servers, store []string) map[string]rule {
 	const shared = "internal/cli"
 	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "gather/itemschema",
 		"internal/intake/...", "internal/api/...", "workqueue/..."}
-	all := map[string]rule{shared: {own: own, tests: servers}}
-	for _, noun := range []string{
-		"runs", "starts", "changes", "exports", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts",
-	} {
-		all[shared+"/"+noun] = rule{own: append([]string{shared, "internal/alerts", "gather/collector", "bitfield",
-			"endpoints/wire",
-			"orchestrator/schedule"}, own...),
-			tests: servers}
+	return map[string]rule{
+		shared:           {own: own, tests: servers},
+		shared + "/runs": {own: append([]string{shared, "bitfield", "endpoints/wire"}, own...), tests: servers},
+		shared + "/admin": {own: slices.Concat([]string{shared, "internal/access/natsaccess", "internal/alerts",
+			"internal/buildinfo", "tools/conformance", "tools/demo", "internal/embedded",
+			"bitfield", "endpoints/wire", "gather/collector", "orchestrator/schedule"}, own, store), tests: servers},
 	}
-	for room, needs := range map[string][]string{"/starts": {"/runs"}, "/changes": {"/runs", "/starts"}} {
-		r := all[shared+room]
-		for _, need := range needs {
-			r.own = append(r.own, shared+need)
-		}
-		all[shared+room] = r
-	}
-	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "tools/conformance",
-		"endpoints/wire", "internal/embedded"}, own, store), tests: servers}
-	// What the command line says of itself, the config file of serve, and the demo.
-	all[shared+"/manual"] = rule{own: []string{shared, "internal/buildinfo"}}
-	all[shared+"/config"] = rule{own: []string{shared, "gather/strictyaml"}}
-	all[shared+"/demo"] = rule{own: []string{shared, "tools/demo"}}
-	return all
 }
 
-// api are the rules of the HTTP API: the kernel, which knows no room; a room for each noun, which may need the kernel
-// and those that stand above it here; and the server, which makes all of them.
+// api are the rules of the HTTP API: the kernel, which knows no operation; the operations on runs, which need the kernel;
+// and the server, with all other operations.
 func api(servers, store []string) map[string]rule {
 	const root = "internal/api"
 	own := append([]string{
@@ -341,24 +324,10 @@ func api(servers, store []string) map[string]rule {
 	tests := append([]string{"gather/fetch/httpfetch", "endpoints", "internal/startup", root + "/..."}, servers...)
 	all := map[string]rule{
 		root:             {own: append([]string{root + "/..."}, own...), tests: tests},
+		root + "/runs":   {own: append([]string{root + "/kernel"}, own...), tests: tests},
 		root + "/kernel": {own: own, tests: tests},
 		// What tests share; it is linked by nothing else.
 		root + "/apitest": {own: slices.Concat([]string{root, root + "/..."}, own, tests)},
-	}
-	for _, room := range []struct{ name, needs string }{
-		{"admin", ""}, {"alerts", ""}, {"endpoints", ""}, {"plans", ""}, {"trackers", ""},
-		{"collectors", "endpoints"},
-		{"runs", "endpoints plans"},
-		{"starts", "endpoints plans runs"},
-		{"changes", "endpoints runs starts"},
-		{"exports", "changes runs"},
-		{"schedules", "starts"},
-	} {
-		r := rule{own: append([]string{root + "/kernel"}, own...), tests: tests}
-		for need := range strings.FieldsSeq(room.needs) {
-			r.own = append(r.own, root+"/"+need)
-		}
-		all[root+"/"+room.name] = r
 	}
 	return all
 }

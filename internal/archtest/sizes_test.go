@@ -31,9 +31,9 @@ const (
 // totals are what the whole may have. They may only go down: lower them with what a change removes; who raises one
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
-	packages: 180,  // those with files that are not tests
-	files:    1309, // without tests and generated code, as are lines
-	lines:    154920,
+	packages: 149,  // those with files that are not tests
+	files:    1197, // without tests and generated code, as are lines
+	lines:    153196,
 	tests:    103062, // lines of them
 }
 

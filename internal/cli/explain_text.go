@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,16 +23,12 @@ func ExplanationText(e *client.Explanation, room int) string {
 		}
 	}
 	t.advice(e.Advice)
-	name := e.Name
-	if name == "" {
-		name = e.Plan
-	}
 	state := e.State
 	if e.Generation > 1 {
 		state += fmt.Sprintf(", generation %d", e.Generation)
 	}
-	t.Paragraph("", fmt.Sprintf("run %s (%s): %s, %s of %s items done, %s failed; as of %s", e.Run, Inert(name), state,
-		Count(e.Done), Count(e.Items), Count(e.Failed), Moment(e.At)))
+	t.Paragraph("", fmt.Sprintf("run %s (%s): %s, %s of %s items done, %s failed; as of %s", e.Run,
+		Inert(cmp.Or(e.Name, e.Plan)), state, Count(e.Done), Count(e.Items), Count(e.Failed), Moment(e.At)))
 	if e.Last != nil {
 		t.Field("last", t.happening(e.Last))
 	}
@@ -82,16 +79,9 @@ func (t *Prose) leftOut(s *client.StepStanding) {
 }
 
 func (t *Prose) group(g *client.MissingGroup, several bool) {
-	head := Count(g.Items) + " items"
-	if g.Items == 1 {
-		head = "1 item"
-	}
-	head += " " + g.State
-	switch {
-	case g.Slices == 1:
-		head += " in 1 request"
-	case g.Slices > 1:
-		head += fmt.Sprintf(" in %s requests", Count(g.Slices))
+	head := Plural(g.Items, "item") + " " + g.State
+	if g.Slices > 0 {
+		head += " in " + Plural(g.Slices, "request")
 	}
 	if g.Runs > 1 {
 		head += fmt.Sprintf(" of %s runs", Count(g.Runs))
@@ -101,11 +91,11 @@ func (t *Prose) group(g *client.MissingGroup, several bool) {
 		head = "step " + Inert(g.Step) + ": " + head
 	}
 	t.Paragraph("", fmt.Sprintf("%s: %s", head, strings.ReplaceAll(g.Reason, "_", " ")))
-	if len(g.Steps) > 0 {
-		parts := make([]string, len(g.Steps))
-		for i, p := range g.Steps {
-			parts[i] = Inert(p.Step) + " " + Count(p.Items)
-		}
+	var parts []string
+	for _, p := range g.Steps {
+		parts = append(parts, Inert(p.Step)+" "+Count(p.Items))
+	}
+	if len(parts) > 0 {
 		t.Field("steps", strings.Join(parts, ", "))
 	}
 	t.Field("turn", string(g.Owner)+": "+Inert(g.Who))

@@ -12,76 +12,69 @@ import (
 // ItemText tells of an item: its state, its result or error, and every attempt.
 func ItemText(item *client.ItemView, room int) string {
 	t := Table{}
-	t.Row("key", Inert(item.Key))
+	t.Row("key", item.Key)
 	t.Row("ordinal", fmt.Sprint(item.Ordinal))
-	t.Row("state", string(item.State))
-	if item.Lane != "" {
-		t.Row("lane", Inert(item.Lane))
-	}
+	t.Row("state", item.State)
+	t.Field("lane", item.Lane)
 	t.Row("payload", Shown(Inert(string(item.Payload)), room))
 	for i := range item.EarlierPayloads {
 		e := &item.EarlierPayloads[i]
-		why := ""
+		by := "corrected by " + e.Actor + " at " + Moment(e.At)
 		if e.Reason != "" {
-			why = ": " + Inert(e.Reason)
+			by += ": " + e.Reason
 		}
-		t.Row(fmt.Sprintf("until generation %d", e.Generation), Shown(Inert(string(e.Payload)), room),
-			"corrected by "+Inert(e.Actor)+" at "+Moment(e.At)+why)
+		t.Row(fmt.Sprintf("until generation %d", e.Generation), Shown(Inert(string(e.Payload)), room), by)
 	}
-	var text strings.Builder
-	text.WriteString(t.String())
+	texts := []string{t.String()}
 	for i := range item.Steps {
-		text.WriteString("\n" + stepText(&item.Steps[i], room))
+		texts = append(texts, stepText(&item.Steps[i], room))
 	}
-	return text.String()
+	return strings.Join(texts, "\n")
 }
 
 func stepText(step *client.ItemStep, room int) string {
 	t := Table{}
-	t.Row("step", Inert(step.Name)+" on "+TargetText(step.Endpoint)+OptionalText(step.Optional))
+	t.Row("step", step.Name+" on "+TargetText(step.Endpoint)+OptionalText(step.Optional))
 	t.Row("state", itemState(step))
 	switch {
 	case step.Error != nil:
 		t.Row("error", Inert(step.Error.Code)+": "+Shown(Inert(step.Error.Message), room))
 	case step.Large:
-		t.Row("result", fmt.Sprintf("%s of %s, in pieces", bytesText(step.Size), Inert(step.ContentType)))
+		t.Row("result", fmt.Sprintf("%s of %s, in pieces", bytesText(step.Size), step.ContentType))
 	case len(step.ResultBytes) > 0:
-		t.Row("result", fmt.Sprintf("%s bytes of %s", Count(int64(len(step.ResultBytes))), Inert(step.ContentType)))
+		t.Row("result", fmt.Sprintf("%s bytes of %s", Count(int64(len(step.ResultBytes))), step.ContentType))
 	case len(step.Result) > 0:
 		t.Row("result", Shown(Inert(string(step.Result)), room))
 	}
 	if a := step.Accepted; a != nil {
-		t.Row("accepted", Moment(a.At)+" by "+Inert(a.By)+": "+Inert(a.Reason))
+		t.Row("accepted", Moment(a.At)+" by "+a.By+": "+a.Reason)
 	}
-	if origin := partOrigin(step); origin != "" {
-		t.Row("part", origin)
-	}
+	t.Field("part", partOrigin(step))
 	for i := range step.Earlier {
 		t.Row("before", earlierText(&step.Earlier[i]))
 	}
 	switch {
 	case len(step.Attempts) > 0:
+		return t.String() + "\n" + attemptsText(step.Attempts, room)
 	case step.State == "skipped":
 		return t.String()
 	default:
 		return t.String() + "no attempts yet\n"
 	}
-	a := Table{Room: room, Right: map[int]bool{0: true, 4: true}}
-	a.Row("TRY", "SLICE", "WHY", "OUTCOME", "ITEMS", "SENT", "TOOK", "SERVICE")
-	for i := range step.Attempts {
-		at := &step.Attempts[i]
-		sent, took := "-", "-"
-		if at.SentAt != nil {
-			sent = Moment(*at.SentAt)
-			if at.EndedAt != nil {
-				took = Span(at.EndedAt.Sub(*at.SentAt).Round(time.Millisecond))
+}
+
+func attemptsText(attempts []client.Attempt, room int) string {
+	list := List[client.Attempt]{
+		Columns: "TRY>|SLICE|WHY|OUTCOME|ITEMS>|SENT|TOOK|SERVICE",
+		Row: func(a *client.Attempt) []any {
+			took := "-"
+			if a.SentAt != nil && a.EndedAt != nil {
+				took = Span(a.EndedAt.Sub(*a.SentAt).Round(time.Millisecond))
 			}
-		}
-		slice := at.Slice[:min(len(at.Slice), 8)]
-		a.Row(fmt.Sprint(at.Attempt), slice, Inert(at.Cause), at.Outcome, Count(int64(at.Items)), sent, took,
-			Inert(at.Service))
+			return []any{a.Attempt, a.Slice[:min(len(a.Slice), 8)], a.Cause, a.Outcome, a.Items, a.SentAt, took, a.Service}
+		},
 	}
-	return t.String() + "\n" + a.String() + attemptErrors(step.Attempts)
+	return list.Text(attempts, room) + attemptErrors(attempts)
 }
 
 // attemptErrors says why attempts failed that were not the last, those in a row with the same error in one line.
@@ -113,11 +106,10 @@ func sameError(a, b *client.Attempt) bool {
 func itemState(step *client.ItemStep) string {
 	state := strings.ReplaceAll(step.State, "_", " ")
 	switch {
+	case step.State == "skipped" && len(step.LeftOutBy) > 0:
+		return "left out: " + stepNames(step.LeftOutBy) + " failed"
 	case step.State == "skipped":
-		state = "left out"
-		if len(step.LeftOutBy) > 0 {
-			state += ": " + stepNames(step.LeftOutBy) + " failed"
-		}
+		return "left out"
 	case step.WaitsForApproval:
 		state += ", until somebody approves the step"
 	case step.State == "waiting" && len(step.WaitsFor) > 0:
@@ -177,12 +169,7 @@ func earlierText(p *client.EarlierPart) string {
 	return text
 }
 
-func bytesText(n int) string {
-	if n == 1 {
-		return "1 byte"
-	}
-	return Count(int64(n)) + " bytes"
-}
+func bytesText(n int) string { return Plural(int64(n), "byte") }
 
 // shortHash is as much of a hash as people compare.
 func shortHash(hash string) string { return hash[:min(len(hash), 16)] }

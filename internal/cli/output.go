@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/term"
 
@@ -50,6 +49,22 @@ func (c *Console) Answered(err error) error {
 		return err
 	}
 	return c.Sent()
+}
+
+// Print ends a command: with what went wrong, with the answer as it was sent, or with text, which is called with the
+// room of a line.
+func Print[T any](c *Console, text func(answer *T, room int) string) func(T, error) error {
+	return func(answer T, err error) error {
+		if err != nil || c.JSON {
+			return c.Answered(err)
+		}
+		return c.Printf("%s", text(&answer, c.Room()))
+	}
+}
+
+// Say is Print for a text of a line or two, whose width does not matter.
+func Say[T any](c *Console, text func(answer *T) string) func(T, error) error {
+	return Print(c, func(answer *T, _ int) string { return text(answer) + "\n" })
 }
 
 // Printf writes to the output.
@@ -181,99 +196,8 @@ func Moment(t time.Time) string {
 	return t.Format("2006-01-02 15:04:05 MST")
 }
 
-// Table is rows of cells, aligned in columns. The first row is the head.
-type Table struct {
-	Rows  [][]string
-	Right map[int]bool // columns of numbers, which are never cut
-	Room  int          // characters of a line; 0: as many as it takes
-}
-
-// minCell is how many characters are left of a cell that is cut, at the least.
-const minCell = 12
-
-// Row adds a row.
-func (t *Table) Row(cells ...string) { t.Rows = append(t.Rows, cells) }
-
-// String lays the table out, two spaces between columns, no spaces at the ends of lines.
-func (t *Table) String() string {
-	var widths []int
-	for _, row := range t.Rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	t.fit(widths)
-	var b strings.Builder
-	for _, row := range t.Rows {
-		var line strings.Builder
-		for i, cell := range row {
-			cell = Short(cell, widths[i])
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if t.Right[i] {
-				cell, pad = pad+cell, ""
-			}
-			line.WriteString(cell + pad + "  ")
-		}
-		text := strings.TrimRight(line.String(), " ")
-		if t.Room > 0 {
-			text = Short(text, t.Room)
-		}
-		b.WriteString(text + "\n")
-	}
-	return b.String()
-}
-
-// Page lays out the begin of a list, and says so when there is more of it.
-func (t *Table) Page(more bool) string {
-	if more {
-		return t.String() + "there are more: --limit shows up to 500\n"
-	}
-	return t.String()
-}
-
-// fit makes columns of text narrower, the widest first, until a line has room.
-func (t *Table) fit(widths []int) {
-	const gap = 2
-	line := -gap
-	for _, w := range widths {
-		line += w + gap
-	}
-	for t.Room > 0 && line > t.Room {
-		widest, next := -1, minCell
-		for i, w := range widths {
-			switch {
-			case t.Right[i] || w <= minCell:
-			case widest < 0 || w > widths[widest]:
-				if widest >= 0 {
-					next = widths[widest]
-				}
-				widest = i
-			default:
-				next = max(next, w)
-			}
-		}
-		if widest < 0 {
-			return
-		}
-		less := min(line-t.Room, max(widths[widest]-next, 1))
-		widths[widest] -= less
-		line -= less
-	}
-}
-
 // IsTerminalOut reports whether a person looks at standard output.
 func IsTerminalOut(term *Console) bool {
 	_, ok := term.Out.(*inertWriter)
 	return ok
-}
-
-// ListLimit refuses a --limit outside of what a list may have.
-func ListLimit(limit, most int) error {
-	if limit < 1 || limit > most {
-		return fmt.Errorf("--limit is %d; it must lie between 1 and %d", limit, most)
-	}
-	return nil
 }

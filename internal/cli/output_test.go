@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"math"
 	"strings"
 	"testing"
@@ -67,8 +70,7 @@ func TestCountAndSpan(t *testing.T) {
 
 func TestTableAligns(t *testing.T) {
 	t.Parallel()
-	table := Table{Right: map[int]bool{1: true}}
-	table.Row("NAME", "N", "LAST")
+	table := NewTable("NAME|N>|LAST", 0)
 	table.Row("ä", "1,000", "")
 	if got, want := table.String(), "NAME      N  LAST\nä     1,000\n"; got != want {
 		t.Errorf("got %q; want %q", got, want)
@@ -78,24 +80,71 @@ func TestTableAligns(t *testing.T) {
 // A terminal has a table within its columns: text gives way, numbers do not. Elsewhere nothing is cut.
 func TestTableFits(t *testing.T) {
 	t.Parallel()
-	table := Table{Right: map[int]bool{1: true}}
+	table := NewTable("NAME|N>|MESSAGE|AT", 0)
 	long, name := strings.Repeat("m", 300), strings.Repeat("n", 30)
-	table.Row("NAME", "N", "MESSAGE", "AT")
 	table.Row(name, "1,000,000,000", long, "12:00:00 UTC")
 	if got := table.String(); !strings.Contains(got, long) || !strings.Contains(got, name) {
 		t.Errorf("it is cut where there is room: %q", got)
 	}
 	for _, room := range []int{40, 60, 80, 120} {
-		table.Room = room
+		table.room = room
 		for line := range strings.Lines(table.String()) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > room {
 				t.Errorf("%d characters in a line of %d: %q", n, room, line)
 			}
 		}
 	}
-	table.Room = 80
+	table.room = 80
 	if got := table.String(); !strings.Contains(got, "1,000,000,000") || !strings.Contains(got, "12:00:00 UTC") {
 		t.Errorf("what is short is cut: %q", got)
+	}
+}
+
+// Every command that lists goes by this: cells are safe to print, numbers stand to the right, a narrow terminal goes
+// without what matters least, and an empty list and one with more to come say so.
+func TestList(t *testing.T) {
+	t.Parallel()
+	type thing struct {
+		key  string
+		n    int
+		run  *string
+		text string
+	}
+	all := []thing{{"a\x1b[31m", 1000, nil, "long"}, {"b", 7, new(string), "short"}}
+	list := List[thing]{Columns: "KEY|N>|RUN|TEXT?", Empty: "nothing", Next: int64(8),
+		Row: func(v *thing) []any { return []any{v.key, v.n, v.run, v.text} }}
+	const want = "KEY            N  RUN  TEXT\na\\x1b[31m  1,000  -    long\nb              7       short\n"
+	if got := list.Text(all, 0); got != want {
+		t.Errorf("got %q; want %q", got, want)
+	}
+	if got := list.Text(all, 80); strings.Contains(got, "TEXT") || strings.Contains(got, "long") {
+		t.Errorf("a narrow terminal has %q", got)
+	}
+	var out, notes strings.Builder
+	term := &Console{Out: &out, Err: &notes}
+	if err := list.Print(term, all, nil); err != nil || out.String() != want ||
+		notes.String() != "tranche: there are more; go on with --after 8\n" {
+		t.Errorf("printed %q, said %q, %v", out.String(), notes.String(), err)
+	}
+	for next, want := range map[any]string{new(int64): "--after 0", (*int64)(nil): "", "": "", "x": "--after x"} {
+		notes.Reset()
+		list.Next = next
+		if err := list.Print(term, all, nil); err != nil || (want == "") != (notes.Len() == 0) ||
+			!strings.Contains(notes.String(), want) {
+			t.Errorf("before %v it says %q, %v; want %q", next, notes.String(), err, want)
+		}
+	}
+	out.Reset()
+	if err := list.Print(term, nil, nil); err != nil || out.String() != "nothing\n" {
+		t.Errorf("an empty list is %q, %v", out.String(), err)
+	}
+	if err := list.Print(term, all, io.ErrUnexpectedEOF); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the error is lost: %v", err)
+	}
+	out.Reset()
+	term.JSON, term.Answer = true, []byte(`{"x":1}`)
+	if err := list.Print(term, all, nil); err != nil || out.String() != "{\n  \"x\": 1\n}\n" {
+		t.Errorf("as JSON it is %q, %v", out.String(), err)
 	}
 }
 
@@ -130,6 +179,34 @@ func TestNumbersAreWritten(t *testing.T) {
 	} {
 		if got := Pace(n); got != want {
 			t.Errorf("pace(%v) = %s; want %s", n, got, want)
+		}
+	}
+}
+
+func TestReadKeys(t *testing.T) {
+	t.Parallel()
+	var many strings.Builder
+	for i := range 250_000 {
+		fmt.Fprintln(&many, i)
+	}
+	parts, err := ReadKeys("-", strings.NewReader(many.String()))
+	if err != nil || len(parts) != 3 || len(parts[0]) != MaxKeysOfRequest || len(parts[2]) != 50_000 ||
+		parts[2][49_999] != "249999" {
+		t.Errorf("%d parts, %v", len(parts), err)
+	}
+	parts, err = ReadKeys("-", strings.NewReader("\ufeffa\r\n\r\n b \nc"))
+	if err != nil || len(parts) != 1 || strings.Join(parts[0], "|") != "a| b |c" {
+		t.Errorf("%q, %v", parts, err)
+	}
+	wide := strings.Repeat(strings.Repeat("x", 1000)+"\n", 10_000)
+	if parts, err = ReadKeys("-", strings.NewReader(wide)); err != nil || len(parts) != 2 {
+		t.Errorf("%d parts of long keys, %v", len(parts), err)
+	}
+	for text, want := range map[string]string{
+		"": "no key", "\n\r\n": "no key", strings.Repeat("x", 1<<17): "line 1 is longer", "a\n\xff\n": "line 2 is not UTF-8",
+	} {
+		if _, err := ReadKeys("-", strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.10q: %v; want %q", text, err, want)
 		}
 	}
 }

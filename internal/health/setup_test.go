@@ -168,6 +168,9 @@ func seen(r *health.Report, kind health.Kind, subject string) (health.Condition,
 
 func (w *world) report(watch *health.Watch) *health.Report {
 	w.Helper()
+	if w.node != nil {
+		w.node.WakeDuty("sweep") // its lease lives for so long that by itself it sweeps seldom
+	}
 	watch.Again() // what a look has found that began earlier is no answer, however slow this machine is
 	r, err := watch.Report(w.Context())
 	if err != nil {

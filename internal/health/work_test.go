@@ -181,6 +181,10 @@ func TestRequestsWaitForBusyServices(t *testing.T) {
 	req := request("slow")
 	req.Steps[0].InFlight = 40
 	w.start(req, 400)
+	testenv.Until(t, soon, "more requests are out than the service takes", func() bool {
+		return testenv.Number(t, w.pool, `SELECT count(*) FROM work_slice WHERE state = 'sent'`) > 30
+	})
+	testenv.Advance(t, w.pool, 10*time.Second)
 	watch := w.look(health.Config{Waiting: 10 * time.Second}) // after six times that it is more than a warning
 	w.appearsTo(watch, health.OldestWaiting, "slow", health.Warning, "Requests for slow have waited", "--concurrency")
 	release()

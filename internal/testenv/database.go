@@ -134,7 +134,8 @@ DO $$ BEGIN
         CREATE SEQUENCE testenv.stopped MINVALUE -9000000000000000000;
         PERFORM setval('testenv.ahead', 0);
         GRANT SELECT ON ALL SEQUENCES IN SCHEMA testenv TO PUBLIC;
-        CREATE OR REPLACE FUNCTION tranche_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE RETURN coalesce(
+        CREATE OR REPLACE FUNCTION tranche_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
+        RETURN coalesce(
             timestamptz 'epoch' + pg_sequence_last_value('testenv.stopped') * interval '1 microsecond',
             clock_timestamp() + pg_sequence_last_value('testenv.ahead') * interval '1 microsecond');
     END IF;

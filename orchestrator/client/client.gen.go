@@ -144,7 +144,7 @@ type AcceptSettings struct {
 	// Failed all items that failed
 	Failed bool `json:"failed,omitempty"`
 
-	// Keys these items, as far as they failed
+	// Keys these items
 	Keys []string `json:"keys,omitempty"`
 
 	// Codes items that failed with such a code
@@ -3210,7 +3210,10 @@ type RerunSettings struct {
 	// Failed all items that failed
 	Failed bool `json:"failed,omitempty"`
 
-	// Keys these items, failed or done
+	// FailedAt with codes or groups: failed at this step
+	FailedAt string `json:"failed_at,omitempty"`
+
+	// Keys these items
 	Keys []string `json:"keys,omitempty"`
 
 	// Codes items that failed with such a code
@@ -3218,9 +3221,6 @@ type RerunSettings struct {
 
 	// Groups items that failed with such a message
 	Groups []string `json:"groups,omitempty"`
-
-	// FailedAt with codes or groups: failed at this step
-	FailedAt string `json:"failed_at,omitempty"`
 
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
 	//
@@ -3310,6 +3310,9 @@ type ResetSettings struct {
 	// All all items
 	All bool `json:"all,omitempty"`
 
+	// FailedAt with codes or groups: failed at this step
+	FailedAt string `json:"failed_at,omitempty"`
+
 	// Keys these items
 	Keys []string `json:"keys,omitempty"`
 
@@ -3318,9 +3321,6 @@ type ResetSettings struct {
 
 	// Groups items that failed with such a message
 	Groups []string `json:"groups,omitempty"`
-
-	// FailedAt with codes or groups: failed at this step
-	FailedAt string `json:"failed_at,omitempty"`
 
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
 	//
@@ -6635,4 +6635,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of f8ffeea2095ffa9bb55d1f02b9f0da8a, is 54f14abce245f7a0b27463d525cbb164aeef6c39d91e9f876a60e01cab3c6731.
+// Of b70e32b339dbf97616982b1f4f1470cd, is 6e3cdba917621e0cbb982d47ac0154722879c19da46626c5d7162d092cacbfc8.

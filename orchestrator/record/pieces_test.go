@@ -277,7 +277,8 @@ func TestAServiceKilledBetweenPieces(t *testing.T) {
 	ended := make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { ended <- svc.Run(ctx) }()
-	id := b.Start(t, nodetest.Request("statement"), 1)
+	req := nodetest.Request("statement")
+	id := b.Start(t, req, 1)
 	<-conn.over
 	nodetest.Until(t, "what had come is kept", func() bool { return b.Number(t, `SELECT count(*) FROM work_piece`) >= 3 })
 	close(conn.gone)
@@ -289,6 +290,8 @@ func TestAServiceKilledBetweenPieces(t *testing.T) {
 	if n := b.Number(t, `SELECT count(*) FROM work_piece`); n < 3 || n >= whole {
 		t.Fatalf("%d pieces of %d have come; want some, and not all", n, whole)
 	}
+	b.Await(t, "the leader knows that a service had the request", `SELECT count(handed_at) = 1 FROM work_slice`)
+	testenv.Advance(t, b.Pool, req.Steps[0].Timeout)
 	serveBytes(t, testenv.Conn(t, b.NS), "statement", func(string) int { return 3_000_000 })
 	if done, failed := b.Outcome(t, id, 1); done != 1 || failed != 0 {
 		t.Fatalf("done %d, failed %d; want 1 and none", done, failed)

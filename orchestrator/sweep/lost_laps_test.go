@@ -2,8 +2,10 @@ package sweep_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 )
 
@@ -11,7 +13,7 @@ import (
 // middle: both are issued again, and no other is.
 func TestLostRequestsAreFoundBehindOthers(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupTimed(t)
 	const n = 130
 	req := nodetest.Patient()
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 1, n+10
@@ -33,7 +35,11 @@ func TestLostRequestsAreFoundBehindOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.Await(t, "both are issued again", `SELECT count(*) = 2 FROM work_slice WHERE cause = 'lost' AND state = 'sent'`)
+	testenv.Advance(t, b.Pool, time.Minute) // they were sent long ago
+	nodetest.Until(t, "both are issued again", func() bool {
+		b.Node.WakeDuty("lost")
+		return b.Number(t, `SELECT count(*) FROM work_slice WHERE cause = 'lost' AND state = 'sent'`) == 2
+	})
 	if again := b.Number(t, `SELECT count(*) FROM work_slice WHERE cause <> 'ready'`); again != 2 {
 		t.Errorf("%d requests were issued again; want 2", again)
 	}

@@ -30,6 +30,7 @@ func (b *bundle) hang(t *testing.T, endpoint string) {
 func (b *bundle) handed(t *testing.T, run workqueue.RunID) {
 	t.Helper()
 	nodetest.Until(t, "services were handed the requests", func() bool {
+		b.Node.WakeDuty("sweep")
 		var all bool
 		err := b.Pool.QueryRow(t.Context(), `SELECT coalesce(bool_and(handed_at IS NOT NULL), false) FROM work_slice
 			WHERE run_id = $1 AND state = 'sent'`, run).Scan(&all)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/tranchehq/tranche/internal/api/runs"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/api/changes"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
@@ -151,7 +151,7 @@ func (h *hinter) goType(t reflect.Type, schema object) string {
 		return "[]byte"
 	case reflect.TypeFor[workqueue.Duration](), reflect.TypeFor[collector.Span]():
 		return "Duration"
-	case reflect.TypeFor[workqueue.Adaptive](), reflect.TypeFor[changes.Sizing]():
+	case reflect.TypeFor[workqueue.Adaptive](), reflect.TypeFor[runs.Sizing]():
 		return "Sizing"
 	}
 	switch t.Kind() {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
@@ -389,9 +390,7 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i))
 	}
 	calls := func(seconds float64) (n int) {
-		c.Exec(`UPDATE collector SET tokens_at = tokens_at - make_interval(secs => $1)`, seconds)
-		c.Exec(`UPDATE endpoint_pace SET tokens_at = tokens_at - make_interval(secs => $1),
-			call_tokens_at = call_tokens_at - make_interval(secs => $1)`, seconds)
+		testenv.Advance(c, c.Pool, time.Duration(seconds*float64(time.Second)))
 		for _, f := range c.claimAll() {
 			c.record(f, nil)
 			n++

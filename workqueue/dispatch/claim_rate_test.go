@@ -22,13 +22,6 @@ func rated(chunk int, rate float64) start.LoadRequest {
 	return req
 }
 
-// later makes buckets as they are when so much time has passed.
-func (b *bench) later(d time.Duration) {
-	b.Helper()
-	b.Exec(`UPDATE run_step SET tokens_at = tokens_at - $1::interval`, d)
-	b.Exec(`UPDATE endpoint_pace SET tokens_at = tokens_at - $1::interval`, d)
-}
-
 func itemsOf(slices []workqueue.Slice) (n int) {
 	for _, s := range slices {
 		n += s.Mask.Count()
@@ -50,7 +43,7 @@ func TestRateOfAStep(t *testing.T) {
 	}
 	total := itemsOf(first.Slices)
 	for range 40 {
-		b.later(250 * time.Millisecond)
+		testenv.Advance(b, b.Pool, 250*time.Millisecond)
 		claimed := b.Claim(run, storetest.Plenty)
 		for _, s := range claimed {
 			if n := s.Mask.Count(); n > 50 {
@@ -63,7 +56,7 @@ func TestRateOfAStep(t *testing.T) {
 	if want := 100 * (10 + passed); float64(total) < 1000-50 || float64(total) > want+51 {
 		t.Errorf("%d items in %.2f s at 100 a second", total, 10+passed)
 	}
-	b.later(time.Hour)
+	testenv.Advance(b, b.Pool, time.Hour)
 	if n := itemsOf(b.Claim(run, storetest.Plenty)); n < 100 || n > 150 {
 		t.Errorf("%d items after an idle hour; want a second's worth", n)
 	}
@@ -84,11 +77,11 @@ func TestRateOfAnEndpoint(t *testing.T) {
 	if claimed := b.ask(x); len(claimed.Slices) != 1 || claimed.Bound != dispatch.BoundEndpoint {
 		t.Errorf("at the start %d slices, %q", len(claimed.Slices), claimed.Bound)
 	}
-	b.later(-time.Hour) // nothing comes in before it has passed
+	testenv.Advance(b, b.Pool, -time.Hour) // nothing comes in before it has passed
 	if n := len(b.Claim(y, storetest.Plenty)); n != 0 {
 		t.Errorf("another run got %d slices although the endpoint's rate is spent", n)
 	}
-	b.later(2 * time.Hour)
+	testenv.Advance(b, b.Pool, 2*time.Hour)
 	if n := itemsOf(b.Claim(x, storetest.Plenty)); n < 40 || n > 50 {
 		t.Errorf("%d items of 80 beside another run; want half of them", n)
 	}

@@ -1,3 +1,5 @@
+// Package apitest is what tests of the API share: a server on a database of its own ([Setup]), one before which people
+// log in, one with a node and services, and who asks them. It is for tests only.
 package apitest
 
 import (
@@ -17,11 +19,8 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/changes"
-	"github.com/tranchehq/tranche/internal/api/collectors"
-	"github.com/tranchehq/tranche/internal/api/endpoints"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/api/starts"
+	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -59,7 +58,7 @@ type StoreEngine struct {
 // Session implements kernel.Node.
 func (e StoreEngine) Session() workqueue.SessionID { return e.ID }
 
-// Requeue implements endpoints.Requeuer.
+// Requeue implements api.Requeuer.
 func (e StoreEngine) Requeue(
 	ctx context.Context, sel deadletter.DeadSelection, actor string,
 ) (deadletter.Requeue, error) {
@@ -67,7 +66,7 @@ func (e StoreEngine) Requeue(
 	return deadletter.New(e.db).Requeue(ctx, sel, actor)
 }
 
-// ChangeEndpoint implements endpoints.Setter.
+// ChangeEndpoint implements api.Setter.
 func (e StoreEngine) ChangeEndpoint(
 	ctx context.Context, change pace.EndpointChange, actor string,
 ) (pace.EndpointSetting, error) {
@@ -86,7 +85,7 @@ func (e StoreEngine) AddOps(
 // Ready implements kernel.Node.
 func (e StoreEngine) Ready() <-chan struct{} { return e.Begun }
 
-// Start implements starts.Engine.
+// Start implements runs.Engine.
 func (e StoreEngine) Start(
 	ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error,
 ) (start.Loaded, error) {
@@ -96,12 +95,12 @@ func (e StoreEngine) Start(
 // Whole is a node in one piece.
 type Whole interface {
 	kernel.Node
-	starts.Engine
-	changes.Redo
-	changes.Controls
-	collectors.Engine
-	endpoints.Setter
-	endpoints.Requeuer
+	runs.Engine
+	runs.Redo
+	runs.Controls
+	api.CollectorEngine
+	api.Setter
+	api.Requeuer
 }
 
 // NodeOf is what the API is given of one.
@@ -212,10 +211,10 @@ func (b *Bench) Refused(status int, detail, method, path string, body io.Reader,
 }
 
 // Start starts a run of Three.
-func (b *Bench) Start(query string) starts.Started {
+func (b *Bench) Start(query string) runs.Started {
 	b.Helper()
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&"+query, strings.NewReader(Three))
-	var out starts.Started
+	var out runs.Started
 	if err := json.Unmarshal(text, &out); err != nil || code > 201 {
 		b.Fatalf("start: %d %s", code, text)
 	}

@@ -12,8 +12,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/admin"
-	"github.com/tranchehq/tranche/internal/api/collectors"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
@@ -24,7 +22,7 @@ import (
 func (b *Bench) Told(open, aside int) {
 	b.Helper()
 	text := Looked(b)
-	var h admin.Health
+	var h api.Health
 	if err := json.Unmarshal(text, &h); err != nil {
 		b.Fatalf("%s: %v", text, err)
 	}
@@ -188,7 +186,7 @@ func (b *Bench) Park(collector, key, code string) {
 func (b *Bench) Parking() {
 	b.Helper()
 	b.Collect("name: parking\nendpoint: echo\n")
-	var added collectors.AddedOperations
+	var added api.AddedOperations
 	for _, key := range []string{"a", "b"} {
 		b.Post("/collectors/parking/ops", `{"id":"`+key+`1","key":"`+key+`","payload":1}`, &added)
 		b.Park("parking", key, "GONE")

@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -89,8 +92,8 @@ func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	return bounded(p)
 }
 
-// Failure is what an operation returns for an error: its problem, with the headers that belong to it.
-func (s *Kernel) Failure(ctx context.Context, err error) error {
+// failure is what an operation returns for an error: its problem, with the headers that belong to it.
+func (s *Kernel) failure(ctx context.Context, err error) error {
 	p := s.Problem(ctx, err)
 	return huma.ErrorWithHeaders(p, problemHeaders(p, err))
 }
@@ -261,3 +264,152 @@ func (e *tooLargeError) Error() string { return e.detail }
 
 // TooLarge is an error about a body that is.
 func TooLarge(detail string) error { return &tooLargeError{detail} }
+
+// operationPlace points at the operation that is meant.
+func operationPlace(err error) []*huma.ErrorDetail {
+	op, ok := errors.AsType[*producers.OpError](err)
+	switch {
+	case !ok || op.Number == 0 && op.Line == 0:
+		return nil
+	case op.Line == 0:
+		return []*huma.ErrorDetail{{Message: op.Problem, Location: "operations.number", Value: op.Number}}
+	}
+	return []*huma.ErrorDetail{{Message: op.Problem, Location: "operations.line", Value: op.Line}}
+}
+
+// problemOfTracker stands before the code in the type of a problem.
+const problemOfTracker = "urn:tranche:tracker:"
+
+// trackerPlace points at the text that an error of the tracker service is about.
+func trackerPlace(bad *fanout.Error) []*huma.ErrorDetail {
+	if bad.Place == "" {
+		return nil
+	}
+	detail := &huma.ErrorDetail{Message: bad.Message, Location: "body." + bad.Place}
+	switch bad.Place {
+	case "after", "limit", "missing", "state": // no body has such members
+		detail.Location = "query." + bad.Place
+	}
+	if bad.Value != "" {
+		detail.Value = bad.Value
+	}
+	return []*huma.ErrorDetail{detail}
+}
+
+// places points at the parts of the input that are meant.
+func places(err error) []*huma.ErrorDetail {
+	if line, ok := errors.AsType[*row.LineError](err); ok {
+		return []*huma.ErrorDetail{{Message: line.Reason, Location: "items.line", Value: line.Line}}
+	}
+	if bad, ok := errors.AsType[*intake.InvalidError](err); ok {
+		var all []*huma.ErrorDetail
+		for i := range bad.Places {
+			p := &bad.Places[i]
+			all = append(all, &huma.ErrorDetail{Message: fmt.Sprintf("key %q, %s", Cut(p.Key, MaxEchoed), p.What()),
+				Location: "items." + p.Unit, Value: p.Line})
+		}
+		return all
+	}
+	if record, ok := errors.AsType[*row.RecordError](err); ok {
+		return []*huma.ErrorDetail{{Message: record.Reason, Location: "items." + record.Unit, Value: record.Number}}
+	}
+	if twice, ok := errors.AsType[*workqueue.DuplicateKeyError](err); ok {
+		return []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: twice.SecondLine}}
+	}
+	if item, ok := errors.AsType[*start.ItemOrderError](err); ok {
+		return []*huma.ErrorDetail{{Message: item.Problem, Location: "items.line", Value: item.Line}}
+	}
+	if ambiguous, ok := errors.AsType[*workqueue.AmbiguousError](err); ok {
+		var all []*huma.ErrorDetail
+		for _, id := range ambiguous.Matches {
+			all = append(all, &huma.ErrorDetail{Message: "one of the runs that fit", Location: "path.run", Value: id})
+		}
+		return all
+	}
+	return slices.Concat(yamlPlace(err), operationPlace(err))
+}
+
+// yamlPlace points into what was sent as YAML.
+func yamlPlace(err error) []*huma.ErrorDetail {
+	bad, ok := errors.AsType[*strictyaml.Error](err)
+	if !ok || bad.Line == 0 {
+		return nil
+	}
+	return []*huma.ErrorDetail{{Message: bad.Problem, Location: bad.Kind + ".line", Value: bad.Line}}
+}
+
+// Bounds of what an answer that says no repeats of what was sent.
+const (
+	MaxEchoed  = 100  // characters of one value
+	maxDetail  = 2000 // characters of a detail or message
+	maxDetails = 20   // places that are pointed at
+)
+
+// bounded cuts what a problem repeats of the request: an answer does not grow with it. Secrets are not repeated.
+func bounded(p *huma.ErrorModel) *huma.ErrorModel {
+	p.Detail = Cut(access.Redact(p.Detail), maxDetail)
+	if more := len(p.Errors) - maxDetails; more > 0 {
+		p.Errors = append(p.Errors[:maxDetails:maxDetails], &huma.ErrorDetail{Message: fmt.Sprintf("and %d more", more)})
+	}
+	for _, e := range p.Errors {
+		e.Message, e.Location = Cut(access.Redact(e.Message), maxDetail), Cut(access.Redact(e.Location), 2*MaxEchoed)
+		e.Value = echo(e.Value)
+	}
+	return p
+}
+
+// BoundProblems is bounded for the problems that huma writes.
+func BoundProblems(_ huma.Context, _ string, v any) (any, error) {
+	if p, ok := v.(*huma.ErrorModel); ok {
+		return bounded(p), nil
+	}
+	return v, nil
+}
+
+// echo returns a value as it may be repeated: itself when it is short, else the beginning of its JSON.
+func echo(value any) any {
+	switch v := value.(type) {
+	case nil, bool, int, int64, float64:
+		return v
+	case string:
+		return Cut(access.Redact(v), MaxEchoed)
+	}
+	text, err := json.Marshal(value)
+	if err == nil && strings.Contains(string(text), access.Prefix) {
+		return Cut(access.Redact(string(text)), MaxEchoed)
+	}
+	if err != nil || len(text) <= MaxEchoed {
+		return value
+	}
+	return Cut(string(text), MaxEchoed)
+}
+
+// Cut shortens a text to so many characters, the last of which is then an ellipsis.
+func Cut(s string, limit int) string {
+	count, end := 0, 0
+	for i := range s {
+		if count++; count == limit {
+			end = i
+		}
+		if count > limit {
+			return s[:end] + "…"
+		}
+	}
+	return s
+}
+
+// CheckText refuses what PostgreSQL cannot store as text, and what is longer than a field holds.
+func CheckText(field, value string, most int) error {
+	const fix = "; leave that out"
+	switch {
+	case !utf8.ValidString(value):
+		return BadInput(fmt.Sprintf("%s is not valid UTF-8: %q%s", field, Cut(value, MaxEchoed), fix))
+	case strings.IndexByte(value, 0) >= 0:
+		return BadInput(fmt.Sprintf("%s holds a NUL, which PostgreSQL cannot store: %q%s", field, Cut(value, MaxEchoed),
+			fix))
+	case len(value) > most:
+		return BadInput(fmt.Sprintf("%s has %d bytes, and at most %d are allowed; shorten it", field, len(value), most))
+	default:
+		return nil
+	}
+}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/internal/api/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/explain"
@@ -31,15 +33,12 @@ type explainInput struct {
 }
 
 func (s *Routes) explainRun(ctx context.Context, in *explainInput) (explain.Explanation, error) {
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return explain.Explanation{}, err
-	}
 	var e *explain.Explanation
+	var err error
 	if in.Item != "" {
-		e, err = explain.New(s.Store).ExplainKey(ctx, id, in.Item)
+		e, err = explain.New(s.Store).ExplainKey(ctx, in.ID, in.Item)
 	} else {
-		e, err = explain.New(s.Store).Explain(ctx, id)
+		e, err = explain.New(s.Store).Explain(ctx, in.ID)
 	}
 	if err != nil {
 		return explain.Explanation{}, err
@@ -56,8 +55,8 @@ func (s *Routes) explainRun(ctx context.Context, in *explainInput) (explain.Expl
 	return *e, nil
 }
 
-func (s *Routes) explainEndpoint(ctx context.Context, in *endpoints.EndpointPath) (explain.EndpointExplanation, error) {
-	if err := endpoints.CheckTarget(in.Endpoint); err != nil {
+func (s *Routes) explainEndpoint(ctx context.Context, in *kernel.EndpointPath) (explain.EndpointExplanation, error) {
+	if err := kernel.CheckTarget(in.Endpoint); err != nil {
 		return explain.EndpointExplanation{}, err
 	}
 	e, err := explain.New(s.Store).ExplainEndpoint(ctx, in.Endpoint)
@@ -96,4 +95,94 @@ func endpointsOf(groups []explain.MissingGroup) []string {
 func IsEndpoint(name string) bool {
 	kind, _ := workqueue.TargetKind(name)
 	return name != "" && kind == workqueue.KindEndpoint
+}
+
+// tellShort explains items that only wait for the next claim by what this node lacks for it, if it does.
+func (s *Routes) tellShort(groups []explain.MissingGroup) {
+	short := s.Short()
+	for i := range groups {
+		if g := &groups[i]; len(short) > 0 && (g.Reason == explain.ReasonNext || g.Reason == explain.ReasonSettingUp) {
+			g.Reason, g.Owner, g.Who, g.When = explain.ReasonShort, explain.OwnerOperator, "whoever sees to what is short", nil
+			g.Why = short[0]
+			g.Next = "a node claims them when it can"
+		}
+	}
+}
+
+// tellResting refines groups that are about to be claimed, when they are of a service that has asked this node to leave
+// it alone. Only this node knows: another may not have been told.
+func (s *Routes) tellResting(groups []explain.MissingGroup, alone bool, at time.Time) {
+	if s.config.RestsUntil == nil {
+		return
+	}
+	for i := range groups {
+		g := &groups[i]
+		until := s.config.RestsUntil(g.Endpoint)
+		if g.Reason != explain.ReasonNext || !until.After(at) {
+			continue
+		}
+		g.Why += "; the service has asked this node to leave it alone (Retry-After) until " +
+			until.UTC().Format("2006-01-02 15:04:05 UTC")
+		if alone {
+			g.Reason, g.Owner = explain.ReasonThrottled, explain.OwnerTimer
+			g.Who, g.When = "the pause for a service that has too much to do", &until
+			g.Next = "a node claims them and asks again"
+		}
+	}
+}
+
+// unheardAsk is an endpoint that a flow asks and on which nobody listens.
+type unheardAsk struct {
+	endpoint string
+	requests uint64 // that wait for it
+}
+
+// maxUnheard bounds the endpoints that are looked into.
+const maxUnheard = 20
+
+// lookForUnheard finds requests of flows to endpoints on which nobody listens. The last request to each such endpoint
+// tells who asked. What cannot be looked at now is left out: it only adds to an explanation.
+func (s *Routes) lookForUnheard(
+	ctx context.Context, flows []string, listeners map[string][]wire.Listener,
+) map[string][]unheardAsk {
+	found := map[string][]unheardAsk{}
+	ctx, cancel := context.WithTimeout(ctx, kernel.ListenWait)
+	defer cancel()
+	js, err := jetstream.New(s.NC)
+	if err != nil {
+		return found
+	}
+	stream, err := js.Stream(ctx, wire.StreamWork)
+	if err != nil {
+		return found
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(wire.WorkSubject("*")))
+	if err != nil {
+		return found
+	}
+	looked := 0
+	for subject, requests := range info.State.Subjects {
+		name, _ := wire.EndpointOf(strings.TrimPrefix(subject, wire.WorkSubject("")))
+		if len(listeners[name]) > 0 || slices.Contains(flows, name) {
+			continue
+		}
+		if looked++; looked > maxUnheard {
+			break
+		}
+		msg, err := stream.GetLastMsgForSubject(ctx, subject)
+		if err != nil {
+			continue // answered meanwhile
+		}
+		for part := range strings.SplitSeq(msg.Header.Get(wire.HeaderStack), ",") {
+			flow, _, _ := strings.Cut(part, ":")
+			if slices.Contains(flows, flow) {
+				found[flow] = append(found[flow], unheardAsk{name, requests})
+				break
+			}
+		}
+	}
+	for _, asks := range found {
+		slices.SortFunc(asks, func(a, b unheardAsk) int { return strings.Compare(a.endpoint, b.endpoint) })
+	}
+	return found
 }

@@ -1,15 +1,412 @@
 package runs
 
-import "github.com/danielgtaylor/huma/v2"
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
 
-// registerLive is what a page shows while a run goes on.
-func (s *Routes) registerLive(api huma.API) {
-	s.registerPlanes(api)
-	groupings{s}.register(api)
-	s.registerEvents(api)
-	s.registerTopics(api)
-	s.registerTimeline(api)
-	histories{s}.register(api)
-	s.registerSlices(api)
-	s.registerItemsList(api)
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/klauspost/compress/gzhttp"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/live"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/report"
+)
+
+// maxViews bounds the steps that one stream follows.
+const maxViews = 32
+
+type runEventsInput struct {
+	kernel.RunPath
+	Planes bool     `query:"planes" doc:"with the changes of items"`
+	Step   []string `query:"step,explode" doc:"whose items; may stand more than once; absent or empty: over all steps"`
+	Last   string   `header:"Last-Event-ID" doc:"of the last event that was seen, to go on there"`
+}
+
+// asker is who a stream is counted for.
+func asker(ctx context.Context) string {
+	if who, ok := access.From(ctx); ok {
+		return who.Name
+	}
+	return kernel.Anonymous
+}
+
+// stopping says of an error that it is about the server.
+func stopping(err error) error {
+	if errors.Is(err, live.ErrClosed) {
+		return kernel.Away("this tranche serve is stopping; ask again soon")
+	}
+	return err
+}
+
+// watchRuns makes what runs are followed with.
+func (s *Routes) watchRuns() (err error) {
+	s.hubs, err = live.New(inspect.New(s.Store), live.Config{
+		Log: s.Log,
+		Document: func(ctx context.Context, id workqueue.RunID) ([]byte, error) {
+			run, err := s.runDocument(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			return json.Marshal(run)
+		},
+		Explain: s.Detail,
+	})
+	s.topics = s.newTopics()
+	return err
+}
+
+// Close ends all streams of events, which go on for ever else.
+func (s *Routes) Close() {
+	s.hubs.Close()
+	s.topics.Close()
+}
+
+func (s *Routes) registerEvents(api huma.API) {
+	op := kernel.Get("watch-run", "/runs/{run}/events", "Follow a run")
+	op.Description = "A stream of server-sent events. It goes on after the run has ended, for it may be run again. To " +
+		"follow the items, open it with planes=true, then read the planes, then apply all changes that came since it was " +
+		"opened, in order: that leads to the truth. A comment comes at least every 15 seconds. Changes come up to four " +
+		"times a second, documents twice; for who reads slowly they are put together. Who comes back with Last-Event-ID " +
+		"gets what it has missed, or resync. It ends when its token is revoked, and when the server stops."
+	empty := &huma.Schema{Type: huma.TypeObject}
+	op.Responses = kernel.EventStream("What happens, as it does.",
+		kernel.Described(api, live.EventHello, "The first event.", live.Hello{}),
+		kernel.Described(api, live.EventRun, "The run, at once and whenever something changed.", RunDocument{}),
+		kernel.Described(api, live.EventDelta, "What has changed, with planes=true.", live.Delta{}),
+		kernel.Described(api, live.EventResync, "Read the planes again: not all that was missed is known.", empty),
+		kernel.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}),
+		kernel.Described(api, live.EventEnd, "The run has ended, and all was told. A re-run goes on with other events.",
+			empty))
+	kernel.RegisterAnswer(s.Kernel, api, op, s.watchRun)
+}
+
+func (s *Routes) watchRun(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
+	leave, err := s.Streams.Enter(asker(ctx))
+	if err != nil {
+		return nil, err
+	}
+	watcher, err := s.watcher(ctx, in)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		defer leave()
+		defer watcher.Close()
+		r, w := humago.Unwrap(hc)
+		kernel.SendEvents(r, w, watcher)
+	}}, nil
+}
+
+func (s *Routes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher, error) {
+	ctx, cancel := s.Looking(ctx)
+	defer cancel()
+	var views []string
+	if in.Planes {
+		views = unique(in.Step)
+	} else if len(in.Step) > 0 {
+		return nil, kernel.BadInput("step chooses whose items are followed, so it needs planes=true")
+	}
+	if len(views) > maxViews {
+		return nil, kernel.BadInput("a stream follows up to 32 steps; open several")
+	}
+	watcher, err := s.hubs.Watch(ctx, in.ID, views, in.Last)
+	if errors.Is(err, live.ErrTooMuch) {
+		err = kernel.TooMany(err.Error())
+	}
+	return watcher, kernel.Seen(stopping(err), "tranche run show "+in.ID.String())
+}
+
+// unique is the steps, each once; all of them together when none is named.
+func unique(steps []string) (all []string) {
+	met := map[string]bool{}
+	for _, s := range steps {
+		if !met[s] {
+			met[s] = true
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		all = []string{""}
+	}
+	return all
+}
+
+// Topics of GET /events.
+const (
+	topicRuns   = "runs"
+	topicHealth = "health"
+)
+
+// RunsTopic is the data of the event runs. The name is that of its schema.
+type RunsTopic struct { //nolint:revive // as above
+	Runs []inspect.RunSummary `json:"runs" doc:"the newest 50, and all that have not ended, up to 500; newest first"`
+}
+
+// HealthTopic is the data of the event health.
+type HealthTopic struct {
+	Status string         `json:"status" enum:"ok,warning,critical"`
+	Counts map[string]int `json:"counts" doc:"conditions by their severity: info, warning, critical"`
+}
+
+type topicsInput struct {
+	Topic []string `query:"topic,explode" enum:"runs,health" required:"true" doc:"may stand more than once"`
+}
+
+func (s *Routes) registerTopics(api huma.API) {
+	op := kernel.Get("watch", "/events", "Follow the list of runs, or the system's health")
+	op.Description = "A stream of server-sent events: each topic at once, and again whenever it has changed, at most " +
+		"once a second. Every event is whole, so there is nothing to resume. A comment comes at least every 15 seconds."
+	op.Responses = kernel.EventStream("How things are, as they change.",
+		kernel.Described(api, topicRuns, "Topic runs.", RunsTopic{}),
+		kernel.Described(api, topicHealth, "Topic health; GET /health says what the conditions are.", HealthTopic{}),
+		kernel.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}))
+	kernel.RegisterAnswer(s.Kernel, api, op, s.watchTopics)
+}
+
+func (s *Routes) newTopics() *live.Topics {
+	return live.NewTopics(s.Log, s.Detail,
+		live.Topic{Name: topicRuns, Look: s.lookAtRuns}, live.Topic{Name: topicHealth, Look: s.lookAtHealth})
+}
+
+func (s *Routes) watchTopics(ctx context.Context, in *topicsInput) (*huma.StreamResponse, error) {
+	leave, err := s.Streams.Enter(asker(ctx))
+	if err != nil {
+		return nil, err
+	}
+	watcher, err := s.topics.Watch(in.Topic)
+	if err != nil {
+		leave()
+		return nil, stopping(err)
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		defer leave()
+		defer watcher.Close()
+		r, w := humago.Unwrap(hc)
+		kernel.SendEvents(r, w, watcher)
+	}}, nil
+}
+
+// lookAtRuns lists the newest runs, and older ones that have not ended.
+func (s *Routes) lookAtRuns(ctx context.Context) ([]byte, error) {
+	runs, err := inspect.New(s.Store).Runs(ctx, inspect.RunFilter{})
+	if err != nil {
+		return nil, err
+	}
+	if len(runs) == inspect.DefaultRuns {
+		older, err := inspect.New(s.Store).Runs(ctx, inspect.RunFilter{
+			States: []string{"loading", "running", "paused"}, Before: runs[len(runs)-1].ID, Limit: inspect.MaxRuns,
+		})
+		if err != nil {
+			return nil, err
+		}
+		runs = slices.Concat(runs, older)
+	}
+	if err := s.config.Health.Stand(ctx, runs); err != nil {
+		return nil, err
+	}
+	return json.Marshal(RunsTopic{runs})
+}
+
+func (s *Routes) lookAtHealth(ctx context.Context) ([]byte, error) {
+	report, err := s.config.Health.Report(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := HealthTopic{Status: report.Status, Counts: map[string]int{"info": 0, "warning": 0, "critical": 0}}
+	for i := range report.Conditions {
+		out.Counts[string(report.Conditions[i].Severity)]++
+	}
+	return json.Marshal(out)
+}
+
+const mimeBinary = "application/octet-stream"
+
+type planesInput struct {
+	kernel.RunPath
+	Step   string `query:"step" doc:"its name; absent: the items over all steps"`
+	Layer  string `query:"layer" enum:"state,attempts,latency,age" default:"state" doc:"what the bytes say"`
+	From   int32  `query:"from" minimum:"0" maximum:"262143" doc:"the first block: ordinal 8192·from"`
+	Blocks int    `query:"blocks" minimum:"1" maximum:"128" default:"128" doc:"how many blocks"`
+}
+
+func (s *Routes) registerPlanes(api huma.API) {
+	op := kernel.Broad(kernel.Get("get-planes", "/runs/{run}/planes", "Items as bytes, for a picture of all of them"))
+	op.Description = "One byte for each item, in the order of their ordinals, from that of the first block on; a block " +
+		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
+		"the answer may be empty.\n\n" +
+		"- state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be tried again " +
+		"later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and what it was made from is being made again.\n" +
+		"- attempts: how often the item was asked for since it was last ready, up to 255.\n" +
+		"- latency: of the request that brought its outcome: 0 for none, else 1+12·log2(1+milliseconds), rounded, up to " +
+		"255.\n" +
+		"- age: since the item last moved, in seconds, in the same code.\n\n" +
+		"Over all steps an item has failed if it has at a step that is not optional, and is done when it has come to its " +
+		"end at all; else it shows the step that is furthest. Attempts and latency are the highest of its steps, and the " +
+		"age is that of its latest move. To follow a run, open its events first, then ask for this, then apply what the " +
+		"events say."
+	op.Responses = planesResponses()
+	kernel.RegisterAnswer(s.Kernel, api, op, s.getPlanes)
+}
+
+func planesResponses() map[string]*huma.Response {
+	header := func(text string) *huma.Param {
+		return &huma.Param{Description: text, Schema: &huma.Schema{Type: huma.TypeInteger}}
+	}
+	return map[string]*huma.Response{
+		"200": {
+			Description: "The bytes; in gzip for who accepts it.",
+			Headers: map[string]*huma.Param{
+				"Tranche-Items":  header("how many items the run has"),
+				"Tranche-Blocks": header("how many blocks that is"),
+				"ETag":           {Description: "of the bytes", Schema: &huma.Schema{Type: huma.TypeString}},
+			},
+			Content: map[string]*huma.MediaType{mimeBinary: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
+		},
+		"304": {Description: "They are those of the ETag in If-None-Match."},
+	}
+}
+
+func (s *Routes) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamResponse, error) {
+	look, cancel := s.Looking(ctx)
+	defer cancel()
+	planes, err := s.readPlanes(look, in)
+	if err != nil {
+		return nil, err
+	}
+	return planesAnswer(planes), nil
+}
+
+// planesAnswer answers with bytes for items.
+func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
+	sum := sha256.Sum256(planes.Bytes)
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		header := w.Header()
+		header.Set("Content-Type", mimeBinary)
+		header.Set("Cache-Control", "private, no-cache") // to be kept, and asked for each time
+		header.Set("Tranche-Items", strconv.FormatInt(planes.Items, 10))
+		header.Set("Tranche-Blocks", strconv.Itoa(planes.Blocks))
+		header.Set("ETag", `W/"`+hex.EncodeToString(sum[:12])+`"`) // weak: of the bytes, zipped or not
+		gzhttp.GzipHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(planes.Bytes))
+		})).ServeHTTP(w, r)
+	}}
+}
+
+func (s *Routes) readPlanes(ctx context.Context, in *planesInput) (*inspect.Planes, error) {
+	planes, err := inspect.New(s.Store).Planes(ctx, inspect.PlanesRequest{
+		Run: in.ID, Step: in.Step, Layer: inspect.Layer(in.Layer), From: workqueue.Block(in.From), Blocks: in.Blocks,
+	})
+	return planes, kernel.Seen(err, "tranche run show "+in.ID.String())
+}
+
+type timelineInput struct {
+	kernel.RunPath
+	Step    string `query:"step" doc:"its name; absent: every step"`
+	Buckets int    `query:"buckets" minimum:"1" maximum:"1000" default:"120" doc:"into how many lengths the time is cut"`
+	All     bool   `query:"all" doc:"from the start of the run, and not only of its present generation"`
+}
+
+func (s *Routes) registerTimeline(api huma.API) {
+	op := kernel.Broad(kernel.Get("get-timeline", "/runs/{run}/timeline", "How a run has gone, for charts"))
+	op.Description = "Items that were done and that failed, requests and how long they took, in equal lengths of time, " +
+		"from the start of the present generation until now or the end of the run. Items count where their last request " +
+		"of the generation ended. It may be two seconds old."
+	kernel.Register(s.Kernel, api, op, s.getTimeline)
+}
+
+func (s *Routes) getTimeline(ctx context.Context, in *timelineInput) (*report.Timeline, error) {
+	req := report.TimelineRequest{Run: in.ID, Step: in.Step, Buckets: in.Buckets, All: in.All}
+	timeline, err := s.timelines.get(ctx, req, timelineAge,
+		func() (*report.Timeline, error) { return report.New(s.Store).Timeline(ctx, req) })
+	return timeline, kernel.Seen(err, "tranche run show "+in.ID.String())
+}
+
+// timelineAge is how old a timeline may be: every page that shows a run asks for it again and again.
+const timelineAge = 2 * time.Second
+
+// recent makes something once for all who ask for it within a while.
+type recent[K comparable, V any] struct {
+	mu  sync.Mutex
+	all map[K]*made[V]
+}
+
+// made is something that is there, or is being made by who asked first.
+type made[V any] struct {
+	ready chan struct{} // closed when it is there
+	value V
+	err   error
+}
+
+var errUnmade = errors.New("it was not made to its end")
+
+// get returns what was made no longer than age ago, or makes it. What went wrong for somebody else is tried again.
+func (r *recent[K, V]) get(ctx context.Context, key K, age time.Duration, build func() (V, error)) (V, error) {
+	for {
+		m, mine := r.find(key)
+		if mine {
+			return r.make(key, m, age, build)
+		}
+		select {
+		case <-m.ready:
+			if m.err == nil {
+				return m.value, nil
+			}
+		case <-ctx.Done():
+			var none V
+			return none, context.Cause(ctx)
+		}
+	}
+}
+
+// make lets nobody wait for what a panic has ended.
+func (r *recent[K, V]) make(key K, m *made[V], age time.Duration, build func() (V, error)) (V, error) {
+	m.err = errUnmade
+	defer func() { r.keep(key, m, age) }()
+	m.value, m.err = build()
+	return m.value, m.err
+}
+
+func (r *recent[K, V]) find(key K) (m *made[V], mine bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.all[key]; m != nil {
+		return m, false
+	}
+	if r.all == nil {
+		r.all = map[K]*made[V]{}
+	}
+	m = &made[V]{ready: make(chan struct{})}
+	r.all[key] = m
+	return m, true
+}
+
+// keep lets the others have what was made, for a while; what failed is forgotten at once.
+func (r *recent[K, V]) keep(key K, m *made[V], age time.Duration) {
+	if m.err != nil {
+		r.forget(key)
+	} else {
+		time.AfterFunc(age, func() { r.forget(key) })
+	}
+	close(m.ready)
+}
+
+func (r *recent[K, V]) forget(key K) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.all, key)
 }

@@ -9,11 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/api/runs"
+
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
-	"github.com/tranchehq/tranche/internal/api/exports"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/export"
@@ -166,7 +167,7 @@ func TestLargeResults(t *testing.T) {
 	}
 	_, body = b.Get("/runs/large/export?format=ndjson")
 	lines := strings.Split(body, "\n")
-	var line exports.ExportedItem
+	var line runs.ExportedItem
 	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || string(line.ResultBytes) != data ||
 		line.ContentType != "application/pdf" || line.Key != "a" || len(lines) != 4 ||
 		!strings.Contains(lines[1], `"result":{"small":1}`) || !strings.Contains(lines[2], `"result":`+object) {

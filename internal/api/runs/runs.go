@@ -1,22 +1,31 @@
+// Package runs is the operations on runs: start and open them, show and follow them, say why one is not done, export
+// and compare them, and change them: pause, cancel, approve, run items again, reset, accept, correct, delete.
+//
+// An operation's errors name the input, the place and the remedy; [kernel.Register] turns them into answers. A [Starts]
+// serves any number of requests at once.
 package runs
 
 import (
 	"context"
 	"fmt"
+	"math"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/api/endpoints"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/api/plans"
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/report"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // RunList is the answer to a list.
@@ -44,12 +53,45 @@ type KeyItems struct {
 	Next  *workqueue.Ordinal `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
-// Config is what the routes of runs need beside the kernel.
+// Engine starts runs, and takes their items.
+type Engine interface {
+	Start(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error) (start.Loaded, error)
+	OpenRun(ctx context.Context, req start.OpenRequest) (start.Opened, error)
+	Add(ctx context.Context, req start.AddRequest) (start.Added, error)
+	SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error)
+}
+
+// Redo has things done again.
+type Redo interface {
+	Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error)
+	Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error)
+	Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error)
+}
+
+// Controls says how runs go on.
+type Controls interface {
+	SetRun(ctx context.Context, c controlstore.RunChange) (controlstore.RunChanged, error)
+	Pause(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
+	Resume(ctx context.Context, c controlstore.Control, maxFailed *string) (controlstore.Controlled, error)
+	Approve(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
+	Cancel(ctx context.Context, c controlstore.Control) (controlstore.Cancelled, error)
+}
+
+// Config is what the operations on runs need in addition to the kernel.
 type Config struct {
+	Engine   Engine
+	Redo     Redo
+	Controls Controls
+
 	// Health says of runs in a list what is amiss.
 	Health *health.Watch
 	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
 	RestsUntil func(paceKey string) time.Time
+	// Connections are the sources that items may be queried from; nil: none.
+	Connections *connections.Connections
+	// SpoolDir is where uploads and tables are kept that cannot be passed on as they come. Empty: with other temporary
+	// files.
+	SpoolDir string
 }
 
 // Routes show runs, and follow them.
@@ -62,26 +104,35 @@ type Routes struct {
 	timelines recent[report.TimelineRequest, *report.Timeline]
 }
 
-// New returns the routes that show runs.
-func New(k *kernel.Kernel, config Config) (*Routes, error) {
+// New returns the operations on runs.
+func New(k *kernel.Kernel, config Config) (*Starts, error) {
 	s := &Routes{Kernel: k, config: config}
-	return s, s.watchRuns()
+	return &Starts{Routes: s, Spool: newSpoolRoom(config.SpoolDir)}, s.watchRuns()
 }
 
-// Register adds the routes.
-func (s *Routes) Register(api huma.API) {
+// Register adds all of them.
+func (s *Starts) Register(api huma.API) {
 	s.registerRuns(api)
-	s.registerLive(api)
+	s.registerPlanes(api)
+	s.registerGroups(api)
+	s.registerEvents(api)
+	s.registerTopics(api)
+	s.registerTimeline(api)
+	s.registerHistory(api)
+	s.registerSlices(api)
+	s.registerItemsList(api)
+	s.registerStart(api)
+	s.registerOpen(api)
+	exports{s}.register(api)
+	changes{s}.register(api)
 }
 
 func (s *Routes) registerRuns(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.BroadIf(kernel.Get("list-runs", "/runs", "List runs, newest first"), "q",
 		"endpoint"), s.listRuns)
-	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun,
-		func(in *runInput) *kernel.Known { return &in.Known }, runTag)
+	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun, runTag)
 	kernel.RegisterTagged(s.Kernel, api, kernel.Held(kernel.Get("get-item", "/runs/{run}/items/{key}",
-		"An item, with every attempt")), s.getItem,
-		func(in *itemInput) *kernel.Known { return &in.Known }, itemsTag)
+		"An item, with every attempt")), s.getItem, itemsTag)
 	s.registerExplain(api)
 	s.registerResult(api)
 }
@@ -110,7 +161,7 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 	filter := inspect.RunFilter{States: in.State, Limit: in.Limit, Words: strings.Fields(in.Search), Plan: in.Plan,
 		Endpoint: in.Endpoint, Since: in.Since, Until: in.Until, Result: in.Result}
 	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint}} {
-		if err := kernel.CheckText(t.field, t.value, maxSearch+endpoints.MaxTarget); err != nil {
+		if err := kernel.CheckText(t.field, t.value, maxSearch+kernel.MaxTarget); err != nil {
 			return filter, err
 		}
 	}
@@ -120,7 +171,7 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 	}
 	if name, number, versioned := strings.Cut(in.Plan, "@"); versioned {
 		version, err := strconv.Atoi(number)
-		if err != nil || version < 1 || version > plans.MaxPlanVersion {
+		if err != nil || version < 1 || version > kernel.MaxPlanVersion {
 			return filter, kernel.BadInput(fmt.Sprintf("plan: %q is no version; versions count from 1, like %s@1",
 				kernel.Cut(number, kernel.MaxEchoed), kernel.Cut(name, kernel.MaxEchoed)))
 		}
@@ -162,11 +213,7 @@ type runInput struct {
 }
 
 func (s *Routes) getRun(ctx context.Context, in *runInput) (RunDocument, error) {
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return RunDocument{}, err
-	}
-	return s.runDocument(ctx, id)
+	return s.runDocument(ctx, in.ID)
 }
 
 func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocument, error) {
@@ -189,14 +236,122 @@ type itemInput struct {
 }
 
 func (s *Routes) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
-	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
-	if err != nil {
-		return KeyItems{}, err
-	}
-	items, more, err := inspect.New(s.Store).ItemsAfter(ctx, id, in.Key, workqueue.Ordinal(in.After))
-	out := KeyItems{Run: id, Items: items}
+	items, more, err := inspect.New(s.Store).ItemsAfter(ctx, in.ID, in.Key, workqueue.Ordinal(in.After))
+	out := KeyItems{Run: in.ID, Items: items}
 	if more {
 		out.Next = &items[len(items)-1].Ordinal
 	}
-	return out, kernel.Seen(err, "tranche run items "+id.String())
+	return out, kernel.Seen(err, "tranche run items "+in.ID.String())
+}
+
+// RunHistory is what happened to a run.
+type RunHistory struct {
+	Entries []report.HistoryEntry `json:"entries" nullable:"false" doc:"newest first, 500 at the most"`
+}
+
+// RunNote is what somebody has to say of a run.
+type RunNote struct {
+	Text string `json:"text" minLength:"1" maxLength:"2000"`
+}
+
+func (s *Routes) registerHistory(api huma.API) {
+	op := kernel.Broad(kernel.Get("get-history", "/runs/{run}/history", "What happened to a run"))
+	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
+		"closed, versions of services that first answered, and alerts that were told of it."
+	kernel.Register(s.Kernel, api, op, s.getHistory)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "note-run", Method: http.MethodPost, Path: "/runs/{run}/notes", Summary: "Write a note of a run",
+		Description: "For all who look at the run. It stands in the audit log, as its entry's reason.",
+	}), s.note)
+}
+
+func (s *Routes) getHistory(ctx context.Context, in *runInput) (RunHistory, error) {
+	entries, err := report.New(s.Store).History(ctx, in.ID)
+	return RunHistory{entries}, err
+}
+
+func (s *Routes) note(ctx context.Context, in *runChange[RunNote]) (RunHistory, error) {
+	if err := controlstore.New(s.Store).Note(ctx, in.ID, in.Body.Text, in.Name); err != nil {
+		return RunHistory{}, err
+	}
+	entries, err := report.New(s.Store).History(ctx, in.ID)
+	return RunHistory{entries}, err
+}
+
+type itemsInput struct {
+	kernel.RunPath
+	From  int32    `query:"from" minimum:"0" doc:"the first ordinal"`
+	To    int32    `query:"to" minimum:"0" default:"2147483647" doc:"the last ordinal, included; absent: to the end"`
+	Step  string   `query:"step" doc:"its name; absent: the items over all steps"`
+	State []string `query:"state,explode" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" doc:"may stand more than once; absent: all"` //nolint:lll // a tag
+	After int32    `query:"after" minimum:"-1" default:"-1" doc:"an ordinal: only items behind it"`
+	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+// Resolve refuses what is beyond all ordinals, of which only the lower bits would be left.
+func (in *itemsInput) Resolve(ctx huma.Context) []error {
+	for _, name := range []string{"from", "to", "after"} {
+		if n, err := strconv.ParseInt(ctx.Query(name), 10, 64); err == nil && n > math.MaxInt32 {
+			return []error{&huma.ErrorDetail{Message: "expected number <= 2147483647", Location: "query." + name, Value: n}}
+		}
+	}
+	return nil
+}
+
+func (s *Routes) registerItemsList(api huma.API) {
+	op := kernel.Broad(kernel.Get("list-items", "/runs/{run}/items", "Items of a range, in order"))
+	op.Description = "The items from one ordinal to another, with their states as in the planes. An item's whole story " +
+		"is at /runs/{run}/items/{key}."
+	kernel.Register(s.Kernel, api, op, s.listItems)
+}
+
+func (s *Routes) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRows, error) {
+	if in.To < in.From {
+		return nil, kernel.BadInput("to lies before from; both are ordinals, and both are included")
+	}
+	rows, err := inspect.New(s.Store).ItemsIn(ctx, inspect.ItemRange{
+		Run: in.ID, From: workqueue.Ordinal(in.From), To: workqueue.Ordinal(in.To), Step: in.Step,
+		States: in.State, After: workqueue.Ordinal(in.After), Limit: in.Limit,
+	})
+	return rows, kernel.Seen(err, "tranche run show "+in.ID.String())
+}
+
+type slicesInput struct {
+	kernel.RunPath
+	State []string `query:"state,explode" enum:"scheduled,claimed,sent" doc:"may stand more than once; absent: all"`
+	After string   `query:"after" doc:"the id of a slice: only those behind it"`
+	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+func (s *Routes) registerSlices(api huma.API) {
+	op := kernel.Broad(kernel.Get("list-slices", "/runs/{run}/slices",
+		"Requests that are out or wait for their time, and who holds them"))
+	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
+		"itself; sent: it is with a service, or on its way; scheduled: it waits to be tried again. They come by their ids, " +
+		"which say nothing."
+	kernel.Register(s.Kernel, api, op, s.listSlices)
+}
+
+func (s *Routes) listSlices(ctx context.Context, in *slicesInput) (*inspect.LiveSlices, error) {
+	filter := inspect.LiveFilter{States: in.State, Limit: in.Limit}
+	if in.After != "" {
+		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
+			return nil, kernel.BadInput("after is not the id of a slice; use the value of next of the page before")
+		}
+	}
+	filter.Run = in.ID
+	return inspect.New(s.Store).LiveSlices(ctx, filter)
+}
+
+// runTag is weak: what only the clock changes is no change.
+func runTag(run *RunDocument) (string, error) {
+	still := *run
+	still.At, still.Seconds = time.Time{}, 0
+	sum, err := kernel.PrintOf(&still)
+	return `W/"` + sum + `"`, err
+}
+
+func itemsTag(items *KeyItems) (string, error) {
+	sum, err := kernel.PrintOf(items)
+	return `"` + sum + `"`, err
 }

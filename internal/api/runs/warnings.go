@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/api/endpoints"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -39,15 +39,15 @@ func strays(run *inspect.RunView) []string {
 	var strays []string
 	if run.Quarantined > 0 {
 		strays = append(strays, fmt.Sprintf("%d messages about it could not be taken; see: %s --run %s",
-			run.Quarantined, endpoints.SeeQuarantine, run.ID))
+			run.Quarantined, kernel.SeeQuarantine, run.ID))
 	}
 	if run.DeadLetters > 0 {
 		strays = append(strays, fmt.Sprintf("%d dead letters of it wait for somebody; see: %s", run.DeadLetters,
-			endpoints.SeeLetters))
+			kernel.SeeLetters))
 	}
 	if run.GivenUp > 0 {
 		strays = append(strays, fmt.Sprintf("%d requests of it were given up, and their items went on in smaller ones; "+
-			"see: %s", run.GivenUp, endpoints.SeeLetters))
+			"see: %s", run.GivenUp, kernel.SeeLetters))
 	}
 	return strays
 }
@@ -125,7 +125,7 @@ func (s *Routes) Unheard(ctx context.Context, names []string) []string {
 	if len(names) == 0 {
 		return warnings
 	}
-	listeners, err := wire.Discover(ctx, s.NC, endpoints.ListenWait)
+	listeners, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
 	if err != nil {
 		return append(warnings, noNATSWarning)
 	}
@@ -147,7 +147,7 @@ func (s *Routes) Unheard(ctx context.Context, names []string) []string {
 // pulled reports whether somebody takes requests for an endpoint right now. It is much quicker than to ask who listens,
 // but a service that pauses between two pulls goes unseen.
 func (s *Routes) pulled(ctx context.Context, name string) bool {
-	ctx, cancel := context.WithTimeout(ctx, endpoints.ListenWait)
+	ctx, cancel := context.WithTimeout(ctx, kernel.ListenWait)
 	defer cancel()
 	js, err := jetstream.New(s.NC)
 	if err != nil {

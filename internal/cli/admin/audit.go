@@ -25,45 +25,41 @@ type Audit struct {
 }
 
 // Validate is called by kong.
-func (a *Audit) Validate() error { return cli.ListLimit(a.Limit, inspect.MaxAudit) }
+func (a *Audit) Validate() error { return cli.Within("--limit", &a.Limit, inspect.MaxAudit) }
 
 // Run lists the audit log.
 func (a *Audit) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListAudit(ctx, client.ListAuditParams{
 		Run: a.Of, Actor: a.Actor, Action: a.Action, Since: a.Since.Time, Before: a.Before, Limit: a.Limit,
 	}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if len(page.Entries) == 0 {
-		return term.Printf("nothing of this kind was done\n")
-	}
-	if err := term.Printf("%s", auditText(page.Entries, term.Room())); err != nil {
-		return err
-	}
-	if page.Next != 0 {
+	err = cli.Print(term, func(page *client.AuditPage, room int) string {
+		if len(page.Entries) == 0 {
+			return "nothing of this kind was done\n"
+		}
+		return auditText(page.Entries, room)
+	})(page, err)
+	if err == nil && page.Next != 0 && !term.JSON {
 		term.Note("there are more; go on with --before %d", page.Next)
 	}
-	return nil
+	return err
 }
 
 func auditText(entries []client.AuditEntry, room int) string {
-	t := cli.Table{Right: map[int]bool{0: true}, Room: room}
-	head := []string{"NUMBER", "TIME", "WHO", "WHAT", "ON", "CHANGE"}
+	list := cli.List[client.AuditEntry]{
+		Columns: "NUMBER>|TIME|WHO|WHAT|ON|CHANGE?",
+		Row: func(e *client.AuditEntry) []any {
+			on := cli.OrDash(e.Subject)
+			if e.Run != nil {
+				on = cli.ShortID(*e.Run)
+			}
+			return []any{strconv.FormatInt(e.ID, 10), e.At, e.Actor, e.Action, on, auditChange(e)}
+		},
+	}
+	text := list.Text(entries, room)
 	if cli.Narrow(room) {
-		head = head[:len(head)-1]
+		return withChanges(text, entries, room)
 	}
-	t.Row(head...)
-	for i := range entries {
-		e := &entries[i]
-		row := []string{strconv.FormatInt(e.ID, 10), cli.Moment(e.At), cli.Inert(e.Actor), cli.Inert(e.Action),
-			auditObject(e), auditChange(e)}
-		t.Row(row[:len(head)]...)
-	}
-	if !cli.Narrow(room) {
-		return t.String()
-	}
-	return withChanges(t.String(), entries, room)
+	return text
 }
 
 // withChanges puts what changed below the line of each entry, where a column of it would have no room.
@@ -80,18 +76,6 @@ func withChanges(text string, entries []client.AuditEntry, room int) string {
 		}
 	}
 	return out.B.String()
-}
-
-// auditObject is what an entry is about.
-func auditObject(e *client.AuditEntry) string {
-	switch {
-	case e.Run != nil:
-		return cli.ShortID(*e.Run)
-	case e.Subject != "":
-		return cli.Inert(e.Subject)
-	default:
-		return "-"
-	}
 }
 
 // auditChange says what changed, as "chunk 500 → 100", and then what else there is to say. Nothing is said twice: who

@@ -26,7 +26,7 @@ type Conformance struct {
 	Command  []string `arg:"" optional:"" passthrough:"" help:"Starts the service, after --. It gets NATS_URL."`
 }
 
-// Run checks a service and says what came of each check. It fails with exitOther when one failed.
+// Run checks a service and says what came of each check. It fails with ExitOther when one failed.
 func (c *Conformance) Run(ctx context.Context, term *cli.Console) error {
 	if c.List {
 		return listChecks(term)
@@ -38,9 +38,10 @@ func (c *Conformance) Run(ctx context.Context, term *cli.Console) error {
 	if err != nil {
 		return err
 	}
-	config := conformance.Config{
-		Endpoint: c.Endpoint, URL: c.NATS, Command: withoutDashes(c.Command), Items: items, Only: c.Only,
+	if len(c.Command) > 0 && c.Command[0] == "--" {
+		c.Command = c.Command[1:]
 	}
+	config := conformance.Config{Endpoint: c.Endpoint, URL: c.NATS, Command: c.Command, Items: items, Only: c.Only}
 	if !term.JSON {
 		config.Each = func(r conformance.Result) error { return term.Printf("%s", resultText(r)) }
 	}
@@ -56,15 +57,13 @@ func (c *Conformance) Run(ctx context.Context, term *cli.Console) error {
 	if err := errors.Join(err, closing()); err != nil {
 		return err
 	}
-	return endConformance(term, report, conformance.Level(c.Level))
-}
-
-// withoutDashes drops the -- in front of a command.
-func withoutDashes(command []string) []string {
-	if len(command) > 0 && command[0] == "--" {
-		return command[1:]
+	level := conformance.Level(c.Level)
+	if term.JSON {
+		err = term.Document(report)
+	} else {
+		err = term.Printf("%s", summaryText(report, level))
 	}
-	return command
+	return cli.FailIf(report.Wanting(level) > 0, cli.ExitOther, err)
 }
 
 func listChecks(term *cli.Console) error {
@@ -111,27 +110,13 @@ func resultText(r conformance.Result) string {
 	return text
 }
 
-// endConformance prints the summary, or the document, and sets the exit code.
-func endConformance(term *cli.Console, report *conformance.Report, level conformance.Level) error {
-	var err error
-	if term.JSON {
-		err = term.Document(report)
-	} else {
-		err = term.Printf("%s", summaryText(report, level))
-	}
-	if err == nil && report.Wanting(level) > 0 {
-		err = cli.Exit(cli.ExitOther)
-	}
-	return err
-}
-
 func summaryText(report *conformance.Report, level conformance.Level) string {
 	text := fmt.Sprintf("\n%d passed, %d failed, %d left out\n", report.Count(conformance.Passed),
 		report.Count(conformance.Failed), report.Count(conformance.LeftOut))
 	if failed := report.Count(conformance.Failed); failed > report.Wanting(level) {
 		text += fmt.Sprintf("%d of the failed are not asked for at --level %s\n", failed-report.Wanting(level), level)
 	}
-	text += strings.Join(leftOut(report), "")
+	text += leftOut(report)
 	if report.Output != "" {
 		text += "\nThe service wrote, at the end:\n" + cli.InertText(report.Output) + "\n"
 	}
@@ -139,7 +124,7 @@ func summaryText(report *conformance.Report, level conformance.Level) string {
 }
 
 // leftOut is a line for each reason for which checks were left out.
-func leftOut(report *conformance.Report) []string {
+func leftOut(report *conformance.Report) string {
 	names := map[string][]string{}
 	var reasons []string
 	for _, r := range report.Results {
@@ -151,9 +136,9 @@ func leftOut(report *conformance.Report) []string {
 		}
 		names[r.Reason] = append(names[r.Reason], r.Check)
 	}
-	var lines []string
+	var text strings.Builder
 	for _, reason := range reasons {
-		lines = append(lines, fmt.Sprintf("Left out were %s: %s.\n", strings.Join(names[reason], ", "), reason))
+		fmt.Fprintf(&text, "Left out were %s: %s.\n", strings.Join(names[reason], ", "), reason)
 	}
-	return lines
+	return text.String()
 }

@@ -2,7 +2,11 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -23,21 +27,10 @@ type Health struct {
 
 type healthShow struct{}
 
-// Run says what a person must do. A condition that is critical is a failure of its own kind.
+// Run ends with a code of its own when a condition is critical.
 func (healthShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.Health(ctx, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		err = term.Sent()
-	} else {
-		err = term.Printf("%s", healthText(&found, term.Room()))
-	}
-	if err == nil && found.Counts.Critical > 0 {
-		err = cli.Exit(cli.ExitFailed)
-	}
-	return err
+	return cli.FailIf(found.Counts.Critical > 0, cli.ExitFailed, cli.Print(term, healthText)(found, err))
 }
 
 // conditionArgs name a condition, or all of a kind.
@@ -54,47 +47,38 @@ type healthAside struct {
 	Reason  string        `help:"Why, for whoever looks." required:""`
 }
 
-// Run puts a condition aside.
 func (a *healthAside) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.AsideSettings{Kind: a.Kind, Subject: a.Subject, ForGood: a.ForGood, Reason: a.Reason}
 	if !a.ForGood {
 		set.For = a.For.String()
 	}
-	said, err := cl.PutAside(ctx, set, term.Keep())
-	return a.say(term, &said, err)
+	return cli.Say(term, markedText)(cl.PutAside(ctx, set, term.Keep()))
 }
 
 type healthTake struct{ conditionArgs }
 
-// Run says who sees to a condition.
 func (a *healthTake) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	said, err := cl.TakeCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep())
-	return a.say(term, &said, err)
+	return cli.Say(term, markedText)(cl.TakeCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep()))
 }
 
 type healthBack struct{ conditionArgs }
 
-// Run takes back what was said of a condition.
 func (a *healthBack) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	said, err := cl.BringBack(ctx, client.ConditionName(a.conditionArgs), term.Keep())
-	return a.say(term, &said, err)
+	return cli.Say(term, markedText)(cl.BringBack(ctx, client.ConditionName(a.conditionArgs), term.Keep()))
 }
 
-func (*conditionArgs) say(term *cli.Console, said *client.MarkedCondition, err error) error {
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
+func markedText(said *client.MarkedCondition) string {
 	what := cli.Inert(strings.TrimSpace(said.Kind + " " + said.Subject))
 	switch {
 	case said.Unchanged:
-		return term.Printf("nothing was said of %s\n", what)
+		return "nothing was said of " + what
 	case said.State == string(health.Aside):
-		return term.Printf("%s is put aside by %s%s; take that back with: tranche health back %s\n", what, cli.Inert(said.By),
+		return fmt.Sprintf("%s is put aside by %s%s; take that back with: tranche health back %s", what, cli.Inert(said.By),
 			untilText(said.Until), what)
 	case said.State == string(health.Taken):
-		return term.Printf("%s is taken by %s\n", what, cli.Inert(said.By))
+		return what + " is taken by " + cli.Inert(said.By)
 	default:
-		return term.Printf("%s is told as it was before\n", what)
+		return what + " is told as it was before"
 	}
 }
 
@@ -175,9 +159,35 @@ func tellMark(t *cli.Prose, m *client.Mark) {
 }
 
 func countsText(n *client.SeverityCounts) string {
-	warnings := "warnings"
-	if n.Warning == 1 {
-		warnings = "warning"
+	return fmt.Sprintf("%d critical, %s, %d for information", n.Critical, cli.Plural(int64(n.Warning), "warning"), n.Info)
+}
+
+type healthReady struct{}
+
+// Run asks /readyz, which asks nobody for a token.
+func (healthReady) Run(ctx context.Context, term *cli.Console) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // longer than the server gives PostgreSQL to answer
+	defer cancel()
+	where := strings.TrimRight(term.URL, "/") + "/readyz"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
+	if err != nil {
+		return cli.Usage(fmt.Sprintf("--url %s: %v", term.URL, err))
 	}
-	return fmt.Sprintf("%d critical, %d %s, %d for information", n.Critical, n.Warning, warnings, n.Info)
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask %s whether it is ready: %w", where, err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		problem := struct{ Detail string }{}
+		decoder := json.NewDecoder(io.LimitReader(answer.Body, 64<<10))
+		if decoder.Decode(&problem) != nil || problem.Detail == "" { // somebody else answers there
+			problem.Detail = answer.Status
+		}
+		return errors.New("not ready: " + cli.Inert(problem.Detail))
+	}
+	if term.JSON {
+		return term.Document(map[string]bool{"ready": true})
+	}
+	return term.Printf("ready\n")
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -15,11 +16,7 @@ type Nodes struct{}
 
 // Run lists nodes.
 func (Nodes) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	found, err := cl.ListNodes(ctx, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s", nodesText(&found, term.Room()))
+	return cli.Print(term, nodesText)(cl.ListNodes(ctx, term.Keep()))
 }
 
 // nodesText is the nodes with what each holds, and who leads.
@@ -27,23 +24,21 @@ func nodesText(found *client.Nodes, room int) string {
 	if len(found.Nodes) == 0 {
 		return "no node has been here\n"
 	}
-	t := cli.Table{Right: map[int]bool{3: true, 4: true, 5: true}, Room: room}
-	t.Row("NODE", "STATE", "HEARD", "CLAIMED", "SENT", "ITEMS", "PROCESS", "VERSION", "RUNS")
-	for i := range found.Nodes {
-		n := &found.Nodes[i]
-		state := n.State
-		if n.Leader {
-			state += ", leader"
-		}
-		heard := max(found.At.Sub(n.HeartbeatAt), 0)
-		if n.EndedAt != nil {
-			heard = max(found.At.Sub(*n.EndedAt), 0)
-		}
-		t.Row(cli.ShortID(n.Session), state, cli.Span(heard.Round(100*time.Millisecond))+" ago", cli.Count(n.Slices.Claimed),
-			cli.Count(n.Slices.Sent), cli.Count(n.Items), fmt.Sprintf("%s:%d", cli.Inert(n.Host), n.PID),
-			cli.Inert(n.Version), nodeRuns(n.Runs))
+	list := cli.List[client.NodeView]{
+		Columns: "NODE|STATE|HEARD|CLAIMED>|SENT>|ITEMS>|PROCESS|VERSION|RUNS",
+		Row: func(n *client.NodeView) []any {
+			state, heard := n.State, n.HeartbeatAt
+			if n.Leader {
+				state += ", leader"
+			}
+			if n.EndedAt != nil {
+				heard = *n.EndedAt
+			}
+			return []any{cli.ShortID(n.Session), state, since(found, heard, 100*time.Millisecond), n.Slices.Claimed,
+				n.Slices.Sent, n.Items, fmt.Sprintf("%s:%d", n.Host, n.PID), n.Version, nodeRuns(n.Runs)}
+		},
 	}
-	text := t.String()
+	text := list.Text(found.Nodes, room)
 	for i := range found.Nodes {
 		if n := &found.Nodes[i]; n.NATS != "" {
 			text += cli.ShortID(n.Session) + ": " + cli.Inert(n.NATS) + "; see tranche health\n"
@@ -59,6 +54,11 @@ func nodesText(found *client.Nodes, room int) string {
 	return text + leaderText(found, room)
 }
 
+// since is how long ago something was, by the server's clock.
+func since(found *client.Nodes, at time.Time, to time.Duration) string {
+	return cli.Span(max(found.At.Sub(at), 0).Round(to)) + " ago"
+}
+
 // leaderText is who leads and since when, and what it does as the leader.
 func leaderText(found *client.Nodes, room int) string {
 	lead := found.Leader
@@ -67,19 +67,15 @@ func leaderText(found *client.Nodes, room int) string {
 	if len(found.Duties) == 0 {
 		return text
 	}
-	t := cli.Table{Right: map[int]bool{1: true, 2: true, 4: true}, Room: room}
-	t.Row("DUTY", "RUNS", "FAILED", "LAST", "TOOK", "STATE")
-	for i := range found.Duties {
-		d := &found.Duties[i]
+	list := cli.List[client.DutyView]{Columns: "DUTY|RUNS>|FAILED>|LAST|TOOK>|STATE", Row: func(d *client.DutyView) []any {
 		last := "-"
 		if d.EndedAt != nil {
-			last = cli.Span(max(found.At.Sub(*d.EndedAt), 0).Round(100*time.Millisecond)) + " ago"
+			last = since(found, *d.EndedAt, 100*time.Millisecond)
 		}
-		t.Row(cli.Inert(d.Name), cli.Count(d.Runs), cli.Count(d.Failures), last,
-			cli.Span(cli.Seconds(d.Took).Round(time.Millisecond)),
-			dutyState(found, d))
-	}
-	return text + t.String()
+		return []any{d.Name, d.Runs, d.Failures, last, cli.Span(cli.Seconds(d.Took).Round(time.Millisecond)),
+			dutyState(found, d)}
+	}}
+	return text + list.Text(found.Duties, room)
 }
 
 // dutyState says how a duty is doing, and what went wrong with it last.
@@ -92,7 +88,7 @@ func dutyState(found *client.Nodes, d *client.DutyView) string {
 		state = "failing"
 	}
 	if d.LastError != "" && d.FailedAt != nil {
-		state += ": " + cli.Span(max(found.At.Sub(*d.FailedAt), 0).Round(time.Second)) + " ago: " + cli.Inert(d.LastError)
+		state += ": " + since(found, *d.FailedAt, time.Second) + ": " + d.LastError
 	}
 	return state
 }
@@ -101,14 +97,7 @@ func dutyState(found *client.Nodes, d *client.DutyView) string {
 func nodeRuns(runs []client.NodeRun) string {
 	var names []string
 	for i := range runs {
-		name := runs[i].Name
-		if name == "" {
-			name = cli.ShortID(runs[i].ID)
-		}
-		names = append(names, cli.Inert(name))
+		names = append(names, cmp.Or(runs[i].Name, cli.ShortID(runs[i].ID)))
 	}
-	if len(names) == 0 {
-		return "-"
-	}
-	return strings.Join(names, ", ")
+	return cmp.Or(strings.Join(names, ", "), "-")
 }

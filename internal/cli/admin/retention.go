@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Retention is for how long what is kept.
@@ -21,46 +21,36 @@ type Retention struct {
 
 type retentionShow struct{}
 
-// Run shows the limits.
 func (retentionShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ShowRetention(ctx, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s", retentionText(&list, term.Room()))
+	return cli.Print(term, retentionText)(cl.ShowRetention(ctx, term.Keep()))
 }
 
 func retentionText(list *client.RetentionList, room int) string {
-	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true}, Room: room}
-	t.Row("KIND", "AGE", "COUNT", "BYTES", "DELETED", "LAST", "SET BY")
-	for i := range list.Kinds {
-		k := &list.Kinds[i]
-		last := "-"
-		if k.LastAt != nil {
-			last = fmt.Sprintf("%s (%s)", cli.Moment(*k.LastAt), cli.Count(k.LastDeleted))
-		}
-		t.Row(k.Kind, cli.LimitText(k.Age), cli.LimitText(countOrNone(k.MaxCount)), cli.LimitText(cli.SizeOrNone(k.MaxBytes)),
-			cli.Count(k.Deleted), last, cli.LimitText(cli.Inert(k.ChangedBy)))
+	kinds := cli.List[client.RetentionKind]{
+		Columns: "KIND|AGE>|COUNT>|BYTES>|DELETED>|LAST|SET BY",
+		Row: func(k *client.RetentionKind) []any {
+			most, last := "-", "-"
+			if k.MaxCount != 0 {
+				most = cli.Count(k.MaxCount)
+			}
+			if k.LastAt != nil {
+				last = fmt.Sprintf("%s (%s)", cli.Moment(*k.LastAt), cli.Count(k.LastDeleted))
+			}
+			return []any{k.Kind, cli.OrDash(k.Age), most, sizeText(k.MaxBytes), k.Deleted, last,
+				cli.OrDash(k.ChangedBy)}
+		},
 	}
-	text := t.String() + "a kind without limits is kept for good\n"
+	text := kinds.Text(list.Kinds, room) + "a kind without limits is kept for good\n"
 	if len(list.Going) == 0 {
 		return text
 	}
-	going := cli.Table{Right: map[int]bool{2: true, 4: true}, Room: room}
-	going.Row("DELETING", "PLAN", "ITEMS", "SINCE", "ROWS", "PAST")
-	for i := range list.Going {
-		g := &list.Going[i]
-		going.Row(cli.ShortID(g.Run), cli.Inert(g.Plan), cli.Count(g.Items), cli.Moment(g.DeletedAt),
-			cli.Count(g.Rows), cli.Inert(g.Why))
+	going := cli.List[client.GoneRun]{
+		Columns: "DELETING|PLAN|ITEMS>|SINCE|ROWS>|PAST",
+		Row: func(g *client.GoneRun) []any {
+			return []any{cli.ShortID(g.Run), g.Plan, g.Items, g.DeletedAt, g.Rows, g.Why}
+		},
 	}
-	return text + "\n" + going.String()
-}
-
-func countOrNone(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return cli.Count(n)
+	return text + "\n" + going.Text(list.Going, room)
 }
 
 type retentionSet struct {
@@ -79,31 +69,9 @@ func (r *retentionSet) Validate() error {
 	case given && r.KeepAll:
 		return cli.Usage("--keep-all takes all limits away; leave it out, or --age, --max-count and --max-bytes")
 	}
-	_, _, err := r.numbers()
-	return err
+	return r.change(&client.RetentionSettings{})
 }
 
-// numbers reads what is given of the count and the bytes; off is 0.
-func (r *retentionSet) numbers() (most, bytes int64, err error) {
-	if r.MaxCount != nil && *r.MaxCount != off {
-		if most, err = strconv.ParseInt(*r.MaxCount, 10, 64); err != nil || most < 1 {
-			return 0, 0, cli.Usage(fmt.Sprintf("--max-count is %q; give a number of 1 or more, or off", *r.MaxCount))
-		}
-	}
-	if r.MaxBytes != nil && *r.MaxBytes != off {
-		var size cli.ByteSize
-		if err := size.UnmarshalText([]byte(*r.MaxBytes)); err != nil {
-			return 0, 0, cli.Usage("--max-bytes: " + err.Error() + "; or off")
-		}
-		bytes = int64(size)
-	}
-	return most, bytes, nil
-}
-
-// off takes a limit away.
-const off = "off"
-
-// Run sets the limits that are given; the others stay.
 func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ShowRetention(ctx)
 	if err != nil {
@@ -118,18 +86,12 @@ func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	if err := r.change(&set); err != nil {
 		return err
 	}
-	now, err := cl.SetRetention(ctx, r.Kind, set, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s\n", keptText(&now))
+	return cli.Say(term, keptText)(cl.SetRetention(ctx, r.Kind, set, term.Keep()))
 }
 
-func (r *retentionSet) change(set *client.RetentionSettings) error {
-	most, bytes, err := r.numbers()
-	if err != nil {
-		return err
-	}
+// change sets the limits that are given.
+func (r *retentionSet) change(set *client.RetentionSettings) (err error) {
+	const off = "off" // takes a limit away
 	if r.KeepAll {
 		*set = client.RetentionSettings{}
 	}
@@ -139,10 +101,18 @@ func (r *retentionSet) change(set *client.RetentionSettings) error {
 		}
 	}
 	if r.MaxCount != nil {
-		set.MaxCount = most
+		if set.MaxCount = 0; *r.MaxCount != off {
+			if set.MaxCount, err = strconv.ParseInt(*r.MaxCount, 10, 64); err != nil || set.MaxCount < 1 {
+				return cli.Usage(fmt.Sprintf("--max-count is %q; give a number of 1 or more, or off", *r.MaxCount))
+			}
+		}
 	}
 	if r.MaxBytes != nil {
-		set.MaxBytes = bytes
+		var size workqueue.Bytes
+		if *r.MaxBytes != off && (size.UnmarshalText([]byte(*r.MaxBytes)) != nil || size == 0) {
+			return cli.Usage(fmt.Sprintf("--max-bytes is %q; give a size like 50GiB, or off", *r.MaxBytes))
+		}
+		set.MaxBytes = int64(size)
 	}
 	set.KeepAll = set.Age == "" && set.MaxCount == 0 && set.MaxBytes == 0 // all that there were are off by now
 	return nil
@@ -157,7 +127,7 @@ func keptText(k *client.RetentionKind) string {
 		limits = append(limits, "no more than the newest "+cli.Count(k.MaxCount))
 	}
 	if k.MaxBytes != 0 {
-		limits = append(limits, "up to "+cli.SizeOrNone(k.MaxBytes))
+		limits = append(limits, "up to "+sizeText(k.MaxBytes))
 	}
 	if len(limits) == 0 {
 		return k.Kind + " are kept for good"
@@ -169,51 +139,70 @@ type retentionRun struct {
 	DryRun bool `help:"Change nothing, and say what would go."`
 }
 
-// Run has what is past its limits deleted, or says what that would be.
 func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	due, err := cl.RunRetention(ctx, client.RetentionRun{DryRun: r.DryRun}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if err := term.Printf("%s", dueText(&due, term.Room())); err != nil {
-		return err
-	}
-	past := slices.ContainsFunc(due.Kinds, func(d client.KindDue) bool { return d.Count > 0 })
-	if past && !r.DryRun {
+	due.Kinds = slices.DeleteFunc(due.Kinds, func(d client.KindDue) bool { return d.Count == 0 })
+	err = (&cli.List[client.KindDue]{
+		Columns: "KIND|PAST>|BYTES>|ENDED BEFORE|OLDEST|NEWEST",
+		Row: func(d *client.KindDue) []any {
+			bytes := "-" // not measured yet
+			if d.Bytes != 0 {
+				bytes = "~" + cli.Count(d.Bytes)
+			}
+			return []any{d.Kind, d.Count, bytes, d.Before, d.Oldest, d.Newest}
+		},
+		Empty: "nothing is past its limits",
+	}).Print(term, due.Kinds, err)
+	if err == nil && !term.JSON && !r.DryRun && len(due.Kinds) > 0 {
 		term.Note("the node that leads deletes them now, in small pieces; see tranche retention show")
 	}
-	return nil
+	return err
 }
 
-func dueText(due *client.RetentionDue, room int) string {
-	t := cli.Table{Right: map[int]bool{1: true, 2: true}, Room: room}
-	t.Row("KIND", "PAST", "BYTES", "ENDED BEFORE", "OLDEST", "NEWEST")
-	past := false
-	for i := range due.Kinds {
-		d := &due.Kinds[i]
-		if d.Count == 0 {
-			continue
+// Erase takes what is kept of a key out of the database.
+type Erase struct {
+	Key    string `required:"" help:"The key of items, and of operations of collectors." placeholder:"KEY"`
+	Of     string `name:"run" help:"Out of this run only: an id, a piece of one, a name, or last." placeholder:"RUN"`
+	Reason string `help:"Why, for the audit log; do not name the key in it." placeholder:"TEXT"`
+	DryRun bool   `help:"Change nothing; say what would be erased."`
+	Yes    bool   `short:"y" help:"Erase; without it only what would be erased is said."`
+}
+
+// Run erases, when somebody means it: nothing brings it back.
+func (e *Erase) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	set := client.EraseSettings{Key: e.Key, Run: e.Of, Reason: e.Reason, DryRun: e.DryRun || !e.Yes}
+	err := cli.Say(term, erasedText)(cl.Erase(ctx, set, term.Keep()))
+	if err == nil && set.DryRun && !e.DryRun {
+		return cli.Usage("nothing was erased: it cannot be brought back, so say --yes")
+	}
+	return err
+}
+
+func erasedText(d *client.ErasedKey) string {
+	verb := "erased"
+	if d.DryRun {
+		verb = "dry run, would be erased"
+	}
+	t := cli.NewTable("|>|", 0)
+	for _, row := range []struct {
+		n    int64
+		what string
+	}{
+		{d.Erased.Items, "items: key and payload"}, {d.Erased.EarlierPayloads, "payloads that items had before"},
+		{d.Erased.Results, "results, and messages of final errors"},
+		{d.Erased.Errors, "messages of errors that were tried again, or of chunks"},
+		{d.Erased.DeadLetters, "dead letters"}, {d.Erased.Quarantine, "messages in quarantine"},
+		{d.Erased.Operations, "operations of collectors"}, {d.Erased.Texts, "texts in which the key stood"},
+	} {
+		if row.n > 0 {
+			t.Row(" ", row.n, row.what)
 		}
-		past = true
-		t.Row(d.Kind, cli.Count(d.Count), roughly(d.Bytes), when(d.Before), when(d.Oldest), when(d.Newest))
 	}
-	if !past {
-		return "nothing is past its limits\n"
+	text := fmt.Sprintf("%s, out of %s:\n%s", verb, cli.Plural(int64(len(d.Runs)), "run"), t)
+	if d.DryRun {
+		text += "nothing was changed\n"
+	} else {
+		text += d.Marker + " stands where the key stood\n"
 	}
-	return t.String()
-}
-
-// roughly writes a size that is an estimate. Runs that were not measured yet have none.
-func roughly(bytes int64) string {
-	if bytes == 0 {
-		return "-"
-	}
-	return "~" + cli.Count(bytes)
-}
-
-func when(at *time.Time) string {
-	if at == nil {
-		return "-"
-	}
-	return cli.Moment(*at)
+	return text + "not reached:\n  - " + strings.Join(d.Unreached, "\n  - ")
 }

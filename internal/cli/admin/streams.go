@@ -3,12 +3,15 @@ package admin
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/access/natsaccess"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Streams are settings and figures of the JetStream streams.
@@ -20,11 +23,7 @@ type Streams struct {
 type streamsShow struct{}
 
 func (streamsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	streams, err := cl.ShowStreams(ctx, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s", streamsText(&streams, term.Room()))
+	return cli.Print(term, streamsText)(cl.ShowStreams(ctx, term.Keep()))
 }
 
 type streamsSet struct {
@@ -72,7 +71,7 @@ func (s *streamSize) UnmarshalText(text []byte) error {
 		*s = 0
 		return nil
 	}
-	var size cli.ByteSize
+	var size workqueue.Bytes
 	err := size.UnmarshalText(text)
 	*s = streamSize(size)
 	return err
@@ -100,20 +99,16 @@ func (a *eventAge) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Run changes the settings.
 func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	change := client.StreamChanges{Replicas: (*int)(s.Replicas), WorkBytes: (*int64)(s.WorkBytes),
 		ReplyBytes: (*int64)(s.ReplyBytes), EventBytes: (*int64)(s.EventBytes), StageBytes: (*int64)(s.StageBytes),
 		FlowBytes: (*int64)(s.FlowBytes), DeadBytes: (*int64)(s.DeadBytes), EventAge: (*client.Duration)(s.EventAge)}
 	now, err := cl.SetStreams(ctx, change, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
+	err = cli.Say(term, streamsWanted)(now, err)
+	if err == nil && !term.JSON {
+		term.Note("the node that leads brings it to JetStream within seconds; see tranche streams")
 	}
-	if err := term.Printf("%s\n", streamsWanted(&now)); err != nil {
-		return err
-	}
-	term.Note("the node that leads brings it to JetStream within seconds; see tranche streams")
-	return nil
+	return err
 }
 
 // streamsWanted says what is set.
@@ -125,7 +120,7 @@ func streamsWanted(s *client.Streams) string {
 			replicas += fmt.Sprintf(" (%d here)", s.Replicas)
 		}
 	}
-	size := cli.SizeOrNone
+	size := sizeText
 	return fmt.Sprintf("set: replicas %s; room for requests %s, replies %s, stages %s, flows %s, events %s (for %s), "+
 		"dead letters %s; %s in all on each server that keeps them", replicas, size(s.WorkBytes), size(s.ReplyBytes),
 		size(s.StageBytes), size(s.FlowBytes), size(s.EventBytes), cli.ShortTime(s.EventAge.String()), size(s.DeadBytes),
@@ -152,22 +147,92 @@ func streamsText(s *client.Streams, room int) string {
 	if s.Unknown != "" {
 		return text + "what the streams have is not known: " + cli.Inert(s.Unknown) + "\n"
 	}
-	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true}, Room: room}
-	t.Row("STREAM", "REPLICAS", "ROOM", "BYTES", "MESSAGES", "LEADER", "DIFFERS")
-	for i := range s.Streams {
-		v := &s.Streams[i]
-		if v.Missing {
-			t.Row(v.Name, "-", "-", "-", "-", "-", "there is none; nodes make it")
-			continue
-		}
-		differs := v.Differs
-		if len(v.Behind) > 0 {
-			differs = append(differs, "copies not there or behind: "+strings.Join(v.Behind, ", "))
-		}
-		t.Row(v.Name, cli.Count(int64(v.Replicas)), cli.LimitText(cli.SizeOrNone(max(v.MaxBytes, 0))),
-			cli.Count(int64(v.Bytes)),
-			cli.Count(int64(v.Messages)), cli.LimitText(cli.Inert(v.Leader)), cli.LimitText(cli.Inert(strings.Join(differs,
-				"; "))))
+	list := cli.List[client.StreamView]{
+		Columns: "STREAM|REPLICAS>|ROOM>|BYTES>|MESSAGES>|LEADER|DIFFERS",
+		Row: func(v *client.StreamView) []any {
+			if v.Missing {
+				return []any{v.Name, "-", "-", "-", "-", "-", "there is none; nodes make it"}
+			}
+			differs := v.Differs
+			if len(v.Behind) > 0 {
+				differs = append(differs, "copies not there or behind: "+strings.Join(v.Behind, ", "))
+			}
+			return []any{v.Name, v.Replicas, sizeText(max(v.MaxBytes, 0)), v.Bytes, v.Messages,
+				cli.OrDash(v.Leader), cli.OrDash(strings.Join(differs, "; "))}
+		},
 	}
-	return "" + text + "\n" + t.String()
+	return text + "\n" + list.Text(s.Streams, room)
+}
+
+// NATS says what a NATS server has to know.
+type NATS struct {
+	Config natsConfig `cmd:"" help:"Write the configuration of a NATS server: who may say what."`
+}
+
+type natsConfig struct {
+	Service  []string `sep:"none" help:"A service and the endpoints that it serves; may be repeated, as all of these." placeholder:"NAME=ENDPOINT,…"`
+	Caller   []string `sep:"none" help:"Who asks endpoints; all of them unless some are named. Of a service: what its flows and handlers ask." placeholder:"NAME[=ENDPOINT,…]"`
+	Producer []string `sep:"none" help:"Who adds to collectors." placeholder:"NAME=COLLECTOR,…"`
+	Tracker  []string `help:"Who uses the tracker service." placeholder:"NAME"`
+	Viewer   []string `help:"Who looks at streams, consumers, events and listeners, and touches nothing." placeholder:"NAME"`
+	Out      string   `help:"Write server.conf here, and a NAME.nk for each, with a seed; keys that are there are kept. Without it the configuration is printed, with passwords from the server's environment." placeholder:"DIR"`
+	Operator bool     `help:"With --out: accounts and users by JWTs of an operator, and a NAME.creds for each."`
+}
+
+func (c *natsConfig) Run(_ context.Context, term *cli.Console) error {
+	system, err := c.system()
+	if err != nil {
+		return cli.Usage(err.Error())
+	}
+	if c.Out == "" {
+		if c.Operator {
+			return cli.Usage("--operator needs --out: there are secrets to write")
+		}
+		if term.JSON {
+			return term.Document(map[string]any{"config": system.Conf(nil)})
+		}
+		return term.Printf("%s", system.Conf(nil))
+	}
+	write, variable := system.WriteNkeys, "NATS_NKEY"
+	if c.Operator {
+		write, variable = system.WriteOperator, "NATS_CREDS"
+	}
+	files, err := write(c.Out)
+	if err != nil {
+		return fmt.Errorf("write the NATS configuration: %w", err)
+	}
+	if term.JSON {
+		return term.Document(map[string]any{"files": files, "variable": variable})
+	}
+	return term.Printf("%s", told(files, variable))
+}
+
+// told says what is for whom.
+func told(files []string, variable string) string {
+	t := cli.Table{}
+	t.Row("server", "nats-server -c "+files[0])
+	for _, file := range files[1:] {
+		name := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+		t.Row(name, variable+"="+file)
+	}
+	return t.String()
+}
+
+func (c *natsConfig) system() (*natsaccess.System, error) {
+	roles := natsaccess.Roles{Trackers: c.Tracker, Viewers: c.Viewer}
+	for _, list := range []struct {
+		flag  string
+		texts []string
+		to    *[]natsaccess.Grant
+	}{{"--service", c.Service, &roles.Services}, {"--caller", c.Caller, &roles.Callers},
+		{"--producer", c.Producer, &roles.Producers}} {
+		for _, text := range list.texts {
+			grant, err := natsaccess.ParseGrant(text)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", list.flag, err)
+			}
+			*list.to = append(*list.to, grant)
+		}
+	}
+	return natsaccess.New(roles)
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/admin"
+	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/migrations"
@@ -42,33 +42,37 @@ type tokenKeeper interface {
 	RevokeSessions(ctx context.Context, set client.RevokeSessions, o ...client.CallOption) (client.RevokedSessions, error)
 }
 
-// open returns who keeps the tokens. The caller calls release.
-func (p *tokenPlace) open(ctx context.Context, term *cli.Console) (keeper tokenKeeper, release func() error,
-	err error) {
-	none := func() error { return nil }
-	url, stop := p.Database, none
+// with has use do something with who keeps the tokens.
+func (p *tokenPlace) with(ctx context.Context, term *cli.Console, use func(tokenKeeper) error) error {
+	url, stop := p.Database, func() error { return nil }
 	if url == "env" { // in a container, where no shell puts it in
 		if url = os.Getenv("TRANCHE_DATABASE"); url == "" {
-			return nil, none, cli.Usage("--database env: TRANCHE_DATABASE is not set")
+			return cli.Usage("--database env: TRANCHE_DATABASE is not set")
 		}
 	}
 	switch {
 	case p.DataDir != "":
+		var err error
 		if url, stop, err = privateDatabase(ctx, p.DataDir); err != nil {
-			return nil, none, err
+			return err
 		}
 	case p.Database == "":
 		cl, err := term.Client()
-		return cl, none, err
+		if err != nil {
+			return err
+		}
+		return use(cl)
 	}
 	if err := migrations.Ready(ctx, url); err != nil {
-		return nil, none, errors.Join(fmt.Errorf("the database of the tokens: %w", err), stop())
+		return errors.Join(fmt.Errorf("the database of the tokens: %w", err), stop())
 	}
-	store, closeStore, err := database.Open(ctx, url, database.PoolConfig{MaxConns: 1, ThroughPooler: p.ThroughPooler})
+	store, release, err := database.Open(ctx, url, database.PoolConfig{MaxConns: 1, ThroughPooler: p.ThroughPooler})
 	if err != nil {
-		return nil, none, errors.Join(err, stop())
+		return errors.Join(err, stop())
 	}
-	return &storedTokens{store, term}, func() error { closeStore(); return stop() }, nil
+	err = use(&storedTokens{store, term})
+	release()
+	return errors.Join(err, stop())
 }
 
 // privateDatabase finds the private PostgreSQL of a data directory: a serve runs it, or else it is run for a moment.
@@ -99,35 +103,24 @@ func (s *storedTokens) CreateToken(
 	ctx context.Context, set client.TokenSettings, _ ...client.CallOption,
 ) (none client.CreatedToken, err error) {
 	secret := access.NewSecret()
-	life, err := (&admin.TokenSettings{ExpiresIn: set.ExpiresIn}).Life()
+	life, err := (&api.TokenSettings{ExpiresIn: set.ExpiresIn}).Life()
 	if err != nil {
 		return none, err
 	}
 	made, err := identity.New(s.store).CreateToken(ctx, identity.NewToken{
 		Name: set.Name, Role: string(set.Role), Hash: access.HashOf(secret), ExpiresIn: life,
 	}, cli.OSUser())
-	if err != nil {
-		return none, err
-	}
-	return asSent[client.CreatedToken](s.term, admin.CreatedToken{TokenView: made, Secret: secret})
+	return asSent[client.CreatedToken](s.term, api.CreatedToken{TokenView: made, Secret: secret}, err)
 }
 
-func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (none client.TokenList, err error) {
+func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (client.TokenList, error) {
 	all, err := identity.New(s.store).Tokens(ctx)
-	if err != nil {
-		return none, err
-	}
-	return asSent[client.TokenList](s.term, admin.TokenList{Tokens: all})
+	return asSent[client.TokenList](s.term, api.TokenList{Tokens: all}, err)
 }
 
-func (s *storedTokens) RevokeToken(
-	ctx context.Context, ref string, _ ...client.CallOption,
-) (none client.TokenView, err error) {
+func (s *storedTokens) RevokeToken(ctx context.Context, ref string, _ ...client.CallOption) (client.TokenView, error) {
 	gone, err := identity.New(s.store).RevokeToken(ctx, ref, cli.OSUser())
-	if err != nil {
-		return none, err
-	}
-	return asSent[client.TokenView](s.term, gone)
+	return asSent[client.TokenView](s.term, gone, err)
 }
 
 type tokenCreate struct {
@@ -138,62 +131,49 @@ type tokenCreate struct {
 }
 
 func (t *tokenCreate) Validate() error {
-	if err := admin.CheckTokenName(t.Name); err != nil { // it names the field
+	if err := api.CheckTokenName(t.Name); err != nil { // it names the field
 		return err
 	}
 	if t.ExpiresIn != 0 {
-		return admin.CheckTokenLife(t.ExpiresIn)
+		return api.CheckTokenLife(t.ExpiresIn)
 	}
 	return nil
 }
 
 // Run makes a token. Its secret is all there is on standard output, so that a script can keep it.
-func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) (err error) {
-	keeper, release, err := t.open(ctx, term)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, release()) }()
+func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) error {
 	set := client.TokenSettings{Name: t.Name, Role: client.Role(t.Role)}
 	if t.ExpiresIn != 0 {
 		set.ExpiresIn = t.ExpiresIn.String()
 	}
-	made, err := keeper.CreateToken(ctx, set, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	until := "is good until it is revoked"
-	if made.ExpiresAt != nil {
-		until = "is good until " + cli.Moment(*made.ExpiresAt)
-	}
-	term.Note("token %s of %s, role %s, %s; this is the only time that it is shown. Log in with it at the dashboard, or "+
-		"keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role, until)
-	return term.Printf("%s\n", made.Secret)
+	return t.with(ctx, term, func(keeper tokenKeeper) error {
+		return cli.Say(term, func(made *client.CreatedToken) string {
+			until := "it is revoked"
+			if made.ExpiresAt != nil {
+				until = cli.Moment(*made.ExpiresAt)
+			}
+			term.Note("token %s of %s, role %s, is good until %s; this is the only time that it is shown. Log in with it at "+
+				"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role,
+				until)
+			return made.Secret
+		})(keeper.CreateToken(ctx, set, term.Keep()))
+	})
 }
 
 type tokenList struct{ tokenPlace }
 
-func (t *tokenList) Run(ctx context.Context, term *cli.Console) (err error) {
-	keeper, release, err := t.open(ctx, term)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, release()) }()
-	list, err := keeper.ListTokens(ctx, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if len(list.Tokens) == 0 {
-		return term.Printf("there is no token; make one with: tranche token create --name NAME --role ROLE\n")
-	}
-	text := cli.Table{}
-	text.Row("ID", "NAME", "ROLE", "STATE", "EXPIRES", "LAST USED", "MADE", "BY")
-	for i := range list.Tokens {
-		k := &list.Tokens[i]
-		text.Row(k.ID[:8], cli.Inert(k.Name), k.Role, string(k.State), cli.MomentOrNever(k.ExpiresAt),
-			cli.MomentOrNever(k.LastUsedAt), cli.Moment(k.CreatedAt), cli.Inert(k.CreatedBy))
-	}
-	return term.Printf("%s", text.String())
+func (t *tokenList) Run(ctx context.Context, term *cli.Console) error {
+	return t.with(ctx, term, func(keeper tokenKeeper) error {
+		list, err := keeper.ListTokens(ctx, term.Keep())
+		return (&cli.List[client.TokenView]{
+			Columns: "ID|NAME|ROLE|STATE|EXPIRES|LAST USED|MADE|BY",
+			Row: func(k *client.TokenView) []any {
+				return []any{k.ID[:8], k.Name, k.Role, k.State, cli.MomentOrNever(k.ExpiresAt), cli.MomentOrNever(k.LastUsedAt),
+					k.CreatedAt, k.CreatedBy}
+			},
+			Empty: "there is no token; make one with: tranche token create --name NAME --role ROLE",
+		}).Print(term, list.Tokens, err)
+	})
 }
 
 type tokenRevoke struct {
@@ -201,18 +181,70 @@ type tokenRevoke struct {
 	tokenPlace
 }
 
-func (t *tokenRevoke) Run(ctx context.Context, term *cli.Console) (err error) {
-	keeper, release, err := t.open(ctx, term)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, release()) }()
-	gone, err := keeper.RevokeToken(ctx, t.Token, term.Keep())
+func (t *tokenRevoke) Run(ctx context.Context, term *cli.Console) error {
+	return t.with(ctx, term, func(keeper tokenKeeper) error {
+		gone, err := keeper.RevokeToken(ctx, t.Token, term.Keep())
+		return cli.Say(term, func(gone *client.TokenView) string {
+			return fmt.Sprintf("token %s of %s is revoked", gone.ID[:8], cli.Inert(gone.Name))
+		})(gone, seeList(err, "token"))
+	})
+}
+
+// seeList says where what was not found is listed.
+func seeList(err error, noun string) error {
 	if errors.Is(err, workqueue.ErrNotFound) {
-		return fmt.Errorf("%w; see tranche token list", err)
+		return fmt.Errorf("%w; see tranche %s list", err, noun)
 	}
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("token %s of %s is revoked\n", gone.ID[:8], cli.Inert(gone.Name))
+	return err
+}
+
+// Sessions are those who are logged in to the dashboard.
+type Sessions struct {
+	List   sessionList   `cmd:"" help:"List who is logged in, the latest first."`
+	Revoke sessionRevoke `cmd:"" help:"End all sessions of a user within 5 seconds."`
+}
+
+func (s *storedTokens) ListSessions(ctx context.Context, _ ...client.CallOption) (client.SessionList, error) {
+	all, err := identity.New(s.store).WebSessions(ctx)
+	return asSent[client.SessionList](s.term, api.SessionList{Sessions: all}, err)
+}
+
+func (s *storedTokens) RevokeSessions(
+	ctx context.Context, set client.RevokeSessions, _ ...client.CallOption,
+) (client.RevokedSessions, error) {
+	ended, err := identity.New(s.store).RevokeWebSessions(ctx, set.User, cli.OSUser())
+	return asSent[client.RevokedSessions](s.term, api.RevokedSessions{User: set.User, Sessions: ended}, err)
+}
+
+type sessionList struct{ tokenPlace }
+
+func (l *sessionList) Run(ctx context.Context, term *cli.Console) error {
+	return l.with(ctx, term, func(keeper tokenKeeper) error {
+		list, err := keeper.ListSessions(ctx, term.Keep())
+		return (&cli.List[client.WebSessionView]{
+			Columns: "USER|ROLE|BY|SINCE|LAST USED|EXPIRES",
+			Row: func(s *client.WebSessionView) []any {
+				by := "provider"
+				if s.Token != nil {
+					by = "token " + (*s.Token)[:8]
+				}
+				return []any{s.User, s.Role, by, s.CreatedAt, s.ActiveAt, s.ExpiresAt}
+			},
+			Empty: "nobody is logged in",
+		}).Print(term, list.Sessions, err)
+	})
+}
+
+type sessionRevoke struct {
+	User string `arg:"" help:"As tranche session list and the audit log call them."`
+	tokenPlace
+}
+
+func (r *sessionRevoke) Run(ctx context.Context, term *cli.Console) error {
+	return r.with(ctx, term, func(keeper tokenKeeper) error {
+		gone, err := keeper.RevokeSessions(ctx, client.RevokeSessions{User: r.User}, term.Keep())
+		return cli.Say(term, func(gone *client.RevokedSessions) string {
+			return fmt.Sprintf("%d sessions of %s have ended", gone.Sessions, cli.Inert(gone.User))
+		})(gone, seeList(err, "session"))
+	})
 }

@@ -12,14 +12,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Errors is tranche run errors.
-type Errors struct {
-	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
-	All bool   `help:"Every failed item instead of groups."`
+type runErrors struct {
+	runArg
+	All bool `help:"Every failed item instead of groups."`
 }
 
-// Run shows what failed.
-func (r *Errors) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runErrors) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if r.All {
 		stream, err := cl.FailedItems(ctx, r.Ref)
 		if err != nil {
@@ -28,41 +26,38 @@ func (r *Errors) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 		defer func() { _ = stream.Close() }()
 		return cli.PrintLines(term, stream, errorLine)
 	}
-	groups, err := cl.ListErrors(ctx, r.Ref, client.ListErrorsParams{}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s", errorText(groups, term.Room()))
+	return cli.Print(term, errorText)(cl.ListErrors(ctx, r.Ref, client.ListErrorsParams{}, term.Keep()))
 }
 
-func errorText(found client.ErrorGroups, room int) string {
+func errorText(found *client.ErrorGroups, room int) string {
 	if len(found.Groups) == 0 {
 		return "no failed items\n"
 	}
-	var text strings.Builder
+	var groups strings.Builder
 	for i := range found.Groups {
-		text.WriteString(groupText(&found.Groups[i], room))
+		groups.WriteString(groupText(&found.Groups[i], room))
 	}
+	text := groups.String()
 	if found.MoreGroups > 0 {
-		fmt.Fprintf(&text, "and %s more, of %s; --all lists each item\n", cli.Plural(found.MoreGroups, "group"),
+		text += fmt.Sprintf("and %s more, of %s; --all lists each item\n", cli.Plural(found.MoreGroups, "group"),
 			cli.Plural(found.MoreItems, "item"))
 	}
-	run := cli.ShortID(found.Run)
-	text.WriteString("\n")
+	run, failed := cli.ShortID(found.Run), func(code string) int {
+		return slices.IndexFunc(found.Groups, func(g client.ErrorGroup) bool { return g.Code == code })
+	}
+	text += "\n"
+	if failed(workqueue.CodeBadPart) >= 0 {
+		text += fmt.Sprintf("a part is bad, and stays so: tranche run explain %s  says which step makes it again\n", run)
+	}
 	again := slices.IndexFunc(found.Groups, func(g client.ErrorGroup) bool { return g.Code != workqueue.CodeInvalid })
-	if slices.ContainsFunc(found.Groups, func(g client.ErrorGroup) bool { return g.Code == workqueue.CodeBadPart }) {
-		fmt.Fprintf(&text, "a part is bad, and stays so: tranche run explain %s  says which step makes it again\n", run)
-	}
 	if again >= 0 {
-		fmt.Fprintf(&text, "run a group again with:  tranche run rerun %s --group %s\n", run, found.Groups[again].ID)
-		fmt.Fprintf(&text, "run all of them again:    tranche run rerun %s --failed\n", run)
+		text += fmt.Sprintf("run a group again with:  tranche run rerun %[1]s --group %[2]s\n"+
+			"run all of them again:    tranche run rerun %[1]s --failed\n", run, found.Groups[again].ID)
 	}
-	fmt.Fprintf(&text, "correct their data:       tranche run export %s --state failed --flat --with payload "+
-		"--format xlsx -o failed.xlsx\n", run)
-	fmt.Fprintf(&text, "  and give it back:       tranche run correct %s --items failed.xlsx\n", run)
-	fmt.Fprintf(&text, "accept a group:           tranche run accept %s --group %s --reason TEXT\n", run,
-		found.Groups[0].ID)
-	return text.String()
+	return text + fmt.Sprintf("correct their data:       tranche run export %[1]s --state failed --flat --with payload "+
+		"--format xlsx -o failed.xlsx\n"+
+		"  and give it back:       tranche run correct %[1]s --items failed.xlsx\n"+
+		"accept a group:           tranche run accept %[1]s --group %[2]s --reason TEXT\n", run, found.Groups[0].ID)
 }
 
 // groupText is a group with its examples, a line each.
@@ -130,4 +125,27 @@ func errorLine(item *client.ExportedItem) string {
 		return ""
 	}
 	return fmt.Sprintf("%s\t%s\t%s", cli.Inert(item.Key), cli.Inert(item.Error.Code), cli.Inert(item.Error.Message))
+}
+
+type runHistory struct{ runArg }
+
+func (r *runHistory) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Print(term, historyText)(cl.GetHistory(ctx, r.Ref, term.Keep()))
+}
+
+func historyText(history *client.RunHistory, _ int) string {
+	slices.Reverse(history.Entries) // oldest first
+	list := cli.List[client.HistoryEntry]{Columns: "AT|KIND|WHAT|BY, OR AT|", Row: func(e *client.HistoryEntry) []any {
+		return []any{e.At, e.Kind, e.What, e.Who, e.Text}
+	}}
+	return list.Text(history.Entries, 0)
+}
+
+type runNote struct {
+	runArg
+	Text string `arg:"" help:"What is to be known of the run, 2,000 characters at the most."`
+}
+
+func (r *runNote) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Print(term, historyText)(cl.NoteRun(ctx, r.Ref, client.RunNote{Text: r.Text}, term.Keep()))
 }

@@ -14,17 +14,15 @@ import (
 	reportstore "github.com/tranchehq/tranche/workqueue/report"
 )
 
-// Report is tranche run report.
-type Report struct {
-	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+type runReport struct {
+	runArg
 	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`
 	Before  string   `help:"With --against: compare what stands before this step, for whoever has to approve it." placeholder:"STEP"`
 	List    []string `sep:"none" help:"With --against: every key that is newly_failing, newly_fixed, changed, still_failing, unfinished, only_here, only_there, not_compared or unchanged; may stand more than once." placeholder:"CHANGE"`
 	Digests bool     `default:"true" negatable:"" help:"Digests of the items and results; they read every item."`
 }
 
-// Validate is called by kong.
-func (r *Report) Validate() error {
+func (r *runReport) Validate() error {
 	if len(r.List) > 0 && r.Against == "" {
 		return errors.New("--list lists keys of a comparison: say with what, by --against RUN")
 	}
@@ -34,27 +32,20 @@ func (r *Report) Validate() error {
 	return nil
 }
 
-// Run reports on a run.
-func (r *Report) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runReport) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if len(r.List) > 0 {
 		return r.list(ctx, term, cl)
 	}
-	report, err := cl.ReportRun(ctx, r.Ref,
-		client.ReportRunParams{Against: r.Against, Before: r.Before, Digests: r.Digests}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	text := reportHead(&report) + reportItems(&report, term.Room()) +
-		reportTogether(report.Together) + reportCorrected(report.Corrected) +
-
-		reportSteps(&report, term.Room()) +
-		reportTime(&report) + reportRequests(&report) +
-		reportWorkers(&report, term.Room()) + reportDigests(&report) + ReportAgainst(&report)
-	return term.Printf("%s", text)
+	return cli.Print(term, func(r *client.ReportDocument, room int) string {
+		return reportHead(r) + reportItems(r, room) + reportTogether(r.Together) + reportCorrected(r.Corrected) +
+			reportSteps(r, room) + reportTime(r) + reportRequests(r) + reportWorkers(r, room) + reportDigests(r) +
+			reportAgainst(r)
+	})(cl.ReportRun(ctx, r.Ref, client.ReportRunParams{Against: r.Against, Before: r.Before, Digests: r.Digests},
+		term.Keep()))
 }
 
 // list prints each key that was asked for, as it is for JSON, a line of its own otherwise.
-func (r *Report) list(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runReport) list(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	stream, err := cl.CompareRuns(ctx, r.Ref, client.CompareRunsParams{Against: r.Against, Change: r.List})
 	if err != nil {
 		return err
@@ -82,21 +73,11 @@ func standingText(s *client.Standing) string {
 func reportHead(r *client.ReportDocument) string {
 	t := cli.Table{}
 	t.Row("run", r.ID)
-	if r.Name != "" {
-		t.Row("name", cli.Inert(r.Name))
-	}
+	t.Field("name", r.Name)
 	t.Row("plan", planText(r.Plan, r.PlanVersion))
-	for _, link := range linksText(r.FromRun, r.CarriedOn) {
-		t.Row(link[0], link[1])
-	}
-	if r.Source != "" {
-		t.Row("source", cli.Inert(r.Source))
-	}
-	started := cli.Moment(r.CreatedAt)
-	if r.CreatedBy != "" {
-		started += " by " + cli.Inert(r.CreatedBy)
-	}
-	t.Row("started", started)
+	linkRows(&t, r.FromRun, r.CarriedOn)
+	t.Field("source", r.Source)
+	t.Row("started", startedBy(r.CreatedAt, r.CreatedBy))
 	state := r.State
 	if r.FinishedAt != nil {
 		state += " at " + cli.Moment(*r.FinishedAt)
@@ -110,14 +91,14 @@ const maxReportGroups = 10
 
 // reportItems counts the items so that the lines below the first add up to it.
 func reportItems(r *client.ReportDocument, room int) string {
-	t := cli.Table{Right: map[int]bool{1: true}, Room: room}
-	t.Row("items", cli.Count(r.Items))
-	t.Row("  done", cli.Count(r.Done))
+	t := cli.NewTable("|>|", room)
+	t.Row("items", r.Items)
+	t.Row("  done", r.Done)
 	accepted := ""
 	if r.Accepted > 0 {
 		accepted = "of which " + cli.Count(r.Accepted) + " accepted"
 	}
-	t.Row("  failed", cli.Count(r.Failed), accepted)
+	t.Row("  failed", r.Failed, accepted)
 	listed := int64(0)
 	for i := range r.Errors.Groups[:min(len(r.Errors.Groups), maxReportGroups)] {
 		g := &r.Errors.Groups[i]
@@ -125,13 +106,13 @@ func reportItems(r *client.ReportDocument, room int) string {
 			continue
 		}
 		listed += g.Count
-		t.Row("    "+g.ID, cli.Count(g.Count), cli.Inert(g.Code)+"  "+cli.Inert(g.Shape))
+		t.Row("    "+g.ID, g.Count, g.Code+"  "+g.Shape)
 	}
 	if rest := r.Errors.Items - listed; rest > 0 {
-		t.Row("    others", cli.Count(rest), "see: tranche run errors "+cli.ShortID(r.ID))
+		t.Row("    others", rest, "see: tranche run errors "+cli.ShortID(r.ID))
 	}
 	for _, u := range r.Unprocessed {
-		t.Row("  "+strings.ReplaceAll(u.State, "_", " "), cli.Count(u.Items))
+		t.Row("  "+strings.ReplaceAll(u.State, "_", " "), u.Items)
 	}
 	text := "\n" + t.String()
 	if r.Skipped > 0 {
@@ -146,7 +127,7 @@ func reportTogether(g *client.Together) string {
 		return ""
 	}
 	return fmt.Sprintf("as one with run %s: %s, %s done, %s failed, %s missing\n", strings.Join(g.Runs, ", "),
-		ItemCount(g.Items), cli.Count(g.Done), cli.Count(g.Failed), cli.Count(g.Missing))
+		itemCount(g.Items), cli.Count(g.Done), cli.Count(g.Failed), cli.Count(g.Missing))
 }
 
 // reportCorrected tells which results were made of corrected data.
@@ -155,11 +136,11 @@ func reportCorrected(c *client.CorrectedReport) string {
 		return ""
 	}
 	text := fmt.Sprintf("\ncorrected: %s; %s results made of corrected data, %s kept, %s failed, %s unfinished\n",
-		ItemCount(c.Items), cli.Count(c.Made), cli.Count(c.Kept), cli.Count(c.Failed), cli.Count(c.Unfinished))
+		itemCount(c.Items), cli.Count(c.Made), cli.Count(c.Kept), cli.Count(c.Failed), cli.Count(c.Unfinished))
 	var t cli.Table
 	for i := range c.Times {
 		one := &c.Times[i]
-		t.Row(fmt.Sprintf("  generation %d", one.Generation), ItemCount(one.Items), "by "+cli.Inert(one.Actor),
+		t.Row(fmt.Sprintf("  generation %d", one.Generation), itemCount(one.Items), "by "+cli.Inert(one.Actor),
 			cli.Moment(one.At), cli.Inert(one.Reason))
 	}
 	return text + t.String()
@@ -170,36 +151,34 @@ func reportSteps(r *client.ReportDocument, room int) string {
 	if len(r.Steps) < 2 {
 		return ""
 	}
-	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true}, Room: room}
-	t.Row("STEP", "DONE", "FAILED", "LEFT OUT", "MISSING", "REQUESTS", "ASKED", "P50", "P99", "ASKS")
-	for i := range r.Steps {
-		s := &r.Steps[i]
-		t.Row(cli.Inert(s.Name), cli.Count(s.Done), cli.Count(s.Failed), cli.Count(s.Skipped),
-			cli.Count(s.Missing), cli.Count(s.Requests),
-			cli.Count(s.Asked), exactly(s.P50Seconds), exactly(s.P99Seconds),
-			cli.TargetText(s.Endpoint)+cli.OptionalText(s.Optional))
+	list := cli.List[client.StepReport]{
+		Columns: "STEP|DONE>|FAILED>|LEFT OUT>|MISSING>|REQUESTS>|ASKED>|P50>|P99>|ASKS",
+		Row: func(s *client.StepReport) []any {
+			return []any{s.Name, s.Done, s.Failed, s.Skipped, s.Missing, s.Requests, s.Asked, exactly(s.P50Seconds),
+				exactly(s.P99Seconds), cli.TargetText(s.Endpoint) + cli.OptionalText(s.Optional)}
+		},
 	}
-	return "\n" + t.String()
+	return "\n" + list.Text(r.Steps, room)
 }
 
 func reportTime(r *client.ReportDocument) string {
-	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true}}
-	t.Row("GENERATION", "WAITING", "WORKING", "PAUSED", "CLOSING", "IN ALL", "DONE", "FAILED", "ITEMS/S", "ENDED")
-	for i := range r.Generations {
-		g := &r.Generations[i]
-		ended := g.Ended
-		if g.EndedAt == nil {
-			ended = "goes on"
-		}
-		t.Row(fmt.Sprint(g.Generation), exactly(g.WaitingSeconds), exactly(g.WorkingSeconds), exactly(g.PausedSeconds),
-			exactly(g.ClosingSeconds), exactly(g.Seconds), cli.Count(g.Done), cli.Count(g.Failed), cli.Pace(g.Rate), ended)
+	list := cli.List[client.GenerationReport]{
+		Columns: "GENERATION|WAITING>|WORKING>|PAUSED>|CLOSING>|IN ALL>|DONE>|FAILED>|ITEMS/S>|ENDED",
+		Row: func(g *client.GenerationReport) []any {
+			ended := g.Ended
+			if g.EndedAt == nil {
+				ended = "goes on"
+			}
+			return []any{g.Generation, exactly(g.WaitingSeconds), exactly(g.WorkingSeconds), exactly(g.PausedSeconds),
+				exactly(g.ClosingSeconds), exactly(g.Seconds), g.Done, g.Failed, cli.Pace(g.Rate), ended}
+		},
 	}
 	loaded := "to load"
 	if r.Open != nil {
 		loaded = "open so far"
 	}
 	return fmt.Sprintf("\ntime: %s %s, then %s, %s of it paused; %s items/s, best %s\n", exactly(r.LoadingSeconds), loaded,
-		exactly(r.Seconds), exactly(r.PausedSeconds), cli.Pace(r.Rate), cli.Pace(r.BestRate)) + t.String()
+		exactly(r.Seconds), exactly(r.PausedSeconds), cli.Pace(r.Rate), cli.Pace(r.BestRate)) + list.Text(r.Generations, 0)
 }
 
 // exactly writes a time of which milliseconds matter.
@@ -213,22 +192,19 @@ func exactly(s float64) string {
 
 func reportRequests(r *client.ReportDocument) string {
 	q := &r.Requests
-	var text strings.Builder
-	fmt.Fprintf(&text, "\nrequests: %s of %.1f items on average; half took %s or less, 99%% took %s or less\n",
-		cli.Count(q.Count), q.MeanItems, exactly(q.P50Seconds), exactly(q.P99Seconds))
-	t := cli.Table{Right: map[int]bool{1: true, 2: true}}
+	t := cli.NewTable("|>|>", 0)
 	for _, c := range q.ByCause {
-		t.Row("  "+cli.Inert(c.Cause), cli.Count(c.Requests), cli.Count(c.Items)+" items")
+		t.Row("  "+c.Cause, c.Requests, cli.Count(c.Items)+" items")
 	}
-	text.WriteString(t.String())
-	fmt.Fprintf(&text, "  %s items were asked for more than once, %s requests were retries\n", cli.Count(q.TriedAgain),
-		cli.Count(q.Retries))
+	text := fmt.Sprintf("\nrequests: %s of %.1f items on average; half took %s or less, 99%% took %s or less\n",
+		cli.Count(q.Count), q.MeanItems, exactly(q.P50Seconds), exactly(q.P99Seconds)) + t.String() +
+		fmt.Sprintf("  %s items were asked for more than once, %s requests were retries\n", cli.Count(q.TriedAgain),
+			cli.Count(q.Retries))
 	if q.LostToStreams+q.LostToNodes > 0 {
-		fmt.Fprintf(&text, "  %s were lost with a stream, %s with a node, and issued again\n", cli.Count(q.LostToStreams),
+		text += fmt.Sprintf("  %s were lost with a stream, %s with a node, and issued again\n", cli.Count(q.LostToStreams),
 			cli.Count(q.LostToNodes))
 	}
-	text.WriteString(reportBisections(&r.Bisections))
-	return text.String()
+	return text + reportBisections(&r.Bisections)
 }
 
 // reportBisections tells what was found out about chunks that failed as a whole.
@@ -246,7 +222,7 @@ func reportBisections(b *client.Bisections) string {
 }
 
 func reportWorkers(r *client.ReportDocument, room int) string {
-	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true}, Room: room}
+	t := cli.NewTable("|>|>|>|>", room)
 	for _, list := range []struct {
 		title   string
 		workers []client.WorkerReport
@@ -257,12 +233,10 @@ func reportWorkers(r *client.ReportDocument, room int) string {
 		t.Row(list.title, "REQUESTS", "ITEMS", "TIME/ITEM", "P99")
 		for i := range list.workers {
 			w := &list.workers[i]
-			t.Row(cli.Inert(w.Name), cli.Count(w.Requests), cli.Count(w.Items),
-				cli.PerItem(1000*w.SecondsPerItem),
-				exactly(w.P99Seconds))
+			t.Row(w.Name, w.Requests, w.Items, cli.PerItem(1000*w.SecondsPerItem), exactly(w.P99Seconds))
 		}
 	}
-	if len(t.Rows) == 0 {
+	if t.Len() == 0 {
 		return ""
 	}
 	return "\n" + t.String()
@@ -282,8 +256,8 @@ func reportDigests(r *client.ReportDocument) string {
 	return text
 }
 
-// ReportAgainst tells what differs from an earlier run.
-func ReportAgainst(r *client.ReportDocument) string {
+// reportAgainst tells what differs from an earlier run.
+func reportAgainst(r *client.ReportDocument) string {
 	a := r.Against
 	if a == nil {
 		return ""

@@ -19,70 +19,67 @@ const (
 	patience = 2 * time.Minute
 )
 
-// Watch is tranche run watch.
-type Watch struct {
-	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+type runWatch struct {
+	runArg
 	watchFlags
 }
 
-// Validate is called by kong.
-func (r *Watch) Validate() error { return r.check() }
+func (r *runWatch) Validate() error { return r.check() }
 
-// Run follows a run.
-func (r *Watch) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runWatch) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return watch(ctx, term, cl, r.Ref, &r.watchFlags)
 }
 
 // watch follows a run until it ends and then says how. Ending the watch does not end the run.
 func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string, w *watchFlags) error {
-	ctx, cancel := w.bounded(ctx)
-	defer cancel()
-	first, err := cl.GetRun(ctx, ref, term.Keep())
+	if w.MaxWait > 0 {
+		bounded, cancel := context.WithTimeoutCause(ctx, w.MaxWait, errMaxWait)
+		defer cancel()
+		ctx = bounded
+	}
+	run, err := cl.GetRun(ctx, ref, term.Keep())
 	if err != nil {
 		return err
 	}
-	progress := newProgress(term)
-	run, err := follow(ctx, term, cl, first, progress, w.stays(term))
-	progress.End()
-	if errors.Is(err, errHeld) || errors.Is(err, errMaxWait) || errors.Is(err, context.Canceled) {
+	progress := &progress{term: term, live: cli.IsTerminal(term.Err)}
+	err = follow(ctx, term, cl, &run, progress, w.stays(term))
+	progress.end()
+	switch {
+	case errors.Is(err, errHeld) || errors.Is(err, errMaxWait) || errors.Is(err, context.Canceled):
 		return left(term, &run, w, err)
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
 	return conclude(term, run)
 }
 
+// follow looks at the run again and again, and shows it, until it ends, or waits for somebody and nobody stays.
 func follow(
-	ctx context.Context, term *cli.Console, cl *client.Client, run client.RunDocument, progress *progress, stays bool,
-) (client.RunDocument, error) {
-	pause := watchFirst
-	tick := time.NewTimer(pause)
-	defer tick.Stop()
-	seen := time.Now()
+	ctx context.Context, term *cli.Console, cl *client.Client, run *client.RunDocument, progress *progress, stays bool,
+) error {
+	pause, seen := watchFirst, time.Now()
 	for {
-		progress.show(run)
+		progress.show(*run)
 		if run.Ended() {
-			return run, nil
+			return nil
 		}
-		if !stays && waits(&run) {
-			return run, errHeld
+		if !stays && waits(run) {
+			return errHeld
 		}
 		select {
 		case <-ctx.Done():
-			return run, context.Cause(ctx)
-		case <-tick.C:
+			return context.Cause(ctx)
+		case <-time.After(pause):
 			pause = min(2*pause, watchPoll)
-			tick.Reset(pause)
 		}
 		next, err := cl.GetRun(ctx, run.ID, term.Keep())
 		switch {
 		case err == nil:
-			run, seen = next, time.Now()
+			*run, seen = next, time.Now()
 		case ctx.Err() != nil:
-			return run, context.Cause(ctx)
+			return context.Cause(ctx)
 		case time.Since(seen) > patience || !passing(err):
-			return run, err
+			return err
 		}
 	}
 }
@@ -95,34 +92,22 @@ func passing(err error) bool {
 
 // conclude says how the run ended, and gives the exit code.
 func conclude(term *cli.Console, run client.RunDocument) error {
-	if term.JSON {
-		if err := term.Sent(); err != nil {
-			return err
-		}
-	} else if err := term.Printf("%s", conclusion(run)); err != nil {
-		return err
+	err := cli.Say(term, conclusion)(run, nil)
+	if run.State == "cancelled" {
+		return cli.FailIf(true, cli.ExitOther, err)
 	}
-	switch {
-	case run.State == "cancelled":
-		return cli.Exit(cli.ExitOther)
-	case run.Failed > 0:
-		return cli.Exit(cli.ExitFailed)
-	default:
-		return nil
-	}
+	return cli.FailIf(run.Failed > 0, cli.ExitFailed, err)
 }
 
-func conclusion(run client.RunDocument) string {
+func conclusion(run *client.RunDocument) string {
 	text := fmt.Sprintf("%s: %s of %s items done, %s, in %s", run.State, cli.Count(run.Done), cli.Count(run.Items),
-		FailedText(run.Failed, run.Accepted), tookText(&run))
+		failedText(run.Failed, run.Accepted), tookText(run))
 	if run.Seconds > 0 && run.Generation == 1 && run.State == "completed" {
 		text += fmt.Sprintf(" (%s items/s)", cli.Count(int64(float64(run.Items)/run.Seconds)))
 	}
-	text += "\n"
 	if run.Failed > 0 {
-		id := cli.ShortID(run.ID)
-		text += fmt.Sprintf("  why:        tranche run errors %s\n", id)
-		text += fmt.Sprintf("  run again:  tranche run rerun %s --failed --wait\n", id)
+		text += fmt.Sprintf("\n  why:        tranche run errors %[1]s\n  run again:  tranche run rerun %[1]s --failed --wait",
+			cli.ShortID(run.ID))
 	}
 	return text
 }
@@ -136,28 +121,21 @@ type progress struct {
 	lines int // of what is on the terminal
 }
 
-func newProgress(term *cli.Console) *progress {
-	return &progress{term: term, live: cli.IsTerminal(term.Err)}
-}
-
 func (p *progress) show(run client.RunDocument) {
-	if p.term.JSON && !p.live {
-		return
-	}
 	if p.live {
 		p.draw(liveLines(run, min(cli.Width(p.term.Err), 100)))
 		return
 	}
 	line := plainLine(run)
-	if line == p.last || (time.Since(p.shown) < plainEvery && !run.Ended()) {
+	if p.term.JSON || line == p.last || time.Since(p.shown) < plainEvery && !run.Ended() {
 		return
 	}
 	p.last, p.shown = line, time.Now()
 	_, _ = fmt.Fprintln(p.term.Err, line) // only for looks
 }
 
-// End leaves the last state of the bar where it is, and the next line begins below it.
-func (p *progress) End() {
+// end leaves the last state of the bar where it is, and the next line begins below it.
+func (p *progress) end() {
 	if p.live && p.last != "" {
 		_, _ = fmt.Fprintln(p.term.Err) // only for looks
 	}
@@ -167,17 +145,7 @@ func share(run client.RunDocument) float64 {
 	if len(run.Steps) > 1 {
 		return run.Progress
 	}
-	if run.Items == 0 {
-		return 0
-	}
-	return float64(run.Done+run.Failed) / float64(run.Items)
-}
-
-func inFlight(run client.RunDocument) (items int64) {
-	for i := range run.Steps {
-		items += run.Steps[i].InFlight
-	}
-	return items
+	return float64(run.Done+run.Failed) / float64(max(run.Items, 1))
 }
 
 func plainLine(run client.RunDocument) string { return runLine(run, len(run.Steps) > 1) }
@@ -193,15 +161,21 @@ func runLine(run client.RunDocument, steps bool) string {
 	if run.ETASeconds != nil {
 		parts = append(parts, "ETA "+cli.Span(cli.Seconds(*run.ETASeconds)))
 	}
-	parts = append(parts, cli.Count(inFlight(run))+" in flight", cli.Count(run.Failed)+" failed")
+	out, progress := int64(0), make([]string, len(run.Steps))
+	for i := range run.Steps {
+		s := &run.Steps[i]
+		out += s.InFlight
+		progress[i] = cli.Inert(s.Name) + " " + percent(s.Progress)
+	}
+	parts = append(parts, cli.Count(out)+" in flight", cli.Count(run.Failed)+" failed")
 	if steps {
-		parts = append(parts, stepsLine(run))
+		parts = append(parts, strings.Join(progress, ", "))
 	}
 	if run.State != "running" || run.Open != nil {
 		parts = append(parts, run.State+openText(run.Open))
 	}
-	if run.State == "paused" || run.State == "running" {
-		parts = append(parts, firstWarning(run)...)
+	if (run.State == "paused" || run.State == "running") && len(run.Warnings) > 0 {
+		parts = append(parts, cli.Inert(run.Warnings[0])) // what a person should know first
 	}
 	return strings.Join(parts, "  ")
 }
@@ -212,14 +186,6 @@ func perSecondOf(run client.RunDocument) string {
 		return " parts/s"
 	}
 	return "/s"
-}
-
-// firstWarning is what a person should know first about a run that is under way; none, if there is nothing.
-func firstWarning(run client.RunDocument) []string {
-	if len(run.Warnings) == 0 {
-		return nil
-	}
-	return []string{cli.Inert(run.Warnings[0])}
 }
 
 // barLine is plainLine behind a bar that takes the room that is left.
@@ -235,4 +201,230 @@ func barLine(run client.RunDocument, columns int) string {
 func bar(share float64, columns int) string {
 	full := int(share * float64(columns))
 	return strings.Repeat("█", full) + strings.Repeat("░", columns-full)
+}
+
+// watchFlags say how long a run is watched. Without them a job of a scheduler could hang for ever.
+type watchFlags struct {
+	OnHold  string        `enum:",wait,exit" default:"" help:"When the run is held, or a step of it waits for an approval, and nothing moves before somebody comes: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
+	MaxWait time.Duration `help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
+}
+
+// waitFlags are those of a command that sets a run going.
+type waitFlags struct {
+	Wait bool `help:"Watch until the run ends; exit 3 when items failed."`
+	watchFlags
+}
+
+// Check refuses what does not go together.
+func (w *waitFlags) Check(dryRun bool) error {
+	switch {
+	case w.Wait && dryRun:
+		return errors.New("give either --dry-run or --wait: a dry run sets nothing going that could be waited for")
+	case !w.Wait && w.OnHold != "":
+		return errors.New("--on-hold says what --wait does; give --wait too")
+	case !w.Wait && w.MaxWait != 0:
+		return errors.New("--max-wait bounds --wait; give --wait too")
+	}
+	return w.watchFlags.check()
+}
+
+// end says what was set going, and with --wait follows the run until it ends. JSON is then that of the run alone.
+func (w *waitFlags) end(
+	ctx context.Context, term *cli.Console, cl *client.Client, run string, say func() error,
+) error {
+	if !term.JSON || !w.Wait {
+		if err := say(); err != nil {
+			return err
+		}
+	}
+	if !w.Wait {
+		return nil
+	}
+	return watch(ctx, term, cl, run, &w.watchFlags)
+}
+
+func (w *watchFlags) check() error {
+	if w.MaxWait < 0 {
+		return fmt.Errorf("--max-wait is %s; it must be a time like 30m or 2h", w.MaxWait)
+	}
+	return nil
+}
+
+// stays reports whether a held run is watched on: by a person, or by somebody who says so.
+func (w *watchFlags) stays(term *cli.Console) bool {
+	if w.OnHold != "" {
+		return w.OnHold == "wait"
+	}
+	return cli.IsTerminal(term.Err)
+}
+
+var (
+	errHeld    = errors.New("the run waits for somebody")
+	errMaxWait = errors.New("the time to watch is over")
+)
+
+// waits reports whether nothing of a run moves before somebody comes: it is held, or all that is left stands behind a
+// step that waits for an approval. What is out at services still comes in, and may complete the run.
+func waits(run *client.RunDocument) bool {
+	held := run.Hold != nil && run.State == "paused"
+	if !held && len(run.Approval) == 0 {
+		return false
+	}
+	for i := range run.Steps {
+		s := &run.Steps[i]
+		if s.InFlight > 0 || !held && (s.Scheduled > 0 || s.Ready > 0 && (!s.Barrier || s.BarrierPassed)) {
+			return false
+		}
+	}
+	return true
+}
+
+const goOn = "go on with: tranche run watch "
+
+// left says why the watch ended before the run did, and how to go on; the exit code tells scripts.
+func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) error {
+	id := cli.ShortID(run.ID)
+	if term.JSON && !errors.Is(why, context.Canceled) {
+		if err := term.Sent(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case errors.Is(why, errHeld):
+		for _, warning := range run.Warnings {
+			term.Note("%s", warning)
+		}
+		term.Note("it waits for somebody, so the watch ends here (--on-hold wait stays); %s%s", goOn, id)
+		return cli.Exit(cli.ExitHeld)
+	case errors.Is(why, errMaxWait):
+		term.Note("the run has not ended within --max-wait %s; it goes on on the server; %s%s", w.MaxWait, goOn, id)
+		return cli.Exit(cli.ExitMaxWait)
+	default:
+		term.Note("the run is not ended by this: it goes on on the server; %s%s", goOn, id)
+		return cli.Exit(cli.ExitInterrupted)
+	}
+}
+
+const maxPage = 1000 // entries of a list that the API gives at once
+
+type runSlices struct {
+	runArg
+	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
+	After string   `help:"Only those behind this one, by its whole id." placeholder:"ID"`
+	Limit int      `default:"20" help:"How many." placeholder:"N"`
+}
+
+func (r *runSlices) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
+
+func (r *runSlices) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	page, err := cl.ListSlices(ctx, r.Ref, client.ListSlicesParams{State: r.State, After: r.After, Limit: r.Limit},
+		term.Keep())
+	if err == nil && !term.JSON {
+		n := &page.Counts
+		err = term.Printf("%s scheduled, %s claimed, %s sent\n", cli.Count(n.Scheduled), cli.Count(n.Claimed),
+			cli.Count(n.Sent))
+		if len(page.Slices) == 0 {
+			return err
+		}
+	}
+	return (&cli.List[client.SliceView]{
+		Columns: "SLICE|STEP|STATE|ITEMS>|TRY>|WHY|FIRST|NODE|SERVICE|DEADLINE", Next: page.Next,
+		Row: func(s *client.SliceView) []any {
+			node, until := "-", cli.Cell(s.Deadline)
+			if s.Node != nil {
+				node = fmt.Sprintf("%s:%d", s.Node.Host, s.Node.PID)
+			}
+			if s.Deadline == nil && s.NotBefore != nil {
+				until = "not before " + cli.Moment(*s.NotBefore)
+			}
+			return []any{s.ID[:min(len(s.ID), 8)], s.Step, s.State, s.Remaining, s.Attempt, s.Cause, s.FirstKey, node,
+				cli.OrDash(s.Service), until}
+		},
+	}).Print(term, page.Slices, err)
+}
+
+type runItems struct {
+	runArg
+	From  int64    `help:"The first ordinal." placeholder:"N"`
+	To    *int64   `help:"The last ordinal." placeholder:"N"`
+	Step  string   `help:"As they are at this step; over all steps when absent." placeholder:"NAME"`
+	State []string `enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
+	After *int64   `help:"Only those behind this ordinal." placeholder:"N"`
+	Limit int      `default:"20" help:"How many." placeholder:"N"`
+}
+
+func (r *runItems) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
+
+func (r *runItems) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	page, err := cl.ListItems(ctx, r.Ref, client.ListItemsParams{From: r.From, To: r.To, Step: r.Step, State: r.State,
+		After: r.After, Limit: r.Limit}, term.Keep())
+	return (&cli.List[client.ItemRow]{
+		Columns: "ORDINAL>|KEY|STATE|TRIES>|ERROR",
+		Row: func(item *client.ItemRow) []any {
+			state, problem := item.State, ""
+			if item.Error != nil {
+				problem = item.Error.Code + ": " + item.Error.Message
+			}
+			if item.Accepted {
+				state += " (accepted)"
+			}
+			return []any{fmt.Sprint(item.Ordinal), item.Key, state, item.Attempts, problem}
+		},
+		Empty: "no items", Next: page.Next,
+	}).Print(term, page.Items, err)
+}
+
+const (
+	// maxBars is how many steps have a bar each; a run of more shows how far it is as a whole.
+	maxBars = 12
+	barRoom = 24
+	// minBarColumns is what a bar with its numbers needs.
+	minBarColumns = 78
+)
+
+// liveLines is what a person sees of a run that moves: a line, and under it a bar for each step, where there are
+// several.
+func liveLines(run client.RunDocument, columns int) []string {
+	if len(run.Steps) < 2 || len(run.Steps) > maxBars || columns < minBarColumns {
+		return []string{barLine(run, columns)}
+	}
+	lines := []string{cli.Short(runLine(run, false), columns-1)}
+	name := func(i int) string { return cli.Short(cli.Inert(run.Steps[i].Name), 16) }
+	width := 0
+	for i := range run.Steps {
+		width = max(width, len([]rune(name(i))))
+	}
+	for i := range run.Steps {
+		s := &run.Steps[i]
+		line := fmt.Sprintf("  %-*s  %s %6s  %s", width, name(i), bar(s.Progress, barRoom), percent(s.Progress),
+			cli.Count(s.Done))
+		if s.Failed > 0 {
+			line += "  " + cli.Count(s.Failed) + " failed"
+		}
+		if s.Skipped > 0 {
+			line += "  " + cli.Count(s.Skipped) + " left out"
+		}
+		lines = append(lines, cli.Short(line, columns-1))
+	}
+	return lines
+}
+
+// draw puts the lines where those before them are.
+func (p *progress) draw(lines []string) {
+	up := ""
+	if p.lines > 1 {
+		up = fmt.Sprintf("\x1b[%dA", p.lines-1)
+	}
+	p.last, p.lines = strings.Join(lines, "\n\x1b[K"), len(lines)
+	_, _ = fmt.Fprintf(p.term.Err, "%s\r\x1b[K%s", up, p.last) // only for looks
+}
+
+type runExplain struct {
+	runArg
+	Item string `help:"Explain the items of this key only, with every attempt." placeholder:"KEY"`
+}
+
+func (r *runExplain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Print(term, cli.ExplanationText)(
+		cl.ExplainRun(ctx, r.Ref, client.ExplainRunParams{Item: r.Item}, term.Keep()))
 }

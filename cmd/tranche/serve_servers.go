@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"github.com/synadia-io/orbit.go/natscontext"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/startup"
+	"github.com/tranchehq/tranche/migrations"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// natsFrom is what names the NATS server: a flag, a variable or the config file; empty: nothing does.
+func (s *serveCommand) natsFrom(line *kong.Context) string {
+	flag, env := "nats", "TRANCHE_NATS"
+	switch {
+	case s.NATS == "" && s.NATSContext == "":
+		return ""
+	case s.NATS == "":
+		flag, env = "nats-context", "TRANCHE_NATS_CONTEXT"
+	}
+	for _, at := range line.Path {
+		switch {
+		case at.Flag == nil || at.Flag.Name != flag:
+		case at.Resolved:
+			return flag + " in the config file"
+		default:
+			return "--" + flag
+		}
+	}
+	return env
+}
+
+func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) (err error) {
+	if err := startup.CheckScheme("--nats", s.NATS, "nats", "tls", "ws", "wss"); err != nil {
+		return err
+	}
+	options := []nats.Option{nats.Name("tranche serve"), endpoints.LogTo(log.Named("nats")), p.wait.Hear()}
+	if s.NATS+s.NATSContext != "" {
+		p.natsURL = redacted(s.NATS, s.NATSContext)
+	}
+	p.wait.At = p.natsURL
+	switch {
+	case s.NATS != "":
+		p.nc, err = endpoints.Connect(append(options, at(s.NATS), s.credentials())...)
+	case s.NATSContext != "":
+		options = append(append(endpoints.Options(), options...), s.credentials())
+		p.nc, _, err = natscontext.Connect(s.NATSContext, options...)
+	default:
+		var private *embedded.NATS
+		payload, invalid := s.maxPayload()
+		if invalid != nil {
+			return invalid
+		}
+		private, err = embedded.StartNATS(ctx, embedded.NATSConfig{
+			StoreDir: filepath.Join(p.directory, "nats"), Listen: s.NATSListen, Log: log.Named("nats-server"),
+			MaxPayload: payload, URLFile: p.natsFile(),
+		})
+		if err != nil {
+			return err
+		}
+		p.undo = append(p.undo, private.Stop)
+		options = append(append(endpoints.Options(), options...), private.Login()) // whatever the environment says
+		p.nc, err = nats.Connect(private.URL(), options...)
+		p.natsURL, p.private = private.URL(), true
+	}
+	if err != nil {
+		return fmt.Errorf("NATS at %s: %w", p.wait.Where(), err)
+	}
+	p.undo = append(p.undo, func(context.Context) error { p.nc.Close(); return nil })
+	p.wait.At = p.natsURL
+	return nil
+}
+
+// natsFile is where services find the address of the server that is this one's own, and the password.
+func (p *parts) natsFile() string { return filepath.Join(p.directory, wire.NATSURLName) }
+
+// at points a connection at servers, whatever the environment says.
+func at(urls string) nats.Option {
+	return func(o *nats.Options) error {
+		o.Servers = strings.Split(urls, ",")
+		return nil
+	}
+}
+
+func (s *serveCommand) credentials() nats.Option {
+	if s.NATSCreds == "" {
+		return func(*nats.Options) error { return nil }
+	}
+	return nats.UserCredentials(s.NATSCreds)
+}
+
+// redacted leaves out what stands before the @ of a URL.
+func redacted(urls, named string) string {
+	if urls == "" {
+		return "context " + named
+	}
+	var shown []string
+	for u := range strings.SplitSeq(urls, ",") {
+		scheme, rest, ok := strings.Cut(u, "://")
+		if !ok {
+			scheme, rest = "nats", u
+		}
+		if i := strings.LastIndex(rest, "@"); i >= 0 {
+			rest = rest[i+1:]
+		}
+		shown = append(shown, scheme+"://"+rest)
+	}
+	return strings.Join(shown, ",")
+}
+
+// openDatabase opens the store, on a private PostgreSQL or the one that was named.
+func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logger) error {
+	url := s.Database
+	if url == "" {
+		private, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
+			DataDir: filepath.Join(p.directory, "postgres"), Bound: true, Log: log.Named("postgres"),
+		})
+		if err != nil {
+			return fmt.Errorf("start a private PostgreSQL (or use one with --database): %w", err)
+		}
+		p.undo = append(p.undo, private.Stop)
+		url = private.URL()
+	}
+	if err := startup.CheckScheme("--database", strings.Split(url, ",")[0], "postgres", "postgresql"); err != nil {
+		return err
+	}
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return fmt.Errorf("--database: %w", err)
+	}
+	p.database = fmt.Sprintf("%s:%d/%s", config.ConnConfig.Host, config.ConnConfig.Port, config.ConnConfig.Database)
+	wait := startup.DatabaseWait{At: p.database, Patience: s.DatabaseWait, Log: log}
+	err = wait.Until(ctx, func(ctx context.Context) error {
+		if err := wait.Knock(ctx, config.ConnConfig); err != nil {
+			return database.PoolerRemedy(err)
+		}
+		return database.PoolerRemedy(s.openStore(ctx, p, url, config, log))
+	})
+	if err != nil {
+		return fmt.Errorf("database %s: %w", p.database, startup.DatabaseRemedy(err))
+	}
+	return nil
+}
+
+// openStore brings the schema up to date and opens the store. It may be tried again after an error.
+func (s *serveCommand) openStore(
+	ctx context.Context, p *parts, url string, config *pgxpool.Config, log *zap.Logger,
+) error {
+	if !s.NoMigrate {
+		if _, err := migrations.Up(ctx, url, log); err != nil {
+			return err
+		}
+	}
+	if err := migrations.Ready(ctx, url); err != nil {
+		return err
+	}
+	conns := s.MaxConnections
+	if conns == 0 && strings.Contains(url, "pool_max_conns") {
+		conns = int(config.MaxConns)
+	}
+	store, release, err := database.Open(ctx, url, database.PoolConfig{
+		MaxConns: conns, ThroughPooler: s.ThroughPooler, Serving: true,
+	})
+	if err != nil {
+		return err
+	}
+	p.store = store
+	p.undo = append(p.undo, func(context.Context) error { release(); return nil })
+	return nil
+}
+
+// What the largest message of the embedded NATS may be.
+const (
+	leastPayload = 64 << 10
+	mostPayload  = 64 << 20
+)
+
+// maxPayload is the largest message of the embedded NATS in bytes.
+func (s *serveCommand) maxPayload() (int, error) {
+	var size workqueue.Bytes
+	if err := size.UnmarshalText([]byte(s.MaxPayload)); err != nil {
+		return 0, fmt.Errorf("--nats-max-payload %.40q: %w", s.MaxPayload, err)
+	}
+	if size < leastPayload || size > mostPayload {
+		return 0, fmt.Errorf("--nats-max-payload is %v; it must be within %v to %v", size, workqueue.Bytes(leastPayload),
+			workqueue.Bytes(mostPayload))
+	}
+	return int(size), nil
+}
+
+// streamFlags are what the streams are like from the first start of all on. After that tranche streams set changes it.
+type streamFlags struct {
+	StreamReplicas int             `env:"TRANCHE_STREAM_REPLICAS" help:"First start: copies of each stream, 1, 3 or 5 (3 in a cluster, else 1)." placeholder:"N"`
+	WorkMaxBytes   workqueue.Bytes `env:"TRANCHE_WORK_MAX_BYTES" help:"First start: room for requests (1GiB). Later: tranche streams set." placeholder:"SIZE"`
+	ReplyMaxBytes  workqueue.Bytes `env:"TRANCHE_REPLY_MAX_BYTES" help:"First start: room for replies (2GiB)." placeholder:"SIZE"`
+	EventMaxBytes  workqueue.Bytes `env:"TRANCHE_EVENT_MAX_BYTES" help:"First start: room for events (128MiB)." placeholder:"SIZE"`
+	StageMaxBytes  workqueue.Bytes `env:"TRANCHE_STAGE_MAX_BYTES" help:"First start: room for replies on their way back into flows (512MiB)." placeholder:"SIZE"`
+	FlowMaxBytes   workqueue.Bytes `env:"TRANCHE_FLOW_MAX_BYTES" help:"First start: room for the state of flows that wait (512MiB)." placeholder:"SIZE"`
+	DeadMaxBytes   workqueue.Bytes `env:"TRANCHE_DEAD_MAX_BYTES" help:"First start: room for dead letters that no node has taken in (64MiB)." placeholder:"SIZE"`
+}
+
+func (s *streamFlags) checkStreams() error {
+	return (&session.StreamValues{Replicas: s.StreamReplicas, WorkBytes: int64(s.WorkMaxBytes),
+		ReplyBytes: int64(s.ReplyMaxBytes), EventBytes: int64(s.EventMaxBytes), StageBytes: int64(s.StageMaxBytes),
+		FlowBytes: int64(s.FlowMaxBytes), DeadBytes: int64(s.DeadMaxBytes)}).Validate()
+}
+
+func (s *streamFlags) streams() stream.Config {
+	return stream.Config{
+		Replicas: s.StreamReplicas, WorkMaxBytes: int64(s.WorkMaxBytes), ReplyMaxBytes: int64(s.ReplyMaxBytes),
+		EventMaxBytes: int64(s.EventMaxBytes), StageMaxBytes: int64(s.StageMaxBytes),
+		FlowMaxBytes: int64(s.FlowMaxBytes), DeadMaxBytes: int64(s.DeadMaxBytes),
+	}
+}

@@ -1,2 +1,0 @@
-// Package alerts is the routes of alerts: who is told what a person must see to.
-package alerts

@@ -1,0 +1,61 @@
+package api_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
+
+// What waits in the lane of calls is told beside what waits of chunks.
+func TestCallsAreCountedApart(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	nc := testenv.Conn(t, testenv.NATS(t))
+	b.ServeWith(nc, api.Config{})
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Ensure(t.Context(), js, stream.Config{Memory: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.EnsureConsumer(t.Context(), js, "mail", stream.ConsumerSettings{}); err != nil {
+		t.Fatal(err)
+	}
+	want := func(backlog, calls uint64, taken int) {
+		t.Helper()
+		what := fmt.Sprintf("%d requests and %d calls wait, and %d are taken", backlog, calls, taken)
+		apitest.Eventually(t, what, func() bool { // consumers learn of what the stream has a moment later
+			e := apitest.Read[api.Endpoint](b, "/endpoints/mail")
+			return e.Backlog == backlog && e.CallsBacklog == calls && e.CallsProcessing == taken && e.Processing == 0
+		})
+	}
+	apitest.Change[pace.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":7}`) // so that it is listed
+	want(0, 0, 0)                                                                            // there is no lane yet
+	if err := stream.EnsureLane(t.Context(), js, "mail"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"mail", wire.LaneOf("mail"), wire.LaneOf("mail"), wire.LaneOf("mail")} {
+		if _, err := js.Publish(t.Context(), wire.WorkSubject(name), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(1, 3, 0)
+	lane, err := js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName(wire.LaneOf("mail")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lane.Next(); err != nil {
+		t.Fatal(err)
+	}
+	want(1, 2, 1)
+}

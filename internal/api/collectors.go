@@ -1,0 +1,399 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather/collector"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/producers"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+)
+
+// seeCollectors names the command that lists collectors.
+const seeCollectors = "tranche collector list"
+
+// maxCollectorBody is what is read of a collector to say that it is too large.
+const maxCollectorBody = 1 << 20
+
+// CollectorPath is the collector that an operation is about.
+type CollectorPath struct {
+	Collector string `path:"name" doc:"a collector's name"`
+}
+
+// CollectorList is the answer to a list of collectors.
+type CollectorList struct {
+	Collectors []collectorstore.CollectorView `json:"collectors" nullable:"false"`
+}
+
+// CollectorSwitched is what a pause or a resume did.
+type CollectorSwitched struct {
+	Name    string `json:"name"`
+	State   string `json:"state" enum:"active,paused"`
+	Changed bool   `json:"changed" doc:"false: it was so before"`
+}
+
+const applyCollectorDescription = `The body is a collector in YAML, or in JSON. Its name field, or else the query, names
+it. What is the same as before changes nothing. Changes hold from the next flush on. When order_by, values or partitions
+change, what waits goes under its old keys before anything that is added from then on.`
+
+// CollectorEngine is what a node does for collectors: changes after which something may have to be flushed at once.
+type CollectorEngine interface {
+	producers.Adder
+	ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (collectorstore.AppliedCollector, error)
+	ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error)
+	DrainCollector(ctx context.Context, name, actor string) (collectorstore.Drained, error)
+	RequeueOps(ctx context.Context, name string, sel collectorstore.OpsSelection, actor string) (int64, error)
+}
+
+// collectorRoutes keep collectors, and take operations for them.
+type collectorRoutes struct {
+	*kernel.Kernel
+
+	engine    CollectorEngine
+	producers *producers.Producers
+	sources   *connections.Connections
+}
+
+// New returns the routes of collectors. Without producers they have some of their own, which share no commits
+// with others. sources are those that collectors may query; nil: none.
+func newCollectors(k *kernel.Kernel, engine CollectorEngine, takers *producers.Producers, sources *connections.Connections) *collectorRoutes {
+	if takers == nil {
+		takers = producers.New(collectorstore.New(k.Store), engine, nil, k.Log)
+	}
+	if sources == nil {
+		sources = &connections.Connections{}
+	}
+	return &collectorRoutes{k, engine, takers, sources}
+}
+
+// Register adds the routes.
+func (s *collectorRoutes) Register(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Get("list-collectors", "/collectors",
+		"List collectors by name, with what waits in each"),
+		s.listCollectors)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "apply-collector", Method: http.MethodPost, Path: "/collectors", Summary: "Make or change a collector",
+		Description: applyCollectorDescription, MaxBodyBytes: maxCollectorBody,
+	}), s.applyCollector)
+	kernel.Register(s.Kernel, api, kernel.Get("get-collector", "/collectors/{name}",
+		"A collector: its settings, what waits in it, and what keeps that waiting"), s.getCollector)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "delete-collector", Method: http.MethodDelete, Path: "/collectors/{name}", Summary: "Delete a collector",
+		Description: "One with operations is refused, unless force is set: then they are lost.",
+	}), s.deleteCollector)
+	s.registerOperations(api)
+	s.registerCollectorControl(api)
+}
+
+func (s *collectorRoutes) registerCollectorControl(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "pause-collector", Method: http.MethodPost, Path: "/collectors/{name}/pause",
+		Summary:     "Flush nothing more of a collector until it is resumed",
+		Description: "It goes on taking operations, and flushes that are under way come to their end.",
+	}), func(ctx context.Context, in *collectorInput) (CollectorSwitched, error) {
+		return s.switchCollector(ctx, in, collectorstore.CollectorPaused, collectorstore.New(s.Store).PauseCollector)
+	})
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "resume-collector", Method: http.MethodPost, Path: "/collectors/{name}/resume",
+		Summary: "Go on with a paused collector",
+	}), func(ctx context.Context, in *collectorInput) (CollectorSwitched, error) {
+		return s.switchCollector(ctx, in, collectorstore.CollectorActive, s.engine.ResumeCollector)
+	})
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "drain-collector", Method: http.MethodPost, Path: "/collectors/{name}/drain",
+		Summary: "Flush all that waits now, whatever min_size and max_age say",
+		Description: "What failed keeps its backoff, and rates and limits hold. What is added later waits as " +
+			"usual.",
+	}), s.drainCollector)
+}
+
+func (s *collectorRoutes) listCollectors(ctx context.Context, _ *struct{}) (CollectorList, error) {
+	all, err := collectorstore.New(s.Store).Collectors(ctx)
+	if all == nil {
+		all = []collectorstore.CollectorView{}
+	}
+	return CollectorList{Collectors: all}, err
+}
+
+type applyCollectorInput struct {
+	kernel.Actor
+	Name    string `query:"name" doc:"the collector's name, when it does not give itself one"`
+	RawBody []byte `contentType:"application/yaml"`
+}
+
+func (s *collectorRoutes) applyCollector(ctx context.Context, in *applyCollectorInput) (collectorstore.AppliedCollector, error) {
+	none := collectorstore.AppliedCollector{}
+	if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
+		return none, err
+	}
+	spec, err := collector.Parse(in.Name, in.RawBody)
+	if err != nil {
+		return none, err
+	}
+	if err := s.checkSource(spec); err != nil {
+		return none, err
+	}
+	text := collectorstore.Text{Name: spec.Name, Spec: *spec, Source: string(in.RawBody)}
+	return s.engine.ApplyCollector(ctx, text, in.Actor.Name)
+}
+
+// checkSource refuses a query of a source that this node does not have: all that is added would be refused.
+func (s *collectorRoutes) checkSource(spec *collectorstore.CollectorSpec) error {
+	query, err := collector.Query(spec.Enrich)
+	if err != nil || query == nil {
+		return err
+	}
+	if _, err = s.sources.Source(query.Source); err != nil {
+		return kernel.BadInput("enrich.sql.source: " + err.Error())
+	}
+	return nil
+}
+
+func (s *collectorRoutes) getCollector(ctx context.Context, in *CollectorPath) (collectorstore.CollectorView, error) {
+	view, err := collectorstore.New(s.Store).Collector(ctx, in.Collector)
+	if err != nil {
+		return view, kernel.Seen(err, seeCollectors)
+	}
+	if view.Waiting+view.Backoff > 0 {
+		view.Why = append(s.whoIsAway(ctx, view.Spec.Endpoint), view.Why...)
+	}
+	if view.Why == nil {
+		view.Why = []collectorstore.CollectorReason{}
+	}
+	return view, nil
+}
+
+// whoIsAway says what the database does not know: whether there is anybody who takes a flush.
+func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
+	if !s.NC.IsConnected() {
+		return []collectorstore.CollectorReason{{Code: "nats_away",
+			Text: "this node cannot reach NATS; it connects again by " +
+				"itself as soon as NATS answers"}}
+	}
+	listeners, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
+	if err != nil || slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == endpoint }) {
+		return nil
+	}
+	return []collectorstore.CollectorReason{{Code: "no_listeners", Text: "nobody listens on endpoint " + endpoint +
+		"; start a service that does: it is there when tranche endpoints show " + endpoint + " names it"}}
+}
+
+type deleteCollectorInput struct {
+	CollectorPath
+	kernel.Actor
+	Force bool `query:"force" doc:"also with operations, which are lost then"`
+}
+
+func (s *collectorRoutes) deleteCollector(
+	ctx context.Context, in *deleteCollectorInput,
+) (collectorstore.DeletedCollector, error) {
+	gone, err := collectorstore.New(s.Store).DeleteCollector(ctx, in.Collector, in.Force, in.Name)
+	return gone, kernel.Seen(err, seeCollectors)
+}
+
+type collectorInput struct {
+	CollectorPath
+	kernel.Actor
+}
+
+func (s *collectorRoutes) switchCollector(
+	ctx context.Context, in *collectorInput, to string, do func(context.Context, string, string) (bool, error),
+) (CollectorSwitched, error) {
+	changed, err := do(ctx, in.Collector, in.Name)
+	return CollectorSwitched{Name: in.Collector, State: to, Changed: changed}, kernel.Seen(err, seeCollectors)
+}
+
+func (s *collectorRoutes) drainCollector(ctx context.Context, in *collectorInput) (collectorstore.Drained, error) {
+	out, err := s.engine.DrainCollector(ctx, in.Collector, in.Name)
+	return out, kernel.Seen(err, seeCollectors)
+}
+
+// OperationPage is a page of the operations of a collector.
+type OperationPage struct {
+	Ops  []collectorstore.OpView `json:"ops" nullable:"false"`
+	Next int64                   `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
+}
+
+// AddedOperations is what became of operations that were added.
+type AddedOperations struct {
+	Collector string `json:"collector"`
+	collectorstore.AddedOps
+	DryRun bool               `json:"dry_run,omitempty" doc:"true: nothing was added, and this is what would have been"`
+	Sample []SampledOperation `json:"sample,omitempty" doc:"of a dry run: the first operations, as they would be stored"`
+}
+
+// SampledOperation is an operation as it would be stored.
+type SampledOperation struct {
+	ID       string          `json:"id,omitempty" doc:"absent: it would be given one"`
+	Key      string          `json:"key"`
+	Fold     string          `json:"fold,omitempty" doc:"what it would be folded by"`
+	Priority int             `json:"priority,omitempty"`
+	Payload  json.RawMessage `json:"payload"`
+}
+
+// OperationChoice says which operations are meant. What is given has to hold together; one of it has to be given.
+type OperationChoice struct {
+	IDs  []string `json:"ids,omitempty" maxItems:"10000" nullable:"false" doc:"these"`
+	Keys []string `json:"keys,omitempty" maxItems:"10000" nullable:"false" doc:"those of these keys"`
+	Code string   `json:"code,omitempty" maxLength:"200" doc:"those whose last error had this code"`
+	All  bool     `json:"all,omitempty" doc:"all"`
+}
+
+// DropChoice says which operations are given up.
+type DropChoice struct {
+	OperationChoice
+
+	Waiting bool `json:"waiting,omitempty" doc:"also those that are not parked; else parked ones only"`
+}
+
+// RequeuedOperations says how many operations are tried again.
+type RequeuedOperations struct {
+	Requeued int64 `json:"requeued"`
+}
+
+// DroppedOperations says how many operations were given up.
+type DroppedOperations struct {
+	Dropped int64 `json:"dropped"`
+}
+
+const addOperationsDescription = `The body is operations, one JSON object after the other, or {"ops":[…]} with a list of
+them: {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload has to be there, and the key when
+the collector has no order_by. They are added all or not at all, and stored when the answer comes; up to 100,000 and 32
+MiB at once. An id that was added before, in the time for which the collector remembers ids, is counted as a duplicate
+and not added again: so a request whose answer was lost can be sent again. With dry_run nothing is added: the answer
+says what would be, or what is wrong. Adds are not in the audit log, since there are too many.`
+
+func (s *collectorRoutes) registerOperations(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
+		OperationID: "add-operations", Method: http.MethodPost, Path: "/collectors/{name}/ops",
+		Summary: "Add operations to a collector", Description: addOperationsDescription,
+	}), kernel.Files(kernel.MimeNDJSON)), s.addOperations)
+	kernel.Register(s.Kernel, api, kernel.Held(kernel.Get("list-operations", "/collectors/{name}/ops",
+		"List the operations of a collector, in the order in which they were added")), s.listOperations)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "requeue-operations", Method: http.MethodPost, Path: "/collectors/{name}/requeue",
+		Summary:     "Have operations tried again that are parked, or wait for their next try",
+		Description: "They have all their attempts again, and go with the next flush of their keys.",
+	}), s.requeueOperations)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "drop-operations", Method: http.MethodPost, Path: "/collectors/{name}/drop",
+		Summary:     "Give operations up",
+		Description: "They are deleted. Those of a flush that is under way may have been done.",
+	}), s.dropOperations)
+}
+
+type addOperationsInput struct {
+	CollectorPath
+	kernel.Actor
+	DryRun bool `query:"dry_run" doc:"add nothing, and say what would be added, or what is wrong"`
+
+	kernel.Stream
+}
+
+// addOperations needs nothing of the node: operations wait in PostgreSQL.
+func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsInput) (AddedOperations, error) {
+	out := AddedOperations{Collector: in.Collector, DryRun: in.DryRun}
+	body := kernel.Whole(in.Body(), "the body", "nothing was added")
+	var err error
+	if !in.DryRun {
+		out.AddedOps, err = s.producers.AddFrom(ctx, in.Collector, body)
+		return out, kernel.Seen(err, seeCollectors)
+	}
+	var sample []collectorstore.Op
+	out.AddedOps, sample, err = s.producers.TryFrom(ctx, in.Collector, body)
+	for i := range sample {
+		op := &sample[i]
+		out.Sample = append(out.Sample, SampledOperation{op.ID, op.Key, op.Fold, op.Priority, op.Payload})
+	}
+	return out, kernel.Seen(err, seeCollectors)
+}
+
+type listOperationsInput struct {
+	CollectorPath
+	State string `query:"state" enum:"waiting,backoff,parked" doc:"only those in this state"`
+	Key   string `query:"key" doc:"only those of this key"`
+	ID    string `query:"id" doc:"only those with this id"`
+	Code  string `query:"code" doc:"only those whose last error had this code"`
+	After int64  `query:"after" minimum:"0" doc:"the value of next of the page before"`
+	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
+}
+
+func (s *collectorRoutes) listOperations(ctx context.Context, in *listOperationsInput) (OperationPage, error) {
+	for field, value := range map[string]string{"key": in.Key, "id": in.ID, "code": in.Code} {
+		if err := kernel.CheckText(field, value, collectorstore.MaxOpKey); err != nil {
+			return OperationPage{}, err
+		}
+	}
+	ops, err := collectorstore.New(s.Store).Ops(ctx, in.Collector, collectorstore.OpsFilter{
+		State: in.State, Key: in.Key, ID: in.ID, Code: in.Code, After: in.After, Limit: in.Limit + 1,
+	})
+	if err != nil {
+		return OperationPage{}, kernel.Seen(err, seeCollectors)
+	}
+	page := OperationPage{Ops: append([]collectorstore.OpView{}, ops...)}
+	if len(page.Ops) > in.Limit {
+		page.Ops = page.Ops[:in.Limit]
+		page.Next = page.Ops[in.Limit-1].Number
+	}
+	return page, nil
+}
+
+type requeueOperationsInput struct {
+	CollectorPath
+	kernel.Actor
+	Body OperationChoice
+}
+
+func (s *collectorRoutes) requeueOperations(ctx context.Context, in *requeueOperationsInput) (RequeuedOperations, error) {
+	sel, err := in.Body.Selection(in.Name)
+	if err != nil {
+		return RequeuedOperations{}, err
+	}
+	n, err := s.engine.RequeueOps(ctx, in.Collector, sel, in.Name)
+	return RequeuedOperations{Requeued: n}, kernel.Seen(err, seeCollectors)
+}
+
+type dropOperationsInput struct {
+	CollectorPath
+	kernel.Actor
+	Body DropChoice
+}
+
+func (s *collectorRoutes) dropOperations(ctx context.Context, in *dropOperationsInput) (DroppedOperations, error) {
+	sel, err := in.Body.Selection(in.Name)
+	if err != nil {
+		return DroppedOperations{}, err
+	}
+	sel.Waiting = in.Body.Waiting
+	n, err := collectorstore.New(s.Store).DropOps(ctx, in.Collector, sel, in.Name)
+	return DroppedOperations{Dropped: n}, kernel.Seen(err, seeCollectors)
+}
+
+// Selection checks a choice.
+func (c *OperationChoice) Selection(actor string) (collectorstore.OpsSelection, error) {
+	sel := collectorstore.OpsSelection{All: c.All, IDs: c.IDs, Keys: c.Keys, Code: c.Code}
+	narrowed := len(c.IDs) > 0 || len(c.Keys) > 0 || c.Code != ""
+	switch {
+	case c.All && narrowed:
+		return sel, kernel.BadInput("all stands beside ids, keys or code; give all, or what narrows it")
+	case !c.All && !narrowed:
+		return sel, kernel.BadInput("say which operations: ids, keys, code, or all")
+	}
+	err := errors.Join(kernel.CheckText("header "+kernel.ActorHeader, actor, kernel.MaxActorBytes),
+		kernel.CheckText("code", c.Code, kernel.MaxCodeBytes))
+	for _, id := range c.IDs {
+		err = errors.Join(err, kernel.CheckText("ids", id, collectorstore.MaxOpID))
+	}
+	for _, key := range c.Keys {
+		err = errors.Join(err, kernel.CheckText("keys", key, collectorstore.MaxOpKey))
+	}
+	return sel, err
+}

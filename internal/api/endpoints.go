@@ -1,0 +1,342 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
+
+// Endpoint is one endpoint with those who listen on it and the work there is for it. Rate, Items and Errors are those
+// of its listeners together.
+type Endpoint struct {
+	Name        string     `json:"name" doc:"or what else steps ask: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Kind        string     `json:"kind" enum:"endpoint,request,http,sql,local" doc:"request: asked in plain requests only"`
+	Listeners   []Listener `json:"listeners" doc:"instances of services; of endpoints only"`
+	Nodes       []string   `json:"nodes,omitempty" doc:"that do the work, where it is no endpoint"`
+	Runs        int        `json:"runs" doc:"running runs that use it"`
+	Waiting     int64      `json:"waiting" doc:"items that other steps come before, or that are held back"`
+	Ready       int64      `json:"ready" doc:"items that could be sent"`
+	InFlight    int64      `json:"in_flight" doc:"items asked for and not answered"`
+	Scheduled   int64      `json:"scheduled" doc:"items that wait to be tried again"`
+	Backlog     uint64     `json:"backlog" doc:"requests that no service has taken, but for calls_backlog"`
+	Processing  int        `json:"processing" doc:"requests that a service has taken and not answered, likewise"`
+	Concurrency int        `json:"concurrency" doc:"set by an operator, for each instance; 0: left to the service"`
+	Rate        float64    `json:"rate" doc:"items a second, in the last minute"`
+	Items       int64      `json:"items" doc:"since the listeners started"`
+	Errors      int64      `json:"errors" doc:"of those"`
+	P50Millis   float64    `json:"p50_millis" doc:"time for one item: the listeners' medians, weighted by their rates"`
+	P99Millis   float64    `json:"p99_millis" doc:"time for one item, of the slowest listener"`
+
+	// Of the lane, where services read apart what somebody waits for.
+	CallsBacklog    uint64 `json:"calls_backlog" doc:"requests that somebody waits for and no service has taken"`
+	CallsProcessing int    `json:"calls_processing" doc:"of those, taken and not answered"`
+
+	MaxInFlight int                `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
+	RateLimit   float64            `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
+	CallRate    float64            `json:"call_rate" doc:"requests a second in all, set by an operator; 0: none"`
+	Pace        *inspect.PaceView  `json:"pace,omitempty" doc:"what nodes found out about it"`
+	Reads       json.RawMessage    `json:"reads,omitempty" doc:"of one endpoint: a JSON Schema of the items that it reads"`
+	Answers     json.RawMessage    `json:"answers,omitempty" doc:"of one endpoint: a JSON Schema of its results"`
+	Changes     []inspect.PastPace `json:"changes,omitempty" doc:"of one endpoint: the last changes of its pace"`
+}
+
+// Listener is one instance of a service.
+type Listener struct {
+	Service     string  `json:"service"`
+	Version     string  `json:"version"`
+	Instance    string  `json:"instance"`
+	Host        string  `json:"host,omitempty"`
+	State       string  `json:"state,omitempty" doc:"listening, waiting or draining; absent when it does not say"`
+	Reason      string  `json:"reason,omitempty" doc:"why it waits"`
+	Concurrency int     `json:"concurrency" doc:"chunks or items at once"`
+	InFlight    int     `json:"in_flight" doc:"chunks it holds"`
+	Lane        bool    `json:"lane,omitempty" doc:"calls are read apart from chunks"`
+	Stages      int     `json:"stages,omitempty" doc:"of a flow"`
+	Items       int64   `json:"items" doc:"since it started"`
+	Errors      int64   `json:"errors"`
+	ItemMillis  float64 `json:"item_millis" doc:"time for one item, on average since it started"`
+	Rate        float64 `json:"rate" doc:"items a second, in the last minute"`
+	P50Millis   float64 `json:"p50_millis" doc:"time for one item, in the last minute"`
+	P99Millis   float64 `json:"p99_millis"`
+	Redelivered int64   `json:"redelivered" doc:"requests that came not for the first time"`
+	GivenUp     int64   `json:"given_up" doc:"requests that were delivered too often"`
+	Dead        int64   `json:"dead" doc:"requests that were dead-lettered"`
+	Rebinds     int64   `json:"rebinds" doc:"how often it has lost its consumer and found it again"`
+}
+
+// EndpointList is the answer to a question for endpoints.
+type EndpointList struct {
+	Endpoints []Endpoint `json:"endpoints"`
+}
+
+// EndpointSettings is what an operator sets for an endpoint while its services run. What is absent stays as it is.
+type EndpointSettings struct {
+	Concurrency *int     `json:"concurrency,omitempty" minimum:"0" maximum:"1024" doc:"of each instance; 0: its own"`
+	MaxInFlight *int     `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
+	Rate        *float64 `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
+	CallRate    *float64 `json:"call_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
+	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets that chunks over some size fail as a whole"`
+	Breaker     *string  `json:"breaker,omitempty" enum:"closed" doc:"closes the breaker, and keeps it so for 10 minutes"`
+}
+
+// Requeuer has dead letters sent again.
+type Requeuer interface {
+	Requeue(ctx context.Context, sel deadletter.DeadSelection, actor string) (deadletter.Requeue, error)
+}
+
+// Setter sets endpoints, where their services see it.
+type Setter interface {
+	ChangeEndpoint(
+		ctx context.Context, change pace.EndpointChange, actor string,
+	) (pace.EndpointSetting, error)
+}
+
+// endpointRoutes show endpoints and set them, and what could not be delivered.
+type endpointRoutes struct {
+	*kernel.Kernel
+
+	setter  Setter
+	letters Requeuer
+}
+
+// Register adds the routes.
+func (s *endpointRoutes) Register(api huma.API) {
+	s.registerEndpoints(api)
+	s.registerLetters(api)
+	s.registerQuarantine(api)
+}
+
+func (s *endpointRoutes) registerEndpoints(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Get("list-endpoints", "/endpoints", "Who listens, and the work there is"),
+		s.listEndpoints)
+	kernel.Register(s.Kernel, api, kernel.Get("get-endpoint", "/endpoints/{name}",
+		"Who listens on an endpoint, and the work there is"),
+		s.getEndpoint)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "set-endpoint", Method: http.MethodPost, Path: "/endpoints/{name}/settings",
+		Summary: "Set an endpoint's concurrency, budget or rate, or close its breaker, while its services run",
+		Description: "Limits hold at once, on every node; instances take their concurrency over within seconds. The " +
+			"endpoint need not be known yet.",
+	}), s.setEndpoint)
+}
+
+func (s *endpointRoutes) listEndpoints(ctx context.Context, _ *struct{}) (EndpointList, error) {
+	found, err := s.endpoints(ctx)
+	if err != nil {
+		return EndpointList{}, err
+	}
+	list := EndpointList{Endpoints: []Endpoint{}}
+	for _, e := range found {
+		if err := s.doers(ctx, e); err != nil {
+			return EndpointList{}, err
+		}
+		list.Endpoints = append(list.Endpoints, *e)
+	}
+	slices.SortFunc(list.Endpoints, func(a, b Endpoint) int { return cmp.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+func (s *endpointRoutes) getEndpoint(ctx context.Context, in *kernel.EndpointPath) (Endpoint, error) {
+	if err := kernel.CheckTarget(in.Endpoint); err != nil {
+		return Endpoint{}, err
+	}
+	found, err := s.endpoints(ctx)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	e, ok := found[in.Endpoint]
+	if !ok {
+		return s.unused(ctx, in.Endpoint)
+	}
+	if e.Changes, err = inspect.New(s.Store).PastPaces(ctx, in.Endpoint, shownChanges); err != nil {
+		return Endpoint{}, err
+	}
+	if len(e.Listeners) > 0 {
+		asking, cancel := context.WithTimeout(ctx, kernel.ListenWait)
+		defer cancel()
+		said, err := wire.AskContract(asking, s.NC, e.Name)
+		if err != nil {
+			return Endpoint{}, err
+		}
+		e.Reads, e.Answers = said.In, said.Out
+	}
+	return *e, s.doers(ctx, e)
+}
+
+// unused is what no running run asks: there may be nodes for it all the same.
+func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, error) {
+	kind, _ := workqueue.TargetKind(name)
+	if kind == workqueue.KindEndpoint {
+		return Endpoint{}, kernel.Seen(fmt.Errorf("nobody listens on endpoint %q, and no running run uses it: %w", name,
+			workqueue.ErrNotFound), "tranche endpoints")
+	}
+	e := Endpoint{Name: name, Kind: string(kind), Listeners: []Listener{}}
+	err := s.doers(ctx, &e)
+	if err == nil {
+		e.Changes, err = inspect.New(s.Store).PastPaces(ctx, name, shownChanges)
+	}
+	return e, err
+}
+
+// doers adds who does the work: services, with what waits for them, or nodes.
+func (s *endpointRoutes) doers(ctx context.Context, e *Endpoint) (err error) {
+	if workqueue.Kind(e.Kind) == workqueue.KindEndpoint || workqueue.Kind(e.Kind) == workqueue.KindRequest {
+		return s.backlog(ctx, e)
+	}
+	e.Nodes, err = inspect.New(s.Store).NodesFor(ctx, e.Name)
+	return err
+}
+
+// shownChanges is how many changes of its pace an endpoint is shown with.
+const shownChanges = 20
+
+type setEndpointInput struct {
+	kernel.EndpointPath
+	kernel.Changer
+	Body EndpointSettings
+}
+
+func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.EndpointSetting, error) {
+	change := pace.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
+		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, CallRate: in.Body.CallRate,
+		ClearChunkCap: in.Body.ChunkCap != nil, CloseBreaker: in.Body.Breaker != nil}
+	if err := kernel.CheckTarget(in.Endpoint); err != nil {
+		return pace.EndpointSetting{}, err
+	}
+	if in.Body == (EndpointSettings{}) {
+		return pace.EndpointSetting{}, kernel.BadInput(
+			"give concurrency, max_in_flight, rate, call_rate, chunk_cap or breaker")
+	}
+	return s.setter.ChangeEndpoint(ctx, change, in.Name)
+}
+
+// endpoints gathers by name what runs, operators and services say; backlogs are missing.
+func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
+	loads, err := inspect.New(s.Store).EndpointLoads(ctx)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := pace.New(s.Store).EndpointSettings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	paces, err := inspect.New(s.Store).Paces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !s.NC.IsConnected() {
+		return nil, kernel.ErrNoNATS
+	}
+	listeners, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]*Endpoint{}
+	named := func(name string) *Endpoint {
+		if byName[name] == nil {
+			byName[name] = newEndpoint(name)
+		}
+		return byName[name]
+	}
+	for _, l := range loads {
+		e := named(l.Endpoint)
+		e.Runs, e.Waiting, e.Ready, e.InFlight, e.Scheduled = l.Runs, l.Waiting, l.Ready, l.InFlight, l.Scheduled
+		if l.Plain {
+			e.Kind = string(workqueue.KindRequest)
+		}
+	}
+	for _, set := range settings {
+		if set.Concurrency > 0 || set.MaxInFlight > 0 || set.Rate > 0 || set.CallRate > 0 {
+			e := named(set.Endpoint)
+			e.Concurrency, e.MaxInFlight, e.RateLimit = set.Concurrency, set.MaxInFlight, set.Rate
+			e.CallRate = set.CallRate
+		}
+	}
+	for i := range listeners {
+		named(listeners[i].Endpoint).add(&listeners[i])
+	}
+	addPaces(byName, paces)
+	return byName, nil
+}
+
+func newEndpoint(name string) *Endpoint {
+	kind, _ := workqueue.TargetKind(name)
+	return &Endpoint{Name: name, Kind: string(kind), Listeners: []Listener{}}
+}
+
+// addPaces adds what nodes found out about endpoints. They keep that of endpoints of the past as well, which are listed
+// only while something is amiss for a collector: a name that only a run of the past has used may never have been one.
+func addPaces(byName map[string]*Endpoint, paces []inspect.PaceView) {
+	for i := range paces {
+		p := &paces[i]
+		if byName[p.Endpoint] == nil && p.Collected && p.Breaker == workqueue.BreakerOpen {
+			byName[p.Endpoint] = newEndpoint(p.Endpoint)
+		}
+		if e := byName[p.Endpoint]; e != nil {
+			e.Pace = p
+		}
+	}
+}
+
+// add takes a listener in.
+func (e *Endpoint) add(l *wire.Listener) {
+	one := Listener{
+		Service: l.Service, Version: l.Version, Instance: l.Instance, Host: l.Host, State: string(l.State),
+		Reason: l.Reason, Concurrency: l.Concurrency, InFlight: l.InFlight, Lane: l.Lane, Stages: l.Stages,
+		Items: l.Processed, Errors: l.Errors, ItemMillis: millis(l.AvgPerItem), Rate: l.Rate, P50Millis: millis(l.P50),
+		P99Millis: millis(l.P99), Redelivered: l.Redelivered, GivenUp: l.GivenUp, Dead: l.Dead, Rebinds: l.Rebinds,
+	}
+	if rate := e.Rate + one.Rate; rate > 0 {
+		e.P50Millis = (e.P50Millis*e.Rate + one.P50Millis*one.Rate) / rate
+	}
+	e.Rate += one.Rate
+	e.P99Millis = max(e.P99Millis, one.P99Millis)
+	e.Items += one.Items
+	e.Errors += one.Errors
+	e.Listeners = append(e.Listeners, one)
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// backlog asks JetStream for chunks, and for the lane of those who wait.
+func (s *endpointRoutes) backlog(ctx context.Context, e *Endpoint) error {
+	js, err := jetstream.New(s.NC)
+	if err == nil {
+		e.Backlog, e.Processing, err = queued(ctx, js, e.Name)
+	}
+	if err == nil {
+		e.CallsBacklog, e.CallsProcessing, err = queued(ctx, js, wire.LaneOf(e.Name))
+	}
+	if err != nil {
+		return fmt.Errorf("look at the backlog of %s: %w", e.Name, err)
+	}
+	return nil
+}
+
+// queued is what waits at an endpoint's consumer, and what is taken. One that is not there has had no request yet.
+func queued(ctx context.Context, js jetstream.JetStream, name string) (waiting uint64, taken int, err error) {
+	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(name))
+	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	info := consumer.CachedInfo() // just fetched
+	return info.NumPending, info.NumAckPending, nil
+}

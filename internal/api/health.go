@@ -1,0 +1,184 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue"
+	healthstore "github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+// Health is what a person must see to.
+type Health health.Report
+
+// healthOps are the operations about what people say of conditions.
+type healthOps struct {
+	store   healthstore.Store
+	watches []*health.Watch // the one that names everything first
+}
+
+func (s *adminRoutes) registerHealth(api huma.API) {
+	o := &healthOps{healthstore.New(s.Store), []*health.Watch{s.whole, s.health}}
+	report := kernel.Get("health", "/health", "What a person must see to")
+	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
+		"severity, since when it has been so, and what helps. It answers with status 200 whatever it finds, also while " +
+		"PostgreSQL or NATS is away: that is a condition then. Programs that route requests ask /readyz instead. However " +
+		"many ask, it is looked at most every few seconds."
+	kernel.Register(s.Kernel, api, report, func(ctx context.Context, _ *struct{}) (*Health, error) {
+		found, err := s.health.Report(ctx)
+		return (*Health)(found), err
+	})
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "put-aside", Method: http.MethodPost, Path: "/health/aside",
+		Summary: "Put a condition aside, or all of its kind that there are",
+		Description: "It does not count in the status, stands in a list of its own, and alerts do not tell it, until it " +
+			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. Of all " +
+			"of a kind each is put aside by itself, and what begins later is news; so is something critical that " +
+			"was over and begins once more.",
+	}), o.putAside)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "take-condition", Method: http.MethodPost, Path: "/health/take",
+		Summary:     "Say that you see to a condition, or to all of its kind that there are",
+		Description: "It counts and is told as before; others see who does. Whoever takes it later has it.",
+	}), o.takeCondition)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "bring-back", Method: http.MethodPost, Path: "/health/back",
+		Summary: "Take back what was said of a condition, or of all of its kind",
+	}), o.bringBack)
+	nodes := kernel.Get("list-nodes", "/nodes", "The nodes, who leads, and what each holds")
+	kernel.Register(s.Kernel, api, nodes, func(ctx context.Context, _ *struct{}) (inspect.Nodes,
+		error) {
+		return inspect.New(s.Store).Nodes(ctx)
+	})
+}
+
+const (
+	seeHealth = "tranche health"
+
+	// Not a wait: the longest time that a condition is put aside for, unless for good.
+	maxAside = 366 * 24 * time.Hour
+)
+
+// ConditionName names a condition, or all of a kind.
+type ConditionName struct {
+	Kind    string `json:"kind" minLength:"1" example:"failed_items"`
+	Subject string `json:"subject,omitempty" doc:"absent: all of the kind"`
+}
+
+// AsideSettings say of a condition that it is put aside.
+type AsideSettings struct {
+	ConditionName
+
+	For     string `json:"for,omitempty" doc:"for how long" example:"8h"`
+	ForGood bool   `json:"for_good,omitempty" doc:"instead of for: until it gets worse"`
+	Reason  string `json:"reason" minLength:"1" maxLength:"500" doc:"why, for whoever looks"`
+}
+
+// MarkedCondition is what was said of a condition.
+type MarkedCondition struct {
+	ConditionName
+
+	State string     `json:"state" enum:"aside,taken,back"`
+	By    string     `json:"by"`
+	At    *time.Time `json:"at,omitempty"`
+	Until *time.Time `json:"until,omitempty" doc:"absent: for good"`
+
+	Unchanged bool `json:"unchanged" doc:"nothing had been said of it: nothing was done"`
+}
+
+func (o *healthOps) putAside(ctx context.Context, in *struct {
+	kernel.Actor
+	Body AsideSettings
+},
+) (MarkedCondition, error) {
+	b := &in.Body
+	life, err := b.life()
+	if err != nil {
+		return MarkedCondition{}, err
+	}
+	return o.mark(ctx, b.ConditionName, healthstore.NewMark{Actor: in.Name, For: life,
+		State: healthstore.Aside, Reason: b.Reason})
+}
+
+// life is for how long it is put aside; 0: for good.
+func (a *AsideSettings) life() (time.Duration, error) {
+	if a.ForGood == (a.For != "") {
+		return 0, kernel.BadInput("give either for, like 8h, or for_good")
+	}
+	if a.ForGood {
+		return 0, nil
+	}
+	life, err := time.ParseDuration(a.For)
+	if err != nil || life < time.Minute || life > maxAside {
+		return 0, kernel.BadInput(fmt.Sprintf("for is %s; write it like 8h or 30m, between 1m and %s",
+			strconv.Quote(kernel.Cut(a.For, kernel.MaxEchoed)), maxAside))
+	}
+	return life, nil
+}
+
+type conditionInput struct {
+	kernel.Actor
+	Body ConditionName
+}
+
+func (o *healthOps) takeCondition(ctx context.Context, in *conditionInput) (MarkedCondition, error) {
+	return o.mark(ctx, in.Body, healthstore.NewMark{Actor: in.Name, State: healthstore.Taken})
+}
+
+func (c *ConditionName) check(reason string) error {
+	return cmp.Or(kernel.CheckText("kind", c.Kind, kernel.MaxNameBytes),
+		kernel.CheckText("subject", c.Subject, kernel.MaxReasonBytes),
+		kernel.CheckText("reason", reason, kernel.MaxReasonBytes))
+}
+
+// mark says something of what holds, and how bad that is now.
+func (o *healthOps) mark(ctx context.Context, c ConditionName, m healthstore.NewMark) (MarkedCondition, error) {
+	if err := c.check(m.Reason); err != nil {
+		return MarkedCondition{}, err
+	}
+	m.Kind = c.Kind
+	for _, watch := range o.watches {
+		report, err := watch.Report(ctx)
+		if err != nil {
+			return MarkedCondition{}, err
+		}
+		if m.About = report.Measure(healthstore.ConditionKey(c)); len(m.About) > 0 {
+			break
+		}
+	}
+	if len(m.About) == 0 {
+		return MarkedCondition{}, kernel.Seen(fmt.Errorf("condition %s of %q: %w", c.Kind, c.Subject, workqueue.ErrNotFound),
+			seeHealth)
+	}
+	defer o.lookAgain()
+	at, until, err := o.store.PutMark(ctx, m)
+	if err != nil {
+		return MarkedCondition{}, err
+	}
+	return MarkedCondition{ConditionName: c, State: string(m.State), By: m.Actor, At: &at, Until: until}, nil
+}
+
+func (o *healthOps) bringBack(ctx context.Context, in *conditionInput) (MarkedCondition, error) {
+	if err := in.Body.check(""); err != nil {
+		return MarkedCondition{}, err
+	}
+	defer o.lookAgain()
+	found, err := o.store.DropMarks(ctx, healthstore.ConditionKey(in.Body), in.Name)
+	return MarkedCondition{ConditionName: in.Body, State: "back", By: in.Name, Unchanged: !found}, err
+}
+
+// lookAgain has whoever asks next see what was said.
+func (o *healthOps) lookAgain() {
+	for _, watch := range o.watches {
+		watch.Again()
+	}
+}

@@ -1,0 +1,151 @@
+package kernel
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// JSON is the JSON body of a request, read as it comes into a T, whose lists bound themselves by [ReadList]. huma would
+// hold the body three times, and report each of a million mistakes. [ReadsJSON] describes it.
+type JSON[T any] struct {
+	sent T
+	bad  error
+}
+
+// Resolve implements huma.Resolver.
+func (b *JSON[T]) Resolve(ctx huma.Context) []error {
+	b.bad = ReadJSON(ctx.BodyReader(), ctx.Operation().MaxBodyBytes, "the body", &b.sent)
+	return nil
+}
+
+func (b *JSON[T]) wrong() error { return b.bad }
+
+// Sent is what was sent.
+func (b *JSON[T]) Sent() *T { return &b.sent }
+
+// ReadsJSON describes an operation whose input is a JSON of up to so many bytes.
+func ReadsJSON[T any](api huma.API, op huma.Operation, most int64) huma.Operation {
+	op.MaxBodyBytes = most
+	return Streamed(op, &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		"application/json": {Schema: SchemaOf[T](api)},
+	}})
+}
+
+// ReadJSON reads one JSON object of up to so many bytes. name is what errors call it.
+func ReadJSON(from io.Reader, most int64, name string, into any) error {
+	limited := &io.LimitedReader{R: Whole(from, name, "nothing was changed"), N: most + 1}
+	err := json.UnmarshalRead(limited, into, json.RejectUnknownMembers(true))
+	if limited.N <= 0 {
+		return TooLarge(fmt.Sprintf("%s is larger than %d MiB; send it in several requests", name, most>>20))
+	}
+	wrong, syntax := &json.SemanticError{}, &jsontext.SyntacticError{}
+	switch {
+	case errors.As(err, &wrong):
+		return wrongValue(name, wrong)
+	case errors.As(err, &syntax) && syntax.ByteOffset == 0 && errors.Is(err, io.ErrUnexpectedEOF):
+		return BadInput(name + " is empty; send one JSON object")
+	case errors.As(err, &syntax):
+		return BadInput(fmt.Sprintf("%s is not valid JSON at byte %d: %v", name, syntax.ByteOffset+1, syntax.Err))
+	}
+	return err //nolint:wrapcheck // says where
+}
+
+// wrongValue says of a value that is JSON where it is, and what is wanted there.
+func wrongValue(name string, wrong *json.SemanticError) error {
+	place := placeOf(wrong.JSONPointer)
+	if said, ok := errors.AsType[*InputError](wrong.Err); ok {
+		return said
+	}
+	if errors.Is(wrong.Err, json.ErrUnknownName) {
+		return BadInput(fmt.Sprintf("%s has an unknown member %q; leave it out, or see %s/openapi.json for those that there "+
+			"are", name, Cut(place, MaxEchoed), Prefix))
+	}
+	if place == "" {
+		place = name
+	}
+	if wrong.GoType == reflect.TypeFor[time.Time]() {
+		return BadInput(Cut(place, MaxEchoed) + " must be a time as in RFC 3339, like 2026-11-24T20:15:00Z")
+	}
+	if _, own := reflect.New(wrong.GoType).Interface().(encoding.TextUnmarshaler); own && wrong.Err != nil {
+		return BadInput(Cut(place, MaxEchoed) + ": " + Cut(wrong.Err.Error(), 2*MaxEchoed))
+	}
+	but := ""
+	if len(wrong.JSONValue) > 0 {
+		but = ", not " + Cut(string(wrong.JSONValue), MaxEchoed)
+	}
+	return BadInput(Cut(place, MaxEchoed) + " must be " + wanted(wrong.GoType) + but)
+}
+
+// wanted is what JSON calls a value of a type.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "an array"
+	case reflect.Array:
+		return fmt.Sprintf("an array of %d values", t.Len())
+	case reflect.Struct, reflect.Map:
+		return "a JSON object"
+	case reflect.Pointer:
+		return wanted(t.Elem())
+	case reflect.Float64:
+		return "a number"
+	default:
+		return fmt.Sprintf("a whole number up to %d", uint64(1)<<(t.Bits()-1)-1)
+	}
+}
+
+// placeOf writes a place as people do: keys[3] and step.chunk.
+func placeOf(at jsontext.Pointer) string {
+	place := ""
+	for name := range at.Tokens() {
+		switch {
+		case strings.Trim(name, "0123456789") == "" && name != "" && place != "":
+			place += "[" + name + "]"
+		case place != "":
+			place += "." + name
+		default:
+			place = name
+		}
+	}
+	return place
+}
+
+// ReadList reads an array of up to so many values, and ends at the first that check refuses.
+func ReadList[T any](dec *jsontext.Decoder, most int, check func(place string, one T) error) (all []T, err error) {
+	if dec.PeekKind() != '[' {
+		return nil, json.UnmarshalDecode(dec, &all)
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return nil, err
+	}
+	for dec.PeekKind() != ']' {
+		var one T
+		if err := json.UnmarshalDecode(dec, &one); err != nil {
+			return nil, err
+		}
+		at := dec.StackPointer()
+		if len(all) == most {
+			return nil, BadInput(fmt.Sprintf("there are more than %d %s; send them in several requests", most,
+				placeOf(at.Parent())))
+		}
+		if err := check(placeOf(at), one); err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	_, err = dec.ReadToken()
+	return all, err
+}

@@ -1,0 +1,197 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+)
+
+// DeadLetterDocument is a dead letter with its body as people read it.
+type DeadLetterDocument struct {
+	deadletter.DeadLetter
+
+	Body kernel.Content `json:"body"`
+}
+
+// LetterSelection says which dead letters are meant: exactly one of IDs, Endpoint and All is set. The last two mean
+// those that wait.
+type LetterSelection struct {
+	IDs      []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" doc:"ids, or pieces of them"`
+	Endpoint string   `json:"endpoint,omitempty" doc:"all that wait of this endpoint"`
+	All      bool     `json:"all,omitempty" doc:"all that wait"`
+}
+
+// RequeueSettings is a selection, and whether to requeue also what has been requeued three times.
+type RequeueSettings struct {
+	LetterSelection
+
+	Force bool `json:"force,omitempty" doc:"also those that have been requeued three times and died each time"`
+}
+
+// Dropped says how many dead letters were given up.
+type Dropped struct {
+	Dropped int `json:"dropped"`
+}
+
+func (s *endpointRoutes) registerLetters(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Get("list-dead-letters", "/dead-letters", "List dead letters, newest first"),
+		s.listLetters)
+	kernel.Register(s.Kernel, api, kernel.Held(kernel.Get("get-dead-letter", "/dead-letters/{id}",
+		"A dead letter with its headers and body")),
+		s.getLetter)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "requeue-dead-letters", Method: http.MethodPost, Path: "/dead-letters/requeue",
+		Summary:     "Send dead letters to their endpoints again",
+		Description: "What is refused is listed with its reason, and the others go.",
+	}), s.requeueLetters)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "drop-dead-letters", Method: http.MethodPost, Path: "/dead-letters/drop",
+		Summary: "Give dead letters up, and their bodies with them",
+	}), s.dropLetters)
+}
+
+type listLettersInput struct {
+	Endpoint string `query:"endpoint" maxLength:"64" doc:"only those of this endpoint"`
+	State    string `query:"state" enum:"waiting,requeued,reissued,dropped" doc:"only those in this state"`
+	After    string `query:"after" doc:"the value of next of the page before"`
+	Limit    int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
+}
+
+func (s *endpointRoutes) listLetters(ctx context.Context, in *listLettersInput) (deadletter.DeadLetterPage, error) {
+	filter := deadletter.DeadFilter{Endpoint: in.Endpoint, State: deadletter.LetterState(in.State), Limit: in.Limit}
+	if in.After != "" {
+		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
+			return deadletter.DeadLetterPage{}, kernel.BadInput(
+				"after is not the id of a dead letter; use the value of next of the page before")
+		}
+	}
+	page, err := deadletter.New(s.Store).DeadLetters(ctx, filter)
+	for i := range page.Letters {
+		page.Letters[i].Headers = nil // they come with the letter
+	}
+	return page, err
+}
+
+type letterInput struct {
+	ID string `path:"id" doc:"an id, or a piece of one (4 digits or more)"`
+	kernel.WholeBody
+}
+
+func (s *endpointRoutes) getLetter(ctx context.Context, in *letterInput) (DeadLetterDocument, error) {
+	letter, err := deadletter.New(s.Store).DeadLetter(ctx, in.ID)
+	if err != nil {
+		return DeadLetterDocument{}, kernel.Seen(err, kernel.SeeLetters)
+	}
+	body := letter.Body
+	letter.Body = nil
+	return DeadLetterDocument{
+		DeadLetter: letter, Body: kernel.ContentOf(body, first(letter.Headers, wire.HeaderEncoding), in.Full),
+	}, nil
+}
+
+// first is the first value of a header.
+func first(headers map[string][]string, name string) string {
+	if values := headers[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+type requeueInput struct {
+	kernel.Changer
+	Body RequeueSettings
+}
+
+func (s *endpointRoutes) requeueLetters(ctx context.Context, in *requeueInput) (deadletter.Requeue, error) {
+	sel, err := in.Body.selection()
+	if err != nil {
+		return deadletter.Requeue{}, err
+	}
+	sel.Force = in.Body.Force
+	out, err := s.letters.Requeue(ctx, sel, in.Name)
+	return out, kernel.Seen(err, kernel.SeeLetters)
+}
+
+type dropInput struct {
+	kernel.Changer
+	Body LetterSelection
+}
+
+func (s *endpointRoutes) dropLetters(ctx context.Context, in *dropInput) (Dropped, error) {
+	sel, err := in.Body.selection()
+	if err != nil {
+		return Dropped{}, err
+	}
+	n, err := deadletter.New(s.Store).Drop(ctx, sel, in.Name)
+	return Dropped{Dropped: n}, kernel.Seen(err, kernel.SeeLetters)
+}
+
+// selection is the same as the store takes it.
+func (set *LetterSelection) selection() (deadletter.DeadSelection, error) {
+	sel := deadletter.DeadSelection{Refs: set.IDs, Endpoint: set.Endpoint, All: set.All}
+	if err := kernel.ChooseOne("ids, endpoint and all", len(set.IDs) > 0, set.Endpoint != "", set.All); err != nil {
+		return sel, err
+	}
+	if set.Endpoint != "" {
+		return sel, kernel.CheckEndpoint(set.Endpoint)
+	}
+	return sel, nil
+}
+
+// QuarantinedDocument is a quarantined message with its body as people read it.
+type QuarantinedDocument struct {
+	deadletter.QuarantinedView
+
+	Body kernel.Content `json:"body" doc:"of its first 64 KiB, which is what is kept"`
+}
+
+func (s *endpointRoutes) registerQuarantine(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Get("list-quarantined", "/quarantine",
+		"List messages that could not be taken, newest first"),
+		s.listQuarantined)
+	kernel.Register(s.Kernel, api, kernel.Get("get-quarantined", "/quarantine/{id}", "A message that could not be taken"),
+		s.getQuarantined)
+}
+
+type listQuarantinedInput struct {
+	Run   string `query:"run" doc:"only those about this run: an id, a piece of one, a name, or last"`
+	After int64  `query:"after" minimum:"0" doc:"the value of next of the page before"`
+	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
+}
+
+func (s *endpointRoutes) listQuarantined(ctx context.Context, in *listQuarantinedInput) (deadletter.QuarantinePage, error) {
+	run, err := s.FindRun(ctx, in.Run)
+	if err != nil {
+		return deadletter.QuarantinePage{}, err
+	}
+	filter := deadletter.QuarantineFilter{Limit: in.Limit, After: in.After, Run: run}
+	page, err := deadletter.New(s.Store).QuarantinedMessages(ctx, filter)
+	if page.Messages == nil {
+		page.Messages = []deadletter.QuarantinedView{}
+	}
+	for i := range page.Messages {
+		page.Messages[i].Headers = nil // they come with the message
+	}
+	return page, err
+}
+
+type quarantinedInput struct {
+	ID int64 `path:"id" minimum:"1"`
+}
+
+func (s *endpointRoutes) getQuarantined(ctx context.Context, in *quarantinedInput) (QuarantinedDocument, error) {
+	view, err := deadletter.New(s.Store).QuarantinedMessage(ctx, in.ID)
+	if err != nil {
+		return QuarantinedDocument{}, kernel.Seen(err, kernel.SeeQuarantine)
+	}
+	body := view.Body
+	view.Body = nil
+	return QuarantinedDocument{
+		QuarantinedView: view, Body: kernel.ContentOf(body, first(view.Headers, wire.HeaderEncoding), true),
+	}, nil
+}

@@ -1,0 +1,452 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue/identity"
+)
+
+// SessionDocument says who asks.
+type SessionDocument struct {
+	Authenticated bool        `json:"authenticated"`
+	Auth          string      `json:"auth" enum:"off,on" doc:"off: nobody is asked who they are, and all are admins"`
+	OIDC          bool        `json:"oidc" doc:"there is a login by a provider of identities, at /auth/oidc/login"`
+	User          string      `json:"user" doc:"the actor in the audit log; empty for nobody"`
+	Role          access.Role `json:"role" enum:"none,viewer,operator,admin"`
+	ByProvider    bool        `json:"by_provider,omitempty" doc:"the login is by that provider, where it can begin anew"`
+	ExpiresAt     *time.Time  `json:"expires_at,omitempty"`
+}
+
+// LogIn is a token to log in by.
+type LogIn struct {
+	Token string `json:"token" maxLength:"200" doc:"the secret of a token" format:"password"`
+}
+
+func (s *adminRoutes) registerSession(api huma.API) {
+	look := kernel.ByAnyone(kernel.Get("get-session", "/session", "Who asks, and whether they are logged in"))
+	kernel.Register(s.Kernel, api, look, s.getSession)
+	kernel.RegisterAnswer(s.Kernel, api, kernel.Unstored(kernel.ByAnyone(huma.Operation{
+		OperationID: "log-in", Method: http.MethodPost, Path: "/session", Summary: "Log a browser in, by a token",
+		Description:  "Sets a cookie that only this server's pages can use. Throttled: 429 says when to try again.",
+		MaxBodyBytes: maxLogIn, Middlewares: huma.Middlewares{s.tryLogIn},
+	})), s.logIn)
+	kernel.RegisterAnswer(s.Kernel, api, kernel.Unstored(kernel.ByAnyone(huma.Operation{
+		OperationID: "log-out", Method: http.MethodDelete, Path: "/session", Summary: "Log a browser out",
+	})), s.logOut)
+}
+
+func (s *adminRoutes) getSession(ctx context.Context, _ *struct{}) (SessionDocument, error) {
+	return s.sessionOf(ctx), nil
+}
+
+func (s *adminRoutes) sessionOf(ctx context.Context) SessionDocument {
+	if s.Access == nil {
+		return SessionDocument{Authenticated: true, Auth: "off", User: kernel.Anonymous, Role: access.Admin}
+	}
+	who, ok := access.From(ctx)
+	if !ok {
+		return s.nobody()
+	}
+	return s.sessionFor(&who)
+}
+
+func (s *adminRoutes) nobody() SessionDocument {
+	return SessionDocument{Auth: "on", OIDC: s.hasOIDC(), Role: access.None}
+}
+
+func (s *adminRoutes) sessionFor(who *access.Principal) SessionDocument {
+	return SessionDocument{Authenticated: true, Auth: "on", OIDC: s.hasOIDC(), User: who.Name, Role: who.Role,
+		ByProvider: who.Session && who.Token == nil, ExpiresAt: who.ExpiresAt}
+}
+
+// sessionAnswer is a session document that may come with a cookie.
+type sessionAnswer struct {
+	SetCookie []http.Cookie `header:"Set-Cookie"`
+	Body      SessionDocument
+}
+
+type logInInput struct {
+	kernel.Actor
+	Body LogIn
+
+	request *http.Request
+}
+
+// Resolve keeps the request: where it comes from counts.
+func (in *logInInput) Resolve(ctx huma.Context) []error {
+	in.request, _ = humago.Unwrap(ctx)
+	return nil
+}
+
+const (
+	// maxLogIn is how many bytes a login may have, and logInTime what they have to be there in.
+	maxLogIn = 4 << 10
+	// A login's body, as a whole; then 408.
+	logInTime = 5 * time.Second
+)
+
+// tryLogIn counts a login before anything is read of it: who may not try has nothing to wait for.
+func (s *adminRoutes) tryLogIn(hc huma.Context, next func(huma.Context)) {
+	r, w := humago.Unwrap(hc)
+	kernel.HurryBody(r, logInTime)
+	if s.Access != nil {
+		if err := s.Access.TryLogIn(s.CallerAddress(r)); err != nil {
+			s.Deny(w, r, err)
+			return
+		}
+	}
+	next(hc)
+}
+
+func (s *adminRoutes) logIn(ctx context.Context, in *logInInput) (*sessionAnswer, error) {
+	if s.Access == nil {
+		return nil, errNoAuth
+	}
+	cookie, who, err := s.Access.LogIn(ctx, s.CallerAddress(in.request), in.Body.Token)
+	if err != nil {
+		return nil, err
+	}
+	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie(cookie, who.ExpiresAt)}, Body: s.sessionFor(&who)}, nil
+}
+
+func (s *adminRoutes) logOut(ctx context.Context, _ *struct{ kernel.Actor }) (*sessionAnswer, error) {
+	if s.Access == nil {
+		return nil, errNoAuth
+	}
+	if who, ok := access.From(ctx); ok {
+		if err := s.Access.LogOut(ctx, who); err != nil {
+			return nil, err
+		}
+	}
+	long := time.Unix(1, 0)
+	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie("", &long)}, Body: s.nobody()}, nil
+}
+
+var errNoAuth = kernel.Denied(http.StatusConflict,
+	"this server asks nobody who they are: it was started without --auth on")
+
+// cookie is for this server's pages only: no script reads it, and no other site's page makes a browser send it.
+func (s *adminRoutes) cookie(value string, until *time.Time) http.Cookie {
+	c := http.Cookie{ //nolint:gosec // it is Secure where there is TLS
+		Name: s.CookieName(), Value: value, Path: "/", HttpOnly: true, Secure: s.config.SecureCookies,
+		SameSite: http.SameSiteStrictMode,
+	}
+	if until != nil {
+		c.Expires = *until
+	}
+	return c
+}
+
+const seeSessions = "tranche session list"
+
+// SessionList is the browsers that are logged in.
+type SessionList struct {
+	Sessions []identity.WebSessionView `json:"sessions" nullable:"false"`
+}
+
+// RevokeSessions says whose sessions end.
+type RevokeSessions struct {
+	User string `json:"user" minLength:"1" maxLength:"200" doc:"as the list of sessions and the audit log call them"`
+}
+
+// RevokedSessions is what has ended.
+type RevokedSessions struct {
+	User     string `json:"user"`
+	Sessions int64  `json:"sessions" doc:"how many have ended"`
+}
+
+func (s *adminRoutes) registerSessions(api huma.API) {
+	list := kernel.Get("list-sessions", "/sessions", "List who is logged in by a browser, the latest first")
+	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listSessions)
+	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(huma.Operation{
+		OperationID: "revoke-sessions", Method: http.MethodPost, Path: "/sessions/revoke",
+		Summary: "End all sessions of a user",
+		Description: "Within 5 seconds, on all nodes. Who still has a token, or an account at the provider of identities " +
+			"that has a role here, can log in again: take that away first.",
+	})), s.revokeSessions)
+}
+
+func (s *adminRoutes) listSessions(ctx context.Context, _ *struct{}) (SessionList, error) {
+	all, err := identity.New(s.Store).WebSessions(ctx)
+	return SessionList{Sessions: all}, err
+}
+
+type revokeSessionsInput struct {
+	kernel.Actor
+	Body RevokeSessions
+}
+
+func (s *adminRoutes) revokeSessions(ctx context.Context, in *revokeSessionsInput) (RevokedSessions, error) {
+	ended, err := identity.New(s.Store).RevokeWebSessions(ctx, in.Body.User, in.Name)
+	if err == nil && s.Access != nil {
+		s.Access.Forget()
+	}
+	return RevokedSessions{User: in.Body.User, Sessions: ended}, kernel.Seen(err, seeSessions)
+}
+
+// Names of the cookies of logins under way begin so; a hash of the login's state follows, so that each has its own.
+const (
+	attemptCookie       = "tranche_login_"
+	secureAttemptCookie = "__Host-" + attemptCookie
+)
+
+// MaxAttempts is how many logins a browser may have under way, as when all its tabs have to log in again at once. More
+// would make its requests larger than proxies take: a cookie may have 2 KB.
+const MaxAttempts = 4
+
+// hasOIDC reports whether there is a login by a provider of identities.
+func (s *adminRoutes) hasOIDC() bool { return s.Access != nil && s.config.OIDC != nil }
+
+// RegisterOIDC adds the routes of a login by a provider of identities, which are no operations.
+func (s *adminRoutes) RegisterOIDC(mux *kernel.RouteMux) {
+	if s.hasOIDC() {
+		mux.HandleFunc("GET "+kernel.OIDCLogin, s.beginOIDC)
+		mux.HandleFunc("GET "+kernel.OIDCCallback, s.endOIDC)
+	}
+}
+
+func (s *adminRoutes) beginOIDC(w http.ResponseWriter, r *http.Request) {
+	if err := s.Access.TryProvider(s.CallerAddress(r)); err != nil {
+		s.Deny(w, r, err)
+		return
+	}
+	login := access.NewAttempt(ownPage(r.URL.Query().Get("next")))
+	to, err := s.config.OIDC.LoginURL(r.Context(), &login)
+	if err != nil {
+		s.denyOIDC(w, r, err)
+		return
+	}
+	sealed, err := s.config.OIDC.Seal(&login)
+	if err != nil {
+		s.Deny(w, r, err)
+		return
+	}
+	s.giveUpOldest(w, r)
+	http.SetCookie(w, s.attemptCookie(s.attemptName(login.State), sealed, int(access.AttemptTime.Seconds())))
+	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // to the provider, with what is ours
+}
+
+// ownPage is a page of this server, whatever somebody wrote into a link.
+func ownPage(path string) string {
+	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "\\\r\n\t") || strings.HasPrefix(path, "//") {
+		return "/"
+	}
+	return path
+}
+
+// endOIDC begins the session. It is the one GET that changes something, and does so only for the browser in which the
+// login began, and once. Who did not begin a login here costs no more than the look at his cookie.
+func (s *adminRoutes) endOIDC(w http.ResponseWriter, r *http.Request) {
+	from, query := s.CallerAddress(r), r.URL.Query()
+	name := s.attemptName(query.Get("state"))
+	login, err := s.config.OIDC.Unseal(cookieIn(r, name), query.Get("state"))
+	if err != nil {
+		s.Deny(w, r, cmp.Or(s.Access.RefuseWayBack(from, err), err))
+		return
+	}
+	if err := s.Access.TryWayBack(from); err != nil {
+		s.Deny(w, r, err)
+		return
+	}
+	http.SetCookie(w, s.attemptCookie(name, "", -1))
+	who, err := s.vouched(r, &login)
+	if err != nil {
+		s.Access.FailedProvider(from, err)
+		s.denyOIDC(w, r, err)
+		return
+	}
+	secret, principal, err := s.Access.LogInAs(r.Context(), who)
+	if err != nil {
+		s.Deny(w, r, err)
+		return
+	}
+	cookie := s.cookie(secret, principal.ExpiresAt)
+	http.SetCookie(w, &cookie)
+	http.Redirect(w, r, ownPage(login.Next), http.StatusSeeOther)
+}
+
+// vouched asks the provider for whom it vouches.
+func (s *adminRoutes) vouched(r *http.Request, login *access.Attempt) (access.Identity, error) {
+	query := r.URL.Query()
+	if says := query.Get("error"); says != "" {
+		return access.Identity{}, &access.DeniedError{Why: "the provider of identities says " +
+			kernel.Cut(says, kernel.MaxEchoed)}
+	}
+	return s.config.OIDC.Finish(r.Context(), login, query.Get("code"))
+}
+
+// attemptName is the name of the cookie of a login under way.
+func (s *adminRoutes) attemptName(state string) string {
+	hash := access.HashOf(state)
+	return s.attemptPrefix() + hex.EncodeToString(hash[:8])
+}
+
+func (s *adminRoutes) attemptPrefix() string {
+	if s.config.SecureCookies {
+		return secureAttemptCookie
+	}
+	return attemptCookie
+}
+
+// giveUpOldest makes room in the browser for another login under way. Browsers send cookies in the order in which they
+// got them (RFC 6265, 5.4).
+func (s *adminRoutes) giveUpOldest(w http.ResponseWriter, r *http.Request) {
+	var names []string
+	for _, c := range r.Cookies() {
+		if strings.HasPrefix(c.Name, s.attemptPrefix()) {
+			names = append(names, c.Name)
+		}
+	}
+	for len(names) >= MaxAttempts {
+		http.SetCookie(w, s.attemptCookie(names[0], "", -1))
+		names = names[1:]
+	}
+}
+
+// cookieIn is the value of a cookie, or nothing.
+func cookieIn(r *http.Request, name string) string {
+	cookie, err := r.Cookie(name)
+	if err != nil {
+		return ""
+	}
+	return cookie.Value
+}
+
+// denyOIDC logs what went wrong at the provider: the person who logs in cannot mend it.
+func (s *adminRoutes) denyOIDC(w http.ResponseWriter, r *http.Request, err error) {
+	if bad, ok := errors.AsType[*access.ProviderError](err); ok && r.Context().Err() == nil {
+		why := access.Redact(bad.Err.Error())
+		s.Log.Warn("the provider of identities does not answer as it should", zap.String("error", why))
+	}
+	s.Deny(w, r, err)
+}
+
+// attemptCookie is Lax: the provider's page leads back here, which Strict would not count as ours.
+func (s *adminRoutes) attemptCookie(name, value string, seconds int) *http.Cookie {
+	return &http.Cookie{ //nolint:gosec // it is Secure where there is TLS
+		Name: name, Value: value, Path: "/", HttpOnly: true, Secure: s.config.SecureCookies, MaxAge: seconds,
+		SameSite: http.SameSiteLaxMode,
+	}
+}
+
+const (
+	seeTokens = "tranche token list"
+	// Not a wait: the longest life of a token that has an end.
+	maxTokenLife = 10 * 365 * 24 * time.Hour
+)
+
+// TokenList is all tokens.
+type TokenList struct {
+	Tokens []identity.TokenView `json:"tokens"`
+}
+
+// TokenSettings is a token to be made.
+type TokenSettings struct {
+	Name      string      `json:"name" minLength:"1" maxLength:"100" doc:"whose it is, for the audit log" example:"ci"`
+	Role      access.Role `json:"role" enum:"viewer,operator,admin"`
+	ExpiresIn string      `json:"expires_in,omitempty" doc:"its life; absent: until it is revoked" example:"720h"`
+}
+
+// CreatedToken is a new token. Its secret is in no other answer, ever.
+type CreatedToken struct {
+	identity.TokenView
+
+	Secret string `json:"secret" doc:"shown this once" format:"password"`
+}
+
+func (s *adminRoutes) registerTokens(api huma.API) {
+	list := kernel.Get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")
+	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listTokens)
+	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(huma.Operation{
+		OperationID: "create-token", Method: http.MethodPost, Path: "/tokens", Summary: "Make a token",
+		Description: "The answer holds its secret, which is kept nowhere: there is no other way to learn it.",
+	}))), s.createToken)
+	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(huma.Operation{
+		OperationID: "revoke-token", Method: http.MethodPost, Path: "/tokens/{id}/revoke", Summary: "Revoke a token",
+		Description: "It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. " +
+			"Requests of its that are under way are broken off, streams too.",
+	})), s.revokeToken)
+}
+
+func (s *adminRoutes) listTokens(ctx context.Context, _ *struct{}) (TokenList, error) {
+	all, err := identity.New(s.Store).Tokens(ctx)
+	return TokenList{Tokens: all}, err
+}
+
+type createTokenInput struct {
+	kernel.Actor
+	Body TokenSettings
+}
+
+func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (CreatedToken, error) {
+	none := CreatedToken{}
+	life, err := in.Body.Life()
+	if err := cmp.Or(CheckTokenName(in.Body.Name), err); err != nil {
+		return none, err
+	}
+	secret := access.NewSecret()
+	made, err := identity.New(s.Store).CreateToken(ctx, identity.NewToken{
+		Name: in.Body.Name, Role: string(in.Body.Role), Hash: access.HashOf(secret), ExpiresIn: life,
+	}, in.Name)
+	if err != nil {
+		return none, err
+	}
+	return CreatedToken{TokenView: made, Secret: secret}, nil
+}
+
+// CheckTokenName refuses names that would mislead whoever reads the audit log.
+func CheckTokenName(name string) error {
+	if err := access.CheckName(name); err != nil {
+		return kernel.BadInput("name: " + kernel.Cut(err.Error(), 2*kernel.MaxEchoed))
+	}
+	return nil
+}
+
+// Life is how long the token is good for; 0: until it is revoked.
+func (t *TokenSettings) Life() (time.Duration, error) {
+	if t.ExpiresIn == "" {
+		return 0, nil
+	}
+	life, err := time.ParseDuration(t.ExpiresIn)
+	if err != nil {
+		return 0, kernel.BadInput("expires_in is " + strconv.Quote(kernel.Cut(t.ExpiresIn, kernel.MaxEchoed)) +
+			"; write it like 720h or 30m")
+	}
+	return life, CheckTokenLife(life)
+}
+
+// CheckTokenLife refuses a life that no token can have.
+func CheckTokenLife(life time.Duration) error {
+	if life < time.Second || life > maxTokenLife {
+		return kernel.BadInput(fmt.Sprintf("expires_in is %s; it must be between 1s and %s (ten years); leave it out for a "+
+			"token that is good until it is revoked", life, maxTokenLife))
+	}
+	return nil
+}
+
+type revokeTokenInput struct {
+	kernel.Actor
+	ID string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
+}
+
+func (s *adminRoutes) revokeToken(ctx context.Context, in *revokeTokenInput) (identity.TokenView, error) {
+	gone, err := identity.New(s.Store).RevokeToken(ctx, in.ID, in.Name)
+	if err == nil && s.Access != nil {
+		s.Access.Forget()
+	}
+	return gone, kernel.Seen(err, seeTokens)
+}

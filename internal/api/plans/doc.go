@@ -1,2 +1,0 @@
-// Package plans is the routes of plans on record.
-package plans

@@ -1,9 +1,0 @@
-package plans_test
-
-import (
-	"testing"
-
-	"github.com/tranchehq/tranche/internal/testenv"
-)
-
-func TestMain(m *testing.M) { testenv.Main(m) }

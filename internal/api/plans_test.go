@@ -1,0 +1,189 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/api/runs"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+func TestPlansOnRecord(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	if got := b.Apply(apitest.YearEnd, ""); got.Name != "year-end" || got.Version != 1 || got.CreatedBy != "ann" {
+		t.Errorf("the first: %+v", got)
+	}
+	if got := b.Apply(apitest.YearEnd, "name=other"); !got.Unchanged || got.Version != 1 {
+		t.Errorf("the same: %+v", got)
+	}
+	if got := b.Apply("steps: [{endpoint: echo}]", "name=by-file"); got.Name != "by-file" {
+		t.Errorf("named by the query: %+v", got)
+	}
+	if got := b.Apply(strings.Replace(apitest.YearEnd, "100", "200", 1), ""); got.Version != 2 || got.Previous != 1 {
+		t.Errorf("another chunk: %+v", got)
+	}
+	var list api.PlanList
+	b.Read("/plans?limit=1", &list)
+	if len(list.Plans) != 1 || list.Plans[0].Name != "by-file" || list.Next != "by-file" {
+		t.Errorf("the first page: %+v", list)
+	}
+	b.Read("/plans?after=by-file", &list)
+	if len(list.Plans) != 1 || list.Plans[0].Name != "year-end" || list.Plans[0].Version != 2 {
+		t.Errorf("the second page: %+v", list)
+	}
+	var versions api.PlanVersions
+	b.Read("/plans/year-end/versions?limit=1", &versions)
+	if len(versions.Versions) != 1 || versions.Next != 2 {
+		t.Errorf("versions: %+v", versions)
+	}
+	var plan inspect.PlanView
+	b.Read("/plans/year-end/versions/1", &plan)
+	if plan.Source != apitest.YearEnd || plan.Version != 1 || plan.Newest != 2 || !strings.Contains(string(plan.Spec),
+		`"1%"`) {
+		t.Errorf("version 1: %+v", plan)
+	}
+	code, text := b.Ask(http.MethodDelete, api.Prefix+"/plans/year-end", nil, kernel.ActorHeader, "bob")
+	if code != http.StatusOK || !strings.Contains(string(text), `"versions":2`) {
+		t.Errorf("delete: %d %s", code, text)
+	}
+	b.Refused(404, "was deleted: not found; see tranche plan list", http.MethodGet, api.Prefix+"/plans/year-end", nil)
+	b.Refused(404, "tranche plan list", http.MethodDelete, api.Prefix+"/plans/year-end", nil)
+	b.Refused(405, "takes", http.MethodPut, api.Prefix+"/plans/by-file", nil)
+}
+
+func TestABadPlanIsNotPutOnRecord(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	post := func(status int, detail, plan string) apitest.Problem {
+		t.Helper()
+		return b.Refused(status, detail, http.MethodPost, api.Prefix+"/plans", strings.NewReader(plan),
+			"Content-Type", "application/yaml")
+	}
+	p := post(422, "plan:2:24: steps[0].chunk: 0 is not within 1 to 8192", "steps:\n- {endpoint: a, chunk: 0}\n")
+	if len(p.Errors) != 1 || fmt.Sprint(p.Errors[0].Value) != "2" {
+		t.Errorf("the place: %+v", p.Errors)
+	}
+	post(422, "a tab", "steps:\n\t- endpoint: a\n")
+	post(422, "name", "name: a b\nsteps: [{endpoint: a}]\n")
+	post(422, "a plan has at most 65536", strings.Repeat("#", 70_000))
+	post(413, "", strings.Repeat("#", 2<<20))
+	post(400, "", "")
+	post(422, "UTF-8", "name: \xff")
+	if n := b.Count(`SELECT count(*) FROM plan`); n != 0 {
+		t.Errorf("%d plans are on record", n)
+	}
+}
+
+// A run keeps the version that it started with, and what is laid over it.
+func TestARunOfAPlanOnRecord(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Apply(apitest.YearEnd, "")
+	run := func(query string) runs.Started {
+		t.Helper()
+		code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(apitest.Three))
+		var out runs.Started
+		if err := json.Unmarshal(text, &out); err != nil || code != http.StatusCreated {
+			t.Fatalf("start: %d %s", code, text)
+		}
+		return out
+	}
+	first := run("plan_ref=year-end")
+	b.Apply(strings.Replace(apitest.YearEnd, "100", "200", 1), "")
+	second := run("plan_ref=year-end@2&chunk=auto&chunk_time=2s&in_flight=9&rate=0&max_attempts=5&retry_backoff=2s" +
+		"&max_backoff=1m&retry_codes=A&retry_codes=B&never_retry=C&timeout=1m&priority=-1&max_failed=none&canary=0" +
+		"&chunk_bytes=1MiB")
+	if first.PlanVersion != 1 || second.PlanVersion != 2 || second.Plan != "year-end" {
+		t.Errorf("started %+v and %+v", first, second)
+	}
+	for id, want := range map[workqueue.RunID]string{
+		first.Run: "year-end@1 7 1% 2 false | 100 false - - 1024 true 1000 3 00:00:01 00:05:00 {BUSY} {} 00:12:00",
+		second.Run: "year-end@2 -1  0 false | 8192 true 1048576 00:00:02 9 false - 5 00:00:02 00:01:00 {A,B} {C} " +
+			"00:01:00",
+	} {
+		var got string
+		err := b.Pool.QueryRow(t.Context(), `
+			SELECT format('%s@%s %s %s %s %s | %s %s %s %s %s %s %s %s %s %s %s %s %s',
+			
+				r.plan, r.plan_version, r.priority, r.max_failed, r.canary, r.canary_auto::text, s.chunk, s.chunk_auto::text,
+			coalesce(s.chunk_bytes::text, '-'), coalesce(s.chunk_time::text, '-'), s.in_flight, s.in_flight_auto::text,
+			coalesce(s.rate::text, '-'), s.max_attempts, s.retry_backoff, s.max_backoff, s.retry_codes, s.never_retry,
+			s.slice_timeout) FROM batchrun r JOIN run_step s ON s.run_id = r.id WHERE r.id = $1`, id).Scan(&got)
+		if err != nil || got != want {
+			t.Errorf("got  %s, %v\nwant %s", got, err, want)
+		}
+	}
+	if _, err := start.New(b.Store).DeletePlan(t.Context(), "year-end", "bob"); err != nil {
+		t.Fatal(err)
+	}
+	var document runs.RunDocument
+	b.Read("/runs/"+second.Run.String(), &document)
+	if spec := strings.ReplaceAll(string(document.Spec), " ", ""); !strings.Contains(spec, `"in_flight":9`) {
+		t.Errorf("the spec of the run: %s", document.Spec)
+	}
+}
+
+func TestMistakesInSettingsAreNamed(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Apply(apitest.YearEnd, "")
+	for query, detail := range map[string]string{
+		"endpoint=echo&plan_ref=year-end":                     "one of endpoint, plan (in YAML) and plan_ref",
+		"plan_ref=year-end@x":                                 `plan_ref: "x" is no version`,
+		"plan_ref=year-end@0":                                 `plan_ref: "0" is no version`,
+		"plan_ref=year+end":                                   `plan_ref: "year end"`,
+		"plan_ref=year-end&chunk=many":                        "chunk: want a whole number like 500, or auto",
+		"plan_ref=year-end&chunk=1&chunk=2":                   "chunk: it is given twice",
+		"plan_ref=year-end&chunk_time=5s":                     "chunk_time: it goes with chunk: auto only, and the",
+		"plan_ref=year-end&canary=0&canary_auto=true":         "canary_auto: there is no canary",
+		"endpoint=echo&rate=-1":                               "rate: -1 is not within",
+		"endpoint=echo&max_failed=some":                       "max_failed: want a number of items like 500, a percentage",
+		"endpoint=echo&priority=3000000000":                   "priority: 3000000000",
+		"endpoint=echo&retry_codes=" + url.QueryEscape("a b"): `retry_codes: "a b"`,
+		"endpoint=echo&timeout=0s":                            "timeout: 0s is not within 1ms to 24h",
+	} {
+		b.Refused(422, detail, http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(apitest.Three))
+	}
+	b.Refused(404, `plan "nope": not found; see tranche plan list`, http.MethodPost, api.Prefix+"/runs?plan_ref=nope",
+		strings.NewReader(apitest.Three))
+	b.Refused(404, "whose newest is 1", http.MethodPost, api.Prefix+"/runs?plan_ref=year-end@2",
+		strings.NewReader(apitest.Three))
+	if n := b.Count(`SELECT count(*) FROM batchrun`); n != 0 {
+		t.Errorf("mistakes left %d runs", n)
+	}
+}
+
+// A start that is repeated gives the run that is there, whatever has become of its plan, and of this program.
+func TestARepeatedStartFindsItsRun(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Apply(apitest.YearEnd, "")
+	start := func(code int, query string) (out runs.Started) {
+		t.Helper()
+		got, text := b.Ask(http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(apitest.Three))
+		if err := json.Unmarshal(text, &out); err != nil || got != code {
+			t.Fatalf("start with %s: %d %s; want %d", query, got, text, code)
+		}
+		return out
+	}
+	first := start(201, "plan_ref=year-end&max_attempts=9&idempotency_key=a")
+	b.Apply(strings.Replace(apitest.YearEnd, "100", "200", 1), "")
+	if again := start(200, "plan_ref=year-end&max_attempts=9&idempotency_key=a"); again.Run != first.Run ||
+		again.PlanVersion != 1 {
+		t.Errorf("of a plan with a new version: %+v; want %+v", again, first)
+	}
+	start(409, "plan_ref=year-end@2&max_attempts=9&idempotency_key=a")
+	start(409, "plan_ref=year-end&max_attempts=8&idempotency_key=a")
+
+}

@@ -1,0 +1,258 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/erasure"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/retention"
+)
+
+// maxRetentionAge is longer than anybody means.
+const maxRetentionAge = 100 * 366 * 24 * time.Hour
+
+const seeRetention = "tranche retention show"
+
+// maxGoing bounds the runs under deletion that are listed.
+const maxGoing = 100
+
+// RetentionSettings say how much of a kind is kept. What is past any of them goes, the oldest first. That there is no
+// limit must be said: nothing that was forgotten, or misread by a program, means it.
+type RetentionSettings struct {
+	Age      string `json:"age,omitempty" maxLength:"40" doc:"kept for so long; absent: any time" example:"90d"`
+	MaxCount int64  `json:"max_count,omitempty" doc:"so many are kept; absent: any number"`
+	MaxBytes int64  `json:"max_bytes,omitempty" doc:"so much is kept, roughly; absent: any size"`
+	KeepAll  bool   `json:"keep_all,omitempty" doc:"there is no limit: everything of the kind is kept"`
+}
+
+// RetentionKind is what is kept by one set of limits. With no limit at all, everything is.
+type RetentionKind struct {
+	Kind retention.RetentionKind `json:"kind"`
+	RetentionSettings
+
+	ChangedBy   string     `json:"changed_by,omitempty" doc:"absent: the limits are as they came"`
+	ChangedAt   time.Time  `json:"changed_at"`
+	Deleted     int64      `json:"deleted" doc:"ever"`
+	LastDeleted int64      `json:"last_deleted" doc:"in the last round that deleted any"`
+	LastAt      *time.Time `json:"last_at,omitempty" doc:"when that was; absent: never"`
+}
+
+// RetentionList is all kinds, and the runs of which something is left to delete.
+type RetentionList struct {
+	Kinds []RetentionKind   `json:"kinds"`
+	Going []inspect.GoneRun `json:"going" doc:"runs that are being deleted, up to 100"`
+}
+
+// RetentionRun is a wish that what is past its limits goes now.
+type RetentionRun struct {
+	DryRun bool `json:"dry_run,omitempty" doc:"change nothing, and say what would go"`
+}
+
+// RetentionDue is what is past its limits.
+type RetentionDue struct {
+	DryRun bool                `json:"dry_run"`
+	Kinds  []retention.KindDue `json:"kinds"`
+}
+
+const (
+	setRetentionText = `The limits take the place of those before: one that is absent is none, and where all are,
+"keep_all": true must say so. What is past them is deleted by the node that leads, within ten minutes, in small pieces.`
+	runRetentionText = `The node that leads begins at once; the answer says with what, and does not wait for it. Runs
+disappear from lists when their turn comes, and then their rows go in small pieces.`
+)
+
+func (s *adminRoutes) registerRetention(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Get("show-retention", "/retention", "For how long what is kept"),
+		s.showRetention)
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
+		OperationID: "set-retention", Method: http.MethodPut, Path: "/retention/{kind}",
+		Summary: "Set for how long things of a kind are kept", Description: setRetentionText,
+	}), s.setRetention)
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
+		OperationID: "run-retention", Method: http.MethodPost, Path: "/retention/run",
+		Summary: "Delete what is past its limits now", Description: runRetentionText,
+	}), s.runRetention)
+}
+
+func (s *adminRoutes) showRetention(ctx context.Context, _ *struct{}) (RetentionList, error) {
+	all, err := retention.New(s.Store).Retention(ctx)
+	if err != nil {
+		return RetentionList{}, err
+	}
+	list := RetentionList{Kinds: make([]RetentionKind, len(all))}
+	for i := range all {
+		list.Kinds[i] = retentionKind(&all[i])
+	}
+	list.Going, err = retention.New(s.Store).GoingRuns(ctx, maxGoing)
+	return list, err
+}
+
+func retentionKind(r *retention.Retention) RetentionKind {
+	k := RetentionKind{Kind: r.Kind, ChangedBy: r.ChangedBy, ChangedAt: r.ChangedAt, Deleted: r.Deleted,
+		LastDeleted: r.LastDeleted, LastAt: r.LastAt}
+	k.KeepAll = r.None()
+	if r.Age != nil {
+		k.Age = retention.Age(*r.Age)
+	}
+	if r.Count != nil {
+		k.MaxCount = *r.Count
+	}
+	if r.Bytes != nil {
+		k.MaxBytes = *r.Bytes
+	}
+	return k
+}
+
+type setRetentionInput struct {
+	kernel.Actor
+	Kind string `path:"kind" doc:"runs, events, audit, quarantine, dead_letters, sessions or schedule_fires"`
+	Body RetentionSettings
+}
+
+func (s *adminRoutes) setRetention(ctx context.Context, in *setRetentionInput) (RetentionKind, error) {
+	limits, err := in.Body.limits()
+	if err != nil {
+		return RetentionKind{}, err
+	}
+	set, err := retention.New(s.Store).SetRetention(ctx, retention.RetentionKind(in.Kind), limits, in.Name)
+	if err != nil {
+		return RetentionKind{}, kernel.Seen(err, seeRetention)
+	}
+	s.Wake(orchestrator.DutyRetention) // else it does within ten minutes
+	return retentionKind(&set), nil
+}
+
+// limits reads the settings. What is absent, or zero, is no limit.
+func (r *RetentionSettings) limits() (l retention.Limits, err error) {
+	if r.Age != "" {
+		age, err := readAge(r.Age)
+		if err != nil {
+			return l, err
+		}
+		l.Age = &age
+	}
+	if r.MaxCount != 0 {
+		l.Count = &r.MaxCount
+	}
+	if r.MaxBytes != 0 {
+		l.Bytes = &r.MaxBytes
+	}
+	switch {
+	case l.None() && !r.KeepAll:
+		return l, kernel.BadInput(`there is no limit, and everything would be kept for good; give age, max_count or ` +
+			`max_bytes, or "keep_all": true if that is what is meant`)
+	case r.KeepAll && !l.None():
+		return l, kernel.BadInput("keep_all is true, and there is a limit beside it (" + l.String() +
+			"); leave one of them out")
+	}
+	return l, nil
+}
+
+// readAge reads 90d, 36h or 1d12h.
+func readAge(text string) (time.Duration, error) {
+	wrong := kernel.BadInput("age is " + strconv.Quote(kernel.Cut(text, kernel.MaxEchoed)) +
+		"; write it like 90d, 36h or 1d12h, up to 36600d")
+	days, rest, found := strings.Cut(text, "d")
+	var age time.Duration
+	if !found {
+		rest = text
+	} else {
+		n, err := strconv.ParseUint(days, 10, 16)
+		if err != nil {
+			return 0, wrong
+		}
+		age = time.Duration(n) * 24 * time.Hour
+	}
+	if rest != "" {
+		more, err := time.ParseDuration(rest)
+		if err != nil || more < 0 || more > maxRetentionAge {
+			return 0, wrong
+		}
+		age += more
+	}
+	if age > maxRetentionAge {
+		return 0, wrong
+	}
+	return age, nil
+}
+
+type runRetentionInput struct {
+	kernel.Actor
+	Body RetentionRun
+}
+
+func (s *adminRoutes) runRetention(ctx context.Context, in *runRetentionInput) (RetentionDue, error) {
+	due, err := retention.New(s.Store).RetentionDue(ctx)
+	if err == nil && !in.Body.DryRun {
+		err = retention.New(s.Store).AskRetention(ctx, in.Name)
+	}
+	if err != nil {
+		return RetentionDue{}, err
+	}
+	if !in.Body.DryRun {
+		s.Wake(orchestrator.DutyRetention) // else it does within ten minutes
+	}
+	return RetentionDue{DryRun: in.Body.DryRun, Kinds: due}, nil
+}
+
+// EraseSettings say whose traces are erased.
+type EraseSettings struct {
+	Key    string `json:"key" minLength:"1" doc:"the key of items and of operations of collectors"`
+	Run    string `json:"run,omitempty" doc:"out of this run only: an id, a piece of one, a name, or last"`
+	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be erased"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log; do not name the key in it"`
+}
+
+// ErasedKey is what was erased of a key, or would be.
+type ErasedKey struct {
+	DryRun    bool              `json:"dry_run" doc:"nothing was changed"`
+	Marker    string            `json:"marker" doc:"stands where the key stood"`
+	Runs      []workqueue.RunID `json:"runs" nullable:"false" doc:"that had the key"`
+	Erased    erasure.Erased    `json:"erased"`
+	Unreached []string          `json:"unreached" nullable:"false" doc:"what is not reached, for people"`
+}
+
+func (s *adminRoutes) registerErase(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
+		OperationID: "erase", Method: http.MethodPost, Path: "/erase", Summary: "Erase what is kept of a key",
+		Description: "Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, " +
+			"and a marker takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while " +
+			"something is still done with the key. What was broken off is finished by asking again.",
+	}), s.erase)
+}
+
+type eraseInput struct {
+	kernel.Changer
+	Body EraseSettings
+}
+
+func (s *adminRoutes) erase(ctx context.Context, in *eraseInput) (ErasedKey, error) {
+	set := &in.Body
+	err := cmp.Or(kernel.CheckText("key", set.Key, intake.MaxKeyBytes),
+		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
+	if err != nil {
+		return ErasedKey{}, err
+	}
+	run, err := s.FindRun(ctx, set.Run)
+	if err != nil {
+		return ErasedKey{}, err
+	}
+	done, err := erasure.New(s.Store).Erase(ctx, erasure.Request{Run: run, Key: set.Key, DryRun: set.DryRun,
+		Reason: set.Reason, Actor: in.Name})
+	if err != nil {
+		return ErasedKey{}, err
+	}
+	return ErasedKey{DryRun: set.DryRun, Marker: done.Marker, Runs: append([]workqueue.RunID{}, done.Runs...),
+		Erased: done.Erased, Unreached: append(done.Kept, erasure.Unreached()...)}, nil
+}

@@ -1,0 +1,150 @@
+package runs
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/redo"
+)
+
+// Bounds of a selection of items.
+const (
+	maxSelection = 16 << 20 // bytes of its JSON
+	maxKeys      = 100_000
+	maxCodes     = 1000
+	maxStepName  = 64
+	maxPathBytes = 4000 // of a path of SQL/JSON
+)
+
+// Chosen is the items that an operation is about. Ranges narrow codes and groups; evidence narrows all, and may stand
+// alone.
+type Chosen struct {
+	Keys   Keys          `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items"`
+	Codes  Codes         `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
+	Groups Codes         `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
+	Ranges OrdinalRanges `json:"ranges,omitempty"`
+	Evidence
+}
+
+// Keys are keys of items.
+type Keys []string
+
+// UnmarshalJSONFrom reads as many as one request may have.
+func (k *Keys) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
+	*k, err = kernel.ReadList(dec, maxKeys, func(place, key string) error {
+		return kernel.CheckText(place, key, intake.MaxKeyBytes)
+	})
+	return err
+}
+
+// Codes are codes of errors, or ids of their groups.
+type Codes []string
+
+// UnmarshalJSONFrom reads as many as one request may have.
+func (c *Codes) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
+	*c, err = kernel.ReadList(dec, maxCodes, func(place, code string) error {
+		if code == "" {
+			return kernel.BadInput(place + " is empty; tranche run errors lists the codes and groups that there are")
+		}
+		return kernel.CheckText(place, code, kernel.MaxCodeBytes)
+	})
+	return err
+}
+
+// OrdinalRanges is ranges of ordinals, both ends included.
+type OrdinalRanges [][2]int32
+
+// UnmarshalJSONFrom reads as many as one request may have.
+func (o *OrdinalRanges) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
+	*o, err = kernel.ReadList(dec, redo.MaxRanges, func(place string, ends [2]int32) error {
+		if min(ends[0], ends[1]) < 0 {
+			return kernel.BadInput(fmt.Sprintf("%s is [%d,%d]; ordinals are whole numbers from 0", place, ends[0], ends[1]))
+		}
+		return nil
+	})
+	return err
+}
+
+// Schema tells huma what they look like.
+func (OrdinalRanges) Schema(huma.Registry) *huma.Schema {
+	most, two, zero := redo.MaxRanges, 2, 0.0
+	return &huma.Schema{Type: huma.TypeArray, MaxItems: &most, Examples: []any{[][2]int{{0, 99}}},
+		Description: "items by ordinal, both ends included; beside failed, codes or groups: only those of them",
+		Items: &huma.Schema{Type: huma.TypeArray, MinItems: &two, MaxItems: &two,
+			Items: &huma.Schema{Type: huma.TypeInteger, Minimum: &zero}}}
+}
+
+// Evidence narrows what is chosen by what is known of items and of what was made of them; it may also stand alone.
+type Evidence struct {
+	States      Codes      `json:"states,omitempty" maxItems:"2" nullable:"false" doc:"done or failed, at the step"`
+	Service     string     `json:"service,omitempty" doc:"who made it: name, name@version, or with the instance" example:"statements@2.1.0"` //nolint:lll // a tag
+	Since       *time.Time `json:"since,omitempty" doc:"recorded then or later"`
+	Until       *time.Time `json:"until,omitempty" doc:"recorded before"`
+	Where       string     `json:"where,omitempty" doc:"a path of SQL/JSON that holds for the payload" example:"$.branch == \"12\""` //nolint:lll // a tag
+	WhereResult string     `json:"where_result,omitempty" doc:"or for the result"`
+	Corrected   bool       `json:"corrected,omitempty" doc:"only items whose payload was corrected"`
+}
+
+const evidenceMembers = "states, service, since, until, where, where_result, corrected"
+
+func (e *Evidence) given() bool {
+	return len(e.States) > 0 || e.Service+e.Where+e.WhereResult != "" || e.Since != nil || e.Until != nil || e.Corrected
+}
+
+// check refuses no selection, and more than one. ways are those that only some operations have, and keys.
+func (c *Chosen) check(ways string, all, failed bool) error {
+	err := cmp.Or(kernel.CheckText("service", c.Service, 2*kernel.MaxCodeBytes),
+		kernel.CheckText("where", c.Where, maxPathBytes), kernel.CheckText("where_result", c.WhereResult, maxPathBytes))
+	narrowed := failed || len(c.Codes) > 0 || len(c.Groups) > 0
+	used := []bool{all, failed, len(c.Keys) > 0, len(c.Codes) > 0, len(c.Groups) > 0, len(c.Ranges) > 0 && !narrowed}
+	if err != nil || c.given() && !slices.Contains(used, true) {
+		return err
+	}
+	return kernel.ChooseOne(ways+", codes, groups and ranges, or evidence: "+evidenceMembers, used...)
+}
+
+// selection is the same as the store takes it.
+func (c *Chosen) selection(step string) redo.Selection {
+	out := redo.Selection{Step: step, Keys: c.Keys, Codes: c.Codes, Groups: c.Groups, Evidence: redo.Evidence{
+		Service: c.Service, Where: c.Where, WhereResult: c.WhereResult, Corrected: c.Corrected}}
+	for _, r := range c.Ranges {
+		out.Ranges = append(out.Ranges, redo.Range{From: workqueue.Ordinal(r[0]), To: workqueue.Ordinal(r[1])})
+	}
+	for _, s := range c.States {
+		out.Evidence.States = append(out.Evidence.States, workqueue.Outcome(s))
+	}
+	if c.Since != nil {
+		out.Evidence.Since = *c.Since
+	}
+	if c.Until != nil {
+		out.Evidence.Until = *c.Until
+	}
+	return out
+}
+
+// EvidenceQuery is what chooses items in a query.
+type EvidenceQuery struct {
+	Keys        []string  `query:"key,explode" doc:"only items with this key; may stand more than once"`
+	Codes       []string  `query:"code,explode" doc:"only items that failed with this code; may stand more than once"`
+	Groups      []string  `query:"group,explode" doc:"only items that failed with a message of this group; may stand more than once"` //nolint:lll // a tag
+	Service     string    `query:"service" doc:"only what it made: name, name@version, or with the instance"`
+	Since       time.Time `query:"since" doc:"only what was recorded then or later"`
+	Until       time.Time `query:"until" doc:"only what was recorded before"`
+	Where       string    `query:"where" maxLength:"4000" doc:"only items for whose payload a path of SQL/JSON holds"`
+	WhereResult string    `query:"where_result" maxLength:"4000" doc:"or for whose result"`
+	Corrected   bool      `query:"corrected" doc:"only items whose payload was corrected"`
+}
+
+// Selection is the same as the store takes it.
+func (q *EvidenceQuery) Selection() redo.Selection {
+	return redo.Selection{Keys: q.Keys, Codes: q.Codes, Groups: q.Groups, Evidence: redo.Evidence{Service: q.Service,
+		Since: q.Since, Until: q.Until, Where: q.Where, WhereResult: q.WhereResult, Corrected: q.Corrected}}
+}

@@ -1,0 +1,243 @@
+package runs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+const (
+	// contractWait is how long a start waits for the services of its steps to say what they read. Services that have not
+	// answered by then are not compared with the items.
+	contractWait = 2 * time.Second
+	// maxCompared is how many items are compared with what services read.
+	maxCompared = 100
+	// maxNamedFields is how many fields one message names.
+	maxNamedFields = 10
+)
+
+// Contract is what the services of a plan's steps read of each item.
+type Contract struct {
+	warn    bool
+	readers []reader
+	all     bool            // nothing else reads items
+	also    map[string]bool // fields that the plan itself reads
+}
+
+// reader is an endpoint with the fields that it reads.
+type reader struct {
+	endpoint string
+	required []string
+	reads    map[string]json.RawMessage
+}
+
+// ContractOf asks the services of a start's steps for what they read. It is empty for a start that is repeated: what
+// began before is answered as before, whatever the services read by now.
+func (s *Starts) ContractOf(ctx context.Context, req *start.LoadRequest) (*Contract, error) {
+	if req.IdempotencyKey != "" {
+		_, _, err := start.New(s.Store).KeyedPlan(ctx, req.IdempotencyKey)
+		if err == nil || !errors.Is(err, workqueue.ErrNotFound) {
+			return &Contract{}, err
+		}
+	}
+	plan := &gather.Plan{}
+	if err := json.Unmarshal(req.Spec, plan); err != nil {
+		return nil, fmt.Errorf("read the plan of run %q: %w", req.Name, err)
+	}
+	return s.contractOf(ctx, plan)
+}
+
+// contractOf asks the services of a plan's steps for what they read.
+func (s *Starts) contractOf(ctx context.Context, plan *gather.Plan) (*Contract, error) {
+	c := &Contract{warn: plan.Items.Contract == gather.ContractWarn, all: true}
+	c.also = map[string]bool{plan.Items.Sort: true}
+	if plan.Items.Contract == gather.ContractOff || !s.NC.IsConnected() {
+		return c, nil
+	}
+	field, _, _ := strings.Cut(plan.Order.By, ".")
+	c.also[field] = true
+	var names []string
+	for i := range plan.Steps {
+		step := &plan.Steps[i]
+		name := step.Endpoint + step.Request // one of them, or none
+		switch {
+		case !step.SeesItem() || slices.Contains(names, name):
+		case name == "":
+			c.all = false
+		default:
+			names = append(names, name)
+		}
+	}
+	return c, c.ask(ctx, s, names)
+}
+
+func (c *Contract) ask(ctx context.Context, s *Starts, names []string) error {
+	ctx, cancel := context.WithTimeout(ctx, contractWait)
+	defer cancel()
+	said := make([]wire.Contract, len(names))
+	var asking errgroup.Group
+	for i, name := range names {
+		asking.Go(func() (err error) {
+			said[i], err = wire.AskContract(ctx, s.NC, name)
+			return err
+		})
+	}
+	if err := asking.Wait(); err != nil {
+		return err
+	}
+	for i, name := range names {
+		r, whole := readerOf(name, said[i].In)
+		c.all = c.all && whole
+		c.readers = append(c.readers, r)
+	}
+	return nil
+}
+
+// readerOf returns the fields that a JSON Schema names, and whether they are all that is read. It takes a schema that
+// is not understood as one that says nothing.
+func readerOf(endpoint string, schema json.RawMessage) (r reader, whole bool) {
+	var known struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+		Required   []string                   `json:"required"`
+	}
+	var keywords map[string]json.RawMessage
+	if json.Unmarshal(schema, &known) != nil || json.Unmarshal(schema, &keywords) != nil {
+		return reader{endpoint: endpoint}, false
+	}
+	whole = len(known.Properties) > 0
+	for name, value := range keywords {
+		switch name {
+		case "type", "properties", "required", "title", "description", "$schema", "$id", "$defs", "$comment":
+		case "additionalProperties":
+			whole = whole && string(value) == "false"
+		default: // it may name other fields
+			whole = false
+		}
+	}
+	return reader{endpoint, known.Required, known.Properties}, whole
+}
+
+// Comparison compares the first items of a start or an add with a Contract.
+type Comparison struct {
+	contract *Contract
+	rows     *intake.Reader
+	names    []string       // of fields, as they came
+	has      map[string]int // how many items have a field
+	items    int
+	done     bool
+
+	Warnings []string // once enough items, or all, were read
+}
+
+// Compare returns a Comparison of what is loaded from rows.
+func (c *Contract) Compare(rows *intake.Reader) *Comparison {
+	return &Comparison{contract: c, rows: rows, has: map[string]int{}, done: len(c.readers) == 0}
+}
+
+// Items is LoadItems, with an error where the items and the contract do not go together.
+func (c *Comparison) Items() func(*start.LoadItem) error {
+	next := LoadItems(c.rows)
+	return func(item *start.LoadItem) error {
+		err := next(item)
+		if c.done || err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if err == nil && item.Invalid == "" {
+			c.items++
+			for _, name := range addColumns(nil, item.Payload) {
+				if c.has[name] == 0 {
+					c.names = append(c.names, name)
+				}
+				c.has[name]++
+			}
+		}
+		if err != nil || c.items == maxCompared {
+			c.done = true
+			if wrong := c.verdict(); wrong != nil {
+				return wrong
+			}
+		}
+		return err
+	}
+}
+
+// verdict is an error when a required field is not there, and collects warnings.
+func (c *Comparison) verdict() error {
+	if c.items == 0 {
+		return nil
+	}
+	unread := c.unread()
+	var lacking, some, missing []string
+	for _, r := range c.contract.readers {
+		var none []string
+		for _, name := range r.required {
+			switch n := c.has[name]; {
+			case n == 0:
+				none = append(none, name)
+			case n < c.items:
+				some = append(some, fmt.Sprintf("%s requires %s, which %d of the first %d items lack", r.endpoint,
+					quoted([]string{name}), c.items-n, c.items))
+			}
+		}
+		if len(none) > 0 {
+			lacking = append(lacking, fmt.Sprintf("%s requires %s, which no row has", r.endpoint, quoted(none)))
+			missing = append(missing, none...)
+		}
+	}
+	if len(unread) > 0 {
+		lacking = append(lacking, "nothing reads "+quoted(unread))
+	}
+	if len(missing) > 0 && !c.contract.warn {
+		return kernel.BadInput(strings.Join(lacking, "; ") + ". Nothing was stored. " + remedy(missing, unread))
+	}
+	c.Warnings = slices.Concat(lacking, some)
+	return nil
+}
+
+// unread are the fields that no step reads, if every step says what it reads.
+func (c *Comparison) unread() (names []string) {
+	if !c.contract.all {
+		return nil
+	}
+	for _, name := range c.names {
+		reads := func(r reader) bool { return r.reads[name] != nil }
+		if !c.contract.also[name] && name != c.rows.Key() && !slices.ContainsFunc(c.contract.readers, reads) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func remedy(missing, unread []string) string {
+	rename := "Rename or add the columns"
+	if len(missing) == 1 && len(unread) == 1 {
+		rename = fmt.Sprintf("Rename it: --rename %s=%s", unread[0], missing[0])
+	}
+	return rename + "; or start all the same: --contract warn"
+}
+
+// quoted lists names of fields.
+func quoted(names []string) string {
+	var all []string
+	for _, name := range names[:min(len(names), maxNamedFields)] {
+		all = append(all, "`"+kernel.Cut(name, kernel.MaxEchoed)+"`")
+	}
+	if more := len(names) - len(all); more > 0 {
+		all = append(all, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,97 @@
+package runs_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+type saver struct {
+	ID      string  `json:"id"`
+	Balance float64 `json:"balance,string"`
+	Note    *string `json:"note"`
+}
+
+// A column that is misspelt would be zero to the service. The start says so instead, and so do its dry run and an add.
+func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
+	t.Parallel()
+	e := apitest.SetupEngine(t)
+	b := e.Bench()
+	nc, _ := e.Serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleEach(svc, "interest",
+			func(_ context.Context, in saver) (float64, error) { return in.Balance * 0.015, nil })
+	})
+	testenv.Until(t, time.Minute, "the service says what it reads", func() bool {
+		said, err := wire.AskContract(t.Context(), nc, "interest")
+		return err == nil && said.In != nil
+	})
+	const lacks = "interest requires `balance`, which no row has"
+	const multi = `--x
+Content-Disposition: form-data; name="run"
+
+{"plan":"steps: [{endpoint: interest}, {endpoint: gone, needs: [interest], inputs: [interest]}]"}
+--x
+Content-Disposition: form-data; name="items"
+
+id,blance
+1,2
+--x--
+`
+	for _, c := range []struct {
+		path, items string
+		status      int
+		want        string
+	}{
+		{"/runs?endpoint=interest", "id,balance\n1,2.00\n", 201, `"warnings":[]`},
+		{"/runs?endpoint=interest", "id,blance\n1,2.00\n", 422,
+			lacks + "; nothing reads `blance`. Nothing was stored. Rename it: --rename blance=balance"},
+		{"/runs?dry_run=true&endpoint=interest", "id,blance\n1,2.00\n", 422, lacks},
+		{"/runs?endpoint=interest&rename=blance%3Dbalance", "id,blance\n1,2.00\n", 201, `"warnings":[]`},
+		{"/runs?endpoint=interest", "id,Balance\n1,2.00\n", 422, lacks},
+		{"/runs?endpoint=interest&contract=warn", "id,blance\n1,2.00\n", 201, lacks},
+		{"/runs?endpoint=interest&contract=off", "id,blance\n1,2.00\n", 201, `"warnings":[]`},
+		{"/runs?endpoint=interest&contract=maybe", "id\n1\n", 422, "want refuse, warn or off"},
+		{"/runs?endpoint=interest", "cust,balance,note,age,id\n1,2,x,9,1\n", 201, "nothing reads `cust`, `age`"},
+		{"/runs?endpoint=interest&order_by=age", "id,balance,age\n1,2,9\n", 201, `"warnings":[]`},
+		{"/runs?endpoint=interest", `{"id":"1","balance":"2"}` + "\n" + `{"id":"2"}`, 201,
+			"interest requires `balance`, which 1 of the first 2 items lack"},
+		{"/runs", strings.ReplaceAll(multi, "\n", "\r\n"), 422, lacks + "; nothing reads `blance`."},
+	} {
+		kind := "text/csv"
+		if strings.HasPrefix(c.items, "--x") {
+			kind = "multipart/form-data; boundary=x"
+		}
+		status, detail, text := b.Asked(c.path, c.items, "Content-Type", kind)
+		if status != c.status || !strings.Contains(string(text)+detail, c.want) {
+			t.Errorf("%s %q: %d %s; want %d %q", c.path, c.items, status, text, c.status, c.want)
+		}
+	}
+	b.Open(`{"endpoint":"interest","name":"open"}`)
+	b.Want("/runs/open/items", "id,blance\n1,2\n", 422, lacks)
+	b.Want("/runs/open/items?contract=warn", "id,blance\n1,2\n", 200, lacks)
+	b.Want("/runs/open/items", "id,balance\n2,2\n", 200, `"items":1`)
+}
+
+// A start that is repeated is answered as before, also when the service requires more by now.
+func TestRepeatedStartsAreNotCompared(t *testing.T) {
+	t.Parallel()
+	e := apitest.SetupEngine(t)
+	b := e.Bench()
+	const path, items = "/runs?endpoint=later&idempotency_key=k", "id\n1\n"
+	b.Want(path, items, 201, "no service")
+	nc, _ := e.Serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleEach(svc, "later", func(_ context.Context, _ saver) (int, error) { return 1, nil })
+	})
+	testenv.Until(t, time.Minute, "the service says what it reads", func() bool {
+		said, err := wire.AskContract(t.Context(), nc, "later")
+		return err == nil && said.In != nil
+	})
+	b.Want(path, items, 200, `"existing":true`)
+	b.Want("/runs?endpoint=later", items, 422, "later requires `balance`")
+}

@@ -1,0 +1,320 @@
+package runs
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/retention"
+)
+
+// ControlSettings goes with a pause, a resume, an approval or a cancel of one run.
+type ControlSettings struct {
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for whoever looks at the run and for the audit log"`
+}
+
+// ResumeSettings goes with the resume of one run.
+type ResumeSettings struct {
+	ControlSettings
+	MaxFailed *string `json:"max_failed,omitempty" doc:"a new threshold: 500, 1%, or none" example:"2%"`
+}
+
+// ControlAll goes with an operation on every run that is under way.
+type ControlAll struct {
+	ControlSettings
+	All bool `json:"all" enum:"true" doc:"must be true: every run that is under way is meant"`
+}
+
+// Controlled is what a pause, a resume, an approval or a cancel did.
+type Controlled struct {
+	Action string            `json:"action" enum:"pause,resume,approve,cancel"`
+	Run    *workqueue.RunID  `json:"run,omitempty" doc:"when one run was meant"`
+	Runs   []workqueue.RunID `json:"runs" doc:"those that changed"`
+	Left   []LeftRun         `json:"left" doc:"of all runs, those that could not change"`
+	Items  int64             `json:"items" doc:"paused: out; approved: let go; cancelled, resumed: without outcome"`
+	Slices int64             `json:"slices" doc:"paused: requests that are out; cancelled: requests called back"`
+}
+
+// LeftRun is a run that an operation on all runs left as it is.
+type LeftRun struct {
+	Run workqueue.RunID `json:"run"`
+	Why string          `json:"why"`
+}
+
+// control is an operation on one run or all.
+type control func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
+
+func (s changes) registerControl(api huma.API) {
+	all := []struct {
+		action, one, every string
+		do                 control
+	}{
+		{"pause", "Pause a run: nothing more of it is sent", "Pause every run", s.config.Controls.Pause},
+		{"cancel", "Cancel a run", "Cancel every run", s.cancelled},
+	}
+	for _, a := range all {
+		kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+			OperationID: a.action + "-run", Method: http.MethodPost, Path: "/runs/{run}/" + a.action, Summary: a.one,
+		}), func(ctx context.Context, in *runChange[*ControlSettings]) (Controlled, error) {
+			return s.control(ctx, a.action, in.ID, in.Name, cmp.Or(in.Body, &ControlSettings{}).Reason, a.do)
+		})
+		s.registerAll(api, a.action, a.every, a.do)
+	}
+	s.registerGates(api)
+	s.registerAll(api, "approve", "Approve every run whose canary waits", s.config.Controls.Approve)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "resume-run", Method: http.MethodPost, Path: "/runs/{run}/resume", Summary: "Resume a run",
+	}), s.resume)
+	s.registerAll(api, "resume", "Resume every run that was paused",
+		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
+			return s.config.Controls.Resume(ctx, c, nil)
+		})
+}
+
+func (s changes) registerAll(api huma.API, action, summary string, do control) {
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: action + "-all-runs", Method: http.MethodPost, Path: "/runs/" + action, Summary: summary,
+	}), func(ctx context.Context, in *struct {
+		kernel.Changer
+		Body ControlAll
+	},
+	) (Controlled, error) {
+		done, err := do(ctx, controlstore.Control{All: true, Reason: in.Body.Reason, Actor: in.Name})
+		return controlled(action, nil, done), err
+	})
+}
+
+// runChange is the input of a change of one run.
+type runChange[B any] struct {
+	kernel.RunPath
+	kernel.Changer
+	Body B
+}
+
+func (s changes) resume(ctx context.Context, in *runChange[*ResumeSettings]) (Controlled, error) {
+	body := cmp.Or(in.Body, &ResumeSettings{})
+	limit, err := maxFailed(body.MaxFailed)
+	if err != nil {
+		return Controlled{}, err
+	}
+	return s.control(ctx, "resume", in.ID, in.Name, body.Reason,
+		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
+			return s.config.Controls.Resume(ctx, c, limit)
+		})
+}
+
+func (s changes) control(ctx context.Context, action string, run workqueue.RunID, actor, reason string, do control,
+) (Controlled, error) {
+	done, err := do(ctx, controlstore.Control{Run: run, Actor: actor, Reason: reason})
+	return controlled(action, &run, done), err
+}
+
+func (s changes) cancelled(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
+	done, err := s.config.Controls.Cancel(ctx, c)
+	return done.Controlled, err
+}
+
+func controlled(action string, run *workqueue.RunID, done controlstore.Controlled) Controlled {
+	out := Controlled{Action: action, Run: run, Runs: append([]workqueue.RunID{}, done.Runs...), Left: []LeftRun{},
+		Items: done.Items, Slices: done.Slices}
+	for _, l := range done.Left {
+		out.Left = append(out.Left, LeftRun(l))
+	}
+	return out
+}
+
+// Sizing is a number, or auto: nodes find it. In JSON 500 or "auto".
+type Sizing struct{ workqueue.Adaptive }
+
+// Schema tells huma of both forms.
+func (Sizing) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
+		Description: "a number, or auto", Examples: []any{500, "auto"}}
+}
+
+// given is nil for 0, which is no size.
+func (s Sizing) given() *workqueue.Adaptive {
+	if s.Adaptive == (workqueue.Adaptive{}) {
+		return nil
+	}
+	return &s.Adaptive
+}
+
+// RunChanges is new settings of a run that is under way or has ended. What is left out stays.
+type RunChanges struct {
+	Step      string  `json:"step,omitempty" maxLength:"64" doc:"whose settings; absent: of the only one"`
+	Priority  *int    `json:"priority,omitempty" doc:"runs with a greater number go first"`
+	MaxFailed *string `json:"max_failed,omitempty" doc:"more failures pause the run: 500, 1% or none"`
+	workqueue.StepOverrides
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+}
+
+// ChangedRun is what a change of settings made different.
+type ChangedRun struct {
+	Run    workqueue.RunID `json:"run"`
+	Step   string          `json:"step"`
+	Before map[string]any  `json:"before" doc:"of the settings that became different"`
+	After  map[string]any  `json:"after"`
+	Paused string          `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+}
+
+func (s changes) registerSet(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "set-run", Method: http.MethodPost, Path: "/runs/{run}/settings",
+		Summary: "Change settings of a run while it runs",
+	}), s.setRun)
+}
+
+func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (ChangedRun, error) {
+	change, err := in.Body.change()
+	if err != nil {
+		return ChangedRun{}, err
+	}
+	change.Run, change.Actor = in.ID, in.Name
+	done, err := s.config.Controls.SetRun(ctx, change)
+	if err != nil {
+		return ChangedRun{}, kernel.Seen(err, "tranche run show "+change.Run.String())
+	}
+	return ChangedRun{Run: change.Run, Step: done.Step, Before: done.Before, After: done.After,
+		Paused: pausedText(done.Hold, done.HoldDetail)}, nil
+}
+
+// pausedText says why a run is paused; nothing when it is not.
+func pausedText(hold controlstore.Hold, detail string) string {
+	text := map[controlstore.Hold]string{
+		controlstore.HoldOperator: "by an operator", controlstore.HoldThreshold: "for its threshold",
+		controlstore.HoldGuard: "by its guard", controlstore.HoldCanary: "until its canary is approved",
+	}[hold]
+	if text != "" && detail != "" {
+		text += ": " + detail
+	}
+	return text
+}
+
+// change checks the values as a plan's are checked.
+func (c *RunChanges) change() (controlstore.RunChange, error) {
+	laid := gather.Overrides{Priority: c.Priority, StepOverrides: c.StepOverrides}
+	if err := laid.Validate(); err != nil {
+		return controlstore.RunChange{}, BadSetting(err)
+	}
+	out := controlstore.RunChange{Step: c.Step, Priority: c.Priority, Reason: c.Reason}
+	out.Settings.StepOverrides = c.StepOverrides
+	var err error
+	out.MaxFailed, err = maxFailed(c.MaxFailed)
+	return out, err
+}
+
+// maxFailed is a threshold as runs keep it; nil stays nil.
+func maxFailed(text *string) (*string, error) {
+	if text == nil {
+		return nil, nil //nolint:nilnil // nothing was given
+	}
+	if *text == "" { // more likely a slip than the wish to have no threshold
+		return nil, kernel.BadInput("max_failed is empty; none takes the threshold away")
+	}
+	limit, err := workqueue.ParseMaxFailed(*text)
+	if err != nil {
+		return nil, kernel.BadInput(fmt.Sprintf("max_failed is %q: %v", kernel.Cut(*text, kernel.MaxEchoed), err))
+	}
+	return &limit, nil
+}
+
+// ApproveSettings goes with the approval of one run.
+type ApproveSettings struct {
+	ControlSettings
+	Step string `json:"step,omitempty" maxLength:"64" doc:"let this step begin, which waits; absent: the canary is meant"`
+
+	Seen *time.Time `json:"seen,omitempty" doc:"since of the gate that was looked at; 409 when it has waited anew since"`
+}
+
+// GateDocument is a gate as somebody sees it who may have to approve it.
+type GateDocument struct {
+	controlstore.GateView
+	Refused string `json:"refused,omitempty" doc:"why who asks may not approve it now"`
+}
+
+func (s changes) registerGates(api huma.API) {
+	show := kernel.Get("get-gate", "/runs/{run}/gate", "What waits for somebody between two steps of a run")
+	kernel.Register(s.Kernel, api, kernel.Heavy(show), s.gate)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "approve-run", Method: http.MethodPost, Path: "/runs/{run}/approve",
+		Summary: "Let the items go that a canary held back, or a step begin",
+		Description: "With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: " +
+			"other, who started the run is refused with 403. With seen, what is approved is what was looked at.",
+	}), s.approve)
+}
+
+type gateInput struct {
+	kernel.RunPath
+	kernel.Actor
+	Step   string `query:"step" maxLength:"64" doc:"absent: the one that waits, or the only one that has a gate"`
+	Sample int    `query:"sample" minimum:"0" maximum:"100" default:"5" doc:"so many items, by chance"`
+}
+
+func (s changes) gate(ctx context.Context, in *gateInput) (GateDocument, error) {
+	view, err := controlstore.New(s.Store).View(ctx, in.ID, in.Step, in.Sample)
+	if err != nil {
+		return GateDocument{}, err
+	}
+	out := GateDocument{GateView: *view}
+	if refused := view.Refused(in.Name); refused != nil {
+		out.Refused = refused.Error()
+	}
+	return out, nil
+}
+
+func (s changes) approve(ctx context.Context, in *runChange[*ApproveSettings]) (Controlled, error) {
+	body := cmp.Or(in.Body, &ApproveSettings{})
+	return s.control(ctx, "approve", in.ID, in.Name, body.Reason,
+		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
+			c.Step = body.Step
+			if body.Seen != nil {
+				c.Seen = *body.Seen
+			}
+			return s.config.Controls.Approve(ctx, c)
+		})
+}
+
+// DeleteSettings go with the deletion of a run.
+type DeleteSettings struct {
+	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would go"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for whoever asks for the run and for the audit log"`
+}
+
+// RunDeleted is what goes with a run that was deleted, or would be.
+type RunDeleted struct {
+	Run    workqueue.RunID `json:"run"`
+	DryRun bool            `json:"dry_run" doc:"nothing was changed"`
+	retention.Deletion
+}
+
+func (s changes) registerDelete(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
+		OperationID: "delete-run", Method: http.MethodPost, Path: "/runs/{run}/delete", Summary: "Delete a finished run",
+		Description: "From then on nobody finds it; whoever asks for it by its id is told 410. The node that leads " +
+			"deletes its rows in small pieces, for which the answer does not wait. A run that is under way, or ended " +
+			"less than a minute ago, is refused.",
+	}), s.deleteRun)
+}
+
+func (s changes) deleteRun(ctx context.Context, in *runChange[*DeleteSettings]) (RunDeleted, error) {
+	set := cmp.Or(in.Body, &DeleteSettings{})
+	req := retention.DeleteRequest{Run: in.ID, Actor: in.Name, DryRun: set.DryRun, Reason: set.Reason}
+	done, err := retention.New(s.Store).DeleteByHand(ctx, req)
+	if err != nil {
+		return RunDeleted{}, err
+	}
+	if !req.DryRun {
+		s.Wake(orchestrator.DutyRetention) // has the node that leads begin
+	}
+	return RunDeleted{Run: in.ID, DryRun: req.DryRun, Deletion: done}, nil
+}

@@ -1,0 +1,68 @@
+package runs_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/api/apitest"
+)
+
+func TestControl(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	run := b.Start("name=it").Run.String()
+	b.Says(200, "/runs/it/pause", `{"reason":"the service is sick"}`, `"action":"pause"`, `"run":"`+run, `"slices":0`)
+	b.Says(409, "/runs/it/pause", ``, "paused already by ann: the service is sick")
+	b.Says(200, "/runs/it/settings", `{"chunk":"auto","priority":3,"max_failed":"1%","rate":10}`,
+		`"chunk":"auto, at most 8192"`, `"priority":3`, "by an operator: the service is sick")
+	b.Says(200, "/runs/it/settings", `{"chunk":7,"chunk_bytes":65536,"timeout":"1h"}`, `"chunk":"7"`, `"timeout":"1h0m0s"`)
+	b.Says(200, "/runs/resume", `{"all":true}`, `"runs":["`+run, `"left":[]`)
+	b.Says(409, "/runs/it/approve", `{}`, "not waiting for approval")
+	b.Says(200, "/runs/pause", `{"all":true,"reason":"stop the world"}`, `"runs":["`+run)
+	b.Says(200, "/runs/it/resume", `{"max_failed":"none"}`, `"action":"resume"`)
+	b.Says(200, "/runs/approve", `{"all":true}`, `"runs":[]`)
+	for path, body := range map[string]string{
+		"/runs/pause": `{}`, "/runs/resume": `{"all":false}`, "/runs/approve": `{"all":"yes"}`,
+		"/runs/it/pause": `{"reason":"` + strings.Repeat("x", 501) + `"}`, "/runs/it/resume": `{"max_failed":"lots"}`,
+		"/runs/it/settings": `{}`,
+	} {
+		b.Says(422, path, body)
+	}
+	for _, body := range []string{
+		`{"chunk":0}`, `{"chunk":"some"}`, `{"in_flight":10001}`, `{"rate":-1}`, `{"timeout":"soon"}`, `{"max_failed":"x"}`,
+		`{"canary":1}`, `{"max_attempts":0}`,
+	} {
+		b.Says(422, "/runs/it/settings", body)
+	}
+	b.Says(422, "/runs/it/settings", `{"max_attempts":0}`, `"max_attempts: 0 is not within 1 to 100"`)
+	b.Says(422, "/runs/it/settings", `{"max_failed":""}`, "max_failed is empty; none takes")
+	b.Says(422, "/runs/it/settings", `{"max_failed":"101%"}`, "up to 100%")
+	b.Says(422, "/endpoints/echo/settings", `{"rate":1e308}`, "0.001 to 10000000")
+	for _, path := range []string{"/runs//pause", "/runs/./pause", "/runs/it/../pause"} {
+		b.Says(404, path, `{"all":true}`, "is no path")
+	}
+	b.Says(400, "/runs/cancel", ``, "body is required")
+	b.Says(404, "/runs/it/settings", `{"step":"other","chunk":1}`, "no step")
+	b.Says(404, "/runs/nope/pause", `{}`, "nope")
+	b.Says(200, "/runs/cancel", `{"all":true,"reason":"enough"}`, `"runs":["`+run, `"items":3`)
+}
+
+// A re-run says what it would do, and what keeps it from going on.
+func TestRerunOfAPausedRun(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	run := b.Start("name=it").Run
+	b.Finish(run)
+	b.Says(200, "/runs/it/rerun", `{"keys":["=1"],"dry_run":true,"chunk":"auto","endpoint":"other"}`, `"dry_run":true`,
+		`"items":1`, `"slices":1`, `"generation":2`)
+	b.Says(200, "/runs/it/rerun", `{"keys":["=1","2"],"canary":1}`, `"held":1`, `"generation":2`)
+	b.Says(200, "/runs/it/pause", ``)
+	b.Says(200, "/runs/it/rerun", `{"keys":["3"]}`, `"generation":3`, `"paused":"by an operator"`,
+		"tranche run resume "+run.String())
+	b.Says(409, "/runs/it/rerun", `{"groups":["00000000"]}`, "tranche run errors")
+	b.Says(422, "/runs/it/rerun", `{"failed":true,"groups":["00000000"]}`,
+		"choose one of failed, keys, codes, groups and ranges")
+	b.Says(422, "/runs/it/rerun", `{"failed":true,"endpoint":"no such name"}`, "endpoint")
+	b.Says(422, "/runs/it/rerun", `{"failed":true,"chunk":"some"}`, "chunk: want a whole number like 500, or auto")
+	b.Says(404, "/runs/it/rerun", `{"failed":true,"step":"x"}`, "no step")
+}

@@ -1,0 +1,175 @@
+package runs
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/redo"
+)
+
+// Corrected is what a correction did, or would do.
+type Corrected struct {
+	Run        workqueue.RunID      `json:"run"`
+	DryRun     bool                 `json:"dry_run" doc:"nothing was changed"`
+	Cascade    bool                 `json:"cascade"`
+	Items      int64                `json:"items" doc:"that have another payload now"`
+	Same       int64                `json:"same" doc:"that were given the payload they have; they are left as they are"`
+	Begun      int64                `json:"begun" doc:"of items, those that are done again; the others were not begun"`
+	Examples   []string             `json:"examples" nullable:"false" doc:"the first keys of items"`
+	Generation workqueue.Generation `json:"generation" doc:"that the correction opens"`
+	Steps      []redo.StepReset     `json:"steps" nullable:"false" doc:"what becomes of the items at each step"`
+	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+	Key        string               `json:"key,omitempty" doc:"the column or field that the keys came from"`
+}
+
+// ItemCorrection is another payload for one item.
+type ItemCorrection struct {
+	Payload json.RawMessage `json:"payload" doc:"a JSON object, whole"`
+	Cascade bool            `json:"cascade,omitempty" doc:"redo the steps after in any case, not only on change"`
+	DryRun  bool            `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	Reason  string          `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+}
+
+const correctDescription = `The body is items as those of a start, up to 256 MiB and 500,000 of them, whose payloads
+take the place of those that the run has for their keys: all of them or none. A run that has completed opens again.
+What was made of the items at steps that see payloads is taken back and done again, requests that are out included;
+what the steps after had made of it is redone where a part changes that they see, or in any case with cascade.`
+
+func (s changes) registerCorrect(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
+		OperationID: "correct", Method: http.MethodPost, Path: "/runs/{run}/correct", Summary: "Correct the data of items",
+		Description: correctDescription,
+	}), kernel.Files(itemTypes()...)), s.correct)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "correct-item", Method: http.MethodPost, Path: "/runs/{run}/items/{key}/correct",
+		Summary:     "Correct the data of one item",
+		Description: "As correct does, with one payload as it stands.",
+	}), s.correctItem)
+}
+
+type correctInput struct {
+	kernel.RunPath
+	kernel.Changer
+	Key     string `query:"key" doc:"the column or field that is the item's key"`
+	Format  string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Cascade bool   `query:"cascade" doc:"redo the steps after in any case, not only where a part changes"`
+	DryRun  bool   `query:"dry_run" doc:"change nothing, and say what would be done"`
+	Reason  string `query:"reason" doc:"why, for the audit log"`
+	ShapeQuery
+
+	kernel.Stream
+}
+
+// correct keeps the body first: a transaction is not to wait for a sender, and may have to read it twice.
+func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, err error) {
+	if err := cmp.Or(kernel.CheckText("reason", in.Reason, kernel.MaxReasonBytes)); err != nil {
+		return out, err
+	}
+	spool := s.SpoolOf(ctx)
+	spool.Max = MaxAddBody
+	kept, err := spool.Keep(wholeItems(in.Body()))
+	if err != nil {
+		return out, err
+	}
+	config, err := s.correctionConfig(ctx, in.ID, &in.ShapeQuery, in.Format, in.Key)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	given := Adding{Config: config, Kept: kept}
+	defer func() { _ = errors.Join(given.Close(), kept.Close()) }() // what was read has been read
+	if err := given.Open(); err != nil {
+		return out, err
+	}
+	out, err = s.doCorrect(ctx, &redo.CorrectRequest{Run: in.ID, Actor: in.Name, Reason: in.Reason, Unit: given.Rows.Unit(),
+		Cascade: in.Cascade, DryRun: in.DryRun, Items: func() (func(*redo.Correction) error, error) {
+			if err := given.Again(); err != nil {
+				return nil, err
+			}
+			var read row.Item
+			return func(item *redo.Correction) error {
+				err := given.Rows.Next(&read)
+				item.Key, item.Payload, item.Line = read.Key, read.Payload, read.Line
+				return err
+			}, nil
+		}})
+	out.Key = given.Rows.Key()
+	return out, err
+}
+
+type correctItemInput struct {
+	kernel.RunPath
+	kernel.Changer
+	Key  string `path:"key" doc:"the item's key"`
+	Body ItemCorrection
+}
+
+func (s changes) correctItem(ctx context.Context, in *correctItemInput) (Corrected, error) {
+	config, err := s.correctionConfig(ctx, in.ID, &ShapeQuery{}, "", "")
+	if err != nil {
+		return Corrected{}, err
+	}
+	payload, err := intake.Object(in.Body.Payload, config)
+	if err != nil {
+		return Corrected{}, kernel.BadInput("payload: " + strings.TrimPrefix(err.Error(), "line 1: "))
+	}
+	set := &in.Body
+	return s.doCorrect(ctx, &redo.CorrectRequest{Run: in.ID, Actor: in.Name, Reason: set.Reason, Cascade: set.Cascade,
+		DryRun: set.DryRun, Items: func() (func(*redo.Correction) error, error) {
+			end := false
+			return func(item *redo.Correction) error {
+				if end {
+					return io.EOF
+				}
+				end = true
+				item.Key, item.Payload = in.Key, payload
+				return nil
+			}, nil
+		}})
+}
+
+// config is how what corrects the items of a run is read: as its plan says. What does not fit the schema is refused,
+// whatever the plan does with such items.
+func (s changes) correctionConfig(ctx context.Context, run workqueue.RunID, shape *ShapeQuery, format, key string,
+) (intake.Config, error) {
+	look, err := ItemsOf(ctx, s.Store, run)
+	if err == nil {
+		look, err = shape.Over(look)
+	}
+	if err != nil {
+		return intake.Config{}, err
+	}
+	config, err := s.IntakeConfig(ctx, format, key, look)
+	config.TakeInvalid, config.Sort = false, ""
+	if err != nil {
+		return config, err
+	}
+	said, err := shape.Over(&gather.Items{})
+	config.Export = ExportOf(ctx, s.Store, run, config, said)
+	return config, err
+}
+
+func (s changes) doCorrect(ctx context.Context, req *redo.CorrectRequest) (Corrected, error) {
+	done, err := s.config.Redo.Correct(ctx, *req)
+	if invalid, ok := errors.AsType[*intake.InvalidError](err); ok {
+		invalid.Mended = true
+	}
+	if err != nil {
+		return Corrected{}, unchanged(err, "tranche run items "+req.Run.String())
+	}
+	return Corrected{Run: req.Run, DryRun: req.DryRun, Cascade: req.Cascade, Items: done.Items, Same: done.Same,
+		Begun: done.Begun, Examples: done.Examples, Generation: done.Generation,
+		Steps:  append([]redo.StepReset{}, done.Steps...),
+		Paused: pausedText(done.Hold, done.HoldDetail)}, nil
+}

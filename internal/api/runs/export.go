@@ -1,0 +1,443 @@
+package runs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+const (
+	formatCSV     = "csv"
+	formatParquet = "parquet"
+	formatXLSX    = "xlsx"
+	formatNDJSON  = "ndjson"
+	mimeCSV       = "text/csv; charset=utf-8"
+	// MimeParquet is the type of Parquet files.
+	MimeParquet = "application/vnd.apache.parquet"
+	mimeXLSX    = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+
+	exportBuffer = 64 << 10
+
+	notHeldHeader = "Tranche-Cells-Not-Held"
+)
+
+// ExportedItem is one line of an export in NDJSON.
+type ExportedItem struct {
+	Ordinal     workqueue.Ordinal  `json:"ordinal"`
+	Key         string             `json:"key"`
+	State       workqueue.Outcome  `json:"state"`
+	Step        string             `json:"step,omitempty"`
+	Result      json.RawMessage    `json:"result,omitempty"`
+	ResultBytes []byte             `json:"result_bytes,omitempty"`
+	ContentType string             `json:"content_type,omitempty"`
+	Error       *inspect.ItemError `json:"error,omitempty"`
+	Payload     json.RawMessage    `json:"payload,omitempty" doc:"what it carries, when it was asked for"`
+	Accepted    bool               `json:"accepted,omitempty" doc:"its failures are accepted"`
+}
+
+type exportInput struct {
+	kernel.RunPath
+	Format string   `query:"format" enum:"ndjson,csv,parquet,xlsx" default:"ndjson"`
+	Step   string   `query:"step" doc:"whose parts are the results; absent: the only step that no other needs"`
+	Raw    bool     `query:"raw" doc:"CSV without the apostrophes that defuse formulas"`
+	State  []string `query:"state,explode" doc:"done, failed or missing; may stand more than once; absent: all"`
+	EvidenceQuery
+
+	With    []string `query:"with,explode" enum:"payload" doc:"payload: what items carry, too"`
+	Flat    bool     `query:"flat" doc:"a column for each field of payloads and results, with result. before"`
+	Columns []string `query:"columns,explode" maxItems:"2000" doc:"only these columns, in this order"`
+}
+
+type errorsInput struct {
+	kernel.RunPath
+	All bool `query:"all" doc:"every failed item, as a stream in NDJSON"`
+}
+
+// exports stream what has become of runs.
+type exports struct{ *Starts }
+
+func (s exports) register(api huma.API) {
+	s.registerExport(api)
+	s.registerReport(api)
+}
+
+func (s exports) registerExport(api huma.API) {
+	all := kernel.Heavy(kernel.Get("export-run", "/runs/{run}/export", "All items with their outcomes, in order"))
+	all.Description = "A stream with constant memory. CSV has the columns key, state, result, error_code, " +
+		"error_message and accepted; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
+		"unless raw is set; keys and numbers never do. XLSX has the same columns. For a flat table all items are read " +
+		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
+		"as result_bytes with their content_type; in Parquet they are bytes. Of a run with several steps the results are " +
+		"those of one. Where a cell of a workbook cannot hold what is exported, it says so or has U+FFFD for a character; " +
+		"the header " + notHeldHeader + " has the number of such cells. A stream that does not end properly is not whole."
+	kernel.RegisterAnswer(s.Kernel, api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
+		states, err := outcomes(in.State)
+		if err != nil {
+			return nil, err
+		}
+		shape := exportShape{payload: len(in.With) > 0, flat: in.Flat, columns: in.Columns}
+		return s.exportStream(ctx, export.Request{Run: in.ID, Step: in.Step, States: states,
+			Payload: shape.payload, Select: in.Selection()},
+			in.Format, in.Raw, shape)
+	})
+	failures := kernel.HeavyIf("all",
+		kernel.Get("list-errors", "/runs/{run}/errors", "What failed: groups with examples, or each item"))
+	failures.Responses = map[string]*huma.Response{"200": {
+		Description: "Groups; with all=true the lines of an export of the failed items.",
+		Content: map[string]*huma.MediaType{"application/json": {
+			Schema: kernel.SchemaOf[ErrorGroups](api),
+		}},
+	}}
+	kernel.RegisterAnswer(s.Kernel, api, failures, s.listErrors)
+}
+
+func (s exports) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamResponse, error) {
+	if in.All {
+		failed := []workqueue.Outcome{workqueue.OutcomeFailed}
+		return s.exportStream(ctx, export.Request{Run: in.ID, States: failed}, formatNDJSON, false,
+			exportShape{})
+	}
+	found, err := inspect.New(s.Store).Errors(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		hc.SetHeader("Content-Type", "application/json")
+		_ = kernel.SendJSON(hc.BodyWriter(), ErrorGroups{Run: in.ID, Errors: found})
+	}}, nil
+}
+
+func outcomes(states []string) ([]workqueue.Outcome, error) {
+	var all []workqueue.Outcome
+	for _, state := range states {
+		switch o := workqueue.Outcome(state); o {
+		case workqueue.OutcomeDone, workqueue.OutcomeFailed, workqueue.OutcomeMissing:
+			all = append(all, o)
+		default:
+			return nil, kernel.BadInput("state " + strconv.Quote(kernel.Cut(state, kernel.MaxEchoed)) +
+				" is not done, failed or missing")
+		}
+	}
+	return all, nil
+}
+
+// exportStream finds the export, so that what it cannot be is told before it begins.
+func (s exports) exportStream(
+	ctx context.Context, req export.Request, format string, raw bool, shape exportShape,
+) (*huma.StreamResponse, error) {
+	found, err := export.New(s.Store).Open(ctx, req)
+	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
+		err = kernel.BadInput("step: " + choice.Error())
+	}
+	if err == nil && format == formatXLSX && found.Items() > xlsxRows {
+		err = kernel.BadInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
+			"parquet", found.Items(), xlsxRows))
+	}
+	var table *exportTable
+	if err == nil {
+		table, err = tableOf(s.whole(ctx, found, false), shape)
+	}
+	if err == nil && format == formatXLSX {
+		err = mayFit(s.Spool, found.Items(), len(table.columns))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		s.export(w, r, found, exportForm{format: format, raw: raw, table: table,
+			asIs: !shape.flat && len(shape.columns) == 0})
+	}}, nil
+}
+
+// exportWriter writes an export in one format.
+type exportWriter interface {
+	line(item *export.Item) error
+	finish() error
+}
+
+// exportForm is how an export is written.
+type exportForm struct {
+	format string
+	raw    bool
+	table  *exportTable
+	asIs   bool // items, not a table of columns that were chosen
+	// open reads a result that did not fit a message.
+	open func(uuid.UUID) (io.Reader, error)
+}
+
+// writer begins an export.
+func (f *exportForm) writer(out *bufio.Writer, dir string, room *spool.Room) (mime string, w exportWriter,
+	err error) {
+	switch {
+	case f.format == formatCSV:
+		return mimeCSV, newCSVExport(out, f.table, f.raw), nil
+	case f.format == formatXLSX:
+		book, err := newXLSXExport(out, f.table, dir, room)
+		if err != nil {
+			return mimeXLSX, nil, err
+		}
+		return mimeXLSX, book, nil
+	case f.format == formatParquet && f.asIs:
+		return MimeParquet, newParquetExport(out), nil
+	case f.format == formatParquet:
+		return MimeParquet, newParquetTable(out, f.table), nil
+	case f.asIs:
+		return kernel.MimeNDJSON, newNDJSONExport(out, f.open), nil
+	default:
+		return kernel.MimeNDJSON, newObjectExport(out, f.table), nil
+	}
+}
+
+// eachItem yields the items of an export.
+type eachItem func(yield func(*export.Item) error) error
+
+// whole yields the items with results that came in pieces put together, one at a time; with streams only those that are
+// JSON, which has to be looked at as a whole.
+func (s exports) whole(ctx context.Context, all *export.Export, streams bool) eachItem {
+	return func(yield func(*export.Item) error) error {
+		return all.Each(ctx, func(item *export.Item) error {
+			if large := item.Large; large != nil && (large.ContentType == "" || !streams) {
+				result, err := export.New(s.Store).OpenResult(ctx, large.ID)
+				if err != nil {
+					return err
+				}
+				item.Result = make([]byte, result.Size())
+				if _, err := io.ReadFull(result, item.Result); err != nil {
+					return err
+				}
+				item.ContentType, item.Large = large.ContentType, nil
+				defer func() { item.Result = nil }() // a page of items is kept for longer
+			}
+			return yield(item)
+		})
+	}
+}
+
+// export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
+func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Export, form exportForm) {
+	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
+	form.open = func(id uuid.UUID) (io.Reader, error) { return export.New(s.Store).OpenResult(r.Context(), id) }
+	mime, out, err := form.writer(buffer, s.config.SpoolDir, s.Spool)
+	w.Header().Set("Content-Type", mime)
+	if err == nil {
+		_, streams := out.(*ndjsonExport)
+		err = s.whole(r.Context(), all, streams)(out.line)
+	}
+	if book, ok := out.(*xlsxExport); ok && book.notHeld > 0 {
+		w.Header().Set(notHeldHeader, strconv.Itoa(book.notHeld)) // nothing of it is sent before it is finished
+	}
+	if err == nil {
+		err = out.finish()
+	}
+	if closer, ok := out.(interface{ Close() error }); ok {
+		err = errors.Join(err, closer.Close())
+	}
+	if err == nil {
+		err = buffer.Flush()
+	}
+	if err != nil {
+		if r.Context().Err() == nil {
+			s.Log.Error("export broke off", zap.Error(err))
+		}
+		panic(http.ErrAbortHandler) // net/http's way to end a connection without its proper end
+	}
+}
+
+// flushing sends what is written at once.
+type flushing struct {
+	w       io.Writer
+	control *http.ResponseController
+}
+
+func (f *flushing) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	if err == nil {
+		_ = f.control.Flush() // the next write fails too if this does
+	}
+	return n, err
+}
+
+// ndjsonExport writes a JSON object a line.
+type ndjsonExport struct {
+	out     *bufio.Writer
+	encoder *json.Encoder
+	open    func(uuid.UUID) (io.Reader, error) // results that came in pieces and are no JSON
+}
+
+func newNDJSONExport(out *bufio.Writer, open func(uuid.UUID) (io.Reader, error)) *ndjsonExport {
+	encoder := json.NewEncoder(out)
+	encoder.SetEscapeHTML(false)
+	return &ndjsonExport{out, encoder, open}
+}
+
+func (e *ndjsonExport) line(item *export.Item) error {
+	line := ExportedItem{
+		Ordinal: item.Ordinal, Key: item.Key, State: item.State, Step: item.Step, ContentType: item.ContentType,
+		Accepted: item.Accepted, Payload: item.Payload,
+	}
+	switch {
+	case item.State == workqueue.OutcomeFailed:
+		line.Error = &inspect.ItemError{Code: item.ErrorCode, Message: item.ErrorMessage}
+	case item.Large != nil:
+		line.ContentType = item.Large.ContentType
+		return e.large(&line, item.Large.ID)
+	case item.ContentType == "" && json.Valid(item.Result):
+		line.Result = item.Result
+	default:
+		line.ResultBytes = item.Result
+	}
+	return e.encoder.Encode(&line)
+}
+
+// large writes a line with a result of which no more than a piece is held at once.
+func (e *ndjsonExport) large(line *ExportedItem, id uuid.UUID) error {
+	result, err := e.open(id)
+	if err != nil {
+		return err
+	}
+	var begin bytes.Buffer
+	encoder := json.NewEncoder(&begin)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(line); err != nil {
+		return err
+	}
+	_, _ = e.out.Write(bytes.TrimSuffix(begin.Bytes(), []byte("}\n"))) // the writer remembers what went wrong
+	_, _ = e.out.WriteString(`,"result_bytes":"`)
+	encoded := base64.NewEncoder(base64.StdEncoding, e.out)
+	if _, err := io.Copy(encoded, result); err != nil {
+		return err
+	}
+	if err := encoded.Close(); err != nil {
+		return err
+	}
+	_, err = e.out.WriteString("\"}\n")
+	return err
+}
+
+func (e *ndjsonExport) finish() error { return nil }
+
+// objectExport writes the columns of a table as the members of a JSON object a line.
+type objectExport struct {
+	out   *bufio.Writer
+	table *exportTable
+	names [][]byte
+}
+
+func newObjectExport(out *bufio.Writer, table *exportTable) *objectExport {
+	e := &objectExport{out: out, table: table}
+	for _, name := range table.names() {
+		quoted, _ := json.Marshal(name) // a string
+		e.names = append(e.names, quoted)
+	}
+	return e
+}
+
+func (e *objectExport) line(item *export.Item) error {
+	row, err := e.table.row(item)
+	if err != nil {
+		return err
+	}
+	line, first := []byte{'{'}, true
+	for i, column := range e.table.columns {
+		cell := column.cell(row)
+		if !cell.here {
+			continue
+		}
+		if !first {
+			line = append(line, ',')
+		}
+		first = false
+		line = append(append(line, e.names[i]...), ':')
+		if cell.raw == nil {
+			cell.raw, _ = json.Marshal(cell.text) // a string
+		}
+		line = append(line, cell.raw...)
+	}
+	_, err = e.out.Write(append(line, '}', '\n'))
+	return err
+}
+
+func (e *objectExport) finish() error { return nil }
+
+// csvExport writes a table with a heading.
+type csvExport struct {
+	rows    *csv.Writer
+	table   *exportTable
+	started bool
+	raw     bool // cells as they are
+}
+
+func newCSVExport(out *bufio.Writer, table *exportTable, raw bool) *csvExport {
+	return &csvExport{rows: csv.NewWriter(out), table: table, raw: raw}
+}
+
+func (e *csvExport) begin() error {
+	if e.started {
+		return nil
+	}
+	e.started = true
+	names := e.table.names()
+	if !e.raw {
+		for i, name := range names {
+			names[i] = intake.Defuse(name)
+		}
+	}
+	return e.rows.Write(names)
+}
+
+func (e *csvExport) line(item *export.Item) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	row, err := e.table.row(item)
+	if err != nil {
+		return err
+	}
+	cells := make([]string, len(e.table.columns))
+	for i, column := range e.table.columns {
+		cell := column.cell(row)
+		if cells[i] = cell.text; !e.raw && !cell.key {
+			cells[i] = intake.Defuse(cell.text)
+		}
+	}
+	return e.rows.Write(cells)
+}
+
+func (e *csvExport) finish() error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	e.rows.Flush()
+	return e.rows.Error()
+}
+
+// resultText is text as it is, and anything else in base64.
+func resultText(item *export.Item) string {
+	if item.ContentType == "" || strings.HasPrefix(item.ContentType, "text/") && utf8.Valid(item.Result) {
+		return string(item.Result)
+	}
+	return base64.StdEncoding.EncodeToString(item.Result)
+}

@@ -1,0 +1,109 @@
+package runs_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/api/runs"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+)
+
+const gatedPlan = `name: g
+steps:
+  - {name: compose, endpoint: echo}
+  - {name: send, endpoint: echo, needs: [compose], barrier: approve, approve_by: other}
+`
+
+// Who started a run does not approve it, whatever name they give; somebody else sees what waits, and what is other than
+// in the run before, and lets it go on.
+func TestFourEyesAtAGate(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Locked()
+	ann := "Bearer " + b.Token("ann", access.Operator, 0).Secret
+	bob := "Bearer " + b.Token("bob", access.Operator, 0).Secret
+	ask := func(want int, who, method, path, body string, parts ...string) []byte {
+		t.Helper()
+		code, text := b.Ask(method, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
+			"Authorization", who, kernel.ActorHeader, "bob")
+		if code != want {
+			t.Errorf("%s %s: %d %s; want %d", method, path, code, text, want)
+		}
+		for _, part := range parts {
+			if !strings.Contains(string(text), part) {
+				t.Errorf("%s %s does not say %s: %s", method, path, part, text)
+			}
+		}
+		return text
+	}
+	begin := func(name string) workqueue.RunID {
+		t.Helper()
+		code, text := b.Ask(http.MethodPost, api.Prefix+"/plans?name=g", strings.NewReader(gatedPlan), "Content-Type",
+			"application/yaml", "Authorization", ann)
+		if code > 201 {
+			t.Fatalf("put the plan: %d %s", code, text)
+		}
+		code, text = b.Ask(http.MethodPost, api.Prefix+"/runs?plan_ref=g&name="+name, strings.NewReader(apitest.Three),
+			"Authorization", ann)
+		var run runs.Started
+		if err := json.Unmarshal(text, &run); err != nil || code > 201 {
+			t.Fatalf("start: %d %s", code, text)
+		}
+		b.Answer(run.Run, "", func(o workqueue.Ordinal) []byte {
+			if o == 1 && name == "second" {
+				return []byte(`"other"`)
+			}
+			return []byte("1")
+		})
+		if _, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run.Run); err != nil {
+			t.Fatal(err)
+		}
+		return run.Run
+	}
+	for _, name := range []string{"first", "second"} {
+		run := begin(name)
+		ask(403, ann, http.MethodPost, "/runs/"+name+"/approve", `{"step":"send"}`, "ann started run", "approve_by: other")
+		ask(200, ann, http.MethodGet, "/runs/"+name+"/gate", "", `"state":"waiting"`, `"refused":"ann started`)
+		ask(200, bob, http.MethodGet, "/runs/"+name+"/gate?step=send&sample=2", "", `"items":3`, `"left_out":0`,
+			`"results":[{"step":"compose","bytes":`)
+		ask(200, bob, http.MethodGet, "/runs/"+name, "", `"approval":["send"]`,
+			"step send waits for somebody, other than ann")
+		ask(404, bob, http.MethodGet, "/runs/"+name+"/gate?step=compose", "", "these do: send")
+		ask(409, bob, http.MethodPost, "/runs/"+name+"/approve", `{}`, "--step send")
+		var gate struct{ Since string }
+		looked := ask(200, bob, http.MethodGet, "/runs/"+name+"/gate", "")
+		if err := json.Unmarshal(looked, &gate); err != nil || gate.Since == "" {
+			t.Fatalf("the gate: %s, %v", looked, err)
+		}
+		if name == "second" { // the same is made again, and waits anew
+			ask(200, bob, http.MethodPost, "/runs/second/reset", `{"step":"compose","keys":["2"]}`)
+			b.Answer(run, "", func(workqueue.Ordinal) []byte { return []byte(`"other"`) })
+			if _, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil {
+				t.Fatal(err)
+			}
+			ask(409, bob, http.MethodPost, "/runs/second/approve", `{"step":"send","seen":"`+gate.Since+`"}`, "looked at",
+				"--dry-run")
+			ask(200, bob, http.MethodPost, "/runs/second/approve", `{"step":"send"}`, `"items":3`)
+		} else {
+			ask(200, bob, http.MethodPost, "/runs/first/approve", `{"step":"send","seen":"`+gate.Since+`","reason":"fine"}`,
+				`"items":3`)
+		}
+		ask(409, bob, http.MethodPost, "/runs/"+name+"/approve", `{"step":"send"}`, "bob has approved")
+		b.AnswerStep(run, 1, "", func(workqueue.Ordinal) []byte { return []byte("2") })
+	}
+	text := ask(200, bob, http.MethodGet, "/runs/second/gate", "", `"name":"first"`)
+	if !strings.Contains(string(text), `"approved_by":"bob"`) {
+		t.Errorf("%s", text)
+	}
+	ask(200, bob, http.MethodGet, "/runs/second/report?against=first&before=send&digests=false", "",
+		`{"change":"changed","items":1`, `{"change":"unchanged","items":2`)
+	ask(422, bob, http.MethodGet, "/runs/second/report?against=first&before=compose&digests=false", "", "before: ")
+}

@@ -1,0 +1,245 @@
+package runs
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/xuri/excelize/v2"
+	"golang.org/x/text/encoding/unicode"
+
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
+)
+
+// What is easily lost on the way into a table and back.
+const givenFirst = `{"id":"K1","due":"2024-01-05","active":true,"flag":"true","amt":10.5,"zip":"00123",` +
+	`"ctl":"a\u0001b","esc":"_x0041_","crlf":"a\r\nb","cr":"a\rb","sp":" x ","nl":"a\nb","big":12345678901234567,` +
+	`"neg":-5,"f":"=1+1","ap":"'=x","tab":"\tx","list":[1,2],"obj":{"a":1},"nul":null,"emp":"","ffff":"a` + "\uffff" +
+	`b","e":1e3,"pct":"5%","num":"1.10","when":"10:30"}`
+
+const givenSecond = `{"id":"K2","due":"2024-01-06","active":false,"flag":"false","amt":1e21,"zip":"007",` +
+	`"ctl":"\u001b[0m","esc":"x_x000D_y","crlf":"\r\n","cr":"\r","sp":"` + "\u00a0" + `","nl":"\n",` +
+	`"big":9007199254740993,"neg":-0.10,"f":"+49 170","ap":"''","tab":" ","list":[],"obj":{},"nul":null,"emp":"",` +
+	`"ffff":"` + "\ufffe" + `","e":1.50,"pct":"0.05","num":"1e5","when":"11:00"}`
+
+// giveBack writes the items as a flat export in a format, has it changed, and reads it as one that is given back.
+func giveBack(t *testing.T, format string, change func([]byte) []byte) (payloads []string, err error) {
+	t.Helper()
+	have := map[string]string{"K1": givenFirst, "K2": givenSecond}
+	var names fieldNames
+	names.known = map[string]bool{}
+	items := make([]*export.Item, 0, len(have))
+	for _, key := range []string{"K1", "K2"} {
+		items = append(items, &export.Item{Key: key, State: workqueue.OutcomeFailed, ErrorCode: "no",
+			Payload: []byte(have[key])})
+		if err := names.meet(objectOf([]byte(have[key])), []byte(have[key])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table := &exportTable{flat: true, columns: flatColumns(names.names, nil)}
+	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
+		form := exportForm{format: strings.TrimSuffix(format, " in UTF-16"), table: table}
+		_, out, err := form.writer(w, t.TempDir(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	})
+	if file = change(file); strings.HasSuffix(format, "UTF-16") {
+		if file, err = unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().Bytes(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := intake.Config{Key: "id", Spool: &spool.Spool{Dir: t.TempDir()}}
+	cfg.Export = &intake.Export{Config: cfg, Payloads: func([]string) (map[string]string, error) { return have, nil }}
+	rows, err := intake.Open(bytes.NewReader(file), cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for {
+		var item row.Item
+		if err := rows.Next(&item); errors.Is(err, io.EOF) {
+			return payloads, nil
+		} else if err != nil {
+			return nil, err
+		}
+		payloads = append(payloads, string(item.Payload))
+	}
+}
+
+// An export that is given back changes nothing, and one of which a cell was changed changes that one.
+func TestExportsThatAreGivenBack(t *testing.T) {
+	t.Parallel()
+	replaced := func(old, by string) func([]byte) []byte {
+		return func(file []byte) []byte { return bytes.Replace(file, []byte(old), []byte(by), 1) }
+	}
+	for format, changes := range map[string]func([]byte) []byte{
+		formatCSV:                replaced("00123", "00124"),
+		formatCSV + " in UTF-16": replaced("00123", "00124"),
+		formatNDJSON:             replaced(`"00123"`, `"00124"`),
+		formatXLSX:               func(file []byte) []byte { return changedBook(t, file, map[string]any{"zip": "00124"}) },
+		formatParquet:            func(file []byte) []byte { return changedParquet(t, file, "00123", "00124") },
+	} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			got, err := giveBack(t, format, func(file []byte) []byte { return file })
+			if want := []string{givenFirst, givenSecond}; err != nil || !slices.Equal(got, want) {
+				t.Errorf("unchanged: %v,\n got %q\nwant %q", err, got, want)
+			}
+			got, err = giveBack(t, format, changes)
+			want := []string{strings.Replace(givenFirst, "00123", "00124", 1), givenSecond}
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("changed: %v,\n got %q\nwant %q", err, got, want)
+			}
+		})
+	}
+	for old, by := range map[string]string{"a\r\nb": "a\r\nc", "a\nb": "c\r\nd"} {
+		got, err := giveBack(t, formatCSV, replaced(old, by))
+		quoted := strings.NewReplacer("\r", `\r`, "\n", `\n`)
+		want := strings.Replace(givenFirst, `"`+quoted.Replace(old)+`"`, `"`+quoted.Replace(by)+`"`, 1)
+		if err != nil || got[0] != want {
+			t.Errorf("%q for %q: %v,\n got %q\nwant %q", by, old, err, got, want)
+		}
+	}
+}
+
+func changedParquet(t *testing.T, file []byte, old, by string) []byte {
+	t.Helper()
+	rows, err := parquet.Read[any](bytes.NewReader(file), int64(len(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		for name, value := range r.(map[string]any) {
+			if value == old {
+				r.(map[string]any)[name] = by
+			}
+		}
+	}
+	in, err := parquet.OpenFile(bytes.NewReader(file), int64(len(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	w := parquet.NewGenericWriter[any](&out, in.Schema())
+	if _, err := w.Write(rows); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// changedBook has values in the first row's cells, by the names of their columns.
+func changedBook(t *testing.T, file []byte, cells map[string]any) []byte {
+	t.Helper()
+	book, err := excelize.OpenReader(bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = book.Close() }()
+	rows, err := book.GetRows(xlsxSheet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range cells {
+		at, _ := excelize.CoordinatesToCellName(slices.Index(rows[0], name)+1, 2)
+		styled, isStyled := value.(styledCell)
+		if isStyled {
+			value = styled.value
+		}
+		if isStyled && strings.HasPrefix(styled.format, "=") {
+			err = book.SetCellFormula(xlsxSheet, at, styled.format)
+		} else {
+			err = book.SetCellValue(xlsxSheet, at, value)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !isStyled {
+			continue
+		}
+		style, err := book.NewStyle(&excelize.Style{CustomNumFmt: &styled.format})
+		if err == nil {
+			err = book.SetCellStyle(xlsxSheet, at, at, style)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	if err := book.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// styledCell is a number with a format, or a formula that no program has computed.
+type styledCell struct {
+	value  float64
+	format string
+}
+
+// Values of a workbook's cells have types and formats; texts become what the cell shows, and what has no such form is
+// refused with the cell.
+func TestWhatIsTypedIntoAWorkbook(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		column      string
+		value       any
+		want, wrong string
+	}{
+		"a date":                {"due", styledCell{45306, "yyyy-mm-dd"}, `"2024-01-15"`, ""},
+		"the same date":         {"due", styledCell{45296, "m/d/yy"}, `"2024-01-05"`, ""},
+		"months and a weekday":  {"due", styledCell{45306, `[$-409]dddd, mmm dd`}, `"2024-01-15"`, ""},
+		"the first of March":    {"due", styledCell{61, "yyyy"}, `"1900-03-01"`, ""},
+		"the first of January":  {"due", styledCell{1, "d.m."}, `"1900-01-01"`, ""},
+		"a date with a time":    {"due", styledCell{45306.5, "yyyy-mm-dd hh:mm"}, `"2024-01-15T12:00:00"`, ""},
+		"a time":                {"when", styledCell{0.5208333333321207, "hh:mm"}, `"12:30:00"`, ""},
+		"the same time":         {"when", styledCell{0.4375, "h:mm AM/PM"}, `"10:30"`, ""},
+		"a duration":            {"when", styledCell{1.0625, "[h]:mm"}, `"25:30:00"`, ""},
+		"no day":                {"due", styledCell{60, "yyyy-mm-dd"}, "", "cell "},
+		"before days":           {"due", styledCell{-1, "yyyy-mm-dd"}, "", "as a date or time"},
+		"a truth over a text":   {"flag", false, `"false"`, ""},
+		"the same truth":        {"flag", true, `"true"`, ""},
+		"a truth over a truth":  {"active", false, `false`, ""},
+		"a truth over nothing":  {"nul", true, `true`, ""},
+		"a number over a text":  {"num", 7.1, `"7.1"`, ""},
+		"a number over nothing": {"nul", 7.1, `7.1`, ""},
+		"a computed number":     {"amt", 0.1 + 0.2, `0.3`, ""},
+		"percents over a text":  {"pct", styledCell{0.06, "0%"}, "", "shown as percents"},
+		"percents over nothing": {"nul", styledCell{0.06, "0%"}, `0.06`, ""},
+		"money over a number":   {"amt", styledCell{12.5, `#,##0.00 "€"`}, `12.5`, ""},
+		"a date over a number":  {"amt", styledCell{45306, "yyyy-mm-dd"}, "", `"amt": "2024-01-15" is not written`},
+		"a text":                {"due", "FALSE", `"FALSE"`, ""},
+		"no value of a formula": {"due", styledCell{0, "=A1"}, "", "has a formula without a value"},
+		"a lost character":      {"ctl", "a\ufffdc", "", "U+FFFD"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := giveBack(t, formatXLSX, func(file []byte) []byte {
+				return changedBook(t, file, map[string]any{c.column: c.value})
+			})
+			if c.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wrong) {
+					t.Errorf("%v, %q; want %s", err, got, c.wrong)
+				}
+				return
+			}
+			if err != nil || string(objectOf([]byte(got[0]))[c.column]) != c.want || got[1] != givenSecond {
+				t.Errorf("%v, %s is %s; want %s", err, c.column, objectOf([]byte(got[0]))[c.column], c.want)
+			}
+		})
+	}
+}

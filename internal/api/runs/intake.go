@@ -1,0 +1,417 @@
+package runs
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/report"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// maxSpooled is how many bytes uploads may take on the disk, all together, if half of what is free is not less.
+const maxSpooled = 16 << 30
+
+// maxQueryBytes bounds the text of a query that yields items.
+const maxQueryBytes = 64 << 10
+
+// ItemSource says where items come from that are not in the body: a query, or a stream.
+type ItemSource struct {
+	SQL       string `json:"sql,omitempty" doc:"a query whose rows are the items, instead of a body"`
+	SQLSource string `json:"sql_source,omitempty" doc:"where to ask it: a source of serve --connections"`
+
+	Stream        string `json:"stream,omitempty" doc:"a JetStream stream whose messages are the items, instead of a body"`
+	StreamSubject string `json:"stream_subject,omitempty" doc:"only messages of this subject, which may have wildcards"`
+	StreamFrom    uint64 `json:"stream_from,omitempty" doc:"only messages from this sequence on"`
+
+	FromRun    string   `json:"from_run,omitempty" doc:"an earlier run to carry on; a body corrects items of it"`
+	FromStates []string `json:"from_states,omitempty" nullable:"false" doc:"which items: failed, missing, cancelled; absent: all these"` //nolint:lll // a tag
+}
+
+// ItemSourceQuery is ItemSource in a query.
+type ItemSourceQuery struct {
+	SQL           string `query:"sql" doc:"a query whose rows are the items, instead of a body"`
+	SQLSource     string `query:"sql_source" doc:"where to ask it: a source of serve --connections"`
+	Stream        string `query:"stream" doc:"a JetStream stream whose messages are the items, instead of a body"`
+	StreamSubject string `query:"stream_subject" doc:"only messages of this subject, which may have wildcards"`
+	StreamFrom    uint64 `query:"stream_from" doc:"only messages from this sequence on"`
+
+	FromRun    string   `query:"from_run" doc:"an earlier run to carry on, with items of it; a body corrects some of them"`
+	FromStates []string `query:"from_state,explode" doc:"which items: failed, missing, cancelled; absent: all these"`
+}
+
+// elsewhere reports whether the items are not in the body.
+func (f *ItemSource) elsewhere() bool { return f.SQL != "" || f.Stream != "" || f.FromRun != "" }
+
+// Validate refuses what does not go together.
+func (f *ItemSource) Validate(set *RunSettings) error {
+	if f.FromRun != "" {
+		return f.validateCarried()
+	}
+	switch {
+	case len(f.FromStates) > 0:
+		return kernel.BadInput("from_state says which items of an earlier run; give from_run too")
+	case f.SQL != "" && f.Stream != "":
+		return kernel.BadInput("give either sql or stream: the items come from one place")
+	case (f.SQL == "") != (f.SQLSource == ""):
+		return kernel.BadInput("sql and sql_source go together: a query, and the name of the source to ask")
+	case f.Stream == "" && (f.StreamSubject != "" || f.StreamFrom != 0):
+		return kernel.BadInput("stream_subject and stream_from say which messages of a stream; give stream too")
+	case len(f.SQL) > maxQueryBytes:
+		return kernel.BadInput(fmt.Sprintf("sql has %d bytes, and at most %d are allowed; make a view of it", len(f.SQL),
+			maxQueryBytes))
+	case f.elsewhere() && set.Format != "":
+		return kernel.BadInput("format is about items in the body; leave it out with sql and stream")
+	}
+	return nil
+}
+
+// startContent is what tells a start from others with the same idempotency key. What a query or a stream yields may be
+// other items when it is asked again, after an answer that was lost; what was asked is the same.
+func startContent(set *RunSettings) *start.Content {
+	said := map[string]string{"on_duplicate": cmp.Or(set.OnDuplicate, string(start.DuplicateError))}
+	for name, value := range map[string]string{
+		"sql": set.SQL, "sql_source": set.SQLSource, "stream": set.Stream, "stream_subject": set.StreamSubject,
+		"from_run": set.FromRun, "from_states": strings.Join(set.FromStates, ","),
+		"corrections": set.corrections,
+	} {
+		if value != "" {
+			said[name] = value
+		}
+	}
+	if set.StreamFrom != 0 {
+		said["stream_from"] = strconv.FormatUint(set.StreamFrom, 10)
+	}
+	return &start.Content{Said: said, Items: !set.elsewhere()}
+}
+
+// rowsOf opens what the items of a start come from. The caller closes it.
+func (s *Starts) rowsOf(r *http.Request, settings *RunSettings, look *gather.Items, items io.Reader,
+) (*intake.Reader, error) {
+	config, err := s.IntakeConfig(r.Context(), settings.Format, settings.Key, look)
+	if err != nil {
+		return nil, err
+	}
+	config.Source = settings.Source
+	if !settings.elsewhere() {
+		return intake.Open(wholeItems(items), config)
+	}
+	if settings.FromRun != "" {
+		return carrying{s}.items(r.Context(), settings, &config, items)
+	}
+	if items != nil {
+		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
+			return nil, kernel.BadInput("there are items in the body, and a query or a stream to take them from; " +
+				"send one of both")
+		}
+	}
+	if settings.SQL != "" {
+		return s.OpenSQL(r.Context(), settings, config)
+	}
+	return s.openStream(r.Context(), settings, config)
+}
+
+// SpoolOf keeps what comes with a request. Where nobody says who they are, there is no bound of each user.
+func (s *Starts) SpoolOf(ctx context.Context) spool.Spool {
+	who, _ := access.From(ctx)
+	return spool.Spool{Dir: s.config.SpoolDir, Room: s.Spool, User: who.Name}
+}
+
+// newSpoolRoom is the room on the disk that a directory is on.
+func newSpoolRoom(dir string) *spool.Room {
+	dir = cmp.Or(dir, os.TempDir())
+	return spool.NewRoom(maxSpooled, func() (int64, bool) { return health.FreeAt(dir) })
+}
+
+// IntakeConfig is how items are read, of which a plan says what they must look like. The plan is valid.
+func (s *Starts) IntakeConfig(ctx context.Context, format, key string, look *gather.Items) (intake.Config, error) {
+	spool := s.SpoolOf(ctx)
+	config := intake.Config{
+		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: wire.DefaultMaxDepth,
+		Spool: &spool, TakeInvalid: look.Invalid == gather.InvalidFail,
+		Encoding: look.Encoding, NoHeader: look.NoHeader, Delimiter: look.Separator(), Columns: look.Columns,
+		Rename: look.Rename, Types: look.Types, Sort: look.Sort, Desc: look.Desc,
+	}
+	if len(look.Schema) > 0 {
+		var err error
+		if config.Schema, err = itemschema.Compile(look.Schema); err != nil {
+			return config, fmt.Errorf("read the schema of the items: %w", err)
+		}
+	}
+	return config, nil
+}
+
+// OpenSQL asks a source for items. The caller closes it.
+func (s *Starts) OpenSQL(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
+	if s.config.Connections == nil {
+		return nil, UnknownSource(settings.SQLSource)
+	}
+	source, err := s.config.Connections.Source(settings.SQLSource)
+	if err != nil {
+		return nil, kernel.BadInput(err.Error())
+	}
+	return intake.OpenSQL(ctx, intake.SQLSource{
+		Name: source.Name, Explain: source.Explain,
+		MaxRows: source.MaxRows, MaxBytes: int64(source.MaxBytes), MaxTime: source.MaxTime,
+		Connect: source.Connect,
+	}, settings.SQL, config)
+}
+
+func (s *Starts) openStream(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
+	js, err := jetstream.New(s.NC)
+	if err != nil {
+		return nil, fmt.Errorf("read stream %s: %w", settings.Stream, err)
+	}
+	return intake.OpenStream(ctx, js, intake.StreamSource{
+		Name: settings.Stream, Subject: settings.StreamSubject, From: settings.StreamFrom,
+		MaxMessage: s.NC.MaxPayload(),
+	}, config)
+}
+
+// LoadItems makes a source of items for the store of rows that were read.
+func LoadItems(rows *intake.Reader) func(*start.LoadItem) error {
+	var read row.Item
+	return func(item *start.LoadItem) error {
+		if err := rows.Next(&read); err != nil {
+			return err
+		}
+		item.Key, item.Payload, item.Line, item.Invalid = read.Key, read.Payload, read.Line, read.Invalid
+		return nil
+	}
+}
+
+// UnknownSource says that this server knows no sources.
+func UnknownSource(name string) error {
+	return kernel.BadInput(fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
+		"that says which there are", kernel.Cut(name, kernel.MaxEchoed)))
+}
+
+// Bounds of what corrects items on their way from an earlier run: it is held in memory.
+const (
+	maxCarriedFixes     = 100_000
+	maxCarriedFixesSize = 64 << 20
+)
+
+func (f *ItemSource) validateCarried() error {
+	if f.SQL != "" || f.Stream != "" {
+		return kernel.BadInput("give one of from_run, sql and stream: the items come from one place")
+	}
+	for _, s := range f.FromStates {
+		if !slices.Contains([]string{"failed", "missing", "cancelled"}, s) {
+			return kernel.BadInput(fmt.Sprintf("from_state is %q; it must be failed, missing or cancelled",
+				kernel.Cut(s, kernel.MaxEchoed)))
+		}
+	}
+	return nil
+}
+
+// states are the outcomes of the items that are taken. What a run had no outcome for when it was cancelled is missing.
+func (f *ItemSource) states() (all []workqueue.Outcome) {
+	if len(f.FromStates) == 0 || slices.Contains(f.FromStates, "failed") {
+		all = append(all, workqueue.OutcomeFailed)
+	}
+	if len(f.FromStates) == 0 || slices.Contains(f.FromStates, "missing") || slices.Contains(f.FromStates, "cancelled") {
+		all = append(all, workqueue.OutcomeMissing)
+	}
+	return all
+}
+
+// carrying takes items of earlier runs.
+type carrying struct{ s *Starts }
+
+// plan resolves the run that settings carry on. Its plan and parameters are those of the new run, where others are not
+// given.
+func (c carrying) plan(ctx context.Context, set *RunSettings,
+) (run workqueue.RunID, plan *gather.Plan, version int, err error) {
+	if set.FromRun == "" {
+		return run, nil, 0, nil
+	}
+	id, err := inspect.New(c.s.Store).Resolve(ctx, set.FromRun)
+	if err != nil {
+		return run, nil, 0, err
+	}
+	set.FromRun = id.String()
+	view, err := inspect.New(c.s.Store).Run(ctx, id)
+	if err != nil {
+		return run, nil, 0, err
+	}
+	if set.Source == "" {
+		set.Source = "run " + set.FromRun
+	}
+	if len(set.Params) == 0 {
+		set.Params = maps.Clone(view.Params)
+	}
+	if set.Endpoint+set.Plan+set.PlanRef != "" {
+		return id, nil, 0, nil
+	}
+	plan = &gather.Plan{}
+	if err := json.Unmarshal(view.Spec, plan); err != nil {
+		return run, nil, 0, fmt.Errorf("read the plan of run %s: %w", id, err)
+	}
+	return id, plan, view.Version, nil
+}
+
+// items reads those of an earlier run, with the payloads of a body laid over them.
+func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Config, items io.Reader,
+) (*intake.Reader, error) {
+	id, err := inspect.New(c.s.Store).Resolve(ctx, set.FromRun)
+	if err != nil {
+		return nil, err
+	}
+	from, err := report.New(c.s.Store).NewCarried(ctx, id, set.states())
+	if err != nil {
+		return nil, err
+	}
+	fixes, key, err := c.fixes(ctx, id, set, *config, items)
+	if err != nil {
+		return nil, err
+	}
+	set.corrections = digestOf(fixes)
+	used := map[string]bool{}
+	taken := 0
+	return intake.Carry(key, *config, func(item *row.Item) error {
+		key, payload, err := from.Next(ctx)
+		switch {
+		case errors.Is(err, io.EOF) && taken+len(fixes) == 0:
+			return nothingToCarry(id, set.FromStates)
+		case errors.Is(err, io.EOF) && len(used) < len(fixes):
+			maps.DeleteFunc(fixes, func(key, _ string) bool { return used[key] })
+			return notCarried(id, fixes)
+		case err != nil:
+			return err
+		}
+		taken++
+		item.Key, item.Payload = key, append(item.Payload[:0], payload...)
+		if fixed, ok := fixes[key]; ok {
+			if used[key] {
+				return kernel.BadInput(fmt.Sprintf("what corrects items has key %.80q, which several items of run %s have, and "+
+					"which of them is meant cannot be told; nothing was started, leave it out", key, id))
+			}
+			item.Payload = append(item.Payload[:0], fixed...)
+			used[key] = true
+		}
+		return nil
+	}), nil
+}
+
+func nothingToCarry(id workqueue.RunID, states []string) error {
+	if len(states) == 0 {
+		states = []string{"failed", "missing"}
+	}
+	return &row.InputError{Err: row.ErrNoRows, Reason: fmt.Sprintf("run %s has no items in these states: %s; "+
+		"what it has is in: tranche run show %s", id, strings.Join(states, ", "), id)}
+}
+
+// digestOf tells corrections from others, in whatever order and format they came.
+func digestOf(fixes map[string]string) string {
+	if len(fixes) == 0 {
+		return ""
+	}
+	sum := sha256.New()
+	for _, key := range slices.Sorted(maps.Keys(fixes)) {
+		_, _ = fmt.Fprintf(sum, "%q%q", key, fixes[key]) // a hash takes everything
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+func notCarried(id workqueue.RunID, fixes map[string]string) error {
+	keys := slices.Sorted(maps.Keys(fixes))
+	shown := make([]string, min(len(keys), 20))
+	for i := range shown {
+		shown[i] = fmt.Sprintf("%.80q", keys[i])
+	}
+	more := ""
+	if n := len(keys) - len(shown); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return kernel.BadInput(fmt.Sprintf("what corrects items has keys that are not among those taken from run %s: %s%s; "+
+		"nothing was started, leave them out", id, strings.Join(shown, ", "), more))
+}
+
+// wholeItems are the items of a body, or of a part of it.
+func wholeItems(from io.Reader) io.Reader {
+	return kernel.Whole(from, "the items", "nothing was stored")
+}
+
+// ExportOf is how an export of a run is read that people give back: its columns have the names that payloads have, and
+// of what is done with them only what is said beside it holds, not what the plan says.
+func ExportOf(ctx context.Context, store *database.DB, run workqueue.RunID, config intake.Config, said *gather.Items,
+) *intake.Export {
+	config.Encoding, config.NoHeader = said.Encoding, said.NoHeader
+	config.Delimiter = said.Separator()
+	config.Columns, config.Rename = said.Columns, said.Rename
+	return &intake.Export{Config: config, Payloads: func(keys []string) (map[string]string, error) {
+		return report.New(store).Payloads(ctx, run, keys)
+	}}
+}
+
+// fixes reads payloads by key, if there are any.
+func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSettings, config intake.Config,
+	items io.Reader,
+) (fixes map[string]string, key string, err error) {
+	if items == nil {
+		return nil, "", nil
+	}
+	whole := bufio.NewReader(wholeItems(items))
+	if _, err := whole.Peek(1); errors.Is(err, io.EOF) {
+		return nil, "", nil
+	}
+	config.TakeInvalid, config.Sort, config.Source = false, "", "" // what corrects has to be right
+	said, err := set.Over(gather.Single("any"))
+	if err != nil {
+		return nil, "", BadSetting(err)
+	}
+	config.Export = ExportOf(ctx, c.s.Store, id, config, &said.Items)
+	rows, err := intake.Open(whole, config)
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = rows.Close() }() // what was read has been read
+	size := 0
+	fixes = map[string]string{}
+	var item row.Item
+	for {
+		err := rows.Next(&item)
+		if errors.Is(err, io.EOF) {
+			return fixes, rows.Key(), nil
+		}
+		if err != nil {
+			return nil, "", err
+		}
+		if _, twice := fixes[item.Key]; twice {
+			return nil, "", kernel.BadInput(fmt.Sprintf("what corrects items has key %.80q twice; give each item once",
+				item.Key))
+		}
+		fixes[item.Key] = string(item.Payload)
+		if size += len(item.Key) + len(item.Payload); len(fixes) > maxCarriedFixes || size > maxCarriedFixesSize {
+			return nil, "", kernel.TooLarge(fmt.Sprintf("more than %d items or %d MiB correct items of the earlier run; start "+
+				"without them, and correct the new run: tranche run correct", maxCarriedFixes, maxCarriedFixesSize>>20))
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package runs
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// MaxAddBody is how much one add may bring, as it comes.
+const MaxAddBody = 256 << 20
+
+// OpenSettings is RunSettings for a run that gets its items later. What is about items has no place in it.
+type OpenSettings struct {
+	RunSettings
+	SealWithin string `json:"seal_within,omitempty" doc:"overdue if not sealed by then; 24h when absent" example:"6h"`
+	OnOverdue  string `json:"on_overdue,omitempty" doc:"beside reporting it: report (ends when idle 7 days), seal, cancel"`
+}
+
+// Opened is a run that takes items, or, when Existing, the one that the idempotency key had opened before.
+type Opened struct {
+	Run         workqueue.RunID `json:"run"`
+	Name        string          `json:"name,omitempty"`
+	Plan        string          `json:"plan"`
+	PlanVersion int             `json:"plan_version,omitempty" doc:"of a plan on record"`
+	SealBy      time.Time       `json:"seal_by"`
+	Existing    bool            `json:"existing"`
+	Warnings    []string        `json:"warnings"`
+}
+
+// AddedItems is what an add did, or, when Existing, what it did the first time.
+type AddedItems struct {
+	Run      workqueue.RunID `json:"run"`
+	First    int             `json:"first" doc:"the ordinal of the first item that was added; the others follow it"`
+	Items    int64           `json:"items" doc:"that were added"`
+	Skipped  int64           `json:"skipped" doc:"duplicates that were left out"`
+	Total    int64           `json:"total" doc:"items of the run"`
+	Existing bool            `json:"existing" doc:"the idempotency key was used before, for the same items"`
+	Key      string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
+	Warnings []string        `json:"warnings,omitempty" doc:"what was found out about the input"`
+}
+
+// SealSettings goes with a seal.
+type SealSettings struct {
+	Expect *int64 `json:"expect,omitempty" minimum:"0" doc:"seal only if the run has so many items"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+}
+
+// SealedRun is a run that takes no more items.
+type SealedRun struct {
+	Run       workqueue.RunID `json:"run"`
+	Items     int64           `json:"items"`
+	Skipped   int64           `json:"skipped" doc:"duplicates that were left out"`
+	Already   bool            `json:"already" doc:"it was sealed before; nothing was changed"`
+	Completed bool            `json:"completed" doc:"nothing was left to do"`
+}
+
+const openDescription = `The run is worked on while items are added: whenever 8192 of them are together,
+and what is left from the seal on. A canary is refused. Parts like max_failed=1% count from the seal on,
+when it is known of how many.`
+
+const addDescription = `The body is items, as those of a start are, up to 256 MiB and 1,000,000 items. They
+are added all or not at all. The same idempotency_key with the same body is answered as before; with another one
+it is a conflict.
+What is done with a key that the run has already was said when it was opened.`
+
+func (s *Starts) registerOpen(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ReadsJSON[OpenSettings](api, kernel.ByOperator(huma.Operation{
+		OperationID: "open-run", Method: http.MethodPost, Path: "/runs/open", Summary: "Open a run that gets items later",
+		Description: openDescription,
+	}), maxSettings), s.openRun)
+	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
+		OperationID: "add-items", Method: http.MethodPost, Path: "/runs/{run}/items", Summary: "Add items to an open run",
+		Description: addDescription,
+	}), kernel.Files(itemTypes()...)), s.addItems)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "seal-run", Method: http.MethodPost, Path: "/runs/{run}/seal",
+		Summary: "End the adding of items to an open run",
+	}), s.sealRun)
+}
+
+type openInput struct {
+	kernel.Changer
+	kernel.JSON[OpenSettings]
+}
+
+func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
+	set := in.Sent()
+	var err error
+	if set.Key != "" || set.Format != "" || set.elsewhere() {
+		return Opened{}, kernel.BadInput("key, format, sql and stream are about items; an open run gets them later, by adds")
+	}
+	open := start.OpenRequest{OnOverdue: start.OnOverdue(set.OnOverdue)}
+	if set.SealWithin != "" {
+		if open.SealWithin, err = time.ParseDuration(set.SealWithin); err != nil || open.SealWithin <= 0 {
+			return Opened{}, kernel.BadInput(fmt.Sprintf("seal_within is %q; want a time like 6h or 90m",
+				kernel.Cut(set.SealWithin, kernel.MaxEchoed)))
+		}
+	}
+	var look *gather.Items
+	if open.LoadRequest, look, err = s.Request(ctx, set.RunSettings, in.Name); err != nil {
+		return Opened{}, err
+	}
+	if look.Invalid != "" {
+		return Opened{}, kernel.BadInput("invalid: " + look.Invalid + " is for runs that are started with all their items; " +
+			"what does not fit the schema of an open run is refused with its add: leave it out")
+	}
+	opened, err := s.config.Engine.OpenRun(ctx, open)
+	if err != nil {
+		return Opened{}, err
+	}
+	return Opened{Run: opened.Run, Name: open.Name, Plan: open.Plan, PlanVersion: open.PlanVersion, SealBy: opened.SealBy,
+		Existing: opened.Existing, Warnings: s.Unheard(ctx, servicesOf(open.Steps))}, nil
+}
+
+type addInput struct {
+	kernel.RunPath
+	kernel.Changer
+	IdempotencyKey string `query:"idempotency_key" doc:"the same key with the same items is answered as before"`
+	Key            string `query:"key" doc:"the column or field that is the item's key"`
+	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Contract       string `query:"contract" enum:"refuse,warn,off" doc:"when no item has a field that a service requires"`
+	ShapeQuery
+
+	kernel.Stream
+}
+
+// addItems keeps the body first: a transaction is not to wait for a sender, and may have to read it twice.
+func (s *Starts) addItems(ctx context.Context, in *addInput) (out AddedItems, err error) {
+	if err := kernel.CheckText("idempotency_key", in.IdempotencyKey, maxIdempotencyBytes); err != nil {
+		return out, err
+	}
+	spool := s.SpoolOf(ctx)
+	spool.Max = MaxAddBody
+	kept, err := spool.Keep(wholeItems(in.Body()))
+	if err != nil {
+		return out, err
+	}
+	plan, err := planOfRun(ctx, s.Store, in.ID)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	look, err := in.Over(&plan.Items)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	plan.Items = *look
+	plan.Items.Contract = cmp.Or(in.Contract, look.Contract)
+	contract, err := s.contractOf(ctx, plan)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	config, err := s.IntakeConfig(ctx, in.Format, in.Key, look)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	add := Adding{Config: config, Kept: kept, contract: contract}
+	defer func() { _ = errors.Join(add.Close(), kept.Close()) }() // what was read has been read
+	shape, err := json.Marshal(in.ShapeQuery)
+	if err != nil {
+		return out, fmt.Errorf("write how items are read: %w", err)
+	}
+	digest := sha256.Sum256(fmt.Appendf(nil, "%x\x00%s\x00%s\x00%s", kept.Digest, in.Key, in.Format, shape))
+	if err := add.Open(); err != nil {
+		return out, err
+	}
+	added, err := s.config.Engine.Add(ctx, start.AddRequest{
+		Run: in.ID, Key: in.IdempotencyKey, Digest: digest[:], Actor: in.Name, Unit: add.Rows.Unit(), Items: add.items,
+	})
+	if err != nil {
+		return out, err
+	}
+	return AddedItems{Run: in.ID, First: int(added.First), Items: added.Items, Skipped: added.Skipped, Total: added.Total,
+		Existing: added.Existing, Key: add.Rows.Key(), Warnings: add.warnings()}, nil
+}
+
+// ItemsOf is what the plan that a run was opened with says of its items.
+func ItemsOf(ctx context.Context, db *database.DB, run workqueue.RunID) (*gather.Items, error) {
+	plan, err := planOfRun(ctx, db, run)
+	if err != nil {
+		return nil, err
+	}
+	return &plan.Items, nil
+}
+
+// planOfRun is the plan that a run was opened with.
+func planOfRun(ctx context.Context, db *database.DB, run workqueue.RunID) (*gather.Plan, error) {
+	spec, err := start.New(db).Spec(ctx, run)
+	if err != nil {
+		return nil, err
+	}
+	plan := &gather.Plan{}
+	if err := json.Unmarshal(spec, plan); err != nil {
+		return nil, fmt.Errorf("run %s: %w", run, err)
+	}
+	return plan, nil
+}
+
+// Adding reads the items of an add from the start, as often as they are asked for.
+type Adding struct {
+	Config intake.Config
+	Kept   *spool.Kept
+	Rows   *intake.Reader
+	used   bool
+
+	contract *Contract
+	compared *Comparison
+}
+
+// Open begins to read.
+func (a *Adding) Open() (err error) {
+	a.Rows, err = intake.Open(a.Kept.Reader(), a.Config)
+	return err
+}
+
+func (a *Adding) items() (func(*start.LoadItem) error, error) {
+	if err := a.Again(); err != nil {
+		return nil, err
+	}
+	a.compared = a.contract.Compare(a.Rows)
+	return a.compared.Items(), nil
+}
+
+// warnings are what was found out about the items. Those of an add that was known before were not read.
+func (a *Adding) warnings() []string {
+	if a.compared == nil {
+		return a.Rows.Notes()
+	}
+	return slices.Concat(a.compared.Warnings, a.Rows.Notes())
+}
+
+// Again begins anew, if some of it has been read.
+func (a *Adding) Again() (err error) {
+	if a.used {
+		err = errors.Join(a.Close(), a.Open())
+	}
+	a.used = true
+	return err
+}
+
+// Close ends it.
+func (a *Adding) Close() error {
+	if a.Rows == nil {
+		return nil
+	}
+	return a.Rows.Close()
+}
+
+func (s *Starts) sealRun(ctx context.Context, in *runChange[*SealSettings]) (SealedRun, error) {
+	req := start.SealRequest{Run: in.ID, Actor: in.Name}
+	if in.Body != nil {
+		req.Expect, req.Reason = in.Body.Expect, in.Body.Reason
+	}
+	sealed, err := s.config.Engine.SealRun(ctx, req)
+	return SealedRun{Run: in.ID, Items: sealed.Items, Skipped: sealed.Skipped, Already: sealed.Already,
+		Completed: sealed.Completed}, err
+}
+
+// servicesOf names the endpoints of services among what steps are paced by.
+func servicesOf(steps []workqueue.StepSpec) (names []string) {
+	for i := range steps {
+		if k := steps[i].Kind; k == "" || k == workqueue.KindEndpoint || k == workqueue.KindRequest {
+			names = append(names, steps[i].Endpoint)
+		}
+	}
+	return names
+}

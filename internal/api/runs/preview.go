@@ -1,0 +1,376 @@
+package runs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"slices"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+const (
+	maxPreview     = 256 << 10 // bytes of a file
+	maxPreviewBody = maxPreview + 16<<10
+	maxPreviewRows = 20
+	maxPreviewRead = 100_000 // rows that are looked at: what was sent may be packed, and hold any number of them
+	maxColumns     = 200     // that are listed
+	parquetMagic   = "PAR1"
+)
+
+// Preview is the beginning of what would be the items of a run.
+type Preview struct {
+	Format    intake.Format   `json:"format" enum:"csv,ndjson,parquet" doc:"that it was read as"`
+	Columns   []string        `json:"columns" nullable:"false" doc:"columns or fields, in their order"`
+	KeyColumn string          `json:"key_column" doc:"that the items' keys come from"`
+	Rows      []PreviewRow    `json:"rows" nullable:"false" doc:"the first ones, 20 at the most"`
+	Read      int             `json:"read" doc:"rows of which nothing is amiss in what was sent"`
+	Schema    json.RawMessage `json:"schema" doc:"a JSON Schema that these rows fit, as a proposal"`
+	Warnings  []string        `json:"warnings" nullable:"false"`
+}
+
+// PreviewRow is one item.
+type PreviewRow struct {
+	Line    int             `json:"line" doc:"where it stands: a line, or the number of a row"`
+	Key     string          `json:"key"`
+	Payload json.RawMessage `json:"payload"`
+}
+
+const previewDescription = `The body is a file of items, or its first 256 KiB, as it is or as the part called items of
+multipart/form-data. It is read as a start reads it, and refused with the same problem; nothing is stored. Keys that
+stand twice are a warning only, since the settings of a start say what is done with them.`
+
+type previewInput struct {
+	Format string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Key    string `query:"key" doc:"the column or field that is the item's key"`
+	ShapeQuery
+	Truncated bool `query:"truncated" doc:"the file goes on: its last row may be cut, and is left out"`
+
+	kernel.Stream
+}
+
+func (s *Starts) registerPreview(api huma.API) {
+	body := kernel.Files(append(itemTypes(), "application/octet-stream")...)
+	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
+		Required: []string{PartItems}, Properties: map[string]*huma.Schema{PartItems: body.Content[MimeParquet].Schema}}}
+	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
+		OperationID: "preview-items", Method: http.MethodPost, Path: "/items/preview",
+		Summary: "Show how the first rows of a file would be read", Description: previewDescription,
+	}), body), s.previewItems)
+}
+
+func (s *Starts) previewItems(ctx context.Context, in *previewInput) (Preview, error) {
+	if err := kernel.CheckText("key", in.Key, intake.MaxKeyBytes); err != nil {
+		return Preview{}, err
+	}
+	items, err := in.items()
+	if err != nil {
+		return Preview{}, err
+	}
+	look, err := in.Over(&gather.Items{})
+	if err != nil {
+		return Preview{}, err
+	}
+	config, err := s.IntakeConfig(ctx, in.Format, in.Key, look)
+	if err != nil {
+		return Preview{}, err
+	}
+	rows, err := intake.Open(items, config)
+	if err != nil {
+		return Preview{}, explainCut(err)
+	}
+	defer func() { _ = rows.Close() }() // what was read has been read
+	out, err := preview(rows, in.Key)
+	return out, explainCut(err)
+}
+
+// errCut ends what is known to go on.
+var errCut = errors.New("the rest of the file was not sent")
+
+// cutItems is the beginning of a file: it has no end.
+type cutItems struct{ io.Reader }
+
+func (c cutItems) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	if err == io.EOF {
+		err = errCut
+	}
+	return n, err
+}
+
+// items is the file, or what there is of it.
+func (in *previewInput) items() (io.Reader, error) {
+	from := in.Body()
+	if kind, params, err := mime.ParseMediaType(in.Kind()); err == nil && kind == "multipart/form-data" {
+		bounded := &previewBody{from, maxPreviewBody}
+		parts := multipart.NewReader(bounded, params["boundary"])
+		part, err := parts.NextPart()
+		if err != nil || part.FormName() != PartItems {
+			return nil, kernel.BadInput("the multipart body needs one part, called items: the beginning of the file")
+		}
+		from = part
+	}
+	items := wholeItems(&previewBody{from, maxPreview})
+	if !in.Truncated {
+		return items, nil
+	}
+	whole := bufio.NewReader(items)
+	if start, _ := whole.Peek(len(parquetMagic)); string(start) == parquetMagic {
+		return nil, kernel.BadInput("a Parquet file says at its end what is in it, so it can only be previewed whole")
+	}
+	return cutItems{whole}, nil
+}
+
+// previewBody refuses what is too much for a preview.
+type previewBody struct {
+	from io.Reader
+	left int
+}
+
+func (b *previewBody) Read(p []byte) (int, error) {
+	n, err := b.from.Read(p)
+	if b.left -= n; b.left < 0 {
+		return 0, kernel.TooLarge(fmt.Sprintf("more than %d KiB came; send that much of the file, with truncated=true",
+			maxPreview>>10))
+	}
+	return n, err
+}
+
+// preview reads rows to their end, or to where they are cut.
+func preview(rows *intake.Reader, key string) (Preview, error) {
+	out := Preview{Format: rows.Format(), Columns: []string{}, Rows: []PreviewRow{}, Warnings: []string{}}
+	twins := previewTwins{first: map[string]int{}}
+	var guess itemschema.Guess
+	unit := rows.Unit()
+	if unit == "" {
+		unit = "line"
+	}
+	var item row.Item
+	for {
+		err := rows.Next(&item)
+		if errors.Is(err, io.EOF) || errors.Is(err, errCut) && out.Read > 0 {
+			break
+		}
+		if err != nil {
+			return Preview{}, err
+		}
+		if out.Read == maxPreviewRead {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("only the first %d rows were looked at", maxPreviewRead))
+			break
+		}
+		out.Read++
+		if err := guess.Add(item.Payload); err != nil {
+			return Preview{}, fmt.Errorf("look at row %d: %w", out.Read, err)
+		}
+		if twins.add(&item) && twins.items == 1 {
+			out.Warnings = append(out.Warnings, twins.warning(&item, unit))
+		}
+		if len(out.Rows) < maxPreviewRows {
+			out.Rows = append(out.Rows, PreviewRow{item.Line, item.Key, slices.Clone(item.Payload)})
+			out.Columns = addColumns(out.Columns, item.Payload)
+		}
+	}
+	if twins.items > 1 {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("%d rows have a key that stood before", twins.items))
+	}
+	out.Schema = guess.Schema()
+	out.Warnings = append(out.Warnings, rows.Notes()...)
+	out.nameKey(rows.Key(), key)
+	return out, nil
+}
+
+// nameKey says where the keys come from, and warns when that was a guess.
+func (p *Preview) nameKey(found, wanted string) {
+	p.KeyColumn = found
+	if wanted == "" && p.KeyColumn != "key" && p.KeyColumn != "id" {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("the keys are taken from the first column, %q, as there is none "+
+			"called key or id", kernel.Cut(p.KeyColumn, kernel.MaxEchoed)))
+	}
+}
+
+// previewTwins looks for keys that stand more than once.
+type previewTwins struct {
+	first map[string]int // where keys stand first
+	items int            // whose keys came before
+}
+
+func (t *previewTwins) add(item *row.Item) (twice bool) {
+	if _, twice = t.first[item.Key]; twice {
+		t.items++
+	} else {
+		t.first[item.Key] = item.Line
+	}
+	return twice
+}
+
+func (t *previewTwins) warning(item *row.Item, unit string) string {
+	return fmt.Sprintf("%s %d: key %q stands on %s %d already; a start refuses that unless it is told to skip or to "+
+		"allow duplicates", unit, item.Line, kernel.Cut(item.Key, kernel.MaxEchoed), unit, t.first[item.Key])
+}
+
+// addColumns adds the names of an object's members that are not there yet. The object is valid.
+func addColumns(columns []string, object []byte) []string {
+	dec := jsontext.NewDecoder(bytes.NewReader(object))
+	if _, err := dec.ReadToken(); err != nil {
+		return columns
+	}
+	for dec.PeekKind() == '"' && len(columns) < maxColumns {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return columns
+		}
+		if text := name.String(); !slices.Contains(columns, text) {
+			columns = append(columns, text)
+		}
+		if dec.SkipValue() != nil {
+			return columns
+		}
+	}
+	return columns
+}
+
+// explainCut makes errors about a file that goes on those of a preview.
+func explainCut(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errCut):
+		return kernel.BadInput("what was sent ends before the first row does; send more of the file, up to 256 KiB")
+	default:
+		return err
+	}
+}
+
+// DryRun is what a start would make. Nothing was stored.
+type DryRun struct {
+	DryRun      bool             `json:"dry_run" enum:"true"`
+	Name        string           `json:"name,omitempty"`
+	Plan        string           `json:"plan"`
+	PlanVersion int              `json:"plan_version,omitempty" doc:"of a plan on record"`
+	Existing    *workqueue.RunID `json:"existing,omitempty" doc:"the run that the idempotency key has started"`
+	Items       int64            `json:"items"`
+	Skipped     int64            `json:"skipped" doc:"duplicates that would be left out"`
+	Invalid     int64            `json:"invalid,omitempty" doc:"items that would fail at once: they do not fit the schema"`
+	Bytes       int64            `json:"bytes" doc:"of the items' payloads"`
+	Held        int64            `json:"held,omitempty" doc:"items that would wait for the canary"`
+	Key         string           `json:"key,omitempty" doc:"the column or field that the keys come from"`
+	Steps       []DryRunStep     `json:"steps" nullable:"false"`
+	First       []PreviewRow     `json:"first" nullable:"false" doc:"the first items, ten at the most"`
+	Warnings    []string         `json:"warnings" nullable:"false"`
+}
+
+// DryRunStep is what a step would do.
+type DryRunStep struct {
+	Name         string         `json:"name"`
+	Kind         workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Endpoint     string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Needs        []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
+	Chunk        int            `json:"chunk" doc:"items in a request; of an automatic chunk, now"`
+	ChunkAuto    bool           `json:"chunk_auto,omitempty" doc:"nodes find the size"`
+	InFlight     int            `json:"in_flight" doc:"requests out at once at most"`
+	InFlightAuto bool           `json:"in_flight_auto,omitempty" doc:"nodes find the limit up to in_flight"`
+	Requests     int64          `json:"requests" doc:"by this chunk; more when payloads are large"`
+	Services     int            `json:"services" doc:"instances that listen; of other kinds, nodes that can do it"`
+}
+
+// dryRun does what load does, and stores nothing.
+func (s *Starts) dryRun(r *http.Request, in *startInput) (DryRun, error) {
+	intent, err := s.intend(r, in)
+	if err != nil {
+		return DryRun{}, err
+	}
+	defer intent.Close()
+	req := &intent.req
+	tried, err := start.New(s.Store).TryLoad(r.Context(), *req, s.config.SpoolDir, intent.compared.Items())
+	if err != nil {
+		return DryRun{}, err
+	}
+	out := DryRun{DryRun: true, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: tried.Items,
+		Skipped: tried.Skipped, Invalid: tried.Invalid, Bytes: tried.Bytes, Held: tried.Held,
+		Key: intent.rows.Key(), First: []PreviewRow{}}
+	if tried.Existing {
+		out.Existing = &tried.Run
+	}
+	for _, item := range tried.First {
+		out.First = append(out.First, PreviewRow{item.Line, item.Key, item.Payload})
+	}
+	if out.Steps, err = s.drySteps(r.Context(), req.Steps, &tried); err != nil {
+		return DryRun{}, err
+	}
+	out.Warnings = intent.warnings(s.Unheard(r.Context(), servicesOf(req.Steps)))
+	return out, nil
+}
+
+func (s *Starts) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried *start.Tried) (
+	[]DryRunStep, error,
+) {
+	listeners := map[string]int{}
+	if len(servicesOf(specs)) > 0 && s.NC.IsConnected() {
+		found, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
+		if err != nil {
+			return nil, err
+		}
+		for i := range found {
+			listeners[found[i].Endpoint]++
+		}
+	}
+	steps := make([]DryRunStep, len(specs))
+	for i := range specs {
+		spec := &specs[i]
+		step := DryRunStep{Name: spec.Name, Kind: spec.Kind, Endpoint: spec.Endpoint, Chunk: spec.Chunk,
+			ChunkAuto: spec.ChunkAuto, InFlight: spec.InFlight, InFlightAuto: spec.InFlightAuto,
+			Services: listeners[spec.Endpoint]}
+		for _, need := range spec.Needs {
+			step.Needs = append(step.Needs, specs[need].Name)
+		}
+		if !tried.Existing { // not of a run that there is already
+			step.Chunk, step.Requests = tried.Steps[i].Chunk, tried.Steps[i].Requests
+			if oneByOne(spec) {
+				step.Requests = tried.Items
+			}
+		}
+		if !IsEndpoint(spec.Endpoint) {
+			nodes, err := inspect.New(s.Store).NodesFor(ctx, spec.Endpoint)
+			if err != nil {
+				return nil, err
+			}
+			step.Services = len(nodes)
+		}
+		steps[i] = step
+	}
+	return steps, nil
+}
+
+// oneByOne reports whether the step asks for one item with each request.
+func oneByOne(spec *workqueue.StepSpec) bool {
+	var settings gather.HTTP
+	return spec.Kind == workqueue.KindHTTP && json.Unmarshal(spec.Config, &settings) == nil && !settings.Many
+}
+
+func (s *Starts) answerDryRun(w http.ResponseWriter, r *http.Request, in *startInput) {
+	found, err := s.dryRun(r, in)
+	if err != nil {
+		kernel.SendProblem(w, s.Problem(r.Context(), err))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = kernel.SendJSON(w, found) // a caller that is gone has lost nothing
+}

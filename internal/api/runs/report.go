@@ -1,0 +1,177 @@
+package runs
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	reportstore "github.com/tranchehq/tranche/workqueue/report"
+)
+
+// reportTimeout bounds a report: digests and comparisons read every item.
+const reportTimeout = 10 * time.Minute
+
+// ReportDocument is the account of a run, with what was asked for beside it.
+type ReportDocument struct {
+	reportstore.RunReport
+
+	Digests *reportstore.Digests `json:"digests,omitempty" doc:"of the run's items and results"`
+	Against *Against             `json:"against,omitempty" doc:"the comparison with an earlier run"`
+}
+
+// Against is a comparison with an earlier run.
+type Against struct {
+	reportstore.Comparison
+
+	Digests *reportstore.Digests `json:"digests,omitempty" doc:"of the earlier run"`
+}
+
+func (s exports) registerReport(api huma.API) {
+	report := kernel.Heavy(kernel.Get("report-run", "/runs/{run}/report",
+		"The account of a run: counts, times, requests, digests"))
+	report.Description = "Its counts add up to the number of items. Digests read every item and result; they are " +
+		"defined in docs/reports.md. With against, the run is compared with an earlier one, key by key."
+	kernel.RegisterWithin(s.Kernel, api, report, reportTimeout, s.reportRun)
+	compare := kernel.Heavy(kernel.Get("compare-runs", "/runs/{run}/comparison",
+		"Every key of two runs, and how its outcome differs"))
+	compare.Description = "A stream in the order of the keys, in constant memory. One that does not end properly is not " +
+		"whole."
+	compare.Responses = map[string]*huma.Response{"200": {
+		Description: "A line of JSON for each key.",
+		Content: map[string]*huma.MediaType{kernel.MimeNDJSON: {
+			Schema: kernel.SchemaOf[reportstore.Difference](api),
+		}},
+	}}
+	kernel.RegisterAnswer(s.Kernel, api, compare, s.compareRuns)
+}
+
+type reportInput struct {
+	kernel.RunPath
+	Against string `query:"against" doc:"an earlier run to compare with: an id, a piece of one, or a name"`
+	Before  string `query:"before" maxLength:"64" doc:"with against: compare what stands before this step"`
+	Digests bool   `query:"digests" default:"true" doc:"false leaves the digests out: they read every item"`
+}
+
+func (s exports) reportRun(ctx context.Context, in *reportInput) (out ReportDocument, err error) {
+	against, err := s.FindRun(ctx, in.Against)
+	if err != nil {
+		return ReportDocument{}, err
+	}
+	if out.RunReport, err = reportstore.New(s.Store).Report(ctx, in.ID); err != nil {
+		return ReportDocument{}, err
+	}
+	if in.Digests {
+		if out.Digests, err = s.digests(ctx, in.ID); err != nil {
+			return ReportDocument{}, err
+		}
+	}
+	if in.Against == "" {
+		return out, nil
+	}
+	out.Against, err = s.against(ctx, in.ID, against, in)
+	return out, err
+}
+
+func (s exports) digests(ctx context.Context, id workqueue.RunID) (*reportstore.Digests, error) {
+	digests, err := reportstore.New(s.Store).Digests(ctx, id)
+	return &digests, err
+}
+
+func (s exports) against(ctx context.Context, here, there workqueue.RunID, in *reportInput) (*Against, error) {
+	found, err := reportstore.New(s.Store).CompareBefore(ctx, here, there, in.Before, nil)
+	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
+		return nil, kernel.BadInput("before: " + choice.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := &Against{Comparison: found}
+	if in.Digests {
+		out.Digests, err = s.digests(ctx, there)
+	}
+	return out, err
+}
+
+type compareInput struct {
+	kernel.RunPath
+	Against string   `query:"against" required:"true" doc:"an earlier run: an id, a piece of one, or a name"`
+	Change  []string `query:"change,explode" doc:"only keys with this change; may stand more than once; absent: all"`
+}
+
+func (s exports) compareRuns(ctx context.Context, in *compareInput) (*huma.StreamResponse, error) {
+	wanted, err := changesOf(in.Change)
+	if err != nil {
+		return nil, err
+	}
+	there, err := inspect.New(s.Store).Resolve(ctx, in.Against)
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		s.streamComparison(w, r, in.ID, there, wanted)
+	}}, nil
+}
+
+// changesOf reads the names of changes; none means all.
+func changesOf(names []string) ([]reportstore.Change, error) {
+	all := reportstore.Changes()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var wanted []reportstore.Change
+	for _, name := range names {
+		if !slices.Contains(all, reportstore.Change(name)) {
+			return nil, kernel.BadInput("change " + strconv.Quote(kernel.Cut(name, kernel.MaxEchoed)) + " is none; use one of " +
+				listed(all))
+		}
+		wanted = append(wanted, reportstore.Change(name))
+	}
+	return wanted, nil
+}
+
+func listed(all []reportstore.Change) string {
+	names := make([]string, len(all))
+	for i, c := range all {
+		names[i] = string(c)
+	}
+	return strings.Join(names, ", ")
+}
+
+// streamComparison is like export: once the first bytes are out, a failure can only be told by breaking the connection.
+func (s exports) streamComparison(
+	w http.ResponseWriter, r *http.Request, here, there workqueue.RunID, wanted []reportstore.Change,
+) {
+	w.Header().Set("Content-Type", kernel.MimeNDJSON)
+	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
+	encoder := json.NewEncoder(buffer)
+	encoder.SetEscapeHTML(false)
+	_, err := reportstore.New(s.Store).Compare(r.Context(), here, there, func(d *reportstore.Difference) error {
+		if !slices.Contains(wanted, d.Change) {
+			return nil
+		}
+		return encoder.Encode(d)
+	})
+	if err == nil {
+		err = buffer.Flush()
+	}
+	if err != nil {
+		if r.Context().Err() == nil {
+			s.Log.Error("comparison broke off", zap.Stringer("run", here), zap.Stringer("against", there), zap.Error(err))
+		}
+		panic(http.ErrAbortHandler) // net/http's way to end a connection without its proper end
+	}
+}

@@ -1,0 +1,251 @@
+package runs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
+)
+
+// RerunSettings says which items to run again, by one of Failed, Keys, Codes, Groups and Ranges, and how.
+// Beside Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
+// takes 16 MiB at most.
+type RerunSettings struct {
+	Step   string `json:"step,omitempty" maxLength:"64" doc:"of this step; absent: what failed at any step"`
+	Failed bool   `json:"failed,omitempty" doc:"all items that failed"`
+
+	FailedAt string `json:"failed_at,omitempty" maxLength:"64" doc:"with codes or groups: failed at this step"`
+	Chosen
+
+	Chunk      Sizing `json:"chunk,omitzero" doc:"new size of slices, 1 to 8192, or auto; 0 keeps it"`
+	InFlight   Sizing `json:"in_flight,omitzero" doc:"new limit of slices, 1 to 10000, or auto; 0 keeps it"`
+	Endpoint   string `json:"endpoint,omitempty" maxLength:"64" doc:"where requests go from now on; absent: as before"`
+	Canary     int    `json:"canary,omitempty" minimum:"0" doc:"items of a spread sample that run first; 0: none"`
+	CanaryAuto bool   `json:"canary_auto,omitempty" doc:"a sample within max_failed lets the others go"`
+	DryRun     bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	Reason     string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+}
+
+// Rerun is a re-run that was set going, or would be.
+type Rerun struct {
+	Run        workqueue.RunID      `json:"run"`
+	Step       string               `json:"step" doc:"empty: several"`
+	DryRun     bool                 `json:"dry_run" doc:"nothing was changed"`
+	Items      int64                `json:"items"`
+	Held       int64                `json:"held" doc:"of the items, those that wait for the canary"`
+	Slices     int64                `json:"slices" doc:"by the chunk of the moment; more for large payloads"`
+	Blocks     int                  `json:"blocks"`
+	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
+	Generation workqueue.Generation `json:"generation"`
+	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+	Warnings   []string             `json:"warnings"`
+
+	Steps []redo.StepReset `json:"steps,omitempty" doc:"of a run of several steps, what becomes of them"`
+}
+
+// changes change runs that there are.
+type changes struct{ *Starts }
+
+func (s changes) register(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ReadsJSON[RerunSettings](api, kernel.ByOperator(huma.Operation{
+		OperationID: "rerun", Method: http.MethodPost, Path: "/runs/{run}/rerun", Summary: "Run items again",
+		Description: "The body is 16 MiB at most; more keys go in several requests.",
+	}), maxSelection), s.rerun)
+	s.registerReset(api)
+	s.registerAccept(api)
+	s.registerCorrect(api)
+	s.registerDelete(api)
+	s.registerControl(api)
+	s.registerSet(api)
+}
+
+// selectInput is the input of an operation on chosen items.
+type selectInput[T any] struct {
+	kernel.RunPath
+	kernel.Changer
+	kernel.JSON[T]
+}
+
+func (s changes) rerun(ctx context.Context, in *selectInput[RerunSettings]) (Rerun, error) {
+	set := in.Sent()
+	if err := set.check(); err != nil {
+		return Rerun{}, err
+	}
+	done, err := s.config.Redo.Rerun(ctx, set.request(in.ID, in.Name))
+	if err != nil {
+		return Rerun{}, unchanged(err, "tranche run show "+in.ID.String())
+	}
+	out := Rerun{Run: in.ID, Step: done.Step, DryRun: set.DryRun, Items: done.Items, Held: done.Held, Slices: done.Slices,
+		Blocks: done.Blocks, Generation: done.Generation, Paused: pausedText(done.Hold, done.HoldDetail),
+		Examples: done.Examples, Warnings: []string{}, Steps: done.Steps}
+	if view, err := inspect.New(s.Store).Run(ctx, in.ID); err == nil { // it runs either way; the warnings are extra
+		out.Warnings = s.Warnings(ctx, view)
+	}
+	return out, nil
+}
+
+func (set *RerunSettings) check() error {
+	sized := func(field string, size Sizing, most int) error {
+		if size.Value < 0 || size.Value > most {
+			return kernel.BadInput(fmt.Sprintf("%s is %d; it must be auto, or a whole number from 0, which keeps it, to %d",
+				field, size.Value, most))
+		}
+		return nil
+	}
+	if set.Canary < 0 {
+		return kernel.BadInput(fmt.Sprintf("canary is %d; it must be a whole number from 0, which is none", set.Canary))
+	}
+	if set.Endpoint != "" {
+		if err := kernel.CheckEndpoint(set.Endpoint); err != nil {
+			return err
+		}
+	}
+	return cmp.Or(set.Chosen.check("failed, keys", false, set.Failed), kernel.CheckText("step", set.Step, maxStepName),
+		kernel.CheckText("failed_at", set.FailedAt, maxStepName), sized("chunk", set.Chunk, bitfield.Size),
+		sized("in_flight", set.InFlight, workqueue.MaxInFlight),
+		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
+}
+
+// request is what the store is asked for.
+func (set *RerunSettings) request(run workqueue.RunID, actor string) redo.RerunRequest {
+	req := redo.RerunRequest{Run: run, Actor: actor, Reason: set.Reason, Canary: set.Canary,
+		CanaryAuto: set.CanaryAuto, DryRun: set.DryRun, Select: set.selection(set.Step)}
+	req.Select.Failed, req.Select.At = set.Failed, set.FailedAt
+	req.Settings.Chunk, req.Settings.InFlight = set.Chunk.given(), set.InFlight.given()
+	req.Settings.Endpoint = set.Endpoint
+	return req
+}
+
+// unchanged is what a change answers for an error: where to look for what was not found, and, of keys that the run does
+// not have, that the others were left alone, too.
+func unchanged(err error, see string) error {
+	if _, ok := errors.AsType[*redo.UnknownKeysError](err); ok {
+		err = fmt.Errorf("%w; nothing was changed", err)
+	}
+	return kernel.Seen(err, see)
+}
+
+// ResetSettings says of which items the part of a step is taken back, by one of All, Keys, Codes, Groups and
+// Ranges, and how. Beside Codes and Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
+// takes 16 MiB at most.
+type ResetSettings struct {
+	Step string `json:"step,omitempty" maxLength:"64" doc:"the step; may be absent where there is only one"`
+	All  bool   `json:"all,omitempty" doc:"all items"`
+
+	FailedAt string `json:"failed_at,omitempty" maxLength:"64" doc:"with codes or groups: failed at this step"`
+	Chosen
+
+	Cascade bool   `json:"cascade,omitempty" doc:"redo the steps after in any case, not only where a part changes"`
+	DryRun  bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	Reason  string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+}
+
+// Reset is a reset that was done, or would be.
+type Reset struct {
+	Run        workqueue.RunID      `json:"run"`
+	Step       string               `json:"step"`
+	DryRun     bool                 `json:"dry_run" doc:"nothing was changed"`
+	Cascade    bool                 `json:"cascade"`
+	Items      int64                `json:"items"`
+	Blocks     int                  `json:"blocks"`
+	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
+	Generation workqueue.Generation `json:"generation"`
+	Steps      []redo.StepReset     `json:"steps" doc:"the one that was reset, and those after it"`
+	Notes      []string             `json:"notes" doc:"what was selected and left as it is, and why"`
+	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+	Warnings   []string             `json:"warnings"`
+}
+
+func (s changes) registerReset(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ReadsJSON[ResetSettings](api, kernel.ByOperator(huma.Operation{
+		OperationID: "reset", Method: http.MethodPost, Path: "/runs/{run}/reset",
+		Summary:     "Take the parts of a step back, to be made again",
+		Description: "The body is 16 MiB at most; more keys go in several requests.",
+	}), maxSelection), s.reset)
+}
+
+func (s changes) reset(ctx context.Context, in *selectInput[ResetSettings]) (Reset, error) {
+	set := in.Sent()
+	err := cmp.Or(set.Chosen.check("all, keys", set.All, false), kernel.CheckText("step", set.Step, maxStepName),
+		kernel.CheckText("failed_at", set.FailedAt, maxStepName),
+		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
+	if err != nil {
+		return Reset{}, err
+	}
+	choice := set.selection(set.Step)
+	choice.All, choice.At = set.All, set.FailedAt
+	done, err := s.config.Redo.Reset(ctx, redo.ResetRequest{Run: in.ID, Actor: in.Name, Reason: set.Reason,
+		Cascade: set.Cascade, DryRun: set.DryRun, Select: choice})
+	if err != nil {
+		return Reset{}, unchanged(err, "tranche run show "+in.ID.String())
+	}
+	out := Reset{Run: in.ID, Step: done.Step, DryRun: set.DryRun, Cascade: set.Cascade, Items: done.Items,
+		Blocks: done.Blocks, Examples: done.Examples, Generation: done.Generation, Steps: done.Steps,
+		Notes:  append([]string{}, done.Notes...),
+		Paused: pausedText(done.Hold, done.HoldDetail), Warnings: []string{}}
+	if view, err := inspect.New(s.Store).Run(ctx, in.ID); err == nil { // it is done either way; the warnings are extra
+		out.Warnings = s.Warnings(ctx, view)
+	}
+	return out, nil
+}
+
+// AcceptSettings says which failures are accepted, by one of Failed, Keys, Codes, Groups and Ranges. Beside
+// Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it takes
+// 16 MiB at most.
+type AcceptSettings struct {
+	Step   string `json:"step,omitempty" maxLength:"64" doc:"failures of this step; absent: of every step"`
+	Failed bool   `json:"failed,omitempty" doc:"all items that failed"`
+	Chosen
+
+	Withdraw bool   `json:"withdraw,omitempty" doc:"accept them no more"`
+	DryRun   bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	Reason   string `json:"reason,omitempty" maxLength:"500" doc:"why; needed, but to withdraw"`
+}
+
+// Accepted is what was accepted, or withdrawn, or would be.
+type Accepted struct {
+	Run      workqueue.RunID     `json:"run"`
+	DryRun   bool                `json:"dry_run" doc:"nothing was changed"`
+	Withdraw bool                `json:"withdraw" doc:"they are accepted no more"`
+	Items    int64               `json:"items" doc:"of which a failure was accepted, or is no more"`
+	Examples []string            `json:"examples" nullable:"false" doc:"the first ten keys of items"`
+	Steps    []redo.StepAccepted `json:"steps" nullable:"false" doc:"how many that were at which step"`
+	Failed   int64               `json:"failed" doc:"failed items of the run"`
+	Accepted int64               `json:"accepted" doc:"of those: their failures are all accepted now"`
+}
+
+func (s changes) registerAccept(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ReadsJSON[AcceptSettings](api, kernel.ByOperator(huma.Operation{
+		OperationID: "accept", Method: http.MethodPost, Path: "/runs/{run}/accept", Summary: "Accept failures",
+		Description: "They stay failed and are shown as accepted, and the health is quiet about them. What is run again, " +
+			"or reset, is accepted no more. The body is 16 MiB at most; more keys go in several requests.",
+	}), maxSelection), s.accept)
+}
+
+func (s changes) accept(ctx context.Context, in *selectInput[AcceptSettings]) (Accepted, error) {
+	set := in.Sent()
+	err := cmp.Or(set.Chosen.check("failed, keys", false, set.Failed),
+		kernel.CheckText("step", set.Step, maxStepName),
+		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
+	if err != nil {
+		return Accepted{}, err
+	}
+	choice := set.selection(set.Step)
+	choice.Failed = set.Failed
+	done, err := redo.New(s.Store).Accept(ctx, redo.AcceptRequest{Run: in.ID, Withdraw: set.Withdraw, DryRun: set.DryRun,
+		Reason: set.Reason, Actor: in.Name, Select: choice})
+	if err != nil {
+		return Accepted{}, unchanged(err, "tranche run errors "+in.ID.String())
+	}
+	return Accepted{Run: in.ID, DryRun: set.DryRun, Withdraw: set.Withdraw, Items: done.Items, Examples: done.Examples,
+		Steps: done.Steps, Failed: done.Failed, Accepted: done.Accepted}, nil
+}

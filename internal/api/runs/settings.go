@@ -1,0 +1,310 @@
+package runs
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// RunSettings is how to run the items that come with it. One of Endpoint, Plan and PlanRef is set. The Overrides are
+// laid over the plan.
+type RunSettings struct {
+	Endpoint       string            `json:"endpoint,omitempty"`
+	Plan           string            `json:"plan,omitempty" doc:"a plan in YAML"`
+	PlanName       string            `json:"plan_name,omitempty" doc:"its name, when it does not give itself one"`
+	PlanRef        string            `json:"plan_ref,omitempty" doc:"a plan on record, like year-end or year-end@3"`
+	Key            string            `json:"key,omitempty" doc:"the column or field that is the item's key"`
+	Format         string            `json:"format,omitempty" doc:"csv, ndjson or parquet; recognised when absent"`
+	Name           string            `json:"name,omitempty"`
+	Params         map[string]string `json:"params,omitempty"`
+	IdempotencyKey string            `json:"idempotency_key,omitempty"`
+	OnDuplicate    string            `json:"on_duplicate,omitempty" doc:"error, skip or allow"`
+	Source         string            `json:"source,omitempty" doc:"where the items come from, for people"`
+	ItemSource
+	gather.Overrides
+
+	corrections string // a digest of what corrects items of an earlier run; empty: nothing does
+}
+
+// StartQuery is RunSettings as the query of a start has them.
+type StartQuery struct {
+	Endpoint       string   `query:"endpoint"`
+	PlanRef        string   `query:"plan_ref" doc:"a plan on record, like year-end or year-end@3"`
+	Key            string   `query:"key"`
+	Format         string   `query:"format" enum:"csv,ndjson,parquet"`
+	Name           string   `query:"name"`
+	Param          []string `query:"param,explode" doc:"name=value; may stand more than once"`
+	IdempotencyKey string   `query:"idempotency_key"`
+	OnDuplicate    string   `query:"on_duplicate" enum:"error,skip,allow"`
+	Source         string   `query:"source"`
+	ItemSourceQuery
+	Set []string `query:"set,explode" doc:"a setting of one step, like compose.chunk=50; any number"`
+}
+
+// overridesQuery describes gather.Overrides as parameters of a query. They are read from the query itself, since what
+// is not there is not zero.
+func overridesQuery() (params []*huma.Param) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[gather.Overrides]()) {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if field.Anonymous || field.Type.Kind() == reflect.Map {
+			continue
+		}
+		p := &huma.Param{Name: name, In: "query", Description: field.Tag.Get("doc"),
+			Schema: &huma.Schema{Type: huma.TypeString, Description: field.Tag.Get("doc")}}
+		if example := field.Tag.Get("example"); example != "" {
+			p.Example = example
+		}
+		if field.Type.Kind() == reflect.Slice && field.Type.Elem().Kind() == reflect.String {
+			explode := true
+			p.Explode, p.Schema = &explode, &huma.Schema{Type: huma.TypeArray, Nullable: true,
+				Items: &huma.Schema{Type: huma.TypeString}, Description: p.Description}
+		}
+		params = append(params, p)
+	}
+	return params
+}
+
+// settings reads the query.
+func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
+	settings := RunSettings{
+		Endpoint: in.Endpoint, PlanRef: in.PlanRef, Key: in.Key, Format: in.Format, Name: in.Name,
+		IdempotencyKey: in.IdempotencyKey, OnDuplicate: in.OnDuplicate, Source: in.Source, Params: map[string]string{},
+		ItemSource: ItemSource(in.ItemSourceQuery),
+	}
+	for _, p := range in.Param {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok || name == "" {
+			return settings, kernel.BadInput(fmt.Sprintf("param %q is not name=value", kernel.Cut(p, kernel.MaxEchoed)))
+		}
+		settings.Params[name] = value
+	}
+	for _, field := range gather.OverrideFields() {
+		for _, text := range query[field] {
+			if text == "" {
+				continue // as if it were not there
+			}
+			if err := settings.Set(field, text); err != nil {
+				return settings, BadSetting(err)
+			}
+		}
+	}
+	for _, text := range in.Set {
+		if err := settings.SetStep(text); err != nil {
+			return settings, BadSetting(err)
+		}
+	}
+	return settings, nil
+}
+
+// BadSetting makes an error about a setting of a run, not of its plan, one that a caller gets.
+func BadSetting(err error) error {
+	if field, ok := errors.AsType[*gather.FieldError](err); ok {
+		return kernel.BadInput(field.Field + ": " + field.Problem)
+	}
+	return err
+}
+
+// Request checks the settings and makes a load of them. It also returns how the items are to be read.
+func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (start.LoadRequest, *gather.Items, error) {
+	if err := set.Validate(); err != nil {
+		return start.LoadRequest{}, nil, err
+	}
+	from, plan, version, err := carrying{s}.plan(ctx, &set)
+	if err == nil && plan == nil {
+		plan, version, err = s.PlanOf(ctx, &set)
+	}
+	if err != nil {
+		return start.LoadRequest{}, nil, err
+	}
+	if plan, err = set.Over(plan); err != nil {
+		return start.LoadRequest{}, nil, BadSetting(err)
+	}
+	spec, err := json.Marshal(plan)
+	if err != nil {
+		return start.LoadRequest{}, nil, fmt.Errorf("write plan %s: %w", plan.Name, err)
+	}
+	guard, err := workqueue.ParseGuard(plan.Guard)
+	if err != nil {
+		return start.LoadRequest{}, nil, fmt.Errorf("plan %s: guard: %w", plan.Name, err)
+	}
+	steps, err := stepSpecs(plan.Ordered())
+	if err != nil {
+		return start.LoadRequest{}, nil, err
+	}
+	params := maps.Clone(set.Params)
+	if params == nil {
+		params = map[string]string{}
+	}
+	erasures := 0
+	if from != (workqueue.RunID{}) {
+		if erasures, err = start.New(s.Store).Erasures(ctx, from); err != nil {
+			return start.LoadRequest{}, nil, err
+		}
+	}
+	return start.LoadRequest{
+		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params,
+		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Guard: guard, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
+		Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
+		IdempotencyKey: set.IdempotencyKey, Session: s.Node.Session(), Order: orderOf(plan), FromRun: from,
+		FromErased: erasures,
+	}, &plan.Items, nil
+}
+
+// PlanOf reads the plan, takes it from the record with its version, or makes the one of the endpoint.
+func (s *Starts) PlanOf(ctx context.Context, set *RunSettings) (plan *gather.Plan, version int, err error) {
+	chosen := 0
+	for _, way := range []string{set.Endpoint, set.Plan, set.PlanRef} {
+		if way != "" {
+			chosen++
+		}
+	}
+	switch {
+	case chosen != 1:
+		return nil, 0, kernel.BadInput("give either an endpoint or a plan: one of endpoint, plan (in YAML) and plan_ref")
+	case set.Plan != "":
+		plan, err = gather.Parse(cmp.Or(set.PlanName, "plan"), []byte(set.Plan))
+		return plan, 0, err
+	case set.PlanRef != "":
+		return s.planOnRecord(ctx, set.PlanRef, set.IdempotencyKey)
+	}
+	plan = gather.Single(set.Endpoint)
+	if err := plan.Validate(); err != nil {
+		return nil, 0, BadSetting(&gather.FieldError{Field: "endpoint", Problem: problemOf(err)})
+	}
+	return plan, 0, nil
+}
+
+func problemOf(err error) string {
+	if field, ok := errors.AsType[*gather.FieldError](err); ok {
+		return field.Problem
+	}
+	return err.Error()
+}
+
+// planOnRecord returns the plan that ref names: NAME@VERSION, or NAME, which is the newest version. A start that is
+// repeated with its idempotency key means the version that it had the first time.
+func (s *Starts) planOnRecord(ctx context.Context, ref, key string) (*gather.Plan, int, error) {
+	name, version, err := ParsePlanRef(ref)
+	if err != nil {
+		return nil, 0, err
+	}
+	if version == 0 && key != "" {
+		known, had, err := start.New(s.Store).KeyedPlan(ctx, key)
+		switch {
+		case err == nil && known == name:
+			version = had
+		case err != nil && !errors.Is(err, workqueue.ErrNotFound):
+			return nil, 0, err
+		}
+	}
+	view, err := inspect.New(s.Store).Plan(ctx, name, version)
+	if err != nil {
+		return nil, 0, kernel.Seen(err, kernel.SeePlans)
+	}
+	plan := &gather.Plan{}
+	if err := json.Unmarshal(view.Spec, plan); err != nil {
+		return nil, 0, kernel.BadInput(fmt.Sprintf("plan %s@%d is not one that this version of tranche can run: %v; use the "+
+			"version that it was applied with, or apply it again", name, view.Version, err))
+	}
+	return plan, view.Version, nil
+}
+
+// ParsePlanRef takes NAME@VERSION, or NAME, which is version 0: the newest, apart.
+func ParsePlanRef(ref string) (name string, version int, err error) {
+	name, number, versioned := strings.Cut(ref, "@")
+	if err := gather.CheckName(name); err != nil {
+		return "", 0, kernel.BadInput(fmt.Sprintf("plan_ref: %s", problemOf(err)))
+	}
+	if !versioned {
+		return name, 0, nil
+	}
+	version, err = strconv.Atoi(number)
+	if err != nil || version < 1 || version > kernel.MaxPlanVersion {
+		return "", 0, kernel.BadInput(fmt.Sprintf("plan_ref: %q is no version; versions count from 1, like %s@1",
+			kernel.Cut(number, kernel.MaxEchoed), name))
+	}
+	return name, version, nil
+}
+
+// Validate refuses settings that nothing can be started with.
+func (set *RunSettings) Validate() error {
+	if set.Name == inspect.LastRun {
+		return kernel.BadInput(`a run cannot be called "last", which always means the newest; choose another name`)
+	}
+	for _, t := range []struct {
+		field, value string
+		most         int
+	}{
+		{"name", set.Name, kernel.MaxNameBytes}, {"source", set.Source, MaxSourceBytes},
+		{"plan_name", set.PlanName, kernel.MaxNameBytes},
+		{"idempotency_key", set.IdempotencyKey, maxIdempotencyBytes}, {"key", set.Key, intake.MaxKeyBytes},
+	} {
+		if err := kernel.CheckText(t.field, t.value, t.most); err != nil {
+			return err
+		}
+	}
+	switch start.OnDuplicate(set.OnDuplicate) {
+	case "", start.DuplicateError, start.DuplicateSkip, start.DuplicateAllow:
+	default:
+		return kernel.BadInput(fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow",
+			kernel.Cut(set.OnDuplicate, kernel.MaxEchoed)))
+	}
+	if err := set.ItemSource.Validate(set); err != nil {
+		return err
+	}
+	switch intake.Format(set.Format) {
+	case intake.Recognise, intake.CSV, intake.NDJSON, intake.Parquet:
+		return BadSetting(set.Overrides.Validate())
+	default:
+		return kernel.BadInput(fmt.Sprintf("format is %q; it must be csv, ndjson or parquet",
+			kernel.Cut(set.Format, kernel.MaxEchoed)))
+	}
+}
+
+// ShapeQuery is how the items of one upload are read, where that is not of a start: as the settings of a run of these
+// names.
+type ShapeQuery struct {
+	Encoding  string   `query:"encoding" doc:"of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be"`
+	NoHeader  bool     `query:"no_header" doc:"CSV begins with its first row"`
+	Delimiter string   `query:"delimiter" doc:"between fields of CSV: comma, semicolon, tab or bar; found when absent"`
+	Columns   []string `query:"columns,explode" doc:"a column or field to keep; without a header the names of all columns"`
+	Rename    []string `query:"rename,explode" doc:"another name for a column or field, like kontonr=id"`
+	Types     []string `query:"types,explode" doc:"what a field becomes, like balance=number: number, text, bool or json"`
+}
+
+// Over lays it over what a plan says.
+func (q *ShapeQuery) Over(look *gather.Items) (*gather.Items, error) {
+	set := gather.Overrides{Columns: q.Columns, Rename: q.Rename, Types: q.Types}
+	if q.Encoding != "" {
+		set.Encoding = &q.Encoding
+	}
+	if q.NoHeader {
+		set.NoHeader = &q.NoHeader
+	}
+	if q.Delimiter != "" {
+		set.Delimiter = &q.Delimiter
+	}
+	plan := gather.Single("any")
+	plan.Items = *look
+	laid, err := set.Over(plan)
+	if err != nil {
+		return nil, BadSetting(err)
+	}
+	return &laid.Items, nil
+}

@@ -1,0 +1,361 @@
+package runs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/schedule"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// The parts of a multipart start, in this order.
+const (
+	PartRun   = "run"   // RunSettings as JSON
+	PartItems = "items" // the items
+)
+
+const (
+	maxSettings     = 1 << 20
+	maxDecompressed = 1 << 40
+
+	// MaxSourceBytes is what the name of where items come from may take.
+	MaxSourceBytes      = 500
+	maxIdempotencyBytes = 500
+)
+
+// Started is a run that was started, or, when Existing, the one that the idempotency key had started before.
+type Started struct {
+	Run         workqueue.RunID `json:"run"`
+	Name        string          `json:"name,omitempty"`
+	Plan        string          `json:"plan"`
+	PlanVersion int             `json:"plan_version,omitempty" doc:"of a plan on record"`
+	Items       int64           `json:"items"`
+	Skipped     int64           `json:"skipped"`
+	Invalid     int64           `json:"invalid,omitempty" doc:"items that do not fit the schema: they have failed"`
+	Existing    bool            `json:"existing"`
+	Key         string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
+	Warnings    []string        `json:"warnings"`
+}
+
+// StartedOf is what the start of a run answers that had begun before.
+func StartedOf(run *inspect.RunView) any {
+	return Started{Run: run.ID, Name: run.Name, Plan: run.Plan, PlanVersion: run.Version, Items: run.Items,
+		Skipped: run.Skipped, Existing: true, Warnings: []string{}}
+}
+
+type startInput struct {
+	kernel.Actor
+	StartQuery
+	DryRun bool `query:"dry_run" doc:"store nothing, and say what would be started, or what is wrong"`
+}
+
+// Resolve refuses parameters that nothing reads, as other operations do.
+func (in *startInput) Resolve(ctx huma.Context) (problems []error) {
+	known := gather.OverrideFields()
+	known = append(known, queryNames(reflect.TypeFor[startInput]())...)
+	of := ctx.URL()
+	for _, name := range slices.Sorted(maps.Keys(of.Query())) {
+		if !slices.Contains(known, name) {
+			problems = append(problems, &huma.ErrorDetail{Message: "unknown query parameter", Location: "query." + name})
+		}
+	}
+	return problems
+}
+
+// queryNames are those of the parameters that an input has.
+func queryNames(input reflect.Type) (names []string) {
+	for field := range input.Fields() {
+		if field.Anonymous {
+			names = append(names, queryNames(field.Type)...)
+		}
+		if name, _, _ := strings.Cut(field.Tag.Get("query"), ","); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+const startDescription = `The body is the items, as CSV or NDJSON, plain or compressed with gzip or zstd, and the query
+holds the settings. Or it is multipart/form-data with two parts in this order: run, the settings as JSON (also plan, a
+plan in YAML, and plan_name), and items. What is run is one of endpoint, plan and plan_ref; settings that a plan may
+have too are laid over it, for this run. Either way items stream in. After an error there is no run. With dry_run=true
+all is read and checked the same way, and nothing is stored.`
+
+// Starts start runs, and give them items.
+type Starts struct {
+	*Routes
+
+	Spool *spool.Room
+	heard heard
+}
+
+// itemTypes are those of files of items.
+func itemTypes() []string { return []string{"text/csv", kernel.MimeNDJSON, MimeParquet} }
+
+func (s *Starts) registerStart(api huma.API) {
+	s.registerPreview(api)
+	body := kernel.Files(itemTypes()...)
+	body.Required = false
+	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
+		Required: []string{PartRun, PartItems}, Properties: map[string]*huma.Schema{
+			PartRun: kernel.SchemaOf[RunSettings](api), PartItems: body.Content[MimeParquet].Schema}}}
+	kernel.RegisterAnswer(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
+		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
+		Parameters: overridesQuery(), SkipValidateParams: true, // startInput.Resolve knows all of them
+		Description: startDescription, DefaultStatus: http.StatusCreated,
+		Responses: map[string]*huma.Response{"201": {
+			Description: "The run is under way; 200 when the idempotency key had started it before.",
+			Content: map[string]*huma.MediaType{"application/json": {
+				Schema: kernel.SchemaOf[Started](api),
+			}},
+		}, "200": {
+			Description: "The run that the idempotency key had started before; or, with dry_run=true, what would be started.",
+			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{AnyOf: []*huma.Schema{
+				kernel.SchemaOf[Started](api),
+				kernel.SchemaOf[DryRun](api),
+			}}}},
+		}},
+	}), body), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
+		return &huma.StreamResponse{Body: func(ctx huma.Context) {
+			r, w := humago.Unwrap(ctx)
+			s.start(w, r, in)
+		}}, nil
+	})
+}
+
+func (s *Starts) start(w http.ResponseWriter, r *http.Request, in *startInput) {
+	if in.DryRun {
+		s.answerDryRun(w, r, in)
+		return
+	}
+	started, err := s.load(r, in)
+	if err != nil {
+		kernel.SendProblem(w, s.Problem(r.Context(), err))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Location", kernel.Prefix+"/runs/"+started.Run.String())
+	code := http.StatusCreated
+	if started.Existing {
+		code = http.StatusOK
+	}
+	w.WriteHeader(code)
+	_ = kernel.SendJSON(w, started) // a caller that is gone can ask by its idempotency key
+}
+
+func (s *Starts) load(r *http.Request, in *startInput) (Started, error) {
+	intent, err := s.intend(r, in)
+	if err != nil {
+		return Started{}, err
+	}
+	defer intent.Close()
+	req := &intent.req
+	loaded, err := s.config.Engine.Start(r.Context(), *req, intent.compared.Items())
+	if err != nil {
+		return Started{}, err
+	}
+	return Started{
+		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
+		Skipped: loaded.Skipped, Invalid: loaded.Invalid, Existing: loaded.Existing, Key: intent.rows.Key(),
+		Warnings: intent.warnings(s.unheard(r.Context(), servicesOf(req.Steps))),
+	}, nil
+}
+
+// intent is a start that has been checked, but for its items, which are still to be read.
+type intent struct {
+	req      start.LoadRequest
+	rows     *intake.Reader
+	compared *Comparison
+}
+
+// warnings adds what was found out about the items, once they were read.
+func (i *intent) warnings(others []string) []string {
+	return append([]string{}, slices.Concat(others, i.compared.Warnings, i.rows.Notes())...) // never nil
+}
+
+func (i *intent) Close() { _ = i.rows.Close() } // what was read has been read
+
+// intend checks a start, whether it is meant or only tried.
+func (s *Starts) intend(r *http.Request, in *startInput) (*intent, error) {
+	if err := s.MayChange(); err != nil {
+		return nil, err
+	}
+	settings, items, err := settingsOf(r, in)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(settings.IdempotencyKey, schedule.ScheduleKeys) {
+		return nil, kernel.BadInput("idempotency_key: keys that begin with " + schedule.ScheduleKeys +
+			" are those of schedules; choose another one")
+	}
+	req, look, err := s.Request(r.Context(), settings, in.Actor.Name)
+	if err != nil {
+		return nil, err
+	}
+	contract, err := s.ContractOf(r.Context(), &req)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.rowsOf(r, &settings, look, items)
+	if err != nil {
+		return nil, err
+	}
+	req.Unit, req.Content = rows.Unit(), startContent(&settings)
+	return &intent{req, rows, contract.Compare(rows)}, nil
+}
+
+// settingsOf reads the settings from where they stand, and returns the rest of the body as the items.
+func settingsOf(r *http.Request, in *startInput) (RunSettings, io.Reader, error) {
+	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "multipart/form-data" {
+		settings, err := in.settings(r.URL.Query())
+		return settings, r.Body, err
+	}
+	parts := multipart.NewReader(r.Body, params["boundary"])
+	var settings RunSettings
+	part, err := namedPart(parts, PartRun)
+	if err != nil {
+		return settings, nil, err
+	}
+	if err := kernel.ReadJSON(part, maxSettings, "part run", &settings); err != nil {
+		return settings, nil, err
+	}
+	items, err := parts.NextPart()
+	if errors.Is(err, io.EOF) && settings.elsewhere() {
+		return settings, nil, nil
+	}
+	if err != nil || items.FormName() != PartItems {
+		return settings, nil, missingPart(PartItems)
+	}
+	return settings, items, nil
+}
+
+func namedPart(parts *multipart.Reader, name string) (io.Reader, error) {
+	part, err := parts.NextPart()
+	if err != nil || part.FormName() != name {
+		return nil, missingPart(name)
+	}
+	return part, nil
+}
+
+func missingPart(name string) error {
+	return kernel.BadInput("the multipart body needs the parts run and items, in this order; " + name + " is missing")
+}
+
+// stepSpecs are the steps of an ordered plan as the store takes them.
+func stepSpecs(plan *gather.Plan) ([]workqueue.StepSpec, error) {
+	steps := make([]workqueue.StepSpec, len(plan.Steps))
+	for i := range plan.Steps {
+		step := &plan.Steps[i]
+		config, err := kindConfig(step)
+		if err != nil {
+			return nil, err
+		}
+		steps[i] = workqueue.StepSpec{
+			Name: step.Name, Endpoint: step.PaceKey(), StepSettings: step.StepSettings,
+			Kind: workqueue.Kind(step.Kind()), Needs: numbersOf(plan, step.Needs),
+			Inputs: numbersOf(plan, step.InputParts()), NoItem: !step.SeesItem(), Optional: step.Optional,
+			Barrier: step.Barrier, Approval: step.Approval, Config: config,
+		}
+	}
+	return steps, nil
+}
+
+// orderOf is the order of a plan's items as the store takes it; nil when they have none.
+func orderOf(plan *gather.Plan) *workqueue.RunOrder {
+	if !plan.Order.Set() {
+		return nil
+	}
+	return &workqueue.RunOrder{Rule: plan.Order, Stop: plan.Stops()}
+}
+
+// numbersOf are the numbers of steps in their plan.
+func numbersOf(plan *gather.Plan, names []string) []int {
+	numbers := make([]int, len(names))
+	for i, name := range names {
+		numbers[i] = slices.IndexFunc(plan.Steps, func(s gather.Step) bool { return s.Name == name })
+	}
+	return numbers
+}
+
+// kindConfig is what the kind of the step has for settings of its own.
+func kindConfig(step *gather.Step) (json.RawMessage, error) {
+	var settings any
+	switch step.Kind() {
+	case gather.KindHTTP:
+		settings = step.HTTP
+	case gather.KindSQL:
+		settings = step.SQL
+	default:
+		return nil, nil
+	}
+	config, err := json.Marshal(settings)
+	if err != nil {
+		return nil, fmt.Errorf("write the settings of step %s: %w", step.Name, err)
+	}
+	return config, nil
+}
+
+// heard are the endpoints that a service listened on a moment ago, and until when that is good enough for a start. To
+// ask JetStream costs more than much of a small run.
+type heard struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+}
+
+const (
+	// heardFor is for how long an endpoint counts as listened on.
+	heardFor = 5 * time.Second
+	// maxHeard bounds the endpoints that are remembered.
+	maxHeard = 10_000
+)
+
+// unheard warns of endpoints that no service listens on, and has listened on just now.
+func (s *Starts) unheard(ctx context.Context, names []string) []string {
+	if s.NC.IsConnected() {
+		names = s.heard.others(names, time.Now())
+	}
+	warnings := s.Unheard(ctx, names)
+	if len(warnings) == 0 {
+		s.heard.add(names, time.Now().Add(heardFor))
+	}
+	return warnings
+}
+
+func (h *heard) others(names []string, now time.Time) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return now.Before(h.until[name]) })
+}
+
+func (h *heard) add(names []string, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.until == nil || len(h.until) > maxHeard {
+		h.until = map[string]time.Time{}
+	}
+	for _, name := range names {
+		h.until[name] = until
+	}
+}

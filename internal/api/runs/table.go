@@ -1,0 +1,290 @@
+package runs
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
+)
+
+// exportShape is which columns an export has.
+type exportShape struct {
+	payload bool     // what items carry is among them
+	flat    bool     // a column for each field of payloads and results
+	columns []string // only these, in this order; none: all
+}
+
+// ours stands before the names of our own columns in a flat table: a payload may have a field of any name.
+const ours = intake.ExportPrefix
+
+// maxFields bounds the columns of a flat table.
+const maxFields = 2000
+
+// exportCell is a value in a table. A program gets it as JSON, a person as text.
+type exportCell struct {
+	raw  json.RawMessage // nil: the text is the value
+	text string
+	here bool
+	key  bool // it is written as it is, whatever it is
+}
+
+// exportRow is an item, with its fields where they have columns.
+type exportRow struct {
+	item            *export.Item
+	payload, result map[string]json.RawMessage // nil: there is none that has fields
+}
+
+// exportColumn is a column of a table.
+type exportColumn struct {
+	name string
+	cell func(*exportRow) exportCell
+}
+
+func textCell(text string) exportCell { return exportCell{text: text, here: text != ""} }
+
+func fieldCell(fields map[string]json.RawMessage, name string) exportCell {
+	raw, here := fields[name]
+	return jsonCell(raw, here)
+}
+
+// jsonCell is a JSON value: a string as its text, anything else as it is written.
+func jsonCell(raw json.RawMessage, here bool) exportCell {
+	if !here || string(raw) == "null" {
+		return exportCell{}
+	}
+	c := exportCell{raw: raw, here: true}
+	if len(raw) == 0 || raw[0] != '"' || json.Unmarshal(raw, &c.text) != nil {
+		var compact bytes.Buffer
+		c.text = string(raw)
+		if json.Compact(&compact, raw) == nil {
+			c.text = compact.String()
+		}
+	}
+	return c
+}
+
+// isNumber reports whether a cell is a number to programs as well.
+func (c *exportCell) isNumber() bool {
+	return len(c.raw) > 0 && (c.raw[0] == '-' || c.raw[0] >= '0' && c.raw[0] <= '9')
+}
+
+// ownColumns are what is said of items; names begin with prefix.
+func ownColumns(prefix string) (key exportColumn, told []exportColumn) {
+	key = exportColumn{prefix + "key", func(r *exportRow) exportCell {
+		return exportCell{text: r.item.Key, here: true, key: true}
+	}}
+	told = []exportColumn{
+		{prefix + "state", func(r *exportRow) exportCell { return textCell(string(r.item.State)) }},
+		{prefix + "error_code", func(r *exportRow) exportCell { return textCell(r.item.ErrorCode) }},
+		{prefix + "error_message", func(r *exportRow) exportCell { return textCell(r.item.ErrorMessage) }},
+		{prefix + "accepted", func(r *exportRow) exportCell {
+			if !r.item.Accepted {
+				return exportCell{}
+			}
+			return exportCell{raw: json.RawMessage("true"), text: "true", here: true}
+		}},
+	}
+	return key, told
+}
+
+// plainColumns are those of a table that is not flat.
+func plainColumns(payload bool) []exportColumn {
+	key, told := ownColumns("")
+	all := []exportColumn{key, told[0], {"result", func(r *exportRow) exportCell { return resultCell(r.item) }}}
+	all = append(all, told[1:]...)
+	if payload {
+		all = append(all, exportColumn{"payload", func(r *exportRow) exportCell {
+			return jsonCell(r.item.Payload, len(r.item.Payload) > 0)
+		}})
+	}
+	return all
+}
+
+// resultCell is JSON in one line, text as it is, and anything else in base64.
+func resultCell(item *export.Item) exportCell {
+	switch {
+	case item.State != workqueue.OutcomeDone:
+		return exportCell{}
+	case item.ContentType == "" && json.Valid(item.Result):
+		var compact bytes.Buffer
+		_ = json.Compact(&compact, item.Result) // it is valid
+		return exportCell{raw: item.Result, text: compact.String(), here: true}
+	}
+	return textCell(resultText(item))
+}
+
+// flatColumns are a column for each field of payloads and results, and what is said of items.
+func flatColumns(payload, result []string) []exportColumn {
+	key, told := ownColumns(ours)
+	all := []exportColumn{key}
+	taken := map[string]bool{key.name: true}
+	add := func(c exportColumn) {
+		for taken[c.name] {
+			c.name += "_"
+		}
+		taken[c.name] = true
+		all = append(all, c)
+	}
+	for _, name := range payload {
+		add(exportColumn{name, func(r *exportRow) exportCell { return fieldCell(r.payload, name) }})
+	}
+	for _, c := range told {
+		add(c)
+	}
+	for _, name := range result {
+		add(exportColumn{intake.ExportResult + name, func(r *exportRow) exportCell { return fieldCell(r.result, name) }})
+	}
+	add(exportColumn{ours + "result", func(r *exportRow) exportCell { // what has no fields
+		if r.result != nil {
+			return exportCell{}
+		}
+		return resultCell(r.item)
+	}})
+	return all
+}
+
+// fieldNames are the fields that a flat table has columns for, as they are met.
+type fieldNames struct {
+	names []string
+	known map[string]bool
+}
+
+func (f *fieldNames) meet(fields map[string]json.RawMessage, doc []byte) error {
+	var news []string
+	for name := range fields {
+		if !f.known[name] {
+			news = append(news, name)
+		}
+	}
+	if len(news) == 0 {
+		return nil
+	}
+	at := func(name string) int { // in the order in which they are written
+		quoted, _ := json.Marshal(name) // a string
+		return bytes.Index(doc, quoted)
+	}
+	slices.SortFunc(news, func(a, b string) int {
+		if d := at(a) - at(b); d != 0 {
+			return d
+		}
+		return strings.Compare(a, b)
+	})
+	for _, name := range news {
+		f.known[name] = true
+	}
+	f.names = append(f.names, news...)
+	if len(f.names) > maxFields {
+		return kernel.BadInput(fmt.Sprintf("the items have more than %d fields, too many for columns; export them "+
+			"without flat",
+			maxFields))
+	}
+	return nil
+}
+
+// objectOf are the fields of a JSON object; nil: it is none.
+func objectOf(doc []byte) (fields map[string]json.RawMessage) {
+	if json.Unmarshal(doc, &fields) != nil {
+		return nil
+	}
+	return fields
+}
+
+func rowOf(item *export.Item, flat bool) *exportRow {
+	r := &exportRow{item: item}
+	if !flat {
+		return r
+	}
+	if r.payload = objectOf(item.Payload); r.payload == nil && len(item.Payload) > 0 {
+		r.payload = map[string]json.RawMessage{"payload": item.Payload}
+	}
+	if item.State == workqueue.OutcomeDone && item.ContentType == "" {
+		r.result = objectOf(item.Result)
+	}
+	return r
+}
+
+// exportTable is what a table of an export has in its columns.
+type exportTable struct {
+	columns         []exportColumn
+	flat            bool
+	payload, result map[string]bool // fields that have columns, of a flat table
+}
+
+// tableOf chooses the columns. Of a flat table they are known when all items have been read once.
+func tableOf(each eachItem, shape exportShape) (*exportTable, error) {
+	t := &exportTable{flat: shape.flat}
+	if shape.flat {
+		payload, result := fieldNames{known: map[string]bool{}}, fieldNames{known: map[string]bool{}}
+		err := each(func(item *export.Item) error {
+			row := rowOf(item, true)
+			if err := payload.meet(row.payload, item.Payload); err != nil {
+				return err
+			}
+			return result.meet(row.result, item.Result)
+		})
+		if err != nil {
+			return nil, err
+		}
+		t.columns, t.payload, t.result = flatColumns(payload.names, result.names), payload.known, result.known
+	} else {
+		t.columns = plainColumns(shape.payload)
+	}
+	return t, t.choose(shape.columns)
+}
+
+// choose leaves the columns that are wanted.
+func (t *exportTable) choose(wanted []string) error {
+	if len(wanted) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range t.columns {
+		names = append(names, c.name)
+	}
+	chosen := make([]exportColumn, len(wanted))
+	for i, name := range wanted {
+		at := slices.Index(names, name)
+		if at < 0 {
+			return kernel.BadInput(fmt.Sprintf("columns: there is no column %s; there are %s", strconv.Quote(kernel.Cut(name,
+				kernel.MaxEchoed)),
+				kernel.Cut(strings.Join(names, ", "), 20*kernel.MaxEchoed)))
+		}
+		if slices.Contains(wanted[:i], name) { // a Parquet file has each once, and an object, too
+			return kernel.BadInput(fmt.Sprintf("columns: %s stands twice; name each once", strconv.Quote(kernel.Cut(name,
+				kernel.MaxEchoed))))
+		}
+		chosen[i] = t.columns[at]
+	}
+	t.columns, t.payload, t.result = chosen, nil, nil
+	return nil
+}
+
+func (t *exportTable) names() (names []string) {
+	for _, c := range t.columns {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// row is an item for the columns. A field that came after they were chosen ends the export: it would be missing.
+func (t *exportTable) row(item *export.Item) (*exportRow, error) {
+	row := rowOf(item, t.flat)
+	for _, of := range []struct {
+		known  map[string]bool
+		fields map[string]json.RawMessage
+	}{{t.payload, row.payload}, {t.result, row.result}} {
+		for name := range of.fields {
+			if of.known != nil && !of.known[name] {
+				return nil, fmt.Errorf("field %q of %q came after the columns were chosen; export again", name, item.Key)
+			}
+		}
+	}
+	return row, nil
+}

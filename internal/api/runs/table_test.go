@@ -1,0 +1,201 @@
+package runs
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/xuri/excelize/v2"
+
+	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
+)
+
+func flatTable() *exportTable {
+	return &exportTable{flat: true, columns: flatColumns([]string{"name", "result.n", "balance"}, []string{"n"})}
+}
+
+func flatItems() []*export.Item {
+	return []*export.Item{
+		{Key: "+49", State: workqueue.OutcomeDone, Payload: []byte(`{"name":"=Ann","result.n":[1, 2],"balance":12.50}`),
+			Result: []byte(`{"n":"x"}`)},
+		{Ordinal: 1, Key: "b", State: workqueue.OutcomeFailed, ErrorCode: "NO", ErrorMessage: "none",
+			Payload: []byte(`{"name":null,"balance":"7"}`)},
+		{Ordinal: 2, Key: "c", State: workqueue.OutcomeDone, Payload: []byte(`{}`), Result: []byte(`[1]`)},
+	}
+}
+
+// A column that is named twice would be one in a Parquet file, and two members of one name in an object.
+func TestColumnsAreNamedOnce(t *testing.T) {
+	t.Parallel()
+	err := flatTable().choose([]string{"name", "balance", "name"})
+	if err == nil || !strings.Contains(err.Error(), `"name" stands twice`) {
+		t.Error(err)
+	}
+}
+
+// A large workbook is in a file, also where nothing was kept before; what a killed process left there goes.
+func TestALargeWorkbookIsInAFile(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "spool")
+	files := func() []string {
+		all, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	room := spool.NewRoom(3*excelize.StreamChunkSize, nil)
+	for range 2 { // what the first took is given back
+		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir,
+			room)
+		if err != nil {
+			t.Fatal(err)
+		}
+		item := export.Item{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing}
+		for range excelize.StreamChunkSize / len(item.Key) {
+			if err := e.line(&item); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(files()); n != 1 {
+			t.Fatalf("there are %d files; want 1", n)
+		}
+		if err := errors.Join(e.finish(), e.Close()); err != nil || len(files()) != 0 {
+			t.Fatalf("there are %q at the end, %v", files(), err)
+		}
+		left := filepath.Join(dir, "excelize-left")
+		if err := os.WriteFile(left, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		yesterday := time.Now().Add(-25 * time.Hour)
+		if err := os.Chtimes(left, yesterday, yesterday); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var full *spool.NoRoomError
+	e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir, room)
+	for range 4 * excelize.StreamChunkSize / 32_000 {
+		if err == nil {
+			err = e.line(&export.Item{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing})
+		}
+	}
+	if !errors.As(err, &full) || e.Close() != nil {
+		t.Errorf("a workbook that is larger than the room: %v", err)
+	}
+	if err := mayFit(room, 1<<20, 20); !errors.As(err, &full) {
+		t.Errorf("one of which that is known before: %v", err)
+	}
+	if err := mayFit(room, 1<<10, 20); err != nil {
+		t.Errorf("one that fits: %v", err)
+	}
+}
+
+// What is held of a table does not grow with its columns: empty cells take room, too.
+func TestWideTablesHaveSmallerRowGroups(t *testing.T) {
+	t.Parallel()
+	if few, many := groupRows(10), groupRows(2*maxFields); few != parquetRows || many*2*maxFields > parquetCells {
+		t.Errorf("row groups have %d and %d rows", few, many)
+	}
+	var out bytes.Buffer
+	w := bufio.NewWriter(&out)
+	e := newParquetTable(w, flatTable())
+	e.most = 2
+	for _, item := range flatItems() {
+		if err := e.line(item); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(e.finish(), w.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	file, err := parquet.OpenFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	if err != nil || len(file.RowGroups()) != 2 {
+		t.Errorf("the file has %d row groups, %v; want 2", len(file.RowGroups()), err)
+	}
+}
+
+// A flat table has a column for each field, whatever it is called.
+func TestFlatExport(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		format func(*bufio.Writer) exportWriter
+		want   string
+	}{
+		"csv": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, flatTable(), false) },
+			"tranche.key,name,result.n,balance,tranche.state,tranche.error_code,tranche.error_message,tranche.accepted," +
+				"result.n_,tranche.result\n" +
+				"+49,'=Ann,\"[1,2]\",12.50,done,,,,x,\nb,,,7,failed,NO,none,,,\nc,,,,done,,,,,[1]\n"},
+		"ndjson": {func(w *bufio.Writer) exportWriter { return newObjectExport(w, flatTable()) },
+			`{"tranche.key":"+49","name":"=Ann","result.n":[1, 2],"balance":12.50,"tranche.state":"done","result.n_":"x"}
+{"tranche.key":"b","balance":"7","tranche.state":"failed","tranche.error_code":"NO","tranche.error_message":"none"}
+{"tranche.key":"c","tranche.state":"done","tranche.result":[1]}
+`},
+	} {
+		if got := string(exportItems(t, flatItems(), c.format)); got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+	file := exportItems(t, flatItems(), func(w *bufio.Writer) exportWriter { return newParquetTable(w, flatTable()) })
+	rows, err := parquet.Read[struct {
+		Key     string  `parquet:"tranche.key,optional"`
+		Balance *string `parquet:"balance,optional"`
+		N       *string `parquet:"result.n_,optional"`
+	}](bytes.NewReader(file), int64(len(file)))
+	if err != nil || len(rows) != 3 || rows[0].Key != "+49" || *rows[0].Balance != "12.50" || *rows[0].N != "x" ||
+		rows[2].Balance != nil {
+		t.Errorf("%+v, %v", rows, err)
+	}
+}
+
+// A field that came after the columns were chosen is not left out without a word.
+func TestFieldsThatComeLater(t *testing.T) {
+	t.Parallel()
+	table := flatTable()
+	table.payload = map[string]bool{"name": true}
+	out := newCSVExport(bufio.NewWriter(io.Discard), table, false)
+	if err := out.line(flatItems()[0]); err == nil || !strings.Contains(err.Error(), "export again") {
+		t.Errorf("got %v", err)
+	}
+	if err := table.choose([]string{"balance", "nope"}); err == nil || !strings.Contains(err.Error(), `"nope"`) {
+		t.Errorf("got %v", err)
+	}
+	if err := table.choose([]string{"balance", "tranche.key"}); err != nil || len(table.names()) != 2 {
+		t.Errorf("got %v, %v", table.names(), err)
+	}
+}
+
+// A workbook has texts and numbers, and no formula.
+func TestExportToXLSX(t *testing.T) {
+	t.Parallel()
+	items := append(flatItems(), &export.Item{Key: "long", State: workqueue.OutcomeDone,
+		Payload: []byte(`{"name":"` + strings.Repeat("x", 40_000) + `","balance":12345678901234567890}`)})
+	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
+		out, err := newXLSXExport(w, flatTable(), t.TempDir(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	})
+	book, err := excelize.OpenReader(bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = book.Close() }()
+	rows, err := book.GetRows(xlsxSheet)
+	if err != nil || len(rows) != 5 || rows[1][0] != "+49" || rows[1][1] != "=Ann" || rows[1][3] != "12.5" ||
+		!strings.Contains(rows[4][1], "40000 characters") || rows[4][3] != "12345678901234567890" {
+		t.Errorf("%.200q, %v", rows, err)
+	}
+	if formula, err := book.GetCellFormula(xlsxSheet, "B2"); err != nil || formula != "" {
+		t.Errorf("there is a formula: %q, %v", formula, err)
+	}
+}

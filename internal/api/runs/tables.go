@@ -1,0 +1,263 @@
+package runs
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress/zstd"
+	"github.com/xuri/excelize/v2"
+
+	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/internal/intake/xlsx"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
+)
+
+const (
+	// parquetGroup and parquetRows bound what is held of a Parquet file before it is written: a row group.
+	parquetGroup = 16 << 20
+	parquetRows  = 64 << 10
+	// parquetCells does so where there are many columns: a cell takes some ten bytes there, also one that is empty.
+	parquetCells = 8 << 20
+)
+
+// parquetRow is a row of an export in Parquet. Its names are those of ExportedItem, and stable.
+type parquetRow struct {
+	Ordinal      int32   `parquet:"ordinal"`
+	Key          string  `parquet:"key"`
+	State        string  `parquet:"state,dict"`
+	Step         *string `parquet:"step,optional,dict"`
+	Result       *string `parquet:"result,optional"` // JSON
+	ResultBytes  []byte  `parquet:"result_bytes,optional"`
+	ContentType  *string `parquet:"content_type,optional,dict"`
+	ErrorCode    *string `parquet:"error_code,optional,dict"`
+	ErrorMessage *string `parquet:"error_message,optional"`
+	Accepted     bool    `parquet:"accepted"`
+	Payload      *string `parquet:"payload,optional"` // JSON, when it was asked for
+}
+
+// parquetExport writes a Parquet file, a row group at a time.
+type parquetExport struct {
+	rows  *parquet.GenericWriter[parquetRow]
+	row   [1]parquetRow
+	held  int // bytes of the row group
+	count int // rows of it
+}
+
+func newParquetExport(out *bufio.Writer) *parquetExport {
+	return &parquetExport{rows: parquet.NewGenericWriter[parquetRow](out,
+		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
+}
+
+func (e *parquetExport) line(item *export.Item) error {
+	e.row[0] = parquetRow{Ordinal: int32(item.Ordinal), Key: item.Key, State: string(item.State),
+		Step: unlessEmpty(item.Step), ContentType: unlessEmpty(item.ContentType), ErrorCode: unlessEmpty(item.ErrorCode),
+		ErrorMessage: unlessEmpty(item.ErrorMessage), Accepted: item.Accepted, Payload: unlessEmpty(string(item.Payload))}
+	switch {
+	case item.State != workqueue.OutcomeDone:
+	case item.ContentType == "" && json.Valid(item.Result):
+		text := string(item.Result)
+		e.row[0].Result = &text
+	default:
+		e.row[0].ResultBytes = item.Result
+	}
+	if _, err := e.rows.Write(e.row[:]); err != nil {
+		return err
+	}
+	e.count++
+	e.held += len(item.Result) + len(item.Key) + len(item.ErrorMessage) + len(item.Payload)
+	if e.held < parquetGroup && e.count < parquetRows {
+		return nil
+	}
+	e.held, e.count = 0, 0
+	return e.rows.Flush()
+}
+
+func (e *parquetExport) finish() error { return e.rows.Close() }
+
+// parquetTable writes the columns of a table as optional texts.
+type parquetTable struct {
+	rows        *parquet.GenericWriter[any]
+	table       *exportTable
+	at          []int // of each of our columns: which it is of the file's, which are sorted by their names
+	most        int   // rows of a row group
+	held, count int
+}
+
+func newParquetTable(out *bufio.Writer, table *exportTable) *parquetTable {
+	group := parquet.Group{}
+	for _, name := range table.names() {
+		group[name] = parquet.Optional(parquet.String())
+	}
+	schema := parquet.NewSchema("items", group)
+	e := &parquetTable{table: table, most: groupRows(len(table.columns)), rows: parquet.NewGenericWriter[any](out, schema,
+		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
+	for _, name := range table.names() {
+		leaf, _ := schema.Lookup(name) // it was just put in
+		e.at = append(e.at, leaf.ColumnIndex)
+	}
+	return e
+}
+
+// groupRows is how many rows of so many columns make a row group.
+func groupRows(columns int) int { return min(parquetRows, parquetCells/max(columns, 1)) }
+
+func (e *parquetTable) line(item *export.Item) error {
+	row, err := e.table.row(item)
+	if err != nil {
+		return err
+	}
+	values := make(parquet.Row, len(e.table.columns))
+	for i, column := range e.table.columns {
+		cell := column.cell(row)
+		value, defined := parquet.NullValue(), 0
+		if cell.here {
+			value, defined = parquet.ByteArrayValue([]byte(cell.text)), 1
+			e.held += len(cell.text)
+		}
+		values[e.at[i]] = value.Level(0, defined, e.at[i])
+	}
+	if _, err := e.rows.WriteRows([]parquet.Row{values}); err != nil {
+		return err
+	}
+	if e.count++; e.held < parquetGroup && e.count < e.most {
+		return nil
+	}
+	e.held, e.count = 0, 0
+	return e.rows.Flush()
+}
+
+func (e *parquetTable) finish() error { return e.rows.Close() }
+
+func unlessEmpty(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+const (
+	xlsxSheet = "items"
+	xlsxRows  = 1<<20 - 1 // beside the heading
+)
+
+// xlsxExport writes a workbook with one sheet. Cells are texts and numbers, never formulas. What is written so far is
+// in a file.
+type xlsxExport struct {
+	out   *bufio.Writer
+	table *exportTable
+	file  *excelize.File
+	sheet *excelize.StreamWriter
+	row   int
+	share *spool.Share // of the room for such files
+	bytes int64        // written, roughly
+
+	notHeld int // cells that do not hold what is exported
+}
+
+// xlsxCell is what a cell takes in the file beside its text.
+const xlsxCell = 64
+
+func newXLSXExport(out *bufio.Writer, table *exportTable, dir string, room *spool.Room) (*xlsxExport, error) {
+	if err := makeRoom(dir); err != nil {
+		return nil, err
+	}
+	file := excelize.NewFile(excelize.Options{TmpDir: dir})
+	if err := file.SetSheetName("Sheet1", xlsxSheet); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	sheet, err := file.NewStreamWriter(xlsxSheet)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	e := &xlsxExport{out: out, table: table, file: file, sheet: sheet, share: room.Share()}
+	heading := make([]any, len(table.columns))
+	for i, name := range table.names() {
+		heading[i] = name
+	}
+	if err := e.write(heading); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+func (e *xlsxExport) write(cells []any) error {
+	e.row++
+	for _, cell := range cells {
+		text, _ := cell.(string)
+		e.bytes += xlsxCell + int64(len(text))
+	}
+	if err := e.share.Fit(e.bytes); err != nil {
+		return fmt.Errorf("keep the workbook in a file: %w", err)
+	}
+	return e.sheet.SetRow("A"+strconv.Itoa(e.row), cells)
+}
+
+func (e *xlsxExport) line(item *export.Item) error {
+	row, err := e.table.row(item)
+	if err != nil {
+		return err
+	}
+	cells := make([]any, len(e.table.columns))
+	for i, column := range e.table.columns {
+		cell := column.cell(row)
+		switch n, err := strconv.ParseFloat(string(cell.raw), 64); {
+		case !cell.here:
+		case cell.isNumber() && err == nil && len(cell.raw) <= xlsx.Digits:
+			cells[i] = n
+		case xlsx.TooLong(cell.text) != "":
+			cells[i] = xlsx.TooLong(cell.text)
+			e.notHeld++
+		default:
+			if cells[i] = cell.text; xlsx.Shown(cell.text) != cell.text {
+				e.notHeld++
+			}
+		}
+	}
+	return e.write(cells)
+}
+
+func (e *xlsxExport) finish() error {
+	if err := e.sheet.Flush(); err != nil {
+		return err
+	}
+	return e.file.Write(e.out)
+}
+
+// Close removes the file that was written to.
+func (e *xlsxExport) Close() error {
+	e.share.Close()
+	return e.file.Close()
+}
+
+// mayFit refuses a workbook of which it is plain that there is no room for it now.
+func mayFit(room *spool.Room, rows int64, columns int) error {
+	share := room.Share()
+	defer share.Close()
+	return share.Fit(rows * int64(columns) * xlsxCell)
+}
+
+// makeRoom makes the directory of the files: where there is none, the library keeps everything in memory, and says
+// nothing. What a process that was killed has left there goes.
+func makeRoom(dir string) error {
+	if dir == "" {
+		return nil // the system's, and the system's to tidy up
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("keep the workbook in a file: %w", err)
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, "excelize-*")) // the pattern is one
+	for _, name := range left {
+		if info, err := os.Stat(name); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
+			_ = os.Remove(name) // it is tried again with the next workbook
+		}
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/runs"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/schedules"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
+	"github.com/tranchehq/tranche/workqueue"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
+)
+
+// settingsOfFire are what a person would start the run of a fire with.
+func settingsOfFire(spec *schedule.Spec, r *schedule.Resolved, key schedulestore.FireKey) runs.RunSettings {
+	set := runs.RunSettings{
+		Endpoint: spec.Endpoint, PlanRef: spec.Plan, Key: r.Items.Key, Format: r.Items.Format,
+		Name: cmp.Or(r.RunName, spec.Name), Params: r.Params, IdempotencyKey: key.RunKey(),
+		OnDuplicate: r.Items.OnDuplicate, Overrides: spec.Settings,
+	}
+	switch {
+	case r.Items.File != "":
+		set.Source = "file " + r.Items.File
+	case r.Items.URL != "":
+		set.Source = r.Items.URL
+	case r.Items.SQL != nil:
+		set.SQL, set.SQLSource = r.Items.SQL.Query, r.Items.SQL.Source
+		set.Source = "source " + r.Items.SQL.Source
+	}
+	set.Source = kernel.Cut(set.Source, runs.MaxSourceBytes/4)
+	return set
+}
+
+// StartFire implements schedules.Starter: what a person's start does, for a fire of a schedule.
+func (s *scheduleRoutes) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
+	out := schedules.Started{}
+	resolved, err := job.Spec.Resolve(job.Claim.Due)
+	if err != nil {
+		return out, err
+	}
+	set := settingsOfFire(job.Spec, &resolved, job.Claim.FireKey)
+	req, look, err := s.starts.Request(ctx, set, "schedule "+job.Claim.Schedule)
+	if err != nil {
+		return out, err
+	}
+	schedulestore.OfFire(&req, job.Claim)
+	contract, err := s.starts.ContractOf(ctx, &req)
+	if err != nil {
+		return out, err
+	}
+	rows, body, err := s.openFire(ctx, &set, &resolved.Items, look)
+	if err != nil {
+		return out, err
+	}
+	defer func() {
+		_ = rows.Close() // what was read has been read
+		_ = body.Close()
+	}()
+	req.Unit = rows.Unit()
+	loaded, err := s.engine.Start(ctx, req, contract.Compare(rows).Items())
+	if errors.Is(err, row.ErrNoRows) {
+		err = &schedules.NoItemsError{Source: set.Source}
+	}
+	if err != nil {
+		return out, err
+	}
+	if loaded.Existing { // somebody has used its key
+		_, err = schedulestore.New(s.Store).EndFire(ctx, job.Claim, schedulestore.FireEnd{State: schedulestore.FireStarted,
+			Run: loaded.Run})
+	}
+	return schedules.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
+}
+
+// openFire opens what the items come from. The caller closes both.
+func (s *scheduleRoutes) openFire(ctx context.Context, set *runs.RunSettings, items *schedule.Items, look *gather.Items) (
+	rows *intake.Reader, body io.Closer, err error,
+) {
+	config, err := s.starts.IntakeConfig(ctx, items.Format, items.Key, look)
+	if err != nil {
+		return nil, nil, err
+	}
+	if items.SQL != nil {
+		rows, err = s.starts.OpenSQL(ctx, set, config)
+		return rows, io.NopCloser(nil), err
+	}
+	var from io.ReadCloser
+	if items.File != "" {
+		from, err = s.config.Schedules.Files.Open(items.File)
+	} else {
+		from, err = s.config.Schedules.Web.Open(ctx, items.URL)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	rows, err = intake.Open(from, config)
+	if errors.Is(err, row.ErrNoRows) {
+		err = &schedules.NoItemsError{Source: set.Source}
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, from.Close())
+	}
+	return rows, from, nil
+}
+
+// Permanent implements schedules.Starter: what a person would be told to put right stays wrong, but for what may come
+// later, like a plan or a file.
+func (s *scheduleRoutes) Permanent(err error) bool {
+	if source, ok := errors.AsType[*schedules.SourceError](err); ok {
+		return !source.Passes
+	}
+	if _, ok := errors.AsType[*intake.QueryError](err); ok {
+		return false // its database may be away
+	}
+	if _, ok := errors.AsType[*schedule.VariableError](err); ok {
+		return true
+	}
+	status, found := kernel.Told(err)
+	return found != nil && status == http.StatusUnprocessableEntity
+}
+
+// Sources is what schedules take items from, beside the sources of the connections.
+type Sources struct {
+	// Files is the directory of their files; nil: there is none.
+	Files *schedules.Files
+	// Web takes items from URLs; nil: none are taken.
+	Web *schedules.Web
+	// CheckURL says why a URL will not be asked, as far as that shows before; nil: it is not known.
+	CheckURL func(*url.URL) error
+	// Wake tells the leader that there may be something to start; nil: it looks by itself.
+	Wake func()
+}
+
+func (s *scheduleRoutes) wakeSchedules() {
+	if s.config.Schedules.Wake != nil {
+		s.config.Schedules.Wake()
+	}
+}
+
+// checkSchedule looks at what a schedule speaks of: what can never be is an error at its place in the text, and what is
+// not there now a warning.
+func (s *scheduleRoutes) checkSchedule(ctx context.Context, spec *schedule.Spec, in *scheduleTextInput) ([]string, error) {
+	now, err := schedulestore.New(s.Store).DatabaseTime(ctx)
+	if err != nil {
+		return nil, err
+	}
+	warnings := spec.Warnings(now)
+	at := func(field, problem string) error { return schedule.Locate(spec.Name, in.RawBody, field, problem) }
+	missing, err := s.checkSchedulePlan(ctx, spec, at)
+	if err != nil {
+		return nil, err
+	}
+	due, ok := spec.Next(now)
+	if !ok {
+		due = now
+	}
+	resolved, err := spec.Resolve(due)
+	if err != nil {
+		return nil, kernel.BadInput(err.Error())
+	}
+	set := settingsOfFire(spec, &resolved, schedulestore.FireKey{Schedule: spec.Name, Due: due,
+		Kind: schedulestore.FireDue})
+	if err := set.Validate(); err != nil {
+		return nil, err
+	}
+	unreached, err := s.checkScheduleItems(&resolved.Items, due, at)
+	return append(append(warnings, missing...), unreached...), err
+}
+
+// checkSchedulePlan looks whether the plan is there and takes the settings.
+func (s *scheduleRoutes) checkSchedulePlan(
+	ctx context.Context, spec *schedule.Spec, at func(field, problem string) error,
+) (warnings []string, err error) {
+	set := runs.RunSettings{Endpoint: spec.Endpoint, PlanRef: spec.Plan}
+	if spec.Plan != "" {
+		if _, _, err := runs.ParsePlanRef(spec.Plan); err != nil {
+			return nil, at("plan", err.Error())
+		}
+	}
+	plan, _, err := s.starts.PlanOf(ctx, &set)
+	if errors.Is(err, workqueue.ErrNotFound) {
+		return []string{fmt.Sprintf("plan: %s is not on record; put it there before the schedule is due: "+
+			"tranche plan apply FILE", spec.Plan)}, nil
+	}
+	if bad, ok := errors.AsType[*kernel.InputError](err); ok {
+		return nil, at(map[bool]string{true: "plan", false: "endpoint"}[spec.Plan != ""], bad.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, err = spec.Settings.Over(plan)
+	if field, ok := errors.AsType[*gather.FieldError](err); ok {
+		return nil, at("settings", field.Field+": "+field.Problem)
+	}
+	return nil, err
+}
+
+// checkScheduleItems looks whether this server could read the items now. Other nodes may have other files.
+func (s *scheduleRoutes) checkScheduleItems(
+	items *schedule.Items, due time.Time, at func(field, problem string) error,
+) (warnings []string, err error) {
+	switch {
+	case items.File != "":
+		if err := schedules.CheckPath(items.File); err != nil {
+			return nil, at("items.file", err.Error())
+		}
+		var file io.Closer
+		if file, err = s.config.Schedules.Files.Open(items.File); err == nil {
+			return nil, file.Close()
+		}
+	case items.URL != "":
+		u, wrong := schedules.CheckURL(items.URL)
+		if wrong != nil {
+			return nil, at("items.url", wrong.Error())
+		}
+		if s.config.Schedules.CheckURL != nil {
+			if err = s.config.Schedules.CheckURL(u); err != nil {
+				err = fmt.Errorf("%s://%s: %w", u.Scheme, u.Host, err)
+			}
+		}
+	case items.SQL != nil && s.config.Connections == nil:
+		err = runs.UnknownSource(items.SQL.Source)
+	case items.SQL != nil:
+		_, err = s.config.Connections.Source(items.SQL.Source)
+	}
+	if err != nil {
+		return []string{fmt.Sprintf("items: as things are, the run of %s could not be started: %s",
+			due.UTC().Format(time.RFC3339), err)}, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,289 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/api/runs"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
+)
+
+const (
+	seeSchedules = "tranche schedule list"
+
+	// maxScheduleBody is what is read of a schedule, to say when it is too large.
+	maxScheduleBody = 4 * schedule.MaxBytes
+)
+
+// SchedulePath is the schedule that an operation is about.
+type SchedulePath struct {
+	Schedule string `path:"name" doc:"a schedule's name"`
+}
+
+// ScheduleList is the answer to a list of schedules.
+type ScheduleList struct {
+	Schedules []schedulestore.ScheduleSummary `json:"schedules" nullable:"false"`
+
+	Next string `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
+}
+
+// AppliedSchedule is a schedule that was put on record.
+type AppliedSchedule struct {
+	schedulestore.AppliedSchedule
+	Warnings []string `json:"warnings" nullable:"false" doc:"what may not be what was meant, or is not there yet"`
+}
+
+// ScheduleTimes are the next due times of a schedule.
+type ScheduleTimes struct {
+	Name     string            `json:"name"`
+	Zone     string            `json:"zone"`
+	Now      time.Time         `json:"now" doc:"the database's time, after which they follow"`
+	Times    []schedule.Firing `json:"times" nullable:"false"`
+	Warnings []string          `json:"warnings" nullable:"false"`
+}
+
+// FireList is the answer to a list of what became of a schedule's due times.
+type FireList struct {
+	Fires []schedulestore.Fire `json:"fires" nullable:"false"`
+	Next  *time.Time           `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
+}
+
+const applyScheduleDescription = `The body is a schedule in YAML, or in JSON. Its name field, or else the query, names
+it. What is the same as before changes nothing. A plan that is not on record, or a source that this server does not
+know, is a warning: it may be there when the time comes.`
+
+// scheduleRoutes keep schedules, and start what is due of them.
+type scheduleRoutes struct {
+	*kernel.Kernel
+
+	starts *runs.Starts
+	engine runs.Engine
+	config *Config
+}
+
+// Register adds the routes.
+func (s *scheduleRoutes) Register(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Get("list-schedules", "/schedules", "List schedules by name"), s.listSchedules)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "apply-schedule", Method: http.MethodPost, Path: "/schedules",
+		Summary: "Put a schedule on record, or change it", Description: applyScheduleDescription,
+		MaxBodyBytes: maxScheduleBody,
+	}), s.applySchedule)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "preview-schedule", Method: http.MethodPost, Path: "/schedules/preview",
+		Summary:     "Show when a schedule would be due, without putting it on record",
+		Description: "The body is checked as with apply-schedule.", MaxBodyBytes: maxScheduleBody,
+	}), s.previewSchedule)
+	kernel.Register(s.Kernel, api, kernel.Get("get-schedule", "/schedules/{name}", "A schedule, whole"), s.getSchedule)
+	kernel.Register(s.Kernel, api, kernel.Get("list-schedule-times", "/schedules/{name}/next",
+		"When a schedule is due next"), s.scheduleTimes)
+	kernel.Register(s.Kernel, api, kernel.Get("list-fires", "/schedules/{name}/fires",
+		"What became of a schedule's due times, newest first"), s.listFires)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "run-schedule-now", Method: http.MethodPost, Path: "/schedules/{name}/run-now",
+		Summary:       "Have a schedule start a run at once",
+		Description:   "The leader starts it, beside the due times and also of a paused schedule; its overlap policy holds.",
+		DefaultStatus: http.StatusAccepted,
+	}), s.runScheduleNow)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "pause-schedule", Method: http.MethodPost, Path: "/schedules/{name}/pause",
+		Summary: "Let a schedule start nothing until it is resumed",
+		Description: "Due times that come meanwhile are left out, and do not count as missed. Runs go on, and run-now " +
+			"does as it says.",
+	}), s.pauseSchedule)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "resume-schedule", Method: http.MethodPost, Path: "/schedules/{name}/resume",
+		Summary:     "End the pause of a schedule",
+		Description: "It goes on with the first due time after now, and with what had been waiting to be started.",
+	}), s.resumeSchedule)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "delete-schedule", Method: http.MethodDelete, Path: "/schedules/{name}",
+		Summary:     "Take a schedule off the record",
+		Description: "Runs go on, and the list of what it did stays. Applied again, it has the next version.",
+	}), s.deleteSchedule)
+}
+
+// nextTime is the rule of a schedule as the store asks it.
+func nextTime(spec json.RawMessage, after time.Time) (next time.Time, ok bool, err error) {
+	s, err := readSchedule(spec)
+	if err != nil {
+		return next, false, err
+	}
+	next, ok = s.Next(after)
+	return next, ok, nil
+}
+
+// readSchedule reads a schedule as the store keeps it.
+func readSchedule(spec json.RawMessage) (*schedule.Spec, error) {
+	s := &schedule.Spec{}
+	if err := json.Unmarshal(spec, s); err != nil {
+		return nil, fmt.Errorf("read a schedule on record: %w", err)
+	}
+	return s, nil
+}
+
+type scheduleTextInput struct {
+	kernel.Actor
+	Name    string `query:"name" doc:"the schedule's name, when it does not give itself one"`
+	RawBody []byte `contentType:"application/yaml"`
+}
+
+func (in *scheduleTextInput) parse() (*schedule.Spec, error) {
+	if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
+		return nil, err
+	}
+	return schedule.Parse(in.Name, in.RawBody)
+}
+
+func (s *scheduleRoutes) applySchedule(ctx context.Context, in *scheduleTextInput) (AppliedSchedule, error) {
+	spec, err := in.parse()
+	if err != nil {
+		return AppliedSchedule{}, err
+	}
+	warnings, err := s.checkSchedule(ctx, spec, in)
+	if err != nil {
+		return AppliedSchedule{}, err
+	}
+	doc, err := json.Marshal(spec)
+	if err != nil {
+		return AppliedSchedule{}, fmt.Errorf("write schedule %s: %w", spec.Name, err)
+	}
+	applied, err := schedulestore.New(s.Store).ApplySchedule(ctx, schedulestore.Text{
+		Name: spec.Name, Spec: doc, Source: string(in.RawBody), Zone: spec.Zone, Next: nextTime,
+	}, in.Actor.Name)
+	s.wakeSchedules()
+	return AppliedSchedule{applied, warnings}, err
+}
+
+type previewScheduleInput struct {
+	kernel.Actor
+	Name    string `query:"name" doc:"the schedule's name, when it does not give itself one"`
+	Count   int    `query:"count" minimum:"1" maximum:"1000" default:"20" doc:"how many due times"`
+	RawBody []byte `contentType:"application/yaml"`
+}
+
+func (s *scheduleRoutes) previewSchedule(ctx context.Context, in *previewScheduleInput) (ScheduleTimes, error) {
+	text := &scheduleTextInput{in.Actor, cmp.Or(in.Name, "schedule"), in.RawBody}
+	spec, err := text.parse()
+	if err != nil {
+		return ScheduleTimes{}, err
+	}
+	warnings, err := s.checkSchedule(ctx, spec, text)
+	if err != nil {
+		return ScheduleTimes{}, err
+	}
+	return s.timesOf(ctx, spec, in.Count, warnings)
+}
+
+func (s *scheduleRoutes) timesOf(
+	ctx context.Context, spec *schedule.Spec, count int, warnings []string,
+) (ScheduleTimes, error) {
+	now, err := schedulestore.New(s.Store).DatabaseTime(ctx)
+	if err != nil {
+		return ScheduleTimes{}, err
+	}
+	return ScheduleTimes{Name: spec.Name, Zone: spec.Zone, Now: now, Warnings: warnings,
+		Times: spec.Preview(now, count)}, nil
+}
+
+func (s *scheduleRoutes) scheduleTimes(ctx context.Context, in *struct {
+	SchedulePath
+	Count int `query:"count" minimum:"1" maximum:"1000" default:"20" doc:"how many due times"`
+},
+) (ScheduleTimes, error) {
+	view, err := schedulestore.New(s.Store).Schedule(ctx, in.Schedule)
+	if err != nil {
+		return ScheduleTimes{}, kernel.Seen(err, seeSchedules)
+	}
+	spec, err := readSchedule(view.Spec)
+	if err != nil {
+		return ScheduleTimes{}, err
+	}
+	out, err := s.timesOf(ctx, spec, in.Count, []string{})
+	if view.State == schedulestore.SchedulePaused {
+		out.Warnings = append(out.Warnings, "the schedule is paused: nothing is started before it is resumed")
+	}
+	return out, err
+}
+
+func (s *scheduleRoutes) listSchedules(ctx context.Context, in *struct {
+	After string `query:"after" doc:"only schedules whose name follows this one"`
+	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
+},
+) (ScheduleList, error) {
+	list, more, err := schedulestore.New(s.Store).Schedules(ctx, in.After, in.Limit)
+	if err != nil {
+		return ScheduleList{}, kernel.Seen(err, seeSchedules)
+	}
+	out := ScheduleList{Schedules: append([]schedulestore.ScheduleSummary{}, list...)}
+	if more {
+		out.Next = list[len(list)-1].Name
+	}
+	return out, nil
+}
+
+func (s *scheduleRoutes) getSchedule(ctx context.Context, in *SchedulePath) (*schedulestore.ScheduleView, error) {
+	view, err := schedulestore.New(s.Store).Schedule(ctx, in.Schedule)
+	return view, kernel.Seen(err, seeSchedules)
+}
+
+func (s *scheduleRoutes) listFires(ctx context.Context, in *struct {
+	SchedulePath
+	State string `query:"state" enum:"due,queued,starting,started,skipped,missed,failed" doc:"only those in this state"`
+
+	Before time.Time `query:"before" doc:"only due times before this one"`
+	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"100"`
+},
+) (FireList, error) {
+	fires, more, err := schedulestore.New(s.Store).Fires(ctx, schedulestore.FireFilter{
+		Schedule: in.Schedule, State: schedulestore.FireState(in.State), Before: in.Before, Limit: in.Limit,
+	})
+	if err != nil {
+		return FireList{}, kernel.Seen(err, seeSchedules)
+	}
+	out := FireList{Fires: append([]schedulestore.Fire{}, fires...)}
+	if more {
+		out.Next = &fires[len(fires)-1].Due
+	}
+	return out, nil
+}
+
+type scheduleActionInput struct {
+	SchedulePath
+	kernel.Actor
+}
+
+func (s *scheduleRoutes) runScheduleNow(ctx context.Context, in *scheduleActionInput) (schedulestore.Fire, error) {
+	fire, err := schedulestore.New(s.Store).RunScheduleNow(ctx, in.Schedule, in.Name)
+	s.wakeSchedules()
+	return fire, kernel.Seen(err, seeSchedules)
+}
+
+func (s *scheduleRoutes) pauseSchedule(ctx context.Context, in *scheduleActionInput) (schedulestore.ControlledSchedule, error) {
+	out, err := schedulestore.New(s.Store).PauseSchedule(ctx, in.Schedule, in.Name)
+	return out, kernel.Seen(err, seeSchedules)
+}
+
+func (s *scheduleRoutes) resumeSchedule(
+	ctx context.Context, in *scheduleActionInput,
+) (schedulestore.ControlledSchedule, error) {
+	out, err := schedulestore.New(s.Store).ResumeSchedule(ctx, in.Schedule, nextTime, in.Name)
+	s.wakeSchedules()
+	return out, kernel.Seen(err, seeSchedules)
+}
+
+func (s *scheduleRoutes) deleteSchedule(
+	ctx context.Context, in *scheduleActionInput,
+) (schedulestore.ControlledSchedule, error) {
+	out, err := schedulestore.New(s.Store).DeleteSchedule(ctx, in.Schedule, in.Name)
+	return out, kernel.Seen(err, seeSchedules)
+}

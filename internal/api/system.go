@@ -1,0 +1,261 @@
+package api
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/orchestrator"
+	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// Info says what this server is and where its parts are.
+type Info struct {
+	Version string              `json:"version"`
+	Commit  string              `json:"commit,omitempty" doc:"of the source"`
+	Date    string              `json:"date,omitempty" doc:"of the commit"`
+	Session workqueue.SessionID `json:"session"`
+	NATS    string              `json:"nats"`
+	Parts   map[string]string   `json:"parts"`
+}
+
+// doctorTimeout is how long the doctor may take.
+const doctorTimeout = 10 * time.Minute
+
+// adminRoutes see to the system itself: who may use it, what it keeps, and how it is.
+type adminRoutes struct {
+	*kernel.Kernel
+
+	config *Config
+	health *health.Watch // what a person must see to
+	whole  *health.Watch // the same, of which lists are not cut
+}
+
+// Register adds the routes.
+func (s *adminRoutes) Register(api huma.API) {
+	s.registerAudit(api)
+	s.registerRetention(api)
+	s.registerErase(api)
+	s.registerStreamSettings(api)
+	s.registerSystem(api)
+	s.registerSession(api)
+	s.registerTokens(api)
+	s.registerSessions(api)
+	s.registerHealth(api)
+}
+
+func (s *adminRoutes) registerSystem(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Get("info", "/info", "What this server is"), s.info)
+	check := kernel.Heavy(kernel.Get("doctor", "/doctor", "Check the invariants over the whole database"))
+	kernel.RegisterWithin(s.Kernel, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (doctor.Report,
+		error) {
+		return doctor.New(s.Store).Doctor(ctx)
+	})
+}
+
+func (s *adminRoutes) info(context.Context, *struct{}) (Info, error) {
+	info := Info{
+		Version: s.config.Build.Version, Commit: s.config.Build.Commit, Date: s.config.Build.Date,
+		Session: s.Node.Session(), NATS: s.NC.ConnectedUrlRedacted(), Parts: map[string]string{},
+	}
+	maps.Copy(info.Parts, s.config.Info)
+	return info, nil
+}
+
+func (s *adminRoutes) registerAudit(api huma.API) {
+	list := kernel.Broad(kernel.Get("list-audit", "/audit",
+		"What operators did, newest first: who, what, before and after"))
+	kernel.Register(s.Kernel, api, list, s.listAudit)
+}
+
+type auditInput struct {
+	Run    string    `query:"run" doc:"only what is about this run: an id, a piece of one, a name, or last"`
+	Actor  string    `query:"actor" maxLength:"200" doc:"only what this one did; tranche is what nodes did by themselves"`
+	Action string    `query:"action" maxLength:"64" doc:"only actions of this name" example:"rerun"`
+	Since  time.Time `query:"since" doc:"only what was done then or later"`
+	Before int64     `query:"before" minimum:"0" doc:"the value of next of the page before"`
+	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"50"`
+}
+
+func (s *adminRoutes) listAudit(ctx context.Context, in *auditInput) (inspect.AuditPage, error) {
+	run, err := s.FindRun(ctx, in.Run)
+	if err != nil {
+		return inspect.AuditPage{}, err
+	}
+	return inspect.New(s.Store).Audit(ctx, inspect.AuditFilter{Run: run, Actor: in.Actor, Action: in.Action,
+		Since: in.Since, Before: in.Before, Limit: in.Limit})
+}
+
+// StreamTrouble is why the streams cannot be made as they are set.
+type StreamTrouble struct {
+	Error   string     `json:"error"`
+	Since   time.Time  `json:"since"`
+	Tries   int        `json:"tries"`
+	NextTry *time.Time `json:"next_try,omitempty"`
+}
+
+// Streams is what is set for the streams, for all nodes, and what they have.
+type Streams struct {
+	Auto       bool               `json:"auto" doc:"nobody has said how many replicas: three in a cluster, else one"`
+	Replicas   int                `json:"replicas" doc:"wanted; with auto, what that comes to; 0: not known without NATS"`
+	WorkBytes  int64              `json:"work_bytes"`
+	ReplyBytes int64              `json:"reply_bytes"`
+	StageBytes int64              `json:"stage_bytes"`
+	FlowBytes  int64              `json:"flow_bytes"`
+	EventBytes int64              `json:"event_bytes"`
+	DeadBytes  int64              `json:"dead_bytes"`
+	EventAge   workqueue.Duration `json:"event_age"`
+	Bytes      int64              `json:"bytes" doc:"of all streams together, on each server that keeps them"`
+
+	ChangedBy string         `json:"changed_by"`
+	ChangedAt time.Time      `json:"changed_at"`
+	Applied   bool           `json:"applied" doc:"the node that leads has made the streams so"`
+	AppliedAt *time.Time     `json:"applied_at,omitempty"`
+	Trouble   *StreamTrouble `json:"trouble,omitempty" doc:"why it could not; it goes on trying"`
+
+	Cluster string       `json:"cluster,omitempty" doc:"of the NATS that this server is connected to; absent: it is alone"`
+	Unknown string       `json:"unknown,omitempty" doc:"why it is not known what the streams have; absent: it is"`
+	Streams []StreamView `json:"streams" doc:"as they are; empty: see unknown"`
+}
+
+// StreamView is one stream as it is.
+type StreamView struct {
+	Name     string     `json:"name"`
+	Missing  bool       `json:"missing,omitempty" doc:"there is none; nodes make it"`
+	Replicas int        `json:"replicas"`
+	MaxBytes int64      `json:"max_bytes"`
+	Bytes    uint64     `json:"bytes" doc:"that it holds"`
+	Messages uint64     `json:"messages"`
+	Leader   string     `json:"leader,omitempty" doc:"the server that leads it"`
+	Behind   []string   `json:"behind" doc:"servers whose copy is not there, or lags"`
+	Differs  []string   `json:"differs" doc:"in what it is not as it is set"`
+	Why      string     `json:"why,omitempty" doc:"why it is not"`
+	Created  *time.Time `json:"created,omitempty"`
+}
+
+type changeStreamsInput struct {
+	kernel.Actor
+	Body session.StreamChanges
+}
+
+func (s *adminRoutes) registerStreamSettings(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Get("show-streams", "/streams",
+		"What is set for the JetStream streams, and what they have"),
+		s.showStreams)
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
+		OperationID: "set-streams", Method: http.MethodPost, Path: "/streams/settings",
+		Summary: "Set replicas and room of the JetStream streams, for all nodes",
+		Description: "The node that leads brings them to JetStream within seconds. What JetStream refuses stays wanted, is " +
+			"told by show-streams and health, and is tried again. What would delete messages is refused at once.",
+	}), s.setStreams)
+}
+
+func (s *adminRoutes) showStreams(ctx context.Context, _ *struct{}) (Streams, error) {
+	set, err := session.New(s.Store).StreamsSet(ctx)
+	if err != nil {
+		return Streams{}, err
+	}
+	view, _ := s.streamsAre(ctx, set)
+	return view, nil
+}
+
+func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (Streams, error) {
+	if in.Body == (session.StreamChanges{}) {
+		return Streams{}, kernel.BadInput("give replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, " +
+			"dead_bytes or event_age")
+	}
+	set, err := session.New(s.Store).StreamsSet(ctx)
+	if err != nil {
+		return Streams{}, err
+	}
+	// What cannot be seen now is left to the node that leads, which looks once more.
+	set.StreamValues = in.Body.On(set.StreamValues)
+	if _, loses := s.streamsAre(ctx, set); loses != "" {
+		return Streams{}, &workqueue.SettingError{Detail: loses}
+	}
+	if set, err = session.New(s.Store).ChangeStreams(ctx, in.Body, in.Name); err != nil {
+		return Streams{}, kernel.Seen(err, "tranche streams")
+	}
+	s.Wake(orchestrator.DutyStreams)
+	view, _ := s.streamsAre(ctx, set)
+	return view, nil
+}
+
+// streamsAre lays what the streams have beside what is set, and says what would be lost by making them so.
+func (s *adminRoutes) streamsAre(ctx context.Context, set session.StreamSettings) (view Streams, loses string) {
+	cfg := nodestreams.StreamConfig(&set.StreamValues)
+	view = Streams{Auto: set.Replicas == 0, Replicas: set.Replicas, WorkBytes: cfg.WorkMaxBytes,
+		ReplyBytes: cfg.ReplyMaxBytes, StageBytes: cfg.StageMaxBytes, FlowBytes: cfg.FlowMaxBytes,
+		EventBytes: cfg.EventMaxBytes, DeadBytes: cfg.DeadMaxBytes, EventAge: workqueue.Duration(cfg.EventMaxAge),
+		Bytes: cfg.Bytes(), ChangedBy: set.ChangedBy, ChangedAt: set.ChangedAt,
+		Applied: set.AppliedRevision == set.Revision, AppliedAt: set.AppliedAt, Streams: []StreamView{}}
+	if set.Trouble != "" {
+		view.Trouble = &StreamTrouble{Error: set.Trouble, Since: *set.Since, Tries: set.Tries, NextTry: set.NextTry}
+	}
+	if !s.NC.IsConnected() {
+		view.Unknown = kernel.ErrNoNATS.Error()
+		return view, ""
+	}
+	view.Cluster = s.NC.ConnectedClusterName()
+	if view.Auto {
+		cfg.Replicas, cfg.MoreReplicas = stream.UsualReplicas(s.NC), true
+		view.Replicas = cfg.Replicas
+	}
+	ctx, cancel := context.WithTimeout(ctx, kernel.PingTimeout)
+	defer cancel()
+	js, err := jetstream.New(s.NC)
+	var states []stream.State
+	if err == nil {
+		states, err = stream.Read(ctx, js, cfg)
+	}
+	if err != nil {
+		view.Unknown = kernel.Cut(err.Error(), 3*kernel.MaxEchoed)
+		return view, ""
+	}
+	for i := range states {
+		view.Streams = append(view.Streams, streamView(&states[i], &set))
+		if loses == "" {
+			loses = states[i].Loses()
+		}
+	}
+	return view, loses
+}
+
+func streamView(s *stream.State, set *session.StreamSettings) StreamView {
+	v := StreamView{Name: s.Want.Name, Missing: s.Have == nil, Behind: []string{},
+		Differs: append([]string{}, s.Differs()...)}
+	if s.Have == nil {
+		return v
+	}
+	have := s.Have
+	v.Replicas, v.MaxBytes, v.Bytes, v.Messages = have.Config.Replicas, have.Config.MaxBytes, have.State.Bytes,
+		have.State.Msgs
+	v.Created = &have.Created
+	if have.Cluster != nil {
+		v.Leader = have.Cluster.Leader
+		for _, peer := range have.Cluster.Replicas {
+			if !peer.Current || peer.Offline {
+				v.Behind = append(v.Behind, peer.Name)
+			}
+		}
+	}
+	switch {
+	case len(v.Differs) == 0:
+	case set.Trouble != "":
+		v.Why = set.Trouble
+	default:
+		v.Why = "the node that leads has not been at it yet; tranche nodes shows its duty " + orchestrator.DutyStreams
+	}
+	return v
+}

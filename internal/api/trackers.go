@@ -1,0 +1,262 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/trackers"
+	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
+)
+
+const (
+	// maxAckBody is what 100,000 ids and 10,000 ranges take, and some room.
+	maxAckBody = 8 << 20
+	// maxTrackerBody is that for what names no items.
+	maxTrackerBody = 64 << 10
+)
+
+// TrackerPath is the batch that an operation is about.
+type TrackerPath struct {
+	ID string `path:"id" doc:"a batch's id, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
+}
+
+func (p *TrackerPath) batch() (uuid.UUID, error) { return trackers.ParseBatch(p.ID) }
+
+const trackerDescription = `A batch knows which of its items are still pending, a bit for each, and whoever
+acknowledges the last of them after the seal, or seals when none is pending, is told that it is complete: one call, and
+no other. An event tells it once, and a webhook if one is set. A problem's type ends with a code, like
+urn:tranche:tracker:no_such_group.
+With a key, or an id, the same call may be made again: the batch is opened once.`
+
+const addGroupsDescription = `Items are numbered within groups of 8192, all full but the last of a call, and their
+ids are batch:group:index. Who knows first_group and items makes all of them without asking. With a key the same call
+may be made again: they are added once. Additions are not in the audit log; the batch says how many there were.`
+
+const ackDescription = `Ids are batch:group:index; ranges are batch:group:low-high, batch:group (all of it),
+batch:group-group and batch:all, and may leave the batch out where the path names it. Items of any groups and batches go
+in one call, all or none. What was acknowledged before stays as it was: sending again does no harm. With a code the
+items have failed for good. Calls that come at the same time share a transaction. They are not in the audit log: there
+may be thousands a second.`
+
+// trackerRoutes are the tracker service by HTTP.
+type trackerRoutes struct {
+	*kernel.Kernel
+
+	trackers *trackers.Service
+}
+
+// New returns the routes of trackers. Without a service they have one of their own.
+func newTrackers(k *kernel.Kernel, service *trackers.Service, sources *connections.Connections) (*trackerRoutes, error) {
+	if service != nil {
+		return &trackerRoutes{k, service}, nil
+	}
+	service, err := trackers.New(trackerstore.New(k.Store), trackers.Config{Connections: sources, Log: k.Log})
+	return &trackerRoutes{k, service}, err
+}
+
+// Register adds the routes.
+func (s *trackerRoutes) Register(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Get("list-trackers", "/trackers", "List tracker batches, newest first"),
+		s.listTrackers)
+	s.registerOpenTracker(api)
+	kernel.Register(s.Kernel, api, kernel.Get("get-tracker", "/trackers/{id}",
+		"A tracker batch: its counts and its webhook"), s.getTracker)
+	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-groups", "/trackers/{id}/groups",
+		"List the groups of a batch in their order"),
+		s.listTrackerGroups)
+	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-missing", "/trackers/{id}/missing",
+		"List what is pending of a batch, as ranges"),
+		s.listTrackerMissing)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(kernel.Bulky(huma.Operation{
+		OperationID: "add-tracker-items", Method: http.MethodPost, Path: "/trackers/{id}/groups",
+		Summary: "Add items to an open batch", Description: addGroupsDescription, SkipValidateBody: true,
+	}, maxTrackerBody)), s.addTrackerItems)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(kernel.Bulky(huma.Operation{
+		OperationID: "ack-tracker-items", Method: http.MethodPost, Path: "/trackers/ack",
+		Summary: "Acknowledge items of any batches", Description: ackDescription, SkipValidateBody: true,
+	}, maxAckBody)), s.ackTrackerItems)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(kernel.Bulky(huma.Operation{
+		OperationID: "ack-tracker", Method: http.MethodPost, Path: "/trackers/{id}/ack",
+		Summary: "Acknowledge items of one batch", Description: ackDescription, SkipValidateBody: true,
+	}, maxAckBody)), s.ackTracker)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "seal-tracker", Method: http.MethodPost, Path: "/trackers/{id}/seal",
+		Summary:     "Say that a batch gets no more items",
+		Description: "With nothing pending the batch is complete, and this call is told so. It may be made again.",
+	}), s.sealTracker)
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "delete-tracker", Method: http.MethodDelete, Path: "/trackers/{id}",
+		Summary:     "Delete a batch, whatever its state",
+		Description: "No event is published and no webhook sent. Its ids are those of no batch from then on.",
+	}), s.deleteTracker)
+}
+
+type listTrackersInput struct {
+	Owner string `query:"owner" maxLength:"200" doc:"only this one's"`
+	State string `query:"state" enum:"open,sealed,completed,expired" doc:"only those in this state"`
+	After string `query:"after" doc:"the value of next of the page before"`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+func (s *trackerRoutes) listTrackers(ctx context.Context, in *listTrackersInput) (fanout.BatchPage, error) {
+	which := fanout.ListRequest{Owner: in.Owner, State: in.State, After: in.After, Limit: in.Limit}
+	return s.trackers.List(ctx, which, s.visibility(ctx))
+}
+
+// visibility is how much of webhooks the one who asks sees: viewers are not told their paths.
+func (s *trackerRoutes) visibility(ctx context.Context) trackers.Visibility {
+	who, _ := access.From(ctx)
+	return trackers.Visibility(s.Access == nil || who.Role.Allows(access.Operator))
+}
+
+type openTrackerInput struct {
+	kernel.Actor
+	Body fanout.BatchSettings
+}
+
+type openTrackerAnswer struct {
+	Status int
+	Body   fanout.BatchOpened
+}
+
+// registerOpenTracker tells a batch that is new from one that was there by the status, too.
+func (s *trackerRoutes) registerOpenTracker(api huma.API) {
+	op := kernel.ByOperator(kernel.Bulky(huma.Operation{
+		OperationID: "open-tracker", Method: http.MethodPost, Path: "/trackers", Summary: "Open a tracker batch",
+		Description: trackerDescription, DefaultStatus: http.StatusCreated,
+	}, maxTrackerBody))
+	kernel.RegisterAnswer(s.Kernel, api, op, func(ctx context.Context, in *openTrackerInput) (*openTrackerAnswer, error) {
+		opened, err := s.trackers.Open(ctx, in.Body, in.Name)
+		answer := &openTrackerAnswer{Status: http.StatusCreated, Body: opened}
+		if opened.Existing {
+			answer.Status = http.StatusOK
+		}
+		return answer, err
+	})
+}
+
+type getTrackerInput struct {
+	TrackerPath
+	Missing int `query:"missing" minimum:"0" maximum:"10000" doc:"so many ranges of what is pending, too"`
+}
+
+func (s *trackerRoutes) getTracker(ctx context.Context, in *getTrackerInput) (fanout.BatchView, error) {
+	id, err := in.batch()
+	if err != nil {
+		return fanout.BatchView{}, err
+	}
+	return s.trackers.Get(ctx, id, in.Missing, s.visibility(ctx))
+}
+
+type trackerGroupsInput struct {
+	TrackerPath
+	After int `query:"after" minimum:"-1" maximum:"2147483647" default:"-1" doc:"only groups after this one"`
+	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+func (s *trackerRoutes) listTrackerGroups(ctx context.Context, in *trackerGroupsInput) (fanout.GroupPage, error) {
+	id, err := in.batch()
+	if err != nil {
+		return fanout.GroupPage{}, err
+	}
+	return s.trackers.Groups(ctx, id, &in.After, in.Limit)
+}
+
+type trackerMissingInput struct {
+	TrackerPath
+	After string `query:"after" doc:"the value of next of the page before: an item like 12:8191"`
+	Limit int    `query:"limit" minimum:"1" maximum:"10000" default:"1000"`
+}
+
+func (s *trackerRoutes) listTrackerMissing(ctx context.Context, in *trackerMissingInput) (fanout.MissingPage, error) {
+	id, err := in.batch()
+	if err != nil {
+		return fanout.MissingPage{}, err
+	}
+	return s.trackers.Missing(ctx, id, in.After, in.Limit)
+}
+
+type addTrackerInput struct {
+	TrackerPath
+	Body ownBody[fanout.GroupSettings]
+}
+
+func (s *trackerRoutes) addTrackerItems(ctx context.Context, in *addTrackerInput) (fanout.GroupsAdded, error) {
+	id, bad := in.batch()
+	if err := cmp.Or(bad, in.Body.bad); err != nil {
+		return fanout.GroupsAdded{}, err
+	}
+	return s.trackers.Add(ctx, id, in.Body.asked)
+}
+
+// ownBody is a body that the service reads itself, strictly, as over NATS, and tells the first mistake of. Of a body in
+// which four million things are wrong huma would tell each, which takes more than a gigabyte.
+type ownBody[T any] struct {
+	asked T
+	bad   error
+}
+
+// UnmarshalJSON implements json.Unmarshaler. What is wrong is told by the operation, with its code.
+func (o *ownBody[T]) UnmarshalJSON(body []byte) error {
+	o.bad = trackers.ReadBody(body, &o.asked)
+	return nil
+}
+
+// Schema implements huma.SchemaProvider.
+func (*ownBody[T]) Schema(r huma.Registry) *huma.Schema {
+	return r.Schema(reflect.TypeFor[T](), true, "")
+}
+
+type ackItemsInput struct {
+	Body ownBody[fanout.Acknowledgement]
+}
+
+func (s *trackerRoutes) ackTrackerItems(ctx context.Context, in *ackItemsInput) (fanout.BatchesAcked, error) {
+	if in.Body.bad != nil {
+		return fanout.BatchesAcked{}, in.Body.bad
+	}
+	return s.trackers.Ack(ctx, nil, in.Body.asked)
+}
+
+type ackTrackerInput struct {
+	TrackerPath
+	Body ownBody[fanout.Acknowledgement]
+}
+
+func (s *trackerRoutes) ackTracker(ctx context.Context, in *ackTrackerInput) (fanout.BatchesAcked, error) {
+	id, bad := in.batch()
+	if err := cmp.Or(bad, in.Body.bad); err != nil {
+		return fanout.BatchesAcked{}, err
+	}
+	return s.trackers.Ack(ctx, &id, in.Body.asked)
+}
+
+type trackerInput struct {
+	TrackerPath
+	kernel.Actor
+}
+
+func (s *trackerRoutes) sealTracker(ctx context.Context, in *trackerInput) (fanout.BatchSealed, error) {
+	id, err := in.batch()
+	if err != nil {
+		return fanout.BatchSealed{}, err
+	}
+	return s.trackers.Seal(ctx, id, in.Name)
+}
+
+func (s *trackerRoutes) deleteTracker(ctx context.Context, in *trackerInput) (fanout.BatchDeleted, error) {
+	id, err := in.batch()
+	if err != nil {
+		return fanout.BatchDeleted{}, err
+	}
+	return s.trackers.Delete(ctx, id, in.Name)
+}

@@ -1,2 +1,0 @@
-// Package trackers is the tracker service by HTTP.
-package trackers

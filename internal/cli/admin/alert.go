@@ -1,0 +1,221 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/alert"
+)
+
+// Alerts are the commands about alerts.
+type Alerts struct {
+	Apply    alertApply    `cmd:"" help:"Put an alert on record, or change it."`
+	List     alertList     `cmd:"" help:"List alerts: whom each tells of what, and whether that goes well."`
+	Show     alertShow     `cmd:"" help:"An alert as it was applied, and what it told last."`
+	Messages alertMessages `cmd:"" help:"What an alert has told, newest first, and what became of each message."`
+	Test     alertTest     `cmd:"" help:"Have an alert tell its receiver that this is a test, and say what became of it."`
+	Pause    alertPause    `cmd:"" help:"Let an alert tell nothing until it is resumed."`
+	Resume   alertResume   `cmd:"" help:"End the pause of an alert: it tells what holds then."`
+	Delete   alertDelete   `cmd:"" help:"Take an alert off the record; what it has not told is dropped."`
+}
+
+type alertApply struct {
+	File string `arg:"" help:"An alert in YAML or JSON; - is standard input."`
+}
+
+func (a *alertApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Say(term, func(a *client.AppliedAlert) string {
+		next := "try it with: tranche alert test " + cli.Inert(a.Name)
+		if a.State == alert.StatePaused {
+			next = "it is paused; go on with: tranche alert resume " + cli.Inert(a.Name)
+		}
+		return document{"alert", a.Name, a.Version, a.Previous, a.Unchanged, a.ChangedAt, a.ChangedBy}.text(next)
+	})(cli.Apply(term, "alert", a.File, alerts.MaxBytes, alerts.Parse,
+		func(name string, text io.Reader) (client.AppliedAlert, error) {
+			return cl.ApplyAlert(ctx, client.ApplyAlertParams{Name: name}, cli.YAML, text, term.Keep())
+		}))
+}
+
+type alertList struct {
+	Limit int `default:"100" help:"How many, at most 500." placeholder:"N"`
+}
+
+func (l *alertList) Validate() error { return cli.Within("--limit", &l.Limit, alert.MaxAlerts) }
+
+func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	list, err := cl.ListAlerts(ctx, client.ListAlertsParams{Limit: l.Limit}, term.Keep())
+	return (&cli.List[client.AlertSummary]{
+		Columns: "ALERT|STATE|TELLS OF|BY|HOLDING|WAITING|TOLD|TROUBLE",
+		Row: func(a *client.AlertSummary) []any {
+			of, by := alertText(a.Spec)
+			trouble, _, _ := strings.Cut(cmp.Or(a.Error, "-"), "\n")
+			if a.FailingSince != nil {
+				trouble = fmt.Sprintf("since %s: %s", cli.Moment(*a.FailingSince), trouble)
+			}
+			return []any{a.Name, a.State, of, by, a.Holding, a.Waiting, cli.MomentOrNever(a.ToldAt), trouble}
+		},
+		Empty: "no alerts on record; put one there with: tranche alert apply FILE", More: list.Next != "",
+	}).Print(term, list.Alerts, err)
+}
+
+// alertText says of what an alert tells, and by what.
+func alertText(doc json.RawMessage) (of, by string) {
+	spec := alerts.Spec{}
+	if err := json.Unmarshal(doc, &spec); err != nil {
+		return "-", "-"
+	}
+	var parts []string
+	for _, change := range spec.Runs {
+		parts = append(parts, strings.ReplaceAll(string(change), "_", " "))
+	}
+	if spec.Health != "" {
+		parts = append(parts, "health: "+string(spec.Health))
+	}
+	return strings.Join(parts, ", "), spec.To.Kind()
+}
+
+// alertName is the argument of commands about one alert.
+type alertName struct {
+	Name string `arg:"" help:"The alert's name."`
+}
+
+type alertShow struct{ alertName }
+
+// Run prints an alert as it was applied; how it stands goes to the person beside it.
+func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	view, err := cl.GetAlert(ctx, s.Name, term.Keep())
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	term.Note("alert %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
+		view.ChangedBy, view.State)
+	if view.Holding+view.Waiting > 0 {
+		term.Note("conditions that it has told and that hold still: %s; messages not delivered yet: %s",
+			cli.Count(view.Holding), cli.Count(view.Waiting))
+	}
+	if view.ToldAt != nil {
+		term.Note("its receiver was last told something %s", cli.Moment(*view.ToldAt))
+	}
+	if view.FailingSince != nil {
+		term.Note("it could not be told anything since %s: %s", cli.Moment(*view.FailingSince), view.Error)
+	} else if view.Error != "" {
+		term.Note("not everybody was told: %s", view.Error)
+	}
+	return term.Printf("%s\n", strings.TrimRight(view.Source, "\n"))
+}
+
+type alertMessages struct {
+	alertName
+	Limit int `default:"50" help:"How many, at most 500." placeholder:"N"`
+}
+
+func (m *alertMessages) Validate() error { return cli.Within("--limit", &m.Limit, alert.MaxMessages) }
+
+func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	list, err := cl.ListAlertMessages(ctx, m.Name, client.ListAlertMessagesParams{Limit: m.Limit}, term.Keep())
+	return (&cli.List[client.AlertMessage]{
+		Columns: "MADE|STATE|ATTEMPTS|SEVERITY|WHAT|TROUBLE",
+		Row: func(told *client.AlertMessage) []any {
+			said := alerts.Message{}
+			_ = json.Unmarshal(told.Body, &said) // without a title, at worst
+			return []any{told.MadeAt, told.State, told.Attempts, told.Severity, said.Title, cli.OrDash(told.Error)}
+		},
+		Empty: "alert " + cli.Inert(m.Name) + " has told nothing yet", More: list.Next != nil,
+	}).Print(term, list.Messages, err)
+}
+
+type alertTest struct {
+	alertName
+	Wait time.Duration `default:"60s" help:"How long to wait until it is known what became of it (${default}); 0 does not wait." placeholder:"TIME"`
+}
+
+func (t *alertTest) Validate() error { return notNegative(t.Wait) }
+
+func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	sent, err := cl.TestAlert(ctx, t.Name, term.Keep())
+	if err != nil {
+		return err
+	}
+	told := client.AlertMessage{ID: sent.Message, State: client.MessageState(alert.MessageWaiting)}
+	if err := t.await(ctx, cl, &told); err != nil {
+		return err
+	}
+	state, name := alert.MessageState(told.State), cli.Inert(t.Name)
+	switch {
+	case term.JSON:
+		return cli.FailIf(state == alert.MessageGivenUp, cli.ExitOther, term.Document(told))
+	case state == alert.MessageDelivered && told.Error != "":
+		return term.Printf("alert %s: the test was delivered, but not to all: %s\n", name, cli.Inert(told.Error))
+	case state == alert.MessageDelivered:
+		return term.Printf("alert %s: the test was delivered\n", name)
+	case state == alert.MessageGivenUp, state == alert.MessageDropped:
+		return fmt.Errorf("alert %s: the test was not delivered: %s", t.Name, told.Error)
+	}
+	return term.Printf("alert %s: the test is on its way; see what becomes of it with: tranche alert messages %s\n",
+		name, name)
+}
+
+// await looks until the message has come to its end.
+func (t *alertTest) await(ctx context.Context, cl *client.Client, told *client.AlertMessage) error {
+	return cli.Await(ctx, t.Wait, func() (known bool, err error) {
+		list, err := cl.ListAlertMessages(ctx, t.Name, client.ListAlertMessagesParams{})
+		for _, m := range list.Messages {
+			if m.ID == told.ID {
+				*told = m
+			}
+		}
+		return alert.MessageState(told.State) != alert.MessageWaiting, err
+	})
+}
+
+type alertPause struct{ alertName }
+
+func (p *alertPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return alertSay(term, func(c *client.ControlledAlert) string {
+		text := "is paused: it tells nothing until it is resumed"
+		if c.Unchanged {
+			text = "was paused before"
+		}
+		if c.Waiting > 0 {
+			text += "; " + cli.Plural(c.Waiting, "message") + " wait for that"
+		}
+		return text
+	})(cl.PauseAlert(ctx, p.Name, term.Keep()))
+}
+
+type alertResume struct{ alertName }
+
+func (r *alertResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return alertSay(term, func(c *client.ControlledAlert) string {
+		if c.Unchanged {
+			return "was not paused"
+		}
+		return "goes on, with what holds now"
+	})(cl.ResumeAlert(ctx, r.Name, term.Keep()))
+}
+
+type alertDelete struct{ alertName }
+
+func (d *alertDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return alertSay(term, func(c *client.ControlledAlert) string {
+		if c.Waiting > 0 {
+			return "is deleted, and with it " + cli.Plural(c.Waiting, "message") + " that nobody was told"
+		}
+		return "is deleted"
+	})(cl.DeleteAlert(ctx, d.Name, term.Keep()))
+}
+
+// alertSay ends a command that did something to an alert with what became of it.
+func alertSay(
+	term *cli.Console, became func(*client.ControlledAlert) string,
+) func(client.ControlledAlert, error) error {
+	return cli.Say(term, func(c *client.ControlledAlert) string { return "alert " + cli.Inert(c.Name) + " " + became(c) })
+}

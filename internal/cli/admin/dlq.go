@@ -1,0 +1,230 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+)
+
+type dlqList struct {
+	Endpoint string `help:"Only those of this endpoint." placeholder:"NAME"`
+	State    string `enum:",waiting,requeued,reissued,dropped" default:"" help:"Only those in this state: waiting, requeued, reissued or dropped." placeholder:"STATE"`
+	After    string `help:"Only those older than this one, by its whole id." placeholder:"ID"`
+	Limit    int    `default:"20" help:"How many." placeholder:"N"`
+}
+
+func (l *dlqList) Validate() error { return cli.Within("--limit", &l.Limit, deadletter.MaxLetters) }
+
+func (l *dlqList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	page, err := cl.ListDeadLetters(ctx, client.ListDeadLettersParams{
+		Endpoint: l.Endpoint, State: l.State, After: l.After, Limit: l.Limit,
+	}, term.Keep())
+	return (&cli.List[client.DeadLetter]{
+		Columns: "LETTER|ENDPOINT|CAUSE|STATE|DIED|MESSAGE?",
+		Row: func(l *client.DeadLetter) []any {
+			return []any{shortDeadLetter(l.ID), l.Endpoint, l.Cause, l.State, l.At, l.Message}
+		},
+		Empty: "no dead letters", Next: page.Next,
+	}).Print(term, page.Letters, err)
+}
+
+// shortDeadLetter is the time in an id, and its count within that: dead letters come in bursts.
+func shortDeadLetter(id string) string { return id[:min(len(id), 18)] }
+
+type dlqShow struct {
+	ID   string `arg:"" name:"dead-letter" help:"An id, or a piece of one."`
+	Full bool   `help:"All of the body, however large."`
+}
+
+func (l *dlqShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Print(term, func(d *client.DeadLetterDocument, room int) string {
+		return deadLetterHead(d, room) + headersText(d.Headers, room) + contentText(&d.Body, room, l.Full) +
+			whatToDo(d)
+	})(cl.GetDeadLetter(ctx, l.ID, client.GetDeadLetterParams{Full: l.Full}, term.Keep()))
+}
+
+func deadLetterHead(l *client.DeadLetterDocument, room int) string {
+	t := cli.Table{}
+	t.Row("dead letter", l.ID)
+	t.Row("endpoint", l.Endpoint)
+	t.Row("state", fmt.Sprintf("%s since %s", l.State, cli.Moment(l.ChangedAt)))
+	t.Row("cause", l.Cause)
+	t.Field("message", cli.Shown(l.Message, room))
+	t.Field("mode", l.Mode)
+	t.Field("run", l.Run)
+	t.Field("slice", l.Slice)
+	t.Field("root slice", l.Root)
+	t.Field("waited for by", l.Stack)
+	t.Field("origin", l.Origin)
+	t.Field("given up by", l.Service)
+	t.Field("items", l.Items)
+	t.Field("deliveries", l.Deliveries)
+	t.Row("requeued", fmt.Sprintf("%d times", l.Requeued))
+	t.Row("died", l.At)
+	return t.String()
+}
+
+func whatToDo(l *client.DeadLetterDocument) string {
+	id := shortDeadLetter(l.ID)
+	switch l.State {
+	case client.LetterStateWaiting:
+		return fmt.Sprintf("\nsend it again:  tranche dlq requeue %s\ngive it up:     tranche dlq drop %s\n", id, id)
+	case client.LetterStateReissued:
+		return "\nits items went on by themselves, in smaller requests: nothing is to be done for it\n"
+	default:
+		return ""
+	}
+}
+
+// deadLetterChoice is the dead letters that a command is about.
+type deadLetterChoice struct {
+	IDs      []string `arg:"" optional:"" name:"dead-letter" help:"Ids, or pieces of them."`
+	Endpoint string   `help:"All that wait of this endpoint." placeholder:"NAME"`
+	All      bool     `help:"All that wait."`
+}
+
+// Validate refuses a choice that is none, or two: what is meant has to be spelled out.
+func (c *deadLetterChoice) Validate() error {
+	const either = "give either ids, or --endpoint, or --all"
+	if len(c.IDs) > 0 && c.Endpoint != "" {
+		return errors.New(either)
+	}
+	return chosenOnce(c.All, len(c.IDs) > 0 || c.Endpoint != "", "dead letters: their ids, --endpoint NAME or --all",
+		either)
+}
+
+type dlqRequeue struct {
+	deadLetterChoice
+	Force bool `help:"Also those that have been requeued three times and died each time."`
+}
+
+// Run is a failure when one is refused.
+func (r *dlqRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	done, err := cl.RequeueDeadLetters(ctx,
+		client.RequeueSettings{IDs: r.IDs, Endpoint: r.Endpoint, All: r.All, Force: r.Force}, term.Keep())
+	return cli.FailIf(done.RefusedTotal > 0, cli.ExitOther, cli.Say(term, requeuedText)(done, err))
+}
+
+func requeuedText(done *client.Requeue) string {
+	if done.Requeued == 0 && done.RefusedTotal == 0 {
+		return "no dead letter waits"
+	}
+	lines := []string{cli.Plural(int64(done.Requeued), "dead letter") + " requeued"}
+	if done.RefusedTotal > 0 {
+		lines[0] += ", " + cli.Count(int64(done.RefusedTotal)) + " refused"
+	}
+	for _, refused := range done.Refused {
+		lines = append(lines, "  "+shortDeadLetter(refused.ID)+": "+cli.Inert(refused.Reason))
+	}
+	if more := done.RefusedTotal - len(done.Refused); more > 0 {
+		lines = append(lines, "  and "+cli.Count(int64(more))+" more")
+	}
+	return strings.Join(lines, "\n")
+}
+
+type dlqDrop struct{ deadLetterChoice }
+
+func (d *dlqDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Say(term, func(done *client.Dropped) string {
+		return cli.Plural(int64(done.Dropped), "dead letter") + " dropped"
+	})(cl.DropDeadLetters(ctx, client.LetterSelection{IDs: d.IDs, Endpoint: d.Endpoint, All: d.All}, term.Keep()))
+}
+
+type quarantineList struct {
+	Of    string `name:"run" help:"Only those about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
+	After int64  `help:"Only those older than this one." placeholder:"NUMBER"`
+	Limit int    `default:"20" help:"How many." placeholder:"N"`
+}
+
+func (q *quarantineList) Validate() error {
+	return cli.Within("--limit", &q.Limit, deadletter.MaxQuarantined)
+}
+
+func (q *quarantineList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	page, err := cl.ListQuarantined(ctx, client.ListQuarantinedParams{
+		Run: q.Of, After: q.After, Limit: q.Limit,
+	}, term.Keep())
+	return (&cli.List[client.QuarantinedView]{
+		Columns: "NUMBER>|TIME|REASON|RUN|DETAIL",
+		Row: func(m *client.QuarantinedView) []any {
+			return []any{strconv.FormatInt(m.ID, 10), m.At, m.Reason, cli.ShortRun(m.Run), m.Detail}
+		},
+		Empty: "nothing is in quarantine", Next: page.Next,
+	}).Print(term, page.Messages, err)
+}
+
+type quarantineShow struct {
+	Number int64 `arg:"" help:"Its number in the list."`
+	Full   bool  `help:"All that is kept of the body: 64 KiB."`
+}
+
+func (q *quarantineShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Print(term, func(m *client.QuarantinedDocument, room int) string {
+		return quarantinedHead(m, room) + headersText(m.Headers, room) + contentText(&m.Body, room, q.Full)
+	})(cl.GetQuarantined(ctx, q.Number, term.Keep()))
+}
+
+func quarantinedHead(m *client.QuarantinedDocument, room int) string {
+	t := cli.Table{}
+	t.Row("number", strconv.FormatInt(m.ID, 10))
+	t.Row("time", m.At)
+	t.Row("reason", m.Reason)
+	t.Row("detail", cli.Shown(cli.Inert(m.Detail), room))
+	t.Row("subject", m.Subject)
+	t.Field("run", m.Run)
+	t.Field("slice", m.Slice)
+	return t.String()
+}
+
+// headersText shows the headers of a message, by name.
+func headersText(headers map[string][]string, room int) string {
+	if len(headers) == 0 {
+		return ""
+	}
+	t := cli.Table{}
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		t.Row("  "+cli.Inert(name), cli.Shown(cli.Inert(strings.Join(headers[name], ", ")), room))
+	}
+	return "\nheaders\n" + t.String()
+}
+
+// contentText shows the body of a message, on a terminal a screen and a half unless all of it is asked for.
+func contentText(c *client.Content, room int, full bool) string {
+	head := fmt.Sprintf("\nbody, %s bytes", cli.Count(int64(c.Size)))
+	if c.Unpacked != "" {
+		head += " unpacked from " + cli.Inert(c.Unpacked)
+	}
+	text := c.Text
+	switch {
+	case c.Size == 0:
+		return head + "\n"
+	case len(c.JSON) > 0:
+		var indented bytes.Buffer
+		if json.Indent(&indented, c.JSON, "", "  ") == nil {
+			text = indented.String()
+		}
+	case len(c.Base64) > 0:
+		head += " in base64"
+		text = base64.StdEncoding.EncodeToString(c.Base64)
+	}
+	text = cli.InertText(text)
+	cut := c.Truncated
+	if shown := cli.Shown(text, room); !full && shown != text {
+		text, cut = shown, true
+	}
+	if cut {
+		text += "\n(there is more: --full shows all of it)"
+	}
+	return head + "\n" + strings.TrimRight(text, "\n") + "\n"
+}

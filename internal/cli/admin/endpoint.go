@@ -1,0 +1,462 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+)
+
+// Endpoints are the commands about endpoints.
+type Endpoints struct {
+	List    endpointsList    `cmd:"" default:"1" help:"List endpoints: backlog, rate, time for an item, errors, listeners."`
+	Show    endpointsShow    `cmd:"" help:"One endpoint, with each instance that listens on it."`
+	Explain endpointsExplain `cmd:"" help:"Why an endpoint does not move."`
+	Set     endpointsSet     `cmd:"" help:"Change an endpoint's concurrency, budget or rate while its services run."`
+}
+
+// DeadLetters are the commands about requests that no service could deal with.
+type DeadLetters struct {
+	List    dlqList    `cmd:"" help:"List dead letters, newest first."`
+	Show    dlqShow    `cmd:"" help:"A dead letter: its cause, its headers and its body."`
+	Requeue dlqRequeue `cmd:"" help:"Send dead letters to their endpoints again."`
+	Drop    dlqDrop    `cmd:"" help:"Give dead letters up; their bodies are deleted."`
+}
+
+// Quarantine are the commands about messages that could not be taken.
+type Quarantine struct {
+	List quarantineList `cmd:"" help:"List messages that could not be taken, newest first."`
+	Show quarantineShow `cmd:"" help:"A message that could not be taken: why, its headers and its body."`
+}
+
+type endpointsList struct{}
+
+func (endpointsList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	list, err := cl.ListEndpoints(ctx, term.Keep())
+	return (&cli.List[client.Endpoint]{
+		Columns: "ENDPOINT|READY>|BACKLOG>|CALLS>|RATE>|P50>|P99>|ERRORS>|LISTENERS",
+		Row: func(e *client.Endpoint) []any {
+			who := doers(e)
+			if cli.Narrow(term.Room()) {
+				who = strconv.Itoa(len(e.Listeners) + len(e.Nodes))
+			}
+			if e.Pace != nil && e.Pace.Breaker == client.BreakerStateOpen {
+				who += ", breaker open"
+			}
+			return []any{e.Name, e.Ready, e.Backlog, e.CallsBacklog, cli.Rate(e.Rate), cli.PerItem(e.P50Millis),
+				cli.PerItem(e.P99Millis), e.Errors, who}
+		},
+		Empty: "no service listens and no run waits for one",
+	}).Print(term, list.Endpoints, err)
+}
+
+// callsText says what waits of calls, where they are read apart from other requests.
+func callsText(e *client.Endpoint) string {
+	apart := func(l client.Listener) bool { return l.Lane }
+	if !slices.ContainsFunc(e.Listeners, apart) && e.CallsBacklog == 0 && e.CallsProcessing == 0 {
+		return "among the requests"
+	}
+	return fmt.Sprintf("%s waiting, %s taken; before other requests", cli.Count(int64(e.CallsBacklog)),
+		cli.Count(int64(e.CallsProcessing)))
+}
+
+// doers says who does the work: instances of services, or nodes.
+func doers(e *client.Endpoint) string {
+	switch kind, _ := workqueue.TargetKind(e.Name); {
+	case kind == workqueue.KindEndpoint:
+		return listeners(e.Listeners)
+	case len(e.Nodes) == 0:
+		return "no node"
+	case len(e.Nodes) == 1:
+		return cli.Inert(e.Nodes[0])
+	default:
+		return fmt.Sprintf("%d nodes", len(e.Nodes))
+	}
+}
+
+// listeners says how many there are, of which services.
+func listeners(all []client.Listener) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d: %s", len(all), strings.Join(services(all, true), ", "))
+}
+
+// services are the names of those who listen, with their versions or without.
+func services(all []client.Listener, versions bool) []string {
+	var names []string
+	for i := range all {
+		name := all[i].Service
+		if versions {
+			name += " " + all[i].Version
+		}
+		if name = cli.Inert(name); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// endpointName is the argument of commands about one endpoint.
+type endpointName struct {
+	Name string `arg:"" help:"The endpoint's name."`
+}
+
+type endpointsShow struct{ endpointName }
+
+func (e *endpointsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Print(term, func(e *client.Endpoint, room int) string {
+		return endpointHead(e) + instancesOf(e, room) + changesText(e.Changes, room)
+	})(cl.GetEndpoint(ctx, e.Name, term.Keep()))
+}
+
+func endpointHead(e *client.Endpoint) string {
+	t := cli.Table{}
+	t.Row("endpoint", e.Name)
+	t.Field("service", strings.Join(services(e.Listeners, false), ", "))
+	waiting := ""
+	if e.Waiting > 0 {
+		waiting = fmt.Sprintf(", %s wait for other steps or are held", cli.Count(e.Waiting))
+	}
+	t.Row("runs", fmt.Sprintf("%d: %s items ready, %s in flight, %s to be tried again%s", e.Runs, cli.Count(e.Ready),
+		cli.Count(e.InFlight), cli.Count(e.Scheduled), waiting))
+	if kind, _ := workqueue.TargetKind(e.Name); kind != workqueue.KindEndpoint {
+		t.Row("done by", doers(e))
+		paceRows(&t, e)
+		return t.String()
+	}
+	t.Row("requests", fmt.Sprintf("%s waiting, %s taken", cli.Count(int64(e.Backlog)), cli.Count(int64(e.Processing))))
+	t.Row("calls", callsText(e))
+	concurrency := "left to the services"
+	if e.Concurrency > 0 {
+		concurrency = fmt.Sprintf("%d for each instance, set by an operator", e.Concurrency)
+	}
+	t.Row("concurrency", concurrency)
+	t.Row("reads", fieldsText(e.Reads))
+	t.Row("answers", fieldsText(e.Answers))
+	paceRows(&t, e)
+	t.Row("rate", cli.Rate(e.Rate))
+	t.Row("one item", fmt.Sprintf("p50 %s, p99 %s", cli.PerItem(e.P50Millis), cli.PerItem(e.P99Millis)))
+	t.Row("answered", fmt.Sprintf("%s items, %s of them with an error", cli.Count(e.Items), cli.Count(e.Errors)))
+	return t.String()
+}
+
+// fieldsText lists the fields of a JSON Schema with their types.
+func fieldsText(schema any) string {
+	type property struct {
+		Type any `json:"type"`
+	}
+	var said struct {
+		property
+		Properties map[string]property `json:"properties"`
+		Required   []string            `json:"required"`
+	}
+	text, err := json.Marshal(schema)
+	if err != nil || schema == nil || json.Unmarshal(text, &said) != nil {
+		return "the service does not say"
+	}
+	var fields []string
+	for _, name := range slices.Sorted(maps.Keys(said.Properties)) {
+		field := name
+		if kind := said.Properties[name].Type; kind != nil {
+			field += fmt.Sprintf(" %v", kind)
+		}
+		if !slices.Contains(said.Required, name) {
+			field += " (optional)"
+		}
+		fields = append(fields, cli.Inert(field))
+	}
+	if len(fields) == 0 {
+		return cli.Inert(fmt.Sprintf("%v", cmp.Or(said.Type, any("anything"))))
+	}
+	return strings.Join(fields, ", ")
+}
+
+// instancesOf lists who does the work.
+func instancesOf(e *client.Endpoint, room int) string {
+	if kind, _ := workqueue.TargetKind(e.Name); kind == workqueue.KindEndpoint {
+		return instancesText(e.Listeners, room)
+	}
+	if len(e.Nodes) == 0 {
+		return "\nno node that is alive does this\n"
+	}
+	return "\n" + cli.InertText(strings.Join(e.Nodes, "\n")) + "\n"
+}
+
+func instancesText(all []client.Listener, room int) string {
+	if len(all) == 0 {
+		return "\nnobody listens\n"
+	}
+	several := len(services(all, false)) > 1
+	var notes strings.Builder
+	list := cli.List[client.Listener]{
+		Columns: "INSTANCE|VERSION|HEALTH|BUSY>|RATE>|P50>|P99>|ERRORS>|HOST",
+		Row: func(l *client.Listener) []any {
+			notes.WriteString(instanceNotes(l))
+			busy, version := strconv.Itoa(l.InFlight), l.Version
+			if l.Concurrency > 0 {
+				busy = fmt.Sprintf("%d/%d", l.InFlight, l.Concurrency)
+			}
+			if several {
+				version = l.Service + " " + version
+			}
+			return []any{l.Instance, version, cli.OrDash(l.State), busy, cli.Rate(l.Rate), cli.PerItem(l.P50Millis),
+				cli.PerItem(l.P99Millis), l.Errors, l.Host}
+		},
+	}
+	return "\n" + list.Text(all, room) + notes.String()
+}
+
+// instanceNotes says what stands out of an instance, in lines of their own.
+func instanceNotes(l *client.Listener) string {
+	var notes []string
+	switch {
+	case l.Reason == "":
+	case l.State == string(wire.StateWaiting):
+		notes = append(notes, "waits: "+l.Reason)
+	default: // it listens, and something is denied to it
+		notes = append(notes, l.Reason)
+	}
+	for _, n := range []struct {
+		count int64
+		what  string
+	}{
+		{l.Redelivered, "requests came again"}, {l.GivenUp, "given up"}, {l.Dead, "dead-lettered"},
+		{l.Rebinds, "times its consumer was lost"},
+	} {
+		if n.count > 0 {
+			notes = append(notes, cli.Count(n.count)+" "+n.what)
+		}
+	}
+	if len(notes) == 0 {
+		return ""
+	}
+	return "  " + cli.Inert(l.Instance+": "+strings.Join(notes, ", ")) + "\n"
+}
+
+type endpointsExplain struct{ endpointName }
+
+func (e *endpointsExplain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Print(term, cli.EndpointExplanationText)(cl.ExplainEndpoint(ctx, e.Name, term.Keep()))
+}
+
+// paceRows adds what limits an endpoint over all runs to its head.
+func paceRows(t *cli.Table, e *client.Endpoint) {
+	limits := []string{budgetText(e.MaxInFlight), rateLimitText(e.RateLimit)}
+	if e.CallRate > 0 {
+		limits = append(limits, callRateText(e.CallRate))
+	}
+	t.Row("limits", strings.Join(limits, ", "))
+	p := e.Pace
+	if p == nil {
+		t.Row("pace", "nodes have not had to find one yet")
+		return
+	}
+	t.Row("pace", learnedText(p))
+	breaker := "closed"
+	if p.Breaker == client.BreakerStateOpen {
+		breaker = "OPEN: " + cli.Inert(p.BreakerReason)
+		if p.BreakerSince != nil {
+			breaker += ", since " + cli.Moment(*p.BreakerSince)
+		}
+		if p.ProbeAt != nil {
+			breaker += fmt.Sprintf("; %d probes so far, the next at %s", p.Probes, cli.Moment(*p.ProbeAt))
+		}
+	}
+	t.Row("breaker", breaker)
+}
+
+func learnedText(p *client.PaceView) string {
+	parts := []string{fmt.Sprintf("%d requests out, %d are good", p.RequestsOut, p.InFlight)}
+	if p.Rate != nil {
+		parts = append(parts, "takes "+cli.Rate(*p.Rate))
+	}
+	if p.Chunk != nil {
+		parts = append(parts, fmt.Sprintf("chunks of %d do best", *p.Chunk))
+	}
+	if p.ChunkCap != nil && p.ChunkCapUntil != nil {
+		parts = append(parts, fmt.Sprintf("chunks over %d fail (until %s)", *p.ChunkCap, cli.Moment(*p.ChunkCapUntil)))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// changesText lists the last changes of an endpoint's pace, each with its reason.
+func changesText(changes []client.PastPace, room int) string {
+	if len(changes) == 0 {
+		return ""
+	}
+	list := cli.List[client.PastPace]{Columns: "CHANGED|WHAT|FROM|TO|WHY", Row: func(c *client.PastPace) []any {
+		return []any{c.At, strings.ReplaceAll(c.What, "_", " "), cli.OrDash(c.Before), cli.OrDash(c.After), c.Reason}
+	}}
+	return "\n" + list.Text(changes, room)
+}
+
+type endpointsSet struct {
+	Name        string         `arg:"" help:"The endpoint's name. It need not be known yet."`
+	Concurrency *concurrency   `help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
+	MaxInFlight *requestBudget `help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
+	Rate        *itemRate      `help:"Items a second over all runs, or none." placeholder:"N"`
+	CallRate    *callRate      `help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
+	ChunkCap    *chunkCap      `help:"0 forgets that requests over some size fail as a whole." placeholder:"0"`
+	Breaker     *breakerState  `help:"closed says that it is no outage: for 10 minutes failures use up attempts." placeholder:"closed"`
+}
+
+func (e *endpointsSet) Validate() error {
+	if *e == (endpointsSet{Name: e.Name}) {
+		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --call-rate, --chunk-cap 0 or " +
+			"--breaker closed")
+	}
+	return nil
+}
+
+// concurrency is a number, or 0 for the service's own.
+type concurrency int
+
+func (c *concurrency) UnmarshalText(text []byte) error {
+	n, err := limitOr(text, "default", pacestore.MaxEndpointConcurrency)
+	*c = concurrency(n)
+	return err
+}
+
+// requestBudget is a number, or 0 for none.
+type requestBudget int
+
+func (b *requestBudget) UnmarshalText(text []byte) error {
+	n, err := limitOr(text, "none", pacestore.MaxEndpointInFlight)
+	*b = requestBudget(n)
+	return err
+}
+
+// limitOr reads a number from 1 to most, or a word that means 0.
+func limitOr(text []byte, word string, most int) (int, error) {
+	if string(text) == word {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 1 || n > most {
+		return 0, fmt.Errorf("%.100q is not a number from 1 to %d, or %s", text, most, word)
+	}
+	return n, nil
+}
+
+// itemRate is items a second, or 0 for no limit.
+type itemRate float64
+
+func (r *itemRate) UnmarshalText(text []byte) error {
+	if string(text) == "none" {
+		*r = 0
+		return nil
+	}
+	n, err := strconv.ParseFloat(string(text), 64)
+	if err != nil || !(n >= pacestore.MinEndpointRate && n <= pacestore.MaxEndpointRate) { // so that NaN is refused
+		return fmt.Errorf("%.100q is not a number of items a second from %g to %d, or none", text,
+			pacestore.MinEndpointRate, pacestore.MaxEndpointRate)
+	}
+	*r = itemRate(n)
+	return nil
+}
+
+// callRate is requests a second, or 0 for no limit.
+type callRate float64
+
+func (r *callRate) UnmarshalText(text []byte) error {
+	if string(text) == "none" {
+		*r = 0
+		return nil
+	}
+	n, err := collector.ParseCallRate(string(text))
+	if err != nil || n == 0 {
+		return fmt.Errorf("%.100q is no rate of requests like 10/s, 50/m or 100/h, nor none", text)
+	}
+	*r = callRate(n)
+	return nil
+}
+
+// chunkCap can only be cleared: nodes find it.
+type chunkCap int
+
+func (c *chunkCap) UnmarshalText(text []byte) error {
+	if string(text) != "0" {
+		return fmt.Errorf("%.100q is not 0; nodes find the cap by themselves, and 0 clears it", text)
+	}
+	return nil
+}
+
+// breakerState can only be closed: nodes open the breaker.
+type breakerState string
+
+func (b *breakerState) UnmarshalText(text []byte) error {
+	if string(text) != string(client.BreakerStateClosed) {
+		return fmt.Errorf("%.100q is not closed; nodes open the breaker by themselves, and closed says that it is no outage",
+			text)
+	}
+	*b = breakerState(text)
+	return nil
+}
+
+func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Say(term, func(set *client.EndpointSetting) string {
+		return "endpoint " + cli.Inert(e.Name) + ": " + strings.Join(e.told(set), "; ")
+	})(cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Concurrency: (*int)(e.Concurrency),
+		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), CallRate: (*float64)(e.CallRate),
+		ChunkCap: (*int)(e.ChunkCap), Breaker: (*string)(e.Breaker)}, term.Keep()))
+}
+
+// told says what holds now of what was set.
+func (e *endpointsSet) told(set *client.EndpointSetting) []string {
+	concurrency := "concurrency is left to its services"
+	if set.Concurrency > 0 {
+		concurrency = fmt.Sprintf("%d chunks at once in each instance", set.Concurrency)
+	}
+	var told []string
+	for _, part := range []struct {
+		given bool
+		text  string
+	}{
+		{e.Concurrency != nil, concurrency + ", within seconds"}, {e.MaxInFlight != nil, budgetText(set.MaxInFlight)},
+		{e.Rate != nil, rateLimitText(set.Rate)}, {e.CallRate != nil, callRateText(set.CallRate)},
+		{e.ChunkCap != nil, "requests may be of any size again"},
+		{e.Breaker != nil, "its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts"},
+	} {
+		if part.given {
+			told = append(told, part.text)
+		}
+	}
+	return told
+}
+
+func budgetText(n int) string {
+	if n == 0 {
+		return "no budget of requests"
+	}
+	return fmt.Sprintf("at most %s requests at once over all runs", cli.Count(int64(n)))
+}
+
+func rateLimitText(perSecond float64) string {
+	if perSecond <= 0 {
+		return "no rate limit"
+	}
+	return fmt.Sprintf("at most %s items a second over all runs", cli.Pace(perSecond))
+}
+
+func callRateText(perSecond float64) string {
+	switch {
+	case perSecond <= 0:
+		return "no limit of requests a second"
+	case perSecond < 1:
+		return fmt.Sprintf("at most %s requests a minute in all", strconv.FormatFloat(perSecond*60, 'g', 4, 64))
+	}
+	return fmt.Sprintf("at most %s requests a second in all", strconv.FormatFloat(perSecond, 'g', 4, 64))
+}

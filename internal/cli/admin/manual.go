@@ -1,0 +1,144 @@
+package admin
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
+
+	"github.com/tranchehq/tranche/internal/buildinfo"
+	"github.com/tranchehq/tranche/internal/cli"
+)
+
+// Pages writes the man pages, from the same table that --help reads: one for tranche and one for each noun.
+type Pages struct {
+	Dir string `arg:"" help:"Where the pages go, like /usr/local/share/man/man1."`
+}
+
+// Run writes them.
+func (m *Pages) Run(line *kong.Context, term *cli.Console, built buildinfo.Info) error {
+	if err := os.MkdirAll(m.Dir, 0o755); err != nil { //nolint:gosec // for everybody
+		return fmt.Errorf("man pages: %w", err)
+	}
+	pages := []*kong.Node{line.Model.Node}
+	for _, child := range line.Model.Children {
+		if !child.Hidden {
+			pages = append(pages, child)
+		}
+	}
+	for _, node := range pages {
+		file := filepath.Join(m.Dir, pageName(node)+".1")
+		text := []byte(page(line.Model, node, built))
+		if err := os.WriteFile(file, text, 0o644); err != nil { //nolint:gosec // for everybody
+			return fmt.Errorf("man pages: %w", err)
+		}
+	}
+	term.Note("%d pages are in %s; read one with: man -l %s", len(pages), m.Dir, filepath.Join(m.Dir, "tranche.1"))
+	return nil
+}
+
+// pageName is tranche, or tranche-run.
+func pageName(n *kong.Node) string { return strings.ReplaceAll(n.FullPath(), " ", "-") }
+
+// page is the page of a command, in the macros of man(7). What is below it is in it; the page of the whole only
+// lists the others.
+func page(app *kong.Application, n *kong.Node, built buildinfo.Info) string {
+	var b strings.Builder
+	title := strings.ToUpper(pageName(n))
+	fmt.Fprintf(&b, ".TH %s 1 \"%s\" \"tranche %s\" \"Tranche\"\n", roff(title), built.Date, roff(built.Version))
+	what := lowerFirst(strings.TrimSuffix(n.Help, "."))
+	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n.SH SYNOPSIS\n", roff(pageName(n)), roff(what))
+	if n.Type == kong.ApplicationNode {
+		fmt.Fprintf(&b, "\\fBtranche\\fR \\fICOMMAND\\fR [\\fIFLAGS\\fR]\n")
+		b.WriteString(".SH COMMANDS\n")
+		for _, child := range app.Children {
+			if !child.Hidden {
+				fmt.Fprintf(&b, ".TP\n\\fB%s\\fR(1)\n%s\n", roff(pageName(child)), roff(child.Help))
+			}
+		}
+		manFlags(&b, "FLAGS OF ALL COMMANDS", n.Flags)
+		b.WriteString(".SH EXIT STATUS\n0: all went well; 3: completed, items failed, or something is critical; 4: held; " +
+			"5: not within the time; 130: broken off; 2: a command line that cannot be understood; 1: anything else.\n")
+		return b.String()
+	}
+	leaves := n.Leaves(true)
+	if len(n.Children) == 0 {
+		leaves = []*kong.Node{n}
+	}
+	for _, leaf := range leaves {
+		fmt.Fprintf(&b, "%s\n.br\n", roff(leaf.Summary()))
+	}
+	for _, leaf := range leaves {
+		fmt.Fprintf(&b, ".SH %s\n%s\n", roff(strings.ToUpper(leaf.Path())), roff(leaf.Help))
+		if leaf.Detail != "" {
+			fmt.Fprintf(&b, ".PP\n%s\n", roff(leaf.Detail))
+		}
+		for _, arg := range leaf.Positional {
+			fmt.Fprintf(&b, ".TP\n%s\n%s\n", roff(arg.Summary()), roff(arg.Help))
+		}
+		manFlags(&b, "", leaf.Flags)
+	}
+	b.WriteString(".SH SEE ALSO\n\\fBtranche\\fR(1), with the flags that all commands have.\n")
+	return b.String()
+}
+
+// manFlags lists flags under a heading, or goes on where it is.
+func manFlags(b *strings.Builder, heading string, flags []*kong.Flag) {
+	if heading != "" {
+		b.WriteString(".SH " + heading + "\n")
+	}
+	for _, flag := range flags {
+		if flag.Hidden {
+			continue
+		}
+		fmt.Fprintf(b, ".TP\n\\fB%s\\fR\n%s\n", roff(flag.String()), roff(flag.Help))
+		if len(flag.Envs) > 0 {
+			fmt.Fprintf(b, "Or in the environment: \\fB%s\\fR\n", roff(strings.Join(flag.Envs, ", ")))
+		}
+	}
+}
+
+func lowerFirst(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToLower(s[:1]) + s[1:]
+}
+
+// roff keeps text from being read as a request, and hyphens from being made soft.
+func roff(text string) string {
+	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n\n", "\n.PP\n").Replace(text)
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if strings.HasPrefix(line, "'") || strings.HasPrefix(line, ".") && line != ".PP" {
+			lines[i] = `\&` + line
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Help is there to be listed: its line is read as that of the command itself with --help.
+type Help struct {
+	Command []string `arg:"" optional:"" help:"The command."`
+}
+
+// Args makes help COMMAND the same as COMMAND --help.
+func Args(args []string) []string {
+	if len(args) == 0 || args[0] != "help" {
+		return args
+	}
+	return append(args[1:len(args):len(args)], "--help")
+}
+
+// Completion prints what a shell has to read.
+type Completion struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish: source <(tranche completion bash)"`
+}
+
+// Run prints it.
+func (c *Completion) Run(line *kong.Context) error {
+	return (&kongcompletion.Completion{Shell: c.Shell, Code: true}).Run(line)
+}

@@ -1,0 +1,228 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+// Plans are the commands about plans on record.
+type Plans struct {
+	Apply  planApply  `cmd:"" help:"Put a plan on record: the next version of its name, unless nothing has changed."`
+	List   planList   `cmd:"" help:"List plans on record, or the versions of one."`
+	Show   planShow   `cmd:"" help:"A plan as it was applied."`
+	Infer  planInfer  `cmd:"" help:"Propose a JSON Schema of items, from the first rows of a file."`
+	Types  planTypes  `cmd:"" help:"Go or TypeScript types of what each step's service reads."`
+	Delete planDelete `cmd:"" help:"Take a plan off the record; runs keep what they started with."`
+}
+
+type planApply struct {
+	File string `arg:"" help:"A plan in YAML or JSON; - is standard input."`
+}
+
+func (p *planApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Say(term, func(a *client.AppliedPlan) string {
+		next := "start it with: tranche run start " + cli.Inert(a.Name) + " --items FILE"
+		if a.Unchanged {
+			next = ""
+		} else if a.Previous > 0 {
+			next = "runs that are under way keep theirs"
+		}
+		return document{"plan", a.Name, a.Version, a.Previous, a.Unchanged, a.CreatedAt, a.CreatedBy}.text(next)
+	})(cli.Apply(term, "plan", p.File, gather.MaxPlanBytes, gather.Parse,
+		func(name string, text io.Reader) (client.AppliedPlan, error) {
+			return cl.ApplyPlan(ctx, client.ApplyPlanParams{Name: name}, cli.YAML, text, term.Keep())
+		}))
+}
+
+type planList struct {
+	Name  string `arg:"" optional:"" help:"List the versions of this plan, newest first."`
+	Limit int    `default:"100" help:"How many, at most 500." placeholder:"N"`
+}
+
+func (p *planList) Validate() error { return cli.Within("--limit", &p.Limit, inspect.MaxPlans) }
+
+func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	list := cli.List[client.PlanSummary]{
+		Columns: "PLAN|VERSION>|STEPS|RUNS>|APPLIED|BY",
+		Row: func(p *client.PlanSummary) []any {
+			runs := cli.Count(p.Runs)
+			if p.Running > 0 {
+				runs += fmt.Sprintf(" (%s running)", cli.Count(p.Running))
+			}
+			return []any{p.Name, strconv.Itoa(p.Version), stepsText(p), runs, p.CreatedAt, p.CreatedBy}
+		},
+		Empty: "no plans on record; put one there with: tranche plan apply FILE",
+	}
+	if p.Name != "" {
+		found, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Limit: p.Limit}, term.Keep())
+		list.More = found.Next > 0
+		return list.Print(term, found.Versions, err)
+	}
+	found, err := cl.ListPlans(ctx, client.ListPlansParams{Limit: p.Limit}, term.Keep())
+	list.More = found.Next != ""
+	return list.Print(term, found.Plans, err)
+}
+
+// stepsText names the steps, and their endpoints where those are called otherwise.
+func stepsText(p *client.PlanSummary) string {
+	var steps []string
+	for i, name := range p.Steps {
+		if i < len(p.Endpoints) && p.Endpoints[i] != name {
+			name += " to " + p.Endpoints[i]
+		}
+		steps = append(steps, name)
+	}
+	return strings.Join(steps, ", ")
+}
+
+type planShow struct {
+	Plan string `arg:"" help:"A plan on record, NAME or NAME@VERSION."`
+}
+
+// Run prints the plan as it was applied, and with --json all about it. On a terminal the console makes it inert; into a
+// file it goes as it is.
+func (p *planShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	name, version, err := planRef(p.Plan)
+	if err != nil {
+		return err
+	}
+	plan, err := planOf(ctx, cl, name, version, term.Keep())
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	term.Note("plan %s@%d, applied %s by %s, used by %s runs", plan.Name, plan.Version, cli.Moment(plan.CreatedAt),
+		plan.CreatedBy, cli.Count(plan.Runs))
+	if plan.Newest != plan.Version {
+		term.Note("the newest version is %d", plan.Newest)
+	}
+	return term.Printf("%s\n", strings.TrimRight(plan.Source, "\n"))
+}
+
+// planOf returns one version of a plan; version 0 is the newest.
+func planOf(
+	ctx context.Context, cl *client.Client, name string, version int, keep client.CallOption,
+) (client.PlanView, error) {
+	if version == 0 {
+		return cl.GetPlan(ctx, name, keep)
+	}
+	return cl.GetPlanVersion(ctx, name, version, keep)
+}
+
+// planRef takes NAME or NAME@VERSION apart; version 0 is the newest.
+func planRef(ref string) (name string, version int, err error) {
+	name, number, versioned := strings.Cut(ref, "@")
+	if !versioned {
+		return name, 0, nil
+	}
+	version, err = strconv.Atoi(number)
+	if err != nil || version < 1 {
+		return "", 0, cli.Usage(fmt.Sprintf("plan %.100q: versions count from 1, like %.64s@1", ref, name))
+	}
+	return name, version, nil
+}
+
+type planDelete struct {
+	Name string `arg:"" help:"The plan's name; all its versions go."`
+}
+
+func (p *planDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	if name, _, versioned := strings.Cut(p.Name, "@"); versioned {
+		return cli.Usage(fmt.Sprintf("plan %.100q: versions are not deleted one by one; %.64s takes all of them",
+			p.Name, name))
+	}
+	return cli.Say(term, func(gone *client.DeletedPlan) string {
+		return fmt.Sprintf("plan %s is deleted, with its %d versions; runs keep what they started with",
+			cli.Inert(gone.Name), gone.Versions)
+	})(cl.DeletePlan(ctx, p.Name, term.Keep()))
+}
+
+type planInfer struct {
+	Items string `required:"" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
+	cli.KeyFlags
+	cli.RowFlags
+	Rows int `default:"10000" help:"How many rows are looked at." placeholder:"N"`
+}
+
+func (p *planInfer) Validate() error {
+	err := (&gather.Overrides{Rename: p.Rename, Types: p.Types}).Validate()
+	if field, ok := errors.AsType[*gather.FieldError](err); ok {
+		return fmt.Errorf("--%s: %s", field.Field, field.Problem)
+	}
+	return cli.Within("--rows", &p.Rows, 1_000_000)
+}
+
+// Run reads the rows here: no server is asked.
+func (p *planInfer) Run(term *cli.Console) error {
+	file, _, err := cli.OpenItems("--items", p.Items, term.In)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	var guess itemschema.Guess
+	read, notes, err := p.guess(file, &guess)
+	if err != nil {
+		return cli.Usage(fmt.Sprintf("--items %s: %v", p.Items, err))
+	}
+	term.Notes(notes)
+	var text bytes.Buffer
+	if err := json.Indent(&text, guess.Schema(), "", "  "); err != nil {
+		return fmt.Errorf("write the schema: %w", err)
+	}
+	term.Note("of %s rows; mend it where others may differ, then: tranche run start --schema FILE, or items: {schema: …} "+
+		"in a plan", cli.Count(int64(read)))
+	return term.Printf("%s\n", text.Bytes())
+}
+
+// guess looks at the first rows of a file.
+func (p *planInfer) guess(file io.Reader, guess *itemschema.Guess) (read int, notes []string, err error) {
+	var items gather.Items
+	if items.Delimiter, err = gather.ParseDelimiter(p.Delimiter); err != nil {
+		return 0, nil, fmt.Errorf("--delimiter %.40q: %w", p.Delimiter, err)
+	}
+	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &spool.Spool{},
+		Encoding: p.Encoding, NoHeader: p.NoHeader, Delimiter: items.Separator(),
+		Columns: p.Columns, Rename: byName(p.Rename), Types: byName(p.Types)})
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = rows.Close() }() // it was only read
+	var item row.Item
+	for ; read < p.Rows; read++ {
+		err := rows.Next(&item)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			err = guess.Add(item.Payload)
+		}
+		if err != nil {
+			return read, nil, err
+		}
+	}
+	return read, rows.Notes(), nil
+}
+
+// byName reads NAME=VALUE.
+func byName(texts []string) map[string]string {
+	all := map[string]string{}
+	for _, text := range texts {
+		name, value, _ := strings.Cut(text, "=")
+		all[name] = value
+	}
+	return all
+}

@@ -1,0 +1,316 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
+)
+
+// Schedules are the commands about schedules.
+type Schedules struct {
+	Apply   scheduleApply   `cmd:"" help:"Put a schedule on record, or change it."`
+	List    scheduleList    `cmd:"" help:"List schedules: when each is due, and what the last due time did."`
+	Show    scheduleShow    `cmd:"" help:"A schedule as it was applied, and how it stands."`
+	Preview schedulePreview `cmd:"" help:"When a schedule, on record or in a file, is due next."`
+	Fires   scheduleFires   `cmd:"" help:"What became of a schedule's due times, newest first."`
+	RunNow  scheduleRunNow  `cmd:"" help:"Have a schedule start a run at once."`
+	Pause   schedulePause   `cmd:"" help:"Let a schedule start nothing until it is resumed."`
+	Resume  scheduleResume  `cmd:"" help:"End the pause of a schedule: it goes on with its next due time."`
+	Delete  scheduleDelete  `cmd:"" help:"Take a schedule off the record; runs go on."`
+}
+
+type scheduleApply struct {
+	File string `arg:"" help:"A schedule in YAML or JSON; - is standard input."`
+}
+
+func (a *scheduleApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	applied, err := cli.Apply(term, "schedule", a.File, schedule.MaxBytes, schedule.Parse,
+		func(name string, text io.Reader) (client.AppliedSchedule, error) {
+			return cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: name}, cli.YAML, text, term.Keep())
+		})
+	term.Notes(applied.Warnings)
+	return cli.Say(term, func(s *client.AppliedSchedule) string {
+		due := "it is never due"
+		switch {
+		case s.State == schedulestore.SchedulePaused:
+			due = "it is paused; go on with: tranche schedule resume " + cli.Inert(s.Name)
+		case s.NextDue != nil:
+			due = "due next " + cli.Moment(*s.NextDue)
+		}
+		return document{"schedule", s.Name, s.Version, s.Previous, s.Unchanged, s.ChangedAt, s.ChangedBy}.text(due)
+	})(applied, err)
+}
+
+type scheduleList struct {
+	Limit int `default:"100" help:"How many, at most 500." placeholder:"N"`
+}
+
+func (l *scheduleList) Validate() error {
+	return cli.Within("--limit", &l.Limit, schedulestore.MaxSchedules)
+}
+
+func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	list, err := cl.ListSchedules(ctx, client.ListSchedulesParams{Limit: l.Limit}, term.Keep())
+	return (&cli.List[client.ScheduleSummary]{
+		Columns: "SCHEDULE|STATE|WHEN|ZONE|PLAN|NEXT|LAST|RUNNING",
+		Row: func(s *client.ScheduleSummary) []any {
+			next, last := cli.MomentOrNever(s.NextDue), "-"
+			if s.State == schedulestore.SchedulePaused {
+				next = "paused"
+			}
+			if s.Last != nil {
+				last = string(s.Last.State) + " " + cli.Moment(s.Last.DueAt)
+			}
+			return []any{s.Name, s.State, whenText(s.When), s.Zone, s.Plan, next, last, s.Running}
+		},
+		Empty: "no schedules on record; put one there with: tranche schedule apply FILE", More: list.Next != "",
+	}).Print(term, list.Schedules, err)
+}
+
+// whenText leaves out of an interval what is zero: every 1h, not every 1h0m0s.
+func whenText(when string) string {
+	if strings.HasPrefix(when, "every ") {
+		when = cli.ShortTime(when)
+	}
+	return when
+}
+
+// scheduleName is the argument of commands about one schedule.
+type scheduleName struct {
+	Name string `arg:"" help:"The schedule's name."`
+}
+
+type scheduleShow struct{ scheduleName }
+
+// Run prints a schedule as it was applied; how it stands goes to the person beside it.
+func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	view, err := cl.GetSchedule(ctx, s.Name, term.Keep())
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	term.Note("schedule %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
+		view.ChangedBy, view.State)
+	if view.State == schedulestore.ScheduleActive && view.NextDue != nil {
+		term.Note("due next %s, in %s", cli.Moment(*view.NextDue), cli.Span(view.NextDue.Sub(view.Now)))
+	}
+	if view.Running+view.Waiting > 0 {
+		term.Note("%s runs under way, %s waiting to be started", cli.Count(view.Running), cli.Count(view.Waiting))
+	}
+	if view.Last != nil {
+		term.Note("last: %s", fireText(view.Last))
+	}
+	return term.Printf("%s\n", strings.TrimRight(view.Source, "\n"))
+}
+
+// fireText is what became of a due time, in a line.
+func fireText(f *client.Fire) string {
+	text := fmt.Sprintf("%s %s", cli.Moment(f.DueAt), f.State)
+	if f.Run != nil {
+		text += ", run " + cli.ShortRun(f.Run)
+		if f.RunState != "" {
+			text += " " + f.RunState
+		}
+	}
+	if f.Reason != "" {
+		text += ": " + f.Reason
+	}
+	return text
+}
+
+type schedulePreview struct {
+	Schedule string `arg:"" help:"A schedule on record, or a file with one in YAML or JSON; - is standard input."`
+	Count    int    `default:"20" help:"How many due times, at most 1000." placeholder:"N"`
+}
+
+func (p *schedulePreview) Validate() error { return cli.Within("--count", &p.Count, 1000) }
+
+func (p *schedulePreview) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	times, err := p.times(ctx, cl, term)
+	term.Notes(times.Warnings)
+	return cli.Print(term, timesText)(times, err)
+}
+
+func (p *schedulePreview) times(
+	ctx context.Context, cl *client.Client, term *cli.Console,
+) (client.ScheduleTimes, error) {
+	if p.Schedule != "-" && !cli.IsPlanFile(p.Schedule) {
+		return cl.ListScheduleTimes(ctx, p.Schedule, client.ListScheduleTimesParams{Count: p.Count}, term.Keep())
+	}
+	return cli.Apply(term, "schedule", p.Schedule, schedule.MaxBytes, schedule.Parse,
+		func(name string, text io.Reader) (client.ScheduleTimes, error) {
+			return cl.PreviewSchedule(ctx, client.PreviewScheduleParams{Name: name, Count: p.Count}, cli.YAML, text,
+				term.Keep())
+		})
+}
+
+func timesText(times *client.ScheduleTimes, room int) string {
+	if len(times.Times) == 0 {
+		return fmt.Sprintf("schedule %s is never due again\n", cli.Inert(times.Name))
+	}
+	columns := "DUE IN " + cli.Inert(times.Zone) + "|UTC|STARTS"
+	if slices.ContainsFunc(times.Times, func(f client.Firing) bool { return f.DoneBy != nil }) {
+		columns += "|DONE BY (UTC)"
+	}
+	t := cli.NewTable(columns, room)
+	for i := range times.Times {
+		f := &times.Times[i]
+		starts, by := "then", ""
+		if later := f.Start.Sub(f.Due); later > 0 {
+			starts = cli.Span(later) + " later"
+		}
+		if f.DoneBy != nil {
+			by = f.DoneBy.UTC().Format(time.DateTime)
+		}
+		t.Row(f.Local, f.Due.UTC().Format(time.DateTime), starts, by)
+	}
+	return t.String()
+}
+
+type scheduleFires struct {
+	scheduleName
+	State string `enum:",due,queued,starting,started,skipped,missed,failed" default:"" help:"Only those that are due, queued, starting, started, skipped, missed or failed." placeholder:"STATE"`
+	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
+}
+
+func (f *scheduleFires) Validate() error {
+	return cli.Within("--limit", &f.Limit, schedulestore.MaxFires)
+}
+
+func (f *scheduleFires) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	list, err := cl.ListFires(ctx, f.Name, client.ListFiresParams{State: f.State, Limit: f.Limit}, term.Keep())
+	return (&cli.List[client.Fire]{
+		Columns: "DUE|KIND|STATE|RUN|RUN IS|WHY",
+		Row: func(fire *client.Fire) []any {
+			return []any{fire.DueAt, fire.Kind, fire.State, cli.ShortRun(fire.Run), cli.OrDash(fire.RunState),
+				whyFire(fire, time.Now())}
+		},
+		Empty: "schedule " + cli.Inert(f.Name) + " has no such due time yet", More: list.Next != nil,
+	}).Print(term, list.Fires, err)
+}
+
+// whyFire says why a fire is as it is, and when it goes on if that is known.
+func whyFire(fire *client.Fire, now time.Time) string {
+	state, why := schedulestore.FireState(fire.State), fire.Reason
+	switch {
+	case fire.Late != "":
+		return "late: " + fire.Late
+	case state == schedulestore.FireStarting && why == "" && fire.BeganAt != nil:
+		why = "being loaded since " + cli.Moment(*fire.BeganAt)
+		if fire.Attempts > 1 {
+			why += fmt.Sprintf(", attempt %d", fire.Attempts)
+		}
+	case state == schedulestore.FireWaiting && why == "" && fire.StartAt.After(fire.DueAt):
+		why = "starts " + cli.Moment(fire.StartAt) + " (window or jitter)"
+	case state == schedulestore.FireWaiting && why != "" && fire.StartAt.After(now):
+		why += "; not before " + cli.Moment(fire.StartAt)
+	}
+	if why == "" && fire.AskedBy != "" {
+		why = "asked by " + fire.AskedBy
+	}
+	return why
+}
+
+type scheduleRunNow struct {
+	scheduleName
+	Wait time.Duration `default:"30s" help:"How long to wait until the leader has started it (${default}); 0 does not wait." placeholder:"TIME"`
+}
+
+func (r *scheduleRunNow) Validate() error { return notNegative(r.Wait) }
+
+func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	fire, err := cl.RunScheduleNow(ctx, r.Name, term.Keep())
+	if err != nil {
+		return err
+	}
+	if err := r.await(ctx, cl, &fire); err != nil {
+		return err
+	}
+	state, name := schedulestore.FireState(fire.State), cli.Inert(r.Name)
+	failed := state == schedulestore.FireFailed || state == schedulestore.FireMissed
+	switch {
+	case term.JSON:
+		return cli.FailIf(failed, cli.ExitOther, term.Document(fire))
+	case failed:
+		return fmt.Errorf("schedule %s: the run %s: %s", r.Name, fire.State, fire.Reason)
+	case state == schedulestore.FireStarted:
+		return term.Printf("schedule %s has started a run; follow it with: tranche run watch %s\n", name,
+			cli.ShortRun(fire.Run))
+	case state == schedulestore.FireSkipped:
+		return term.Printf("schedule %s has skipped it: %s\n", name, cli.Inert(fire.Reason))
+	}
+	why := ""
+	if fire.Reason != "" {
+		why = ": " + cli.Inert(fire.Reason)
+	}
+	return term.Printf("schedule %s has not started it yet, it is %s%s; see what becomes of it with: "+
+		"tranche schedule fires %s\n", name, fire.State, why, name)
+}
+
+// await looks until the fire has ended, or waits for something.
+func (r *scheduleRunNow) await(ctx context.Context, cl *client.Client, fire *client.Fire) error {
+	return cli.Await(ctx, r.Wait, func() (known bool, err error) {
+		list, err := cl.ListFires(ctx, r.Name, client.ListFiresParams{
+			Before: fire.DueAt.Add(time.Microsecond), Limit: 1,
+		})
+		if err == nil && len(list.Fires) == 1 && list.Fires[0].DueAt.Equal(fire.DueAt) {
+			*fire = list.Fires[0]
+		}
+		return fire.EndedAt != nil || schedulestore.FireState(fire.State) == schedulestore.FireQueued, err
+	})
+}
+
+type schedulePause struct{ scheduleName }
+
+func (p *schedulePause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return scheduleSay(term, func(c *client.ControlledSchedule) string {
+		text := "is paused: nothing is started until it is resumed"
+		if c.Unchanged {
+			text = "was paused before"
+		}
+		if c.Waiting > 0 {
+			text += "; " + cli.Count(c.Waiting) + " that are due wait for it"
+		}
+		return text
+	})(cl.PauseSchedule(ctx, p.Name, term.Keep()))
+}
+
+type scheduleResume struct{ scheduleName }
+
+func (r *scheduleResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return scheduleSay(term, func(c *client.ControlledSchedule) string {
+		text := "goes on"
+		if c.Unchanged {
+			text = "was not paused"
+		}
+		return text + "; due next " + cli.MomentOrNever(c.NextDue)
+	})(cl.ResumeSchedule(ctx, r.Name, term.Keep()))
+}
+
+type scheduleDelete struct{ scheduleName }
+
+func (d *scheduleDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return scheduleSay(term, func(c *client.ControlledSchedule) string {
+		text := "is deleted; its runs go on"
+		if c.Waiting > 0 {
+			text += ", and " + cli.Count(c.Waiting) + " that waited are not started"
+		}
+		return text
+	})(cl.DeleteSchedule(ctx, d.Name, term.Keep()))
+}
+
+// scheduleSay ends a command that did something to a schedule with what became of it.
+func scheduleSay(
+	term *cli.Console, became func(*client.ControlledSchedule) string,
+) func(client.ControlledSchedule, error) error {
+	return cli.Say(term, func(c *client.ControlledSchedule) string {
+		return "schedule " + cli.Inert(c.Name) + " " + became(c)
+	})
+}

@@ -1,0 +1,320 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+// Trackers are the commands about tracker batches.
+type Trackers struct {
+	Open    trackerOpen    `cmd:"" help:"Open a batch for a fan-out, or find the one that its key has opened."`
+	Add     trackerAdd     `cmd:"" help:"Add items to an open batch; their ids are batch:group:index."`
+	Ack     trackerAck     `cmd:"" help:"Acknowledge items by ids and ranges, as done or as failed."`
+	Seal    trackerSeal    `cmd:"" help:"Say that a batch gets no more items."`
+	Show    trackerShow    `cmd:"" help:"A batch: its counts, its ages, its webhook and what is missing."`
+	Missing trackerMissing `cmd:"" help:"Print what is pending, as ranges that ack takes, one a line."`
+	List    trackerList    `cmd:"" help:"List batches, newest first."`
+	Delete  trackerDelete  `cmd:"" help:"Delete a batch, whatever its state; nobody is told."`
+}
+
+type trackerOpen struct {
+	Owner      string         `help:"Whose it is (the user's name)." placeholder:"NAME"`
+	Key        string         `help:"Opening again with the same owner and key gives the batch that is there." placeholder:"K"`
+	ID         string         `name:"id" help:"A UUID of yours, instead of a new one." placeholder:"UUID"`
+	OpenIdle   *time.Duration `help:"It expires when it is open and idle for so long (24h)." placeholder:"TIME"`
+	SealedIdle *time.Duration `help:"It expires when it is sealed and idle for so long (168h)." placeholder:"TIME"`
+	Keep       *time.Duration `help:"How long it is kept once it has ended (168h)." placeholder:"TIME"`
+	Webhook    string         `help:"Who is told of its end, by HTTP; with --secret." placeholder:"URL"`
+	Secret     string         `help:"The secret of the operator's file that signs for --webhook." placeholder:"NAME"`
+}
+
+func (o *trackerOpen) Validate() error {
+	for _, age := range []struct {
+		flag string
+		d    *time.Duration
+	}{{"--open-idle", o.OpenIdle}, {"--sealed-idle", o.SealedIdle}, {"--keep", o.Keep}} {
+		if age.d != nil && *age.d <= 0 {
+			return fmt.Errorf("%s is %s; it must be positive", age.flag, *age.d)
+		}
+	}
+	if (o.Webhook == "") != (o.Secret == "") {
+		return errors.New("--webhook and --secret go together: what is sent is signed")
+	}
+	return nil
+}
+
+func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	set := client.BatchSettings{
+		ID: o.ID, Owner: cmp.Or(o.Owner, cli.OSUser()), Key: o.Key, OpenIdle: ageText(o.OpenIdle),
+		SealedIdle: ageText(o.SealedIdle), Keep: ageText(o.Keep),
+	}
+	if o.Webhook != "" {
+		set.Webhook = &client.WebhookSettings{URL: o.Webhook, Secret: o.Secret}
+	}
+	return cli.Say(term, func(opened *client.BatchOpened) string {
+		if opened.Existing {
+			return "batch " + cli.Inert(opened.ID) + " is there already"
+		}
+		return fmt.Sprintf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\n"+
+			"then: tranche tracker seal %[1]s", cli.Inert(opened.ID))
+	})(cl.OpenTracker(ctx, set, term.Keep()))
+}
+
+// ageText is a time as the API takes it; none is the server's default.
+func ageText(d *time.Duration) string {
+	if d == nil {
+		return ""
+	}
+	return d.String()
+}
+
+// batchID is the argument of commands about one batch.
+type batchID struct {
+	Batch string `arg:"" help:"A batch's id."`
+}
+
+type trackerAdd struct {
+	batchID
+	Items int64  `arg:"" help:"How many, up to 1,000,000,000."`
+	Key   string `help:"Adding again with the same key changes nothing." placeholder:"K"`
+	IDs   bool   `name:"ids" help:"Print the id of each item, one a line, and nothing else."`
+}
+
+func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	added, err := cl.AddTrackerItems(ctx, a.Batch, client.GroupSettings{Items: a.Items, Key: a.Key}, term.Keep())
+	if err == nil && a.IDs {
+		return printIDs(term, &added)
+	}
+	return cli.Say(term, func(added *client.GroupsAdded) string {
+		what := "added"
+		if added.Existing {
+			what = "were there already, by their key"
+		}
+		return fmt.Sprintf("%s %s: %s to %s", cli.Plural(added.Items, "item"), what, cli.Inert(added.FirstID),
+			cli.Inert(added.LastID))
+	})(added, err)
+}
+
+// printIDs expands what was added. Ids are made here: nobody has to send them.
+func printIDs(term *cli.Console, added *client.GroupsAdded) error {
+	const group = 8192
+	var lines strings.Builder
+	for n := range added.Items {
+		fmt.Fprintf(&lines, "%s:%d:%d\n", cli.Inert(added.Batch), int64(added.FirstGroup)+n/group, n%group)
+		if n%group == group-1 || n == added.Items-1 {
+			if err := term.Printf("%s", lines.String()); err != nil {
+				return err
+			}
+			lines.Reset()
+		}
+	}
+	return nil
+}
+
+type trackerSeal struct{ batchID }
+
+func (s *trackerSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Say(term, func(sealed *client.BatchSealed) string {
+		id := cli.Inert(sealed.Batch)
+		if sealed.Completed {
+			return "batch " + id + " sealed, and complete by that"
+		}
+		b, err := cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{})
+		if err == nil && b.CompletedAt != nil { // which it was before, or is meanwhile
+			return "batch " + id + " is complete, since " + cli.Moment(*b.CompletedAt)
+		}
+		return fmt.Sprintf("batch %[1]s is sealed, and not complete by that; see how it stands with: "+
+			"tranche tracker show %[1]s", id)
+	})(cl.SealTracker(ctx, s.Batch, term.Keep()))
+}
+
+type trackerDelete struct{ batchID }
+
+func (d *trackerDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Say(term, func(gone *client.BatchDeleted) string {
+		return "batch " + cli.Inert(gone.Batch) + " is deleted"
+	})(cl.DeleteTracker(ctx, d.Batch, term.Keep()))
+}
+
+type trackerShow struct {
+	batchID
+	Missing int `default:"10" help:"How many ranges of what is missing to show (${default})." placeholder:"N"`
+}
+
+func (s *trackerShow) Validate() error {
+	if s.Missing < 0 || s.Missing > maxMissing {
+		return fmt.Errorf("--missing is %d; it must lie between 0 and %d", s.Missing, maxMissing)
+	}
+	return nil
+}
+
+// maxMissing is how many ranges one answer has.
+const maxMissing = 10_000
+
+func (s *trackerShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Print(term, func(b *client.BatchView, _ int) string { return batchText(b) + missingText(b) })(
+		cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{Missing: s.Missing}, term.Keep()))
+}
+
+func batchText(b *client.BatchView) string {
+	t := cli.Table{}
+	t.Row("batch", b.ID)
+	t.Row("owner", b.Owner)
+	t.Field("key", b.Key)
+	state := b.State
+	if at := cmp.Or(b.CompletedAt, b.ExpiredAt, b.SealedAt); at != nil {
+		state += " since " + cli.Moment(*at)
+	}
+	t.Row("state", state)
+	t.Row("items", cli.Count(b.Items)+" in "+cli.Plural(int64(b.Groups), "group"))
+	t.Row("pending", cli.Count(b.Pending)+" in "+cli.Plural(int64(b.OpenGroups), "group"))
+	t.Row("done", b.Done)
+	t.Row("failed", cli.Count(b.Failed)+codesText(b.Codes))
+	t.Row("opened", cli.Moment(b.CreatedAt)+" by "+b.CreatedBy)
+	t.Row("last active", b.ActiveAt)
+	switch b.State { // when it is ended or deleted if nothing happens to it
+	case "open":
+		t.Row("expires", "when idle for "+cli.ShortTime(b.OpenIdle))
+	case "sealed":
+		t.Row("expires", "when idle for "+cli.ShortTime(b.SealedIdle))
+	default:
+		t.Row("deleted", cli.ShortTime(b.Keep)+" after its end")
+	}
+	if h := b.Webhook; h != nil {
+		t.Row("webhook", webhookText(h))
+	}
+	return t.String()
+}
+
+// codesText lists why items failed, the most frequent first.
+func codesText(codes map[string]int64) string {
+	if len(codes) == 0 {
+		return ""
+	}
+	var all []string
+	for _, name := range slices.SortedFunc(maps.Keys(codes), func(a, b string) int {
+		return cmp.Or(cmp.Compare(codes[b], codes[a]), cmp.Compare(a, b))
+	}) {
+		all = append(all, name+" "+cli.Count(codes[name]))
+	}
+	return " (" + strings.Join(all, ", ") + ")"
+}
+
+func webhookText(h *client.WebhookView) string {
+	text := h.URL + ", signed with " + h.Secret + ": "
+	switch h.State {
+	case "none":
+		return text + "is told when the batch ends"
+	case "due":
+		text += "due, after " + cli.Plural(int64(h.Attempts), "attempt")
+		if h.NextAt != nil {
+			text += "; next at " + cli.Moment(*h.NextAt)
+		}
+	default:
+		text += strings.ReplaceAll(h.State, "_", " ")
+	}
+	if h.Error != "" {
+		text += "; " + h.Error
+	}
+	return text
+}
+
+func missingText(b *client.BatchView) string {
+	if len(b.Missing) == 0 {
+		return ""
+	}
+	var text strings.Builder
+	text.WriteString("\nmissing:\n")
+	for _, r := range b.Missing {
+		fmt.Fprintf(&text, "  %s:%s\n", cli.Inert(b.ID), cli.Inert(r))
+	}
+	fmt.Fprintf(&text, "all of it: tranche tracker missing %s\n", cli.Inert(b.ID))
+	return text.String()
+}
+
+type trackerMissing struct {
+	batchID
+	After string `help:"Only what follows this item, like 12:8191." placeholder:"ITEM"`
+	Limit int    `help:"How many ranges at most (all)." placeholder:"N"`
+}
+
+func (m *trackerMissing) Validate() error {
+	if m.Limit < 0 {
+		return fmt.Errorf("--limit is %d; it must be 1 or more", m.Limit)
+	}
+	return nil
+}
+
+func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	params := client.ListTrackerMissingParams{After: m.After, Limit: maxMissing}
+	all := []string{}
+	for left := m.Limit; ; {
+		if m.Limit > 0 {
+			params.Limit = min(left, maxMissing)
+		}
+		page, err := cl.ListTrackerMissing(ctx, m.Batch, params)
+		if err != nil {
+			return err
+		}
+		lines := make([]string, len(page.Ranges))
+		for i, r := range page.Ranges {
+			lines[i] = page.Batch + ":" + r
+		}
+		left -= len(lines)
+		if term.JSON {
+			all = append(all, lines...)
+		} else if err := term.Printf("%s", joined(lines)); err != nil {
+			return err
+		}
+		if page.Next == "" || m.Limit > 0 && left <= 0 {
+			break
+		}
+		params.After = page.Next
+	}
+	if term.JSON {
+		return term.Document(all)
+	}
+	return nil
+}
+
+func joined(lines []string) string {
+	var text strings.Builder
+	for _, line := range lines {
+		text.WriteString(cli.Inert(line) + "\n")
+	}
+	return text.String()
+}
+
+type trackerList struct {
+	Owner string `help:"Only this one's." placeholder:"NAME"`
+	State string `enum:",open,sealed,completed,expired" default:"" help:"Only those in this state: open, sealed, completed or expired." placeholder:"STATE"`
+	After string `help:"Only those older than this one, by its id." placeholder:"ID"`
+	Limit int    `default:"20" help:"How many." placeholder:"N"`
+}
+
+func (l *trackerList) Validate() error { return cli.Within("--limit", &l.Limit, maxBatches) }
+
+// maxBatches is how many batches one answer has.
+const maxBatches = 1000
+
+func (l *trackerList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	page, err := cl.ListTrackers(ctx, client.ListTrackersParams{
+		Owner: l.Owner, State: l.State, After: l.After, Limit: l.Limit,
+	}, term.Keep())
+	return (&cli.List[client.BatchSummary]{
+		Columns: "BATCH|OWNER|KEY|STATE|ITEMS>|OPEN GROUPS>|ACTIVE",
+		Row: func(b *client.BatchSummary) []any {
+			return []any{b.ID, b.Owner, b.Key, b.State, b.Items, b.OpenGroups, b.ActiveAt}
+		},
+		Empty: "no tracker batches", Next: page.Next,
+	}).Print(term, page.Batches, err)
+}

@@ -1,2 +1,0 @@
-// Package alerts has the commands about alerts.
-package alerts

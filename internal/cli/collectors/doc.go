@@ -1,2 +1,0 @@
-// Package collectors has the commands about collectors.
-package collectors

@@ -1,2 +1,0 @@
-// Package plans has the commands about plans on record.
-package plans

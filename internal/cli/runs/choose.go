@@ -1,0 +1,261 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+// itemChoice is how commands have items chosen: by one of these.
+type itemChoice struct {
+	Key   []string `xor:"which" sep:"none" help:"This item; may stand more than once." placeholder:"K"`
+	Keys  string   `xor:"which" help:"The items of a file with a key a line; - is standard input. Of run export: with --dir." placeholder:"FILE"`
+	Code  []string `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
+	Group []string `xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
+}
+
+// evidence is what is known of items and of what was made of them.
+type evidence struct {
+	Service     string       `help:"Only what this service made: NAME, NAME@VERSION, or with the instance." placeholder:"NAME@VERSION"`
+	Since       cli.PastTime `help:"Only what was recorded since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Until       cli.PastTime `help:"Only what was recorded before." placeholder:"TIME"`
+	Where       string       `help:"Only items for whose payload this path of SQL/JSON holds: $$.branch == \"12\"." placeholder:"PATH"`
+	WhereResult string       `help:"Only items for whose result it holds." placeholder:"PATH"`
+	Corrected   bool         `help:"Only items whose data was corrected."`
+}
+
+// chosen is the choice of commands that change items, by one of these or by evidence, which narrows that.
+type chosen struct {
+	itemChoice
+	State []string `enum:"done,failed" help:"Only what is done, or failed, at the step." placeholder:"STATE"`
+	evidence
+}
+
+// failedAt has items chosen by how they failed at another step.
+type failedAt struct {
+	FailedAt string `help:"With --code or --group: of what failed at this step, to make the part of --step again that it was given." placeholder:"STEP"`
+}
+
+// none reports whether nothing chooses items.
+func (c *chosen) none() bool {
+	return len(c.Key)+len(c.Code)+len(c.Group)+len(c.State) == 0 && c.Keys == "" && c.evidence == evidence{}
+}
+
+// fill puts the choice, and these keys, into the settings of a request.
+func (c *chosen) fill(settings any, keys []string) error {
+	return alike(map[string]any{"keys": keys, "codes": c.Code, "groups": c.Group, "states": c.State, "service": c.Service,
+		"since": pointTo(c.Since), "until": pointTo(c.Until), "where": c.Where, "where_result": c.WhereResult,
+		"corrected": c.Corrected}, settings)
+}
+
+// chooseOf is for what says that nothing was chosen.
+const chooseOf = "--key K, --keys FILE, --code C, --group G, or evidence: --service, --since, --until, --where, " +
+	"--where-result, --state, --corrected"
+
+func pointTo(t cli.PastTime) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t.Time
+}
+
+// redoing is what becomes of the chosen items, by requests to the server.
+type redoing[T any] struct {
+	chosen *chosen
+	dry    bool
+	ask    func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (T, error)
+	add    func(sum, one *T) T // what both did, one after the other
+	items  func(*T) int64
+	did    string // with items that are done, for people
+	once   string // an option that is for one request only, when it is given
+	each   bool   // each request is a generation
+}
+
+// do asks once, or, for a key file, as often as it has keys for: all of it is tried before the first request changes
+// anything.
+func (r *redoing[T]) do(ctx context.Context, term *cli.Console) (done T, err error) {
+	if r.chosen.Keys == "" {
+		return r.ask(ctx, r.chosen.Key, r.dry, term.Keep())
+	}
+	parts, err := cli.ReadKeys(r.chosen.Keys, term.In)
+	switch {
+	case err != nil:
+		return done, err
+	case len(parts) == 1:
+		return r.ask(ctx, parts[0], r.dry)
+	case r.once != "":
+		return done, cli.Usage(fmt.Sprintf("--keys %s has more than %s keys, which go in several requests, and %s is for "+
+			"one: run a smaller file first instead", r.chosen.Keys, cli.Count(cli.MaxKeysOfRequest), r.once))
+	}
+	done, parts, err = r.try(ctx, parts)
+	if err != nil || r.dry {
+		return done, err
+	}
+	if len(parts) > 1 && r.each {
+		term.Note("%s has keys for %d requests; each is a generation", r.chosen.Keys, len(parts))
+	}
+	return r.parts(ctx, parts)
+}
+
+// parts sends the parts of a key file and adds up what they did.
+func (r *redoing[T]) parts(ctx context.Context, parts [][]string) (sum T, err error) {
+	for i, keys := range parts {
+		one, err := r.ask(ctx, keys, false)
+		switch {
+		case err != nil && i > 0:
+			return sum, fmt.Errorf("request %d of %d, after %s items %s: %w", i+1, len(parts), cli.Count(r.items(&sum)), r.did,
+				err)
+		case err != nil:
+			return sum, err
+		case i == 0:
+			sum = one
+		default:
+			sum = r.add(&sum, &one)
+		}
+	}
+	return sum, nil
+}
+
+// try asks what each part of a key file would do, and returns the sum and those of which anything would be done: all
+// together are one choice, and it is no error when there is nothing to do with some of it.
+func (r *redoing[T]) try(ctx context.Context, parts [][]string) (sum T, fit [][]string, err error) {
+	var nothing error
+	for _, keys := range parts {
+		one, err := r.ask(ctx, keys, true)
+		said, ok := errors.AsType[*client.ProblemError](err)
+		switch {
+		case ok && said.Status == http.StatusConflict:
+			if nothing == nil {
+				nothing = err
+			}
+			continue
+		case err != nil:
+			return sum, nil, err
+		case len(fit) == 0:
+			sum = one
+		default:
+			sum = r.add(&sum, &one)
+		}
+		fit = append(fit, keys)
+	}
+	if len(fit) == 0 {
+		return sum, nil, nothing
+	}
+	return sum, fit, nil
+}
+
+// tell prints what was done: as it came, as the sum of several requests, or as text.
+func (r *redoing[T]) tell(term *cli.Console, done *T, text func(*T) string) error {
+	switch {
+	case term.JSON && r.chosen.Keys == "":
+		return term.Sent()
+	case term.JSON:
+		return term.Document(*done)
+	}
+	return term.Printf("%s", text(done))
+}
+
+// firstKeys names what a dry run found.
+func firstKeys(keys []string, of int64) string {
+	if len(keys) == 0 {
+		return ""
+	}
+	return "  " + keysText(keys, of) + "\n"
+}
+
+// keysText names the first keys of so many items.
+func keysText(keys []string, of int64) string {
+	shown := make([]string, len(keys))
+	for i, k := range keys {
+		shown[i] = cli.Short(cli.Inert(k), 40)
+	}
+	text := strings.Join(shown, ", ")
+	if more := of - int64(len(keys)); more > 0 {
+		text += fmt.Sprintf(" and %s more", cli.Count(more))
+	}
+	return text
+}
+
+type runAccept struct {
+	runArg
+	Failed bool `xor:"which" help:"All items that failed."`
+	chosen
+	Step     string `help:"Failures of this step; without it, of every step." placeholder:"NAME"`
+	Withdraw bool   `help:"Accept them no more."`
+	Reason   string `help:"Why; needed, but to withdraw." placeholder:"TEXT"`
+	DryRun   bool   `help:"Change nothing; say what would be done."`
+}
+
+func (r *runAccept) Validate() error {
+	switch {
+	case !r.Failed && r.none():
+		return errors.New("say which failures: --failed, " + chooseOf)
+	case strings.TrimSpace(r.Reason) == "" && !r.Withdraw:
+		return errors.New("say why, by --reason TEXT: it is shown with each failure that is accepted")
+	}
+	return nil
+}
+
+func (r *runAccept) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	accept := redoing[client.Accepted]{chosen: &r.chosen, dry: r.DryRun, add: addAccepted, did: "were accepted",
+		items: func(a *client.Accepted) int64 { return a.Items },
+		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (a client.Accepted, err error) {
+			set := client.AcceptSettings{Failed: r.Failed, Step: r.Step, Withdraw: r.Withdraw, DryRun: dry, Reason: r.Reason}
+			if err := r.fill(&set, keys); err != nil {
+				return a, err
+			}
+			return cl.Accept(ctx, r.Ref, set, options...)
+		}}
+	done, err := accept.do(ctx, term)
+	if err != nil {
+		return err
+	}
+	return accept.tell(term, &done, acceptText)
+}
+
+// addAccepted is what two acceptances did, one after the other.
+func addAccepted(sum, one *client.Accepted) client.Accepted {
+	both := *one
+	both.Items += sum.Items
+	both.Examples = sum.Examples
+	for _, st := range sum.Steps {
+		at := slices.IndexFunc(both.Steps, func(of client.StepAccepted) bool { return of.Step == st.Step })
+		if at < 0 {
+			both.Steps = append(both.Steps, st)
+		} else {
+			both.Steps[at].Items += st.Items
+		}
+	}
+	return both
+}
+
+// acceptText says what was accepted, or would be, and how the run stands.
+func acceptText(done *client.Accepted) string {
+	what := "accepted"
+	if done.DryRun {
+		what = "would be accepted"
+	}
+	if done.Withdraw {
+		what += " no more"
+	}
+	text := fmt.Sprintf("run %s: %s %s: %s\n", done.Run, itemCount(done.Items), what,
+		failedText(done.Failed, done.Accepted))
+	if len(done.Steps) > 1 {
+		var t cli.Table
+		for _, st := range done.Steps {
+			t.Row("  "+st.Step, st.Items)
+		}
+		text += t.String()
+	}
+	if done.DryRun {
+		return "dry run: " + text + firstKeys(done.Examples, done.Items) + "nothing was changed\n"
+	}
+	return text
+}

@@ -1,0 +1,324 @@
+package runs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// whichRuns is one run or all.
+type whichRuns struct {
+	Ref    string `arg:"" optional:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	All    bool   `help:"Every run that is under way."`
+	Reason string `help:"Why, for whoever looks at the run and for the audit log." placeholder:"TEXT"`
+}
+
+func (w *whichRuns) Validate() error {
+	if w.All == (w.Ref != "") {
+		return errors.New("name a run, or give --all for every run")
+	}
+	return nil
+}
+
+func (w *whichRuns) settings() client.ControlSettings {
+	return client.ControlSettings{Reason: w.Reason}
+}
+
+// do asks for the action and says what it did.
+func (w *whichRuns) do(ctx context.Context, term *cli.Console,
+	every func(context.Context, client.ControlAll, ...client.CallOption) (client.Controlled, error),
+	one func(keep client.CallOption) (client.Controlled, error), text func(*client.Controlled) string,
+) error {
+	var done client.Controlled
+	var err error
+	if w.All {
+		done, err = every(ctx, client.ControlAll{All: true, Reason: w.Reason}, term.Keep())
+	} else {
+		done, err = one(term.Keep())
+	}
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	for _, l := range done.Left {
+		term.Note("run %s was left as it is: %s", l.Run, l.Why)
+	}
+	return term.Printf("%s\n", text(&done))
+}
+
+// runsText names one run, or says how many: "run 0199…", "3 runs".
+func runsText(done *client.Controlled) string {
+	if done.Run != nil {
+		return "run " + *done.Run
+	}
+	return cli.Plural(int64(len(done.Runs)), "run")
+}
+
+type runPause struct{ whichRuns }
+
+func (r *runPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return r.do(ctx, term, cl.PauseAllRuns, func(keep client.CallOption) (client.Controlled, error) {
+		return cl.PauseRun(ctx, r.Ref, r.settings(), keep)
+	}, pausedText)
+}
+
+func pausedText(done *client.Controlled) string {
+	if len(done.Runs) == 0 {
+		return "no run was paused: none is under way that is not paused already"
+	}
+	text := runsText(done) + " paused: nothing more is sent to services"
+	if done.Slices > 0 {
+		text += fmt.Sprintf("\nout: %s in %s; their answers are still recorded",
+			cli.Plural(done.Items, "item"), cli.Plural(done.Slices, "request"))
+	}
+	if done.Run == nil {
+		return text + "\nruns that are started from now on are not paused\ngo on with: tranche run resume --all"
+	}
+	return text + "\ngo on with: tranche run resume " + *done.Run
+}
+
+type runResume struct {
+	whichRuns
+	MaxFailed *string `help:"Allow so many failed items from now on: 500, 1% or none." placeholder:"N"`
+}
+
+func (r *runResume) Validate() error {
+	if err := r.whichRuns.Validate(); err != nil {
+		return err
+	}
+	if r.MaxFailed == nil {
+		return nil
+	}
+	if r.All {
+		return errors.New("--max-failed is for one run; name it")
+	}
+	if _, err := workqueue.ParseMaxFailed(*r.MaxFailed); err != nil {
+		return fmt.Errorf("--max-failed %s: %w", *r.MaxFailed, err)
+	}
+	return nil
+}
+
+func (r *runResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return r.do(ctx, term, cl.ResumeAllRuns, func(keep client.CallOption) (client.Controlled, error) {
+		return cl.ResumeRun(ctx, r.Ref, client.ResumeSettings{Reason: r.Reason, MaxFailed: r.MaxFailed}, keep)
+	}, func(done *client.Controlled) string {
+		switch {
+		case len(done.Runs) == 0:
+			return "no run was resumed"
+		case done.Items > 0:
+			return fmt.Sprintf("%s goes on, though it was cancelled: %s had no outcome", runsText(done),
+				cli.Plural(done.Items, "item"))
+		case done.Run == nil && len(done.Runs) > 1:
+			return runsText(done) + " resumed: their items are sent to services again"
+		}
+		return runsText(done) + " resumed: its items are sent to services again"
+	})
+}
+
+type runCancel struct{ whichRuns }
+
+func (r *runCancel) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return r.do(ctx, term, cl.CancelAllRuns, func(keep client.CallOption) (client.Controlled, error) {
+		return cl.CancelRun(ctx, r.Ref, r.settings(), keep)
+	}, func(done *client.Controlled) string {
+		if len(done.Runs) == 0 {
+			return "no run was cancelled: none is under way"
+		}
+		return fmt.Sprintf("%s cancelled: %s left without an outcome", runsText(done), cli.Plural(done.Items, "item"))
+	})
+}
+
+type runApprove struct {
+	whichRuns
+	Step   string     `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
+	Seen   *time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited anew since." placeholder:"TIME"`
+	DryRun bool       `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
+}
+
+func (r *runApprove) Validate() error {
+	if err := r.whichRuns.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case r.Step != "" && r.All:
+		return errors.New("--step is of one run; name it")
+	case r.Seen != nil && r.Step == "":
+		return errors.New("--seen says how a step was looked at; name it by --step NAME")
+	case r.DryRun && r.Step == "":
+		return errors.New("--dry-run shows what waits at a step; name it by --step NAME")
+	}
+	return nil
+}
+
+func (r *runApprove) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	if r.DryRun {
+		return r.show(ctx, term, cl)
+	}
+	return r.do(ctx, term, cl.ApproveAllRuns, func(keep client.CallOption) (client.Controlled, error) {
+		return cl.ApproveRun(ctx, r.Ref, client.ApproveSettings{Reason: r.Reason, Step: r.Step, Seen: r.Seen}, keep)
+	}, func(done *client.Controlled) string {
+		switch {
+		case len(done.Runs) == 0:
+			return "no run waits for approval"
+		case r.Step != "":
+			return fmt.Sprintf("%s: step %s approved for %s", runsText(done), r.Step, cli.Plural(done.Items, "item"))
+		}
+		return fmt.Sprintf("%s approved: what was held back, %s, is let go", runsText(done), cli.Plural(done.Items, "item"))
+	})
+}
+
+// show tells what somebody has to know before they approve.
+func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	gate, err := cl.GetGate(ctx, r.Ref, client.GetGateParams{Step: r.Step}, term.Keep())
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	text := gateText(&gate, term.Room())
+	if gate.State == "waiting" && gate.Since != nil && gate.Refused == "" {
+		text += fmt.Sprintf("let exactly this go on: tranche run approve %s --step %s --seen %s\n", cli.ShortID(gate.Run),
+			cli.ShellWord(gate.Step), gate.Since.UTC().Format(time.RFC3339Nano))
+	}
+	if gate.Earlier == nil || gate.State == "shut" {
+		return term.Printf("%s", text)
+	}
+	report, err := cl.ReportRun(ctx, gate.Run, client.ReportRunParams{Against: gate.Earlier.Run, Before: gate.Step})
+	if err != nil {
+		return err
+	}
+	return term.Printf("%s%s", text, reportAgainst(&report))
+}
+
+func gateText(g *client.GateDocument, room int) string {
+	state, by := string(g.State), "anybody who may change runs"
+	switch g.State {
+	case "waiting":
+		state = "waits for an approval"
+		if g.Since != nil {
+			state += " since " + cli.Moment(*g.Since)
+		}
+	case "approved":
+		state += " by " + g.ApprovedBy
+	case "shut":
+		state = "not there yet: steps before have not ended for all items"
+	}
+	if g.ApproveBy == "other" {
+		by = "anybody but " + g.StartedBy + ", who started the run"
+	}
+	t := cli.NewTable("|", room)
+	t.Row("step", g.Step)
+	t.Row("state", state)
+	t.Row("by", by)
+	t.Field("not by you", g.Refused)
+	t.Row("items", fmt.Sprintf("%s go on, %s are left out", cli.Count(g.Items), cli.Count(g.LeftOut)))
+	for i := range g.Before {
+		b := &g.Before[i]
+		t.Row("before", fmt.Sprintf("%s: %s done, %s failed, %s left out", b.Step, cli.Count(b.Done), cli.Count(b.Failed),
+			cli.Count(b.Skipped)))
+	}
+	for i := range g.Sample {
+		t.Row("sample", sampleText(&g.Sample[i]))
+	}
+	text := t.String()
+	if len(g.Sample) > 0 {
+		text += fmt.Sprintf("see one: tranche run item %[1]s KEY; keep it: tranche run export %[1]s --dir DIR --step STEP\n",
+			cli.ShortID(g.Run))
+	}
+	return text
+}
+
+func sampleText(item *client.GateItem) string {
+	var parts []string
+	for i := range item.Results {
+		r := &item.Results[i]
+		parts = append(parts, fmt.Sprintf("%s: %s, %s bytes", r.Step, cmp.Or(r.ContentType, "JSON"), cli.Count(r.Bytes)))
+	}
+	return cli.Short(cli.Inert(item.Key), 40) + "  " + strings.Join(parts, "; ")
+}
+
+type runDelete struct {
+	runArg
+	Reason string `help:"Why, for whoever asks for the run and for the audit log." placeholder:"TEXT"`
+	DryRun bool   `help:"Change nothing; say what would go."`
+}
+
+func (r *runDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	set := client.DeleteSettings{DryRun: r.DryRun, Reason: r.Reason}
+	err := cli.Say(term, deletedText)(cl.DeleteRun(ctx, r.Ref, set, term.Keep()))
+	if err == nil && !r.DryRun && !term.JSON {
+		term.Note("the node that leads deletes its rows now, in small pieces; see tranche retention show")
+	}
+	return err
+}
+
+// deletedText says what went, or would.
+func deletedText(d *client.RunDeleted) string {
+	which := "run " + d.Run
+	if d.Name != "" {
+		which += fmt.Sprintf(" (%s)", cli.Inert(d.Name))
+	}
+	text := fmt.Sprintf("%s of plan %s, %s %s: %s in %d steps, about %s bytes", which, cli.Inert(d.Plan), d.State,
+		cli.Moment(d.FinishedAt), itemCount(d.Items), d.Steps, cli.Count(d.Bytes))
+	if d.DeadLetters > 0 {
+		text += fmt.Sprintf("\nwith it %s dead letters, of which %s wait for somebody", cli.Count(d.DeadLetters),
+			cli.Count(d.WaitingLetters))
+	}
+	if d.Quarantine > 0 {
+		text += fmt.Sprintf("\nwith it %s messages in quarantine", cli.Count(d.Quarantine))
+	}
+	if d.DryRun {
+		return "dry run, would be deleted: " + text + "\nnothing was changed"
+	}
+	return "deleted: " + text
+}
+
+type runSet struct {
+	runArg
+	Step      string  `help:"Settings of this step, when there are several." placeholder:"NAME"`
+	Priority  *int    `help:"Runs with a greater number go first." placeholder:"N"`
+	MaxFailed *string `aliases:"threshold" help:"Failed items that pause the run: more than 500, or 1%; or none. Also --threshold." placeholder:"N|P%"`
+	Reason    string  `help:"Why, for the audit log." placeholder:"TEXT"`
+	workqueue.StepOverrides
+}
+
+func (r *runSet) Validate() error {
+	if reflect.DeepEqual(*r, runSet{runArg: r.runArg, Step: r.Step, Reason: r.Reason}) {
+		return errors.New("say what to set: --chunk, --in-flight, --rate, --priority, --max-failed and others")
+	}
+	return flagError((&gather.Overrides{Priority: r.Priority, StepOverrides: r.StepOverrides}).Validate())
+}
+
+func (r *runSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	changes := client.RunChanges{Step: r.Step, Priority: r.Priority, MaxFailed: r.MaxFailed, Reason: r.Reason}
+	if err := alike(&r.StepOverrides, &changes); err != nil {
+		return err
+	}
+	return cli.Say(term, setText)(cl.SetRun(ctx, r.Ref, changes, term.Keep()))
+}
+
+// setText says what became different, and from when on.
+func setText(done *client.ChangedRun) string {
+	if len(done.After) == 0 {
+		return fmt.Sprintf("run %s has these settings already; nothing was changed", done.Run)
+	}
+	value := func(v any) string { return cmp.Or(fmt.Sprint(v), "none") }
+	var t cli.Table
+	for _, name := range slices.Sorted(maps.Keys(done.After)) {
+		t.Row("  "+strings.ReplaceAll(name, "_", " "), value(done.Before[name])+" → "+value(done.After[name]))
+	}
+	text := fmt.Sprintf("run %s, step %s\n%s", done.Run, cli.Inert(done.Step), t.String()) +
+		"requests that are sent from now on go by it; those that are out stay as they are"
+	if done.Paused != "" {
+		text += fmt.Sprintf("\nthe run stays paused %s\ngo on with: tranche run resume %s", cli.Inert(done.Paused), done.Run)
+	}
+	return text
+}

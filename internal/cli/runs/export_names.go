@@ -1,0 +1,215 @@
+package runs
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"mime"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// What names of files consist of. The longest that file systems take is 255 bytes.
+const (
+	longestName = 200
+	shardItems  = 1000
+)
+
+// fileNames makes the names of exported files from a template. A name is safe whatever the key: of what a key brings,
+// only letters and digits of ASCII and -_.+=,@ and inner spaces stay as they are, and all else is written as %XX. No
+// part of a path begins with a dot, ends in a dot or a space, is the name of a device, or is longer than 200 bytes. Two
+// names never differ in case alone: the second one gets its ordinal.
+type fileNames struct {
+	pieces []namePiece
+	index  string              // of the index, in lower case: no directory is called so
+	taken  map[uint64]struct{} // by the hash of the name in lower case: 8 bytes each, not the names
+}
+
+type namePiece struct {
+	text  string // as it stands
+	field string // or what is put in
+}
+
+// named is the item that a file is for.
+type named struct {
+	key, step, contentType string
+	ordinal                int
+}
+
+func newFileNames(template string) (*fileNames, error) {
+	names := &fileNames{taken: map[uint64]struct{}{}}
+	for rest := template; rest != ""; {
+		text, after, open := strings.Cut(rest, "{")
+		if err := checkNameText(text); err != nil {
+			return nil, err
+		}
+		names.pieces = append(names.pieces, namePiece{text: text})
+		if !open {
+			break
+		}
+		field, left, closed := strings.Cut(after, "}")
+		if !closed {
+			return nil, fmt.Errorf("--name %.80q: a { without its }", template)
+		}
+		if !slices.Contains(nameFields(), field) {
+			return nil, fmt.Errorf("--name: there is no {%.40s}; there are {%s}", field, strings.Join(nameFields(), "}, {"))
+		}
+		names.pieces = append(names.pieces, namePiece{field: field})
+		rest = left
+	}
+	tells := func(p namePiece) bool { return p.field == "key" || p.field == "ordinal" }
+	if !slices.ContainsFunc(names.pieces, tells) {
+		return nil, fmt.Errorf("--name %.80q: it needs {key} or {ordinal}, or all files had one name", template)
+	}
+	for part := range strings.SplitSeq(template, "/") {
+		if part == "" || strings.HasPrefix(part, ".") {
+			return nil, fmt.Errorf("--name %.80q: it leads nowhere but into --dir: no part of it is empty or begins with a dot",
+				template)
+		}
+	}
+	return names, nil
+}
+
+// nameFields are what a template can put in.
+func nameFields() []string { return []string{"key", "ordinal", "step", "ext", "shard"} }
+
+// checkNameText allows what every file system takes.
+func checkNameText(text string) error {
+	for i := range len(text) {
+		if c := text[i]; !plainInName(c) && c != '/' && c != ' ' {
+			return fmt.Errorf("--name: %q is not for names of files everywhere; use A-Z a-z 0-9 - _ . + = , @ and /", c)
+		}
+	}
+	return nil
+}
+
+func plainInName(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.+=,@", c) >= 0
+}
+
+// of returns the name of an item's file, with slashes. Each is given once.
+func (f *fileNames) of(item *named) string {
+	var b strings.Builder
+	for _, p := range f.pieces {
+		switch p.field {
+		case "":
+			b.WriteString(p.text)
+		case "key":
+			escapeName(&b, item.key)
+		case "step":
+			escapeName(&b, item.step)
+		case "ordinal":
+			b.WriteString(strconv.Itoa(item.ordinal))
+		case "shard":
+			fmt.Fprintf(&b, "%04d", item.ordinal/shardItems)
+		case "ext":
+			b.WriteString(extension(item.contentType))
+		}
+	}
+	parts := strings.Split(b.String(), "/")
+	for i := range parts {
+		parts[i] = safeName(parts[i])
+	}
+	if len(parts) > 1 && strings.ToLower(parts[0]) == f.index {
+		parts[0] = escapeFirst(parts[0])
+	}
+	name := strings.Join(parts, "/")
+	if !f.take(name) {
+		// A ~ comes from no key, so that nothing else has this name.
+		ext := path.Ext(name)
+		name = strings.TrimSuffix(name, ext) + "~" + strconv.Itoa(item.ordinal) + ext
+		f.take(name)
+	}
+	return name
+}
+
+// reserve keeps the name of the index free, of files and of directories.
+func (f *fileNames) reserve(index string) {
+	f.index = strings.ToLower(index)
+	f.take(index)
+}
+
+// take notes a name, and reports false when it, or one that differs in case alone, is taken.
+func (f *fileNames) take(name string) bool {
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(strings.ToLower(name)))
+	if _, taken := f.taken[hash.Sum64()]; taken {
+		return false
+	}
+	f.taken[hash.Sum64()] = struct{}{}
+	return true
+}
+
+func escapeName(b *strings.Builder, text string) {
+	for i := range len(text) {
+		if c := text[i]; plainInName(c) || c == ' ' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(b, "%%%02X", c)
+		}
+	}
+}
+
+// safeName makes a part of a path one that is a name everywhere.
+func safeName(part string) string {
+	if part == "" {
+		part = "%00"
+	}
+	if c := part[0]; c == '.' || c == ' ' || isDevice(part) {
+		part = escapeFirst(part)
+	}
+	if last := part[len(part)-1]; last == '.' || last == ' ' {
+		part = fmt.Sprintf("%s%%%02X", part[:len(part)-1], last)
+	}
+	if len(part) <= longestName {
+		return part
+	}
+	sum := sha256.Sum256([]byte(part))
+	ext := path.Ext(part)
+	if len(ext) > 16 {
+		ext = ""
+	}
+	return part[:longestName-40] + "~" + hex.EncodeToString(sum[:8]) + ext
+}
+
+func escapeFirst(part string) string { return fmt.Sprintf("%%%02X%s", part[0], part[1:]) }
+
+// isDevice reports whether Windows takes a name for a device, whatever its extension.
+func isDevice(part string) bool {
+	stem, _, _ := strings.Cut(part, ".")
+	stem = strings.ToUpper(strings.TrimRight(stem, " "))
+	switch stem {
+	case "CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$":
+		return true
+	}
+	numbered, digit := strings.CutPrefix(stem, "COM")
+	if !digit {
+		numbered, digit = strings.CutPrefix(stem, "LPT")
+	}
+	return digit && len(numbered) == 1 && numbered[0] >= '0' && numbered[0] <= '9'
+}
+
+// extension is what files of a content type are called by.
+func extension(contentType string) string {
+	base, _, err := mime.ParseMediaType(contentType)
+	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
+		base = "application/json" // "" means JSON
+		if contentType != "" {
+			base = ""
+		}
+	}
+	known := map[string]string{
+		"application/json": "json", "application/pdf": "pdf", "application/xml": "xml", "text/xml": "xml",
+		"application/zip": "zip", "application/gzip": "gz", "text/plain": "txt", "text/csv": "csv", "text/html": "html",
+		"text/markdown": "md", "image/png": "png", "image/jpeg": "jpg", "image/svg+xml": "svg", "image/gif": "gif",
+		"image/webp": "webp", "image/tiff": "tif",
+	}
+	if ext, ok := known[base]; ok {
+		return ext
+	}
+	return "bin"
+}

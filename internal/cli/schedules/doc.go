@@ -1,2 +1,0 @@
-// Package schedules has the commands about schedules.
-package schedules

@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/alecthomas/kong"
+)
+
+// Inert makes a text from outside safe to print on one line of a terminal: what could move the cursor, change colours
+// or turn the direction of writing is shown as an escape.
+func Inert(s string) string { return escape(s, "") }
+
+// InertText is inert for a text that may have lines and tabs.
+func InertText(s string) string { return escape(s, "\n\t") }
+
+// escape leaves printable characters and those in kept as they are.
+func escape(s, kept string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case unicode.IsPrint(r), strings.ContainsRune(kept, r):
+			b.WriteRune(r)
+		case r < utf8.RuneSelf:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default: // format characters, bidi overrides among them, and odd spaces
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		i += size
+	}
+	return b.String()
+}
+
+// Unescaped takes back what Inert did to a text; false: there is no escape in it. What stands for itself and what is an
+// escape cannot be told apart: try the text itself first.
+func Unescaped(s string) (text string, escaped bool) {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		digits := 0
+		if rest := s[i:]; strings.HasPrefix(rest, `\x`) {
+			digits = 2
+		} else if strings.HasPrefix(rest, `\u`) {
+			digits = 4
+		}
+		if end := i + 2 + digits; digits > 0 && end <= len(s) {
+			if n, err := strconv.ParseUint(s[i+2:end], 16, 32); err == nil {
+				b.WriteRune(rune(n))
+				i, escaped = end, true
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+		i++
+	}
+	return b.String(), escaped
+}
+
+// inertWriter passes on lines and tabs, and everything else that is inert. A character may be cut between two writes.
+type inertWriter struct {
+	to   io.Writer
+	rest []byte
+}
+
+func (w *inertWriter) Write(p []byte) (int, error) {
+	text := slices.Concat(w.rest, p)
+	whole := len(text)
+	for back := 1; back < utf8.UTFMax && back <= len(text); back++ {
+		if start := len(text) - back; utf8.RuneStart(text[start]) {
+			if !utf8.FullRune(text[start:]) {
+				whole = start
+			}
+			break
+		}
+	}
+	w.rest = text[whole:]
+	if _, err := io.WriteString(w.to, escape(string(text[:whole]), "\n\t")); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// RefuseEmpty refuses an argument or flag that was given as an empty text: more likely than not it was to come from a
+// variable that is not set. A run without a name, or a key that protects from starting twice, must not get lost so.
+func RefuseEmpty(line *kong.Context) error {
+	for _, at := range line.Path {
+		var given *kong.Value
+		switch {
+		case at.Resolved: // from a file
+		case at.Positional != nil:
+			given = at.Positional
+		case at.Flag != nil && at.Flag.Name != "reason":
+			given = at.Flag.Value
+		}
+		if given != nil && isEmptyText(given.Target) {
+			return &usageError{fmt.Sprintf("%s is empty; say what is meant; see: %s --help", given.ShortSummary(),
+				line.Selected().FullPath())}
+		}
+	}
+	return nil
+}
+
+// RefuseBytes refuses words that are not UTF-8: on their way to the server they would become others.
+func RefuseBytes(args []string) error {
+	for _, arg := range args {
+		if !utf8.ValidString(arg) {
+			return &usageError{fmt.Sprintf("%q is not UTF-8; what is not text can come in a file only", Short(arg, 100))}
+		}
+	}
+	return nil
+}
+
+func isEmptyText(v reflect.Value) bool {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return false
+		}
+		v = v.Elem()
+	}
+	return v.Kind() == reflect.String && v.Len() == 0
+}
+
+// ShortID is the time in an id, to the millisecond: enough to name a run.
+func ShortID(id string) string { return id[:min(len(id), 13)] }
+
+// ShortRun is the same of a run that there may be.
+func ShortRun(id *string) string {
+	if id == nil {
+		return "-"
+	}
+	return Inert(ShortID(*id))
+}
+
+// OrDash is a text, or a dash for none.
+func OrDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return Inert(s)
+}
+
+// Rate writes items a second.
+func Rate(perSecond float64) string {
+	if perSecond <= 0 {
+		return "-"
+	}
+	return Pace(perSecond) + "/s"
+}
+
+// PerItem writes the time that one item takes.
+func PerItem(millis float64) string {
+	switch d := time.Duration(millis * float64(time.Millisecond)); {
+	case d <= 0:
+		return "-"
+	case d < time.Millisecond:
+		return fmt.Sprintf("%dµs", max(d.Microseconds(), 1))
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1fms", millis)
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	default:
+		return Span(d)
+	}
+}
+
+// Plural is a number of things.
+func Plural(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%s %ss", Count(n), noun)
+}
+
+// Gibibytes writes an amount of bytes.
+func Gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
+
+// MomentOrNever is a time, or never.
+func MomentOrNever(at *time.Time) string {
+	if at == nil {
+		return "never"
+	}
+	return Moment(*at)
+}
+
+// PastTime is a point in time on the command line.
+type PastTime struct{ time.Time }
+
+// UnmarshalText reads a duration back from now, a date, or a time with or without its zone.
+func (p *PastTime) UnmarshalText(text []byte) (err error) {
+	said := string(text)
+	if back, err := time.ParseDuration(said); err == nil && back >= 0 {
+		p.Time = time.Now().Add(-back)
+		return nil
+	}
+	for _, layout := range []string{time.DateOnly, time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04"} {
+		if p.Time, err = time.ParseInLocation(layout, said, time.Local); err == nil {
+			return nil
+		}
+	}
+	if p.Time, err = time.Parse(time.RFC3339, said); err != nil {
+		return fmt.Errorf("%q is no time; give 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z", said)
+	}
+	return nil
+}

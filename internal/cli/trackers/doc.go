@@ -1,2 +1,0 @@
-// Package trackers has the commands about tracker batches.
-package trackers
