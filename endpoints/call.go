@@ -1,14 +1,27 @@
 package endpoints
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // DefaultCallTimeout is how long a call waits when its context has no deadline.
@@ -135,4 +148,294 @@ func (r *CallResult[Out]) take(endpoint string, slot wire.Slot) {
 		detail = fmt.Sprintf("%v, which does not fit %v", err, reflect.TypeFor[Out]())
 	}
 	r.Err = wire.NewSlotError(wire.CodeBadAnswer, fmt.Sprintf("the answer of %s: %s", endpoint, detail), false)
+}
+
+const (
+	// callBacklog bounds the bytes of answers that have come and were not looked at.
+	callBacklog = 128 << 20
+	// maxParams bounds the parameters of a call.
+	maxParams = 16 << 10
+	// defaultCaller is the name of a caller that has none.
+	defaultCaller = "caller"
+)
+
+// call is one Call or CallList under way.
+type call struct {
+	nc       *nats.Conn
+	js       jetstream.JetStream // nil for one over core NATS
+	endpoint string
+	meta     wire.Meta // of its requests, but for the slice
+	trace    nats.Header
+	params   []byte
+	ttl      string
+	lane     bool // the endpoint reads what somebody waits for apart from chunks
+	box      *answerBox
+}
+
+func newCall(ctx context.Context, nc *nats.Conn, endpoint string, mode wire.Mode, opts []CallOption) (*call, error) {
+	var o callOptions
+	for _, set := range opts {
+		set(&o)
+	}
+	if err := wire.ValidateName(endpoint); err != nil {
+		return nil, fmt.Errorf("call: %w", err)
+	}
+	c := &call{nc: nc, endpoint: endpoint, trace: nats.Header{}}
+	TraceOf(ctx).SetHeader(c.trace)
+	if err := c.introduce(serve.JobOf(ctx), mode, o); err != nil {
+		return nil, fmt.Errorf("call endpoint %s: %w", endpoint, err)
+	}
+	if len(o.params) > 0 {
+		var err error
+		if c.params, err = json.Marshal(o.params, json.Deterministic(true)); err != nil {
+			return nil, fmt.Errorf("call endpoint %s: parameters: %w", endpoint, err)
+		}
+		if len(c.params) > maxParams {
+			return nil, fmt.Errorf("call endpoint %s: the parameters take %d bytes; %d are allowed", endpoint, len(c.params),
+				maxParams)
+		}
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		c.ttl = wire.TTLHeader(time.Until(deadline))
+	}
+	if o.direct {
+		return c, nil
+	}
+	var err error
+	if c.js, err = jetstream.New(nc); err != nil {
+		return nil, fmt.Errorf("call endpoint %s: %w", endpoint, err)
+	}
+	c.lane = mode == wire.ModeSingle && stream.HasLane(ctx, nc, endpoint)
+	return c, nil
+}
+
+// introduce says who asks, and on whose behalf when that is the handler of a job.
+func (c *call) introduce(from *serve.Job, mode wire.Mode, o callOptions) error {
+	c.meta = wire.Meta{Run: uuid.New(), Attempt: 1, Generation: 1, Mode: mode, Origin: o.origin}
+	caller := defaultCaller
+	if from != nil {
+		caller = from.Endpoint
+		c.meta.Stack = from.Request.Stack.Push(from.Endpoint, 0)
+		c.meta.Root = from.Request.Root
+		if o.origin == "" {
+			c.meta.Origin = from.Request.Origin
+		}
+	}
+	if o.caller != "" {
+		caller = o.caller
+	}
+	if err := wire.ValidateName(caller); err != nil {
+		return fmt.Errorf("CallerName: %w", err)
+	}
+	if c.meta.Stack.Depth() > wire.MaxStack {
+		return wire.NewSlotError(wire.CodeStackTooDeep,
+			fmt.Sprintf("more than %d endpoints would wait for one another; is there a "+
+				"circle? %s", wire.MaxStack, c.meta.Stack), false)
+	}
+	c.meta.ReplyTo = wire.Return{Asker: caller, Callee: c.endpoint, Call: nuid.Next()}
+	return nil
+}
+
+// Run asks for all items and returns nil once all are answered. item returns a key, and a pointer to the payload.
+func (c *call) Run(ctx context.Context, item func(n int) (key string, payload any)) error {
+	asking, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c.box.begin(cancel)
+	answersTo := c.meta.ReplyTo.String()
+	unwatch := c.watch(answersTo, cancel)
+	defer unwatch()
+	sub, err := c.nc.Subscribe(answersTo, c.box.receive)
+	if err == nil {
+		err = sub.SetPendingLimits(-1, callBacklog)
+	}
+	if err != nil {
+		return fmt.Errorf("call endpoint %s: %w", c.endpoint, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // answers that come later go nowhere
+	var publishing errgroup.Group
+	c.publishAll(asking, &publishing, cancel, item)
+	select {
+	case <-c.box.done:
+	case <-asking.Done():
+	}
+	cancel(nil)
+	answered := c.box.close()
+	refused := publishing.Wait()
+	if answered == len(c.box.answered) {
+		return nil
+	}
+	if refused != nil {
+		return refused
+	}
+	if cause := context.Cause(asking); ctx.Err() == nil || isCallError(cause) {
+		return cause
+	}
+	dropped, _ := sub.Dropped()
+	return &UnansweredError{Endpoint: c.endpoint, Items: len(c.box.answered), Answered: answered, Dropped: dropped,
+		Err: ctx.Err(), Cause: context.Cause(ctx)}
+}
+
+// watch ends the call when NATS denies what it needs, instead of leaving it to its deadline.
+func (c *call) watch(answersTo string, cancel context.CancelCauseFunc) (end func()) {
+	request := c.subject()
+	return stream.PermissionsOf(c.nc).Await(&stream.Watcher{
+		Concerns: func(e *stream.PermissionError, subject string) bool {
+			return e.Op == stream.OpSubscribe && subject == answersTo || e.Op == stream.OpPublish && subject == request
+		},
+		Tell: func(e *stream.PermissionError) { cancel(fmt.Errorf("call endpoint %s: %w", c.endpoint, e)) },
+	}, nil)
+}
+
+func (c *call) subject() string {
+	if c.js == nil {
+		return wire.DirectSubject(c.endpoint)
+	}
+	if c.lane {
+		return wire.WorkSubject(wire.LaneOf(c.endpoint))
+	}
+	return wire.WorkSubject(c.endpoint)
+}
+
+const (
+	// callWindow is how many requests of one call may be without their answers; directWindow that over core NATS, where a
+	// service answers what is too much for it with an error.
+	callWindow   = 16
+	directWindow = 4
+	// missingPatience is how long a stream may be missing: one that was lost is made anew at once.
+	missingPatience = time.Second
+)
+
+// publishAll cuts the items into requests and publishes these, some at once. It returns when the last is on its way.
+func (c *call) publishAll(
+	ctx context.Context, group *errgroup.Group, cancel context.CancelCauseFunc, item func(n int) (string, any),
+) {
+	size := callWindow
+	if c.js == nil {
+		size = directWindow
+	}
+	window := make(chan struct{}, size)
+	var payload bytes.Buffer
+	for n, items := 0, len(c.box.answered); n < items; {
+		select {
+		case window <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		first := n
+		var msg *nats.Msg
+		var slice uuid.UUID
+		msg, slice, n = c.cut(n, items, &payload, item)
+		if msg == nil { // none of its items can be sent
+			<-window
+			continue
+		}
+		c.box.expect(slice, first, n, func() { <-window })
+		group.Go(func() error {
+			err := c.publish(ctx, msg)
+			if err != nil {
+				cancel(err)
+			}
+			return err
+		})
+	}
+}
+
+// cut writes one request for the items from n on, and returns the first item that is not in it. Items that cannot be
+// sent are answered at once; msg is nil when there is no other.
+func (c *call) cut(
+	n, items int, payload *bytes.Buffer, item func(n int) (string, any),
+) (msg *nats.Msg, slice uuid.UUID, next int) {
+	meta := c.meta
+	meta.Slice = uuid.New()
+	b := wire.NewRequestBuilder(c.endpoint, meta, int(c.nc.MaxPayload())-wire.HeaderSize(c.trace))
+	b.SetParams(c.params)
+	for ; n < items && b.Len() < bitfield.Size; n++ {
+		key, in := item(n)
+		payload.Reset()
+		if err := wire.EncodePayload(payload, in); err != nil {
+			c.box.fail(n, wire.NewSlotError(wire.CodeBadQuery,
+				fmt.Sprintf("the question to %s cannot be written: %v", c.endpoint, err),
+				false))
+			continue
+		}
+		if b.Add(n, key, payload.Bytes()) {
+			continue
+		}
+		if b.Len() > 0 {
+			break
+		}
+		c.box.fail(n, wire.NewSlotError(wire.CodeQueryTooLarge,
+			fmt.Sprintf("the question to %s takes %d bytes, which does not fit a "+
+				"message; raise the NATS server's max_payload (16 MiB count) or ask with where the data is", c.endpoint,
+				payload.Len()), false))
+	}
+	if b.Len() == 0 {
+		return nil, meta.Slice, n
+	}
+	return c.message(b), meta.Slice, n
+}
+
+// message completes a request.
+func (c *call) message(b *wire.RequestBuilder) *nats.Msg {
+	msg := b.Msg()
+	maps.Copy(msg.Header, c.trace)
+	msg.Subject = c.subject()
+	if c.js == nil {
+		msg.Reply = c.meta.ReplyTo.String() // where the server says that nobody listens
+		return msg
+	}
+	msg.Header[wire.HeaderTTL] = []string{c.ttl} // so that nobody works for a caller who has gone
+	return msg
+}
+
+// publish hands a request to the server. Through JetStream it tries until the request is acknowledged, under one id.
+func (c *call) publish(ctx context.Context, msg *nats.Msg) error {
+	if c.js == nil {
+		if err := c.nc.PublishMsg(msg); err != nil {
+			return fmt.Errorf("call endpoint %s: %w", c.endpoint, err)
+		}
+		return nil
+	}
+	var last error // that says more than that time is over
+	begun := time.Now()
+	pauses := backoff.Doubling{First: outbox.FirstPause, Longest: outbox.LongestPause}
+	for {
+		err := c.try(ctx, msg)
+		if err == nil || errors.Is(ctx.Err(), context.Canceled) { // the call has ended
+			return nil
+		}
+		if last == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+			last = err
+		}
+		switch {
+		case stream.Denied(err):
+			return fmt.Errorf("call endpoint %s: %w", c.endpoint, err)
+		case !mayBeTaken(err, time.Since(begun)) || pauses.Wait(ctx) != nil:
+			return &RequestError{Endpoint: c.endpoint, Stream: wire.StreamWork, Err: last}
+		}
+	}
+}
+
+func (c *call) try(ctx context.Context, msg *nats.Msg) error {
+	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
+	defer cancel()
+	return stream.During(ctx, c.nc, func(ctx context.Context) error {
+		_, err := c.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+		return err
+	}, msg.Subject)
+}
+
+// mayBeTaken reports whether a request that was refused may be taken if it is tried again.
+func mayBeTaken(err error, tried time.Duration) bool {
+	var api *jetstream.APIError
+	switch {
+	case outbox.Hopeless(err):
+		return false
+	case outbox.IsMissing(err):
+		return tried < missingPatience
+	case errors.As(err, &api):
+		return api.ErrorCode == outbox.StreamFull || api.Code == 503
+	default: // no acknowledgement came
+		return true
+	}
 }

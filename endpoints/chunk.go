@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"reflect"
@@ -193,4 +194,110 @@ func (c *listed[In, Out]) LeaveOut() {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	c.items = slices.DeleteFunc(c.items, func(item *Item[In, Out]) bool { return item.answered })
+}
+
+// ItemInfo identifies an item and the attempt at it.
+type ItemInfo struct {
+	wire.Meta
+	Ordinal int
+	Key     string
+
+	params map[string]string
+	parts  wire.Parts
+}
+
+func infoOf(i serve.Item) ItemInfo {
+	return ItemInfo{Meta: i.Request.Meta, Ordinal: i.Ordinal, Key: i.Key, params: i.Request.Params, parts: i.Parts}
+}
+
+func infosOf(items []serve.Item) []ItemInfo {
+	infos := make([]ItemInfo, len(items))
+	for n, item := range items {
+		infos[n] = infoOf(item)
+	}
+	return infos
+}
+
+// Param returns a parameter of the run, or "" when the run has none of that name.
+func (i ItemInfo) Param(name string) string { return i.params[name] }
+
+// Params returns a copy of the run's parameters.
+func (i ItemInfo) Params() map[string]string { return maps.Clone(i.params) }
+
+// IdempotencyKey is the same for every attempt at the item in one generation of its run, and differs after a re-run. A
+// service whose work must not be done twice remembers it together with that work.
+//
+// In a request of a flow it ends with the stack: what a flow has asked for an item is another thing to do than the item
+// itself, and than what another stage asks.
+func (i ItemInfo) IdempotencyKey() string {
+	key := fmt.Sprintf("%s/%d/%d/%d", i.Run, i.Step, i.Ordinal, i.Generation)
+	if i.Stack == "" {
+		return key
+	}
+	return key + "/" + string(i.Stack)
+}
+
+// ItemOf returns the item that a HandleEach handler was called for, given the handler's context or one made from it.
+// With any other context it returns the zero ItemInfo.
+func ItemOf(ctx context.Context) ItemInfo {
+	info, _ := ctx.Value(itemKey{}).(ItemInfo)
+	return info
+}
+
+type itemKey struct{}
+
+// itemContext is the context of a HandleEach handler. The info is made only when it is asked for.
+type itemContext struct {
+	context.Context //nolint:containedctx // it is a context
+	item            serve.Item
+}
+
+// Value answers for itemKey and passes on the rest.
+func (c *itemContext) Value(key any) any {
+	if key == (itemKey{}) {
+		return infoOf(c.item)
+	}
+	return c.Context.Value(key)
+}
+
+// Part returns what the step of a name has made of the item, or false when the item comes without it: the step is
+// optional and has failed, or is none of the inputs that the plan declares.
+func (i *Item[In, Out]) Part(name string) (wire.Part, bool) { return i.parts.Find(name) }
+
+// Part returns what the step of a name has made of the item, as [Item.Part] does. Like In it is there in the first
+// stage only; what a later one needs belongs in State.
+func (i *StageItem[In, Out, State, Shared]) Part(name string) (wire.Part, bool) {
+	return i.core.Parts.Find(name)
+}
+
+// Part returns what the step of a name has made of the item, as [Item.Part] does.
+func (i ItemInfo) Part(name string) (wire.Part, bool) { return i.parts.Find(name) }
+
+// HasParts is what parts can be asked of: an Item, a StageItem, an ItemInfo.
+type HasParts interface {
+	Part(name string) (wire.Part, bool)
+}
+
+// PartOf reads a part as T. With T = Binary it takes one of any content type, JSON included; any other T takes JSON
+// only. there is false, with the zero T, when the item comes without the part.
+//
+// The error is a *SlotError of CodeBadPart that trying again would not help, fit to be answered as it is. It names the
+// part, the place in it and the types, never a value.
+func PartOf[T any](item HasParts, name string) (value T, there bool, err error) {
+	part, there := item.Part(name)
+	if !there {
+		return value, false, nil
+	}
+	if binary, ok := any(&value).(*wire.Binary); ok {
+		*binary = wire.Binary{ContentType: part.ContentType, Data: part.Data}
+		if part.ContentType == "" {
+			binary.ContentType = wire.ContentTypeJSON
+		}
+		return value, true, nil
+	}
+	if err := part.Decode(&value); err != nil {
+		var none T
+		return none, true, wire.NewSlotError(wire.CodeBadPart, fmt.Sprintf("part %.80q: %v", name, err), false)
+	}
+	return value, true, nil
 }

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -155,4 +156,128 @@ func encodeState(buf *bytes.Buffer, state any) error {
 		return nil
 	}
 	return wire.EncodePayload(buf, state)
+}
+
+// StageItem is one item in a stage of a flow. It has to be answered, to ask (with a Target) or to go on (Next): an item
+// that does none of these is left out, and will be tried again.
+type StageItem[In, Out, State, Shared any] struct {
+	Ordinal int    // its place in the run, from 0
+	Key     string // the caller's id of it
+	In      In     // its payload, in the first stage only
+	State   State  // what it has in the next stage, too
+
+	stage *Stage[In, Out, State, Shared]
+	core  flow.Item
+}
+
+// Flowing is a StageItem of any flow: what a Target asks for and answers to.
+type Flowing interface{ flowing() *flow.Item }
+
+func (i *StageItem[In, Out, State, Shared]) flowing() *flow.Item { return &i.core }
+
+// Reply answers the item with a result, and ends its way. A result that cannot be written as JSON, or is too large (as
+// for Item.Reply), becomes an error slot. Only the first answer to an item counts; what the item has asked for in this
+// stage is not asked.
+func (i *StageItem[In, Out, State, Shared]) Reply(result Out) {
+	a := &i.core.Work.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if !i.core.Claim() {
+		return
+	}
+	i.stage.out = result // pointing there, and not to result, keeps result off the heap
+	if err := a.Result(i.Ordinal, &i.stage.out); err != nil {
+		a.Fail(i.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+	}
+}
+
+// Fail answers the item with an error that trying again would not help. See the function Fail.
+func (i *StageItem[In, Out, State, Shared]) Fail(code, format string, args ...any) {
+	i.core.Fail(wire.NewSlotError(code, fmt.Sprintf(format, args...), false))
+}
+
+// Retry answers the item with an error that may pass. See the function Retry.
+func (i *StageItem[In, Out, State, Shared]) Retry(code, format string, args ...any) {
+	i.core.Fail(wire.NewSlotError(code, fmt.Sprintf(format, args...), true))
+}
+
+// Next has the item go on to the next stage without asking for anything. An item that asks needs no Next.
+func (i *StageItem[In, Out, State, Shared]) Next() {
+	a := &i.core.Work.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if i.core.Open("went on") && i.core.HasNext() {
+		i.core.Next = true
+	}
+}
+
+// Info identifies the item.
+func (i *StageItem[In, Out, State, Shared]) Info() ItemInfo { return infoOf(i.core.Facts()) }
+
+// None is the type of a state that a flow does not need.
+type None struct{}
+
+// HandleFlow has svc serve an endpoint in stages, which read from top to bottom like one function. A stage may ask
+// other endpoints, item by item, with a [Target]; the next stage begins when all the answers are there, on any instance
+// of the service. In between nobody waits: the chunk is suspended, and its state (State of each item, Shared of the
+// chunk) lies in a stream.
+//
+// In each stage an item is answered (Reply, Fail, Retry), asks for something, goes on as it is (Next), or is left out,
+// and will then be tried again. An item that was answered is not seen by later stages. An item whose question came back
+// as an error is answered with that error, unless the target keeps errors; so is one that was left out, with
+// CodeUnanswered. When the whole chunk of a question failed, the failure speaks for its items here, too.
+//
+// A stage may run more than once. What it asks should follow from the items and their states alone: a stage that is
+// repeated repeats its questions under their old ids. An error, or a panic, of a stage speaks for all items that are
+// not answered; nothing is asked then. Timeout is how long one stage may take, and also how long a chunk may be
+// suspended.
+//
+// It fails when the name cannot be an endpoint's, has a handler already, an option is out of range, or there is no
+// stage.
+func HandleFlow[In, Out, State, Shared any](
+	svc *Service, endpoint string, stages []func(context.Context, *Stage[In, Out, State, Shared]) error, opts ...Option,
+) error {
+	o, err := newOptions(DefaultListConcurrency, opts)
+	if err != nil {
+		return fmt.Errorf("endpoint %s: %w", endpoint, err)
+	}
+	if err := checkStages(stages); err != nil {
+		return fmt.Errorf("endpoint %s: %w", endpoint, err)
+	}
+	e := endpointOf(endpoint, o, contractOf[In, Out](), nil)
+	e.flow = flow.New(e.Server, len(stages),
+		func(w *flow.Work) flow.Sheet { return newStage(w, stages) },
+		func(w *flow.Work, s *flow.Suspended) (flow.Sheet, error) { return resumeStage(w, stages, s) })
+	return svc.register(e, o.wrap)
+}
+
+func checkStages[S any](stages []func(context.Context, S) error) error {
+	switch {
+	case len(stages) == 0:
+		return errors.New("a flow needs a stage")
+	case len(stages) > wire.MaxStages:
+		return fmt.Errorf("the flow has %d stages; %d are allowed", len(stages), wire.MaxStages)
+	}
+	for n, stage := range stages {
+		if stage == nil {
+			return fmt.Errorf("stage %d is nil", n)
+		}
+	}
+	return nil
+}
+
+// Revision names what the stages of a flow mean. Change it when a chunk that one version of the service has suspended
+// cannot be continued by the next: such chunks are then begun again instead. A changed number of stages counts as
+// another revision by itself. It has up to 64 printable ASCII characters.
+func Revision(name string) Option { return func(o *options) { o.Revision = name } }
+
+const maxRevision = 64
+
+func validRevision(name string) bool {
+	for i := range len(name) {
+		if name[i] <= 0x20 || name[i] >= 0x7f {
+			return false
+		}
+	}
+	return len(name) <= maxRevision
 }

@@ -1,8 +1,26 @@
+// Package gather holds plans: which steps a run has, what each step needs, and how each is cut, paced and retried.
+//
+// A plan is a small graph of named steps. [Parse] reads one from YAML, [Single] makes the one-step plan of a single
+// endpoint, and [Plan.Validate] checks either. [Overrides] are what one run lays over its plan. The JSON form is what a
+// run keeps in the database, so its field names are stable, and a field that this version does not know is refused.
+//
+// A step says how its work is done (an endpoint, a request, http, sql, local), which steps it needs, what of them it
+// sees, and whether what needs it goes on without it. Steps stand in any order; [Plan.Ordered] is the one they run in.
+//
+// Guarantees: a plan that Parse returned is valid and complete, with no default left to fill in. Errors name the field,
+// and for YAML the line, the column and the source line. Hostile YAML (deep nesting, aliases, huge input) is refused
+// before it is parsed.
+//
+// Not its job: files, the database, running anything. It decides nothing about single items.
+//
+// Concurrency: plans are plain values; a plan that nobody changes can be shared.
 package gather
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -136,4 +154,153 @@ func (p *Plan) clone() *Plan {
 		s.HTTP, s.SQL = s.HTTP.clone(), s.SQL.clone()
 	}
 	return &out
+}
+
+// checkGraph checks that step names are unique, that needs name steps of the plan, each once, and that no step waits
+// for itself, however far around.
+func checkGraph(steps []Step) error {
+	index := make(map[string]int, len(steps))
+	for i := range steps {
+		name := steps[i].Name
+		if first, taken := index[name]; taken {
+			return fieldError(stepField(i)+".name", "%q is also the name of %s", name, stepField(first))
+		}
+		index[name] = i
+	}
+	for i := range steps {
+		for n, need := range steps[i].Needs {
+			field := fmt.Sprintf("%s.needs[%d]", stepField(i), n)
+			if _, known := index[need]; !known {
+				return fieldError(field, "there is no step %q; there are %s", need, namesOf(steps))
+			}
+			if slices.Contains(steps[i].Needs[:n], need) {
+				return fieldError(field, "%q stands twice", need)
+			}
+		}
+	}
+	if cycle := findCycle(steps, index); cycle != nil {
+		return fieldError(stepField(index[cycle[0]])+".needs",
+			"the steps wait for each other: %s; take one of these needs out", strings.Join(cycle, " → "))
+	}
+	return nil
+}
+
+func namesOf(steps []Step) string {
+	names := make([]string, len(steps))
+	for i := range steps {
+		names[i] = steps[i].Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// findCycle returns the names along one cycle of needs, the first of them again at the end, or nil.
+func findCycle(steps []Step, index map[string]int) []string {
+	finished := make([]bool, len(steps))
+	var path []string
+	var visit func(i int) []string
+	visit = func(i int) []string {
+		name := steps[i].Name
+		if at := slices.Index(path, name); at >= 0 {
+			return append(slices.Clone(path[at:]), name)
+		}
+		if finished[i] {
+			return nil
+		}
+		path = append(path, name)
+		for _, need := range steps[i].Needs {
+			if cycle := visit(index[need]); cycle != nil {
+				return cycle
+			}
+		}
+		path = path[:len(path)-1]
+		finished[i] = true
+		return nil
+	}
+	for i := range steps {
+		if cycle := visit(i); cycle != nil {
+			return cycle
+		}
+	}
+	return nil
+}
+
+// FieldError is returned for a plan that breaks a rule.
+type FieldError struct {
+	Field   string // like steps[0].chunk
+	Problem string // what is wrong, and what is allowed
+}
+
+func (e *FieldError) Error() string { return fmt.Sprintf("plan: %s: %s", e.Field, e.Problem) }
+
+func fieldError(field, format string, args ...any) *FieldError {
+	return &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)}
+}
+
+// Kind says how the work of a step is done: the name of the field that is set.
+type Kind string
+
+// The kinds of steps.
+const (
+	KindEndpoint Kind = "endpoint" // a list request over JetStream
+	KindRequest  Kind = "request"  // a list request over core NATS
+	KindHTTP     Kind = "http"     // an external service
+	KindSQL      Kind = "sql"      // a query in another database
+	KindLocal    Kind = "local"    // Go code in the program that embeds a node
+)
+
+// Kind returns how the step's work is done.
+func (s *Step) Kind() Kind {
+	switch {
+	case s.Request != "":
+		return KindRequest
+	case s.HTTP != nil:
+		return KindHTTP
+	case s.SQL != nil:
+		return KindSQL
+	case s.Local != "":
+		return KindLocal
+	default:
+		return KindEndpoint
+	}
+}
+
+// target is who does the work: the name of an endpoint, a host, a source or a function.
+func (s *Step) target() string {
+	switch s.Kind() {
+	case KindRequest:
+		return s.Request
+	case KindHTTP:
+		return s.HTTP.host()
+	case KindSQL:
+		return s.SQL.source()
+	case KindLocal:
+		return s.Local
+	default:
+		return s.Endpoint
+	}
+}
+
+// PaceKey is what paces the step: steps with the same key share budgets, rates and the breaker. For endpoints it is
+// their name, and for others the kind and the target, as in http:branches.example.com.
+func (s *Step) PaceKey() string {
+	switch kind := s.Kind(); kind {
+	case KindEndpoint, KindRequest:
+		return s.target()
+	default:
+		return string(kind) + ":" + s.target()
+	}
+}
+
+// SeesItem reports whether the step's requests carry the item's payload.
+func (s *Step) SeesItem() bool { return s.Inputs == nil || slices.Contains(s.Inputs, InputItem) }
+
+// InputItem is the name of the item's payload among the inputs of a step.
+const InputItem = "item"
+
+// InputParts are the steps whose parts the step's requests carry.
+func (s *Step) InputParts() []string {
+	if s.Inputs == nil {
+		return s.Needs
+	}
+	return slices.DeleteFunc(slices.Clone(s.Inputs), func(name string) bool { return name == InputItem })
 }

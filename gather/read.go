@@ -2,7 +2,12 @@ package gather
 
 import (
 	"cmp"
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/workqueue"
@@ -125,4 +130,212 @@ func together(doc *strictyaml.Document, path string, number **workqueue.Adaptive
 		is.Auto = *auto
 	}
 	return nil
+}
+
+// readHTTP reads a step's settings of kind http.
+func readHTTP(into **HTTP) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		h := defaultHTTP()
+		err := v.Fields([]strictyaml.Field{
+			{Name: "url", Read: text(&h.URL)},
+			{Name: "method", Read: text(&h.Method)},
+			{Name: "headers", Read: headers(&h.Headers)},
+			{Name: "body", Read: strictyaml.JSON((*json.RawMessage)(&h.Body))},
+			{Name: "accept", Read: text(&h.Accept)},
+			{Name: "many", Read: strictyaml.Truth(&h.Many)},
+			{Name: "concurrency", Read: number(&h.Concurrency)},
+			{Name: "timeout", Read: duration((*time.Duration)(&h.Timeout))},
+			{Name: "max_bytes", Read: size(&h.MaxBytes)},
+			{Name: "redirects", Read: number(&h.Redirects)},
+			{Name: "response", Read: func(v strictyaml.Value) error {
+				return v.Fields([]strictyaml.Field{
+					{Name: "items", Read: text(&h.Response.Items)},
+					{Name: "key", Read: text(&h.Response.Key)},
+					{Name: "value", Read: text(&h.Response.Value)},
+				}...)
+			}},
+		}...)
+		if !v.Given("method") {
+			h.Method = h.defaultMethod()
+		}
+		*into = h
+		return err
+	}
+}
+
+// ReadSQL reads the settings of a query: those of a step of kind sql.
+func ReadSQL(into **SQL) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		q := defaultSQL()
+		*into = q
+		return v.Fields([]strictyaml.Field{
+			{Name: "source", Read: text(&q.Source)},
+			{Name: "query", Read: block(&q.Query)},
+			{Name: "key", Read: text(&q.Key)},
+			{Name: "value", Read: text(&q.Value)},
+			{Name: "content_type", Read: text(&q.ContentType)},
+			{Name: "rows", Read: text(&q.Rows)},
+			{Name: "timeout", Read: duration((*time.Duration)(&q.Timeout))},
+			{Name: "max_rows", Read: number(&q.MaxRows)},
+			{Name: "max_bytes", Read: size(&q.MaxBytes)},
+		}...)
+	}
+}
+
+// block reads text, which may be a block of several lines.
+func block(into *string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		if said, ok := v.Block(); ok {
+			*into = said
+			return nil
+		}
+		return text(into)(v)
+	}
+}
+
+// headers reads texts by names of the plan's own.
+func headers(into *map[string]string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		*into = map[string]string{}
+		const want = "headers by their names, like Authorization: \"Bearer {secret.NAME}\""
+		return v.Entries(want, func(name string, v strictyaml.Value) error {
+			var said string
+			err := text(&said)(v)
+			(*into)[name] = said
+			return err
+		})
+	}
+}
+
+// wrong returns an error that says what is wanted, and what the value is.
+func wrong(v strictyaml.Value, want error) error { return v.Fail("%v; this is %s", want, v.Kind()) }
+
+var errNoText = errors.New("want text; put it in quotes if it looks like something else")
+
+// text reads text, which may be empty: that is the same as not said.
+func text(into *string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		text, ok := v.Text()
+		if !ok {
+			return wrong(v, errNoText)
+		}
+		*into = text
+		return nil
+	}
+}
+
+func texts(into *[]string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		return v.List(func(v strictyaml.Value) error {
+			var s string
+			err := text(&s)(v)
+			*into = append(*into, s)
+			return err
+		})
+	}
+}
+
+// number reads a whole number of any size: what is allowed, Validate knows.
+func number(into *int) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		digits, _ := v.Number()
+		n, err := workqueue.WholeNumber(digits)
+		if err != nil {
+			return wrong(v, err)
+		}
+		*into = n
+		return nil
+	}
+}
+
+// settingOf reads a setting of a step by the type of its field.
+func settingOf(field any) func(strictyaml.Value) error {
+	switch into := field.(type) {
+	case **workqueue.Adaptive:
+		return given(into, adaptive)
+	case **workqueue.Bytes:
+		return given(into, func(n *workqueue.Bytes) func(strictyaml.Value) error { return size((*int)(n)) })
+	case **workqueue.Duration:
+		return given(into, func(d *workqueue.Duration) func(strictyaml.Value) error { return duration((*time.Duration)(d)) })
+	case **float64:
+		return given(into, rate)
+	case **int:
+		return given(into, number)
+	case *[]string:
+		return texts(into)
+	default:
+		panic(fmt.Sprintf("gather: no YAML is read as a %T", field))
+	}
+}
+
+func adaptive(into *workqueue.Adaptive) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		said, ok := v.Number()
+		if word, _ := v.Text(); word == "auto" {
+			said, ok = word, true
+		}
+		return parsed(v, said, ok, into)
+	}
+}
+
+// parsed reads what is said where it is of a kind that may say it.
+func parsed(v strictyaml.Value, said string, ok bool, into encoding.TextUnmarshaler) error {
+	if !ok {
+		said = ""
+	}
+	if err := into.UnmarshalText([]byte(said)); err != nil {
+		return wrong(v, err)
+	}
+	return nil
+}
+
+func rate(into *float64) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) (err error) {
+		digits, _ := v.Number()
+		if *into, err = workqueue.ParseRate(digits); err != nil {
+			return wrong(v, err)
+		}
+		return nil
+	}
+}
+
+// size reads a number of bytes.
+func size(into *int) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		said, ok := v.Plain()
+		return parsed(v, said, ok, (*workqueue.Bytes)(into))
+	}
+}
+
+func failures(into *string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) (err error) {
+		said, ok := v.Plain()
+		if ok {
+			*into, err = workqueue.ParseMaxFailed(said)
+		}
+		if !ok || err != nil {
+			return wrong(v, workqueue.ErrMaxFailed)
+		}
+		return nil
+	}
+}
+
+func guard(into *string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) (err error) {
+		said, ok := v.Plain()
+		if ok {
+			*into, err = workqueue.CanonicalGuard(said)
+		}
+		if !ok || err != nil {
+			return wrong(v, workqueue.ErrGuard)
+		}
+		return nil
+	}
+}
+
+func duration(into *time.Duration) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		said, ok := v.Text()
+		return parsed(v, said, ok, (*workqueue.Duration)(into))
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Duty is something that only the node does that leads, again and again. Each duty has a goroutine of its own, so that
@@ -180,4 +181,24 @@ func (n *Node) wakeOwnDuty(name string) bool {
 		}
 	}
 	return true
+}
+
+func (d *duty) pulse() inspect.DutyPulse {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.state
+	p := inspect.DutyPulse{Name: d.Name, Runs: s.runs, Failures: s.failures, Ended: ago(s.ended), Took: s.took,
+		Failing: s.failing, LastError: s.lastError, Failed: ago(s.lastFailed),
+		Succeeded: ago(s.succeeded)}
+	if s.began.After(s.ended) {
+		p.Running = time.Since(s.began)
+	}
+	return p
+}
+
+func ago(at time.Time) time.Duration {
+	if at.IsZero() {
+		return -1
+	}
+	return time.Since(at)
 }

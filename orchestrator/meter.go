@@ -3,6 +3,7 @@ package orchestrator
 import (
 	"time"
 
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -82,4 +83,97 @@ func (l *Leading) pulses() []inspect.DutyPulse {
 		return nil
 	}
 	return l.Duties
+}
+
+// measured tells a Meter what rooms of a node say in words of their own.
+type measured struct{ meter Meter }
+
+func (m measured) Claimed(took time.Duration)   { m.meter.Took(TimingClaim, took) }
+func (m measured) Published(took time.Duration) { m.meter.Took(TimingPublish, took) }
+func (m measured) Recorded(took time.Duration)  { m.meter.Took(TimingRecord, took) }
+func (m measured) Announced(took time.Duration) { m.meter.Took(TimingCompletion, took) }
+
+func (m measured) Redelivered(endpoint string) { m.meter.Happened(EventRedelivered, endpoint, 1) }
+func (m measured) Quarantined(reason string)   { m.meter.Happened(EventQuarantined, reason, 1) }
+func (m measured) Buried(endpoint string)      { m.meter.Happened(EventDead, endpoint, 1) }
+
+// Sent is told of a request that is sent, or of a chunk that the node works on.
+func (m measured) Sent(endpoint string, attempt int) {
+	m.meter.Happened(EventSent, endpoint, 1)
+	if attempt > 1 {
+		m.meter.Happened(EventAgain, endpoint, 1)
+	}
+}
+
+func (m measured) Completed(failures bool) {
+	outcome := OutcomeClean
+	if failures {
+		outcome = OutcomeFailures
+	}
+	m.meter.Happened(EventCompleted, outcome, 1)
+}
+
+func (m measured) Loaded(items, bytes int) {
+	m.meter.Happened(EventLoaded, "", items)
+	m.meter.Happened(EventLoadedBytes, "", bytes)
+}
+
+// Stats is a reading of a node's counters since its start.
+type Stats struct {
+	Claims       int64 `json:"claims"`       // claim transactions that brought work
+	EmptyClaims  int64 `json:"empty_claims"` // that did not
+	Slices       int64 `json:"slices"`       // slices claimed
+	Requests     int64 `json:"requests"`     // requests in the stream
+	Republished  int64 `json:"republished"`  // publishes tried again
+	Postponed    int64 `json:"postponed"`    // slices that could not be published, given back for a while
+	Unreachable  int64 `json:"unreachable"`  // times nothing was claimed, since the NATS server gave no sign of life
+	Splits       int64 `json:"splits"`       // slices cut because they were too much for a message, or for the node
+	Commits      int64 `json:"commits"`      // recording transactions
+	Replies      int64 `json:"replies"`      // messages recorded
+	Slots        int64 `json:"slots"`        // slots taken
+	Stale        int64 `json:"stale"`        // messages of a superseded or closed slice: they touched nothing
+	Duplicates   int64 `json:"duplicates"`   // slots of items answered before
+	Quarantined  int64 `json:"quarantined"`
+	Expired      int64 `json:"expired"`  // slices past their deadline
+	Extended     int64 `json:"extended"` // deadlines moved: no service had been handed the request
+	Released     int64 `json:"released"` // slices of dead sessions and lost streams issued again
+	SessionsLost int64 `json:"sessions_lost"`
+	Buried       int64 `json:"buried"`    // dead letters taken in
+	Exhausted    int64 `json:"exhausted"` // messages removed that JetStream delivers no more
+	Requeued     int64 `json:"requeued"`  // dead letters sent again
+
+	Fetches       int64 `json:"fetches"`        // chunks that the node has worked on itself
+	FetchesFailed int64 `json:"fetches_failed"` // that failed as a whole, or in what they left out
+	Fetching      int64 `json:"fetching"`       // that it works on now
+	Hung          int64 `json:"hung"`           // calls of fetchers that were given up and have not come back
+	OddSlots      int64 `json:"odd_slots"`      // of fetchers, for items that were not asked for or came twice
+	RecordedAgain int64 `json:"recorded_again"` // commits tried again, with what was fetched
+
+	Flushes      int64 `json:"flushes"`       // requests for collectors
+	FlushedOps   int64 `json:"flushed_ops"`   // operations that succeeded
+	FailedOps    int64 `json:"failed_ops"`    // tries of operations that did not
+	StaleFlushes int64 `json:"stale_flushes"` // flushes that came back too late: they touched nothing
+}
+
+func reading(c *kernel.Counters) Stats {
+	return Stats{
+		Claims: c.Claims.Load(), EmptyClaims: c.EmptyClaims.Load(), Slices: c.Slices.Load(),
+		Requests: c.Requests.Load(), Republished: c.Republished.Load(),
+		Postponed: c.Postponed.Load(), Unreachable: c.Unreachable.Load(), Splits: c.Splits.Load(),
+		Commits: c.Commits.Load(), Replies: c.Replies.Load(), Slots: c.Slots.Load(), Stale: c.Stale.Load(),
+		Duplicates: c.Duplicates.Load(), Quarantined: c.Quarantined.Load(), Expired: c.Expired.Load(),
+		Extended: c.Extended.Load(), Released: c.Released.Load(), SessionsLost: c.SessionsLost.Load(),
+		Buried: c.Buried.Load(), Exhausted: c.Exhausted.Load(), Requeued: c.Requeued.Load(),
+		Fetches: c.Fetches.Load(), FetchesFailed: c.FetchesFailed.Load(), Hung: c.Hung.Load(),
+		OddSlots: c.OddSlots.Load(), RecordedAgain: c.RecordedAgain.Load(),
+		Flushes: c.Flushes.Load(), FlushedOps: c.FlushedOps.Load(), FailedOps: c.FailedOps.Load(),
+		StaleFlushes: c.StaleFlushes.Load(),
+	}
+}
+
+// Stats returns the node's counters.
+func (n *Node) Stats() Stats {
+	s := reading(&n.kernel.Stats)
+	s.Fetching = int64(n.fetching.AtWork())
+	return s
 }

@@ -1,6 +1,7 @@
 package workqueue
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -122,3 +123,30 @@ const MinPrefix = 4
 
 // MaxNamed bounds the items that are named one by one.
 const MaxNamed = 10 // ordinals that a violation names
+
+// Lease is the right to do leader work. The epoch grows with every change of hands; every leader transaction checks it.
+type Lease struct {
+	Session SessionID
+	Epoch   int64
+}
+
+// RequestKey names a request of a user's.
+type RequestKey struct{ User, Key string }
+
+// RequestClaim is the right to carry out a request that named a key. What carries it out without the right, because it
+// has passed to another, is rolled back: see [request.WithClaim].
+type RequestClaim struct {
+	RequestKey
+	ID uuid.UUID
+}
+
+// CarriedOut is the first thing that a request has changed, as the audit log has it.
+type CarriedOut struct {
+	Action  string `json:"action"`
+	Run     *RunID `json:"run,omitempty"`
+	Subject string `json:"subject,omitempty"`
+}
+
+// ErrClaimLost is returned for a change by a request whose key another one has taken over: its node had been thought
+// dead. Nothing was changed.
+var ErrClaimLost = errors.New("another request with the same idempotency key has taken its place")

@@ -1,6 +1,9 @@
 package workqueue
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/tranchehq/tranche/bitfield"
 )
 
@@ -79,4 +82,105 @@ type Sent struct {
 	ID           SliceID
 	StreamSeq    int64
 	StreamsEpoch int64
+}
+
+// Outcome is where an item stands as its owner sees it.
+type Outcome string
+
+// The outcomes. An item is done when every step is done with it, failed when one step is, and missing otherwise.
+const (
+	OutcomeDone    Outcome = "done"
+	OutcomeFailed  Outcome = "failed"
+	OutcomeMissing Outcome = "missing"
+)
+
+// StepChoiceError is returned for an export that names no step of the run, where one has to be named.
+type StepChoiceError struct {
+	Step  string   // that was named; "": none
+	Steps []string // that there are, or that have results
+}
+
+func (e *StepChoiceError) Error() string {
+	if e.Step == "" {
+		return fmt.Sprintf("the results of the run are those of several steps (%s); name one of its steps",
+			strings.Join(e.Steps, ", "))
+	}
+	return fmt.Sprintf("the run has no step %.80q; it has %s", e.Step, strings.Join(e.Steps, ", "))
+}
+
+// SlotError is an error in the place of a result.
+type SlotError struct {
+	Code    string // a short token, for grouping
+	Message string
+	Retry   bool // the same request may succeed later
+}
+
+// BreakerState says whether an endpoint is asked at all.
+type BreakerState string
+
+// The states of a breaker.
+const (
+	BreakerClosed BreakerState = "closed"
+	BreakerOpen   BreakerState = "open" // most requests failed: one item at a time is sent, to see whether it is up again
+)
+
+// GuardRule says when the first outcomes of a step tell that it is no use to go on: of the first Within of them,
+// Failures are of one code and would not pass by trying again. The zero rule holds nothing.
+type GuardRule struct{ Failures, Within int }
+
+// DefaultGuard is the rule of plans that do not say. A run with fewer items than Failures is never held by it: all of
+// them are out before anybody could look.
+func DefaultGuard() GuardRule { return GuardRule{Failures: 200, Within: 400} }
+
+// maxGuarded bounds the outcomes that a guard looks at: recorders take turns until they are over.
+const maxGuarded = 10_000
+
+// GuardOff is the text of the zero rule.
+const GuardOff = "off"
+
+// ErrGuard says what a guard may be.
+var ErrGuard = fmt.Errorf("want failures of so many first outcomes, like 200/400, at most %d; or %s", maxGuarded,
+	GuardOff)
+
+// ParseGuard reads a rule: "200/400", or "off". An empty text is [DefaultGuard].
+func ParseGuard(text string) (GuardRule, error) {
+	switch text {
+	case "":
+		return DefaultGuard(), nil
+	case GuardOff:
+		return GuardRule{}, nil
+	}
+	failures, within, found := strings.Cut(text, "/")
+	if !found {
+		return GuardRule{}, ErrGuard
+	}
+	n, err := WholeNumber(failures)
+	m, err2 := WholeNumber(within)
+	if err != nil || err2 != nil || n < 1 || m < n || m > maxGuarded {
+		return GuardRule{}, ErrGuard
+	}
+	return GuardRule{Failures: n, Within: m}, nil
+}
+
+// Trips reports whether so many failures of one code among the first outcomes are enough. When outcomes are recorded
+// together that are more than Within, they are enough in proportion.
+func (g GuardRule) Trips(failures, outcomes int) bool {
+	return g.Failures > 0 && failures >= g.Failures && failures*g.Within >= g.Failures*outcomes
+}
+
+// String writes the one form in which plans and runs keep a rule.
+func (g GuardRule) String() string {
+	if g == (GuardRule{}) {
+		return GuardOff
+	}
+	return fmt.Sprintf("%d/%d", g.Failures, g.Within)
+}
+
+// CanonicalGuard reads a rule and writes it in its one form.
+func CanonicalGuard(text string) (string, error) {
+	if text == "" {
+		return "", ErrGuard
+	}
+	rule, err := ParseGuard(text)
+	return rule.String(), err
 }

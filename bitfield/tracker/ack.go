@@ -237,3 +237,147 @@ func scanAcks(rows pgx.Rows, tell func(uuid.UUID, Acked) error, more ...any) err
 	}
 	return nil
 }
+
+// AckedNew is what an ack did, and to which items.
+type AckedNew struct {
+	Acked
+	New []Ack // the items that were pending until now, by ascending group; groups without any are left out
+}
+
+// ackNewSQL is ackSQL of one batch, with the cleared bits as its last columns. They cost a kilobyte a group on the way
+// to the client, so ackSQL does without.
+const ackNewSQL = lockGroupsSQL + `, moved AS (
+    UPDATE tracker_group g
+    SET pending = l.pending & ~l.mask
+    FROM locked l
+    WHERE g.batch_id = l.batch_id AND g.grp = l.grp
+      AND g.batch_id = ANY ($1::uuid[]) AND g.grp = ANY ($2::integer[])
+      AND (l.pending & l.mask) <> B'0'::bit(8192)
+      AND NOT EXISTS (SELECT FROM bad)
+    RETURNING g.batch_id, g.grp, l.pending & l.mask AS cleared, g.pending = B'0'::bit(8192) AS emptied
+), total AS MATERIALIZED (
+    SELECT batch_id, sum(bit_count(cleared))::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied,
+           array_agg(grp ORDER BY grp) AS grps, array_agg(cleared ORDER BY grp) AS cleared
+    FROM moved GROUP BY batch_id
+)` + closeSQL + `
+SELECT t.batch_id, t.newly, l.generation, NULL::integer, NULL::integer, NULL::integer, NULL::integer, t.grps, t.cleared
+FROM total t LEFT JOIN batch l ON l.completed
+UNION ALL
+SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups, NULL, NULL
+FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
+
+// QueueAckNew is QueueAck that also tells which items were pending until now.
+func QueueAckNew(b *pgx.Batch, id uuid.UUID, acks []Ack, into *AckedNew) error {
+	m, err := mergeMasks(id, acks)
+	if err != nil || len(m.sets) == 0 {
+		return err
+	}
+	b.Queue(byKeySQL)
+	b.Queue(ackNewSQL, m.args()...).Query(func(rows pgx.Rows) error {
+		var (
+			groups []int32
+			bits   []pgtype.Bits
+		)
+		*into = AckedNew{New: []Ack{}}
+		return scanAcks(rows, func(_ uuid.UUID, acked Acked) error {
+			into.Acked, into.New = acked, make([]Ack, len(groups))
+			for i, group := range groups {
+				set, err := pgbits.Set(bits[i])
+				if err != nil {
+					return err
+				}
+				into.New[i] = Ack{Group: int(group), Mask: set}
+			}
+			return nil
+		}, &groups, &bits)
+	})
+	return nil
+}
+
+// Span is whole groups, First to Last, both among them.
+type Span struct {
+	First, Last int
+}
+
+// ackWholeSQL empties the groups of a batch in the spans $2 to $3, which lie apart and ascend; $4 and $5 are their
+// bounds, which let the primary key find the rows whatever the planner thinks. It locks the groups that have pending
+// items, in ascending order; one that another transaction emptied meanwhile is left out. No mask goes over the wire.
+//
+// The UPDATE is not joined with what is locked, which for want of statistics could be done in the square of the time.
+// It runs after the lock, by the same conditions on the same rows, and writes no value that it reads.
+const ackWholeSQL = `
+WITH span AS (
+    SELECT * FROM unnest($2::integer[], $3::integer[]) AS s(first, last)
+), locked AS MATERIALIZED (
+    SELECT g.grp, bit_count(g.pending) AS newly
+    FROM span s JOIN tracker_group g ON g.grp BETWEEN s.first AND s.last
+    WHERE g.batch_id = ($1::uuid[])[1] AND g.grp BETWEEN $4 AND $5 AND g.pending <> B'0'::bit(8192)
+    ORDER BY g.grp
+    FOR NO KEY UPDATE OF g
+), total AS MATERIALIZED (
+    SELECT ($1::uuid[])[1] AS batch_id, coalesce(sum(newly), 0)::bigint AS newly, count(*)::integer AS emptied
+    FROM locked
+), moved AS (
+    UPDATE tracker_group g
+    SET pending = B'0'::bit(8192)
+    FROM span s
+    WHERE g.batch_id = ($1::uuid[])[1] AND g.grp BETWEEN $4 AND $5 AND g.grp BETWEEN s.first AND s.last
+      AND g.pending <> B'0'::bit(8192) AND (SELECT emptied FROM total) > 0
+)` + closeSQL + `
+SELECT t.newly, l.generation, b.groups
+FROM total t
+JOIN tracker_batch b ON b.id = ($1::uuid[])[1]
+LEFT JOIN batch l ON l.completed`
+
+// QueueAckWhole acknowledges everything that is pending in whole groups, like QueueAck, but without masks: a billion
+// items need one small message. A span that goes past the groups of the batch is a *GroupError when the results are
+// read, and then the transaction must be rolled back.
+func QueueAckWhole(b *pgx.Batch, id uuid.UUID, spans []Span, into *Acked) error {
+	return queueWhole(b, ackWholeSQL, id, spans, into)
+}
+
+func queueWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, into *Acked) error {
+	if len(spans) == 0 {
+		return nil
+	}
+	first, last, err := MergeSpans(id, spans)
+	if err != nil {
+		return err
+	}
+	lo, hi := first[0], last[len(last)-1]
+	b.Queue(sql, []pgtype.UUID{{Bytes: id, Valid: true}}, first, last, lo, hi).QueryRow(func(row pgx.Row) error {
+		var (
+			generation *int
+			groups     int
+		)
+		err := row.Scan(&into.Newly, &generation, &groups)
+		switch {
+		case err != nil:
+			return wrap("acknowledge groups of", id, noRows(err))
+		case int(hi) >= groups:
+			return wrap("acknowledge groups of", id, &GroupError{Batch: id, Group: int(hi), Groups: groups})
+		case generation != nil:
+			into.Completed, into.Generation = true, *generation
+		}
+		return nil
+	})
+	return nil
+}
+
+// MergeSpans sorts spans and joins those that meet, as the statements take them. One that ends before it begins, or
+// lies outside what groups can have, is an error.
+func MergeSpans(id uuid.UUID, spans []Span) (first, last []int32, err error) {
+	sorted := slices.SortedFunc(slices.Values(spans), func(a, b Span) int { return cmp.Compare(a.First, b.First) })
+	for _, s := range sorted {
+		if s.First < 0 || s.Last > math.MaxInt32 || s.First > s.Last {
+			return nil, nil, fmt.Errorf("groups %d to %d: %w", s.First, s.Last,
+				&GroupError{Batch: id, Group: map[bool]int{true: s.First, false: s.Last}[s.First < 0]})
+		}
+		if n := len(last); n > 0 && s.First <= int(last[n-1])+1 {
+			last[n-1] = max(last[n-1], int32(s.Last)) // checked above
+			continue
+		}
+		first, last = append(first, int32(s.First)), append(last, int32(s.Last)) // checked above
+	}
+	return first, last, nil
+}

@@ -1,3 +1,31 @@
+// Package tracker knows, for any fan-out, which of its items are still missing, and says exactly once that none is.
+//
+// A batch is opened, gets groups of up to 8192 items (one bit an item, set while the item is pending), and is sealed
+// when no more groups will come. Acks clear bits, by mask, in any order and as often as anyone likes. The batch is
+// completed by whichever comes last, the seal or the ack of the last item, and only that one call reports it.
+//
+//	open ──Seal──▶ sealed ──last ack──▶ completed
+//	  └──Seal of a batch with nothing pending──▶ completed ──Rearm──▶ sealed, next generation
+//	open, sealed ──Cancel──▶ cancelled
+//
+// Every function works inside the caller's transaction, so an ack commits together with the result that it
+// acknowledges, or not at all. A function that returns one of this package's errors has changed nothing.
+//
+// # Locks
+//
+// A transaction locks group rows first, in ascending order of group, and the batch row after them. Seal, AddGroups and
+// Cancel lock only the batch row; an ack takes it only when a group became empty, so acks of one batch share no hot
+// row; Rearm takes both. A caller that acks several batches in one transaction goes by ascending batch id, and one
+// that adds groups or seals does so after its acks. The transaction must be READ COMMITTED (PostgreSQL's default) or be
+// retried on serialization failures.
+//
+// That Seal and the ack that empties a group both write the batch row is what makes completion exact: the second of two
+// such transactions waits for the first, and then decides by what the first one left.
+//
+// # Not its job
+//
+// It does not know what the items are, does not retry, publishes nothing and starts no goroutines. Functions are safe
+// for concurrent use as far as their transactions are.
 package tracker
 
 import (
@@ -9,6 +37,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
 )
 
 // State is the state of a batch.
@@ -153,4 +183,60 @@ func wrap(op string, id uuid.UUID, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s tracker batch %s: %w", op, id, err)
+}
+
+var (
+	// ErrNotFound is wrapped by every error about a batch that does not exist.
+	ErrNotFound = errors.New("no such tracker batch")
+	// ErrExists is wrapped when a batch is opened under an id that is taken.
+	ErrExists = errors.New("the tracker batch exists already")
+	// ErrNothing is wrapped when AddGroups gets no sizes, or Rearm no members: the call would have no effect that
+	// anyone could later wait for.
+	ErrNothing = errors.New("nothing was given")
+
+	errTwice = errors.New("it was named twice; put its items together")
+)
+
+// StateError is returned when an operation does not fit the state that a batch is in.
+type StateError struct {
+	Batch uuid.UUID
+	State State  // the state it is in
+	Op    string // what was asked
+	Want  string // the states in which it can be done
+}
+
+func (e *StateError) Error() string {
+	return fmt.Sprintf("%s: tracker batch %s is %s; it must be %s", e.Op, e.Batch, e.State, e.Want)
+}
+
+// SizeError is returned by AddGroups for a group of no items or of more than bitfield.Size.
+type SizeError struct {
+	Batch uuid.UUID
+	At    int // the place in the list of sizes, from 0
+	Size  int
+}
+
+func (e *SizeError) Error() string {
+	return fmt.Sprintf("add groups to tracker batch %s: size %d of the list is %d; a group holds 1 to %d items",
+		e.Batch, e.At, e.Size, bitfield.Size)
+}
+
+// GroupError is returned for a mask that fits no group of its batch: there is no such group, or it is too small.
+type GroupError struct {
+	Batch  uuid.UUID
+	Group  int
+	Groups int // how many groups the batch has; 0 when that was not looked up
+	Size   int // the size of the group; 0 when there is no such group
+	Bit    int // the largest member of the mask
+}
+
+func (e *GroupError) Error() string {
+	switch {
+	case e.Size == 0 && e.Groups == 0:
+		return fmt.Sprintf("tracker batch %s has no group %d", e.Batch, e.Group)
+	case e.Size == 0:
+		return fmt.Sprintf("tracker batch %s has no group %d: it has groups 0 to %d", e.Batch, e.Group, e.Groups-1)
+	}
+	return fmt.Sprintf("group %d of tracker batch %s has no item %d: it has items 0 to %d",
+		e.Group, e.Batch, e.Bit, e.Size-1)
 }

@@ -1,3 +1,32 @@
+// Package fanout asks Tranche's tracker service over NATS: when are all my fanned-out events done?
+//
+//	trackers, err := fanout.New(nc, fanout.Config{Actor: "billing"})
+//	batch, err := trackers.Open(ctx, fanout.BatchSettings{Owner: "billing", Key: "2026-11"})
+//	added, err := trackers.Add(ctx, batch.ID, 20_000, "first")
+//	for id := range added.IDs() {
+//		publish(id.String(), …) // whoever has worked on it acknowledges the id, in any language
+//	}
+//	sealed, err := trackers.Seal(ctx, batch.ID)
+//	…
+//	acked, err := trackers.Ack(ctx, id)
+//	if acked.Completed(id.Batch) { … } // this call, and no other, has completed the batch
+//
+// A batch has groups of up to 8192 items, and an item is a bit: a million of them take 125 kB, and no row each. Every
+// call may be made again: a batch is opened once for an owner and a key, items are added once for a key, and an item
+// that was acknowledged before stays so.
+//
+// # Guarantees
+//
+// An answer comes after the commit. Of all calls that acknowledge and seal exactly one is told that it completed the
+// batch; when its answer is lost nobody is, which is why the event on [CompletedSubject] is what to rely on: it is
+// published at least once, under one id. A call that failed as a whole has changed nothing.
+//
+// # Not its job
+//
+// It keeps nothing and tries nothing again. Errors of the service are [*Error]; [Error.Temporary] says that the same
+// call may succeed later.
+//
+// A [Client] is safe for concurrent use.
 package fanout
 
 import (
@@ -173,4 +202,135 @@ func (a *GroupsAdded) IDs() iter.Seq[bitfield.ItemID] {
 func (a *BatchesAcked) Completed(batch [16]byte) bool {
 	text := bitfield.ItemID{Batch: batch}.String()
 	return slices.Contains(a.CompletedBatches, text[:len(text)-len(":0:0")])
+}
+
+// AddRequest asks for items to be added, over NATS.
+type AddRequest struct {
+	Batch string `json:"batch"`
+	GroupSettings
+}
+
+// AckRequest acknowledges items, over NATS. With a batch, ids and ranges are of that one only, and ranges may leave it
+// out.
+type AckRequest struct {
+	Batch string `json:"batch,omitempty"`
+	Acknowledgement
+}
+
+// BatchRequest is about one batch.
+type BatchRequest struct {
+	Batch string `json:"batch"`
+}
+
+// GetRequest asks for a batch, and for so many ranges of what is missing.
+type GetRequest struct {
+	Batch   string `json:"batch"`
+	Missing int    `json:"missing,omitempty"`
+}
+
+// GroupsRequest asks for groups of a batch, from the one that follows After.
+type GroupsRequest struct {
+	Batch string `json:"batch"`
+	After *int   `json:"after,omitempty"`
+	Limit int    `json:"limit,omitempty"`
+}
+
+// MissingRequest asks for what is missing, after an item like 12:8191.
+type MissingRequest struct {
+	Batch string `json:"batch"`
+	After string `json:"after,omitempty"`
+	Limit int    `json:"limit,omitempty"`
+}
+
+// ListRequest asks for batches.
+type ListRequest struct {
+	Owner string `json:"owner,omitempty"`
+	State string `json:"state,omitempty"`
+	After string `json:"after,omitempty"`
+	Limit int    `json:"limit,omitempty"`
+}
+
+// Subjects are one for each operation: requests of core NATS, whose answers come after the commit.
+const (
+	SubjectPrefix  = "tranche.tracker."
+	OpenSubject    = SubjectPrefix + "open"
+	AddSubject     = SubjectPrefix + "add"
+	AckSubject     = SubjectPrefix + "ack"
+	SealSubject    = SubjectPrefix + "seal"
+	GetSubject     = SubjectPrefix + "get"
+	GroupsSubject  = SubjectPrefix + "groups"
+	MissingSubject = SubjectPrefix + "missing"
+	ListSubject    = SubjectPrefix + "list"
+	DeleteSubject  = SubjectPrefix + "delete"
+)
+
+// Subjects of the events, in the stream of all events.
+const (
+	CompletedSubject = "tranche.event.tracker.completed"
+	ExpiredSubject   = "tranche.event.tracker.expired"
+)
+
+// HeaderActor says who asks, for the audit log.
+const HeaderActor = "Tranche-Actor"
+
+// What a call may bring at most.
+const (
+	MaxIDs       = 100_000       // of an acknowledgement
+	MaxRanges    = 10_000        // likewise
+	MaxItems     = 1_000_000_000 // of an addition
+	MaxMissing   = 10_000        // ranges in an answer
+	MaxPage      = 1000          // batches or groups in an answer
+	MaxName      = 200           // characters of owners and keys
+	MaxCode      = 64            // characters of codes
+	GroupItems   = 8192          // of a full group
+	DefaultLimit = 100           // of pages
+)
+
+// Code says what is wrong, for programs. The HTTP API has the same ones.
+type Code string
+
+// The codes.
+const (
+	CodeBadRequest   Code = "bad_request"    // the request cannot be read
+	CodeBadSetting   Code = "bad_setting"    // a member's value is out of range
+	CodeBadID        Code = "bad_id"         // a text is no id of an item, or of a batch
+	CodeBadRange     Code = "bad_range"      // a text is no range
+	CodeNothing      Code = "nothing_given"  // no item is named
+	CodeTooMany      Code = "too_many_given" // more ids or ranges than a call may bring
+	CodeZeroItems    Code = "zero_items"     // an addition of none
+	CodeTooManyItems Code = "too_many_items" // an addition of more than a batch takes
+	CodeNoBatch      Code = "no_such_batch"
+	CodeNoGroup      Code = "no_such_group"     // the batch has no such group
+	CodePastSize     Code = "index_past_size"   // the group has no such item
+	CodeWrongBatch   Code = "wrong_batch"       // an id of another batch than the call is about
+	CodeBatchTaken   Code = "batch_taken"       // the id belongs to another batch
+	CodeKeyConflict  Code = "key_conflict"      // the key was used before, for something else
+	CodeNotOpen      Code = "batch_not_open"    // an addition to a batch that takes no more
+	CodeEnded        Code = "batch_ended"       // the batch was cancelled, or has expired
+	CodeWebhook      Code = "webhook_refused"   // the operator's file does not allow it
+	CodeTooLarge     Code = "answer_too_large"  // ask for less at once
+	CodeBusy         Code = "too_many_requests" // ask again
+	CodeUnavailable  Code = "unavailable"       // PostgreSQL cannot be reached, or is too slow: ask again
+	CodeInternal     Code = "internal"          // the log of the server says what
+)
+
+// Error is an answer that says no. The call has changed nothing, unless the code is [CodeUnavailable] or
+// [CodeInternal]: then it may have, and can be made again all the same.
+type Error struct {
+	Code    Code   `json:"code"`
+	Message string `json:"message"`         // what is wrong and what helps, for people
+	Place   string `json:"place,omitempty"` // like ids[17]: the member that is meant
+	Value   string `json:"value,omitempty"` // what stands there
+}
+
+func (e *Error) Error() string {
+	if e.Place == "" {
+		return e.Message
+	}
+	return fmt.Sprintf("%s: %s", e.Place, e.Message)
+}
+
+// Temporary reports whether the same call may succeed later.
+func (e *Error) Temporary() bool {
+	return e.Code == CodeBusy || e.Code == CodeUnavailable || e.Code == CodeInternal
 }

@@ -2,12 +2,15 @@ package stream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"strconv"
+	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -214,4 +217,115 @@ func ConsumerConfig(name, subject string) jetstream.ConsumerConfig {
 		Durable: name, FilterSubject: subject, AckPolicy: jetstream.AckExplicitPolicy, AckWait: AckWait,
 		MaxDeliver: wire.MaxDeliver, MaxAckPending: maxAckPending, MaxWaiting: maxWaiting,
 	}
+}
+
+// KnownFor is how long an answer about the consumer is taken for true. It bounds both the questions asked (ten a second
+// and endpoint, however many chunks there are) and the time in which a consumer made anew can go unnoticed.
+const KnownFor = 100 * time.Millisecond
+
+// AckTimeout is how long an acknowledgement or an answer of JetStream is waited for. It is short because trying again
+// under the same id is harmless, and a publish can be lost with a connection.
+const AckTimeout = 2 * time.Second
+
+// Incarnation knows when the consumer that a server has now was made. A stream or consumer that is deleted and made
+// anew counts its messages from 1 again, while the server takes an acknowledgement by the sequence alone: one for an
+// old message would remove a new one that nobody has seen to, and a sign of life would keep it from being delivered
+// again. So each delivery remembers the incarnation that it came from, and only the one of now is ever spoken to.
+//
+// It is safe for concurrent use.
+type Incarnation struct {
+	Ask func(context.Context) (time.Time, error) // when the consumer was made; set before the first use
+
+	Mu    sync.Mutex
+	Asked time.Time // when the last question was put
+	made  time.Time // its answer; zero when there was none
+}
+
+// Current returns when the consumer was made, as of at most knownFor ago. It is zero when the server does not say; then
+// nothing may be acknowledged: what is not is delivered again, which does no harm.
+func (i *Incarnation) Current() time.Time {
+	i.Mu.Lock()
+	defer i.Mu.Unlock()
+	if time.Since(i.Asked) < KnownFor {
+		return i.made
+	}
+	// Requests are settled after every context of the service has ended, too.
+	ctx, cancel := context.WithTimeout(context.Background(), AckTimeout)
+	defer cancel()
+	asked := time.Now()
+	made, err := i.Ask(ctx)
+	if err != nil {
+		// Those who waited for this answer do not each wait as long again.
+		asked, made = time.Now(), time.Time{}
+	}
+	i.Asked, i.made = asked, made
+	return made
+}
+
+// Learn takes an answer that came otherwise, to a question put at asked.
+func (i *Incarnation) Learn(asked, made time.Time) {
+	i.Mu.Lock()
+	defer i.Mu.Unlock()
+	i.Asked, i.made = asked, made
+}
+
+const (
+	// laneKnown is no wait: how long it is taken for true that an endpoint reads calls apart from chunks.
+	laneKnown = 5 * time.Second
+	// laneUnknown is no wait: how long it is taken for true that an endpoint does not.
+	laneUnknown = time.Second
+	// laneTimeout is how long a caller waits to hear whether an endpoint does; then the call goes where chunks go.
+	laneTimeout = 250 * time.Millisecond
+)
+
+// laneState is what is known of one endpoint.
+type laneState struct {
+	has   bool
+	until time.Time
+}
+
+// knownLanes is what is known over one connection. The zero value is ready.
+type knownLanes struct {
+	mu sync.Mutex
+	of map[string]laneState
+}
+
+// HasLane reports whether the instances of an endpoint read calls apart from chunks. Of those the one that answers
+// first speaks for all. Where nobody answers, or nobody may be asked, calls go where chunks go.
+func HasLane(ctx context.Context, nc *nats.Conn, endpoint string) bool {
+	p := PermissionsOf(nc)
+	p.lanes.mu.Lock()
+	known := p.lanes.of[endpoint]
+	p.lanes.mu.Unlock()
+	if time.Now().Before(known.until) {
+		return known.has
+	}
+	known = laneState{until: time.Now().Add(laneUnknown)}
+	if known.has = p.askLane(ctx, endpoint); known.has {
+		known.until = time.Now().Add(laneKnown)
+	}
+	p.lanes.mu.Lock()
+	defer p.lanes.mu.Unlock()
+	if p.lanes.of == nil {
+		p.lanes.of = map[string]laneState{}
+	}
+	p.lanes.of[endpoint] = known
+	return known.has
+}
+
+func (p *Permissions) askLane(ctx context.Context, endpoint string) bool {
+	ctx, cancel := context.WithTimeout(ctx, laneTimeout)
+	defer cancel()
+	subject := wire.StatusSubject(endpoint)
+	var status struct {
+		Lane bool `json:"lane"`
+	}
+	err := p.During(ctx, func(ctx context.Context) error {
+		msg, err := p.nc.RequestWithContext(ctx, subject, nil)
+		if err == nil {
+			err = json.Unmarshal(msg.Data, &status)
+		}
+		return err
+	}, subject)
+	return err == nil && status.Lane
 }

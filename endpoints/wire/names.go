@@ -1,8 +1,16 @@
 package wire
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
 )
 
 // ProtocolVersion is the major version that every message states in HeaderVersion. A reader refuses any other.
@@ -214,3 +222,195 @@ const (
 	HeaderFlowAsks     = "Tranche-Flow-Asks"     // the endpoints that were asked, for nodes
 	HeaderFlowDone     = "Tranche-Flow-Done"     // on what takes the place of a state that is no longer needed
 )
+
+// Bounds of what a service may say about itself and its errors.
+const (
+	MaxCodeLength    = 64
+	MaxMessageLength = 2 << 10 // bytes; longer messages are cut
+	MaxServiceName   = 256
+	maxContentType   = 255
+	// MaxHeaderMessage cuts the copy of a failure's message that stands in a header.
+	MaxHeaderMessage = 256
+)
+
+// DefaultBinaryType is the content type of a binary result that names none.
+const DefaultBinaryType = "application/octet-stream"
+
+func validCode(code string) bool {
+	if code == "" || len(code) > MaxCodeLength {
+		return false
+	}
+	for i := range len(code) {
+		if c := code[i]; !isWord(c) && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// cleanCode makes a valid code of any string.
+func cleanCode(code string) string {
+	if validCode(code) {
+		return code
+	}
+	code = strings.Map(func(r rune) rune {
+		if r < utf8.RuneSelf && (isWord(byte(r)) || r == '.' || r == '-') {
+			return r
+		}
+		return '_'
+	}, code)
+	if code == "" {
+		return CodeHandlerError
+	}
+	return code[:min(len(code), MaxCodeLength)]
+}
+
+// cleanMessage makes a message valid UTF-8 without NUL, which PostgreSQL's text cannot hold, and cuts it to
+// MaxMessageLength bytes.
+func cleanMessage(message string) string {
+	message = Cut(message, MaxMessageLength)
+	if strings.IndexByte(message, 0) >= 0 {
+		message = strings.ReplaceAll(message, "\x00", "\uFFFD")
+		message = Cut(message, MaxMessageLength)
+	}
+	return message
+}
+
+// Cut returns at most n bytes of s as valid UTF-8, ending at the end of a character.
+func Cut(s string, n int) string {
+	if len(s) > n {
+		for n > 0 && !utf8.RuneStart(s[n]) {
+			n--
+		}
+		s = s[:n]
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// ValidContentType reports whether a text is a content type.
+func ValidContentType(t string) bool {
+	if t == "" || len(t) > maxContentType || !strings.Contains(t, "/") {
+		return false
+	}
+	for i := range len(t) {
+		if t[i] <= 0x1f || t[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// OneLine makes a string fit for a header.
+func OneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x20 || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// requestBits is how many bits the number of a request takes: there are at most maxRequests.
+const requestBits = 13
+
+// FlowID identifies a suspended chunk.
+type FlowID uuid.UUID
+
+// NewFlowID returns the id under which a chunk is suspended before a stage. It follows from who asked and for what, so
+// that a stage that is repeated repeats its requests under their old ids. Its last bits are 0: there the number of a
+// request stands.
+//
+// A request that an operator has sent again has ids of its own: the server would drop its requests as duplicates.
+func NewFlowID(asker Meta, endpoint string, stage int) FlowID {
+	name := endpoint + ":" + strconv.Itoa(stage)
+	if asker.Requeued > 0 {
+		name += ":" + strconv.Itoa(asker.Requeued)
+	}
+	flow, _ := SplitSlice(uuid.NewSHA1(asker.Slice, []byte(name)))
+	return flow
+}
+
+// Slice returns the slice of one request of a suspended chunk.
+func (f FlowID) Slice(request int) uuid.UUID {
+	last := binary.BigEndian.Uint16(f[14:])
+	binary.BigEndian.PutUint16(f[14:], last|uint16(request)) // below maxRequests
+	return uuid.UUID(f)
+}
+
+// SplitSlice is the reverse of flowID.slice.
+func SplitSlice(slice uuid.UUID) (flow FlowID, request int) {
+	last := binary.BigEndian.Uint16(slice[14:])
+	binary.BigEndian.PutUint16(slice[14:], last&^(1<<requestBits-1))
+	return FlowID(slice), int(last & (1<<requestBits - 1))
+}
+
+func (f FlowID) String() string { return uuid.UUID(f).String() }
+
+// TTLHeader writes a time to live as the server reads it: in seconds, at least one.
+func TTLHeader(d time.Duration) string {
+	return strconv.Itoa(max(1, int(math.Ceil(d.Seconds()))))
+}
+
+const (
+	// MaxStack is how many endpoints may wait for one another.
+	MaxStack = 16
+	// MaxStages bounds the stages of a flow.
+	MaxStages = 64
+)
+
+// Stack is the endpoints that wait for an answer, outermost first, each with the stage in which it goes on:
+// "statement:1,accounts:2". A third part names one of several questions of a stage: "transfer:1:debit". The empty stack
+// means that a node or a caller asks.
+type Stack string
+
+// Push returns the stack of what the endpoint asks on its way to a stage, being asked with s itself.
+func (s Stack) Push(endpoint string, stage int) Stack { return s.PushAs(endpoint, stage, "") }
+
+// PushAs is Push for one of several questions to one endpoint. The name tells them apart: they are different things to
+// do.
+func (s Stack) PushAs(endpoint string, stage int, name string) Stack {
+	frame := Stack(endpoint + ":" + strconv.Itoa(stage))
+	if name != "" {
+		frame += ":" + Stack(name)
+	}
+	if s == "" {
+		return frame
+	}
+	return s + "," + frame
+}
+
+// Depth returns how many endpoints wait.
+func (s Stack) Depth() int {
+	if s == "" {
+		return 0
+	}
+	return strings.Count(string(s), ",") + 1
+}
+
+// Refusal is what the asker is told of a request that cannot be read.
+func Refusal(err error) *SlotError {
+	if bad, ok := errors.AsType[*MalformedError](err); ok && bad.Reason == ReasonStack {
+		return NewSlotError(CodeStackTooDeep, bad.Detail+"; is there a circle?", false)
+	}
+	return NewSlotError(CodeBadRequest, err.Error(), false)
+}
+
+// ParseStack reads what stands in HeaderStack. One of more than MaxStack endpoints is refused.
+func ParseStack(text string) (Stack, error) {
+	s := Stack(text)
+	if s.Depth() > MaxStack {
+		return "", Malformed(ReasonStack, "more than %d endpoints wait for one another: %.300q", MaxStack, text)
+	}
+	if text == "" {
+		return "", nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		name, number, _ := strings.Cut(part, ":")
+		number, as, named := strings.Cut(number, ":")
+		_, ok := smallNumber(number, MaxStages)
+		if !ok || ValidateName(name) != nil || named && ValidateName(as) != nil {
+			return "", fmt.Errorf("%.100q is not <endpoint>:<stage> or <endpoint>:<stage>:<name>", part)
+		}
+	}
+	return s, nil
+}

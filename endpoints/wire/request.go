@@ -2,9 +2,12 @@ package wire
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/bitfield"
 )
 
 const (
@@ -170,4 +173,149 @@ func CountItems(h nats.Header, body []byte, limits Limits) int {
 		return 0
 	}
 	return len(request.Items)
+}
+
+// Defaults of Limits.
+const (
+	// DefaultMaxBody is also the most that RequestBuilder and a service write into one body, whatever max_payload is.
+	DefaultMaxBody  = 16 << 20
+	DefaultMaxSlots = bitfield.Size
+	DefaultMaxDepth = 128
+)
+
+// MaxPooled bounds a buffer that is kept between messages.
+const MaxPooled = 4 << 20
+
+// Limits bound what one message may cost its reader. A zero field means its default.
+type Limits struct {
+	MaxBody  int // bytes of a body after decompression
+	MaxSlots int // slots of a reply, items of a request
+	MaxDepth int // nesting of one result or payload
+}
+
+// WithDefaults returns the limits with the defaults where nothing is set.
+func (l Limits) WithDefaults() Limits {
+	if l.MaxBody <= 0 {
+		l.MaxBody = DefaultMaxBody
+	}
+	if l.MaxSlots <= 0 {
+		l.MaxSlots = DefaultMaxSlots
+	}
+	if l.MaxDepth <= 0 {
+		l.MaxDepth = DefaultMaxDepth
+	}
+	return l
+}
+
+// MaxConcurrency bounds Concurrency.
+const MaxConcurrency = 1024
+
+// How often a request is delivered without being answered.
+const (
+	// DefaultDeliveries is after how many deliveries a request is answered with CodeDeliveries instead of being run:
+	// something in it kills its services, and in smaller pieces the node can find out what. JetStream counts every
+	// delivery alike, those too that a service handed back because it was stopping, so the limit is over what a
+	// deployment of many instances takes.
+	DefaultDeliveries = 12
+	// SuspectDeliveries is the same for a request that is a piece of one given up so.
+	SuspectDeliveries = 3
+	// MaxDeliver is after how many deliveries the server delivers a request no more, whoever its services are. A node
+	// then removes it.
+	MaxDeliver = 20
+)
+
+// Trace is a W3C trace context (https://www.w3.org/TR/trace-context/): the headers traceparent and tracestate. The zero
+// Trace is none. A service takes it from a request and hands it on to the reply, to what its flow asks, to dead letters
+// and to Call; package oteltrace adds spans.
+type Trace struct{ Parent, State string }
+
+const (
+	// traceparentLength is that of version 00: "00-" + 32 + "-" + 16 + "-" + 2.
+	traceparentLength = 55
+	// maxTraceparent bounds that of a later version, of which only the beginning is known.
+	maxTraceparent = 128
+	maxTracestate  = 512
+	maxTraceStates = 32 // members
+)
+
+// ParseTrace checks a trace context. What is not one comes back as the zero Trace, so that garbage goes no further; a
+// state that cannot be one is left out.
+func ParseTrace(parent, state string) Trace {
+	if !validParent(parent) {
+		return Trace{}
+	}
+	if !validState(state) {
+		state = ""
+	}
+	return Trace{Parent: parent, State: state}
+}
+
+// TraceOfHeader returns the trace context of a message.
+func TraceOfHeader(h nats.Header) Trace {
+	return ParseTrace(h.Get(HeaderTrace), h.Get(HeaderTraceState))
+}
+
+// IsZero reports whether there is none.
+func (t Trace) IsZero() bool { return t.Parent == "" }
+
+// SetHeader writes t into the headers of a message, and removes what they had before.
+func (t Trace) SetHeader(h nats.Header) {
+	delete(h, HeaderTrace)
+	delete(h, HeaderTraceState)
+	if t.Parent != "" {
+		h[HeaderTrace] = []string{t.Parent}
+		if t.State != "" {
+			h[HeaderTraceState] = []string{t.State}
+		}
+	}
+}
+
+// validParent knows version 00 and what every later version has in common with it.
+func validParent(s string) bool {
+	switch {
+	case len(s) < traceparentLength || len(s) > maxTraceparent || !printable(s),
+		s[2] != '-' || s[35] != '-' || s[52] != '-',
+		!lowerHex(s[:2]) || !lowerHex(s[3:35]) || !lowerHex(s[36:52]) || !lowerHex(s[53:55]),
+		s[:2] == "ff", strings.Trim(s[3:35], "0") == "", strings.Trim(s[36:52], "0") == "":
+		return false
+	case s[:2] == "00":
+		return len(s) == traceparentLength
+	default:
+		return len(s) == traceparentLength || s[traceparentLength] == '-'
+	}
+}
+
+func lowerHex(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// validState checks the form of a list of key=value. Whose keys they are is for their owners to see.
+func validState(s string) bool {
+	if s == "" || len(s) > maxTracestate || !printable(s) || strings.Count(s, ",") >= maxTraceStates {
+		return false
+	}
+	for member := range strings.SplitSeq(s, ",") {
+		key, value, found := strings.Cut(strings.Trim(member, " \t"), "=")
+		if key == "" && !found { // an empty member is allowed
+			continue
+		}
+		if key == "" || value == "" || strings.ContainsAny(key, " \t") || strings.Contains(value, "=") {
+			return false
+		}
+	}
+	return true
+}
+
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] > 0x7e {
+			return false
+		}
+	}
+	return true
 }

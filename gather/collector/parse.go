@@ -1,3 +1,12 @@
+// Package collector reads what people write of collectors: how operations are gathered by their keys, and flushed to an
+// endpoint in lists.
+//
+// [Parse] reads a collector from YAML, or JSON, into what the store keeps, with every default filled in, and says where
+// in it something is wrong. [Key] says which key an operation belongs to.
+//
+// Not its job: the database, and flushing anything.
+//
+// Concurrency: it has no state.
 package collector
 
 import (
@@ -6,10 +15,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/gather/template"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 	"github.com/tranchehq/tranche/workqueue/pace"
@@ -268,4 +280,145 @@ func checkPairs(doc *strictyaml.Document, given *collector.CollectorSpec) error 
 		}
 	}
 	return nil
+}
+
+// Key returns the key that an operation belongs to: its own, or the one that its payload has by order_by. With
+// partitions that is like 17/64, the seventeenth of 64 counted from 0: it is the same everywhere and for ever.
+//
+// The error is an *order.ValueError for a payload without a value, or with one that is not listed.
+func Key(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
+	by := spec.OrderBy
+	if by == nil {
+		return own, nil
+	}
+	rule := order.Rule{By: by.Field, Values: by.Values, Partitions: by.Partitions}
+	value, err := rule.Value(own, payload)
+	if err != nil {
+		return "", err
+	}
+	if by.Partitions > 0 {
+		return strconv.Itoa(order.Partition(value, by.Partitions)) + "/" + strconv.Itoa(by.Partitions), nil
+	}
+	if len(value) > collector.MaxOpKey {
+		return "", &order.ValueError{Field: by.Field, Problem: fmt.Sprintf("the value has %d bytes, and a key has at most "+
+			"%d; with partitions it may be longer", len(value), collector.MaxOpKey)}
+	}
+	return value, nil
+}
+
+// OwnKey reports whether operations have to bring a key of their own.
+func OwnKey(spec *collector.CollectorSpec) bool {
+	return spec.OrderBy == nil || spec.OrderBy.Field == order.Key
+}
+
+// Fold returns what an operation is folded by, with those of its key that have the same: the value of fold_by, or else
+// that of order_by, or the operation's own key. It is empty when the collector does not fold. The error is an
+// *order.ValueError.
+func Fold(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
+	if spec.Fold == "" {
+		return "", nil
+	}
+	value, err := valueOf(spec, spec.FoldBy, own, payload)
+	if err != nil {
+		return "", err
+	}
+	if value == "" || len(value) > collector.MaxOpKey {
+		return "", &order.ValueError{Field: spec.FoldBy, Problem: fmt.Sprintf("the value has %d bytes; what operations are "+
+			"folded by has 1 to %d", len(value), collector.MaxOpKey)}
+	}
+	return value, nil
+}
+
+// valueOf is the value of a field, or without one that of order_by, or the operation's own key.
+func valueOf(spec *collector.CollectorSpec, by, own string, payload []byte) (string, error) {
+	if by == "" && spec.OrderBy != nil {
+		by = spec.OrderBy.Field
+	}
+	if by == "" {
+		return own, nil
+	}
+	rule := order.Rule{By: by}
+	return rule.Value(own, payload)
+}
+
+// RowPart is what a template calls the row of a query, as in {parts.sql.name}.
+const RowPart = "sql"
+
+// enrichment reads what is stored of an operation. The settings of the query are kept as those of a step.
+func enrichment(into **collector.Enrichment) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		e := &collector.Enrichment{}
+		*into = e
+		var query *gather.SQL
+		err := v.Fields([]strictyaml.Field{
+			{Name: "sql", Read: gather.ReadSQL(&query)},
+			{Name: "by", Read: strictyaml.Text(&e.By)},
+			{Name: "optional", Read: strictyaml.Truth(&e.Optional)},
+			{Name: "payload", Read: strictyaml.JSON(&e.Payload)},
+		}...)
+		if err == nil && query != nil {
+			e.SQL, err = json.Marshal(query)
+		}
+		return err
+	}
+}
+
+// Query returns the query of an enrichment; nil when it has none.
+func Query(e *collector.Enrichment) (*gather.SQL, error) {
+	if e == nil || e.SQL == nil {
+		return nil, nil
+	}
+	q := &gather.SQL{}
+	if err := json.Unmarshal(e.SQL, q); err != nil {
+		return nil, fmt.Errorf("read the query of an enrichment: %w", err)
+	}
+	return q, nil
+}
+
+// Template returns what is filled in.
+func Template(e *collector.Enrichment) (*template.Body, error) {
+	of := template.Variables{Item: true, Alone: true}
+	if e.SQL != nil {
+		of.Parts = []string{RowPart}
+	}
+	return template.ParseBody(e.Payload, of)
+}
+
+func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error {
+	e := s.Enrich
+	if e == nil {
+		return nil
+	}
+	query, err := Query(e)
+	switch {
+	case err != nil:
+		return err
+	case e.Payload == nil:
+		return doc.Fail("enrich", "payload is missing: what is to be stored, as in {change: \"{item}\"}")
+	case query == nil && e.By != "":
+		return doc.Fail("enrich.by", "there is no sql that asks for it; leave it out")
+	case query == nil && e.Optional:
+		return doc.Fail("enrich.optional", "there is no sql that could have no row; leave it out")
+	}
+	if query != nil {
+		if wrong, ok := errors.AsType[*gather.FieldError](query.ValidateAlone("enrich.sql.")); ok {
+			return doc.Fail(wrong.Field, "%s", wrong.Problem)
+		}
+	}
+	if e.By != "" {
+		rule := order.Rule{By: e.By}
+		if wrong, ok := errors.AsType[*order.SettingError](rule.Validate()); ok {
+			return doc.Fail("enrich.by", "%s", wrong.Problem)
+		}
+	}
+	if _, err := Template(e); err != nil {
+		return doc.Fail("enrich.payload", "%v", err)
+	}
+	return nil
+}
+
+// Asked returns what the query of an enrichment is asked for on behalf of an operation: the value of by, or else that
+// of order_by, or the operation's own key. The error is an *order.ValueError.
+func Asked(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
+	return valueOf(spec, spec.Enrich.By, own, payload)
 }

@@ -1,14 +1,36 @@
+// Package itemschema validates the items of a run with a JSON Schema (draft 2020-12 unless the schema names another),
+// and proposes a schema for existing items.
+//
+// # What it guarantees
+//
+// santhosh-tekuri/jsonschema decides what is valid, with formats asserted.
+//
+// A schema reaches nothing outside itself: a $ref to a file or to a server is refused. Patterns are RE2's, which take
+// linear time.
+//
+// # Not its job
+//
+// It knows no files and no runs. Items are objects as internal/intake makes them: valid JSON without spaces between
+// its tokens and without names that stand twice.
+//
+// # Concurrency
+//
+// Any number of goroutines may use a Schema.
 package itemschema
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
 )
@@ -132,3 +154,124 @@ func refuseLong(value any) error {
 }
 
 func english() *message.Printer { return message.NewPrinter(language.English) }
+
+// Fault is one thing in which an item does not fit.
+type Fault struct {
+	Field   string // like address.city or lines.0.amount; empty: the item as a whole
+	Problem string
+}
+
+func (f Fault) String() string {
+	if f.Field == "" {
+		return f.Problem
+	}
+	return fmt.Sprintf("%s: %s", f.Field, f.Problem)
+}
+
+// Bounds of what is said of one item.
+const (
+	maxFaults  = 20
+	maxField   = 100 // bytes
+	maxProblem = 200
+)
+
+// faultsOf lists what an error is made of, by field.
+func faultsOf(err *jsonschema.ValidationError) []Fault {
+	var all []Fault
+	collect(err, &all)
+	slices.SortFunc(all, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(a.Field, b.Field), cmp.Compare(a.Problem, b.Problem))
+	})
+	all = slices.Compact(all)
+	return all[:min(len(all), maxFaults)]
+}
+
+func collect(err *jsonschema.ValidationError, all *[]Fault) {
+	add := func(name, problem string) {
+		path := err.InstanceLocation
+		if name != "" {
+			path = append(slices.Clone(path), name)
+		}
+		*all = append(*all, Fault{short(strings.Join(path, "."), maxField), short(problem, maxProblem)})
+	}
+	switch is := err.ErrorKind.(type) {
+	case *kind.Required:
+		for _, name := range is.Missing {
+			add(name, "it is missing")
+		}
+	case *kind.AdditionalProperties:
+		for _, name := range is.Properties {
+			add(name, "the schema has no such field")
+		}
+	case *kind.AnyOf, *kind.OneOf, *kind.Not: // what each of the branches has against it helps nobody
+		add("", "it fits none of what the schema allows: "+err.ErrorKind.LocalizedString(english()))
+	case *kind.FalseSchema:
+		add("", "the schema allows nothing here")
+	default:
+		if len(err.Causes) == 0 {
+			add("", err.ErrorKind.LocalizedString(english()))
+		}
+		for _, cause := range err.Causes {
+			collect(cause, all)
+		}
+	}
+}
+
+func short(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most] + "…"
+}
+
+// ValueEnd returns where the value ends that begins at some place of valid JSON without spaces.
+func ValueEnd(text []byte, at int) int {
+	if at >= len(text) {
+		return at
+	}
+	switch text[at] {
+	case '"':
+		return textEnd(text, at)
+	case '{', '[':
+		return nestedEnd(text, at)
+	default:
+		for ; at < len(text); at++ {
+			if c := text[at]; c == ',' || c == ':' || c == '}' || c == ']' {
+				return at
+			}
+		}
+		return at
+	}
+}
+
+func nestedEnd(text []byte, at int) int {
+	depth := 0
+	for ; at < len(text); at++ {
+		switch text[at] {
+		case '"':
+			at = textEnd(text, at) - 1
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				return at + 1
+			}
+		}
+	}
+	return len(text)
+}
+
+func textEnd(text []byte, at int) int {
+	for at++; at < len(text); at++ {
+		switch text[at] {
+		case '"':
+			return at + 1
+		case '\\':
+			at++
+		}
+	}
+	return len(text)
+}

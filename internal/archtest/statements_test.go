@@ -19,9 +19,9 @@ func madeStatements() map[string]string {
 		"tools/demo/chapters.go":                "no statement, but words",
 		"internal/intake/sql.go":                "the query that an operator writes, which is what it is for",
 		"migrations/grant.go":                   "names of roles and tables, quoted",
-		"workqueue/erasure/columns.go":          "names of tables and columns that stand in the file",
+		"workqueue/erasure/beside.go":           "names of tables and columns that stand in the file",
 		"workqueue/settle/lost.go":              "parts that are constants",
-		"workqueue/database/pooler.go":          "settings of the connection, quoted",
+		"workqueue/database/pool.go":            "settings of the connection, quoted",
 		"workqueue/internal/storetest/bench.go": "a table and a column that tests name, quoted",
 	}
 }
@@ -167,7 +167,7 @@ func otherClocks() map[string]string {
 		"migrations/lock.go":                   transactions,
 		"workqueue/database/patience.go":       transactions,
 		"workqueue/health/metrics.go":          transactions,
-		"endpoints/pginbox/sql.go":             "the database of a service",
+		"endpoints/pginbox/inbox.go":           "the database of a service",
 		"examples/bank/ledger.go":              "the database of a service",
 	}
 }

@@ -1,3 +1,42 @@
+// Package connections reads the operator's file of what plans may reach beyond Tranche's own services: the databases
+// that they may query, the secrets that they may send and to whom, and how HTTP services are spoken to; and the
+// server that takes mail.
+//
+//	sources:
+//	  ledger:
+//	    dsn: {env: LEDGER_DSN}       # or {file: /run/secrets/ledger}; never the text itself
+//	    max_connections: 4
+//	    max_rows: 1000000            # of a query
+//	    max_bytes: 256MiB
+//	    max_time: 30s
+//	secrets:
+//	  branch-token:
+//	    file: branch.token           # or env: BRANCH_TOKEN
+//	    hosts: [api.bank.example]    # https; another scheme and a port can be said: "http://127.0.0.1:8081"
+//	http:
+//	  allow_private: ["127.0.0.1:8081", 10.0.0.0/8]
+//	  max_response: 16MiB
+//	  hosts:
+//	    api.bank.example: {ca: ca.pem, cert: client.pem, key: client.key, max_connections: 20}
+//	smtp:
+//	  server: mail.bank.example:587
+//	  from: tranche@bank.example
+//	  username: tranche
+//	  password: {file: smtp.password}
+//	  tls: starttls                # or tls, none
+//	  recipients: [bank.example]   # domains that mail may go to; all when left out
+//
+// Plans name sources and secrets and never contain them, so whoever writes plans needs to know neither. Files that are
+// named stand beside the file itself unless their path is absolute.
+//
+// Guarantees: an error names the file, the line, the column and the field, and quotes nothing of a value, which may be
+// a password
+// in the wrong place. A secret is given out for the hosts that it is meant for only. Secrets and passwords that stand
+// in files are read again, so that they can be changed while a node runs.
+//
+// Not its job: plans, requests, queries.
+//
+// Concurrency: what Load returns can be shared.
 package connections
 
 import (
@@ -10,6 +49,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/workqueue"
@@ -110,4 +151,56 @@ func lookUp[T any](what, name string, in map[string]*T) (*T, error) {
 func (h *HTTP) ResponseLimit(want int) int {
 	most := cmp.Or(h.MaxResponse, DefaultMaxResponse)
 	return min(cmp.Or(want, most), most)
+}
+
+// UnknownError says that nothing of a name is configured.
+type UnknownError struct {
+	What  string // source, secret
+	Name  string
+	Known string // the names that there are
+}
+
+func (e *UnknownError) Error() string {
+	known := "there are none"
+	if e.Known != "" {
+		known = "there are " + e.Known
+	}
+	return fmt.Sprintf("this node knows no %s %q; %s (serve --connections FILE says which)", e.What, e.Name, known)
+}
+
+// shortSecret is a length below which a secret may well be a part of common words.
+const shortSecret = 8
+
+// hide replaces a secret in a text. A short one is replaced where it stands as a word only: of the words that contain
+// it nothing would be left to read, and they would tell it.
+func hide(text, secret, instead string) string {
+	if secret == "" {
+		return text
+	}
+	if utf8.RuneCountInString(secret) >= shortSecret {
+		return strings.ReplaceAll(text, secret, instead)
+	}
+	var b strings.Builder
+	for {
+		at := strings.Index(text, secret)
+		if at < 0 {
+			b.WriteString(text)
+			return b.String()
+		}
+		before, _ := utf8.DecodeLastRuneInString(text[:at])
+		first, size := utf8.DecodeRuneInString(secret)
+		last, _ := utf8.DecodeLastRuneInString(secret)
+		after, _ := utf8.DecodeRuneInString(text[at+len(secret):])
+		if inWord(before) && inWord(first) || inWord(last) && inWord(after) {
+			b.WriteString(text[:at+size])
+			text = text[at+size:]
+			continue
+		}
+		b.WriteString(text[:at] + instead)
+		text = text[at+len(secret):]
+	}
+}
+
+func inWord(r rune) bool {
+	return r != utf8.RuneError && (r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r))
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -165,4 +166,179 @@ func (f *facts) leftovers() (all []Condition) {
 		}))
 	}
 	return all
+}
+
+// runs judges what wants somebody for one run.
+func (f *facts) runs() []Condition {
+	all := f.failed()
+	all = append(all, f.held()...)
+	for i := range f.db.Overdue {
+		all = append(all, Unsealed(&f.db.Overdue[i], f.at))
+	}
+	for i := range f.db.Waiting {
+		r := &f.db.Waiting[i]
+		all = append(all, dated(r.Since, Condition{
+			Kind: OldestWaiting, Severity: f.waits(r.Since), Subject: r.Run.String(), Link: runLink(r.Run),
+			Title: fmt.Sprintf("Nothing moves for %s: %s", ago(f.at.Sub(r.Since)), runName(r.Run, r.Name, r.Plan)),
+			Detail: fmt.Sprintf("It has items for %s that could be sent, none of them is out, and nothing has happened to "+
+				"any.", r.Endpoint),
+			Remedy: fmt.Sprintf("See what they wait for: `tranche run explain %s`", r.Run),
+		}))
+	}
+	return all
+}
+
+// failed tells of runs that ended with failures that nobody has accepted. A re-run opens the run again, and takes its
+// condition away.
+func (f *facts) failed() (all []Condition) {
+	var runs, items int64
+	for i := range f.db.Failed {
+		r := &f.db.Failed[i]
+		runs, items = r.Runs-int64(i)-1, r.Items-r.Failed
+		all = append(all, dated(r.FinishedAt, Condition{
+			Kind: FailedItems, Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run) + "/errors", Count: r.Failed,
+			Title: fmt.Sprintf("%s failed: %s", count(r.Failed, "item"), runName(r.Run, r.Name, r.Plan)),
+			Detail: fmt.Sprintf("The run completed %s ago, and nobody has run its failed items again, or accepted them.",
+				ago(f.at.Sub(r.FinishedAt))),
+			Remedy: fmt.Sprintf("See why: `tranche run errors %s`; then run them again: `tranche run rerun %s --failed`, "+
+				"correct their data where that is wrong: `tranche run correct %[1]s --items FILE`, or accept them: "+
+				"`tranche run accept %[1]s --failed --reason TEXT`", r.Run, r.Run),
+		}))
+	}
+	for i := range f.db.Failed[:max(len(f.db.Failed)-1, 0)] {
+		items -= f.db.Failed[i].Failed
+	}
+	if runs > 0 {
+		all = append(all, dated(f.db.Failed[len(f.db.Failed)-1].FinishedAt, Condition{
+			Kind: FailedItems, Severity: Warning, Subject: "older runs", Link: "/runs?state=completed",
+			Of: runs, Count: items,
+			Title:  fmt.Sprintf("%s failed in %s before those", count(items, "item"), count(runs, "more run")),
+			Detail: "They completed within the last two weeks, and nobody has run their failed items again, or accepted them.",
+			Remedy: "List them: `tranche run list --state completed`",
+		}))
+	}
+	return all
+}
+
+func (f *facts) held() (all []Condition) {
+	for i := range f.db.Held {
+		all = append(all, Held(&f.db.Held[i]))
+	}
+	return all
+}
+
+// more is how many conditions of a kind are known and not listed.
+func (f *facts) more() map[Kind]int64 {
+	if f.db == nil {
+		return nil
+	}
+	runs, more := map[control.Hold]int64{}, map[Kind]int64{}
+	for i := range f.db.Held {
+		r := &f.db.Held[i]
+		runs[r.Hold] = r.Runs
+		more[heldKind(r.Hold)]--
+	}
+	for hold, n := range runs {
+		more[heldKind(hold)] += n
+	}
+	return more
+}
+
+// nodes judges who is there and who leads. While the database takes no writes, nodes cannot say that they live.
+func (f *facts) nodes() (all []Condition) {
+	if f.db.Database.ReadOnly {
+		return []Condition{unkept(Condition{
+			Kind: Database, Severity: Critical, Subject: f.host, Title: "PostgreSQL takes no writes", Link: "/nodes",
+			Detail: "Nothing is sent and recorded, no command changes anything, and nodes cannot say that they live.",
+			Remedy: "See whether it is a standby (`SELECT pg_is_in_recovery()`) that --database should not lead to, or was " +
+				"set so (`SHOW default_transaction_read_only`); work goes on by itself when it takes writes again",
+		})}
+	}
+	alive, first := 0, f.at // and since when one has been there
+	for i := range f.db.Nodes {
+		n := &f.db.Nodes[i]
+		if n.Alive {
+			alive++
+			if n.StartedAt.Before(first) {
+				first = n.StartedAt
+			}
+		}
+		all = append(all, f.node(n)...)
+	}
+	return append(append(all, f.leader(alive, first)...), f.quorum()...)
+}
+
+func (f *facts) node(n *health.NodeHealth) (all []Condition) {
+	switch {
+	case !n.Alive:
+		c := Condition{
+			Kind: NodeDead, Severity: Warning, Subject: n.Session.String(), Link: "/nodes",
+			Title: "Died: " + n.Name(),
+			Detail: fmt.Sprintf("It was heard of last %s ago, and did not stop in good order. Others have taken over what it "+
+				"held.", ago(f.at.Sub(n.BeatAt))),
+			Remedy: "Start it again: `tranche serve`; its log says why it died",
+		}
+		if n.Slices > 0 || n.Loads > 0 {
+			c.Severity = Critical
+			c.Detail = fmt.Sprintf("It was heard of last %s ago, and still holds %s with %s, and %s that it was loading. The "+
+				"node that leads takes them from it.", ago(f.at.Sub(n.BeatAt)), count(n.Slices, "request"), count(n.Items, "item"),
+				count(n.Loads, "run"))
+		}
+		all = append(all, dated(n.ExpiresAt, c))
+	case f.at.Sub(n.BeatAt) > lateAfter:
+		all = append(all, dated(n.BeatAt, Condition{
+			Kind: NodeLate, Severity: Warning, Subject: n.Session.String(), Link: "/nodes",
+			Title: "Not heard of: " + n.Name(),
+			Detail: fmt.Sprintf("It was heard of last %s ago, and holds %s with %s. It counts as dead in %s.",
+				ago(f.at.Sub(n.BeatAt)), count(n.Slices, "request"), count(n.Items, "item"), ago(n.ExpiresAt.Sub(f.at))),
+			Remedy: "See whether its machine is overloaded, or cut off from PostgreSQL",
+		}))
+	}
+	switch {
+	case !n.Alive || n.Host == f.host: // this one knows that better itself
+	case n.Refused != "":
+		all = append(all, natsRefuses(n.Host, n.Name(), n.Refused))
+	case n.Away:
+		all = append(all, unkept(Condition{
+			Kind: NATS, Severity: Critical, Subject: n.Host, Link: "/nodes",
+			Title:  "Cannot reach NATS: " + n.Name(),
+			Detail: "It sends nothing and records nothing until it can.",
+			Remedy: seeToNATS,
+		}))
+	}
+	return all
+}
+
+func (f *facts) leader(alive int, first time.Time) []Condition {
+	c := Condition{
+		Kind: LeaderMissing, Severity: Critical, Subject: "leader", Title: "No node leads", Link: "/nodes",
+		Detail: fmt.Sprintf("%s alive. Without a leader, requests of dead nodes and past deadlines are not issued again.",
+			isAre(alive, "node")),
+		Remedy: "Start a node: `tranche serve`",
+	}
+	if alive > 0 {
+		c.Remedy = "See what the nodes say in their logs: one of them should take the lead within seconds"
+	}
+	switch l := f.db.Leader; {
+	case l == nil && alive > 0 && f.at.Sub(first) <= leaderGrace: // the first node of all is about to
+		return nil
+	case l == nil:
+		return []Condition{unkept(c)}
+	case f.at.Sub(l.ExpiresAt) > leaderGrace:
+		c.Detail = fmt.Sprintf("The lease ran out %s ago, and %s", ago(f.at.Sub(l.ExpiresAt)), c.Detail)
+		return []Condition{dated(l.ExpiresAt, c)}
+	default:
+		return nil
+	}
+}
+
+func isAre(n int, noun string) string {
+	switch n {
+	case 0:
+		return "no " + noun + " is"
+	case 1:
+		return "1 " + noun + " is"
+	default:
+		return fmt.Sprintf("%d %ss are", n, noun)
+	}
 }

@@ -1,11 +1,31 @@
+// Package health says what a person must see to: conditions of runs, endpoints, nodes, streams and disks, each with its
+// severity, since when it has been so, and what helps.
+//
+// A [Watch] looks at PostgreSQL, NATS and the machine at most every few seconds, however many ask, and answers within
+// a fraction of a second from what it saw last when a look takes longer. It changes nothing but two tables:
+// health_condition keeps since when something has been so where nothing else tells it, over looks, servers and
+// restarts, and what a server says of itself that no other one can see, so that all of them show it; and health_mark,
+// whether what people have put aside has got worse. When PostgreSQL or NATS is away that is a condition like any
+// other, and what is known without it is said.
+//
+// What people have put aside, by workqueue/health, stands in a list of its own and counts for nothing until it is
+// worse than it was then, and stays so until it is over; what somebody has taken says so.
+//
+// What a condition means and when it begins is decided by judge, of facts that were read before: it asks nobody. A
+// Watch is safe for concurrent use.
 package health
 
 import (
 	"cmp"
+	"context"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Severity says how much a condition matters.
@@ -147,4 +167,141 @@ func newReport(at time.Time, conditions, aside []Condition, more map[Kind]int64)
 		r.Status = string(Warning)
 	}
 	return r
+}
+
+// Stand sets, for those runs of a list that are under way, why they stand, as far as a look of the last few seconds
+// knows: a list does not wait for one. What stands has no time to go.
+func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
+	if !slices.ContainsFunc(runs, underWay) {
+		return nil
+	}
+	wait, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	report, err := w.Report(wait)
+	if err != nil {
+		return ctx.Err()
+	}
+	var endpoints []string
+	all := slices.Concat(report.Conditions, report.Aside) // what is put aside stops runs all the same
+	for i := range all {
+		if c := &all[i]; c.stops() == oneEndpoint {
+			endpoints = append(endpoints, c.Subject)
+		}
+	}
+	asks, err := inspect.New(w.cfg.Store).Asks(ctx, runs, endpoints)
+	if err != nil {
+		return err
+	}
+	for i := range runs {
+		if r := &runs[i]; underWay(*r) {
+			if r.Stands = standing(all, r, asks[r.ID]); r.Stands != nil {
+				r.ETASeconds = nil
+			}
+		}
+	}
+	return nil
+}
+
+func underWay(r inspect.RunSummary) bool { return r.State == "running" && r.Hold == nil }
+
+// standing is the worst that stops a run.
+func standing(all []Condition, r *inspect.RunSummary, asks []string) *inspect.Obstacle {
+	for i := range all {
+		c := &all[i]
+		var stops bool
+		switch c.stops() {
+		case everything:
+			stops = true
+		case oneEndpoint:
+			stops = slices.Contains(asks, c.Subject) || c.Subject == r.ID.String()
+		case oneRun:
+			stops = c.Subject == r.ID.String()
+		case nothing:
+		}
+		if stops {
+			return &inspect.Obstacle{Kind: string(c.Kind), Text: c.Title, Since: c.Since}
+		}
+	}
+	return nil
+}
+
+// reach is what a condition stops.
+type reach int
+
+const (
+	nothing reach = iota
+	oneRun
+	oneEndpoint // or one run
+	everything
+)
+
+func (c *Condition) stops() reach {
+	switch c.Kind {
+	case NoListeners, BreakerOpen, OldestWaiting:
+		return oneEndpoint
+	case StaleSlices:
+		return oneRun
+	case LeaderMissing:
+		return everything
+	case NATS:
+		if c.Subject == jetStream {
+			return everything
+		}
+	}
+	return nothing
+}
+
+// fill is how much of something that is limited is used.
+type fill struct {
+	subject string // a stream, or the account
+	what    string
+	used    uint64
+	limit   uint64
+	bytes   bool
+}
+
+func (f *fill) share() float64 { return float64(f.used) / float64(f.limit) }
+
+// streamPrefix is how the names of our streams begin.
+const streamPrefix = "TRANCHE_"
+
+// accountSubject stands for all that the account may use.
+const accountSubject = "the account"
+
+// streams asks JetStream how full its streams and our account are.
+func (w *Watch) streams(ctx context.Context) (fills []fill, known bool) {
+	if !w.cfg.NC.IsConnected() {
+		return nil, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, natsTimeout)
+	defer cancel()
+	js, err := jetstream.New(w.cfg.NC)
+	if err != nil {
+		return nil, false
+	}
+	add := func(subject, what string, used uint64, limit int64, bytes bool) {
+		if limit > 0 {
+			fills = append(fills, fill{subject, what, used, uint64(limit), bytes})
+		}
+	}
+	list := js.ListStreams(ctx)
+	for info := range list.Info() {
+		if name := info.Config.Name; strings.HasPrefix(name, streamPrefix) {
+			add(name, "bytes", info.State.Bytes, info.Config.MaxBytes, true)
+			add(name, "messages", info.State.Msgs, info.Config.MaxMsgs, false)
+			add(name, "consumers", uint64(max(info.State.Consumers, 0)), int64(info.Config.MaxConsumers), false)
+		}
+	}
+	if list.Err() != nil {
+		return nil, false
+	}
+	account, err := js.AccountInfo(ctx)
+	if err != nil {
+		return nil, false
+	}
+	add(accountSubject, "storage", account.Store, account.Limits.MaxStore, true)
+	add(accountSubject, "memory", account.Memory, account.Limits.MaxMemory, true)
+	add(accountSubject, "streams", uint64(max(account.Streams, 0)), int64(account.Limits.MaxStreams), false)
+	add(accountSubject, "consumers", uint64(max(account.Consumers, 0)), int64(account.Limits.MaxConsumers), false)
+	return fills, true
 }

@@ -1,11 +1,16 @@
 package live
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
+
+	"go.uber.org/zap"
 )
 
 // Event is one thing that a watcher is told.
@@ -172,3 +177,141 @@ func (w *Watcher) deltas() (events []Event) {
 
 // Close ends the watch. It may be called twice.
 func (w *Watcher) Close() { w.once.Do(func() { w.hub.leave(w.views) }) }
+
+// cells is one byte for each item of a block. A block whose items are all alike takes one byte in all.
+type cells struct {
+	size  int
+	bytes []byte // of length size, or 1
+}
+
+func (c *cells) at(i int) byte {
+	if len(c.bytes) == 1 {
+		return c.bytes[0]
+	}
+	return c.bytes[i]
+}
+
+// set keeps a copy of states.
+func (c *cells) set(states []byte) {
+	c.size = len(states)
+	if len(states) == 0 {
+		c.bytes = nil
+		return
+	}
+	keep := states
+	if uniform(states) {
+		keep = states[:1]
+	}
+	if len(keep) != len(c.bytes) {
+		c.bytes = slices.Clone(keep)
+		return
+	}
+	copy(c.bytes, keep)
+}
+
+func uniform(states []byte) bool {
+	for _, s := range states[1:] {
+		if s != states[0] {
+			return false
+		}
+	}
+	return true
+}
+
+// Changes is a flat list of ordinal, count, state: so many items from that ordinal on are now in that state. Applied in
+// order, from the first to the last.
+type Changes []int32
+
+const changeLen = 3 // numbers of one change
+
+// difference appends what has changed from one look at a block to the next. Items between two changes that are in the
+// same state join them: to say again where they are does no harm.
+func (c *cells) difference(states []byte, first int32, changes Changes) Changes {
+	for i := 0; i < len(states); {
+		if i < c.size && c.at(i) == states[i] {
+			i++
+			continue
+		}
+		state, end := states[i], i+1
+		for j := end; j < len(states) && states[j] == state; j++ {
+			if j >= c.size || c.at(j) != state {
+				end = j + 1
+			}
+		}
+		changes = append(changes, first+int32(i), int32(end-i), int32(state))
+		i = end
+	}
+	return changes
+}
+
+// whole appends where the items from lo to hi are.
+func (c *cells) whole(lo, hi int, first int32, changes Changes) Changes {
+	hi = min(hi, c.size)
+	for i := lo; i < hi; {
+		end := i + 1
+		for end < hi && c.at(end) == c.at(i) {
+			end++
+		}
+		changes = append(changes, first+int32(i), int32(end-i), int32(c.at(i)))
+		i = end
+	}
+	return changes
+}
+
+const (
+	// documentPause is the shortest time between two documents of a run.
+	documentPause = time.Second / 2
+	// documentAge is the longest while a run is under way: its rate and its warnings change by themselves.
+	documentAge = 3 * time.Second
+)
+
+// keepDocument makes a document of the run at once, whenever something has changed, and now and then.
+func (h *hub) keepDocument(ctx context.Context, kick <-chan struct{}) {
+	for {
+		begun := time.Now()
+		h.makeDocument(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(max(documentPause, easeFactor*time.Since(begun))):
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-kick:
+		case <-h.age():
+		}
+	}
+}
+
+// age ends when a document has grown old: never that of a run that has ended.
+func (h *hub) age() <-chan time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended && h.document.moves == h.moves {
+		return nil
+	}
+	return time.After(documentAge)
+}
+
+func (h *hub) makeDocument(ctx context.Context) {
+	h.mu.Lock()
+	moves := h.moves
+	h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	json, err := h.hubs.config.Document(ctx, h.run)
+	if err != nil {
+		if ctx.Err() == nil {
+			h.hubs.config.Log.Warn("a run cannot be shown to its watchers", zap.Stringer("run", h.run), zap.Error(err))
+		}
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.document.moves = moves
+	if !bytes.Equal(json, h.document.json) {
+		h.document.json, h.document.seq = json, h.next()
+	}
+	h.tell()
+}

@@ -1,3 +1,23 @@
+// Package metrics measures a node for Prometheus: what the node does, counted where it happens, and what it sees of the
+// whole, read when somebody asks.
+//
+// # Guarantees
+//
+// No label holds a run's id, an item's key, or a message. Each label has a bounded number of values: beyond
+// [Config.Endpoints] endpoints and as many collectors the rest is summed under [Other], and a name that only a message
+// from outside claims gets no value of its own.
+//
+// What is true of the database, and not of one node, is told by the node alone that leads, so that a sum over nodes is
+// right. It is read at most every [Config.Every], however many ask, within a few seconds; while it cannot be read the
+// rest is told all the same.
+//
+// # Not its job
+//
+// It judges nothing: rules stand in deploy/prometheus. Package tracing brings the same to receivers of OTLP.
+//
+// # Concurrency
+//
+// A Metrics is safe for concurrent use.
 package metrics
 
 import (
@@ -7,6 +27,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -224,3 +245,41 @@ func (m *Metrics) Asked(route, role string, code int) {
 
 // Watch has conditions counted that report tells of.
 func (m *Metrics) Watch(report func(context.Context) (*health.Report, error)) { m.judge.Store(&report) }
+
+// Other is the value of a label under which everything is summed that has no value of its own. No endpoint and no
+// collector can have this name.
+const Other = "(other)"
+
+// names bounds the values of a label. Who has come first stays, until the process ends: a series that went and came
+// back would look like a counter that was set back.
+type names struct {
+	mu    sync.Mutex
+	most  int
+	known map[string]bool
+}
+
+func newNames(most int) *names { return &names{most: most, known: map[string]bool{}} }
+
+// of is the value for a name, which gets one of its own while there is room.
+func (n *names) of(name string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.known[name]:
+		return name
+	case len(n.known) >= n.most:
+		return Other
+	}
+	n.known[name] = true
+	return name
+}
+
+// claimed is the value for a name that a message from outside claims: it gets none that is not known already.
+func (n *names) claimed(name string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.known[name] {
+		return name
+	}
+	return Other
+}

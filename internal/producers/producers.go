@@ -1,3 +1,17 @@
+// Package producers takes the operations that are added to collectors: over HTTP, by whoever serves it, and over core
+// NATS, by a subject for each collector.
+//
+// An add is answered after its operations are committed. Adds that come for a collector at the same time share a
+// transaction, since a commit costs the same for one operation as for thousands: the first begins at once, and those
+// that come while it is under way go together next. Each gets an answer of its own. Adds of one collector are committed
+// by a node in the order in which they came to it; who needs an order waits for the answer before adding more.
+//
+// What a node has under way is bounded in bytes; beyond, adds are refused and may be sent again. An add that was not
+// answered may have been committed: sent again with the same ids, nothing is added twice.
+//
+// Not its job: flushing, roles, and who may publish what, which NATS knows.
+//
+// Concurrency: a [Producers] is safe for concurrent use.
 package producers
 
 import (
@@ -5,8 +19,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
@@ -177,5 +197,161 @@ func (p *Producers) Wait(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("producers: adds that do not end: %w", ctx.Err())
+	}
+}
+
+// OpError says what is wrong with operations that were sent. None of them was added.
+type OpError struct {
+	Number  int    // of the operation, from 1; 0: of none
+	Line    int    // of the input, from 1; 0: unknown
+	Field   string // id, key, priority or payload; empty: none of these
+	Problem string // what is wrong, and what is allowed
+}
+
+func (e *OpError) Error() string {
+	field := ""
+	if e.Field != "" {
+		field = e.Field + ": "
+	}
+	switch {
+	case e.Number == 0 && e.Line == 0:
+		return e.Problem
+	case e.Number == 0:
+		return fmt.Sprintf("line %d: %s", e.Line, e.Problem)
+	case e.Line == 0:
+		return fmt.Sprintf("operation %d: %s%s", e.Number, field, e.Problem)
+	}
+	return fmt.Sprintf("operation %d (line %d): %s%s", e.Number, e.Line, field, e.Problem)
+}
+
+// TooManyError is returned for more operations, or bytes, than one add may bring. None was added.
+type TooManyError struct {
+	Bytes bool // too many of these
+}
+
+func (e *TooManyError) Error() string {
+	if e.Bytes {
+		return fmt.Sprintf("the operations have more than %d MiB; add them in several requests", MaxBytes>>20)
+	}
+	return fmt.Sprintf("there are more than %d operations; add them in several requests", MaxOps)
+}
+
+// OverloadedError is returned while the node has as much to add as it has room for. It passes.
+type OverloadedError struct{}
+
+func (*OverloadedError) Error() string {
+	return fmt.Sprintf("this node has %d MiB of operations under way already; add them again a little later", MaxHeld>>20)
+}
+
+// isText reports whether PostgreSQL can store a text.
+func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+
+// isData reports whether PostgreSQL did not like the data: classes 22 and 23 of its errors.
+func isData(err error) bool {
+	said, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (strings.HasPrefix(said.Code, "22") || strings.HasPrefix(said.Code, "23"))
+}
+
+// isAway reports whether PostgreSQL cannot be reached, is shutting down (57), out of resources (53), or too slow.
+func isAway(err error) bool {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
+	}
+	_, unreached := errors.AsType[*pgconn.ConnectError](err)
+	_, cut := errors.AsType[net.Error](err) // time-outs of a context are among them
+	return unreached || cut || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+		errors.Is(err, net.ErrClosed)
+}
+
+const (
+	// MaxBytes bounds what one add may bring.
+	MaxBytes = 32 << 20
+	// MaxHeld bounds the bytes of all adds that a node has under way.
+	MaxHeld = 256 << 20
+)
+
+// room counts the bytes of adds that are under way.
+type room struct{ held atomic.Int64 }
+
+func (r *room) take(n int) bool {
+	if r.held.Add(int64(n)) > MaxHeld {
+		r.held.Add(-int64(n))
+		return false
+	}
+	return true
+}
+
+func (r *room) give(n int) { r.held.Add(-int64(n)) }
+
+// body takes room for what is read of it. Its reader gives the room back by release, once nothing of it is held.
+type body struct {
+	from io.Reader
+	room *room
+	had  int
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.from.Read(p)
+	if b.had+n > MaxBytes {
+		return 0, &TooManyError{Bytes: true}
+	}
+	if n > 0 && !b.room.take(n) {
+		return 0, &OverloadedError{}
+	}
+	b.had += n
+	return n, err
+}
+
+func (b *body) release() { b.room.give(b.had) }
+
+// noteTimeout bounds what is noted of a collector beside an add.
+const noteTimeout = 5 * time.Second
+
+// noted is what this node said last of what a collector asks for.
+type noted struct {
+	refused bool
+	at      time.Time
+}
+
+// note reports whether it is time to say again that a collector's query fails, or works, and whether it failed before.
+func (p *Producers) note(name string, refused bool) (now, was bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := p.noted[name]
+	if last.refused == refused && time.Since(last.at) < collectorstore.RefusalNoted {
+		return false, last.refused
+	}
+	if len(p.noted) >= maxSpecs {
+		clear(p.noted)
+	}
+	p.noted[name] = noted{refused, time.Now()}
+	return true, last.refused
+}
+
+// noteRefused tells the log and the store, now and then, that the query of a collector fails.
+func (p *Producers) noteRefused(ctx context.Context, name string, problem error) {
+	if now, _ := p.note(name, true); !now {
+		return
+	}
+	p.log.Warn("operations are refused: the query of their collector fails", zap.String("collector", name),
+		zap.Error(problem))
+	p.keep(ctx, func(ctx context.Context) error {
+		return p.definitions.NoteRefused(ctx, name, problem.Error())
+	})
+}
+
+// noteTaken tells the store, now and then, that it works.
+func (p *Producers) noteTaken(ctx context.Context, name string) {
+	if now, was := p.note(name, false); now {
+		p.keep(ctx, func(ctx context.Context) error { return p.definitions.NoteTaken(ctx, name, was) })
+	}
+}
+
+// keep writes a note, also for somebody who leaves. Without it the add goes on all the same.
+func (p *Producers) keep(ctx context.Context, write func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+	defer cancel()
+	if err := write(ctx); err != nil {
+		p.log.Warn("what health says of a collector is old", zap.Error(err))
 	}
 }

@@ -1,7 +1,26 @@
+// Package pull takes in the messages of a durable JetStream consumer by pulls that are bounded in messages and in
+// bytes, and loses none of what the server sends.
+//
+// A server that has handed out all that a pull may bring says so at once (409, with how much of the pull is left),
+// while the messages of a replicated consumer wait until the quorum knows of the delivery, and are sent after that.
+// Whoever stops listening at the 409 loses them for an AckWait, as jetstream's Fetch does. So each pull has an inbox of
+// its own that outlives its end:
+//
+//	open ──▶ late ──▶ lingering ──▶ closed
+//
+// It is open until the server has ended it, or the owner has given it up; late while it is known how many messages are
+// still to come, which count against the owner's room; lingering when that is not known, or took too long, which counts
+// no more; and closed once all are there. So what is on its way is bounded by the owner's room, and twice that after a
+// fault.
+//
+// It is not the package's job to know what a message means, whether the consumer is the one that it was, or when to
+// look it up again. All of it is safe for concurrent use.
 package pull
 
 import (
 	"errors"
+	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -272,4 +291,52 @@ func (p *Pull) drain() {
 		}
 	}
 	p.close()
+}
+
+// status is what the server says of a pull.
+type status struct {
+	code, description string
+	left              amount // what the pull asked for and the server will not send
+	known             bool   // the server has said what is left
+}
+
+// Error ends a pull for another reason than time or size: the consumer is to be looked up again.
+type Error struct{ Code, Description string }
+
+func (e *Error) Error() string {
+	if e.Description == "" {
+		return "the server answered a pull with status " + e.Code
+	}
+	return fmt.Sprintf("the server answered a pull with status %s, %s", e.Code, e.Description)
+}
+
+// statusOf returns the status that a message is, or nil when it is one of the stream.
+func statusOf(msg *nats.Msg) *status {
+	code := msg.Header.Get("Status")
+	if code == "" || len(msg.Data) > 0 || msg.Reply != "" {
+		return nil
+	}
+	s := &status{code: code, description: msg.Header.Get("Description")}
+	messages, err := strconv.Atoi(msg.Header.Get("Nats-Pending-Messages"))
+	if err != nil {
+		return s
+	}
+	bytes, err := strconv.Atoi(msg.Header.Get("Nats-Pending-Bytes"))
+	s.left, s.known = amount{messages, bytes}, err == nil
+	return s
+}
+
+// heartbeat tells that the pull is open.
+func (s *status) heartbeat() bool { return s.code == "100" }
+
+// err is nil when time or size has ended the pull.
+func (s *status) err() error {
+	switch {
+	case s.code == "408" || s.code == "404",
+		s.code == "409" && (s.description == "Batch Completed" || s.description == "Message Size Exceeds MaxBytes"):
+		return nil
+	case s.code == "503":
+		return nats.ErrNoResponders
+	}
+	return &Error{s.code, s.description}
 }

@@ -1,3 +1,17 @@
+// Package schedules starts the runs of schedules: the leader takes due times as they come and starts a run for each, as
+// the schedule's policies say. It also reads items from where schedules take them: files below a directory that the
+// operator names, and URLs.
+//
+// Guarantees: one run for a due time, whichever node takes it, starts it, dies over it or comes back to it. The fire's
+// key is unique in PostgreSQL, the run has it as its idempotency key, and the run begins in the transaction that notes
+// the fire as started under the leader's lease. Due times are compared with the database's time only. Nothing outside
+// of the operator's directory is read, and nothing is asked for that the operator's file does not let steps ask for.
+// What a URL answers is taken whole or not at all.
+//
+// Not its job: when a schedule is due, which orchestrator/schedule knows; what is stored, which is workqueue's; how a
+// run is started, which the API's package does for people and for schedules alike.
+//
+// Concurrency: Files and Web are safe for concurrent use.
 package schedules
 
 import (
@@ -5,6 +19,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -131,4 +147,235 @@ func read(name string, text json.RawMessage) (*schedule.Spec, error) {
 		return nil, fmt.Errorf("schedule %s cannot be read by this version of tranche; apply it again: %w", name, err)
 	}
 	return spec, nil
+}
+
+// Job is a run to be started for a fire.
+type Job struct {
+	Claim schedulestore.FireClaim
+	Spec  *schedule.Spec
+}
+
+// Started is the run of a fire.
+type Started struct {
+	Run      workqueue.RunID
+	Items    int64
+	Existing bool // it was started before, by a leader that is gone
+}
+
+// Starter starts the runs of schedules, in the way in which people start them. The run begins in the transaction that
+// notes its fire as started, and not at all once another leader has taken the fire up. After an error there is no run.
+type Starter interface {
+	StartFire(ctx context.Context, job Job) (Started, error)
+	// Permanent reports whether an error of StartFire stays the same however often it is tried.
+	Permanent(err error) bool
+}
+
+// take makes fires of due times that have come.
+func (d *Duty) take(ctx context.Context, lease workqueue.Lease) (taken bool, err error) {
+	due, err := schedulestore.New(d.store).DueSchedules(ctx, page)
+	if err != nil {
+		return false, err
+	}
+	for i := range due {
+		ok, problem := d.takeOne(ctx, lease, &due[i])
+		if errors.Is(problem, workqueue.ErrNotLeader) {
+			return taken, problem
+		}
+		taken = taken || ok
+		err = errors.Join(err, problem)
+	}
+	return taken, err
+}
+
+func (d *Duty) takeOne(
+	ctx context.Context, lease workqueue.Lease, due *schedulestore.DueSchedule,
+) (taken bool, err error) {
+	spec, err := read(due.Name, due.Spec)
+	if err != nil {
+		return false, err
+	}
+	passed := spec.Due(due.NextDue.Add(-time.Nanosecond), due.Now)
+	t := schedulestore.Taking{
+		Schedule: due.Name, Version: due.Version, Was: due.NextDue, LastDue: due.NextDue,
+		Fires: firesOf(spec, &passed, due.Now),
+	}
+	if len(t.Fires) > 0 {
+		t.LastDue = t.Fires[len(t.Fires)-1].Due
+	}
+	if !passed.Next.IsZero() {
+		t.Next = &passed.Next
+	}
+	taken, err = schedulestore.New(d.store).TakeFires(ctx, lease, t)
+	if taken && len(passed.Missed) > 0 {
+		d.log.Warn("due times were missed", zap.String("schedule", due.Name), zap.Int("missed", len(passed.Missed)),
+			zap.Time("from", passed.Missed[0]), zap.Int("started_late", len(passed.Fire)))
+	}
+	return taken, err
+}
+
+// firesOf returns what the due times that have passed become, the oldest first.
+func firesOf(spec *schedule.Spec, passed *schedule.Passed, now time.Time) []schedulestore.NewFire {
+	fires := make([]schedulestore.NewFire, 0, len(passed.Missed)+len(passed.Fire))
+	for i, due := range passed.Missed {
+		reason := fmt.Sprintf("no leader was there to start it; misfire is %s", spec.Misfire)
+		if i == 0 && passed.More {
+			reason += "; earlier due times were missed too, and are not listed"
+		}
+		fires = append(fires, schedulestore.NewFire{Due: due, StartAt: due, State: schedulestore.FireMissed, Reason: reason})
+	}
+	for _, due := range passed.Fire {
+		planned := spec.Planned(due)
+		fire := schedulestore.NewFire{Due: due, StartAt: spec.StartAt(planned, now), State: schedulestore.FireWaiting}
+		if by, limited := spec.StartBy(planned); limited {
+			fire.StartBy = &by
+		}
+		if by, limited := spec.DoneBy(fire.StartAt); limited {
+			fire.DoneBy = &by
+		}
+		fires = append(fires, fire)
+	}
+	return fires
+}
+
+// handsFree reports whether the items of another run may be loaded. Sources that are slow, of which a few may last for
+// half an hour, do not have all others wait for them: there is an end to that, too, since each has a connection and may
+// have a file.
+func (d *Duty) handsFree(now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	quick := 0
+	for _, load := range d.loading {
+		if now.Sub(load.since) < slowLoad {
+			quick++
+		}
+	}
+	return quick < d.cfg.Starts && len(d.loading) < d.cfg.Starts*slowStarts
+}
+
+// How the reasons of fires begin and go on that are told apart by them.
+const (
+	attemptBegins = "attempt "
+	turnBegins    = "its turn has not come: "
+	turnGoesOn    = "; before that: "
+)
+
+// behindAStart notes that a fire which cancels what is under way waits for a run that cannot be cancelled yet.
+func (r *round) behindAStart(f *schedulestore.WaitingFire) {
+	if f.State == schedulestore.FireWaiting { // one in a queue says so already
+		r.note(f, fmt.Sprintf("the run of %s is being started; it is cancelled for this one when it has its items",
+			r.busy[f.Schedule].Due.UTC().Format(time.RFC3339)))
+	}
+}
+
+func (r *round) note(f *schedulestore.WaitingFire, reason string) {
+	if f.Reason != reason {
+		r.notes = append(r.notes, schedulestore.FireNote{FireKey: f.FireKey, Was: f.Reason, Reason: reason})
+	}
+}
+
+// tell writes why fires wait whose turn has not come, for people, and for what becomes of them in the end. It changes
+// with each run that is loaded, and may be said of a thousand fires, and so it is not written each time.
+func (r *round) tell(ctx context.Context, fires []schedulestore.WaitingFire) error {
+	if crowd := r.crowd(); crowd != "" {
+		for before, f := range r.crowded {
+			if f.State != schedulestore.FireStarting { // it was begun, and says when
+				r.note(f, turn(f.Reason, crowd, before))
+			}
+		}
+	}
+	if len(r.notes) == 0 || !r.tellNow(fires[0].Now) {
+		return nil
+	}
+	return schedulestore.New(r.store).NoteFires(ctx, r.lease, r.notes)
+}
+
+func (d *Duty) tellNow(now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if since := now.Sub(d.told); since >= 0 && since < tellPause {
+		return false
+	}
+	d.told = now
+	return true
+}
+
+// crowd names the runs that are being loaded. Empty: there are none by now.
+func (d *Duty) crowd() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	names := make([]string, 0, len(d.loading))
+	for key := range d.loading {
+		names = append(names, key.Schedule)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("%d runs of schedules are being loaded (%s)", len(names), strings.Join(names, ", "))
+}
+
+// turn says why a fire waits that has others before it, and what had come of it earlier.
+func turn(was, crowd string, before int) string {
+	reason := turnBegins + crowd
+	switch before {
+	case 0:
+		reason += ", and it is next"
+	case 1:
+		reason += ", and another is before it"
+	default:
+		reason += fmt.Sprintf(", and %d others are before it", before)
+	}
+	if strings.HasPrefix(was, turnBegins) {
+		_, was, _ = strings.Cut(was, turnGoesOn)
+	}
+	if strings.HasPrefix(was, attemptBegins) {
+		reason += turnGoesOn + was
+	}
+	return reason
+}
+
+// late looks after runs that have not ended at the end of their window.
+func (d *Duty) late(ctx context.Context, lease workqueue.Lease) (did bool, err error) {
+	fires, err := schedulestore.New(d.store).LateFires(ctx, lease, page)
+	if err != nil {
+		return false, err
+	}
+	for i := range fires {
+		ok, problem := d.lateOne(ctx, lease, &fires[i])
+		if errors.Is(problem, workqueue.ErrNotLeader) {
+			return did, problem
+		}
+		did = did || ok
+		err = errors.Join(err, problem)
+	}
+	return did, err
+}
+
+// lateOne acts before it notes: a leader that dies in between leaves the rest to the next one, who finds the run paused
+// or cancelled already.
+func (d *Duty) lateOne(ctx context.Context, lease workqueue.Lease, f *schedulestore.LateFire) (did bool, err error) {
+	policy := schedule.LateReport // when the schedule cannot be read any more
+	if spec, err := read(f.Schedule, f.Spec); err == nil {
+		policy = spec.OnLate
+	}
+	c := control.Control{Run: f.Run, Actor: actor(f.Schedule),
+		Reason: "it has not ended by " + f.DoneBy.UTC().Format(time.RFC3339) + ", the end of its window"}
+	note := "reported"
+	switch policy {
+	case schedule.LatePause:
+		note = "paused"
+		_, err = d.runs.Pause(ctx, c)
+	case schedule.LateCancel:
+		note = "cancelled"
+		_, err = d.runs.Cancel(ctx, c)
+	}
+	switch {
+	case err != nil && over(err):
+		note = "reported; it has ended late, or is held already"
+	case err != nil:
+		return false, err
+	}
+	d.log.Warn("a run of a schedule is late", zap.String("schedule", f.Schedule), zap.Stringer("run", f.Run),
+		zap.Time("done_by", f.DoneBy), zap.String("did", note))
+	return schedulestore.New(d.store).NoteLate(ctx, lease, f.FireKey, note)
 }

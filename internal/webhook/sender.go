@@ -1,9 +1,22 @@
+// Package webhook sends messages to receivers by HTTP: signed as https://www.standardwebhooks.com has it, or as they
+// are.
+//
+// Guarantees: a secret signs for the hosts that the operator's file says, and no others; redirects are not followed; an
+// attempt is bounded in time, and so is what is read of its answer. What is told of a failure is in words of ours, and
+// what the receiver said stands apart, since it may repeat what it was asked for.
+//
+// Not its job: what is to be sent, and when again; which addresses may be reached, which the transport guards.
+//
+// Concurrency: a Sender is safe for concurrent use.
 package webhook
 
 import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -193,4 +206,99 @@ func Body(kind string, at time.Time, data json.RawMessage) ([]byte, error) {
 		Timestamp time.Time       `json:"timestamp"`
 		Data      json.RawMessage `json:"data"`
 	}{kind, at, data})
+}
+
+// BadError says what is wrong with where a webhook is to go.
+type BadError struct {
+	Field string // url, secret; empty when it is both together
+	Value string // fit to be repeated
+	Why   string
+}
+
+func (e *BadError) Error() string { return e.Why }
+
+// Check refuses a webhook that could not be sent.
+func Check(conns *connections.Connections, address, secret string) error {
+	u, err := CheckURL(address)
+	if err != nil {
+		return err
+	}
+	if secret == "" {
+		return &BadError{Field: "secret", Why: "name a secret of the operator's file, which signs what is sent"}
+	}
+	if _, err := keyOf(conns, u, secret); err != nil {
+		return &BadError{Value: address, Why: err.Error()}
+	}
+	return nil
+}
+
+// CheckURL reads the URL of a webhook. The error is a *BadError.
+func CheckURL(address string) (*url.URL, error) {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil || u.Host == "" || u.Opaque != "" || u.Scheme != "https" && u.Scheme != "http":
+		return nil, &BadError{"url", address, "want a URL like https://api.bank.example/done"}
+	case u.User != nil:
+		return nil, &BadError{"url", u.Redacted(), "a password has no place in a URL; receivers check the signature"}
+	case u.Fragment != "":
+		return nil, &BadError{"url", address, "what stands behind # is never sent"}
+	}
+	return u, nil
+}
+
+var errNoConnections = errors.New("this node has no secrets (serve --connections FILE)")
+
+// keyOf returns what signs a webhook to u. The operator's file decides by the hosts of the secret.
+func keyOf(conns *connections.Connections, u *url.URL, secret string) ([]byte, error) {
+	if conns == nil {
+		return nil, errNoConnections
+	}
+	found, err := conns.Secret(secret)
+	if err != nil {
+		return nil, err
+	}
+	text, err := found.Value(u)
+	if err != nil {
+		return nil, errors.New(conns.Redact(err.Error()))
+	}
+	key, err := signingKey(text)
+	if err != nil {
+		return nil, fmt.Errorf("secret %q cannot sign webhooks: %w", secret, err)
+	}
+	return key, nil
+}
+
+// Headers of a webhook, as https://www.standardwebhooks.com has them.
+const (
+	headerID        = "webhook-id"        // the same for each attempt
+	headerTimestamp = "webhook-timestamp" // of the attempt, in seconds
+	headerSignature = "webhook-signature" // "v1," and the signature, in base64
+)
+
+const (
+	secretPrefix = "whsec_"
+	leastSecret  = 24 // bytes
+	mostSecret   = 64
+)
+
+var errSecretForm = errors.New("it must be whsec_ and 24 to 64 random bytes in base64; make one with: " +
+	"echo whsec_$(openssl rand -base64 32)")
+
+// signingKey reads a secret as the standard writes it.
+func signingKey(secret string) ([]byte, error) {
+	text, ok := strings.CutPrefix(secret, secretPrefix)
+	key, err := base64.StdEncoding.DecodeString(text)
+	if !ok || err != nil || len(key) < leastSecret || len(key) > mostSecret {
+		return nil, errSecretForm
+	}
+	return key, nil
+}
+
+// sign signs an attempt at a webhook: HMAC-SHA256 over its id, its time and its body.
+func sign(key []byte, id string, at time.Time, body []byte) (timestamp, signature string) {
+	timestamp = strconv.FormatInt(at.Unix(), 10)
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(id + "." + timestamp + "."))
+	mac.Write(body)
+	return timestamp, "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }

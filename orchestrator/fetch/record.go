@@ -3,8 +3,10 @@ package fetch
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
@@ -12,7 +14,9 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/span"
 	"github.com/tranchehq/tranche/workqueue"
+	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -182,4 +186,90 @@ func (f *Worker) recorded(batch []fetchResult, out settle.Recorded, begun time.T
 		}
 	}
 	f.after.Seen(out, begun)
+}
+
+// traceFetching begins the span of a chunk that the node works on itself. What comes of it is recorded within it, and a
+// request that is sent for it carries it.
+func (f *Worker) traceFetching(ctx context.Context, c *collector) context.Context {
+	tracer := f.cfg.Tracer
+	if tracer == nil {
+		return ctx
+	}
+	j := c.job
+	ctx, c.trace, c.traced = tracer.Fetching(ctx, span.Slice{Run: uuid.UUID(j.Run), Slice: uuid.UUID(j.ID),
+		Endpoint: j.Endpoint, Step: int(j.Step), Attempt: j.Attempt, Generation: int(j.Generation), Items: j.Mask.Count()})
+	return ctx
+}
+
+// traceResults begins a span for each result that belongs to a trace. The function that it returns ends them.
+func (f *Worker) traceResults(ctx context.Context, batch []fetchResult) (end func(settle.Recorded, error)) {
+	if f.cfg.Tracer == nil {
+		return func(settle.Recorded, error) {}
+	}
+	ends := make([]func(span.Outcome), len(batch))
+	for i := range batch {
+		a := &batch[i].answer
+		ends[i] = f.cfg.Tracer.Recording(ctx, batch[i].trace, span.Reply{Run: uuid.UUID(batch[i].job.Run),
+			Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint, Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
+	}
+	return func(out settle.Recorded, err error) {
+		for i, end := range ends {
+			outcome := span.Outcome{Err: err}
+			if err == nil {
+				outcome.Taken, outcome.Stale = out.Verdicts[i].Taken, out.Verdicts[i].Stale
+			}
+			end(outcome)
+		}
+	}
+}
+
+// endTaken ends calls whose slices were taken from the node meanwhile: their run was cancelled, or their items were
+// reset. Nothing that they bring would count. Quick chunks are not asked about.
+func (f *Worker) endTaken(ctx context.Context) {
+	session := f.node.Session()
+	long := f.underWay(session)
+	if len(long) == 0 {
+		return
+	}
+	ids := make([]workqueue.SliceID, len(long))
+	for i, job := range long {
+		ids[i] = job.ID
+	}
+	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	defer cancel()
+	claimed, err := dispatchstore.New(f.node.Store).StillClaimed(ctx, session, ids)
+	if err != nil {
+		f.node.Log.Debug("look for slices that were taken back", zap.Error(err)) // it is asked again
+		return
+	}
+	for _, job := range long {
+		if !slices.Contains(claimed, job.ID) {
+			f.node.Log.Info("a chunk was taken back while it was worked on; its call is ended",
+				zap.Stringer("run", job.Run), zap.Stringer("slice", job.ID), zap.String("step", job.Work.Name))
+			job.cancel(errTaken)
+		}
+	}
+}
+
+// underWay returns the jobs whose calls take long, at most once in quickChunk.
+func (f *Worker) underWay(session workqueue.SessionID) (long []*fetchJob) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Since(f.looked) < quickChunk {
+		return nil
+	}
+	f.looked = time.Now()
+	for job := range f.jobs {
+		if job.Session == session && !job.begun.IsZero() && time.Since(job.begun) > quickChunk {
+			long = append(long, job)
+		}
+	}
+	return long
+}
+
+// called notes that a job's call begins: its slice stays the one that it is.
+func (f *Worker) called(job *fetchJob) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	job.begun = time.Now()
 }

@@ -2,11 +2,17 @@ package flush
 
 import (
 	"context"
+	"slices"
+	"sync"
+	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -85,4 +91,127 @@ func (f *Flusher) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 		}
 	}
 	kernel.Signal(f.wakes) // its keys are free
+}
+
+// AddOps adds operations to a collector and has them flushed in time. See [collector.Store.AddOps].
+func (f *Flusher) AddOps(ctx context.Context, name string, version int, batches [][]collectorstore.Op) (
+	[]collectorstore.AddedOps, error,
+) {
+	added, next, err := collectorstore.New(f.node.Store).AddOps(ctx, name, version, batches)
+	if err == nil {
+		f.wakeIn(next)
+	}
+	return added, err
+}
+
+// ApplyCollector puts a collector on record, or changes it. See [collector.Store.ApplyCollector].
+func (f *Flusher) ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (
+	collectorstore.AppliedCollector, error,
+) {
+	out, err := collectorstore.New(f.node.Store).ApplyCollector(ctx, c, actor)
+	return out, f.flushAfter(err)
+}
+
+// ResumeCollector takes the pause of a collector back. See [collector.Store.ResumeCollector].
+func (f *Flusher) ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error) {
+	changed, err = collectorstore.New(f.node.Store).ResumeCollector(ctx, name, actor)
+	return changed, f.flushAfter(err)
+}
+
+// DrainCollector has everything flushed that waits. See [collector.Store.DrainCollector].
+func (f *Flusher) DrainCollector(ctx context.Context, name, actor string) (collectorstore.Drained, error) {
+	out, err := collectorstore.New(f.node.Store).DrainCollector(ctx, name, actor)
+	return out, f.flushAfter(err)
+}
+
+// RequeueOps has operations tried again. See [collector.Store.RequeueOps].
+func (f *Flusher) RequeueOps(
+	ctx context.Context, name string, sel collectorstore.OpsSelection, actor string,
+) (int64, error) {
+	ops, err := collectorstore.New(f.node.Store).RequeueOps(ctx, name, sel, actor)
+	return ops, f.flushAfter(err)
+}
+
+// flushAfter has all nodes look for keys to flush, unless what was to bring some has failed.
+func (f *Flusher) flushAfter(err error) error {
+	if err != nil {
+		return err
+	}
+	f.Wake()
+	if err := f.node.NC.Publish(kernel.WakeSubject, []byte(WakeFlush)); err != nil {
+		f.node.Log.Debug("wake the flushers of other nodes", zap.Error(err))
+	}
+	return nil
+}
+
+// collectorsPause is the time between two rounds of the duty for collectors.
+const collectorsPause = time.Second
+
+// Tend is that duty.
+func (f *Flusher) Tend(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
+	for {
+		swept, err := collectorstore.New(f.node.Store).SweepCollectors(ctx, lease)
+		if swept.Released > 0 {
+			f.node.Stats.Released.Add(int64(swept.Released))
+			f.node.Log.Info("freed keys of flushes that were given up", zap.Int("keys", swept.Released))
+			_ = f.flushAfter(nil)
+		}
+		if err != nil || !swept.More || ctx.Err() != nil {
+			return collectorsPause, err
+		}
+	}
+}
+
+// hold is until when it is known that the keys of a flight are its own. A node may stand still between its claim and
+// its requests, or PostgreSQL may take long to read the operations: meanwhile the session ends, or the time for which
+// keys are kept, and somebody else flushes them. What was claimed a while ago is therefore asked for only after another
+// look, which keeps the keys as if they were claimed then.
+type hold struct {
+	trust time.Duration // for how long after a look nobody else can have the keys
+
+	mu     sync.Mutex
+	last   time.Time // when the last look that had an answer was begun
+	kept   []uuid.UUID
+	all    bool      // nothing is known but the claim, which has all
+	failed time.Time // when the last look ended that had none
+	err    error     // of that
+}
+
+// newHold is that of a claim which was begun at a time. A session lives on for most of its time after a claim, and keys
+// are kept for DefaultClaimTTL at least.
+func newHold(begun time.Time, session time.Duration) *hold {
+	return &hold{trust: min(session, dispatch.DefaultClaimTTL) / 2, last: begun, all: true}
+}
+
+// has reports whether a flush still has its key. The error is one of the look.
+func (h *hold) has(ctx context.Context, store *database.DB, w *flight, id uuid.UUID) (bool, error) {
+	came := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failed.After(came) {
+		return false, h.err // PostgreSQL is slow: the flushes of a claim do not ask it one after the other
+	}
+	if now := time.Now(); now.Sub(h.last) >= h.trust {
+		timed, cancel := context.WithTimeout(ctx, h.trust)
+		defer cancel()
+		kept, err := collectorstore.New(store).ProlongFlushes(timed, flushIDs(w), timeouts(w))
+		if err != nil {
+			h.failed, h.err = time.Now(), err
+			return false, err
+		}
+		h.last, h.kept, h.all = now, kept, false
+	}
+	return h.all || slices.Contains(h.kept, id), nil
+}
+
+func flushIDs(w *flight) []uuid.UUID {
+	ids := make([]uuid.UUID, len(w.claimed.Flushes))
+	for i := range ids {
+		ids[i] = w.claimed.Flushes[i].ID
+	}
+	return ids
+}
+
+func timeouts(w *flight) []time.Duration {
+	return slices.Repeat([]time.Duration{time.Duration(w.claimed.Spec.Timeout)}, len(w.claimed.Flushes))
 }

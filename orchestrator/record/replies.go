@@ -3,8 +3,10 @@ package record
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
@@ -13,7 +15,10 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/pull"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -81,4 +86,82 @@ func (r *Recorder) readReplies(ctx context.Context, replies kernel.Lanes[kernel.
 		return cause
 	}
 	return err
+}
+
+// codeUnreadable is the error code of a chunk whose reply could not be read.
+const codeUnreadable = "unreadable"
+
+// unreadable is a reply that cannot be taken, whatever is done with it.
+type unreadable struct {
+	msg            kernel.Message
+	reason, detail string
+	slice          workqueue.SliceID // zero when it does not say
+}
+
+func asUnreadable(msg kernel.Message, err error) unreadable {
+	bad, ok := errors.AsType[*wire.MalformedError](err)
+	if !ok {
+		bad = &wire.MalformedError{Reason: codeUnreadable, Detail: err.Error()}
+	}
+	return unreadable{msg, bad.Reason, bad.Detail, workqueue.SliceID(bad.Slice)}
+}
+
+// takeUnreadable ends the slice that the message is about, so that its items go on at once in smaller ones, and then
+// puts the message aside: a crash in between has the first done again, which changes nothing.
+func (r *Recorder) takeUnreadable(ctx context.Context, u unreadable) {
+	if err := r.failUnreadable(ctx, u); err != nil && !workqueue.Refused(err) {
+		r.node.Log.Error("cannot record that a reply is unreadable; giving it back", zap.Error(err))
+		r.replies.Settle(u.msg, kernel.GiveBack)
+		kernel.Signal(r.unrecorded)
+		return
+	}
+	r.quarantine(ctx, u.msg, u.reason, u.detail, u.slice)
+}
+
+// failUnreadable records the failure of a slice, provided that the message came on the subject of the endpoint that the
+// slice was sent to. Anything else is no more than a message to put aside.
+func (r *Recorder) failUnreadable(ctx context.Context, u unreadable) error {
+	if u.slice == (workqueue.SliceID{}) {
+		return nil
+	}
+	endpoint, found := strings.CutPrefix(u.msg.Subject(), wire.ReplySubject(""))
+	if !found {
+		return nil
+	}
+	out, err := r.node.Settling.Record(ctx, []settle.Answer{{Slice: u.slice, Endpoint: endpoint, Answered: -1,
+		Service: u.msg.Headers().Get(wire.HeaderService), Unreadable: true,
+		Failure: &workqueue.SlotError{Code: codeUnreadable, Retry: true,
+			Message: "the service's reply could not be read (" + u.reason + "): " + u.detail}}})
+	if err == nil {
+		r.after.Seen(out, cameAt([]reading{{msg: u.msg}}))
+	}
+	return err
+}
+
+// traceRecording begins a span for each reply that belongs to a trace. The function that it returns ends them.
+func (r *Recorder) traceRecording(ctx context.Context, read []reading) (end func(settle.Recorded, error)) {
+	if r.cfg.Tracer == nil {
+		return func(settle.Recorded, error) {}
+	}
+	ends := make([]func(span.Outcome), len(read))
+	for i := range read {
+		h, a := read[i].msg.Headers(), &read[i].answer
+		if t := wire.TraceOfHeader(h); !t.IsZero() {
+			run, _ := uuid.Parse(h.Get(wire.HeaderRun)) // it was parsed before
+			ends[i] = r.cfg.Tracer.Recording(ctx, t, span.Reply{Run: run, Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint,
+				Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
+		}
+	}
+	return func(out settle.Recorded, err error) {
+		for i, end := range ends {
+			if end == nil {
+				continue
+			}
+			outcome := span.Outcome{Err: err}
+			if err == nil {
+				outcome.Taken, outcome.Stale = out.Verdicts[i].Taken, out.Verdicts[i].Stale
+			}
+			end(outcome)
+		}
+	}
 }

@@ -1,10 +1,13 @@
 package schedule
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // a machine may have no time zones, or others than its neighbour
+	_ "time/tzdata"
 )
 
 // clock is what people of a zone see on the wall. A time on it, called wall, is kept as a time in UTC with the same
@@ -109,4 +112,142 @@ func (r byElapsed) next(after time.Time) time.Time {
 		}
 		at = r.span(at.end)
 	}
+}
+
+// Window says when runs may start, and when they should have ended: times of day in the schedule's zone. A window may
+// go past midnight.
+type Window struct {
+	NotBefore *TimeOfDay `json:"not_before,omitempty"` // a due time outside waits until then
+	DoneBy    *TimeOfDay `json:"done_by,omitempty"`    // of the same night
+}
+
+// TimeOfDay is minutes since midnight, as a clock shows them: 22:00.
+type TimeOfDay int
+
+// String returns it as 22:00.
+func (t TimeOfDay) String() string { return fmt.Sprintf("%02d:%02d", int(t)/60, int(t)%60) }
+
+// MarshalText writes it as 22:00.
+func (t TimeOfDay) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText reads 22:00.
+func (t *TimeOfDay) UnmarshalText(text []byte) error {
+	if len(text) == 5 && text[2] == ':' {
+		hour, err := strconv.ParseUint(string(text[:2]), 10, 8)
+		minute, err2 := strconv.ParseUint(string(text[3:]), 10, 8)
+		if err == nil && err2 == nil && hour < 24 && minute < 60 {
+			*t = TimeOfDay(hour*60 + minute)
+			return nil
+		}
+	}
+	return fmt.Errorf("%.40q is no time of day; want one like 06:00 or 22:30, in quotes", text)
+}
+
+// on returns when the clock reaches the time of day on the day of a wall time, moved by some days.
+func (t TimeOfDay) on(c clock, wall time.Time, days int) time.Time {
+	at := time.Date(wall.Year(), wall.Month(), wall.Day()+days, int(t)/60, int(t)%60, 0, 0, time.UTC)
+	return c.first(at, at.Add(-repeat))
+}
+
+// after returns the first instant after t at which it is that time of day.
+func (t TimeOfDay) after(c clock, at time.Time) time.Time {
+	wall := c.span(at).wall(at)
+	days := -2 // the clock may have been put back by a day
+	for ; !t.on(c, wall, days).After(at); days++ {
+	}
+	return t.on(c, wall, days)
+}
+
+// until returns the last instant until t at which it was that time of day.
+func (t TimeOfDay) until(c clock, at time.Time) time.Time {
+	wall := c.span(at).wall(at)
+	days := 2
+	for ; t.on(c, wall, days).After(at); days-- {
+	}
+	return t.on(c, wall, days)
+}
+
+// open returns t when the window is open, or else when it opens next; and when it closes then, or the zero time when it
+// does not.
+func (w Window) open(c clock, t time.Time) (from, to time.Time) {
+	if w.NotBefore == nil {
+		return t, time.Time{}
+	}
+	closing := TimeOfDay(0) // without an end it is open until midnight
+	if w.DoneBy != nil {
+		closing = *w.DoneBy
+	}
+	if end := closing.after(c, w.NotBefore.until(c, t)); t.Before(end) {
+		return t, end
+	}
+	from = w.NotBefore.after(c, t)
+	return from, closing.after(c, from)
+}
+
+// Planned returns when the run of a due time is to start: then or when the window opens, and so much later as the
+// jitter of this due time is. The jitter does not lead out of the window.
+func (s *Spec) Planned(due time.Time) time.Time {
+	from, to := s.Window.open(s.clock, due)
+	late := s.jitter(due)
+	if left := to.Sub(from); !to.IsZero() && late >= left {
+		late %= left
+	}
+	return from.Add(late).UTC()
+}
+
+// jitter is the same for a due time on every node and after every restart, and spread evenly over due times and names.
+func (s *Spec) jitter(due time.Time) time.Duration {
+	if s.Jitter <= 0 {
+		return 0
+	}
+	sum := sha256.Sum256([]byte(s.Name + "/" + due.UTC().Format(time.RFC3339)))
+	const grain = time.Millisecond // finer than that a database's clock does not have to be
+	grains := uint64(time.Duration(s.Jitter) / grain)
+	return time.Duration(binary.BigEndian.Uint64(sum[:8])%max(grains, 1)) * grain
+}
+
+// StartAt returns when a run that is planned for a time may start, seen from now: now, unless its window is shut.
+func (s *Spec) StartAt(planned, now time.Time) time.Time {
+	if planned.After(now) {
+		return planned
+	}
+	from, _ := s.Window.open(s.clock, now)
+	return from.UTC()
+}
+
+// StartBy returns when a run that is planned for a time is not to start any more.
+func (s *Spec) StartBy(planned time.Time) (by time.Time, limited bool) {
+	if s.StartDeadline <= 0 {
+		return time.Time{}, false
+	}
+	return planned.Add(time.Duration(s.StartDeadline)), true
+}
+
+// DoneBy returns when a run that starts at a time should have ended.
+func (s *Spec) DoneBy(start time.Time) (by time.Time, limited bool) {
+	if s.Window.DoneBy == nil {
+		return time.Time{}, false
+	}
+	return s.Window.DoneBy.after(s.clock, start).UTC(), true
+}
+
+// Firing is a due time, and what follows from it.
+type Firing struct {
+	Due    time.Time  `json:"due"`
+	Local  string     `json:"local" doc:"the due time in the zone of the schedule"`
+	Start  time.Time  `json:"start" doc:"with jitter and window"`
+	DoneBy *time.Time `json:"done_by,omitempty"`
+}
+
+// Preview returns what the next n due times after another one are like.
+func (s *Spec) Preview(after time.Time, n int) []Firing {
+	out := make([]Firing, 0, n)
+	for _, due := range s.NextN(after, n) {
+		f := Firing{Due: due, Local: due.In(s.clock.zone).Format("Mon 2006-01-02 15:04 -07:00"), Start: s.Planned(due)}
+		if by, limited := s.DoneBy(f.Start); limited {
+			f.DoneBy = &by
+		}
+		out = append(out, f)
+	}
+	return out
 }

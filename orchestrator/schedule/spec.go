@@ -1,8 +1,33 @@
+// Package schedule knows when a schedule is due: it reads the YAML of a schedule, and computes due times, starts and
+// what to make of due times that have passed.
+//
+// A [Spec] comes from [Parse]. [Spec.Next] is its due time after another; [Spec.Planned] is when the run of a due time
+// is to start, with jitter and window; [Spec.DoneBy] is when it should have ended; [Spec.Due] divides the due times
+// that have passed by the misfire policy; [Spec.Resolve] fills a due time into params, file names, URLs and queries.
+//
+// Expressions are read and stepped by robfig/cron, which is asked in UTC only, where every day has 24 hours. What a
+// zone's clock makes of it is decided here:
+//
+//   - With fixed hours a due time is the first instant at which the zone's clock shows that time or a later one. So a
+//     time that the clock leaves out is due when the clock jumps over it, and a time that it shows twice is due at the
+//     first.
+//   - With an hour that begins with * it is every instant at which the clock shows a time that matches: hours count as
+//     they pass, and none is doubled or lost.
+//   - An interval (every) counts from 1970-01-01T00:00Z, whatever clocks show, and does not begin anew when a schedule
+//     is applied again.
+//
+// Guarantees: whatever the text, Parse neither panics nor takes long, and an expression that never fires is an error.
+// Everything is a function of its arguments and of the time zones, which the program contains: all nodes agree.
+//
+// Not its job: the time that it is, which the caller takes from the database; to store or to start anything.
+//
+// Concurrency: a Spec may be used by any number of goroutines.
 package schedule
 
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/gather"
@@ -162,4 +187,129 @@ func (r interval) next(after time.Time) time.Time {
 		past += step
 	}
 	return time.Unix(at-past+step, 0)
+}
+
+// OnTime is how long after its planned start a due time still counts as met. A new leader, and a slow round of it, take
+// less.
+const OnTime = time.Minute
+
+// MaxMissed is how many due times that are not fired are returned one by one.
+const MaxMissed = 100
+
+// horizon is how far back due times are looked for.
+const horizon = 20 * 366 * 24 * time.Hour
+
+// Passed is what becomes of due times that have passed.
+type Passed struct {
+	Fire   []time.Time // to be fired, the oldest first
+	Missed []time.Time // not to be fired, the oldest first; no more than the newest MaxMissed
+	More   bool        // still older ones were missed too
+	Next   time.Time   // the first due time after them; zero: there is none
+}
+
+// Due divides the due times after last until now. Those whose planned start is long past were missed: the misfire
+// policy says which of them are fired nevertheless.
+func (s *Spec) Due(last, now time.Time) Passed {
+	var out Passed
+	out.Next, _ = s.Next(now)
+	dues, more := s.newest(last, now, MaxMissed+1)
+	late := len(dues)
+	for late > 0 && now.Sub(s.Planned(dues[late-1])) <= OnTime {
+		late--
+	}
+	fire := late // the first that is fired
+	switch {
+	case s.Misfire == MisfireAll:
+		fire = max(0, late-s.MisfireLimit)
+	case s.Misfire == MisfireOnce && late == len(dues):
+		fire = max(0, late-1)
+	}
+	out.Fire = dues[fire:]
+	missed := dues[:fire]
+	out.More = more && fire > 0 || len(missed) > MaxMissed
+	out.Missed = missed[max(0, len(missed)-MaxMissed):]
+	return out
+}
+
+// newest returns the last n due times after last until now, and whether there are more. It looks back in steps that
+// double, since rules only go forward, and a minute's schedule may have slept for a year.
+func (s *Spec) newest(last, now time.Time, n int) (dues []time.Time, more bool) {
+	if oldest := now.Add(-horizon); last.Before(oldest) {
+		last = oldest
+	}
+	for back := time.Duration(s.Every) + time.Hour; ; back *= 2 {
+		from := now.Add(-back)
+		whole := !from.After(last)
+		if whole {
+			from = last
+		}
+		dues = s.between(from, now)
+		if len(dues) > n {
+			return dues[len(dues)-n:], true
+		}
+		if whole {
+			return dues, false
+		}
+	}
+}
+
+// between returns the due times after from until to.
+func (s *Spec) between(from, to time.Time) (dues []time.Time) {
+	for due, ok := s.Next(from); ok && !due.After(to); due, ok = s.Next(due) {
+		dues = append(dues, due)
+	}
+	return dues
+}
+
+// Warnings says what is allowed, and may not be what was meant.
+func (s *Spec) Warnings(now time.Time) []string {
+	out := []string{}
+	if e := s.expression(); e != nil {
+		out = append(out, e.warnings()...)
+	}
+	if s.Misfire == MisfireAll && s.Overlap == OverlapSkip {
+		out = append(out, "misfire: all with overlap: skip: of the due times that are fired late, one after the other, "+
+			"those are skipped whose predecessor is under way; overlap: queue has them wait")
+	}
+	if shortest := s.shortest(now); s.Jitter > 0 && time.Duration(s.Jitter) >= shortest && shortest > 0 {
+		out = append(out, fmt.Sprintf("jitter: up to %s is longer than the %s between two due times, whose runs may "+
+			"start in another order", s.Jitter, shortest))
+	}
+	return out
+}
+
+// shortest returns the shortest time between the next due times.
+func (s *Spec) shortest(now time.Time) (shortest time.Duration) {
+	dues := s.NextN(now, 10)
+	for i := 1; i < len(dues); i++ {
+		if between := dues[i].Sub(dues[i-1]); shortest == 0 || between < shortest {
+			shortest = between
+		}
+	}
+	return shortest
+}
+
+func (s *Spec) expression() *expression {
+	switch r := s.rule.(type) {
+	case byWall:
+		return &r.expression
+	case byElapsed:
+		return &r.expression
+	}
+	return nil
+}
+
+// warnings explains what both kinds of days together mean. Programs differ in it for */2.
+func (e *expression) warnings() []string {
+	month, week := e.days[0], e.days[1]
+	all := func(field string) bool { return field == "*" || field == "?" || field == "*/1" || field == "?/1" }
+	if all(month) || all(week) {
+		return nil
+	}
+	text := fmt.Sprintf("cron: day-of-month %s and day-of-week %s: it is due on the days of either, not only on those of "+
+		"both", month, week)
+	if strings.Contains(month, "*/") || strings.Contains(week, "*/") {
+		text += "; some programs take */n together with the other to mean both, and this one does not"
+	}
+	return []string{text + "; write * for one of them if that is not what you want"}
 }

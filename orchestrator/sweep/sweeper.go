@@ -4,12 +4,19 @@ package sweep
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -71,4 +78,146 @@ func New(k *kernel.Kernel, streams streamsSeen, endpoints madeConsumers, watch m
 	cfg Config,
 ) *Sweeper {
 	return &Sweeper{node: k, cfg: cfg, streams: streams, endpoints: endpoints, watch: watch, letters: letters, runs: runs}
+}
+
+// swept counts what a sweep found to do.
+type swept struct{ dead, lost, standing, late int }
+
+// Sweeping is the duty that sweeps, at every beat of the lease.
+func (w *Sweeper) Sweeping(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+	var s swept
+	err := w.sweep(ctx, lease, &s)
+	w.node.PublishEvents() // events that a dead node left behind
+	w.letters.Resend()     // and letters
+	w.node.Stats.Released.Add(int64(s.dead + s.lost))
+	if s.dead+s.lost+s.late+s.standing > 0 {
+		w.node.Log.Info("swept", zap.Int("dead_session", s.dead), zap.Int("lost_stream", s.lost), zap.Int("overdue", s.late),
+			zap.Int("standing_lines", s.standing))
+		w.node.WakeOthers()
+	}
+	return 0, err
+}
+
+// EndingStalled is the duty that ends transactions of processes which have stopped in the middle of them, at every beat
+// of the lease. What they have locked holds up parts of a sweep, and so would hold up their end.
+func (w *Sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+	timed, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL)
+	defer cancel()
+	stalled, err := session.New(w.node.Store).EndStalledClients(timed, lease)
+	if stalled > 0 {
+		w.node.Log.Warn("ended transactions whose process has stopped in the middle of them",
+			zap.Int("transactions", stalled))
+	}
+	return 0, err
+}
+
+// sweep issues again what cannot come to an end by itself. Each part has a time of its own, the life of a lease, and
+// one that fails or takes all of it keeps no other from its turn; what it did not get done is left to the next sweep.
+// Each write checks the lease, or stands in itself for what it changes being so: see the methods.
+func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) error {
+	count := func(into *int, part func(context.Context, workqueue.Lease) (int, error)) func(context.Context) error {
+		return func(ctx context.Context) (err error) {
+			*into, err = part(ctx, lease)
+			return err
+		}
+	}
+	var failed error
+	for _, part := range []func(context.Context) error{
+		count(&s.dead, w.node.Settling.ReleaseDeadSessions),
+		count(&s.lost, w.node.Settling.ReleaseLostStreams),
+		count(&s.standing, w.sweepLines),
+		w.watch.SweepHolds,
+		w.watch.SweepWatched,
+		func(ctx context.Context) error { return w.sweepUnsealed(ctx, lease) },
+		func(ctx context.Context) error {
+			_, err := session.New(w.node.Store).SweepRequests(ctx, lease)
+			return err
+		},
+		// What asks NATS comes last: when that is silent, it takes all of its time.
+		func(ctx context.Context) error { return w.noteHandedOut(ctx, lease) },
+		count(&s.late, w.sweepOverdue),
+	} {
+		timed, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL)
+		err := part(timed)
+		cancel()
+		failed = errors.Join(failed, err)
+		if ctx.Err() != nil || errors.Is(err, workqueue.ErrNotLeader) {
+			break
+		}
+	}
+	return failed
+}
+
+// Clearing is that duty, at every beat of the lease.
+func (w *Sweeper) Clearing(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+	cleared, err := start.New(w.node.Store).ClearAbandonedLoads(ctx, lease)
+	if len(cleared) > 0 {
+		w.node.Log.Info("took back loads whose node is gone", zap.Int("loads", len(cleared)))
+	}
+	swept, failed := export.New(w.node.Store).Sweep(ctx, lease)
+	if swept > 0 {
+		w.node.Log.Info("deleted what had come of results that nobody will record", zap.Int("results", swept))
+	}
+	return 0, errors.Join(err, failed)
+}
+
+// healEvery is the time between two looks for lines that nobody moved on: there should be none, and a look is for all
+// runs under way.
+const healEvery = 5 * time.Second
+
+// sweepLines sees to the lines of runs whose items go one after the other: what follows an item that failed is ended
+// where the plan says so, and lines that nobody moved on are moved on. It returns how many those were.
+func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standing int, err error) {
+	ended, err := w.node.Settling.EndStopped(ctx, lease)
+	if ended > 0 {
+		w.node.Log.Info("ended items of lines that a failure has stopped", zap.Int("items", ended))
+	}
+	if errors.Is(err, workqueue.ErrNotLeader) {
+		return 0, err
+	}
+	if time.Since(w.healed) < healEvery {
+		return 0, err
+	}
+	w.healed = time.Now()
+	standing, failed := redo.New(w.node.Store).HealLines(ctx, lease)
+	if standing > 0 {
+		w.node.Log.Warn("moved on lines of items that nobody had moved on", zap.Int("lines", standing))
+	}
+	return standing, errors.Join(err, failed)
+}
+
+// sweepUnsealed reports open runs that were not sealed in time, and seals or cancels those that are to end so. Leader
+// work. What fails is tried again with the next sweep.
+func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) error {
+	due, err := start.New(w.node.Store).ReportOverdue(ctx, lease)
+	if err != nil {
+		return err
+	}
+	for i := range due {
+		if o := &due[i]; o.Reported {
+			w.node.Log.Warn("an open run was not sealed in time", zap.Stringer("run", o.Run), zap.Time("seal_by", o.SealBy),
+				zap.Int64("items", o.Items), zap.String("on_overdue", string(o.OnOverdue)))
+			w.node.Spread()
+		}
+		if err := w.endUnsealed(ctx, &due[i]); err != nil {
+			w.node.Log.Warn("end a run that was not sealed in time; trying again", zap.Stringer("run", due[i].Run),
+				zap.Error(err))
+		}
+	}
+	return nil
+}
+
+func (w *Sweeper) endUnsealed(ctx context.Context, o *start.OverdueRun) (err error) {
+	reason := "it was not sealed in time"
+	if o.Abandoned {
+		reason += fmt.Sprintf(", and for %d days nobody did anything with it, nor was an item of it worked on",
+			start.AbandonedAfter/(24*time.Hour))
+	}
+	switch o.OnOverdue {
+	case start.OverdueSeal:
+		_, err = w.runs.SealRun(ctx, start.SealRequest{Run: o.Run, Actor: workqueue.Engine, Reason: reason})
+	case start.OverdueCancel:
+		_, err = w.runs.Cancel(ctx, control.Control{Run: o.Run, Actor: workqueue.Engine, Reason: reason})
+	}
+	return err
 }

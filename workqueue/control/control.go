@@ -3,10 +3,87 @@
 // snapshot.
 package control
 
-import "github.com/tranchehq/tranche/workqueue/database"
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
 
 // Store is the database for who controls runs. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
+
+const runExists = `SELECT true FROM batchrun WHERE id = $1 FOR KEY SHARE`
+
+// Note writes down what somebody has to say of a run, for all who look at it. The error wraps ErrNotFound when there is
+// no such run.
+func (s Store) Note(ctx context.Context, run workqueue.RunID, text, actor string) error {
+	err := s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		var there bool
+		if err := tx.QueryRow(ctx, runExists, run).Scan(&there); errors.Is(err, pgx.ErrNoRows) {
+			return workqueue.ErrNotFound
+		} else if err != nil {
+			return err
+		}
+		return ledger.AuditChange(ctx, tx, ledger.Action{
+			Actor: actor, Name: "note", Run: run, Detail: map[string]any{"reason": pg.Plain(text)},
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("note of run %s: %w", run, err)
+	}
+	return nil
+}
+
+// ChunkOfMoment is the chunk that a claim of the step would cut now, but for what large payloads make of it.
+func ChunkOfMoment(ctx context.Context, tx pgx.Tx, step *StepSettings) (int, error) {
+	of := plane.Chunking{Chunk: step.Chunk, Auto: step.ChunkAuto}
+	var taught, rate float64
+	err := tx.QueryRow(ctx, pace.PacesOfEndpoint, step.Endpoint).Scan(&of.Learned, &of.Limit, &taught, &rate)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("read the pace of endpoint %s: %w", step.Endpoint, err)
+	}
+	of.Rates = [...]float64{step.Rate, rate, 0}
+	if step.InFlightAuto {
+		of.Rates[2] = taught
+	}
+	return of.Size(), nil
+}
+
+// EarlierPayload is what an item carried until it was corrected.
+type EarlierPayload struct {
+	Generation workqueue.Generation `json:"generation" doc:"of the correction: what is older was made of this payload"`
+	Payload    json.RawMessage      `json:"payload"`
+	At         time.Time            `json:"at" doc:"when it was corrected"`
+	Actor      string               `json:"actor" doc:"by whom"`
+	Reason     string               `json:"reason,omitempty"`
+}
+
+// By primary keys.
+const earlierPayloads = `
+SELECT w.generation, w.payload, c.at, c.actor, c.reason
+FROM work_correction w JOIN run_correction c USING (run_id, generation)
+WHERE w.run_id = $1 AND w.ordinal = $2 ORDER BY w.generation DESC`
+
+// EarlierPayloads reads what an item carried until it was corrected, the newest first.
+func EarlierPayloads(ctx context.Context, tx pgx.Tx, run workqueue.RunID, item workqueue.Ordinal,
+) ([]EarlierPayload, error) {
+	all, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[EarlierPayload], earlierPayloads, run, item)
+	if err != nil {
+		return nil, fmt.Errorf("read the corrections of item %d: %w", item, err)
+	}
+	return all, nil
+}

@@ -3,10 +3,14 @@ package deadletter
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -44,4 +48,102 @@ func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
 		return fmt.Errorf("quarantine a message on %s: %w", q.Subject, err)
 	}
 	return nil
+}
+
+// QuarantinedView is a message that could not be taken.
+type QuarantinedView struct {
+	ID      int64               `json:"id"`
+	At      time.Time           `json:"at"`
+	Reason  string              `json:"reason" doc:"a short code"`
+	Detail  string              `json:"detail"`
+	Subject string              `json:"subject"`
+	Run     *workqueue.RunID    `json:"run,omitempty" doc:"absent when the message does not say"`
+	Slice   *workqueue.SliceID  `json:"slice,omitempty"`
+	Headers map[string][]string `json:"headers,omitempty"`
+	Body    []byte              `json:"body,omitempty" doc:"the first 64 KiB"`
+	Size    int                 `json:"size" doc:"bytes of the body that are kept"`
+}
+
+// QuarantineFilter chooses what QuarantinedMessages lists.
+type QuarantineFilter struct {
+	Run   workqueue.RunID // zero: of every run, and of none
+	Limit int             // 1 to MaxQuarantined; 0 means DefaultQuarantined
+	After int64           // the Next of the page before; 0: from the newest
+}
+
+// The number of messages in one page.
+const (
+	DefaultQuarantined = 50
+	MaxQuarantined     = 500
+)
+
+// QuarantinePage is some messages, newest first, without their bodies.
+type QuarantinePage struct {
+	Messages []QuarantinedView `json:"messages"`
+	Next     int64             `json:"next,omitempty" doc:"where the next page goes on; absent on the last one"`
+}
+
+const quarantinedColumns = `
+SELECT id, at, reason, detail, subject, run_id, slice_id, headers, octet_length(body)`
+
+// The primary key, backwards, or quarantine_run.
+const listQuarantined = quarantinedColumns + `
+FROM quarantine
+WHERE ($1::uuid IS NULL OR run_id = $1) AND ($2 = 0::bigint OR id < $2)
+ORDER BY id DESC
+LIMIT $3`
+
+// QuarantinedMessages lists messages that could not be taken, newest first, without their bodies.
+func (s Store) QuarantinedMessages(ctx context.Context, f QuarantineFilter) (QuarantinePage, error) {
+	limit := pg.Limit(f.Limit, DefaultQuarantined, MaxQuarantined)
+	var run *workqueue.RunID
+	if f.Run != (workqueue.RunID{}) {
+		run = &f.Run
+	}
+	rows := pg.Rows(ctx, s.db.Pool, listQuarantined, run, f.After, limit+1)
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (QuarantinedView, error) {
+		return scanQuarantined(row)
+	})
+	if err != nil {
+		return QuarantinePage{}, fmt.Errorf("list quarantined messages: %w", err)
+	}
+	page := QuarantinePage{Messages: found}
+	if len(page.Messages) > limit {
+		page.Messages = page.Messages[:limit]
+		page.Next = page.Messages[limit-1].ID
+	}
+	return page, nil
+}
+
+const oneQuarantined = quarantinedColumns + `, body FROM quarantine WHERE id = $1`
+
+// QuarantinedMessage returns one message with what is kept of its body. The error wraps ErrNotFound when there is none.
+func (s Store) QuarantinedMessage(ctx context.Context, id int64) (QuarantinedView, error) {
+	var body []byte
+	rows := pg.Rows(ctx, s.db.Pool, oneQuarantined, id)
+	view, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (QuarantinedView, error) {
+		return scanQuarantined(row, &body)
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = workqueue.ErrNotFound
+	}
+	if err != nil {
+		return QuarantinedView{}, fmt.Errorf("read quarantined message %d: %w", id, err)
+	}
+	view.Body = body
+	return view, nil
+}
+
+// scanQuarantined reads quarantinedColumns and what follows them.
+func scanQuarantined(row pgx.CollectableRow, more ...any) (QuarantinedView, error) {
+	var q QuarantinedView
+	var headers []byte
+	to := []any{&q.ID, &q.At, &q.Reason, &q.Detail, &q.Subject, &q.Run, &q.Slice, &headers, &q.Size}
+	if err := row.Scan(append(to, more...)...); err != nil {
+		return q, err
+	}
+	if err := json.Unmarshal(headers, &q.Headers); err != nil {
+		return q, fmt.Errorf("headers of quarantined message %d: %w", q.ID, err)
+	}
+	return q, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -230,4 +231,177 @@ func lockNamed(ctx context.Context, tx pgx.Tx, refs []string) ([]deadRow, error)
 		ids = append(ids, id)
 	}
 	return pg.Collect(ctx, tx, pgx.RowToStructByPos[deadRow], lockLetters, ids)
+}
+
+const (
+	// dropWaiting is set-based for the same reason as requeueWaiting.
+	dropWaiting = `
+WITH waiting AS MATERIALIZED (
+    SELECT id FROM dead_letter WHERE state = 'waiting' AND ($1 = '' OR endpoint = $1)
+    ORDER BY id FOR NO KEY UPDATE
+), dropped AS (
+    UPDATE dead_letter d SET state = 'dropped', body = NULL, changed_at = tranche_now()
+    FROM waiting w WHERE d.id = w.id AND d.state = 'waiting' RETURNING d.id
+)
+SELECT (SELECT count(*) FROM dropped), ARRAY(SELECT id FROM dropped ORDER BY id LIMIT $2)`
+
+	dropLetters = `
+UPDATE dead_letter SET state = 'dropped', body = NULL, changed_at = tranche_now()
+WHERE id = ANY($1) AND state IN ('waiting', 'reissued')`
+)
+
+// Drop gives dead letters up, and their bodies with them; what is known of them stays. It returns how many it dropped:
+// letters that were dropped before do not count. A named letter that has been requeued is a LetterStateError, and
+// nothing is dropped then.
+func (s Store) Drop(ctx context.Context, sel DeadSelection, actor string) (n int, err error) {
+	if err := sel.validate(); err != nil {
+		return 0, fmt.Errorf("drop dead letters: %w", err)
+	}
+	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
+		moved := letterMove{actor: actor, op: "drop", to: LetterDropped, sel: sel}
+		if len(sel.Refs) > 0 {
+			err = dropNamed(ctx, tx, &moved)
+			n = len(moved.ids)
+		} else {
+			err = tx.QueryRow(ctx, dropWaiting, sel.Endpoint, maxListed).Scan(&n, &moved.ids)
+			moved.waiting(n)
+		}
+		if err != nil || n == 0 {
+			return err
+		}
+		return moved.audit(ctx, tx)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("drop dead letters: %w", err)
+	}
+	return n, nil
+}
+
+func dropNamed(ctx context.Context, tx pgx.Tx, moved *letterMove) error {
+	rows, err := lockNamed(ctx, tx, moved.sel.Refs)
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		switch l := &rows[i]; l.State {
+		case LetterRequeued:
+			return &LetterStateError{l.ID, l.State, "drop", "should it die again, drop the letter that comes then"}
+		case LetterDropped:
+		default:
+			moved.add(l)
+		}
+	}
+	tag, err := tx.Exec(ctx, dropLetters, moved.ids)
+	if err == nil && tag.RowsAffected() != int64(len(moved.ids)) {
+		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(moved.ids), workqueue.ErrFence)
+	}
+	return err
+}
+
+// letterMove is an operator's action on dead letters: which it moved out of which states, and into which.
+type letterMove struct {
+	actor string
+	op    string
+	to    LetterState
+	sel   DeadSelection
+	ids   []workqueue.LetterID // of all named ones, or of the first that waited
+	from  map[string]any
+	total int
+}
+
+// add notes a letter that is moved by its id.
+func (m *letterMove) add(l *deadRow) {
+	m.ids = append(m.ids, l.ID)
+	m.count(l.State, 1)
+}
+
+// waiting notes letters that are moved because they wait.
+func (m *letterMove) waiting(n int) { m.count(LetterWaiting, n) }
+
+func (m *letterMove) count(state LetterState, n int) {
+	if m.from == nil {
+		m.from = map[string]any{}
+	}
+	before, _ := m.from[string(state)].(int) // 0 when it is the first
+	m.from[string(state)] = before + n
+	m.total += n
+}
+
+// audit notes the action in the transaction that carries it out: how many letters were in which state, and where they
+// are now.
+func (m *letterMove) audit(ctx context.Context, tx pgx.Tx) error {
+	detail := map[string]any{
+		"letters": m.total, "ids": m.ids[:min(len(m.ids), maxListed)], "force": m.sel.Force, "all": m.sel.All,
+	}
+	if m.sel.Endpoint != "" {
+		detail["endpoint"] = m.sel.Endpoint
+	}
+	return ledger.AuditChange(ctx, tx, ledger.Action{
+		Actor: m.actor, Name: "dead_letter_" + m.op, Subject: m.sel.Endpoint, Detail: detail, Before: m.from,
+		After: map[string]any{string(m.to): m.total},
+	})
+}
+
+// UnsentLetter is a requeued letter that is not known to be in the stream.
+type UnsentLetter struct {
+	ID       workqueue.LetterID
+	Endpoint string
+	Requeued int // this time included
+	Headers  map[string][]string
+	Body     []byte
+}
+
+const (
+	// unsentBytes bounds the bodies of one reading; the first letter comes however large it is.
+	unsentBytes = 8 << 20
+
+	unsentLetters = `
+SELECT id, endpoint, requeued, headers, body FROM (
+    SELECT id, endpoint, requeued, headers, body, changed_at,
+        sum(octet_length(body)) OVER (ORDER BY changed_at, id) - octet_length(body) AS before
+    FROM (SELECT * FROM dead_letter WHERE state = 'requeued' AND sent_at IS NULL
+              AND NOT endpoint = ANY($3)
+          ORDER BY changed_at, id LIMIT $1) oldest
+) sized WHERE before < $2
+ORDER BY changed_at, id`
+
+	lettersSent = `
+UPDATE dead_letter SET sent_at = tranche_now()
+WHERE id = ANY($1) AND state = 'requeued' AND sent_at IS NULL`
+)
+
+// UnsentLetters returns requeued letters that nobody has marked as sent, the oldest first: at most limit, and about
+// 8 MiB. Those of the endpoints in except are left out.
+func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) ([]UnsentLetter, error) {
+	if except == nil {
+		except = []string{}
+	}
+	letters, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[UnsentLetter],
+		unsentLetters, limit, unsentBytes, except)
+	if err != nil {
+		return nil, fmt.Errorf("read requeued letters: %w", err)
+	}
+	return letters, nil
+}
+
+// LettersSent notes that requeued letters are in the stream.
+func (s Store) LettersSent(ctx context.Context, ids []workqueue.LetterID) error {
+	if _, err := s.db.Pool.Exec(ctx, lettersSent, ids); err != nil {
+		return fmt.Errorf("mark %d letters as sent: %w", len(ids), err)
+	}
+	return nil
+}
+
+const letterUnsendable = `
+UPDATE dead_letter
+SET state = 'waiting', requeued = requeued - 1, changed_at = tranche_now(),
+    message = 'it could not be requeued: ' || $2::text
+WHERE id = $1 AND state = 'requeued' AND sent_at IS NULL`
+
+// LetterUnsendable puts a requeued letter back that cannot be published, with the reason. It was never sent.
+func (s Store) LetterUnsendable(ctx context.Context, id workqueue.LetterID, reason string) error {
+	if _, err := s.db.Pool.Exec(ctx, letterUnsendable, id, pg.Plain(reason)); err != nil {
+		return fmt.Errorf("put letter %s back: %w", id, err)
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // sessionFacts is a node.
@@ -234,4 +236,109 @@ func (f *facts) noNode(g *MissingGroup) {
 	}
 	g.Next = "they go on within seconds of a node's start"
 	g.Advice = []Advice{{"start a node", "tranche serve"}}
+}
+
+// Stalled is what a node says of streams that do not answer although its connection stands.
+type Stalled struct {
+	Since *time.Time // nil: they answer
+	Why   string
+}
+
+// stalled returns since when the streams have not answered any node that reaches NATS, or nil when they answer one.
+func (f *facts) stalled() (first *Stalled) {
+	for _, s := range f.alive {
+		switch {
+		case s.away:
+		case s.stalled.Since == nil:
+			return nil
+		case first == nil || s.stalled.Since.Before(*first.Since):
+			first = &s.stalled
+		}
+	}
+	return first
+}
+
+// withoutQuorum makes a group wait for NATS, if that is what it waits for whoever's turn it would be otherwise: while
+// the streams do not answer, neither nodes nor services can do anything about items that go through them.
+func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
+	stalled := f.stalled()
+	turn := []Owner{OwnerNode, OwnerService}
+	if stalled == nil || st.kind != workqueue.KindEndpoint || !slices.Contains(turn, g.Owner) &&
+		g.Reason != ReasonPostponed {
+		return
+	}
+	g.Reason, g.Owner, g.Who, g.When = ReasonNATSStalled, OwnerNATS, "the NATS servers", nil
+	g.Since, g.by = stalled.Since, nil
+	g.Why = StalledText(stalled.Why)
+	g.Next = "they go on within seconds of the servers having elected leaders; what is in the streams stays there"
+	g.Advice = []Advice{QuorumAdvice()}
+}
+
+// StalledText says of streams that do not answer what that means; why is what a node was told of them.
+func StalledText(why string) string {
+	return fmt.Sprintf("NATS can be reached, and JetStream does not answer (%s): more than half of the servers that keep "+
+		"its streams are away, or they have no leader yet", why)
+}
+
+// QuorumAdvice is what an operator could do while JetStream has no quorum.
+func QuorumAdvice() Advice {
+	return Advice{Do: "see that more than half of the NATS servers run and reach each other; nothing has to be " +
+		"done here then"}
+}
+
+// lettersAndEvents are the streams that no item waits for.
+var lettersAndEvents = [...]string{"TRANCHE_DEAD", "TRANCHE_EVENT"} //nolint:gochecknoglobals // a constant
+
+// readStreamFaults reads which streams take nothing of what items wait for.
+func (f *facts) readStreamFaults(ctx context.Context, tx pgx.Tx) (err error) {
+	f.faults, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[session.StreamFault], session.StreamFaults)
+	if err != nil {
+		return fmt.Errorf("read which streams take nothing: %w", err)
+	}
+	f.faults = slices.DeleteFunc(f.faults, func(s session.StreamFault) bool {
+		return slices.Contains(lettersAndEvents[:], s.Stream)
+	})
+	return nil
+}
+
+// unwritable explains items that wait for messages which JetStream cannot store, if they do: neither services nor nodes
+// can do anything about them meanwhile.
+func (f *facts) unwritable(kind workqueue.Kind, g *MissingGroup) bool {
+	if len(f.faults) == 0 || kind != workqueue.KindEndpoint {
+		return false
+	}
+	first := f.faults[0]
+	g.Reason, g.Owner, g.Who, g.When = ReasonUnwritable, OwnerOperator, "whoever runs the NATS server", nil
+	g.Since = &first.Since
+	g.Why = StoreText(f.faults)
+	if first.Detail == "" {
+		g.Owner, g.Who, g.When = OwnerNode, f.leaderText(), after(f.at, replacedWithin)
+		g.Next = "it replaces them within seconds, and issues again what was under way, which does not count against it"
+		return true
+	}
+	g.Next = "the node that leads replaces the streams within seconds of there being room, and issues again what was " +
+		"under way, which does not count against it"
+	g.Advice = []Advice{{Do: "make room on the disk of the NATS server; nothing has to be done here then"}}
+	return true
+}
+
+// replacedWithin is how long the leader takes to replace a stream, about.
+const replacedWithin = 10 * time.Second
+
+// StoreText says of streams that take nothing what is wrong with them.
+func StoreText(faults []session.StreamFault) string {
+	names := make([]string, len(faults))
+	for i := range faults {
+		names[i] = faults[i].Stream
+	}
+	text := "JetStream's store cannot be written, as on a full disk: " + strings.Join(names, ", ")
+	if len(names) == 1 {
+		text += " takes no messages"
+	} else {
+		text += " take no messages"
+	}
+	if detail := faults[0].Detail; detail != "" {
+		return text + ", and there is no room for new ones: " + detail
+	}
+	return text + " since it could not once; there is room now"
 }

@@ -133,3 +133,107 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 		}
 	}
 }
+
+// causeText says why slices were made, for those whose time to be tried again comes.
+func causeText(c workqueue.Cause) string {
+	if text, ok := causeTexts()[c]; ok {
+		return text
+	}
+	return "they were cut from what was ready"
+}
+
+func causeTexts() map[workqueue.Cause]string {
+	return map[workqueue.Cause]string{
+		workqueue.CauseRetry:      "the service asked for them to be tried again",
+		workqueue.CauseUnanswered: "the service's reply left them out",
+		workqueue.CauseFailure:    "the service failed their request as a whole",
+		workqueue.CauseUnreadable: "the service's reply could not be read",
+		workqueue.CauseDeadline:   "no reply came in time",
+		workqueue.CauseSilence: "no reply came in time, which does not count against them: nothing says that they are to " +
+			"blame",
+		workqueue.CauseSession:   "the node that had claimed them is gone",
+		workqueue.CauseHandBack:  "the node that had claimed them stopped in good order",
+		workqueue.CauseStreams:   "a stream was lost, and their request or its reply with it",
+		workqueue.CauseLost:      "their request was acknowledged, and the stream has lost the reply",
+		workqueue.CauseBisect:    "they are a half of a request that failed as a whole, to find what is wrong in it",
+		workqueue.CauseExhausted: "their request was delivered too many times without an answer, and was cut in pieces",
+		workqueue.CauseBreaker: "their request failed while the endpoint was known to be down, which does not count " +
+			"against them",
+		workqueue.CauseThrottled: "the service said it has too much to do, which does not count against them",
+		workqueue.CauseProbe:     "they are a probe of an endpoint that was down",
+		workqueue.CauseSplit:     "their request would have been larger than a message may be, and was cut in pieces",
+	}
+}
+
+// scheduledGroup explains slices that wait for their time, or for a node once it has come.
+func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *MissingGroup) {
+	since := s.firstAt
+	g.Since, g.Last = &since, &Happening{s.lastAt, causeText(s.cause)}
+	if s.before != nil {
+		g.Last = s.before
+	}
+	g.by = []cameBy{{s.why(st), g.Items}}
+	e := f.endpointOf(g.Endpoint)
+	switch {
+	case r.hold != "":
+		f.holdGroup(r, g)
+	case len(f.alive) == 0:
+		f.noNode(g)
+	case f.unwritable(st.kind, g):
+	case e.open:
+		f.breakerGroup(st, e, g)
+	case s.due:
+		f.claimable(r, st, g)
+		g.Why = "their time has come, and " + g.Why
+	default:
+		f.pausing(st, s, g)
+	}
+}
+
+// pausing explains slices whose time has not come.
+func (f *facts) pausing(st *stepFacts, s *sliceFacts, g *MissingGroup) {
+	due := s.firstDue
+	g.Owner, g.When, g.until = OwnerTimer, &due, s.lastDue
+	g.Reason, g.Who, g.Next = ReasonBackoff, "the pause before the next try", "they are claimed and sent again"
+	switch {
+	case s.postponed():
+		g.Reason, g.Who = ReasonPostponed, "the pause after a request that could not be published"
+		g.Next = "a node claims them and publishes again"
+		g.Advice = []Advice{{"see whether NATS is well and the endpoint may be published to",
+			"tranche endpoints explain " + g.Endpoint}}
+		if st.kind.Fetched() {
+			g.Who, g.Next = "the pause after a node could not work on them", "a node claims them and tries again"
+			g.Advice = []Advice{{"see who does this work", "tranche endpoints show " + g.Endpoint}}
+		}
+	case s.cause == workqueue.CauseBreaker:
+		g.Reason, g.Who = ReasonBreather, "the pause for an endpoint that is down"
+	case s.cause == workqueue.CauseThrottled:
+		g.Reason, g.Who = ReasonThrottled, "the pause for a service that has too much to do"
+		g.Advice = []Advice{{"see at what pace the endpoint is asked", "tranche endpoints show " + g.Endpoint}}
+	case s.maxFailures > 0 && s.maxFailures+1 >= st.maxAttempts:
+		g.Next = "they are claimed and sent for the last time: an item that fails again has failed, a request of several " +
+			"that fails as a whole is halved"
+	}
+}
+
+// postponed reports whether the slices wait because their requests could not be published.
+func (s *sliceFacts) postponed() bool {
+	return s.unsent != "" || s.cause == workqueue.CauseReady
+}
+
+// why says why slices are to be sent again.
+func (s *sliceFacts) why(st *stepFacts) string {
+	switch {
+	case s.unsent != "" && st.kind.Fetched():
+		return "their node could not work on them: " + s.unsent
+	case s.unsent != "":
+		return "their request could not be published: " + s.unsent
+	case s.postponed():
+		return "their request could not be published"
+	case s.maxFailures > 0 && s.cause != workqueue.CauseBreaker && s.cause != workqueue.CauseThrottled &&
+		s.cause != workqueue.CauseSilence:
+		return fmt.Sprintf("%s; that was failure %d of at most %d", causeText(s.cause), s.maxFailures, st.maxAttempts)
+	default:
+		return causeText(s.cause)
+	}
+}

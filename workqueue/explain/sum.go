@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
@@ -238,4 +239,195 @@ func allOf(n int64) string {
 		return "the only item is"
 	}
 	return "all " + manyItems(n) + " are"
+}
+
+// groups explains the missing items of one run, each in exactly one group.
+func (f *facts) groups(id workqueue.RunID) []MissingGroup {
+	r := f.runs[id]
+	var all []MissingGroup
+	add := func(g MissingGroup) {
+		if g.Items != 0 {
+			all = append(all, g)
+		}
+	}
+	if r.state == "cancelled" { // whatever the planes say, nothing moves any more
+		for _, st := range r.steps {
+			rest := f.group(r, st, st.endpoint, "waiting", st.missing)
+			f.explainRest(r, &rest)
+			add(rest)
+		}
+		return all
+	}
+	live := map[workqueue.Step]share{}
+	for i := range f.slices {
+		if s := &f.slices[i]; s.run == id {
+			live[s.step] = live[s.step].plus(s.held)
+			add(f.sliceGroup(r, s))
+		}
+	}
+	for _, st := range r.steps {
+		add(f.readyGroup(r, st))
+		add(f.heldGroup(r, st))
+		rest := st.missing.minus(st.ready).minus(st.held).minus(live[st.step])
+		for needs, items := range st.waits {
+			rest = rest.minus(items)
+			add(f.needsGroup(r, st, needs, items))
+		}
+		stray := f.group(r, st, st.endpoint, "waiting", rest)
+		f.explainRest(r, &stray)
+		add(stray)
+	}
+	add(f.unplacedGroup(r))
+	all = merged(all)
+	sortGroups(all)
+	return all
+}
+
+// group begins the explanation of items of a step.
+func (f *facts) group(r *runFacts, st *stepFacts, endpoint, state string, of share) MissingGroup {
+	return MissingGroup{run: r.id, Step: st.name, Endpoint: endpoint, State: state, Items: of.items, Counted: of.counted}
+}
+
+// readyGroup explains items that may be claimed: what keeps a node from it, if anything does.
+func (f *facts) readyGroup(r *runFacts, st *stepFacts) MissingGroup {
+	g := f.group(r, st, st.endpoint, "ready", st.ready)
+	g.Since = r.startedAt
+	f.claimable(r, st, &g)
+	f.withoutQuorum(st, &g)
+	f.refusedByNATS(st, &g)
+	return g
+}
+
+// heldGroup explains items that a canary holds back.
+func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
+	if r.ordered {
+		return f.lineGroup(r, st)
+	}
+	g := f.group(r, st, st.endpoint, "held", st.held)
+	g.Since = r.startedAt
+	if r.hold != "" && r.hold != string(control.HoldCanary) {
+		f.holdGroup(r, &g)
+		g.by = []cameBy{{"a canary holds them back", g.Items}}
+		return g
+	}
+	if r.hold != "" || r.canaryState == "waiting" {
+		f.holdGroup(r, &g)
+		return g
+	}
+	if len(f.alive) == 0 {
+		g.by = []cameBy{{"a canary holds them back", g.Items}}
+		f.noNode(&g)
+		return g
+	}
+	g.Reason, g.Owner, g.Who = ReasonSampling, OwnerNode, f.nodesText()
+	g.Why = fmt.Sprintf("a sample of %s runs first and these are held back (--canary %d)", manyItems(int64(r.canary)),
+		r.canary)
+	g.Next = "when the last item of the sample has its outcome, the run waits for somebody to approve"
+	if r.canaryAuto {
+		g.Next = "when the last item of the sample has its outcome, they are released if no more of it failed than may, " +
+			"or else wait for somebody to approve"
+	}
+	g.Advice = []Advice{{"see how the sample does", "tranche run show " + r.id.String()}}
+	return g
+}
+
+// holdGroup explains items of which nothing is claimed because their run is held.
+func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
+	g.Owner, g.When = OwnerOperator, nil
+	if r.heldAt != nil {
+		g.Since = r.heldAt
+	}
+	g.Who = "whoever may resume the run"
+	by := ""
+	if r.heldBy != "" && r.heldBy != workqueue.Engine {
+		by = " by " + r.heldBy
+	}
+	detail := ""
+	if r.holdDetail != "" {
+		detail = ": " + r.holdDetail
+	}
+	id := r.id.String()
+	g.Next = "nothing is claimed until somebody resumes the run"
+	g.Advice = []Advice{{"let it go on", "tranche run resume " + id}}
+	hold := control.Hold(r.hold)
+	if hold == "" {
+		hold = control.HoldCanary // which waits, without holding anything else
+	}
+	switch hold {
+	case control.HoldThreshold:
+		g.Reason, g.Why = ReasonThreshold, "the run was paused because too many items failed"+detail
+		g.Advice = append([]Advice{{"see why items failed", "tranche run errors " + id}},
+			r.again("run what failed again, and resume the run then")...)
+		g.Advice = append(g.Advice, Advice{"or go on and let more fail; N is the new limit",
+			"tranche run resume " + id + " --max-failed N"})
+	case control.HoldGuard:
+		g.Reason, g.Why = ReasonGuard, "the run was paused because its first outcomes plainly failed"+detail
+		g.Advice = append([]Advice{{"see why items failed", "tranche run errors " + id}},
+			r.again("when the service is mended, run what failed again, and resume the run then")...)
+		g.Advice = append(g.Advice, []Advice{
+			{"when the items' data is wrong, correct that", "tranche run correct " + id + " --items FILE"},
+			{"go on as it is; it is not asked again", "tranche run resume " + id},
+			{"or give the run up", "tranche run cancel " + id},
+		}...)
+	case control.HoldCanary:
+		g.Reason, g.Who = ReasonCanary, "whoever may approve the run"
+		g.Why = "its canary waits for somebody to approve" + detail
+		g.Next = "they stay where they are until somebody approves"
+		g.Advice = []Advice{
+			{"see why items failed", "tranche run errors " + id},
+			{"let the rest go", "tranche run approve " + id},
+			{"or give the run up", "tranche run cancel " + id},
+		}
+		if r.failed == 0 {
+			g.Advice = g.Advice[1:]
+		}
+	default:
+		g.Reason, g.Why = ReasonOperator, "the run was paused"+by+detail
+	}
+}
+
+// explainRest explains items that are in no plane and in no slice, and wait for nothing.
+func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
+	switch r.state {
+	case "cancelled":
+		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "the run was cancelled", r.finishedAt
+		g.Why = "the run was cancelled before they were answered"
+		g.Next = "nothing, unless somebody has the run go on: what was recorded stays"
+		g.Advice = []Advice{
+			{"go on with the run", "tranche run resume " + r.id.String()},
+			{"or do them in a new run", "tranche run start --from " + r.id.String() + " --state cancelled"},
+		}
+	default:
+		g.Reason, g.Owner, g.Who, g.Since = ReasonStray, OwnerOperator, "whoever runs tranche", r.startedAt
+		g.Why = "they are in no plane and in no slice, which must not be"
+		g.Next = "nothing moves them by itself"
+		g.Advice = []Advice{{"check the database, and report what it says", "tranche doctor"}}
+	}
+}
+
+func after(t time.Time, d time.Duration) *time.Time {
+	t = t.Add(d)
+	return &t
+}
+
+// manyItems is a number of items in words.
+func manyItems(n int64) string {
+	if n == 1 {
+		return "1 item"
+	}
+	return control.Grouped(n) + " items"
+}
+
+// clock is a time in a sentence.
+func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// shellQuote is a text as an argument of a command.
+func shellQuote(s string) string {
+	plain := s != "" && !strings.HasPrefix(s, "-") && strings.IndexFunc(s, func(r rune) bool {
+		return !strings.ContainsRune("-_./:@%+=,", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) < 0
+	if plain {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

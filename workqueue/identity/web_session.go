@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
@@ -100,4 +101,115 @@ func (s Store) EndWebSession(ctx context.Context, hash [32]byte) error {
 		return fmt.Errorf("end a web session: %w", err)
 	}
 	return nil
+}
+
+// ProviderTime is how long a web session lasts that a provider of identities vouches for, after it did so last.
+const ProviderTime = 4*time.Minute + 30*time.Second
+
+// DueSession is a web session that a provider of identities is to be asked about again.
+type DueSession struct {
+	Hash                []byte
+	User, Role, Subject string
+	Renewal             []byte // sealed
+}
+
+// The one that waits longest first; there are as many rows as browsers that are logged in. What has expired, or is
+// idle, is asked about no more.
+const sessionsToRenew = `
+SELECT hash, user_name, role, subject, renewal FROM web_session
+WHERE renewal IS NOT NULL AND checked_at < tranche_now() - $1::interval AND expires_at > tranche_now()
+    AND active_at > tranche_now() - $2::interval
+ORDER BY checked_at LIMIT $3`
+
+// DueSessions returns up to so many web sessions that were not asked about for so long, and are not idle.
+func (s Store) DueSessions(ctx context.Context, since, idle time.Duration, limit int) ([]DueSession, error) {
+	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueSession], sessionsToRenew, since, idle, limit)
+	if err != nil {
+		return nil, fmt.Errorf("look for sessions to renew: %w", err)
+	}
+	return due, nil
+}
+
+// The renewal is the fence: of two who asked, the one has its answer kept who asked by what is there.
+const renewSession = `
+UPDATE web_session SET renewal = $3, checked_at = tranche_now() WHERE hash = $1 AND renewal = $2`
+
+// RenewSession notes that the provider stands by a web session, and what it is to be asked by next.
+func (s Store) RenewSession(ctx context.Context, due *DueSession, renewal []byte) error {
+	if _, err := s.db.Pool.Exec(ctx, renewSession, due.Hash, due.Renewal, renewal); err != nil {
+		return fmt.Errorf("renew a session of %s: %w", due.User, err)
+	}
+	return nil
+}
+
+const endDueSession = `DELETE FROM web_session WHERE hash = $1 AND renewal = $2`
+
+// EndDueSession ends a web session that the provider does not stand by any more, with a row in the audit log.
+func (s Store) EndDueSession(ctx context.Context, due *DueSession, why string) error {
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, endDueSession, due.Hash, due.Renewal)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "session_end", Subject: due.User,
+			Detail: map[string]any{"why": why}, Before: map[string]any{"role": due.Role}})
+	})
+	if err != nil {
+		return fmt.Errorf("end a session of %s: %w", due.User, err)
+	}
+	return nil
+}
+
+// WebSessionView is a browser that is logged in.
+type WebSessionView struct {
+	User      string    `json:"user" doc:"the actor in the audit log"`
+	Role      string    `json:"role" enum:"viewer,operator,admin"`
+	Token     *TokenID  `json:"token,omitempty" doc:"by which it logged in; absent: by a provider of identities"`
+	CreatedAt time.Time `json:"created_at"`
+	ActiveAt  time.Time `json:"active_at" doc:"when it was last used, to the minute"`
+	ExpiresAt time.Time `json:"expires_at" doc:"at the latest"`
+
+	CheckedAt *time.Time `json:"checked_at,omitempty" doc:"when the provider last said so, if it can be asked"`
+}
+
+// MaxWebSessions bounds what WebSessions lists.
+const MaxWebSessions = 1000
+
+// Those of a token that was revoked are gone; those that nobody has used for too long are listed until they expire.
+const listWebSessions = `
+SELECT user_name, role, token_id, created_at, active_at, expires_at, checked_at FROM web_session
+WHERE expires_at > tranche_now() ORDER BY active_at DESC, hash LIMIT $1`
+
+// WebSessions lists the MaxWebSessions sessions that were used last.
+func (s Store) WebSessions(ctx context.Context) ([]WebSessionView, error) {
+	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[WebSessionView], listWebSessions, MaxWebSessions)
+	if err != nil {
+		return nil, fmt.Errorf("list web sessions: %w", err)
+	}
+	return all, nil
+}
+
+const revokeWebSessions = `DELETE FROM web_session WHERE user_name = $1` // as few as there are logins
+
+// RevokeWebSessions ends all web sessions of a user, with a row in the audit log, and returns how many there were. The
+// error wraps ErrNotFound when there was none.
+func (s Store) RevokeWebSessions(ctx context.Context, user, actor string) (ended int64, err error) {
+	if !pg.ValidText(user) {
+		return 0, fmt.Errorf("nobody is logged in as %q: %w", user, workqueue.ErrNotFound)
+	}
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, revokeWebSessions, user)
+		if err != nil {
+			return err
+		}
+		if ended = tag.RowsAffected(); ended == 0 {
+			return fmt.Errorf("nobody is logged in as %q: %w", user, workqueue.ErrNotFound)
+		}
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "session_revoke", Subject: user,
+			Before: map[string]any{"sessions": ended}, After: map[string]any{"sessions": 0}})
+	})
+	if err != nil {
+		return 0, fmt.Errorf("revoke the sessions of %s: %w", user, err)
+	}
+	return ended, nil
 }

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -171,4 +173,219 @@ func (s Store) GroupPlane(ctx context.Context, run workqueue.RunID, field string
 		return nil, fmt.Errorf("group the items of run %s by %q: %w", run, field, err)
 	}
 	return out, nil
+}
+
+// Bounds of what can be grouped by a field.
+const (
+	MaxFieldName    = 200      // bytes
+	MaxGroupedItems = 16 << 20 // of a run
+
+	maxFieldValues = 1<<16 - 1 // different ones
+	maxGroupings   = 4         // that are kept: some tens of megabytes each at the most
+	groupingPage   = 1 << 17   // items that one statement reads
+)
+
+// GroupingError says why the items of a run cannot be grouped.
+type GroupingError struct{ Why string }
+
+func (e *GroupingError) Error() string { return e.Why }
+
+// groupsCache keeps, for the fields that were looked at last, which items have which value. Only items that come later,
+// or are corrected, are read later.
+type groupsCache struct {
+	mu      sync.Mutex
+	entries []*fieldGroups // the one that was looked at last is the last
+}
+
+// fieldGroups is one field of one run.
+type fieldGroups struct {
+	run    workqueue.RunID
+	field  string        // of the payloads; empty: the lane
+	turn   chan struct{} // holds a value while nobody is at it
+	of     []uint16      // by ordinal: 0 for none, else 1 + the place in values
+	values []string
+	index  map[string]uint16
+	counts []int64              // by what of says
+	known  workqueue.Generation // of the last correction that is in of
+	wrong  error                // a GroupingError: it has too many values, and is not read again
+}
+
+func (c *groupsCache) of(run workqueue.RunID, field string) *fieldGroups {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := slices.IndexFunc(c.entries, func(f *fieldGroups) bool { return f.run == run && f.field == field })
+	if at >= 0 {
+		f := c.entries[at]
+		c.entries = append(slices.Delete(c.entries, at, at+1), f)
+		return f
+	}
+	f := &fieldGroups{
+		run: run, field: field, turn: make(chan struct{}, 1), index: map[string]uint16{}, counts: make([]int64, 1),
+	}
+	f.turn <- struct{}{}
+	// One that is being read stays: who reads it would have to begin anew.
+	if c.entries = append(c.entries, f); len(c.entries) > maxGroupings {
+		rests := func(f *fieldGroups) bool { return len(f.turn) > 0 }
+		if at := slices.IndexFunc(c.entries[:len(c.entries)-1], rests); at >= 0 {
+			c.entries = slices.Delete(c.entries, at, at+1)
+		}
+	}
+	return f
+}
+
+// grouped calls do with what is known of a field, which is all of so many items. One at a time is at it.
+func (s Store) grouped(ctx context.Context, run workqueue.RunID, field string, items int64, do func(*fieldGroups) error,
+) error {
+	if items > MaxGroupedItems {
+		return &GroupingError{fmt.Sprintf("the run has %d items, and only runs of %d at the most are grouped", items,
+			MaxGroupedItems)}
+	}
+	f := database.Kept[groupsCache](s.db).of(run, field)
+	select {
+	case <-f.turn:
+		defer func() { f.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return fmt.Errorf("wait for others who look at them: %w", context.Cause(ctx))
+	}
+	if f.wrong != nil {
+		return f.wrong
+	}
+	if err := f.correct(ctx, s.db); err != nil {
+		return err
+	}
+	for int64(len(f.of)) < items { // what was read stays, should the time not be enough for all
+		if err := f.read(ctx, s.db, items); err != nil {
+			return err
+		}
+	}
+	return do(f)
+}
+
+// fieldValue is what a payload says. JSON may have escapes that a text of PostgreSQL cannot.
+const fieldValue = `left((CASE WHEN strpos(payload, '\u') = 0 THEN payload
+    ELSE regexp_replace(payload, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::json
+    ->> $2::text, 200)`
+
+// Each is a range of a primary key.
+const (
+	payloadValues = `
+SELECT ordinal, ` + fieldValue + ` FROM work_queue WHERE run_id = $1 AND ordinal >= $3 AND ordinal < $4`
+
+	laneValues = `
+SELECT ordinal, lane::text FROM work_order
+WHERE run_id = $1 AND $2::text = '' AND ordinal >= $3 AND ordinal < $4`
+)
+
+const (
+	lastCorrection = `SELECT coalesce(max(generation), 0) FROM run_correction WHERE run_id = $1`
+
+	// correctedValues is of items that were corrected since, among those that were read.
+	correctedValues = `
+SELECT ordinal, ` + fieldValue + ` FROM work_queue
+WHERE run_id = $1 AND ordinal < $4
+    AND ordinal IN (SELECT ordinal FROM work_correction WHERE run_id = $1 AND generation > $3)`
+)
+
+// correct reads what was corrected since it was read. The last correction is looked for before any item is read: one
+// that comes meanwhile may be read twice, and never missed.
+func (f *fieldGroups) correct(ctx context.Context, db *database.DB) error {
+	var last workqueue.Generation
+	if err := db.Pool.QueryRow(ctx, lastCorrection, f.run).Scan(&last); err != nil {
+		return err
+	}
+	if last == f.known {
+		return nil
+	}
+	if len(f.of) > 0 && f.field != "" { // what is corrected keeps its lane
+		rows := pg.Rows(ctx, db.Pool, correctedValues, f.run, f.field, f.known, len(f.of))
+		var ordinal int
+		var value *string
+		_, err := pgx.ForEachRow(rows, []any{&ordinal, &value}, func() error {
+			place, err := f.place(value)
+			if err != nil {
+				return err
+			}
+			f.counts[f.of[ordinal]]--
+			f.of[ordinal] = place
+			f.counts[place]++
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	f.known = last
+	return nil
+}
+
+// read reads a page more.
+func (f *fieldGroups) read(ctx context.Context, db *database.DB, items int64) error {
+	first := len(f.of)
+	last := min(first+groupingPage, int(items))
+	values := payloadValues
+	if f.field == "" {
+		values = laneValues
+	}
+	rows := pg.Rows(ctx, db.Pool, values, f.run, f.field, first, last)
+	page := make([]uint16, last-first) // items that retention took have no value
+	var ordinal int
+	var value *string
+	_, err := pgx.ForEachRow(rows, []any{&ordinal, &value}, func() (err error) {
+		page[ordinal-first], err = f.place(value)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, value := range page {
+		f.counts[value]++
+	}
+	f.of = append(f.of, page...)
+	return nil
+}
+
+func (f *fieldGroups) place(value *string) (uint16, error) {
+	if value == nil {
+		return 0, nil
+	}
+	place, known := f.index[*value]
+	if !known {
+		if len(f.values) == maxFieldValues {
+			f.wrong = &GroupingError{fmt.Sprintf("field %.60q has more than %d different values; choose one that has fewer",
+				f.field, maxFieldValues)}
+			if f.field == "" {
+				f.wrong = &GroupingError{fmt.Sprintf("the run has more than %d lanes", maxFieldValues)}
+			}
+			f.values, f.index, f.of = nil, nil, nil
+			return 0, f.wrong
+		}
+		f.values = append(f.values, *value)
+		f.counts = append(f.counts, 0)
+		place = uint16(len(f.values))
+		f.index[*value] = place
+	}
+	return place, nil
+}
+
+// ranks is the group of each value, and the values that there are, the most frequent first.
+func (f *fieldGroups) ranks() (rank []byte, order []uint16) {
+	for value, count := range f.counts {
+		if count > 0 {
+			order = append(order, uint16(value))
+		}
+	}
+	text := func(value uint16) string {
+		if value == 0 {
+			return ""
+		}
+		return f.values[value-1]
+	}
+	slices.SortFunc(order, func(a, b uint16) int {
+		return cmp.Or(cmp.Compare(f.counts[b], f.counts[a]), cmp.Compare(text(a), text(b)), cmp.Compare(a, b))
+	})
+	rank = make([]byte, len(f.counts))
+	for i, value := range order {
+		rank[value] = byte(min(i, MaxPayloadGroups))
+	}
+	return rank, order
 }

@@ -2,10 +2,262 @@
 // asks, and counts the items of a run by what a field of their payloads says.
 package inspect
 
-import "github.com/tranchehq/tranche/workqueue/database"
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
 
 // Store is the database for who looks at runs. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
+
+// AuditEntry is one thing that somebody did. It was written in the transaction that did it, and is never changed.
+type AuditEntry struct {
+	ID      int64            `json:"id" doc:"the newer the greater"`
+	At      time.Time        `json:"at" doc:"by the clock of the database"`
+	Actor   string           `json:"actor" doc:"who; tranche for what nodes did by themselves"`
+	Action  string           `json:"action" doc:"what, like start, rerun, pause or endpoint_set"`
+	Run     *workqueue.RunID `json:"run,omitempty" doc:"absent when it is about no single run"`
+	Subject string           `json:"subject,omitempty" doc:"what else it is about, like an endpoint or a plan"`
+	Detail  json.RawMessage  `json:"detail" doc:"what else there is to say, by name"`
+	Before  json.RawMessage  `json:"before,omitempty" doc:"what it found of that which it changed, by name"`
+	After   json.RawMessage  `json:"after,omitempty" doc:"what it made of it, by name"`
+}
+
+// AuditFilter chooses what Audit lists. What is zero does not matter.
+type AuditFilter struct {
+	Run    workqueue.RunID
+	Actor  string
+	Action string
+	Since  time.Time
+	Before int64 // the Next of the page before; 0: from the newest
+	Limit  int   // 1 to MaxAudit; 0 means DefaultAudit
+}
+
+// The number of entries in one page.
+const (
+	DefaultAudit = 50
+	MaxAudit     = 500
+)
+
+// AuditPage is some of the audit log, newest first.
+type AuditPage struct {
+	Entries []AuditEntry `json:"entries"`
+	Next    int64        `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
+}
+
+// The primary key or, for one run, audit_log_run, backwards. People make few entries, so that no index is needed to
+// leave some out.
+const listAudit = `
+SELECT id, at, actor, action, run_id, subject, detail, before, after FROM audit_log
+WHERE ($1::uuid IS NULL OR run_id = $1) AND ($2 = '' OR actor = $2) AND ($3 = '' OR action = $3)
+    AND ($4::timestamptz IS NULL OR at >= $4) AND ($5 = 0::bigint OR id < $5)
+ORDER BY id DESC
+LIMIT $6`
+
+// Audit lists what was done, newest first.
+func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
+	page := AuditPage{Entries: []AuditEntry{}}
+	if !pg.ValidText(f.Actor) || !pg.ValidText(f.Action) {
+		return page, nil // no entry can have them
+	}
+	limit := pg.Limit(f.Limit, DefaultAudit, MaxAudit)
+	var run *workqueue.RunID
+	if f.Run != (workqueue.RunID{}) {
+		run = &f.Run
+	}
+	var since *time.Time
+	if !f.Since.IsZero() {
+		since = &f.Since
+	}
+	var err error
+	page.Entries, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AuditEntry], listAudit, run, f.Actor, f.Action,
+		since, f.Before, limit+1)
+	if err != nil {
+		return AuditPage{}, fmt.Errorf("read the audit log: %w", err)
+	}
+	if len(page.Entries) > limit {
+		page.Entries = page.Entries[:limit]
+		page.Next = page.Entries[limit-1].ID
+	}
+	return page, nil
+}
+
+// unpublishedEvents goes by run_event_unpublished. A completion is left to the node that committed it for a while.
+const unpublishedEvents = `
+SELECT id, run_id, generation, kind, payload, at
+FROM run_event WHERE published_at IS NULL AND (at, id) > ($1, $2) AND kind <> ALL ($3)
+  AND (kind <> 'completed' OR at < tranche_now() - $5::interval) ORDER BY at, id LIMIT $4`
+
+// ownCompletion is for how long a completion is left to the node that committed it, which publishes it at once.
+const ownCompletion = time.Second
+
+// EventPlace is where an event stands among all. The zero place is before all of them.
+type EventPlace struct {
+	At time.Time
+	ID uuid.UUID
+}
+
+// UnpublishedEvents returns events behind a place, but for some kinds, that no one has marked as published, oldest
+// first. It leaves out completions of the last second, which the nodes publish that committed them.
+func (s Store) UnpublishedEvents(
+	ctx context.Context, after EventPlace, but []workqueue.EventKind, limit int,
+) ([]workqueue.Event, error) {
+	without := make([]string, 0, len(but)) // never NULL, which nothing differs from
+	for _, kind := range but {
+		without = append(without, string(kind))
+	}
+	events, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[workqueue.Event],
+		unpublishedEvents, after.At, after.ID, without, limit, ownCompletion)
+	if err != nil {
+		return nil, fmt.Errorf("read unpublished events: %w", err)
+	}
+	return events, nil
+}
+
+// EventsPublished marks events as published.
+func (s Store) EventsPublished(ctx context.Context, ids []uuid.UUID) error {
+	const mark = `UPDATE run_event SET published_at = tranche_now() WHERE id = ANY($1) AND published_at IS NULL`
+	if _, err := s.db.Pool.Exec(ctx, mark, ids); err != nil {
+		return fmt.Errorf("mark %d events as published: %w", len(ids), err)
+	}
+	return nil
+}
+
+// GoneRun is a run that was deleted, or is being deleted.
+type GoneRun struct {
+	Run        workqueue.RunID `json:"run"`
+	Name       string          `json:"name,omitempty"`
+	Plan       string          `json:"plan"`
+	Items      int64           `json:"items"`
+	FinishedAt time.Time       `json:"finished_at"`
+	DeletedAt  time.Time       `json:"deleted_at" doc:"from when on nobody found it"`
+	Why        string          `json:"why" doc:"the limits that it was past, or the reason that was given"`
+	By         string          `json:"by,omitempty" doc:"who deleted it; absent: it was past the limits"`
+	Rows       int64           `json:"rows" doc:"that were deleted of it so far"`
+	GoneAt     *time.Time      `json:"gone_at,omitempty" doc:"when nothing was left of it; absent while there is"`
+}
+
+// GoneFields are those of a [GoneRun].
+const GoneFields = `run_id, name, plan, items, finished_at, deleted_at, why, deleted_by, deleted, gone_at`
+
+const goneInRange = `
+SELECT ` + GoneFields + ` FROM retention_run WHERE run_id BETWEEN $1 AND $2 ORDER BY run_id DESC LIMIT 2`
+
+// GoneRuns reads runs that were removed.
+func (s Store) GoneRuns(ctx context.Context, statement string, args ...any) ([]GoneRun, error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	found, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[GoneRun], statement, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read deleted runs: %w", err)
+	}
+	return found, nil
+}
+
+// GoneError is returned for a run that was deleted. It is an [workqueue.ErrNotFound].
+type GoneError struct {
+	Run GoneRun
+}
+
+func (e *GoneError) Error() string {
+	if e.Run.By != "" {
+		text := fmt.Sprintf("run %s was deleted at %s by %s", e.Run.Run, e.Run.DeletedAt.UTC().Format(time.RFC3339), e.Run.By)
+		if e.Run.Why != "" {
+			text += ": " + e.Run.Why
+		}
+		return text
+	}
+	return fmt.Sprintf("run %s was deleted at %s: it had ended at %s, and finished runs are kept by %s", e.Run.Run,
+		e.Run.DeletedAt.UTC().Format(time.RFC3339), e.Run.FinishedAt.UTC().Format(time.RFC3339), e.Run.Why)
+}
+
+// Is makes it an [workqueue.ErrNotFound].
+func (e *GoneError) Is(target error) bool { return target == workqueue.ErrNotFound }
+
+// gone returns an error that says so when a reference is the id, or its beginning, of a run that was deleted.
+func (s Store) gone(ctx context.Context, ref string) error {
+	low, high, ok := pg.PrefixRange(ref)
+	if !ok {
+		return nil
+	}
+	found, err := s.GoneRuns(ctx, goneInRange, low, high)
+	if err != nil || len(found) != 1 {
+		return err
+	}
+	return &GoneError{found[0]}
+}
+
+// LastRun is the reference that means the run that was made last.
+const LastRun = "last"
+
+const lastRun = `SELECT id FROM batchrun ORDER BY id DESC LIMIT 1` // the primary key, backwards
+
+// Two index scans: batchrun_name, and a range of the primary key. $2 and $3 are null when the reference cannot be the
+// beginning of an id.
+const matchingRuns = `
+SELECT id FROM batchrun WHERE name = $1
+UNION
+SELECT id FROM batchrun WHERE id BETWEEN $2 AND $3
+ORDER BY id DESC
+LIMIT $4`
+
+// All runs are read. Nothing else fits, then.
+const runsWithPiece = `
+SELECT id FROM batchrun WHERE position($1 IN replace(id::text, '-', '')) > 0
+ORDER BY id DESC
+LIMIT $2`
+
+// Resolve finds the run that a person means by ref: LastRun, an id, a name, the beginning of an id, or else any piece
+// of
+// one (MinPrefix digits or more, hyphens optional). It returns an AmbiguousError with the newest matches when several
+// runs fit, and an error that wraps ErrNotFound when none does, a GoneError when it was deleted.
+func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error) {
+	ids, err := s.matches(ctx, strings.TrimSpace(ref))
+	switch {
+	case err != nil:
+		return workqueue.RunID{}, fmt.Errorf("look up run %q: %w", ref, err)
+	case len(ids) == 1:
+		return ids[0], nil
+	case len(ids) > 1:
+		return workqueue.RunID{}, &workqueue.AmbiguousError{Ref: ref, Matches: ids}
+	case ref == LastRun:
+		return workqueue.RunID{}, fmt.Errorf("there is no run yet: %w", workqueue.ErrNotFound)
+	default:
+		if err := s.gone(ctx, strings.TrimSpace(ref)); err != nil {
+			return workqueue.RunID{}, err
+		}
+		return workqueue.RunID{}, fmt.Errorf("no run has the id, a piece of an id or the name %q: %w", ref,
+			workqueue.ErrNotFound)
+	}
+}
+
+func (s Store) matches(ctx context.Context, ref string) ([]workqueue.RunID, error) {
+	if ref == LastRun {
+		return pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], lastRun)
+	}
+	if !pg.ValidText(ref) {
+		return nil, nil
+	}
+	var low, high *uuid.UUID
+	if lo, hi, ok := pg.PrefixRange(ref); ok {
+		low, high = &lo, &hi
+	}
+	ids, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], matchingRuns, ref, low, high, pg.MaxMatches)
+	if piece, ok := pg.Piece(ref); ok && err == nil && len(ids) == 0 {
+		return pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsWithPiece, piece, pg.MaxMatches)
+	}
+	return ids, err
+}

@@ -2,9 +2,16 @@ package inspect
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
 // nodesFor are the sessions that are alive; for a local function, those that say that they have it, or that have not
@@ -33,3 +40,320 @@ const (
 	StalledWhy   = `coalesce(stats -> 'stalled' ->> 'why', '')`
 	Refused      = `coalesce(stats ->> 'refused', '')`
 )
+
+// NodeView is a node, from its start to its end, with what it holds.
+type NodeView struct {
+	Session     workqueue.SessionID `json:"session"`
+	Host        string              `json:"host"`
+	PID         int                 `json:"pid"`
+	Version     string              `json:"version"`
+	StartedAt   time.Time           `json:"started_at"`
+	HeartbeatAt time.Time           `json:"heartbeat_at"`
+	ExpiresAt   time.Time           `json:"expires_at" doc:"when it counts as dead unless it is heard of before"`
+	EndedAt     *time.Time          `json:"ended_at,omitempty" doc:"absent unless it ended in good order"`
+	State       string              `json:"state" enum:"live,late,dead,ended" doc:"late: not heard of for 3 heartbeats"`
+	Leader      bool                `json:"leader"`
+	Slices      NodeSlices          `json:"slices"`
+	Items       int64               `json:"items" doc:"in its slices"`
+	Runs        []NodeRun           `json:"runs" doc:"that its slices are of, up to 20, those with most slices first"`
+	Stats       json.RawMessage     `json:"stats" doc:"its counters since its start, as it said with its last heartbeat"`
+	NATS        string              `json:"nats,omitempty" doc:"what keeps it from NATS, as it said; absent: nothing"`
+}
+
+// NodeSlices counts the slices of a node.
+type NodeSlices struct {
+	Claimed int64 `json:"claimed" doc:"that it is publishing or working on; they are issued again when it dies"`
+	Sent    int64 `json:"sent" doc:"that it has published; any node records their replies"`
+}
+
+// NodeRun is a run that a node holds slices of.
+type NodeRun struct {
+	ID     workqueue.RunID `json:"id"`
+	Name   string          `json:"name,omitempty"`
+	Plan   string          `json:"plan"`
+	Slices int64           `json:"slices"`
+}
+
+// Nodes is who is there and who leads.
+type Nodes struct {
+	Leader *LeaderView `json:"leader" doc:"null while nobody leads"`
+	Duties []DutyView  `json:"duties" doc:"what the node that leads does as such, as it said with its last heartbeat"`
+	Nodes  []NodeView  `json:"nodes" doc:"those that are there, then those that are gone, newest first, up to 50 of them"`
+	At     time.Time   `json:"at" doc:"the database's clock when it looked"`
+	// ReadOnly is why nodes that live are dead here: they cannot say so.
+	ReadOnly bool `json:"database_read_only,omitempty" doc:"PostgreSQL takes no writes: nodes cannot say that they live"`
+}
+
+const (
+	maxGoneNodes = 50
+	maxNodeRuns  = 20
+	// lateAfter is three of a node's heartbeats.
+	lateAfter = 3 * time.Second
+)
+
+const (
+	currentLeader = HealthLeader + ` AND expires_at > tranche_now()`
+
+	// Sessions are few. What they hold says work_slice_live, once for all of them.
+	nodeViews = `
+WITH held AS MATERIALIZED (
+    SELECT w.session_id, w.run_id, count(*) AS slices, count(*) FILTER (WHERE w.state = 'claimed') AS claimed,
+        sum(bit_count(w.remaining)) AS items
+    FROM work_slice w WHERE w.state IN ('claimed', 'sent') AND w.session_id IS NOT NULL GROUP BY 1, 2),
+sums AS (
+    SELECT session_id, sum(slices)::bigint AS slices, sum(claimed)::bigint AS claimed, sum(items)::bigint AS items
+    FROM held GROUP BY 1),
+known AS (
+    SELECT n.*, row_number() OVER (PARTITION BY n.ended_at IS NULL AND n.expires_at > tranche_now()
+        ORDER BY n.started_at DESC, n.id) AS nth, n.ended_at IS NULL AND n.expires_at > tranche_now() AS alive
+    FROM node_session n)
+SELECT k.id, k.host, k.pid, k.version, k.started_at, k.heartbeat_at, k.expires_at, k.ended_at,
+    CASE WHEN k.ended_at IS NOT NULL THEN 'ended' WHEN NOT k.alive THEN 'dead'
+        WHEN k.heartbeat_at < tranche_now() - $2::interval THEN 'late' ELSE 'live' END,
+    k.id = coalesce((SELECT session_id FROM leader WHERE name = $3 AND expires_at > tranche_now()),
+        '00000000-0000-0000-0000-000000000000'),
+    coalesce(s.claimed, 0), coalesce(s.slices - s.claimed, 0), coalesce(s.items, 0), k.stats,
+    coalesce((SELECT jsonb_agg(jsonb_build_object('id', h.run_id, 'name', coalesce(r.name, ''), 'plan', r.plan,
+            'slices', h.slices) ORDER BY h.slices DESC, h.run_id)
+        FROM (SELECT * FROM held WHERE session_id = k.id ORDER BY slices DESC, run_id LIMIT $4) h
+        JOIN batchrun r ON r.id = h.run_id), '[]'),
+    CASE WHEN NOT k.alive THEN '' WHEN k.stats ? 'refused' THEN k.stats ->> 'refused'
+        WHEN k.stats -> 'nats' = 'false' THEN 'it cannot reach NATS'
+        WHEN k.stats ? 'stalled' THEN 'JetStream does not answer it' ELSE '' END
+FROM known k LEFT JOIN sums s ON s.session_id = k.id
+WHERE k.alive OR k.nth <= $1 OR s.session_id IS NOT NULL AND s.claimed > 0
+ORDER BY k.alive DESC, k.started_at DESC, k.id`
+
+	databaseNow = `SELECT tranche_now(), NOT (` + TakesWrites + `)`
+)
+
+// Nodes returns the nodes that are there and those that were there lately.
+func (s Store) Nodes(ctx context.Context) (Nodes, error) {
+	out := Nodes{Duties: []DutyView{}}
+	b := &pgx.Batch{}
+	b.Queue(nodeViews, maxGoneNodes, lateAfter, ledger.LeaseName, maxNodeRuns).Query(func(rows pgx.Rows) (err error) {
+		out.Nodes, err = pgx.CollectRows(rows, scanNode)
+		return err
+	})
+	b.Queue(currentLeader, ledger.LeaseName).Query(func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[LeaderView])
+		if len(found) > 0 {
+			out.Leader = &found[0]
+		}
+		return err
+	})
+	b.Queue(databaseNow).QueryRow(func(row pgx.Row) error { return row.Scan(&out.At, &out.ReadOnly) })
+	if err := s.db.Pool.SendBatch(ctx, b).Close(); err != nil {
+		return Nodes{}, fmt.Errorf("list the nodes: %w", err)
+	}
+	for i := range out.Nodes {
+		if n := &out.Nodes[i]; n.Leader {
+			out.Duties = append(out.Duties, dutiesOf(n)...)
+		}
+	}
+	return out, nil
+}
+
+func scanNode(row pgx.CollectableRow) (n NodeView, err error) {
+	err = row.Scan(&n.Session, &n.Host, &n.PID, &n.Version, &n.StartedAt, &n.HeartbeatAt, &n.ExpiresAt, &n.EndedAt,
+		&n.State, &n.Leader, &n.Slices.Claimed, &n.Slices.Sent, &n.Items, &n.Stats, &n.Runs, &n.NATS)
+	return n, err
+}
+
+// LeaderView is the lease of the node that leads, or that led last.
+type LeaderView struct {
+	Session   workqueue.SessionID `json:"session"`
+	Epoch     int64               `json:"epoch" doc:"one more with every change of hands"`
+	Since     time.Time           `json:"since" doc:"when it began to lead"`
+	ExpiresAt time.Time           `json:"expires_at"`
+}
+
+// HealthLeader reads the leader, if there is one.
+const HealthLeader = `SELECT session_id, epoch, since, expires_at FROM leader WHERE name = $1`
+
+// DutyPulse is what a node that leads says of one of its duties with each heartbeat. Times are ages: nobody's clock is
+// compared with that of others.
+type DutyPulse struct {
+	Name      string        `json:"name"`
+	Runs      int64         `json:"runs"`
+	Failures  int64         `json:"failures"`
+	Running   time.Duration `json:"running"`    // so long already; 0: it does not run
+	Ended     time.Duration `json:"ended"`      // the last run, so long ago; -1: none has
+	Took      time.Duration `json:"took"`       // the last run
+	Failing   bool          `json:"failing"`    // the last run failed
+	LastError string        `json:"last_error"` // of the last run that failed
+	Failed    time.Duration `json:"failed"`     // that run, so long ago; -1: none has
+	Succeeded time.Duration `json:"-"`          // the last run that did not fail, so long ago; -1: none has
+}
+
+// DutyView is a duty of the node that leads, since it began to lead.
+type DutyView struct {
+	Name      string     `json:"name"`
+	Runs      int64      `json:"runs"`
+	Failures  int64      `json:"failures" doc:"of those runs"`
+	Running   float64    `json:"running,omitempty" doc:"seconds for which it runs; absent when it does not"`
+	EndedAt   *time.Time `json:"ended_at,omitempty" doc:"when it ran last; absent when it has not yet"`
+	Took      float64    `json:"took" doc:"seconds that its last run took"`
+	Failing   bool       `json:"failing" doc:"its last run failed"`
+	LastError string     `json:"last_error,omitempty" doc:"of the last run that failed"`
+	FailedAt  *time.Time `json:"failed_at,omitempty" doc:"when that was"`
+}
+
+// dutiesOf reads what a node said with a heartbeat. One of another version may say other things.
+func dutiesOf(n *NodeView) []DutyView {
+	var said struct {
+		Duties []DutyPulse `json:"duties"`
+	}
+	if json.Unmarshal(n.Stats, &said) != nil {
+		return nil
+	}
+	out := make([]DutyView, len(said.Duties))
+	for i, d := range said.Duties {
+		out[i] = DutyView{Name: d.Name, Runs: d.Runs, Failures: d.Failures, Running: d.Running.Seconds(),
+			EndedAt: n.before(d.Ended), Took: d.Took.Seconds(), Failing: d.Failing, LastError: d.LastError,
+			FailedAt: n.before(d.Failed)}
+	}
+	return out
+}
+
+// before is a time so long before the node's heartbeat.
+func (n *NodeView) before(age time.Duration) *time.Time {
+	if age < 0 {
+		return nil
+	}
+	at := n.HeartbeatAt.Add(-age)
+	return &at
+}
+
+// EndpointLoad is the work that running runs have for one endpoint, in items.
+type EndpointLoad struct {
+	Endpoint  string // or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION
+	Plain     bool   // it is asked in plain requests only, over core NATS
+	Runs      int
+	Waiting   int64 // for other steps, at barriers, behind canaries, or for their block
+	Ready     int64
+	InFlight  int64
+	Scheduled int64
+}
+
+// batchrun_active finds the runs; their blocks come from work_block's primary key, those with ready items from
+// work_block_ready, their live slices from work_slice_live.
+const endpointLoads = `
+SELECT s.endpoint, bool_and(s.kind = 'request'), count(DISTINCT r.id),
+    coalesce(sum(r.items - coalesce(o.settled, 0) - coalesce(b.ready, 0) - coalesce(w.in_flight, 0)
+        - coalesce(w.scheduled, 0)), 0)::bigint,
+    coalesce(sum(b.ready), 0)::bigint, coalesce(sum(w.in_flight), 0)::bigint, coalesce(sum(w.scheduled), 0)::bigint
+FROM batchrun r
+JOIN run_step s ON s.run_id = r.id
+LEFT JOIN LATERAL (
+    SELECT sum(bit_count(ready)) AS ready FROM work_block
+    WHERE run_id = s.run_id AND step = s.step AND has_ready AND (NOT s.barrier OR s.barrier_passed)
+) b ON true
+LEFT JOIN LATERAL (
+    SELECT sum(bit_count(` + plane.SettledBits + `)) AS settled FROM work_block b
+    WHERE b.run_id = s.run_id AND b.step = s.step
+) o ON true
+LEFT JOIN LATERAL (
+    SELECT sum(bit_count(remaining)) FILTER (WHERE state IN ('claimed', 'sent')) AS in_flight,
+        sum(bit_count(remaining)) FILTER (WHERE state = 'scheduled') AS scheduled
+    FROM work_slice WHERE run_id = s.run_id AND step = s.step AND state IN ('scheduled', 'claimed', 'sent')
+) w ON true
+WHERE r.state = 'running'
+GROUP BY s.endpoint
+ORDER BY s.endpoint`
+
+// EndpointLoads returns the work of running runs by endpoint, ordered by name.
+func (s Store) EndpointLoads(ctx context.Context) ([]EndpointLoad, error) {
+	loads, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[EndpointLoad], endpointLoads)
+	if err != nil {
+		return nil, fmt.Errorf("view the load of endpoints: %w", err)
+	}
+	return loads, nil
+}
+
+// PaceView is what nodes found out about an endpoint, over all runs.
+type PaceView struct {
+	Endpoint string `json:"-"`
+	Out      int    `json:"requests_out" doc:"of all runs"`
+	InFlight int    `json:"in_flight" doc:"requests at once that it takes well, for automatic steps"`
+
+	Rate *float64 `json:"rate,omitempty" doc:"items a second that it takes; absent: it never said too much"`
+
+	Chunk *int `json:"chunk,omitempty" doc:"items in a request that do best; absent: not known yet"`
+
+	ChunkCap      *int                   `json:"chunk_cap,omitempty" doc:"larger requests fail as a whole"`
+	ChunkCapUntil *time.Time             `json:"chunk_cap_until,omitempty"`
+	Breaker       workqueue.BreakerState `json:"breaker" enum:"closed,open"`
+	BreakerReason string                 `json:"breaker_reason,omitempty"`
+	BreakerSince  *time.Time             `json:"breaker_since,omitempty" doc:"of its last change"`
+	Probes        int                    `json:"probes,omitempty" doc:"sent since the breaker opened"`
+	ProbeAt       *time.Time             `json:"probe_at,omitempty" doc:"when the next probe may be sent"`
+	Collected     bool                   `json:"-"` // a collector flushes to it
+}
+
+// PastPace is one change of the pace of an endpoint, with its reason.
+type PastPace struct {
+	At     time.Time `json:"at"`
+	What   string    `json:"what" enum:"in_flight,rate,chunk,chunk_cap,breaker"`
+	Before string    `json:"before,omitempty"`
+	After  string    `json:"after,omitempty"`
+	Reason string    `json:"reason"`
+}
+
+// A cap whose time is over counts no more. Slices that are out are few; work_slice_live finds them.
+const paceViews = `
+SELECT p.endpoint, coalesce(o.requests, 0), p.in_flight, p.rate, p.chunk,
+    CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap END,
+    CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap_until END,
+    p.breaker, CASE p.breaker WHEN 'open' THEN p.breaker_reason ELSE '' END, p.breaker_since,
+    CASE p.breaker WHEN 'open' THEN p.probes ELSE 0 END, CASE p.breaker WHEN 'open' THEN p.probe_at END,
+    EXISTS (SELECT FROM collector c WHERE c.endpoint = p.endpoint)
+FROM endpoint_pace p
+LEFT JOIN (
+    SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) AS requests
+    FROM work_slice s JOIN run_step st USING (run_id, step) WHERE s.state IN ('claimed', 'sent') GROUP BY 1
+) o USING (endpoint)
+ORDER BY p.endpoint`
+
+// Paces returns what nodes found out about endpoints, ordered by name.
+func (s Store) Paces(ctx context.Context) ([]PaceView, error) {
+	paces, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[PaceView], paceViews)
+	if err != nil {
+		return nil, fmt.Errorf("view the pace of endpoints: %w", err)
+	}
+	return paces, nil
+}
+
+// endpoint_change_endpoint, backwards.
+const pastPaces = `
+SELECT at, what, before, after, reason FROM endpoint_change WHERE endpoint = $1 ORDER BY id DESC LIMIT $2`
+
+// PastPaces returns the last changes of the pace of an endpoint, newest first.
+func (s Store) PastPaces(ctx context.Context, endpoint string, limit int) ([]PastPace, error) {
+	changes, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[PastPace], pastPaces, endpoint, limit)
+	if err != nil {
+		return nil, fmt.Errorf("view how the pace of endpoint %s changed: %w", endpoint, err)
+	}
+	return changes, nil
+}
+
+// Ping returns nil when the database answers.
+func (s Store) Ping(ctx context.Context) error {
+	if err := s.db.Pool.Of(ctx).Ping(ctx); err != nil {
+		return fmt.Errorf("ask PostgreSQL: %w", err)
+	}
+	return nil
+}
+
+// TakesWrites is an expression for whether the database takes writes. A transaction that only reads may ask it, too.
+const TakesWrites = `NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean`
+
+const takesWrites = `SELECT ` + TakesWrites
+
+// Writable reports whether the database takes writes. The error says that it does not answer.
+func (s Store) Writable(ctx context.Context) (is bool, err error) {
+	if err := s.db.Pool.QueryRow(ctx, takesWrites).Scan(&is); err != nil {
+		return false, fmt.Errorf("ask PostgreSQL: %w", err)
+	}
+	return is, nil
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
@@ -141,4 +142,127 @@ func scanSliceView(row pgx.CollectableRow) (v SliceView, err error) {
 		v.Node = &node
 	}
 	return v, err
+}
+
+// StepView is one step of a run: its settings, and where its items are. Items is the sum of Waiting, Ready, InFlight,
+// Scheduled, Done, Failed and Skipped.
+type StepView struct {
+	Step          workqueue.Step `json:"step"`
+	Name          string         `json:"name"`
+	Kind          workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Endpoint      string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Needs         []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
+	Inputs        []string       `json:"inputs,omitempty" doc:"of those, the ones whose parts it sees"`
+	SeesItem      bool           `json:"sees_item" doc:"its requests carry the items' payloads"`
+	Optional      bool           `json:"optional,omitempty" doc:"what needs it goes on without its part"`
+	Barrier       bool           `json:"barrier,omitempty" doc:"it begins when its needs have ended for all items"`
+	BarrierPassed bool           `json:"barrier_passed,omitempty"`
+	Gate          *control.Gate  `json:"gate,omitempty" doc:"with a barrier that somebody has to approve"`
+	State         string         `json:"state" enum:"waiting,running,completed" doc:"waiting: for other steps"`
+	Progress      float64        `json:"progress" doc:"0 to 1"`
+	Rate          float64        `json:"rate" doc:"items answered a second, over the last ten seconds"`
+
+	Settings workqueue.SettingsView `json:"settings"`
+
+	OpenBlocks       int   `json:"open_blocks"`
+	Items            int64 `json:"items"`
+	Waiting          int64 `json:"waiting" doc:"items that need another step first, or that are held"`
+	Held             int64 `json:"held,omitempty" doc:"of those, behind a canary, or in line behind another item"`
+	Ready            int64 `json:"ready"`
+	InFlight         int64 `json:"in_flight" doc:"items asked for and not answered"`
+	Scheduled        int64 `json:"scheduled" doc:"items that wait to be tried again"`
+	Done             int64 `json:"done"`
+	Failed           int64 `json:"failed"`
+	Skipped          int64 `json:"skipped" doc:"items left out: a step that it needs has failed for them"`
+	SlicesInFlight   int64 `json:"slices_in_flight"`
+	SlicesScheduled  int64 `json:"slices_scheduled"`
+	SlicesEnded      int64 `json:"slices_ended"`
+	AnsweredRecently int64 `json:"-"`
+}
+
+const (
+	// NeedNames and inputNames are SQL expressions on run_step s: the names of the steps that it needs and sees.
+	NeedNames = `
+ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (s.needs) ORDER BY n.step)`
+	inputNames = `
+ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (s.inputs) ORDER BY n.step)`
+)
+
+// One range of work_block's primary key and one of work_slice_block for each step. remaining and mask are only taken
+// out of the rows that are counted. Items of an open run whose block is not there yet wait.
+func stepViews() string {
+	return `
+SELECT s.step, s.name, s.endpoint,
+    CASE WHEN b.open_blocks > 0 OR r.items > coalesce(b.items, 0) THEN 'running' ELSE 'completed' END,
+    coalesce(b.open_blocks, 0),
+    greatest(b.items, r.items), coalesce(b.ready, 0), coalesce(b.done, 0), coalesce(b.failed, 0),
+    coalesce(w.in_flight, 0), coalesce(w.scheduled, 0),
+    coalesce(w.slices_in_flight, 0), coalesce(w.slices_scheduled, 0), coalesce(w.slices_ended, 0),
+    coalesce(w.answered, 0), s.kind, ` + NeedNames + `, ` + inputNames +
+		`, s.input_item, s.optional, s.barrier, s.barrier_passed,
+    coalesce(b.held, 0), coalesce(b.skipped, 0), ` + plane.SettingsToRead("s.") + `
+FROM run_step s JOIN batchrun r ON r.id = s.run_id
+LEFT JOIN LATERAL (
+    SELECT sum(size)::bigint AS items, sum(bit_count(ready))::bigint AS ready,
+        sum(bit_count(done))::bigint AS done, sum(bit_count(failed))::bigint AS failed,
+        sum(bit_count(held))::bigint AS held, sum(bit_count(skipped))::bigint AS skipped,
+        count(*) FILTER (WHERE bit_count(` + plane.SettledBits + `) < size) AS open_blocks
+    FROM work_block b WHERE b.run_id = s.run_id AND b.step = s.step
+) b ON true
+LEFT JOIN LATERAL (
+    SELECT sum(bit_count(remaining)) FILTER (WHERE state IN ('claimed', 'sent'))::bigint AS in_flight,
+        sum(bit_count(remaining)) FILTER (WHERE state = 'scheduled')::bigint AS scheduled,
+        count(*) FILTER (WHERE state IN ('claimed', 'sent')) AS slices_in_flight,
+        count(*) FILTER (WHERE state = 'scheduled') AS slices_scheduled,
+        count(*) FILTER (WHERE state NOT IN ('claimed', 'sent', 'scheduled')) AS slices_ended,
+        sum(bit_count(mask)) FILTER (WHERE state = 'recorded' AND ended_at > greatest(
+            tranche_now() - $2::interval, (SELECT started_at FROM batchrun WHERE id = $1)))::bigint AS answered
+    FROM work_slice WHERE run_id = s.run_id AND step = s.step
+) w ON true
+WHERE s.run_id = $1
+ORDER BY s.step`
+}
+
+// Settled returns the number of items that the step has an outcome for.
+func (v *StepView) Settled() int64 { return v.Done + v.Failed + v.Skipped }
+
+func scanStepView(row pgx.CollectableRow) (StepView, error) {
+	var v StepView
+	var set workqueue.StepSettings
+	err := row.Scan(append([]any{&v.Step, &v.Name, &v.Endpoint, &v.State, &v.OpenBlocks, &v.Items, &v.Ready, &v.Done,
+		&v.Failed, &v.InFlight, &v.Scheduled, &v.SlicesInFlight, &v.SlicesScheduled, &v.SlicesEnded, &v.AnsweredRecently,
+		&v.Kind, &v.Needs, &v.Inputs, &v.SeesItem, &v.Optional, &v.Barrier, &v.BarrierPassed, &v.Held, &v.Skipped},
+		plane.SettingTargets(&set)...)...)
+	v.Settings = set.View()
+	v.Waiting = v.Items - v.Ready - v.Settled() - v.InFlight - v.Scheduled
+	switch {
+	case v.State == "completed":
+		v.Progress = 1
+	case v.Items > 0:
+		v.Progress = float64(v.Settled()) / float64(v.Items)
+	}
+	if v.State == "running" && len(v.Needs) > 0 && v.Waiting > 0 && v.Ready+v.InFlight+v.Scheduled == 0 ||
+		v.Barrier && !v.BarrierPassed && v.State != "completed" {
+		v.State = "waiting"
+	}
+	return v, err
+}
+
+// OrderView is how the items of a run are put in lines.
+type OrderView struct {
+	By         string   `json:"by" doc:"the field of the payload, or key"`
+	Values     []string `json:"values,omitempty" doc:"the only values there are"`
+	Partitions int      `json:"partitions,omitempty" doc:"values share so many lines, by their hash"`
+	OnFailure  string   `json:"on_failure" enum:"continue,stop" doc:"what becomes of the items that follow a failed one"`
+}
+
+func orderView(o *workqueue.RunOrder) *OrderView {
+	if o == nil {
+		return nil
+	}
+	v := &OrderView{By: o.Rule.By, Values: o.Rule.Values, Partitions: o.Rule.Partitions, OnFailure: "continue"}
+	if o.Stop {
+		v.OnFailure = "stop"
+	}
+	return v
 }

@@ -4,6 +4,7 @@ package report
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -166,4 +168,235 @@ func readUnprocessed(ctx context.Context, tx pgx.Tx, run *inspect.RunSummary) ([
 		}
 	}
 	return found, nil
+}
+
+// readOutcomeSteps reads the steps of a run; with a name those that this one needs, however far around.
+func (s Store) readOutcomeSteps(ctx context.Context, run workqueue.RunID, before string) (plane.OutcomeSteps, error) {
+	rows := pg.Rows(ctx, s.db.Pool, plane.ReadStepsOfRun, run)
+	var out plane.OutcomeSteps
+	var step workqueue.Step
+	var name string
+	var needs []workqueue.Step
+	var optional bool
+	var all [][]workqueue.Step
+	_, err := pgx.ForEachRow(rows, []any{&step, &name, &needs, &optional}, func() error {
+		out.All, out.Names, out.Optional = append(out.All, step), append(out.Names, name), append(out.Optional, optional)
+		all = append(all, slices.Clone(needs))
+		return nil
+	})
+	if err == nil && before != "" {
+		all, err = upTo(&out, all, before)
+	}
+	out.Results = plane.ResultSteps(out.All, all)
+	return out, err
+}
+
+// upTo leaves the steps that one needs, and returns the needs of these.
+func upTo(out *plane.OutcomeSteps, needs [][]workqueue.Step, before string) ([][]workqueue.Step, error) {
+	at := slices.Index(out.Names, before)
+	if at < 0 || len(needs[at]) == 0 {
+		return nil, &workqueue.StepChoiceError{Step: before, Steps: out.Names}
+	}
+	wanted := slices.Clone(needs[at])
+	var kept plane.OutcomeSteps
+	var of [][]workqueue.Step
+	for i := at - 1; i >= 0; i-- { // a step needs steps before it
+		if !slices.Contains(wanted, out.All[i]) {
+			continue
+		}
+		wanted = append(wanted, needs[i]...)
+		kept.All, kept.Names = append(kept.All, out.All[i]), append(kept.Names, out.Names[i])
+		kept.Optional, of = append(kept.Optional, out.Optional[i]), append(of, needs[i])
+	}
+	slices.Reverse(kept.All)
+	slices.Reverse(kept.Names)
+	slices.Reverse(kept.Optional)
+	slices.Reverse(of)
+	*out = kept
+	return of, nil
+}
+
+// Keys are looked up one by one in work_queue_key, whatever the planner knows of the table.
+const payloadsOf = `
+SELECT g.key, q.payload FROM unnest($2::text[]) AS g (key)
+CROSS JOIN LATERAL (SELECT payload FROM work_queue WHERE run_id = $1 AND item_key = g.key LIMIT 1) q`
+
+// Payloads returns those that items have now, by their keys. A key that the run does not have is not in it.
+func (s Store) Payloads(ctx context.Context, run workqueue.RunID, keys []string) (map[string]string, error) {
+	rows := pg.Rows(ctx, s.db.Pool, payloadsOf, run, keys)
+	all := make(map[string]string, len(keys))
+	var key, payload string
+	_, err := pgx.ForEachRow(rows, []any{&key, &payload}, func() error {
+		all[key] = payload
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read payloads of run %s: %w", run, err)
+	}
+	return all, nil
+}
+
+// CorrectedReport is what became of the items whose payloads were corrected. Items is Made, Kept, Failed and
+// Unfinished.
+type CorrectedReport struct {
+	Items      int64        `json:"items" doc:"that have another payload than they came with"`
+	Made       int64        `json:"made" doc:"results that were made since, of corrected data"`
+	Kept       int64        `json:"kept" doc:"results of before: no part changed that the step sees"`
+	Failed     int64        `json:"failed"`
+	Unfinished int64        `json:"unfinished"`
+	Times      []Correction `json:"times" doc:"oldest first"`
+}
+
+// Correction is one time at which items were given other payloads.
+type Correction struct {
+	Generation workqueue.Generation `json:"generation" doc:"that it opened"`
+	At         time.Time            `json:"at"`
+	Actor      string               `json:"actor"`
+	Reason     string               `json:"reason,omitempty"`
+	Cascade    bool                 `json:"cascade" doc:"later steps were redone in any case"`
+	Items      int64                `json:"items"`
+}
+
+const (
+	// By run_correction's primary key.
+	readCorrections = `
+SELECT generation, at, actor, reason, cascade, items FROM run_correction WHERE run_id = $1 ORDER BY generation`
+
+	// What was corrected, with the newest part that a step has for it which no other one needs.
+	correctedItems = `
+WITH fixed AS (
+    SELECT ordinal, max(generation) AS since FROM work_correction WHERE run_id = $1 GROUP BY ordinal
+), planes AS (
+    SELECT o.block, o.settled & ~o.failed AS done, o.failed
+    FROM batchrun r CROSS JOIN LATERAL (` + plane.OutcomePlanes + `) o WHERE r.id = $1
+)
+SELECT count(*), count(*) FILTER (WHERE i.done AND i.made),
+    count(*) FILTER (WHERE i.done AND NOT i.made), count(*) FILTER (WHERE i.failed)
+FROM fixed f JOIN planes p ON p.block = f.ordinal >> 13
+CROSS JOIN LATERAL (SELECT get_bit(p.done, f.ordinal & 8191) = 1 AS done,
+    get_bit(p.failed, f.ordinal & 8191) = 1 AS failed,
+    EXISTS (SELECT FROM work_part w WHERE w.run_id = $1 AND w.ordinal = f.ordinal AND w.generation >= f.since
+        AND w.step IN (SELECT s.step FROM run_step s WHERE s.run_id = $1 AND NOT EXISTS (
+            SELECT FROM run_step t WHERE t.run_id = $1 AND s.step = ANY (t.needs)))) AS made) i`
+)
+
+// readCorrected accounts for corrections; nil when there were none.
+func readCorrected(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*CorrectedReport, error) {
+	times, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[Correction], readCorrections, run)
+	if err != nil || len(times) == 0 {
+		return nil, err
+	}
+	r := &CorrectedReport{Times: times}
+	err = tx.QueryRow(ctx, correctedItems, run).Scan(&r.Items, &r.Made, &r.Kept, &r.Failed)
+	r.Unfinished = r.Items - r.Made - r.Kept - r.Failed
+	return r, err
+}
+
+// StepReport is the account of one step. Items is Done, Failed, Skipped and Missing.
+type StepReport struct {
+	Name        string         `json:"name"`
+	Kind        workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Endpoint    string         `json:"endpoint" doc:"or what else was asked, like http:HOST, sql:SOURCE or local:FUNCTION"`
+	Needs       []string       `json:"needs,omitempty"`
+	Optional    bool           `json:"optional,omitempty" doc:"what it failed is no failure of the item"`
+	Result      bool           `json:"result" doc:"no other step needs it: its parts are the results of the run"`
+	Items       int64          `json:"items"`
+	Done        int64          `json:"done"`
+	Failed      int64          `json:"failed"`
+	Skipped     int64          `json:"skipped" doc:"left out: a step that it needs failed for them"`
+	Missing     int64          `json:"missing"`
+	Requests    int64          `json:"requests" doc:"in all generations"`
+	Asked       int64          `json:"asked" doc:"items in these requests; one counts as often as it was asked for"`
+	P50Seconds  float64        `json:"p50_seconds" doc:"half of the requests took no longer"`
+	P99Seconds  float64        `json:"p99_seconds"`
+	ResultBytes int64          `json:"result_bytes" doc:"of all results that were recorded, about"`
+	FirstAt     *time.Time     `json:"first_at,omitempty" doc:"when the first request was sent"`
+	LastAt      *time.Time     `json:"last_at,omitempty" doc:"when the last answer was recorded"`
+}
+
+// A range of work_block's primary key and one of work_slice_block for each step.
+const stepReports = `
+SELECT s.name, s.kind, s.endpoint, ` + inspect.NeedNames + `, s.optional,
+    NOT EXISTS (SELECT 1 FROM run_step n WHERE n.run_id = s.run_id AND s.step = ANY (n.needs)),
+    r.items, b.done, b.failed, b.skipped, greatest(r.items - b.done - b.failed - b.skipped, 0),
+    w.requests, w.asked, w.p50, w.p99, b.result_bytes, w.first_at, w.last_at
+FROM run_step s JOIN batchrun r ON r.id = s.run_id
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(bit_count(done)), 0)::bigint AS done, coalesce(sum(bit_count(failed)), 0)::bigint AS failed,
+        coalesce(sum(bit_count(skipped)), 0)::bigint AS skipped, coalesce(sum(result_bytes), 0)::bigint AS result_bytes
+    FROM work_block WHERE run_id = s.run_id AND step = s.step
+) b
+CROSS JOIN LATERAL (
+    SELECT count(` + plane.AskedAt + `) AS requests,
+        coalesce(sum(bit_count(mask)) FILTER (WHERE ` + plane.AskedAt + ` IS NOT NULL), 0)::bigint AS asked,
+        coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY greatest(` + tookSeconds + `, 0))
+            FILTER (WHERE state = 'recorded'), 0) AS p50,
+        coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY greatest(` + tookSeconds + `, 0))
+            FILTER (WHERE state = 'recorded'), 0) AS p99,
+        min(` + plane.AskedAt + `) AS first_at, max(ended_at) FILTER (WHERE state = 'recorded') AS last_at
+    FROM work_slice WHERE run_id = s.run_id AND step = s.step
+) w
+WHERE s.run_id = $1
+ORDER BY s.step`
+
+func (r *RunReport) readSteps(ctx context.Context, tx pgx.Tx) (err error) {
+	r.Steps, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[StepReport], stepReports, r.ID)
+	return err
+}
+
+// maxHistory bounds a history: the newest entries.
+const maxHistory = 500
+
+// HistoryEntry is one thing that happened to a run, or beside it.
+type HistoryEntry struct {
+	At   time.Time `json:"at"`
+	Kind string    `json:"kind" enum:"action,note,event,breaker,service,alert" doc:"service: a version's first answer"`
+	What string    `json:"what" doc:"the action, event, state of the breaker, service with its version, or alert"`
+	Who  string    `json:"who" doc:"who did it, or the endpoint that it is about"`
+	Text string    `json:"text,omitempty" doc:"the note, the reason, or the title of the alert"`
+}
+
+// The audit log and events by their indexes of runs, breakers by endpoint_change_endpoint, services by the slices of
+// the run. Of messages of alerts there are few, and retention keeps it so.
+const runHistory = `
+WITH run AS MATERIALIZED (
+    SELECT created_at, coalesce(finished_at, tranche_now()) AS until FROM batchrun WHERE id = $1)
+SELECT * FROM (
+    SELECT a.at, CASE a.action WHEN 'note' THEN 'note' ELSE 'action' END AS kind, a.action AS what, a.actor AS who,
+        coalesce(a.detail ->> 'reason', '') AS text
+    FROM audit_log a WHERE a.run_id = $1
+    UNION ALL
+    SELECT e.at, 'event', e.kind, $3, 'generation ' || e.generation
+    FROM run_event e WHERE e.run_id = $1 AND e.kind IN ('completed', 'overdue', 'rewound')
+    UNION ALL
+    SELECT c.at, 'breaker', c.after, c.endpoint, c.reason
+    FROM run, (SELECT DISTINCT endpoint FROM run_step WHERE run_id = $1) s JOIN endpoint_change c USING (endpoint)
+    WHERE c.what = 'breaker' AND c.at BETWEEN run.created_at AND run.until
+    UNION ALL
+    SELECT min(coalesce(w.ended_at, w.sent_at)), 'service', split_part(w.service, ' ', 1),
+        coalesce(w.endpoint, st.endpoint), ''
+    FROM work_slice w JOIN run_step st USING (run_id, step)
+    WHERE w.run_id = $1 AND w.service LIKE '%@%' GROUP BY 3, 4
+    UNION ALL
+    SELECT m.made_at, 'alert', m.alert, m.state, coalesce(m.body ->> 'title', '')
+    FROM run, alert_message m
+    WHERE m.made_at >= run.created_at AND position($1::text IN m.body::text) > 0
+) h
+WHERE at IS NOT NULL
+ORDER BY at DESC, kind, what, who
+LIMIT $2`
+
+// History returns what happened to a run, newest first. The error wraps ErrNotFound when there is no such run.
+func (s Store) History(ctx context.Context, run workqueue.RunID) (all []HistoryEntry, err error) {
+	err = s.db.Snapshot(ctx, func(tx pgx.Tx) error {
+		if _, err := inspect.ReadSummary(ctx, tx, run); err != nil {
+			return err
+		}
+		all, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[HistoryEntry], runHistory, run, maxHistory, workqueue.Engine)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the history of run %s: %w", run, err)
+	}
+	return all, nil
 }

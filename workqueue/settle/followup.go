@@ -7,8 +7,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
 // FollowUp is what a transaction gives reason to look at. Nothing depends on it: the leader looks at everything by
@@ -69,4 +71,89 @@ func (s Store) WatchedEndpoints(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("look for endpoints whose requests fail: %w", err)
 	}
 	return names, nil
+}
+
+// newParts compares the newest part of items with the one before it: two looks into work_part's primary key for each.
+// Two errors are the same to whoever goes on without the part. A step that was left out in between, because one that it
+// needs ($5) had failed, was missing to them meanwhile, so that what comes again is new.
+const newParts = `
+SELECT n.ordinal
+FROM unnest($3::int[]) AS o (ordinal)
+CROSS JOIN LATERAL (SELECT p.ordinal, p.generation, p.result, p.content_type, p.error_code FROM work_part p
+    WHERE p.run_id = $1 AND p.step = $2 AND p.ordinal = o.ordinal ORDER BY p.generation DESC LIMIT 1) n
+LEFT JOIN LATERAL (SELECT p.generation, p.result, p.content_type, p.error_code FROM work_part p
+    WHERE p.run_id = $1 AND p.step = $2 AND p.ordinal = o.ordinal AND p.generation < n.generation
+    ORDER BY p.generation DESC LIMIT 1) f ON true
+WHERE f.generation IS NULL OR (f.error_code IS NULL) <> (n.error_code IS NULL)
+   OR f.result IS DISTINCT FROM n.result OR f.content_type IS DISTINCT FROM n.content_type
+   OR $4 AND n.error_code IS NULL AND EXISTS (SELECT FROM work_part e
+       WHERE e.run_id = $1 AND e.step = ANY($5::smallint[]) AND e.ordinal = o.ordinal
+         AND e.generation > f.generation AND e.error_code IS NOT NULL)`
+
+// changedParts returns those of some items of a block whose new part at its step, written by this transaction, is not
+// what it was.
+func changedParts(
+	ctx context.Context, tx pgx.Tx, g *plane.Graph, id plane.BlockID, bits bitfield.Set,
+) (bitfield.Set, error) {
+	ordinals := make([]workqueue.Ordinal, 0, bits.Count())
+	for bit := range bits.All() {
+		ordinals = append(ordinals, id.Block.Ordinal(bit))
+	}
+	var changed bitfield.Set
+	rows := pg.Rows(ctx, tx, newParts, id.Run, id.Step, ordinals, g.Steps[id.Step].Optional, g.Before[id.Step])
+	var ordinal workqueue.Ordinal
+	_, err := pgx.ForEachRow(rows, []any{&ordinal}, func() error {
+		_, bit := ordinal.Block()
+		changed.Add(bit)
+		return nil
+	})
+	if err != nil {
+		return changed, fmt.Errorf("compare %d parts of step %d: %w", len(ordinals), id.Step, err)
+	}
+	return changed, nil
+}
+
+const (
+	// markSent is fenced by state: a slice whose reply came first stays recorded. It waits for nobody: who holds a slice
+	// is recording its reply, which for small chunks comes before the mark more often than not.
+	markSent = `
+WITH free AS MATERIALIZED (
+    SELECT id FROM work_slice WHERE id = ANY($1) AND state = 'claimed' ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE work_slice s
+SET state = 'sent', sent_at = tranche_now(), stream_seq = u.seq, stream_epoch = u.epoch,
+    deadline = tranche_now() + st.slice_timeout
+FROM free, unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS u (id, seq, epoch), run_step st
+WHERE s.id = free.id AND s.id = u.id AND s.state = 'claimed' AND st.run_id = s.run_id AND st.step = s.step`
+
+	notMarked = `SELECT id FROM work_slice WHERE id = ANY($1) AND state = 'claimed'`
+)
+
+// MarkSent notes that requests are in the stream. It need not be durable at once: a mark that is lost in a crash of the
+// database leaves a claimed slice, which is issued again. What somebody else holds at the moment is left over: it is to
+// be marked a while later, unless its reply has ended it by then.
+func (s Store) MarkSent(ctx context.Context, sent []workqueue.Sent) (left []workqueue.Sent, err error) {
+	ids, seqs, epochs := make([]workqueue.SliceID, len(sent)), make([]int64, len(sent)), make([]int64, len(sent))
+	for i, t := range sent {
+		ids[i], seqs[i], epochs[i] = t.ID, t.StreamSeq, t.StreamsEpoch
+	}
+	var claimed []workqueue.SliceID
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		batch := &pgx.Batch{}
+		batch.Queue(`SET LOCAL synchronous_commit = off`)
+		batch.Queue(markSent, ids, seqs, epochs)
+		batch.Queue(notMarked, ids).Query(func(rows pgx.Rows) (err error) {
+			claimed, err = pgx.CollectRows(rows, pgx.RowTo[workqueue.SliceID])
+			return err
+		})
+		return tx.SendBatch(ctx, batch).Close()
+	})
+	if err != nil {
+		return sent, fmt.Errorf("mark %d slices as sent: %w", len(sent), err)
+	}
+	for _, t := range sent {
+		if slices.Contains(claimed, t.ID) {
+			left = append(left, t)
+		}
+	}
+	return left, nil
 }

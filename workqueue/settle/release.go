@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
@@ -326,4 +327,24 @@ func partition(whole bitfield.Set, masks []bitfield.Set) bool {
 		whole = whole.AndNot(masks[i])
 	}
 	return whole.Empty()
+}
+
+// EndSession closes a session in good order and hands back, in the same transaction, what it had claimed and not sent.
+// It returns the number of slices handed back.
+func (s Store) EndSession(ctx context.Context, id workqueue.SessionID) (int, error) {
+	var set *settlement
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, ledger.EndSession, id); err != nil {
+			return err
+		}
+		var err error
+		set, err = s.release(ctx, tx, slicesOfSession, []any{id}, workqueue.CauseHandBack,
+			workqueue.SlotError{Code: "handback", Message: "the node that had claimed the slice stopped"})
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("end session %s: %w", id, err)
+	}
+	s.tell(set)
+	return len(set.ended), nil
 }

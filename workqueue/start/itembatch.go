@@ -1,8 +1,14 @@
 package start
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"hash/maphash"
+	"io"
+	"os"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -130,6 +136,160 @@ func (l *loader) copy(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	}
 	if err := b.copy.Send(ctx, tx, copyItems); err != nil {
 		return b.refused(fmt.Errorf("write items %d to %d: %w", b.base, b.base+len(b.rows)-1, err))
+	}
+	return nil
+}
+
+const (
+	keyShares     = 1024    // the keys are looked at share by share
+	keyShareBytes = 8 << 10 // of a share that are kept in memory
+)
+
+// keyLog finds out which keys stand twice, exactly and in memory that does not grow with their number: keys are dealt
+// out by their hash, and what is too much for memory goes to a file without a name. It is used by one goroutine.
+type keyLog struct {
+	dir    string // of the file; empty: the system's
+	seed   maphash.Seed
+	shares [keyShares]keyShare
+	file   *os.File // nil as long as memory is enough
+	end    int64
+}
+
+// keyShare is the entries of some keys, in the order in which they came.
+type keyShare struct {
+	recent []byte
+	at     []int64 // in the file: pieces of pieces bytes
+	pieces []int32
+}
+
+// keyEntry is where a key stands.
+type keyEntry struct {
+	key     []byte
+	ordinal int
+	line    int
+	size    int // of the payload
+}
+
+// keyTwins is what is known of keys that stand more than once.
+type keyTwins struct {
+	items int64 // without those whose keys came first
+	bytes int64 // of their payloads
+	first *workqueue.DuplicateKeyError
+}
+
+func newKeyLog(dir string) *keyLog { return &keyLog{dir: dir, seed: maphash.MakeSeed()} }
+
+// add takes an entry in. The key is copied.
+func (k *keyLog) add(e keyEntry) error {
+	share := &k.shares[maphash.Bytes(k.seed, e.key)%keyShares]
+	share.recent = binary.AppendUvarint(share.recent, uint64(len(e.key)))
+	share.recent = append(share.recent, e.key...)
+	for _, n := range [...]int{e.ordinal, e.line, e.size} {
+		share.recent = binary.AppendUvarint(share.recent, uint64(n))
+	}
+	if len(share.recent) < keyShareBytes {
+		return nil
+	}
+	return k.flush(share)
+}
+
+func (k *keyLog) flush(share *keyShare) error {
+	if err := k.open(); err != nil {
+		return fmt.Errorf("keep keys in a file: %w", err)
+	}
+	if _, err := k.file.WriteAt(share.recent, k.end); err != nil {
+		return fmt.Errorf("keep keys in a file: %w", err)
+	}
+	share.at, share.pieces = append(share.at, k.end), append(share.pieces, int32(len(share.recent)))
+	k.end += int64(len(share.recent))
+	share.recent = share.recent[:0]
+	return nil
+}
+
+// open makes the file, and takes its name away at once.
+func (k *keyLog) open() (err error) {
+	if k.file != nil {
+		return nil
+	}
+	if k.dir != "" {
+		if err := os.MkdirAll(k.dir, 0o700); err != nil {
+			return err
+		}
+	}
+	if k.file, err = os.CreateTemp(k.dir, "tranche-keys-"); err != nil {
+		return err
+	}
+	return os.Remove(k.file.Name())
+}
+
+// twins looks for keys that stand more than once. The first of them is the one that is met first when all items are
+// gone through in their order.
+func (k *keyLog) twins() (found keyTwins, err error) {
+	for i := range k.shares {
+		known := map[string]keyEntry{}
+		err := k.each(&k.shares[i], func(e keyEntry) {
+			first, twice := known[string(e.key)]
+			if !twice {
+				known[string(e.key)] = keyEntry{ordinal: e.ordinal, line: e.line} // the key's bytes are used again
+				return
+			}
+			found.items++
+			found.bytes += int64(e.size)
+			if found.first == nil || workqueue.Ordinal(e.ordinal) < found.first.Second {
+				found.first = &workqueue.DuplicateKeyError{Key: string(e.key), First: workqueue.Ordinal(first.ordinal),
+					Second: workqueue.Ordinal(e.ordinal), FirstLine: first.line, SecondLine: e.line}
+			}
+		})
+		if err != nil {
+			return keyTwins{}, err
+		}
+	}
+	return found, nil
+}
+
+// each yields the entries of a share in the order in which they came.
+func (k *keyLog) each(share *keyShare, yield func(keyEntry)) error {
+	piece := make([]byte, 0, keyShareBytes)
+	for i, at := range share.at {
+		piece = append(piece[:0], make([]byte, share.pieces[i])...)
+		if _, err := k.file.ReadAt(piece, at); err != nil {
+			return fmt.Errorf("read keys back: %w", err)
+		}
+		if err := eachEntry(piece, yield); err != nil {
+			return err
+		}
+	}
+	return eachEntry(share.recent, yield)
+}
+
+func eachEntry(piece []byte, yield func(keyEntry)) error {
+	for r := bytes.NewReader(piece); r.Len() > 0; {
+		var n [3]uint64
+		length, err := binary.ReadUvarint(r)
+		start := len(piece) - r.Len()
+		if err == nil {
+			_, err = r.Seek(int64(length), io.SeekCurrent)
+		}
+		for i := range n {
+			if err == nil {
+				n[i], err = binary.ReadUvarint(r)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("read keys back: %w", err)
+		}
+		yield(keyEntry{piece[start : start+int(length)], int(n[0]), int(n[1]), int(n[2])})
+	}
+	return nil
+}
+
+// close gives up the file.
+func (k *keyLog) close() error {
+	if k.file == nil {
+		return nil
+	}
+	if err := k.file.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return fmt.Errorf("keep keys in a file: %w", err)
 	}
 	return nil
 }

@@ -1,10 +1,187 @@
 // Package start loads the items of a run and sets it going, and keeps the texts of plans and their versions.
 package start
 
-import "github.com/tranchehq/tranche/workqueue/database"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
 
 // Store is the database for the start of runs. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
+
+// A load that failed or died is taken back in two moves: its row changes state, which shuts out writers that are still
+// at it, and then items and row are deleted, a bounded number in each transaction. A run that was sealed, or opened, is
+// never touched: each statement says so itself.
+const (
+	// lockLoad waits for writers of the load and keeps new ones out.
+	lockLoad = `SELECT sealed_at IS NOT NULL OR opened FROM batchrun WHERE id = $1 FOR UPDATE`
+
+	giveUpLoad = `
+UPDATE batchrun SET state = 'cancelled', finished_at = tranche_now()
+WHERE id = $1 AND state = 'loading' AND sealed_at IS NULL AND NOT opened`
+
+	// What is deleted next: behind what is deleted already, so that no piece reads the rows of the pieces before it. The
+	// end is found first: joining the items with themselves is quadratic when the statistics know nothing of the run, as
+	// they do of one that was loaded a moment ago. By the primary key.
+	nextItems = `
+SELECT max(ordinal) FROM (
+    SELECT ordinal FROM work_queue WHERE run_id = $1 AND ordinal > $2 ORDER BY ordinal LIMIT $3) n`
+
+	deleteItems = `
+DELETE FROM work_queue WHERE run_id = $1 AND ordinal > $2 AND ordinal <= $3
+  AND EXISTS (SELECT 1 FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened)`
+
+	// The same of the lines that items stand in.
+	nextPlaces = `
+SELECT max(ordinal) FROM (
+    SELECT ordinal FROM work_order WHERE run_id = $1 AND ordinal > $2 ORDER BY ordinal LIMIT $3) n`
+
+	deletePlaces = `
+DELETE FROM work_order WHERE run_id = $1 AND ordinal > $2 AND ordinal <= $3
+  AND EXISTS (SELECT 1 FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened)`
+
+	deleteLoad = `
+WITH gone AS (
+    DELETE FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened RETURNING id)
+DELETE FROM run_step s USING gone WHERE s.run_id = gone.id`
+
+	// A load whose node is gone, or whose clearing was begun and not finished by a node that is gone.
+	abandonedLoads = `
+SELECT r.id FROM batchrun r
+WHERE r.sealed_at IS NULL AND NOT r.opened AND r.state IN ('loading', 'cancelled') AND NOT EXISTS (
+    SELECT 1 FROM node_session n
+    WHERE n.id = r.loader_session AND n.ended_at IS NULL AND n.expires_at > tranche_now())`
+)
+
+// Rows that one transaction deletes, by how long they take: payloads are of any size.
+const (
+	firstClear = 1000
+	mostClear  = 50_000
+	// clearMost is how long a transaction that clears should take at the most.
+	clearMost = time.Second
+)
+
+// inTransaction runs a function in a transaction, which may be held against a lease.
+type inTransaction func(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error
+
+// ClearLoad takes back a load that failed: the run's row and its items. It does nothing to a run that was sealed, and
+// says so; a run that does not exist is cleared already.
+func (s Store) ClearLoad(ctx context.Context, run workqueue.RunID) (sealed bool, err error) {
+	return clearLoad(ctx, run, s.db.InTx)
+}
+
+func clearLoad(ctx context.Context, run workqueue.RunID, do inTransaction) (sealed bool, err error) {
+	err = do(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		sealed, err = giveUp(ctx, tx, run)
+		return err
+	})
+	if err == nil && !sealed {
+		err = clearRows(ctx, run, do, nextItems, deleteItems)
+	}
+	if err == nil && !sealed {
+		err = clearRows(ctx, run, do, nextPlaces, deletePlaces)
+	}
+	if err == nil && !sealed {
+		err = do(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, deleteLoad, run)
+			return err
+		})
+	}
+	if err != nil {
+		return false, fmt.Errorf("clear the load of run %s: %w", run, err)
+	}
+	return sealed, nil
+}
+
+// clearRows deletes rows of a run in pieces. One that took too long is tried again with fewer rows: what it has done is
+// rolled back, and as many again would never get done.
+func clearRows(ctx context.Context, run workqueue.RunID, do inTransaction, next, remove string) error {
+	after, rows := workqueue.Ordinal(-1), firstClear
+	for {
+		var last *workqueue.Ordinal
+		began := time.Now()
+		err := do(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			if err := tx.QueryRow(ctx, next, run, after, rows).Scan(&last); err != nil || last == nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, remove, run, after, *last)
+			return err
+		})
+		switch took := time.Since(began); {
+		case err != nil && tooLong(err) && rows > 1 && ctx.Err() == nil:
+			rows = max(rows/4, 1)
+			continue
+		case err != nil || last == nil:
+			return err
+		case took > clearMost:
+			rows = max(rows/2, 1)
+		case took < clearMost/4:
+			rows = min(rows*2, mostClear)
+		}
+		after = *last
+	}
+}
+
+// tooLong reports whether a transaction was broken off because of the time that it took: by us, or by a time-out that
+// the database or its URL has (57014).
+func tooLong(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return errors.Is(err, context.DeadlineExceeded) || ok && pg.Code == "57014"
+}
+
+func giveUp(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (sealed bool, err error) {
+	err = tx.QueryRow(ctx, lockLoad, run).Scan(&sealed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil || sealed {
+		return sealed, err
+	}
+	_, err = tx.Exec(ctx, giveUpLoad, run)
+	return false, err
+}
+
+// ClearAbandonedLoads removes runs whose loading node died before the seal, and returns them. One that cannot be
+// removed does not keep the others. It takes as long as there is something to delete. Leader work; every transaction of
+// it checks the lease.
+func (s Store) ClearAbandonedLoads(
+	ctx context.Context, lease workqueue.Lease,
+) (cleared []workqueue.RunID, failed error) {
+	abandoned, err := s.abandonedLoads(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look for abandoned loads: %w", err)
+	}
+	do := func(ctx context.Context, f func(context.Context, pgx.Tx) error) error {
+		return session.New(s.db).AsLeader(ctx, lease, f)
+	}
+	for _, run := range abandoned {
+		sealed, err := clearLoad(ctx, run, do)
+		if err != nil && (errors.Is(err, workqueue.ErrNotLeader) || ctx.Err() != nil) {
+			return cleared, errors.Join(failed, err)
+		}
+		failed = errors.Join(failed, err)
+		if err == nil && !sealed {
+			cleared = append(cleared, run)
+		}
+	}
+	return cleared, failed
+}
+
+func (s Store) abandonedLoads(ctx context.Context) ([]workqueue.RunID, error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	return pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], abandonedLoads)
+}

@@ -1,3 +1,32 @@
+// Package service offers the tracker to anybody who has a fan-out of their own: open a batch under an owner's key, add
+// n items, hand their ids out, acknowledge them in any order, and be told once that none is missing.
+//
+// It stands on package tracker, and adds what a service needs: idempotent opens and adds, acks over several batches,
+// items that failed with a code, one event at the end, and an end for what everybody forgot.
+//
+//	open ──Seal──▶ sealed ──last ack──▶ completed ──after Keep──▶ deleted
+//	  └─idle for OpenIdle──▶ expired ◀──idle for SealedIdle─┘ ──after Keep──▶ deleted
+//
+// # Guarantees
+//
+// A batch is completed by exactly one call, a Seal or an Ack, and only that call is told so; the event is inserted into
+// the outbox run_event in its transaction, once. An item counts as failed, or as done, by the first ack of it that is
+// committed; every later one changes nothing. Adding with a key that was used before adds nothing and returns the same
+// groups. A batch that was not opened here, like that of a run, does not exist for this package.
+//
+// Every function works in the caller's transaction, which must be READ COMMITTED. After an error the transaction must
+// be rolled back: some of a call may have been carried out.
+//
+// # Locks
+//
+// Those of package tracker (groups in ascending order, then the batch row, batches by ascending id), and last rows of
+// tracker_service, again by ascending id. A row of tracker_failed is written by who holds its group, and so waits for
+// nobody. An ack writes the row of tracker_service once a second at most, and skips it when somebody holds it: there is
+// no hot row.
+//
+// # Not its job
+//
+// It publishes nothing, calls no webhook, reads no text of ids, and starts no goroutines.
 package service
 
 import (
@@ -7,6 +36,8 @@ import (
 	"fmt"
 	"net/url"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -170,3 +201,111 @@ func (r *OpenRequest) differs(was OpenRequest, asked bool) error {
 	}
 	return nil
 }
+
+// ErrConflict is wrapped by every *ConflictError.
+var ErrConflict = errors.New("the key is taken by something else")
+
+// NotFoundError is returned for a batch that does not exist, is deleted, or was not opened by the service. It wraps
+// tracker.ErrNotFound.
+type NotFoundError struct {
+	Batch uuid.UUID
+}
+
+func (e *NotFoundError) Error() string { return fmt.Sprintf("there is no tracker %s", e.Batch) }
+
+// Unwrap returns tracker.ErrNotFound.
+func (e *NotFoundError) Unwrap() error { return tracker.ErrNotFound }
+
+// RequestError is returned for something that no tracker can do, before anything is read.
+type RequestError struct {
+	Field   string // what of the request is wrong, by its name in Go, in lower case with underscores
+	Problem string // what is wrong, and what would be right
+}
+
+func (e *RequestError) Error() string { return e.Field + ": " + e.Problem }
+
+// ConflictError is returned when a key, or an id, was used before for something else. It wraps ErrConflict.
+type ConflictError struct {
+	Batch uuid.UUID // the batch that has it
+	Op    string    // open, add
+	Key   string    // empty when it is about the id
+	Field string    // what differs
+	Was   string    // what it was the first time
+	Is    string    // what it is now
+}
+
+func (e *ConflictError) Error() string {
+	what := fmt.Sprintf("the key %q", e.Key)
+	if e.Key == "" {
+		what = "the id"
+	}
+	return fmt.Sprintf("%s was used before, for tracker %s, with %s %s, and now with %s: repeat the request as it was, "+
+		"or choose another", what, e.Batch, e.Field, e.Was, e.Is)
+}
+
+// Unwrap returns ErrConflict.
+func (e *ConflictError) Unwrap() error { return ErrConflict }
+
+func wrap(op string, batch uuid.UUID, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s tracker %s: %w", op, batch, err)
+}
+
+// Limits of what is taken.
+const (
+	MaxAdd       = 1_000_000_000  // items of one Add
+	MaxItems     = 10_000_000_000 // items of a batch
+	MaxAckGroups = 20_000         // groups that the masks of one Ack name: 20 MB; whole groups are not limited
+	MaxText      = 200            // characters of an owner, a key, the name of a secret
+	MaxCode      = 64             // characters of a code
+	MaxURL       = 2000           // characters of a webhook's URL
+	MaxPage      = 10_000         // rows of a page
+)
+
+// Ages that hold unless others are asked for.
+const (
+	DefaultOpenIdle   = 24 * time.Hour     // an open batch that nobody touched expires
+	DefaultSealedIdle = 7 * 24 * time.Hour // so does a sealed one
+	DefaultKeep       = 7 * 24 * time.Hour // how long a completed or expired one can be asked for
+)
+
+// Bounds of the three ages.
+const (
+	MinAge = time.Second
+	MaxAge = 366 * 24 * time.Hour
+)
+
+// text checks a name that people chose.
+func text(field, value string, limit int, required bool) error {
+	switch n := utf8.RuneCountInString(value); {
+	case value == "" && required:
+		return &RequestError{Field: field, Problem: "is missing"}
+	case !utf8.ValidString(value):
+		return &RequestError{Field: field, Problem: "is not valid UTF-8"}
+	case n > limit:
+		return &RequestError{Field: field, Problem: fmt.Sprintf("has %d characters; at most %d are taken", n, limit)}
+	}
+	for i, r := range value {
+		if !unicode.IsPrint(r) {
+			return &RequestError{Field: field, Problem: fmt.Sprintf("has the unprintable character %U at byte %d", r, i)}
+		}
+	}
+	return nil
+}
+
+// age applies the default and checks the bounds. PostgreSQL keeps microseconds.
+func age(field string, d *time.Duration, def time.Duration) error {
+	if *d == 0 {
+		*d = def
+	}
+	*d = d.Truncate(time.Microsecond)
+	if *d < MinAge || *d > MaxAge {
+		return &RequestError{Field: field, Problem: fmt.Sprintf("is %v; it must be from %v to %v", *d, MinAge, MaxAge)}
+	}
+	return nil
+}
+
+// page is a limit as the statements take it.
+func page(limit int) int { return min(max(limit, 1), MaxPage) }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -136,4 +138,145 @@ func (p *Puller) explain(err error) string {
 		return fmt.Sprintf("cannot reach consumer %s of stream %s yet; if this goes on, check the NATS permissions",
 			wire.ConsumerName(p.endpoint), p.stream)
 	}
+}
+
+// life is what a puller is doing, for those who ask.
+//
+// It is safe for concurrent use.
+type life struct {
+	Rebinds atomic.Int64
+
+	mu     sync.Mutex
+	now    wire.State
+	reason string
+}
+
+func (l *life) set(state wire.State, reason string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.now != wire.StateDraining { // which is for good
+		l.now, l.reason = state, reason
+	}
+}
+
+func (l *life) State() (wire.State, string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now, l.reason
+}
+
+// consumerMade asks the server for the consumer and returns when it was made.
+func (p *Puller) consumerMade(ctx context.Context) (time.Time, error) {
+	consumer, err := p.js.Consumer(ctx, p.stream, wire.ConsumerName(p.endpoint))
+	if err != nil {
+		return time.Time{}, err
+	}
+	p.see(consumer.CachedInfo())
+	if err := stream.Leads(consumer.CachedInfo().Cluster); err != nil { // it says when it was made all the same
+		stream.PermissionsOf(p.nc).Elsewhere.Note(p.nc, nil, err)
+	}
+	return consumer.CachedInfo().Created, nil
+}
+
+// tell sends an acknowledgement for a request that is held, unless the consumer that delivered it is no more. Whatever
+// cannot be sent is delivered again, which does no harm.
+func (p *Puller) tell(id RequestID, what string, how func(jetstream.Msg) error) {
+	made := p.Consumer.Current()
+	d := p.Room.delivery(id)
+	if !d.Made.Equal(made) {
+		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made anew or does not " +
+			"answer; the request may be delivered again")
+		return
+	}
+	if err := how(d.msg); err != nil {
+		p.logAbout(id, d).Warn("could not "+what+" a request; it will be delivered again", zap.Error(err))
+	}
+}
+
+// logAbout returns a log that says which request it is about.
+func (p *Puller) logAbout(id RequestID, d Delivery) *zap.Logger {
+	log := p.log.With(zap.Uint64("sequence", id.Sequence))
+	if d.msg != nil { // it has not been let go of
+		log = log.With(logs.OfHeader(d.msg.Headers())...)
+	}
+	return log
+}
+
+// acknowledge, handBack and terminate are the acknowledgements that tell sends.
+func acknowledge(msg jetstream.Msg) error { return msg.Ack() }
+
+func handBack(delay time.Duration) func(jetstream.Msg) error {
+	return func(msg jetstream.Msg) error { return msg.NakWithDelay(delay) }
+}
+
+func terminate(reason error) func(jetstream.Msg) error {
+	return func(msg jetstream.Msg) error { return msg.TermWithReason(reason.Error()) }
+}
+
+// stallPatience is how long messages may wait at the server while a pull is open and nothing comes.
+const stallPatience = 5 * time.Second
+
+// errStalled ends a pull that the watchdog has given up.
+var errStalled = errors.New("messages wait at the server, and none is sent to an open pull")
+
+// watchdog notices a pull that is open while messages wait and none comes: the server has forgotten it, or something in
+// between has. The server's heartbeats do not tell, for they may go on. It goes by what the server says of the consumer
+// anyway, so it bites at the second such word that is at least its patience after the first.
+//
+// It is safe for concurrent use.
+type watchdog struct {
+	Patience time.Duration
+	stalled  chan struct{} // gets a value when the open pull is to be given up
+	came     atomic.Int64  // messages, in all
+
+	Mu    sync.Mutex
+	Open  bool
+	since time.Time // when messages were first seen to wait for the pull, with nothing coming; zero: they were not
+	count int64     // came, at that time
+}
+
+func newWatchdog() *watchdog {
+	return &watchdog{Patience: stallPatience, stalled: make(chan struct{}, 1)}
+}
+
+// opened notes that a pull is open from now on, until closed is called.
+func (w *watchdog) opened() {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.Open, w.since = true, time.Time{}
+	select {
+	case <-w.stalled: // it was about the pull before
+	default:
+	}
+}
+
+func (w *watchdog) closed() {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.Open = false
+}
+
+// look takes what the server says of the consumer.
+func (w *watchdog) look(now time.Time, info *jetstream.ConsumerInfo) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	count := w.came.Load()
+	switch {
+	case !w.Open || !deliverable(info):
+		w.since = time.Time{}
+	case w.since.IsZero() || count != w.count:
+		w.since, w.count = now, count
+	case now.Sub(w.since) >= w.Patience:
+		w.since = time.Time{}
+		select {
+		case w.stalled <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// deliverable reports whether the server should be sending.
+func deliverable(info *jetstream.ConsumerInfo) bool {
+	full := info.Config.MaxAckPending > 0 && info.NumAckPending >= info.Config.MaxAckPending
+	return info.NumPending > 0 && !info.Paused && !full
 }

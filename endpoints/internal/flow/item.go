@@ -2,6 +2,8 @@ package flow
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 
 	"go.uber.org/zap"
 
@@ -160,4 +162,134 @@ func (i *Item) HasNext() bool {
 		fmt.Sprintf("stage %d is the last one of flow %s, and the item asks or goes "+
 			"on in it", w.Stage, w.Flow.Server.Name), false))
 	return false
+}
+
+// Merge puts the replies into the items of the stage that they lead to. An item whose question has no answer, or an
+// error that its target does not keep, is answered or given up, and does not come to the stage.
+func (w *Work) Merge(from *Suspended, replies []StageReply) {
+	a := &w.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	for r := range from.Requests {
+		w.mergeRequest(from, r, replies)
+	}
+	left := w.Here[:0:0]
+	for _, item := range w.Here {
+		if !item.answered && !item.dropped {
+			left = append(left, item)
+		}
+	}
+	w.Here = left
+	w.Sheet.Show(left)
+}
+
+// mergeRequest deals with the reply to one request. Called with answers.mu held.
+func (w *Work) mergeRequest(from *Suspended, r int, replies []StageReply) {
+	target := from.Requests[r]
+	seen := make([]bool, len(w.Here))
+	var failure *wire.SlotError
+	foreign := 0
+	for _, reply := range replies {
+		if reply.Request != r {
+			continue
+		}
+		if failure == nil {
+			failure = reply.Failure
+		}
+		for i := range reply.Slots {
+			n, asked := from.find(r, reply.Slots[i].Ordinal)
+			switch {
+			case !asked:
+				foreign++
+			case !seen[n]:
+				seen[n] = true
+				w.Here[n].take(target, reply.Slots[i])
+			}
+		}
+	}
+	if foreign > 0 {
+		w.Job.Log.Warn("a reply has slots that were not asked for; they are dropped",
+			zap.String("callee", target.Endpoint), zap.Int("slots", foreign))
+	}
+	w.missing(from, r, seen, failure)
+}
+
+// take gives the item the answer of a target.
+func (i *Item) take(target suspendedRequest, slot wire.Slot) {
+	if slot.Err != nil && !target.Keep {
+		i.giveUp(slot.Err)
+		return
+	}
+	i.answers = append(i.answers, flowAnswer{target.Target, slot})
+}
+
+// missing deals with the items that the reply has no slot for: its failure speaks for them, or they were left out.
+func (w *Work) missing(from *Suspended, r int, seen []bool, failure *wire.SlotError) {
+	target := from.Requests[r]
+	if failure != nil {
+		failure = wire.NewSlotError(failure.Code, fmt.Sprintf("%s: %s", target.Target, failure.Message), failure.Retry)
+	}
+	gone := false
+	for n, item := range w.Here {
+		switch {
+		case seen[n] || !slices.Contains(from.Items[n].Waits, r):
+		case failure != nil:
+			item.dropped, gone = true, true
+		default:
+			item.take(target, wire.Slot{Ordinal: item.Ordinal, Err: wire.NewSlotError(wire.CodeUnanswered, fmt.Sprintf(
+				"endpoint %s has left the item out of its reply", target.Endpoint), true)})
+		}
+	}
+	if gone {
+		w.pass(failure)
+	}
+}
+
+// maxRecent bounds each of the two generations of what recent remembers.
+const maxRecent = 2048
+
+// Recent remembers which chunks this instance is taking through a stage, or has taken through it, so that replies which
+// come several times cost little. What it forgets, the stream knows.
+type Recent struct {
+	mu      sync.Mutex
+	running map[wire.FlowID]bool
+	young   map[wire.FlowID]bool // done
+	old     map[wire.FlowID]bool
+}
+
+// NewRecent has seen nothing.
+func NewRecent() *Recent {
+	return &Recent{running: map[wire.FlowID]bool{}, young: map[wire.FlowID]bool{}}
+}
+
+// isDone reports whether a chunk has gone on.
+func (r *Recent) isDone(id wire.FlowID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.young[id] || r.old[id]
+}
+
+// begin reports false when somebody here is taking the chunk through its stage, or has.
+func (r *Recent) begin(id wire.FlowID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running[id] || r.young[id] || r.old[id] {
+		return false
+	}
+	r.running[id] = true
+	return true
+}
+
+// end notes what became of it.
+func (r *Recent) end(id wire.FlowID, done bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.running, id)
+	if !done {
+		return
+	}
+	if len(r.young) >= maxRecent {
+		r.old, r.young = r.young, map[wire.FlowID]bool{}
+	}
+	r.young[id] = true
 }

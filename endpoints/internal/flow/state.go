@@ -1,15 +1,26 @@
 package flow
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/internal/reply"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // stateVersion is the version of how a suspended chunk is written.
@@ -251,4 +262,200 @@ func (e *suspendedError) slotError() *wire.SlotError {
 		return nil
 	}
 	return wire.NewSlotError(e.Code, e.Message, e.Retry)
+}
+
+// Parts of a suspended chunk beside its state, whose parts are numbers.
+const (
+	PartHead = "head" // which replies have come; see gatherHead
+)
+
+const (
+	// stateReserve is left free in each part for headers.
+	stateReserve = 1 << 10
+	// doneTTL is how long the mark stays that a chunk has gone on.
+	doneTTL = "1"
+	// maxParts bounds what a reader puts together.
+	maxParts = 1 << 14
+)
+
+var (
+	// errNoState is returned when there is nothing: the chunk has gone on, or its time is over.
+	errNoState = errors.New("the chunk is not suspended, or no longer")
+	// errOtherWriter is returned when somebody else has changed a message since it was read.
+	errOtherWriter = errors.New("the message was changed by somebody else")
+)
+
+// Store keeps suspended chunks in StreamFlow, in messages that it finds by their subjects. It needs no right but to
+// publish there and to get from there.
+type Store struct {
+	NC       *nats.Conn
+	out      *outbox.Outbox
+	endpoint string
+	TTL      string
+}
+
+func (s *Store) subject(id wire.FlowID, part string) string {
+	return wire.FlowPrefix + s.endpoint + "." + id.String() + "." + part
+}
+
+// publish returns when JetStream has acknowledged msg. Room is kept for it among what the service has on its way.
+func (s *Store) publish(ctx context.Context, msg *nats.Msg) error {
+	if err := s.out.Reserve(ctx, len(msg.Data)); err != nil {
+		return err
+	}
+	defer s.out.Release(len(msg.Data))
+	return s.out.Publish(ctx, msg)
+}
+
+// write stores a state, in as many messages as it takes. The first comes last: who finds it finds the others. There is
+// no Nats-Msg-Id, so that a stage that is repeated writes all of its state again, and its parts are of one writing.
+func (s *Store) write(ctx context.Context, id wire.FlowID, header nats.Header, body []byte) error {
+	header[wire.HeaderTTL] = []string{s.TTL}
+	header[wire.HeaderFlowWrite] = []string{nuid.Next()}
+	room := min(int(s.NC.MaxPayload())-wire.HeaderSize(header)-stateReserve, wire.DefaultMaxBody)
+	parts := max(1, (len(body)+room-1)/room)
+	header[wire.HeaderFlowParts] = []string{strconv.Itoa(parts)}
+	for n := parts - 1; n >= 0; n-- {
+		part := &nats.Msg{Subject: s.subject(id, strconv.Itoa(n)), Header: maps.Clone(header),
+			Data: body[n*room : min((n+1)*room, len(body))]}
+		if err := s.publish(ctx, part); err != nil {
+			for n++; n < parts; n++ {
+				s.remove(id, strconv.Itoa(n)) // they take room
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// stored is a state as it was found.
+type stored struct {
+	header nats.Header
+	body   []byte
+	parts  int
+}
+
+// lag is how long a message is looked for that must be there: the replica that answers may be behind.
+//
+//nolint:gochecknoglobals // a constant
+var lag = [...]time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 75 * time.Millisecond}
+
+// read puts a state together. errNoState means that there is none, errTorn that it is not a whole one.
+func (s *Store) read(ctx context.Context, id wire.FlowID) (*stored, error) {
+	for attempt := 0; ; attempt++ {
+		found, err := s.tryRead(ctx, id)
+		if !mayAppear(err) || attempt == len(lag) {
+			return found, err
+		}
+		if err := backoff.Sleep(ctx, lag[attempt]); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *Store) tryRead(ctx context.Context, id wire.FlowID) (*stored, error) {
+	first, _, err := s.get(ctx, s.subject(id, "0"))
+	if err != nil {
+		return nil, err
+	}
+	found := &stored{header: first.Header, body: first.Data}
+	found.parts, err = strconv.Atoi(first.Header.Get(wire.HeaderFlowParts))
+	if err != nil || found.parts < 1 || found.parts > maxParts {
+		return nil, fmt.Errorf("state of %s: %s is %.40q", id, wire.HeaderFlowParts, first.Header.Get(wire.HeaderFlowParts))
+	}
+	for n := 1; n < found.parts; n++ {
+		part, _, err := s.get(ctx, s.subject(id, strconv.Itoa(n)))
+		if err != nil {
+			return nil, torn(err)
+		}
+		if part.Header.Get(wire.HeaderFlowWrite) != first.Header.Get(wire.HeaderFlowWrite) {
+			return nil, fmt.Errorf("part %d of the state of %s is of another writing: %w", n, id, errTorn)
+		}
+		if n == 1 {
+			found.body = bytes.Clone(found.body)
+		}
+		if found.body = append(found.body, part.Data...); len(found.body) > MaxState {
+			return nil, fmt.Errorf("state of %s: it has over %d bytes", id, MaxState)
+		}
+	}
+	return found, nil
+}
+
+// errDone is an errNoState that is certain.
+var errDone = fmt.Errorf("%w: it has gone on", errNoState)
+
+// errTorn is returned when a part is missing of what must be whole: it is being written again, perhaps by somebody who
+// comes after one that died over it, or the replica that was asked is behind. The chunk waits for the reply all the
+// same.
+var errTorn = errors.New("a part of the chunk is missing")
+
+// torn is what it means that a part cannot be had of a chunk that is there.
+func torn(err error) error {
+	if errors.Is(err, errNoState) && !errors.Is(err, errDone) {
+		return fmt.Errorf("%w: %v", errTorn, err) //nolint:errorlint // an errNoState would say that nobody waits
+	}
+	return err
+}
+
+// mayAppear reports whether something may be there a moment later that is not there now.
+func mayAppear(err error) bool {
+	return errors.Is(err, errTorn) || errors.Is(err, errNoState) && !errors.Is(err, errDone)
+}
+
+// get returns the last message on a subject, and its sequence. It asks any replica: that needs a right for the subject
+// only, and none to read the stream.
+func (s *Store) get(ctx context.Context, subject string) (msg *nats.Msg, sequence uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
+	defer cancel()
+	api := "$JS.API.DIRECT.GET." + wire.StreamFlow + "." + subject
+	err = stream.During(ctx, s.NC, func(ctx context.Context) (err error) {
+		msg, err = s.NC.RequestWithContext(ctx, api, nil)
+		return err
+	}, api)
+	if err != nil {
+		return nil, 0, fmt.Errorf("get %s: %w", subject, err)
+	}
+	switch status := msg.Header.Get("Status"); {
+	case status == "404":
+		return nil, 0, fmt.Errorf("get %s: %w", subject, errNoState)
+	case status != "":
+		return nil, 0, fmt.Errorf("get %s: %s %.100s", subject, status, msg.Header.Get("Description"))
+	case msg.Header.Get(wire.HeaderFlowDone) != "":
+		return nil, 0, fmt.Errorf("get %s: %w", subject, errDone)
+	}
+	sequence, err = strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
+	if err != nil {
+		return nil, 0, fmt.Errorf("get %s: %s: %w", subject, jetstream.SequenceHeader, err)
+	}
+	return msg, sequence, nil
+}
+
+// replace stores a message in place of the one with the given sequence, or of none when that is 0. It fails with
+// errOtherWriter when that is not the last one.
+func (s *Store) replace(ctx context.Context, subject string, sequence uint64, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
+	defer cancel()
+	msg := &nats.Msg{Subject: subject, Header: nats.Header{wire.HeaderTTL: {s.TTL}}, Data: body}
+	err := stream.During(ctx, s.NC, func(ctx context.Context) error {
+		_, err := s.out.JS.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(sequence),
+			jetstream.WithRetryAttempts(0))
+		return err
+	}, subject)
+	var api *jetstream.APIError
+	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
+		return errOtherWriter
+	}
+	if err != nil {
+		return fmt.Errorf("replace %s: %w", subject, err)
+	}
+	return nil
+}
+
+// remove gets rid of parts that are no longer needed. It waits for nothing: what it misses goes when its time is over.
+func (s *Store) remove(id wire.FlowID, parts ...string) {
+	for _, part := range parts {
+		_ = s.NC.PublishMsg(&nats.Msg{Subject: s.subject(id, part), Header: nats.Header{
+			wire.HeaderTTL: {doneTTL}, wire.HeaderFlowDone: {"1"}}})
+	}
 }

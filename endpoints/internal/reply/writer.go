@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"maps"
 	"strconv"
 	"sync"
@@ -343,4 +344,72 @@ func (a *Writer) Close() (total int) {
 	defer a.Mu.Unlock()
 	a.Closed = true
 	return a.Total
+}
+
+// OwnError is an error of the SDK's making: the handler has decided nothing.
+type OwnError struct{ Err error }
+
+func (e OwnError) Error() string { return e.Err.Error() }
+
+func (e OwnError) Unwrap() error { return e.Err }
+
+// Undecided reports whether an error speaks for something that a handler did not decide by Fail or Retry.
+func Undecided(err error) bool {
+	var own OwnError
+	var slot *wire.SlotError
+	return errors.As(err, &own) || !errors.As(err, &slot)
+}
+
+// Fault writes the error slot of an ordinal whose handler has not decided it.
+func (a *Writer) Fault(ordinal int, e *wire.SlotError) {
+	a.Blame(ordinal)
+	a.Fail(ordinal, e)
+}
+
+// Blame notes that the handler has not decided the error of an ordinal.
+func (a *Writer) Blame(ordinal int) {
+	if a.faults == nil {
+		a.faults = map[int]bool{}
+	}
+	a.faults[ordinal] = true
+}
+
+// IsFault reports whether an item was blamed.
+func (a *Writer) IsFault(ordinal int) bool {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	return a.faults[ordinal]
+}
+
+// Start notes that the work on the chunk begins now, unless it has begun already, in a stage before.
+func (a *Writer) Start() {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if a.begun.IsZero() {
+		a.begun = time.Now()
+	}
+}
+
+// setTook says in the final message how long the chunk took, if anybody has begun to work on it. Called with mu held.
+func (a *Writer) setTook(h nats.Header) {
+	if !a.begun.IsZero() {
+		h[wire.HeaderTook] = []string{wire.FormatTook(time.Since(a.begun))}
+	}
+}
+
+// SetBegun hands on when the work on a suspended chunk began.
+func (a *Writer) SetBegun(h nats.Header) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if !a.begun.IsZero() {
+		h[wire.HeaderFlowBegun] = []string{strconv.FormatInt(a.begun.UnixMilli(), 10)}
+	}
+}
+
+// Resume takes over what setBegun has handed on. The clock there may have been another one.
+func (a *Writer) Resume(h nats.Header) {
+	ms, err := strconv.ParseInt(h.Get(wire.HeaderFlowBegun), 10, 64)
+	if begun := time.UnixMilli(ms); err == nil && begun.Before(time.Now()) {
+		a.begun = begun
+	}
 }

@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 )
@@ -133,4 +137,133 @@ func (e *Server) bury(
 	e.Stats.dead.Add(1)
 	log.Warn("a request is dead; see tranche dlq")
 	return true
+}
+
+const (
+	// MaxBegun is how often a suspect may be begun alone and never finished.
+	MaxBegun = 2
+	// markPatience bounds each look at a mark, and each change of one.
+	markPatience = time.Second
+	// begunTTL is how long a mark is kept, endedTTL what has taken its place.
+	begunTTL = "1h"
+	endedTTL = "1s"
+)
+
+// begunMark is where it is written down how often a suspect was begun alone without being finished. Deliveries do not
+// tell: a request that was handed back has been delivered, too. The mark is a message of StreamFlow; where it cannot be
+// read or written, for want of a permission or the stream, deliveries have to do.
+type begunMark struct {
+	out     *outbox.Outbox
+	subject string
+	log     *zap.Logger
+}
+
+func newBegunMark(out *outbox.Outbox, endpoint string, slice uuid.UUID, log *zap.Logger) begunMark {
+	return begunMark{out, wire.FlowPrefix + endpoint + "." + slice.String() + ".begun", log}
+}
+
+// read returns how often the request was begun and not finished.
+func (m begunMark) read(ctx context.Context) int {
+	ctx, cancel := context.WithTimeout(ctx, markPatience)
+	defer cancel()
+	var msg *nats.Msg
+	api := "$JS.API.DIRECT.GET." + wire.StreamFlow + "." + m.subject
+	err := stream.During(ctx, m.out.NC, func(ctx context.Context) (err error) {
+		msg, err = m.out.NC.RequestWithContext(ctx, api, nil)
+		return err
+	}, api)
+	if err != nil {
+		m.log.Debug("the mark of a suspect cannot be read; its deliveries are counted all the same", zap.Error(err))
+		return 0
+	}
+	n, err := strconv.Atoi(string(msg.Data))
+	if err != nil || msg.Header.Get("Status") != "" { // there is none
+		return 0
+	}
+	return max(n, 0)
+}
+
+// write notes how often the request was begun; 0 when it was finished, whatever came of it.
+func (m begunMark) write(ctx context.Context, n int) {
+	ctx, cancel := context.WithTimeout(ctx, markPatience)
+	defer cancel()
+	ttl := begunTTL
+	if n == 0 {
+		ttl = endedTTL
+	}
+	msg := &nats.Msg{Subject: m.subject, Header: nats.Header{wire.HeaderTTL: {ttl}},
+		Data: strconv.AppendInt(nil, int64(n), 10)}
+	if err := m.out.Try(ctx, msg); err != nil {
+		m.log.Debug("a suspect cannot be marked; its deliveries are counted all the same", zap.Error(err))
+	}
+}
+
+// origin is where a request came from, and where word goes of what became of it.
+type origin interface {
+	// Acknowledge lets the request go: it has been answered.
+	Acknowledge()
+	// HandBack has the request delivered again after a while. It reports false when whoever asked does not send it again:
+	// then it must be answered.
+	HandBack(after time.Duration) bool
+	// Terminate lets the request go because it is of no use to anybody.
+	Terminate(reason error)
+	// Delivered returns how often the request has been delivered, this time included.
+	Delivered() int
+	// Expires is when nobody will want the answer any more; zero when that is not known.
+	Expires() time.Time
+	// LetterID is the Nats-Msg-Id of the letter of a request that has none of its own.
+	LetterID() string
+	// Persisted reports whether the request outlives its service.
+	Persisted() bool
+}
+
+// SuspectFrom is at which delivery a request is held to be one that may have killed those who had it before.
+const SuspectFrom = 3
+
+// suspicious reports whether a request may have killed those who had it before: it comes for the third time, or is a
+// piece of one that was given up as such.
+func (j *Job) suspicious() bool {
+	return j.Origin.Delivered() >= SuspectFrom || j.Request.Deliveries < wire.DefaultDeliveries
+}
+
+// Isolate waits until the job may be handled: see suspects. It is called with a slot taken. Its end must be called when
+// the handler has returned. There is none, and the job may not be handled, when stopping was closed before (begun is
+// false then), and when a suspect was begun alone often enough and never finished: then the failure says so.
+func (j *Job) Isolate(ctx context.Context, stopping <-chan struct{}) (end func(), failure *wire.SlotError, begun bool) {
+	if j.Host == nil { // it is nobody's
+		return func() {}, nil, true
+	}
+	if !j.suspicious() {
+		stay, ok := j.Host.Suspects.Enter(j.Request.Root, false, stopping)
+		if !ok {
+			return nil, nil, false
+		}
+		if stay.Late {
+			j.Log.Warn("a suspect takes its time; others are handled beside it")
+		}
+		return stay.End, nil, true
+	}
+	mark := newBegunMark(j.Host.Outbox, j.Endpoint, j.Request.Slice, j.Log)
+	times := mark.read(ctx)
+	if times >= MaxBegun {
+		j.Log.Warn("a request was begun alone twice and never finished; it goes back as failed")
+		j.spent = true
+		return nil, wire.NewSlotError(wire.CodeDeliveries, "the chunk was begun alone twice, and its service died",
+			true), true
+	}
+	stay, ok := j.Host.Suspects.Enter(j.Request.Root, true, stopping)
+	if !ok {
+		return nil, nil, false
+	}
+	j.Log.Info("a suspect is handled", zap.Int("delivered", j.Origin.Delivered()), zap.Bool("alone", stay.Alone))
+	if stay.Alone { // otherwise nobody could say who it was
+		times++
+		mark.write(ctx, times)
+	}
+	return func() {
+		stay.End()
+		if times > 0 {
+			mark.write(context.WithoutCancel(ctx), 0)
+		}
+	}, nil, true
 }

@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"math/bits"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -90,4 +92,122 @@ func (e *Server) Status() Status {
 func (e *Server) lane() bool {
 	state, _ := e.Calls.Life.State()
 	return state == wire.StateListening
+}
+
+const (
+	// latencyWindow is how much of the past one window counts, latencyWindows how many are kept: the last minute.
+	latencyWindow  = 10 * time.Second
+	latencyWindows = 6
+	// latencySteps is into how many buckets each doubling is divided. A quantile is right to half a step: 6 %.
+	latencySteps   = 8
+	latencyBuckets = 64 * latencySteps
+)
+
+// latency knows how many items an endpoint has handled in the last minute, and how long they took. It keeps a histogram
+// with logarithmic buckets for each of a few windows of time, the oldest of which is used again. A chunk costs it one
+// lock, whatever number of items it has.
+//
+// It is safe for concurrent use.
+type latency struct {
+	mu      sync.Mutex
+	start   time.Time // when the first window began; zero before the first chunk
+	windows [latencyWindows]window
+}
+
+// window counts what ended within one latencyWindow.
+type window struct {
+	number   int64 // which one it is, from start
+	items    int64 // that were worked on
+	answered int64
+	buckets  [latencyBuckets]int64
+}
+
+// pace is what latency knows of the last minute.
+type pace struct {
+	rate     float64 // items a second that were answered
+	p50, p99 time.Duration
+}
+
+// add counts the items of a chunk that took so long in all, and those of them that were answered by that.
+func (l *latency) add(now time.Time, items, answered int, took time.Duration) {
+	if items <= 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.start.IsZero() {
+		l.start = now.Add(-took)
+	}
+	number := l.number(now)
+	w := &l.windows[number%latencyWindows]
+	if w.number != number {
+		*w = window{number: number}
+	}
+	w.items += int64(items)
+	w.answered += int64(answered)
+	w.buckets[bucketOf(took/time.Duration(items))] += int64(items)
+}
+
+// number returns which window a time belongs to. Called with mu held.
+func (l *latency) number(now time.Time) int64 { return max(0, int64(now.Sub(l.start)/latencyWindow)) }
+
+// pace sums the last minute up.
+func (l *latency) pace(now time.Time) pace {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.start.IsZero() {
+		return pace{}
+	}
+	newest := l.number(now)
+	var sum window
+	for i := range l.windows {
+		w := &l.windows[i]
+		if w.number <= newest-latencyWindows || w.number > newest {
+			continue
+		}
+		sum.items += w.items
+		sum.answered += w.answered
+		for b, n := range w.buckets {
+			sum.buckets[b] += n
+		}
+	}
+	if sum.items == 0 {
+		return pace{}
+	}
+	oldest := l.start.Add(time.Duration(max(0, newest-latencyWindows+1)) * latencyWindow)
+	// An instance that has just begun has no rate worth the name: count it by the second at least.
+	span := max(now.Sub(oldest), time.Second)
+	return pace{rate: float64(sum.answered) / span.Seconds(), p50: sum.quantile(50), p99: sum.quantile(99)}
+}
+
+// quantile returns what so many per cent of the items did not pass.
+func (w *window) quantile(percent int64) time.Duration {
+	rank := (w.items*percent + 99) / 100
+	for b, n := range w.buckets {
+		if rank -= n; rank <= 0 {
+			return middleOf(b)
+		}
+	}
+	return 0 // there are no items
+}
+
+// bucketOf returns the bucket of a duration: latencySteps of equal width for each doubling.
+func bucketOf(d time.Duration) int {
+	v := uint64(max(d, 0))
+	if v < latencySteps {
+		return int(v)
+	}
+	octave := bits.Len64(v) - 1 // at least 3
+	step := v >> (octave - 3) & (latencySteps - 1)
+	return (octave-2)*latencySteps + int(step)
+}
+
+// middleOf returns the duration that stands for a bucket.
+func middleOf(bucket int) time.Duration {
+	if bucket < 2*latencySteps { // these have a width of 1 ns
+		return time.Duration(bucket)
+	}
+	shift := bucket/latencySteps - 1
+	low := uint64(latencySteps+bucket%latencySteps) << shift
+	return time.Duration(low + 1<<shift/2)
 }

@@ -2,13 +2,19 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/consume"
+	"github.com/tranchehq/tranche/endpoints/internal/logs"
 	"github.com/tranchehq/tranche/endpoints/internal/reply"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/pull"
 )
 
 // Work is a decoded chunk in the hands of its handler.
@@ -107,4 +113,192 @@ func (j *Job) Guard(ctx context.Context, handler func(context.Context) error) (e
 		return reply.OwnError{Err: wire.CutShort(ctx)}
 	}
 	return nil
+}
+
+const (
+	// HandBackDelay is how long a request rests that could not be answered.
+	HandBackDelay = 2 * time.Second
+	// foreignDelay is how long a request rests that speaks a version of the protocol that this side does not.
+	foreignDelay = 10 * time.Second
+)
+
+// Job is one request from its delivery to its acknowledgement.
+type Job struct {
+	Host     *Host
+	Origin   origin
+	Endpoint string
+	Header   nats.Header // as it came; not to be changed
+	body     []byte      // likewise
+	Request  *wire.Request
+	Around   Around
+	Answers  reply.Writer
+	Timeout  time.Duration
+	Log      *zap.Logger
+	Started  time.Time
+	// undecided says that the failure of the chunk is not one that the handler chose.
+	undecided bool
+	// spent says that no further try may follow, whatever deliveries are left.
+	spent bool
+	// fault is what a single request dies of once it is answered; nil when it does not.
+	fault *wire.SlotError
+}
+
+// dealer returns what takes one request, which a puller holds, all the way. It returns when the request has been dealt
+// with.
+func (e *Server) dealer(from *consume.Puller,
+) func(consume.Scope, consume.RequestID, jetstream.Msg) (items int, took time.Duration) {
+	return func(scope consume.Scope, id consume.RequestID, msg jetstream.Msg) (items int, took time.Duration) {
+		meta, err := msg.Metadata()
+		if err != nil {
+			return 0, 0 // hold would have refused it
+		}
+		return e.accept(scope, consume.Queued{Puller: from, ID: id, Times: meta.NumDelivered}, msg.Headers(), msg.Data())
+	}
+}
+
+// accept takes a request, wherever it came from, all the way.
+func (e *Server) accept(scope consume.Scope, from origin, h nats.Header, body []byte) (items int, took time.Duration) {
+	e.Stats.Came(uint64(from.Delivered()))
+	request, err := wire.ParseRequest(h, body, e.Host.Limits)
+	if request != nil && !request.ReplyTo.IsZero() && request.ReplyTo.Callee != e.Name {
+		err = wire.Malformed(wire.ReasonHeader, "%s names endpoint %s; this is %s", wire.HeaderReplyTo,
+			request.ReplyTo.Callee, e.Name)
+		request = nil // to answer there would be to speak for another endpoint
+	}
+	if request == nil {
+		e.refuse(scope, from, h, body, err)
+		return 0, 0
+	}
+	j := e.NewJob(scope, from, h, body, request)
+	switch {
+	case err != nil:
+		e.refuseBody(j, err)
+	case from.Delivered() > request.Deliveries:
+		j.Log.Warn("a request was delivered many times and never answered; it goes back as failed")
+		e.giveUp(j, wire.NewSlotError(wire.CodeDeliveries, "the chunk was delivered many times and never answered",
+			true), nil)
+	default:
+		if e.serve(scope, j) {
+			return len(request.Items), time.Since(j.Started)
+		}
+	}
+	return 0, 0
+}
+
+// refuse gets rid of a request whose headers cannot be read: there is nobody to answer.
+func (e *Server) refuse(scope consume.Scope, from origin, h nats.Header, body []byte, err error) {
+	log := e.Log.With(logs.OfHeader(h)...)
+	var bad *wire.MalformedError
+	foreign := errors.As(err, &bad) && bad.Reason == wire.ReasonVersion && h.Get(wire.HeaderVersion) != ""
+	if foreign && from.Delivered() < wire.MaxDeliver && from.HandBack(foreignDelay) {
+		log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
+		return
+	}
+	log.Error("a request cannot be read, and does not say whom to tell", zap.Error(err))
+	// Whatever its mode: nobody else would ever know of it.
+	if !from.Persisted() || e.bury(scope.Sending, from, h, body, wire.NewSlotError(wire.CodeBadRequest, err.Error(),
+		false), log) {
+		from.Terminate(err)
+	}
+}
+
+// refuseBody reports a request whose body cannot be read, and then gets rid of it.
+func (e *Server) refuseBody(j *Job, err error) {
+	j.Log.Error("a request cannot be read", zap.Error(err))
+	e.giveUp(j, wire.Refusal(err), err)
+}
+
+// giveUp answers a request that no handler has seen, and lets it go.
+func (e *Server) giveUp(j *Job, failure *wire.SlotError, spoiled error) {
+	j.fault = failure
+	e.settle(j, failure, spoiled)
+}
+
+// NewJob is the job of a request that was read.
+func (e *Server) NewJob(scope consume.Scope, from origin, h nats.Header, body []byte, request *wire.Request) *Job {
+	j := &Job{Host: e.Host, Origin: from, Endpoint: e.Name, Header: h, body: body, Request: request,
+		Around: e.Around, Timeout: e.Settings.Timeout, Started: time.Now(), Log: e.Log.With(logs.Fields(request.Meta)...)}
+	e.Prepare(scope.Sending, &j.Answers, request.Meta, wire.TraceOfHeader(h))
+	return j
+}
+
+// serve hands a job to its handler and answers it. It returns false when the service stopped before that.
+func (e *Server) serve(scope consume.Scope, j *Job) bool {
+	ctx, cancel := context.WithCancelCause(scope.Working)
+	defer cancel(nil)
+	j.Answers.GiveUp = cancel
+	if j.single() {
+		j.Answers.Hold() // nothing is told that another try may change
+	}
+	work := e.Begin(j)
+	failure, begun := work.Run(&JobContext{ctx, j}, e.Slots, scope.Stopping)
+	total := j.Answers.Close()
+	switch {
+	case !begun, total == 0 && failure != nil && failure.Code == wire.CodeShutdown:
+		// Nothing was done: another instance can have it, as soon as this one's open pull is gone.
+		if j.Origin.HandBack(2 * pull.Settling) {
+			return false
+		}
+		failure = wire.NewSlotError(wire.CodeShutdown, wire.ErrShutdown.Error(), true)
+	case total == len(j.Request.Items):
+		failure = nil // there is nothing left for it to speak for
+	}
+	if j.single() {
+		if !e.conclude(j, failure) {
+			return false
+		}
+	} else {
+		e.settle(j, failure, nil)
+	}
+	answered := len(j.Request.Items)
+	if j.Answers.Unfinished { // the first stage of a flow
+		answered = total
+	}
+	e.Stats.Add(len(j.Request.Items), answered, j.Answers.Errors, time.Since(j.Started))
+	return true
+}
+
+// settle sends the end of the reply, buries a single request that died, and then lets the request go: as answered, or
+// when spoiled says so as of no use. It reports whether all of that was done; otherwise the request is handed back.
+func (e *Server) settle(j *Job, failure *wire.SlotError, spoiled error) bool {
+	e.Stats.Failed(failure)
+	if err := j.Answers.Send(failure); err != nil {
+		j.Log.Error("the reply could not be sent; the request is handed back", zap.Error(err))
+		j.Origin.HandBack(HandBackDelay)
+		return false
+	}
+	// Whoever waits has the answer first, however full the stream of the letters is.
+	if j.fault != nil && j.single() && !e.bury(j.Answers.Ctx, j.Origin, j.Header, j.body, j.fault, j.Log) {
+		return false
+	}
+	// JetStream has acknowledged every message of the reply, and the letter. Only now may the request go: before, a crash
+	// would leave neither them nor the request.
+	if spoiled != nil {
+		j.Origin.Terminate(spoiled)
+	} else {
+		j.Origin.Acknowledge()
+	}
+	return true
+}
+
+// JobContext is the context of a handler. It knows the job, for what the handler asks of others.
+type JobContext struct {
+	context.Context //nolint:containedctx // it is a context
+	Job             *Job
+}
+
+type jobKey struct{}
+
+// Value answers for jobKey and passes on the rest.
+func (c *JobContext) Value(key any) any {
+	if key == (jobKey{}) {
+		return c.Job
+	}
+	return c.Context.Value(key)
+}
+
+// JobOf returns the job that a handler was called for, given the handler's context or one made from it, or nil.
+func JobOf(ctx context.Context) *Job {
+	j, _ := ctx.Value(jobKey{}).(*Job)
+	return j
 }

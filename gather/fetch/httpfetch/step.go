@@ -3,10 +3,17 @@ package httpfetch
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/template"
@@ -188,4 +195,208 @@ func (o outcome) asSlot(ordinal int) fetch.Slot {
 func (o outcome) asError() error {
 	e := o.slot
 	return fetch.Clean(&e)
+}
+
+// heldBytes bounds the results of a chunk when nobody takes them while the rest is at work.
+const heldBytes = 64 << 20
+
+// round asks for each item of a chunk with a request of its own.
+type round struct {
+	step  *step
+	req   *fetch.Request
+	share *share
+
+	mu     sync.Mutex
+	next   int // the item that is asked for next
+	slots  []fetch.Slot
+	held   int           // bytes in them
+	downs  []failedItem  // requests of which nothing came of the service
+	streak int           // such in a row
+	most   int           // of them before the round is given up
+	whole  *outcome      // why it was given up
+	stop   chan struct{} // closed when it is
+}
+
+// failedItem is an item for which nothing came of the service.
+type failedItem struct {
+	ordinal int
+	why     outcome
+}
+
+func newRound(s *step, req *fetch.Request, mine *share) *round {
+	return &round{step: s, req: req, share: mine, most: max(3, s.Concurrency), stop: make(chan struct{})}
+}
+
+// run asks for all items. When nothing comes of the service any more it stops: then the chunk has failed, and what is
+// left of it is not to blame.
+func (r *round) run(ctx context.Context) ([]fetch.Slot, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var workers sync.WaitGroup
+	for range min(r.step.Concurrency, len(r.req.Items)) {
+		workers.Go(func() {
+			for item := r.take(); item != nil; item = r.take() {
+				out, ok := r.step.patiently(ctx, r.share, r.step.valuesOf(r.req, item))
+				if !ok || out.failed() && ctx.Err() != nil {
+					return // it was cut off, which is not the item's error
+				}
+				if r.done(item.Ordinal, out) {
+					cancel()
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return r.end(context.Cause(ctx))
+}
+
+// take returns the next item, or nil when the round is over.
+func (r *round) take() *fetch.Item {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next == len(r.req.Items) || r.whole != nil {
+		return nil
+	}
+	r.next++
+	return &r.req.Items[r.next-1]
+}
+
+// done keeps what came of an item, and reports whether the round is to be given up.
+func (r *round) done(ordinal int, out outcome) (over bool) {
+	slot := out.asSlot(ordinal)
+	if !out.down && !out.failed() && r.req.Emit(slot) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.streak = 0
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.whole != nil {
+		return false // what was under way was cut off, and says nothing
+	}
+	if !out.down {
+		r.streak = 0
+		r.slots = append(r.slots, slot)
+		if r.held += len(slot.Data); r.held > heldBytes && r.next < len(r.req.Items) {
+			full := failed(wire.CodeHeldTooLarge, false, "the chunk's results take more than %d bytes", heldBytes)
+			r.whole = &full
+		}
+		return r.whole != nil
+	}
+	r.downs = append(r.downs, failedItem{ordinal, out})
+	if r.streak++; r.streak >= r.most {
+		r.whole = &out
+	}
+	return r.whole != nil
+}
+
+// end returns the slots. Requests of which nothing came of the service are errors of their items only when it was there
+// for others.
+func (r *round) end(cause error) ([]fetch.Slot, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.whole != nil {
+		return r.slots, r.whole.asError()
+	}
+	if len(r.downs) == len(r.req.Items) {
+		return nil, r.downs[0].why.asError()
+	}
+	for _, down := range r.downs {
+		r.slots = append(r.slots, down.why.asSlot(down.ordinal))
+	}
+	slices.SortFunc(r.slots, func(a, b fetch.Slot) int { return a.Ordinal - b.Ordinal })
+	return r.slots, cause
+}
+
+const (
+	// longestRest bounds how long a host may have itself left alone by one answer.
+	longestRest = 5 * time.Minute
+	// shortRest is how long a request waits by itself until its host wants it again. For longer ones the items are given
+	// back.
+	shortRest = 2 * time.Second
+)
+
+// rests are the times until which hosts want to be left alone.
+type rests struct {
+	mu    sync.Mutex
+	hosts map[string]time.Time // by what paces their steps
+}
+
+func (r *rests) until(paceKey string) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	until := r.hosts[paceKey]
+	if !until.IsZero() && time.Now().After(until) {
+		delete(r.hosts, paceKey)
+		return time.Time{}
+	}
+	return until
+}
+
+func (r *rests) set(paceKey string, rest time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hosts == nil {
+		r.hosts = map[string]time.Time{}
+	}
+	if until := time.Now().Add(min(rest, longestRest)); until.After(r.hosts[paceKey]) {
+		r.hosts[paceKey] = until
+	}
+}
+
+// retryAfter reads how long a service wants to be left alone: seconds, or a date by the service's clock.
+func retryAfter(h http.Header, now time.Time) (rest time.Duration, said bool) {
+	text := h.Get("Retry-After")
+	if text == "" {
+		return 0, false
+	}
+	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(seconds) * time.Second, true // out of range it is the largest
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
+		return 0, false
+	}
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = date
+	}
+	return max(0, at.Sub(now)), true
+}
+
+// point returns what a JSON pointer means in a valid JSON text. The bytes are a piece of the text.
+func point(text []byte, pointer string) (value []byte, found bool) {
+	if pointer == "" {
+		return text, true
+	}
+	for name := range strings.SplitSeq(pointer[1:], "/") {
+		name = strings.ReplaceAll(strings.ReplaceAll(name, "~1", "/"), "~0", "~")
+		if text, found = member(text, name); !found {
+			return nil, false
+		}
+	}
+	return text, true
+}
+
+// member returns a field of an object, or a place in a list.
+func member(text []byte, name string) (value []byte, found bool) {
+	if isObject(text) {
+		var object map[string]json.RawMessage
+		_ = json.Unmarshal(text, &object) // it is valid
+		value, found = object[name]
+		return value, found
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(text, &list) != nil {
+		return nil, false
+	}
+	i, err := strconv.Atoi(name)
+	if err != nil || i < 0 || i >= len(list) || strconv.Itoa(i) != name {
+		return nil, false
+	}
+	return list[i], true
+}
+
+func isObject(text []byte) bool {
+	return strings.HasPrefix(strings.TrimLeft(string(text[:min(len(text), 64)]), " \t\r\n"), "{")
 }

@@ -1,10 +1,26 @@
+// Package natsaccess says who may say what on NATS, as the configuration of a server: an account for the nodes, and one
+// for each service and each kind of caller, which imports exactly its own subjects.
+//
+// Permissions alone do not do it. A server checks the subject that a client publishes to and not the reply subject, and
+// JetStream, services and nodes answer there with their own rights. Between accounts a reply subject is mapped back
+// into the account of whoever asked: it leads nowhere but home.
+//
+// The same [System] is written as the file of a server, with passwords or nkeys, and as JWTs of an operator. It
+// holds no secrets; those are in [Keys]. The package talks to no server. Nothing here is safe for concurrent use.
 package natsaccess
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/nats-io/nkeys"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -161,4 +177,94 @@ func union(a, b []string) []string {
 		}
 	}
 	return all
+}
+
+// seedEnding is what files of seeds are called behind the names of their owners.
+const seedEnding = ".nk"
+
+// Keys are the nkeys of a system, kept in a directory as seeds. What is there stays as it is, so that whoever has one
+// keeps it when others are added.
+type Keys struct{ dir string }
+
+// KeysIn returns the keys of a directory, which is made for its owner alone when there is none.
+func KeysIn(dir string) (*Keys, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of keys: %w", err)
+	}
+	return &Keys{dir: dir}, nil
+}
+
+// pair returns the key of a name, which make makes when there is none.
+func (k *Keys) pair(name string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error) {
+	file := filepath.Join(k.dir, name+seedEnding)
+	seed, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return k.make(file, prefix)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read key of %s: %w", name, err)
+	}
+	pair, err := nkeys.FromSeed(bytes.TrimSpace(seed))
+	if err == nil {
+		if kind, _, decoding := nkeys.DecodeSeed(bytes.TrimSpace(seed)); decoding != nil || kind != prefix {
+			err = errors.New("it is a key of another kind")
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read key of %s in %s: %w", name, file, err)
+	}
+	return pair, nil
+}
+
+// make makes a key and writes it for its owner alone.
+func (k *Keys) make(file string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error) {
+	pair, err := nkeys.CreatePair(prefix)
+	if err != nil {
+		return nil, fmt.Errorf("make key: %w", err)
+	}
+	seed, err := pair.Seed()
+	if err != nil {
+		return nil, fmt.Errorf("make key: %w", err)
+	}
+	return pair, write(file, append(seed, '\n'))
+}
+
+// write writes a file for its owner alone, whatever was there.
+func write(file string, content []byte) error {
+	temporary := file + ".new"
+	if err := os.WriteFile(temporary, content, 0o600); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	if err := os.Chmod(temporary, 0o600); err != nil { // it may have been there
+		return fmt.Errorf("write: %w", err)
+	}
+	if err := os.Rename(temporary, file); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+// ConfName is the file of the server in the directory that is written.
+const ConfName = "server.conf"
+
+// WriteNkeys writes the server's file into a directory, and a file NAME.nk with a seed for each user. It returns the
+// files, the server's first.
+func (s *System) WriteNkeys(dir string) ([]string, error) {
+	keys, err := KeysIn(dir)
+	if err != nil {
+		return nil, err
+	}
+	public := map[string]string{}
+	files := []string{filepath.Join(dir, ConfName)}
+	for _, a := range s.Accounts {
+		pair, err := keys.pair(a.User.Name, nkeys.PrefixByteUser)
+		if err != nil {
+			return nil, err
+		}
+		if public[a.User.Name], err = pair.PublicKey(); err != nil {
+			return nil, fmt.Errorf("key of %s: %w", a.User.Name, err)
+		}
+		files = append(files, filepath.Join(dir, a.User.Name+seedEnding))
+	}
+	return files, write(files[0], []byte(s.Conf(public)))
 }

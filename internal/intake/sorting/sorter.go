@@ -1,3 +1,8 @@
+// Package sorting orders the rows of an input by the values of a field: numbers before other texts, and what is missing
+// last. Rows of the same value stay as they came.
+//
+// 32 MiB of rows are kept in memory. What is more goes to a file of package spool, in sorted parts that are merged. All
+// rows are read before the first is handed out. A Sorter belongs to one goroutine.
 package sorting
 
 import (
@@ -9,7 +14,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -306,4 +314,42 @@ func (h *partHeap) Pop() any {
 	last := h.parts[len(h.parts)-1]
 	h.parts = h.parts[:len(h.parts)-1]
 	return last
+}
+
+// decimal is a number of any size, exactly: sign × 0.digits × 10^point. Its zero value is zero. It takes as much memory
+// as the number's text, whatever the exponent.
+type decimal struct {
+	sign   int
+	digits string // without zeros at either end
+	point  int64
+}
+
+// maxPoint bounds exponents: numbers further out than it have the same one.
+const maxPoint = 1 << 62
+
+var decimalText = regexp.MustCompile(`^(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?$`)
+
+// parseDecimal reads a number as JSON writes it; it may have zeros in front as well.
+func parseDecimal(text string) (decimal, bool) {
+	parts := decimalText.FindStringSubmatch(text)
+	if parts == nil {
+		return decimal{}, false
+	}
+	all := parts[2] + parts[3]
+	leading := len(all) - len(strings.TrimLeft(all, "0"))
+	d := decimal{sign: 1, digits: strings.Trim(all, "0")}
+	if d.digits == "" {
+		return decimal{}, true
+	}
+	if parts[1] == "-" {
+		d.sign = -1
+	}
+	exponent, _ := strconv.ParseInt(parts[4], 10, 64) // no exponent is 0, and one out of range the nearest
+	d.point = min(max(exponent, -maxPoint), maxPoint) + int64(len(parts[2])-leading)
+	return d, true
+}
+
+func (d *decimal) compare(other *decimal) int {
+	return cmp.Or(cmp.Compare(d.sign, other.sign),
+		d.sign*cmp.Or(cmp.Compare(d.point, other.point), cmp.Compare(d.digits, other.digits)))
 }

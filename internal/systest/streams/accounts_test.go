@@ -144,7 +144,11 @@ func TestAccountsOnACluster(t *testing.T) {
 		return err == nil && view.State == "completed"
 	})
 	right := 0
-	err = export.New(store).Each(t.Context(), run, nil, func(item *export.Item) error {
+	found, err := export.New(store).Open(t.Context(), export.Request{Run: run})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = found.Each(t.Context(), func(item *export.Item) error {
 		var result int
 		if json.Unmarshal(item.Result, &result) == nil && result == 2*int(item.Ordinal) {
 			right++

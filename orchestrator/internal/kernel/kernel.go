@@ -6,7 +6,9 @@
 package kernel
 
 import (
+	"context"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -137,3 +139,50 @@ func Shuffle[T any](things []T) {
 
 // ReconcileTimeout bounds one round of a duty that asks JetStream much; the next begins anew.
 const ReconcileTimeout = 30 * time.Second
+
+// Seer sees to what a commit brought beside outcomes, of what came at a time.
+type Seer interface {
+	Seen(out settle.Recorded, came time.Time)
+}
+
+// Announcer has the events of completed runs published. What completed them came at a time.
+type Announcer interface {
+	Announce(completed []settle.Completion, came time.Time)
+}
+
+// Epochs are those of the streams.
+type Epochs interface {
+	// Now returns the present one, and what is closed when a later one begins.
+	Now() (epoch int64, changed <-chan struct{})
+}
+
+// Ensurer sees to it that endpoints have consumers.
+type Ensurer interface {
+	// Ensure makes that of an endpoint, if need be, and returns the epoch of the streams in which it is there.
+	Ensure(ctx context.Context, endpoint string) (epoch int64, err error)
+}
+
+// Counters is what a node counts over its life. They go into its session's row with every heartbeat.
+type Counters struct {
+	Claims, EmptyClaims, Slices, Requests atomic.Int64
+	Republished, Postponed, Splits        atomic.Int64
+	Unreachable                           atomic.Int64
+	Commits, Replies, Slots               atomic.Int64
+	Stale, Duplicates, Quarantined        atomic.Int64
+	Expired, Extended, Released           atomic.Int64
+	SessionsLost                          atomic.Int64
+	Buried, Exhausted, Requeued           atomic.Int64
+	Fetches, FetchesFailed, OddSlots      atomic.Int64
+	Hung, RecordedAgain                   atomic.Int64
+	Flushes, FlushedOps, FailedOps        atomic.Int64
+	StaleFlushes                          atomic.Int64
+}
+
+// maxDutyError bounds what a heartbeat carries of an error, in bytes.
+const maxDutyError = 500
+
+// Readable is the text of an error as a heartbeat can carry it.
+func Readable(err error) string {
+	text := strings.ReplaceAll(err.Error(), "\x00", "") // PostgreSQL takes none
+	return strings.ToValidUTF8(text[:min(len(text), maxDutyError)], "")
+}

@@ -1,9 +1,22 @@
+// Package pg is about PostgreSQL and knows nothing of runs: pipelined transactions, COPY, rows read at once, texts as
+// it takes them.
 package pg
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Querier is a pool, a connection or a transaction.
@@ -37,4 +50,184 @@ func Limit(asked, usual, most int) int {
 		return usual
 	}
 	return min(asked, most)
+}
+
+// Arena keeps copies of bytes in few pieces of memory, which are used again. Most is how large a piece grows, but for
+// one that holds a single larger copy.
+type Arena struct {
+	piece []byte
+	Most  int
+}
+
+// Keep copies bytes. When the piece is full another takes its place, and what is in the old one stays there.
+func (a *Arena) Keep(data []byte) []byte {
+	if len(a.piece)+len(data) > cap(a.piece) {
+		a.piece = make([]byte, 0, max(len(data), min(2*cap(a.piece), a.Most), a.Most/64))
+	}
+	at := len(a.piece)
+	a.piece = append(a.piece, data...)
+	return a.piece[at:len(a.piece):len(a.piece)]
+}
+
+// Empty gives up what was kept: the next copies take its place.
+func (a *Arena) Empty() { a.piece = a.piece[:0] }
+
+// Plain makes a string from outside fit for a text column: valid UTF-8 without NUL.
+func Plain(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// Sanitized does the same to headers, which end in a jsonb column.
+func Sanitized(h map[string][]string) map[string][]string {
+	clean := make(map[string][]string, len(h))
+	for name, values := range h {
+		for _, v := range values {
+			clean[Plain(name)] = append(clean[Plain(name)], Plain(v))
+		}
+	}
+	return clean
+}
+
+// MaxMatches bounds the ids that an AmbiguousError lists.
+const MaxMatches = 10
+
+// PrefixRange returns the least and the greatest id that begin with the digits of ref.
+func PrefixRange(ref string) (low, high uuid.UUID, ok bool) {
+	digits := strings.ReplaceAll(ref, "-", "")
+	if len(digits) < workqueue.MinPrefix || len(digits) > 32 {
+		return low, high, false
+	}
+	low, errLow := uuid.Parse(digits + strings.Repeat("0", 32-len(digits)))
+	high, errHigh := uuid.Parse(digits + strings.Repeat("f", 32-len(digits)))
+	return low, high, errors.Join(errLow, errHigh) == nil
+}
+
+// Piece returns the digits of ref, if it can be a piece of an id.
+func Piece(ref string) (digits string, ok bool) {
+	digits = strings.ToLower(strings.ReplaceAll(ref, "-", ""))
+	_, _, ok = PrefixRange(digits)
+	return digits, ok
+}
+
+// ValidText reports whether PostgreSQL can hold s: what it cannot hold, no run is called.
+func ValidText(s string) bool {
+	return !strings.Contains(s, "\x00") && strings.ToValidUTF8(s, "") == s
+}
+
+// Few reports whether rows of so many bytes are so few that the round trips of a COPY would be most of what they cost.
+func Few(rows, bytes int) bool { return rows <= 256 && bytes <= 256<<10 }
+
+// IsLockTimeout reports whether a statement waited too long for a lock.
+func IsLockTimeout(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == "55P03"
+}
+
+// Storable reports whether s can stand in jsonb.
+func Storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
+
+// partition is what a constraint of a partition has in its name beside that of the whole.
+var partition = regexp.MustCompile(`_\d\d_`)
+
+// IsUniqueViolation reports whether an error is that of a unique constraint, also of one of its partitions.
+func IsUniqueViolation(err error, constraint string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "23505" && partition.ReplaceAllString(pg.ConstraintName, "_") == constraint
+}
+
+// CopyRows is a stream of rows in PostgreSQL's binary COPY format. Encoding by hand costs a tenth of what the generic
+// encoder of the driver does, and these rows are what a run mostly consists of.
+type CopyRows struct {
+	Buf  []byte
+	Rows int64
+}
+
+// copyHeader is the signature, no flags and no header extension.
+const copyHeader = "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+
+// Reset begins anew in the same memory.
+func (c *CopyRows) Reset() {
+	c.Buf = append(c.Buf[:0], copyHeader...)
+	c.Rows = 0
+}
+
+// Row begins a row of so many columns.
+func (c *CopyRows) Row(columns int) {
+	c.Buf = binary.BigEndian.AppendUint16(c.Buf, uint16(columns))
+	c.Rows++
+}
+
+// UUID adds a column to the row, as the methods that follow do.
+func (c *CopyRows) UUID(id [16]byte) {
+	c.Buf = binary.BigEndian.AppendUint32(c.Buf, 16)
+	c.Buf = append(c.Buf, id[:]...)
+}
+
+// Int4 adds a column.
+func (c *CopyRows) Int4(v int32) {
+	c.Buf = binary.BigEndian.AppendUint32(c.Buf, 4)
+	c.Buf = binary.BigEndian.AppendUint32(c.Buf, uint32(v))
+}
+
+// Int8 adds a column.
+func (c *CopyRows) Int8(v int64) {
+	c.Buf = binary.BigEndian.AppendUint32(c.Buf, 8)
+	c.Buf = binary.BigEndian.AppendUint64(c.Buf, uint64(v))
+}
+
+// Int2 adds a column.
+func (c *CopyRows) Int2(v int16) {
+	c.Buf = binary.BigEndian.AppendUint32(c.Buf, 2)
+	c.Buf = binary.BigEndian.AppendUint16(c.Buf, uint16(v))
+}
+
+// Text adds a column.
+func (c *CopyRows) Text(v string) {
+	c.Buf = binary.BigEndian.AppendUint32(c.Buf, uint32(len(v)))
+	c.Buf = append(c.Buf, v...)
+}
+
+// Bytes adds a column.
+func (c *CopyRows) Bytes(v []byte) {
+	c.Buf = binary.BigEndian.AppendUint32(c.Buf, uint32(len(v)))
+	c.Buf = append(c.Buf, v...)
+}
+
+// Null adds a column without a value.
+func (c *CopyRows) Null() { c.Buf = append(c.Buf, 0xff, 0xff, 0xff, 0xff) }
+
+// Columns are the rows as arrays, a column each, for a statement that takes them apart with unnest. They are made of
+// the rows' memory.
+func (c *CopyRows) Columns(n int) (columns [][][]byte) {
+	columns = make([][][]byte, n)
+	for rest := c.Buf[len(copyHeader):]; len(rest) > 0; {
+		rest = rest[2:] // how many fields follow
+		for i := range columns {
+			size := int32(binary.BigEndian.Uint32(rest))
+			rest = rest[4:]
+			var field []byte // nil: NULL
+			if size >= 0 {
+				field, rest = rest[:size:size], rest[size:]
+			}
+			columns[i] = append(columns[i], field)
+		}
+	}
+	return columns
+}
+
+// Send runs the COPY in the transaction. statement must be a COPY … FROM STDIN (FORMAT binary).
+func (c *CopyRows) Send(ctx context.Context, tx pgx.Tx, statement string) error {
+	c.Buf = append(c.Buf, 0xff, 0xff)
+	if err := flush(ctx, tx); err != nil {
+		return err
+	}
+	tag, err := tx.Conn().PgConn().CopyFrom(ctx, bytes.NewReader(c.Buf), statement)
+	if err != nil {
+		c.Buf = nil // the driver may be reading it still, on its way out of a broken connection: it is not to be used again
+		return err
+	}
+	if tag.RowsAffected() != c.Rows {
+		return fmt.Errorf("COPY took %d rows of %d", tag.RowsAffected(), c.Rows)
+	}
+	return nil
 }
