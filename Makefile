@@ -37,6 +37,9 @@ PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)|/internal/archtest$
 # Directories with PLAIN_TESTS.
 MEASURED     = git grep -lE 'func (Test\w*(BoundedMemory|Quickly|AreFast|AnOracle)|TestSizeOfAutomaticChunks)\(' -- '*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'
 FUZZTIME    ?= 10s
+# Histories of make simulate; SEED=n repeats one.
+SEEDS       ?= 200
+SEED        ?= 0
 # The version of PostgreSQL to test on, 14 to 18; empty: the newest that is installed.
 PG          ?=
 ifneq ($(PG),)
@@ -67,7 +70,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -buildvcs=false -trimpath
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "  Settings: PKG=./workqueue PROOF_PKG=./internal/systest/… TEST_FLAGS='-run TestX -v' TIMEOUT=15m TEST_P=2 FUZZTIME=10s"
+	@echo "  Settings: PKG=./workqueue PROOF_PKG=./internal/systest/… TEST_FLAGS='-run TestX -v' TIMEOUT=15m TEST_P=2 FUZZTIME=10s SEEDS=200"
 	@echo "            BENCH_FLAGS='…' DEMO_FLAGS='--pdfs all' CLUSTER_FLAGS='--items 20000' PG=18 MATRIX='14 18'"
 
 .PHONY: demo
@@ -105,9 +108,15 @@ proof: proof-deps no-flaky ## set up what is missing, then run what is slow by n
 	tested "$$(echo "$$all" | among '$(PROOF_ALONE)')" -p 1 $(TEST_FLAGS) -skip '$(SOAK)'
 
 .PHONY: soak
-soak: ## run what a release wants besides: all proofs, every PostgreSQL, fuzzing
+soak: ## run what a release wants besides: all proofs, 10,000 simulated histories, every PostgreSQL, fuzzing
 	$(MAKE) proof SOAK='^$$'
+	$(MAKE) simulate SEEDS=10000
 	$(MAKE) matrix fuzz
+
+.PHONY: simulate
+simulate: postgres ## simulate SEEDS histories of nodes, streams, services and operators on a real store; SEED=n repeats one
+	$(GO) test ./workqueue/internal/modeltest -count=1 -vet=off -timeout 5h -v -run '^TestSimulationAgainstAnOracle$$' \
+	-simulate.seeds=$(SEEDS) -simulate.seed=$(SEED)
 
 # What scripts/test.sh writes.
 .PHONY: no-flaky

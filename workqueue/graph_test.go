@@ -16,54 +16,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-func TestDiamond(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Planned(storetest.Need("top"), storetest.Need("left", 0), storetest.Need("right", 0),
-		storetest.Need("bottom", 1, 2)), 10)
-	for step := range workqueue.Step(3) {
-		b.WantAt(run, step+1, storetest.StepTally{Waiting: 10})
-	}
-	first := b.ClaimStep(run, 0, 1).Slices[0] // of chunks of 4, 3 and 3
-	b.Record(storetest.Except(storetest.Whole(first), 1))
-	b.WantAt(run, 1, storetest.StepTally{Ready: 3, Skipped: 1, Waiting: 6})
-	b.RecordStep(run, 0)
-	b.WantAt(run, 1, storetest.StepTally{Ready: 9, Skipped: 1})
-	b.WantAt(run, 2, storetest.StepTally{Ready: 9, Skipped: 1})
-	b.WantAt(run, 3, storetest.StepTally{Waiting: 9, Skipped: 1})
-	b.RecordStep(run, 1, 5)
-	b.WantAt(run, 3, storetest.StepTally{Waiting: 8, Skipped: 2})
-	b.WantState(run, "running", 1)
-	if n := b.RecordStep(run, 2, 6); n != 9 {
-		t.Errorf("the right side did %d items; want 9: its sibling's failure is not its own", n)
-	}
-	b.WantAt(run, 3, storetest.StepTally{Ready: 7, Skipped: 3})
-	work := b.ClaimStep(run, 3, 1)
-	if got := work.Work.Inputs; len(got) != 2 || got[0].Name != "left" || got[1].Name != "right" || got[1].Step != 2 {
-		t.Errorf("the bottom sees %+v", got)
-	}
-	b.Record(storetest.Whole(work.Slices[0]))
-	b.RecordStep(run, 3)
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 7, 3)
-	b.WantCompletions(run, 1)
-	b.Check()
-}
-
-func TestOptionalStep(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Planned(storetest.Need("logo"), storetest.Optional(storetest.Need("extra")),
-		storetest.Need("page", 0, 1)), 8)
-	b.RecordStep(run, 1, 2, 3)
-	b.RecordStep(run, 0, 3)
-	b.WantAt(run, 2, storetest.StepTally{Ready: 7, Skipped: 1})
-	b.RecordStep(run, 2)
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 7, 1) // item 2 went on without its extra; item 3 has failed once, for its logo
-	b.Check()
-}
-
 func TestBarrier(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

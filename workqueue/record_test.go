@@ -1,7 +1,6 @@
 package workqueue_test
 
 import (
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -42,45 +41,6 @@ func TestRecordTakesAReplyInPieces(t *testing.T) {
 			b.Check()
 		})
 	}
-}
-
-// Every message ten times, all of them shuffled, in commits of random size: the outcome is that of each once.
-func TestRecordIsIndifferentToRepetitionAndOrder(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	run := b.Load(storetest.Chunked(50), 400)
-	var messages []settle.Answer
-	for _, s := range b.Claim(run, storetest.Plenty) {
-		all := storetest.Ordinals(s)
-		first, rest := storetest.Answer(s, all[:20]...), storetest.Answer(s, all[20:]...)
-		first.Answered, rest.Answered = -1, len(all)
-		for range 10 {
-			messages = append(messages, first, rest)
-		}
-	}
-	random.Shuffle(len(messages), func(i, j int) { messages[i], messages[j] = messages[j], messages[i] })
-	taken, others, completed := 0, 0, 0
-	for len(messages) > 0 {
-		n := min(1+random.IntN(16), len(messages))
-		recorded := b.Record(messages[:n]...)
-		messages = messages[n:]
-		completed += len(recorded.Completed)
-		for _, v := range recorded.Verdicts {
-			taken += v.Taken
-			if v.Stale || v.Duplicates > 0 {
-				others++
-			}
-		}
-	}
-	if taken != 400 || others != 9*16 || completed != 1 {
-		t.Errorf("taken %d, repeated %d, completed %d times; want 400, %d and 1", taken, others, completed, 9*16)
-	}
-	b.WantTally(run, storetest.Tally{Done: 400})
-	b.WantCompletions(run, 1)
-	b.Check()
 }
 
 func TestRecordLeavesASupersededAttemptAlone(t *testing.T) {

@@ -64,28 +64,6 @@ func TestACancelledRunGoesOn(t *testing.T) {
 	}
 }
 
-// So does one of several steps: each item at the step that it was at.
-func TestACancelledRunOfSeveralStepsGoesOn(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b", 0), storetest.Need("c", 0, 1)), 12)
-	b.RecordStep(run, 0)
-	if len(b.ClaimStep(run, 1, 1).Slices) != 1 {
-		t.Fatal("nothing was claimed of the second step")
-	}
-	b.cancelRun(run)
-	if done, err := b.resumeCancelled(run); err != nil || done.Items != 12 {
-		t.Fatalf("resumed %+v, %v", done, err)
-	}
-	b.Check()
-	for step := range workqueue.Step(2) {
-		b.RecordStep(run, step+1)
-	}
-	b.WantState(run, "completed", 2)
-	b.WantCounts(run, 12, 0)
-	b.Check()
-}
-
 // What cannot go on says why, and what to do instead.
 func TestACancelledRunThatCannotGoOn(t *testing.T) {
 	t.Parallel()

@@ -60,6 +60,16 @@ func TestMutantsAreCaught(t *testing.T) {
 			mutants: []mutant{{"redo/rearm.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
 			room:    "redo", test: "TestRerunWhileRunning$", says: "invariant: I3",
 		},
+		"a sweep that leaves what dead nodes had claimed": {
+			mutants: []mutant{{"settle/lockslice.go", []string{"s.state = 'claimed' AND NOT EXISTS ("},
+				[]string{"false AND NOT EXISTS ("}}},
+			room: "internal/modeltest", test: "TestSimulationAgainstAnOracle$", says: "a sweep left",
+		},
+		"an unlock that forgets an item": {
+			mutants: []mutant{{"internal/plane/unlock.go", []string{"And(touched).AndNot(p.Final())"},
+				[]string{"And(touched).AndNot(p.Final()).AndNot(bitfield.Full(1))"}}},
+			room: "internal/modeltest", test: "TestSimulationAgainstAnOracle$", says: "long after all faults are over",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,272 @@
+package modeltest_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/retention"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// snapshot is what the database has of the run.
+type snapshot struct {
+	state      string
+	generation int
+	hold       string
+	steps      []planes
+}
+
+// planes are where the items of a step are.
+type planes struct{ ready, done, failed, skipped, held, live bitfield.Set }
+
+func (p *planes) settled() bitfield.Set { return p.done.Or(p.failed).Or(p.skipped) }
+
+const readSimulated = `
+SELECT r.state, r.generation, coalesce(r.hold, ''), b.ready, b.done, b.failed, coalesce(b.skipped, B'0'::bit(8192)),
+    coalesce(b.held, B'0'::bit(8192)), coalesce((SELECT bit_or(s.remaining) FROM work_slice s WHERE s.run_id = r.id
+        AND s.step = b.step AND s.state IN ('scheduled', 'claimed', 'sent')), B'0'::bit(8192))
+FROM batchrun r JOIN work_block b ON b.run_id = r.id WHERE r.id = $1 ORDER BY b.step`
+
+func (s *simulation) read() (now snapshot) {
+	rows, err := s.Pool.Query(s.Context(), readSimulated, s.run)
+	s.must(err)
+	var p planes
+	columns := []any{&now.state, &now.generation, &now.hold, pgbits.Into(&p.ready), pgbits.Into(&p.done),
+		pgbits.Into(&p.failed), pgbits.Into(&p.skipped), pgbits.Into(&p.held), pgbits.Into(&p.live)}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
+		now.steps = append(now.steps, p)
+		return nil
+	})
+	s.must(err)
+	return now
+}
+
+// check holds what the database has against what it had before the move, and against what was acknowledged.
+func (s *simulation) check() {
+	before := s.known
+	s.known = s.read()
+	now := &s.known
+	settled := true
+	for step := range now.steps {
+		p := &now.steps[step]
+		outcomes := p.settled()
+		settled = settled && outcomes.Count() == s.items
+		if step < len(before.steps) {
+			s.checkStep(workqueue.Step(step), &before.steps[step], p)
+		}
+	}
+	want := "running"
+	switch {
+	case s.cancelled:
+		want = "cancelled"
+	case settled:
+		want = "completed"
+	}
+	if now.state != want || now.generation != s.generation || s.paused && now.hold == "" {
+		s.failf("the run is %s in generation %d, held: %q; want %s in %d, held: %v", now.state, now.generation, now.hold,
+			want, s.generation, s.paused)
+	}
+}
+
+func (s *simulation) checkStep(step workqueue.Step, was, is *planes) {
+	lost := was.settled()
+	lost = lost.AndNot(is.settled())
+	if !lost.Empty() && (!s.redone || len(s.steps[step].Needs) == 0 && !s.opened) {
+		s.failf("outcomes of %d items at step %d are gone, and nobody took them back", lost.Count(), step)
+	}
+	for o := range lost.All() {
+		clear(s.at(step, workqueue.Ordinal(o)).faults)
+	}
+	if fresh := is.failed.AndNot(was.failed); !fresh.Empty() {
+		s.checkFailed(step, fresh)
+	}
+}
+
+const readCode = `
+SELECT coalesce(error_code, '') FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal = $3
+ORDER BY generation DESC LIMIT 1`
+
+// checkFailed wants a reason for every failure: a service said so, or the item had all its attempts.
+func (s *simulation) checkFailed(step workqueue.Step, fresh bitfield.Set) {
+	for bit := range fresh.All() {
+		o := workqueue.Ordinal(bit)
+		var code string
+		s.must(s.Pool.QueryRow(s.Context(), readCode, s.run, step, o).Scan(&code))
+		if s.stops && code == workqueue.CodeStopped {
+			continue
+		}
+		if t := s.at(step, o); !t.fatal[code] && len(t.faults) < s.attempts {
+			s.failf("item %d failed at step %d (%s) after %d faults; it has %d attempts", o, step, code, len(t.faults),
+				s.attempts)
+		}
+	}
+}
+
+func (s *simulation) examine() {
+	report, err := doctor.New(s.Store).Doctor(s.Context())
+	s.must(err)
+	for _, v := range report.Violations {
+		s.failf("invariant: %v", v)
+	}
+}
+
+// end heals everything, waits for the run's end, compares all parts, and deletes the run.
+func (s *simulation) end() {
+	s.healing = true
+	s.story = append(s.story, "heal")
+	if s.cancelled && s.r.IntN(2) == 0 {
+		s.resume()
+		s.check()
+	}
+	for round := 0; s.known.state == "running"; round++ {
+		if round == healRounds {
+			s.failf("the run is %s, held: %q, long after all faults are over: %s; steps %+v", s.known.state, s.known.hold,
+				s.Dump(s.run), s.tally())
+		}
+		s.heal(1 + round/4)
+	}
+	s.examine()
+	if s.known.state == "completed" {
+		s.compare()
+	}
+	s.delete()
+}
+
+// heal is a round in which everybody does what they have to, after some beats.
+func (s *simulation) heal(beats int) {
+	s.story = append(s.story, fmt.Sprintf("heal, held %q:", s.known.hold))
+	s.redone, s.opened = false, false
+	for range beats {
+		s.pass(4*time.Second, 1)
+	}
+	s.round()
+	for i := range s.nodes {
+		s.sweepBy(&s.nodes[i])
+	}
+	s.resume()
+	s.approve()
+	s.check()
+}
+
+func (s *simulation) tally() (text string) {
+	for i := range s.known.steps {
+		p := &s.known.steps[i]
+		text += fmt.Sprintf("%d: ready %d done %d failed %d skipped %d held %d live %d; ", i, p.ready.Count(), p.done.Count(),
+			p.failed.Count(), p.skipped.Count(), p.held.Count(), p.live.Count())
+	}
+	return text
+}
+
+const readParts = `
+SELECT DISTINCT ON (step, ordinal) step, ordinal, coalesce(convert_from(result, 'UTF8'), ''), coalesce(error_code, '')
+FROM work_part WHERE run_id = $1 ORDER BY step, ordinal, generation DESC`
+
+// compare holds every outcome against what it has to be, given those before it.
+func (s *simulation) compare() {
+	parts, codes := map[at]string{}, map[at]string{}
+	rows, err := s.Pool.Query(s.Context(), readParts, s.run)
+	s.must(err)
+	var a at
+	var result, code string
+	_, err = pgx.ForEachRow(rows, []any{&a.step, &a.item, &result, &code}, func() error {
+		parts[a], codes[a] = result, code
+		return nil
+	})
+	s.must(err)
+	var failed bitfield.Set
+	for step := range s.steps {
+		if !s.steps[step].Optional {
+			failed = failed.Or(s.known.steps[step].failed)
+		}
+		for o := range workqueue.Ordinal(s.items) {
+			if !s.erased[o] {
+				s.compareOne(workqueue.Step(step), o, parts, codes)
+			}
+		}
+	}
+	if n := s.Number(`SELECT failed FROM batchrun WHERE id = $1 AND done = items - failed`, s.run); n != failed.Count() {
+		s.failf("%d items have failed by the run's row; want %d", n, failed.Count())
+	}
+}
+
+func (s *simulation) compareOne(step workqueue.Step, o workqueue.Ordinal, parts, codes map[at]string) {
+	spec, is := &s.steps[step], &s.known.steps[step]
+	sees, leftOut := seen{}, false
+	for _, n := range spec.Needs {
+		done := s.known.steps[n].done.Has(int(o))
+		sees.parts = append(sees.parts, part(parts[at{workqueue.Step(n), o}], done))
+		leftOut = leftOut || !done && !s.steps[n].Optional
+	}
+	if !spec.NoItem {
+		sees.payload = s.payload(int(o))
+	}
+	result, fails := s.makes(step, o, sees)
+	a := at{step, o}
+	switch {
+	case leftOut != is.skipped.Has(int(o)):
+	case leftOut:
+		return
+	case is.failed.Has(int(o)):
+		if fails || codes[a] != "bad" { // checkFailed has seen that there is a reason
+			return
+		}
+	case !fails && parts[a] == result:
+		if n := s.at(step, o).executions; s.calm && n != 1 {
+			s.failf("item %d was executed %d times at step %d, without any fault", o, n, step)
+		}
+		return
+	}
+	s.failf("item %d at step %d: done %v %q, failed %v %s, left out %v; want %q, fails %v, left out %v, of %+v", o, step,
+		is.done.Has(int(o)), parts[a], is.failed.Has(int(o)), codes[a], is.skipped.Has(int(o)), result, fails, leftOut, sees)
+}
+
+// countLeft makes a statement of the tables with rows of runs.
+const countLeft = `
+SELECT string_agg(format('SELECT %L AS name, count(*) AS n FROM %I WHERE run_id = $1', c.table_name, c.table_name),
+    ' UNION ALL ')
+FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name)
+WHERE c.column_name = 'run_id' AND table_schema = 'public' AND t.table_type = 'BASE TABLE'
+    AND table_name NOT IN ('audit_log', 'retention_run')`
+
+// delete deletes the run, and wants nothing of it to be left.
+func (s *simulation) delete() {
+	s.story = append(s.story, "delete")
+	s.pass(2*time.Hour, 1)
+	events, err := inspect.New(s.Store).UnpublishedEvents(s.Context(), inspect.EventPlace{}, nil, 1000)
+	s.must(err)
+	var ids []uuid.UUID
+	for _, e := range events {
+		ids = append(ids, e.ID)
+	}
+	s.must(inspect.New(s.Store).EventsPublished(s.Context(), ids))
+	_, err = retention.New(s.Store).DeleteByHand(s.Context(), retention.DeleteRequest{Run: s.run, Actor: "ann"})
+	s.must(err)
+	s.restart(&s.nodes[0])
+	lease, err := session.New(s.Store).Lead(s.Context(), s.nodes[0].session, time.Hour)
+	s.must(err)
+	for gone := false; !gone; {
+		_, gone, err = retention.New(s.Store).DeletePiece(s.Context(), lease, s.run, 10_000)
+		s.must(err)
+	}
+	var count string
+	s.must(s.Pool.QueryRow(s.Context(), countLeft).Scan(&count))
+	rows, err := s.Pool.Query(s.Context(), count, s.run)
+	s.must(err)
+	var name string
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error {
+		if n > 0 {
+			s.failf("%d rows of a deleted run are in %s", n, name)
+		}
+		return nil
+	})
+	s.must(err)
+}
