@@ -17,15 +17,19 @@ TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 # Packages that start programs and wait for them, or calculate for long, and have no goroutines of their own: tested
 # without the race detector. What they call is tested under it in its own packages.
 TEST_PLAIN  := /internal/(generate|embedded)$$|/internal/(cli|intake)(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
-# Tests that measure memory or time, or compare with a model in one goroutine: run without the race detector.
-PLAIN_TESTS := BoundedMemory$$|Quickly$$|AreFast$$|AnOracle$$|^TestSizeOfAutomaticChunks$$
+# Tests that compare with a model in one goroutine: run without the race detector.
+PLAIN_TESTS := AnOracle$$|^TestSizeOfAutomaticChunks$$
+# Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
+MEASURES    := BoundedMemory$$|MemoryIsFlat$$|Quickly$$|IsFast$$|AreFast$$|^TestWhatPartitionsCost$$
 # Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there
 # is, a browser, the demo. What measures frames or pace runs alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/internal/systest/natscluster$$
 PROOF       := /internal/(systest|demo|cluster|conformance)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
-# Run by make soak only.
-SOAK        := TestReleaseArtefacts|TestMakeCluster
+# Run by make soak only: packages, and tests of the others. Of the faults of a cluster and of the conformance of SDKs,
+# make proof keeps one and that of Go.
+SOAK        := /internal/systest/ship$$
+SOAK_TESTS  := TestMakeCluster|TestWhatAScriptCosts|TestNodeServicePasses|TestNodePackage|TestTheSmallestServiceDoesWhatItMust|TestCluster/keeps|TestCluster/survives/(one|two|all)_
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
 TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$
 # Tests of a package at once. They wait more than they calculate.
@@ -34,8 +38,8 @@ TEST_PARALLEL ?= 4
 PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)|/internal/archtest$$'); \
 	among() { grep -E "$$1" || true; }; except() { grep -vE "$$1" || true; }; \
 	tool=$$(scripts/tool.sh $(GOTESTSUM)); tested() { scripts/test.sh $$tool "$$@" -vet=off -timeout $(TIMEOUT); }
-# Directories with PLAIN_TESTS.
-MEASURED     = git grep -lE 'func (Test\w*(BoundedMemory|Quickly|AreFast|AnOracle)|TestSizeOfAutomaticChunks)\(' -- '*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'
+# Packages with PLAIN_TESTS, and with MEASURES, as an expression.
+with         = $$(git grep -lE 'func $(1)\(' -- '*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|')
 FUZZTIME    ?= 10s
 # The version of PostgreSQL to test on, 14 to 18; empty: the newest that is installed.
 PG          ?=
@@ -92,21 +96,25 @@ test: deps vet no-flaky ## set up what is missing, then run the tests
 	$(GO) test -vet=off ./internal/archtest
 	@set -e; $(PICK); plain='$(TEST_PLAIN)' alone='$(TEST_ALONE)'; \
 	tested "$$(echo "$$all" | among '$(TEST_LONG)') $$(echo "$$all" | except "$(TEST_LONG)|$$plain|$$alone")" \
-		-race -p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(PLAIN_TESTS)'; \
-	tested "$$(echo "$$all" | among "$$plain")" -p $(TEST_P) $(TEST_FLAGS); \
-	tested "$$(echo "$$all" | except "$$plain" | among "/($$($(MEASURED)))$$")" -p 1 $(TEST_FLAGS) -run '$(PLAIN_TESTS)'; \
-	tested "$$(echo "$$all" | among "$$alone")" -race -p 1 $(TEST_FLAGS) -skip '$(PLAIN_TESTS)'
+		-race -p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(PLAIN_TESTS)|$(MEASURES)'; \
+	tested "$$(echo "$$all" | among "$$plain")" -p $(TEST_P) $(TEST_FLAGS) -skip '$(MEASURES)'; \
+	tested "$$(echo "$$all" | except "$$plain" | among "/($(call with,Test(\w*AnOracle|SizeOfAutomaticChunks)))$$")" \
+		-p $(TEST_P) $(TEST_FLAGS) -run '$(PLAIN_TESTS)'; \
+	tested "$$(echo "$$all" | among "$$alone")" -race -p 1 $(TEST_FLAGS)
 	cd bench && $(GO) test -vet=off ./...
 
 .PHONY: proof
 proof: proof-deps no-flaky ## set up what is missing, then run what is slow by nature: processes, clusters, browsers
-	@set -e; $(PICK); all=$$($(GO) list $(PROOF_PKG) | among '$(PROOF)'); \
-	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(TEST_P) $(TEST_FLAGS) -skip '$(SOAK)'; \
-	tested "$$(echo "$$all" | among '$(PROOF_ALONE)')" -p 1 $(TEST_FLAGS) -skip '$(SOAK)'
+	@set -e; $(PICK); all=$$($(GO) list $(PROOF_PKG) | among '$(PROOF)' | except '$(SOAK)'); \
+	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(TEST_P) $(TEST_FLAGS) -skip '$(SOAK_TESTS)'; \
+	tested "$$(echo "$$all" | among '$(PROOF_ALONE)')" -p 1 $(TEST_FLAGS) -skip '$(SOAK_TESTS)'
 
 .PHONY: soak
-soak: ## run what a release wants besides: all proofs, every PostgreSQL, fuzzing
-	$(MAKE) proof SOAK='^$$'
+soak: soak-deps ## run what a release wants besides: all proofs, measurements, every PostgreSQL, fuzzing
+	$(MAKE) proof SOAK='^$$' SOAK_TESTS='^$$'
+	@set -e; $(PICK); \
+	tested "$$(echo "$$all" | among "/($(call with,Test\w*(BoundedMemory|MemoryIsFlat|Quickly|IsFast|AreFast|PartitionsCost)))$$")" \
+		-p 1 $(TEST_FLAGS) -run '$(MEASURES)'
 	$(MAKE) matrix fuzz
 
 # What scripts/test.sh writes.
@@ -192,7 +200,12 @@ deps: ## install PostgreSQL, Node.js, Python and a C compiler where they are mis
 # What only the proofs need.
 .PHONY: proof-deps
 proof-deps: deps
-	@scripts/deps.sh chromium pgbouncer prometheus ship
+	@scripts/deps.sh chromium pgbouncer prometheus
+
+# What only make soak needs.
+.PHONY: soak-deps
+soak-deps: proof-deps
+	@scripts/deps.sh ship
 
 # The part of deps that the binary itself needs.
 .PHONY: postgres
