@@ -12,19 +12,17 @@ TEST_FLAGS  ?=
 TIMEOUT     ?= 20m
 # Packages tested at once. Several of them start servers of their own, so more than 2 need more than 2 cores.
 TEST_P      ?= 2
-# Packages that measure how long things take are tested after the others, when nothing else wants the cores.
-TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 # Packages that start programs and wait for them, or calculate for long, and have no goroutines of their own: tested
 # without the race detector. What they call is tested under it in its own packages.
-TEST_PLAIN  := /internal/(generate|embedded)$$|/internal/(cli|intake)(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
+TEST_PLAIN  := /internal/(generate|embedded)$$|/internal/(cli|intake)(/|$$)|/orchestrator/(pacing|schedule)$$|/cmd/tranche$$|/migrations$$
 # Tests that compare with a model in one goroutine: run without the race detector.
 PLAIN_TESTS := AnOracle$$|^TestSizeOfAutomaticChunks$$
 # Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
-MEASURES    := BoundedMemory$$|MemoryIsFlat$$|Quickly$$|IsFast$$|AreFast$$|^TestWhatPartitionsCost$$
+MEASURES    := BoundedMemory$$|MemoryIsFlat$$|Quickly$$|IsFast$$|AreFast$$|^TestWhatPartitionsCost$$|ForTenSeconds$$
 # Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there
 # is, a browser, the demo. What measures frames or pace runs alone.
-PROOF_ALONE := /internal/dashboard/browsertest$$|/internal/systest/natscluster$$
-PROOF       := /internal/(systest|demo|cluster|conformance)(/|$$)|/internal/dashboard/browsertest$$
+PROOF_ALONE := /internal/dashboard/browsertest$$|/internal/(misbehave|systest/natscluster)$$
+PROOF       := /internal/(systest|demo|cluster|conformance|misbehave)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Run by make soak only: packages, and tests of the others. Of the faults of a cluster and of the conformance of SDKs,
 # make proof keeps one and that of Go.
@@ -94,13 +92,12 @@ cluster-programs: build
 test: export GORACE = suppressions=$(CURDIR)/scripts/race.supp
 test: deps vet no-flaky ## set up what is missing, then run the tests
 	$(GO) test -vet=off ./internal/archtest
-	@set -e; $(PICK); plain='$(TEST_PLAIN)' alone='$(TEST_ALONE)'; \
-	tested "$$(echo "$$all" | among '$(TEST_LONG)') $$(echo "$$all" | except "$(TEST_LONG)|$$plain|$$alone")" \
+	@set -e; $(PICK); plain='$(TEST_PLAIN)'; \
+	tested "$$(echo "$$all" | among '$(TEST_LONG)') $$(echo "$$all" | except "$(TEST_LONG)|$$plain")" \
 		-race -p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(PLAIN_TESTS)|$(MEASURES)'; \
 	tested "$$(echo "$$all" | among "$$plain")" -p $(TEST_P) $(TEST_FLAGS) -skip '$(MEASURES)'; \
 	tested "$$(echo "$$all" | except "$$plain" | among "/($(call with,Test(\w*AnOracle|SizeOfAutomaticChunks)))$$")" \
-		-p $(TEST_P) $(TEST_FLAGS) -run '$(PLAIN_TESTS)'; \
-	tested "$$(echo "$$all" | among "$$alone")" -race -p 1 $(TEST_FLAGS)
+		-p $(TEST_P) $(TEST_FLAGS) -run '$(PLAIN_TESTS)'
 	cd bench && $(GO) test -vet=off ./...
 
 .PHONY: proof
@@ -113,7 +110,7 @@ proof: proof-deps no-flaky ## set up what is missing, then run what is slow by n
 soak: soak-deps ## run what a release wants besides: all proofs, measurements, every PostgreSQL, fuzzing
 	$(MAKE) proof SOAK='^$$' SOAK_TESTS='^$$'
 	@set -e; $(PICK); \
-	tested "$$(echo "$$all" | among "/($(call with,Test\w*(BoundedMemory|MemoryIsFlat|Quickly|IsFast|AreFast|PartitionsCost)))$$")" \
+	tested "$$(echo "$$all" | among "/($(call with,Test\w*(BoundedMemory|MemoryIsFlat|Quickly|IsFast|AreFast|PartitionsCost|ForTenSeconds)))$$")" \
 		-p 1 $(TEST_FLAGS) -run '$(MEASURES)'
 	$(MAKE) matrix fuzz
 
