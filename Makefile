@@ -12,11 +12,10 @@ TEST_FLAGS  ?=
 TIMEOUT     ?= 20m
 # Packages tested at once. Several of them start servers of their own, so more than 2 need more than 2 cores.
 TEST_P      ?= 2
-# Packages that start programs and wait for them, or calculate for long, and have no goroutines of their own: tested
-# without the race detector. What they call is tested under it in its own packages.
-TEST_PLAIN  := /internal/(generate|embedded)$$|/internal/(cli|intake)(/|$$)|/orchestrator/(pacing|schedule)$$|/cmd/tranche$$|/migrations$$
-# Tests that compare with a model in one goroutine: run without the race detector.
-PLAIN_TESTS := AnOracle$$|^TestSizeOfAutomaticChunks$$
+# Packages that have goroutines or locks of their own, as an expression: tested under the race detector, but for those
+# that start programs and wait for them, or calculate for long. The whole nodes of orchestrator's tests use the rest.
+CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
+TEST_PLAIN  := /internal/(generate|embedded|cli|intake)(/|$$)|/workqueue/internal/plane$$|/cmd/tranche$$|/migrations$$
 # Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
 MEASURES    := BoundedMemory$$|MemoryIsFlat$$|Quickly$$|IsFast$$|AreFast$$|^TestWhatPartitionsCost$$|ForTenSeconds$$
 # Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there
@@ -29,15 +28,13 @@ PROOF_PKG   ?= ./...
 SOAK        := /internal/systest/ship$$
 SOAK_TESTS  := TestMakeCluster|TestWhatAScriptCosts|TestNodeServicePasses|TestNodePackage|TestTheSmallestServiceDoesWhatItMust|TestCluster/keeps|TestCluster/survives/(one|two|all)_
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
-TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$
+TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$|/cmd/tranche$$
 # Tests of a package at once. They wait more than they calculate.
 TEST_PARALLEL ?= 4
 # among chooses packages of $$all, except leaves some out; tested runs packages, and what fails once more.
 PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)|/internal/archtest$$'); \
 	among() { grep -E "$$1" || true; }; except() { grep -vE "$$1" || true; }; \
 	tool=$$(scripts/tool.sh $(GOTESTSUM)); tested() { scripts/test.sh $$tool "$$@" -vet=off -timeout $(TIMEOUT); }
-# Packages with PLAIN_TESTS, and with MEASURES, as an expression.
-with         = $$(git grep -lE 'func $(1)\(' -- '*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|')
 FUZZTIME    ?= 10s
 # The version of PostgreSQL to test on, 14 to 18; empty: the newest that is installed.
 PG          ?=
@@ -87,17 +84,17 @@ cluster-programs: build
 	scripts/build.sh bin/nats-server github.com/nats-io/nats-server/v2
 	scripts/build.sh bin/cluster ./cmd/cluster
 
-# Each package once: under the race detector where there are goroutines. Compilation, vet and archtest have no second try.
+# Each package once: under the race detector where it has goroutines. Compilation, vet and archtest have no second try.
 .PHONY: test
 test: export GORACE = suppressions=$(CURDIR)/scripts/race.supp
 test: deps vet no-flaky ## set up what is missing, then run the tests
 	$(GO) test -vet=off ./internal/archtest
-	@set -e; $(PICK); plain='$(TEST_PLAIN)'; \
-	tested "$$(echo "$$all" | among '$(TEST_LONG)') $$(echo "$$all" | except "$(TEST_LONG)|$$plain")" \
-		-race -p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(PLAIN_TESTS)|$(MEASURES)'; \
-	tested "$$(echo "$$all" | among "$$plain")" -p $(TEST_P) $(TEST_FLAGS) -skip '$(MEASURES)'; \
-	tested "$$(echo "$$all" | except "$$plain" | among "/($(call with,Test(\w*AnOracle|SizeOfAutomaticChunks)))$$")" \
-		-p $(TEST_P) $(TEST_FLAGS) -run '$(PLAIN_TESTS)'
+	@set -e; $(PICK); flags="-p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS)"; \
+	raced=$$(echo "$$all" | except '$(TEST_PLAIN)' | among "$(CONCURRENT)"); \
+	plain=$$(echo "$$all" | grep -vFx "$$raced" || true); \
+	first() { echo "$$1" | among '$(TEST_LONG)'; echo "$$1" | except '$(TEST_LONG)'; }; \
+	tested "$$(first "$$raced")" -race $$flags -skip '$(MEASURES)'; \
+	tested "$$(first "$$plain")" $$flags -skip '$(MEASURES)'
 	cd bench && $(GO) test -vet=off ./...
 
 .PHONY: proof
@@ -110,8 +107,7 @@ proof: proof-deps no-flaky ## set up what is missing, then run what is slow by n
 soak: soak-deps ## run what a release wants besides: all proofs, measurements, every PostgreSQL, fuzzing
 	$(MAKE) proof SOAK='^$$' SOAK_TESTS='^$$'
 	@set -e; $(PICK); \
-	tested "$$(echo "$$all" | among "/($(call with,Test\w*(BoundedMemory|MemoryIsFlat|Quickly|IsFast|AreFast|PartitionsCost|ForTenSeconds)))$$")" \
-		-p 1 $(TEST_FLAGS) -run '$(MEASURES)'
+	tested "$$all" -p 1 $(TEST_FLAGS) -run '$(MEASURES)'
 	$(MAKE) matrix fuzz
 
 # What scripts/test.sh writes.
