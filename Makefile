@@ -12,30 +12,29 @@ TEST_FLAGS  ?=
 TIMEOUT     ?= 20m
 # Packages tested at once. Several of them start servers of their own, so more than 2 need more than 2 cores.
 TEST_P      ?= 2
-# Packages that measure how long things take are tested after the others, when nothing else wants the cores.
-TEST_ALONE  := /tools/faultyservice$$|/orchestrator/pacing$$
-# Packages that start programs and wait for them, or calculate for long, and have no goroutines of their own: tested
-# without the race detector. What they call is tested under it in its own packages.
-TEST_PLAIN  := /tools/generate$$|/internal/embedded$$|/internal/(cli|intake)(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
-# Tests that measure memory or time, or compare with a model in one goroutine: run without the race detector.
-PLAIN_TESTS := BoundedMemory$$|Quickly$$|AreFast$$|AnOracle$$|^TestSizeOfAutomaticChunks$$
+# Packages that have goroutines or locks of their own, as an expression: tested under the race detector, but for those
+# that start programs and wait for them, or calculate for long. The whole nodes of orchestrator's tests use the rest.
+CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
+TEST_PLAIN  := /tools/generate$$|/internal/(embedded|cli|intake)(/|$$)|/workqueue/internal/plane$$|/cmd/tranche$$|/migrations$$
+# Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
+MEASURES    := BoundedMemory$$|MemoryIsFlat$$|Quickly$$|IsFast$$|AreFast$$|^TestWhatPartitionsCost$$|ForTenSeconds$$
 # Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there
 # is, a browser, the demo. What measures frames or pace runs alone.
-PROOF_ALONE := /internal/dashboard/browsertest$$|/internal/systest/natscluster$$
-PROOF       := /internal/systest(/|$$)|/tools/(demo|cluster|conformance)(/|$$)|/internal/dashboard/browsertest$$
+PROOF_ALONE := /internal/dashboard/browsertest$$|/tools/faultyservice$$|/internal/systest/natscluster$$
+PROOF       := /internal/systest(/|$$)|/tools/(demo|cluster|conformance|faultyservice)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
-# Run by make soak only.
-SOAK        := TestReleaseArtefacts|TestMakeCluster
+# Run by make soak only: packages, and tests of the others. Of the faults of a cluster and of the conformance of SDKs,
+# make proof keeps one and that of Go.
+SOAK        := /internal/systest/ship$$
+SOAK_TESTS  := TestMakeCluster|TestWhatAScriptCosts|TestNodeServicePasses|TestNodePackage|TestTheSmallestServiceDoesWhatItMust|TestCluster/keeps|TestCluster/survives/(one|two|all)_
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
-TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$
+TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$|/cmd/tranche$$
 # Tests of a package at once. They wait more than they calculate.
 TEST_PARALLEL ?= 4
 # among chooses packages of $$all, except leaves some out; tested runs packages, and what fails once more.
 PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)|/internal/archtest$$'); \
 	among() { grep -E "$$1" || true; }; except() { grep -vE "$$1" || true; }; \
 	tool=$$(scripts/tool.sh $(GOTESTSUM)); tested() { scripts/test.sh $$tool "$$@" -vet=off -timeout $(TIMEOUT); }
-# Directories with PLAIN_TESTS.
-MEASURED     = git grep -lE 'func (Test\w*(BoundedMemory|Quickly|AreFast|AnOracle)|TestSizeOfAutomaticChunks)\(' -- '*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'
 FUZZTIME    ?= 10s
 # Histories of make simulate; SEED=n repeats one.
 SEEDS       ?= 200
@@ -88,28 +87,30 @@ cluster-programs: build
 	scripts/build.sh bin/nats-server github.com/nats-io/nats-server/v2
 	scripts/build.sh bin/cluster ./tools/cluster
 
-# Each package once: under the race detector where there are goroutines. Compilation, vet and archtest have no second try.
+# Each package once: under the race detector where it has goroutines. Compilation, vet and archtest have no second try.
 .PHONY: test
 test: export GORACE = suppressions=$(CURDIR)/scripts/race.supp
 test: deps vet no-flaky ## set up what is missing, then run the tests
 	$(GO) test -vet=off ./internal/archtest
-	@set -e; $(PICK); plain='$(TEST_PLAIN)' alone='$(TEST_ALONE)'; \
-	tested "$$(echo "$$all" | among '$(TEST_LONG)') $$(echo "$$all" | except "$(TEST_LONG)|$$plain|$$alone")" \
-		-race -p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(PLAIN_TESTS)'; \
-	tested "$$(echo "$$all" | among "$$plain")" -p $(TEST_P) $(TEST_FLAGS); \
-	tested "$$(echo "$$all" | except "$$plain" | among "/($$($(MEASURED)))$$")" -p 1 $(TEST_FLAGS) -run '$(PLAIN_TESTS)'; \
-	tested "$$(echo "$$all" | among "$$alone")" -race -p 1 $(TEST_FLAGS) -skip '$(PLAIN_TESTS)'
+	@set -e; $(PICK); flags="-p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS)"; \
+	raced=$$(echo "$$all" | except '$(TEST_PLAIN)' | among "$(CONCURRENT)"); \
+	plain=$$(echo "$$all" | grep -vFx "$$raced" || true); \
+	first() { echo "$$1" | among '$(TEST_LONG)'; echo "$$1" | except '$(TEST_LONG)'; }; \
+	tested "$$(first "$$raced")" -race $$flags -skip '$(MEASURES)'; \
+	tested "$$(first "$$plain")" $$flags -skip '$(MEASURES)'
 	cd tools/bench && $(GO) test -vet=off ./...
 
 .PHONY: proof
 proof: proof-deps no-flaky ## set up what is missing, then run what is slow by nature: processes, clusters, browsers
-	@set -e; $(PICK); all=$$($(GO) list $(PROOF_PKG) | among '$(PROOF)'); \
-	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(TEST_P) $(TEST_FLAGS) -skip '$(SOAK)'; \
-	tested "$$(echo "$$all" | among '$(PROOF_ALONE)')" -p 1 $(TEST_FLAGS) -skip '$(SOAK)'
+	@set -e; $(PICK); all=$$($(GO) list $(PROOF_PKG) | among '$(PROOF)' | except '$(SOAK)'); \
+	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(TEST_P) $(TEST_FLAGS) -skip '$(SOAK_TESTS)'; \
+	tested "$$(echo "$$all" | among '$(PROOF_ALONE)')" -p 1 $(TEST_FLAGS) -skip '$(SOAK_TESTS)'
 
 .PHONY: soak
-soak: ## run what a release wants besides: all proofs, 10,000 simulated histories, every PostgreSQL, fuzzing
-	$(MAKE) proof SOAK='^$$'
+soak: soak-deps ## run what a release wants besides: all proofs, measurements, 10,000 simulated histories, every PostgreSQL, fuzzing
+	$(MAKE) proof SOAK='^$$' SOAK_TESTS='^$$'
+	@set -e; $(PICK); \
+	tested "$$all" -p 1 $(TEST_FLAGS) -run '$(MEASURES)'
 	$(MAKE) simulate SEEDS=10000
 	$(MAKE) matrix fuzz
 
@@ -201,7 +202,12 @@ deps: ## install PostgreSQL, Node.js, Python and a C compiler where they are mis
 # What only the proofs need.
 .PHONY: proof-deps
 proof-deps: deps
-	@scripts/deps.sh chromium pgbouncer prometheus ship
+	@scripts/deps.sh chromium pgbouncer prometheus
+
+# What only make soak needs.
+.PHONY: soak-deps
+soak-deps: proof-deps
+	@scripts/deps.sh ship
 
 # The part of deps that the binary itself needs.
 .PHONY: postgres

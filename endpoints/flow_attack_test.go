@@ -83,19 +83,17 @@ func TestLegsOfAJoinArriveTogether(t *testing.T) {
 		return nil
 	}, Concurrency(8)))
 	b.Run(callees)
-	const rounds, chunks, items = 3, 50, 3
-	for range rounds {
-		for range chunks {
-			b.ask("flow", numbers(items))
+	const chunks, items = 50, 3
+	for range chunks {
+		b.ask("flow", numbers(items))
+	}
+	for slice, w := range b.collect(chunks) {
+		if w.answered != items || w.failure != nil {
+			t.Fatalf("slice %s: answered %d, failure %v", slice, w.answered, w.failure)
 		}
-		for slice, w := range b.collect(chunks) {
-			if w.answered != items || w.failure != nil {
-				t.Fatalf("slice %s: answered %d, failure %v", slice, w.answered, w.failure)
-			}
-			for i := range items {
-				if want := fmt.Sprintf(`{"square":%d}`, 2001*i); string(w.slots[i].Data) != want {
-					t.Fatalf("slice %s: slot %d is %s %v, want %s", slice, i, w.slots[i].Data, w.slots[i].Err, want)
-				}
+		for i := range items {
+			if want := fmt.Sprintf(`{"square":%d}`, 2001*i); string(w.slots[i].Data) != want {
+				t.Fatalf("slice %s: slot %d is %s %v, want %s", slice, i, w.slots[i].Data, w.slots[i].Err, want)
 			}
 		}
 	}

@@ -185,13 +185,13 @@ var made = regexp.MustCompile(`(?m)^CREATE TABLE (\w+)`)
 
 // tables returns the tables that the schema has, by name: a database may hold others beside them.
 func tables() ([]string, error) {
-	entries, err := files.ReadDir(".")
+	entries, err := Files.ReadDir(".")
 	if err != nil {
 		return nil, err
 	}
 	all := []string{versionTable}
 	for _, entry := range entries {
-		text, err := files.ReadFile(entry.Name())
+		text, err := Files.ReadFile(entry.Name())
 		if err != nil {
 			return nil, err
 		}

@@ -58,8 +58,10 @@ const (
 	lookTimeout = 30 * time.Second
 )
 
+// Files are the migrations, in the order of their names.
+//
 //go:embed *.sql
-var files embed.FS
+var Files embed.FS
 
 // ServerTooOldError is returned for a PostgreSQL that lacks what the schema needs.
 type ServerTooOldError struct {
@@ -181,7 +183,7 @@ func versions(ctx context.Context, db *sql.DB) ([]int64, error) {
 }
 
 func newProvider(db *sql.DB) (*goose.Provider, error) {
-	return goose.NewProvider(goose.DialectPostgres, db, files,
+	return goose.NewProvider(goose.DialectPostgres, db, Files,
 		goose.WithTableName(versionTable),
 		goose.WithDisableGlobalRegistry(true))
 }

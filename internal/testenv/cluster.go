@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/embedded"
-	"github.com/tranchehq/tranche/migrations"
 )
 
 // Cluster is a PostgreSQL of one test's own, which may be stopped and killed. Its commits are as durable as those of a
@@ -23,12 +22,12 @@ func Postgres(t testing.TB) *Cluster {
 		DataDir: tempDir(t), NoRestart: true, Bound: true,
 		Settings: map[string]string{"shared_buffers": "32MB", "max_connections": "100"},
 	}}
+	if err := newCluster(t.Context(), c.config.DataDir); err != nil {
+		fatal(t, err)
+	}
 	c.stopAtEnd(t)
 	c.Start(t)
 	c.url = c.server.URL()
-	if _, err := migrations.Up(t.Context(), c.url, nil); err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
 	return c
 }
 

@@ -76,6 +76,47 @@ func TestServersDieWithTheBinary(t *testing.T) {
 	}
 }
 
+// The first binary keeps the cluster that it made for others to copy, and removes what is too old or was left half made.
+func TestClustersAreKeptAndCopied(t *testing.T) {
+	temp := shortTemp(t)
+	t.Setenv("HOME", temp)
+	t.Setenv("XDG_CACHE_HOME", temp)
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache = filepath.Join(cache, "tranche-test")
+	for _, stale := range []string{"old", "killed.new"} {
+		if err := os.MkdirAll(filepath.Join(cache, stale, "cluster"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(filepath.Join(cache, "old"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	var kept os.FileInfo
+	for range 2 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestDatabasesAreMigratedAndApart$")
+		cmd.Env = environ()
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		left, err := filepath.Glob(filepath.Join(cache, "*", "cluster"))
+		if err != nil || len(left) != 1 {
+			t.Fatalf("there are %v (%v); want one cluster", left, err)
+		}
+		info, err := os.Stat(left[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept != nil && !os.SameFile(info, kept) {
+			t.Error("the second binary made another cluster; want a copy of the first one's")
+		}
+		kept = info
+	}
+}
+
 func TestDatabasesOnAServerThatRuns(t *testing.T) {
 	t.Parallel()
 	cluster, temp := testenv.Postgres(t), shortTemp(t)

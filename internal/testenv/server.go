@@ -45,13 +45,16 @@ func (s *sharedServer) start(ctx context.Context) (err error) {
 		if s.dir, err = clusterDir(); err != nil {
 			return err
 		}
+		if err := newCluster(ctx, s.dir); err != nil {
+			return err
+		}
 		s.cluster, err = embedded.StartPostgres(ctx, embedded.PostgresConfig{
 			DataDir: s.dir, Settings: reckless, NoRestart: true, Bound: true,
 		})
 		if err != nil {
 			return err
 		}
-		s.base = s.cluster.URLFor("postgres")
+		s.base, s.template = s.cluster.URLFor("postgres"), embedded.DefaultDatabase
 	}
 	if s.admin, err = pgxpool.New(ctx, s.base); err != nil {
 		return fmt.Errorf("connect to the test server: %w", err)
@@ -59,6 +62,23 @@ func (s *sharedServer) start(ctx context.Context) (err error) {
 	if err := s.checkVersion(ctx); err != nil {
 		return err
 	}
+	if s.cluster == nil {
+		if err := s.makeTemplate(ctx); err != nil {
+			return err
+		}
+	}
+	url, err := withDatabase(s.base, s.template)
+	if err != nil {
+		return err
+	}
+	s.serving = "tranche_serving_" + suffix()
+	if _, err := s.admin.Exec(ctx, "CREATE ROLE "+s.serving+" LOGIN PASSWORD '"+s.serving+"'"); err != nil {
+		return fmt.Errorf("create role %s: %w", s.serving, err)
+	}
+	return grantServing(ctx, url, s.serving)
+}
+
+func (s *sharedServer) makeTemplate(ctx context.Context) error {
 	s.template = "tranche_template_" + suffix()
 	if err := s.create(ctx, s.template, emptyTemplate); err != nil {
 		return err
@@ -67,14 +87,8 @@ func (s *sharedServer) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := migrations.Up(ctx, url, nil); err != nil {
-		return err
-	}
-	s.serving = "tranche_serving_" + suffix()
-	if _, err := s.admin.Exec(ctx, "CREATE ROLE "+s.serving+" LOGIN PASSWORD '"+s.serving+"'"); err != nil {
-		return fmt.Errorf("create role %s: %w", s.serving, err)
-	}
-	return grantServing(ctx, url, s.serving)
+	_, err = migrations.Up(ctx, url, nil)
+	return err
 }
 
 // checkVersion refuses a server that is not of the version that was asked for: a test would show nothing of that.

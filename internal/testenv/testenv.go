@@ -14,7 +14,7 @@
 //
 // When PostgreSQL is not installed the tests fail and name the remedy; they never skip. Nothing is left behind: when
 // the binary ends everything is removed; when it is killed its servers die with it (on Linux), and a later binary
-// removes their files.
+// removes their files. One migrated cluster is kept in the user's cache for an hour, for other binaries to copy.
 package testenv
 
 import (

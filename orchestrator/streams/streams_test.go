@@ -94,11 +94,11 @@ func (b *streamBench) stream(name string) *jetstream.StreamInfo {
 	return stream.CachedInfo()
 }
 
-// looked waits until the nodes have looked at the streams a hundred times more.
+// looked waits until the nodes have looked at the streams thirty times more.
 func (b *streamBench) looked() {
 	b.Helper()
 	from := b.lookups.Load()
-	b.eventually("the nodes look at the streams", func() bool { return b.lookups.Load() >= from+100 })
+	b.eventually("the nodes look at the streams", func() bool { return b.lookups.Load() >= from+30 })
 }
 
 // Nodes whose programs want other streams leave them as they are set. A change is made once, by one of them.

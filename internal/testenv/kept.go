@@ -1,0 +1,112 @@
+package testenv
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/migrations"
+)
+
+// keptFor bounds how long a kept cluster is used: the code that made it is no part of its name.
+const keptFor = time.Hour
+
+// newCluster puts a cluster with the migrated database [embedded.DefaultDatabase] into dir. No server runs in it. It is
+// a copy of the one that an earlier test binary made and kept, in the user's cache, if there is one of the same
+// migrations and PostgreSQL: that saves initdb and the migrations, a second or more of each binary.
+func newCluster(ctx context.Context, dir string) error {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return makeCluster(ctx, dir)
+	}
+	cache = filepath.Join(cache, "tranche-test")
+	name, err := clusterName(ctx)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	if err := sweepKept(cache); err != nil {
+		return err
+	}
+	kept := filepath.Join(cache, name)
+	if _, err := os.Stat(kept); err == nil {
+		return copyCluster(ctx, kept, dir)
+	}
+	if err := makeCluster(ctx, dir); err != nil {
+		return err
+	}
+	draft := kept + ".new"
+	return errors.Join(os.MkdirAll(draft, 0o700), copyCluster(ctx, dir, draft), os.Rename(draft, kept))
+}
+
+// sweepKept removes clusters that are too old, and drafts that a killed binary left. The caller holds the lock.
+func sweepKept(cache string) error {
+	kept, err := os.ReadDir(cache)
+	for _, entry := range kept {
+		info, gone := entry.Info()
+		if gone == nil && entry.IsDir() &&
+			(filepath.Ext(entry.Name()) == ".new" || time.Since(info.ModTime()) > keptFor) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(cache, entry.Name())))
+		}
+	}
+	return err
+}
+
+// clusterName tells clusters of other migrations, and of other installations of PostgreSQL, apart.
+func clusterName(ctx context.Context) (string, error) {
+	installs, err := embedded.FindInstalls(ctx)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	fmt.Fprintln(sum, installs[0].Dir, installs[0].Version)
+	err = fs.WalkDir(migrations.Files, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := migrations.Files.ReadFile(path)
+		fmt.Fprintln(sum, path, len(text))
+		sum.Write(text)
+		return err
+	})
+	return fmt.Sprintf("%x", sum.Sum(nil)[:8]), err
+}
+
+func makeCluster(ctx context.Context, dir string) error {
+	server, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
+		DataDir: dir, Settings: reckless, NoRestart: true, Bound: true,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = migrations.Up(ctx, server.URL(), nil)
+	return errors.Join(err, server.Stop(ctx))
+}
+
+// copyCluster leaves the directory's own age as it is, by which [sweep] goes.
+func copyCluster(ctx context.Context, from, to string) error {
+	out, err := exec.CommandContext(ctx, "cp", "-a", filepath.Join(from, "cluster"), filepath.Join(from, "password"), to).
+		CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("copy the cluster in %s: %w: %s", from, err, out)
+	}
+	return nil
+}
