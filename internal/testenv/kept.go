@@ -77,13 +77,13 @@ func clusterName(ctx context.Context) (string, error) {
 		return "", err
 	}
 	sum := sha256.New()
-	fmt.Fprintln(sum, installs[0].Dir, installs[0].Version)
+	_, _ = fmt.Fprintln(sum, installs[0].Dir, installs[0].Version)
 	err = fs.WalkDir(migrations.Files, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 		text, err := migrations.Files.ReadFile(path)
-		fmt.Fprintln(sum, path, len(text))
+		_, _ = fmt.Fprintln(sum, path, len(text))
 		sum.Write(text)
 		return err
 	})

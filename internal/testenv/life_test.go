@@ -76,7 +76,7 @@ func TestServersDieWithTheBinary(t *testing.T) {
 	}
 }
 
-// The first binary keeps the cluster that it made for others to copy, and removes what is too old or was left half made.
+// The first binary keeps the cluster that it made, for others to copy, and removes old ones and those half made.
 func TestClustersAreKeptAndCopied(t *testing.T) {
 	temp := shortTemp(t)
 	t.Setenv("HOME", temp)
