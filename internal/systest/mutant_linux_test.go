@@ -27,7 +27,7 @@ func TestMutantsAreCaught(t *testing.T) {
 	}{
 		"record without the state of the slice": {
 			mutants: []mutant{
-				{"internal/plane/slice.go", []string{`return h.State == "claimed" || h.State == "sent"`}, []string{"return true"}},
+				{"internal/plane/block.go", []string{`return h.State == "claimed" || h.State == "sent"`}, []string{"return true"}},
 				{"settle/settle.go", []string{"WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`"},
 					[]string{"WHERE s.id = u.id`"}},
 			},
@@ -57,11 +57,11 @@ func TestMutantsAreCaught(t *testing.T) {
 			room: "dispatch", test: "TestClaimCutsEvenly$", says: "invariant: I1",
 		},
 		"a re-run that opens no generation": {
-			mutants: []mutant{{"redo/rearm.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
+			mutants: []mutant{{"redo/withdraw.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
 			room:    "redo", test: "TestRerunWhileRunning$", says: "invariant: I3",
 		},
 		"a sweep that leaves what dead nodes had claimed": {
-			mutants: []mutant{{"settle/lockslice.go", []string{"s.state = 'claimed' AND NOT EXISTS ("},
+			mutants: []mutant{{"settle/lost.go", []string{"s.state = 'claimed' AND NOT EXISTS ("},
 				[]string{"false AND NOT EXISTS ("}}},
 			room: "internal/modeltest", test: "TestSimulationAgainstAnOracle$", says: "a sweep left",
 		},
