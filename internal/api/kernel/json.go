@@ -123,9 +123,14 @@ func placeOf(at jsontext.Pointer) string {
 	return place
 }
 
-// ReadList reads an array of up to so many values, and ends at the first that check refuses.
+// ReadList reads an array of one to so many values, and ends at the first that check refuses. An empty list, or null, is
+// refused: it would choose as much as one that was left out.
 func ReadList[T any](dec *jsontext.Decoder, most int, check func(place string, one T) error) (all []T, err error) {
-	if dec.PeekKind() != '[' {
+	switch dec.PeekKind() {
+	case '[':
+	case 'n':
+		return nil, emptyList(dec.StackPointer())
+	default:
 		return nil, json.UnmarshalDecode(dec, &all)
 	}
 	if _, err := dec.ReadToken(); err != nil {
@@ -146,6 +151,12 @@ func ReadList[T any](dec *jsontext.Decoder, most int, check func(place string, o
 		}
 		all = append(all, one)
 	}
-	_, err = dec.ReadToken()
+	if _, err = dec.ReadToken(); err == nil && len(all) == 0 {
+		err = emptyList(dec.StackPointer())
+	}
 	return all, err
+}
+
+func emptyList(at jsontext.Pointer) error {
+	return BadInput(placeOf(at) + " is empty: leave it out, or list what is meant")
 }

@@ -29,7 +29,13 @@ func TestRangesOfOrdinals(t *testing.T) {
 	post("rerun", 409, "in these ranges", `{"ranges":[[2,2]],"codes":["=BAD"],"dry_run":true}`)
 	post("rerun", 409, "in these ranges", `{"ranges":[[0,0],[2,2]],"failed":true}`)
 	post("rerun", 422, "choose one of", `{"ranges":[[0,0]],"keys":["2"]}`)
-	post("rerun", 422, "choose one of", `{"ranges":[]}`)
+	// An empty list must not choose as much as one that was left out.
+	for field, body := range map[string]string{"keys": `"where":"$.x == 1"`, "codes": `"corrected":true`,
+		"groups": `"failed":true`, "ranges": `"failed":true`, "states": `"failed":true`} {
+		for _, none := range []string{"[]", "null"} {
+			post("rerun", 422, field+" is empty: leave it out", `{"`+field+`":`+none+`,`+body+`}`)
+		}
+	}
 	post("rerun", 422, "ordinals of the run go from 0 to 2", `{"ranges":[[0,3]]}`)
 	post("rerun", 422, "smaller ordinal first", `{"ranges":[[2,1]]}`)
 	post("rerun", 422, "ranges[0] must be an array of 2 values", `{"ranges":[[1,2,3]]}`)
