@@ -33,8 +33,8 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 135, // those with files that are not tests
 	files:    662, // without tests and generated code, as are lines
-	lines:    148204,
-	tests:    104116, // lines of them
+	lines:    148212,
+	tests:    104122, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

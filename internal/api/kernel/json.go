@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -123,15 +124,11 @@ func placeOf(at jsontext.Pointer) string {
 	return place
 }
 
-// ReadList reads an array of one to so many values, and ends at the first that check refuses. An empty list, or null, is
-// refused: it would choose as much as one that was left out.
+// ReadList reads an array of one to so many values, and ends at the first that check refuses. None is an error:
+// it would choose as much as a list that was left out.
 func ReadList[T any](dec *jsontext.Decoder, most int, check func(place string, one T) error) (all []T, err error) {
-	switch dec.PeekKind() {
-	case '[':
-	case 'n':
-		return nil, emptyList(dec.StackPointer())
-	default:
-		return nil, json.UnmarshalDecode(dec, &all)
+	if dec.PeekKind() != '[' { // null, if it is no error
+		return nil, cmp.Or(json.UnmarshalDecode(dec, &all), emptyList(dec.StackPointer()))
 	}
 	if _, err := dec.ReadToken(); err != nil {
 		return nil, err
