@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // finished counts how often each slice was handled to its end.

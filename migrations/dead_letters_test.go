@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 const letter = `INSERT INTO dead_letter (id, msg_id, endpoint, cause, body) VALUES (gen_random_uuid(), 'm', 'e', 'c', `

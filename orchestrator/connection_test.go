@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/embedded"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 )
 
 // A node whose connection was closed for good would keep the lease and do nothing.

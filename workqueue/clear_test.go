@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue/doctor"
-	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 )
 
 // What the steps of a run say of each other is checked too: each case does one kind of harm, and takes it back.

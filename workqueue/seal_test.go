@@ -3,7 +3,7 @@ package workqueue_test
 import (
 	"testing"
 
-	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 )
 
 // A canary takes one of each ⌈items/n⌉ items of the run, not always the same one, and holds the others back.

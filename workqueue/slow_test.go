@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/health"
-	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 )
 
 // A service that works far longer on requests and on items than before is told of, with both figures and since when.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestWhatPeopleMustDoByHand(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/xuri/excelize/v2"
 
 	"github.com/tranchehq/tranche/internal/cli"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue/database"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/cli"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // TestAFlowInTypeScript has one of two instances of a flow die in the middle of a run: the other takes its chunks on.

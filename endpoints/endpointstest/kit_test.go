@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/testenv/leak"
+	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
 )
 
 func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints/pginbox"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestNewValidates(t *testing.T) {

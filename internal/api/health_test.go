@@ -3,7 +3,7 @@ package api_test
 import (
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
 // Requests are told apart by the pattern of their route, and by who asked; /metrics is for who may look.

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
 // What PostgreSQL cannot store is refused by the name of its field, and nothing is written.

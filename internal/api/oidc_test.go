@@ -12,8 +12,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
 // Logins that are under way in one browser at once all end, in whatever order they are gone on with; of too many the

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
 const unsentLogIn = "Content-Type: application/json\r\nContent-Length: 100"

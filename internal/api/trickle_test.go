@@ -9,8 +9,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/apitest"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // PROOF: who may do what, 19.

@@ -15,7 +15,7 @@ type rule struct {
 }
 
 func rules() map[string]rule {
-	servers := []string{"internal/testenv", "internal/testenv/leak", "internal/embedded", "migrations"}
+	servers := []string{"internal/testing/...", "internal/embedded", "migrations"}
 	kit := append([]string{"endpoints/endpointstest"}, servers...)
 	sdk := []string{"endpoints", "endpoints/wire", "endpoints/stream"}
 	store := []string{"workqueue/...", "bitfield/...", "migrations", "internal/fault", "internal/backoff"}
@@ -100,8 +100,6 @@ func rules() map[string]rule {
 			}, store...),
 			tests: append([]string{"endpoints"}, servers...),
 		},
-		// What tests share; nothing else can import it, since it imports the node.
-		"orchestrator/internal/nodetest": {own: slices.Concat([]string{"endpoints/stream", "endpoints/wire"}, nodes, store)},
 		// None of them knows the node. The two that need another are made from what that gives them.
 		"orchestrator/internal/...": {own: append([]string{
 			"orchestrator/internal/kernel", "endpoints/wire", "endpoints/stream", "gather/fetch"}, store...)},
@@ -161,10 +159,13 @@ func rules() map[string]rule {
 		"internal/intake/parquet": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"},
 			tests: append([]string{"internal/intake", "internal/intake/spool"}, servers...)},
 		"internal/embedded": {own: []string{"internal/backoff"},
-			tests: []string{"internal/testenv", "internal/testenv/leak"}},
-		"internal/testenv": {own: []string{"internal/embedded", "internal/testenv/leak",
+			tests: []string{"internal/testing/testenv", "internal/testing/testenv/leak"}},
+		// What tests share, of the store, of nodes and of the API; it is linked by nothing else.
+		"internal/testing/...": {own: []string{"bitfield/...", "endpoints/...", "gather/...", "internal/...", "migrations",
+			"orchestrator/...", "workqueue/..."}},
+		"internal/testing/testenv": {own: []string{"internal/embedded", "internal/testing/testenv/leak",
 			"migrations"}},
-		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
+		"internal/testing/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
 		"tools/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
@@ -327,8 +328,6 @@ func api(servers, store []string) map[string]rule {
 		root:             {own: append([]string{root + "/..."}, own...), tests: tests},
 		root + "/runs":   {own: append([]string{root + "/kernel"}, own...), tests: tests},
 		root + "/kernel": {own: own, tests: tests},
-		// What tests share; it is linked by nothing else.
-		root + "/apitest": {own: slices.Concat([]string{root, root + "/..."}, own, tests)},
 	}
 	return all
 }
@@ -349,9 +348,6 @@ func rooms(servers []string) map[string]rule {
 			own: []string{root, internal + "pg", "bitfield/..."}, tests: servers,
 		},
 		root + "/database": {own: []string{internal + "pg", "internal/backoff"}, tests: servers},
-		// What tests share; it is linked by nothing else.
-		internal + "storetest": {own: append([]string{root + "/...", "bitfield"}, servers...)},
-		internal + "modeltest": {tests: append([]string{root + "/...", "bitfield/..."}, servers...)},
 	}
 	for _, room := range []struct{ name, needs string }{
 		{"session", ""}, {"identity", ""}, {"deadletter", ""}, {"doctor", ""},

@@ -16,13 +16,13 @@ import (
 // madeStatements are the files whose statements are made while the program runs, with what may stand in them.
 func madeStatements() map[string]string {
 	return map[string]string{
-		"tools/demo/chapters.go":                "no statement, but words",
-		"internal/intake/sql.go":                "the query that an operator writes, which is what it is for",
-		"migrations/grant.go":                   "names of roles and tables, quoted",
-		"workqueue/erasure/beside.go":           "names of tables and columns that stand in the file",
-		"workqueue/settle/lost.go":              "parts that are constants",
-		"workqueue/database/pool.go":            "settings of the connection, quoted",
-		"workqueue/internal/storetest/bench.go": "a table and a column that tests name, quoted",
+		"tools/demo/chapters.go":              "no statement, but words",
+		"internal/intake/sql.go":              "the query that an operator writes, which is what it is for",
+		"migrations/grant.go":                 "names of roles and tables, quoted",
+		"workqueue/erasure/beside.go":         "names of tables and columns that stand in the file",
+		"workqueue/settle/lost.go":            "parts that are constants",
+		"workqueue/database/pool.go":          "settings of the connection, quoted",
+		"internal/testing/storetest/bench.go": "a table and a column that tests name, quoted",
 	}
 }
 
@@ -159,16 +159,16 @@ func constantsOf(t *testing.T, dir string) map[string]bool {
 func otherClocks() map[string]string {
 	transactions := "compared with when PostgreSQL says that a transaction began"
 	return map[string]string{
-		"internal/archtest/statements_test.go": "this rule",
-		"internal/testenv/database.go":         "moves tranche_now",
-		"internal/testenv/database_test.go":    "how far tranche_now was moved",
-		"migrations/00001_foundation.sql":      "tranche_now itself",
-		"migrations/foundation_test.go":        "what tranche_now is in a plan",
-		"migrations/lock.go":                   transactions,
-		"workqueue/database/patience.go":       transactions,
-		"workqueue/health/metrics.go":          transactions,
-		"endpoints/pginbox/inbox.go":           "the database of a service",
-		"examples/bank/ledger.go":              "the database of a service",
+		"internal/archtest/statements_test.go":      "this rule",
+		"internal/testing/testenv/database.go":      "moves tranche_now",
+		"internal/testing/testenv/database_test.go": "how far tranche_now was moved",
+		"migrations/00001_foundation.sql":           "tranche_now itself",
+		"migrations/foundation_test.go":             "what tranche_now is in a plan",
+		"migrations/lock.go":                        transactions,
+		"workqueue/database/patience.go":            transactions,
+		"workqueue/health/metrics.go":               transactions,
+		"endpoints/pginbox/inbox.go":                "the database of a service",
+		"examples/bank/ledger.go":                   "the database of a service",
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/internal/testenv/leak"
+	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
 )
 
 // childVariable makes this binary, started again by a test, a process that runs the cluster in the directory named and

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/internal/producers"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 )

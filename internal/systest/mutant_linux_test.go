@@ -21,7 +21,7 @@ func TestMutantsAreCaught(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		mutants []mutant
-		room    string // under workqueue
+		in      string
 		test    string
 		says    string // what the test must say, so that it fails for the right reason
 	}{
@@ -31,7 +31,7 @@ func TestMutantsAreCaught(t *testing.T) {
 				{"settle/settle.go", []string{"WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`"},
 					[]string{"WHERE s.id = u.id`"}},
 			},
-			room: "redo", test: "TestCancel$", says: "want them stale",
+			in: "workqueue/redo", test: "TestCancel$", says: "want them stale",
 		},
 		"claims without locks and without the condition in the update": {
 			mutants: []mutant{
@@ -48,27 +48,27 @@ func TestMutantsAreCaught(t *testing.T) {
 					},
 					[]string{") b", "`", "firstReadyWait", "`"}},
 			},
-			room: "dispatch", test: "TestClaimsOfManyNodesShareTheWork$/wide", says: "claimed twice",
+			in: "workqueue/dispatch", test: "TestClaimsOfManyNodesShareTheWork$/wide", says: "claimed twice",
 		},
 		"a cut that leaves its items ready": {
 			mutants: []mutant{
 				{"dispatch/claim_cut.go", []string{"SET ready = b.ready & ~u.bits"}, []string{"SET ready = b.ready"}},
 			},
-			room: "dispatch", test: "TestClaimCutsEvenly$", says: "invariant: I1",
+			in: "workqueue/dispatch", test: "TestClaimCutsEvenly$", says: "invariant: I1",
 		},
 		"a re-run that opens no generation": {
 			mutants: []mutant{{"redo/withdraw.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
-			room:    "redo", test: "TestRerunWhileRunning$", says: "invariant: I3",
+			in:      "workqueue/redo", test: "TestRerunWhileRunning$", says: "invariant: I3",
 		},
 		"a sweep that leaves what dead nodes had claimed": {
 			mutants: []mutant{{"settle/lost.go", []string{"s.state = 'claimed' AND NOT EXISTS ("},
 				[]string{"false AND NOT EXISTS ("}}},
-			room: "internal/modeltest", test: "TestSimulationAgainstAnOracle$", says: "a sweep left",
+			in: "internal/testing/modeltest", test: "TestSimulationAgainstAnOracle$", says: "a sweep left",
 		},
 		"an unlock that forgets an item": {
 			mutants: []mutant{{"internal/plane/unlock.go", []string{"And(touched).AndNot(p.Final())"},
 				[]string{"And(touched).AndNot(p.Final()).AndNot(bitfield.Full(1))"}}},
-			room: "internal/modeltest", test: "TestSimulationAgainstAnOracle$", says: "long after all faults are over",
+			in: "internal/testing/modeltest", test: "TestSimulationAgainstAnOracle$", says: "long after all faults are over",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			overlay := writeOverlay(t, tc.mutants)
 			// A mutant need not be vetted, and nobody debugs it: to link it without symbols takes half the time.
 			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=5m", "-vet=off", "-ldflags=-s -w",
-				"-overlay="+overlay, "-run", "^"+tc.test, "./workqueue/"+tc.room)
+				"-overlay="+overlay, "-run", "^"+tc.test, "./"+tc.in)
 			cmd.Dir = filepath.Join("..", "..")
 			cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
 			out, err := cmd.CombinedOutput()

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
-	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 )
 
 // A step begins with an item as soon as the parts of that item are there. The service answers its first chunk, and all

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather/fetch"
-	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )

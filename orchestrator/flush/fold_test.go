@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 

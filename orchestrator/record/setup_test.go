@@ -3,7 +3,7 @@ package record_test
 import (
 	"testing"
 
-	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 )
 
 // bundle is a node, a server and a database for one test.

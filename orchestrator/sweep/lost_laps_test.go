@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // Of many requests that nobody takes, more than one look is about, the last is taken out of the stream, and one in the

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/embedded"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 )
 
 // bundle is a node, a server and a database for one test.

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/examples/bank"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 const testAccounts = 120

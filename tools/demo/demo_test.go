@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/examples/yearend"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 

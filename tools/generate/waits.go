@@ -32,8 +32,8 @@ func waiting() []string {
 
 // notWaiting lists trees below them: kits for tests, which nobody runs in earnest.
 func notWaiting() []string {
-	return []string{"endpoints/endpointstest", "internal/api/apitest", "orchestrator/internal/nodetest",
-		"workqueue/internal/storetest"}
+	return []string{"endpoints/endpointstest", "internal/testing/apitest", "internal/testing/nodetest",
+		"internal/testing/storetest"}
 }
 
 // codeName matches names of the code, among what a page writes as code.

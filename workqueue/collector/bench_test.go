@@ -3,7 +3,7 @@ package collector_test
 import (
 	"testing"
 
-	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 )
 
 // bench has, beside what all rooms' tests do, what those of this package do.

@@ -3,11 +3,11 @@ package inspect_test
 import (
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/export"
-	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 )
 
 // BenchmarkExport reads runs of 200,000 items whose results have about 130 bytes, each 100th item failed. The run was

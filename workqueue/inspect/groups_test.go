@@ -6,9 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 )
 
 // Items are counted by what their payloads say, with where they are now; the map says of each where it belongs.

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/report"
 	"github.com/tranchehq/tranche/workqueue/settle"

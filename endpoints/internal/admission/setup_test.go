@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/testenv/leak"
+	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
 )
 
 func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/testenv/leak"
+	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
 )
 
 func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/workqueue"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
 const schemaOfAccounts = `{"type":"object","required":["id","balance"],"properties":{` +

@@ -3,7 +3,7 @@ package runs_test
 import (
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
 func TestOpenAddAndSeal(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
 // The commands in docs/api.md do what the page says.

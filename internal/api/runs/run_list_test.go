@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/runs"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
 // The list of runs is searched and filtered, and whatever is looked for means itself.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
 // How items are read is said in the query, in settings, in a plan, and for an add.

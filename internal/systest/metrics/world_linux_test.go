@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // world is a database and a NATS server, nodes of the real binary, and services.

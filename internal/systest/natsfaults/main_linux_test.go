@@ -3,7 +3,7 @@ package natsfaults
 import (
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }

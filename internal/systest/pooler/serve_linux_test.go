@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }

@@ -3,7 +3,7 @@ package rewind
 import (
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // The database moves to another server by a dump, while the nodes are stopped and the service goes on.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // echoServer answers every byte with the same byte.

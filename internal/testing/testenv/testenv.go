@@ -26,7 +26,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/tranchehq/tranche/internal/testenv/leak"
+	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
 )
 
 const (

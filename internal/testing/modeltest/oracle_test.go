@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
