@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // BodyReader walks a body of JSON once and hands out the raw values, which alias the body. To jsontext.Decoder it adds
@@ -118,7 +118,7 @@ func (r *BodyReader) Name() []byte { return r.Raw() }
 // value reads any value that is nested no deeper than allowed.
 func (r *BodyReader) value() []byte {
 	v := r.Raw()
-	if jsonvalue.Deeper(v, r.maxDepth) {
+	if row.Deeper(v, r.maxDepth) {
 		r.Fail(ReasonDepth, "the value that ends at byte %d is nested deeper than %d", r.Pos(), r.maxDepth)
 	}
 	return v

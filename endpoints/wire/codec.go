@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // Binary is a result that is not JSON: a PDF, an image. Use it, or a pointer to it, as a handler's Out.
@@ -77,7 +77,7 @@ func AppendResult(buf *bytes.Buffer, result any) (err error) {
 // CheckDepth refuses valid JSON that is nested deeper than any reader of the protocol takes, so that it does not cost
 // the message that it stands in.
 func CheckDepth(value []byte) error {
-	if jsonvalue.Deeper(value, DefaultMaxDepth) {
+	if row.Deeper(value, DefaultMaxDepth) {
 		return fmt.Errorf("it is nested over %d deep", DefaultMaxDepth)
 	}
 	return nil

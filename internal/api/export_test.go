@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/internal/intake"
 )
 
 // LetStall has bodies go on for so long that stand still.
@@ -27,4 +27,4 @@ const HeaderTimeout = headerTimeout
 func (s *Server) LetStrangers(most int) { s.kernel.Strangers = access.NewSlots(most, math.MaxInt) }
 
 // LetSpool has uploads take so many bytes of the disk.
-func (s *Server) LetSpool(most int64) { s.runs.Spool = spool.NewRoom(most, nil) }
+func (s *Server) LetSpool(most int64) { s.runs.Spool = intake.NewRoom(most, nil) }

@@ -77,7 +77,7 @@ func rules() map[string]rule {
 		"endpoints/internal/reply":     {own: inside("outbox")},
 		"endpoints/internal/serve":     {own: inside("logs", "admission", "outbox", "consume", "reply")},
 		"endpoints/internal/flow":      {own: inside("logs", "admission", "outbox", "consume", "reply", "serve")},
-		"endpoints/wire":               {own: []string{"bitfield", "internal/intake/jsonvalue"}},
+		"endpoints/wire":               {own: []string{"bitfield", "internal/intake/row"}},
 		"endpoints/stream": {
 			own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers,
 		},
@@ -148,16 +148,11 @@ func rules() map[string]rule {
 		"internal/archtest": {others: []string{}},
 		"internal/backoff":  {others: []string{}},
 		"internal/fault":    {others: []string{}},
-		// Rows of all formats; below it what a row is, and each thing that reads or keeps rows in its own way.
-		"internal/intake":           {own: []string{"gather/itemschema", "internal/intake/..."}, tests: servers},
-		"internal/intake/jsonvalue": {},
-		"internal/intake/row":       {own: []string{"internal/intake/jsonvalue"}},
-		"internal/intake/spool":     {own: []string{"internal/intake/row"}},
-		"internal/intake/sorting": {own: []string{"gather/itemschema", "internal/intake/jsonvalue", "internal/intake/row",
-			"internal/intake/spool"}},
-		"internal/intake/xlsx": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"}},
-		"internal/intake/parquet": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"},
-			tests: append([]string{"internal/intake", "internal/intake/spool"}, servers...)},
+		// Rows of all formats; below it what a row is, and the reader of Parquet, which decodes pages under bounds of its own.
+		"internal/intake":     {own: []string{"gather/itemschema", "internal/intake/..."}, tests: servers},
+		"internal/intake/row": {},
+		"internal/intake/parquet": {own: []string{"internal/intake/row"},
+			tests: append([]string{"internal/intake"}, servers...)},
 		"internal/embedded": {own: []string{"internal/backoff"},
 			tests: []string{"internal/testing/testenv", "internal/testing/testenv/leak"}},
 		// What tests share, of the store, of nodes and of the API; it is linked by nothing else.
@@ -208,7 +203,7 @@ func rules() map[string]rule {
 		"internal/producers": {
 			own: append([]string{
 				"gather/collector", "gather/template", "gather/fetch", "gather/fetch/sqlfetch", "workqueue/order",
-				"endpoints/wire", "internal/responder", "internal/intake/jsonvalue",
+				"endpoints/wire", "internal/responder", "internal/intake/row",
 			}, store...),
 			tests: append([]string{"endpoints", "internal/connections"}, servers...),
 		},

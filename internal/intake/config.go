@@ -14,7 +14,7 @@
 //   - Parquet: each row, with its types: whole numbers, floats and booleans are numbers and booleans; decimals are
 //     strings with all their digits; dates and times are as in RFC 3339, with a Z when they are in UTC; UUIDs, enums
 //     and texts are strings, JSON is taken as it is, and binary data is base64. Lists are arrays, groups are objects,
-//     maps are arrays of {"key":…,"value":…}, and null is null. The file is kept while it is read, see package spool.
+//     maps are arrays of {"key":…,"value":…}, and null is null. The file is kept while it is read, see Spool.
 //   - A query: as Parquet, see OpenSQL; numerics are decimals, and types that JSON has no form for are strings as
 //     PostgreSQL writes them.
 //   - A stream: each message is an object as a line of NDJSON is, see OpenStream.
@@ -42,12 +42,10 @@
 // Here the fields of a row are written as JSON while they are read, under a limit. The fuzz tests hold both readers
 // against each other.
 //
-// # Its rooms
+// # Its packages
 //
-// Here are the formats that are read from front to back, and what is done with rows of any: shape, check, give back.
-// Below are parquet, which reads from the end; sorting, which orders rows, also in a file; and spool, where files are
-// kept. All stand on row, what a row is and what is said of one that is none, and that on jsonvalue, values as payloads
-// have them.
+// Parquet, which is read from its end, is read by package parquet. Both stand on package row: what a row is, what is
+// said of one that is none, and values as payloads have them.
 //
 // # Concurrency
 //
@@ -65,8 +63,6 @@ import (
 
 	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/intake/sorting"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 // Format is the way rows are written.
@@ -148,7 +144,7 @@ type Config struct {
 	// and workbooks are refused.
 	Export *Export
 	// Spool keeps Parquet files while they are read, for they have to be read from their end. Nil: Parquet is refused.
-	Spool *spool.Spool
+	Spool *Spool
 }
 
 func (c Config) withDefaults() Config {
@@ -247,7 +243,7 @@ func (c *carriedRows) KeyName() string           { return c.key }
 func Carry(key string, cfg Config, get func(*row.Item) error) *Reader {
 	r := &Reader{rows: &carriedRows{key, get}, format: Run, unit: "item"}
 	if cfg.Sort != "" {
-		r.sorter = sorting.New(cfg.Sort, cfg.Desc, *cfg.Spool)
+		r.sorter = newSorter(cfg.Sort, cfg.Desc, *cfg.Spool)
 	}
 	if cfg.Schema != nil {
 		r.check = &schemaCheck{schema: cfg.Schema, lenient: cfg.TakeInvalid, source: cfg.Source}

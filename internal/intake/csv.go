@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
@@ -77,9 +76,9 @@ func (c *csvReader) add(payload, field []byte, line int) ([]byte, error) {
 	if len(payload) == 0 {
 		payload, prefix = append(payload, '{'), prefix[1:]
 	}
-	payload, bad := jsonvalue.AppendString(append(payload, prefix...), field)
+	payload, bad := row.AppendString(append(payload, prefix...), field)
 	if bad >= 0 {
-		return nil, c.errorAt(line+bytes.Count(field[:bad], []byte("\n")), "%s", jsonvalue.BadByte(field, bad))
+		return nil, c.errorAt(line+bytes.Count(field[:bad], []byte("\n")), "%s", row.BadByte(field, bad))
 	}
 	return payload, nil
 }

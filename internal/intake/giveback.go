@@ -15,9 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/gather/itemschema"
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/intake/xlsx"
 )
 
 // What a flat export of a run says of items beside their own fields.
@@ -72,12 +70,12 @@ func firstRow(open func(cfg Config, last bool) (*Reader, error), cfg Config) (fi
 // keepXLSX opens a workbook, which has to be an export.
 func keepXLSX(plain io.Reader, cfg Config) (*Reader, error) {
 	spool := *cfg.Spool
-	spool.Max = xlsx.MaxBytes
+	spool.Max = xlsxMaxBytes
 	kept, err := spool.Keep(plain)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := xlsx.Open(kept, kept.Size, xlsx.Config{Key: ExportKey, Dir: spool.Dir, Ignored: aboutItem})
+	rows, err := openXLSX(kept, kept.Size, xlsxConfig{Key: ExportKey, Dir: spool.Dir, Ignored: aboutItem})
 	if err != nil {
 		return nil, errors.Join(err, kept.Close())
 	}
@@ -271,7 +269,7 @@ func armedName(quoted []byte) []byte {
 	if armed == name {
 		return quoted
 	}
-	quoted, _ = jsonvalue.AppendString(nil, []byte(armed))
+	quoted, _ = row.AppendString(nil, []byte(armed))
 	return quoted
 }
 
@@ -302,11 +300,11 @@ func (r *restored) cell(cell, have []byte) ([]byte, error) {
 		return cell, nil
 	}
 	if text := textOf(cell); r.isSheet() && strings.ContainsRune(text, utf8.RuneError) && textOf(have) != "" &&
-		xlsx.Shown(textOf(have)) != textOf(have) {
+		ShownInCell(textOf(have)) != textOf(have) {
 		return nil, fmt.Errorf("it holds U+FFFD for a character that a workbook cannot hold; correct this value in an " +
 			"export as ndjson, csv or parquet")
 	} else if armed := Armed(text); r.format == CSV && armed != text {
-		cell, _ = jsonvalue.AppendString(nil, []byte(armed)) // a piece of what is good
+		cell, _ = row.AppendString(nil, []byte(armed)) // a piece of what is good
 	}
 	value, err := convert(nil, cell, kind, DefaultMaxDepth-1)
 	if err == nil && (r.sameNumber(value, have) || bytes.Equal(value, have)) {
@@ -330,7 +328,7 @@ func (r *restored) same(cell, have []byte) bool {
 		return text == shown
 	}
 	text = asSheet(text)
-	return text == asSheet(shown) || text == asSheet(Defuse(shown)) || shown != "" && text == xlsx.TooLong(shown) ||
+	return text == asSheet(shown) || text == asSheet(Defuse(shown)) || shown != "" && text == TooLongForCell(shown) ||
 		r.format == XLSX && text == shown+":00" && clockTime.MatchString(shown)
 }
 
@@ -340,10 +338,10 @@ var clockTime = regexp.MustCompile(`^[0-2][0-9]:[0-5][0-9]$`)
 // asSheet is a text as it is compared with another in a table of people: a line break is one, however it is written,
 // and a workbook may have taken characters that it cannot hold.
 func asSheet(text string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(xlsx.Shown(text), "\r\n", "\n"), "\r", "\n")
+	return strings.ReplaceAll(strings.ReplaceAll(ShownInCell(text), "\r\n", "\n"), "\r", "\n")
 }
 
-// shownElse is a number of a workbook whose format shows more than its digits, and its cell: see xlsx.Reader.
+// shownElse is a number of a workbook whose format shows more than its digits, and its cell: see Reader.
 func shownElse(cell []byte) (number []byte, place string, ok bool) {
 	if len(cell) == 0 || cell[0] != '[' {
 		return nil, "", false
@@ -371,7 +369,7 @@ func kindOf(have []byte) string {
 // sameNumber reports whether two numbers are one, written differently. Longer ones a spreadsheet does not keep, and
 // those of a workbook are its own, however many digits it writes.
 func (r *restored) sameNumber(cell, have []byte) bool {
-	if len(cell) == 0 || len(have) == 0 || len(have) > xlsx.Digits || len(cell) > xlsx.Digits && r.format != XLSX {
+	if len(cell) == 0 || len(have) == 0 || len(have) > XLSXDigits || len(cell) > XLSXDigits && r.format != XLSX {
 		return false
 	}
 	x, errX := strconv.ParseFloat(string(cell), 64)

@@ -8,8 +8,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/intake/spool"
-	"github.com/tranchehq/tranche/internal/intake/xlsx"
 )
 
 // What a table has made of values is undone, what it does not show stays, and what was changed keeps its kind.
@@ -69,7 +67,7 @@ func TestRowsOfAnExport(t *testing.T) {
 func TestWorkbooksThatAreNone(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"PK\x03\x04", "PK\x03\x04" + strings.Repeat("x", 1000)} {
-		_, err := intake.Open(strings.NewReader(in), intake.Config{Spool: &spool.Spool{}, Export: &intake.Export{}})
+		_, err := intake.Open(strings.NewReader(in), intake.Config{Spool: &intake.Spool{}, Export: &intake.Export{}})
 		if err == nil || !strings.Contains(err.Error(), "save the sheet as CSV") {
 			t.Error(err)
 		}
@@ -83,7 +81,7 @@ func TestCellsOfASpreadsheet(t *testing.T) {
 		strings.Repeat("ü", 32_767): false, strings.Repeat("ü", 32_768): true,
 		strings.Repeat("😀", 16_383): false, strings.Repeat("😀", 16_384): true,
 	} {
-		if said := xlsx.TooLong(text); (said != "") != long {
+		if said := intake.TooLongForCell(text); (said != "") != long {
 			t.Errorf("%.8s…, %d bytes: %q", text, len(text), said)
 		}
 	}

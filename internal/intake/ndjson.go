@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
@@ -39,7 +38,7 @@ func (n *ndjsonReader) KeyName() string { return n.key }
 
 func (n *ndjsonReader) setKey(key string) {
 	n.key = key
-	n.quoted, _ = jsonvalue.AppendString(nil, []byte(key))
+	n.quoted, _ = row.AppendString(nil, []byte(key))
 }
 
 func (n *ndjsonReader) Next(item *row.Item) error {
@@ -56,7 +55,7 @@ func (n *ndjsonReader) Next(item *row.Item) error {
 	if item.Key, err = n.check(line); err != nil {
 		return err
 	}
-	item.Payload = jsonvalue.AppendCompact(item.Payload[:0], line)
+	item.Payload = row.AppendCompact(item.Payload[:0], line)
 	return nil
 }
 
@@ -80,10 +79,10 @@ func (n *ndjsonReader) nextLine() ([]byte, error) {
 
 func (n *ndjsonReader) checkBytes(line []byte) error {
 	if at := bytes.IndexByte(line, 0); at >= 0 {
-		return n.errorAt("", "%s", jsonvalue.BadByte(line, at))
+		return n.errorAt("", "%s", row.BadByte(line, at))
 	}
 	if !utf8.Valid(line) {
-		return n.errorAt("", "%s", jsonvalue.BadByte(line, jsonvalue.InvalidAt(line)))
+		return n.errorAt("", "%s", row.BadByte(line, row.InvalidAt(line)))
 	}
 	return nil
 }
@@ -93,7 +92,7 @@ func (n *ndjsonReader) check(line []byte) (key string, err error) {
 	if err := n.open(line); err != nil {
 		return "", err
 	}
-	mayHoldNUL := bytes.Contains(line, []byte(jsonvalue.EscapedNUL))
+	mayHoldNUL := bytes.Contains(line, []byte(row.EscapedNUL))
 	found := false
 	for n.dec.PeekKind() != '}' {
 		name, err := n.dec.ReadValue()
@@ -101,17 +100,17 @@ func (n *ndjsonReader) check(line []byte) (key string, err error) {
 			return "", n.explain(err)
 		}
 		isKey := !n.keyless && n.isKey(name)
-		nul := mayHoldNUL && jsonvalue.HasEscapedNUL(name)
+		nul := mayHoldNUL && row.HasEscapedNUL(name)
 		value, err := n.dec.ReadValue()
 		switch {
 		case err != nil:
 			return "", n.explain(err)
 		case len(value) > n.maxField:
 			return "", n.errorAt(n.field(), "larger than %s; shorten it, or raise the limit", row.Size(n.maxField))
-		case jsonvalue.Deeper(value, n.maxDepth-1):
+		case row.Deeper(value, n.maxDepth-1):
 			return "", n.errorAt(n.field(), "nested deeper than %d, with the row's own object, which services do not take; "+
 				"flatten it, or send it as a string", n.maxDepth)
-		case nul, mayHoldNUL && jsonvalue.HasEscapedNUL(value):
+		case nul, mayHoldNUL && row.HasEscapedNUL(value):
 			return "", n.errorAt(n.field(), `holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`)
 		case isKey:
 			if key, err = n.keyOf(value); err != nil {
@@ -143,7 +142,7 @@ func (n *ndjsonReader) open(line []byte) error {
 		_, err := n.dec.ReadToken()
 		return n.explain(err)
 	default:
-		return n.errorAt("", "a row must be a JSON object, and this is %s; write one {…} a line", jsonvalue.KindName(kind))
+		return n.errorAt("", "a row must be a JSON object, and this is %s; write one {…} a line", row.KindName(kind))
 	}
 	_, err := n.dec.ReadToken()
 	return n.explain(err)
@@ -183,7 +182,7 @@ func (n *ndjsonReader) keyOf(value jsontext.Value) (string, error) {
 		return "", n.errorAt(n.key, "the key is the number %s; it must be a string or a whole number without exponent",
 			row.Quote(string(value)))
 	default:
-		return "", n.errorAt(n.key, "the key is %s; it must be a string or a whole number", jsonvalue.KindName(kind))
+		return "", n.errorAt(n.key, "the key is %s; it must be a string or a whole number", row.KindName(kind))
 	}
 }
 

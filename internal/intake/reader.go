@@ -14,16 +14,14 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake/parquet"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/intake/sorting"
-	"github.com/tranchehq/tranche/internal/intake/xlsx"
 )
 
 // Reader yields the rows of one input in order.
 type Reader struct {
 	rows   rows
-	shape  *shaper         // nil: rows are as they are
-	check  *schemaCheck    // nil: anything fits
-	sorter *sorting.Sorter // nil: rows come in their order
+	shape  *shaper      // nil: rows are as they are
+	check  *schemaCheck // nil: anything fits
+	sorter *sorter      // nil: rows come in their order
 	notes  []string
 	format Format
 	unit   string // what Item.Line counts; empty: lines
@@ -55,11 +53,11 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 		return nil, err
 	}
 	var rows *Reader
-	start, _ := plain.Peek(len(xlsx.Magic)) // it may be shorter
+	start, _ := plain.Peek(len(xlsxMagic)) // it may be shorter
 	switch {
 	case cfg.isParquet(plain):
 		rows, err = keepParquet(plain, cfg)
-	case cfg.Export != nil && cfg.Spool != nil && string(start) == xlsx.Magic:
+	case cfg.Export != nil && cfg.Spool != nil && string(start) == xlsxMagic:
 		rows, err = keepXLSX(plain, cfg)
 	case cfg.Export != nil:
 		rows, err = openTextExport(plain, cfg)
@@ -80,7 +78,7 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 func (r *Reader) with(cfg Config) *Reader {
 	r.shape = newShaper(cfg)
 	if cfg.Sort != "" {
-		r.sorter = sorting.New(cfg.Sort, cfg.Desc, *cfg.Spool)
+		r.sorter = newSorter(cfg.Sort, cfg.Desc, *cfg.Spool)
 	}
 	if cfg.Schema != nil {
 		r.check = &schemaCheck{schema: cfg.Schema, lenient: cfg.TakeInvalid, source: cfg.Source}

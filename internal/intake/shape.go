@@ -14,7 +14,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/gather/itemschema"
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
@@ -86,7 +85,7 @@ func newShaper(cfg Config) *shaper {
 	}
 	for name, f := range s.fields {
 		f.drop = kept != nil && !slices.Contains(kept, name)
-		f.prefix, _ = jsonvalue.AppendString(nil, []byte(f.called))
+		f.prefix, _ = row.AppendString(nil, []byte(f.called))
 		f.prefix = append(f.prefix, ':')
 		if f.seen {
 			s.seen++
@@ -230,9 +229,9 @@ func convert(dst, value []byte, kind string, depth int) ([]byte, error) {
 		if text || null {
 			return append(dst, value...), nil
 		}
-		quoted, bad := jsonvalue.AppendString(dst, value)
+		quoted, bad := row.AppendString(dst, value)
 		if bad >= 0 {
-			return nil, fmt.Errorf("%s", jsonvalue.BadByte(value, bad))
+			return nil, fmt.Errorf("%s", row.BadByte(value, bad))
 		}
 		return quoted, nil
 	case TypeNumber:
@@ -252,7 +251,7 @@ func convertNumber(dst, value []byte, said string, text, null bool) ([]byte, err
 	case null || !text && jsontext.Value(value).Kind() == '0':
 		return append(dst, value...), nil
 	case !text:
-		return nil, fmt.Errorf("it is to be a number, and is %s", jsonvalue.KindName(jsontext.Value(value).Kind()))
+		return nil, fmt.Errorf("it is to be a number, and is %s", row.KindName(jsontext.Value(value).Kind()))
 	}
 	if c := said[0]; c != '-' && (c < '0' || c > '9') || !json.Valid([]byte(said)) {
 		return nil, fmt.Errorf("%s is not written as a number, like -12.50; write it without spaces, groups, and zeros or a "+
@@ -282,12 +281,12 @@ func convertJSON(dst []byte, said string, depth int) ([]byte, error) {
 	switch {
 	case !value.IsValid():
 		return nil, fmt.Errorf("%s is not JSON, or a name stands twice in it; mend it, or leave it a text", row.Quote(said))
-	case jsonvalue.HasEscapedNUL(value):
+	case row.HasEscapedNUL(value):
 		return nil, fmt.Errorf(`it holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`)
-	case jsonvalue.Deeper(value, depth):
+	case row.Deeper(value, depth):
 		return nil, fmt.Errorf("it is nested deeper than services take; flatten it, or leave it a text")
 	}
-	return jsonvalue.AppendCompact(dst, value), nil
+	return row.AppendCompact(dst, value), nil
 }
 
 // MaxPlaces is how many places an InvalidError has at the most.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 // What was judged is said, with the way to say otherwise.
@@ -161,12 +160,12 @@ func TestSort(t *testing.T) {
 		{`{"id":"c","n":1700000000000000003}` + "\n" + `{"id":"a","n":1700000000000000001.5}` + "\n" +
 			`{"id":"b","n":"1700000000000000002"}`, true, "c b a"},
 	} {
-		got, err := keysOf(test.in, intake.Config{Sort: "n", Desc: test.desc, Spool: &spool.Spool{}})
+		got, err := keysOf(test.in, intake.Config{Sort: "n", Desc: test.desc, Spool: &intake.Spool{}})
 		if err != nil || got != test.want {
 			t.Errorf("%q, desc %t: got %s, %v; want %s", test.in, test.desc, got, err, test.want)
 		}
 	}
-	if _, err := keysOf(mixed, intake.Config{Sort: "m", Spool: &spool.Spool{}}); err == nil ||
+	if _, err := keysOf(mixed, intake.Config{Sort: "m", Spool: &intake.Spool{}}); err == nil ||
 		!strings.Contains(err.Error(), `no item has a field "m"`) {
 		t.Errorf("an unknown field: %v", err)
 	}
@@ -195,7 +194,7 @@ func keysOf(in string, cfg intake.Config) (string, error) {
 func TestSortWhatIsCarriedOn(t *testing.T) {
 	t.Parallel()
 	n := 0
-	r := intake.Carry("id", intake.Config{Sort: "n", Desc: true, Spool: &spool.Spool{}}, func(item *row.Item) error {
+	r := intake.Carry("id", intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{}}, func(item *row.Item) error {
 		if n++; n > 3 {
 			return io.EOF
 		}
@@ -224,7 +223,7 @@ func TestSortInAFile(t *testing.T) {
 		fmt.Fprintf(&in, "%d,%d,%s\n", i, random.IntN(1000), fill)
 	}
 	dir := t.TempDir()
-	cfg := intake.Config{Sort: "n", Desc: true, Spool: &spool.Spool{Dir: dir}}
+	cfg := intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{Dir: dir}}
 	r, err := intake.Open(strings.NewReader(in.String()), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -255,8 +254,8 @@ func TestSortInAFile(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	_, _, err = linesOf(in.String(), intake.Config{Sort: "n", Spool: &spool.Spool{Dir: dir, Max: 8 << 20}})
-	if large, ok := errors.AsType[*spool.TooLargeError](err); !ok {
+	_, _, err = linesOf(in.String(), intake.Config{Sort: "n", Spool: &intake.Spool{Dir: dir, Max: 8 << 20}})
+	if large, ok := errors.AsType[*intake.TooLargeError](err); !ok {
 		t.Errorf("got %v, %v; want a TooLargeError", large, err)
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
@@ -318,7 +317,7 @@ func converterOf(oid uint32) converter {
 	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID, pgtype.Float4OID, pgtype.Float8OID:
 		return appendNumber
 	case pgtype.JSONOID, pgtype.JSONBOID:
-		return jsonvalue.AppendJSON
+		return row.AppendJSON
 	case pgtype.ByteaOID:
 		return appendBytea
 	case pgtype.TimestampOID, pgtype.TimestamptzOID:
@@ -329,7 +328,7 @@ func converterOf(oid uint32) converter {
 		pgtype.DateArrayOID, pgtype.UUIDArrayOID:
 		return arrayOf(converterOf(elementOf(oid)))
 	default:
-		return jsonvalue.AppendText
+		return row.AppendText
 	}
 }
 
@@ -353,7 +352,7 @@ func appendBool(dst, value []byte, _ int) []byte {
 // appendNumber writes NaN and the infinities, which JSON does not have, as strings.
 func appendNumber(dst, value []byte, depth int) []byte {
 	if bytes.ContainsAny(value, "NI") {
-		return jsonvalue.AppendText(dst, value, depth)
+		return row.AppendText(dst, value, depth)
 	}
 	return append(dst, value...)
 }
@@ -376,7 +375,7 @@ func appendTimestamp(dst, value []byte, depth int) []byte {
 			text = rest + "Z"
 		}
 	}
-	return jsonvalue.AppendText(dst, []byte(text), depth)
+	return row.AppendText(dst, []byte(text), depth)
 }
 
 // arrayOf writes an array literal of PostgreSQL, like {1,NULL,"a,b"} or {{1},{2}}.

@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
@@ -317,7 +316,7 @@ func (r *streamReader) check(item *row.Item, msg *message) error {
 		return err
 	}
 	item.Key = cmp.Or(msg.key, key)
-	item.Payload = jsonvalue.AppendCompact(item.Payload[:0], line)
+	item.Payload = row.AppendCompact(item.Payload[:0], line)
 	return nil
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/sqlfetch"
 	"github.com/tranchehq/tranche/gather/template"
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
@@ -239,7 +239,7 @@ func (e *enriching) fill(sent, ops []collectorstore.Op) error {
 		case len(payload) > collectorstore.MaxOpPayload:
 			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("with what enrich adds it has %d bytes; at "+
 				"most %d are stored", len(payload), collectorstore.MaxOpPayload)}
-		case jsonvalue.Deeper(payload, wire.DefaultMaxDepth):
+		case row.Deeper(payload, wire.DefaultMaxDepth):
 			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("with what enrich adds it is nested deeper "+
 				"than %d", wire.DefaultMaxDepth)}
 		}

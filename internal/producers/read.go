@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -200,7 +200,7 @@ func (r *opReader) payload(op *collector.Op) error {
 	if err != nil {
 		return r.broken(err)
 	}
-	if jsonvalue.Deeper(value, wire.DefaultMaxDepth) {
+	if row.Deeper(value, wire.DefaultMaxDepth) {
 		return r.wrong("payload", "it is nested deeper than %d", wire.DefaultMaxDepth)
 	}
 	kept := value.Clone()

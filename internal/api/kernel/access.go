@@ -16,7 +16,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
@@ -262,7 +262,7 @@ func retryAfter(err error) int {
 		return busyRetry
 	}
 	if as[*producers.OverloadedError](err) != nil || as[*tooManyError](err) != nil ||
-		as[*spool.NoRoomError](err) != nil || as[*producers.EnrichError](err) != nil {
+		as[*intake.NoRoomError](err) != nil || as[*producers.EnrichError](err) != nil {
 		return busyRetry
 	}
 	return 0

@@ -25,7 +25,6 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/internal/trackers"
@@ -125,8 +124,8 @@ func Told(err error) (status int, found error) {
 		{as[*intake.InvalidError], http.StatusUnprocessableEntity},
 		{as[*row.RecordError], http.StatusUnprocessableEntity},
 		{as[*intake.QueryError], http.StatusUnprocessableEntity},
-		{as[*spool.NoRoomError], http.StatusServiceUnavailable},
-		{as[*spool.TooLargeError], http.StatusRequestEntityTooLarge},
+		{as[*intake.NoRoomError], http.StatusServiceUnavailable},
+		{as[*intake.TooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*start.AddTooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*start.TooManyInvalidError], http.StatusUnprocessableEntity},
 		{as[*start.ContentError], http.StatusConflict},

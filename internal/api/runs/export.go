@@ -22,7 +22,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/intake"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -189,7 +188,7 @@ type exportForm struct {
 }
 
 // writer begins an export.
-func (f *exportForm) writer(out *bufio.Writer, dir string, room *spool.Room) (mime string, w exportWriter,
+func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (mime string, w exportWriter,
 	err error) {
 	switch {
 	case f.format == formatCSV:

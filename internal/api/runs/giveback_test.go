@@ -15,7 +15,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 )
@@ -59,7 +58,7 @@ func giveBack(t *testing.T, format string, change func([]byte) []byte) (payloads
 			t.Fatal(err)
 		}
 	}
-	cfg := intake.Config{Key: "id", Spool: &spool.Spool{Dir: t.TempDir()}}
+	cfg := intake.Config{Key: "id", Spool: &intake.Spool{Dir: t.TempDir()}}
 	cfg.Export = &intake.Export{Config: cfg, Payloads: func([]string) (map[string]string, error) { return have, nil }}
 	rows, err := intake.Open(bytes.NewReader(file), cfg)
 	if err != nil {

@@ -27,7 +27,6 @@ import (
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -138,15 +137,15 @@ func (s *Starts) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 }
 
 // SpoolOf keeps what comes with a request. Where nobody says who they are, there is no bound of each user.
-func (s *Starts) SpoolOf(ctx context.Context) spool.Spool {
+func (s *Starts) SpoolOf(ctx context.Context) intake.Spool {
 	who, _ := access.From(ctx)
-	return spool.Spool{Dir: s.config.SpoolDir, Room: s.Spool, User: who.Name}
+	return intake.Spool{Dir: s.config.SpoolDir, Room: s.Spool, User: who.Name}
 }
 
 // newSpoolRoom is the room on the disk that a directory is on.
-func newSpoolRoom(dir string) *spool.Room {
+func newSpoolRoom(dir string) *intake.Room {
 	dir = cmp.Or(dir, os.TempDir())
-	return spool.NewRoom(maxSpooled, func() (int64, bool) { return health.FreeAt(dir) })
+	return intake.NewRoom(maxSpooled, func() (int64, bool) { return health.FreeAt(dir) })
 }
 
 // IntakeConfig is how items are read, of which a plan says what they must look like. The plan is valid.

@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/intake"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -214,7 +213,7 @@ func planOfRun(ctx context.Context, db *database.DB, run workqueue.RunID) (*gath
 // Adding reads the items of an add from the start, as often as they are asked for.
 type Adding struct {
 	Config intake.Config
-	Kept   *spool.Kept
+	Kept   *intake.Kept
 	Rows   *intake.Reader
 	used   bool
 

@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/intake"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -92,7 +91,7 @@ func BenchmarkIntake(b *testing.B) {
 		runtime.GC() // of the run before
 		from, began := processorTime(b), time.Now()
 		source, err := intake.Open(bytes.NewReader(text), intake.Config{Schema: schema, Types: types,
-			Spool: &spool.Spool{Dir: b.TempDir()}})
+			Spool: &intake.Spool{Dir: b.TempDir()}})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -22,7 +22,6 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/intake"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/schedule"
@@ -106,7 +105,7 @@ all is read and checked the same way, and nothing is stored.`
 type Starts struct {
 	*Routes
 
-	Spool *spool.Room
+	Spool *intake.Room
 	heard heard
 }
 

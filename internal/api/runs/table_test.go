@@ -14,7 +14,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/xuri/excelize/v2"
 
-	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 )
@@ -53,7 +53,7 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 		}
 		return all
 	}
-	room := spool.NewRoom(3*excelize.StreamChunkSize, nil)
+	room := intake.NewRoom(3*excelize.StreamChunkSize, nil)
 	for range 2 { // what the first took is given back
 		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir,
 			room)
@@ -81,7 +81,7 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var full *spool.NoRoomError
+	var full *intake.NoRoomError
 	e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir, room)
 	for range 4 * excelize.StreamChunkSize / 32_000 {
 		if err == nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/parquet-go/parquet-go/compress/zstd"
 	"github.com/xuri/excelize/v2"
 
-	"github.com/tranchehq/tranche/internal/intake/spool"
-	"github.com/tranchehq/tranche/internal/intake/xlsx"
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 )
@@ -156,8 +155,8 @@ type xlsxExport struct {
 	file  *excelize.File
 	sheet *excelize.StreamWriter
 	row   int
-	share *spool.Share // of the room for such files
-	bytes int64        // written, roughly
+	share *intake.Share // of the room for such files
+	bytes int64         // written, roughly
 
 	notHeld int // cells that do not hold what is exported
 }
@@ -165,7 +164,7 @@ type xlsxExport struct {
 // xlsxCell is what a cell takes in the file beside its text.
 const xlsxCell = 64
 
-func newXLSXExport(out *bufio.Writer, table *exportTable, dir string, room *spool.Room) (*xlsxExport, error) {
+func newXLSXExport(out *bufio.Writer, table *exportTable, dir string, room *intake.Room) (*xlsxExport, error) {
 	if err := makeRoom(dir); err != nil {
 		return nil, err
 	}
@@ -210,13 +209,13 @@ func (e *xlsxExport) line(item *export.Item) error {
 		cell := column.cell(row)
 		switch n, err := strconv.ParseFloat(string(cell.raw), 64); {
 		case !cell.here:
-		case cell.isNumber() && err == nil && len(cell.raw) <= xlsx.Digits:
+		case cell.isNumber() && err == nil && len(cell.raw) <= intake.XLSXDigits:
 			cells[i] = n
-		case xlsx.TooLong(cell.text) != "":
-			cells[i] = xlsx.TooLong(cell.text)
+		case intake.TooLongForCell(cell.text) != "":
+			cells[i] = intake.TooLongForCell(cell.text)
 			e.notHeld++
 		default:
-			if cells[i] = cell.text; xlsx.Shown(cell.text) != cell.text {
+			if cells[i] = cell.text; intake.ShownInCell(cell.text) != cell.text {
 				e.notHeld++
 			}
 		}
@@ -238,7 +237,7 @@ func (e *xlsxExport) Close() error {
 }
 
 // mayFit refuses a workbook of which it is plain that there is no room for it now.
-func mayFit(room *spool.Room, rows int64, columns int) error {
+func mayFit(room *intake.Room, rows int64, columns int) error {
 	share := room.Share()
 	defer share.Close()
 	return share.Fit(rows * int64(columns) * xlsxCell)

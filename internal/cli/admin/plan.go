@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -194,7 +193,7 @@ func (p *planInfer) guess(file io.Reader, guess *itemschema.Guess) (read int, no
 	if items.Delimiter, err = gather.ParseDelimiter(p.Delimiter); err != nil {
 		return 0, nil, fmt.Errorf("--delimiter %.40q: %w", p.Delimiter, err)
 	}
-	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &spool.Spool{},
+	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &intake.Spool{},
 		Encoding: p.Encoding, NoHeader: p.NoHeader, Delimiter: items.Separator(),
 		Columns: p.Columns, Rename: byName(p.Rename), Types: byName(p.Types)})
 	if err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/parquet-go/parquet-go/encoding"
 	"github.com/parquet-go/parquet-go/format"
 
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
@@ -397,9 +396,9 @@ func appendDecimal(dst []byte, n *big.Int, scale int32) []byte {
 func (n *node) appendBytes(dst, b []byte, depth int) []byte {
 	switch is := n.logical.(type) {
 	case *format.StringType, *format.EnumType:
-		return jsonvalue.AppendText(dst, b, depth)
+		return row.AppendText(dst, b, depth)
 	case *format.JsonType:
-		return jsonvalue.AppendJSON(dst, b, depth)
+		return row.AppendJSON(dst, b, depth)
 	case *format.DecimalType:
 		if len(b) > 1024 {
 			break

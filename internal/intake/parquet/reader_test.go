@@ -17,7 +17,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 type movement struct {
@@ -82,7 +81,7 @@ func writeParquet[T any](t testing.TB, rows []T, options ...parquet.WriterOption
 
 // readParquet reads all rows, as "key payload".
 func readParquet(data []byte, cfg intake.Config) (all []string, err error) {
-	cfg.Spool = &spool.Spool{}
+	cfg.Spool = &intake.Spool{}
 	r, err := intake.Open(bytes.NewReader(data), cfg)
 	if err != nil {
 		return nil, err
@@ -229,7 +228,7 @@ func TestParquetBombs(t *testing.T) {
 	if len(data) > 4<<20 {
 		t.Fatalf("the bomb has %d bytes", len(data))
 	}
-	r, err := intake.Open(bytes.NewReader(data), intake.Config{Spool: &spool.Spool{}, MaxRatio: 20})
+	r, err := intake.Open(bytes.NewReader(data), intake.Config{Spool: &intake.Spool{}, MaxRatio: 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +283,7 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 	defer func() { _ = file.Close() }()
 	base, peak := heap(), uint64(0)
 	dir := t.TempDir()
-	r, err := intake.Open(file, intake.Config{Spool: &spool.Spool{Dir: dir}})
+	r, err := intake.Open(file, intake.Config{Spool: &intake.Spool{Dir: dir}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
-// Package row is what all readers of items share: what a row becomes, the rules for names of columns, and what is said
-// of a row, or of a whole input, that cannot be read. Whatever of the input an error repeats is quoted and bounded. It
-// uses jsonvalue only.
+// Package row is what all readers of items share: what a row becomes, the rules for names of columns, what is said of a
+// row, or of a whole input, that cannot be read, and JSON as payloads have it: valid UTF-8 without NUL, not even as an
+// escape, and without spaces between tokens, so that PostgreSQL can store it. Whatever of the input an error repeats is
+// quoted and bounded. It uses nothing of ours.
 package row
 
 import (
@@ -9,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 )
 
 // ErrNoRows is wrapped by the InputError of an input that holds no rows.
@@ -116,9 +115,9 @@ func RefuseName(name string) string {
 	case name == "":
 		return "the name is empty; name every column"
 	case strings.IndexByte(name, 0) >= 0:
-		return jsonvalue.BadByte([]byte(name), strings.IndexByte(name, 0))
+		return BadByte([]byte(name), strings.IndexByte(name, 0))
 	case !utf8.ValidString(name):
-		return jsonvalue.BadByte([]byte(name), jsonvalue.InvalidAt([]byte(name)))
+		return BadByte([]byte(name), InvalidAt([]byte(name)))
 	case strings.IndexByte(name, '\r') >= 0:
 		return LoneCR
 	default:
@@ -154,7 +153,7 @@ func Prefixes(names []string) [][]byte {
 		if i == 0 {
 			open = []byte{'{'}
 		}
-		open, _ = jsonvalue.AppendString(open, []byte(name))
+		open, _ = AppendString(open, []byte(name))
 		made[i] = append(open, ':')
 	}
 	return made

@@ -1,8 +1,4 @@
-// Package spool keeps inputs that have to be read more than once, or not from front to back: in memory while they are
-// small, and else in a file without a name, which is gone with the process.
-//
-// A Room bounds what all of them take of the disk, and what those of one user do. It knows nothing of what is in them.
-package spool
+package intake
 
 import (
 	"bytes"
@@ -18,17 +14,17 @@ import (
 )
 
 const (
-	// DefaultBytes is how much of an input that cannot be read from front to back is kept in a file meanwhile.
-	DefaultBytes = 4 << 30
+	// DefaultSpoolBytes is how much of an input that cannot be read from front to back is kept in a file meanwhile.
+	DefaultSpoolBytes = 4 << 30
 	// inMemory is how much of an input is kept in memory instead.
-	inMemory = 1 << 20
+	spoolMemory = 1 << 20
 )
 
 // Spool keeps inputs that have to be read more than once, or not from front to back. The zero value keeps them in the
 // system's directory for temporary files.
 type Spool struct {
 	Dir string // of its files; made when it is not there
-	Max int64  // bytes of one input; 0: DefaultBytes
+	Max int64  // bytes of one input; 0: DefaultSpoolBytes
 	// Room is what it shares with others that keep inputs on the same disk; nil: there is no bound but that of each.
 	Room *Room
 	// User is whose inputs they are, who may have half of the room; empty: there is no bound of each user.
@@ -48,8 +44,8 @@ type Kept struct {
 	most  int64 // bytes that may be written; 0: whoever writes knows
 }
 
-// step is how much room is taken at once.
-const step = 1 << 20
+// roomStep is how much room is taken at once.
+const roomStep = 1 << 20
 
 // Write adds to the file, as far as there is room.
 func (k *Kept) Write(p []byte) (int, error) {
@@ -57,10 +53,10 @@ func (k *Kept) Write(p []byte) (int, error) {
 		return 0, &TooLargeError{k.most}
 	}
 	for k.Size+int64(len(p)) > k.taken {
-		if err := k.room.take(step, k.user); err != nil {
+		if err := k.room.take(roomStep, k.user); err != nil {
 			return 0, err
 		}
-		k.taken += step
+		k.taken += roomStep
 	}
 	n, err := k.file.Write(p)
 	k.Size += int64(n)
@@ -81,7 +77,7 @@ func (s Spool) Keep(r io.Reader) (*Kept, error) {
 	hash := sha256.New()
 	limited := io.TeeReader(io.LimitReader(r, most+1), hash)
 	var head bytes.Buffer
-	n, err := io.CopyN(&head, limited, inMemory)
+	n, err := io.CopyN(&head, limited, spoolMemory)
 	kept := &Kept{room: s.Room, user: s.User}
 	switch {
 	case err == nil:
@@ -112,7 +108,7 @@ func (s Spool) Begin() (*Kept, error) {
 	return &Kept{room: s.Room, user: s.User, most: s.most(), file: file}, nil
 }
 
-func (s Spool) most() int64 { return cmp.Or(s.Max, DefaultBytes) }
+func (s Spool) most() int64 { return cmp.Or(s.Max, DefaultSpoolBytes) }
 
 // create makes a file and takes its name away at once.
 func (s Spool) create() (*os.File, error) {
@@ -236,10 +232,10 @@ func (r *Room) Share() *Share {
 // Fit has the share be so many bytes at least, or returns a NoRoomError.
 func (s *Share) Fit(bytes int64) error {
 	for bytes > s.taken {
-		if err := s.room.take(step, ""); err != nil {
+		if err := s.room.take(roomStep, ""); err != nil {
 			return err
 		}
-		s.taken += step
+		s.taken += roomStep
 	}
 	return nil
 }

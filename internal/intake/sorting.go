@@ -1,9 +1,4 @@
-// Package sorting orders the rows of an input by the values of a field: numbers before other texts, and what is missing
-// last. Rows of the same value stay as they came.
-//
-// 32 MiB of rows are kept in memory. What is more goes to a file of package spool, in sorted parts that are merged. All
-// rows are read before the first is handed out. A Sorter belongs to one goroutine.
-package sorting
+package intake
 
 import (
 	"bufio"
@@ -22,38 +17,38 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/gather/itemschema"
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 // Sizes of a sort: what is kept of rows in memory, and of each part that is merged.
 const (
-	inMemory = 32 << 20
-	buffer   = 64 << 10
+	sortMemory = 32 << 20
+	sortBuffer = 64 << 10
 )
 
-// Sorter orders rows by a field, in memory as far as they go and else in a file, in parts that are merged.
-type Sorter struct {
+// sorter orders rows by the values of a field: numbers before other texts, and what is missing last. Rows of the same
+// value stay as they came. 32 MiB of rows are kept in memory; what is more goes to a file, in sorted parts that are
+// merged. All rows are read before the first is handed out.
+type sorter struct {
 	field    []byte // its name in JSON
 	desc     bool
-	spool    spool.Spool
+	spool    Spool
 	memory   int
 	given    bool // all rows were read
 	found    bool // some row has the field
-	rows     []kept
+	rows     []sortedRow
 	size     int // of the rows in memory
-	file     *spool.Kept
-	parts    []part
+	file     *Kept
+	parts    []sortedPart
 	merging  partHeap
 	finished int // rows in memory that were handed out
 }
 
-// part is where a sorted part lies in the file.
-type part struct{ begin, end int64 }
+// sortedPart is where a sorted part lies in the file.
+type sortedPart struct{ begin, end int64 }
 
-// kept is a row with what it is ordered by.
-type kept struct {
+// sortedRow is a row with what it is ordered by.
+type sortedRow struct {
 	by      sortValue
 	key     string
 	payload []byte
@@ -74,14 +69,14 @@ const (
 	isNothing // missing, null, empty or anything else
 )
 
-// New orders by the values of a field; desc has the greatest first.
-func New(field string, desc bool, files spool.Spool) *Sorter {
-	name, _ := jsonvalue.AppendString(nil, []byte(field))
-	return &Sorter{field: name, desc: desc, spool: files, memory: inMemory}
+// newSorter orders by the values of a field; desc has the greatest first.
+func newSorter(field string, desc bool, files Spool) *sorter {
+	name, _ := row.AppendString(nil, []byte(field))
+	return &sorter{field: name, desc: desc, spool: files, memory: sortMemory}
 }
 
 // compare orders values; what is missing comes last in any direction.
-func (s *Sorter) compare(a, b *sortValue) int {
+func (s *sorter) compare(a, b *sortValue) int {
 	if a.class == isNothing || b.class == isNothing {
 		return cmp.Compare(a.class, b.class)
 	}
@@ -93,7 +88,7 @@ func (s *Sorter) compare(a, b *sortValue) int {
 }
 
 // valueOf is what a payload is ordered by.
-func (s *Sorter) valueOf(payload []byte) sortValue {
+func (s *sorter) valueOf(payload []byte) sortValue {
 	for at := 1; at < len(payload) && payload[at] == '"'; {
 		after := itemschema.ValueEnd(payload, at)
 		end := itemschema.ValueEnd(payload, after+1)
@@ -128,7 +123,7 @@ func sortValueOf(value jsontext.Value) sortValue {
 }
 
 // Next takes in all rows before it hands out the first.
-func (s *Sorter) Next(read func(*row.Item) error, item *row.Item) error {
+func (s *sorter) Next(read func(*row.Item) error, item *row.Item) error {
 	if !s.given {
 		if err := s.takeAll(read); err != nil {
 			return err
@@ -142,17 +137,17 @@ func (s *Sorter) Next(read func(*row.Item) error, item *row.Item) error {
 		return io.EOF
 	}
 	s.rows[s.finished].into(item)
-	s.rows[s.finished] = kept{}
+	s.rows[s.finished] = sortedRow{}
 	s.finished++
 	return nil
 }
 
-func (r *kept) into(item *row.Item) {
+func (r *sortedRow) into(item *row.Item) {
 	item.Key, item.Line, item.Invalid = r.key, r.line, r.invalid
 	item.Payload = append(item.Payload[:0], r.payload...)
 }
 
-func (s *Sorter) takeAll(read func(*row.Item) error) error {
+func (s *sorter) takeAll(read func(*row.Item) error) error {
 	var item row.Item
 	for {
 		err := read(&item)
@@ -162,7 +157,7 @@ func (s *Sorter) takeAll(read func(*row.Item) error) error {
 		if err != nil {
 			return err
 		}
-		line := kept{s.valueOf(item.Payload), item.Key, bytes.Clone(item.Payload), item.Invalid, item.Line}
+		line := sortedRow{s.valueOf(item.Payload), item.Key, bytes.Clone(item.Payload), item.Invalid, item.Line}
 		s.rows = append(s.rows, line)
 		s.size += len(line.key) + len(line.payload) + len(line.invalid) + len(line.by.text) + len(line.by.digits) + 128
 		if s.size > s.memory {
@@ -186,12 +181,12 @@ func (s *Sorter) takeAll(read func(*row.Item) error) error {
 }
 
 // order keeps rows of the same value as they came.
-func (s *Sorter) order() {
-	slices.SortStableFunc(s.rows, func(a, b kept) int { return s.compare(&a.by, &b.by) })
+func (s *sorter) order() {
+	slices.SortStableFunc(s.rows, func(a, b sortedRow) int { return s.compare(&a.by, &b.by) })
 }
 
 // spill writes what is in memory, in order, as the next part of the file.
-func (s *Sorter) spill() (err error) {
+func (s *sorter) spill() (err error) {
 	if len(s.rows) == 0 {
 		return nil
 	}
@@ -201,7 +196,7 @@ func (s *Sorter) spill() (err error) {
 		}
 	}
 	s.order()
-	out, begin := bufio.NewWriterSize(s.file, buffer), s.file.Size
+	out, begin := bufio.NewWriterSize(s.file, sortBuffer), s.file.Size
 	var line []byte
 	for i := range s.rows {
 		r := &s.rows[i]
@@ -216,19 +211,19 @@ func (s *Sorter) spill() (err error) {
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("sort the items in a file: %w", err)
 	}
-	s.parts = append(s.parts, part{begin, s.file.Size})
+	s.parts = append(s.parts, sortedPart{begin, s.file.Size})
 	clear(s.rows)
 	s.rows, s.size = s.rows[:0], 0
 	return nil
 }
 
 // openParts has the first row of each part.
-func (s *Sorter) openParts() error {
+func (s *sorter) openParts() error {
 	s.rows = nil
 	s.merging.sorter = s
 	for i, p := range s.parts {
 		section := io.NewSectionReader(s.file, p.begin, p.end-p.begin)
-		open := &openPart{number: i, from: bufio.NewReaderSize(section, buffer)}
+		open := &openPart{number: i, from: bufio.NewReaderSize(section, sortBuffer)}
 		if err := open.read(s); err != nil {
 			return err
 		}
@@ -239,7 +234,7 @@ func (s *Sorter) openParts() error {
 }
 
 // merge hands out the least of the first rows.
-func (s *Sorter) merge(item *row.Item) error {
+func (s *sorter) merge(item *row.Item) error {
 	if len(s.merging.parts) == 0 {
 		return io.EOF
 	}
@@ -257,7 +252,7 @@ func (s *Sorter) merge(item *row.Item) error {
 }
 
 // Close gives up its file.
-func (s *Sorter) Close() error {
+func (s *sorter) Close() error {
 	if s.file == nil {
 		return nil
 	}
@@ -268,11 +263,11 @@ func (s *Sorter) Close() error {
 type openPart struct {
 	number int
 	from   *bufio.Reader
-	row    kept
+	row    sortedRow
 }
 
 // read goes to the next row, or returns io.EOF.
-func (p *openPart) read(s *Sorter) error {
+func (p *openPart) read(s *sorter) error {
 	line, err := binary.ReadUvarint(p.from)
 	if errors.Is(err, io.EOF) {
 		return io.EOF
@@ -288,13 +283,13 @@ func (p *openPart) read(s *Sorter) error {
 	if err != nil {
 		return fmt.Errorf("read the sorted items: %w", err)
 	}
-	p.row = kept{s.valueOf(texts[1]), string(texts[0]), texts[1], string(texts[2]), int(line)}
+	p.row = sortedRow{s.valueOf(texts[1]), string(texts[0]), texts[1], string(texts[2]), int(line)}
 	return nil
 }
 
 // partHeap has the part on top whose row comes next; of equal ones that which was read first.
 type partHeap struct {
-	sorter *Sorter
+	sorter *sorter
 	parts  []*openPart
 }
 

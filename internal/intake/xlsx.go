@@ -1,4 +1,4 @@
-package xlsx
+package intake
 
 import (
 	"errors"
@@ -11,39 +11,38 @@ import (
 
 	"github.com/xuri/excelize/v2"
 
-	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 const (
-	// Digits is how many digits a number of a spreadsheet keeps.
-	Digits = 15
-	// Magic is what a workbook begins with.
-	Magic = "PK\x03\x04"
-	// MaxBytes is how large a workbook may be.
-	MaxBytes = 64 << 20
+	// XLSXDigits is how many digits a number of a spreadsheet keeps.
+	XLSXDigits = 15
+	// xlsxMagic is what a workbook begins with.
+	xlsxMagic = "PK\x03\x04"
+	// xlsxMaxBytes is how large a workbook may be.
+	xlsxMaxBytes = 64 << 20
 
-	maxCell  = 32767     // characters that a cell holds
-	maxPlain = 512 << 20 // bytes of a workbook, unpacked
-	maxPart  = 16 << 20  // of one part in memory; larger ones go to files
+	maxCellChars    = 32767     // characters that a cell holds
+	maxWorkbook     = 512 << 20 // bytes of a workbook, unpacked
+	maxWorkbookPart = 16 << 20  // of one part in memory; larger ones go to files
 )
 
-// TooLong is what an export puts into a cell that does not hold the text. Empty: it does. Spreadsheets count in
+// TooLongForCell is what an export puts into a cell that does not hold the text. Empty: it does. Spreadsheets count in
 // units of UTF-16.
-func TooLong(text string) string {
+func TooLongForCell(text string) string {
 	n := 0
 	for _, r := range text {
 		n += utf16.RuneLen(r)
 	}
-	if n <= maxCell {
+	if n <= maxCellChars {
 		return ""
 	}
 	return fmt.Sprintf("(%d characters, more than a cell holds: export as ndjson, csv or parquet)",
 		utf8.RuneCountInString(text))
 }
 
-// Shown is what a workbook shows of a text: XML has no form for most control characters.
-func Shown(text string) string {
+// ShownInCell is what a workbook shows of a text: XML has no form for most control characters.
+func ShownInCell(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xFFFE || r == 0xFFFF {
 			return utf8.RuneError
@@ -52,17 +51,20 @@ func Shown(text string) string {
 	}, text)
 }
 
-// Config says how a workbook is read.
-type Config struct {
+// xlsxConfig says how a workbook is read.
+type xlsxConfig struct {
 	Key string // the column of the keys
 	Dir string // of files for what does not fit in memory; empty: the system's
 	// Ignored reports whether a column is of no account, whatever stands in it.
 	Ignored func(name string) bool
 }
 
-// Reader reads the first sheet of a workbook. Its first row has the names.
-type Reader struct {
-	cfg      Config
+// xlsxReader reads the first sheet of a workbook that is a flat export given back. Its first row has the names. A row is
+// an object of what its cells show: a number or truth as such, a date or time as a text by ISO 8601, anything else as
+// its text. What has no such form is refused with its cell. Whatever is wrong with a workbook, there is an error and
+// never a panic.
+type xlsxReader struct {
+	cfg      xlsxConfig
 	file     *excelize.File
 	sheet    *excelize.Rows
 	cells    *cells
@@ -72,29 +74,29 @@ type Reader struct {
 	row      int
 }
 
-func bad(format string, args ...any) error {
-	return &row.InputError{Reason: "the workbook cannot be read: " + fmt.Sprintf(format, args...) +
+func badWorkbook(numberFormat string, args ...any) error {
+	return &row.InputError{Reason: "the workbook cannot be read: " + fmt.Sprintf(numberFormat, args...) +
 		"; save the sheet as CSV (UTF-8)"}
 }
 
-// Open reads the heading of the first sheet.
-func Open(input io.ReaderAt, size int64, cfg Config) (x *Reader, err error) {
-	x = &Reader{cfg: cfg, row: 1}
+// openXLSX reads the heading of the first sheet.
+func openXLSX(input io.ReaderAt, size int64, cfg xlsxConfig) (x *xlsxReader, err error) {
+	x = &xlsxReader{cfg: cfg, row: 1}
 	defer func() {
 		if broken := recover(); broken != nil {
-			err = bad("it is damaged")
+			err = badWorkbook("it is damaged")
 		}
 		if err != nil {
 			err = errors.Join(err, x.Close())
 		}
 	}()
-	x.file, err = excelize.OpenReader(io.NewSectionReader(input, 0, size), excelize.Options{UnzipSizeLimit: maxPlain,
-		UnzipXMLSizeLimit: maxPart, TmpDir: cfg.Dir, RawCellValue: true})
+	x.file, err = excelize.OpenReader(io.NewSectionReader(input, 0, size), excelize.Options{UnzipSizeLimit: maxWorkbook,
+		UnzipXMLSizeLimit: maxWorkbookPart, TmpDir: cfg.Dir, RawCellValue: true})
 	if err != nil {
-		return x, bad("%v", err)
+		return x, badWorkbook("%v", err)
 	}
 	if x.sheet, err = x.file.Rows(x.file.GetSheetName(0)); err != nil {
-		return x, bad("%v", err)
+		return x, badWorkbook("%v", err)
 	}
 	if err := x.heading(); err != nil {
 		return x, err
@@ -104,7 +106,7 @@ func Open(input io.ReaderAt, size int64, cfg Config) (x *Reader, err error) {
 }
 
 // Close gives up the files.
-func (x *Reader) Close() error {
+func (x *xlsxReader) Close() error {
 	var err error
 	if x.cells != nil {
 		err = x.cells.part.Close()
@@ -118,51 +120,51 @@ func (x *Reader) Close() error {
 	return err
 }
 
-func (x *Reader) heading() error {
+func (x *xlsxReader) heading() error {
 	if !x.sheet.Next() {
 		return &row.InputError{Reason: "the workbook has no rows; give at least one", Err: row.ErrNoRows}
 	}
 	names, err := x.sheet.Columns()
 	if err != nil {
-		return bad("%v", err)
+		return badWorkbook("%v", err)
 	}
 	for i, name := range names {
 		if reason := row.RefuseName(name); reason != "" {
-			return bad("column %d of the first row: %s", i+1, reason)
+			return badWorkbook("column %d of the first row: %s", i+1, reason)
 		}
 		if slices.Contains(names[:i], name) {
-			return bad("the first row has the name %s twice", row.Quote(name))
+			return badWorkbook("the first row has the name %s twice", row.Quote(name))
 		}
 	}
 	if x.key = slices.Index(names, x.cfg.Key); x.key < 0 {
-		return bad("its first sheet has no column %s, as exports of failed items have (run export --flat)", x.cfg.Key)
+		return badWorkbook("its first sheet has no column %s, as exports of failed items have (run export --flat)", x.cfg.Key)
 	}
 	x.names, x.prefixes = names, row.Prefixes(names)
 	return nil
 }
 
 // KeyName is the column that the keys come from.
-func (x *Reader) KeyName() string { return x.names[x.key] }
+func (x *xlsxReader) KeyName() string { return x.names[x.key] }
 
 // Next reads a row, or returns io.EOF. A number whose format shows more than its digits is in an array with its cell:
 // [0.05,"C2"] for 5 %. A text can have no such form.
-func (x *Reader) Next(item *row.Item) (err error) {
+func (x *xlsxReader) Next(item *row.Item) (err error) {
 	defer func() {
 		if broken := recover(); broken != nil {
-			err = bad("it is damaged after row %d", x.row)
+			err = badWorkbook("it is damaged after row %d", x.row)
 		}
 	}()
 	var texts []string
 	for len(texts) == 0 {
 		if !x.sheet.Next() {
 			if err := x.sheet.Error(); err != nil {
-				return bad("%v", err)
+				return badWorkbook("%v", err)
 			}
 			return io.EOF
 		}
 		x.row++
 		if texts, err = x.sheet.Columns(); err != nil {
-			return bad("%v", err)
+			return badWorkbook("%v", err)
 		}
 	}
 	item.Line, item.Key = x.row, ""
@@ -188,7 +190,7 @@ func (x *Reader) Next(item *row.Item) (err error) {
 }
 
 // value appends what a cell says.
-func (x *Reader) value(dst []byte, item *row.Item, i int, c *cell, text string) ([]byte, error) {
+func (x *xlsxReader) value(dst []byte, item *row.Item, i int, c *cell, text string) ([]byte, error) {
 	wrong := func(reason string) error {
 		return &row.RecordError{Unit: "row", Number: x.row, Field: x.names[i], Reason: reason}
 	}
@@ -211,9 +213,9 @@ func (x *Reader) value(dst []byte, item *row.Item, i int, c *cell, text string) 
 		name, _ := excelize.CoordinatesToCellName(i+1, x.row) // it is one
 		return fmt.Appendf(dst, `[%s,"%s"]`, text, name), nil
 	}
-	dst, at := jsonvalue.AppendString(dst, []byte(text))
+	dst, at := row.AppendString(dst, []byte(text))
 	if at >= 0 {
-		return nil, wrong(jsonvalue.BadByte([]byte(text), at))
+		return nil, wrong(row.BadByte([]byte(text), at))
 	}
 	return dst, nil
 }

@@ -1,12 +1,4 @@
-// Package xlsx reads the first sheet of a workbook that is a flat export given back, and knows what a cell can hold.
-//
-// The library says what stands in cells as texts. What type and format a cell has, it tells only of a sheet that is in
-// memory as a whole; so both are read from the sheet beside it, a row at a time. A row is an object of what its cells
-// show: a number or truth as such, a date or time as a text by ISO 8601, anything else as its text. What has no such
-// form is refused with its cell. Whatever is wrong with a workbook, there is an error and never a panic.
-//
-// It uses row and jsonvalue. A Reader belongs to one goroutine.
-package xlsx
+package intake
 
 import (
 	"archive/zip"
@@ -34,11 +26,12 @@ type cell struct {
 	Formula *struct{} `xml:"f"`
 }
 
-// cells reads the cells of a sheet, a row at a time.
+// cells reads the cells of a sheet, a row at a time. excelize says what stands in cells as texts, and what type and
+// format a cell has only of a sheet that is in memory as a whole; so both are read from the sheet beside it.
 type cells struct {
 	file    *excelize.File
 	since04 bool // days are counted from 1904 on
-	formats map[int]format
+	formats map[int]numberFormat
 
 	part    io.ReadCloser
 	decoder *xml.Decoder
@@ -46,23 +39,23 @@ type cells struct {
 	all     []cell
 }
 
-var errDamaged = errors.New("it is damaged")
+var errDamagedWorkbook = errors.New("it is damaged")
 
 // openCells finds the part of a workbook that is its first sheet.
 func openCells(input io.ReaderAt, size int64, file *excelize.File) (*cells, error) {
 	parts, err := zip.NewReader(input, size)
 	if err != nil {
-		return nil, bad("%v", err)
+		return nil, badWorkbook("%v", err)
 	}
 	name, err := firstSheet(parts)
 	if err != nil {
-		return nil, bad("%v", err)
+		return nil, badWorkbook("%v", err)
 	}
 	part, err := parts.Open(name)
 	if err != nil {
-		return nil, bad("%v", err)
+		return nil, badWorkbook("%v", err)
 	}
-	c := &cells{file: file, formats: map[int]format{}, part: part, decoder: xml.NewDecoder(part)}
+	c := &cells{file: file, formats: map[int]numberFormat{}, part: part, decoder: xml.NewDecoder(part)}
 	props, err := file.GetWorkbookProps()
 	c.since04 = err == nil && props.Date1904 != nil && *props.Date1904
 	return c, nil
@@ -100,7 +93,7 @@ func firstSheet(parts *zip.Reader) (string, error) {
 		err = readPart(parts, path.Join(path.Dir(book), "_rels", path.Base(book)+".rels"), &of)
 	}
 	if err != nil || len(sheets.All) == 0 {
-		return "", errors.Join(err, errDamaged)
+		return "", errors.Join(err, errDamagedWorkbook)
 	}
 	for _, r := range of.All {
 		switch {
@@ -111,7 +104,7 @@ func firstSheet(parts *zip.Reader) (string, error) {
 			return path.Join(path.Dir(book), r.Target), nil
 		}
 	}
-	return "", errDamaged
+	return "", errDamagedWorkbook
 }
 
 func readPart(parts *zip.Reader, name string, to any) error {
@@ -119,7 +112,7 @@ func readPart(parts *zip.Reader, name string, to any) error {
 	if err != nil {
 		return err
 	}
-	err = xml.NewDecoder(io.LimitReader(part, maxPart)).Decode(to)
+	err = xml.NewDecoder(io.LimitReader(part, maxWorkbookPart)).Decode(to)
 	return errors.Join(err, part.Close())
 }
 
@@ -129,11 +122,11 @@ func (c *cells) row(number, wide int) ([]cell, error) {
 	clear(c.all)
 	for c.at < number {
 		if err := c.nextRow(); err != nil {
-			return nil, bad("row %d: %v", number, err)
+			return nil, badWorkbook("row %d: %v", number, err)
 		}
 	}
 	if c.at > number {
-		return nil, bad("row %d: %v", number, errDamaged)
+		return nil, badWorkbook("row %d: %v", number, errDamagedWorkbook)
 	}
 	for column := 0; ; {
 		token, err := c.decoder.Token()
@@ -148,7 +141,7 @@ func (c *cells) row(number, wide int) ([]cell, error) {
 			}
 		}
 		if err != nil {
-			return nil, bad("row %d: %v", number, err)
+			return nil, badWorkbook("row %d: %v", number, err)
 		}
 	}
 }
@@ -184,7 +177,7 @@ func (c *cells) nextRow() error {
 		}
 		number, err := rowNumber(&start, c.at+1)
 		if err == nil && number <= c.at {
-			err = errDamaged
+			err = errDamagedWorkbook
 		}
 		c.at = number
 		return err
@@ -200,8 +193,8 @@ const (
 	asShownElse      // a number that is shown in another way: as percents, money, a fraction
 )
 
-// format is how a cell shows a number.
-type format struct {
+// numberFormat is how a cell shows a number.
+type numberFormat struct {
 	plain                bool // in its digits
 	date, time, duration bool // duration: hours go on after 24
 }
@@ -210,7 +203,7 @@ type format struct {
 var plainFormat = regexp.MustCompile(`^(?i:general|@|#|0(\.0+)?)$`)
 
 // formatOf is the format of a style.
-func (c *cells) formatOf(style int) format {
+func (c *cells) formatOf(style int) numberFormat {
 	f, known := c.formats[style]
 	if known {
 		return f
@@ -229,8 +222,8 @@ func (c *cells) formatOf(style int) format {
 }
 
 // builtInFormat is a format by its number. Which of 27 to 36 and of 50 to 58 are times depends on the language.
-func builtInFormat(id int) format {
-	return format{
+func builtInFormat(id int) numberFormat {
+	return numberFormat{
 		plain:    id <= 2 || id == 49,
 		date:     id >= 14 && id <= 17 || id == 22 || id >= 27 && id <= 36 || id >= 50 && id <= 58,
 		time:     id >= 18 && id <= 22 || id >= 32 && id <= 35 || id >= 45 && id <= 47 || id == 55 || id == 56,
@@ -238,7 +231,7 @@ func builtInFormat(id int) format {
 	}
 }
 
-func parseFormat(code string) (f format) {
+func parseFormat(code string) (f numberFormat) {
 	f.plain = plainFormat.MatchString(code)
 	parser := nfp.NumberFormatParser()
 	for _, section := range parser.Parse(code) {
@@ -290,7 +283,7 @@ func (c *cells) number(of *cell, text string) (form, string, string) {
 	if f.date || f.time {
 		return c.moment(n, f, text)
 	}
-	n, _ = strconv.ParseFloat(strconv.FormatFloat(n, 'g', Digits, 64), 64) // it is one
+	n, _ = strconv.ParseFloat(strconv.FormatFloat(n, 'g', XLSXDigits, 64), 64) // it is one
 	verb := byte('f')
 	if abs := math.Abs(n); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
 		verb = 'e'
@@ -310,7 +303,7 @@ const (
 )
 
 // moment is a date, a time or both.
-func (c *cells) moment(n float64, f format, text string) (form, string, string) {
+func (c *cells) moment(n float64, f numberFormat, text string) (form, string, string) {
 	whole, millis := math.Floor(n), math.Round((n-math.Floor(n))*dayMillis)
 	if millis == dayMillis {
 		whole, millis = whole+1, 0
@@ -323,7 +316,7 @@ func (c *cells) moment(n float64, f format, text string) (form, string, string) 
 	at, ok := c.dateOf(whole)
 	switch {
 	case !ok:
-		return asText, text, "holds " + text + " as a date or time, and there is no such one; format the cell as text, and " +
+		return asText, text, "holds " + text + " as a date or time, and there is no such one; numberFormat the cell as text, and " +
 			"write the date as 2024-12-31 or the time as 23:59:59"
 	case rest == 0 && !f.time:
 		return asText, at.Format(time.DateOnly), ""

@@ -1,4 +1,4 @@
-package spool_test
+package intake_test
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/internal/intake"
 )
 
 // Inputs that are kept at once share the room on the disk; who finds none is told what helps, and finds some when
@@ -15,7 +15,7 @@ import (
 func TestKeptInputsShareTheirRoom(t *testing.T) {
 	t.Parallel()
 	input := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
-	inputs := spool.Spool{Dir: t.TempDir(), Room: spool.NewRoom(3<<20, nil)}
+	inputs := intake.Spool{Dir: t.TempDir(), Room: intake.NewRoom(3<<20, nil)}
 	broken := io.MultiReader(bytes.NewReader(input), &failing{})
 	for range 3 {
 		if _, err := inputs.Keep(broken); err == nil {
@@ -27,7 +27,7 @@ func TestKeptInputsShareTheirRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = inputs.Keep(bytes.NewReader(input))
-	if _, full := errors.AsType[*spool.NoRoomError](err); !full || !strings.Contains(err.Error(), "3 MiB") ||
+	if _, full := errors.AsType[*intake.NoRoomError](err); !full || !strings.Contains(err.Error(), "3 MiB") ||
 		!strings.Contains(err.Error(), "NDJSON") {
 		t.Errorf("the second got %v", err)
 	}
@@ -55,13 +55,13 @@ func TestRoomIsAShareOfWhatIsFree(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	free := int64(16 * mib)
-	room := spool.NewRoom(100*mib, func() (int64, bool) { return free, true })
-	keep := func(user string, size int) (*spool.Kept, error) {
-		return spool.Spool{Dir: t.TempDir(), Room: room, User: user}.Keep(bytes.NewReader(make([]byte, size)))
+	room := intake.NewRoom(100*mib, func() (int64, bool) { return free, true })
+	keep := func(user string, size int) (*intake.Kept, error) {
+		return intake.Spool{Dir: t.TempDir(), Room: room, User: user}.Keep(bytes.NewReader(make([]byte, size)))
 	}
 	refused := func(what string, err error, most int64, user string) {
 		t.Helper()
-		full, ok := errors.AsType[*spool.NoRoomError](err)
+		full, ok := errors.AsType[*intake.NoRoomError](err)
 		if !ok || full.Most != most || full.User != user || !strings.Contains(err.Error(), user) {
 			t.Errorf("%s: %v", what, err)
 		}
