@@ -111,51 +111,20 @@ func AppendJSON(dst, value []byte, depth int) []byte {
 	return append(dst, v...)
 }
 
-const hexDigits = "0123456789abcdef"
-
 // AppendString appends text as a JSON string. If text is not valid UTF-8, or holds a NUL, it returns the offset of the
 // first bad byte and dst is of no use; else the offset is -1.
 func AppendString(dst, text []byte) ([]byte, int) {
-	dst = append(dst, '"')
-	start := 0
-	for i := 0; i < len(text); {
-		c := text[i]
-		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
-			i++
-			continue
+	if nul := bytes.IndexByte(text, 0); nul >= 0 {
+		if bad := InvalidAt(text[:nul]); bad >= 0 {
+			return dst, bad
 		}
-		if c >= utf8.RuneSelf {
-			r, width := utf8.DecodeRune(text[i:])
-			if r == utf8.RuneError && width == 1 {
-				return dst, i
-			}
-			i += width
-			continue
-		}
-		if c == 0 {
-			return dst, i
-		}
-		dst = appendEscape(append(dst, text[start:i]...), c)
-		i++
-		start = i
+		return dst, nul
 	}
-	return append(append(dst, text[start:]...), '"'), -1
-}
-
-// appendEscape appends the escape of a character that may not stand in a JSON string.
-func appendEscape(dst []byte, c byte) []byte {
-	switch c {
-	case '"', '\\':
-		return append(dst, '\\', c)
-	case '\n':
-		return append(dst, '\\', 'n')
-	case '\r':
-		return append(dst, '\\', 'r')
-	case '\t':
-		return append(dst, '\\', 't')
-	default:
-		return append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+	quoted, err := jsontext.AppendQuote(dst, text)
+	if err != nil {
+		return dst, InvalidAt(text)
 	}
+	return quoted, -1
 }
 
 // BadByte explains why the byte at an offset cannot be taken.
