@@ -1,13 +1,10 @@
 package metrics
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/workqueue/control"
-	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // Metric describes one metric of ours, for people.
@@ -35,11 +32,6 @@ func (c *catalog) note(typ, name, help string, labels []string) {
 	c.all = append(c.all, Metric{Name: name, Type: typ, Labels: labels, Help: help, Leader: c.leader})
 }
 
-func (c *catalog) counter(name, help string) prometheus.Counter {
-	c.note(typeCounter, name, help, nil)
-	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-}
-
 func (c *catalog) counters(name, help string, labels ...string) *prometheus.CounterVec {
 	c.note(typeCounter, name, help, labels)
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -61,26 +53,62 @@ func (c *catalog) histogram(name, help string) prometheus.Histogram {
 	})
 }
 
-// read is a metric whose value is read when somebody asks.
-type read struct {
-	*prometheus.Desc
-
-	typ prometheus.ValueType
+// row is a metric whose values are read when somebody asks: to add one, add a row to its table.
+type row[From any] struct {
+	name, help string
+	label      string // what its series differ by; empty: there is one, and of several they stand with commas between
+	values     func(from From, put func(value float64, labels ...string))
 }
 
-func (c *catalog) gauge(name, help string, labels ...string) read {
-	c.note(typeGauge, name, help, labels)
-	return read{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue}
+// table is metrics that are read from the same.
+type table[From any] struct {
+	descs []*prometheus.Desc
+	typ   prometheus.ValueType
+	rows  []row[From]
 }
 
-func (c *catalog) total(name, help string, labels ...string) read {
-	c.note(typeCounter, name, help, labels)
-	return read{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue}
+// gauges is a table of what goes up and down.
+func gauges[From any](c *catalog, rows []row[From]) *table[From] {
+	return newTable(c, typeGauge, prometheus.GaugeValue, rows)
 }
 
-// send tells a value.
-func (r read) send(to chan<- prometheus.Metric, value float64, labels ...string) {
-	to <- prometheus.MustNewConstMetric(r.Desc, r.typ, value, labels...)
+// totals is a table of what only grows.
+func totals[From any](c *catalog, rows []row[From]) *table[From] {
+	return newTable(c, typeCounter, prometheus.CounterValue, rows)
+}
+
+func newTable[From any](c *catalog, name string, typ prometheus.ValueType, rows []row[From]) *table[From] {
+	t := &table[From]{typ: typ, rows: rows}
+	for _, r := range rows {
+		var labels []string
+		if r.label != "" {
+			labels = strings.Split(r.label, ",")
+		}
+		c.note(name, r.name, r.help, labels)
+		t.descs = append(t.descs, prometheus.NewDesc(r.name, r.help, labels, nil))
+	}
+	return t
+}
+
+// Describe is part of prometheus.Collector.
+func (t *table[From]) Describe(to chan<- *prometheus.Desc) {
+	for _, desc := range t.descs {
+		to <- desc
+	}
+}
+
+// tell tells the values of all.
+func (t *table[From]) tell(to chan<- prometheus.Metric, from From) {
+	for i, r := range t.rows {
+		r.values(from, func(value float64, labels ...string) {
+			to <- prometheus.MustNewConstMetric(t.descs[i], t.typ, value, labels...)
+		})
+	}
+}
+
+// one is the value of a metric that has one series.
+func one[From any, N int | int64 | float64](value func(From) N) func(From, func(float64, ...string)) {
+	return func(from From, put func(float64, ...string)) { put(float64(value(from))) }
 }
 
 func yes(is bool) float64 {
@@ -88,148 +116,4 @@ func yes(is bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-func (s *system) tellConditions(to chan<- prometheus.Metric, all []health.Condition) {
-	type kind struct{ kind, severity string }
-	count := map[kind]int{}
-	for i := range all {
-		count[kind{string(all[i].Kind), string(all[i].Severity)}]++
-	}
-	for k, n := range count {
-		s.conditions.send(to, float64(n), k.kind, k.severity)
-	}
-}
-
-func (s *system) tellRuns(to chan<- prometheus.Metric, r *healthstore.Metrics) {
-	states := map[string]int64{"loading": 0, "running": 0, "held": 0}
-	holds := map[string]int64{}
-	for _, hold := range []control.Hold{control.HoldOperator, control.HoldThreshold, control.HoldGuard,
-		control.HoldCanary} {
-		holds[string(hold)] = 0
-	}
-	oldest := 0.0
-	for _, of := range r.Runs {
-		states[of.State] += of.Count
-		oldest = max(oldest, of.Oldest)
-		if of.Hold != "" {
-			holds[of.Hold] += of.Count
-		}
-	}
-	for state, n := range states {
-		s.runs.send(to, float64(n), state)
-	}
-	for hold, n := range holds {
-		s.held.send(to, float64(n), hold)
-	}
-	s.oldestRun.send(to, oldest)
-	s.overdue.send(to, float64(r.Overdue))
-}
-
-// endpointSum is an endpoint, or all that have no name of their own: amounts are summed, the worst wait counts, and a
-// breaker that is open.
-type endpointSum struct {
-	ready, scheduled, inFlight, requests, oldest, calls float64
-	limit, rate, chunk                                  *float64
-	open, unheard                                       bool
-}
-
-func (s *system) tellEndpoints(to chan<- prometheus.Metric, now seen) {
-	all := map[string]*endpointSum{}
-	of := func(name string) *endpointSum {
-		name = s.m.endpoints.of(name)
-		if all[name] == nil {
-			all[name] = &endpointSum{}
-		}
-		return all[name]
-	}
-	for i := range now.db.Endpoints {
-		e := &now.db.Endpoints[i]
-		sum := of(e.Endpoint)
-		sum.ready += float64(e.Ready)
-		sum.scheduled += float64(e.Scheduled)
-		sum.inFlight += float64(e.InFlight)
-		sum.requests += float64(e.Requests)
-		sum.oldest, sum.open = max(sum.oldest, e.Oldest), sum.open || e.Open
-		add(&sum.limit, e.Limit)
-		add(&sum.rate, e.Rate)
-		add(&sum.chunk, e.Chunk)
-	}
-	for name, n := range now.calls {
-		of(s.m.endpoints.claimed(name)).calls += float64(n) // anybody may publish
-	}
-	for i := range now.conditions {
-		if c := &now.conditions[i]; c.Kind == health.NoListeners {
-			of(c.Subject).unheard = true
-		}
-	}
-	for name, sum := range all {
-		if name == Other {
-			sum.chunk = nil // a sum says nothing
-		}
-		s.ready.send(to, sum.ready, name)
-		s.scheduled.send(to, sum.scheduled, name)
-		s.inFlight.send(to, sum.inFlight, name)
-		s.requests.send(to, sum.requests, name)
-		s.oldest.send(to, sum.oldest, name)
-		s.breaker.send(to, yes(sum.open), name)
-		s.unheard.send(to, yes(sum.unheard), name)
-		s.calls.send(to, sum.calls, name)
-		for r, value := range map[*read]*float64{&s.limit: sum.limit, &s.rate: sum.rate, &s.chunk: sum.chunk} {
-			if value != nil {
-				r.send(to, *value, name)
-			}
-		}
-	}
-}
-
-// add sums what may be missing.
-func add[N int64 | float64](to **float64, value *N) {
-	if value == nil {
-		return
-	}
-	sum := float64(*value)
-	if *to != nil {
-		sum += **to
-	}
-	*to = &sum
-}
-
-func (s *system) tellCollectors(to chan<- prometheus.Metric, all []healthstore.CollectorMetrics) {
-	sums := map[string]*healthstore.CollectorMetrics{}
-	for i := range all {
-		name := s.m.collectors.of(all[i].Collector)
-		sum := sums[name]
-		if sum == nil {
-			sum = &healthstore.CollectorMetrics{}
-			sums[name] = sum
-		}
-		sum.Parked += all[i].Parked
-		sum.Oldest, sum.MaxAge = max(sum.Oldest, all[i].Oldest), max(sum.MaxAge, all[i].MaxAge)
-	}
-	for name, sum := range sums {
-		s.opOldest.send(to, sum.Oldest, name)
-		s.opMaxAge.send(to, sum.MaxAge, name)
-		s.opParked.send(to, float64(sum.Parked), name)
-	}
-}
-
-func (s *system) tellBeside(to chan<- prometheus.Metric, r *healthstore.Metrics) {
-	s.schedulesOverdue.send(to, float64(r.Schedules.Overdue))
-	s.schedulesOldest.send(to, r.Schedules.OldestDue)
-	s.schedulesUnstarted.send(to, float64(r.Schedules.Unstarted))
-	s.schedulesFailing.send(to, float64(r.Schedules.Failing))
-	s.schedulesLate.send(to, float64(r.Schedules.Late))
-	s.letters.send(to, float64(r.Leftovers.Letters))
-	s.strays.send(to, float64(r.Leftovers.Quarantined))
-	s.events.send(to, float64(r.Leftovers.Events))
-	s.nodes.send(to, float64(r.Nodes.Alive), "alive")
-	s.nodes.send(to, float64(r.Nodes.Dead), "dead")
-	s.bytes.send(to, float64(r.Database.Bytes))
-	s.connections.send(to, float64(r.Database.Connections))
-	s.connectionsLimit.send(to, float64(r.Database.MaxConnections))
-	s.oldestTx.send(to, r.Database.OldestTransaction)
-	for _, t := range r.Tables {
-		s.deadRows.send(to, float64(t.Dead), t.Name)
-	}
 }

@@ -81,11 +81,9 @@ type Metrics struct {
 
 	endpoints, collectors, reasons, requests *names
 
-	items, ended                      *prometheus.CounterVec
-	sent, again, redelivered, dead    *prometheus.CounterVec
-	quarantined, completed, asked     *prometheus.CounterVec
-	loaded, loadedBytes               prometheus.Counter
-	claim, publish, record, completes prometheus.Histogram
+	items, ended, asked *prometheus.CounterVec
+	happened            map[orchestrator.Event]*event
+	took                map[orchestrator.Timing]prometheus.Histogram
 }
 
 var _ orchestrator.Meter = (*Metrics)(nil)
@@ -102,7 +100,7 @@ func New(config Config) (*Metrics, error) {
 	most := cmp.Or(config.Endpoints, DefaultEndpoints)
 	m.endpoints, m.collectors = newNames(most), newNames(most)
 	own := []prometheus.Collector{newBuild(&m.catalog, config.Build)}
-	own = append(own, m.events()...)
+	own = append(own, m.counted()...)
 	own = append(own, newNode(m), newSystem(m, &config))
 	to := config.Registerer
 	if to == nil {
@@ -145,77 +143,89 @@ func (m *Metrics) Catalog() []Metric {
 	return all
 }
 
-// events makes what is counted as it happens.
-func (m *Metrics) events() []prometheus.Collector {
-	c := &m.catalog
-	m.items = c.counters("tranche_items_finished_total",
-		"Items that came to their end at a step: outcome is done or failed.", "endpoint", "outcome")
-	m.sent = c.counters("tranche_requests_sent_total",
-		"Requests that were sent, and chunks that the node began to work on itself.", "endpoint")
-	m.again = c.counters("tranche_requests_resent_total",
-		"Those of them that were not the first attempt.", "endpoint")
-	m.ended = c.counters("tranche_requests_ended_total",
-		"Requests that ended: answered; refused, as a whole; expired, without an answer in time; "+
-			"lost, with a node, a stream or a message.", "endpoint", "outcome")
-	m.redelivered = c.counters("tranche_replies_redelivered_total",
-		"Messages of replies that JetStream delivered more than once.", "endpoint")
-	m.quarantined = c.counters("tranche_replies_quarantined_total",
-		"Messages of replies that could not be taken and were put aside.", "reason")
-	m.dead = c.counters("tranche_dead_letters_total",
-		"Requests that no service could deal with and that were kept as dead letters.", "endpoint")
-	m.completed = c.counters("tranche_runs_completed_total",
-		"Runs, or their later generations, that this node completed: outcome is clean, or failures when items failed.",
-		"outcome")
-	m.loaded = c.counter("tranche_intake_rows_total",
-		"Items that were read to be those of runs, also of loads that failed.")
-	m.loadedBytes = c.counter("tranche_intake_bytes_total", "Bytes of their payloads, as they are stored.")
-	m.claim = c.histogram("tranche_claim_duration_seconds", "What a claim that brought work took.")
-	m.publish = c.histogram("tranche_publish_duration_seconds",
-		"From the claim of a request until JetStream had it.")
-	m.record = c.histogram("tranche_record_duration_seconds",
-		"What a transaction took that recorded replies, or what the node had worked on itself.")
-	m.completes = c.histogram("tranche_run_completion_delay_seconds",
-		"From the arrival of a run's last reply in its stream until its completion was published.")
-	m.asked = c.counters("tranche_api_requests_total",
-		"Requests of the API, by the pattern of their route and the role of who asked.", "route", "role", "code")
-	return []prometheus.Collector{m.items, m.sent, m.again, m.ended, m.redelivered, m.quarantined, m.dead, m.completed,
-		m.loaded, m.loadedBytes, m.claim, m.publish, m.record, m.completes, m.asked}
+// event is a metric that counts what happens: to add one, add a row to events.
+type event struct {
+	name, help string
+	label      string              // of what it happens; empty: it makes no difference
+	value      func(string) string // of the label
+	*prometheus.CounterVec
 }
 
-// Took implements orchestrator.Meter.
-func (m *Metrics) Took(what orchestrator.Timing, d time.Duration) {
-	switch what {
-	case orchestrator.TimingClaim:
-		m.claim.Observe(d.Seconds())
-	case orchestrator.TimingPublish:
-		m.publish.Observe(d.Seconds())
-	case orchestrator.TimingRecord:
-		m.record.Observe(d.Seconds())
-	case orchestrator.TimingCompletion:
-		m.completes.Observe(d.Seconds())
+func (m *Metrics) events() map[orchestrator.Event]*event {
+	plain := func(of string) string { return of }
+	return map[orchestrator.Event]*event{
+		orchestrator.EventSent: {name: "tranche_requests_sent_total", label: "endpoint", value: m.endpoints.of,
+			help: "Requests that were sent, and chunks that the node began to work on itself."},
+		orchestrator.EventAgain: {name: "tranche_requests_resent_total", label: "endpoint", value: m.endpoints.of,
+			help: "Those of them that were not the first attempt."},
+		orchestrator.EventRedelivered: {name: "tranche_replies_redelivered_total", label: "endpoint",
+			value: m.endpoints.claimed, help: "Messages of replies that JetStream delivered more than once."},
+		orchestrator.EventQuarantined: {name: "tranche_replies_quarantined_total", label: "reason", value: m.reasons.of,
+			help: "Messages of replies that could not be taken and were put aside."},
+		orchestrator.EventDead: {name: "tranche_dead_letters_total", label: "endpoint", value: m.endpoints.claimed,
+			help: "Requests that no service could deal with and that were kept as dead letters."},
+		orchestrator.EventCompleted: {name: "tranche_runs_completed_total", label: "outcome", value: plain,
+			help: "Runs, or their later generations, that this node completed: outcome is clean, or failures when items " +
+				"failed."},
+		orchestrator.EventLoaded: {name: "tranche_intake_rows_total",
+			help: "Items that were read to be those of runs, also of loads that failed."},
+		orchestrator.EventLoadedBytes: {name: "tranche_intake_bytes_total",
+			help: "Bytes of their payloads, as they are stored."},
 	}
 }
 
+// timings are the metrics of what takes time, each with its name and help: to add one, add a row.
+func timings() map[orchestrator.Timing][2]string {
+	return map[orchestrator.Timing][2]string{
+		orchestrator.TimingClaim: {"tranche_claim_duration_seconds", "What a claim that brought work took."},
+		orchestrator.TimingPublish: {"tranche_publish_duration_seconds",
+			"From the claim of a request until JetStream had it."},
+		orchestrator.TimingRecord: {"tranche_record_duration_seconds",
+			"What a transaction took that recorded replies, or what the node had worked on itself."},
+		orchestrator.TimingCompletion: {"tranche_run_completion_delay_seconds",
+			"From the arrival of a run's last reply in its stream until its completion was published."},
+	}
+}
+
+// counted makes what is counted as it happens.
+func (m *Metrics) counted() []prometheus.Collector {
+	c := &m.catalog
+	m.items = c.counters("tranche_items_finished_total",
+		"Items that came to their end at a step: outcome is done or failed.", "endpoint", "outcome")
+	m.ended = c.counters("tranche_requests_ended_total",
+		"Requests that ended: answered; refused, as a whole; expired, without an answer in time; "+
+			"lost, with a node, a stream or a message.", "endpoint", "outcome")
+	m.asked = c.counters("tranche_api_requests_total",
+		"Requests of the API, by the pattern of their route and the role of who asked.", "route", "role", "code")
+	all := []prometheus.Collector{m.items, m.ended, m.asked}
+	m.happened = m.events()
+	for _, e := range m.happened {
+		if e.label == "" {
+			e.CounterVec = c.counters(e.name, e.help)
+			e.WithLabelValues() // what has no labels is told from the start
+		} else {
+			e.CounterVec = c.counters(e.name, e.help, e.label)
+		}
+		all = append(all, e.CounterVec)
+	}
+	m.took = map[orchestrator.Timing]prometheus.Histogram{}
+	for what, t := range timings() {
+		m.took[what] = c.histogram(t[0], t[1])
+		all = append(all, m.took[what])
+	}
+	return all
+}
+
+// Took implements orchestrator.Meter.
+func (m *Metrics) Took(what orchestrator.Timing, d time.Duration) { m.took[what].Observe(d.Seconds()) }
+
 // Happened implements orchestrator.Meter.
 func (m *Metrics) Happened(what orchestrator.Event, of string, n int) {
-	by := float64(n)
-	switch what {
-	case orchestrator.EventSent:
-		m.sent.WithLabelValues(m.endpoints.of(of)).Add(by)
-	case orchestrator.EventAgain:
-		m.again.WithLabelValues(m.endpoints.of(of)).Add(by)
-	case orchestrator.EventRedelivered:
-		m.redelivered.WithLabelValues(m.endpoints.claimed(of)).Add(by)
-	case orchestrator.EventQuarantined:
-		m.quarantined.WithLabelValues(m.reasons.of(of)).Add(by)
-	case orchestrator.EventDead:
-		m.dead.WithLabelValues(m.endpoints.claimed(of)).Add(by)
-	case orchestrator.EventCompleted:
-		m.completed.WithLabelValues(of).Add(by)
-	case orchestrator.EventLoaded:
-		m.loaded.Add(by)
-	case orchestrator.EventLoadedBytes:
-		m.loadedBytes.Add(by)
+	e := m.happened[what]
+	if e.label == "" {
+		e.WithLabelValues().Add(float64(n))
+	} else {
+		e.WithLabelValues(e.value(of)).Add(float64(n))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Sources is what is read when somebody asks.
@@ -36,100 +37,144 @@ func newBuild(c *catalog, build buildinfo.Info) prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// node tells what a node says of itself.
-type node struct {
-	m *Metrics
+// nodeSays is what a node says of itself.
+type nodeSays struct {
+	orchestrator.Stats
 
-	stats                           []stat
-	leads, connected, working, hung read
-
-	poolUsed, poolIdle, poolMax, poolWaits, poolWaited read
-
-	epoch, dutyRuns, dutyFailures, dutySucceeded, dutyRunning read
+	leads, connected bool
+	pools            []database.PoolUse
 }
 
-// stat is one of the node's counters.
-type stat struct {
-	read
-
-	of func(*orchestrator.Stats) int64
+// node tells it.
+type node struct {
+	m              *Metrics
+	gauges, totals *table[*nodeSays]
+	// Of the one that leads.
+	leader, leaderTotals *table[*orchestrator.Leading]
 }
 
 func newNode(m *Metrics) *node {
 	c := &m.catalog
-	n := &node{m: m, stats: stats(c)}
-	n.leads = c.gauge("tranche_node_leads", "1 while this node leads, else 0.")
-	n.connected = c.gauge("tranche_nats_connected", "1 while this node is connected to NATS, else 0.")
-	n.working = c.gauge("tranche_node_chunks", "Chunks that the node works on itself now.")
-	n.hung = c.gauge("tranche_node_calls_hung", "Calls of functions that were given up and have not come back.")
-	n.poolUsed = c.gauge("tranche_pool_connections_used",
-		"Connections to the database in use, by what they are for.", "pool")
-	n.poolIdle = c.gauge("tranche_pool_connections_idle", "Those that are open and free.", "pool")
-	n.poolMax = c.gauge("tranche_pool_connections_limit", "How many there may be.", "pool")
-	n.poolWaits = c.total("tranche_pool_waits_total", "Times that somebody waited for a connection.", "pool")
-	n.poolWaited = c.total("tranche_pool_wait_seconds_total", "For how long, together.", "pool")
+	n := &node{m: m, gauges: gauges(c, nodeGauges()), totals: totals(c, nodeTotals())}
 	c.leader = true
-	n.epoch = c.gauge("tranche_leader_epoch", "Epoch of the lease.")
-	n.dutyRuns = c.total("tranche_duty_runs_total", "Times that a duty ran since this node leads.", "duty")
-	n.dutyFailures = c.total("tranche_duty_failures_total", "Those of them that failed.", "duty")
-	n.dutySucceeded = c.gauge("tranche_duty_last_success_timestamp_seconds",
-		"When a duty ran last without failing, by the node's clock.", "duty")
-	n.dutyRunning = c.gauge("tranche_duty_running_seconds", "For how long a duty has been running; 0: it rests.", "duty")
+	n.leader, n.leaderTotals = gauges(c, leaderGauges()), totals(c, leaderTotals())
 	c.leader = false
 	return n
 }
 
-func stats(c *catalog) []stat {
-	var all []stat
-	add := func(name, help string, of func(*orchestrator.Stats) int64) {
-		all = append(all, stat{c.total(name, help), of})
+func nodeGauges() []row[*nodeSays] {
+	return []row[*nodeSays]{
+		{"tranche_node_leads", "1 while this node leads, else 0.", "",
+			one(func(n *nodeSays) float64 { return yes(n.leads) })},
+		{"tranche_nats_connected", "1 while this node is connected to NATS, else 0.", "",
+			one(func(n *nodeSays) float64 { return yes(n.connected) })},
+		{"tranche_node_chunks", "Chunks that the node works on itself now.", "",
+			one(func(n *nodeSays) int64 { return n.Fetching })},
+		{"tranche_node_calls_hung", "Calls of functions that were given up and have not come back.", "",
+			one(func(n *nodeSays) int64 { return n.Hung })},
+		{"tranche_pool_connections_used", "Connections to the database in use, by what they are for.", "pool",
+			perPool(func(p *database.PoolUse) float64 { return float64(p.AcquiredConns()) })},
+		{"tranche_pool_connections_idle", "Those that are open and free.", "pool",
+			perPool(func(p *database.PoolUse) float64 { return float64(p.IdleConns()) })},
+		{"tranche_pool_connections_limit", "How many there may be.", "pool",
+			perPool(func(p *database.PoolUse) float64 { return float64(p.MaxConns()) })},
 	}
-	add("tranche_claims_total", "Claims that brought work.", func(s *orchestrator.Stats) int64 { return s.Claims })
-	add("tranche_claims_empty_total", "Claims that brought none.",
-		func(s *orchestrator.Stats) int64 { return s.EmptyClaims })
-	add("tranche_slices_claimed_total", "Slices claimed.", func(s *orchestrator.Stats) int64 { return s.Slices })
-	add("tranche_slices_split_total", "Slices cut because they were too much for a message, or for the node.",
-		func(s *orchestrator.Stats) int64 { return s.Splits })
-	add("tranche_slices_released_total", "Slices of dead nodes and lost streams that this node issued again.",
-		func(s *orchestrator.Stats) int64 { return s.Released })
-	add("tranche_slices_extended_total", "Deadlines moved, since no service had been handed the request.",
-		func(s *orchestrator.Stats) int64 { return s.Extended })
-	add("tranche_publishes_retried_total", "Publishes that were tried again.",
-		func(s *orchestrator.Stats) int64 { return s.Republished })
-	add("tranche_publishes_postponed_total", "Slices that could not be published and were given back for a while.",
-		func(s *orchestrator.Stats) int64 { return s.Postponed })
-	add("tranche_records_total", "Transactions that recorded outcomes.",
-		func(s *orchestrator.Stats) int64 { return s.Commits })
-	add("tranche_replies_total", "Messages of replies recorded.", func(s *orchestrator.Stats) int64 { return s.Replies })
-	add("tranche_replies_stale_total", "Messages of replies to requests that were over: they touched nothing.",
-		func(s *orchestrator.Stats) int64 { return s.Stale })
-	add("tranche_slots_duplicate_total", "Slots of items that were answered before.",
-		func(s *orchestrator.Stats) int64 { return s.Duplicates })
-	add("tranche_messages_exhausted_total", "Messages removed that JetStream delivers no more.",
-		func(s *orchestrator.Stats) int64 { return s.Exhausted })
-	add("tranche_dead_letters_requeued_total", "Dead letters sent again.",
-		func(s *orchestrator.Stats) int64 { return s.Requeued })
-	add("tranche_sessions_lost_total",
-		"Times that this node was cut off from the database for longer than a session lives.",
-		func(s *orchestrator.Stats) int64 { return s.SessionsLost })
-	add("tranche_collector_flushes_total", "Requests for collectors.",
-		func(s *orchestrator.Stats) int64 { return s.Flushes })
-	add("tranche_collector_operations_done_total", "Operations of collectors that succeeded.",
-		func(s *orchestrator.Stats) int64 { return s.FlushedOps })
-	add("tranche_collector_operations_failed_total", "Tries of operations that did not.",
-		func(s *orchestrator.Stats) int64 { return s.FailedOps })
-	return all
+}
+
+func nodeTotals() []row[*nodeSays] {
+	return []row[*nodeSays]{
+		{"tranche_pool_waits_total", "Times that somebody waited for a connection.", "pool",
+			perPool(func(p *database.PoolUse) float64 { return float64(p.EmptyAcquireCount()) })},
+		{"tranche_pool_wait_seconds_total", "For how long, together.", "pool",
+			perPool(func(p *database.PoolUse) float64 { return p.EmptyAcquireWaitTime().Seconds() })},
+		{"tranche_claims_total", "Claims that brought work.", "",
+			one(func(n *nodeSays) int64 { return n.Claims })},
+		{"tranche_claims_empty_total", "Claims that brought none.", "",
+			one(func(n *nodeSays) int64 { return n.EmptyClaims })},
+		{"tranche_slices_claimed_total", "Slices claimed.", "",
+			one(func(n *nodeSays) int64 { return n.Slices })},
+		{"tranche_slices_split_total", "Slices cut because they were too much for a message, or for the node.", "",
+			one(func(n *nodeSays) int64 { return n.Splits })},
+		{"tranche_slices_released_total", "Slices of dead nodes and lost streams that this node issued again.", "",
+			one(func(n *nodeSays) int64 { return n.Released })},
+		{"tranche_slices_extended_total", "Deadlines moved, since no service had been handed the request.", "",
+			one(func(n *nodeSays) int64 { return n.Extended })},
+		{"tranche_publishes_retried_total", "Publishes that were tried again.", "",
+			one(func(n *nodeSays) int64 { return n.Republished })},
+		{"tranche_publishes_postponed_total", "Slices that could not be published and were given back for a while.", "",
+			one(func(n *nodeSays) int64 { return n.Postponed })},
+		{"tranche_records_total", "Transactions that recorded outcomes.", "",
+			one(func(n *nodeSays) int64 { return n.Commits })},
+		{"tranche_replies_total", "Messages of replies recorded.", "",
+			one(func(n *nodeSays) int64 { return n.Replies })},
+		{"tranche_replies_stale_total", "Messages of replies to requests that were over: they touched nothing.", "",
+			one(func(n *nodeSays) int64 { return n.Stale })},
+		{"tranche_slots_duplicate_total", "Slots of items that were answered before.", "",
+			one(func(n *nodeSays) int64 { return n.Duplicates })},
+		{"tranche_messages_exhausted_total", "Messages removed that JetStream delivers no more.", "",
+			one(func(n *nodeSays) int64 { return n.Exhausted })},
+		{"tranche_dead_letters_requeued_total", "Dead letters sent again.", "",
+			one(func(n *nodeSays) int64 { return n.Requeued })},
+		{"tranche_sessions_lost_total",
+			"Times that this node was cut off from the database for longer than a session lives.", "",
+			one(func(n *nodeSays) int64 { return n.SessionsLost })},
+		{"tranche_collector_flushes_total", "Requests for collectors.", "",
+			one(func(n *nodeSays) int64 { return n.Flushes })},
+		{"tranche_collector_operations_done_total", "Operations of collectors that succeeded.", "",
+			one(func(n *nodeSays) int64 { return n.FlushedOps })},
+		{"tranche_collector_operations_failed_total", "Tries of operations that did not.", "",
+			one(func(n *nodeSays) int64 { return n.FailedOps })},
+	}
+}
+
+func perPool(value func(*database.PoolUse) float64) func(*nodeSays, func(float64, ...string)) {
+	return func(n *nodeSays, put func(float64, ...string)) {
+		for i := range n.pools {
+			put(value(&n.pools[i]), n.pools[i].Name)
+		}
+	}
+}
+
+func leaderGauges() []row[*orchestrator.Leading] {
+	return []row[*orchestrator.Leading]{
+		{"tranche_leader_epoch", "Epoch of the lease.", "",
+			one(func(l *orchestrator.Leading) int64 { return l.Epoch })},
+		{"tranche_duty_last_success_timestamp_seconds", "When a duty ran last without failing, by the node's clock.", "duty",
+			func(l *orchestrator.Leading, put func(float64, ...string)) {
+				for i := range l.Duties {
+					if d := &l.Duties[i]; d.Succeeded >= 0 {
+						put(float64(time.Now().Add(-d.Succeeded).UnixMilli())/1e3, d.Name)
+					}
+				}
+			}},
+		{"tranche_duty_running_seconds", "For how long a duty has been running; 0: it rests.", "duty",
+			perDuty(func(d *inspect.DutyPulse) float64 { return d.Running.Seconds() })},
+	}
+}
+
+func leaderTotals() []row[*orchestrator.Leading] {
+	return []row[*orchestrator.Leading]{
+		{"tranche_duty_runs_total", "Times that a duty ran since this node leads.", "duty",
+			perDuty(func(d *inspect.DutyPulse) float64 { return float64(d.Runs) })},
+		{"tranche_duty_failures_total", "Those of them that failed.", "duty",
+			perDuty(func(d *inspect.DutyPulse) float64 { return float64(d.Failures) })},
+	}
+}
+
+func perDuty(value func(*inspect.DutyPulse) float64) func(*orchestrator.Leading, func(float64, ...string)) {
+	return func(l *orchestrator.Leading, put func(float64, ...string)) {
+		for i := range l.Duties {
+			put(value(&l.Duties[i]), l.Duties[i].Name)
+		}
+	}
 }
 
 // Describe implements prometheus.Collector.
 func (n *node) Describe(to chan<- *prometheus.Desc) {
-	for i := range n.stats {
-		to <- n.stats[i].Desc
-	}
-	for _, r := range []read{n.leads, n.connected, n.working, n.hung, n.poolUsed, n.poolIdle, n.poolMax, n.poolWaits,
-		n.poolWaited, n.epoch, n.dutyRuns, n.dutyFailures, n.dutySucceeded, n.dutyRunning} {
-		to <- r.Desc
-	}
+	n.gauges.Describe(to)
+	n.totals.Describe(to)
+	n.leader.Describe(to)
+	n.leaderTotals.Describe(to)
 }
 
 // Collect implements prometheus.Collector.
@@ -138,37 +183,12 @@ func (n *node) Collect(to chan<- prometheus.Metric) {
 	if s == nil {
 		return
 	}
-	now := s.Node.Stats()
-	for i := range n.stats {
-		n.stats[i].send(to, float64(n.stats[i].of(&now)))
-	}
-	n.working.send(to, float64(now.Fetching))
-	n.hung.send(to, float64(now.Hung))
-	n.connected.send(to, yes(s.NC.IsConnected()))
-	for _, p := range s.Store.Pools() {
-		n.poolUsed.send(to, float64(p.AcquiredConns()), p.Name)
-		n.poolIdle.send(to, float64(p.IdleConns()), p.Name)
-		n.poolMax.send(to, float64(p.MaxConns()), p.Name)
-		n.poolWaits.send(to, float64(p.EmptyAcquireCount()), p.Name)
-		n.poolWaited.send(to, p.EmptyAcquireWaitTime().Seconds(), p.Name)
-	}
-	n.leading(to, s.Node.Leading())
-}
-
-func (n *node) leading(to chan<- prometheus.Metric, l *orchestrator.Leading) {
-	n.leads.send(to, yes(l != nil))
-	if l == nil {
-		return
-	}
-	n.epoch.send(to, float64(l.Epoch))
-	for i := range l.Duties {
-		d := &l.Duties[i]
-		n.dutyRuns.send(to, float64(d.Runs), d.Name)
-		n.dutyFailures.send(to, float64(d.Failures), d.Name)
-		n.dutyRunning.send(to, d.Running.Seconds(), d.Name)
-		if d.Succeeded >= 0 {
-			at := time.Now().Add(-d.Succeeded)
-			n.dutySucceeded.send(to, float64(at.UnixMilli())/1e3, d.Name)
-		}
+	leading := s.Node.Leading()
+	says := &nodeSays{s.Node.Stats(), leading != nil, s.NC.IsConnected(), s.Store.Pools()}
+	n.gauges.tell(to, says)
+	n.totals.tell(to, says)
+	if leading != nil {
+		n.leader.tell(to, leading)
+		n.leaderTotals.tell(to, leading)
 	}
 }

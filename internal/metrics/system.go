@@ -3,6 +3,7 @@ package metrics
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +32,8 @@ type seen struct {
 	conditions []health.Condition
 	took       time.Duration
 	at         time.Time
+	endpoints  map[string]*endpointSum
+	collectors map[string]*healthstore.CollectorMetrics
 }
 
 // streamUse is what a stream holds.
@@ -45,107 +48,27 @@ type system struct {
 	every   time.Duration
 	timeout time.Duration // of a reading as a whole
 	streams *names
+	always  *table[*seen]
+	read    *table[*seen] // from the database, while it can be read
 
 	mu    sync.Mutex // held while it is read: who comes meanwhile waits for the same
 	last  seen
 	whose int64 // epoch in which it was read: a later one begins anew
-
-	read, took, conditions                                  read
-	runs, held, oldestRun, overdue                          read
-	ready, scheduled, inFlight, requests, limit, oldest     read
-	breaker, rate, chunk, unheard, calls                    read
-	opOldest, opMaxAge, opParked                            read
-	schedulesOverdue, schedulesUnstarted, schedulesOldest   read
-	schedulesFailing, schedulesLate                         read
-	letters, strays, events                                 read
-	nodes, bytes, connections, connectionsLimit, oldestTx   read
-	deadRows, streamBytes, streamMessages, streamBytesLimit read
 }
 
 func newSystem(m *Metrics, config *Config) *system {
-	c := &m.catalog
-	c.leader = true
+	m.catalog.leader = true
 	s := &system{m: m, every: cmp.Or(config.Every, DefaultEvery), timeout: cmp.Or(config.Timeout, DefaultTimeout),
-		streams: newNames(maxStreams)}
-	s.read = c.gauge("tranche_reading_success", "1 when the database could be read for what follows, else 0.")
-	s.took = c.gauge("tranche_reading_duration_seconds", "What the last reading took.")
-	s.conditions = c.gauge("tranche_health_conditions",
-		"Conditions that a person must see to, as tranche health and its page have them; 20 of a kind at the most.",
-		"kind", "severity")
-	s.runs = c.gauge("tranche_runs", "Runs under way: state is loading, running or held.", "state")
-	s.held = c.gauge("tranche_runs_held", "Runs that are held: reason is operator, threshold, guard or canary.", "reason")
-	s.oldestRun = c.gauge("tranche_run_oldest_unfinished_seconds", "Age of the oldest run under way; 0: there is none.")
-	s.overdue = c.gauge("tranche_runs_overdue", "Open runs that were not sealed in time.")
-	s.describeWork(c)
-	s.describeBeside(c)
-	c.leader = false
+		streams: newNames(maxStreams), always: gauges(&m.catalog, alwaysRows()),
+		read: gauges(&m.catalog, slices.Concat(runRows(), endpointRows(), collectorRows(), besideRows()))}
+	m.catalog.leader = false
 	return s
-}
-
-func (s *system) describeWork(c *catalog) {
-	s.ready = c.gauge("tranche_endpoint_items_ready",
-		"Items of runs that are not held that may be sent now.", "endpoint")
-	s.scheduled = c.gauge("tranche_endpoint_items_scheduled",
-		"Items that are to be tried again after a pause.", "endpoint")
-	s.inFlight = c.gauge("tranche_endpoint_items_in_flight", "Items that are out.", "endpoint")
-	s.requests = c.gauge("tranche_endpoint_requests_in_flight", "Requests that are out.", "endpoint")
-	s.limit = c.gauge("tranche_endpoint_requests_limit",
-		"How many may be: what operators set, or else what nodes have found.", "endpoint")
-	s.oldest = c.gauge("tranche_endpoint_oldest_wait_seconds",
-		"For how long the oldest request has been in the stream that no service has taken; 0: there is none.", "endpoint")
-	s.breaker = c.gauge("tranche_endpoint_breaker_open", "1 while the breaker is open, else 0.", "endpoint")
-	s.rate = c.gauge("tranche_endpoint_pace_items_per_second",
-		"Items a second, at most: what operators set or services have shown, whichever is less; absent: no limit.",
-		"endpoint")
-	s.chunk = c.gauge("tranche_endpoint_pace_chunk_items",
-		"Items in a request that get most done; absent: not known yet.", "endpoint")
-	s.unheard = c.gauge("tranche_endpoint_unheard",
-		"1 while runs have work for it and nobody listens, else 0.", "endpoint")
-	s.calls = c.gauge("tranche_endpoint_calls_unanswered",
-		"Requests that somebody waits for, in the lane of calls: not taken, or being worked on.", "endpoint")
-	s.opOldest = c.gauge("tranche_collector_oldest_operation_seconds",
-		"Age of the oldest operation of the key that is due first, or being flushed; 0: there is none.", "collector")
-	s.opMaxAge = c.gauge("tranche_collector_max_age_seconds",
-		"When operations are to be flushed at the latest.", "collector")
-	s.opParked = c.gauge("tranche_collector_operations_parked",
-		"Operations that wait for somebody to retry or drop them; 10000 at the most.", "collector")
-}
-
-func (s *system) describeBeside(c *catalog) {
-	s.schedulesOverdue = c.gauge("tranche_schedules_overdue", "Schedules whose due time has come and was not taken.")
-	s.schedulesOldest = c.gauge("tranche_schedule_oldest_overdue_seconds",
-		"For how long, the first of them; 0: there is none.")
-	s.schedulesUnstarted = c.gauge("tranche_schedules_unstarted",
-		"Due times that were taken and have no run after a minute.")
-	s.schedulesFailing = c.gauge("tranche_schedules_failing", "Schedules whose last due time has no run.")
-	s.schedulesLate = c.gauge("tranche_schedules_late", "Runs of schedules that go on after the end of their window.")
-	s.letters = c.gauge("tranche_dead_letters", "Dead letters that wait for somebody; 10000 at the most.")
-	s.strays = c.gauge("tranche_replies_quarantined", "Messages put aside in the last day; 10000 at the most.")
-	s.events = c.gauge("tranche_events_unpublished", "Events that are not published after a minute; 10000 at the most.")
-	s.nodes = c.gauge("tranche_nodes",
-		"Nodes: alive, or dead within the last hour, without a word, and not started again on their host.", "state")
-	s.bytes = c.gauge("tranche_database_size_bytes", "What the database takes on its disk.")
-	s.connections = c.gauge("tranche_database_connections", "Connections to the PostgreSQL server, of everybody.")
-	s.connectionsLimit = c.gauge("tranche_database_connections_limit", "How many it takes.")
-	s.oldestTx = c.gauge("tranche_database_oldest_transaction_seconds",
-		"Age of the oldest transaction that the node's role may see.")
-	s.deadRows = c.gauge("tranche_database_dead_rows",
-		"Rows that VACUUM has yet to clear, as PostgreSQL estimates.", "table")
-	s.streamBytes = c.gauge("tranche_stream_size_bytes", "What a stream holds.", "stream")
-	s.streamMessages = c.gauge("tranche_stream_messages", "The same in messages.", "stream")
-	s.streamBytesLimit = c.gauge("tranche_stream_limit_bytes", "What it may hold; absent: it has no limit.", "stream")
 }
 
 // Describe implements prometheus.Collector.
 func (s *system) Describe(to chan<- *prometheus.Desc) {
-	for _, r := range []read{s.read, s.took, s.conditions, s.runs, s.held, s.oldestRun, s.overdue, s.ready, s.scheduled,
-		s.inFlight, s.requests, s.limit, s.oldest, s.breaker, s.rate, s.chunk, s.unheard, s.calls, s.opOldest,
-		s.opMaxAge, s.opParked, s.schedulesOverdue, s.schedulesUnstarted, s.schedulesOldest, s.schedulesFailing,
-		s.schedulesLate,
-		s.letters, s.strays, s.events, s.nodes, s.bytes, s.connections, s.connectionsLimit, s.oldestTx, s.deadRows,
-		s.streamBytes, s.streamMessages, s.streamBytesLimit} {
-		to <- r.Desc
-	}
+	s.always.Describe(to)
+	s.read.Describe(to)
 }
 
 // Collect implements prometheus.Collector.
@@ -159,23 +82,11 @@ func (s *system) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	now := s.look(from, leading.Epoch)
-	s.read.send(to, yes(now.db != nil))
-	s.took.send(to, now.took.Seconds())
-	s.tellConditions(to, now.conditions)
-	for _, stream := range now.streams {
-		s.streamBytes.send(to, stream.bytes, stream.name)
-		s.streamMessages.send(to, stream.messages, stream.name)
-		if stream.limit > 0 {
-			s.streamBytesLimit.send(to, stream.limit, stream.name)
-		}
+	s.always.tell(to, &now)
+	if now.db != nil {
+		now.endpoints, now.collectors = s.m.sumEndpoints(&now), s.m.sumCollectors(now.db.Collectors)
+		s.read.tell(to, &now)
 	}
-	if now.db == nil {
-		return
-	}
-	s.tellRuns(to, now.db)
-	s.tellEndpoints(to, now)
-	s.tellCollectors(to, now.db.Collectors)
-	s.tellBeside(to, now.db)
 }
 
 // look returns what was read lately, or reads it. Who comes while it is read waits for that.

@@ -1,0 +1,269 @@
+package metrics
+
+import (
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue/control"
+	healthstore "github.com/tranchehq/tranche/workqueue/health"
+)
+
+// alwaysRows are what is told whether the database can be read or not.
+func alwaysRows() []row[*seen] {
+	return []row[*seen]{
+		{"tranche_reading_success", "1 when the database could be read for what follows, else 0.", "",
+			one(func(s *seen) float64 { return yes(s.db != nil) })},
+		{"tranche_reading_duration_seconds", "What the last reading took.", "",
+			one(func(s *seen) float64 { return s.took.Seconds() })},
+		{"tranche_health_conditions",
+			"Conditions that a person must see to, as tranche health and its page have them; 20 of a kind at the most.",
+			"kind,severity", conditionsByKind},
+		{"tranche_stream_size_bytes", "What a stream holds.", "stream",
+			perStream(func(u *streamUse) float64 { return u.bytes })},
+		{"tranche_stream_messages", "The same in messages.", "stream",
+			perStream(func(u *streamUse) float64 { return u.messages })},
+		{"tranche_stream_limit_bytes", "What it may hold; absent: it has no limit.", "stream",
+			func(s *seen, put func(float64, ...string)) {
+				for _, u := range s.streams {
+					if u.limit > 0 {
+						put(u.limit, u.name)
+					}
+				}
+			}},
+	}
+}
+
+func perStream(value func(*streamUse) float64) func(*seen, func(float64, ...string)) {
+	return func(s *seen, put func(float64, ...string)) {
+		for i := range s.streams {
+			put(value(&s.streams[i]), s.streams[i].name)
+		}
+	}
+}
+
+func conditionsByKind(s *seen, put func(float64, ...string)) {
+	type kind struct{ kind, severity string }
+	count := map[kind]int{}
+	for i := range s.conditions {
+		count[kind{string(s.conditions[i].Kind), string(s.conditions[i].Severity)}]++
+	}
+	for k, n := range count {
+		put(float64(n), k.kind, k.severity)
+	}
+}
+
+// number is the value of a metric that has one series, in the database.
+func number[N int | int64 | float64](value func(*healthstore.Metrics) N) func(*seen, func(float64, ...string)) {
+	return one(func(s *seen) N { return value(s.db) })
+}
+
+func runRows() []row[*seen] {
+	return []row[*seen]{
+		{"tranche_runs", "Runs under way: state is loading, running or held.", "state",
+			perRuns([]string{"loading", "running", "held"}, func(r *healthstore.RunMetrics) string { return r.State })},
+		{"tranche_runs_held", "Runs that are held: reason is operator, threshold, guard or canary.", "reason",
+			perRuns([]string{string(control.HoldOperator), string(control.HoldThreshold), string(control.HoldGuard),
+				string(control.HoldCanary)}, func(r *healthstore.RunMetrics) string { return r.Hold })},
+		{"tranche_run_oldest_unfinished_seconds", "Age of the oldest run under way; 0: there is none.", "",
+			number(func(m *healthstore.Metrics) (oldest float64) {
+				for i := range m.Runs {
+					oldest = max(oldest, m.Runs[i].Oldest)
+				}
+				return oldest
+			})},
+		{"tranche_runs_overdue", "Open runs that were not sealed in time.", "",
+			number(func(m *healthstore.Metrics) int64 { return m.Overdue })},
+	}
+}
+
+// perRuns counts runs by a value, of which those that are known are told with 0, too.
+func perRuns(known []string, by func(*healthstore.RunMetrics) string) func(*seen, func(float64, ...string)) {
+	return func(s *seen, put func(float64, ...string)) {
+		count := map[string]int64{}
+		for _, value := range known {
+			count[value] = 0
+		}
+		for i := range s.db.Runs {
+			if value := by(&s.db.Runs[i]); value != "" {
+				count[value] += s.db.Runs[i].Count
+			}
+		}
+		for value, n := range count {
+			put(float64(n), value)
+		}
+	}
+}
+
+// endpointSum is an endpoint, or all that have no name of their own: amounts are summed, the worst wait counts, and a
+// breaker that is open.
+type endpointSum struct {
+	ready, scheduled, inFlight, requests, oldest, calls float64
+	limit, rate, chunk                                  *float64
+	open, unheard                                       bool
+}
+
+func endpointRows() []row[*seen] {
+	return []row[*seen]{
+		{"tranche_endpoint_items_ready", "Items of runs that are not held that may be sent now.", "endpoint",
+			perEndpoint(func(e *endpointSum) *float64 { return &e.ready })},
+		{"tranche_endpoint_items_scheduled", "Items that are to be tried again after a pause.", "endpoint",
+			perEndpoint(func(e *endpointSum) *float64 { return &e.scheduled })},
+		{"tranche_endpoint_items_in_flight", "Items that are out.", "endpoint",
+			perEndpoint(func(e *endpointSum) *float64 { return &e.inFlight })},
+		{"tranche_endpoint_requests_in_flight", "Requests that are out.", "endpoint",
+			perEndpoint(func(e *endpointSum) *float64 { return &e.requests })},
+		{"tranche_endpoint_requests_limit",
+			"How many may be: what operators set, or else what nodes have found.", "endpoint",
+			perEndpoint(func(e *endpointSum) *float64 { return e.limit })},
+		{"tranche_endpoint_oldest_wait_seconds",
+			"For how long the oldest request has been in the stream that no service has taken; 0: there is none.", "endpoint",
+			perEndpoint(func(e *endpointSum) *float64 { return &e.oldest })},
+		{"tranche_endpoint_breaker_open", "1 while the breaker is open, else 0.", "endpoint",
+			perEndpoint(func(e *endpointSum) *float64 { return new(yes(e.open)) })},
+		{"tranche_endpoint_pace_items_per_second",
+			"Items a second, at most: what operators set or services have shown, whichever is less; absent: no limit.",
+			"endpoint", perEndpoint(func(e *endpointSum) *float64 { return e.rate })},
+		{"tranche_endpoint_pace_chunk_items", "Items in a request that get most done; absent: not known yet.", "endpoint",
+			perEndpoint(func(e *endpointSum) *float64 { return e.chunk })},
+		{"tranche_endpoint_unheard", "1 while runs have work for it and nobody listens, else 0.", "endpoint",
+			perEndpoint(func(e *endpointSum) *float64 { return new(yes(e.unheard)) })},
+		{"tranche_endpoint_calls_unanswered",
+			"Requests that somebody waits for, in the lane of calls: not taken, or being worked on.", "endpoint",
+			perEndpoint(func(e *endpointSum) *float64 { return &e.calls })},
+	}
+}
+
+// perEndpoint tells a value of each endpoint, or nothing of one that has none.
+func perEndpoint(value func(*endpointSum) *float64) func(*seen, func(float64, ...string)) {
+	return func(s *seen, put func(float64, ...string)) {
+		for name, e := range s.endpoints {
+			if v := value(e); v != nil {
+				put(*v, name)
+			}
+		}
+	}
+}
+
+func (m *Metrics) sumEndpoints(now *seen) map[string]*endpointSum {
+	all := map[string]*endpointSum{}
+	of := func(name string) *endpointSum {
+		name = m.endpoints.of(name)
+		if all[name] == nil {
+			all[name] = &endpointSum{}
+		}
+		return all[name]
+	}
+	for i := range now.db.Endpoints {
+		e := &now.db.Endpoints[i]
+		sum := of(e.Endpoint)
+		sum.ready += float64(e.Ready)
+		sum.scheduled += float64(e.Scheduled)
+		sum.inFlight += float64(e.InFlight)
+		sum.requests += float64(e.Requests)
+		sum.oldest, sum.open = max(sum.oldest, e.Oldest), sum.open || e.Open
+		add(&sum.limit, e.Limit)
+		add(&sum.rate, e.Rate)
+		add(&sum.chunk, e.Chunk)
+	}
+	for name, n := range now.calls {
+		of(m.endpoints.claimed(name)).calls += float64(n) // anybody may publish
+	}
+	for i := range now.conditions {
+		if c := &now.conditions[i]; c.Kind == health.NoListeners {
+			of(c.Subject).unheard = true
+		}
+	}
+	if others := all[Other]; others != nil {
+		others.chunk = nil // a sum says nothing
+	}
+	return all
+}
+
+// add sums what may be missing.
+func add[N int64 | float64](to **float64, value *N) {
+	if value == nil {
+		return
+	}
+	sum := float64(*value)
+	if *to != nil {
+		sum += **to
+	}
+	*to = &sum
+}
+
+func collectorRows() []row[*seen] {
+	return []row[*seen]{
+		{"tranche_collector_oldest_operation_seconds",
+			"Age of the oldest operation of the key that is due first, or being flushed; 0: there is none.", "collector",
+			perCollector(func(c *healthstore.CollectorMetrics) float64 { return c.Oldest })},
+		{"tranche_collector_max_age_seconds", "When operations are to be flushed at the latest.", "collector",
+			perCollector(func(c *healthstore.CollectorMetrics) float64 { return c.MaxAge })},
+		{"tranche_collector_operations_parked",
+			"Operations that wait for somebody to retry or drop them; 10000 at the most.", "collector",
+			perCollector(func(c *healthstore.CollectorMetrics) float64 { return float64(c.Parked) })},
+	}
+}
+
+func perCollector(value func(*healthstore.CollectorMetrics) float64) func(*seen, func(float64, ...string)) {
+	return func(s *seen, put func(float64, ...string)) {
+		for name, c := range s.collectors {
+			put(value(c), name)
+		}
+	}
+}
+
+func (m *Metrics) sumCollectors(all []healthstore.CollectorMetrics) map[string]*healthstore.CollectorMetrics {
+	sums := map[string]*healthstore.CollectorMetrics{}
+	for i := range all {
+		name := m.collectors.of(all[i].Collector)
+		sum := sums[name]
+		if sum == nil {
+			sum = &healthstore.CollectorMetrics{}
+			sums[name] = sum
+		}
+		sum.Parked += all[i].Parked
+		sum.Oldest, sum.MaxAge = max(sum.Oldest, all[i].Oldest), max(sum.MaxAge, all[i].MaxAge)
+	}
+	return sums
+}
+
+// besideRows are what is told of the rest of the database.
+func besideRows() []row[*seen] {
+	type m = healthstore.Metrics
+	return []row[*seen]{
+		{"tranche_schedules_overdue", "Schedules whose due time has come and was not taken.", "",
+			number(func(m *m) int64 { return m.Schedules.Overdue })},
+		{"tranche_schedule_oldest_overdue_seconds", "For how long, the first of them; 0: there is none.", "",
+			number(func(m *m) float64 { return m.Schedules.OldestDue })},
+		{"tranche_schedules_unstarted", "Due times that were taken and have no run after a minute.", "",
+			number(func(m *m) int64 { return m.Schedules.Unstarted })},
+		{"tranche_schedules_failing", "Schedules whose last due time has no run.", "",
+			number(func(m *m) int64 { return m.Schedules.Failing })},
+		{"tranche_schedules_late", "Runs of schedules that go on after the end of their window.", "",
+			number(func(m *m) int64 { return m.Schedules.Late })},
+		{"tranche_dead_letters", "Dead letters that wait for somebody; 10000 at the most.", "",
+			number(func(m *m) int64 { return m.Leftovers.Letters })},
+		{"tranche_replies_quarantined", "Messages put aside in the last day; 10000 at the most.", "",
+			number(func(m *m) int64 { return m.Leftovers.Quarantined })},
+		{"tranche_events_unpublished", "Events that are not published after a minute; 10000 at the most.", "",
+			number(func(m *m) int64 { return m.Leftovers.Events })},
+		{"tranche_nodes",
+			"Nodes: alive, or dead within the last hour, without a word, and not started again on their host.", "state",
+			func(s *seen, put func(float64, ...string)) {
+				put(float64(s.db.Nodes.Alive), "alive")
+				put(float64(s.db.Nodes.Dead), "dead")
+			}},
+		{"tranche_database_size_bytes", "What the database takes on its disk.", "",
+			number(func(m *m) int64 { return m.Database.Bytes })},
+		{"tranche_database_connections", "Connections to the PostgreSQL server, of everybody.", "",
+			number(func(m *m) int64 { return m.Database.Connections })},
+		{"tranche_database_connections_limit", "How many it takes.", "",
+			number(func(m *m) int64 { return m.Database.MaxConnections })},
+		{"tranche_database_oldest_transaction_seconds", "Age of the oldest transaction that the node's role may see.", "",
+			number(func(m *m) float64 { return m.Database.OldestTransaction })},
+		{"tranche_database_dead_rows", "Rows that VACUUM has yet to clear, as PostgreSQL estimates.", "table",
+			func(s *seen, put func(float64, ...string)) {
+				for _, t := range s.db.Tables {
+					put(float64(t.Dead), t.Name)
+				}
+			}},
+	}
+}
