@@ -4,17 +4,26 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // Doctor checks the invariants of a database.
@@ -135,3 +144,233 @@ func (m *Migrate) text(files []string) string {
 }
 
 func noNil(all []string) []string { return append([]string{}, all...) }
+
+// Tokens are who may use the API.
+type Tokens struct {
+	Create tokenCreate `cmd:"" help:"Make a token; its secret is shown this once."`
+	List   tokenList   `cmd:"" help:"List tokens, newest first."`
+	Revoke tokenRevoke `cmd:"" help:"Revoke a token: within 5 seconds it is of no use anywhere."`
+}
+
+// tokenPlace is where tokens and sessions are. The first one cannot be made through an API that needs one.
+type tokenPlace struct {
+	Database      string `xor:"place" help:"Straight in this database, instead of through a server; env: in that of TRANCHE_DATABASE." placeholder:"URL"`
+	DataDir       string `xor:"place" help:"Straight in the private database of this data directory." placeholder:"DIR"`
+	ThroughPooler bool   `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
+}
+
+// tokenKeeper is the API, or a database.
+type tokenKeeper interface {
+	CreateToken(ctx context.Context, set client.TokenSettings, o ...client.CallOption) (client.CreatedToken, error)
+	ListTokens(ctx context.Context, o ...client.CallOption) (client.TokenList, error)
+	RevokeToken(ctx context.Context, ref string, o ...client.CallOption) (client.TokenView, error)
+	ListSessions(ctx context.Context, o ...client.CallOption) (client.SessionList, error)
+	RevokeSessions(ctx context.Context, set client.RevokeSessions, o ...client.CallOption) (client.RevokedSessions, error)
+}
+
+// with has use do something with who keeps the tokens.
+func (p *tokenPlace) with(ctx context.Context, term *cli.Console, use func(tokenKeeper) error) error {
+	url, stop := p.Database, func() error { return nil }
+	if url == "env" { // in a container, where no shell puts it in
+		if url = os.Getenv("TRANCHE_DATABASE"); url == "" {
+			return cli.Usage("--database env: TRANCHE_DATABASE is not set")
+		}
+	}
+	switch {
+	case p.DataDir != "":
+		var err error
+		if url, stop, err = privateDatabase(ctx, p.DataDir); err != nil {
+			return err
+		}
+	case p.Database == "":
+		cl, err := term.Client()
+		if err != nil {
+			return err
+		}
+		return use(cl)
+	}
+	if err := migrations.Ready(ctx, url); err != nil {
+		return errors.Join(fmt.Errorf("the database of the tokens: %w", err), stop())
+	}
+	store, release, err := database.Open(ctx, url, database.PoolConfig{MaxConns: 1, ThroughPooler: p.ThroughPooler})
+	if err != nil {
+		return errors.Join(err, stop())
+	}
+	err = use(&storedTokens{store, term})
+	release()
+	return errors.Join(err, stop())
+}
+
+// privateDatabase finds the private PostgreSQL of a data directory: a serve runs it, or else it is run for a moment.
+func privateDatabase(ctx context.Context, dir string) (url string, stop func() error, err error) {
+	data := filepath.Join(dir, "postgres")
+	if !embedded.Exists(data) { // a directory that was mistyped should not become one of ours
+		return "", nil, fmt.Errorf("--data-dir %s holds no database of tranche serve; start one there first, or give "+
+			"the one that serve says when it starts", dir)
+	}
+	private, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{DataDir: data, Bound: true})
+	if _, locked := errors.AsType[*embedded.LockedError](err); locked {
+		url, err := embedded.RunningURL(ctx, data)
+		return url, func() error { return nil }, err
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("start the private PostgreSQL of --data-dir %s: %w", dir, err)
+	}
+	return private.URL(), func() error { return private.Stop(context.WithoutCancel(ctx)) }, nil
+}
+
+// storedTokens is tokens without an API between. It answers as the API would.
+type storedTokens struct {
+	store *database.DB
+	term  *cli.Console
+}
+
+func (s *storedTokens) CreateToken(
+	ctx context.Context, set client.TokenSettings, _ ...client.CallOption,
+) (none client.CreatedToken, err error) {
+	secret := access.NewSecret()
+	life, err := (&api.TokenSettings{ExpiresIn: set.ExpiresIn}).Life()
+	if err != nil {
+		return none, err
+	}
+	made, err := identity.New(s.store).CreateToken(ctx, identity.NewToken{
+		Name: set.Name, Role: string(set.Role), Hash: access.HashOf(secret), ExpiresIn: life,
+	}, cli.OSUser())
+	return asSent[client.CreatedToken](s.term, api.CreatedToken{TokenView: made, Secret: secret}, err)
+}
+
+func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (client.TokenList, error) {
+	all, err := identity.New(s.store).Tokens(ctx)
+	return asSent[client.TokenList](s.term, api.TokenList{Tokens: all}, err)
+}
+
+func (s *storedTokens) RevokeToken(ctx context.Context, ref string, _ ...client.CallOption) (client.TokenView, error) {
+	gone, err := identity.New(s.store).RevokeToken(ctx, ref, cli.OSUser())
+	return asSent[client.TokenView](s.term, gone, err)
+}
+
+type tokenCreate struct {
+	Name      string        `required:"" help:"Whose it is: the actor in the audit log." placeholder:"NAME"`
+	Role      string        `required:"" enum:"viewer,operator,admin" help:"viewer looks; operator changes runs; admin also makes tokens." placeholder:"ROLE"`
+	ExpiresIn time.Duration `help:"How long it is good for, like 720h; until it is revoked, unless given." placeholder:"TIME"`
+	tokenPlace
+}
+
+func (t *tokenCreate) Validate() error {
+	if err := api.CheckTokenName(t.Name); err != nil { // it names the field
+		return err
+	}
+	if t.ExpiresIn != 0 {
+		return api.CheckTokenLife(t.ExpiresIn)
+	}
+	return nil
+}
+
+// Run makes a token. Its secret is all there is on standard output, so that a script can keep it.
+func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) error {
+	set := client.TokenSettings{Name: t.Name, Role: client.Role(t.Role)}
+	if t.ExpiresIn != 0 {
+		set.ExpiresIn = t.ExpiresIn.String()
+	}
+	return t.with(ctx, term, func(keeper tokenKeeper) error {
+		return cli.Say(term, func(made *client.CreatedToken) string {
+			until := "it is revoked"
+			if made.ExpiresAt != nil {
+				until = cli.Moment(*made.ExpiresAt)
+			}
+			term.Note("token %s of %s, role %s, is good until %s; this is the only time that it is shown. Log in with it at "+
+				"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role,
+				until)
+			return made.Secret
+		})(keeper.CreateToken(ctx, set, term.Keep()))
+	})
+}
+
+type tokenList struct{ tokenPlace }
+
+func (t *tokenList) Run(ctx context.Context, term *cli.Console) error {
+	return t.with(ctx, term, func(keeper tokenKeeper) error {
+		list, err := keeper.ListTokens(ctx, term.Keep())
+		return (&cli.List[client.TokenView]{
+			Columns: "ID|NAME|ROLE|STATE|EXPIRES|LAST USED|MADE|BY",
+			Row: func(k *client.TokenView) []any {
+				return []any{k.ID[:8], k.Name, k.Role, k.State, cli.MomentOrNever(k.ExpiresAt), cli.MomentOrNever(k.LastUsedAt),
+					k.CreatedAt, k.CreatedBy}
+			},
+			Empty: "there is no token; make one with: tranche token create --name NAME --role ROLE",
+		}).Print(term, list.Tokens, err)
+	})
+}
+
+type tokenRevoke struct {
+	Token string `arg:"" help:"An id, the beginning of one, or the name of the only such token."`
+	tokenPlace
+}
+
+func (t *tokenRevoke) Run(ctx context.Context, term *cli.Console) error {
+	return t.with(ctx, term, func(keeper tokenKeeper) error {
+		gone, err := keeper.RevokeToken(ctx, t.Token, term.Keep())
+		return cli.Say(term, func(gone *client.TokenView) string {
+			return fmt.Sprintf("token %s of %s is revoked", gone.ID[:8], cli.Inert(gone.Name))
+		})(gone, seeList(err, "token"))
+	})
+}
+
+// seeList says where what was not found is listed.
+func seeList(err error, noun string) error {
+	if errors.Is(err, workqueue.ErrNotFound) {
+		return fmt.Errorf("%w; see tranche %s list", err, noun)
+	}
+	return err
+}
+
+// Sessions are those who are logged in to the dashboard.
+type Sessions struct {
+	List   sessionList   `cmd:"" help:"List who is logged in, the latest first."`
+	Revoke sessionRevoke `cmd:"" help:"End all sessions of a user within 5 seconds."`
+}
+
+func (s *storedTokens) ListSessions(ctx context.Context, _ ...client.CallOption) (client.SessionList, error) {
+	all, err := identity.New(s.store).WebSessions(ctx)
+	return asSent[client.SessionList](s.term, api.SessionList{Sessions: all}, err)
+}
+
+func (s *storedTokens) RevokeSessions(
+	ctx context.Context, set client.RevokeSessions, _ ...client.CallOption,
+) (client.RevokedSessions, error) {
+	ended, err := identity.New(s.store).RevokeWebSessions(ctx, set.User, cli.OSUser())
+	return asSent[client.RevokedSessions](s.term, api.RevokedSessions{User: set.User, Sessions: ended}, err)
+}
+
+type sessionList struct{ tokenPlace }
+
+func (l *sessionList) Run(ctx context.Context, term *cli.Console) error {
+	return l.with(ctx, term, func(keeper tokenKeeper) error {
+		list, err := keeper.ListSessions(ctx, term.Keep())
+		return (&cli.List[client.WebSessionView]{
+			Columns: "USER|ROLE|BY|SINCE|LAST USED|EXPIRES",
+			Row: func(s *client.WebSessionView) []any {
+				by := "provider"
+				if s.Token != nil {
+					by = "token " + (*s.Token)[:8]
+				}
+				return []any{s.User, s.Role, by, s.CreatedAt, s.ActiveAt, s.ExpiresAt}
+			},
+			Empty: "nobody is logged in",
+		}).Print(term, list.Sessions, err)
+	})
+}
+
+type sessionRevoke struct {
+	User string `arg:"" help:"As tranche session list and the audit log call them."`
+	tokenPlace
+}
+
+func (r *sessionRevoke) Run(ctx context.Context, term *cli.Console) error {
+	return r.with(ctx, term, func(keeper tokenKeeper) error {
+		gone, err := keeper.RevokeSessions(ctx, client.RevokeSessions{User: r.User}, term.Keep())
+		return cli.Say(term, func(gone *client.RevokedSessions) string {
+			return fmt.Sprintf("%d sessions of %s have ended", gone.Sessions, cli.Inert(gone.User))
+		})(gone, seeList(err, "session"))
+	})
+}

@@ -1,19 +1,24 @@
 package admin
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Health is what a person must see to, and what is said of it.
@@ -190,4 +195,216 @@ func (healthReady) Run(ctx context.Context, term *cli.Console) error {
 		return term.Document(map[string]bool{"ready": true})
 	}
 	return term.Printf("ready\n")
+}
+
+// Nodes lists the nodes.
+type Nodes struct{}
+
+// Run lists nodes.
+func (Nodes) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Print(term, nodesText)(cl.ListNodes(ctx, term.Keep()))
+}
+
+// nodesText is the nodes with what each holds, and who leads.
+func nodesText(found *client.Nodes, room int) string {
+	if len(found.Nodes) == 0 {
+		return "no node has been here\n"
+	}
+	list := cli.List[client.NodeView]{
+		Columns: "NODE|STATE|HEARD|CLAIMED>|SENT>|ITEMS>|PROCESS|VERSION|RUNS",
+		Row: func(n *client.NodeView) []any {
+			state, heard := n.State, n.HeartbeatAt
+			if n.Leader {
+				state += ", leader"
+			}
+			if n.EndedAt != nil {
+				heard = *n.EndedAt
+			}
+			return []any{cli.ShortID(n.Session), state, since(found, heard, 100*time.Millisecond), n.Slices.Claimed,
+				n.Slices.Sent, n.Items, fmt.Sprintf("%s:%d", n.Host, n.PID), n.Version, nodeRuns(n.Runs)}
+		},
+	}
+	var refused strings.Builder
+	for i := range found.Nodes {
+		if n := &found.Nodes[i]; n.NATS != "" {
+			refused.WriteString(cli.ShortID(n.Session) + ": " + cli.Inert(n.NATS) + "; see tranche health\n")
+		}
+	}
+	text := list.Text(found.Nodes, room) + refused.String()
+	if found.DatabaseReadOnly {
+		return text + "PostgreSQL takes no writes: nodes cannot say that they live, and those that do are dead here; see " +
+			"tranche health\n"
+	}
+	if found.Leader == nil {
+		return text + "nobody leads at the moment: schedules and sweeps wait for a node that does\n"
+	}
+	return text + leaderText(found, room)
+}
+
+// since is how long ago something was, by the server's clock.
+func since(found *client.Nodes, at time.Time, to time.Duration) string {
+	return cli.Span(max(found.At.Sub(at), 0).Round(to)) + " ago"
+}
+
+// leaderText is who leads and since when, and what it does as the leader.
+func leaderText(found *client.Nodes, room int) string {
+	lead := found.Leader
+	text := fmt.Sprintf("\n%s leads since %s (%s), epoch %d\n", cli.ShortID(lead.Session),
+		cli.Moment(lead.Since), cli.Span(max(found.At.Sub(lead.Since), 0)), lead.Epoch)
+	if len(found.Duties) == 0 {
+		return text
+	}
+	list := cli.List[client.DutyView]{Columns: "DUTY|RUNS>|FAILED>|LAST|TOOK>|STATE", Row: func(d *client.DutyView) []any {
+		last := "-"
+		if d.EndedAt != nil {
+			last = since(found, *d.EndedAt, 100*time.Millisecond)
+		}
+		return []any{d.Name, d.Runs, d.Failures, last, cli.Span(cli.Seconds(d.Took).Round(time.Millisecond)),
+			dutyState(found, d)}
+	}}
+	return text + list.Text(found.Duties, room)
+}
+
+// dutyState says how a duty is doing, and what went wrong with it last.
+func dutyState(found *client.Nodes, d *client.DutyView) string {
+	state := "waiting"
+	switch {
+	case d.Running > 0:
+		state = "runs for " + cli.Span(cli.Seconds(d.Running))
+	case d.Failing:
+		state = "failing"
+	}
+	if d.LastError != "" && d.FailedAt != nil {
+		state += ": " + since(found, *d.FailedAt, time.Second) + ": " + d.LastError
+	}
+	return state
+}
+
+// nodeRuns names the runs that a node works on.
+func nodeRuns(runs []client.NodeRun) string {
+	var names []string
+	for i := range runs {
+		names = append(names, cmp.Or(runs[i].Name, cli.ShortID(runs[i].ID)))
+	}
+	return cmp.Or(strings.Join(names, ", "), "-")
+}
+
+// Audit shows what operators did.
+type Audit struct {
+	Of     string       `name:"run" help:"Only what is about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
+	Actor  string       `help:"Only what this one did; tranche is what nodes did by themselves." placeholder:"NAME"`
+	Action string       `help:"Only this: start, rerun, pause, resume, cancel, endpoint_set, …" placeholder:"ACTION"`
+	Since  cli.PastTime `help:"Only since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Before int64        `help:"Only what is older than this entry." placeholder:"NUMBER"`
+	Limit  int          `default:"20" help:"How many." placeholder:"N"`
+}
+
+// Validate is called by kong.
+func (a *Audit) Validate() error { return cli.Within("--limit", &a.Limit, inspect.MaxAudit) }
+
+// Run lists the audit log.
+func (a *Audit) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	page, err := cl.ListAudit(ctx, client.ListAuditParams{
+		Run: a.Of, Actor: a.Actor, Action: a.Action, Since: a.Since.Time, Before: a.Before, Limit: a.Limit,
+	}, term.Keep())
+	err = cli.Print(term, func(page *client.AuditPage, room int) string {
+		if len(page.Entries) == 0 {
+			return "nothing of this kind was done\n"
+		}
+		return auditText(page.Entries, room)
+	})(page, err)
+	if err == nil && page.Next != 0 && !term.JSON {
+		term.Note("there are more; go on with --before %d", page.Next)
+	}
+	return err
+}
+
+func auditText(entries []client.AuditEntry, room int) string {
+	list := cli.List[client.AuditEntry]{
+		Columns: "NUMBER>|TIME|WHO|WHAT|ON|CHANGE?",
+		Row: func(e *client.AuditEntry) []any {
+			on := cli.OrDash(e.Subject)
+			if e.Run != nil {
+				on = cli.ShortID(*e.Run)
+			}
+			return []any{strconv.FormatInt(e.ID, 10), e.At, e.Actor, e.Action, on, auditChange(e)}
+		},
+	}
+	text := list.Text(entries, room)
+	if cli.Narrow(room) {
+		return withChanges(text, entries, room)
+	}
+	return text
+}
+
+// withChanges puts what changed below the line of each entry, where a column of it would have no room.
+func withChanges(text string, entries []client.AuditEntry, room int) string {
+	head, rest, _ := strings.Cut(text, "\n")
+	out := cli.Prose{Columns: cli.ExplainWidth(room)}
+	out.B.WriteString(head + "\n")
+	for i := range entries {
+		var line string
+		line, rest, _ = strings.Cut(rest, "\n")
+		out.B.WriteString(line + "\n")
+		if change := auditChange(&entries[i]); change != "" {
+			out.Paragraph(strings.Repeat(" ", 8), change)
+		}
+	}
+	return out.B.String()
+}
+
+// auditChange says what changed, as "chunk 500 → 100", and then what else there is to say. Nothing is said twice: who
+// did it has a column of its own.
+func auditChange(e *client.AuditEntry) string {
+	before, after, detail := auditFields(e.Before), auditFields(e.After), auditFields(e.Detail)
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	told := map[string]bool{cli.Inert("by " + e.Actor): true}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		was, is := auditValue(before[name]), auditValue(after[name])
+		switch {
+		case was == is || told[cli.Inert(name)+" "+is]:
+		case len(before) == 0: // it is new, as a run that starts
+			parts = append(parts, cli.Inert(name)+" "+is)
+		default:
+			parts = append(parts, cli.Inert(name)+" "+was+" → "+is)
+		}
+		told[cli.Inert(name)+" "+is] = true
+	}
+	told["reason "+auditValue(after["detail"])] = true // of a hold
+	for _, name := range slices.Sorted(maps.Keys(detail)) {
+		value := auditValue(detail[name])
+		if value != nothing && value != "no" && value != "0" && !told[cli.Inert(name)+" "+value] {
+			parts = append(parts, cli.Inert(name)+" "+value)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func auditFields(doc json.RawMessage) map[string]json.RawMessage {
+	fields := map[string]json.RawMessage{}
+	_ = json.Unmarshal(doc, &fields) // what is no object has no fields to show
+	return fields
+}
+
+// nothing is how a value shows that is not there.
+const nothing = "none"
+
+// auditValue writes a value as people read it.
+func auditValue(doc json.RawMessage) string {
+	switch text := string(bytes.TrimSpace(doc)); text {
+	case "", "null", `""`, "[]", "{}":
+		return nothing
+	case "false":
+		return "no"
+	case "true":
+		return "yes"
+	default:
+		var s string
+		if json.Unmarshal(doc, &s) == nil {
+			return cli.Inert(s)
+		}
+		return cli.Inert(text)
+	}
 }

@@ -1,0 +1,400 @@
+package admin
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+)
+
+func TestAuditChange(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ before, after, detail, want string }{
+		{`{"chunk":500}`, `{"chunk":100}`, `{}`, "chunk 500 → 100"},
+		{`{"a":1,"b":"x","same":2}`, `{"b":"y","c":true,"same":2}`, `{}`, "a 1 → none, b x → y, c none → yes"},
+		{`{"hold":null}`, `{"hold":"operator"}`, `{"reason":"lunch","by":""}`, "hold none → operator, reason lunch"},
+		{"", "", `{"items":3,"failed":true,"keys":0,"codes":null,"force":false}`, "failed yes, items 3"},
+		{`{"auto":true}`, `{"auto":false}`, `{"codes":["A","B"]}`, `auto yes → no, codes ["A","B"]`},
+		{`{"\u001b[31m":"a"}`, `{"\u001b[31m":"\u001b[1m"}`, `"odd"`, `\x1b[31m a → \x1b[1m`},
+		{"", "", `{"long":"` + strings.Repeat("x", 500) + `"}`, "long " + strings.Repeat("x", 500)},
+		{`{"hold":null}`, `{"hold":"operator","by":"ann","detail":"lunch"}`,
+			`{"reason":"lunch","by":"ann","hold":"operator"}`, "detail none → lunch, hold none → operator"},
+		{`{"generation":1}`, `{"generation":2}`, `{"generation":2,"items":3}`, "generation 1 → 2, items 3"},
+		{"", `{"plan":"p","chunk":500,"rate":0}`, `{"plan":"p"}`, "chunk 500, plan p, rate 0"},
+		{"", "", "", ""},
+	} {
+		e := client.AuditEntry{
+			Actor: "ann", Before: json.RawMessage(c.before), After: json.RawMessage(c.after), Detail: json.RawMessage(c.detail),
+		}
+		if got := auditChange(&e); got != c.want {
+			t.Errorf("%s → %s (%s): got %q; want %q", c.before, c.after, c.detail, got, c.want)
+		}
+	}
+}
+
+func TestPastTime(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Time{
+		"2026-01-31":           time.Date(2026, 1, 31, 0, 0, 0, 0, time.Local),
+		"2026-01-31 15:04":     time.Date(2026, 1, 31, 15, 4, 0, 0, time.Local),
+		"2026-01-31T15:04:05":  time.Date(2026, 1, 31, 15, 4, 5, 0, time.Local),
+		"2026-01-31T15:04:05Z": time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC),
+	} {
+		var p cli.PastTime
+		if err := p.UnmarshalText([]byte(text)); err != nil || !p.Equal(want) {
+			t.Errorf("%s: %v, %v; want %v", text, p.Time, err, want)
+		}
+	}
+	var p cli.PastTime
+	if err := p.UnmarshalText([]byte("90m")); err != nil || time.Since(p.Time).Round(time.Minute) != 90*time.Minute {
+		t.Errorf("90m: %v, %v", p.Time, err)
+	}
+	for _, text := range []string{"", "now", "-5m", "31.1.2026"} {
+		if err := p.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is taken as %v", text, p.Time)
+		}
+	}
+}
+
+// A narrow terminal shows what changed too.
+func TestAuditIsWholeOnANarrowTerminal(t *testing.T) {
+	t.Parallel()
+	entries := []client.AuditEntry{
+		{ID: 2, Actor: "ann", Action: "set", Subject: "echo", Before: json.RawMessage(`{"max_in_flight":500}`),
+			After:  json.RawMessage(`{"max_in_flight":100}`),
+			Detail: json.RawMessage(`{"reason":"the database behind it was too slow for what we sent \u001b[31m at it"}`)},
+		{ID: 1, Actor: "bob", Action: "start", Subject: "x"},
+	}
+	text := auditText(entries, 80)
+	for _, want := range []string{"max_in_flight 500 → 100", "too slow", `\x1b[31m at it`, "bob"} {
+		if !strings.Contains(strings.Join(strings.Fields(text), " "), want) {
+			t.Errorf("%q is not shown:\n%s", want, text)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 80 {
+			t.Errorf("a line is too long: %s", line)
+		}
+	}
+	if wide := auditText(entries, 0); strings.Count(wide, "\n") != 3 || !strings.Contains(wide, "CHANGE") {
+		t.Errorf("where there is room, an entry is a line:\n%s", wide)
+	}
+}
+
+// What a collector says of errors, and what it sends along, is shown.
+func TestCollectorShowTellsOfAllSettings(t *testing.T) {
+	t.Parallel()
+	c := &client.CollectorView{Spec: client.CollectorSpec{Params: map[string]string{"year": "2026", "branch": "R&D\x1b"},
+		RetryCodes: []string{"LOCKED", "BUSY"}, NeverRetry: []string{"GONE"}, Fold: "merge", FoldBy: "no",
+		Enrich: &client.Enrichment{SQL: []byte(`{"source":"crm"}`), Payload: []byte(`"{item}"`)}}}
+	head := collectorHead(c)
+	for _, want := range []string{"branch=R&D", "year=2026", "LOCKED, BUSY, whatever the service says", "GONE, whatever",
+		"those of the same payload's no go as one, with their payloads merged", `"{item}", with a row of source crm`} {
+		if !strings.Contains(head, want) {
+			t.Errorf("it does not tell of %q:\n%s", want, head)
+		}
+	}
+	if strings.Contains(head, "\x1b") || strings.Index(head, "branch=") > strings.Index(head, "year=") {
+		t.Errorf("it is shown as %q", head)
+	}
+	if head := collectorHead(&client.CollectorView{}); strings.Contains(head, "tried again") ||
+		strings.Contains(head, "param") {
+		t.Errorf("a collector without them is shown as\n%s", head)
+	}
+}
+
+func TestLimitsOfEndpointsAreRead(t *testing.T) {
+	t.Parallel()
+	var budget requestBudget
+	var items itemRate
+	var limit chunkCap
+	for text, ok := range map[string]bool{"1": true, "10000": true, "none": true, "0": false, "10001": false, "x": false} {
+		if err := budget.UnmarshalText([]byte(text)); (err == nil) != ok {
+			t.Errorf("--max-in-flight %s: %v", text, err)
+		}
+	}
+	for text, ok := range map[string]bool{"0.5": true, "none": true, "0": false, "-1": false, "NaN": false, "Inf": false} {
+		if err := items.UnmarshalText([]byte(text)); (err == nil) != ok {
+			t.Errorf("--rate %s: %v", text, err)
+		}
+	}
+	if limit.UnmarshalText([]byte("0")) != nil || limit.UnmarshalText([]byte("5")) == nil {
+		t.Error("--chunk-cap takes 0 and nothing else")
+	}
+	var breaker breakerState
+	if breaker.UnmarshalText([]byte("closed")) != nil || breaker.UnmarshalText([]byte("open")) == nil {
+		t.Error("--breaker takes closed and nothing else")
+	}
+}
+
+// An invariant is told in words, whether it holds or not.
+func TestInvariantsHaveWords(t *testing.T) {
+	t.Parallel()
+	holds := reportText(&doctor.Report{})
+	for _, rule := range doctor.Rules() {
+		line := string(rule.Invariant) + " "
+		bad := reportText(&doctor.Report{Found: 1,
+			Violations: []doctor.Violation{{Invariant: rule.Invariant, What: "it is"}}})
+		if rule.Words == "" || !strings.Contains(holds, rule.Words) || !strings.Contains(holds, line) ||
+			!strings.Contains(bad, rule.Words) {
+			t.Errorf("%s has no words in\n%s%s", rule.Invariant, holds, bad)
+		}
+	}
+}
+
+func TestHealthReadsWell(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	until := now.Add(8 * time.Hour)
+	h := &client.Health{Status: "critical", At: now, Counts: client.SeverityCounts{Critical: 1, Warning: 2},
+		Kinds: []client.KindSummary{
+			{Kind: "leader_missing", Severity: "critical", Title: "Leader missing: 1 condition"},
+			{Kind: "failed_items", Severity: "warning", Title: "Failed items: 2 runs, 1,003 items", Since: now},
+		},
+		Conditions: []client.Condition{
+			{Kind: "leader_missing", Severity: "critical", Title: "nobody leads", Subject: "tranche",
+				Since: now.Add(-time.Minute), Detail: "since the last \x1b[31mleader died",
+				Remedy: "start a node: `tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`"},
+			{Kind: "failed_items", Severity: "warning", Title: "3 items failed: it", Subject: "it", Since: now,
+				Remedy: "see why", Mark: &client.Mark{State: "taken", By: "ann", At: now.Add(-time.Minute)}},
+			{Kind: "failed_items", Severity: "warning", Title: "1000 items failed: more", Subject: "more", Since: now,
+				Remedy: "see why", Mark: &client.Mark{State: "worse", By: "bob", At: now, Reason: "known"}},
+		},
+		Aside: []client.Condition{{Kind: "dead_letters", Title: "2 dead letters of e", Subject: "e",
+			Mark: &client.Mark{State: "aside", By: "eve", At: now, Until: &until, Reason: "until the release"}}},
+	}
+	text := healthText(h, 80)
+	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL nobody leads", "1m00s ago", `\x1b[31m`,
+		"start a node:\n", "`tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`\n",
+		"WARNING Failed items: 2 runs, 1,003 items", "3 items failed: it", "by ann, 1m00s ago",
+		"since it was put aside by bob", "PUT ASIDE", "dead_letters e", ": until the release"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if text := healthText(&client.Health{Status: "ok", At: now}, 80); !strings.HasPrefix(text, "ok: nothing") {
+		t.Errorf("without conditions: %s", text)
+	}
+	text = nodesText(&client.Nodes{Nodes: []client.NodeView{{Session: "0198", State: "dead"}}}, 200)
+	if !strings.Contains(text, "nobody leads") {
+		t.Errorf("without a leader: %s", text)
+	}
+}
+
+func TestTypesOfSteps(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, schema, golang, script string }{
+		{"scalars",
+			`{"type":"object","required":["s","n","i","b","-"],"properties":{"s":{"type":"string"},"n":{"type":"number"},
+				"i":{"type":"integer"},"b":{"type":"boolean"},"-":{"type":"string"}}}`,
+			"struct {\n\tX string `json:\"-,\"`\n\tB bool `json:\"b\"`\n\tI int64 `json:\"i\"`\n" +
+				"\tN float64 `json:\"n\"`\n\tS string `json:\"s\"`\n}",
+			"{\n  \"-\": string;\n  b: boolean;\n  i: number;\n  n: number;\n  s: string;\n}"},
+		{"optional",
+			`{"type":"object","properties":{"a":{"type":"array","items":{"type":"string"}},"n":{"type":"number"},
+				"x":{}}}`,
+			"struct {\n\tA []string `json:\"a,omitempty\"`\n\tN *float64 `json:\"n,omitempty\"`\n" +
+				"\tX any `json:\"x,omitempty\"`\n}",
+			"{\n  a?: Array<string>;\n  n?: number;\n  x?: unknown;\n}"},
+		{"nested",
+			`{"type":"object","required":["o"],"properties":{"o":{"type":"object","properties":{"p":{"type":"integer"}}}}}`,
+			"struct {\n\tO struct {\n\t\tP *int64 `json:\"p,omitempty\"`\n\t} `json:\"o\"`\n}",
+			"{\n  o: {\n    p?: number;\n  };\n}"},
+		{"names that collide, or are no words",
+			`{"type":"object","required":["a b","a-b","7"],"properties":{"a b":{"type":"string"},"a-b":{"type":"string"},
+				"7":{"type":"string"}}}`,
+			"struct {\n\tX7 string `json:\"7\"`\n\tAB string `json:\"a b\"`\n\tAB2 string `json:\"a-b\"`\n}",
+			"{\n  \"7\": string;\n  \"a b\": string;\n  \"a-b\": string;\n}"},
+		{"a name that no tag carries", `{"type":"object","properties":{"a\"` + "`" + `,b":{"type":"string"}}}`,
+			"map[string]any", "{\n  \"a\\\"`,b\"?: string;\n}"},
+		{"a map", `{"type":"object","additionalProperties":{"type":"integer"}}`,
+			"map[string]int64", "Record<string, number>"},
+		{"an object of whatever", `{"type":"object","additionalProperties":false}`,
+			"map[string]any", "Record<string, unknown>"},
+		{"an array of whatever", `{"type":"array","items":true}`, "[]any", "Array<unknown>"},
+		{"an array", `{"type":"array"}`, "[]any", "Array<unknown>"},
+		{"several types", `{"type":["string","null"]}`, "any", "unknown"},
+		{"no type", `{"oneOf":[{"type":"string"}]}`, "any", "unknown"},
+		{"anything", `true`, "any", "unknown"},
+	} {
+		for lang, want := range map[string]string{
+			"go": "\npackage inputs\n\n// YearEndInput is what endpoint e reads in step year-end.\ntype YearEndInput " +
+				test.golang + "\n",
+			"ts": "\n// YearEndInput is what endpoint e reads in step year-end.\nexport type YearEndInput = " +
+				test.script + ";\n",
+		} {
+			got, err := typesText("p", lang, []stepInput{{"year-end", "e", json.RawMessage(test.schema)}})
+			got, found := strings.CutPrefix(got, "// Code generated by tranche plan types p; DO NOT EDIT.\n")
+			if err != nil || !found || aligned(got) != aligned(want) {
+				t.Errorf("%s in %s: %v, got\n%s\nwant\n%s", test.name, lang, err, got, want)
+			}
+		}
+	}
+	both := []stepInput{{"a-b", "e", json.RawMessage(`{}`)}, {"a_b", "e", json.RawMessage(`{}`)}}
+	text, err := typesText("p", "go", both)
+	if err != nil || !strings.Contains(text, "type ABInput any") || !strings.Contains(text, "type ABInput2 any") {
+		t.Errorf("steps of one name: %v, %s", err, text)
+	}
+}
+
+// aligned is a text without the spaces by which gofmt puts columns under one another.
+func aligned(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if strings.HasPrefix(line, "\t") {
+			lines[i] = strings.Join(strings.Fields(line), " ")
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Limits that are not named stay, and only who says so keeps everything.
+func TestLimitsThatAreSet(t *testing.T) {
+	t.Parallel()
+	type settings = client.RetentionSettings
+	word := func(text string) *string { return &text }
+	was := settings{Age: "90d", MaxCount: 7}
+	for name, c := range map[string]struct {
+		given retentionSet
+		want  settings
+		wrong string // part of the error
+	}{
+		"none":           {retentionSet{}, was, "--keep-all"},
+		"one":            {retentionSet{MaxBytes: word("1GiB")}, settings{Age: "90d", MaxCount: 7, MaxBytes: 1 << 30}, ""},
+		"one off":        {retentionSet{Age: word("off")}, settings{MaxCount: 7}, ""},
+		"all off":        {retentionSet{Age: word("off"), MaxCount: word("off")}, settings{KeepAll: true}, ""},
+		"keep all":       {retentionSet{KeepAll: true}, settings{KeepAll: true}, ""},
+		"keep all but":   {retentionSet{KeepAll: true, Age: word("3d")}, was, "leave it out"},
+		"no number":      {retentionSet{MaxCount: word("few")}, was, "--max-count"},
+		"less than none": {retentionSet{MaxCount: word("-1")}, was, "--max-count"},
+	} {
+		set, err := was, c.given.Validate()
+		if err == nil {
+			err = c.given.change(&set)
+		}
+		right := err == nil && c.wrong == "" || err != nil && c.wrong != "" && strings.Contains(err.Error(), c.wrong)
+		if !right || set != c.want {
+			t.Errorf("%s: %+v, %v; want %+v, %q", name, set, err, c.want, c.wrong)
+		}
+	}
+}
+
+// TestWhyOfFires has fires that have no reason of their own, because nothing is wrong with them.
+func TestWhyOfFires(t *testing.T) {
+	t.Parallel()
+	due := time.Date(2026, 5, 5, 14, 0, 0, 0, time.Local) //nolint:gosmopolitan // as people read it
+	at := due.Add(8 * time.Hour)
+	for want, fire := range map[string]client.Fire{
+		"":                      {State: "due", StartAt: due},
+		"asked by ann":          {State: "due", StartAt: due, AskedBy: "ann"},
+		"the plan is not there": {State: "due", StartAt: due, Reason: "the plan is not there"},
+		"starts 2026-05-05 22:00:00 UTC (window or jitter)":      {State: "due", StartAt: at},
+		"its window is shut; not before 2026-05-05 22:00:00 UTC": {State: "due", StartAt: at, Reason: "its window is shut"},
+		"being loaded since 2026-05-05 22:00:00 UTC": {
+			State: "starting", StartAt: due, BeganAt: &at, Attempts: 1},
+		"being loaded since 2026-05-05 22:00:00 UTC, attempt 3": {
+			State: "starting", StartAt: due, BeganAt: &at, Attempts: 3},
+		"late: paused": {State: "started", StartAt: at, BeganAt: &at, Late: "paused"},
+	} {
+		fire.DueAt = due
+		if got := whyFire(&fire, due.Add(time.Hour)); got != want {
+			t.Errorf("%s: %q; want %q", fire.State, got, want)
+		}
+	}
+}
+
+// To seal a batch again that is complete says that, and since when.
+func TestSealAgain(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method == http.MethodPost {
+			_, _ = w.Write([]byte(`{"batch":"b","completed":false}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"id":"b","state":"completed","completed_at":"2026-11-20T12:00:00Z"}`))
+	}))
+	t.Cleanup(server.Close)
+	cl, err := client.New(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := (&trackerSeal{batchID{"b"}}).Run(t.Context(), &cli.Console{Out: &out}, cl); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(out.String(), "batch b is complete, since 2026-11-20 ") {
+		t.Errorf("said %q", out.String())
+	}
+}
+
+// A file of ids and ranges is told apart line by line; what is neither goes to the server, which says what is wrong,
+// and the command says on which line that stands.
+func TestAckLines(t *testing.T) {
+	t.Parallel()
+	const batch = "0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"
+	lines := &ackLines{unit: "ids.txt: line", Scanner: linesOf(strings.NewReader(strings.Join([]string{
+		"\ufeff" + batch + ":0:1", "", "  " + batch + ":0:2-3 ", batch + ":4", batch + ":4-7", batch + ":all", "0:17",
+		batch + ":0:01", "garbage",
+	}, "\r\n")))}
+	piece, err := lines.fill("REFUSED")
+	if err != nil || piece.count() != 8 || piece.set.Code != "REFUSED" {
+		t.Errorf("%+v, %v", piece, err)
+	}
+	if want := []string{batch + ":0:1", batch + ":0:01"}; !slices.Equal(piece.set.IDs, want) {
+		t.Errorf("ids %q; want %q", piece.set.IDs, want)
+	}
+	want := []string{batch + ":0:2-3", batch + ":4", batch + ":4-7", batch + ":all", "0:17", "garbage"}
+	if !slices.Equal(piece.set.Ranges, want) {
+		t.Errorf("ranges %q; want %q", piece.set.Ranges, want)
+	}
+	for location, want := range map[string]string{
+		"body.ids[1]": "ids.txt: line 8: wrong", "body.ranges[5]": "ids.txt: line 9: wrong", "body.ids[2]": "the server's",
+		"body.code": "the server's",
+	} {
+		refused := &client.ProblemError{Problem: client.Problem{Detail: "the server's",
+			Errors: []*client.ErrorDetail{{Location: location, Message: "wrong"}}}}
+		if got := lines.place(refused, piece); got.Error() != want {
+			t.Errorf("%s is %q; want %q", location, got, want)
+		}
+	}
+	if rest, err := lines.fill(""); err != nil || rest.count() != 0 {
+		t.Errorf("after the end there is %+v, %v", rest, err)
+	}
+	long := &ackLines{unit: "argument", Scanner: linesOf(strings.NewReader("\n" + strings.Repeat("x", 2*maxAckLine)))}
+	if _, err := long.fill(""); err == nil || !strings.Contains(err.Error(), "argument 2: ") {
+		t.Errorf("a line without an end: %v", err)
+	}
+}
+
+// What others have written does not move the cursor.
+func TestBatchText(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	b := &client.BatchView{
+		BatchSummary: client.BatchSummary{
+			ID: "0198c5f2", Owner: "bil\x1b[2Jling", Key: "nov\n", State: "completed", Items: 20000, Groups: 3,
+			CreatedBy: "ann", CompletedAt: &at, Keep: "168h0m0s",
+			Webhook: &client.WebhookView{URL: "https://api.bank.example/", Secret: "hooks", State: "given_up", Attempts: 9,
+				Error: "it answers 500\r"},
+		},
+		Done: 19990, Failed: 10, Codes: map[string]int64{"A": 2, "B\a": 8}, Missing: []string{"0:1-4"},
+	}
+	text := batchText(b) + missingText(b)
+	for _, want := range []string{
+		`bil\x1b[2Jling`, `nov\x0a`, "20,000 in 3 groups", `10 (B\x07 8, A 2)`, "168h after its end",
+		`signed with hooks: given up; it answers 500\x0d`, "0198c5f2:0:1-4\n", "completed since",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("there is no %s in\n%s", want, text)
+		}
+	}
+}

@@ -1,0 +1,352 @@
+package runs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/explain"
+)
+
+// Keys for several requests are one choice: beside evidence, some of the requests may find nothing.
+func TestManyKeysBesideEvidence(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "keys")
+	var text strings.Builder
+	for i := range 3*cli.MaxKeysOfRequest + 1 {
+		fmt.Fprintf(&text, "C-%d\n", i)
+	}
+	if err := os.WriteFile(name, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name    string
+		found   map[string]int // by the first key of the requests that find something
+		dry     bool
+		fail    string // the request that is refused for another reason
+		done    int
+		changed []string // the requests that change something
+		want    string
+	}{
+		{name: "first and last", found: map[string]int{"C-0": 7, "C-300000": 1}, done: 8,
+			changed: []string{"C-0", "C-300000"}},
+		{name: "dry", found: map[string]int{"C-100000": 3, "C-200000": 4}, dry: true, done: 7},
+		{name: "none", want: "true of nothing"},
+		{name: "unknown keys", found: map[string]int{"C-0": 7}, fail: "C-100000", want: "unknown key"},
+	} {
+		var changed []string
+		r := &redoing[int]{
+			chosen: &chosen{itemChoice: itemChoice{Keys: name}, evidence: evidence{Service: "statements"}},
+			dry:    tc.dry, did: "done",
+			ask: func(_ context.Context, keys []string, dry bool, _ ...client.CallOption) (int, error) {
+				problem := func(status int, detail string) error {
+					return &client.ProblemError{Problem: client.Problem{Status: status, Detail: detail}}
+				}
+				switch n := tc.found[keys[0]]; {
+				case keys[0] == tc.fail:
+					return 0, problem(http.StatusUnprocessableEntity, "unknown key")
+				case n == 0:
+					return 0, problem(http.StatusConflict, "the evidence is true of nothing")
+				default:
+					if !dry {
+						changed = append(changed, keys[0])
+					}
+					return n, nil
+				}
+			},
+			add:   func(sum, one *int) int { return *sum + *one },
+			items: func(n *int) int64 { return int64(*n) },
+		}
+		done, err := r.do(t.Context(), &cli.Console{})
+		refused, _ := errors.AsType[*client.ProblemError](err)
+		if (tc.want == "") != (err == nil) || err != nil && !strings.Contains(refused.Detail, tc.want) {
+			t.Errorf("%s: %v; want %q", tc.name, err, tc.want)
+		}
+		if err == nil && done != tc.done || !slices.Equal(changed, tc.changed) {
+			t.Errorf("%s: %d, by requests from %v; want %d, %v", tc.name, done, changed, tc.done, tc.changed)
+		}
+	}
+}
+
+func TestAnExplanationReadsWell(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	since, next := now.Add(-90*time.Second), now.Add(30*time.Second)
+	resume := client.Advice{Do: "let it go on", Command: "tranche run resume R"}
+	e := &client.Explanation{Run: workqueue.NewRunID().String(), Plan: "year-end\x1b[31m",
+		State: "running", Items: 1_000_000,
+		Done: 999_588, Missing: 412, At: now, Summary: "412 of 1,000,000 items are missing: waiting for a service",
+		Last: &client.Happening{At: since, What: "a request was published"},
+		Groups: []client.MissingGroup{{
+			State: "sent", Reason: string(explain.ReasonNoListener), Items: 412, Slices: 2, Step: "s", Endpoint: "statement",
+			Owner: client.OwnerOperator, Who: "whoever runs the services of endpoint statement",
+			Why: strings.Repeat("nobody listens on it ", 12), Since: &since, Next: "somebody takes them", When: &next,
+			Advice: []client.Advice{{Do: "start a service", Command: "tranche  endpoints show statement"}},
+		}, {
+			State: "ready", Reason: string(explain.ReasonOperator), Items: 3, Owner: client.OwnerOperator, Who: "whoever",
+			Steps:  []client.StepPart{{Step: "a", Items: 3}, {Step: "b", Items: 2}},
+			Advice: []client.Advice{resume, {Do: "or, when its data is wrong, correct that", Command: "tranche run correct"}},
+		}, {
+			State: "held", Reason: string(explain.ReasonOperator), Items: 1, Owner: client.OwnerOperator, Who: "whoever",
+			Advice: []client.Advice{resume},
+		}},
+		Notes: []string{"the run is paused; go on with: `tranche run resume 0198f6b1-7c8e-7000-8000-000000000000`"},
+	}
+	for _, room := range []int{0, 60, 80, 200} {
+		text := cli.ExplanationText(e, room)
+		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		if !strings.HasPrefix(lines[0], "412 of 1,000,000 items are missing") {
+			t.Errorf("it does not begin with what matters: %s", lines[0])
+		}
+		for _, line := range lines {
+			if len([]rune(line)) > cli.ExplainWidth(room) && !strings.Contains(line, "year-end") &&
+				!strings.Contains(line, "`tranche run resume") {
+				t.Errorf("in %d columns a line has %d: %s", room, len(line), line)
+			}
+		}
+		if strings.Count(text, resume.Command+"\n") != 1 || strings.Contains(text, "or        or") ||
+			strings.Index(text, resume.Command) > strings.Index(text, "\nrun ") {
+			t.Errorf("what to do does not stand first, once:\n%s", text)
+		}
+		if _, command, _ := strings.Cut(e.Notes[0], "`"); !strings.Contains(text, "`"+command) {
+			t.Errorf("in %d columns a command is broken:\n%s", room, text)
+		}
+		for _, want := range []string{
+			"  steps     a 3, b 2\n", "412 items sent in 2 requests: no listener", "operator: whoever runs", "1m30s ago",
+			"in 30s (",
+			"\n            tranche  endpoints show statement\n", `year-end\x1b[31m`,
+		} {
+			if room != 60 && !strings.Contains(text, want) {
+				t.Errorf("no %q in\n%s", want, text)
+			}
+		}
+	}
+}
+
+func TestRerunSaysWhoLetsTheOthersGo(t *testing.T) {
+	t.Parallel()
+	again := &client.Rerun{Run: workqueue.NewRunID().String(), Items: 10, Held: 8, Generation: 2}
+	if text := rerunText(again, false); !strings.Contains(text, "When the first have ended: tranche run approve") {
+		t.Errorf("with a canary that waits: %s", text)
+	}
+	text := rerunText(again, true)
+	if !strings.Contains(text, "They follow by themselves, unless more of the first fail") {
+		t.Errorf("with one that goes on by itself: %s", text)
+	}
+}
+
+func TestResetText(t *testing.T) {
+	t.Parallel()
+	done := client.Reset{Step: "transactions", Items: 50, Generation: 2, Steps: []client.StepReset{
+		{Step: "transactions", Named: true, Reset: 50, Ready: 48, Withdrawn: 3},
+		{Step: "statement", Kept: 40, Waiting: 9, LeftOut: 1},
+	}, Notes: []string{"2 items are at step transactions waiting for step accounts"}}
+	for name, c := range map[string]struct {
+		change func(*client.Reset)
+		want   []string
+	}{
+		"done": {func(*client.Reset) {}, []string{"resets 50 items at step transactions, as generation 2",
+			"transactions  50 to be done again, 2 of them once the steps before are done, 3 withdrawn",
+			"statement     40 kept unless a part changes, 9 waiting for the parts, 1 left out still",
+			"waiting for step accounts", "then statement where a part changes", "tranche run watch"}},
+		"dry":     {func(r *client.Reset) { r.DryRun = true }, []string{"dry run:", "would reset", "nothing was changed"}},
+		"paused":  {func(r *client.Reset) { r.Paused = "by ann" }, []string{"paused (by ann)", "tranche run resume"}},
+		"cascade": {func(r *client.Reset) { r.Cascade = true }, []string{"then statement for all of them"}},
+	} {
+		one := done
+		c.change(&one)
+		text := resetText(&one)
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: the text does not say %q:\n%s", name, want, text)
+			}
+		}
+	}
+	both := addResets(&done, &done)
+	if both.Items != 100 || both.Steps[0].Reset != 100 || both.Steps[1].Kept != 80 || len(both.Notes) != 2 {
+		t.Errorf("twice the same is %+v", both)
+	}
+}
+
+// The table of settings in docs/operations.md names each setting and its flag.
+func TestSettingsAreInTheTable(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := maps.Collect(workqueue.Flags())
+	for _, name := range gather.OverrideFields() {
+		flag, ofStep := flags[name]
+		if !ofStep {
+			flag = "--" + strings.ReplaceAll(name, "_", "-")
+		}
+		row := regexp.MustCompile("(?m)^\\| `" + name + "`.* \\| `" + flag + "`")
+		if !row.Match(text) {
+			t.Errorf("no row says that %s is %s in run start", name, flag)
+		}
+	}
+}
+
+func TestStepsReadWell(t *testing.T) {
+	t.Parallel()
+	run := &client.RunDocument{}
+	run.Items = 1000
+	run.Progress, run.State = 0.5, "running"
+	run.Steps = []client.StepView{
+		{Name: "accounts", Kind: client.KindRequest, Endpoint: "accounts", SeesItem: true, Items: 1000, Done: 990,
+			Failed: 10, Progress: 1},
+		{Name: "branches\x1b[31m", Kind: client.KindHTTP, Endpoint: "http:branches:8081", SeesItem: true, Optional: true},
+		{Name: "statement", Kind: client.KindLocal, Endpoint: "local:pdf", Needs: []string{"accounts", "branches"},
+			Inputs: []string{"accounts"}, Items: 1000, Waiting: 990, Skipped: 10, Barrier: true, Progress: 0.01},
+	}
+	text := runSteps(run)
+	for _, want := range []string{
+		"LEFT OUT", "endpoint accounts, by plain requests", "HTTP service branches:8081; optional",
+		"needs accounts, branches",
+		"sees accounts; waits at its barrier", "local function pdf", `branches\x1b[31m`, "100%",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if line := plainLine(*run); !strings.Contains(line, "50%") || !strings.Contains(line, "accounts 100%") {
+		t.Errorf("a line of progress: %s", line)
+	}
+}
+
+func TestAnItemOfSeveralStepsReadsWell(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	text := cli.ItemText(&client.ItemView{Key: "C7", State: client.OutcomeFailed, Payload: []byte(`{}`),
+		Steps: []client.ItemStep{
+			{Name: "accounts", Endpoint: "accounts", State: "failed", Generation: 2, RecordedAt: &at, Service: "bank",
+				Error:   &client.ItemError{Code: "NO_SUCH", Message: "none"},
+				Earlier: []client.EarlierPart{{Generation: 1, Size: 1200, SHA256: strings.Repeat("ab", 32)}}},
+			{Name: "logo", Endpoint: "http:h", State: "done", Generation: 1, Size: 12, SHA256: strings.Repeat("cd", 32),
+				ContentType: "image/png", ResultBytes: []byte("123456789012"), Stale: true},
+			{Name: "statement", Endpoint: "local:pdf", State: "skipped", LeftOutBy: []string{"accounts"}},
+			{Name: "index", Endpoint: "sql:ledger", State: "waiting", WaitsFor: []string{"statement", "logo"}},
+		}}, 0)
+	for _, want := range []string{
+		"generation 1, 1,200 bytes, sha256 abababababababab\n", "left out: step accounts failed", "by bank",
+		"12 bytes of image/png", "being made again", "waiting for steps statement, logo", "source ledger", "NO_SUCH: none",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+// The dashboard has the same table.
+func TestAShareIsTheSamePercentageEverywhere(t *testing.T) {
+	t.Parallel()
+	for share, want := range map[float64]string{
+		0: "0%", 1e-7: "0.01%", 3.0 / 20_000: "0.02%", 0.0049: "0.49%", 0.0146: "1.5%", 0.07: "7%", 0.125: "13%",
+		0.29: "29%", 0.5: "50%", 0.946: "94.6%", 0.9949: "99.49%", 0.9999999: "99.99%", 1: "100%",
+	} {
+		if got := percent(share); got != want {
+			t.Errorf("%v is %s; want %s", share, got, want)
+		}
+	}
+}
+
+func TestTheTimeOfAReRunIsThatOfItsGeneration(t *testing.T) {
+	t.Parallel()
+	run := &client.RunDocument{}
+	run.Generation, run.Seconds = 1, 9.1
+	if text := runHead(run) + conclusion(run); strings.Contains(text, "(generation") {
+		t.Errorf("a run that was not run again:\n%s", text)
+	}
+	run.Generation = 2
+	if text := runHead(run) + conclusion(run); strings.Count(text, "9.1s (generation 2)") != 2 {
+		t.Errorf("after a re-run:\n%s", text)
+	}
+}
+
+func severalSteps() (run client.RunDocument) {
+	run.State, run.Items, run.Progress = "running", 1000, 0.5
+	run.Steps = []client.StepView{{Name: "accounts", Progress: 1}, {Name: "statement", Progress: 0.25}}
+	run.Steps[1].Done, run.Steps[1].Failed, run.Steps[1].Skipped = 240, 7, 3
+	return run
+}
+
+func TestEachStepHasABar(t *testing.T) {
+	t.Parallel()
+	lines := liveLines(severalSteps(), 80)
+	if len(lines) != 3 || !strings.Contains(lines[1], strings.Repeat("█", barRoom)+"   100%") ||
+		!strings.Contains(lines[2], "█░") || !strings.HasSuffix(lines[2], " 25%  240  7 failed  3 left out") {
+		t.Errorf("got\n%s", strings.Join(lines, "\n"))
+	}
+	for _, line := range lines {
+		if n := len([]rune(line)); n >= 80 {
+			t.Errorf("%d characters on 80 columns: %s", n, line)
+		}
+	}
+	if lines := liveLines(severalSteps(), 60); len(lines) != 1 || len([]rune(lines[0])) >= 60 {
+		t.Errorf("on a narrow terminal: %q", lines)
+	}
+}
+
+func TestBarsAreDrawnOverThoseBefore(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := &progress{term: &cli.Console{Err: &out}, live: true}
+	p.draw([]string{"one", "two", "three"})
+	p.draw([]string{"ONE", "TWO", "THREE"})
+	p.end()
+	if got, want := out.String(), "\r\x1b[Kone\n\x1b[Ktwo\n\x1b[Kthree"+
+		"\x1b[2A\r\x1b[KONE\n\x1b[KTWO\n\x1b[KTHREE\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestBarFitsTheTerminal(t *testing.T) {
+	t.Parallel()
+	var run client.RunDocument
+	run.State, run.Items, run.Done, run.Failed, run.Rate = "running", 1_000_000, 999_998, 1, 123_456
+	eta := 3725.0
+	run.ETASeconds = &eta
+	for _, columns := range []int{20, 60, 80, 100, 200} {
+		line := barLine(run, columns)
+		if n := len([]rune(line)); n >= columns {
+			t.Errorf("%d characters on %d columns: %s", n, columns, line)
+		}
+		if columns >= 100 && !strings.Contains(line, " 99.99%") {
+			t.Errorf("before the end it is not 99.99%%: %s", line)
+		}
+	}
+}
+
+// The last state of the bar stays, on a line of its own.
+func TestTheBarStays(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := &progress{term: &cli.Console{Err: &out}, live: true}
+	p.end()
+	if out.Len() > 0 {
+		t.Errorf("a bar that was never shown became %q", out.String())
+	}
+	var run client.RunDocument
+	run.State, run.Items, run.Done = "completed", 3, 3
+	p.show(run)
+	p.end()
+	last := out.String()[strings.LastIndex(out.String(), "\r"):]
+	if !strings.Contains(last, "100%") || !strings.HasSuffix(last, "completed\n") {
+		t.Errorf("at the end there is %q", last)
+	}
+}
