@@ -9,10 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +30,11 @@ const asProgram = "TRANCHE_TEST_AS_PROGRAM"
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) == "1" {
 		main()
+	}
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "TRANCHE_") {
+			_ = os.Unsetenv(name) // commands of this process are not to heed it
+		}
 	}
 	testenv.Main(m)
 }
@@ -58,32 +64,47 @@ func setup(t *testing.T) *bench {
 	return b
 }
 
-// serve starts a server, and returns what it says about itself. It is stopped before the test ends. That a busy machine
-// does not let it run for a while is not to end its session.
+// serve starts a server, and returns what it says about itself. It is stopped before the test ends.
 func (b *bench) serve() map[string]string {
 	b.Helper()
-	cmd := command(b.T, nil, "--json", "serve", "--database", b.database, "--nats", b.nats, "--listen", "127.0.0.1:0",
-		"--data-dir", b.TempDir(), "--log-level", "warn", "--session-ttl", "1m", "--grace", "1m")
-	var log testenv.Log
-	cmd.Stderr = &log
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	s := launch(b.T, true, "--database", b.database, "--nats", b.nats, "--grace", "1m")
 	b.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt) // it may have ended
-		if err := cmd.Wait(); err != nil {
-			b.Errorf("serve ended with %v: %s", err, log.String())
+		if err := s.stop(); err != nil {
+			b.Errorf("serve ended with %v: %s", err, s.log.String())
 		}
 	})
-	where := map[string]string{}
-	if err := json.NewDecoder(out).Decode(&where); err != nil {
-		b.Fatalf("serve did not start: %v: %s", err, log.String())
+	return s.where
+}
+
+// byHand is what a person does at a server where others have done something before.
+type byHand []func(*testing.T, *bench)
+
+// on does all of it, one after the other, on one server.
+func (all byHand) on(t *testing.T) {
+	t.Helper()
+	t.Parallel()
+	shared := setup(t)
+	for _, do := range all {
+		_, name, _ := strings.Cut(runtime.FuncForPC(reflect.ValueOf(do).Pointer()).Name(), ".test")
+		t.Run(name, func(t *testing.T) { //nolint:paralleltest // one after the other
+			do(t, &bench{T: t, url: shared.url, nats: shared.nats, database: shared.database})
+		})
 	}
-	return where
+}
+
+func TestFirstSteps(t *testing.T) {
+	byHand{testPlans, testSchedules, testRunNowThatFails, testMistakes, testARunOfAPlan, testABadPlanNamesFileAndLine,
+		testTypesOfAPlan, testAPersonsDay, testEndpointsByHand, testHealthReady, testJSON}.on(t)
+}
+
+func TestRunsByHand(t *testing.T) {
+	byHand{testReportsByHand, testRunGroups, testAGateOnTheCommandLine, testItemsWithASchema, testAnExportIsGivenBack,
+		testAWaitEndsWhenNobodyComes, testItemsThatComeLater}.on(t)
+}
+
+func TestUpkeepByHand(t *testing.T) {
+	byHand{testTheAuditLogByHand, testWhatPeopleMustDoByHand, testDeadLettersByHand, testARequeuedLetterIsServed,
+		testTheQuarantineByHand}.on(t)
 }
 
 // echo is a service that greets, until the test ends. Those called bad, until mended, get an error.
@@ -120,9 +141,15 @@ type result struct {
 
 func (b *bench) tranche(args ...string) result { b.Helper(); return b.pipe("", args...) }
 
+// pipe runs a command in this process, which a busy machine does in a fraction of the time that a process takes.
 func (b *bench) pipe(stdin string, args ...string) result {
 	b.Helper()
-	return runProgram(b.T, []string{"TRANCHE_URL=" + b.url}, stdin, args...)
+	var out, errs bytes.Buffer
+	if b.url != "" && !slices.Contains(args, "--url") {
+		args = append([]string{"--url", b.url}, args...)
+	}
+	code := run(b.Context(), args, &cli.Console{In: strings.NewReader(stdin), Out: &out, Err: &errs, Columns: 80})
+	return result{code: code, out: out.String(), err: errs.String()}
 }
 
 func runProgram(t *testing.T, env []string, stdin string, args ...string) result {
@@ -186,12 +213,9 @@ func (b *bench) wantSoon(look []string, texts ...string) (r result) {
 
 const people = "id,name\n1,ann\n2,bad\n3,cy\n"
 
-func TestAPersonsDay(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func testAPersonsDay(t *testing.T, b *bench) {
 	mended := make(chan struct{})
 	b.echo(mended)
-	b.want(b.tranche("run", "list"), 0, "no runs yet")
 	file := filepath.Join(t.TempDir(), "people.csv")
 	if err := os.WriteFile(file, []byte(people), 0o600); err != nil {
 		t.Fatal(err)
@@ -222,9 +246,7 @@ func TestAPersonsDay(t *testing.T) {
 }
 
 // Every command prints one JSON document and nothing else; streams print one a line.
-func TestJSON(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func testJSON(t *testing.T, b *bench) {
 	b.echo(nil)
 	documents := func(code int, r result) {
 		t.Helper()
@@ -257,9 +279,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-func TestMistakes(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func testMistakes(t *testing.T, b *bench) {
 	start := func(items string, code int, text string, args ...string) {
 		t.Helper()
 		b.want(b.pipe(items, append([]string{"run", "start", "--endpoint", "echo", "--items", "-"}, args...)...), code, text)
@@ -298,6 +318,7 @@ func TestMistakes(t *testing.T) {
 	b.want(b.tranche("run", "list", "--url", "http://127.0.0.1:1"), 1, "start one with: tranche serve")
 	b.want(b.tranche("run", "list", "--url", "nonsense"), 2, "--url")
 	b.want(b.tranche("doctor", "--database", "postgres://127.0.0.1:1/x"), 1, "127.0.0.1")
+	b.want(b.tranche("run", "cancel", "--all"), 0)
 }
 
 func TestWrongSettingsOfServe(t *testing.T) {
@@ -360,30 +381,10 @@ func TestWrongSettingsOfServe(t *testing.T) {
 // With nothing given, serve brings its own PostgreSQL and NATS, stops in good order, and finds its data again.
 func TestServeAlone(t *testing.T) {
 	t.Parallel()
-	data := t.TempDir()
-	// A private PostgreSQL runs as another user when the test is root's: it has to get through to its directory.
-	for dir := data; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	data := reachable(t)
 	for life := range 2 {
-		cmd := command(t, nil, "--json", "serve", "--data-dir", data, "--listen", "127.0.0.1:0",
-			"--nats-listen", "127.0.0.1:0", "--log-level", "warn")
-		var log testenv.Log
-		cmd.Stderr = &log
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		where := map[string]string{}
-		if err := json.NewDecoder(out).Decode(&where); err != nil {
-			_ = cmd.Process.Kill() // it may have ended
-			t.Fatalf("life %d: serve did not start: %v: %s", life, err, log.String())
-		}
+		serve := launch(t, true, "--data-dir", data, "--nats-listen", "127.0.0.1:0")
+		where := serve.where
 		b := &bench{T: t, url: where["api"]}
 		if life == 0 {
 			b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "kept"), 0, "3 items")
@@ -392,11 +393,8 @@ func TestServeAlone(t *testing.T) {
 			b.want(taken, 1, "--listen", "taken")
 		}
 		b.want(b.tranche("run", "show", "kept"), 0, "3 to go")
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			t.Fatalf("life %d: serve ended with %v: %s", life, err, log.String())
+		if err := serve.stop(); err != nil {
+			t.Fatalf("life %d: serve ended with %v: %s", life, err, serve.log.String())
 		}
 	}
 }

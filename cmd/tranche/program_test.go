@@ -18,7 +18,7 @@ func TestWordsThatSayNothingAreRefused(t *testing.T) {
 	b := &bench{T: t}
 	try := func(text string, args ...string) {
 		t.Helper()
-		b.want(runProgram(t, nil, "", args...), 2, text)
+		b.want(b.tranche(args...), 2, text)
 	}
 	try("<run> is empty", "run", "show", "")
 	try("<run> is empty", "run", "rerun", "", "--failed")

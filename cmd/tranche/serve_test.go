@@ -3,28 +3,38 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 	wqdatabase "github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -71,11 +81,15 @@ func launch(t *testing.T, wait bool, args ...string) *server {
 func (s *server) End(t *testing.T) (took time.Duration, err error) {
 	t.Helper()
 	w := testenv.NewWatch(t)
-	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	err = s.Wait()
+	err = s.stop()
 	return w.Ran(), err
+}
+
+func (s *server) stop() error {
+	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	return s.Wait()
 }
 
 // slack is of a stop, beyond its grace. It is much for a busy machine: a stop that waited for a PostgreSQL that is
@@ -264,5 +278,515 @@ func TestRedactedLeavesOutPasswords(t *testing.T) {
 	got := redacted("nats://user:canary@one:4222,tok@two", "")
 	if got != "nats://one:4222,nats://two" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// A file of connections that is wrong stops serve before it starts anything, with the line and the field.
+func TestServeReadsConnections(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "connections.yaml")
+	for text, want := range map[string]string{
+		"http: {allow_private: [127.0.0.1]}": "",
+		"http:\n  allow_privat: [127.0.0.1]": path +
+			":2:3: http.allow_privat: there is no such field; there are allow_private",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := &parts{}
+		err := (&serveCommand{Connections: path}).openConnections(p)
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+		if want == "" && (p.fetchers[workqueue.KindHTTP] == nil || p.fetchers[workqueue.KindSQL] == nil) {
+			t.Error("there are no fetchers")
+		}
+		for _, undo := range p.undo {
+			if err := undo(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// A serve that starts before its PostgreSQL, which was killed and has to recover, waits for it.
+func TestServeWaitsForPostgreSQL(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.Postgres(t)
+	cluster.Kill(t)
+	s := launch(t, false, "--database", cluster.URL(), "--nats", testenv.NATS(t).URL(), "--database-wait", "10m")
+	eventually(t, "serve says what it waits for", func() bool {
+		return strings.Contains(s.log.String(), "PostgreSQL is not there; waiting for it, up to 10m00s in all")
+	})
+	cluster.Start(t)
+	s.ready(t)
+	if _, err := s.End(t); err != nil {
+		t.Errorf("serve ended with %v: %s", err, s.log.String())
+	}
+}
+
+// One that is never there ends the start, and a signal the wait.
+func TestServeDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
+	const nowhere = "postgres://u:p@127.0.0.1:1/x?sslmode=disable"
+	s := launch(t, false, "--database", nowhere, "--database-wait", "200ms")
+	const says = "127.0.0.1:1/x: PostgreSQL is not there, and was waited for 0.2s (--database-wait)"
+	err := s.Wait()
+	if err == nil || s.ProcessState.ExitCode() != cli.ExitOther || !strings.Contains(s.log.String(), says) {
+		t.Errorf("it ended with %v: %s", err, s.log.String())
+	}
+	s = launch(t, false, "--database", nowhere)
+	eventually(t, "serve waits", func() bool { return strings.Contains(s.log.String(), "up to 2m00s in all") })
+	if _, err := s.End(t); err != nil || !strings.Contains(s.log.String(), "stopped before it had begun") {
+		t.Errorf("it was stopped, and ended with %v: %s", err, s.log.String())
+	}
+}
+
+// A serve sends what it has traced at the latest when it stops; what it published for no service included.
+func TestServeSendsSpans(t *testing.T) {
+	t.Parallel()
+	var batches atomic.Int64
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if path.Base(r.URL.Path) == "traces" {
+			batches.Add(1)
+		}
+	}))
+	t.Cleanup(receiver.Close)
+	database := testenv.Database(t)
+	s := launch(t, true, "--database", database, "--nats", testenv.NATS(t).URL(), "--trace-otlp", receiver.URL)
+	started := runProgram(t, nil, "id\n1\n", "run", "start", "--url", s.where["api"], "--endpoint", "nobody",
+		"--items", "-", "--format", "csv", "--key", "id")
+	if started.code != 0 {
+		t.Fatalf("the run did not start: %+v", started)
+	}
+	pool := testenv.Connect(t, database)
+	eventually(t, "the slice is sent", func() bool {
+		var sent int
+		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE state = 'sent'`).Scan(&sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sent == 1
+	})
+	if _, err := s.End(t); err != nil {
+		t.Errorf("serve ended with %v: %s", err, s.log.String())
+	}
+	if batches.Load() == 0 {
+		t.Errorf("no spans came: %s", s.log.String())
+	}
+}
+
+func TestWrongTracingSettings(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--trace-ratio", "2"}, "--trace-ratio is 2"},
+		{[]string{"--trace-otlp", "collector:4317"}, "--trace-otlp: "},
+		{[]string{"--trace-ratio", "NaN"}, "--trace-ratio is NaN"},
+	} {
+		got := runProgram(t, nil, "", append([]string{"serve"}, test.args...)...)
+		if got.code != cli.ExitUsage || !strings.Contains(got.err, test.want) {
+			t.Errorf("%v: %+v", test.args, got)
+		}
+	}
+}
+
+// waitingAPI is where the API of a serve is that waits for something.
+func (s *server) waitingAPI(t *testing.T) string {
+	t.Helper()
+	const before, after = "the API at ", " answers, with status 503"
+	eventually(t, "serve says that it waits", func() bool { return strings.Contains(s.log.String(), after) })
+	_, rest, _ := strings.Cut(s.log.String(), before)
+	where, _, _ := strings.Cut(rest, after)
+	return where
+}
+
+func readyz(t *testing.T, where string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, where+"/readyz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(text)
+}
+
+// soon is how long a serve that waits for something takes to end at the most: less than half of its grace, which is
+// more than a busy machine needs.
+const (
+	ample = time.Minute
+	soon  = ample / 2
+)
+
+// A PostgreSQL whose disk is full is named, and once there is room serve goes on by itself.
+func TestServeNamesAFullDisk(t *testing.T) {
+	t.Parallel()
+	database := testenv.Database(t)
+	pool := testenv.Connect(t, database)
+	// What PostgreSQL says when a file cannot grow.
+	_, err := pool.Exec(t.Context(), `
+		CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+			$$BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END$$;
+		CREATE TRIGGER full_disk BEFORE INSERT ON node_session EXECUTE FUNCTION full_disk();`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := launch(t, false, "--database", database, "--nats", testenv.NATS(t).URL(), "--grace", ample.String())
+	where := s.waitingAPI(t)
+	eventually(t, "the reason is named", func() bool {
+		code, text := readyz(t, where)
+		return code == 503 && strings.Contains(text, "PostgreSQL has no room left on its disk")
+	})
+	b := &bench{T: t, url: where}
+	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-"), 1, "no room left on its disk")
+	if _, err := pool.Exec(t.Context(), `DROP TRIGGER full_disk ON node_session`); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it goes on by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
+	if took, err := s.End(t); err != nil || took > soon {
+		t.Errorf("serve took %s to end, %v: %s", took, err, s.log.String())
+	}
+}
+
+// natsOf runs a server by a configuration of the test's, on a free port.
+func natsOf(t *testing.T, configuration string) (url string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	text := fmt.Sprintf("host: 127.0.0.1\nport: -1\n%s\n", strings.ReplaceAll(configuration, "DIR", t.TempDir()))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	options, err := natsserver.ProcessConfigFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.NoSigs, options.NoLog, options.AuthTimeout = true, true, time.Minute.Seconds()
+	ns, err := natsserver.NewServer(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Start()
+	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
+	if !ns.ReadyForConnections(time.Minute) {
+		t.Fatal("the server does not start")
+	}
+	return ns.ClientURL()
+}
+
+const jetstreamOn = "jetstream { store_dir: \"DIR\" }\n"
+
+// What cannot mend itself ends a start, with code 1 and the remedy.
+func TestAStartEndsWithTheRemedy(t *testing.T) {
+	t.Parallel()
+	const users = "authorization { users: [{ user: u, password: right }] }\n"
+	const accounts = "accounts { A: { users: [{ user: u, password: right }] }, B: { jetstream: enabled } }\n"
+	in := func(url, user string) string { return strings.Replace(url, "://", "://"+user+"@", 1) }
+	tests := map[string]struct {
+		config string
+		user   string
+		args   []string
+		says   []string
+	}{
+		"password": {config: jetstreamOn + users, user: "u:wrong",
+			says: []string{"--nats", "refuses this user", "check the user and password", "127.0.0.1:"}},
+		"no user":      {config: jetstreamOn + users, says: []string{"refuses this user", "--nats-creds"}},
+		"no jetstream": {says: []string{"JetStream is not enabled at NATS at nats://127.0.0.1:", "nats-server -js"}},
+		"account": {config: jetstreamOn + accounts, user: "u:right",
+			says: []string{"not enabled for the account", "jetstream: enabled"}},
+		"room": {config: "jetstream { store_dir: \"DIR\", max_file: 64MiB }",
+			says: []string{"no room for the streams", "4.2 GiB (4496293888 bytes)", "max_file_store", "--work-max-bytes"}},
+		"replicas": {config: jetstreamOn, args: []string{"--stream-replicas", "3"},
+			says: []string{"single server", "3 are set", "--stream-replicas"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := natsOf(t, test.config)
+			if test.user != "" {
+				url = in(url, test.user)
+			}
+			ends(t, append([]string{"--database", testenv.Database(t), "--nats", url}, test.args...), test.says...)
+		})
+	}
+}
+
+// ends waits until a serve has ended with code 1, and looks whether it has said why.
+func ends(t *testing.T, args []string, says ...string) {
+	t.Helper()
+	s := launch(t, false, args...)
+	err := s.Wait()
+	text := s.log.String()
+	if err == nil || s.ProcessState.ExitCode() != cli.ExitOther {
+		t.Errorf("it ended with %v: %s", err, text)
+	}
+	last := text[strings.LastIndex(strings.TrimRight(text, "\n"), "\n")+1:]
+	for _, want := range says {
+		if !strings.Contains(last, want) {
+			t.Errorf("it does not say %q: %s", want, text)
+		}
+	}
+	if strings.Contains(last, "wrong") {
+		t.Errorf("it says the password: %s", text)
+	}
+}
+
+func TestAStartRefusesOtherURLs(t *testing.T) {
+	t.Parallel()
+	database := testenv.Database(t)
+	ends(t, []string{"--database", database, "--nats", "http://127.0.0.1:4222"}, `begins with \"http://\"`, "nats://",
+		"--nats")
+	ends(t, []string{"--database", "mysql://u:wrong@127.0.0.1/x"}, `begins with \"mysql://\"`, "postgres://", "--database")
+	ends(t, []string{"--database", strings.Replace(database, "://", "://nobody_of_this_name:wrong@", 1)}, "--database")
+}
+
+// A first start that could not have its streams leaves the next one to say other things of them.
+func TestTheNextFirstStart(t *testing.T) {
+	t.Parallel()
+	database, url := testenv.Database(t), natsOf(t, jetstreamOn)
+	ends(t, []string{"--database", database, "--nats", url, "--stream-replicas", "3"}, "single server")
+	s := launch(t, true, "--database", database, "--nats", url, "--stream-replicas", "1", "--work-max-bytes", "7MiB")
+	b := &bench{T: t, url: s.where["api"]}
+	b.want(b.tranche("streams"), 0, "replicas 1", "requests 7MiB")
+	if _, err := s.End(t); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNATSConfig(t *testing.T) {
+	t.Parallel()
+	b, seeds := &bench{T: t}, regexp.MustCompile(`\bS[A-Z][A-Z0-9]{56}\b`)
+	roles := []string{"nats", "config", "--service", "accounts=accounts,other", "--caller", "web=accounts",
+		"--viewer", "ops"}
+	b.want(runProgram(t, nil, "", roles...), cli.ExitOK, `"TRANCHE-accounts": {`, "$WEB_PASSWORD",
+		`{ service: "tranche.direct.accounts", response_threshold: "1s", accounts: ["TRANCHE", "TRANCHE-web"] }`,
+		`{ service: "$JS.ACK.TRANCHE_WORK.accounts.*.*.*.*.*", response_threshold: "5s", accounts: ["TRANCHE-accounts"] }`)
+	b.want(runProgram(t, nil, "", append(roles, "--operator")...), cli.ExitUsage, "--out")
+	b.want(runProgram(t, nil, "", append(roles, "--caller", "x=y")...), cli.ExitUsage, "which no service has")
+	b.want(runProgram(t, nil, "", append(roles, "--caller", "x=")...), cli.ExitUsage, "--caller")
+	for ending, args := range map[string][]string{".nk": nil, ".creds": {"--operator"}} {
+		dir := t.TempDir()
+		b.want(runProgram(t, nil, "", append(append(roles, "--out", dir), args...)...), cli.ExitOK, "nats-server -c "+dir,
+			filepath.Join(dir, "ops"+ending))
+		conf, err := os.ReadFile(filepath.Join(dir, "server.conf"))
+		if err != nil || strings.Contains(string(conf), "PASSWORD") || seeds.Match(conf) {
+			t.Errorf("the configuration has a secret: %v", err)
+		}
+	}
+}
+
+// reachable is a new directory that a private PostgreSQL gets through to, which runs as another user when the test is
+// root's.
+func reachable(t *testing.T) string {
+	t.Helper()
+	data := t.TempDir()
+	for dir := data; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return data
+}
+
+// alone is a serve with servers of its own. A stop of it that is held up does not end by itself.
+func alone(t *testing.T) (s *server, postmaster string) {
+	t.Helper()
+	data := reachable(t)
+	s = launch(t, true, "--data-dir", data, "--nats-listen", "127.0.0.1:0", "--grace", "10m")
+	text, err := os.ReadFile(filepath.Join(data, "postgres", "cluster", "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	postmaster, _, _ = strings.Cut(string(text), "\n")
+	return s, postmaster
+}
+
+// isRunning reports whether the process is there and is not merely waiting to be collected.
+func isRunning(pid string) bool {
+	text, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
+	return err == nil && len(text) > 0
+}
+
+// However a serve ends, its PostgreSQL ends with it.
+func TestAKilledServeTakesItsPostgreSQLAlong(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		return // other kernels cannot; the next start finds the server, as TestServeAlone shows
+	}
+	s, postmaster := alone(t)
+	if n, err := strconv.Atoi(postmaster); err != nil || n <= 1 || !isRunning(postmaster) {
+		t.Fatalf("process %q is not its PostgreSQL", postmaster)
+	}
+	if err := s.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Wait() // killed
+	eventually(t, "PostgreSQL ends", func() bool { return !isRunning(postmaster) })
+}
+
+// A second signal is heeded at once, and leaves nothing running either.
+func TestASecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		return // as above
+	}
+	s, postmaster := alone(t)
+	endlessUpload(t, s.where["api"]) // it holds the stop up
+	b := &bench{T: t, url: s.where["api"]}
+	eventually(t, "the run is loading", func() bool { return strings.Contains(b.tranche("run", "list").out, "loading") })
+	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	where := strings.TrimPrefix(s.where["api"], "http://")
+	eventually(t, "the stop begins", func() bool { return !answers(t.Context(), where) })
+	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Wait() // killed
+	if status, ok := s.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() {
+		t.Errorf("serve ended with %s; want it cut off by the signal", s.ProcessState)
+	}
+	eventually(t, "PostgreSQL ends", func() bool { return !isRunning(postmaster) })
+}
+
+func answers(ctx context.Context, where string) bool {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", where)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// A server that takes a connection and never answers does not hold a command for ever.
+func TestACommandGivesASilentServerUp(t *testing.T) {
+	t.Parallel()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // nobody accepts; the kernel connects
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	b := &bench{T: t, url: "http://" + l.Addr().String()}
+	for _, args := range [][]string{
+		{"run", "list"}, {"run", "watch", "last"}, {"run", "export", "last"}, {"doctor"}, {"endpoints"},
+	} {
+		b.want(b.tranche(append(args, "--timeout", "200ms")...), 1, b.url, "200ms", "--timeout")
+	}
+	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--timeout", "200ms"), 1, b.url)
+	b.want(b.tranche("run", "list", "--timeout", "-1s"), 2, "--timeout")
+}
+
+// From a server that nobody can log in to, by the line that it prints, to users with roles.
+func TestTheFirstTokenAndThoseAfter(t *testing.T) {
+	t.Parallel()
+	database := testenv.Database(t)
+	s := launch(t, true, "--database", database, "--nats", testenv.NATS(t).URL(), "--auth", "on")
+	eventually(t, "serve says how to make a token", func() bool {
+		return strings.Contains(s.log.String(), "tranche token create --database ")
+	})
+	b := &bench{T: t, url: s.where["api"]}
+	b.want(b.tranche("run", "list"), cli.ExitOther, "--token-file")
+	first := b.tranche("token", "create", "--database", database, "--name", "ann", "--role", "admin")
+	secret := strings.TrimSpace(first.out)
+	if first.code != cli.ExitOK || !access.WellFormed(secret) || strings.Contains(first.err, secret) {
+		t.Fatalf("the first token: exit %d, %q: %s", first.code, first.out, first.err)
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(secret+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.tranche("--token-file", file, "run", "list"), cli.ExitOK, "chmod 600") // others can read it
+	if err := os.Chmod(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	as := func(flag, value string, args ...string) result {
+		t.Helper()
+		return b.tranche(append([]string{flag, value}, args...)...)
+	}
+	made := as("--token-file", file, "--json", "token", "create", "--name", "vic", "--role", "viewer",
+		"--expires-in", "1h")
+	b.want(made, cli.ExitOK)
+	var vic client.CreatedToken
+	if err := json.Unmarshal([]byte(made.out), &vic); err != nil || vic.CreatedBy != "ann" || vic.Role != "viewer" ||
+		vic.ExpiresAt == nil {
+		t.Fatalf("a token through the API: %v: %s", err, made.out)
+	}
+	looks := runProgram(t, []string{"TRANCHE_URL=" + b.url, "TRANCHE_TOKEN=" + vic.Secret}, "", "run", "list")
+	if looks.code != cli.ExitOK || looks.err != "" {
+		t.Errorf("a viewer looks: exit %d: %s", looks.code, looks.err)
+	}
+	b.want(as("--token", vic.Secret, "run", "pause", "--all"), cli.ExitOther, "role operator")
+	list := as("--token-file", file, "token", "list")
+	if b.want(list, cli.ExitOK, "vic"); strings.Contains(list.out, vic.Secret[3:]) {
+		t.Errorf("the list is %s", list.out)
+	}
+	login, err := http.Post(b.url+"/api/v1/session", "application/json", strings.NewReader(`{"token":"`+vic.Secret+`"}`))
+	if err != nil || login.Body.Close() != nil || login.StatusCode != http.StatusOK {
+		t.Fatal(login, err)
+	}
+	b.want(as("--token-file", file, "session", "list"), cli.ExitOK, "vic", vic.ID[:8])
+	b.want(as("--token-file", file, "session", "revoke", "vic"), cli.ExitOK, "vic")
+	b.want(b.tranche("session", "revoke", "vic", "--database", database), cli.ExitOther, "vic")
+	b.want(as("--token-file", file, "token", "revoke", vic.ID[:8]), cli.ExitOK)
+	b.want(as("--token", vic.Secret, "run", "list"), cli.ExitOther, "revoked")
+	for _, wrong := range [][]string{
+		{"--token", secret[:30], "run", "list"},
+		{"--token", secret, "--token-file", file, "run", "list"},
+		{"--token-file", file + ".not", "run", "list"},
+		{"token", "create", "--name", "tranche", "--role", "admin"},
+		{"token", "create", "--name", "x", "--role", "root"},
+		{"token", "create", "--name", "x", "--role", "viewer", "--expires-in", "-1h"},
+		{"token", "list", "--database", database, "--data-dir", t.TempDir()},
+	} {
+		if r := b.tranche(wrong...); r.code != cli.ExitUsage || strings.Contains(r.err, secret[:30]) {
+			t.Errorf("%q: exit %d: %s", wrong[:2], r.code, r.err)
+		}
+	}
+	nowhere := filepath.Join(t.TempDir(), "mistyped")
+	b.want(b.tranche("token", "list", "--data-dir", nowhere), cli.ExitOther, nowhere)
+	if _, err := os.Stat(nowhere); err == nil {
+		t.Error("the mistyped directory was made")
+	}
+	if _, err := s.End(t); err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(s.log.String(), secret[3:]) || strings.Contains(s.log.String(), vic.Secret[3:]) {
+		t.Error("a secret is in the log")
+	}
+}
+
+// An address that strangers can reach is refused with the remedy, before anything else is started.
+func TestServeRefusesToBeOpen(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--listen", "0.0.0.0:0"}, "--auth on"},
+		{[]string{"--listen", "0.0.0.0:0", "--auth", "on"}, "--tls-cert"},
+		{[]string{"--listen", "0.0.0.0:0", "--behind-proxy"}, "--auth on"},
+		{[]string{"--auth", "on", "--tls-cert", "x"}, "--tls-key"},
+		{[]string{"--oidc-issuer", "https://id.example"}, "--auth on"},
+		{[]string{"--auth", "on", "--oidc-issuer", "https://id.example"}, "--public-url"},
+		{[]string{"--auth", "on", "--oidc-issuer", "https://id.example", "--public-url", "https://t.example",
+			"--oidc-client-id", "t", "--oidc-roles", "staff=king"}, "viewer, operator and admin"},
+	} {
+		dir := filepath.Join(t.TempDir(), "d")
+		r := runProgram(t, nil, "", append([]string{"serve", "--data-dir", dir}, c.args...)...)
+		if r.code == cli.ExitOK || !strings.Contains(r.err, c.want) {
+			t.Errorf("%q: exit %d: %s; want the remedy %s", c.args, r.code, r.err, c.want)
+		}
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%q left a data directory", c.args)
+		}
 	}
 }

@@ -7,17 +7,25 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
 	"github.com/parquet-go/parquet-go"
 	"github.com/xuri/excelize/v2"
 
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 )
 
@@ -83,7 +91,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "rerun", "it", "--key", "1", "--key", "2", "--canary", "1"), 0,
 		"1 of them run first; 1 are held",
 		"tranche run approve")
-	b.want(b.tranche("run", "set", "--help"), 0, "N|auto", "--threshold")
+	b.want(runProgram(t, nil, "", "run", "set", "--help"), 0, "N|auto", "--threshold")
 	b.want(b.tranche("run", "cancel", "--all"), 0, "1 run cancelled")
 	b.want(b.tranche("run", "cancel", "--all"), 0, "none is under way")
 	for _, args := range [][]string{
@@ -172,9 +180,7 @@ const (
 
 // What failed goes to a department as a table, and comes back with a cell corrected, from a text or a workbook, into
 // the same run or into one that carries it on; all else is as it was.
-func TestAnExportIsGivenBack(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	b.echo(nil)
 	file := filepath.Join(t.TempDir(), "failed.xlsx")
 	start := []string{"run", "start", "--endpoint", "echo", "--items", "-", "--guard", "off", "--wait"}
@@ -195,7 +201,7 @@ func TestAnExportIsGivenBack(t *testing.T) {
 	b.want(b.pipe(csv.out, append(correct, "-")...), 1, "3 items are in the run just as given")
 	b.want(b.tranche(append(correct, file)...), 1, "3 items are in the run just as given")
 
-	from := []string{"run", "start", "--from", "it", "--state", "failed", "--name", "more", "--idempotency-key", "k"}
+	from := []string{"run", "start", "--from", "it", "--state", "failed", "--name", "more", "--idempotency-key", "back"}
 	mended := strings.Replace(csv.out, "1,1,bad", "1,1,ann", 1)
 	b.want(b.pipe(mended, append(from, "--correct", "-")...), 0, "3 items")
 	b.want(b.pipe(mended, append(from, "--correct", "-")...), 0, "there already, by its idempotency key")
@@ -228,9 +234,7 @@ func TestAnExportIsGivenBack(t *testing.T) {
 	b.want(b.tranche("doctor"), 0)
 }
 
-func TestRunGroups(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func testRunGroups(t *testing.T, b *bench) {
 	b.echo(nil)
 	b.want(b.pipe("id,branch\n1,north\n2,north\n3,\x1b[31m\n", "run", "start", "--endpoint", "echo", "--name",
 		"grouped", "--items", "-"), 0)
@@ -241,9 +245,7 @@ func TestRunGroups(t *testing.T) {
 }
 
 // A job of a scheduler whose data is wrong ends, says why, and how to go on; so does one that takes too long.
-func TestAWaitEndsWhenNobodyComes(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
 	b.echo(nil)
 	var rows strings.Builder
 	rows.WriteString("id,name\n")
@@ -272,9 +274,7 @@ func TestAWaitEndsWhenNobodyComes(t *testing.T) {
 }
 
 // Compose all, look, then send.
-func TestAGateOnTheCommandLine(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func testAGateOnTheCommandLine(t *testing.T, b *bench) {
 	b.echo(nil)
 	plan := filepath.Join(t.TempDir(), "letters.yaml")
 	text := "steps:\n  - {name: compose, endpoint: echo}\n" +
@@ -311,10 +311,7 @@ func TestAGateOnTheCommandLine(t *testing.T) {
 }
 
 // A day of an open run: opened, added to, sealed, done. And items from a Parquet file.
-func TestItemsThatComeLater(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.url = b.serve()["api"]
+func testItemsThatComeLater(t *testing.T, b *bench) {
 	b.echo(nil)
 	b.want(b.tranche("run", "open", "--endpoint", "echo", "--name", "later", "--seal-within", "6h"), 0, "is open until",
 		"run add", "run seal")
@@ -424,9 +421,7 @@ func TestANodeThatIsKilledWhileItAdds(t *testing.T) {
 }
 
 // What operators see of a run, its errors and what was done to it. Keys and messages are hostile; want finds out.
-func TestReportsByHand(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func testReportsByHand(t *testing.T, b *bench) {
 	mended := make(chan struct{})
 	b.echo(mended)
 	const evil = "id,name\n1,ann\n\x1b[31m2,bad\n3,bad\n"
@@ -466,9 +461,7 @@ func TestReportsByHand(t *testing.T) {
 	b.want(b.tranche("run", "report", "nope"), 1, "tranche run list")
 }
 
-func TestTheAuditLogByHand(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func testTheAuditLogByHand(t *testing.T, b *bench) {
 	b.want(b.tranche("audit"), 0, "nothing of this kind was done")
 	store := database.New(testenv.Connect(t, b.database))
 	for i := range 3 {
@@ -489,10 +482,7 @@ func TestTheAuditLogByHand(t *testing.T) {
 }
 
 // A file is looked at, its schema proposed, refused when it does not fit, and let in with what fails alone.
-func TestItemsWithASchema(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.url = b.serve()["api"]
+func testItemsWithASchema(t *testing.T, b *bench) {
 	b.echo(nil)
 	good := written(t, "good.csv", "id,balance\nC-1,1\nC-2,2\n")
 	bad := written(t, "bad.csv", "id;saldo;x\nC-1;9;J\xfcrgen\nC-2;x;\nC-3;10;\n")
@@ -514,4 +504,361 @@ func TestItemsWithASchema(t *testing.T) {
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", good, "--types", "balance"), 2,
 		"--types: want NAME=VALUE")
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", good, "--schema", bad), 2, "not valid JSON")
+}
+
+const yearEndPlan = `# The year-end statements.
+name: year-end
+priority: 7
+max_failed: 1%
+steps:
+  - name: make
+    endpoint: echo
+    chunk: 250
+    in_flight: 8
+`
+
+// written is a file with a text.
+func written(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func testPlans(t *testing.T, b *bench) {
+	file := written(t, "y.yaml", yearEndPlan)
+	b.want(b.tranche("plan", "list"), 0, "no plans on record", "tranche plan apply")
+	b.want(b.tranche("plan", "apply", file), 0, "plan year-end is on record, version 1", "tranche run start year-end")
+	b.want(b.tranche("plan", "apply", file), 0, "plan year-end is unchanged: version 1")
+	b.want(b.pipe(strings.Replace(yearEndPlan, "250", "100", 1), "plan", "apply", "-"), 0,
+		"plan year-end is version 2 now, after version 1")
+	b.want(b.tranche("plan", "list"), 0, "year-end", "make to echo")
+	b.want(b.tranche("plan", "list", "year-end"), 0, "VERSION")
+	shown := b.tranche("plan", "show", "year-end@1")
+	b.want(shown, 0, "plan year-end@1, applied", "the newest version is 2")
+	if shown.out != yearEndPlan {
+		t.Errorf("shown is %q", shown.out)
+	}
+	var document struct {
+		Version int
+		Spec    struct{ Steps []struct{ Chunk int } }
+	}
+	r := b.tranche("--json", "plan", "show", "year-end")
+	if err := json.Unmarshal([]byte(r.out), &document); err != nil || document.Version != 2 ||
+		document.Spec.Steps[0].Chunk != 100 {
+		t.Errorf("as JSON: %s, %v", r.out, err)
+	}
+	for _, args := range [][]string{
+		{"plan", "list"}, {"plan", "list", "year-end"}, {"plan", "apply", file}, {"plan", "delete", "year-end"},
+	} {
+		if r := b.tranche(append([]string{"--json"}, args...)...); r.code != 0 || !json.Valid([]byte(r.out)) {
+			t.Errorf("%v: %d, not one JSON document: %s%s", args, r.code, r.out, r.err)
+		}
+	}
+	b.want(b.tranche("plan", "show", "year-end"), 1, "was deleted", "tranche plan list")
+	b.want(b.tranche("plan", "delete", "year-end"), 1, "was deleted")
+	b.want(b.tranche("plan", "show", "year-end@x"), 2, "versions count from 1, like year-end@1")
+	b.want(b.tranche("plan", "apply", "no-such.yaml"), 2, "no-such.yaml", "no such file")
+}
+
+// Types follow what the services of a plan's steps announce; a step whose service does not gives none for any.
+func testTypesOfAPlan(t *testing.T, b *bench) {
+	file := written(t, "y.yaml", strings.Replace(yearEndPlan, "name: year-end", "name: typed", 1))
+	b.want(b.tranche("plan", "apply", file), 0)
+	missing := b.tranche("plan", "types", "typed")
+	b.want(missing, 1, "do not say what they read: echo (step make)", "Start a service", "tranche endpoints show")
+	if missing.out != "" {
+		t.Errorf("types in spite of that: %s", missing.out)
+	}
+	b.echo(nil)
+	golang := "type MakeInput struct {\n\tName *string `json:\"name,omitempty\"`\n}"
+	b.wantSoon([]string{"plan", "types", "typed"}, golang, "plan types typed; DO NOT EDIT", "package inputs")
+	b.want(b.tranche("plan", "types", file, "--lang", "ts"), 0, "export type MakeInput = {\n  name?: string;\n};")
+	b.want(b.tranche("plan", "types", "typed", "--step", "other"), 2, `no step "other" is done by a service`)
+	b.want(b.tranche("plan", "types", "typed@9"), 1, "typed")
+	bad := written(t, "bad.yaml", "steps: [{endpoint: 5}]")
+	b.want(b.tranche("plan", "types", bad), 2, bad+":1:20", "endpoint: want text")
+	b.want(b.tranche("--json", "plan", "types", file), 2, "types are source text")
+}
+
+func testABadPlanNamesFileAndLine(t *testing.T, b *bench) {
+	bad := written(t, "bad.yaml", strings.Replace(yearEndPlan, "250", "9000", 1))
+	want := []string{bad + ":8:12: steps[0].chunk: 9000 is not within 1 to 8192", "chunk: 9000"}
+	b.want(b.tranche("plan", "apply", bad), 1, want...)
+	b.want(b.pipe(people, "run", "start", bad, "--items", "-"), 1, want...)
+	tabbed := written(t, "tab.yaml", "steps:\n\t- endpoint: echo\n")
+	b.want(b.tranche("plan", "apply", tabbed), 1, tabbed+":2:1: a tab; YAML is indented with spaces")
+	b.want(b.pipe("", "plan", "apply", "-"), 2, "standard input is empty")
+	b.want(b.tranche("plan", "apply", written(t, "a plan.yaml", "steps: [{endpoint: e}]\n")), 1, `"a plan": use A-Z`)
+}
+
+func testARunOfAPlan(t *testing.T, b *bench) {
+	file := written(t, "y.yaml", strings.Replace(yearEndPlan, "name: year-end", "name: yearly", 1))
+	b.want(b.tranche("plan", "apply", file), 0)
+	start := func(code int, text string, args ...string) {
+		t.Helper()
+		b.want(b.pipe(people, append([]string{"run", "start", "--items", "-"}, args...)...), code, text)
+	}
+	start(0, "plan yearly@1, 3 items", "yearly", "--name", "newest")
+	start(0, "plan yearly@1, 3 items", "yearly@1", "--chunk", "auto", "--chunk-time", "2s", "--chunk-bytes", "1MiB",
+		"--in-flight", "auto", "--rate", "10", "--attempts", "5", "--backoff", "2s", "--max-backoff", "1m",
+		"--retry-code", "BUSY", "--retry-code", "SLOW", "--never-retry", "GONE", "--slice-timeout", "1m",
+		"--max-failed", "0.5%", "--canary", "2", "--canary-auto", "--priority=-3", "--name", "otherwise")
+	start(0, "plan yearly, 3 items", file)
+	start(0, "no service listens on endpoint echo", "--endpoint", "echo", "--max-failed", "none")
+	b.want(b.tranche("--json", "run", "show", "newest"), 0, `"priority": 7`, `"max_failed": "1%"`)
+	b.want(b.tranche("--json", "run", "show", "otherwise"), 0, `"priority": -3`, `"retry_codes": [`, `"SLOW"`,
+		`"chunk_time": "2s"`, `"chunk_bytes": 1048576`, `"rate": 10`, `"max_failed": "0.5%"`, `"canary": 2`)
+
+	start(2, `"nope" is neither a file here nor a plan on record`, "nope")
+	start(2, "tranche plan list", "yearly@7")
+	start(2, `"dir/nope" is neither a file here nor a plan on record`, "dir/nope")
+	start(2, "no-plan.yaml", "no-plan.yaml")
+	start(2, "either a plan or --endpoint", "yearly", "--endpoint", "echo")
+	start(2, "--chunk: want a whole number like 500, or auto", "yearly", "--chunk", "many")
+	start(2, "--in-flight: 0 is not within 1 to 10000", "yearly", "--in-flight", "0")
+	start(2, "--attempts: 0 is not within 1 to 100", "yearly", "--attempts", "0")
+	start(2, "--backoff: want a duration", "yearly", "--backoff", "5")
+	start(2, "--slice-timeout: 0s is not", "yearly", "--slice-timeout", "0s")
+	start(2, "--max-failed: want a number of items like 500, a percentage", "yearly", "--max-failed", "few")
+	start(2, "--rate: -1 is not within", "yearly", "--rate=-1")
+	start(2, `--retry-code: "a b"`, "yearly", "--retry-code", "a b")
+	start(1, "chunk_time: it goes with chunk: auto only, and the chunk is 250", "yearly", "--chunk-time", "1s")
+	start(1, "canary_auto: there is no canary", "yearly", "--canary-auto")
+	b.want(b.tranche("run", "cancel", "--all"), 0)
+}
+
+const nightly = `name: nightly
+cron: "30 2 * * *"
+zone: Europe/Berlin
+plan: year-end
+items: {file: "{due.date}.csv"}
+window: {not_before: "02:00", done_by: "06:00"}
+`
+
+// A run that could not be started is told of by the exit code, whatever the output.
+func testRunNowThatFails(t *testing.T, b *bench) {
+	b.want(b.pipe(strings.Replace(nightly, "nightly", "at-once", 1)+"start_attempts: 1\n", "schedule", "apply", "-"), 0, "version 1")
+	b.want(b.tranche("schedule", "run-now", "at-once", "--wait", "2m"), 1, "the run failed", "year-end")
+	r := b.tranche("--json", "schedule", "run-now", "at-once", "--wait", "2m")
+	var fire client.Fire
+	if err := json.Unmarshal([]byte(r.out), &fire); r.code != 1 || err != nil || fire.State != "failed" || r.err != "" {
+		t.Errorf("exit %d, %v: %s%s", r.code, err, r.out, r.err)
+	}
+}
+
+func testSchedules(t *testing.T, b *bench) {
+	file := written(t, "n.yaml", nightly)
+	b.want(b.tranche("schedule", "list"), 0, "no schedules on record", "tranche schedule apply")
+	b.want(b.tranche("schedule", "preview", file, "--count", "2"), 0, "DUE IN Europe/Berlin", " 02:30 +0", "DONE BY (UTC)",
+		"year-end is not on record")
+	b.want(b.tranche("schedule", "apply", file), 0, "schedule nightly is on record, version 1; due next ",
+		"--schedule-files DIR")
+	b.want(b.tranche("schedule", "apply", file), 0, "unchanged: version 1")
+	b.want(b.pipe(strings.Replace(nightly, "30 2", "0 3", 1), "schedule", "apply", "-"), 0,
+		"version 2 now, after version 1")
+	b.want(b.tranche("schedule", "list"), 0, "0 3 * * *", "Europe/Berlin", "year-end", "active")
+	b.want(b.tranche("schedule", "run-now", "nightly", "--wait", "0s"), 0, "it is due", "tranche schedule fires nightly")
+	b.want(b.tranche("schedule", "pause", "nightly"), 0, "nightly is paused", "1 that are due wait for it")
+	b.want(b.tranche("schedule", "fires", "nightly"), 0, "DUE", "now")
+	b.want(b.tranche("schedule", "resume", "nightly"), 0, "nightly goes on; due next ")
+	r := b.tranche("--json", "schedule", "delete", "nightly")
+	if r.code != 0 || !json.Valid([]byte(r.out)) {
+		t.Errorf("not one JSON document: %s%s", r.out, r.err)
+	}
+	b.want(b.tranche("schedule", "show", "nightly"), 1, "was deleted", "tranche schedule list")
+	bad := written(t, "bad.yaml", strings.Replace(nightly, "30 2", "30 25", 1))
+	b.want(b.tranche("schedule", "apply", bad), 1, bad, ":2:7: cron", `cron: "30 25`)
+	b.want(b.tranche("schedule", "preview", "no-such.yaml"), 2, "no-such.yaml", "no such file")
+}
+
+// buried puts dead letters into the database, with what a terminal must not be told in them.
+func (b *bench) buried(endpoint string, n int, letter deadletter.DeadLetter) []workqueue.LetterID {
+	b.Helper()
+	store := database.New(testenv.Connect(b.T, b.database))
+	letter.Endpoint, letter.Cause, letter.Message = endpoint, "handler_panic", "it \x1b[31mdied"
+	for range n {
+		letter.MsgID = uuid.NewString()
+		if isNew, err := deadletter.New(store).Bury(b.Context(), letter); err != nil || !isNew {
+			b.Fatal(isNew, err)
+		}
+	}
+	page, err := deadletter.New(store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: n})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var ids []workqueue.LetterID
+	for i := range page.Letters {
+		ids = append(ids, page.Letters[i].ID)
+	}
+	return ids
+}
+
+func testDeadLettersByHand(t *testing.T, b *bench) {
+	b.want(b.tranche("dlq", "list"), 0, "no dead letters")
+	b.want(b.tranche("dlq", "requeue", "--all"), 0, "no dead letter waits")
+	headers := map[string][]string{"Evil": {"\x1b[31m"}, wire.HeaderMode: {"single"}}
+	mail := b.buried("mail", 3, deadletter.DeadLetter{
+		Body: []byte(`{"items":[{"i":0,"k":"a\u001b[31m"}]}`), Headers: headers, Stack: "statement:1", Deliveries: 5,
+	})
+	loop := b.buried("loop", 1, deadletter.DeadLetter{Body: []byte("\x1b[31mtext"), Requeued: deadletter.MaxRequeues})[0]
+	b.want(b.tranche("dlq", "list"), 0, loop.String()[:18], mail[2].String()[:18], "mail", "handler_panic", "waiting",
+		`it \x1b[31mdied`)
+	b.want(b.tranche("dlq", "list", "--endpoint", "mail", "--limit", "2"), 0, "go on with --after "+mail[1].String())
+	b.want(b.tranche("dlq", "list", "--state", "dropped"), 0, "no dead letters")
+	b.want(b.tranche("dlq", "show", mail[0].String()), 0, "statement:1", "deliveries", `Evil`, `\x1b[31m`, `"i": 0`,
+		"tranche dlq requeue "+mail[0].String()[:18])
+	b.want(b.tranche("dlq", "show", loop.String()), 0, `\x1b[31mtext`)
+
+	b.want(b.tranche("dlq", "requeue", mail[0].String()[:18]), 0, "1 dead letter requeued")
+	b.want(b.tranche("dlq", "requeue", mail[0].String()), 1, "0 dead letters requeued, 1 refused", "already")
+	b.want(b.tranche("dlq", "drop", mail[0].String()), 1, "it is requeued")
+	b.want(b.tranche("dlq", "requeue", "--endpoint", "mail"), 0, "2 dead letters requeued")
+	b.want(b.tranche("dlq", "requeue", "--all"), 1, "1 refused", "mend the service")
+	b.want(b.tranche("dlq", "requeue", "--all", "--force"), 0, "1 dead letter requeued")
+	b.buried("mail", 1, deadletter.DeadLetter{})
+	b.want(b.tranche("dlq", "drop", "--all"), 0, "1 dead letter dropped")
+	b.want(b.tranche("dlq", "list", "--state", "requeued"), 0, "mail", "loop")
+
+	for _, op := range []string{"requeue", "drop"} {
+		b.want(b.tranche("dlq", op), 2, "--all")
+		b.want(b.tranche("dlq", op, "--all", "--endpoint", "mail"), 2, "either ids")
+		b.want(b.tranche("dlq", op, "ffff"), 1, "no dead letter has", "tranche dlq list")
+	}
+	b.want(b.tranche("dlq", "show", "nope"), 1, "tranche dlq list")
+	b.want(b.tranche("dlq", "list", "--limit", "0"), 2, "--limit")
+	b.want(b.tranche("dlq", "list", "--state", "lost"), 2, "--state")
+	b.want(b.tranche("dlq", "list", "--after", "x"), 1, "after is not")
+}
+
+func testTheQuarantineByHand(t *testing.T, b *bench) {
+	b.want(b.tranche("quarantine", "list"), 0, "nothing is in quarantine")
+	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "it"), 0, "3 items")
+	store := database.New(testenv.Connect(t, b.database))
+	run, err := inspect.New(store).Resolve(t.Context(), "it")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		err := deadletter.New(store).Quarantine(t.Context(), deadletter.Quarantined{
+			Reason: "json", Detail: "byte \x1b[31m3", Subject: "tranche.reply.echo", Run: uuid.UUID(run), Body: []byte("{\x1b"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.want(b.tranche("quarantine", "list", "--run", "it", "--limit", "1"), 0, "json", `byte \x1b[31m3`, "--after 2")
+	b.want(b.tranche("quarantine", "show", "2"), 0, "tranche.reply.echo", run.String(), `{\x1b`)
+	b.want(b.tranche("run", "show", "it"), 0, "2 messages about it", "tranche quarantine list")
+	b.want(b.tranche("quarantine", "show", "9"), 1, "tranche quarantine list")
+	b.want(b.tranche("quarantine", "list", "--run", "nope"), 1, "tranche run list")
+}
+
+// Operators change how much an instance does at once while it runs.
+func testEndpointsByHand(t *testing.T, b *bench) {
+	b.echo(nil)
+	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--wait"), 3, "1 failed")
+	b.wantSoon([]string{"endpoints"}, "ENDPOINT", "BACKLOG", "CALLS", "RATE", "P99", "1: echo 1.0.0")
+	b.wantSoon([]string{"endpoints", "list"}, "1: echo 1.0.0")
+	b.wantSoon([]string{"endpoints", "show", "echo"}, "left to the services", "3 items, 1 of them with an error", "1.0.0",
+		"listening")
+	b.want(b.tranche("endpoints", "set", "echo", "--concurrency", "3"), 0, "3 chunks at once")
+	b.want(b.tranche("endpoints", "show", "echo"), 0, "3 for each instance")
+	eventually(t, "the instance has taken it over", func() bool {
+		var e client.Endpoint
+		err := json.Unmarshal([]byte(b.tranche("endpoints", "show", "echo", "--json").out), &e)
+		return err == nil && len(e.Listeners) == 1 && e.Listeners[0].Concurrency == 3
+	})
+	b.want(b.tranche("endpoints", "set", "echo", "--concurrency", "default"), 0, "left to its services")
+	for _, n := range []string{"0", "-1", "1025", "many", ""} {
+		b.want(b.tranche("endpoints", "set", "echo", "--concurrency="+n), 2, "--concurrency", "or default")
+	}
+	b.want(b.tranche("endpoints", "set", "a b", "--concurrency", "1"), 1, "endpoint name")
+	b.want(b.tranche("endpoints", "show", "nope"), 1, "nobody listens", "tranche endpoints")
+}
+
+// A letter that was requeued comes to the service, which answers the one who asked.
+func testARequeuedLetterIsServed(t *testing.T, b *bench) {
+	nc := testenv.Dial(t, b.nats, nats.Name("single"))
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "post", Version: "1.0.0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan int, 10)
+	err = endpoints.HandleEach(svc, "post", func(_ context.Context, in int) (int, error) {
+		served <- in
+		return in, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := testenv.Keep(t, t.Errorf, "the service", svc.Run)
+	defer stop()
+	b.buried("post", 1, deadletter.DeadLetter{Mode: "single", Body: []byte(`{"items":[{"i":0,"k":"a","d":7}]}`),
+		Headers: map[string][]string{
+			wire.HeaderVersion: {wire.ProtocolVersion}, wire.HeaderMode: {"single"},
+			wire.HeaderSlice: {uuid.NewString()}, wire.HeaderRun: {uuid.NewString()},
+			wire.HeaderStep: {"0"}, wire.HeaderAttempt: {"1"}, wire.HeaderGeneration: {"1"},
+		}})
+	b.want(b.tranche("dlq", "requeue", "--endpoint", "post"), 0, "1 dead letter requeued")
+	got := -1
+	eventually(t, "it is served", func() bool {
+		select {
+		case got = <-served:
+			return true
+		default:
+			return false
+		}
+	})
+	if got != 7 {
+		t.Errorf("the service got %s", strconv.Itoa(got))
+	}
+}
+
+func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
+	b.wantSoon([]string{"nodes"}, "NODE", "live", "leader")
+	b.want(b.tranche("nodes", "--json"), 0, `"nodes": [`)
+	b.wantSoon([]string{"health", "--json"}, `"conditions": `) // critical as long as no node leads
+	b.want(b.tranche("health", "aside", "failed_items", "--reason", "known"), 2, "--for")
+	b.want(b.tranche("health", "aside", "failed_items", "--for", "8h"), 2, "--reason")
+	b.want(b.tranche("health", "aside", "failed_items", "--for", "8h", "--reason", "known"), 1, "tranche health")
+	db := testenv.Connect(t, b.database)
+	if _, err := db.Exec(t.Context(), `INSERT INTO dead_letter (id, msg_id, endpoint, cause)
+		VALUES (gen_random_uuid(), '1', 'lost', 'gave_up')`); err != nil {
+		t.Fatal(err)
+	}
+	b.wantSoon([]string{"health", "--json"}, `"kind": "dead_letters"`)
+	b.want(b.tranche("health", "take", "dead_letters", "lost"), 0, "dead_letters lost is taken by ")
+	b.wantSoon([]string{"health"}, "WARNING 1 dead letter of lost", "taken")
+	b.want(b.tranche("health", "aside", "dead_letters", "--for-good", "--reason", "of the test"), 0, "for good",
+		"tranche health back dead_letters")
+	shown := b.wantSoon([]string{"health"}, "PUT ASIDE", "of the test")
+	// The disk may be full.
+	if before, _, _ := strings.Cut(shown.out, "PUT ASIDE"); strings.Contains(before, "dead letter") {
+		t.Errorf("it is told all the same:\n%s", before)
+	}
+	b.want(b.tranche("health", "back", "dead_letters"), 0, "told as it was before")
+	b.want(b.tranche("health", "back", "dead_letters"), 0, "nothing was said of")
+	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "people"), 0, "started")
+	b.want(b.tranche("run", "items", "people", "--from", "1", "--limit", "1"), 0, "ORDINAL", "--after 1")
+	b.want(b.tranche("run", "items", "people", "--state", "odd"), 2, "--state")
+	b.want(b.tranche("run", "items", "people", "--limit", "0"), 2, "--limit")
+	b.want(b.tranche("run", "slices", "people"), 0, "scheduled", "sent")
+	b.want(b.tranche("run", "slices", "nope"), 1, "tranche run list")
+	b.want(b.tranche("dlq", "drop", "--all"), 0)
+	if _, err := db.Exec(t.Context(), `DELETE FROM dead_letter`); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A container's health check asks this, without a token.
+func testHealthReady(t *testing.T, b *bench) {
+	b.wantSoon([]string{"health", "ready"}, "ready") // which does not wait for long
+	b.wantSoon([]string{"health", "ready", "--json"}, `"ready": true`)
+	b.want(runProgram(t, []string{"TRANCHE_URL=http://127.0.0.1:1"}, "", "health", "ready"), 1,
+		"ask http://127.0.0.1:1/readyz")
+	b.want(runProgram(t, nil, "", "token", "create", "--database", "env", "--name", "me", "--role", "viewer"), 2,
+		"TRANCHE_DATABASE is not set")
 }
