@@ -268,8 +268,8 @@ func BrokenOff(err error) error {
 
 // KeyFlags say how a file of items is read, and which field names an item.
 type KeyFlags struct {
-	Key    string `aliases:"key-column" help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
-	Format string `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
+	Key    string `json:"key,omitempty" aliases:"key-column" help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
+	Format string `json:"format,omitempty" enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
 }
 
 // RowFlags say how its rows are read.

@@ -26,20 +26,22 @@ import (
 
 // planFlags say what a run does.
 type planFlags struct {
-	Plan     string            `arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
-	Endpoint string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
-	Param    map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
-	Name     string            `help:"A name to find the run by." placeholder:"TEXT"`
+	Plan     string            `json:"-" arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
+	Endpoint string            `json:"endpoint,omitempty" help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
+	Param    map[string]string `json:"params,omitempty" mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
+	Name     string            `json:"name,omitempty" help:"A name to find the run by." placeholder:"TEXT"`
 }
 
+// runStart has flags that are sent as they are, by the names that they have in JSON: to add one that the API has, add a
+// field. The others have no such name.
 type runStart struct {
 	planFlags
 	cli.KeyFlags
-	IdempotencyKey string `help:"Starting the same again with the same key gives the run that is there; other content is refused." placeholder:"K"`
-	OnDuplicate    string `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
-	Schema         string `help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
-	DryRun         bool   `help:"Start nothing; read and check everything, and say what would be started."`
-	waitFlags
+	IdempotencyKey string `json:"idempotency_key,omitempty" help:"Starting the same again with the same key gives the run that is there; other content is refused." placeholder:"K"`
+	OnDuplicate    string `json:"on_duplicate,omitempty" enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
+	Schema         string `json:"-" help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
+	DryRun         bool   `json:"-" help:"Start nothing; read and check everything, and say what would be started."`
+	waitFlags      `json:"-"`
 	itemFlags
 	runSettings
 }
@@ -93,19 +95,26 @@ func (r *runStart) settings() (plan cli.TextFile, settings client.RunSettings, e
 			return plan, settings, err
 		}
 	}
-	settings = client.RunSettings{
-		Endpoint: r.Endpoint, Plan: plan.Text, PlanName: plan.Name, Key: r.Key, Format: r.Format, Name: r.Name,
-		Params: r.Param, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
+	flags := *r
+	if flags.Overrides, err = r.overrides(); err == nil && r.Schema != "" {
+		flags.Overrides.Schema, err = readSchema(r.Schema)
 	}
-	r.fill(&settings)
+	settings, alikeErr := sent(&flags)
+	settings.Plan, settings.PlanName = plan.Text, plan.Name
 	if plan.Path == "" {
 		settings.PlanRef = r.Plan
 	}
-	over, err := r.overrides()
-	if err == nil && r.Schema != "" {
-		over.Schema, err = readSchema(r.Schema)
+	settings.Source = r.sourceName()
+	if r.Parquet != "" {
+		settings.Format = "parquet"
 	}
-	return plan, settings, cmp.Or(err, alike(&over, &settings))
+	return plan, settings, cmp.Or(err, alikeErr)
+}
+
+// sent is what flags say to the API.
+func sent(flags any) (settings client.RunSettings, err error) {
+	err = alike(flags, &settings)
+	return settings, err
 }
 
 // readSchema reads the file of a schema.
@@ -170,7 +179,7 @@ func planRefText(name string, version int) string {
 type runSettings struct {
 	gather.Overrides
 
-	Set []string `sep:"none" help:"A setting of a single step, by its name in plans: compose.chunk=50; may stand more than once. The others are for every step." placeholder:"STEP.SETTING=VALUE"`
+	Set []string `json:"-" sep:"none" help:"A setting of a single step, by its name in plans: compose.chunk=50; may stand more than once. The others are for every step." placeholder:"STEP.SETTING=VALUE"`
 }
 
 // overrides checks the flags. Errors name the flag.
@@ -380,17 +389,17 @@ func (r *runSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 
 // itemFlags say where the items of a run come from: one of these.
 type itemFlags struct {
-	Items   string `aliases:"file" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
-	Parquet string `help:"A Parquet file." placeholder:"FILE"`
-	SQL     string `name:"sql" help:"A query whose rows are the items; with --source." placeholder:"QUERY"`
-	Source  string `help:"Where to ask the query: a source of serve --connections." placeholder:"NAME"`
-	Stream  string `help:"A JetStream stream whose messages are the items, up to the last that it has now." placeholder:"NAME"`
-	Subject string `help:"Of the stream, only messages of this subject; may have wildcards." placeholder:"SUBJECT"`
-	FromSeq uint64 `help:"Of the stream, only messages from this sequence on." placeholder:"SEQ"`
+	Items   string `json:"-" aliases:"file" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
+	Parquet string `json:"-" help:"A Parquet file." placeholder:"FILE"`
+	SQL     string `json:"sql,omitempty" name:"sql" help:"A query whose rows are the items; with --source." placeholder:"QUERY"`
+	Source  string `json:"sql_source,omitempty" help:"Where to ask the query: a source of serve --connections." placeholder:"NAME"`
+	Stream  string `json:"stream,omitempty" help:"A JetStream stream whose messages are the items, up to the last that it has now." placeholder:"NAME"`
+	Subject string `json:"stream_subject,omitempty" help:"Of the stream, only messages of this subject; may have wildcards." placeholder:"SUBJECT"`
+	FromSeq uint64 `json:"stream_from,omitempty" help:"Of the stream, only messages from this sequence on." placeholder:"SEQ"`
 
-	From    string   `help:"Carry an earlier run on, with items of it, by its plan and parameters unless others are given." placeholder:"RUN"`
-	State   []string `enum:"failed,missing,cancelled" help:"With --from, which items: failed, missing or cancelled; may stand more than once. Default: all these." placeholder:"STATE"`
-	Correct string   `help:"With --from, a file with other data for some of the items; - is standard input." placeholder:"FILE"`
+	From    string   `json:"from_run,omitempty" help:"Carry an earlier run on, with items of it, by its plan and parameters unless others are given." placeholder:"RUN"`
+	State   []string `json:"from_states,omitempty" enum:"failed,missing,cancelled" help:"With --from, which items: failed, missing or cancelled; may stand more than once. Default: all these." placeholder:"STATE"`
+	Correct string   `json:"-" help:"With --from, a file with other data for some of the items; - is standard input." placeholder:"FILE"`
 
 	later bool // there are none yet
 }
@@ -435,22 +444,18 @@ func (f *itemFlags) file() (flag, name string) {
 	return "--items", f.Items
 }
 
-// fill says in the settings of a run where its items come from.
-func (f *itemFlags) fill(s *client.RunSettings) {
-	s.SQL, s.SQLSource, s.Stream, s.StreamSubject, s.StreamFrom = f.SQL, f.Source, f.Stream, f.Subject, f.FromSeq
-	s.FromRun, s.FromStates = f.From, f.State
+// sourceName says where the items of a run come from.
+func (f *itemFlags) sourceName() string {
 	switch _, file := f.file(); {
 	case f.From != "": // the server says which run that is
+		return ""
 	case f.SQL != "":
-		s.Source = "source " + f.Source
+		return "source " + f.Source
 	case f.Stream != "":
-		s.Source = "stream " + f.Stream
+		return "stream " + f.Stream
 	case file == "-" || file == "":
-		s.Source = "standard input"
+		return "standard input"
 	default:
-		s.Source = filepath.Base(file)
-	}
-	if f.Parquet != "" {
-		s.Format = "parquet"
+		return filepath.Base(file)
 	}
 }

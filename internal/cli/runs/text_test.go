@@ -3,6 +3,7 @@ package runs
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/cli"
@@ -348,5 +351,34 @@ func TestTheBarStays(t *testing.T) {
 	last := out.String()[strings.LastIndex(out.String(), "\r"):]
 	if !strings.Contains(last, "100%") || !strings.HasSuffix(last, "completed\n") {
 		t.Errorf("at the end there is %q", last)
+	}
+}
+
+// To add a flag of run start that the API has, a field is added to its flags, and nothing else.
+func TestAFlagOfRunStartIsOneField(t *testing.T) {
+	t.Parallel()
+	var line struct {
+		Start struct {
+			runStart
+			Fake string `json:"plan_name,omitempty" help:"A fake."`
+		} `cmd:""`
+	}
+	parser, err := kong.New(&line)
+	if err == nil {
+		err = SayHelp(parser.Model)
+	}
+	if err == nil {
+		_, err = parser.Parse([]string{"start", "--fake=x", "--endpoint=e", "--sql=SELECT 1", "--source=s", "--param=a=b",
+			"--idempotency-key=k", "--rate=5", "--dry-run", "--on-duplicate=skip", "--key=nr"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := sent(&line.Start)
+	text, _ := json.Marshal(got) // it has no error either
+	const want = `{"endpoint":"e","plan_name":"x","key":"nr","params":{"a":"b"},"idempotency_key":"k",` +
+		`"on_duplicate":"skip","sql":"SELECT 1","sql_source":"s","rate":5}`
+	if err != nil || string(text) != want {
+		t.Errorf("%s, %v; want %s", text, err, want)
 	}
 }
