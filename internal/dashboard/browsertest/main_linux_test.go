@@ -1,7 +1,22 @@
+// Package browsertest_test holds tests of the dashboard in a real browser: people's ways through it, on the keyboard, on a
+// phone and in the dark, with each role, against hostile data and over a restart of the server.
+//
+// One headless Chromium serves all tests of a process, and each page is a browser context of its own: no test sees the
+// cookies of another. What a page writes to its console as an error, what its content security policy refuses and what
+// it asks for in vain fail the test that opened it. Behind the pages stand real servers, nodes, services and databases.
+//
+// Chromium, or Chrome, is found in PATH, or where the variables CHROMIUM or CHROME say; `make deps` installs it.
 package browsertest_test
 
 import (
+	"cmp"
+	"context"
+	"os"
+	"os/exec"
 	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
@@ -15,30 +30,69 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 	t.Run("a million items", million(b))
 	t.Run("together", func(t *testing.T) {
 		t.Run("every page", everyPage(b))
-		t.Run("keyboard", keyboard(b))
-		t.Run("from a file to its end", fromAFileToItsEnd(b))
-		t.Run("failures are accepted", failuresAreAccepted(b))
-		t.Run("data is corrected", dataIsCorrected(b))
-		t.Run("a part is made again", aPartIsMadeAgain(b))
-		t.Run("why nothing starts", whyNothingStarts(b))
-		t.Run("a run that stands", aRunThatStands(b))
-		t.Run("a gate", aGate(b))
-		t.Run("a gate that changes", aGateThatChanges(b))
-		t.Run("a gate that somebody else passed", aGateThatSomebodyElsePassed(b))
-		t.Run("a guard that holds", aGuardThatHolds(b))
-		t.Run("a list that says why", aListThatSaysWhy(b))
 		t.Run("roles", roles(b))
-		t.Run("the server is restarted", serverRestarts(b))
-		t.Run("pages are left", pagesAreLeft(b))
 		t.Run("many tabs", manyTabs(b))
-		t.Run("two runs compared", twoRunsCompared(b))
-		t.Run("health is an inbox", healthIsAnInbox(b))
-		t.Run("find and choose", findAndChoose(b))
-		t.Run("the map's address", theMapsAddress(b))
-		t.Run("items in groups", itemsInGroups(b))
-		t.Run("what happened", whatHappened(b))
-		t.Run("parallel steps", parallelSteps(b))
-		t.Run("the focus follows", focusFollows(b))
-		t.Run("what goes wrong is seen", watchersSee(b))
+		for name, walk := range map[string]func(*stack, *page){
+			"keyboard": keyboard, "what goes wrong is seen": watchersSee, "health is an inbox": healthIsAnInbox,
+			"from a file to its end": fromAFileToItsEnd, "a part is made again": aPartIsMadeAgain,
+			"a run that has ended": aRunThatHasEnded, "two runs compared": twoRunsCompared,
+			"why nothing starts": whyNothingStarts, "a list that says why": aListThatSaysWhy,
+			"a run that stands": aRunThatStands, "items in groups": itemsInGroups, "find and choose": findAndChoose,
+			"a gate": aGate, "a gate that changes": aGateThatChanges,
+			"a gate that somebody else passed": aGateThatSomebodyElsePassed, "a guard that holds": aGuardThatHolds,
+			"the server is restarted": serverRestarts, "parallel steps": parallelSteps,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := newStack(t, stackConfig{})
+				walk(s, b.open(t, s.url))
+			})
+		}
 	})
+}
+
+// patience is more than any page takes on a busy machine.
+const patience = 2 * time.Minute
+
+// browser is a Chromium that lives as long as its test.
+type browser struct{ ctx context.Context }
+
+// program returns the browser to start.
+func program(t *testing.T) string {
+	t.Helper()
+	if chosen := cmp.Or(os.Getenv("CHROMIUM"), os.Getenv("CHROME")); chosen != "" {
+		return chosen
+	}
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"} {
+		if found, err := exec.LookPath(name); err == nil {
+			return found
+		}
+	}
+	t.Fatal("no Chromium is there, which the dashboard is tested with; install it: make deps\n" +
+		"or name one that is not in PATH: CHROMIUM=FILE")
+	return ""
+}
+
+func startBrowser(t *testing.T) *browser {
+	t.Helper()
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(program(t)), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.WSURLReadTimeout(patience), chromedp.WindowSize(1440, 900),
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-domain-reliability", true), chromedp.Flag("no-pings", true),
+		chromedp.Flag("hide-scrollbars", false), chromedp.Flag("enable-precise-memory-info", true),
+	)
+	allocator, release := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, end := chromedp.NewContext(allocator)
+	t.Cleanup(func() {
+		if err := chromedp.Cancel(ctx); err != nil { // it waits until the browser has gone
+			t.Logf("end the browser: %v", err)
+		}
+		end()
+		release()
+	})
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("start the browser: %v", err)
+	}
+	return &browser{ctx}
 }

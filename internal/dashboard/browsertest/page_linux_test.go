@@ -11,6 +11,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -20,6 +21,7 @@ import (
 // page is a tab in a browser context of its own. What goes wrong in it fails the test at its end.
 type page struct {
 	*testing.T
+	b    *browser
 	ctx  context.Context
 	base string
 
@@ -32,7 +34,7 @@ type page struct {
 func (b *browser) open(t *testing.T, base string) *page {
 	t.Helper()
 	ctx, end := chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
-	p := &page{T: t, ctx: ctx, base: base}
+	p := &page{T: t, b: b, ctx: ctx, base: base}
 	t.Cleanup(end)
 	p.attach()
 	return p
@@ -294,34 +296,71 @@ func (p *page) inTheme(theme string) {
 }
 
 // watchersSee checks the tests themselves: what a page does wrong is seen.
-func watchersSee(b *browser) func(*testing.T) {
-	return func(t *testing.T) {
-		t.Parallel()
-		s := newStack(t, stackConfig{})
-		p := b.open(t, s.url)
-		p.visit("/runs")
-		if found := p.complaints(); len(found) > 0 {
-			t.Fatalf("before anything: %q", found)
-		}
-		for want, script := range map[string]string{
-			"console error":    `console.error("ouch")`,
-			"exception":        `setTimeout(() => { throw new Error("ouch") })`,
-			"response 404":     `fetch("/api/v1/nothing")`,
-			"request failed":   `fetch("http://127.0.0.1:1/").catch(() => {})`,
-			"inline script":    `document.body.append(Object.assign(document.createElement("script"), {textContent: "1"}))`,
-			"Content Security": `new Image().src = "http://127.0.0.1:1/x.png"`,
-		} {
-			p.run(script)
-			seen := false
-			for deadline := time.Now().Add(patience); !seen && time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
-				seen = slices.ContainsFunc(p.complaints(), func(text string) bool {
-					return strings.Contains(text, want) || strings.Contains(text, "Content Security Policy")
-				})
-			}
-			if !seen {
-				t.Errorf("%s: nobody saw it", script)
-			}
-		}
-		p.allow("") // all that is still on its way
+func watchersSee(s *stack, p *page) {
+	p.visit("/runs")
+	if found := p.complaints(); len(found) > 0 {
+		s.Fatalf("before anything: %q", found)
 	}
+	for want, script := range map[string]string{
+		"console error":    `console.error("ouch")`,
+		"exception":        `setTimeout(() => { throw new Error("ouch") })`,
+		"response 404":     `fetch("/api/v1/nothing")`,
+		"request failed":   `fetch("http://127.0.0.1:1/").catch(() => {})`,
+		"inline script":    `document.body.append(Object.assign(document.createElement("script"), {textContent: "1"}))`,
+		"Content Security": `new Image().src = "http://127.0.0.1:1/x.png"`,
+	} {
+		p.run(script)
+		seen := false
+		for deadline := time.Now().Add(patience); !seen && time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
+			seen = slices.ContainsFunc(p.complaints(), func(text string) bool {
+				return strings.Contains(text, want) || strings.Contains(text, "Content Security Policy")
+			})
+		}
+		if !seen {
+			s.Errorf("%s: nobody saw it", script)
+		}
+	}
+	p.allow("") // all that is still on its way
+}
+
+// box is where an element is on the screen.
+type box struct{ X, Y, W, H float64 }
+
+func (b box) at(x, y float64) (px, py float64) { return b.X + b.W*x, b.Y + b.H*y }
+
+func (p *page) box(test string) box {
+	p.Helper()
+	p.has(test)
+	return eval[box](p, `(() => { const e = document.querySelector('`+at(test)+`');
+		e.scrollIntoView({block: "nearest"});
+		const r = e.getBoundingClientRect();
+		return {X: r.x, Y: r.y, W: r.width, H: r.height}; })()`)
+}
+
+// drag moves the mouse over the map with its button pressed; places are parts of its width and height.
+func (p *page) drag(fromX, fromY, toX, toY float64) {
+	p.Helper()
+	b := p.box("map")
+	const moves = 12
+	x, y := b.at(fromX, fromY)
+	p.do("press", chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x, y),
+		chromedp.MouseEvent(input.DispatchMouseEventTypeMousePressed, x, y, chromedp.ButtonLeft, chromedp.ClickCount(1)))
+	for i := 1; i <= moves; i++ {
+		part := float64(i) / moves
+		x, y = b.at(fromX+(toX-fromX)*part, fromY+(toY-fromY)*part)
+		p.do("move", chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x, y, chromedp.ButtonLeft))
+	}
+	p.do("release", chromedp.MouseEvent(input.DispatchMouseEventTypeMouseReleased, x, y, chromedp.ButtonLeft,
+		chromedp.ClickCount(1)))
+}
+
+// wheel turns the mouse's wheel over the map.
+func (p *page) wheel(x, y, by float64) {
+	p.Helper()
+	px, py := p.box("map").at(x, y)
+	command(p, input.DispatchMouseEvent, input.DispatchMouseEventParams{
+		Type: input.DispatchMouseEventTypeMouseWheel, X: px, Y: py,
+		DeltaX: 1e-9, DeltaY: by, // a delta of 0 would be left out, and both must be there
+
+	})
 }

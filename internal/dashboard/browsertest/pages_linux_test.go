@@ -7,8 +7,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // axe is what accessibility is checked with; see testdata/axe.
@@ -142,4 +147,379 @@ func (p *page) accessible(how string) {
 	for _, v := range found {
 		p.Errorf("axe (%s), %s: %s\n  %s", how, v.ID, v.Help, strings.Join(v.Nodes, "\n  "))
 	}
+}
+
+func goTo(url string) chromedp.Action[chromedp.Void] { return chromedp.Navigate(url) }
+
+// All that the mouse does, keys do: they go about, open, choose and act, and reach every control.
+func keyboard(s *stack, p *page) {
+	s.listen(&bills{codes: threeBad})
+	done := s.load(request("old", "statement"), 100, plainItem)
+	s.ended(done)
+	s.load(request("new", "nobody"), 100, plainItem)
+	p.visit("/runs")
+	p.press("?")
+	p.has("help-dialog")
+	p.press(kb.Escape)
+	p.lacks("help-dialog")
+	places := map[string]string{"e": "endpoints", "n": "nodes", "h": "health", "d": "letters", "a": "audit",
+		"s": "schedules",
+		"c": "collectors", "k": "trackers", "p": "plans", "l": "alerts"}
+	for key, page := range places {
+		p.chord("g", key)
+		p.has(page + "-page")
+	}
+	p.chord("g", "r")
+	p.has("runs-page")
+	p.until("both are listed", `document.querySelectorAll('#main [data-row]').length === 2`)
+
+	// Down to the older run, into it, over its map to an item that failed, and back.
+	p.press("j", "j", kb.Enter)
+	p.until("the old run", `location.pathname === "/runs/`+done.String()+`"`)
+	p.has("map")
+	p.until("the map is drawn", `document.querySelector('`+at("legend-6")+`')?.innerText.includes("3")`)
+	p.tabTo("map")
+	p.press("n")
+	p.says("spoken", "C7")
+	p.press("n", kb.Enter)
+	p.has("item-page")
+	p.until("the item", `new URLSearchParams(location.search).get("key") === "C42"`)
+
+	// A re-run by keys alone.
+	p.visit("/runs/" + done.String() + "/errors")
+	p.tabTo("rerun-failed")
+	p.press(kb.Enter)
+	p.has("rerun-dialog")
+	p.press(kb.Escape)
+	p.lacks("rerun-dialog")
+	p.tabTo("rerun-failed")
+	p.press(kb.Enter)
+	p.has("rerun-dialog")
+	p.tabTo("rerun-go")
+	p.press(kb.Enter)
+	p.has("rerun-follow")
+	s.ended(done)
+
+	for _, path := range []string{"/runs", "/runs/" + done.String(), "/start", "/endpoints", "/audit", "/health"} {
+		p.visit(path)
+		p.reachesAll(path)
+	}
+}
+
+// chordWithin is how soon after one another the page must hear the keys of a chord, which it takes for one for a little
+// longer.
+const chordWithin = 1400 * time.Millisecond
+
+// chord presses two keys, anew when the machine was too slow for the page to take them for a chord.
+func (p *page) chord(first, second string) {
+	p.Helper()
+	p.run(`window.__heard || [true, false].forEach((capture) => // before the page itself hears a key, and after
+		addEventListener("keydown", () => window.__heard.push(performance.now()), {capture}))`)
+	testenv.Until(p, patience, "the keys of a chord come at once", func() bool {
+		p.run(`window.__heard = []`)
+		p.press(first, second)
+		return eval[float64](p, `window.__heard.at(-1) - window.__heard[0]`) < float64(chordWithin.Milliseconds())
+	})
+}
+
+const maxTabs = 250
+
+// tabTo presses Tab until a control has the focus.
+func (p *page) tabTo(test string) {
+	p.Helper()
+	p.has(test)
+	for range maxTabs {
+		p.press(kb.Tab)
+		if eval[bool](p, `document.activeElement?.matches('`+at(test)+`') ?? false`) {
+			return
+		}
+	}
+	p.Fatalf("%s cannot be reached with Tab", test)
+}
+
+// reachesAll presses Tab until it begins again, and expects to have been at every control there is, and to see where.
+func (p *page) reachesAll(path string) {
+	p.Helper()
+	const controls = "a[href], button, input, select, textarea, summary, [tabindex='0']"
+	const count = `document.querySelectorAll("` + controls + `").length`
+	p.run(`(window.__dull = [])`)
+	var missed []string
+	for round, had, now := 1, -1, 0; had != now || len(missed) > 0 && round <= rounds; round++ {
+		// What a page had not loaded yet, or drew anew, came behind Tab's back.
+		had = eval[int](p, count)
+		p.tabAround()
+		missed, now = p.missed(controls, count)
+	}
+	if len(missed) > 0 {
+		p.Errorf("%s: Tab does not reach %d controls:\n%s", path, len(missed), strings.Join(missed, "\n"))
+	}
+	if dull := eval[[]string](p, `window.__dull`); len(dull) > 0 {
+		p.Errorf("%s: nobody sees that these have the focus:\n%s", path, strings.Join(dull, "\n"))
+	}
+}
+
+// missed are the controls that Tab has not been at, and how many there are by now.
+func (p *page) missed(controls, count string) (all []string, now int) {
+	p.Helper()
+	found := eval[struct {
+		Missed []string
+		Now    int
+	}](p, `({Now: `+count+`, Missed: [...document.querySelectorAll("`+controls+`")]
+		.filter((e) => e.tabIndex >= 0 && !e.disabled && e.checkVisibility({visibilityProperty: true})
+			&& !e.closest("[inert]") && !window.__seen.has(e) && !(e.type === "radio" && !e.checked))
+		.map((e) => e.outerHTML.slice(0, 160))})`)
+	return found.Missed, found.Now
+}
+
+// tabAround presses Tab from the page's beginning until it begins again.
+func (p *page) tabAround() {
+	p.Helper()
+	p.run(`(window.__seen = new Set(), document.activeElement?.blur())`)
+	for range maxTabs {
+		p.press(kb.Tab)
+		if eval[bool](p, `(() => {
+			const e = document.activeElement;
+			if (!e || e === document.body || window.__seen.has(e)) return window.__seen.size > 0;
+			window.__seen.add(e);
+			const s = getComputedStyle(e);
+			const ring = s.outlineStyle !== "none" && parseFloat(s.outlineWidth) > 0 || s.boxShadow !== "none";
+			if (!ring && !e.closest(":focus-within.field, .select, .search, label")) {
+				window.__dull.push(e.outerHTML.slice(0, 120));
+			}
+			return false;
+		})()`) {
+			break
+		}
+	}
+}
+
+// Each role logs in, and may do on the pages what it may do at all, and nothing else; who has logged out, nothing.
+func roles(b *browser) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Parallel()
+		s := newStack(t, stackConfig{locked: true})
+		run := s.load(request("the run", "nobody"), 20, plainItem)
+		path := "/runs/" + run.String()
+		for _, role := range access.Roles() {
+			secret := s.token(role)
+			t.Run(string(role), func(t *testing.T) {
+				t.Parallel()
+				p := b.open(t, s.url)
+				p.allow("401")
+				p.do("go to the run", goTo(s.url+path))
+				p.has("login-page")
+				p.fill("token", "tr_notatoken")
+				p.click("login")
+				p.until("it is refused", `document.body.innerText.includes("not known")`)
+				p.fill("token", secret)
+				p.click("login")
+				p.until("it is back where it wanted to go", `location.pathname === `+"`"+path+"`")
+				p.settled()
+				p.says("role", string(role))
+				kept := eval[string](p, `JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}, location.href])`)
+				if strings.Contains(kept, secret) || strings.Contains(kept, "tranche_session") {
+					t.Errorf("scripts can read the login: %s", kept)
+				}
+				p.mayChange(s, path, role.Allows(access.Operator))
+				p.mayAdminister(role.Allows(access.Admin))
+
+				p.click("logout")
+				p.has("login-page")
+				if status := p.asks("GET", "/api/v1/runs", ""); status != 401 {
+					t.Errorf("after the logout, the list of runs is answered with %d", status)
+				}
+			})
+		}
+	}
+}
+
+// mayChange checks a button of the page, and what stands behind it.
+func (p *page) mayChange(_ *stack, path string, may bool) {
+	p.Helper()
+	p.allow("403")
+	why, off := p.refused("pause")
+	if off == may || off && !strings.Contains(why, "operator") {
+		p.Errorf("pausing is off: %v, as %q", off, why)
+	}
+	want := 403
+	if may {
+		want = 200
+	}
+	status := p.asks("POST", "/api/v1"+path+"/settings", `{"priority": 1}`)
+	if status != want {
+		p.Errorf("a change is answered with %d, want %d", status, want)
+	}
+	p.visit("/runs")
+	if may {
+		p.click("start")
+		p.has("start-page")
+	} else if why, off := p.refused("start"); !off || !strings.Contains(why, "operator") {
+		p.Errorf("starting is off: %v, as %q", off, why)
+	}
+}
+
+func (p *page) mayAdminister(may bool) {
+	p.Helper()
+	there := eval[bool](p, `document.querySelector('nav a[href="/tokens"]') !== null`)
+	if there != may {
+		p.Errorf("there is a way to the tokens: %v", there)
+	}
+	status := p.asks("GET", "/api/v1/tokens", "")
+	if may != (status == 200) || !may && status != 403 {
+		p.Errorf("the tokens are answered with %d", status)
+	}
+	if !may {
+		return
+	}
+	p.visit("/tokens")
+	p.has("tokens-page")
+	p.click("new-token")
+	p.has("token-dialog")
+	p.fill("token-name", "for a script")
+	p.click("create")
+	p.has("token-made")
+	secret := eval[string](p, `((e) => e.value ?? e.innerText)(document.querySelector('`+at("secret")+`'))`)
+	if !access.WellFormed(strings.TrimSpace(secret)) {
+		p.Errorf("the secret is shown as %q", secret)
+	}
+	p.click("done")
+	p.until("it is listed", `document.querySelector('`+at("tokens")+`').innerText.includes("for a script")`)
+}
+
+// asks has the page's own scripts ask, with its cookie.
+func (p *page) asks(method, path, body string) (status int) {
+	p.Helper()
+	script := `fetch("` + path + `", {method: "` + method + `"`
+	if body != "" {
+		script += `, headers: {"Content-Type": "application/json"}, body: ` + "`" + body + "`"
+	}
+	return eval[int](p, script+`}).then((r) => r.status)`)
+}
+
+// A browser has six connections for a server, over HTTP/1.1. Ten windows share the streams that there may be: the one
+// that was looked at last is live, the others say that they are not, and whatever a page asks for is answered.
+func manyTabs(b *browser) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Parallel()
+		s := newStack(t, stackConfig{})
+		s.listen(&bills{codes: threeBad})
+		runs := b.open(t, s.url)
+		runs.visit("/runs")
+		runs.live("connection")
+		var tabs []*page
+		for i := range 9 {
+			run := s.load(request(fmt.Sprint("idle-", i), "nobody"), 10, plainItem)
+			p := runs.another(t)
+			p.visit("/runs/" + run.String())
+			tabs = append(tabs, p)
+		}
+		first, last := tabs[0], tabs[len(tabs)-1]
+		last.live("live")
+		last.until("it has its map",
+			`[...document.querySelectorAll('[data-test^="legend-"]')].some((e) => /\b10\b/.test(e.innerText))`)
+		first.until("it knows that it is not live", `document.querySelector('`+at("live")+`')?.dataset.state === "waiting"`)
+
+		first.run(`dispatchEvent(new Event("focus"))`)
+		first.live("live")
+		for _, p := range tabs {
+			if code := eval[int](p, `fetch("/api/v1/runs").then((r) => r.status)`); code != 200 {
+				t.Errorf("a request is answered with %d", code)
+			}
+		}
+
+		// Who is out of sight looks at nothing, and all others are live.
+		for _, p := range tabs[:7] {
+			p.run(`Object.defineProperty(document, "hidden", {get: () => window.__seen !== true, configurable: true})`)
+			p.run(`document.dispatchEvent(new Event("visibilitychange"))`)
+		}
+		for _, p := range tabs[7:] {
+			p.live("live")
+		}
+		runs.live("connection")
+		first.run(`window.__seen = true`)
+		first.run(`document.dispatchEvent(new Event("visibilitychange"))`)
+		first.live("live")
+
+		// Two of one run share its stream, and both see how it goes.
+		run := s.load(request("shared", "statement"), 100, plainItem)
+		for _, p := range tabs[7:] {
+			p.visit("/runs/" + run.String())
+		}
+		for _, p := range tabs[7:] {
+			p.until("it has ended", `document.querySelector('h1 [data-state]')?.dataset.state === "completed" &&
+				document.querySelector('`+at("legend-6")+`')?.innerText.includes("3")`)
+		}
+	}
+}
+
+func (p *page) live(test string) {
+	p.Helper()
+	p.until("it is live", `document.querySelector('`+at(test)+`')?.dataset.state === "live"`)
+}
+
+// another opens one more tab of the same profile.
+func (p *page) another(t *testing.T) *page {
+	t.Helper()
+	ctx, end := chromedp.NewContext(p.ctx)
+	t.Cleanup(end)
+	q := &page{T: t, b: p.b, ctx: ctx, base: p.base}
+	q.attach()
+	return q
+}
+
+// Failed items of seven runs are one card: one run is taken, all are put aside and brought back, and run again, by
+// buttons.
+func healthIsAnInbox(s *stack, p *page) {
+	service := &bills{codes: threeBad}
+	s.listen(service)
+	for i := range 7 {
+		s.ended(s.load(request(fmt.Sprint("Statements ", i), "statement"), 50, plainItem))
+	}
+	p.visit("/health")
+	p.says("condition", "Failed items: 7 runs, ")
+	p.says("verdict", "7 things want to be seen to")
+	p.lines(5)
+	p.ofFailed("show-all")
+	p.lines(7)
+	if open := eval[bool](p, `document.querySelector("details.terminal").open`); open {
+		s.Error("the commands stand before the buttons")
+	}
+
+	p.ofFailed("line-more")
+	p.click("take-one")
+	p.says("mark", "sees to it")
+
+	p.ofFailed("aside")
+	p.fill("aside-reason", "they come from the old ledger")
+	p.click("aside-go")
+	p.says("verdict", "All is well")
+	p.says("aside-list", "they come from the old ledger")
+	p.lacks("condition")
+	p.inTheme("dark")
+	p.accessible("dark, put aside")
+	p.click("back")
+	p.says("condition", "Failed items: 7 runs, ")
+	p.lacks("aside-list")
+	p.accessible("dark, many of a kind")
+	p.asPhone()
+	p.fits("a phone", 390)
+	p.until("the navigation has made way", `document.getElementById("side").getBoundingClientRect().right <= 0`)
+
+	service.well.Store(true)
+	p.ofFailed("act-all")
+	p.click("confirm-yes")
+	p.lacks("condition")
+	p.says("verdict", "All is well")
+}
+
+// ofFailed clicks on the card of failed items: on a slow machine health tells of others, for a while.
+func (p *page) ofFailed(test string) {
+	p.Helper()
+	p.clickOn(test, `[data-kind="failed_items"] `+at(test))
+}
+
+// lines waits until a card lists so many conditions.
+func (p *page) lines(n int) {
+	p.Helper()
+	p.until(fmt.Sprint(n, " lines"), fmt.Sprintf(`document.querySelectorAll('%s').length === %d`, at("condition-line"), n))
 }

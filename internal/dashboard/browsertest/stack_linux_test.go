@@ -2,6 +2,7 @@ package browsertest_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
@@ -27,6 +29,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/identity"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	startstore "github.com/tranchehq/tranche/workqueue/start"
@@ -49,6 +52,7 @@ type stack struct {
 	node   *orchestrator.Node
 	addr   string
 	url    string
+	secret string // of who posts; empty: bob, without one
 	stop   func() // the server alone
 }
 
@@ -118,18 +122,14 @@ func (s *stack) serve() {
 }
 
 // bound is a listener at the stack's address, which a browser that is being started may have for a moment.
-func (s *stack) bound() net.Listener {
+func (s *stack) bound() (listener net.Listener) {
 	s.Helper()
-	var config net.ListenConfig
-	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
-		listener, err := config.Listen(s.Context(), "tcp", s.addr)
-		if err == nil {
-			return listener
-		}
-		if time.Now().After(deadline) {
-			s.Fatal(err)
-		}
-	}
+	testenv.Until(s, patience, "the server's address is free", func() bool {
+		var err error
+		listener, err = (&net.ListenConfig{}).Listen(s.Context(), "tcp", s.addr)
+		return err == nil
+	})
+	return listener
 }
 
 // keep runs f until the end of the test, or until it is told to stop.
@@ -210,8 +210,8 @@ func request(name, endpoint string) startstore.LoadRequest {
 	}}}
 }
 
-// post has bob tell the server something.
-func (s *stack) post(path, kind, text string) {
+// post has bob tell the server something, or who has the secret of the stack, and returns the answer.
+func (s *stack) post(path, kind, text string) (answer map[string]any) {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+api.Prefix+path, strings.NewReader(text))
 	if err != nil {
@@ -219,28 +219,28 @@ func (s *stack) post(path, kind, text string) {
 	}
 	req.Header.Set("Content-Type", kind)
 	req.Header.Set("Tranche-Actor", "bob")
-	answer, err := http.DefaultClient.Do(req)
+	if s.secret != "" {
+		req.Header.Set("Authorization", "Bearer "+s.secret)
+	}
+	said, err := http.DefaultClient.Do(req)
 	if err != nil {
 		s.Fatal(err)
 	}
-	defer answer.Body.Close()
-	if said, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode >= http.StatusMultipleChoices {
-		s.Fatalf("POST %s: %s %s %v", path, answer.Status, said, err)
+	defer said.Body.Close()
+	raw, err := io.ReadAll(said.Body)
+	if err != nil || said.StatusCode >= http.StatusMultipleChoices || json.Unmarshal(raw, &answer) != nil {
+		s.Fatalf("POST %s: %s %s %v", path, said.Status, raw, err)
 	}
+	return answer
 }
 
 // ended waits until a run is completed.
 func (s *stack) ended(run workqueue.RunID) {
 	s.Helper()
-	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+	testenv.Until(s, patience, "the run ends", func() bool {
 		view, err := inspect.New(s.store).Run(s.Context(), run)
-		if err == nil && view.State == "completed" {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.Fatalf("run %s does not end: %+v, %v", run, view, err)
-		}
-	}
+		return err == nil && view.State == "completed"
+	})
 }
 
 // token makes one of a role.
@@ -254,4 +254,114 @@ func (s *stack) token(role access.Role) (secret string) {
 		s.Fatal(err)
 	}
 	return secret
+}
+
+// evil runs when it is taken for HTML, a script, a template or an address, and spoils lines when it is shown as it is.
+const evil = `<img src=x onerror="window.__ran=1">"><script>window.__ran=1</script>` +
+	"\u202egnp.exe\u202c \x1b[31mred\x1b[0m ${window.__ran=1} {{constructor.constructor('window.__ran=1')()}}"
+
+// start is the first characters of a text.
+func start(text string, n int) string {
+	if all := []rune(text); len(all) > n {
+		return string(all[:n])
+	}
+	return text
+}
+
+// villains is what hostile has made.
+type villains struct {
+	run workqueue.RunID
+	key string
+}
+
+// hostile fills a stack with texts that want to harm whoever looks at them, wherever somebody else can put a text.
+func (s *stack) hostile() villains {
+	s.Helper()
+	long := strings.Repeat("W", 400)
+	keys := []string{evil, `javascript:window.__ran=1`, long, "..", "a/b?c#d", `"quoted"`, "Ünïcödé 数据 \U0001F4A9"}
+	service := &bills{codes: func(key string) (string, string) {
+		switch key {
+		case evil, "..":
+			return "bad_" + strings.Repeat("x", 40), evil
+		case long:
+			return "long", strings.Repeat("M", 2000)
+		}
+		return "", ""
+	}}
+	s.listen(service)
+	payload, err := json.Marshal(map[string]any{"name": evil, evil: []any{evil, long, nil, 1e300}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	req := request(evil, "statement")
+	req.Source, req.CreatedBy = start(evil, 60)+".csv", start(evil, 80)
+	req.Params = map[string]string{"title": evil}
+	run := s.load(req, 300, func(i int) (string, string) {
+		if i < len(keys) {
+			return keys[i], string(payload)
+		}
+		return plainItem(i)
+	})
+	s.ended(run)
+	s.load(request(start(long, 200), "nobody"), 50, plainItem)
+
+	for _, cause := range []string{"handler_error", "no_reply"} {
+		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "statement", Cause: cause, Message: evil,
+			Run:     &run,
+			Service: start(evil, 100), Origin: start(evil, 90), Headers: map[string][]string{"Evil": {evil}}, Body: payload}
+		if _, err := deadletter.New(s.store).Bury(s.Context(), letter); err != nil {
+			s.Fatal(err)
+		}
+	}
+	err = deadletter.New(s.store).Quarantine(s.Context(), deadletter.Quarantined{
+		Reason: "json", Detail: evil, Subject: "tranche.reply." + start(evil, 30), Run: uuid.UUID(run),
+		Headers: map[string][]string{"Evil": {evil}}, Body: payload})
+	if err != nil {
+		s.Fatal(err)
+	}
+	token := identity.NewToken{Name: start(evil, 90), Role: "viewer", Hash: [32]byte{1}}
+	if _, err := identity.New(s.store).CreateToken(s.Context(), token, start(evil, 60)); err != nil {
+		s.Fatal(err)
+	}
+	for _, sql := range []string{
+		`INSERT INTO audit_log (actor, action, subject, detail, before, after)
+			VALUES ($1, 'pause', $1, jsonb_build_object('reason', $1::text), jsonb_build_object($1::text, $1::text), '{}')`,
+		`INSERT INTO node_session (id, host, pid, version, expires_at)
+			VALUES (gen_random_uuid(), $1, 66, $1, tranche_now() - interval '1 minute')`,
+	} {
+		if _, err := s.pool.Exec(s.Context(), sql, fmt.Sprint(evil)); err != nil {
+			s.Fatal(err)
+		}
+	}
+	return villains{run: run, key: evil}
+}
+
+// hostileServices does the same to what other systems use: a batch of the tracker, whose id it returns, a collector
+// and a schedule. Their names are held to letters; what they carry is not.
+func (s *stack) hostileServices(secret string) (batch string) {
+	s.Helper()
+	const yaml = "application/yaml"
+	s.secret = secret
+	post := func(path string, body map[string]any) map[string]any {
+		s.Helper()
+		text, err := json.Marshal(body)
+		if err != nil {
+			s.Fatal(err)
+		}
+		return s.post(path, "application/json", string(text))
+	}
+	const note = "# <img src=x onerror=window.__ran=1> ${window.__ran=1}\n"
+	batch, _ = post("/trackers", map[string]any{"owner": start(evil, 60), "key": start(evil, 50)})["id"].(string)
+	post("/trackers/"+batch+"/groups", map[string]any{"items": 20_000})
+	post("/trackers/"+batch+"/ack", map[string]any{"ranges": []string{"0:1-5", "1:7-4000"}, "code": "<b>bad</b>"})
+	s.post("/collectors", yaml, note+"name: hostile\nendpoint: nobody\nmin_size: 2\n")
+	post("/collectors/hostile/ops", map[string]any{"ops": []map[string]any{
+		{"id": start(evil, 60), "key": start(evil, 50), "payload": evil},
+		{"id": strings.Repeat("W", 200), "key": start(evil, 50), "payload": 1},
+	}})
+	s.post("/alerts", yaml, note+"name: hostile\nwhen: {runs: [paused], health: info}\n"+
+		"plans: [\"<b>\"]\nto: {command: page}\n")
+	post("/alerts/hostile/test", map[string]any{})
+	s.post("/schedules", yaml, note+"name: hostile\ncron: 0 3 * * *\nplan: nothing\nitems:\n  file: \"<b>.csv\"\n")
+	return batch
 }
