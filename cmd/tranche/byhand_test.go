@@ -477,7 +477,7 @@ func testTheAuditLogByHand(t *testing.T, b *bench) {
 	b.want(b.tranche("audit", "--since", "2100-01-01"), 0, "nothing of this kind")
 	b.want(b.tranche("audit", "--actor", "bob"), 0, "nothing of this kind")
 	b.want(b.tranche("audit", "--run", "nope"), 1, "tranche run list")
-	b.want(b.tranche("audit", "--since", "whenever"), 2, "is no time")
+	b.want(b.tranche("audit", "--since", "whenever"), 2, "invalid time")
 	b.want(b.tranche("audit", "--limit", "0"), 2, "--limit")
 }
 

@@ -377,7 +377,7 @@ func (l *List[T]) Text(all []T, room int) string {
 // Within refuses a number that is given and not from 1 to most.
 func Within(flag string, n *int, most int) error {
 	if n != nil && (*n < 1 || *n > most) {
-		return fmt.Errorf("%s is %d; it must lie between 1 and %d", flag, *n, most)
+		return fmt.Errorf("%s must be 1 to %d, got %d", flag, most, *n)
 	}
 	return nil
 }

@@ -207,7 +207,7 @@ func (p *PastTime) UnmarshalText(text []byte) (err error) {
 		}
 	}
 	if p.Time, err = time.Parse(time.RFC3339, said); err != nil {
-		return fmt.Errorf("%q is no time; give 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z", said)
+		return fmt.Errorf("invalid time %q; use 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z", said)
 	}
 	return nil
 }

@@ -17,14 +17,14 @@ import (
 
 // Alerts are the commands about alerts.
 type Alerts struct {
-	Apply    alertApply    `cmd:"" help:"Put an alert on record, or change it."`
-	List     alertList     `cmd:"" help:"List alerts: whom each tells of what, and whether that goes well."`
-	Show     alertShow     `cmd:"" help:"An alert as it was applied, and what it told last."`
-	Messages alertMessages `cmd:"" help:"What an alert has told, newest first, and what became of each message."`
-	Test     alertTest     `cmd:"" help:"Have an alert tell its receiver that this is a test, and say what became of it."`
-	Pause    alertPause    `cmd:"" help:"Let an alert tell nothing until it is resumed."`
-	Resume   alertResume   `cmd:"" help:"End the pause of an alert: it tells what holds then."`
-	Delete   alertDelete   `cmd:"" help:"Take an alert off the record; what it has not told is dropped."`
+	Apply    alertApply    `cmd:"" help:"Save an alert, or change it."`
+	List     alertList     `cmd:"" help:"List alerts: what each reports to whom, and whether that works."`
+	Show     alertShow     `cmd:"" help:"Show an alert as it was applied, and its last message."`
+	Messages alertMessages `cmd:"" help:"List an alert's messages, newest first, and the outcome of each."`
+	Test     alertTest     `cmd:"" help:"Send a test message to an alert's receiver, and show the outcome."`
+	Pause    alertPause    `cmd:"" help:"Pause an alert: it sends nothing until it is resumed."`
+	Resume   alertResume   `cmd:"" help:"Resume an alert: it sends what holds then."`
+	Delete   alertDelete   `cmd:"" help:"Delete an alert; messages not yet sent are dropped."`
 }
 
 type alertApply struct {

@@ -22,16 +22,16 @@ import (
 
 // Collectors are the commands about collectors.
 type Collectors struct {
-	Apply   collectorApply   `cmd:"" help:"Make a collector, or change it."`
+	Apply   collectorApply   `cmd:"" help:"Save a collector, or change it."`
 	List    collectorList    `cmd:"" help:"List collectors, with what waits in each."`
-	Show    collectorShow    `cmd:"" help:"A collector: its settings, what waits, and what keeps that waiting."`
+	Show    collectorShow    `cmd:"" help:"Show a collector: its settings, what waits, and what keeps that waiting."`
 	Add     collectorAdd     `cmd:"" help:"Add operations; they are stored when the command ends."`
 	Ops     collectorOps     `cmd:"" help:"List operations, in the order in which they were added."`
-	Requeue collectorRequeue `cmd:"" help:"Have operations tried again that are parked, or wait for their next try."`
-	Drop    collectorDrop    `cmd:"" help:"Give operations up: they are deleted."`
-	Drain   collectorDrain   `cmd:"" help:"Flush all that waits now, whatever min_size and max_age say."`
-	Pause   collectorPause   `cmd:"" help:"Flush nothing more until it is resumed; it goes on taking operations."`
-	Resume  collectorResume  `cmd:"" help:"Go on with a paused collector."`
+	Requeue collectorRequeue `cmd:"" help:"Retry operations that are parked, or wait for their next try."`
+	Drop    collectorDrop    `cmd:"" help:"Drop operations: they are deleted."`
+	Drain   collectorDrain   `cmd:"" help:"Flush all that waits now, regardless of min_size and max_age."`
+	Pause   collectorPause   `cmd:"" help:"Pause a collector: it takes operations, and flushes none until it is resumed."`
+	Resume  collectorResume  `cmd:"" help:"Resume a paused collector."`
 	Delete  collectorDelete  `cmd:"" help:"Delete a collector that has no operations, or with --force any."`
 }
 
@@ -289,7 +289,7 @@ func (a *collectorAdd) Validate() error {
 	case single && !json.Valid([]byte(*a.Payload)):
 		return fmt.Errorf("--payload is %.60q, which is no JSON; put text in quotes, like --payload '\"text\"'", *a.Payload)
 	case a.Priority < 0 || a.Priority > collectorstore.MaxOpPriority:
-		return fmt.Errorf("--priority is %d; it must lie between 0 and %d", a.Priority, collectorstore.MaxOpPriority)
+		return fmt.Errorf("--priority must be 0 to %d, got %d", collectorstore.MaxOpPriority, a.Priority)
 	}
 	return nil
 }

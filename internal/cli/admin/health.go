@@ -23,11 +23,11 @@ import (
 
 // Health is what a person must see to, and what is said of it.
 type Health struct {
-	Show  healthShow  `cmd:"" default:"1" help:"What a person must do, and what helps."`
-	Ready healthReady `cmd:"" help:"Whether the server can do what it is asked, for a container's health check: exit 1 when it cannot. Needs no token."`
-	Aside healthAside `cmd:"" help:"Put a condition aside, or all of its kind: it does not count and alerts do not tell it, until it gets worse or the time is up."`
-	Take  healthTake  `cmd:"" help:"Say that you see to a condition, or to all of its kind."`
-	Back  healthBack  `cmd:"" help:"Take back what was said of a condition, or of all of its kind."`
+	Show  healthShow  `cmd:"" default:"1" help:"Show what a person must do, and what helps."`
+	Ready healthReady `cmd:"" help:"Check whether the server is ready, for a container's health check: exit 1 when it is not. Needs no token."`
+	Aside healthAside `cmd:"" help:"Hide a condition, or all of its kind, until it worsens or the time is up: it does not count, and alerts leave it out."`
+	Take  healthTake  `cmd:"" help:"Say that you handle a condition, or all of its kind."`
+	Back  healthBack  `cmd:"" help:"Undo what was said of a condition, or of all of its kind."`
 }
 
 type healthShow struct{}

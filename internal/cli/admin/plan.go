@@ -21,12 +21,12 @@ import (
 
 // Plans are the commands about plans on record.
 type Plans struct {
-	Apply  planApply  `cmd:"" help:"Put a plan on record: the next version of its name, unless nothing has changed."`
-	List   planList   `cmd:"" help:"List plans on record, or the versions of one."`
-	Show   planShow   `cmd:"" help:"A plan as it was applied."`
+	Apply  planApply  `cmd:"" help:"Save a plan: the next version of its name, unless nothing has changed."`
+	List   planList   `cmd:"" help:"List saved plans, or the versions of one."`
+	Show   planShow   `cmd:"" help:"Show a plan as it was applied."`
 	Infer  planInfer  `cmd:"" help:"Propose a JSON Schema of items, from the first rows of a file."`
-	Types  planTypes  `cmd:"" help:"Go or TypeScript types of what each step's service reads."`
-	Delete planDelete `cmd:"" help:"Take a plan off the record; runs keep what they started with."`
+	Types  planTypes  `cmd:"" help:"Write Go or TypeScript types of what each step's service reads."`
+	Delete planDelete `cmd:"" help:"Delete a plan; runs keep what they started with."`
 }
 
 type planApply struct {

@@ -14,7 +14,7 @@ import (
 
 // Retention is for how long what is kept.
 type Retention struct {
-	Show retentionShow `cmd:"" default:"1" help:"For how long what is kept, and what is being deleted."`
+	Show retentionShow `cmd:"" default:"1" help:"Show how long each kind is kept, and what is being deleted."`
 	Set  retentionSet  `cmd:"" help:"Set the limits of a kind."`
 	Run  retentionRun  `cmd:"" help:"Delete what is past its limits now, instead of within ten minutes."`
 }

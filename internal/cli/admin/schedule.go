@@ -16,15 +16,15 @@ import (
 
 // Schedules are the commands about schedules.
 type Schedules struct {
-	Apply   scheduleApply   `cmd:"" help:"Put a schedule on record, or change it."`
-	List    scheduleList    `cmd:"" help:"List schedules: when each is due, and what the last due time did."`
-	Show    scheduleShow    `cmd:"" help:"A schedule as it was applied, and how it stands."`
-	Preview schedulePreview `cmd:"" help:"When a schedule, on record or in a file, is due next."`
-	Fires   scheduleFires   `cmd:"" help:"What became of a schedule's due times, newest first."`
-	RunNow  scheduleRunNow  `cmd:"" help:"Have a schedule start a run at once."`
-	Pause   schedulePause   `cmd:"" help:"Let a schedule start nothing until it is resumed."`
-	Resume  scheduleResume  `cmd:"" help:"End the pause of a schedule: it goes on with its next due time."`
-	Delete  scheduleDelete  `cmd:"" help:"Take a schedule off the record; runs go on."`
+	Apply   scheduleApply   `cmd:"" help:"Save a schedule, or change it."`
+	List    scheduleList    `cmd:"" help:"List schedules: when each is due, and the outcome of its last due time."`
+	Show    scheduleShow    `cmd:"" help:"Show a schedule as it was applied, and its state."`
+	Preview schedulePreview `cmd:"" help:"Show when a schedule, saved or in a file, is due next."`
+	Fires   scheduleFires   `cmd:"" help:"List a schedule's due times, newest first, and the outcome of each."`
+	RunNow  scheduleRunNow  `cmd:"" help:"Start a run of a schedule immediately."`
+	Pause   schedulePause   `cmd:"" help:"Pause a schedule: it starts nothing until it is resumed."`
+	Resume  scheduleResume  `cmd:"" help:"Resume a schedule: it continues with its next due time."`
+	Delete  scheduleDelete  `cmd:"" help:"Delete a schedule; its runs continue."`
 }
 
 type scheduleApply struct {

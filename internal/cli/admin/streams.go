@@ -16,7 +16,7 @@ import (
 
 // Streams are settings and figures of the JetStream streams.
 type Streams struct {
-	Show streamsShow `cmd:"" default:"1" help:"What is set for the streams, what they have, and why that differs."`
+	Show streamsShow `cmd:"" default:"1" help:"Show what is set for the streams, what they have, and why that differs."`
 	Set  streamsSet  `cmd:"" help:"Set their replicas and room, for all nodes; what is not named stays."`
 }
 

@@ -22,11 +22,11 @@ type Trackers struct {
 	Open    trackerOpen    `cmd:"" help:"Open a batch for a fan-out, or find the one that its key has opened."`
 	Add     trackerAdd     `cmd:"" help:"Add items to an open batch; their ids are batch:group:index."`
 	Ack     trackerAck     `cmd:"" help:"Acknowledge items by ids and ranges, as done or as failed."`
-	Seal    trackerSeal    `cmd:"" help:"Say that a batch gets no more items."`
-	Show    trackerShow    `cmd:"" help:"A batch: its counts, its ages, its webhook and what is missing."`
+	Seal    trackerSeal    `cmd:"" help:"Close a batch to new items."`
+	Show    trackerShow    `cmd:"" help:"Show a batch: its counts, its ages, its webhook and what is missing."`
 	Missing trackerMissing `cmd:"" help:"Print what is pending, as ranges that ack takes, one a line."`
 	List    trackerList    `cmd:"" help:"List batches, newest first."`
-	Delete  trackerDelete  `cmd:"" help:"Delete a batch, whatever its state; nobody is told."`
+	Delete  trackerDelete  `cmd:"" help:"Delete a batch in any state; its webhook is not called."`
 }
 
 type trackerOpen struct {
@@ -155,7 +155,7 @@ type trackerShow struct {
 
 func (s *trackerShow) Validate() error {
 	if s.Missing < 0 || s.Missing > maxMissing {
-		return fmt.Errorf("--missing is %d; it must lie between 0 and %d", s.Missing, maxMissing)
+		return fmt.Errorf("--missing must be 0 to %d, got %d", maxMissing, s.Missing)
 	}
 	return nil
 }
