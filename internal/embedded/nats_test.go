@@ -3,16 +3,21 @@ package embedded
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 func startNATS(t *testing.T, config NATSConfig) *NATS {
@@ -289,5 +294,118 @@ func TestNATSConfigIsChecked(t *testing.T) {
 		} else {
 			mustSay(t, err, name)
 		}
+	}
+}
+
+// Only who can read the file gets in, and it stays the same over restarts. Nobody is warned of it.
+func TestNATSTakesThePasswordInTheFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "nats-url")
+	core, warned := observer.New(zap.WarnLevel)
+	config := NATSConfig{StoreDir: filepath.Join(dir, "nats"), URLFile: file, Log: zap.New(core)}
+	ns := startNATS(t, config)
+	if warned.Len() > 0 {
+		t.Errorf("it warns: %v", warned.All())
+	}
+	written := readURL(t, file)
+	for _, url := range []string{ns.URL(), strings.Replace(ns.URL(), "://", "://tranche:wrong@", 1)} {
+		if nc, err := nats.Connect(url, nats.Timeout(limit)); err == nil {
+			nc.Close()
+			t.Errorf("%s is let in", url)
+		}
+	}
+	if _, err := nats.Connect(ns.URL(), nats.Timeout(limit)); !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("without a password: %v", err)
+	}
+	if n := warned.FilterMessageSnippet("NATS_URL=$(cat " + file + ")").Len(); n != 1 || warned.Len() != 1 {
+		t.Errorf("three refusals are told in %d lines, of which %d say what to do: %v", warned.Len(), n, warned.All())
+	}
+	nc, err := nats.Connect(ns.URL(), ns.Login(), nats.Timeout(limit))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	dial(t, written)
+	restart(t, ns)
+	dial(t, written)
+	stopNATS(t, ns)
+	config.Listen = strings.TrimPrefix(ns.URL(), "nats://")
+	startNATS(t, config)
+	if again := readURL(t, file); again != written {
+		t.Error("the next server has another address or password")
+	}
+}
+
+func readURL(t *testing.T, file string) string {
+	t.Helper()
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("%s has mode %s", file, info.Mode())
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// A port stays with whoever has it until it is released, also while nobody listens there.
+func TestQuietPortsAreHeld(t *testing.T) {
+	t.Parallel()
+	port, release, err := QuietPort(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	if other, err := hold(t.Context(), address); err == nil {
+		other()
+		t.Errorf("%s is given away twice", address)
+	}
+	release()
+	eventually(t, limit, "a port is free after its release", func() bool { // what is being started has it for a moment
+		again, err := hold(t.Context(), address)
+		if err == nil {
+			again()
+		}
+		return err == nil
+	})
+}
+
+// A program that is being started has all sockets of this one for a moment, also those that are closed meanwhile.
+func TestPortsAreFreeWhileProgramsStart(t *testing.T) {
+	t.Parallel()
+	if err := exec.CommandContext(t.Context(), "true").Run(); err != nil { // before the first, Go starts one on trial
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var starting sync.WaitGroup
+	for range 4 {
+		starting.Go(func() {
+			for ctx.Err() == nil {
+				_ = exec.CommandContext(ctx, "true").Run() // the last ones are ended in the midst of it
+			}
+		})
+	}
+	defer starting.Wait()
+	defer cancel()
+	for range 300 {
+		port, release, err := QuietPort(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address) // at once, as a server does
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = listener.Close()
+		if err := checkFree(ctx, address); err != nil {
+			t.Fatalf("after it was closed: %v", err)
+		}
+		release()
 	}
 }

@@ -14,10 +14,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// A cluster from its first start over its stop to the next one: whose it is, what is in it, and who is kept out.
 func TestPostgresStartsStopsAndKeepsItsData(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
-	pg := start(t, PostgresConfig{DataDir: dir})
+	config := PostgresConfig{DataDir: dataDir(t), Database: `odd "name"/?`}
+	pg := start(t, config)
 	run(t, pg.URL(), `CREATE TABLE t AS SELECT 'kept' AS v`)
 	for _, want := range [][2]string{
 		{"fsync", "on"}, {"synchronous_commit", "on"}, {"full_page_writes", "on"}, {"jit", "off"},
@@ -27,18 +28,35 @@ func TestPostgresStartsStopsAndKeepsItsData(t *testing.T) {
 			t.Errorf("%s is %q, want %q", want[0], got, want[1])
 		}
 	}
+	checkDatabases(t, pg)
+	checkOwners(t, pg, config.DataDir)
+	_, err := tryStart(t, config)
+	var locked *LockedError
+	if !errors.As(err, &locked) || locked.PID != os.Getpid() {
+		t.Fatalf("got %v, want a LockedError of process %d", err, os.Getpid())
+	}
+	mustSay(t, err, config.DataDir, "--data-dir")
+	query(t, pg.URL(), `SELECT 'unharmed'`)
 	stop(t, pg)
 	stop(t, pg) // safe twice
 
-	pg = start(t, PostgresConfig{DataDir: dir})
+	l := newLayout(config.DataDir)
+	var access *AccessError
+	err = l.checkAccess(account{name: "mallory", uid: 54321, gid: 54321})
+	if !errors.As(err, &access) || access.At != l.cluster {
+		t.Fatalf("got %v, want an AccessError at %s", err, l.cluster)
+	}
+	mustSay(t, err, "mallory", "belongs to")
+	checkVersion(t, pg, config)
+	pg = start(t, config)
 	if got := query(t, pg.URL(), `SELECT v FROM t`); got != "kept" {
 		t.Fatalf("after a restart the row is %q", got)
 	}
 }
 
-func TestPostgresCreateDatabaseIsIdempotent(t *testing.T) {
-	t.Parallel()
-	pg := start(t, PostgresConfig{DataDir: dataDir(t), Database: `odd "name"/?`})
+// checkDatabases makes one twice, beside the one of the odd name.
+func checkDatabases(t *testing.T, pg *Postgres) {
+	t.Helper()
 	for range 2 {
 		if err := pg.CreateDatabase(t.Context(), "bank"); err != nil {
 			t.Fatal(err)
@@ -56,32 +74,43 @@ func TestPostgresCreateDatabaseIsIdempotent(t *testing.T) {
 	}
 }
 
-func TestPostgresRunsAsAnotherUserUnderRoot(t *testing.T) {
-	t.Parallel()
-	dir := dataDir(t)
-	pg := start(t, PostgresConfig{DataDir: dir})
-	var st syscall.Stat_t
-	if err := syscall.Stat(pg.layout.cluster, &st); err != nil {
+// checkOwners wants the cluster to be another user's when the test is root's, and closed to others.
+func checkOwners(t *testing.T, pg *Postgres, dir string) {
+	t.Helper()
+	var cluster, own syscall.Stat_t
+	if err := errors.Join(syscall.Stat(pg.layout.cluster, &cluster), syscall.Stat(dir, &own)); err != nil {
 		t.Fatal(err)
 	}
-	if os.Geteuid() != 0 {
-		if int(st.Uid) != os.Geteuid() {
-			t.Fatalf("the cluster belongs to %d, want %d", st.Uid, os.Geteuid())
-		}
-		return
-	}
-	if st.Uid == 0 {
-		t.Fatal("the cluster belongs to root")
-	}
-	var own syscall.Stat_t
-	if err := syscall.Stat(dir, &own); err != nil || own.Uid != 0 {
-		t.Errorf("the directory was given to %d (%v), want root", own.Uid, err)
+	if root := os.Geteuid() == 0; root == (int(cluster.Uid) == os.Geteuid()) || int(own.Uid) != os.Geteuid() {
+		t.Errorf("the cluster belongs to %d and the directory to %d; this is %d", cluster.Uid, own.Uid, os.Geteuid())
 	}
 	for _, private := range []string{pg.layout.run, pg.layout.cluster, pg.layout.password} {
 		info, err := os.Stat(private)
 		if err != nil || info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s has mode %v (%v), want it closed to others", private, info.Mode(), err)
 		}
+	}
+}
+
+// checkVersion has the cluster be of another version for a while.
+func checkVersion(t *testing.T, pg *Postgres, config PostgresConfig) {
+	t.Helper()
+	file := filepath.Join(pg.layout.cluster, "PG_VERSION")
+	was, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, []byte("9\n"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = tryStart(t, config)
+	var wrong *VersionError
+	if !errors.As(err, &wrong) || wrong.Data != 9 {
+		t.Fatalf("got %v, want a VersionError about 9", err)
+	}
+	mustSay(t, err, pg.layout.cluster, "PostgreSQL 9", pg.BinDir(), "pg_upgrade", "--data-dir")
+	if err := os.WriteFile(file, was, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -101,32 +130,6 @@ func TestPostgresRefusesADirectoryThatItsUserCannotEnter(t *testing.T) {
 		t.Fatalf("got %v, want an AccessError at %s", err, closed)
 	}
 	mustSay(t, err, closed, access.User, "chmod o+x", "--data-dir")
-}
-
-func TestPostgresRefusesAForeignCluster(t *testing.T) {
-	t.Parallel()
-	dir := dataDir(t)
-	stop(t, start(t, PostgresConfig{DataDir: dir}))
-	l := newLayout(dir)
-	err := l.checkAccess(account{name: "mallory", uid: 54321, gid: 54321})
-	var access *AccessError
-	if !errors.As(err, &access) || access.At != l.cluster {
-		t.Fatalf("got %v, want an AccessError at %s", err, l.cluster)
-	}
-	mustSay(t, err, "mallory", "belongs to")
-}
-
-func TestPostgresLocksItsDirectory(t *testing.T) {
-	t.Parallel()
-	dir := dataDir(t)
-	pg := start(t, PostgresConfig{DataDir: dir})
-	_, err := tryStart(t, PostgresConfig{DataDir: dir})
-	var locked *LockedError
-	if !errors.As(err, &locked) || locked.PID != os.Getpid() {
-		t.Fatalf("got %v, want a LockedError of process %d", err, os.Getpid())
-	}
-	mustSay(t, err, dir, "--data-dir")
-	query(t, pg.URL(), `SELECT 'unharmed'`)
 }
 
 func TestPostgresFallsBackToTCPOnALongPath(t *testing.T) {
@@ -237,4 +240,62 @@ func TestPostgresConfigIsChecked(t *testing.T) {
 			mustSay(t, err, name)
 		}
 	}
+}
+
+func TestFindInstallsNewestFirst(t *testing.T) {
+	t.Parallel()
+	found, err := FindInstalls(t.Context())
+	if err != nil {
+		t.Fatalf("%v\nor let the makefile install it: make deps", err)
+	}
+	for i, in := range found {
+		if in.Major < minMajor || in.Version == "" || !filepath.IsAbs(in.Dir) {
+			t.Errorf("installation %+v", in)
+		}
+		if i > 0 && in.Major > found[i-1].Major {
+			t.Errorf("%d stands behind %d", in.Major, found[i-1].Major)
+		}
+	}
+}
+
+func TestInspectTakesWorkingProgramsOnly(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		initdb, postgres string
+		major            int
+	}{
+		"release":        {"exit 0", "echo 'postgres (PostgreSQL) 17.2'", 17},
+		"beta":           {"exit 0", "echo 'postgres (PostgreSQL) 18beta1'", 18},
+		"distribution":   {"exit 0", "echo 'postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)'", 15},
+		"no initdb":      {"", "echo 'postgres (PostgreSQL) 17.2'", 0},
+		"broken initdb":  {"exit 127", "echo 'postgres (PostgreSQL) 17.2'", 0},
+		"something else": {"exit 0", "echo 'EnterpriseDB 9'", 0},
+	} {
+		dir := t.TempDir()
+		for program, script := range map[string]string{"initdb": c.initdb, "postgres": c.postgres} {
+			if script == "" {
+				continue
+			}
+			syscall.ForkLock.RLock() // what is started meanwhile would have it open for a moment: then it cannot be run
+			err := os.WriteFile(filepath.Join(dir, program), []byte("#!/bin/sh\n"+script+"\n"), 0o755)
+			syscall.ForkLock.RUnlock()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		in, ok := inspect(t.Context(), dir)
+		if ok != (c.major != 0) || (ok && in.Major != c.major) {
+			t.Errorf("%s: got %+v, %v", name, in, ok)
+		}
+	}
+}
+
+func TestInstallForTakesTheMatchingVersion(t *testing.T) {
+	t.Parallel()
+	installs := []Install{{Dir: "/new", Major: 17}, {Dir: "/old", Major: 15}}
+	if in, err := installFor(15, "dir", installs); err != nil || in.Dir != "/old" {
+		t.Fatalf("got %+v, %v; want the old one", in, err)
+	}
+	_, err := installFor(16, "dir", installs)
+	mustSay(t, err, "PostgreSQL 16", "17 (/new)", "15 (/old)")
 }
