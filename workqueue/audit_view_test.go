@@ -10,11 +10,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
-	"github.com/tranchehq/tranche/workqueue/redo"
-	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
@@ -121,66 +118,5 @@ func TestACanaryThatPassesIsAudited(t *testing.T) {
 	if entry.Actor != workqueue.Engine || !strings.Contains(string(entry.Before), `"sampling"`) ||
 		!strings.Contains(string(entry.After), `"passed"`) {
 		t.Errorf("%s, from %s to %s", entry.Actor, entry.Before, entry.After)
-	}
-}
-
-func TestEveryActionIsAudited(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Chunked(1), 2)
-	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "BAD"}))
-	one := control.Control{Run: run, Actor: "ann"}
-	chunk, urgent := 7, 9
-	plan := start.PlanText{Name: "p", Spec: []byte(`{"name":"p"}`), Source: "name: p"}
-	letters := deadletter.DeadSelection{All: true}
-	steps := []struct {
-		action string
-		do     func() error
-	}{
-		{"pause", func() error { _, err := control.New(b.Store).Pause(t.Context(), one); return err }},
-		{"resume", func() error { _, err := control.New(b.Store).Resume(t.Context(), one, nil); return err }},
-		{"set", func() error {
-			_, err := control.New(b.Store).SetRun(t.Context(),
-				control.RunChange{Run: run, Settings: storetest.Chunking(chunk, 0),
-					Priority: &urgent, Actor: "ann"})
-			return err
-		}},
-		{"rerun", func() error {
-			_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
-				Select: redo.Selection{Failed: true}})
-			return err
-		}},
-		{"cancel", func() error { _, err := control.New(b.Store).Cancel(t.Context(), one); return err }},
-		{"endpoint_set", func() error {
-			set := pacestore.EndpointChange{Endpoint: storetest.Endpoint, Concurrency: new(2)}
-			_, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), set, "ann")
-			return err
-		}},
-		{"plan_apply", func() error { _, err := start.New(b.Store).ApplyPlan(t.Context(), plan, "ann"); return err }},
-		{"plan_delete", func() error { _, err := start.New(b.Store).DeletePlan(t.Context(), "p", "ann"); return err }},
-		{"dead_letter_requeue", func() error {
-			b.bury(deadletter.DeadLetter{MsgID: "1", Endpoint: storetest.Endpoint, Body: []byte("x")})
-			_, err := deadletter.New(b.Store).Requeue(t.Context(), letters, "ann")
-			return err
-		}},
-		{"dead_letter_drop", func() error {
-			b.bury(deadletter.DeadLetter{MsgID: "2", Endpoint: storetest.Endpoint, Body: []byte("x")})
-			_, err := deadletter.New(b.Store).Drop(t.Context(), letters, "ann")
-			return err
-		}},
-	}
-	for _, s := range steps {
-		before := len(b.audit(inspect.AuditFilter{}).Entries)
-		if err := s.do(); err != nil {
-			t.Fatalf("%s: %v", s.action, err)
-		}
-		all := b.audit(inspect.AuditFilter{}).Entries
-		if len(all) == before {
-			t.Errorf("%s has no audit row", s.action)
-			continue
-		}
-		if e := all[0]; e.Action != s.action || e.Actor != "ann" || e.Before == nil && e.After == nil && e.Action != "rerun" {
-			t.Errorf("%s: %+v, before %s, after %s", s.action, e, e.Before, e.After)
-		}
 	}
 }

@@ -1,10 +1,8 @@
 package workqueue_test
 
 import (
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
@@ -195,39 +193,6 @@ func TestRerunOfAWaitingCanary(t *testing.T) {
 	b.Finish(run)
 	b.WantState(run, "completed", 2)
 	b.WantTally(run, storetest.Tally{Done: 100})
-	b.Check()
-}
-
-// An approval and a cancel press at once: the run is cancelled in the end, whatever the approval did.
-func TestApproveRacesACancel(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	approvals := 0
-	for range 25 {
-		run := b.withCanary(40, 4, false, "")
-		b.Finish(run)
-		b.wantCanary(run, control.CanaryWaiting)
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			_, err := control.New(b.Store).Approve(t.Context(), storetest.Wish(run, ""))
-			if err == nil {
-				approvals++
-			} else if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
-				t.Error(err)
-			}
-		})
-		wg.Go(func() {
-			if _, err := control.New(b.Store).Cancel(t.Context(), storetest.Wish(run, "enough")); err != nil {
-				t.Error(err)
-			}
-		})
-		wg.Wait()
-		b.WantState(run, "cancelled", 1)
-		if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
-			t.Errorf("%d slices of a cancelled run were claimed", n)
-		}
-	}
-	t.Logf("%d of 25 were approved first", approvals)
 	b.Check()
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -65,39 +64,6 @@ func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 	single := b.Claim(run, storetest.Plenty)
 	if len(single) != 2 || single[0].Failures != 0 {
 		t.Fatalf("two items were cut in %+v", single)
-	}
-	b.Check()
-}
-
-// A single item is final once its attempts are used up, and nobody else.
-func TestDeadlyItemIsFinalAfterItsAttempts(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	const items, deadly = 50, 17
-	run := b.Load(storetest.Chunked(items), items)
-	slices := 0
-	for {
-		claimed := b.Claim(run, storetest.Plenty)
-		if len(claimed) == 0 {
-			break
-		}
-		for _, s := range claimed {
-			slices++
-			if s.Mask.Has(deadly) {
-				b.Record(exhausted(s))
-			} else {
-				b.Record(storetest.Whole(s))
-			}
-		}
-	}
-	b.WantTally(run, storetest.Tally{Done: items - 1, Failed: 1})
-	b.WantState(run, "completed", 1)
-	if slices > 20 {
-		t.Errorf("it took %d slices", slices)
-	}
-	failed, err := inspect.New(b.Store).Errors(t.Context(), run)
-	if err != nil || len(failed.Groups) != 1 || failed.Groups[0].Code != workqueue.CodeDeliveries {
-		t.Errorf("the errors are %+v, %v", failed, err)
 	}
 	b.Check()
 }

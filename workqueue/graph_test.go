@@ -1,19 +1,12 @@
 package workqueue_test
 
 import (
-	"errors"
-	"fmt"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 func TestBarrier(t *testing.T) {
@@ -102,97 +95,5 @@ func TestThresholdOfSeveralSteps(t *testing.T) {
 	b.RecordStep(run, 3, 6)
 	b.WantState(run, "completed", 1)
 	b.WantCounts(run, 7, 3)
-	b.Check()
-}
-
-func TestTwentySteps(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	steps := []workqueue.StepSpec{storetest.Need("s0")}
-	for s := 1; s < 20; s++ {
-		steps = append(steps, storetest.Need(fmt.Sprint("s", s), s-1))
-	}
-	run := b.Load(storetest.Planned(steps...), 24)
-	for s := range workqueue.Step(20) {
-		if n := b.RecordStep(run, s, workqueue.Ordinal(s)); n != 24-int(s) {
-			t.Errorf("step %d did %d items; want %d", s, n, 24-int(s))
-		}
-	}
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 4, 20)
-	b.Check()
-}
-
-// TestRacingJoins has recorders settle three steps of the same blocks at once, and others work on what they unlock:
-// thousands of items wait for whichever of their parts comes last, and end with whichever of two steps ends last. Every
-// item is unlocked and acknowledged, and the run completes once.
-func TestRacingJoins(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	const items, recorders = 4000, 6
-	steps := []workqueue.StepSpec{storetest.Need("a"), storetest.Need("b"), storetest.Need("c"),
-		storetest.Need("join", 0, 1, 2), storetest.Need("left", 3),
-		storetest.Need("right", 3)}
-	for i := range steps {
-		steps[i].Chunk, steps[i].InFlight = 70, 10_000
-	}
-	run := b.Load(storetest.Planned(steps...), items)
-	var answers []settle.Answer
-	for step := range workqueue.Step(3) {
-		for _, s := range b.ClaimStep(run, step, storetest.Plenty).Slices {
-			answers = append(answers, storetest.Except(storetest.Whole(s), 17, 3500))
-		}
-	}
-	rand.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
-	queue := make(chan settle.Answer, len(answers))
-	for _, a := range answers {
-		queue <- a
-	}
-	close(queue)
-	var all sync.WaitGroup
-	var completions atomic.Int64
-	record := func(batch ...settle.Answer) {
-		out, err := settle.New(b.Store).Record(t.Context(), batch)
-		if err != nil {
-			t.Error(err)
-		}
-		completions.Add(int64(len(out.Completed)))
-	}
-	limit := time.Now().Add(2 * time.Minute) // for a run that never completes
-	for range recorders {
-		all.Go(func() {
-			for a := range queue {
-				batch := []settle.Answer{a}
-				for n := rand.IntN(4); n > 0; n-- {
-					if more, ok := <-queue; ok {
-						batch = append(batch, more)
-					}
-				}
-				record(batch...)
-			}
-		})
-	}
-	for step := range workqueue.Step(3) {
-		all.Go(func() {
-			req := b.ClaimRequest(run, 5)
-			req.Step = 3 + step
-			for completions.Load() == 0 && time.Now().Before(limit) {
-				claimed, err := dispatch.New(b.Store).Claim(t.Context(), req)
-				if err != nil && !errors.Is(err, workqueue.ErrBusy) { // recorders may hold the only block for a while
-					t.Error(err)
-				}
-				for _, s := range claimed.Slices {
-					record(storetest.Whole(s))
-				}
-			}
-		})
-	}
-	all.Wait()
-	if completions.Load() != 1 {
-		t.Errorf("%d recordings completed the run; want 1", completions.Load())
-	}
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, items-2, 2)
-	b.WantAt(run, 5, storetest.StepTally{Done: items - 2, Skipped: 2})
 	b.Check()
 }

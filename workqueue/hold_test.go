@@ -2,18 +2,14 @@ package workqueue_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/redo"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 func (b *bench) resume(run workqueue.RunID) {
@@ -121,25 +117,6 @@ func TestControlRefusals(t *testing.T) {
 			t.Errorf("%s with an endless reason was taken", name)
 		}
 	}
-}
-
-// Replies that come while a run is paused may complete it. It is not paused then, and a re-run of it runs.
-func TestPausedRunCompletes(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 8)
-	out := b.Claim(run, storetest.Plenty)
-	b.PauseRun(run)
-	for _, s := range out {
-		b.Record(storetest.Whole(s))
-	}
-	b.WantState(run, "completed", 1)
-	b.WantCompletions(run, 1)
-	b.Rerun(run, redo.Selection{Keys: []string{"C1"}})
-	b.wantHold(run, "")
-	b.Finish(run)
-	b.WantCompletions(run, 1, 2)
-	b.Check()
 }
 
 func TestPauseAndResumeAll(t *testing.T) {
@@ -251,79 +228,4 @@ func TestFailedLimit(t *testing.T) {
 			t.Errorf("%q was taken: %v", text, err)
 		}
 	}
-}
-
-// The last failure completes the run and passes the threshold. Whoever is first, the run is completed once.
-func TestThresholdRacesTheLastAck(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	held := 0
-	for range 40 {
-		run := b.Load(storetest.Request(), 8)
-		b.threshold(run, "4")
-		out := b.Claim(run, storetest.Plenty)
-		bad := workqueue.SlotError{Code: "bad", Message: "m"}
-		var wg sync.WaitGroup
-		for _, s := range out {
-			wg.Go(func() {
-				if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{storetest.Faulty(s, bad)}); err != nil {
-					t.Error(err)
-				}
-				if is, err := control.New(b.Store).CheckThreshold(t.Context(), run); err != nil {
-					t.Error(err)
-				} else if is {
-					held++ // of the two checks, one at the most holds the run
-				}
-			})
-		}
-		wg.Wait()
-		b.WantState(run, "completed", 1)
-		b.WantCompletions(run, 1)
-		_, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
-		b.WantRefused(err, "it is completed")
-	}
-	t.Logf("%d of 40 runs were held before they completed", held)
-	b.Check()
-}
-
-// A pause, a resume and replies meet in any order, and the run completes once.
-func TestPauseRacesReplies(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	for round := range 25 {
-		run := b.Load(storetest.Request(), 24)
-		var wg sync.WaitGroup
-		for range 2 {
-			wg.Go(func() {
-				for range 6 {
-					claimed, err := dispatch.New(b.Store).Claim(t.Context(), b.ClaimRequest(run, 1))
-					if err != nil && !errors.Is(err, workqueue.ErrBusy) {
-						t.Error(err)
-					}
-					for _, s := range claimed.Slices {
-						if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{storetest.Whole(s)}); err != nil {
-							t.Error(err)
-						}
-					}
-				}
-			})
-		}
-		wg.Go(func() {
-			var state *workqueue.StateError
-			for i := range 6 {
-				_, err := control.New(b.Store).Pause(t.Context(), storetest.Wish(run, fmt.Sprint(i)))
-				if err == nil {
-					_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
-				}
-				if err != nil && !errors.As(err, &state) {
-					t.Errorf("round %d: %v", round, err)
-				}
-			}
-		})
-		wg.Wait()
-		b.Finish(run)
-		b.WantState(run, "completed", 1)
-		b.WantCompletions(run, 1)
-	}
-	b.Check()
 }

@@ -264,22 +264,6 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 	}
 }
 
-// A load that failed gives its idempotency key free.
-func TestLoadThatFailedFreesItsKey(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Request()
-	req.IdempotencyKey = "k"
-	twice := storetest.Names(storetest.Several)
-	twice[storetest.Several-1] = twice[0]
-	if _, err := b.TryLoad(req, storetest.Keys(twice...)); err == nil {
-		t.Fatal("loaded duplicates")
-	}
-	if loaded, err := b.TryLoad(req, storetest.Keys(storetest.Names(4)...)); err != nil || loaded.Existing {
-		t.Errorf("the second try: %+v, %v", loaded, err)
-	}
-}
-
 // A node that dies in mid-load leaves a run in state loading; the leader clears it away. Should the node only have been
 // asleep, its load fails and leaves nothing.
 func TestAbandonedLoadIsClearedAway(t *testing.T) {

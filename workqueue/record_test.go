@@ -1,7 +1,6 @@
 package workqueue_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,64 +9,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
-
-func TestRecordTakesAReplyInPieces(t *testing.T) {
-	t.Parallel()
-	for name, order := range map[string][]int{
-		"in order": {0, 1, 2}, "final first": {2, 0, 1}, "final in the middle": {1, 2, 0}, "backwards": {2, 1, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			run := b.Load(storetest.Chunked(6), 6)
-			s := b.One(run)
-			all := storetest.Ordinals(s)
-			pieces := []settle.Answer{storetest.Answer(s, all[:2]...), storetest.Answer(s, all[2:4]...),
-				storetest.Answer(s, all[4:]...)}
-			pieces[0].Answered, pieces[1].Answered, pieces[2].Answered = -1, -1, 6
-			for i, piece := range order {
-				b.WantState(run, "running", 1)
-				if v := b.Record(pieces[piece]).Verdicts[0]; v.Taken != 2 || v.Stale {
-					t.Fatalf("piece %d: %+v; want 2 taken", i, v)
-				}
-				b.Check()
-			}
-			b.WantState(run, "completed", 1)
-			b.WantTally(run, storetest.Tally{Done: 6})
-			b.WantCompletions(run, 1)
-			if again := b.Record(pieces...); !again.Verdicts[0].Stale || !again.Verdicts[2].Stale {
-				t.Errorf("a closed slice took a reply: %+v", again.Verdicts)
-			}
-			b.Check()
-		})
-	}
-}
-
-func TestRecordLeavesASupersededAttemptAlone(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 4)
-	late := b.One(run)
-	b.Send(late)
-	b.Pass(late.ID)
-	if n, err := settle.New(b.Store).Expire(t.Context(), b.Lead(), []workqueue.SliceID{late.ID}); err != nil || n != 1 {
-		t.Fatalf("expired %d slices, %v; want 1", n, err)
-	}
-	if v := b.Record(storetest.Whole(late)).Verdicts[0]; !v.Stale || v.Taken != 0 {
-		t.Errorf("a reply after the deadline: %+v; want it stale", v)
-	}
-	b.WantTally(run, storetest.Tally{Live: 4})
-	next := b.One(run)
-	if next.ID == late.ID || next.Attempt != 2 || next.Failures != 1 || next.Cause != workqueue.CauseDeadline {
-		t.Errorf("the next attempt is %+v", next)
-	}
-	recorded := b.Record(storetest.Whole(late), storetest.Whole(next), storetest.Whole(late))
-	if v := recorded.Verdicts; !v[0].Stale || v[1].Taken != 4 || !v[2].Stale {
-		t.Errorf("verdicts %+v; want only the second taken", v)
-	}
-	b.WantTally(run, storetest.Tally{Done: 4})
-	b.Check()
-}
 
 func TestRecordRefusesWhatWasNotAskedFor(t *testing.T) {
 	t.Parallel()
@@ -130,97 +71,6 @@ func TestRecordTakesARetryOnce(t *testing.T) {
 	b.Check()
 }
 
-// Items that the final message leaves out are unknown: they are tried again, and never taken for done.
-func TestRecordTriesUnansweredItemsAgain(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 4)
-	for attempt := 1; attempt <= 3; attempt++ {
-		s := b.One(run)
-		if want := 4 - (attempt - 1); attempt == 1 && s.Mask.Count() != want || attempt > 1 && s.Mask.Count() != 3 {
-			t.Fatalf("attempt %d is about %d items", attempt, s.Mask.Count())
-		}
-		if attempt == 1 {
-			b.Record(storetest.Answer(s, storetest.Ordinals(s)[0]))
-		} else {
-			b.Record(storetest.Answer(s))
-		}
-		b.Check()
-	}
-	b.WantTally(run, storetest.Tally{Done: 1, Failed: 3})
-	b.WantState(run, "completed", 1)
-	if n := b.Number(`SELECT count(*) FROM work_part WHERE error_code = 'unanswered'`); n != 3 {
-		t.Errorf("%d items failed as unanswered; want 3", n)
-	}
-}
-
-func TestRecordTriesRetryableSlotsUpToTheCap(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 4)
-	attempts := 0
-	for {
-		claimed := b.Claim(run, storetest.Plenty)
-		if len(claimed) == 0 {
-			break
-		}
-		attempts++
-		for _, s := range claimed {
-			b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "flaky", Message: "again", Retry: true}))
-		}
-		b.Check()
-	}
-	if attempts != 3 {
-		t.Errorf("%d attempts; want 3", attempts)
-	}
-	b.WantTally(run, storetest.Tally{Failed: 4})
-	b.WantState(run, "completed", 1)
-	if n := b.Number(`SELECT count(*) FROM work_error WHERE run_id = $1`, run); n != 8 {
-		t.Errorf("%d failed attempts are noted; want 2 for each item", n)
-	}
-}
-
-// A chunk that fails as a whole is halved until the culprit stands alone.
-func TestRecordIsolatesAPoisonItem(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		retry bool
-		most  int // slices: attempts and 2·⌈log2 500⌉
-	}{"worth a retry": {true, 3 + 2*9}, "not worth a retry": {false, 1 + 2*9}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			run := b.Load(storetest.Chunked(500), 500)
-			poison := workqueue.Ordinal(333)
-			count := 0
-			for {
-				claimed := b.Claim(run, storetest.Plenty)
-				if len(claimed) == 0 {
-					break
-				}
-				for _, s := range claimed {
-					count++
-					a := storetest.Whole(s)
-					if slices.Contains(storetest.Ordinals(s), poison) {
-						a = storetest.Answer(s)
-						a.Failure = &workqueue.SlotError{Code: "crash", Message: "poison", Retry: tc.retry}
-					}
-					b.Record(a)
-				}
-			}
-			if count > tc.most {
-				t.Errorf("%d slices; want at most %d", count, tc.most)
-			}
-			b.WantTally(run, storetest.Tally{Done: 499, Failed: 1})
-			b.WantState(run, "completed", 1)
-			if n := b.Number(`SELECT ordinal FROM work_part WHERE error_code = 'crash'`); n != int(poison) {
-				t.Errorf("item %d failed; want %d", n, poison)
-			}
-			b.Check()
-		})
-	}
-}
-
 // A failure speaks for the items without a slot, also when the message that brings it comes before the others.
 func TestRecordFailureSpeaksForTheRest(t *testing.T) {
 	t.Parallel()
@@ -260,31 +110,6 @@ func TestRecordStoresAnyText(t *testing.T) {
 		Scan(&message)
 	if err != nil || !strings.Contains(message, "bidi") || strings.Contains(message, "\x00") {
 		t.Errorf("stored %q, %v", message, err)
-	}
-	b.Check()
-}
-
-func TestRecordOfManyRunsCompletesEachOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	var answers []settle.Answer
-	runs := map[workqueue.RunID]bool{}
-	for range 10 {
-		run := b.Load(storetest.Request(), 8)
-		runs[run] = true
-		for _, s := range b.Claim(run, storetest.Plenty) {
-			answers = append(answers, storetest.Whole(s))
-		}
-	}
-	recorded := b.Record(append(answers, answers...)...)
-	for _, c := range recorded.Completed {
-		if !runs[c.Run] || c.Done != 8 || c.Failed != 0 || c.Generation != 1 {
-			t.Errorf("completion %+v", c)
-		}
-		delete(runs, c.Run)
-	}
-	if len(runs) > 0 {
-		t.Errorf("%d runs did not complete", len(runs))
 	}
 	b.Check()
 }

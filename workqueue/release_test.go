@@ -9,7 +9,6 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/dispatch"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -22,67 +21,6 @@ func ids(slices ...workqueue.Slice) []workqueue.SliceID {
 		all = append(all, s.ID)
 	}
 	return all
-}
-
-func TestDeadSessionsClaimsAreIssuedAgain(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	run := b.Load(storetest.Request(), 12)
-	dead := b.Open()
-	req := b.ClaimRequest(run, 2)
-	req.Session = dead
-	out, err := dispatch.New(b.Store).Claim(t.Context(), req)
-	lost := out.Slices
-	if err != nil || len(lost) != 2 {
-		t.Fatalf("claimed %d slices, %v", len(lost), err)
-	}
-	kept := b.One(run)
-	b.Send(lost[1])
-	b.Expire(dead)
-	n, err := settle.New(b.Store).ReleaseDeadSessions(t.Context(), lease)
-	if err != nil || n != 1 {
-		t.Errorf("released %d slices, %v; want the one that was claimed and not sent", n, err)
-	}
-	b.Check()
-	again := b.One(run)
-	if again.Mask != lost[0].Mask || again.Attempt != 2 || again.Failures != 0 || again.Cause != workqueue.CauseSession {
-		t.Errorf("issued again as %+v", again)
-	}
-	// The dead node wakes up: its late writes touch nothing, but a reply to what it had sent counts.
-	b.Send(lost[0])
-	piece, err := settle.New(b.Store).Split(t.Context(), dead, lost[0].ID, lost[0].Mask.Split(1), time.Minute)
-	if err != nil || piece != nil {
-		t.Errorf("a split of a released slice made %+v, %v", piece, err)
-	}
-	verdicts := b.Record(storetest.Whole(lost[0]), storetest.Whole(lost[1]), storetest.Whole(kept),
-		storetest.Whole(again)).Verdicts
-	if !verdicts[0].Stale || verdicts[1].Taken != 4 || verdicts[2].Taken != 4 || verdicts[3].Taken != 4 {
-		t.Errorf("verdicts %+v", verdicts)
-	}
-	b.WantState(run, "completed", 1)
-	b.Check()
-}
-
-func TestEndOfASessionHandsBackAtOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 12)
-	claimed := b.Claim(run, storetest.Plenty)
-	b.Send(claimed[0])
-	n, err := settle.New(b.Store).EndSession(t.Context(), b.Session)
-	if err != nil || n != 2 {
-		t.Errorf("handed back %d slices, %v; want 2", n, err)
-	}
-	if n, err := settle.New(b.Store).EndSession(t.Context(), b.Session); err != nil || n != 0 {
-		t.Errorf("the second end handed back %d, %v", n, err)
-	}
-	b.Check()
-	b.Session = b.Open()
-	again := b.Claim(run, storetest.Plenty)
-	if len(again) != 2 || again[0].Cause != workqueue.CauseHandBack || again[0].Failures != 0 {
-		t.Errorf("claimed %d slices again: %s", len(again), b.Dump(run))
-	}
 }
 
 func TestLostStreamsAreIssuedAgainAtOnce(t *testing.T) {
@@ -160,82 +98,6 @@ func TestStreamEpochGrowsOnce(t *testing.T) {
 		if advances != 1 {
 			t.Errorf("%d nodes opened epoch %d", advances, epoch)
 		}
-	}
-}
-
-func TestDeadlines(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	run := b.Load(storetest.Request(), 16)
-	claimed := b.Claim(run, storetest.Plenty)
-	late, waiting, unsent, answered := claimed[0], claimed[1], claimed[2], claimed[3]
-	b.Send(late, waiting, answered)
-	if overdue, err := settle.New(b.Store).OverdueSlices(t.Context(), storetest.Plenty); err != nil || len(overdue) != 0 {
-		t.Errorf("overdue %v, %v before any deadline", overdue, err)
-	}
-	if n, err := settle.New(b.Store).Expire(t.Context(), lease, ids(claimed...)); err != nil || n != 0 {
-		t.Errorf("expired %d slices before their deadline, %v", n, err)
-	}
-	b.Pass(ids(claimed...)...)
-	b.Record(storetest.Whole(answered))
-	overdue, err := settle.New(b.Store).OverdueSlices(t.Context(), storetest.Plenty)
-	if err != nil || len(overdue) != 3 {
-		t.Fatalf("overdue %v, %v; want 3", overdue, err)
-	}
-	for _, o := range overdue {
-		if (o.ID == unsent.ID) != (o.StreamSeq == 0) || o.Endpoint != storetest.Endpoint {
-			t.Errorf("overdue %+v", o)
-		}
-	}
-	if err := settle.New(b.Store).Extend(t.Context(), lease, ids(waiting, answered)); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := settle.New(b.Store).ReleaseUnsent(t.Context(), lease, ids(unsent)); err != nil || n != 1 {
-		t.Errorf("released %d unsent slices, %v", n, err)
-	}
-	if n, err := settle.New(b.Store).Expire(t.Context(), lease, ids(late, waiting, answered)); err != nil || n != 1 {
-		t.Errorf("expired %d slices, %v; want only the late one", n, err)
-	}
-	b.Check()
-	b.WantTally(run, storetest.Tally{Live: 12, Done: 4})
-	failures := map[workqueue.Cause]int{}
-	for _, s := range b.Claim(run, storetest.Plenty) {
-		failures[s.Cause] = s.Failures
-	}
-	if len(failures) != 2 || failures[workqueue.CauseStreams] != 0 || failures[workqueue.CauseDeadline] != 1 {
-		t.Errorf("failures by cause %v; a request that was never sent is not the items' fault", failures)
-	}
-}
-
-// Items that are late in every attempt fail, each for itself, and the run completes by the sweep.
-func TestItemsThatAreAlwaysLateFail(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	run := b.Load(storetest.Request(), 4)
-	slices := 0
-	for {
-		claimed := b.Claim(run, storetest.Plenty)
-		if len(claimed) == 0 {
-			break
-		}
-		slices += len(claimed)
-		b.Send(claimed...)
-		b.Pass(ids(claimed...)...)
-		if n, err := settle.New(b.Store).Expire(t.Context(), lease, ids(claimed...)); err != nil || n != len(claimed) {
-			t.Fatalf("expired %d of %d, %v", n, len(claimed), err)
-		}
-		b.Check()
-	}
-	if slices != 2+2+2*4 {
-		t.Errorf("%d slices; want two tries, two halves, four single items twice", slices)
-	}
-	b.WantTally(run, storetest.Tally{Failed: 4})
-	b.WantState(run, "completed", 1)
-	b.WantCompletions(run, 1)
-	if n := b.Number(`SELECT count(*) FROM work_part WHERE error_code = 'deadline'`); n != 4 {
-		t.Errorf("%d items failed by their deadline; want 4", n)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -150,42 +149,5 @@ func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
 	if n := b.Number(`SELECT stream_seq FROM work_slice WHERE id = $1 AND state = 'sent'`, fresh.ID); n != 99 {
 		t.Errorf("the claimed one has the place %d; want 99", n)
 	}
-	b.Check()
-}
-
-// A slice whose claim nobody heard of is issued again when it has been claimed for too long, though its session lives,
-// and its items are not to blame.
-func TestClaimThatNobodyHeardOf(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	req := storetest.Request()
-	req.Steps[0].MaxAttempts = 1
-	run := b.Load(req, 4)
-	claim := b.ClaimRequest(run, 1)
-	claim.TTL = time.Millisecond
-	out, err := dispatch.New(b.Store).Claim(t.Context(), claim)
-	lost := out.Slices
-	if err != nil || len(lost) != 1 {
-		t.Fatalf("claimed %v, %v", lost, err)
-	}
-	var overdue []settle.Overdue
-	b.Until("it has been claimed for too long", func() bool {
-		overdue, err = settle.New(b.Store).OverdueSlices(t.Context(), storetest.Plenty)
-		return err != nil || len(overdue) > 0
-	})
-	if err != nil || overdue[0].ID != lost[0].ID || overdue[0].StreamSeq != 0 || overdue[0].Handed {
-		t.Fatalf("overdue %+v, %v", overdue, err)
-	}
-	if n, err := settle.New(b.Store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{lost[0].ID}); err != nil ||
-		n != 1 {
-		t.Fatalf("released %d, %v", n, err)
-	}
-	again := b.One(run)
-	if again.Failures != 0 || again.Attempt != 2 {
-		t.Errorf("issued again as %+v; want no failure", again)
-	}
-	b.Record(storetest.Whole(again))
-	b.WantState(run, "completed", 1)
 	b.Check()
 }
