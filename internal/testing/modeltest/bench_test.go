@@ -1,10 +1,6 @@
 package modeltest_test
 
-import (
-	"testing"
-
-	"github.com/tranchehq/tranche/internal/testing/storetest"
-)
+import "github.com/tranchehq/tranche/internal/testing/storetest"
 
 // elsewhere is a second endpoint.
 const elsewhere = "elsewhere"
@@ -13,9 +9,4 @@ const elsewhere = "elsewhere"
 type bench struct {
 	*storetest.Bench
 	fuse *fuse // of the store's connections; nil outside of the simulation
-}
-
-func setup(t *testing.T) *bench {
-	t.Helper()
-	return &bench{Bench: storetest.Setup(t)}
 }

@@ -63,7 +63,7 @@ func (c *fusedConn) Read(p []byte) (int, error) {
 	return 0, net.ErrClosed
 }
 
-// setupFused is setup with a store whose connections have a fuse. The bench's own pool has none.
+// setupFused returns a bench with a store whose connections have a fuse. The bench's own pool has none.
 func setupFused(t *testing.T) *bench {
 	t.Helper()
 	url := testenv.Database(t)
