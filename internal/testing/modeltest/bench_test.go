@@ -1,6 +1,13 @@
 package modeltest_test
 
-import "github.com/tranchehq/tranche/internal/testing/storetest"
+import (
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // elsewhere is a second endpoint.
 const elsewhere = "elsewhere"

@@ -113,3 +113,42 @@ func (b *Bench) WantCounts(run workqueue.RunID, done, failed int64) {
 		b.Errorf("the run has %d items done and %d failed; want %d and %d", d, f, done, failed)
 	}
 }
+
+// The steps of collecting.
+const (
+	Accounts workqueue.Step = iota
+	Transactions
+	Branches
+	Statement
+	Posting
+)
+
+// StepNames are the steps of [Collecting].
+func StepNames() []string {
+	return []string{"accounts", "transactions", "branches", "statement", "letter"}
+}
+
+// Collecting is a run of three steps that fetch, the last of which is optional, one that sees all three parts, and one
+// that sees what that has made.
+func Collecting() start.LoadRequest {
+	req := start.LoadRequest{Plan: "statements", CreatedBy: "test"}
+	for i, name := range StepNames() {
+		st := workqueue.StepSpec{Name: name, Endpoint: name, StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 100,
+			MaxAttempts: 1, Timeout: time.Minute}, Optional: name == "branches"}
+		switch workqueue.Step(i) {
+		case Statement:
+			st.Needs, st.Inputs = []int{0, 1, 2}, []int{0, 1, 2}
+		case Posting:
+			st.Needs, st.Inputs = []int{3}, []int{3}
+		}
+		req.Steps = append(req.Steps, st)
+	}
+	return req
+}
+
+// PutPart puts parts: $1 run, $2 step, $3 generation, $4 what results begin with, $5 content type, $6 the code of an
+// error instead, $7 items.
+const PutPart = `
+INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message)
+SELECT $1, gen_random_uuid(), i, $3, $2, CASE WHEN $6::text IS NULL THEN convert_to($4 || i, 'UTF8') END, $5, $6, ''
+FROM unnest($7::integer[]) AS i`
