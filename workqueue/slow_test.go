@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
-	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/health"
 )
 
@@ -54,7 +53,7 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			of, err := explain.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint)
+			of, err := health.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint)
 			if err != nil {
 				t.Fatal(err)
 			}
