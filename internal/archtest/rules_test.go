@@ -355,8 +355,7 @@ func rooms(servers []string) map[string]rule {
 		// These only read.
 		{"inspect", "control redo start"},
 		{"export", "redo session"},
-		{"explain", "control dispatch inspect pace session settle start"},
-		{"health", "control inspect pace schedule session"},
+		{"health", "control dispatch inspect pace schedule session settle start"},
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},
 		{"erasure", ""},

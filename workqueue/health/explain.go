@@ -1,5 +1,4 @@
-// Package explain says for every item that is missing what it waits for, and until when. It only reads.
-package explain
+package health
 
 import (
 	"context"
@@ -12,15 +11,8 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
-
-// Store is the database for who explains runs. It is safe for concurrent use.
-type Store struct{ db *database.DB }
-
-// New returns a store on db.
-func New(db *database.DB) Store { return Store{db: db} }
 
 // Owner says whose turn it is.
 type Owner string
