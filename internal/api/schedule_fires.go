@@ -158,7 +158,7 @@ func (s *scheduleRoutes) checkSchedule(
 		return nil, err
 	}
 	warnings := spec.Warnings(now)
-	at := func(field, problem string) error { return schedule.Locate(spec.Name, in.RawBody, field, problem) }
+	at := func(field, problem string) error { return spec.Wrong(field, problem) }
 	missing, err := s.checkSchedulePlan(ctx, spec, at)
 	if err != nil {
 		return nil, err
