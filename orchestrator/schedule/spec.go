@@ -1,5 +1,5 @@
-// Package schedule knows when a schedule is due: it reads the YAML of a schedule, and computes due times, starts and
-// what to make of due times that have passed.
+// Package schedule is schedules: it reads their YAML, computes due times, and starts the run of each while its node
+// leads. It also reads items from where schedules take them: files below the operator's directory, and URLs.
 //
 // A [Spec] comes from [Parse]. [Spec.Next] is its due time after another; [Spec.Planned] is when the run of a due time
 // is to start, with jitter and window; [Spec.DoneBy] is when it should have ended; [Spec.Due] divides the due times
@@ -13,15 +13,20 @@
 //     first.
 //   - With an hour that begins with * it is every instant at which the clock shows a time that matches: hours count as
 //     they pass, and none is doubled or lost.
-//   - An interval (every) counts from 1970-01-01T00:00Z, whatever clocks show, and does not begin anew when a schedule
+//   - An interval (every) counts from 1970-01-01T00:00Z, whatever clocks show, and does not begin again when a schedule
 //     is applied again.
 //
 // Guarantees: whatever the text, Parse neither panics nor takes long, and an expression that never fires is an error.
-// Everything is a function of its arguments and of the time zones, which the program contains: all nodes agree.
+// There is one run for a due time, whichever node takes it, starts it, dies over it or comes back to it: the fire's key
+// is unique in PostgreSQL, the run has it as its idempotency key, and the run begins in the transaction that notes the
+// fire as started under the leader's lease. Due times are compared with the database's time only. Nothing outside the
+// operator's directory is read, and only URLs that steps may call are called. What a URL answers is taken whole or not
+// at all.
 //
-// Not its job: the time that it is, which the caller takes from the database; to store or to start anything.
+// Not its job: what is stored, which is workqueue/schedule's; how a run is started, which the API does for people and
+// for schedules alike.
 //
-// Concurrency: a Spec may be used by any number of goroutines.
+// Concurrency: Spec, Files and Web may be used by any number of goroutines.
 package schedule
 
 import (
