@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -56,6 +57,23 @@ func (l *Ledger) Handle(ctx context.Context, chunk *Chunk) error {
 		}
 	}
 	return Echo(ctx, chunk)
+}
+
+// Extra returns how many executions there were beyond one for each item.
+func (l *Ledger) Extra(items int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total - items
+}
+
+// Note notes the items that a node works on itself.
+func (l *Ledger) Note(req *fetch.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, item := range req.Items {
+		l.seen[execution{workqueue.RunID(req.Run), item.Ordinal, req.Generation, workqueue.SliceID(req.Slice)}]++
+	}
+	l.total += len(req.Items)
 }
 
 // Await returns once services have come to the mark.
