@@ -53,13 +53,16 @@ func gather() []workqueue.StepSpec {
 // did not happen.
 func statements(l *nodetest.Ledger, node *nodetest.Doomed) map[string]fetch.Fetcher {
 	return map[string]fetch.Fetcher{"statement": fetch.Func(
-		func(_ context.Context, req *fetch.Request) ([]fetch.Slot, error) {
+		func(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
 			if node != nil && node.Dead() {
 				return nil, io.ErrUnexpectedEOF
 			}
-			l.Note(req)
 			slots := make([]fetch.Slot, len(req.Items))
+			of := wire.Meta{Run: req.Run, Slice: req.Slice, Generation: req.Generation}
 			for n, item := range req.Items {
+				if err := l.Take(ctx, of, item.Ordinal); err != nil {
+					return nil, err
+				}
 				if want := map[string]int{"compose": 2, "index": 1}[req.Step]; len(item.Parts) != want {
 					return nil, fmt.Errorf("%s has %d parts; want %d", item.Key, len(item.Parts), want)
 				}
@@ -152,6 +155,9 @@ func TestANodeCrashesAnywhere(t *testing.T) {
 					t.Errorf("done %d, failed %d; want all %d done", done, failed, items)
 				}
 				b.WantRight(t, run, items*len(steps))
+				if n := b.Number(t, `SELECT count(*) FROM run_event WHERE kind = 'completed'`); n != 1 {
+					t.Errorf("completion was told %d times", n)
+				}
 				b.Check(t)
 				again, extra := b.Number(t, `SELECT count(*) FROM work_slice WHERE cause = 'session'`), l.Extra(items*len(steps))
 				t.Logf("%d slices came again, %d extra executions", again, extra)
@@ -384,4 +390,54 @@ func TestANodeThatWorksIsCutOff(t *testing.T) {
 		t.Errorf("parts were written by a zombie (%v)", err)
 	}
 	b.WantSound(t, l, run, items)
+}
+
+// Infrastructure alone fails no item: with one attempt, item by item, while replies are purged again and again, nodes
+// crash and NATS is restarted.
+func TestInfrastructureAloneFailsNothing(t *testing.T) {
+	t.Parallel()
+	const items = 1_500 // enough for replies to be there when a purge comes
+	b, l := bare(t), nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	victims := []*nodetest.Doomed{b.Doom(t), b.Doom(t)}
+	for _, v := range victims {
+		v.Start(t, "", 1, orchestrator.Config{})
+	}
+	js := b.JS(t)
+	stop := testenv.Keep(t, t.Errorf, "what purges", func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			timed, cancel := context.WithTimeout(ctx, time.Second)
+			if replies, err := js.Stream(timed, wire.StreamReply); err == nil {
+				_ = replies.Purge(timed) // while NATS is away there is nothing to purge
+			}
+			cancel()
+		}
+		return nil
+	})
+	steps := ask()
+	steps[0].Chunk, steps[0].MaxAttempts = 1, 1
+	run := b.load(t, items, steps...)
+	b.Exec(t, `UPDATE run_step SET slice_timeout = '5s'`)
+	lost := func(more int) (n int) {
+		nodetest.Until(t, "replies are lost", func() bool {
+			n = b.Number(t, `SELECT count(*) FROM work_slice WHERE error_code IN ('lost', 'deadline')`)
+			return n > more || b.outcomes(t, run) == items
+		})
+		return n
+	}
+	lost(3)
+	victims[0].Crash()
+	victims[0].Await(t, b.Bundle)
+	if err := b.NS.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.StartNode(t)
+	victims[1].Crash()
+	victims[1].Await(t, b.Bundle)
+	n := lost(lost(0) + 3)
+	stop()
+	b.WantSound(t, l, run, items)
+	if t.Logf("%d silences", n); n == 0 {
+		t.Error("no reply was lost")
+	}
 }
