@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 const (
@@ -210,13 +210,13 @@ func (o *ordeal) wantNATSNamed() {
 	o.Helper()
 	for endpoint, run := range o.runs {
 		o.until("NATS is named by run explain for "+endpoint, func() bool {
-			var said explain.Explanation
+			var said health.Explanation
 			code, out := o.command("--json", "run", "explain", run.String())
 			if code != 0 || json.Unmarshal([]byte(out), &said) != nil || len(said.Groups) == 0 {
 				return false
 			}
 			for _, g := range said.Groups {
-				if g.Owner != explain.OwnerNATS || g.Since == nil || len(g.Advice) == 0 {
+				if g.Owner != health.OwnerNATS || g.Since == nil || len(g.Advice) == 0 {
 					return false
 				}
 			}
