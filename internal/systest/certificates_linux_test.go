@@ -1,4 +1,4 @@
-package operate
+package systest
 
 import (
 	"crypto/ecdsa"

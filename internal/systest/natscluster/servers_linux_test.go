@@ -1,4 +1,4 @@
-package testenv
+package natscluster
 
 import (
 	"fmt"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 const (
@@ -23,29 +25,28 @@ const (
 	nowhere = "127.0.0.1:1"
 )
 
-// NATSProcesses is three nats-server processes with JetStream, each with a store of its own, that a test may kill, stop
+// servers is three nats-server processes with JetStream, each with a store of its own, that a test may kill, stop
 // for a while, end in lame duck mode and cut off from one another. Servers keep their addresses over restarts. It is
 // not safe for concurrent use.
-type NATSProcesses struct {
+type servers struct {
 	servers [clusterSize]*natsProcess
 	// ways are what the servers reach each other by: ways[a][b] is taken by a to b.
-	ways [clusterSize][clusterSize]*Proxy
+	ways [clusterSize][clusterSize]*testenv.Proxy
 }
 
-// StartNATSProcesses starts a cluster and waits until it has elected its leader. The test binary itself is the server,
-// so that the package's TestMain has to be that of [Main].
-func StartNATSProcesses(t testing.TB) *NATSProcesses {
+// startServers starts a cluster and waits until it has elected its leader. The test binary itself is the server.
+func startServers(t testing.TB) *servers {
 	t.Helper()
-	c := &NATSProcesses{}
+	c := &servers{}
 	for i := range c.servers {
 		dir := t.TempDir()
 		c.servers[i] = &natsProcess{name: fmt.Sprintf("n%d", i+1), dir: dir, config: filepath.Join(dir, "nats.conf"),
-			client: QuietPort(t), route: QuietPort(t), monitor: QuietPort(t)}
+			client: testenv.QuietPort(t), route: testenv.QuietPort(t), monitor: testenv.QuietPort(t)}
 	}
 	for a := range c.servers {
 		for b, to := range c.servers {
 			if a != b {
-				c.ways[a][b] = NewProxy(t, fmt.Sprintf("127.0.0.1:%d", to.route))
+				c.ways[a][b] = testenv.NewProxy(t, fmt.Sprintf("127.0.0.1:%d", to.route))
 			}
 		}
 	}
@@ -56,7 +57,7 @@ func StartNATSProcesses(t testing.TB) *NATSProcesses {
 	})
 	for i, s := range c.servers {
 		if err := os.WriteFile(s.config, []byte(c.configure(i)), 0o600); err != nil {
-			t.Fatalf("test environment: %v", err)
+			t.Fatalf("%v", err)
 		}
 		s.start(t)
 	}
@@ -65,7 +66,7 @@ func StartNATSProcesses(t testing.TB) *NATSProcesses {
 }
 
 // configure returns the configuration file of a server.
-func (c *NATSProcesses) configure(i int) string {
+func (c *servers) configure(i int) string {
 	s := c.servers[i]
 	var routes []string
 	for _, way := range c.ways[i] {
@@ -83,7 +84,7 @@ cluster { name: testenv, listen: 127.0.0.1:%d, advertise: %q, routes: [%s] }
 }
 
 // URL returns the addresses of all servers, separated by commas.
-func (c *NATSProcesses) URL() string {
+func (c *servers) URL() string {
 	var urls []string
 	for _, s := range c.servers {
 		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", s.client))
@@ -92,7 +93,7 @@ func (c *NATSProcesses) URL() string {
 }
 
 // Names returns the servers' names.
-func (c *NATSProcesses) Names() []string {
+func (c *servers) Names() []string {
 	var names []string
 	for _, s := range c.servers {
 		names = append(names, s.name)
@@ -100,17 +101,17 @@ func (c *NATSProcesses) Names() []string {
 	return names
 }
 
-func (c *NATSProcesses) server(t testing.TB, name string) (int, *natsProcess) {
+func (c *servers) server(t testing.TB, name string) (int, *natsProcess) {
 	t.Helper()
 	i := slices.IndexFunc(c.servers[:], func(s *natsProcess) bool { return s.name == name })
 	if i < 0 {
-		t.Fatalf("test environment: the cluster has no server %q", name)
+		t.Fatalf("the cluster has no server %q", name)
 	}
 	return i, c.servers[i]
 }
 
 // Kill ends servers as a crash of their process does.
-func (c *NATSProcesses) Kill(t testing.TB, names ...string) {
+func (c *servers) Kill(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		_, s := c.server(t, name)
@@ -119,8 +120,8 @@ func (c *NATSProcesses) Kill(t testing.TB, names ...string) {
 	}
 }
 
-// Start starts servers that have ended, and returns when their processes run. See [NATSProcesses.AwaitCurrent].
-func (c *NATSProcesses) Start(t testing.TB, names ...string) {
+// Start starts servers that have ended, and returns when their processes run. See [servers.AwaitCurrent].
+func (c *servers) Start(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		_, s := c.server(t, name)
@@ -129,7 +130,7 @@ func (c *NATSProcesses) Start(t testing.TB, names ...string) {
 }
 
 // Pause has servers stand still: their connections stay, and nothing is answered.
-func (c *NATSProcesses) Pause(t testing.TB, names ...string) {
+func (c *servers) Pause(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		_, s := c.server(t, name)
@@ -139,7 +140,7 @@ func (c *NATSProcesses) Pause(t testing.TB, names ...string) {
 }
 
 // Resume ends a Pause.
-func (c *NATSProcesses) Resume(t testing.TB, names ...string) {
+func (c *servers) Resume(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		_, s := c.server(t, name)
@@ -150,19 +151,19 @@ func (c *NATSProcesses) Resume(t testing.TB, names ...string) {
 
 // LameDuck has a server hand over what it leads, send its clients away and end, as an operator does before an upgrade.
 // It returns when the process has ended.
-func (c *NATSProcesses) LameDuck(t testing.TB, name string) {
+func (c *servers) LameDuck(t testing.TB, name string) {
 	t.Helper()
 	_, s := c.server(t, name)
 	s.signal(t, syscall.SIGUSR2)
 	select {
 	case <-s.ended:
 	case <-time.After(clusterTimeout):
-		t.Fatalf("test environment: NATS server %s does not end in lame duck mode", name)
+		t.Fatalf("NATS server %s does not end in lame duck mode", name)
 	}
 }
 
 // Isolate cuts a server off from the others, not from its clients, until Heal.
-func (c *NATSProcesses) Isolate(t testing.TB, name string) {
+func (c *servers) Isolate(t testing.TB, name string) {
 	t.Helper()
 	i, s := c.server(t, name)
 	s.isolated = true
@@ -175,7 +176,7 @@ func (c *NATSProcesses) Isolate(t testing.TB, name string) {
 }
 
 // Heal ends every Isolate.
-func (c *NATSProcesses) Heal() {
+func (c *servers) Heal() {
 	for _, ways := range c.ways {
 		for _, way := range ways {
 			if way != nil {
@@ -189,7 +190,7 @@ func (c *NATSProcesses) Heal() {
 }
 
 // Restore ends every fault, and waits until all is well.
-func (c *NATSProcesses) Restore(t testing.TB) {
+func (c *servers) Restore(t testing.TB) {
 	t.Helper()
 	c.Heal()
 	for _, s := range c.servers {
@@ -204,7 +205,7 @@ func (c *NATSProcesses) Restore(t testing.TB) {
 }
 
 // natsServerVariable names the configuration file of the server that the test binary is to be.
-const natsServerVariable = "TRANCHE_TESTENV_NATS_SERVER"
+const natsServerVariable = "TRANCHE_SYSTEST_NATS_SERVER"
 
 const (
 	// lameDuckGrace and lameDuckTime are what a server in lame duck mode leaves to its clients, and takes to send them
@@ -236,5 +237,5 @@ func beNATSServer(config string) error {
 // await polls until the condition holds.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	Until(t, clusterTimeout, what, holds)
+	testenv.Until(t, clusterTimeout, what, holds)
 }

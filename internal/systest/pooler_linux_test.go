@@ -1,8 +1,7 @@
-package pooler
+package systest
 
 import (
 	"context"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -16,13 +15,13 @@ import (
 
 const (
 	nodes  = 3
-	starts = 10 // of each
+	starts = 4 // of each
 )
 
 // Nodes start, migrate, work and end behind a pooler, of which nobody has told them. It knows none of the parameters
 // that a connection of ours would like to have.
 func TestNodesBehindAPooler(t *testing.T) {
-	binary := testenv.Program(t, filepath.Join("..", "..", ".."))
+	binary := testenv.Program(t, root)
 	for _, mode := range []string{"transaction", "session"} {
 		t.Run(mode, func(t *testing.T) {
 			direct, ns := testenv.EmptyDatabase(t), testenv.NATS(t)
@@ -30,11 +29,11 @@ func TestNodesBehindAPooler(t *testing.T) {
 			if got := handsOn(t, through); got != (mode == "transaction") {
 				t.Fatalf("a connection that is free is given to others: %t; the pooler is not one by %s", got, mode)
 			}
-			service(t, ns.URL())
+			serveAccounts(t, testenv.Conn(t, ns), "statement", "C7")
 			for round := range starts {
 				all := startAll(t, binary, through, ns.URL())
-				if round%5 == 0 {
-					wantRun(t, binary, all[round%nodes])
+				if round%2 == 0 {
+					wantRun(t, binary, all[round%nodes], 3, "199")
 				}
 				for _, n := range all {
 					n.end(t)
@@ -53,17 +52,17 @@ func TestNodesBehindAPooler(t *testing.T) {
 }
 
 // startAll starts the nodes at once; the first ones race for the migrations.
-func startAll(t *testing.T, binary, database, nats string) []*node {
+func startAll(t *testing.T, binary, database, nats string) []*server {
 	t.Helper()
-	all := make([]*node, nodes)
+	all := make([]*server, nodes)
 	var starting sync.WaitGroup
 	for i := range all {
-		starting.Go(func() { all[i] = start(t, binary, database, nats) })
+		starting.Go(func() { all[i] = launch(t, binary, database, nats, nil) })
 	}
 	starting.Wait()
 	for _, n := range all {
 		if n == nil || n.url == "" {
-			t.Fatalf("a node did not start: %s", n.log)
+			t.Fatalf("a node did not start: %s", n.said.String())
 		}
 	}
 	return all
@@ -91,13 +90,13 @@ func handsOn(t *testing.T, database string) bool {
 // pooler may still be busy with one that has just ended.
 func wantNoLock(t *testing.T, database string) {
 	t.Helper()
-	until(t, testenv.Connect(t, database), "no advisory lock is left", `SELECT count(*) = 0 FROM pg_locks l
+	untilSQL(t, testenv.Connect(t, database), "no advisory lock is left", `SELECT count(*) = 0 FROM pg_locks l
 		JOIN pg_database d ON d.oid = l.database WHERE l.locktype = 'advisory' AND d.datname = current_database()`)
 }
 
 // A pooler that cannot carry what we need, or refuses what the URL asks for, ends the start, with the remedy.
 func TestAPoolerThatIsNotSetUpForUs(t *testing.T) {
-	binary := testenv.Program(t, filepath.Join("..", "..", ".."))
+	binary := testenv.Program(t, root)
 	direct, ns, told := testenv.Database(t), testenv.NATS(t), []string{"--through-pooler"}
 	for name, c := range map[string]struct {
 		settings, parameters, says string
@@ -109,9 +108,9 @@ func TestAPoolerThatIsNotSetUpForUs(t *testing.T) {
 			"ignore_startup_parameters = lock_timeout,idle_in_transaction_session_timeout", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := start(t, binary, pgbouncer(t, direct, c.settings)+c.parameters, ns.URL(), c.flags...)
-			if n.url != "" || n.err == nil || !strings.Contains(n.log.String(), c.says) {
-				t.Errorf("it ended with %v: %s", n.err, n.log)
+			n := launch(t, binary, pgbouncer(t, direct, c.settings)+c.parameters, ns.URL(), nil, c.flags...)
+			if n.url != "" || n.err == nil || !strings.Contains(n.said.String(), c.says) {
+				t.Errorf("it ended with %v: %s", n.err, n.said.String())
 			}
 		})
 	}
@@ -142,6 +141,6 @@ func TestWhatIsGivenUpEndsBehindAPooler(t *testing.T) {
 		}
 		cancel()
 	}
-	until(t, testenv.Connect(t, direct), "nobody sleeps", `SELECT count(*) = 0 FROM pg_stat_activity
+	untilSQL(t, testenv.Connect(t, direct), "nobody sleeps", `SELECT count(*) = 0 FROM pg_stat_activity
 		WHERE datname = current_database() AND state = 'active' AND query LIKE '%pg_sleep(3600)' AND pid <> pg_backend_pid()`)
 }

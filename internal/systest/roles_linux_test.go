@@ -1,4 +1,4 @@
-package pooler
+package systest
 
 import (
 	"encoding/json"
@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -20,7 +19,7 @@ import (
 // One role owns the schema, another one serves: it can do all that people do, and neither change the schema nor what
 // the audit log says.
 func TestServeAsARoleThatOwnsNothing(t *testing.T) {
-	binary, ns := testenv.Program(t, filepath.Join("..", "..", "..")), testenv.NATS(t)
+	binary, ns := testenv.Program(t, root), testenv.NATS(t)
 	database := testenv.EmptyDatabase(t)
 	admin := testenv.Connect(t, database)
 	owner, asOwner := testenv.Role(t, database, "")
@@ -28,14 +27,14 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 	change(t, admin, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 	change(t, admin, "ALTER SCHEMA public OWNER TO "+owner)
 
-	n := start(t, binary, asApp, ns.URL())
-	if says := "tranche migrate --database URL --grant " + app; n.url != "" || !strings.Contains(n.log.String(), says) {
-		t.Fatalf("without a schema serve ended with %v: %s", n.err, n.log)
+	n := launch(t, binary, asApp, ns.URL(), nil)
+	if says := "tranche migrate --database URL --grant " + app; n.url != "" || !strings.Contains(n.said.String(), says) {
+		t.Fatalf("without a schema serve ended with %v: %s", n.err, n.said.String())
 	}
 	must(t, binary, "", "migrate", "--database", asOwner)
-	n = start(t, binary, asApp, ns.URL())
-	if says := "role " + app + " may not"; n.url != "" || !strings.Contains(n.log.String(), says) {
-		t.Fatalf("without rights serve ended with %v: %s", n.err, n.log)
+	n = launch(t, binary, asApp, ns.URL(), nil)
+	if says := "role " + app + " may not"; n.url != "" || !strings.Contains(n.said.String(), says) {
+		t.Fatalf("without rights serve ended with %v: %s", n.err, n.said.String())
 	}
 	for range 2 {
 		must(t, binary, "", "migrate", "--database", asOwner, "--grant", app)
@@ -44,11 +43,8 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(files, "items.csv"), []byte(testenv.Accounts(3)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n = start(t, binary, asApp, ns.URL(), "--schedule-files", files)
-	if n.url == "" {
-		t.Fatalf("serve does not start: %s", n.log)
-	}
-	service(t, ns.URL())
+	n = up(t, binary, asApp, ns.URL(), nil, "--schedule-files", files)
+	serveAccounts(t, testenv.Conn(t, ns), "statement", "C7")
 	work(t, binary, n)
 	outlast(t, binary, n, admin)
 	expire(t, binary, n, admin)
@@ -56,8 +52,8 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 	if out := must(t, binary, "", "doctor", "--database", asApp); !strings.Contains(out, "hold") {
 		t.Errorf("doctor: %s", out)
 	}
-	if n.end(t); strings.Contains(n.log.String(), "permission denied") {
-		t.Errorf("it lacked a right: %s", n.log)
+	if n.end(t); strings.Contains(n.said.String(), "permission denied") {
+		t.Errorf("it lacked a right: %s", n.said.String())
 	}
 }
 
@@ -69,9 +65,9 @@ func change(t *testing.T, pool *pgxpool.Pool, sql string) {
 }
 
 // work does once what people do.
-func work(t *testing.T, binary string, n *node) {
+func work(t *testing.T, binary string, n *server) {
 	t.Helper()
-	wantRun(t, binary, n)
+	wantRun(t, binary, n, 3, "199")
 	for _, c := range []struct {
 		code        int
 		stdin, args string
@@ -95,33 +91,33 @@ func work(t *testing.T, binary string, n *node) {
 		{0, "", "nodes"},
 	} {
 		args := append([]string{"--url", n.url}, strings.Fields(c.args)...)
-		out, code := command(t, binary, c.stdin, args...)
-		for end := time.Now().Add(time.Minute); c.args == "health" && code != 0 && time.Now().Before(end); {
-			out, code = command(t, binary, "", args...) // a look may be some seconds old: of before the node led
-		}
-		if code != c.code {
-			t.Errorf("tranche %s: exit code %d, want %d\n%s", c.args, code, c.code, out)
-		}
+		until(t, "tranche "+c.args+" ends as it should", func() bool {
+			r, err := run(binary, c.stdin, args...)
+			if err != nil || r.code != c.code && c.args != "health" {
+				t.Fatalf("tranche %s: exit code %d, want %d, %v\n%s%s", c.args, r.code, c.code, err, r.out, r.err)
+			}
+			return r.code == c.code // a look of health may be some seconds old: of before the node led
+		})
 	}
 }
 
 // expire has old rows of the audit log deleted, which leaves a row that says so.
-func expire(t *testing.T, binary string, n *node, admin *pgxpool.Pool) {
+func expire(t *testing.T, binary string, n *server, admin *pgxpool.Pool) {
 	t.Helper()
 	testenv.Rewrite(t, admin, `UPDATE audit_log SET at = at - interval '100 days' WHERE action = 'start'`)
 	must(t, binary, "", "--url", n.url, "retention", "set", "audit", "--age", "90d")
-	until(t, admin, "old rows expire", `SELECT count(*) FILTER (WHERE action = 'start') = 0 AND
+	untilSQL(t, admin, "old rows expire", `SELECT count(*) FILTER (WHERE action = 'start') = 0 AND
 		count(*) FILTER (WHERE action = 'audit_expire' AND detail->>'rows' = '3') = 1 FROM audit_log`)
 }
 
 // outlast waits for what work began to end, and has what ended deleted.
-func outlast(t *testing.T, binary string, n *node, admin *pgxpool.Pool) {
+func outlast(t *testing.T, binary string, n *server, admin *pgxpool.Pool) {
 	t.Helper()
 	command := func(stdin string, args ...string) string {
 		return must(t, binary, stdin, append([]string{"--json", "--url", n.url}, args...)...)
 	}
-	until(t, admin, "the operation is done", `SELECT NOT EXISTS (SELECT FROM collector_op)`)
-	until(t, admin, "the schedule's run is done",
+	untilSQL(t, admin, "the operation is done", `SELECT NOT EXISTS (SELECT FROM collector_op)`)
+	untilSQL(t, admin, "the schedule's run is done",
 		`SELECT count(*) = 1 FROM batchrun WHERE name = 'nightly' AND state = 'completed' AND done = 3`)
 	var opened struct{ ID string }
 	if err := json.Unmarshal([]byte(command("", "tracker", "open", "--owner", "me", "--key", "k2")), &opened); err != nil {
@@ -130,36 +126,15 @@ func outlast(t *testing.T, binary string, n *node, admin *pgxpool.Pool) {
 	command("", "tracker", "add", opened.ID, "5")
 	command("", "tracker", "ack", opened.ID+":all")
 	command("", "tracker", "seal", opened.ID)
-	until(t, admin, "the batch is complete",
+	untilSQL(t, admin, "the batch is complete",
 		`SELECT count(*) = 1 FROM tracker_batch WHERE state = 'completed' AND items = 5`)
 	command(testenv.Accounts(3), "run", "start", "--endpoint", "nobody", "--items", "-")
 	command("", "run", "cancel", "last")
-	until(t, admin, "the events are published", `SELECT count(*) = 0 FROM run_event WHERE published_at IS NULL`)
+	untilSQL(t, admin, "the events are published", `SELECT count(*) = 0 FROM run_event WHERE published_at IS NULL`)
 	change(t, admin, `UPDATE batchrun SET finished_at = finished_at - interval '2 hours'`)
 	command("", "retention", "set", "runs", "--age", "1h")
-	until(t, admin, "the runs are deleted", `SELECT count(*) = 3 AND bool_and(gone_at IS NOT NULL) AND
+	untilSQL(t, admin, "the runs are deleted", `SELECT count(*) = 3 AND bool_and(gone_at IS NOT NULL) AND
 		NOT EXISTS (SELECT FROM batchrun) AND NOT EXISTS (SELECT FROM work_part) FROM retention_run`)
-}
-
-// until waits until the answer to a question is yes.
-func until(t *testing.T, admin *pgxpool.Pool, what, sql string) {
-	t.Helper()
-	limit := time.NewTimer(time.Minute)
-	defer limit.Stop()
-	for tick := time.Tick(20 * time.Millisecond); ; {
-		var is bool
-		if err := admin.QueryRow(t.Context(), sql).Scan(&is); err != nil {
-			t.Fatal(err)
-		}
-		if is {
-			return
-		}
-		select {
-		case <-tick:
-		case <-limit.C:
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
 }
 
 // refuse tries what neither role may do, and what only the owner may.

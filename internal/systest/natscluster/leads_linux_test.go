@@ -1,4 +1,4 @@
-package testenv
+package natscluster
 
 import (
 	"encoding/json"
@@ -57,7 +57,7 @@ func (s *natsProcess) get(path string, into any) bool {
 }
 
 // leader asks the servers that are awake who leads something, until those that know agree.
-func (c *NATSProcesses) leader(of func(*jsz) string) string {
+func (c *servers) leader(of func(*jsz) string) string {
 	found := ""
 	for _, s := range c.servers {
 		var said jsz
@@ -77,12 +77,12 @@ func (c *NATSProcesses) leader(of func(*jsz) string) string {
 }
 
 // MetaLeader returns the server that leads the cluster, or "" while there is none.
-func (c *NATSProcesses) MetaLeader() string {
+func (c *servers) MetaLeader() string {
 	return c.leader(func(j *jsz) string { return j.Meta.Leader })
 }
 
 // StreamLeader returns the server that leads a stream, or "" while there is none.
-func (c *NATSProcesses) StreamLeader(stream string) string {
+func (c *servers) StreamLeader(stream string) string {
 	return c.leader(func(j *jsz) string {
 		for _, account := range j.Accounts {
 			for _, s := range account.Streams {
@@ -95,9 +95,9 @@ func (c *NATSProcesses) StreamLeader(stream string) string {
 	})
 }
 
-// AwaitLeader waits until somebody other than a server leads something, and returns who does. leads is one of the
+// awaitLeader waits until somebody other than a server leads something, and returns who does. leads is one of the
 // methods above.
-func AwaitLeader(t testing.TB, other string, leads func() string) string {
+func awaitLeader(t testing.TB, other string, leads func() string) string {
 	t.Helper()
 	name := ""
 	await(t, "another server leads than "+other, func() bool {
@@ -113,7 +113,7 @@ const steady = 2 * time.Second
 
 // AwaitElected waits until the servers that are awake know who leads the cluster and each stream and consumer, and it
 // is one of them. It returns since when that has been so.
-func (c *NATSProcesses) AwaitElected(t testing.TB) (since time.Time) {
+func (c *servers) AwaitElected(t testing.TB) (since time.Time) {
 	t.Helper()
 	await(t, "everything has a leader", func() bool {
 		switch now := time.Now(); {
@@ -127,7 +127,7 @@ func (c *NATSProcesses) AwaitElected(t testing.TB) (since time.Time) {
 	return since
 }
 
-func (c *NATSProcesses) elected() bool {
+func (c *servers) elected() bool {
 	awake := map[string]bool{}
 	for _, s := range c.servers {
 		awake[s.name] = s.answers() && !s.isolated
@@ -157,12 +157,12 @@ func (c *NATSProcesses) elected() bool {
 }
 
 // AwaitCurrent waits until all servers are up, have a leader, and have caught up with what they keep.
-func (c *NATSProcesses) AwaitCurrent(t testing.TB) {
+func (c *servers) AwaitCurrent(t testing.TB) {
 	t.Helper()
 	await(t, "every NATS server is current", c.current)
 }
 
-func (c *NATSProcesses) current() bool {
+func (c *servers) current() bool {
 	if c.MetaLeader() == "" {
 		return false
 	}

@@ -1,4 +1,4 @@
-package testenv
+package natsfaults
 
 import (
 	"context"
@@ -12,32 +12,32 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // natsDiskVariable makes the test binary a NATS server with its store in the directory that it names.
-const natsDiskVariable = "TRANCHE_TESTENV_NATS_DISK"
+const natsDiskVariable = "TRANCHE_SYSTEST_NATS_DISK"
 
-// DiskNATS is a NATS server with JetStream in a process of its own, whose disk a test may fill.
-type DiskNATS struct {
+// natsOnDisk is a NATS server with JetStream in a process of its own, whose disk a test may fill.
+type natsOnDisk struct {
 	cmd  *exec.Cmd
 	port int
-	log  Log
+	log  testenv.Log
 }
 
 // Said reports whether the server has logged a text.
-func (d *DiskNATS) Said(text string) bool { return strings.Contains(d.log.String(), text) }
+func (d *natsOnDisk) Said(text string) bool { return strings.Contains(d.log.String(), text) }
 
-// NATSOnDisk starts such a server, which lives until the test ends: nats-server, or the private one of package
-// embedded. The test binary itself is the server, so that the package's TestMain has to be that of [Main].
-func NATSOnDisk(t testing.TB, private bool) *DiskNATS {
+// startOnDisk starts such a server, which lives until the test ends: nats-server, or the private one of package
+// embedded. The test binary itself is the server.
+func startOnDisk(t testing.TB, private bool) *natsOnDisk {
 	t.Helper()
-	d := &DiskNATS{port: QuietPort(t)}
+	d := &natsOnDisk{port: testenv.QuietPort(t)}
 	d.cmd = exec.Command(os.Args[0], "-test.run=^$")
 	d.cmd.Env = append(os.Environ(), natsDiskVariable+"="+t.TempDir(), natsDiskVariable+"_PORT="+strconv.Itoa(d.port))
 	if private {
@@ -45,7 +45,7 @@ func NATSOnDisk(t testing.TB, private bool) *DiskNATS {
 	}
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	if err := d.cmd.Start(); err != nil {
-		t.Fatalf("test environment: start a NATS server: %v", err)
+		t.Fatalf("start a NATS server: %v", err)
 	}
 	t.Cleanup(func() {
 		_ = d.cmd.Process.Kill() // nobody needs its store any more
@@ -54,54 +54,38 @@ func NATSOnDisk(t testing.TB, private bool) *DiskNATS {
 			t.Logf("the NATS server said:\n%.8000s", d.log.String())
 		}
 	})
-	deadline := time.Now().Add(stopTimeout)
-	for {
+	testenv.Until(t, limit, "the NATS server listens", func() bool {
 		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", d.port))
 		if err == nil {
 			_ = conn.Close() // it was only knocked at
-			return d
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("test environment: the NATS server does not listen: %v", err)
-		}
-		<-time.After(10 * time.Millisecond)
-	}
+		return err == nil
+	})
+	return d
 }
 
 // URL returns the address for clients.
-func (d *DiskNATS) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", d.port) }
+func (d *natsOnDisk) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", d.port) }
 
-// FillDisk makes every write of the server fail from now on, and FreeDisk ends that. See [FillDisk].
-func (d *DiskNATS) FillDisk(t testing.TB) {
-	t.Helper()
-	FillDisk(t, d.cmd.Process.Pid)
-}
-
-// FreeDisk ends FillDisk.
-func (d *DiskNATS) FreeDisk(t testing.TB) {
-	t.Helper()
-	FreeDisk(t, d.cmd.Process.Pid)
-}
-
-// FillDisk makes every write of a process to a file fail from now on, as on a full disk: with the process's limit of
+// FillDisk makes every write of the server to a file fail from now on, as on a full disk: with the process's limit of
 // the size of files (RLIMIT_FSIZE), for which nobody has to be root or to mount anything. The error is EFBIG and not
 // ENOSPC; whoever goes by that has to be tested otherwise.
-func FillDisk(t testing.TB, pid int) {
+func (d *natsOnDisk) FillDisk(t testing.TB) {
 	t.Helper()
-	limitFiles(t, pid, "0:unlimited")
+	d.limitFiles(t, "0:unlimited")
 }
 
 // FreeDisk ends FillDisk.
-func FreeDisk(t testing.TB, pid int) {
+func (d *natsOnDisk) FreeDisk(t testing.TB) {
 	t.Helper()
-	limitFiles(t, pid, "unlimited:unlimited")
+	d.limitFiles(t, "unlimited:unlimited")
 }
 
-func limitFiles(t testing.TB, pid int, limit string) {
+func (d *natsOnDisk) limitFiles(t testing.TB, limit string) {
 	t.Helper()
-	out, err := exec.Command("prlimit", "--pid", strconv.Itoa(pid), "--fsize="+limit).CombinedOutput()
+	out, err := exec.Command("prlimit", "--pid", strconv.Itoa(d.cmd.Process.Pid), "--fsize="+limit).CombinedOutput()
 	if err != nil {
-		t.Fatalf("test environment: a full disk is made with prlimit: %v: %s\nOn Debian: apt-get install util-linux",
+		t.Fatalf("a full disk is made with prlimit: %v: %s\nOn Debian: apt-get install util-linux",
 			err, out)
 	}
 }

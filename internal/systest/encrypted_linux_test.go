@@ -1,4 +1,4 @@
-package operate
+package systest
 
 import (
 	"context"
@@ -10,16 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
-
-// soon is what anything may take on a machine that has much else to do.
-const soon = 2 * time.Minute
 
 // natsTLS is each server's own part of the configuration, with what docs/operate/deploy.md adds to it for TLS.
 const natsTLS = `server_name: nats-%[6]d
@@ -35,7 +31,7 @@ cluster {
 `
 
 // startNATS starts three servers that speak TLS with clients and with one another.
-func startNATS(t *testing.T, ca *authority) (urls string, servers []*server.Server) {
+func startNATS(t *testing.T, ca *authority) (urls string, servers []*natsserver.Server) {
 	t.Helper()
 	cert, key := ca.certify(t, "127.0.0.1")
 	ports, routes := make([]int, 3), make([]string, 3)
@@ -63,21 +59,21 @@ func startNATS(t *testing.T, ca *authority) (urls string, servers []*server.Serv
 	return strings.Join(all, ","), servers
 }
 
-func startServer(t *testing.T, file string) *server.Server {
+func startServer(t *testing.T, file string) *natsserver.Server {
 	t.Helper()
-	options, err := server.ProcessConfigFile(file)
+	options, err := natsserver.ProcessConfigFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	options.NoSigs, options.NoLog, options.TLSTimeout = true, true, soon.Seconds()
-	options.Cluster.TLSTimeout = soon.Seconds()
-	s, err := server.NewServer(options)
+	options.NoSigs, options.NoLog, options.TLSTimeout = true, true, limit.Seconds()
+	options.Cluster.TLSTimeout = limit.Seconds()
+	s, err := natsserver.NewServer(options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(soon) {
+	if !s.ReadyForConnections(limit) {
 		t.Fatal("a NATS server does not start")
 	}
 	return s
@@ -135,17 +131,11 @@ func startPostgres(t *testing.T, ca *authority) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
 		if err := pg.Stop(ctx); err != nil {
 			t.Error(err)
 		}
 	})
 	return "postgres://app:secret@" + net.JoinHostPort(at, local.Query().Get("port")) + "/tls"
-}
-
-// until polls with a deadline.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	testenv.Until(t, soon, what, ok)
 }

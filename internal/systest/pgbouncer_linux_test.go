@@ -1,4 +1,4 @@
-package pooler
+package systest
 
 import (
 	"bytes"
@@ -46,7 +46,7 @@ func pgbouncer(t *testing.T, database, settings string) string {
 	}
 	text := fmt.Sprintf("[databases]\n%s = host=%s port=%d user=%s %s\n[pgbouncer]\nunix_socket_dir = %s\n"+
 		"listen_port = %d\nauth_type = any\nmax_client_conn = 400\ndefault_pool_size = 20\n%s\n",
-		to.Database, to.Host, to.Port, to.User, password, dir, port, settings)
+		to.Database, to.Host, to.Port, to.User, password, dir, poolerPort, settings)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil { // another user reads it
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func pgbouncer(t *testing.T, database, settings string) string {
 		}
 	})
 	through := url.URL{Scheme: "postgres", User: url.User(to.User), Path: "/" + to.Database,
-		RawQuery: url.Values{"host": {dir}, "port": {strconv.Itoa(port)}, "sslmode": {"disable"}}.Encode()}
+		RawQuery: url.Values{"host": {dir}, "port": {strconv.Itoa(poolerPort)}, "sslmode": {"disable"}}.Encode()}
 	for tick := time.Tick(20 * time.Millisecond); ; <-tick {
 		conn, err := pgx.Connect(t.Context(), through.String())
 		if err == nil {
@@ -85,8 +85,8 @@ func pgbouncer(t *testing.T, database, settings string) string {
 	}
 }
 
-// port names the socket. PgBouncer does not listen on it.
-const port = 6432
+// poolerPort names the socket. PgBouncer does not listen on it.
+const poolerPort = 6432
 
 // likeServer is the user of the test's PostgreSQL, whose socket is for nobody else, and who owns dir then. It is not
 // root, which PgBouncer refuses to be.

@@ -1,4 +1,4 @@
-package metrics
+package systest
 
 import (
 	"encoding/json"
@@ -16,6 +16,31 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
+const prometheusDir = root + "/deploy/prometheus"
+
+// ofPrometheus finds a program of Debian's package prometheus.
+func ofPrometheus(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatalf("%v; install it: scripts/deps.sh prometheus", err)
+	}
+	return path
+}
+
+// The rules are what Prometheus takes, and each alert fires when it should, and goes out.
+func TestRulesByPromtool(t *testing.T) {
+	t.Parallel()
+	tool := ofPrometheus(t, "promtool")
+	for _, args := range [][]string{{"check", "rules", "rules.yml"}, {"test", "rules", "rules_test.yml"}} {
+		cmd := exec.CommandContext(t.Context(), tool, args...)
+		cmd.Dir = prometheusDir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+}
+
 // prometheus is a real one.
 type prometheus struct {
 	url string
@@ -26,7 +51,7 @@ type prometheus struct {
 // there are, stays.
 func hurried(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(deploy, "rules.yml"))
+	text, err := os.ReadFile(filepath.Join(prometheusDir, "rules.yml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +61,7 @@ func hurried(t *testing.T) string {
 		"(tranche_schedule_oldest_overdue_seconds) > 1", 1)
 }
 
-const config = `
+const prometheusConfig = `
 global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}
 rule_files: [rules.yml]
 scrape_configs:
@@ -44,19 +69,19 @@ scrape_configs:
     static_configs: [{targets: [%s]}]
 `
 
-// watch starts a Prometheus that scrapes some nodes.
-func watch(t *testing.T, targets ...string) *prometheus {
+// scrape starts a Prometheus that scrapes some nodes.
+func scrape(t *testing.T, targets ...string) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"rules.yml": hurried(t), "prometheus.yml": fmt.Sprintf(config, strings.Join(targets, ", ")),
+		"rules.yml": hurried(t), "prometheus.yml": fmt.Sprintf(prometheusConfig, strings.Join(targets, ", ")),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	p := &prometheus{log: &testenv.Log{}}
-	cmd := exec.Command(program(t, "prometheus"), "--config.file="+filepath.Join(dir, "prometheus.yml"),
+	cmd := exec.Command(ofPrometheus(t, "prometheus"), "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:0",
 		"--enable-feature=native-histograms")
 	cmd.Stderr = p.log
@@ -144,10 +169,4 @@ func (p *prometheus) goesOut(t *testing.T, alerts ...string) {
 		until(t, alert+" goes out", func() bool { now := p.firing(t); return now != nil && !now[alert] })
 		t.Logf("%s is out after %.0f s", alert, time.Since(begun).Seconds())
 	}
-}
-
-// until polls.
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	testenv.Until(t, 2*time.Minute, what, is)
 }

@@ -1,4 +1,4 @@
-package testenv
+package natscluster
 
 import (
 	"fmt"
@@ -30,7 +30,7 @@ func (s *natsProcess) log() string { return filepath.Join(s.dir, "log") }
 func (s *natsProcess) start(t testing.TB) {
 	t.Helper()
 	if s.runs() {
-		t.Fatalf("test environment: NATS server %s runs already", s.name)
+		t.Fatalf("NATS server %s runs already", s.name)
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), natsServerVariable+"="+s.config)
@@ -38,12 +38,12 @@ func (s *natsProcess) start(t testing.TB) {
 	embedded.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
 	ended := make(chan struct{})
 	if err := embedded.StartChild(cmd, func(error) { close(ended) }); err != nil { // most are killed
-		t.Fatalf("test environment: start NATS server %s: %v", s.name, err)
+		t.Fatalf("start NATS server %s: %v", s.name, err)
 	}
 	s.cmd, s.ended, s.paused = cmd, ended, false
 	await(t, "NATS server "+s.name+" listens", func() bool {
 		if !s.runs() {
-			t.Fatalf("test environment: NATS server %s has ended:\n%s", s.name, s.said())
+			t.Fatalf("NATS server %s has ended:\n%s", s.name, s.said())
 		}
 		conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", s.client), time.Second)
 		if err != nil {
@@ -73,10 +73,10 @@ func (s *natsProcess) answers() bool { return s.runs() && !s.paused }
 func (s *natsProcess) signal(t testing.TB, sig syscall.Signal) {
 	t.Helper()
 	if !s.runs() {
-		t.Fatalf("test environment: NATS server %s does not run; it was to get %v", s.name, sig)
+		t.Fatalf("NATS server %s does not run; it was to get %v", s.name, sig)
 	}
 	if err := s.cmd.Process.Signal(sig); err != nil {
-		t.Fatalf("test environment: NATS server %s: %v", s.name, err)
+		t.Fatalf("NATS server %s: %v", s.name, err)
 	}
 }
 
