@@ -80,12 +80,7 @@ func benchServe(b *testing.B, slots int, begin func(*serve.Job) serve.Work) {
 func BenchmarkServeList(b *testing.B) {
 	benchServe(b, 1, func(j *serve.Job) serve.Work {
 		return &listWork[benchIn, benchOut]{job: j, chunk: newChunk[benchIn, benchOut](j),
-			handler: func(_ context.Context, chunk *Chunk[benchIn, benchOut]) error {
-				for _, item := range chunk.Items() {
-					item.Reply(benchOut{item.In.Account, item.In.Name})
-				}
-				return nil
-			}}
+			handler: each(func(item *Item[benchIn, benchOut]) { item.Reply(benchOut{item.In.Account, item.In.Name}) })}
 	})
 }
 

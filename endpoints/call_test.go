@@ -61,8 +61,7 @@ func callItems(n int) []CallItem[number] {
 func TestCallGivesTheAnswer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", func(ctx context.Context, in number) (square, error) {
+	serveEach(b, "square", func(ctx context.Context, in number) (square, error) {
 		info := ItemOf(ctx)
 		switch {
 		case in.N < 0:
@@ -71,8 +70,7 @@ func TestCallGivesTheAnswer(t *testing.T) {
 			return square{}, Fail("info", "%+v", info)
 		}
 		return square{in.N * in.N}, nil
-	}))
-	b.Run(svc)
+	})
 	b.listening("square")
 	both(t, func(opts ...CallOption) {
 		opts = append(opts, CallParams(map[string]string{"year": "2026"}), CallOrigin("me"), CallerName("web"))
@@ -104,20 +102,15 @@ func TestCallGivesTheAnswer(t *testing.T) {
 func TestCallListOfManyItems(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
-		for _, item := range chunk.Items() {
-			switch item.In.N % 5000 {
-			case 17:
-				item.Fail("bad", "%s", item.Key)
-			case 18: // left out
-			default:
-				item.Reply(square{item.In.N * item.In.N})
-			}
+	serveList(b, "list", each(func(item *Item[number, square]) {
+		switch item.In.N % 5000 {
+		case 17:
+			item.Fail("bad", "%s", item.Key)
+		case 18: // left out
+		default:
+			item.Reply(square{item.In.N * item.In.N})
 		}
-		return nil
-	}, Compress(1<<10), FlushBytes(16<<10)))
-	b.Run(svc)
+	}), Compress(1<<10), FlushBytes(16<<10))
 	b.listening("list")
 	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(20_000), opts...)
@@ -141,28 +134,17 @@ func TestCallListOfManyItems(t *testing.T) {
 	})
 }
 
-func TestCallListOfNothing(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	results, err := CallList[number, square](b.ctx, b.nc, "list", nil)
-	if err != nil || len(results) != 0 {
-		t.Errorf("%v, %v", results, err)
-	}
-}
-
 func TestCallListCutsByMaxPayload(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
-	svc := b.service()
 	var requests atomic.Int64
-	check(t, HandleList(svc, "echo", func(_ context.Context, chunk *Chunk[string, string]) error {
+	serveList(b, "echo", func(_ context.Context, chunk *Chunk[string, string]) error {
 		requests.Add(1)
 		for _, item := range chunk.Items() {
 			item.Reply(item.In + item.In) // so that the reply takes more messages than the requests
 		}
 		return nil
-	}))
-	b.Run(svc)
+	})
 	b.listening("echo")
 	both(t, func(opts ...CallOption) {
 		items := make([]CallItem[string], 300)
@@ -189,12 +171,10 @@ func TestCallListCutsByMaxPayload(t *testing.T) {
 func TestFailureOfAChunkIsTheErrorOfItsItems(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+	serveList(b, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
 		chunk.Items()[0].Reply(square{1})
 		return Retry("db", "down")
-	}))
-	b.Run(svc)
+	})
 	b.listening("list")
 	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(3), opts...)
@@ -238,14 +218,12 @@ func TestCallWithoutListeners(t *testing.T) {
 func TestCallThatIsCancelled(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	begun, end := make(chan struct{}, 2), make(chan struct{})
-	check(t, HandleEach(svc, "slow", func(context.Context, number) (square, error) {
+	serveEach(b, "slow", func(context.Context, number) (square, error) {
 		begun <- struct{}{}
 		<-end
 		return square{1}, nil
-	}))
-	b.Run(svc)
+	})
 	b.listening("slow")
 	var calls sync.WaitGroup
 	for _, opts := range [][]CallOption{nil, {Direct()}} {
@@ -379,39 +357,13 @@ func TestCallNamesAReplyThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestManyCallsAtOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares, Concurrency(64)))
-	b.Run(svc)
-	b.listening("square")
-	both(t, func(opts ...CallOption) {
-		var calls sync.WaitGroup
-		for n := range 200 {
-			calls.Go(func() {
-				out, err := Call[number, square](b.ctx, b.nc, "square", "k", number{n}, opts...)
-				if err != nil || out.Square != n*n {
-					t.Errorf("call %d: %+v, %v", n, out, err)
-				}
-			})
-		}
-		calls.Wait()
-	})
-}
-
 func TestBigResultsComeInManyMessages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	page := bytes.Repeat([]byte("page"), 50_000)
-	check(t, HandleList(svc, "pdf", func(_ context.Context, chunk *Chunk[number, wire.Binary]) error {
-		for _, item := range chunk.Items() {
-			item.Reply(wire.Binary{ContentType: "application/pdf", Data: page})
-		}
-		return nil
+	serveList(b, "pdf", each(func(item *Item[number, wire.Binary]) {
+		item.Reply(wire.Binary{ContentType: "application/pdf", Data: page})
 	}))
-	b.Run(svc)
 	b.listening("pdf")
 	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, wire.Binary](b.ctx, b.nc, "pdf", callItems(100), opts...)
@@ -431,18 +383,16 @@ func TestBigResultsComeInManyMessages(t *testing.T) {
 func TestHandlerThatCallsItselfIsStopped(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	nc := b.connect()
 	var depth atomic.Int64
-	check(t, HandleEach(svc, "circle", func(ctx context.Context, in number) (number, error) {
+	serveEach(b, "circle", func(ctx context.Context, in number) (number, error) {
 		depth.Add(1)
 		info := ItemOf(ctx)
 		if info.Stack.Depth() > 0 && (info.Root == info.Slice || info.ReplyTo.Asker != "circle" || info.Origin != "me") {
 			return number{}, Fail("info", "%+v", info)
 		}
 		return Call[number, number](ctx, nc, "circle", "k", in, Direct())
-	}, Concurrency(2*wire.MaxStack)))
-	b.Run(svc)
+	}, Concurrency(2*wire.MaxStack))
 	b.listening("circle")
 	_, err := Call[number, number](b.ctx, b.nc, "circle", "k", number{1}, Direct(), CallOrigin("me"))
 	var slot *wire.SlotError
@@ -454,11 +404,9 @@ func TestHandlerThatCallsItselfIsStopped(t *testing.T) {
 func TestCallHandsTheTraceOn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "trace", func(ctx context.Context, _ number) (string, error) {
+	serveEach(b, "trace", func(ctx context.Context, _ number) (string, error) {
 		return TraceOf(ctx).Parent, nil
-	}))
-	b.Run(svc)
+	})
 	b.listening("trace")
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	both(t, func(opts ...CallOption) {

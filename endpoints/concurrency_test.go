@@ -67,10 +67,8 @@ func stepwise(steps <-chan struct{}) func(context.Context, number) (square, erro
 func TestConcurrencyOfItemsChangesWithinAChunk(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	steps := make(chan struct{})
-	check(t, HandleEach(svc, "each", stepwise(steps), Concurrency(1)))
-	b.Run(svc)
+	svc := serveEach(b, "each", stepwise(steps), Concurrency(1))
 	b.ask("each", numbers(30))
 	used := func(n int64) {
 		t.Helper()

@@ -23,9 +23,7 @@ func TestAReplyOfManyMessages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for range 2 {
-		svc := b.service()
-		check(t, HandleFlow(svc, "flow", twoStages(false), Concurrency(128)))
-		b.Run(svc)
+		serveFlow(b, "flow", twoStages(false), Concurrency(128))
 	}
 	const items = 300
 	meta := b.ask("flow", numbers(items))
@@ -62,16 +60,13 @@ func TestAReplyOfManyMessages(t *testing.T) {
 	}
 }
 
-// TestAStageThatAsksInAnotherOrderMakesTheSameRequests repeats a stage whose items ask from goroutines, of one target
 // TestLegsOfAJoinArriveTogether has the replies to both requests of many chunks come at once, one whole and the other
 // in parts, to two instances. No chunk is lost, and none goes on without a leg.
 func TestLegsOfAJoinArriveTogether(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for range 2 {
-		svc := b.service()
-		check(t, HandleFlow(svc, "flow", twoStages(true), Concurrency(8)))
-		b.Run(svc)
+		serveFlow(b, "flow", twoStages(true), Concurrency(8))
 	}
 	callees := b.service()
 	check(t, HandleEach(callees, "double", doubleOf, Concurrency(8)))
@@ -121,9 +116,7 @@ func (b *bundle) spoil(meta wire.Meta, part string, change func(h nats.Header, b
 func TestSpoiledStatesAndHeads(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", twoStages(true)))
-	b.Run(svc)
+	serveFlow(b, "flow", twoStages(true))
 	replace := func(from, to string) func(nats.Header, []byte) []byte {
 		return func(_ nats.Header, body []byte) []byte {
 			if !strings.Contains(string(body), from) {
@@ -200,15 +193,12 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 	}
 }
 
-// TestItemsThatOutliveTheirStage has a handler hand its items to goroutines that go on when it has returned, and keeps
 // TestRepliesOfEveryWrongKind has the callee of a flow answer in ways that it should not. The flow's own asker has an
 // outcome for each item all the same.
 func TestRepliesOfEveryWrongKind(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", twoStages(false)))
-	b.Run(svc)
+	serveFlow(b, "flow", twoStages(false))
 	one := func(n int) string { return fmt.Sprintf(`{"i":%d,"d":{"n":%d}}`, n, n) }
 	for name, tc := range map[string]struct {
 		reply   func(request jetstream.Msg) []*nats.Msg
@@ -231,6 +221,9 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 		}, []string{"", "", ""}, ""},
 		"no end": {func(r jetstream.Msg) []*nats.Msg {
 			return []*nats.Msg{part(r, -1, one(0)), part(r, -1, one(1)), part(r, -1, one(2))}
+		}, []string{"", "", ""}, ""},
+		"foreign and doubled": {func(r jetstream.Msg) []*nats.Msg {
+			return []*nats.Msg{part(r, -1, one(7), one(0)), part(r, 5, one(1), `{"i":1,"d":{"n":5}}`, one(2))}
 		}, []string{"", "", ""}, ""},
 		"two ends": {func(r jetstream.Msg) []*nats.Msg {
 			return []*nats.Msg{part(r, 3, one(0)), part(r, 3, one(1)), part(r, -1, one(2))}
@@ -265,9 +258,7 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 func TestAChunkThatIsNotThereYet(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", twoStages(false)))
-	b.Run(svc)
+	serveFlow(b, "flow", twoStages(false))
 	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
 	check(t, err)
 	for name, hide := range map[string]func(state *jetstream.RawStreamMsg){

@@ -17,9 +17,7 @@ func TestFlowsAnswerCallers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", threeStages()))
-	b.Run(svc)
+	serveFlow(b, "flow", threeStages())
 	nc := b.connect()
 	for name, opts := range map[string][]CallOption{"JetStream": nil, "core NATS": {Direct()}} {
 		if name != "JetStream" { // nobody keeps a direct request until there is a listener
@@ -59,11 +57,9 @@ func TestAFailedLaterStageOfASingleRequestIsTold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	svc := b.service()
 	stages := threeStages()
 	stages[1] = func(context.Context, *numberStage) error { return Fail("broken", "for good") }
-	check(t, HandleFlow(svc, "flow", stages))
-	b.Run(svc)
+	serveFlow(b, "flow", stages)
 	var slot *wire.SlotError
 	if _, err := Call[number, square](b.ctx, b.connect(), "flow", "K", number{5}); !errors.As(err, &slot) ||
 		slot.Code != "broken" {
@@ -75,11 +71,10 @@ func TestWrappersSeeEachStage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	svc := b.service()
 	var mu sync.Mutex
 	var seen []string
 	traced := wire.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-	check(t, HandleFlow(svc, "flow", joined(), Wrap(
+	serveFlow(b, "flow", joined(), Wrap(
 		func(ctx context.Context, w *Work, next func(context.Context) error) error {
 			before := len(w.Items())
 			w.Hold()
@@ -94,8 +89,7 @@ func TestWrappersSeeEachStage(t *testing.T) {
 				t.Errorf("stage %d has trace %+v", w.Stage(), wire.TraceOfHeader(w.Header()))
 			}
 			return errors.Join(err, answersErr)
-		})))
-	b.Run(svc)
+		}))
 	checkJoined(t, "wrapped", b.reply("flow", numbers(30)), 30)
 	mu.Lock()
 	defer mu.Unlock()
@@ -110,13 +104,11 @@ func TestAWrapperThatFailsHasNothingAsked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", joined(), Wrap(
+	serveFlow(b, "flow", joined(), Wrap(
 		func(ctx context.Context, w *Work, next func(context.Context) error) error {
 			w.Hold()
 			return errors.Join(next(ctx), Retry("rolled_back", "no commit"))
-		})))
-	b.Run(svc)
+		}))
 	w := b.reply("flow", numbers(30))
 	if w.answered != 0 || w.failure == nil || w.failure.Code != "rolled_back" || b.left(wire.StreamFlow) != 0 {
 		t.Errorf("answered %d, failure %v, %d messages of state", w.answered, w.failure, b.left(wire.StreamFlow))
@@ -130,7 +122,7 @@ func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
 	_, err := stream.Ensure(b.ctx, b.js, stream.Config{FlowMaxBytes: 64 << 10}) // for about two states
 	check(t, err)
 	svc := b.service()
-	check(t, HandleFlow(svc, "flow", threeStagesOf(func(item *StageItem[number, square, memory, chunkMemory]) {
+	check(t, HandleFlow(svc, "flow", threeStagesOf(func(item *numberItem) {
 		item.State.Trail = make([]int, 100)
 	})))
 	svc.endpoints[0].flow.Patience = 500 * time.Millisecond
@@ -155,8 +147,8 @@ func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
 
 // threeStagesOf is threeStages with something done to each item before it asks.
 func threeStagesOf(
-	change func(*StageItem[number, square, memory, chunkMemory]),
-) []func(context.Context, *numberStage) error {
+	change func(*numberItem),
+) numberStages {
 	stages := threeStagesOfAny()
 	first := stages[0]
 	stages[0] = func(ctx context.Context, s *numberStage) error {

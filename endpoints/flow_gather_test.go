@@ -1,7 +1,6 @@
 package endpoints
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -18,23 +17,17 @@ import (
 )
 
 // twoStages asks double and, when join is set, square.
-func twoStages(join bool) []func(context.Context, *numberStage) error {
-	return []func(context.Context, *numberStage) error{
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				toDouble.Ask(item, item.In)
-				if join {
-					toSquare.Ask(item, item.In)
-				}
+func twoStages(join bool) numberStages {
+	return numberStages{
+		perItem(func(item *numberItem) {
+			toDouble.Ask(item, item.In)
+			if join {
+				toSquare.Ask(item, item.In)
 			}
-			return nil
-		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				item.Reply(square{1000*toDouble.Answer(item).N + toSquare.Answer(item).Square})
-			}
-			return nil
-		},
+		}),
+		perItem(func(item *numberItem) {
+			item.Reply(square{1000*toDouble.Answer(item).N + toSquare.Answer(item).Square})
+		}),
 	}
 }
 
@@ -68,9 +61,7 @@ func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for range 2 {
-		svc := b.service()
-		check(t, HandleFlow(svc, "flow", twoStages(true)))
-		b.Run(svc)
+		serveFlow(b, "flow", twoStages(true))
 	}
 	for seed := range uint64(8) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -113,33 +104,10 @@ func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
 	}
 }
 
-func TestForeignAndDoubledSlotsAreDropped(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", twoStages(false)))
-	b.Run(svc)
-	meta := b.ask("flow", numbers(3))
-	request := b.requestFor("double")
-	b.publish(part(request, -1, `{"i":7,"d":{"n":7}}`, `{"i":0,"d":{"n":1}}`))
-	b.publish(part(request, 5, `{"i":1,"d":{"n":2}}`, `{"i":1,"d":{"n":5}}`, `{"i":2,"d":{"n":3}}`))
-	w := b.collect(1)[meta.Slice]
-	for i := range 3 {
-		if want := fmt.Sprintf(`{"square":%d}`, 1000*(i+1)); string(w.slots[i].Data) != want {
-			t.Errorf("slot %d is %s, want %s", i, w.slots[i].Data, want)
-		}
-	}
-	if w.answered != 3 {
-		t.Errorf("answered %d", w.answered)
-	}
-}
-
 func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", twoStages(false)))
-	b.Run(svc)
+	svc := serveFlow(b, "flow", twoStages(false))
 	meta := b.ask("flow", numbers(1))
 	request := b.requestFor("double")
 	good := part(request, 1, `{"i":0,"d":{"n":1}}`)

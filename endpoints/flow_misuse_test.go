@@ -19,44 +19,36 @@ func TestTargetsOfOneName(t *testing.T) {
 	b.callees()
 	double, squared := To[number, number]("double").As("x"), To[number, square]("square").As("x")
 	kept := toDouble.KeepErrors()
-	stages := []func(context.Context, *numberStage) error{
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				switch item.State.N = item.In.N; item.In.N {
-				case 0:
-					double.Ask(item, number{5})
-				case 1:
-					squared.Ask(item, number{5})
-				case 2:
-					double.Ask(item, number{5})
-					squared.Ask(item, number{5})
-				case 3:
-					kept.Ask(item, number{13})
-				default:
-					toDouble.Ask(item, number{13})
-				}
+	stages := numberStages{
+		perItem(func(item *numberItem) {
+			switch item.State.N = item.In.N; item.In.N {
+			case 0:
+				double.Ask(item, number{5})
+			case 1:
+				squared.Ask(item, number{5})
+			case 2:
+				double.Ask(item, number{5})
+				squared.Ask(item, number{5})
+			case 3:
+				kept.Ask(item, number{13})
+			default:
+				toDouble.Ask(item, number{13})
 			}
-			return nil
-		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				switch item.State.N {
-				case 0:
-					item.Reply(square{double.Answer(item).N})
-				case 1:
-					item.Reply(square{squared.Answer(item).Square})
-				case 3:
-					item.Fail("kept", "%s", kept.Err(item).Code)
-				default:
-					item.Reply(square{-1})
-				}
+		}),
+		perItem(func(item *numberItem) {
+			switch item.State.N {
+			case 0:
+				item.Reply(square{double.Answer(item).N})
+			case 1:
+				item.Reply(square{squared.Answer(item).Square})
+			case 3:
+				item.Fail("kept", "%s", kept.Err(item).Code)
+			default:
+				item.Reply(square{-1})
 			}
-			return nil
-		},
+		}),
 	}
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", stages))
-	b.Run(svc)
+	serveFlow(b, "flow", stages)
 	w := b.reply("flow", numbers(5))
 	for i, want := range []string{`{"square":10}`, `{"square":25}`} {
 		if string(w.slots[i].Data) != want {
@@ -70,7 +62,8 @@ func TestTargetsOfOneName(t *testing.T) {
 	}
 }
 
-// before the other by chance.
+// TestAStageThatAsksInAnotherOrderMakesTheSameRequests repeats a stage whose items are asked for in another order, and
+// of another target first.
 func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -91,9 +84,7 @@ func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 		}
 		return nil
 	}
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", stages))
-	b.Run(svc)
+	serveFlow(b, "flow", stages)
 	check(t, stream.EnsureConsumer(b.ctx, b.js, "double", stream.ConsumerSettings{}))
 	builder := wire.NewRequestBuilder("flow", newMeta(), 1<<20)
 	for i := range 20 {
@@ -122,6 +113,7 @@ func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 	}
 }
 
+// TestItemsThatOutliveTheirStage hands the items of a stage to goroutines that continue after it has returned, and keeps
 // them for the next stage.
 func TestItemsThatOutliveTheirStage(t *testing.T) {
 	t.Parallel()
@@ -129,8 +121,8 @@ func TestItemsThatOutliveTheirStage(t *testing.T) {
 	b.callees()
 	var late sync.WaitGroup
 	var mu sync.Mutex
-	kept := map[int]*StageItem[number, square, memory, chunkMemory]{}
-	loose := func(s *numberStage, item *StageItem[number, square, memory, chunkMemory], until <-chan struct{}) {
+	kept := map[int]*numberItem{}
+	loose := func(s *numberStage, item *numberItem, until <-chan struct{}) {
 		late.Go(func() {
 			for over := false; !over; {
 				select {
@@ -151,7 +143,7 @@ func TestItemsThatOutliveTheirStage(t *testing.T) {
 	answered := make(chan struct{})
 	end := sync.OnceFunc(func() { close(answered) })
 	t.Cleanup(func() { end(); late.Wait() })
-	stages := []func(context.Context, *numberStage) error{
+	stages := numberStages{
 		func(_ context.Context, s *numberStage) error {
 			for _, item := range s.Items() {
 				toDouble.Ask(item, item.In)
@@ -162,20 +154,15 @@ func TestItemsThatOutliveTheirStage(t *testing.T) {
 			}
 			return nil
 		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				mu.Lock()
-				old := kept[item.Ordinal]
-				mu.Unlock()
-				old.Reply(square{-2})
-				item.Reply(square{toDouble.Answer(item).N})
-			}
-			return nil
-		},
+		perItem(func(item *numberItem) {
+			mu.Lock()
+			old := kept[item.Ordinal]
+			mu.Unlock()
+			old.Reply(square{-2})
+			item.Reply(square{toDouble.Answer(item).N})
+		}),
 	}
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", stages))
-	b.Run(svc)
+	serveFlow(b, "flow", stages)
 	w := b.reply("flow", numbers(5))
 	end()
 	late.Wait()

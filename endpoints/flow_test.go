@@ -23,7 +23,11 @@ type chunkMemory struct {
 	Stages int `json:"stages"`
 }
 
-type numberStage = Stage[number, square, memory, chunkMemory]
+type (
+	numberStage  = Stage[number, square, memory, chunkMemory]
+	numberStages = []func(context.Context, *numberStage) error
+	numberItem   = StageItem[number, square, memory, chunkMemory]
+)
 
 var (
 	toDouble = To[number, number]("double")
@@ -47,8 +51,8 @@ func (b *bundle) callees() {
 }
 
 // threeStages doubles and then squares.
-func threeStages() []func(context.Context, *numberStage) error {
-	return []func(context.Context, *numberStage) error{
+func threeStages() numberStages {
+	return numberStages{
 		func(_ context.Context, s *numberStage) error {
 			s.Shared.Stages++
 			for _, item := range s.Items() {
@@ -159,18 +163,10 @@ func TestFlowsAskFlowsThreeDeep(t *testing.T) {
 	for n, name := range names[1:] {
 		below := To[number, number](names[n])
 		check(t, HandleFlow(svc, name, []func(context.Context, *Stage[number, number, None, None]) error{
-			func(_ context.Context, s *Stage[number, number, None, None]) error {
-				for _, item := range s.Items() {
-					below.Ask(item, item.In)
-				}
-				return nil
-			},
-			func(_ context.Context, s *Stage[number, number, None, None]) error {
-				for _, item := range s.Items() {
-					item.Reply(number{below.Answer(item).N * 10})
-				}
-				return nil
-			},
+			perItem(func(item *StageItem[number, number, None, None]) { below.Ask(item, item.In) }),
+			perItem(func(item *StageItem[number, number, None, None]) {
+				item.Reply(number{below.Answer(item).N * 10})
+			}),
 		}))
 	}
 	b.Run(svc)
@@ -199,8 +195,7 @@ func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *numberStage) error{
+	serveFlow(b, "flow", numberStages{
 		func(_ context.Context, s *numberStage) error {
 			for n, item := range s.Items() {
 				item.State.N = item.In.N
@@ -229,14 +224,8 @@ func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
 			}
 			return nil
 		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				item.Reply(square{item.State.N})
-			}
-			return nil
-		},
-	}))
-	b.Run(svc)
+		perItem(func(item *numberItem) { item.Reply(square{item.State.N}) }),
+	})
 	w := b.reply("flow", append(numbers(12), payload{12, `{"n":"x"}`}))
 	want := map[int]string{0: `{"square":1}`, 3: `{"square":1003}`, 4: `{"square":1004}`, 6: `{"square":1}`,
 		9: `{"square":1009}`, 10: `{"square":1010}`, 1: "bad", 2: "busy", 7: "bad", 8: "busy", 12: wire.CodeBadPayload}
@@ -254,28 +243,20 @@ func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	svc := b.service()
 	more := toDouble.As("more")
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, []int, None, None]) error{
-		func(_ context.Context, s *Stage[number, []int, None, None]) error {
-			for _, item := range s.Items() {
-				toDouble.Ask(item, item.In)
-				toDouble.Ask(item, number{-1}) // dropped
-				toSquare.Ask(item, item.In)
-				if item.In.N != 5 {
-					more.Ask(item, number{item.In.N + 1})
-				}
+	serveFlow(b, "flow", []func(context.Context, *Stage[number, []int, None, None]) error{
+		perItem(func(item *StageItem[number, []int, None, None]) {
+			toDouble.Ask(item, item.In)
+			toDouble.Ask(item, number{-1}) // dropped
+			toSquare.Ask(item, item.In)
+			if item.In.N != 5 {
+				more.Ask(item, number{item.In.N + 1})
 			}
-			return nil
-		},
-		func(_ context.Context, s *Stage[number, []int, None, None]) error {
-			for _, item := range s.Items() {
-				item.Reply([]int{toDouble.Answer(item).N, toSquare.Answer(item).Square, more.Answer(item).N})
-			}
-			return nil
-		},
-	}))
-	b.Run(svc)
+		}),
+		perItem(func(item *StageItem[number, []int, None, None]) {
+			item.Reply([]int{toDouble.Answer(item).N, toSquare.Answer(item).Square, more.Answer(item).N})
+		}),
+	})
 	w := b.reply("flow", numbers(10))
 	for i := range 10 {
 		third := 2 * (i + 1)
@@ -293,27 +274,17 @@ func TestKeptErrorsAreSeen(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	svc := b.service()
 	kept := toDouble.KeepErrors()
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *numberStage) error{
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				kept.Ask(item, item.In)
+	serveFlow(b, "flow", numberStages{
+		perItem(func(item *numberItem) { kept.Ask(item, item.In) }),
+		perItem(func(item *numberItem) {
+			if err := kept.Err(item); err != nil {
+				item.Fail("kept", "%s %d", err.Code, kept.Answer(item).N)
+				return
 			}
-			return nil
-		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				if err := kept.Err(item); err != nil {
-					item.Fail("kept", "%s %d", err.Code, kept.Answer(item).N)
-					continue
-				}
-				item.Reply(square{kept.Answer(item).N})
-			}
-			return nil
-		},
-	}))
-	b.Run(svc)
+			item.Reply(square{kept.Answer(item).N})
+		}),
+	})
 	w := b.reply("flow", []payload{{12, `{"n":12}`}, {13, `{"n":13}`}})
 	if e := w.slots[13].Err; e == nil || e.Message != "unlucky 0" || string(w.slots[12].Data) != `{"square":24}` {
 		t.Errorf("slots are %v", w.slots)
@@ -328,23 +299,15 @@ func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
 		chunk.Items()[0].Reply(number{7})
 		return Fail("db_down", "no connection")
 	}))
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *numberStage) error{
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				if item.In.N == 3 {
-					item.Next()
-					continue
-				}
-				toDouble.Ask(item, item.In)
+	check(t, HandleFlow(svc, "flow", numberStages{
+		perItem(func(item *numberItem) {
+			if item.In.N == 3 {
+				item.Next()
+				return
 			}
-			return nil
-		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				item.Reply(square{toDouble.Answer(item).N})
-			}
-			return nil
-		},
+			toDouble.Ask(item, item.In)
+		}),
+		perItem(func(item *numberItem) { item.Reply(square{toDouble.Answer(item).N}) }),
 	}))
 	b.Run(svc)
 	w := b.reply("flow", numbers(5))
@@ -357,33 +320,10 @@ func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
 	}
 }
 
-func TestAFailureIsCarriedThroughLaterStages(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleList(svc, "double", func(_ context.Context, chunk *Chunk[number, number]) error {
-		chunk.Items()[0].Reply(number{7})
-		return Retry("db_down", "no connection")
-	}))
-	check(t, HandleEach(svc, "square", squares))
-	check(t, HandleFlow(svc, "flow", threeStagesOfAny()))
-	b.Run(svc)
-	w := b.reply("flow", numbers(5))
-	if w.answered != 1 || w.failure == nil || w.failure.Code != "db_down" || !w.failure.Retry ||
-		string(w.slots[0].Data) != `{"square":49}` {
-		t.Errorf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
-	}
-}
-
 // threeStagesOfAny is threeStages without a look at the state.
-func threeStagesOfAny() []func(context.Context, *numberStage) error {
+func threeStagesOfAny() numberStages {
 	stages := threeStages()
-	stages[2] = func(_ context.Context, s *numberStage) error {
-		for _, item := range s.Items() {
-			item.Reply(toSquare.Answer(item))
-		}
-		return nil
-	}
+	stages[2] = perItem(func(item *numberItem) { item.Reply(toSquare.Answer(item)) })
 	return stages
 }
 
@@ -393,13 +333,8 @@ func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {
 	b.callees()
 	svc := b.service()
 	flow := func(name string, last func(s *numberStage) error) {
-		check(t, HandleFlow(svc, name, []func(context.Context, *numberStage) error{
-			func(_ context.Context, s *numberStage) error {
-				for _, item := range s.Items() {
-					toDouble.Ask(item, item.In)
-				}
-				return nil
-			},
+		check(t, HandleFlow(svc, name, numberStages{
+			perItem(func(item *numberItem) { toDouble.Ask(item, item.In) }),
 			func(_ context.Context, s *numberStage) error { return last(s) },
 		}))
 	}
@@ -451,18 +386,10 @@ func TestBinaryAnswers(t *testing.T) {
 	}))
 	pdf := To[number, wire.Binary]("pdf")
 	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, string, None, None]) error{
-		func(_ context.Context, s *Stage[number, string, None, None]) error {
-			for _, item := range s.Items() {
-				pdf.Ask(item, item.In)
-			}
-			return nil
-		},
-		func(_ context.Context, s *Stage[number, string, None, None]) error {
-			for _, item := range s.Items() {
-				item.Reply(pdf.Answer(item).ContentType + " " + string(pdf.Answer(item).Data))
-			}
-			return nil
-		},
+		perItem(func(item *StageItem[number, string, None, None]) { pdf.Ask(item, item.In) }),
+		perItem(func(item *StageItem[number, string, None, None]) {
+			item.Reply(pdf.Answer(item).ContentType + " " + string(pdf.Answer(item).Data))
+		}),
 	}))
 	b.Run(svc)
 	w := b.reply("flow", numbers(2))
@@ -480,23 +407,17 @@ func TestQuestionsAndStatesOfAnySize(t *testing.T) {
 	svc := b.service()
 	check(t, HandleEach(svc, "length", func(_ context.Context, in big) (int, error) { return len(in.Text), nil }))
 	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, int, big, None]) error{
-		func(_ context.Context, s *Stage[number, int, big, None]) error {
-			for _, item := range s.Items() {
-				item.State.Text = text(item.In.N)
-				size := item.In.N
-				if item.In.N > 1<<20 {
-					size = 1
-				}
-				ask.Ask(item, big{text(size)})
+		perItem(func(item *StageItem[number, int, big, None]) {
+			item.State.Text = text(item.In.N)
+			size := item.In.N
+			if item.In.N > 1<<20 {
+				size = 1
 			}
-			return nil
-		},
-		func(_ context.Context, s *Stage[number, int, big, None]) error {
-			for _, item := range s.Items() {
-				item.Reply(ask.Answer(item) + len(item.State.Text))
-			}
-			return nil
-		},
+			ask.Ask(item, big{text(size)})
+		}),
+		perItem(func(item *StageItem[number, int, big, None]) {
+			item.Reply(ask.Answer(item) + len(item.State.Text))
+		}),
 	}))
 	const most = 4 << 20
 	svc.endpoints[1].flow.Most = most
@@ -541,18 +462,8 @@ func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
 	svc := b.service()
 	self := To[number, number]("self")
 	check(t, HandleFlow(svc, "self", []func(context.Context, *Stage[number, number, None, None]) error{
-		func(_ context.Context, s *Stage[number, number, None, None]) error {
-			for _, item := range s.Items() {
-				self.Ask(item, item.In)
-			}
-			return nil
-		},
-		func(_ context.Context, s *Stage[number, number, None, None]) error {
-			for _, item := range s.Items() {
-				item.Reply(self.Answer(item))
-			}
-			return nil
-		},
+		perItem(func(item *StageItem[number, number, None, None]) { self.Ask(item, item.In) }),
+		perItem(func(item *StageItem[number, number, None, None]) { item.Reply(self.Answer(item)) }),
 	}))
 	check(t, HandleEach(svc, "deep", squares))
 	b.Run(svc)

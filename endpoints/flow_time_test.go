@@ -3,19 +3,15 @@ package endpoints
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // waitsInTheEnd asks once, and then answers one item and outlasts its time.
-func waitsInTheEnd() []func(context.Context, *numberStage) error {
-	return []func(context.Context, *numberStage) error{
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				toDouble.Ask(item, item.In)
-			}
-			return nil
-		},
+func waitsInTheEnd() numberStages {
+	return numberStages{
+		perItem(func(item *numberItem) { toDouble.Ask(item, item.In) }),
 		func(ctx context.Context, s *numberStage) error {
 			s.Items()[0].Reply(square{1})
 			<-ctx.Done()
@@ -28,9 +24,9 @@ func TestAStageThatOutlastsItsTime(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	b.listening("double") // what the flow asks lives as long as its time
 	svc := b.service()
-	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(outlastsStalls)))
+	check(t, HandleFlow(svc, "flow", waitsInTheEnd()))
+	svc.endpoints[0].Settings.Timeout = time.Second // of its stages only
 	b.Run(svc)
 	w := b.reply("flow", numbers(3))
 	if w.answered != 1 || w.slots[0].Err != nil || w.failure == nil || w.failure.Code != wire.CodeTimeout ||
@@ -45,14 +41,12 @@ func TestAStageThatOutlastsItsTime(t *testing.T) {
 func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(outlastsStalls)))
-	b.Run(svc)
+	asked, err := b.nc.SubscribeSync(wire.WorkSubject("double"))
+	check(t, err)
+	serveFlow(b, "flow", waitsInTheEnd(), Timeout(2*time.Second))
 	b.ask("flow", numbers(3))
-	eventually(t, "the chunk is suspended", func() bool {
-		return b.left(wire.StreamFlow) > 0 &&
-			b.left(wire.StreamWork) == 1
-	})
+	_, err = asked.NextMsg(patience)
+	check(t, err)
 	b.nothingLeft()
 	if replies := b.drainReplies(); len(replies) > 0 {
 		t.Errorf("%d replies", len(replies))

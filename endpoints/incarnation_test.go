@@ -5,9 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/internal/consume"
 	"github.com/tranchehq/tranche/endpoints/stream"
@@ -82,68 +79,6 @@ func TestRequestOfANewStreamIsNotTakenForAnOldOne(t *testing.T) {
 		t.Error("one of them was not answered") // whether the old one is stale is for the node to say
 	}
 	eventually(t, "the new request is acknowledged", func() bool { return b.backlog("list") == 0 })
-}
-
-// TestOldRequestsAreNotAcknowledgedToANewStream has a service finish requests of a lost stream while another instance
-// works on the requests that have their sequences now.
-func TestOldRequestsAreNotAcknowledgedToANewStream(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc, g := b.service(), newGate(t)
-	check(t, HandleList(svc, "list", g.handle, Concurrency(1))) // and one ahead: it fetches no more, and sees nothing
-	b.Run(svc)
-	b.ask("list", numbers(1))
-	b.ask("list", numbers(1))
-	e := svc.endpoints[0]
-	eventually(t, "both are held", func() bool { return e.Work.Room.Len() == 2 })
-	b.remake("list")
-	b.ask("list", numbers(1))
-	b.ask("list", numbers(1))
-	other, err := b.js.Consumer(b.ctx, wire.StreamWork, "list")
-	check(t, err)
-	config := other.CachedInfo().Config
-	config.AckWait = allPatience // so that what the other instance has stays there
-	other, err = b.js.UpdateConsumer(b.ctx, wire.StreamWork, config)
-	check(t, err)
-	batch, err := other.Fetch(2, jetstream.FetchMaxWait(patience), jetstream.FetchHeartbeat(patience/2))
-	check(t, err)
-	for range 2 {
-		await(t, "message for the other instance", batch.Messages())
-	}
-	eventually(t, "what the service knows has aged", func() bool {
-		e.Work.Consumer.Mu.Lock()
-		defer e.Work.Consumer.Mu.Unlock()
-		return time.Since(e.Work.Consumer.Asked) > stream.KnownFor
-	})
-	g.let()
-	b.collect(2) // the old replies are sent all the same
-	eventually(t, "the service is done", func() bool { return e.Work.Room.Len() == 0 })
-	check(t, svc.host.NC.Flush())
-	if n := b.backlog("list"); n != 2 {
-		t.Errorf("%d of 2 new requests are left", n)
-	}
-}
-
-// TestRequestOutlivesItsConsumer has the consumer made anew while a request is at work: it is delivered again, not done
-// again, and acknowledged to the consumer that there is.
-func TestRequestOutlivesItsConsumer(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc, g := b.service(), newGate(t)
-	check(t, HandleList(svc, "list", g.handle, Concurrency(2)))
-	b.Run(svc)
-	b.ask("list", numbers(1))
-	await(t, "request", g.begun)
-	e := svc.endpoints[0]
-	before := e.Work.Room.Deliveries()[0]
-	check(t, b.js.DeleteConsumer(b.ctx, wire.StreamWork, "list")) // the service makes it anew
-	eventually(t, "it is delivered again", func() bool { return e.Work.Room.Deliveries()[0].Made != before.Made })
-	g.let()
-	b.collect(1)
-	eventually(t, "the request is acknowledged", func() bool { return b.backlog("list") == 0 })
-	if n := g.calls.Load(); n != 1 {
-		t.Errorf("%d calls", n)
-	}
 }
 
 // TestFetchCountsWhatItHasTaken looks at the room as soon as a fetch has ended: the next one goes by it.

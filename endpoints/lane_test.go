@@ -6,100 +6,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
-
-func TestCallsComeBeforeChunks(t *testing.T) {
-	t.Parallel()
-	s := admission.NewSlots(1, 0)
-	if !s.Take(admission.Chunks, nil) {
-		t.Fatal("no slot")
-	}
-	chunk := s.Enter(admission.Chunks)
-	call := s.Enter(admission.Calls)
-	s.Give(admission.Chunks, time.Now())
-	select {
-	case <-call:
-	default:
-		t.Fatal("the call that came later has no slot")
-	}
-	s.Give(admission.Calls, time.Now())
-	select {
-	case <-chunk:
-	default:
-		t.Fatal("the chunk has no slot, and nobody else wants it")
-	}
-}
-
-func TestAKeptSlotIsForCalls(t *testing.T) {
-	t.Parallel()
-	s := admission.NewSlots(2, 1)
-	for range 2 {
-		<-s.Enter(admission.Chunks)
-	}
-	third := s.Enter(admission.Chunks)
-	call := s.Enter(admission.Calls)
-	select {
-	case <-third:
-		t.Fatal("a chunk has the slot that is kept")
-	case <-call:
-	default:
-		t.Fatal("the slot that is kept is free, and a call waits")
-	}
-	if !s.Leave(admission.Chunks, third) {
-		t.Error("it did not wait")
-	}
-	for size, want := range map[int]int{1: 0, 3: 0, 4: 1, 64: 1} {
-		if got := admission.NewSlots(size, -1).Kept(); got != want {
-			t.Errorf("of %d slots %d are kept; want %d", size, got, want)
-		}
-	}
-}
-
-// TestWaitingCallsLeaveChunksTheirShare counts the time that each has a slot while both want all of it.
-func TestWaitingCallsLeaveChunksTheirShare(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, shareSlots) // by a clock that does not go on while the machine stands still
-}
-
-func shareSlots(t *testing.T) {
-	s := admission.NewSlots(2, 0)
-	stop := make(chan struct{})
-	var all sync.WaitGroup
-	var had [admission.Lanes]atomic.Int64
-	want := func(l admission.Lane, n int, each time.Duration) {
-		for range n {
-			all.Go(func() {
-				for s.Take(l, stop) {
-					since := time.Now()
-					_ = backoff.Sleep(context.Background(), each)
-					had[l].Add(int64(time.Since(since)))
-					s.Give(l, since)
-				}
-			})
-		}
-	}
-	want(admission.Calls, 50, time.Millisecond)
-	want(admission.Chunks, 4, 20*time.Millisecond)
-	eventually(t, "they have had two seconds", func() bool {
-		return had[admission.Calls].Load()+had[admission.Chunks].Load() > int64(2*time.Second)
-	})
-	close(stop)
-	all.Wait()
-	share := float64(had[admission.Chunks].Load()) / float64(had[admission.Calls].Load()+had[admission.Chunks].Load())
-	if share < 0.15 || share > 0.5 {
-		t.Errorf("chunks had %.2f of the time; want about a quarter", share)
-	}
-}
 
 // besideAChunk has a service of one place work on a backlog of chunks, each item of which takes a while, and returns
 // what its connection may call.

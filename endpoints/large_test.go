@@ -14,8 +14,7 @@ import (
 func TestTheLargestResultThatFits(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
-	svc := b.service()
-	check(t, HandleList(svc, "exact", func(_ context.Context, chunk *Chunk[number, any]) error {
+	serveList(b, "exact", func(_ context.Context, chunk *Chunk[number, any]) error {
 		limit := chunk.job.Answers.Limit
 		item := chunk.Items()[0]
 		text := limit - len(`{"slots":[{"i":0,"d":""}]}`)
@@ -27,8 +26,7 @@ func TestTheLargestResultThatFits(t *testing.T) {
 			item.Reply(wire.Binary{Data: make([]byte, bytes+item.In.N-2)})
 		}
 		return nil
-	}))
-	b.Run(svc)
+	})
 	for n, pieces := range []int{0, 1, 0, 1} {
 		w := b.reply("exact", []payload{{0, numbers(4)[n].json}})
 		if slot := w.slots[0]; slot.Err != nil || w.answered != 1 || len(w.slots) != 1 {
@@ -49,12 +47,7 @@ func TestLargeResultsAreHeld(t *testing.T) {
 	text := func(n int) string { return strings.Repeat("x", 10+n%2*200_000) }
 	seen := make(chan []wire.Slot, 2)
 	for endpoint, outcome := range map[string]error{"kept": nil, "dropped": Fail("rolled_back", "it was")} {
-		check(t, HandleList(svc, endpoint, func(_ context.Context, chunk *Chunk[number, string]) error {
-			for _, item := range chunk.Items() {
-				item.Reply(text(item.In.N))
-			}
-			return nil
-		}, Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
+		check(t, HandleList(svc, endpoint, each(func(item *Item[number, string]) { item.Reply(text(item.In.N)) }), Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
 			w.Hold()
 			if err := next(ctx); err != nil {
 				return err

@@ -57,20 +57,12 @@ func TestHandlersSeeParts(t *testing.T) {
 	svc := b.service()
 	check(t, errors.Join(
 		HandleEach(svc, "each", func(ctx context.Context, _ none) (string, error) { return sum(ItemOf(ctx)), nil }),
-		HandleList(svc, "list", func(_ context.Context, c *Chunk[none, string]) error {
-			for _, item := range c.Items() {
-				item.Reply(sum(item))
-			}
-			return nil
-		}),
+		HandleList(svc, "list", each(func(item *Item[none, string]) { item.Reply(sum(item)) })),
 		HandleFlow(svc, "flow", []func(context.Context, *stage) error{
-			func(_ context.Context, s *stage) error {
-				for _, item := range s.Items() {
-					item.State = sum(item)
-					item.Next()
-				}
-				return nil
-			},
+			perItem(func(item *StageItem[none, string, string, None]) {
+				item.State = sum(item)
+				item.Next()
+			}),
 			func(_ context.Context, s *stage) error {
 				for _, item := range s.Items() {
 					if _, there := item.Part("n"); there {

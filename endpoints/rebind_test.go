@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
@@ -94,9 +93,7 @@ func setupWithoutStream(t *testing.T) *bundle {
 	t.Helper()
 	b := setup(t)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	b.Run(svc)
+	serveEach(b, "square", squares)
 	return b
 }
 
@@ -147,47 +144,4 @@ func TestARefusedServiceSaysHowToGetIn(t *testing.T) {
 		err := svc.Ready()
 		return err != nil && strings.Contains(err.Error(), remedy)
 	})
-}
-
-func TestReplyOutlivesItsStream(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	begun, finish := make(chan struct{}), make(chan struct{})
-	check(t, HandleEach(svc, "square", func(ctx context.Context, in number) (square, error) {
-		close(begun)
-		await(t, "permission to finish", finish)
-		return squares(ctx, in)
-	}))
-	b.Run(svc)
-	meta := b.ask("square", numbers(1))
-	await(t, "handler", begun)
-	check(t, b.js.DeleteStream(b.ctx, wire.StreamReply))
-	close(finish)
-	b.streams()
-	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 {
-		t.Errorf("reply %+v", w)
-	}
-	eventually(t, "the request is acknowledged", func() bool { return b.backlog("square") == 0 })
-}
-
-func TestFullReplyStreamHoldsRequestsBack(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	_, err := stream.Ensure(b.ctx, b.js, stream.Config{ReplyMaxBytes: 1 << 10})
-	check(t, err)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	b.Run(svc)
-	const chunks = 10
-	for range chunks {
-		b.ask("square", numbers(3))
-	}
-	b.collect(chunks) // each takes most of the stream: the next waits until it was read
-	eventually(t, "every request is acknowledged", func() bool { return b.backlog("square") == 0 })
-	stream, err := b.js.Stream(b.ctx, wire.StreamReply)
-	check(t, err)
-	if info := stream.CachedInfo(); info.Config.Discard != jetstream.DiscardNew {
-		t.Error("the stream would drop replies")
-	}
 }

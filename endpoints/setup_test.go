@@ -31,7 +31,7 @@ const outlastsStalls = 12 * time.Second
 
 // bundle is a NATS server with the streams, and a node's side of the protocol.
 type bundle struct {
-	t      *testing.T
+	t      testing.TB
 	ctx    context.Context
 	server *server.Server
 	opts   *server.Options
@@ -45,7 +45,7 @@ type bundle struct {
 }
 
 // setup starts a server of its own. Options may change its configuration.
-func setup(t *testing.T, change ...func(*server.Options)) *bundle {
+func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), allPatience)
 	t.Cleanup(cancel)
@@ -69,7 +69,7 @@ func setup(t *testing.T, change ...func(*server.Options)) *bundle {
 }
 
 // newBundle returns a bundle without a server.
-func newBundle(t *testing.T, ctx context.Context) *bundle {
+func newBundle(t testing.TB, ctx context.Context) *bundle {
 	t.Helper()
 	core, logged := observer.New(zap.DebugLevel)
 	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, taken: map[consume.RequestID]bool{}}
@@ -155,6 +155,61 @@ func (b *bundle) Run(svc *Service) (stop func() error) {
 	}
 	b.t.Cleanup(func() { _ = stop() })
 	return stop
+}
+
+// serveEach runs a service with one HandleEach endpoint.
+func serveEach[In, Out any](
+	b *bundle, name string, handle func(context.Context, In) (Out, error), opts ...Option,
+) *Service {
+	b.t.Helper()
+	svc := b.service()
+	check(b.t, HandleEach(svc, name, handle, opts...))
+	b.Run(svc)
+	return svc
+}
+
+// serveList runs a service with one HandleList endpoint.
+func serveList[In, Out any](
+	b *bundle, name string, handle func(context.Context, *Chunk[In, Out]) error, opts ...Option,
+) *Service {
+	b.t.Helper()
+	svc := b.service()
+	check(b.t, HandleList(svc, name, handle, opts...))
+	b.Run(svc)
+	return svc
+}
+
+// serveFlow runs a service with one HandleFlow endpoint.
+func serveFlow[In, Out, State, Shared any](
+	b *bundle, name string, stages []func(context.Context, *Stage[In, Out, State, Shared]) error, opts ...Option,
+) *Service {
+	b.t.Helper()
+	svc := b.service()
+	check(b.t, HandleFlow(svc, name, stages, opts...))
+	b.Run(svc)
+	return svc
+}
+
+// each is a HandleList handler that calls f with each item.
+func each[In, Out any](f func(*Item[In, Out])) func(context.Context, *Chunk[In, Out]) error {
+	return func(_ context.Context, chunk *Chunk[In, Out]) error {
+		for _, item := range chunk.Items() {
+			f(item)
+		}
+		return nil
+	}
+}
+
+// perItem is a stage that calls f with each item.
+func perItem[In, Out, State, Shared any](
+	f func(*StageItem[In, Out, State, Shared]),
+) func(context.Context, *Stage[In, Out, State, Shared]) error {
+	return func(_ context.Context, s *Stage[In, Out, State, Shared]) error {
+		for _, item := range s.Items() {
+			f(item)
+		}
+		return nil
+	}
 }
 
 // payload is one item of a request.
@@ -337,13 +392,13 @@ func (b *bundle) backlog(endpoint string) int {
 }
 
 // eventually polls until ok, within patience.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	testenv.Until(t, patience, what, ok)
 }
 
 // await receives from c, within patience.
-func await[T any](t *testing.T, what string, c <-chan T) T {
+func await[T any](t testing.TB, what string, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:
@@ -354,7 +409,7 @@ func await[T any](t *testing.T, what string, c <-chan T) T {
 	}
 }
 
-func check(t *testing.T, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -62,17 +62,15 @@ func (b *bundle) settled(endpoint string) {
 func TestSingleRequestIsTriedAgainUntilItWorks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	var tries atomic.Int64
-	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) {
+	serveEach(b, "work", func(context.Context, number) (square, error) {
 		switch tries.Add(1) {
 		case 1:
 			return square{}, Retry("locked", "row 7")
 		default:
 			return square{42}, nil
 		}
-	}))
-	b.Run(svc)
+	})
 	begun := time.Now()
 	out, err := Call[number, square](b.ctx, b.nc, "work", "k", number{1})
 	if err != nil || out.Square != 42 || tries.Load() != 2 {
@@ -116,17 +114,15 @@ func TestSingleRequestThatDies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			svc := b.service()
 			var tries atomic.Int64
 			limit := DefaultTimeout
 			if tc.want.code == wire.CodeTimeout && tc.want.dead {
 				limit = time.Second // enough to begin in
 			}
-			check(t, HandleEach(svc, "work", func(ctx context.Context, in number) (square, error) {
+			serveEach(b, "work", func(ctx context.Context, in number) (square, error) {
 				tries.Add(1)
 				return tc.handler(ctx, in)
-			}, Timeout(limit)))
-			b.Run(svc)
+			}, Timeout(limit))
 			meta := b.askSingle("work", tc.payload, 2)
 			w := b.collect(1)[meta.Slice]
 			e := w.slots[0].Err
@@ -153,9 +149,8 @@ func TestSingleRequestThatDies(t *testing.T) {
 func TestSingleRequestOfAListThatDies(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	var tries atomic.Int64
-	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+	serveList(b, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
 		switch tries.Add(1); chunk.Items()[0].In.N {
 		case 0:
 			return errors.New("no database")
@@ -164,8 +159,7 @@ func TestSingleRequestOfAListThatDies(t *testing.T) {
 		default:
 			return nil // and leaves the item out
 		}
-	}))
-	b.Run(svc)
+	})
 	for n, want := range []wire.SlotError{{Code: wire.CodeHandlerError, Message: "no database", Retry: true},
 		{Code: "gone", Message: "for good", Retry: false},
 		{Code: wire.CodeUnanswered, Message: "the handler left the item out", Retry: true}} {
@@ -195,11 +189,9 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 		answer <- err
 	}()
 	b.handBack("work", 5)
-	svc := b.service()
-	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) {
+	serveEach(b, "work", func(context.Context, number) (square, error) {
 		return square{}, Retry("locked", "row 7")
-	}))
-	b.Run(svc)
+	})
 	err := await(t, "answer", answer)
 	var slot *wire.SlotError
 	if !errors.As(err, &slot) || slot.Code != "locked" {
@@ -210,9 +202,7 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 func TestUnreadableRequestsAreBuried(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "work", squares))
-	b.Run(svc)
+	serveEach(b, "work", squares)
 	single, batch := newMeta(), newMeta()
 	single.Mode = wire.ModeSingle
 	headless := batch.Request()
@@ -242,25 +232,11 @@ func TestUnreadableRequestsAreBuried(t *testing.T) {
 	}
 }
 
-func TestBatchRequestsAreNotBuried(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) { panic("boom") }))
-	b.Run(svc)
-	if w := b.reply("work", append(numbers(2), payload{2, `"x"`})); w.answered != 3 {
-		t.Errorf("%+v", w)
-	}
-	b.letters(0)
-}
-
 func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.bound(wire.StreamDead, 1)
-	svc := b.service()
-	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) { panic("boom") }))
-	b.Run(svc)
+	serveEach(b, "work", func(context.Context, number) (square, error) { panic("boom") })
 	meta := b.askSingle("work", `{"n":1}`, wire.DefaultDeliveries)
 	if w := b.collect(1)[meta.Slice]; w.slots[0].Err == nil {
 		t.Errorf("the caller waits for the stream of letters: %+v", w)
@@ -279,39 +255,22 @@ func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	b.letters(1)
 }
 
-// TestSingleRequestThatKillsItsService dies with whoever takes it up, until the next one gives it up.
+// TestSingleRequestThatKillsItsService delivers a request to services that die with it, until the next one gives it up.
 func TestSingleRequestThatKillsItsService(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	check(t, stream.EnsureConsumer(b.ctx, b.js, "deadly", stream.ConsumerSettings{}))
+	b.shortWait("deadly", 50*time.Millisecond)
+	const deliveries = 2
+	meta := b.askSingle("deadly", `{"n":1}`, deliveries)
 	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "deadly")
 	check(t, err)
-	config := consumer.CachedInfo().Config
-	config.AckWait = 5 * time.Second // each death takes as long; one that stands still is delivered it twice
-	_, err = b.js.UpdateConsumer(b.ctx, wire.StreamWork, config)
-	check(t, err)
-	const deliveries = 2
-	answered := make(chan error, 1)
-	meta := b.askSingle("deadly", `{"n":1}`, deliveries)
 	for range deliveries {
-		nc := b.connect()
-		svc, err := New(nc, Config{Name: "victim", DrainTimeout: time.Millisecond})
-		check(t, err)
-		killed := make(chan struct{})
-		check(t, HandleEach(svc, "deadly", func(context.Context, number) (square, error) {
-			nc.Close()
-			close(killed)
-			return square{}, nil
-		}))
-		b.Run(svc)
-		await(t, "death", killed)
+		b.next(consumer)
 	}
-	svc := b.service()
-	check(t, HandleEach(svc, "deadly", func(context.Context, number) (square, error) {
-		answered <- errors.New("it was begun again")
+	serveEach(b, "deadly", func(context.Context, number) (square, error) {
+		t.Error("it was begun again")
 		return square{}, nil
-	}))
-	b.Run(svc)
+	})
 	if w := b.collect(1)[meta.Slice]; w.failure == nil || w.failure.Code != wire.CodeDeliveries {
 		t.Errorf("%+v", w)
 	}
@@ -319,17 +278,13 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 	if letter.Cause != wire.CodeDeliveries || letter.Deliveries <= deliveries || letter.Slice != meta.Slice {
 		t.Errorf("%+v", letter)
 	}
-	if len(answered) > 0 {
-		t.Error(<-answered)
-	}
 }
 
 func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	var tries atomic.Int64
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, square, None, None]) error{
+	serveFlow(b, "flow", []func(context.Context, *Stage[number, square, None, None]) error{
 		func(_ context.Context, s *Stage[number, square, None, None]) error {
 			tries.Add(1)
 			switch item := s.Items()[0]; item.In.N {
@@ -342,8 +297,7 @@ func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 			}
 			return nil
 		},
-	}))
-	b.Run(svc)
+	})
 	for payload, code := range map[string]string{
 		`{"n":0}`: wire.CodePanic, `{"n":1}`: "no", `{"n":2}`: "", `"x"`: wire.CodeBadPayload,
 	} {
@@ -367,39 +321,4 @@ func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 	if !causes[wire.CodePanic] || !causes[wire.CodeBadPayload] || tries.Load() != 4 {
 		t.Errorf("%v after %d tries", causes, tries.Load())
 	}
-}
-
-func TestFlowIsCalled(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	target := To[number, square]("square")
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, square, None, None]) error{
-		func(_ context.Context, s *Stage[number, square, None, None]) error {
-			for _, item := range s.Items() {
-				target.Ask(item, item.In)
-			}
-			return nil
-		},
-		func(_ context.Context, s *Stage[number, square, None, None]) error {
-			for _, item := range s.Items() {
-				item.Reply(target.Answer(item))
-			}
-			return nil
-		},
-	}))
-	b.Run(svc)
-	b.listening("flow")
-	both(t, func(opts ...CallOption) {
-		out, err := Call[number, square](b.ctx, b.nc, "flow", "k", number{7}, opts...)
-		if err != nil || out.Square != 49 {
-			t.Errorf("%+v, %v", out, err)
-		}
-		results, err := CallList[number, square](b.ctx, b.nc, "flow", callItems(100), opts...)
-		if err != nil || results[9].Out.Square != 81 {
-			t.Errorf("%v", err)
-		}
-	})
-	b.letters(0)
 }

@@ -73,42 +73,11 @@ func TestEnsureStreamsRefusesAnotherKind(t *testing.T) {
 	}
 }
 
-func TestDiscoverListsWhoListens(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	if found, err := wire.Discover(b.ctx, b.nc, 50*time.Millisecond); err != nil || len(found) != 0 {
-		t.Fatalf("with no service: %v, %v", found, err)
-	}
-	for range 2 {
-		svc := b.service()
-		check(t, HandleEach(svc, "square", squares))
-		check(t, HandleEach(svc, "fail", func(context.Context, number) (int, error) { return 0, errors.New("no") }))
-		b.Run(svc)
-	}
-	b.reply("square", numbers(10))
-	b.reply("fail", numbers(4))
-	var found []wire.Listener
-	eventually(t, "both services tell of their work", func() bool {
-		var err error
-		found, err = wire.Discover(b.ctx, b.nc, 200*time.Millisecond)
-		check(t, err)
-		return len(found) == 4 && found[0].Errors+found[1].Errors == 4 && found[2].Processed+found[3].Processed == 10
-	})
-	for i, l := range found {
-		if l.Endpoint != []string{"fail", "fail", "square", "square"}[i] || l.Service != "tester" ||
-			l.Version != "1.2.3" || l.Instance == "" || l.Processed > 0 && l.AvgPerItem <= 0 {
-			t.Errorf("%+v", l)
-		}
-	}
-	if found[0].Instance == found[1].Instance {
-		t.Error("two instances have one id")
-	}
-}
-
 func TestMisuseIsReported(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for _, config := range []Config{{}, {Name: "a b"}, {Name: "a", Version: "one"}, {Name: "a", DrainTimeout: -1}} {
+	for _, config := range []Config{{}, {Name: "a b"}, {Name: "a", Version: "one"}, {Name: "a", DrainTimeout: -1},
+		{Name: "a", Wrap: []Wrapper{nil}}} {
 		if _, err := New(b.nc, config); err == nil {
 			t.Errorf("New took %+v", config)
 		}
@@ -121,6 +90,7 @@ func TestMisuseIsReported(t *testing.T) {
 		"concurrency": HandleEach(svc, "c", squares, Concurrency(0)),
 		"timeout":     HandleEach(svc, "c", squares, Timeout(0)),
 		"flush":       HandleEach(svc, "c", squares, FlushBytes(0)),
+		"wrapper":     HandleEach(svc, "c", squares, Wrap(nil)),
 		"no handler":  b.service().Run(b.ctx),
 	} {
 		if err == nil {

@@ -121,9 +121,7 @@ func TestSuspectRunsWithoutAMark(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamFlow))
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	b.Run(svc)
+	serveEach(b, "square", squares)
 	meta := b.suspect("square")
 	if w := b.collect(1)[meta.Slice]; w.failure != nil || w.answered != 1 {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)

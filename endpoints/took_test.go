@@ -34,19 +34,9 @@ func TestRepliesSayHowLongTheServiceWorked(t *testing.T) {
 		return square{}, nil
 	}, Concurrency(1)))
 	toList := To[number, square]("list")
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *numberStage) error{
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				toList.Ask(item, number{})
-			}
-			return nil
-		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				item.Reply(square{})
-			}
-			return nil
-		},
+	check(t, HandleFlow(svc, "flow", numberStages{
+		perItem(func(item *numberItem) { toList.Ask(item, number{}) }),
+		perItem(func(item *numberItem) { item.Reply(square{}) }),
 	}))
 	b.Run(svc)
 	b.ask("list", numbers(2))

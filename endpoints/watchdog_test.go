@@ -79,9 +79,7 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 	config.MaxRequestBatch = 1
 	_, err := b.js.CreateConsumer(b.ctx, wire.StreamWork, config)
 	check(t, err)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	b.Run(svc)
+	serveEach(b, "square", squares)
 	b.listed("it says so", func(l wire.Listener) bool {
 		return l.State == wire.StateWaiting && strings.HasPrefix(l.Reason, "the server ends every pull of consumer square: ")
 	})
@@ -102,23 +100,4 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 		t.Errorf("answered %d", w.answered)
 	}
 	b.listed("it listens", func(l wire.Listener) bool { return l.State == wire.StateListening })
-}
-
-// TestPausedConsumerGoesOn has a consumer be paused with a pull open.
-func TestPausedConsumerGoesOn(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	b.Run(svc)
-	b.reply("square", numbers(1))
-	_, err := b.js.PauseConsumer(b.ctx, wire.StreamWork, "square", time.Now().Add(time.Hour))
-	check(t, err)
-	meta := b.ask("square", numbers(2))
-	eventually(t, "it waits at the server", func() bool { return b.backlog("square") == 1 })
-	_, err = b.js.ResumeConsumer(b.ctx, wire.StreamWork, "square")
-	check(t, err)
-	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 2 {
-		t.Errorf("reply %+v", w)
-	}
 }

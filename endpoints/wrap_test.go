@@ -66,13 +66,12 @@ func TestWrappersNest(t *testing.T) {
 func TestWrapperSeesTheWork(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	type sight struct {
 		work          *Work
 		before, after []ItemInfo
 	}
 	sights := make(chan sight, 1)
-	check(t, HandleList(svc, "some", func(_ context.Context, chunk *wrapChunk) error {
+	serveList(b, "some", func(_ context.Context, chunk *wrapChunk) error {
 		chunk.Items()[0].Reply(numberOut{})
 		return nil
 	}, Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
@@ -80,8 +79,7 @@ func TestWrapperSeesTheWork(t *testing.T) {
 		err := next(ctx)
 		sights <- sight{w, before, w.Items()}
 		return err
-	})))
-	b.Run(svc)
+	}))
 	got := b.reply("some", append(numbers(3), payload{7, `"no number"`}))
 	if len(got.slots) != 2 || got.slots[7].Err == nil {
 		t.Fatalf("got %+v", got)
@@ -175,11 +173,9 @@ func TestWrapperAnswersAll(t *testing.T) {
 func TestWrapperDoesNotCallNext(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	refuse := func(context.Context, *Work, func(context.Context) error) error { return Retry("busy", "not now") }
-	check(t, HandleEach(svc, "each", func(context.Context, numberIn) (numberOut, error) { panic("called") },
-		Wrap(refuse), Concurrency(1)))
-	b.Run(svc)
+	serveEach(b, "each", func(context.Context, numberIn) (numberOut, error) { panic("called") },
+		Wrap(refuse), Concurrency(1))
 	for range 3 { // the slot is given back each time
 		if got := b.reply("each", numbers(2)); got.failure == nil || got.failure.Code != "busy" || !got.failure.Retry {
 			t.Fatalf("got %+v", got)
@@ -190,7 +186,6 @@ func TestWrapperDoesNotCallNext(t *testing.T) {
 func TestHold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	held, released := make(chan []wire.Slot, 1), make(chan struct{})
 	hold := func(ctx context.Context, w *Work, next func(context.Context) error) error {
 		w.Hold()
@@ -219,8 +214,7 @@ func TestHold(t *testing.T) {
 		}
 		return nil
 	}
-	check(t, HandleList(svc, "hold", handler, Wrap(pass), Wrap(hold), FlushBytes(200)))
-	b.Run(svc)
+	serveList(b, "hold", handler, Wrap(pass), Wrap(hold), FlushBytes(200))
 	meta := b.ask("hold", append(numbers(100), payload{100, `""`}))
 	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
@@ -299,7 +293,6 @@ func TestHoldDrops(t *testing.T) {
 func TestHoldIsBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	text := strings.Repeat("x", 512<<10)
 	handler := func(ctx context.Context, chunk *Chunk[numberIn, string]) error {
 		for _, item := range chunk.Items() {
@@ -310,13 +303,12 @@ func TestHoldIsBounded(t *testing.T) {
 		}
 		return nil
 	}
-	check(t, HandleList(svc, "huge", handler,
+	serveList(b, "huge", handler,
 		Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
 			w.Hold()
 			_ = next(ctx) // even so, nothing may be sent
 			return nil
-		})))
-	b.Run(svc)
+		}))
 	got := b.reply("huge", numbers(150))
 	if len(got.slots) != 0 || got.failure == nil || got.failure.Code != wire.CodeHeldTooLarge || got.failure.Retry {
 		t.Errorf("got %d slots, failure %v", len(got.slots), got.failure)
@@ -390,17 +382,6 @@ func TestSetTrace(t *testing.T) {
 		if h := reply.Headers(); h.Get(wire.HeaderTrace) != want[0] || h.Get(wire.HeaderTraceState) != want[1] {
 			t.Errorf("%s: got %q and %q", endpoint, h.Get(wire.HeaderTrace), h.Get(wire.HeaderTraceState))
 		}
-	}
-}
-
-func TestNilWrappersAreRefused(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	if err := HandleList(b.service(), "nil", double, Wrap(nil)); err == nil {
-		t.Error("Wrap(nil) was taken")
-	}
-	if _, err := New(b.nc, Config{Name: "nil", Wrap: []Wrapper{nil}}); err == nil {
-		t.Error("Config.Wrap with nil was taken")
 	}
 }
 
