@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -72,7 +72,7 @@ func TestConcurrencyOfItemsChangesWithinAChunk(t *testing.T) {
 	b.ask("each", numbers(30))
 	used := func(n int64) {
 		t.Helper()
-		eventually(t, "so many are at work", func() bool { return svc.endpoints[0].Slots.Used[admission.Chunks].Load() == n })
+		eventually(t, "so many are at work", func() bool { return svc.endpoints[0].Slots.Used[serve.Chunks].Load() == n })
 	}
 	used(1)
 	check(t, svc.SetConcurrency("each", 4))

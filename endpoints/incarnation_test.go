@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -94,7 +94,7 @@ func TestFetchCountsWhatItHasTaken(t *testing.T) {
 	}
 	e := svc.endpoints[0]
 	e.Work.Heartbeat = outlastsStalls
-	span := consume.Scope{Stopping: make(chan struct{}), Working: b.ctx, Sending: b.ctx}
+	span := serve.Scope{Stopping: make(chan struct{}), Working: b.ctx, Sending: b.ctx}
 	var jobs sync.WaitGroup
 	pulls := e.Work.Pulls(span, &jobs)
 	check(t, e.Work.Fetch(b.ctx, pulls, nil))

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -130,7 +130,7 @@ func TestDeniedPublishFailsAtOnce(t *testing.T) {
 	js, err := jetstream.New(nc)
 	check(t, err)
 	w := testenv.NewWatch(t)
-	err = outbox.New(nc, js).Publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
+	err = serve.NewOutbox(nc, js).Publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
 	var denied *stream.PermissionError
 	if !errors.As(err, &denied) || *denied != (stream.PermissionError{Op: stream.OpPublish, Subject: "tranche.reply.x"}) {
 		t.Errorf("got %v", err)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -39,7 +39,7 @@ func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
 	room.Mu.Lock()
 	held := room.Bytes
 	room.Mu.Unlock()
-	if most := slots*int(b.nc.MaxPayload()) + consume.AheadBytes; held > most {
+	if most := slots*int(b.nc.MaxPayload()) + serve.AheadBytes; held > most {
 		t.Errorf("%d bytes are held; at most %d should be", held, most)
 	}
 	g.let()

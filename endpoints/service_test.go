@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/tranchehq/tranche/endpoints/internal/reply"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -178,7 +178,7 @@ func TestLateFlushSendsNothing(t *testing.T) {
 	eventually(t, "the final message is written", func() bool {
 		a.Mu.Lock()
 		defer a.Mu.Unlock()
-		return a.Closed && a.Buf != nil && bytes.HasSuffix(a.Buf.Bytes(), []byte(reply.ReplyClose))
+		return a.Closed && a.Buf != nil && bytes.HasSuffix(a.Buf.Bytes(), []byte(serve.ReplyClose))
 	})
 	chunk.Flush()
 	b.streams()

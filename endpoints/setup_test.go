@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -41,7 +41,7 @@ type bundle struct {
 	log    *zap.Logger
 	logged *observer.ObservedLogs
 	pieces wire.Assembly
-	taken  map[consume.RequestID]bool // messages of replies; what is not acknowledged for 5 s comes again
+	taken  map[serve.RequestID]bool // messages of replies; what is not acknowledged for 5 s comes again
 }
 
 // setup starts a server of its own. Options may change its configuration.
@@ -72,7 +72,7 @@ func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 func newBundle(t testing.TB, ctx context.Context) *bundle {
 	t.Helper()
 	core, logged := observer.New(zap.DebugLevel)
-	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, taken: map[consume.RequestID]bool{}}
+	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, taken: map[serve.RequestID]bool{}}
 }
 
 // start starts the server, on the port that the test holds for it.
@@ -342,7 +342,7 @@ func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
 	b.t.Helper()
 	meta, err := msg.Metadata()
 	check(b.t, err)
-	id := consume.RequestID{Sequence: meta.Sequence.Stream, Stored: meta.Timestamp.UnixNano()}
+	id := serve.RequestID{Sequence: meta.Sequence.Stream, Stored: meta.Timestamp.UnixNano()}
 	if b.taken[id] {
 		check(b.t, msg.DoubleAck(b.ctx))
 		return
