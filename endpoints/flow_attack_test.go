@@ -202,52 +202,47 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 	one := func(n int) string { return fmt.Sprintf(`{"i":%d,"d":{"n":%d}}`, n, n) }
 	for name, tc := range map[string]struct {
 		reply   func(request jetstream.Msg) []*nats.Msg
-		codes   []string // of the items; "" is a result
+		want    string // of each item: r is its result, u that it is unanswered, - that it has no slot
 		failure string
 	}{
 		"only the end": {func(r jetstream.Msg) []*nats.Msg { return []*nats.Msg{part(r, 0)} },
-			[]string{wire.CodeUnanswered, wire.CodeUnanswered, wire.CodeUnanswered}, ""},
+			"uuu", ""},
 		"a failure": {func(r jetstream.Msg) []*nats.Msg {
 			msg := part(r, 1, one(1))
 			msg.Header.Set(wire.HeaderErrorCode, "down")
 			msg.Header.Set(wire.HeaderError, "down")
 			msg.Data = []byte(`{"slots":[` + one(1) + `],"error":{"code":"down","message":"down","retry":true}}`)
 			return []*nats.Msg{msg}
-		}, []string{"-", "", "-"}, "down"},
+		}, "-r-", "down"},
 		"foreign only": {func(r jetstream.Msg) []*nats.Msg { return []*nats.Msg{part(r, 2, one(8), one(9))} },
-			[]string{wire.CodeUnanswered, wire.CodeUnanswered, wire.CodeUnanswered}, ""},
+			"uuu", ""},
 		"more than asked": {func(r jetstream.Msg) []*nats.Msg {
 			return []*nats.Msg{part(r, 6, one(0), one(1), one(2), one(3), one(4), one(5))}
-		}, []string{"", "", ""}, ""},
+		}, "rrr", ""},
 		"no end": {func(r jetstream.Msg) []*nats.Msg {
 			return []*nats.Msg{part(r, -1, one(0)), part(r, -1, one(1)), part(r, -1, one(2))}
-		}, []string{"", "", ""}, ""},
+		}, "rrr", ""},
 		"foreign and doubled": {func(r jetstream.Msg) []*nats.Msg {
 			return []*nats.Msg{part(r, -1, one(7), one(0)), part(r, 5, one(1), `{"i":1,"d":{"n":5}}`, one(2))}
-		}, []string{"", "", ""}, ""},
+		}, "rrr", ""},
 		"two ends": {func(r jetstream.Msg) []*nats.Msg {
 			return []*nats.Msg{part(r, 3, one(0)), part(r, 3, one(1)), part(r, -1, one(2))}
-		}, []string{"", "", ""}, ""},
+		}, "rrr", ""},
 	} {
 		meta := b.ask("flow", numbers(3))
 		for _, msg := range tc.reply(b.requestFor("double")) {
 			b.publish(msg)
 		}
-		w := b.collect(1)[meta.Slice]
-		if w == nil {
-			t.Fatalf("%s: no reply", name)
-		}
-		for i, code := range tc.codes {
-			slot, there := w.slots[i]
-			switch {
-			case code == "-" && there, code == "" && string(slot.Data) != fmt.Sprintf(`{"square":%d}`, 1000*i),
-				code != "" && code != "-" && (slot.Err == nil || slot.Err.Code != code):
-				t.Errorf("%s: item %d: %s %v, want %q", name, i, slot.Data, slot.Err, code)
+		want := map[int]string{}
+		for i, what := range tc.want {
+			switch what {
+			case 'r':
+				want[i] = fmt.Sprintf(`{"square":%d}`, 1000*i)
+			case 'u':
+				want[i] = wire.CodeUnanswered
 			}
 		}
-		if (w.failure != nil) != (tc.failure != "") || w.failure != nil && w.failure.Code != tc.failure {
-			t.Errorf("%s: failure %v, want %q", name, w.failure, tc.failure)
-		}
+		b.collect(1)[meta.Slice].holds(t, name, tc.failure, want)
 		eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
 		b.drainReplies()
 	}

@@ -50,16 +50,8 @@ func TestTargetsOfOneName(t *testing.T) {
 	}
 	serveFlow(b, "flow", stages)
 	w := b.reply("flow", numbers(5))
-	for i, want := range []string{`{"square":10}`, `{"square":25}`} {
-		if string(w.slots[i].Data) != want {
-			t.Errorf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
-		}
-	}
-	for i, code := range map[int]string{2: wire.CodeBadQuery, 3: "kept", 4: "unlucky"} {
-		if e := w.slots[i].Err; e == nil || e.Code != code {
-			t.Errorf("slot %d: %s %v, want %s", i, w.slots[i].Data, e, code)
-		}
-	}
+	w.holds(t, "targets", "", map[int]string{0: `{"square":10}`, 1: `{"square":25}`, 2: wire.CodeBadQuery, 3: "kept",
+		4: "unlucky"})
 }
 
 // TestAStageThatAsksInAnotherOrderMakesTheSameRequests repeats a stage whose items are asked for in another order, and
@@ -166,12 +158,9 @@ func TestItemsThatOutliveTheirStage(t *testing.T) {
 	w := b.reply("flow", numbers(5))
 	end()
 	late.Wait()
-	for i := range 5 {
-		if want := fmt.Sprintf(`{"square":%d}`, 2*i); string(w.slots[i].Data) != want {
-			t.Errorf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
-		}
-	}
-	if w.answered != 5 || w.failure != nil || len(b.drainReplies()) > 0 {
-		t.Errorf("answered %d, failure %v, or there are further replies", w.answered, w.failure)
+	w.holds(t, "late", "", map[int]string{0: `{"square":0}`, 1: `{"square":2}`, 2: `{"square":4}`, 3: `{"square":6}`,
+		4: `{"square":8}`})
+	if left := b.drainReplies(); len(left) > 0 {
+		t.Errorf("%d further replies", len(left))
 	}
 }

@@ -229,14 +229,7 @@ func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
 	w := b.reply("flow", append(numbers(12), payload{12, `{"n":"x"}`}))
 	want := map[int]string{0: `{"square":1}`, 3: `{"square":1003}`, 4: `{"square":1004}`, 6: `{"square":1}`,
 		9: `{"square":1009}`, 10: `{"square":1010}`, 1: "bad", 2: "busy", 7: "bad", 8: "busy", 12: wire.CodeBadPayload}
-	for i, text := range want {
-		if s, ok := w.slots[i]; !ok || string(s.Data) != text && (s.Err == nil || s.Err.Code != text) {
-			t.Errorf("slot %d is %s %v, want %s", i, s.Data, s.Err, text)
-		}
-	}
-	if w.answered != len(want) || len(w.slots) != len(want) || w.failure != nil {
-		t.Errorf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
-	}
+	w.holds(t, "one by one", "", want)
 }
 
 func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
@@ -258,15 +251,12 @@ func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
 		}),
 	})
 	w := b.reply("flow", numbers(10))
+	want := map[int]string{}
 	for i := range 10 {
-		third := 2 * (i + 1)
-		if i == 5 {
-			third = 0
-		}
-		if want := fmt.Sprintf("[%d,%d,%d]", 2*i, i*i, third); string(w.slots[i].Data) != want {
-			t.Errorf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
-		}
+		want[i] = fmt.Sprintf("[%d,%d,%d]", 2*i, i*i, 2*(i+1))
 	}
+	want[5] = "[10,25,0]"
+	w.holds(t, "joined", "", want)
 	b.nothingLeft()
 }
 
@@ -311,12 +301,9 @@ func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
 	}))
 	b.Run(svc)
 	w := b.reply("flow", numbers(5))
-	if w.answered != 2 || len(w.slots) != 2 || w.failure == nil ||
-		*w.failure != (wire.SlotError{Code: "db_down", Message: "double: no connection", Retry: false}) {
-		t.Errorf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
-	}
-	if string(w.slots[0].Data) != `{"square":7}` || string(w.slots[3].Data) != `{"square":0}` {
-		t.Errorf("slots %v", w.slots)
+	w.holds(t, "two items", "db_down", map[int]string{0: `{"square":7}`, 3: `{"square":0}`})
+	if w.failure.Message != "double: no connection" || w.failure.Retry {
+		t.Errorf("failure %v", w.failure)
 	}
 }
 
@@ -357,21 +344,14 @@ func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {
 		return nil
 	})
 	b.Run(svc)
-	if w := b.reply("error", numbers(3)); w.answered != 1 || w.failure == nil ||
-		*w.failure != (wire.SlotError{Code: wire.CodeHandlerError, Message: "plain", Retry: true}) {
-		t.Errorf("error: %+v %v", w, w.failure)
+	w := b.reply("error", numbers(3))
+	w.holds(t, "error", wire.CodeHandlerError, map[int]string{0: `{"square":1}`})
+	if w.failure.Message != "plain" || !w.failure.Retry {
+		t.Errorf("failure %v", w.failure)
 	}
-	if w := b.reply("panic", numbers(3)); w.answered != 0 || w.failure == nil || w.failure.Code != wire.CodePanic {
-		t.Errorf("panic: %+v %v", w, w.failure)
-	}
-	w := b.reply("beyond", numbers(3))
-	if w.answered != 2 || w.slots[0].Err.Code != wire.CodeNoNextStage || w.slots[1].Err.Code != wire.CodeNoNextStage {
-		t.Errorf("beyond: %+v", w)
-	}
-	w = b.reply("misfit", numbers(2))
-	if w.answered != 2 || w.slots[0].Err == nil || w.slots[0].Err.Code != wire.CodeBadAnswer {
-		t.Errorf("misfit: %+v", w)
-	}
+	b.reply("panic", numbers(3)).holds(t, "panic", wire.CodePanic, nil)
+	b.reply("beyond", numbers(3)).holds(t, "beyond", "", map[int]string{0: wire.CodeNoNextStage, 1: wire.CodeNoNextStage})
+	b.reply("misfit", numbers(2)).holds(t, "misfit", "", map[int]string{0: wire.CodeBadAnswer, 1: wire.CodeBadAnswer})
 }
 
 func TestBinaryAnswers(t *testing.T) {

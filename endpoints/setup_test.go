@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"testing"
 	"time"
@@ -279,6 +280,29 @@ type whole struct {
 	failure  *wire.SlotError
 	service  string
 	took     time.Duration
+}
+
+// holds fails the test unless a reply has exactly these slots, each the JSON of a result or the code of an error, and
+// a failure with this code, "" for none.
+func (w *whole) holds(t testing.TB, what, failure string, want map[int]string) {
+	t.Helper()
+	if w == nil {
+		t.Errorf("%s: no reply", what)
+		return
+	}
+	got, code := map[int]string{}, ""
+	for i, slot := range w.slots {
+		if got[i] = string(slot.Data); slot.Err != nil {
+			got[i] = slot.Err.Code
+		}
+	}
+	if w.failure != nil {
+		code = w.failure.Code
+	}
+	if !maps.Equal(got, want) || w.answered != len(want) || code != failure {
+		t.Errorf("%s: answered %d, failure %v, slots %v; want failure %q, slots %v", what, w.answered, w.failure, got,
+			failure, want)
+	}
 }
 
 // collect reads messages until n slices have a final one and all slots that it speaks of. It waits for each thing that
