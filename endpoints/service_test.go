@@ -6,14 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 type number struct {
@@ -291,5 +298,351 @@ func TestDrainTimeoutGivesTheRestBack(t *testing.T) {
 	}
 	if w.answered != 2 || w.failure == nil || w.failure.Code != wire.CodeShutdown || !w.failure.Retry {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
+	}
+}
+
+// listed waits for the one listener of endpoint square to be as it should.
+func (b *bundle) listed(what string, as func(wire.Listener) bool) wire.Listener {
+	b.t.Helper()
+	var found wire.Listener
+	eventually(b.t, what, func() bool {
+		all, err := wire.Discover(b.ctx, b.nc, 100*time.Millisecond)
+		check(b.t, err)
+		for _, l := range all {
+			if l.Endpoint == "square" && as(l) {
+				found = l
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+func TestListenersSayHowTheyAre(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares, Concurrency(3)))
+	stop := b.Run(svc)
+	b.listed("it waits, and says what for", func(l wire.Listener) bool {
+		return l.State == wire.StateWaiting && l.Reason == "waiting for a Tranche node to create stream "+wire.StreamWork
+	})
+	b.streams()
+	b.listed("it listens", func(l wire.Listener) bool { return l.State == wire.StateListening && l.Reason == "" })
+	b.reply("square", numbers(100))
+	l := b.listed("the chunk is counted", func(l wire.Listener) bool { return l.Processed == 100 })
+	if l.Rate <= 0 || l.P50 <= 0 || l.P99 < l.P50 || l.Concurrency != 3 || l.Stages != 0 || l.Errors != 0 {
+		t.Errorf("after a chunk: %+v", l)
+	}
+	stats := svc.Stats()
+	if len(stats) != 1 || stats[0].Endpoint != "square" || stats[0].Items != 100 || stats[0].Chunks != 1 {
+		t.Errorf("stats: %+v", stats)
+	}
+	check(t, stop())
+	if s := svc.Stats()[0]; s.State != wire.StateDraining {
+		t.Errorf("after the end: %+v", s)
+	}
+}
+
+// A service says that it listens, drains and is gone, and is ready between.
+func TestAServiceSpeaks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	core, said := observer.New(zap.InfoLevel)
+	svc := b.service(func(c *Config) { c.Log = zap.New(core) })
+	if svc.Ready() == nil {
+		t.Error("a service without endpoints is ready")
+	}
+	check(t, HandleList(svc, "double", double))
+	var not *NotReadyError
+	if err := svc.Ready(); !errors.As(err, &not) || not.Endpoint != "double" || not.State != "" {
+		t.Errorf("before it runs: %v", err)
+	}
+	stop := b.Run(svc)
+	b.reply("double", numbers(1))
+	if err := svc.Ready(); err != nil {
+		t.Errorf("while it listens: %v", err)
+	}
+	check(t, stop())
+	if err := svc.Ready(); !errors.As(err, &not) || not.State != wire.StateDraining {
+		t.Errorf("after it ended: %v", err)
+	}
+	for _, line := range []string{"listening", "draining: no more chunks are taken, those at work may end", "gone"} {
+		if n := said.FilterMessage(line).Len(); n != 1 {
+			t.Errorf("%q is said %d times", line, n)
+		}
+	}
+}
+
+// A server that is not there is told of once, without the password.
+func TestANATSThatIsNotThereIsToldOf(t *testing.T) {
+	t.Parallel()
+	core, said := observer.New(zap.InfoLevel)
+	nc, err := nats.Connect("nats://u:canary@127.0.0.1:1", append(Options(), LogTo(zap.New(core)))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	eventually(t, "it is told of", func() bool {
+		return said.FilterMessageSnippet("NATS cannot be reached; trying until it can: start `tranche serve`").Len() == 1
+	})
+	for _, line := range said.All() {
+		for _, field := range line.Context {
+			if strings.Contains(fmt.Sprint(field.String, field.Interface), "canary") {
+				t.Errorf("the password is said: %v", line)
+			}
+		}
+	}
+}
+
+// Lines about a chunk, and about an item of it, say which.
+func TestLinesAboutChunksSayWhich(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "each", func(context.Context, map[string]int) (int, error) { panic("each") }))
+	check(t, HandleList(svc, "list", func(context.Context, *wrapChunk) error { panic("list") }))
+	b.Run(svc)
+	each, list := b.ask("each", numbers(1)), b.ask("list", numbers(1))
+	b.collect(2)
+	b.publish(&nats.Msg{Subject: wire.WorkSubject("list"), Header: nats.Header{wire.HeaderRun: {"some run"},
+		wire.HeaderVersion: {"1"}}})
+	eventually(t, "the unreadable request is told", func() bool {
+		return b.logged.FilterMessageSnippet("whom to tell").Len() == 1
+	})
+	if got := b.logged.FilterMessageSnippet("whom to tell").All()[0].ContextMap()["run"]; got != "some run" {
+		t.Errorf("the unreadable request is of run %q", got)
+	}
+	seen := map[any]map[string]any{}
+	for _, line := range b.logged.FilterMessageSnippet("panicked").All() {
+		seen[line.ContextMap()["endpoint"]] = line.ContextMap()
+	}
+	for endpoint, meta := range map[string]wire.Meta{"each": each, "list": list} {
+		line := seen[endpoint]
+		_, item := line["ordinal"]
+		if line["run"] != meta.Run.String() || line["slice"] != meta.Slice.String() || item != (endpoint == "each") {
+			t.Errorf("%s: %v", endpoint, line)
+		}
+	}
+}
+
+// A service says how long it worked: without the time that the chunk waited its turn, and in a flow over all stages.
+func TestRepliesSayHowLongTheServiceWorked(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const nap = 150 * time.Millisecond
+	svc := b.service()
+	type end struct {
+		slice uuid.UUID
+		at    time.Time
+	}
+	ended := make(chan end, 10)
+	check(t, HandleList(svc, "list", func(ctx context.Context, chunk *Chunk[number, square]) error {
+		_ = backoff.Sleep(ctx, nap)
+		for _, item := range chunk.Items() {
+			item.Reply(square{})
+		}
+		ended <- end{chunk.Meta().Slice, time.Now()}
+		return nil
+	}, Concurrency(1)))
+	check(t, HandleEach(svc, "each", func(ctx context.Context, _ number) (square, error) {
+		_ = backoff.Sleep(ctx, nap)
+		return square{}, nil
+	}, Concurrency(1)))
+	toList := To[number, square]("list")
+	check(t, HandleFlow(svc, "flow", numberStages{
+		perItem(func(item *numberItem) { toList.Ask(item, number{}) }),
+		perItem(func(item *numberItem) { item.Reply(square{}) }),
+	}))
+	b.Run(svc)
+	b.ask("list", numbers(2))
+	b.ask("list", numbers(2))
+	replies := b.collect(2)
+	first, second := await(t, "end of the first", ended), await(t, "end of the second", ended)
+	one, other := replies[first.slice].took, replies[second.slice].took
+	// They were worked on one after the other.
+	if since := time.Since(first.at); one < nap || other < nap || other > since {
+		t.Errorf("two lists took %s and %s, the second within %s; each was worked on for %s", one, other, since, nap)
+	}
+	if took := b.reply("each", numbers(2)).took; took < 2*nap {
+		t.Errorf("two items after one another took %s", took)
+	}
+	if took := b.reply("flow", numbers(2)).took; took < nap {
+		t.Errorf("a flow took %s", took)
+	}
+}
+
+// finished counts how often each slice was handled to its end.
+type finished struct {
+	mu sync.Mutex
+	by map[uuid.UUID]int
+}
+
+func (f *finished) handle(_ context.Context, chunk *Chunk[number, square]) error {
+	for _, item := range chunk.Items() {
+		item.Reply(square{item.In.N})
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.by[chunk.Meta().Slice]++
+	return nil
+}
+
+func (f *finished) len() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.by)
+}
+
+// TestCleanStopsRepeatNothing has instances come and go under load, as in a deployment. What is redelivered is what was
+// not begun.
+func TestCleanStopsRepeatNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	names := []string{"one", "two", "three"}
+	const rounds, each = 6, 150
+	for _, name := range names {
+		b.shortWait(name, patience/4) // so that what was not acknowledged comes back in this test
+	}
+	done, watch := &finished{by: map[uuid.UUID]int{}}, testenv.NewWatch(t)
+	instance := func() (stop func() error) {
+		svc := b.service()
+		for _, name := range names {
+			check(t, HandleList(svc, name, done.handle, Concurrency(3)))
+		}
+		return b.Run(svc)
+	}
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for n := range rounds * each {
+			_, msg := b.request(names[n%len(names)], numbers(3))
+			if _, err := b.js.PublishMsg(b.ctx, msg); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	t.Cleanup(asking.Wait)
+	for round := 1; round <= rounds; round++ {
+		stop := instance()
+		eventually(t, "it is at work", func() bool { return done.len() >= round*each/2 })
+		check(t, stop()) // with pulls open, and chunks at work
+	}
+	asking.Wait()
+	stop := instance()
+	b.collect(rounds * each)
+	for _, name := range names {
+		eventually(t, "all is acknowledged", func() bool { return b.backlog(name) == 0 })
+	}
+	check(t, stop())
+	again := 0
+	for slice, times := range done.by {
+		if again += times - 1; times != 1 {
+			t.Logf("slice %s was finished %d times", slice, times)
+		}
+	}
+	// On a machine that stands still the server may not say in time whom to acknowledge to.
+	if stood := watch.Longest() > stream.AckTimeout/2; again > 0 && (!stood || again > b.unacknowledged()) {
+		t.Errorf("%d slices were finished again", again)
+	}
+	if len(done.by) != rounds*each {
+		t.Errorf("%d of %d slices were finished", len(done.by), rounds*each)
+	}
+}
+
+// set does what a node does for an operator.
+func (b *bundle) set(endpoint string, settings stream.ConsumerSettings) {
+	b.t.Helper()
+	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
+	check(b.t, err)
+	check(b.t, stream.SetConsumer(b.ctx, b.js, consumer, settings))
+}
+
+func TestConcurrencyChangesWhileRunning(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.shortWait("list", 300*time.Millisecond)
+	svc, g := b.service(), newGate(t)
+	check(t, HandleList(svc, "list", g.handle, Concurrency(1)))
+	b.Run(svc)
+	for range 8 {
+		b.ask("list", numbers(1))
+	}
+	begun := func(n int32) {
+		t.Helper()
+		eventually(t, "they are at work", func() bool { return g.calls.Load() == n })
+	}
+	begun(1)
+	check(t, svc.SetConcurrency("list", 3))
+	begun(3)
+	b.set("list", stream.ConsumerSettings{Concurrency: 5})
+	begun(5)
+	check(t, svc.SetConcurrency("list", 7)) // waits for its turn
+	if n := svc.Stats()[0].Concurrency; n != 5 {
+		t.Errorf("the concurrency is %d while an operator says 5", n)
+	}
+	b.set("list", stream.ConsumerSettings{})
+	begun(7)
+	check(t, svc.SetConcurrency("list", 0))
+	if n := svc.Stats()[0].Concurrency; n != 1 {
+		t.Errorf("the concurrency is %d, and the option says 1", n)
+	}
+	g.let()
+	b.collect(8)
+	if n := b.logged.FilterMessageSnippet("the concurrency was changed").Len(); n != 4 {
+		t.Errorf("%d changes are logged", n)
+	}
+}
+
+// stepwise is a handler that does one item for each value that it receives.
+func stepwise(steps <-chan struct{}) func(context.Context, number) (square, error) {
+	return func(ctx context.Context, in number) (square, error) {
+		<-steps
+		return squares(ctx, in)
+	}
+}
+
+// TestConcurrencyOfItemsChangesWithinAChunk has a chunk under way get more workers, and fewer.
+func TestConcurrencyOfItemsChangesWithinAChunk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	steps := make(chan struct{})
+	svc := serveEach(b, "each", stepwise(steps), Concurrency(1))
+	b.ask("each", numbers(30))
+	used := func(n int64) {
+		t.Helper()
+		eventually(t, "so many are at work", func() bool { return svc.endpoints[0].Slots.Used[serve.Chunks].Load() == n })
+	}
+	used(1)
+	check(t, svc.SetConcurrency("each", 4))
+	used(4)
+	check(t, svc.SetConcurrency("each", 2))
+	for range 4 {
+		steps <- struct{}{}
+	}
+	used(2)
+	close(steps)
+	for _, w := range b.collect(1) {
+		if w.answered != 30 {
+			t.Errorf("answered %d", w.answered)
+		}
+	}
+}
+
+func TestSetConcurrencyRefuses(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	for want, err := range map[string]error{
+		"it has no handler":  svc.SetConcurrency("other", 1),
+		"-1 is not 0 to":     svc.SetConcurrency("square", -1),
+		"1025 is not 0 to 1": svc.SetConcurrency("square", wire.MaxConcurrency+1),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
