@@ -201,17 +201,6 @@ func (p *Puller) logAbout(id RequestID, d Delivery) *zap.Logger {
 	return log
 }
 
-// acknowledge, handBack and terminate are the acknowledgements that tell sends.
-func acknowledge(msg jetstream.Msg) error { return msg.Ack() }
-
-func handBack(delay time.Duration) func(jetstream.Msg) error {
-	return func(msg jetstream.Msg) error { return msg.NakWithDelay(delay) }
-}
-
-func terminate(reason error) func(jetstream.Msg) error {
-	return func(msg jetstream.Msg) error { return msg.TermWithReason(reason.Error()) }
-}
-
 // stallPatience is how long messages may wait at the server while a pull is open and nothing comes.
 const stallPatience = 5 * time.Second
 

@@ -189,10 +189,12 @@ type Queued struct {
 }
 
 // Acknowledge takes the request out of its stream.
-func (q Queued) Acknowledge() { q.Puller.tell(q.ID, "acknowledge", acknowledge) }
+func (q Queued) Acknowledge() { q.Puller.tell(q.ID, "acknowledge", jetstream.Msg.Ack) }
 
 // Terminate takes it out, for a reason that others are told.
-func (q Queued) Terminate(reason error) { q.Puller.tell(q.ID, "terminate", terminate(reason)) }
+func (q Queued) Terminate(reason error) {
+	q.Puller.tell(q.ID, "terminate", func(msg jetstream.Msg) error { return msg.TermWithReason(reason.Error()) })
+}
 
 // Delivered is how often it was delivered, this time included.
 func (q Queued) Delivered() int { return int(min(q.Times, maxDelivered)) }
@@ -220,7 +222,7 @@ func (q Queued) Expires() time.Time {
 
 // HandBack has it delivered again after a while.
 func (q Queued) HandBack(after time.Duration) bool {
-	q.Puller.tell(q.ID, "hand back", handBack(after))
+	q.Puller.tell(q.ID, "hand back", func(msg jetstream.Msg) error { return msg.NakWithDelay(after) })
 	return true
 }
 
