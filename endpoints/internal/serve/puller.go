@@ -1,7 +1,4 @@
-// Package consume takes messages from one durable consumer: it finds the consumer, asks for as much as there is room
-// for, keeps the server told that what is held is being worked on, and sends the acknowledgements. What a message means
-// is not its job.
-package consume
+package serve
 
 import (
 	"context"
@@ -14,8 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/logs"
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -68,8 +63,8 @@ type Puller struct {
 	failures int // pulls that failed in a row, without a message
 }
 
-// New returns a puller of the endpoint's consumer on a stream.
-func New(out *outbox.Outbox, stream, endpoint string, room *Room, log *zap.Logger) *Puller {
+// NewPuller returns a puller of the endpoint's consumer on a stream.
+func NewPuller(out *Outbox, stream, endpoint string, room *Room, log *zap.Logger) *Puller {
 	p := &Puller{nc: out.NC, js: out.JS, stream: stream, endpoint: endpoint, log: log, Room: room,
 		Watchdog: newWatchdog(), Heartbeat: pull.Heartbeat}
 	p.Consumer.Ask = p.consumerMade
@@ -123,7 +118,7 @@ func (p *Puller) fetchAll(ctx context.Context, pulls *pull.Puller) error {
 		}
 		if stream.Denied(err) {
 			p.Life.set(wire.StateWaiting, err.Error())
-			_ = backoff.Sleep(ctx, outbox.DeniedPatience)
+			_ = backoff.Sleep(ctx, DeniedPatience)
 		}
 		if ctx.Err() == nil {
 			p.log.Debug("fetching ended; binding again", zap.Error(err))
@@ -240,7 +235,7 @@ func (p *Puller) sendSigns(made time.Time) {
 			continue // it would keep another request from being delivered again
 		}
 		if err := d.msg.InProgress(); err != nil {
-			p.log.With(logs.OfHeader(d.msg.Headers())...).Debug("a sign of life could not be sent", zap.Error(err))
+			p.log.With(OfHeader(d.msg.Headers())...).Debug("a sign of life could not be sent", zap.Error(err))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package consume
+package serve
 
 import (
 	"bytes"
@@ -8,7 +8,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -25,7 +24,7 @@ func (p parcel) Headers() nats.Header { return p.header }
 func TestRoomBoundsWhatIsAhead(t *testing.T) {
 	t.Parallel()
 	const slots, size = 16, 1 << 20
-	r := NewRoom(admission.NewSlots(slots, 0), false)
+	r := NewRoom(NewSlots(slots, 0), false)
 	held := 0
 	for ; held < 10*slots; held++ {
 		n, bytes := r.Want()
@@ -50,7 +49,7 @@ func TestRoomBoundsWhatIsAhead(t *testing.T) {
 
 func TestRoomCountsBytesOnce(t *testing.T) {
 	t.Parallel()
-	r := NewRoom(admission.NewSlots(1, 0), false)
+	r := NewRoom(NewSlots(1, 0), false)
 	id := RequestID{Sequence: 1}
 	if !r.hold(id, Delivery{size: 10}) || r.hold(id, Delivery{size: 30}) {
 		t.Error("a second delivery is not known for one")

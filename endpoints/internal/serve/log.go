@@ -1,9 +1,11 @@
-// Package logs is what services say on their logs: to whom, and of which request.
-package logs
+package serve
 
 import (
+	"os"
+
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -35,4 +37,21 @@ func OfHeader(h nats.Header) []zap.Field {
 		}
 	}
 	return fields
+}
+
+// What to do about a server that refuses this user, or is not there.
+const (
+	RefusedRemedy = "for the private server of `tranche serve`, set NATS_URL=$(cat DIR/nats-url), where DIR is its " +
+		"--data-dir; for another one, check NATS_URL and NATS_CREDS, NATS_NKEY or NATS_USER"
+	AwayRemedy = "start `tranche serve`, or set NATS_URL to a server that runs; for the private server of " +
+		"`tranche serve`, NATS_URL=$(cat DIR/nats-url), where DIR is its --data-dir"
+)
+
+// Speaker is the log of those who give none: what happens to the service, a line each on standard error.
+func Speaker() *zap.Logger {
+	config := zap.NewProductionEncoderConfig()
+	config.EncodeTime = zapcore.RFC3339TimeEncoder
+	config.EncodeLevel = zapcore.CapitalLevelEncoder
+	config.ConsoleSeparator = " "
+	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.Lock(os.Stderr), zapcore.InfoLevel))
 }

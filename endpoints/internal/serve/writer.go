@@ -1,6 +1,4 @@
-// Package reply writes the answers to one chunk into as few messages as fit, and sends them: at once, or when whoever
-// keeps them back lets them go.
-package reply
+package serve
 
 import (
 	"bytes"
@@ -15,7 +13,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -42,7 +39,7 @@ func recycle(buf *bytes.Buffer) {
 // Writer writes the slots of one chunk into as few messages as fit, and sends them. All methods but send are called
 // with mu held, or are its takers.
 type Writer struct {
-	Out     *outbox.Outbox
+	Out     *Outbox
 	Subject string
 	Header  nats.Header // of every message
 	Limit   int         // bytes of one body

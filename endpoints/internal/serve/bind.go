@@ -1,4 +1,4 @@
-package consume
+package serve
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/tranchehq/tranche/endpoints/internal/logs"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -127,9 +126,9 @@ func (p *Puller) explain(err error) string {
 		slices.Sort(servers) // they take turns at being the first
 		if err := nc.LastError(); stream.LoginRefused(err) {
 			return fmt.Sprintf("the NATS server at %s refuses this user (%v): %s",
-				strings.Join(servers, ", "), err, logs.RefusedRemedy)
+				strings.Join(servers, ", "), err, RefusedRemedy)
 		}
-		return fmt.Sprintf("waiting for a NATS server at %s: %s", strings.Join(servers, ", "), logs.AwayRemedy)
+		return fmt.Sprintf("waiting for a NATS server at %s: %s", strings.Join(servers, ", "), AwayRemedy)
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return fmt.Sprintf("waiting for a Tranche node to create stream %s", p.stream)
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
@@ -197,20 +196,9 @@ func (p *Puller) tell(id RequestID, what string, how func(jetstream.Msg) error) 
 func (p *Puller) logAbout(id RequestID, d Delivery) *zap.Logger {
 	log := p.log.With(zap.Uint64("sequence", id.Sequence))
 	if d.msg != nil { // it has not been let go of
-		log = log.With(logs.OfHeader(d.msg.Headers())...)
+		log = log.With(OfHeader(d.msg.Headers())...)
 	}
 	return log
-}
-
-// acknowledge, handBack and terminate are the acknowledgements that tell sends.
-func acknowledge(msg jetstream.Msg) error { return msg.Ack() }
-
-func handBack(delay time.Duration) func(jetstream.Msg) error {
-	return func(msg jetstream.Msg) error { return msg.NakWithDelay(delay) }
-}
-
-func terminate(reason error) func(jetstream.Msg) error {
-	return func(msg jetstream.Msg) error { return msg.TermWithReason(reason.Error()) }
 }
 
 // stallPatience is how long messages may wait at the server while a pull is open and nothing comes.

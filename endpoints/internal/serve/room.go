@@ -1,4 +1,4 @@
-package consume
+package serve
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -49,7 +48,7 @@ func sizeOf(msg jetstream.Msg) int {
 
 // Room knows the requests that an endpoint holds, and those on their way, and how many more it should fetch.
 type Room struct {
-	slots  *admission.Slots
+	slots  *Slots
 	byItem bool // a slot is for an item, not for a chunk
 	Beyond int  // so many more are fetched in any case, as far as bytes allow: one of them may come first
 	freed  chan struct{}
@@ -63,7 +62,7 @@ type Room struct {
 }
 
 // NewRoom is for an endpoint with slots; byItem says that one is for an item.
-func NewRoom(slots *admission.Slots, byItem bool) *Room {
+func NewRoom(slots *Slots, byItem bool) *Room {
 	r := &Room{slots: slots, byItem: byItem, freed: make(chan struct{}, 1), held: map[RequestID]Delivery{}}
 	slots.OnResize(r.look)
 	return r
@@ -190,10 +189,12 @@ type Queued struct {
 }
 
 // Acknowledge takes the request out of its stream.
-func (q Queued) Acknowledge() { q.Puller.tell(q.ID, "acknowledge", acknowledge) }
+func (q Queued) Acknowledge() { q.Puller.tell(q.ID, "acknowledge", jetstream.Msg.Ack) }
 
 // Terminate takes it out, for a reason that others are told.
-func (q Queued) Terminate(reason error) { q.Puller.tell(q.ID, "terminate", terminate(reason)) }
+func (q Queued) Terminate(reason error) {
+	q.Puller.tell(q.ID, "terminate", func(msg jetstream.Msg) error { return msg.TermWithReason(reason.Error()) })
+}
 
 // Delivered is how often it was delivered, this time included.
 func (q Queued) Delivered() int { return int(min(q.Times, maxDelivered)) }
@@ -221,7 +222,7 @@ func (q Queued) Expires() time.Time {
 
 // HandBack has it delivered again after a while.
 func (q Queued) HandBack(after time.Duration) bool {
-	q.Puller.tell(q.ID, "hand back", handBack(after))
+	q.Puller.tell(q.ID, "hand back", func(msg jetstream.Msg) error { return msg.NakWithDelay(after) })
 	return true
 }
 

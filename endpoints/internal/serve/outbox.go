@@ -1,5 +1,4 @@
-// Package outbox sends what a service has to say, until JetStream has acknowledged it.
-package outbox
+package serve
 
 import (
 	"context"
@@ -39,8 +38,8 @@ type Outbox struct {
 	Perms *stream.Permissions
 }
 
-// New returns an outbox that has nothing in it.
-func New(nc *nats.Conn, js jetstream.JetStream) *Outbox {
+// NewOutbox returns an outbox that has nothing in it.
+func NewOutbox(nc *nats.Conn, js jetstream.JetStream) *Outbox {
 	return &Outbox{NC: nc, JS: js, room: semaphore.NewWeighted(outboxBytes), Perms: stream.PermissionsOf(nc)}
 }
 

@@ -1,6 +1,4 @@
-// Package admission says who may work now: how many chunks and calls an endpoint handles at once, whose turn it is, and
-// that a request which may kill its process has it to itself. It knows neither messages nor handlers.
-package admission
+package serve
 
 import (
 	"slices"
