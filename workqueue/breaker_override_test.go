@@ -9,7 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -33,12 +33,12 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 	if state, _ := b.Breaker(); state != "open" {
 		t.Fatalf("the breaker is %s after %+v", state, d)
 	}
-	e, err := explain.New(b.Store).Explain(t.Context(), run)
+	e, err := health.New(b.Store).Explain(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
-	advised := func(g explain.MissingGroup) bool {
-		return slices.ContainsFunc(g.Advice, func(a explain.Advice) bool {
+	advised := func(g health.MissingGroup) bool {
+		return slices.ContainsFunc(g.Advice, func(a health.Advice) bool {
 			return a.Command == "tranche endpoints set "+storetest.Endpoint+" --breaker closed" &&
 				strings.Contains(a.Do, "fails for good after 3")
 		})
@@ -175,7 +175,7 @@ func TestThrottlingCostsNoAttempt(t *testing.T) {
 		}
 		if n == 4 {
 			b.Stretch("work_slice", "not_before", since, 800*time.Millisecond)
-			b.wantExplained(run, explain.ReasonThrottled)
+			b.wantExplained(run, health.ReasonThrottled)
 		}
 		b.hurry(run)
 	}
@@ -196,9 +196,9 @@ func TestThrottlingCostsNoAttempt(t *testing.T) {
 	b.Check()
 }
 
-func (b *bench) wantExplained(run workqueue.RunID, want explain.Reason) {
+func (b *bench) wantExplained(run workqueue.RunID, want health.Reason) {
 	b.Helper()
-	e, err := explain.New(b.Store).Explain(b.Context(), run)
+	e, err := health.New(b.Store).Explain(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}

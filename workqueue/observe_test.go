@@ -11,7 +11,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/health"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -175,7 +174,7 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			of, err := explain.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint)
+			of, err := health.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint)
 			if err != nil {
 				t.Fatal(err)
 			}
