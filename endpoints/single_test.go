@@ -373,7 +373,7 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 		_, err := Call[number, square](ctx, b.nc, "work", "k", number{1})
 		answer <- err
 	}()
-	b.handBack("work", 5)
+	b.nak("work", 5)
 	serveEach(b, "work", func(context.Context, number) (square, error) {
 		return square{}, Retry("locked", "row 7")
 	})

@@ -132,7 +132,7 @@ func (e *Server) HeldDirect() int {
 type unstored struct{}
 
 func (unstored) Acknowledge()                {}
-func (unstored) HandBack(time.Duration) bool { return false }
+func (unstored) Nak(time.Duration) bool { return false }
 func (unstored) Terminate(error)             {}
 func (unstored) Delivered() int              { return 1 }
 func (unstored) Expires() time.Time          { return time.Time{} }
