@@ -18,12 +18,16 @@ func Program(t testing.TB, root string) string {
 	path := filepath.Join(t.TempDir(), "tranche")
 	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "./cmd/tranche")
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
+	cmd.Env = append(os.Environ(), GoFlags("-buildvcs=false"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the program: %v\n%s", err, out)
 	}
 	return path
 }
+
+// GoFlags is the environment's GOFLAGS with more. Without those that the tests were compiled with, the go command would
+// compile all there is anew.
+func GoFlags(more string) string { return "GOFLAGS=" + os.Getenv("GOFLAGS") + " " + more }
 
 // PlainEnv is the environment without the settings that a person may have made.
 func PlainEnv() (env []string) {
