@@ -175,7 +175,7 @@ func TestThrottlingCostsNoAttempt(t *testing.T) {
 		}
 		if n == 4 {
 			b.Stretch("work_slice", "not_before", since, 800*time.Millisecond)
-			b.wantExplained(run, explain.ReasonThrottled)
+			b.wantExplained(run, health.ReasonThrottled)
 		}
 		b.hurry(run)
 	}
@@ -196,9 +196,9 @@ func TestThrottlingCostsNoAttempt(t *testing.T) {
 	b.Check()
 }
 
-func (b *bench) wantExplained(run workqueue.RunID, want explain.Reason) {
+func (b *bench) wantExplained(run workqueue.RunID, want health.Reason) {
 	b.Helper()
-	e, err := explain.New(b.Store).Explain(b.Context(), run)
+	e, err := health.New(b.Store).Explain(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func rules() map[string]rule {
 		// What items must look like: for plans, and for whoever reads items.
 		"gather/itemschema": {},
 		// YAML that people write, with the place of what is wrong in it.
-		"gather/strictyaml": {},
+		"gather/strictyaml": {tests: []string{"workqueue"}},
 		"gather/collector": {
 			own: []string{
 				"gather", "gather/template", "gather/strictyaml", "workqueue", "workqueue/collector", "workqueue/pace",
@@ -116,9 +116,9 @@ func rules() map[string]rule {
 			tests: append([]string{"orchestrator/client", "endpoints"}, servers...),
 		},
 		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
-		"internal/schedules": {
+		"orchestrator/schedule": {
 			own: append([]string{
-				"orchestrator", "orchestrator/schedule", "gather", "gather/fetch/httpfetch", "endpoints/wire",
+				"orchestrator", "gather", "gather/strictyaml", "gather/fetch/httpfetch", "endpoints/wire", "internal/backoff",
 			}, store...),
 			tests: append([]string{"internal/connections"}, servers...),
 		},
@@ -135,8 +135,6 @@ func rules() map[string]rule {
 		},
 		// It decides, and knows nothing of where what it is told comes from.
 		"orchestrator/pacing": {own: []string{"workqueue"}, others: []string{}},
-		// When schedules are due: without I/O, and without knowing what time it is.
-		"orchestrator/schedule": {own: []string{"gather", "gather/strictyaml", "workqueue"}},
 		// By what items follow each other: for plans, and for whoever keeps lines.
 		"workqueue/order": {others: []string{"github.com/go-json-experiment/json"}},
 
@@ -230,7 +228,7 @@ func rules() map[string]rule {
 		"internal/systest/...": {
 			own: []string{},
 			tests: append([]string{"orchestrator", "orchestrator/schedule", "gather/fetch", "internal/health",
-				"tools/faultyservice", "internal/schedules", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
+				"tools/faultyservice", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
 		"tools/demo": {
@@ -259,7 +257,7 @@ func rules() map[string]rule {
 				"internal/embedded", "internal/dashboard", "internal/tracing", "internal/metrics",
 				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/core",
 				"gather", "gather/fetch/...", "gather/collector", "internal/ingest", "internal/trackers", "endpoints",
-				"endpoints/wire", "endpoints/stream", "internal/schedules", "orchestrator/schedule", "internal/alerts",
+				"endpoints/wire", "endpoints/stream", "orchestrator/schedule", "internal/alerts",
 				"internal/health",
 			}, store...),
 			tests: append([]string{"tools/conformance"}, servers...),
@@ -311,7 +309,7 @@ func api(servers, store []string) map[string]rule {
 		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire",
 		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake/...", "internal/connections",
 		"gather/strictyaml", "gather/itemschema",
-		"gather/collector", "internal/ingest", "internal/trackers", "endpoints/fanout", "internal/schedules",
+		"gather/collector", "internal/ingest", "internal/trackers", "endpoints/fanout",
 		"orchestrator/schedule", "internal/alerts",
 	}, store...)
 	tests := append([]string{"gather/fetch/httpfetch", "endpoints", "internal/startup", root + "/..."}, servers...)

@@ -1,4 +1,4 @@
-package schedules_test
+package schedule_test
 
 import (
 	"context"
@@ -9,16 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/schedules"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/schedule"
+	store "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // holdUp has the items of some schedules not come until the test ends.
 func (w *world) holdUp(slow func(schedule string) bool) {
 	ctx, end := context.WithCancel(w.Context())
 	w.Cleanup(end)
-	w.before = func(_ context.Context, job schedules.Job) error {
+	w.before = func(_ context.Context, job schedule.Job) error {
 		if !slow(job.Claim.Schedule) {
 			return nil
 		}
@@ -116,7 +116,7 @@ func TestNobodyOvertakesWithinALook(t *testing.T) {
 SELECT name, due, 'due', 1, 'due', $2 FROM (VALUES ('r', $1::timestamptz), ('s', $2)) f (name, due)`,
 		instant(t, "10:01:00"), instant(t, "10:02:00"))
 	hands := make(chan struct{})
-	w.before = func(_ context.Context, job schedules.Job) error {
+	w.before = func(_ context.Context, job schedule.Job) error {
 		if job.Claim.Schedule < "e" {
 			<-hands
 		}
@@ -175,21 +175,21 @@ func TestPausedFiresSaySo(t *testing.T) {
 	w.set("09:00:00")
 	l.settle()
 	for _, step := range []struct {
-		do   func() (schedule.ControlledSchedule, error)
+		do   func() (store.ControlledSchedule, error)
 		want string
 	}{
-		{func() (schedule.ControlledSchedule, error) {
-			return schedule.New(w.store).PauseSchedule(t.Context(), "s", "ann")
+		{func() (store.ControlledSchedule, error) {
+			return store.New(w.store).PauseSchedule(t.Context(), "s", "ann")
 		},
 			"the schedule is paused"},
-		{func() (schedule.ControlledSchedule, error) {
-			return schedule.New(w.store).ResumeSchedule(t.Context(), "s", next, "ann")
+		{func() (store.ControlledSchedule, error) {
+			return store.New(w.store).ResumeSchedule(t.Context(), "s", next, "ann")
 		}, ""},
 	} {
 		if _, err := step.do(); err != nil {
 			t.Fatal(err)
 		}
-		if f := w.last("s"); f.State != schedule.FireWaiting || f.Reason != step.want {
+		if f := w.last("s"); f.State != store.FireWaiting || f.Reason != step.want {
 			t.Errorf("it waits as %+v; want %q", f, step.want)
 		}
 	}
@@ -204,10 +204,10 @@ func TestNotesAreFenced(t *testing.T) {
 	w.set("09:00:00")
 	l.settle()
 	f := w.last("s")
-	key := schedule.FireKey{Schedule: "s", Due: f.Due, Kind: f.Kind}
+	key := store.FireKey{Schedule: "s", Due: f.Due, Kind: f.Kind}
 	note := func(lease workqueue.Lease, was, reason string) error {
-		return schedule.New(w.store).NoteFires(t.Context(), lease,
-			[]schedule.FireNote{{FireKey: key, Was: was, Reason: reason}})
+		return store.New(w.store).NoteFires(t.Context(), lease,
+			[]store.FireNote{{FireKey: key, Was: was, Reason: reason}})
 	}
 	if err := errors.Join(note(l.lease, "", "one"), note(l.lease, "", "two")); err != nil {
 		t.Fatal(err)

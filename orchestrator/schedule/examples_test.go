@@ -1,4 +1,4 @@
-package schedules_test
+package schedule_test
 
 import (
 	"os"

@@ -1,4 +1,4 @@
-package schedules
+package schedule
 
 import (
 	"context"
@@ -11,10 +11,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
-	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
+	store "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // maxTakeovers is how often a start is taken up from a leader that is gone, beyond its attempts: one that ends its
@@ -26,24 +25,24 @@ type round struct {
 	*Duty
 	lease workqueue.Lease
 	// busy are schedules of which a run is being started. The store sees runs under way once they have their items.
-	busy map[string]schedulestore.FireKey
+	busy map[string]store.FireKey
 	// queued are the fires that this look has put into the queues of their schedules. The list does not know of them.
 	queued map[string]int
 	// crowded are the fires that would be started if there were free hands, in the order of their turns.
-	crowded []*schedulestore.WaitingFire
-	notes   []schedulestore.FireNote
+	crowded []*store.WaitingFire
+	notes   []store.FireNote
 }
 
 // begin begins to start runs whose time has come.
 func (d *Duty) begin(ctx context.Context, lease workqueue.Lease) (began bool, err error) {
 	r := round{Duty: d, lease: lease, busy: d.atWork(lease), queued: map[string]int{}}
 	// The map is older than the list: a start that has ended in between shows as a run under way in the list.
-	fires, err := schedulestore.New(d.store).WaitingFires(ctx, maxWaiting)
+	fires, err := d.store.WaitingFires(ctx, maxWaiting)
 	if err != nil {
 		return false, err
 	}
 	for i := range fires {
-		if f := &fires[i]; f.State == schedulestore.FireStarting && r.busy[f.Schedule] == (schedulestore.FireKey{}) {
+		if f := &fires[i]; f.State == store.FireStarting && r.busy[f.Schedule] == (store.FireKey{}) {
 			r.busy[f.Schedule] = f.FireKey // of a leader that is gone: it goes before others
 		}
 	}
@@ -59,10 +58,10 @@ func (d *Duty) begin(ctx context.Context, lease workqueue.Lease) (began bool, er
 }
 
 // atWork returns what is being started under the lease.
-func (d *Duty) atWork(lease workqueue.Lease) map[string]schedulestore.FireKey {
+func (d *Duty) atWork(lease workqueue.Lease) map[string]store.FireKey {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	busy := map[string]schedulestore.FireKey{}
+	busy := map[string]store.FireKey{}
 	for key, load := range d.loading {
 		if load.lease == lease {
 			busy[key.Schedule] = key
@@ -72,7 +71,7 @@ func (d *Duty) atWork(lease workqueue.Lease) map[string]schedulestore.FireKey {
 }
 
 // look decides about one fire, and reports whether anything came of it.
-func (r *round) look(ctx context.Context, f *schedulestore.WaitingFire) (did bool, err error) {
+func (r *round) look(ctx context.Context, f *store.WaitingFire) (did bool, err error) {
 	if r.mine(f.FireKey) {
 		return false, nil
 	}
@@ -80,13 +79,13 @@ func (r *round) look(ctx context.Context, f *schedulestore.WaitingFire) (did boo
 	if err != nil {
 		return false, err
 	}
-	if f.State != schedulestore.FireStarting {
+	if f.State != store.FireStarting {
 		end, err := r.decide(ctx, f, spec)
 		switch {
 		case err != nil:
 			return false, err
 		case end != nil:
-			return schedulestore.New(r.store).EndFire(ctx, schedulestore.FireClaim{FireKey: f.FireKey, Lease: r.lease}, *end)
+			return r.store.EndFire(ctx, store.FireClaim{FireKey: f.FireKey, Lease: r.lease}, *end)
 		case r.waits(f):
 			r.behindAStart(f)
 			return false, nil
@@ -96,7 +95,7 @@ func (r *round) look(ctx context.Context, f *schedulestore.WaitingFire) (did boo
 }
 
 // mine reports whether a goroutine of this duty is starting the run, under whatever lease.
-func (r *round) mine(key schedulestore.FireKey) bool {
+func (r *round) mine(key store.FireKey) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	load, mine := r.loading[key]
@@ -104,15 +103,15 @@ func (r *round) mine(key schedulestore.FireKey) bool {
 }
 
 // waits reports whether a fire has to wait for another start of its schedule.
-func (r *round) waits(f *schedulestore.WaitingFire) bool {
+func (r *round) waits(f *store.WaitingFire) bool {
 	other, busy := r.busy[f.Schedule]
 	return busy && other != f.FireKey
 }
 
 // decide returns what becomes of a fire without a start. Nil: it is to be started, or still waits.
 func (r *round) decide(
-	ctx context.Context, f *schedulestore.WaitingFire, spec *schedule.Spec,
-) (*schedulestore.FireEnd, error) {
+	ctx context.Context, f *store.WaitingFire, spec *Spec,
+) (*store.FireEnd, error) {
 	if end := outOfTime(f, spec); end != nil {
 		return end, nil
 	}
@@ -120,14 +119,14 @@ func (r *round) decide(
 }
 
 // outOfTime returns what becomes of a fire that may not be started now. Nil: it may.
-func outOfTime(f *schedulestore.WaitingFire, spec *schedule.Spec) *schedulestore.FireEnd {
+func outOfTime(f *store.WaitingFire, spec *Spec) *store.FireEnd {
 	if f.StartBy != nil && f.Now.After(*f.StartBy) {
-		return &schedulestore.FireEnd{State: schedulestore.FireMissed,
+		return &store.FireEnd{State: store.FireMissed,
 			Reason: "it could not be started before its start_deadline was over" + because(f.Reason)}
 	}
-	if f.Kind == schedulestore.FireDue {
+	if f.Kind == store.FireDue {
 		if at := spec.StartAt(f.StartAt, f.Now); at.After(f.Now) {
-			end := &schedulestore.FireEnd{State: schedulestore.FireWaiting, Reason: "its window is shut; it waits for the next",
+			end := &store.FireEnd{State: store.FireWaiting, Reason: "its window is shut; it waits for the next",
 				StartAt: &at}
 			if by, limited := spec.DoneBy(at); limited {
 				end.DoneBy = &by
@@ -146,45 +145,45 @@ func because(reason string) string {
 }
 
 // overlap applies the policy for a run that would start beside others of the schedule.
-func (r *round) overlap(ctx context.Context, f *schedulestore.WaitingFire, spec *schedule.Spec) (
-	*schedulestore.FireEnd, error,
+func (r *round) overlap(ctx context.Context, f *store.WaitingFire, spec *Spec) (
+	*store.FireEnd, error,
 ) {
 	if len(f.UnderWay) == 0 && !r.waits(f) {
 		return nil, nil
 	}
 	switch spec.Overlap {
-	case schedule.OverlapQueue:
+	case OverlapQueue:
 		return r.queue(f), nil
-	case schedule.OverlapCancelOld:
+	case OverlapCancelOld:
 		return nil, r.cancelOld(ctx, f)
 	default:
-		return &schedulestore.FireEnd{State: schedulestore.FireSkipped, Reason: r.others(f) + " was under way"}, nil
+		return &store.FireEnd{State: store.FireSkipped, Reason: r.others(f) + " was under way"}, nil
 	}
 }
 
 // queue has a fire wait, and with it the later ones of its schedule. Nil: it is in the queue.
-func (r *round) queue(f *schedulestore.WaitingFire) *schedulestore.FireEnd {
+func (r *round) queue(f *store.WaitingFire) *store.FireEnd {
 	others := r.others(f)
 	if _, busy := r.busy[f.Schedule]; !busy {
-		r.busy[f.Schedule] = schedulestore.FireKey{Schedule: f.Schedule}
+		r.busy[f.Schedule] = store.FireKey{Schedule: f.Schedule}
 	}
 	reason := "it waits in the queue; " + others + " was under way"
 	switch {
-	case f.State == schedulestore.FireQueued:
+	case f.State == store.FireQueued:
 		if strings.HasPrefix(f.Reason, turnBegins) { // its turn had nearly come
 			r.note(f, reason)
 		}
 		return nil
 	case f.Queued+r.queued[f.Schedule] >= maxQueued:
-		return &schedulestore.FireEnd{State: schedulestore.FireSkipped,
+		return &store.FireEnd{State: store.FireSkipped,
 			Reason: fmt.Sprintf("%d due times are in the queue already; %s was under way", maxQueued, others)}
 	}
 	r.queued[f.Schedule]++
-	return &schedulestore.FireEnd{State: schedulestore.FireQueued, Reason: reason}
+	return &store.FireEnd{State: store.FireQueued, Reason: reason}
 }
 
 // others names what is under way, for people.
-func (r *round) others(f *schedulestore.WaitingFire) string {
+func (r *round) others(f *store.WaitingFire) string {
 	if n := len(f.UnderWay); n > 0 {
 		if n == 1 {
 			return "run " + f.UnderWay[0].String()
@@ -198,7 +197,7 @@ func (r *round) others(f *schedulestore.WaitingFire) string {
 }
 
 // cancelOld cancels the runs under way. One that is being started is waited for, and cancelled then.
-func (r *round) cancelOld(ctx context.Context, f *schedulestore.WaitingFire) error {
+func (r *round) cancelOld(ctx context.Context, f *store.WaitingFire) error {
 	for _, run := range f.UnderWay {
 		_, err := r.runs.Cancel(ctx, control.Control{Run: run, Actor: actor(f.Schedule),
 			Reason: "overlap: cancel_old; the run of " + f.Due.UTC().Format(time.RFC3339) + " takes its place"})
@@ -220,22 +219,22 @@ func over(err error) bool {
 func actor(name string) string { return "schedule " + name }
 
 // set begins to start a run, whose items are loaded beside the duty.
-func (r *round) set(ctx context.Context, f *schedulestore.WaitingFire, spec *schedule.Spec) (did bool, err error) {
+func (r *round) set(ctx context.Context, f *store.WaitingFire, spec *Spec) (did bool, err error) {
 	// Hands that come free in the midst of a look are for the next one: nobody overtakes those who found none.
 	if len(r.crowded) > 0 || !r.handsFree(f.Now) {
 		r.crowded = append(r.crowded, f)
 		return false, nil
 	}
-	claim, ok, err := schedulestore.New(r.store).BeginFire(ctx, r.lease, f.FireKey)
+	claim, ok, err := r.store.BeginFire(ctx, r.lease, f.FireKey)
 	if err != nil || !ok {
 		return false, err
 	}
-	if f.State == schedulestore.FireStarting { // of a leader that is gone: who knows for how long nobody led
+	if f.State == store.FireStarting { // of a leader that is gone: who knows for how long nobody led
 		if end := outOfTime(f, spec); end != nil {
-			return schedulestore.New(r.store).EndFire(ctx, claim, *end)
+			return r.store.EndFire(ctx, claim, *end)
 		}
 		if claim.Attempt > spec.StartAttempts+maxTakeovers {
-			return schedulestore.New(r.store).EndFire(ctx, claim, schedulestore.FireEnd{State: schedulestore.FireFailed,
+			return r.store.EndFire(ctx, claim, store.FireEnd{State: store.FireFailed,
 				Reason: fmt.Sprintf(
 					"the nodes that began to start it have gone in the midst of it, %d times so far", claim.Attempt-1)})
 		}
@@ -249,7 +248,7 @@ func (r *round) set(ctx context.Context, f *schedulestore.WaitingFire, spec *sch
 }
 
 // load starts the run of a fire, and notes why when it cannot.
-func (d *Duty) load(ctx context.Context, claim schedulestore.FireClaim, spec *schedule.Spec) {
+func (d *Duty) load(ctx context.Context, claim store.FireClaim, spec *Spec) {
 	log := d.log.With(zap.String("schedule", claim.Schedule), zap.Time("due", claim.Due),
 		zap.Int("attempt", claim.Attempt))
 	defer d.runs.WakeDuty(DutyName) // a run may wait for this one, or for free hands
@@ -267,12 +266,12 @@ func (d *Duty) load(ctx context.Context, claim schedulestore.FireClaim, spec *sc
 	end := d.afterFailure(&claim, spec, err)
 	log.Warn("the run of a schedule could not be started", zap.String("then", string(end.State)),
 		zap.Duration("again", end.Again), zap.Error(err))
-	if _, err := schedulestore.New(d.store).EndFire(ctx, claim, end); err != nil && ctx.Err() == nil {
+	if _, err := d.store.EndFire(ctx, claim, end); err != nil && ctx.Err() == nil {
 		log.Warn("note that a run could not be started; it is tried again", zap.Error(err))
 	}
 }
 
-func (d *Duty) drop(claim schedulestore.FireClaim) {
+func (d *Duty) drop(claim store.FireClaim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.loading[claim.FireKey].lease == claim.Lease {
@@ -292,22 +291,22 @@ func (d *Duty) startSafely(ctx context.Context, job Job) (started Started, err e
 }
 
 // afterFailure decides whether a start is tried again.
-func (d *Duty) afterFailure(claim *schedulestore.FireClaim, spec *schedule.Spec, err error) schedulestore.FireEnd {
+func (d *Duty) afterFailure(claim *store.FireClaim, spec *Spec, err error) store.FireEnd {
 	if state, ok := errors.AsType[*workqueue.StateError](err); ok && state.State == "loading" {
-		return schedulestore.FireEnd{State: schedulestore.FireWaiting, Again: loadingPause,
+		return store.FireEnd{State: store.FireWaiting, Again: loadingPause,
 			Reason: "what a leader before had loaded of the run is being cleared away"}
 	}
 	reason := fmt.Sprintf(attemptBegins+"%d of %d: %v", claim.Attempt, spec.StartAttempts, err)
 	_, empty := errors.AsType[*NoItemsError](err)
 	switch {
 	case empty:
-		return schedulestore.FireEnd{State: schedulestore.FireSkipped, Reason: err.Error()}
+		return store.FireEnd{State: store.FireSkipped, Reason: err.Error()}
 	case d.start.Permanent(err):
-		return schedulestore.FireEnd{State: schedulestore.FireFailed, Reason: err.Error()}
+		return store.FireEnd{State: store.FireFailed, Reason: err.Error()}
 	case claim.Attempt >= spec.StartAttempts:
-		return schedulestore.FireEnd{State: schedulestore.FireFailed, Reason: reason}
+		return store.FireEnd{State: store.FireFailed, Reason: reason}
 	}
-	return schedulestore.FireEnd{State: schedulestore.FireWaiting,
+	return store.FireEnd{State: store.FireWaiting,
 		Again:  backoff.Nth(startBackoff, maxStartBackoff, claim.Attempt),
 		Reason: reason}
 }

@@ -1,4 +1,4 @@
-package schedules_test
+package schedule_test
 
 import (
 	"context"
@@ -14,13 +14,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
-	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
+	store "github.com/tranchehq/tranche/workqueue/schedule"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -37,7 +36,7 @@ type world struct {
 // starter starts runs as the API does, of three items, unless the test has something against it.
 type starter struct {
 	store  *database.DB
-	before func(ctx context.Context, job schedules.Job) error // nil: nothing
+	before func(ctx context.Context, job schedule.Job) error // nil: nothing
 	after  func()
 	starts atomic.Int32
 }
@@ -48,7 +47,7 @@ func newWorld(t *testing.T, now string) *world {
 	w := &world{T: t, pool: pool, store: database.New(pool)}
 	w.starter.store = w.store
 	w.set(now)
-	if at, err := schedulestore.New(w.store).DatabaseTime(t.Context()); err != nil ||
+	if at, err := store.New(w.store).DatabaseTime(t.Context()); err != nil ||
 		at.Sub(instant(t, now)).Abs() > time.Minute {
 		t.Fatalf("the database's time is %s, %v: it was not set", at, err)
 	}
@@ -67,7 +66,7 @@ func (w *world) stop(now string) {
 	testenv.StopClock(w, w.pool, instant(w.T, now))
 }
 
-func instant(t *testing.T, text string) time.Time {
+func instant(t testing.TB, text string) time.Time {
 	t.Helper()
 	if len(text) == len("08:00:00") { // of the tests' day
 		text = "2031-05-05T" + text + "Z"
@@ -107,7 +106,7 @@ func (w *world) apply(name, lines string) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	applied, err := schedulestore.New(w.store).ApplySchedule(w.Context(), schedulestore.Text{
+	applied, err := store.New(w.store).ApplySchedule(w.Context(), store.Text{
 		Name: name, Spec: text, Source: source, Zone: spec.Zone, Next: next,
 	}, "ann")
 	if err != nil || applied.NextDue == nil {
@@ -118,19 +117,19 @@ func (w *world) apply(name, lines string) {
 // leader is a node that leads, or thinks so.
 type leader struct {
 	*world
-	duty  *schedules.Duty
+	duty  *schedule.Duty
 	lease workqueue.Lease
 	woken atomic.Int32
 	// cancels is called before a run is cancelled, and after it; nil: it is not.
 	cancels func(after bool)
 }
 
-// Pause implements schedules.Runs.
+// Pause implements schedule.Runs.
 func (l *leader) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
 	return control.New(l.store).Pause(ctx, c)
 }
 
-// Cancel implements schedules.Runs.
+// Cancel implements schedule.Runs.
 func (l *leader) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
 	if l.cancels != nil {
 		l.cancels(false)
@@ -139,15 +138,15 @@ func (l *leader) Cancel(ctx context.Context, c control.Control) (control.Cancell
 	return control.New(l.store).Cancel(ctx, c)
 }
 
-// WakeDuty implements schedules.Runs.
+// WakeDuty implements schedule.Runs.
 func (l *leader) WakeDuty(string) { l.woken.Add(1) }
 
-// StartFire implements schedules.Starter.
-func (s *starter) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
+// StartFire implements schedule.Starter.
+func (s *starter) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	s.starts.Add(1)
 	if s.before != nil {
 		if err := s.before(ctx, job); err != nil {
-			return schedules.Started{}, err
+			return schedule.Started{}, err
 		}
 	}
 	req := start.LoadRequest{Name: job.Spec.Name, Plan: "test", CreatedBy: "test", Session: job.Claim.Lease.Session,
@@ -155,7 +154,7 @@ func (s *starter) StartFire(ctx context.Context, job schedules.Job) (schedules.S
 			Name: "only", Endpoint: "e", StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 1, MaxAttempts: 1,
 				Timeout: time.Minute},
 		}}}
-	schedulestore.OfFire(&req, job.Claim)
+	store.OfFire(&req, job.Claim)
 	left := 3
 	loaded, err := start.New(s.store).Load(ctx, req, func(item *start.LoadItem) error {
 		if left--; left < 0 {
@@ -167,12 +166,12 @@ func (s *starter) StartFire(ctx context.Context, job schedules.Job) (schedules.S
 	if err == nil && s.after != nil {
 		s.after()
 	}
-	return schedules.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
+	return schedule.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }
 
 var errWrongItems = errors.New("the items are wrong")
 
-// Permanent implements schedules.Starter.
+// Permanent implements schedule.Starter.
 func (*starter) Permanent(err error) bool { return errors.Is(err, errWrongItems) }
 
 // lead makes a new node the leader, whoever leads.
@@ -186,7 +185,7 @@ func (w *world) lead() *leader {
 		l.lease, err = sessionstore.New(w.store).Lead(w.Context(), session, forEver)
 	}
 	if err == nil {
-		l.duty, err = schedules.New(w.store, l, w, schedules.Config{Log: zaptest.NewLogger(w)})
+		l.duty, err = schedule.New(w.store, l, w, schedule.Config{Log: zaptest.NewLogger(w)})
 	}
 	if err != nil {
 		w.Fatal(err)
@@ -217,7 +216,7 @@ func (l *leader) settle() (again time.Duration) {
 // fires writes what became of due times, the oldest first: when, of what kind but due, state and reason.
 func (w *world) fires(name string) string {
 	w.Helper()
-	fires, _, err := schedulestore.New(w.store).Fires(w.Context(), schedulestore.FireFilter{Schedule: name})
+	fires, _, err := store.New(w.store).Fires(w.Context(), store.FireFilter{Schedule: name})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -227,7 +226,7 @@ func (w *world) fires(name string) string {
 		if f.RunState != "" {
 			text += "/" + f.RunState
 		}
-		if f.Kind == schedulestore.FireNow {
+		if f.Kind == store.FireNow {
 			text = string(f.State) + "/now"
 		}
 		texts[len(fires)-1-i] = text
@@ -243,9 +242,9 @@ func (w *world) want(name, fires string) {
 }
 
 // last is the newest fire.
-func (w *world) last(name string) schedulestore.Fire {
+func (w *world) last(name string) store.Fire {
 	w.Helper()
-	fires, _, err := schedulestore.New(w.store).Fires(w.Context(), schedulestore.FireFilter{Schedule: name})
+	fires, _, err := store.New(w.store).Fires(w.Context(), store.FireFilter{Schedule: name})
 	if err != nil || len(fires) == 0 {
 		w.Fatalf("%d fires, %v", len(fires), err)
 	}

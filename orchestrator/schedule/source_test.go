@@ -1,7 +1,8 @@
-package schedules_test
+package schedule_test
 
 import (
 	"errors"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,13 +16,12 @@ import (
 
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
-	"github.com/tranchehq/tranche/internal/schedules"
 )
 
 // wants checks that an error is a *SourceError with a text in it, and whether it passes.
 func wants(t *testing.T, what string, err error, text string, passes bool) {
 	t.Helper()
-	source, ok := errors.AsType[*schedules.SourceError](err)
+	source, ok := errors.AsType[*schedule.SourceError](err)
 	if !ok || !strings.Contains(source.Problem, text) || source.Passes != passes {
 		t.Errorf("%s: got %v (passes %v), want %q (passes %v)", what, err, ok && source.Passes, text, passes)
 	}
@@ -60,7 +60,7 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	must(os.Symlink("..", filepath.Join(dir, "up")))
 	must(os.Symlink("daily/a.csv", filepath.Join(dir, "link.csv")))
 	must(syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
-	files, err := schedules.OpenFiles(dir)
+	files, err := schedule.OpenFiles(dir)
 	must(err)
 	defer func() { must(files.Close()) }()
 	for _, path := range []string{"daily/a.csv", "./daily/../daily/a.csv", "link.csv"} {
@@ -79,10 +79,10 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	}
 	_, err = files.Open("daily/b.csv")
 	wants(t, "one that may come", err, "there is no file", true)
-	var none *schedules.Files
+	var none *schedule.Files
 	_, err = none.Open("daily/a.csv")
 	wants(t, "without a directory", err, "--schedule-files DIR", false)
-	if _, err := schedules.OpenFiles(filepath.Join(above, "nope")); err == nil {
+	if _, err := schedule.OpenFiles(filepath.Join(above, "nope")); err == nil {
 		t.Error("a directory that is not there is opened")
 	}
 }
@@ -126,7 +126,7 @@ func sources(t *testing.T) *httptest.Server {
 	return server
 }
 
-func web(t *testing.T, allow ...connections.Network) (*schedules.Web, *httpfetch.Client) {
+func web(t *testing.T, allow ...connections.Network) (*schedule.Web, *httpfetch.Client) {
 	t.Helper()
 	client, err := httpfetch.New(&connections.Connections{HTTP: connections.HTTP{AllowPrivate: allow}},
 		httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
@@ -134,7 +134,7 @@ func web(t *testing.T, allow ...connections.Network) (*schedules.Web, *httpfetch
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	return schedules.NewWeb(client.Transport()), client
+	return schedule.NewWeb(client.Transport()), client
 }
 
 // Items come from a URL whole or not at all, and from nowhere that the operator does not allow.
@@ -197,7 +197,7 @@ func TestSlowURLsSayWhatTookTooLong(t *testing.T) {
 	patient, _ := web(t, connections.Network{Prefix: netip.MustParsePrefix("127.0.0.0/8")})
 	const soon = 100 * time.Millisecond
 	for name, test := range map[string]struct {
-		from       *schedules.Web
+		from       *schedule.Web
 		path, want string
 	}{
 		"no answer":     {patient.Hurry(soon, 0, 0), "/never", "its answer did not begin within 100ms"},
@@ -225,7 +225,7 @@ func TestURLsOfPrivateAddressesAreRefused(t *testing.T) {
 	wants(t, "not allowed", err, "http.allow_private", false)
 	_, err = from.Open(t.Context(), strings.Replace(server.URL, "127.0.0.1", "localhost", 1)+"/good")
 	wants(t, "by a name", err, "http.allow_private", false)
-	u, err := schedules.CheckURL(server.URL)
+	u, err := schedule.CheckURL(server.URL)
 	if err != nil || client.CheckURL(u) == nil {
 		t.Errorf("before it is asked: %v, %v", u, err)
 	}

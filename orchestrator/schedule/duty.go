@@ -1,18 +1,4 @@
-// Package schedules starts the runs of schedules: the leader takes due times as they come and starts a run for each, as
-// the schedule's policies say. It also reads items from where schedules take them: files below a directory that the
-// operator names, and URLs.
-//
-// Guarantees: one run for a due time, whichever node takes it, starts it, dies over it or comes back to it. The fire's
-// key is unique in PostgreSQL, the run has it as its idempotency key, and the run begins in the transaction that notes
-// the fire as started under the leader's lease. Due times are compared with the database's time only. Nothing outside
-// of the operator's directory is read, and nothing is asked for that the operator's file does not let steps ask for.
-// What a URL answers is taken whole or not at all.
-//
-// Not its job: when a schedule is due, which orchestrator/schedule knows; what is stored, which is workqueue's; how a
-// run is started, which the API's package does for people and for schedules alike.
-//
-// Concurrency: Files and Web are safe for concurrent use.
-package schedules
+package schedule
 
 import (
 	"context"
@@ -27,11 +13,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
-	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
+	store "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // DutyName is what the leader's duty is called.
@@ -73,15 +58,15 @@ type Config struct {
 
 // Duty starts the runs of schedules while its node leads.
 type Duty struct {
-	store *database.DB
+	store store.Store
 	runs  Runs
 	start Starter
 	cfg   Config
 	log   *zap.Logger
 
 	mu      sync.Mutex
-	loading map[schedulestore.FireKey]loading // by goroutines of this duty
-	told    time.Time                         // when fires were last noted to wait for their turn
+	loading map[store.FireKey]loading // by goroutines of this duty
+	told    time.Time                 // when fires were last noted to wait for their turn
 	loads   sync.WaitGroup
 }
 
@@ -92,8 +77,8 @@ type loading struct {
 }
 
 // New returns the duty of a node.
-func New(store *database.DB, runs Runs, start Starter, cfg Config) (*Duty, error) {
-	if store == nil || runs == nil || start == nil {
+func New(db *database.DB, runs Runs, start Starter, cfg Config) (*Duty, error) {
+	if db == nil || runs == nil || start == nil {
 		return nil, errors.New("schedules: a store, runs and a starter are needed")
 	}
 	if cfg.Starts < 0 {
@@ -105,8 +90,8 @@ func New(store *database.DB, runs Runs, start Starter, cfg Config) (*Duty, error
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop()
 	}
-	return &Duty{store: store, runs: runs, start: start, cfg: cfg, log: cfg.Log,
-		loading: map[schedulestore.FireKey]loading{}}, nil
+	return &Duty{store: store.New(db), runs: runs, start: start, cfg: cfg, log: cfg.Log,
+		loading: map[store.FireKey]loading{}}, nil
 }
 
 // Duty returns it as the node takes it.
@@ -125,7 +110,7 @@ func (d *Duty) Run(ctx context.Context, lease workqueue.Lease) (again time.Durat
 	if errors.Is(err, workqueue.ErrNotLeader) || ctx.Err() != nil {
 		return 0, err
 	}
-	wait, ok, err4 := schedulestore.New(d.store).NextScheduleTime(ctx)
+	wait, ok, err4 := d.store.NextScheduleTime(ctx)
 	err = errors.Join(err, err4)
 	switch {
 	case err != nil:
@@ -141,8 +126,8 @@ func (d *Duty) Run(ctx context.Context, lease workqueue.Lease) (again time.Durat
 }
 
 // read makes a schedule of what is on record.
-func read(name string, text json.RawMessage) (*schedule.Spec, error) {
-	spec := &schedule.Spec{}
+func read(name string, text json.RawMessage) (*Spec, error) {
+	spec := &Spec{}
 	if err := json.Unmarshal(text, spec); err != nil {
 		return nil, fmt.Errorf("schedule %s cannot be read by this version of tranche; apply it again: %w", name, err)
 	}
@@ -151,8 +136,8 @@ func read(name string, text json.RawMessage) (*schedule.Spec, error) {
 
 // Job is a run to be started for a fire.
 type Job struct {
-	Claim schedulestore.FireClaim
-	Spec  *schedule.Spec
+	Claim store.FireClaim
+	Spec  *Spec
 }
 
 // Started is the run of a fire.
@@ -172,7 +157,7 @@ type Starter interface {
 
 // take makes fires of due times that have come.
 func (d *Duty) take(ctx context.Context, lease workqueue.Lease) (taken bool, err error) {
-	due, err := schedulestore.New(d.store).DueSchedules(ctx, page)
+	due, err := d.store.DueSchedules(ctx, page)
 	if err != nil {
 		return false, err
 	}
@@ -188,14 +173,14 @@ func (d *Duty) take(ctx context.Context, lease workqueue.Lease) (taken bool, err
 }
 
 func (d *Duty) takeOne(
-	ctx context.Context, lease workqueue.Lease, due *schedulestore.DueSchedule,
+	ctx context.Context, lease workqueue.Lease, due *store.DueSchedule,
 ) (taken bool, err error) {
 	spec, err := read(due.Name, due.Spec)
 	if err != nil {
 		return false, err
 	}
 	passed := spec.Due(due.NextDue.Add(-time.Nanosecond), due.Now)
-	t := schedulestore.Taking{
+	t := store.Taking{
 		Schedule: due.Name, Version: due.Version, Was: due.NextDue, LastDue: due.NextDue,
 		Fires: firesOf(spec, &passed, due.Now),
 	}
@@ -205,7 +190,7 @@ func (d *Duty) takeOne(
 	if !passed.Next.IsZero() {
 		t.Next = &passed.Next
 	}
-	taken, err = schedulestore.New(d.store).TakeFires(ctx, lease, t)
+	taken, err = d.store.TakeFires(ctx, lease, t)
 	if taken && len(passed.Missed) > 0 {
 		d.log.Warn("due times were missed", zap.String("schedule", due.Name), zap.Int("missed", len(passed.Missed)),
 			zap.Time("from", passed.Missed[0]), zap.Int("started_late", len(passed.Fire)))
@@ -214,18 +199,18 @@ func (d *Duty) takeOne(
 }
 
 // firesOf returns what the due times that have passed become, the oldest first.
-func firesOf(spec *schedule.Spec, passed *schedule.Passed, now time.Time) []schedulestore.NewFire {
-	fires := make([]schedulestore.NewFire, 0, len(passed.Missed)+len(passed.Fire))
+func firesOf(spec *Spec, passed *Passed, now time.Time) []store.NewFire {
+	fires := make([]store.NewFire, 0, len(passed.Missed)+len(passed.Fire))
 	for i, due := range passed.Missed {
 		reason := fmt.Sprintf("no leader was there to start it; misfire is %s", spec.Misfire)
 		if i == 0 && passed.More {
 			reason += "; earlier due times were missed too, and are not listed"
 		}
-		fires = append(fires, schedulestore.NewFire{Due: due, StartAt: due, State: schedulestore.FireMissed, Reason: reason})
+		fires = append(fires, store.NewFire{Due: due, StartAt: due, State: store.FireMissed, Reason: reason})
 	}
 	for _, due := range passed.Fire {
 		planned := spec.Planned(due)
-		fire := schedulestore.NewFire{Due: due, StartAt: spec.StartAt(planned, now), State: schedulestore.FireWaiting}
+		fire := store.NewFire{Due: due, StartAt: spec.StartAt(planned, now), State: store.FireWaiting}
 		if by, limited := spec.StartBy(planned); limited {
 			fire.StartBy = &by
 		}
@@ -260,25 +245,25 @@ const (
 )
 
 // behindAStart notes that a fire which cancels what is under way waits for a run that cannot be cancelled yet.
-func (r *round) behindAStart(f *schedulestore.WaitingFire) {
-	if f.State == schedulestore.FireWaiting { // one in a queue says so already
+func (r *round) behindAStart(f *store.WaitingFire) {
+	if f.State == store.FireWaiting { // one in a queue says so already
 		r.note(f, fmt.Sprintf("the run of %s is being started; it is cancelled for this one when it has its items",
 			r.busy[f.Schedule].Due.UTC().Format(time.RFC3339)))
 	}
 }
 
-func (r *round) note(f *schedulestore.WaitingFire, reason string) {
+func (r *round) note(f *store.WaitingFire, reason string) {
 	if f.Reason != reason {
-		r.notes = append(r.notes, schedulestore.FireNote{FireKey: f.FireKey, Was: f.Reason, Reason: reason})
+		r.notes = append(r.notes, store.FireNote{FireKey: f.FireKey, Was: f.Reason, Reason: reason})
 	}
 }
 
 // tell writes why fires wait whose turn has not come, for people, and for what becomes of them in the end. It changes
 // with each run that is loaded, and may be said of a thousand fires, and so it is not written each time.
-func (r *round) tell(ctx context.Context, fires []schedulestore.WaitingFire) error {
+func (r *round) tell(ctx context.Context, fires []store.WaitingFire) error {
 	if crowd := r.crowd(); crowd != "" {
 		for before, f := range r.crowded {
-			if f.State != schedulestore.FireStarting { // it was begun, and says when
+			if f.State != store.FireStarting { // it was begun, and says when
 				r.note(f, turn(f.Reason, crowd, before))
 			}
 		}
@@ -286,7 +271,7 @@ func (r *round) tell(ctx context.Context, fires []schedulestore.WaitingFire) err
 	if len(r.notes) == 0 || !r.tellNow(fires[0].Now) {
 		return nil
 	}
-	return schedulestore.New(r.store).NoteFires(ctx, r.lease, r.notes)
+	return r.store.NoteFires(ctx, r.lease, r.notes)
 }
 
 func (d *Duty) tellNow(now time.Time) bool {
@@ -336,7 +321,7 @@ func turn(was, crowd string, before int) string {
 
 // late looks after runs that have not ended at the end of their window.
 func (d *Duty) late(ctx context.Context, lease workqueue.Lease) (did bool, err error) {
-	fires, err := schedulestore.New(d.store).LateFires(ctx, lease, page)
+	fires, err := d.store.LateFires(ctx, lease, page)
 	if err != nil {
 		return false, err
 	}
@@ -353,8 +338,8 @@ func (d *Duty) late(ctx context.Context, lease workqueue.Lease) (did bool, err e
 
 // lateOne acts before it notes: a leader that dies in between leaves the rest to the next one, who finds the run paused
 // or cancelled already.
-func (d *Duty) lateOne(ctx context.Context, lease workqueue.Lease, f *schedulestore.LateFire) (did bool, err error) {
-	policy := schedule.LateReport // when the schedule cannot be read any more
+func (d *Duty) lateOne(ctx context.Context, lease workqueue.Lease, f *store.LateFire) (did bool, err error) {
+	policy := LateReport // when the schedule cannot be read any more
 	if spec, err := read(f.Schedule, f.Spec); err == nil {
 		policy = spec.OnLate
 	}
@@ -362,10 +347,10 @@ func (d *Duty) lateOne(ctx context.Context, lease workqueue.Lease, f *schedulest
 		Reason: "it has not ended by " + f.DoneBy.UTC().Format(time.RFC3339) + ", the end of its window"}
 	note := "reported"
 	switch policy {
-	case schedule.LatePause:
+	case LatePause:
 		note = "paused"
 		_, err = d.runs.Pause(ctx, c)
-	case schedule.LateCancel:
+	case LateCancel:
 		note = "cancelled"
 		_, err = d.runs.Cancel(ctx, c)
 	}
@@ -377,5 +362,5 @@ func (d *Duty) lateOne(ctx context.Context, lease workqueue.Lease, f *schedulest
 	}
 	d.log.Warn("a run of a schedule is late", zap.String("schedule", f.Schedule), zap.Stringer("run", f.Run),
 		zap.Time("done_by", f.DoneBy), zap.String("did", note))
-	return schedulestore.New(d.store).NoteLate(ctx, lease, f.FireKey, note)
+	return d.store.NoteLate(ctx, lease, f.FireKey, note)
 }

@@ -1,11 +1,11 @@
-package schedules_test
+package schedule_test
 
 import (
 	"context"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/schedules"
-	"github.com/tranchehq/tranche/workqueue/schedule"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
+	store "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // TestStartOfADeadLeaderIsOutOfTime leaves starts that a leader had begun for half an hour, until their windows and
@@ -41,8 +41,8 @@ func TestDeletionEndsAStart(t *testing.T) {
 	w.apply("s", hourly)
 	l := w.lead()
 	w.set("09:00:00")
-	w.before = func(ctx context.Context, _ schedules.Job) error {
-		_, err := schedule.New(w.store).DeleteSchedule(ctx, "s", "ann")
+	w.before = func(ctx context.Context, _ schedule.Job) error {
+		_, err := store.New(w.store).DeleteSchedule(ctx, "s", "ann")
 		return err
 	}
 	l.settle()
@@ -64,15 +64,15 @@ func TestAQueueIsBounded(t *testing.T) {
 	w.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at)
 SELECT 's', tranche_now() - n * interval '1 s', 'now', 1, 'due', tranche_now() FROM generate_series(1, 103) n`)
 	w.lead().settle()
-	states := map[schedule.FireState]int{}
-	fires, _, err := schedule.New(w.store).Fires(t.Context(), schedule.FireFilter{Schedule: "s", Limit: schedule.MaxFires})
+	states := map[store.FireState]int{}
+	fires, _, err := store.New(w.store).Fires(t.Context(), store.FireFilter{Schedule: "s", Limit: store.MaxFires})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range fires {
 		states[f.State]++
 	}
-	if states[schedule.FireStarted] != 1 || states[schedule.FireQueued] != 100 || states[schedule.FireSkipped] != 2 {
+	if states[store.FireStarted] != 1 || states[store.FireQueued] != 100 || states[store.FireSkipped] != 2 {
 		t.Errorf("the fires are %v", states)
 	}
 }
@@ -97,7 +97,7 @@ func (w *world) dieStarting() {
 	leader := w.lead()
 	w.set("09:00:00")
 	ctx, kill := context.WithCancel(w.Context())
-	w.before = func(ctx context.Context, _ schedules.Job) error {
+	w.before = func(ctx context.Context, _ schedule.Job) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
