@@ -9,9 +9,9 @@ import (
 	"time"
 	_ "time/tzdata" // a machine may have no time zones
 
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/internal/webhook"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -177,7 +177,7 @@ func (r *Receiver) check(doc *strictyaml.Document) error {
 	case r.Webhook != nil && r.Webhook.Secret == "":
 		return doc.Fail("to.webhook", "it has no secret: name one of the operator's file, which signs what is sent")
 	case r.Webhook != nil:
-		if _, err := webhook.CheckURL(r.Webhook.URL); err != nil {
+		if _, err := httpfetch.CheckWebhookURL(r.Webhook.URL); err != nil {
 			return doc.Fail("to.webhook.url", "%v", err)
 		}
 	case r.Slack != nil && r.Slack.Secret == "" || r.Teams != nil && r.Teams.Secret == "":

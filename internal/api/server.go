@@ -22,7 +22,7 @@ import (
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/internal/producers"
+	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
@@ -84,7 +84,7 @@ type Config struct {
 	// Alerts reach those who are told; nil: alerts cannot be applied.
 	Alerts *alerts.Receivers
 	// Producers take operations for collectors; nil: the server's own, which share no commits with others.
-	Producers *producers.Producers
+	Producers *ingest.Producers
 	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
 	SpoolDir string
 

@@ -19,8 +19,8 @@ func rules() map[string]rule {
 	kit := append([]string{"endpoints/endpointstest"}, servers...)
 	sdk := []string{"endpoints", "endpoints/wire", "endpoints/stream"}
 	store := []string{"workqueue/...", "bitfield/...", "migrations", "internal/fault", "internal/backoff"}
-	room := append([]string{"orchestrator/internal/...", "endpoints/wire", "endpoints/stream"}, store...)
-	// A room whose tests have whole nodes.
+	part := append([]string{"orchestrator/core", "endpoints/wire", "endpoints/stream"}, store...)
+	// A package whose tests have whole nodes.
 	nodes := append([]string{"orchestrator", "orchestrator/fetch", "gather/fetch", "endpoints"}, servers...)
 	all := map[string]rule{
 		"bitfield":        {others: []string{}},
@@ -93,27 +93,22 @@ func rules() map[string]rule {
 		"endpoints/otelmetrics":   {own: []string{"endpoints"}, tests: kit},
 		// A client of the tracker service, and what goes to and fro.
 		"endpoints/fanout": {own: []string{"bitfield"}, tests: servers},
-		// A node: its life, its leading, its duties. What it does stands in rooms beside it.
+		// A node: its life, leadership and periodic work. What it does is in packages beside it, which know no node.
 		"orchestrator": {
 			own: append([]string{
 				"orchestrator/...", "gather", "gather/fetch", "endpoints/wire", "endpoints/stream", "internal/pull",
 			}, store...),
 			tests: append([]string{"endpoints"}, servers...),
 		},
-		// None of them knows the node. The two that need another are made from what that gives them.
-		"orchestrator/internal/...": {own: append([]string{
-			"orchestrator/internal/kernel", "endpoints/wire", "endpoints/stream", "gather/fetch"}, store...)},
-		"orchestrator/dispatch": {own: append([]string{"orchestrator/span"}, room...), tests: nodes},
-		"orchestrator/fetch": {own: append([]string{"orchestrator/span", "orchestrator/dispatch", "gather/fetch"},
-			room...), tests: nodes},
-		"orchestrator/record":     {own: append([]string{"orchestrator/span", "internal/pull"}, room...), tests: nodes},
-		"orchestrator/flush":      {own: append([]string{"gather/fetch"}, room...), tests: nodes},
-		"orchestrator/deadletter": {own: append([]string{"orchestrator/endpoint", "internal/pull"}, room...)},
-		"orchestrator/streams":    {own: room, tests: append([]string{"internal/access/natsaccess"}, nodes...)},
-		"orchestrator/endpoint":   {own: room},
-		"orchestrator/events":     {own: room},
-		"orchestrator/sweep":      {own: room, tests: nodes},
-		"orchestrator/span":       {own: []string{"endpoints/wire"}},
+		"orchestrator/core":     {own: append([]string{"endpoints/wire", "endpoints/stream", "gather/fetch"}, store...)},
+		"orchestrator/dispatch": {own: part, tests: nodes},
+		"orchestrator/fetch": {own: append([]string{"orchestrator/dispatch", "gather/fetch"}, part...),
+			tests: nodes},
+		"orchestrator/record": {own: append([]string{"internal/pull"}, part...), tests: nodes},
+		"orchestrator/flush":  {own: append([]string{"gather/fetch"}, part...), tests: nodes},
+		"orchestrator/streams": {own: append([]string{"internal/pull"}, part...),
+			tests: append([]string{"internal/access/natsaccess"}, nodes...)},
+		"orchestrator/sweep": {own: part, tests: nodes},
 		// A node inside another program, with the API and the dashboard.
 		"orchestrator/embed": {
 			own: []string{"orchestrator", "gather/fetch", "internal/access", "internal/api", "internal/dashboard",
@@ -168,7 +163,7 @@ func rules() map[string]rule {
 		"tools/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
 		"internal/tracing": {
-			own:   []string{"orchestrator/span", "endpoints/wire", "endpoints/oteltrace"},
+			own:   append([]string{"orchestrator/core", "endpoints/wire", "endpoints/oteltrace"}, store...),
 			tests: append([]string{"orchestrator", "endpoints", "workqueue/..."}, servers...),
 		},
 		// What is measured of a node: it implements interfaces of the orchestrator's and the API's, which link no
@@ -182,31 +177,27 @@ func rules() map[string]rule {
 			own:   append([]string{"endpoints/wire", "endpoints/stream"}, store...),
 			tests: append([]string{"orchestrator", "endpoints"}, servers...),
 		},
-		// Requests of core NATS, whatever they mean.
-		"internal/responder": {tests: append([]string{"internal/embedded"}, servers...)},
 		// The tracker service: what the API and NATS ask, and webhooks.
 		"internal/trackers": {
 			own: append([]string{
-				"endpoints/fanout", "internal/responder", "internal/connections", "internal/webhook",
+				"endpoints/fanout", "internal/ingest", "internal/connections", "gather/fetch/httpfetch",
 			}, store...),
 			tests: append([]string{
 				"gather/fetch/httpfetch", "endpoints", "orchestrator", "internal/api", "internal/access/natsaccess",
 			}, servers...),
 		},
-		// Attempts at receivers by HTTP, whatever they are told.
-		"internal/webhook": {own: []string{"internal/connections", "gather/fetch/httpfetch", "internal/backoff"}},
 		// Who is told what a person must see to.
 		"internal/alerts": {
 			own: append([]string{
-				"orchestrator", "internal/health", "internal/webhook", "internal/connections", "gather/strictyaml",
+				"orchestrator", "internal/health", "gather/fetch/httpfetch", "internal/connections", "gather/strictyaml",
 			}, store...),
-			tests: append([]string{"gather/fetch/httpfetch"}, servers...),
+			tests: servers,
 		},
 		// What collectors are given, over NATS and by the API.
-		"internal/producers": {
+		"internal/ingest": {
 			own: append([]string{
 				"gather/collector", "gather/template", "gather/fetch", "gather/fetch/sqlfetch", "workqueue/order",
-				"endpoints/wire", "internal/responder", "internal/intake/jsonvalue",
+				"endpoints/wire", "internal/intake/jsonvalue",
 			}, store...),
 			tests: append([]string{"endpoints", "internal/connections"}, servers...),
 		},
@@ -264,8 +255,8 @@ func rules() map[string]rule {
 			own: append([]string{
 				"internal/cli/...", "internal/startup", "internal/access/...", "orchestrator/client", "internal/api/...",
 				"internal/embedded", "internal/dashboard", "internal/tracing", "internal/metrics",
-				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/span",
-				"gather", "gather/fetch/...", "gather/collector", "internal/producers", "internal/trackers", "endpoints",
+				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/core",
+				"gather", "gather/fetch/...", "gather/collector", "internal/ingest", "internal/trackers", "endpoints",
 				"endpoints/wire", "endpoints/stream", "orchestrator/schedule", "internal/alerts",
 				"internal/health",
 			}, store...),
@@ -318,7 +309,8 @@ func api(servers, store []string) map[string]rule {
 		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire",
 		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake/...", "internal/connections",
 		"gather/strictyaml", "gather/itemschema",
-		"gather/collector", "internal/producers", "internal/trackers", "endpoints/fanout", "orchestrator/schedule", "internal/alerts",
+		"gather/collector", "internal/ingest", "internal/trackers", "endpoints/fanout",
+		"orchestrator/schedule", "internal/alerts",
 	}, store...)
 	tests := append([]string{"gather/fetch/httpfetch", "endpoints", "internal/startup", root + "/..."}, servers...)
 	all := map[string]rule{
@@ -361,8 +353,7 @@ func rooms(servers []string) map[string]rule {
 		// These only read.
 		{"inspect", "control redo start"},
 		{"export", "redo session"},
-		{"explain", "control dispatch inspect pace session settle start"},
-		{"health", "control inspect pace schedule session"},
+		{"health", "control dispatch inspect pace schedule session settle start"},
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},
 		{"erasure", ""},

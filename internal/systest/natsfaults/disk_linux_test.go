@@ -13,9 +13,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // tooLate is how long after there is room again a run may take, beside what it has to do.
@@ -39,7 +38,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	for name, private := range map[string]bool{"nats-server": false, "the private server": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ns := testenv.NATSOnDisk(t, private)
+			ns := startOnDisk(t, private)
 			w := setup(t, ns.URL())
 			w.node()
 			w.node()
@@ -74,7 +73,7 @@ func TestTheDiskIsFull(t *testing.T) {
 // The disk was full for a moment only. Nobody would know, but that nothing is stored since.
 func TestTheDiskWasFullForAMoment(t *testing.T) {
 	t.Parallel()
-	ns := testenv.NATSOnDisk(t, false)
+	ns := startOnDisk(t, false)
 	w := setup(t, ns.URL())
 	w.node()
 	full := new(atomic.Bool)
@@ -109,12 +108,12 @@ func (w *world) wantUnblamed(run workqueue.RunID) {
 // tellsOfDisk reports whether whoever asks is told of the disk, and of no service.
 func (w *world) tellsOfDisk(run workqueue.RunID, nc *nats.Conn) bool {
 	w.Helper()
-	e, err := explain.New(w.store).Explain(w.Context(), run)
+	e, err := healthstore.New(w.store).Explain(w.Context(), run)
 	if err != nil {
 		w.Fatal(err)
 	}
 	for _, g := range e.Groups {
-		if g.Reason != explain.ReasonUnwritable || g.Owner != explain.OwnerOperator || !strings.Contains(g.Why, "disk") ||
+		if g.Reason != healthstore.ReasonUnwritable || g.Owner != healthstore.OwnerOperator || !strings.Contains(g.Why, "disk") ||
 			g.Who != "whoever runs the NATS server" {
 			w.Logf("%d items are explained by %s, whose turn it is is %s: %s", g.Items, g.Reason, g.Who, g.Why)
 			return false

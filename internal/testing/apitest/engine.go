@@ -26,7 +26,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -149,9 +149,9 @@ func (e *Engine) Get(path string, out any) {
 }
 
 // Explain explains a run and checks that no question is left open.
-func (e *Engine) Explain(run workqueue.RunID, key string) explain.Explanation {
+func (e *Engine) Explain(run workqueue.RunID, key string) health.Explanation {
 	e.Helper()
-	var out explain.Explanation
+	var out health.Explanation
 	query := ""
 	if key != "" {
 		query = "?item=" + url.QueryEscape(key)
@@ -162,17 +162,17 @@ func (e *Engine) Explain(run workqueue.RunID, key string) explain.Explanation {
 }
 
 // AnswersAll wants groups that add up and say whose turn it is.
-func (e *Engine) AnswersAll(groups []explain.MissingGroup, missing int64) {
+func (e *Engine) AnswersAll(groups []health.MissingGroup, missing int64) {
 	e.Helper()
 	var sum int64
 	for i := range groups {
 		g := &groups[i]
 		sum += g.Items
 		if g.Owner == "" || g.Who == "" || g.Why == "" || g.Next == "" || g.Reason == "" || g.Since == nil ||
-			g.Owner == explain.OwnerOperator && len(g.Advice) == 0 {
+			g.Owner == health.OwnerOperator && len(g.Advice) == 0 {
 			e.Errorf("the group leaves a question open: %+v", *g)
 		}
-		if strings.Contains(strings.ToLower(g.Who+g.Why+g.Next), "unknown") || g.Reason == explain.ReasonStray {
+		if strings.Contains(strings.ToLower(g.Who+g.Why+g.Next), "unknown") || g.Reason == health.ReasonStray {
 			e.Errorf("the group says that it does not know: %+v", *g)
 		}
 	}
@@ -184,10 +184,10 @@ func (e *Engine) AnswersAll(groups []explain.MissingGroup, missing int64) {
 // Until explains a run until some group has the reason and says all that, and returns it. What services say of
 // themselves may come too late for one explanation.
 func (e *Engine) Until(
-	run workqueue.RunID, state string, reason explain.Reason, says ...string,
-) (found explain.MissingGroup) {
+	run workqueue.RunID, state string, reason health.Reason, says ...string,
+) (found health.MissingGroup) {
 	e.Helper()
-	var last explain.Explanation
+	var last health.Explanation
 	for deadline := time.Now().Add(longest); time.Now().Before(deadline); {
 		last = e.Explain(run, "")
 		for _, g := range last.Groups {
@@ -206,7 +206,7 @@ func (e *Engine) Until(
 
 // WantOwner explains a run until some group has the reason and says all that, and wants it to be somebody's turn.
 func (e *Engine) WantOwner(
-	run workqueue.RunID, state string, reason explain.Reason, owner explain.Owner, says ...string,
+	run workqueue.RunID, state string, reason health.Reason, owner health.Owner, says ...string,
 ) {
 	e.Helper()
 	if g := e.Until(run, state, reason, says...); g.Owner != owner {
@@ -219,7 +219,7 @@ func (e *Engine) ThroughTheAPI(run workqueue.RunID) {
 	e.Helper()
 	e.Explain(run, "")
 	e.Explain(run, "C17")
-	var endpoint explain.EndpointExplanation
+	var endpoint health.EndpointExplanation
 	e.Get("/endpoints/count/explain", &endpoint)
 	e.AnswersAll(endpoint.Groups, endpoint.Missing)
 }
