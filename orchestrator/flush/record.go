@@ -138,9 +138,7 @@ func (f *Flusher) flushAfter(err error) error {
 		return err
 	}
 	f.Wake()
-	if err := f.node.NC.Publish(core.WakeSubject, []byte(WakeFlush)); err != nil {
-		f.node.Log.Debug("wake the flushers of other nodes", zap.Error(err))
-	}
+	f.node.Notify(WakeFlush)
 	return nil
 }
 
