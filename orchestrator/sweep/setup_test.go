@@ -11,6 +11,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // bundle is a node, a server and a database for one test.
 type bundle struct{ *nodetest.Bundle }
 
