@@ -20,13 +20,13 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/metrics"
-	"github.com/tranchehq/tranche/internal/producers"
-	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/internal/startup"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/orchestrator/fetch"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	alertstore "github.com/tranchehq/tranche/workqueue/alert"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
@@ -144,8 +144,8 @@ const answersPatience = 5 * time.Second
 
 // openCollectors takes operations for collectors over NATS. Those that were taken have their answers before the
 // connections are closed.
-func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.Logger) (*producers.Producers, error) {
-	taking := producers.New(collectorstore.New(p.store), node.Collectors(), p.fetchers[workqueue.KindSQL],
+func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.Logger) (*ingest.Producers, error) {
+	taking := ingest.New(collectorstore.New(p.store), node.Collectors(), p.fetchers[workqueue.KindSQL],
 		log.Named("producers"))
 	listener, err := taking.Listen(p.nc)
 	if err != nil {
@@ -220,11 +220,11 @@ type scheduleFlags struct {
 
 // openSchedules opens what schedules take items from.
 func (f *scheduleFlags) openSchedules(p *parts, web *httpfetch.Client) (err error) {
-	p.schedules = api.Schedules{Web: schedules.NewWeb(web.Transport()), CheckURL: web.CheckURL}
+	p.schedules = api.Schedules{Web: schedule.NewWeb(web.Transport()), CheckURL: web.CheckURL}
 	if f.ScheduleFiles == "" {
 		return nil
 	}
-	if p.schedules.Files, err = schedules.OpenFiles(f.ScheduleFiles); err != nil {
+	if p.schedules.Files, err = schedule.OpenFiles(f.ScheduleFiles); err != nil {
 		return fmt.Errorf("--schedule-files: %w", err)
 	}
 	p.undo = append(p.undo, func(context.Context) error { return p.schedules.Files.Close() })
@@ -241,11 +241,11 @@ var errNoServer = errors.New("this node has not started yet")
 
 // startSchedules gives the node the duty to start what is due.
 func startSchedules(p *parts, log *zap.Logger) error {
-	duty, err := schedules.New(p.store, &p.later, &p.later, schedules.Config{Log: log.Named("schedules")})
+	duty, err := schedule.New(p.store, &p.later, &p.later, schedule.Config{Log: log.Named("schedules")})
 	if err != nil {
 		return err
 	}
-	p.schedules.Wake = func() { p.later.WakeDuty(schedules.DutyName) }
+	p.schedules.Wake = func() { p.later.WakeDuty(schedule.DutyName) }
 	p.duties = append(p.duties, duty.Duty())
 	p.undo = append(p.undo, func(context.Context) error {
 		duty.Wait() // what the node was loading when it stopped: its context has ended
@@ -259,22 +259,22 @@ func (l *later) bind(node *orchestrator.Node, server *api.Server) {
 	l.server.Store(server)
 }
 
-// StartFire implements schedules.Starter.
-func (l *later) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
+// StartFire implements schedule.Starter.
+func (l *later) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	server := l.server.Load()
 	if server == nil {
-		return schedules.Started{}, errNoServer
+		return schedule.Started{}, errNoServer
 	}
 	return server.Starter().StartFire(ctx, job)
 }
 
-// Permanent implements schedules.Starter.
+// Permanent implements schedule.Starter.
 func (l *later) Permanent(err error) bool {
 	server := l.server.Load()
 	return server != nil && server.Starter().Permanent(err)
 }
 
-// Pause implements schedules.Runs.
+// Pause implements schedule.Runs.
 func (l *later) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
 	node := l.node.Load()
 	if node == nil {
@@ -283,7 +283,7 @@ func (l *later) Pause(ctx context.Context, c control.Control) (control.Controlle
 	return node.Runs().Pause(ctx, c)
 }
 
-// Cancel implements schedules.Runs.
+// Cancel implements schedule.Runs.
 func (l *later) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
 	node := l.node.Load()
 	if node == nil {
@@ -292,7 +292,7 @@ func (l *later) Cancel(ctx context.Context, c control.Control) (control.Cancelle
 	return node.Runs().Cancel(ctx, c)
 }
 
-// WakeDuty implements schedules.Runs.
+// WakeDuty implements schedule.Runs.
 func (l *later) WakeDuty(name string) {
 	if node := l.node.Load(); node != nil {
 		node.WakeDuty(name)

@@ -24,7 +24,7 @@ import (
 	"github.com/tranchehq/tranche/internal/startup"
 	"github.com/tranchehq/tranche/internal/tracing"
 	"github.com/tranchehq/tranche/migrations"
-	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -322,7 +322,7 @@ func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, log *zap.Logg
 }
 
 // tracer returns what records the node's spans, or nil when nobody asked for it.
-func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (span.Tracer, error) {
+func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (core.Tracer, error) {
 	if s.TraceOTLP == "" {
 		return nil, nil //nolint:nilnil // no tracer is what a node without tracing has
 	}

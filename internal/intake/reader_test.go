@@ -59,7 +59,7 @@ func TestGoodInput(t *testing.T) {
 		cfg  intake.Config
 		want []parsed
 	}{
-		"csv": {in:   "id,name\n7,Ann\n8,\n",
+		"csv": {in: "id,name\n7,Ann\n8,\n",
 			want: []parsed{{"7", `{"id":"7","name":"Ann"}`, 2}, {"8", `{"id":"8","name":""}`, 3}}},
 		"csv, no line break at the end": {in: "id,name\n7,Ann", want: []parsed{{"7", `{"id":"7","name":"Ann"}`, 2}}},
 		"csv, byte order mark and CRLF": {
@@ -71,8 +71,8 @@ func TestGoodInput(t *testing.T) {
 				{"8", `{"id":"8","na\"me":"<é>\u0001"}`, 5},
 			}},
 		"csv, numbers stay strings": {in: "id,n\n007,1e3\n", want: []parsed{{"007", `{"id":"007","n":"1e3"}`, 2}}},
-		"csv, one column": {in: "id\n1\n\"\"\"\"\n", want: []parsed{{"1", `{"id":"1"}`, 2}, {`"`, `{"id":"\""}`, 3}}},
-		"csv, key before id": {in: "id,key\n1,a\n", want: []parsed{{"a", `{"id":"1","key":"a"}`, 2}}},
+		"csv, one column":           {in: "id\n1\n\"\"\"\"\n", want: []parsed{{"1", `{"id":"1"}`, 2}, {`"`, `{"id":"\""}`, 3}}},
+		"csv, key before id":        {in: "id,key\n1,a\n", want: []parsed{{"a", `{"id":"1","key":"a"}`, 2}}},
 		"csv, first column when nothing else is known": {
 			in: "nr,name\n1,a\n", want: []parsed{{"1", `{"nr":"1","name":"a"}`, 2}},
 		},
@@ -109,17 +109,17 @@ func TestGoodInput(t *testing.T) {
 		"csv, a header that looks like an archive": {
 			in: "PARTNER,BZh9\n1,2\n", want: []parsed{{"1", `{"PARTNER":"1","BZh9":"2"}`, 2}},
 		},
-		"ndjson": {in:   "{\"id\":7,\"n\":1.50}\n{\"id\":\"8\",\"n\":{\"a\":[1,2]}}\n",
+		"ndjson": {in: "{\"id\":7,\"n\":1.50}\n{\"id\":\"8\",\"n\":{\"a\":[1,2]}}\n",
 			want: []parsed{{"7", `{"id":7,"n":1.50}`, 1}, {"8", `{"id":"8","n":{"a":[1,2]}}`, 2}}},
 		"ndjson, spaces, blank lines, byte order mark, no end": {
 			in:   "\uFEFF\r\n  { \"id\" : 12345678901234567890 ,\t\"s\":\" a \\\" b \" } \r\n\n{\"id\":1}",
 			want: []parsed{{"12345678901234567890", `{"id":12345678901234567890,"s":" a \" b "}`, 2}, {"1", `{"id":1}`, 4}},
 		},
-		"ndjson, escapes are kept": {in:   `{"\u0069d":"\u00e9","s":"\u00e9\ud83d\ude00\\u0000\/"}`,
+		"ndjson, escapes are kept": {in: `{"\u0069d":"\u00e9","s":"\u00e9\ud83d\ude00\\u0000\/"}`,
 			want: []parsed{{"é", `{"\u0069d":"\u00e9","s":"\u00e9\ud83d\ude00\\u0000\/"}`, 1}}},
-		"ndjson, the first row decides on the key": {in:   "{\"id\":1}\n{\"key\":\"k\",\"id\":2}\n",
+		"ndjson, the first row decides on the key": {in: "{\"id\":1}\n{\"key\":\"k\",\"id\":2}\n",
 			want: []parsed{{"1", `{"id":1}`, 1}, {"2", `{"key":"k","id":2}`, 2}}},
-		"ndjson as configured, with another key": {in:   `{"a":"1","b":"2"}`,
+		"ndjson as configured, with another key": {in: `{"a":"1","b":"2"}`,
 			cfg:  intake.Config{Format: intake.NDJSON, Key: "b"},
 			want: []parsed{{"2", `{"a":"1","b":"2"}`, 1}}},
 	}
