@@ -560,8 +560,8 @@ func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 	}
 }
 
-// TestItemsThatOutliveTheirStage hands the items of a stage to goroutines that continue after it has returned, and keeps
-// them for the next stage.
+// TestItemsThatOutliveTheirStage hands the items of a stage to goroutines that continue after it has returned, and
+// keeps them for the next stage.
 func TestItemsThatOutliveTheirStage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -432,7 +432,7 @@ func TestLargeResultsAreHeld(t *testing.T) {
 	text := func(n int) string { return strings.Repeat("x", 10+n%2*200_000) }
 	seen := make(chan []wire.Slot, 2)
 	for endpoint, outcome := range map[string]error{"kept": nil, "dropped": Fail("rolled_back", "it was")} {
-		check(t, HandleList(svc, endpoint, each(func(item *Item[number, string]) { item.Reply(text(item.In.N)) }), Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
+		hold := func(ctx context.Context, w *Work, next func(context.Context) error) error {
 			w.Hold()
 			if err := next(ctx); err != nil {
 				return err
@@ -441,7 +441,8 @@ func TestLargeResultsAreHeld(t *testing.T) {
 			check(t, err)
 			seen <- slots
 			return outcome
-		})))
+		}
+		check(t, HandleList(svc, endpoint, each(func(item *Item[number, string]) { item.Reply(text(item.In.N)) }), Wrap(hold)))
 	}
 	b.Run(svc)
 	kept := b.reply("kept", numbers(4))
