@@ -442,7 +442,8 @@ func TestLargeResultsAreHeld(t *testing.T) {
 			seen <- slots
 			return outcome
 		}
-		check(t, HandleList(svc, endpoint, each(func(item *Item[number, string]) { item.Reply(text(item.In.N)) }), Wrap(hold)))
+		reply := each(func(item *Item[number, string]) { item.Reply(text(item.In.N)) })
+		check(t, HandleList(svc, endpoint, reply, Wrap(hold)))
 	}
 	b.Run(svc)
 	kept := b.reply("kept", numbers(4))

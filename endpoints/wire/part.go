@@ -128,7 +128,8 @@ func checkPart(in *BodyReader, part *Part, seen slotFields, encoded []byte) {
 	switch {
 	case seen.d && !seen.b && !seen.t:
 	case seen.b && !seen.d:
-		part.Data, part.ContentType = binaryOf(in, "the part that ends at byte", in.Pos(), encoded, part.ContentType, seen.t)
+		part.Data, part.ContentType = binaryOf(in, "the part that ends at byte", in.Pos(), encoded, part.ContentType,
+			seen.t)
 	default:
 		in.Fail(ReasonSlot, `the part that ends at byte %d must have exactly one of "d" and "b" (with "t")`, in.Pos())
 	}

@@ -14,8 +14,8 @@
 // fault.
 //
 // nats.go's Consumer.Messages loses nothing either. But its limit in bytes is that of one pull: with three replicas it
-// held three times as much (51 messages where 17 were allowed, nats.go 1.55), and it cannot ask for less while the owner
-// has less room.
+// held three times as much (51 messages where 17 were allowed, nats.go 1.55), and it cannot ask for less while the
+// owner has less room.
 //
 // It is not the package's job to know what a message means, whether the consumer is the one that it was, or when to
 // look it up again. All of it is safe for concurrent use.
