@@ -425,7 +425,7 @@ func TestInfrastructureAloneFailsNothing(t *testing.T) {
 		})
 		return n
 	}
-	lost(3)
+	before := lost(0)
 	victims[0].Crash()
 	victims[0].Await(t, b.Bundle)
 	if err := b.NS.Restart(t.Context()); err != nil {
@@ -434,7 +434,7 @@ func TestInfrastructureAloneFailsNothing(t *testing.T) {
 	b.StartNode(t)
 	victims[1].Crash()
 	victims[1].Await(t, b.Bundle)
-	n := lost(lost(0) + 3)
+	n := lost(before)
 	stop()
 	b.WantSound(t, l, run, items)
 	if t.Logf("%d silences", n); n == 0 {
