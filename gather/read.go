@@ -139,7 +139,8 @@ func readHTTP(into **HTTP) func(strictyaml.Value) error {
 		err := v.Fields([]strictyaml.Field{
 			{Name: "url", Read: text(&h.URL)},
 			{Name: "method", Read: text(&h.Method)},
-			{Name: "headers", Read: headers(&h.Headers)},
+			{Name: "headers", Read: pairs(&h.Headers,
+				"headers by their names, like Authorization: \"Bearer {secret.NAME}\"")},
 			{Name: "body", Read: strictyaml.Into((*json.RawMessage)(&h.Body))},
 			{Name: "accept", Read: text(&h.Accept)},
 			{Name: "many", Read: strictyaml.Into(&h.Many)},
@@ -190,20 +191,6 @@ func block(into *string) func(strictyaml.Value) error {
 			return nil
 		}
 		return text(into)(v)
-	}
-}
-
-// headers reads texts by names of the plan's own.
-func headers(into *map[string]string) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		*into = map[string]string{}
-		const want = "headers by their names, like Authorization: \"Bearer {secret.NAME}\""
-		return v.Entries(want, func(name string, v strictyaml.Value) error {
-			var said string
-			err := text(&said)(v)
-			(*into)[name] = said
-			return err
-		})
 	}
 }
 
