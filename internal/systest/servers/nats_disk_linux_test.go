@@ -113,8 +113,8 @@ func (w *world) tellsOfDisk(run workqueue.RunID, nc *nats.Conn) bool {
 		w.Fatal(err)
 	}
 	for _, g := range e.Groups {
-		if g.Reason != healthstore.ReasonUnwritable || g.Owner != healthstore.OwnerOperator || !strings.Contains(g.Why, "disk") ||
-			g.Who != "whoever runs the NATS server" {
+		if g.Reason != healthstore.ReasonUnwritable || g.Owner != healthstore.OwnerOperator ||
+			!strings.Contains(g.Why, "disk") || g.Who != "whoever runs the NATS server" {
 			w.Logf("%d items are explained by %s, whose turn it is is %s: %s", g.Items, g.Reason, g.Who, g.Why)
 			return false
 		}
