@@ -23,9 +23,9 @@ import (
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/ingest"
-	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	alertstore "github.com/tranchehq/tranche/workqueue/alert"
 	"github.com/tranchehq/tranche/workqueue/collector"
@@ -214,7 +214,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 func (s *Server) Routes() []kernel.Route { return s.kernel.Routes() }
 
 // Starter starts the runs of schedules.
-func (s *Server) Starter() schedules.Starter { return s.schedules }
+func (s *Server) Starter() schedule.Starter { return s.schedules }
 
 // Watch looks after the system's health for a duty: what callers get, but whole.
 func (s *Server) Watch() *health.Watch { return s.whole }

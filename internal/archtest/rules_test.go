@@ -18,6 +18,7 @@ func rules() map[string]rule {
 	servers := []string{"internal/testing/...", "internal/embedded", "migrations"}
 	kit := append([]string{"endpoints/endpointstest"}, servers...)
 	sdk := []string{"endpoints", "endpoints/wire", "endpoints/stream"}
+	inside := []string{"endpoints/wire", "endpoints/stream", "internal/pull", "internal/backoff"}
 	store := []string{"workqueue/...", "bitfield/...", "migrations", "internal/fault", "internal/backoff"}
 	part := append([]string{"orchestrator/core", "endpoints/wire", "endpoints/stream"}, store...)
 	// A package whose tests have whole nodes.
@@ -44,7 +45,7 @@ func rules() map[string]rule {
 		// What items must look like: for plans, and for whoever reads items.
 		"gather/itemschema": {},
 		// YAML that people write, with the place of what is wrong in it.
-		"gather/strictyaml": {},
+		"gather/strictyaml": {tests: []string{"workqueue"}},
 		"gather/collector": {
 			own: []string{
 				"gather", "gather/template", "gather/strictyaml", "workqueue", "workqueue/collector", "workqueue/pace",
@@ -70,14 +71,9 @@ func rules() map[string]rule {
 			}, tests: append([]string{"internal/pull"}, servers...),
 		},
 		// What stands behind its door. Each may need those that stand above it here.
-		"endpoints/internal/logs":      {own: []string{"endpoints/wire"}},
-		"endpoints/internal/admission": {own: []string{"endpoints/stream"}, tests: servers},
-		"endpoints/internal/outbox":    {own: []string{"endpoints/wire", "endpoints/stream", "internal/backoff"}},
-		"endpoints/internal/consume":   {own: inside("logs", "admission", "outbox")},
-		"endpoints/internal/reply":     {own: inside("outbox")},
-		"endpoints/internal/serve":     {own: inside("logs", "admission", "outbox", "consume", "reply")},
-		"endpoints/internal/flow":      {own: inside("logs", "admission", "outbox", "consume", "reply", "serve")},
-		"endpoints/wire":               {own: []string{"bitfield", "internal/intake/jsonvalue"}},
+		"endpoints/internal/serve": {own: inside},
+		"endpoints/internal/flow":  {own: append([]string{"endpoints/internal/serve"}, inside...)},
+		"endpoints/wire":           {own: []string{"bitfield", "internal/intake/jsonvalue"}},
 		"endpoints/stream": {
 			own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers,
 		},
@@ -116,9 +112,9 @@ func rules() map[string]rule {
 			tests: append([]string{"orchestrator/client", "endpoints"}, servers...),
 		},
 		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
-		"internal/schedules": {
+		"orchestrator/schedule": {
 			own: append([]string{
-				"orchestrator", "orchestrator/schedule", "gather", "gather/fetch/httpfetch", "endpoints/wire",
+				"orchestrator", "gather", "gather/strictyaml", "gather/fetch/httpfetch", "endpoints/wire", "internal/backoff",
 			}, store...),
 			tests: append([]string{"internal/connections"}, servers...),
 		},
@@ -135,8 +131,6 @@ func rules() map[string]rule {
 		},
 		// It decides, and knows nothing of where what it is told comes from.
 		"orchestrator/pacing": {own: []string{"workqueue"}, others: []string{}},
-		// When schedules are due: without I/O, and without knowing what time it is.
-		"orchestrator/schedule": {own: []string{"gather", "gather/strictyaml", "workqueue"}},
 		// By what items follow each other: for plans, and for whoever keeps lines.
 		"workqueue/order": {others: []string{"github.com/go-json-experiment/json"}},
 
@@ -230,7 +224,7 @@ func rules() map[string]rule {
 		"internal/systest/...": {
 			own: []string{},
 			tests: append([]string{"orchestrator", "orchestrator/schedule", "gather/fetch", "internal/health",
-				"tools/faultyservice", "internal/schedules", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
+				"tools/faultyservice", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
 		"tools/demo": {
@@ -259,7 +253,7 @@ func rules() map[string]rule {
 				"internal/embedded", "internal/dashboard", "internal/tracing", "internal/metrics",
 				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/core",
 				"gather", "gather/fetch/...", "gather/collector", "internal/ingest", "internal/trackers", "endpoints",
-				"endpoints/wire", "endpoints/stream", "internal/schedules", "orchestrator/schedule", "internal/alerts",
+				"endpoints/wire", "endpoints/stream", "orchestrator/schedule", "internal/alerts",
 				"internal/health",
 			}, store...),
 			tests: append([]string{"tools/conformance"}, servers...),
@@ -276,15 +270,6 @@ func rules() map[string]rule {
 	maps.Copy(all, commands(servers, store))
 	maps.Copy(all, api(servers, store))
 	return all
-}
-
-// inside is what a room of the SDK may import: the protocol, and rooms below it.
-func inside(rooms ...string) []string {
-	own := []string{"endpoints/wire", "endpoints/stream", "internal/pull", "internal/backoff"}
-	for _, room := range rooms {
-		own = append(own, "endpoints/internal/"+room)
-	}
-	return own
 }
 
 // commands are the rules of the command line: what all commands share, those about runs, and all others. They are
@@ -311,7 +296,7 @@ func api(servers, store []string) map[string]rule {
 		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire",
 		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake/...", "internal/connections",
 		"gather/strictyaml", "gather/itemschema",
-		"gather/collector", "internal/ingest", "internal/trackers", "endpoints/fanout", "internal/schedules",
+		"gather/collector", "internal/ingest", "internal/trackers", "endpoints/fanout",
 		"orchestrator/schedule", "internal/alerts",
 	}, store...)
 	tests := append([]string{"gather/fetch/httpfetch", "endpoints", "internal/startup", root + "/..."}, servers...)
@@ -355,8 +340,7 @@ func rooms(servers []string) map[string]rule {
 		// These only read.
 		{"inspect", "control redo start"},
 		{"export", "redo session"},
-		{"explain", "control dispatch inspect pace session settle start"},
-		{"health", "control inspect pace schedule session"},
+		{"health", "control dispatch inspect pace schedule session settle start"},
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},
 		{"erasure", ""},

@@ -120,8 +120,7 @@ func Completed(r *alert.Completion) Condition {
 		c.Severity, c.Title = Warning, fmt.Sprintf("Completed, %s failed: %s", count(r.Failed, "item"),
 			runName(r.Run, r.Name, r.Plan))
 		c.Link += "/errors"
-		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then run them again: `tranche run rerun %s --failed`",
-			r.Run, r.Run)
+		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; and what helps: `tranche run explain %s`", r.Run, r.Run)
 	}
 	return dated(r.At, c)
 }

@@ -3,11 +3,13 @@ package health
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
@@ -200,9 +202,8 @@ func (f *facts) failed() (all []Condition) {
 			Title: fmt.Sprintf("%s failed: %s", count(r.Failed, "item"), runName(r.Run, r.Name, r.Plan)),
 			Detail: fmt.Sprintf("The run completed %s ago, and nobody has run its failed items again, or accepted them.",
 				ago(f.at.Sub(r.FinishedAt))),
-			Remedy: fmt.Sprintf("See why: `tranche run errors %s`; then run them again: `tranche run rerun %s --failed`, "+
-				"correct their data where that is wrong: `tranche run correct %[1]s --items FILE`, or accept them: "+
-				"`tranche run accept %[1]s --failed --reason TEXT`", r.Run, r.Run),
+			Remedy: f.againstFailures(r.Run),
+			Resets: slices.ContainsFunc(f.db.BadParts, func(b inspect.BadPart) bool { return b.Run == r.Run }),
 		}))
 	}
 	for i := range f.db.Failed[:max(len(f.db.Failed)-1, 0)] {
@@ -218,6 +219,17 @@ func (f *facts) failed() (all []Condition) {
 		}))
 	}
 	return all
+}
+
+// againstFailures is what helps a run: a re-run of what failed, or the reset of a step whose part is bad.
+func (f *facts) againstFailures(run workqueue.RunID) string {
+	again := fmt.Sprintf("then run them again: `tranche run rerun %s --failed`", run)
+	if at := slices.IndexFunc(f.db.BadParts, func(b inspect.BadPart) bool { return b.Run == run }); at >= 0 {
+		bad := &f.db.BadParts[at]
+		again = fmt.Sprintf("%s: `%s`", bad.Why(), bad.Command())
+	}
+	return fmt.Sprintf("See why: `tranche run errors %s`; %s, correct their data where that is wrong: "+
+		"`tranche run correct %[1]s --items FILE`, or accept them: `tranche run accept %[1]s --failed --reason TEXT`", run, again)
 }
 
 func (f *facts) held() (all []Condition) {

@@ -102,6 +102,7 @@ type Condition struct {
 	Detail   string    `json:"detail"`
 	Since    time.Time `json:"since"`
 	Remedy   string    `json:"remedy" doc:"what helps; commands stand between backquotes"`
+	Resets   bool      `json:"resets,omitempty" doc:"a step has to be reset, as remedy says: a re-run would fail again"`
 	Link     string    `json:"link,omitempty" doc:"path of the dashboard's page about it"`
 	Count    int64     `json:"count" doc:"how many items, dead letters, messages or operations it is about, or 1"`
 	Of       int64     `json:"of" doc:"how many runs, endpoints and so on it stands for, mostly 1"`

@@ -956,6 +956,9 @@ type Condition struct {
 	// Remedy what helps; commands stand between backquotes
 	Remedy string `json:"remedy"`
 
+	// Resets a step has to be reset, as remedy says: a re-run would fail again
+	Resets bool `json:"resets,omitempty"`
+
 	// Link path of the dashboard's page about it
 	Link string `json:"link,omitempty"`
 
@@ -1667,6 +1670,9 @@ type ErrorGroup struct {
 
 	// ByService the same with counts, the greatest first
 	ByService []ServiceErrors `json:"by_service"`
+
+	// Resets steps whose bad parts they fail for; a re-run gives the same: reset one
+	Resets []string `json:"resets,omitempty"`
 
 	// Examples three at the most, by ordinal
 	Examples []ErrorExample `json:"examples"`
@@ -6635,4 +6641,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 37812b1df8dc424467c52f0589341645, is 5fed20ae206107551839b7d225bb0aa8dae8aacba99af93b9effa2f2ad3aa7e6.
+// Of 61f91c8019ac4f34101cfc04ec30728d, is 33e849b03d0a14be92ee349e78327dc16c4124501b966dbc13bf180102886ee6.

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -114,10 +113,10 @@ func checkResult(slot fetch.Slot) *wire.SlotError {
 	case len(slot.Data) > maxResult:
 		return &wire.SlotError{Code: wire.CodeResultTooLarge,
 			Message: fmt.Sprintf("the result takes %d bytes; %d are allowed", len(slot.Data), maxResult)}
-	case slot.ContentType == "" && !jsontext.Value(slot.Data).IsValid():
-		return &wire.SlotError{Code: wire.CodeBadResult,
-			Message: "the result is not JSON; set its content type if it is not meant to be"}
 	case slot.ContentType == "":
+		if flaw := wire.FlawOf(slot.Data, wire.DefaultMaxDepth); flaw != nil {
+			return flaw.Slot()
+		}
 		return nil
 	}
 	if _, _, err := mime.ParseMediaType(slot.ContentType); err != nil || len(slot.ContentType) > 255 {

@@ -182,7 +182,7 @@ func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standi
 		return 0, err
 	}
 	w.healed = time.Now()
-	standing, failed := redo.New(w.node.Store).HealLines(ctx, lease)
+	standing, failed := redo.New(w.node.Store).RepairLanes(ctx, lease)
 	if standing > 0 {
 		w.node.Log.Warn("moved on lines of items that nobody had moved on", zap.Int("lines", standing))
 	}

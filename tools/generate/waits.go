@@ -25,7 +25,7 @@ func waiting() []string {
 	return []string{
 		"bitfield", "orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/alerts", "internal/api",
 		"internal/cli", "internal/connections", "internal/embedded", "internal/health", "internal/intake",
-		"internal/live", "internal/metrics", "internal/ingest", "internal/pull", "internal/schedules",
+		"internal/live", "internal/metrics", "internal/ingest", "internal/pull",
 		"internal/startup", "internal/trackers", "migrations", "cmd",
 	}
 }

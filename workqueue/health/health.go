@@ -1,4 +1,5 @@
-// Package health reads what may want somebody's attention. It judges nothing.
+// Package health says why something stands: each missing item of a run or an endpoint ([Store.Explain]), and all that
+// wants somebody's attention ([Store.Health]). It also counts what metrics show ([Store.Metrics]).
 package health
 
 import (
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/pace"
@@ -27,6 +29,7 @@ func New(db *database.DB) Store { return Store{db: db} }
 type Facts struct {
 	At       time.Time // the database's clock
 	Failed   []FailedRun
+	BadParts []inspect.BadPart // of those runs
 	Held     []HeldRun
 	Overdue  []LateSeal
 	Waiting  []WaitingRun
@@ -100,7 +103,18 @@ func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
 	if err := s.db.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("read the system's health: %w", err)
 	}
-	return f, nil
+	return f, s.readBadParts(ctx, f)
+}
+
+func (s Store) readBadParts(ctx context.Context, f *Facts) (err error) {
+	runs := make([]workqueue.RunID, len(f.Failed))
+	for i := range f.Failed {
+		runs[i] = f.Failed[i].Run
+	}
+	if len(runs) > 0 {
+		f.BadParts, err = inspect.ReadBadParts(ctx, s.db.Pool, runs)
+	}
+	return err
 }
 
 // queueRows adds a query whose rows become a list.

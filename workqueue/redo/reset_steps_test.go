@@ -12,7 +12,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -185,16 +186,24 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	g.work()
 	advised := func(command string) bool {
 		t.Helper()
-		e, err := explain.New(g.Store).Explain(t.Context(), g.run)
+		e, err := health.New(g.Store).Explain(t.Context(), g.run)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(e.Advice, func(a explain.Advice) bool { return a.Command == command })
+		return slices.ContainsFunc(e.Advice, func(a health.Advice) bool { return a.Command == command })
 	}
 	again := "tranche run rerun " + g.run.String() + " --failed"
 	mend := "tranche run reset " + g.run.String() + " --step accounts --code bad_part --failed-at statement"
 	if !advised(mend) || advised(again) {
 		t.Errorf("a part that is bad: the re-run is advised (%v), or its reset is not (%v)", advised(again), advised(mend))
+	}
+	if errs, err := inspect.New(g.Store).Errors(t.Context(), g.run); err != nil || len(errs.Groups) != 1 ||
+		!slices.Equal(errs.Groups[0].Resets, []string{"accounts"}) {
+		t.Errorf("%+v (%v); want a group for which accounts is to be reset", errs.Groups, err)
+	}
+	if found, err := health.New(g.Store).Health(t.Context(), health.Limits{Failed: time.Hour}); err != nil ||
+		len(found.Failed) != 1 || len(found.BadParts) != 1 || found.BadParts[0].Command() != mend {
+		t.Errorf("%+v (%v); want %s", found, err, mend)
 	}
 	byCode := func(r *redo.ResetRequest) { r.Select.Codes = []string{"bad_part"} }
 	if _, err := g.tryReset(storetest.Accounts, byCode); err == nil || !strings.Contains(err.Error(), "--failed-at STEP") {
