@@ -61,7 +61,12 @@ func TestAnEndpointThatNeverWas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return len(facts.Open), len(reading.Endpoints)
+		for i := range facts.Conditions {
+			if facts.Conditions[i].Kind == health.BreakerOpen {
+				breakers++
+			}
+		}
+		return breakers, len(reading.Endpoints)
 	}
 	run := b.Load(storetest.Chunked(1), 2)
 	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), probe_at = tranche_now()`)

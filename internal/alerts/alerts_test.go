@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/alerts"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/alert"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // A condition is told when it begins, when it gets worse and when it is over, and not again while nothing has changed.
@@ -27,17 +27,17 @@ func TestAConditionIsToldOnce(t *testing.T) {
 	b.operator("", host.URL)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	round := func(conditions ...health.Condition) {
+	round := func(conditions ...store.Condition) {
 		b.says(conditions...)
 		for range 3 {
 			b.look(d, lease)
 			b.send(d, lease)
 		}
 	}
-	round(condition("quiet", health.Info)) // not of its severity
-	round(condition("e", health.Warning))
-	round(condition("e", health.Critical))
-	round(condition("e", health.Warning)) // better, which is no news
+	round(condition("quiet", store.Info)) // not of its severity
+	round(condition("e", store.Warning))
+	round(condition("e", store.Critical))
+	round(condition("e", store.Warning)) // better, which is no news
 	round()
 	round()
 	told := host.told(t)
@@ -70,14 +70,14 @@ func TestAConditionThatIsSaidTwice(t *testing.T) {
 	b.operator("", host.URL)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	b.says(condition("e", health.Warning), condition("e", health.Critical), condition("e", health.Warning))
+	b.says(condition("e", store.Warning), condition("e", store.Critical), condition("e", store.Warning))
 	for range 2 {
 		b.look(d, lease)
 		b.send(d, lease)
 	}
 	told := host.told(t)
-	if len(told) != 1 || told[0].BegunAll != 1 || told[0].Severity != health.Critical ||
-		told[0].Begun[0].Severity != health.Critical {
+	if len(told) != 1 || told[0].BegunAll != 1 || told[0].Severity != store.Critical ||
+		told[0].Begun[0].Severity != store.Critical {
 		t.Errorf("%+v", told)
 	}
 }
@@ -90,11 +90,11 @@ func TestWhatPassesIsNotTold(t *testing.T) {
 	b.operator("", host.URL)
 	b.apply("r", "when: {health: warning}\nwait: 1h\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	b.says()
 	b.look(d, lease)
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	if got := b.messages("r"); len(got) != 0 {
 		t.Fatalf("%+v", got)
@@ -150,8 +150,8 @@ func TestTheIntervalOfAGroup(t *testing.T) {
 	b.operator("", host.URL)
 	b.apply("r", "when: {health: warning}\ninterval: 1h\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	all := []health.Condition{}
-	round := func(c health.Condition, want int) {
+	all := []store.Condition{}
+	round := func(c store.Condition, want int) {
 		t.Helper()
 		all = append(all, c)
 		b.says(all...)
@@ -161,11 +161,11 @@ func TestTheIntervalOfAGroup(t *testing.T) {
 			t.Fatalf("with %s it was told %d times, want %d", c.Subject, host.count(), want)
 		}
 	}
-	round(condition("a", health.Warning), 1)
-	round(condition("b", health.Warning), 1)
-	round(condition("c", health.Critical), 2)
+	round(condition("a", store.Warning), 1)
+	round(condition("b", store.Warning), 1)
+	round(condition("c", store.Critical), 2)
 	b.exec(`UPDATE alert_message SET made_at = made_at - interval '1 hour'`)
-	round(condition("d", health.Warning), 3)
+	round(condition("d", store.Warning), 3)
 	if told := host.told(t); told[1].BegunAll != 2 || told[1].Title != "2 endpoints have nobody who listens (3 in all)" {
 		t.Errorf("%+v", told[1])
 	}
@@ -197,17 +197,17 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 	b.operator("", host.URL)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	first := b.lease()
-	store := &dying{Store: b.store}
-	store.die = func() {
+	dies := &dying{Store: b.store}
+	dies.die = func() {
 		if err := b.sessions.Resign(t.Context(), first); err != nil {
 			t.Error(err)
 		}
 	}
-	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = store })
-	b.says(condition("e", health.Critical))
+	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = dies })
+	b.says(condition("e", store.Critical))
 	b.look(d, first)
-	if _, err := d.Send(t.Context(), first); !errors.Is(err, workqueue.ErrNotLeader) || store.fired.Load() != 1 {
-		t.Fatalf("the fault fired %d times, and sending returned %v", store.fired.Load(), err)
+	if _, err := d.Send(t.Context(), first); !errors.Is(err, workqueue.ErrNotLeader) || dies.fired.Load() != 1 {
+		t.Fatalf("the fault fired %d times, and sending returned %v", dies.fired.Load(), err)
 	}
 	if got := b.messages("r"); len(got) != 1 || got[0].State != alert.MessageWaiting || host.count() != 1 {
 		t.Fatalf("%+v; told %d times", got, host.count())
@@ -243,7 +243,7 @@ func TestTwoNodesThatBelieveTheyLead(t *testing.T) {
 		t.Fatal(err)
 	}
 	zombie, now := b.duty(), b.lease()
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	if _, err := zombie.Look(t.Context(), old); !errors.Is(err, workqueue.ErrNotLeader) {
 		t.Errorf("a node that does not lead looks: %v", err)
 	}
@@ -272,13 +272,13 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	const when = "when: {health: warning}\n"
 	b.apply("r", when+old.rule())
 	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.FirstRetry = time.Hour }), b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was tried", func() bool { return old.count() == 1 })
 	if _, err := b.store.Set(t.Context(), "r", alert.StatePaused, "ann"); err != nil {
 		t.Fatal(err)
 	}
-	b.says(condition("e", health.Warning), condition("f", health.Warning))
+	b.says(condition("e", store.Warning), condition("f", store.Warning))
 	b.look(d, lease)
 	b.send(d, lease)
 	if got := b.messages("r"); len(got) != 1 || old.count() != 1 {
@@ -302,7 +302,7 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	if host.count() != 2 {
 		t.Errorf("it was told %+v", host.told(t)[2:])
 	}
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	if done, err := b.store.Delete(t.Context(), "r", "ann"); err != nil || done.Waiting != 1 {
 		t.Fatal(done, err)
@@ -323,7 +323,7 @@ func TestQuietHours(t *testing.T) {
 	b.apply("r", "when: {health: warning}\nquiet: {from: \"22:00\", to: \"07:00\", zone: Europe/Berlin}\n"+host.rule())
 	clock := &clocked{Store: b.store}
 	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = clock }), b.lease()
-	at := func(now string, want int, conditions ...health.Condition) {
+	at := func(now string, want int, conditions ...store.Condition) {
 		t.Helper()
 		clock.now, _ = time.Parse(time.RFC3339, now)
 		b.says(conditions...)
@@ -333,10 +333,10 @@ func TestQuietHours(t *testing.T) {
 			t.Fatalf("at %s it was told %d times, want %d", now, host.count(), want)
 		}
 	}
-	warning, passing := condition("w", health.Warning), condition("p", health.Warning)
+	warning, passing := condition("w", store.Warning), condition("p", store.Warning)
 	at("2031-01-05T20:59:00Z", 0)
 	at("2031-01-05T21:00:00Z", 0, warning, passing) // ten in Berlin
-	at("2031-01-06T02:00:00Z", 1, warning, passing, condition("c", health.Critical))
+	at("2031-01-06T02:00:00Z", 1, warning, passing, condition("c", store.Critical))
 	at("2031-01-06T03:00:00Z", 2, warning) // the critical one is over
 	at("2031-01-06T05:59:00Z", 2, warning)
 	at("2031-01-06T06:00:00Z", 3, warning)
@@ -364,8 +364,8 @@ func TestAnAlertDoesNotTellOfItself(t *testing.T) {
 	b.apply("failing", "when: {health: info}\n"+host.rule())
 	b.apply("other", "when: {health: info}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	failing := condition("x", health.Warning)
-	failing.Kind, failing.Subject = health.AlertFailing, "failing"
+	failing := condition("x", store.Warning)
+	failing.Kind, failing.Subject = store.AlertFailing, "failing"
 	b.says(failing)
 	b.look(d, lease)
 	b.send(d, lease)
@@ -382,11 +382,11 @@ func TestWhatWasCutIsNotOver(t *testing.T) {
 	b.operator("", host.URL)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	b.says(condition("e", health.Warning), condition("f", health.Warning))
+	b.says(condition("e", store.Warning), condition("f", store.Warning))
 	b.look(d, lease)
 	b.send(d, lease)
-	b.says(condition("f", health.Warning))
-	for i, cut := range [][]health.Kind{{health.NoListeners}, nil} {
+	b.says(condition("f", store.Warning))
+	for i, cut := range [][]store.Kind{{store.NoListeners}, nil} {
 		b.mu.Lock()
 		b.report.Cut = cut
 		b.mu.Unlock()
@@ -407,12 +407,12 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	b.exec(`INSERT INTO health_condition (kind, subject, since) VALUES ('no_listeners', 'e', tranche_now())`)
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	b.send(d, lease)
 	b.says()
 	b.mu.Lock()
-	b.report.Unseen = []health.Kind{health.NoListeners} // NATS is away
+	b.report.Unseen = []store.Kind{store.NoListeners} // NATS is away
 	b.mu.Unlock()
 	b.look(d, lease)
 	b.mu.Lock()
@@ -442,15 +442,15 @@ func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	b.operator("", host.URL)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	a, worse, better := condition("a", health.Warning), condition("w", health.Warning), condition("e", health.Warning)
-	round := func(conditions ...health.Condition) {
+	a, worse, better := condition("a", store.Warning), condition("w", store.Warning), condition("e", store.Warning)
+	round := func(conditions ...store.Condition) {
 		b.says(conditions...)
 		b.look(d, lease)
 		b.send(d, lease)
 	}
 	round(a, worse, better)
-	worse.Severity, better.Severity = health.Critical, health.Critical
-	passing, fresh := condition("p", health.Warning), condition("n", health.Warning)
+	worse.Severity, better.Severity = store.Critical, store.Critical
+	passing, fresh := condition("p", store.Warning), condition("n", store.Warning)
 	b.says(a, worse, better, passing, fresh)
 	b.look(d, lease)
 	b.says(a, worse, fresh) // two end while the message about them waits
@@ -490,12 +490,12 @@ func TestAnEndOutlivesAChangeOfItsRule(t *testing.T) {
 	rule := "when: {health: warning}\nwait: 1h\n" + host.rule()
 	b.apply("r", rule)
 	d, lease := b.duty(), b.lease()
-	b.says(condition("a", health.Warning), condition("b", health.Warning))
+	b.says(condition("a", store.Warning), condition("b", store.Warning))
 	b.look(d, lease)
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
 	b.look(d, lease)
 	b.send(d, lease)
-	b.says(condition("b", health.Warning))
+	b.says(condition("b", store.Warning))
 	b.look(d, lease) // it waits that a stays away
 	b.says()
 	b.apply("r", rule+"interval: 1s\n")
@@ -526,7 +526,7 @@ func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
 	b.apply("r", fmt.Sprintf(when+"to: {webhook: {url: %q, secret: hooks}}\n", old.URL))
 	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Minute, time.Hour })
 	lease := b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	sent := make(chan error, 1)
 	go func() {
@@ -553,13 +553,13 @@ func TestOldMessagesAreDeleted(t *testing.T) {
 	b := setup(t)
 	b.operator("", host.URL)
 	d, lease := b.duty(), b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	for _, name := range []string{"paused", "deleted"} {
 		b.apply(name, "when: {health: warning}\n"+host.rule())
 	}
 	b.look(d, lease)
 	b.send(d, lease)
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	if _, err := b.store.Set(t.Context(), "paused", alert.StatePaused, "ann"); err != nil {
 		t.Fatal(err)
@@ -586,7 +586,7 @@ func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
 	b.apply("held", "when: {health: warning}\n"+host.rule())
 	b.apply("other", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	tx, err := b.pool.Begin(t.Context())
 	if err != nil {

@@ -52,7 +52,7 @@ const (
 // Store keeps rules and messages; that of workqueue/alert is one.
 type Store interface {
 	Active(ctx context.Context) ([]alert.Rule, error)
-	Runs(ctx context.Context) ([]alert.Run, error)
+	Due(ctx context.Context) ([]alert.DueRun, error)
 	Completions(ctx context.Context, since time.Time) ([]alert.Completion, error)
 	Labels(ctx context.Context, runs []workqueue.RunID) (map[workqueue.RunID]alert.Label, error)
 	Standing(ctx context.Context, kind string) (map[string]bool, error)
@@ -210,9 +210,6 @@ func wanted(rules []alert.Rule, specs []*Spec) map[RunChange]time.Time {
 }
 
 func (d *Duty) gatherRuns(ctx context.Context, f *facts, want map[RunChange]time.Time) (err error) {
-	if f.runs, err = d.cfg.Store.Runs(ctx); err != nil {
-		return err
-	}
 	if from, asked := want[RunCompleted]; asked {
 		if f.completed, err = d.cfg.Store.Completions(ctx, from); err != nil {
 			return err
@@ -237,11 +234,16 @@ const sureAfter = time.Minute
 
 // estimate finds the runs that will not end in time.
 func (d *Duty) estimate(ctx context.Context, f *facts) error {
+	var err error
+	if f.due, err = d.cfg.Store.Due(ctx); err != nil {
+		return err
+	}
 	before, err := d.cfg.Store.Standing(ctx, runPrefix+string(RunWillMissTimes))
 	if err != nil {
 		return err
 	}
-	for i, r := range soonest(f.runs) {
+	for i := range f.due {
+		r := &f.due[i]
 		var left time.Duration
 		var err error
 		if i < maxEstimates {
@@ -274,17 +276,15 @@ func (d *Duty) note(
 	}
 	look := &alert.Look{Rule: *rule, Began: f.began, Conditions: rows, Wait: time.Duration(spec.Wait),
 		Interval: time.Duration(spec.Interval), Quiet: spec.Quiet.At(f.began), Holds: spec.holds(all),
-		Aside: putAside(all)}
+		Aside: spec.putAside(all)}
 	for _, kind := range f.report.Unseen {
 		look.Unseen = append(look.Unseen, string(kind))
 	}
 	for _, kind := range f.report.Cut {
-		look.Cut = append(look.Cut, string(kind))
+		look.Cut = append(look.Cut, string(kind), runPrefix+kind.Rule().Change)
 	}
-	if len(f.runs) == alert.MaxRuns {
-		for _, change := range []RunChange{RunPaused, RunWaits, RunOverdue, RunWillMissTimes} {
-			look.Cut = append(look.Cut, runPrefix+string(change))
-		}
+	if len(f.due) == alert.MaxRuns {
+		look.Cut = append(look.Cut, runPrefix+string(RunWillMissTimes))
 	}
 	return d.cfg.Store.Note(ctx, lease, look, func(listed []alert.Listed) ([]alert.Message, error) {
 		return compose(rule.Name, f.began, listed, told)

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/alerts"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/alert"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // One receiver hangs, one refuses connections, one answers 500, one redirects: nothing else waits for any of them, not
@@ -44,7 +44,7 @@ func TestReceiversThatHang(t *testing.T) {
 	}
 	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Hour, time.Hour })
 	lease := b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	sent := make(chan error, 1)
 	go func() {
@@ -57,7 +57,7 @@ func TestReceiversThatHang(t *testing.T) {
 		return good.count() == 1 && b.messages("good")[0].State == alert.MessageDelivered
 	})
 	// While one hangs there is more to tell.
-	b.says(condition("e", health.Warning), condition("f", health.Warning))
+	b.says(condition("e", store.Warning), condition("f", store.Warning))
 	b.look(d, lease)
 	waitUntil(t, "the good one was told again", func() bool { return good.count() == 2 })
 	for name, want := range map[string]string{
@@ -107,7 +107,7 @@ func TestAReceiverThatIsSlowAndOneThatIsGone(t *testing.T) {
 		return b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = timeout, time.Hour })
 	}
 	impatient, d, lease := within(50*time.Millisecond), within(time.Minute), b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.apply("slow", fmt.Sprintf("when: {health: warning}\nto: {webhook: {url: %q, secret: hooks}}\n", slow.URL))
 	b.look(d, lease)
 	b.send(impatient, lease)
@@ -137,7 +137,7 @@ func TestChats(t *testing.T) {
 	b.apply("teams", "when: {health: warning}\nto: {teams: {secret: chat1}}\n")
 	d := b.duty(func(_ *alerts.Config, w *alerts.DutyConfig) { w.FirstRetry = time.Hour })
 	lease := b.lease()
-	b.says(condition("<!channel>", health.Critical))
+	b.says(condition("<!channel>", store.Critical))
 	b.look(d, lease)
 	b.send(d, lease)
 	if got := b.alert("slack"); !strings.Contains(got.Error, "answers 500") {
@@ -176,7 +176,7 @@ func TestTextsOfOthersAreInert(t *testing.T) {
 	b.operator("", teams.URL)
 	b.apply("r", "when: {health: warning}\nto: {teams: {secret: chat0}}\n")
 	d, lease := b.duty(), b.lease()
-	c := condition("e\u202Ef", health.Critical)
+	c := condition("e\u202Ef", store.Critical)
 	c.Link = "/endpoint?name=e%E2%80%AEf" // as health makes it
 	c.Title = "a\u202Eb\u200B\u2028c\u00A0d\ne \\[here](https://evil.example)"
 	b.says(c)
@@ -274,7 +274,7 @@ func TestAddressesAreGuarded(t *testing.T) {
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d := b.duty(func(_ *alerts.Config, w *alerts.DutyConfig) { w.FirstRetry = time.Hour })
 	lease := b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	b.send(d, lease)
 	if got := b.alert("r"); host.count() != 0 || !strings.Contains(got.Error, "private network") {
@@ -310,7 +310,7 @@ func TestPrograms(t *testing.T) {
 		})
 	}
 	impatient, d, lease := within(100*time.Millisecond), within(time.Minute), b.lease()
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	b.apply("hang", "when: {health: warning}\nto: {command: hang}\n")
 	b.look(d, lease)
 	b.send(impatient, lease)

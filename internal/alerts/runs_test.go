@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/alerts"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // A completion is told once in each generation, also when it was committed late, and none from before the rule.
@@ -58,7 +58,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	b := setup(t)
 	b.operator("", host.URL)
 	b.run("canary", "year-end", "canary")
-	mine := b.run("mine", "year-end", "operator")
+	b.run("mine", "year-end", "operator")
 	other := b.run("other", "another", "threshold")
 	b.exec(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
 		retry_backoff) VALUES ($1, 0, 's', 'endpoint', 'compose', 100, 4, 3, '1 minute', '1 second')`, other)
@@ -73,9 +73,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 		b.apply(name, rule+host.rule())
 	}
 	d, lease := b.duty(), b.lease()
-	held := condition("x", health.Warning)
-	held.Kind, held.Subject = health.RunHeld, mine.String()
-	b.says(held, condition("compose", health.Critical), condition("elsewhere", health.Critical))
+	b.says(condition("compose", store.Critical), condition("elsewhere", store.Critical))
 	b.look(d, lease)
 	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 6 })
 	b.send(d, lease)
@@ -103,19 +101,19 @@ func TestOtherConditionsOfARun(t *testing.T) {
 	b.apply("r", "when: {runs: [overdue, completed], health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	run, failed := b.run("mine", "p", nil), b.run("failed", "p", nil)
-	of := func(kind health.Kind, subject, title string) health.Condition {
-		c := condition("x", health.Warning)
+	of := func(kind store.Kind, subject, title string) store.Condition {
+		c := condition("x", store.Warning)
 		c.Kind, c.Subject, c.Title = kind, subject, title
 		return c
 	}
-	held, overdue := of(health.RunHeld, run.String(), "held"), of(health.RunOverdue, run.String(), "overdue as health")
+	held := of(store.RunHeld, run.String(), "held")
 	b.says(held)
 	b.look(d, lease)
 	b.send(d, lease)
 	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = tranche_now() - interval '1 hour'
 		WHERE id = $1`, run)
 	b.complete(failed, 1, 3)
-	b.says(held, overdue, of(health.FailedItems, failed.String(), "failed as health"))
+	b.says(held, of(store.FailedItems, failed.String(), "failed as health"))
 	b.look(d, lease)
 	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 3 })
 	b.look(d, lease)
@@ -219,7 +217,7 @@ func TestARunThatCannotBeEstimated(t *testing.T) {
 			tranche_now() + make_interval(hours => n::int), r, tranche_now()
 		FROM unnest($1::uuid[]) WITH ORDINALITY AS f (r, n)`, []workqueue.RunID{bad, good})
 	b.apply("r", "when: {runs: [will_be_late], health: warning}\n"+host.rule())
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.left[good] = 30 * time.Hour
 	wrong := errors.New("it cannot be told")
 	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) {
@@ -280,8 +278,8 @@ func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	b.apply("r", "when: {runs: [paused], health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	run := b.run("mine", "p", "operator")
-	known, held := condition("known", health.Warning), condition("x", health.Info)
-	held.Kind, held.Subject = health.RunHeld, run.String()
+	known, held := condition("known", store.Warning), condition("x", store.Info)
+	held.Kind, held.Subject = store.RunHeld, run.String()
 	b.says(known)
 	b.aside(held)
 	b.look(d, lease)
@@ -301,11 +299,11 @@ func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	}
 }
 
-func (b *bench) aside(conditions ...health.Condition) {
+func (b *bench) aside(conditions ...store.Condition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range conditions {
-		conditions[i].Mark = &health.Mark{State: "aside", By: "ann"}
+		conditions[i].Mark = &store.Mark{State: "aside", By: "ann"}
 	}
 	b.report.Aside = conditions
 }

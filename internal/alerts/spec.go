@@ -9,9 +9,9 @@ import (
 	_ "time/tzdata" // a machine may have no time zones
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/webhook"
 	"github.com/tranchehq/tranche/workqueue"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // Limits and defaults of rules.
@@ -45,10 +45,10 @@ const (
 type Spec struct {
 	Name string `json:"name"`
 
-	Runs      []RunChange     `json:"runs,omitempty"`
-	Health    health.Severity `json:"health,omitempty"` // conditions of this severity at least; empty: none
-	Plans     []string        `json:"plans,omitempty"`  // with Endpoints: only what is about one of these
-	Endpoints []string        `json:"endpoints,omitempty"`
+	Runs      []RunChange    `json:"runs,omitempty"`
+	Health    store.Severity `json:"health,omitempty"` // conditions of this severity at least; empty: none
+	Plans     []string       `json:"plans,omitempty"`  // with Endpoints: only what is about one of these
+	Endpoints []string       `json:"endpoints,omitempty"`
 
 	To Receiver `json:"to"`
 
@@ -168,7 +168,7 @@ func (s *Spec) readWhen(v strictyaml.Value) error {
 				return err
 			})
 		}},
-		strictyaml.Field{Name: "health", Read: strictyaml.OneOf(&s.Health, health.Info, health.Warning, health.Critical)},
+		strictyaml.Field{Name: "health", Read: strictyaml.OneOf(&s.Health, store.Info, store.Warning, store.Critical)},
 	)
 }
 

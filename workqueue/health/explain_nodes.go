@@ -134,12 +134,14 @@ func refusedBy(g *MissingGroup, nodes []*sessionFacts) {
 	g.Reason, g.Owner, g.Who, g.When = ReasonNATSRefused, OwnerOperator, "whoever gives nodes their users of NATS", nil
 	g.Why = nodes[0].name() + ": " + nodes[0].refused + ", so nothing is sent at the moment"
 	g.Next = "it goes on trying, and they go on within seconds of NATS taking its user"
-	g.Advice = []Advice{{Do: RefusedRemedy}}
+	g.Advice = []Advice{RefusedAdvice()}
 }
 
-// RefusedRemedy is what an operator could do about nodes whose user NATS refuses, or denies a subject.
-const RefusedRemedy = "give the node a user that NATS takes (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or " +
-	"grant its user what `tranche nats-config` prints; nothing else has to be done then"
+// RefusedAdvice is what an operator could do about nodes whose user NATS refuses, or denies a subject.
+func RefusedAdvice() Advice {
+	return Advice{Do: "give the node a user that NATS takes (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or " +
+		"grant its user what `tranche nats-config` prints; nothing else has to be done then"}
+}
 
 // NATSAdvice is what an operator could do while nodes cannot reach NATS.
 func NATSAdvice() Advice {

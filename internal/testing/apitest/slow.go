@@ -19,8 +19,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // SendKeyed posts with an idempotency key.
@@ -319,7 +319,7 @@ func Looked(b *Bench) (text []byte) {
 			b.Fatalf("%d %s", code, answer)
 		}
 		text = answer
-		return !strings.Contains(string(text), `"kind":"`+string(health.Database)+`"`)
+		return !strings.Contains(string(text), `"kind":"`+string(store.Database)+`"`)
 	})
 	return text
 }
