@@ -21,13 +21,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -161,7 +159,11 @@ func (d *Duty) rules(ctx context.Context) (rules []alert.Rule, specs []*Spec, er
 // readSpec reads a rule as the store keeps it.
 func readSpec(name string, text json.RawMessage) (*Spec, error) {
 	s := &Spec{}
-	if err := json.Unmarshal(text, s); err != nil {
+	err := json.Unmarshal(text, s)
+	if err == nil && s.To.channel == nil {
+		err = errors.New("it says nobody to tell")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("alert %s cannot be read by this version of tranche; apply it again: %w", name, err)
 	}
 	return s, nil
@@ -289,55 +291,4 @@ func (d *Duty) note(
 	return d.cfg.Store.Note(ctx, lease, look, func(listed []alert.Listed) ([]alert.Message, error) {
 		return compose(rule.Name, f.began, listed, told)
 	})
-}
-
-// Quiet is the hours in which only what is critical is told.
-type Quiet struct {
-	From string `json:"from"` // a time of day, 22:00
-	To   string `json:"to"`   // the first time that is not quiet; before From: of the next day
-	Zone string `json:"zone"` // of IANA
-}
-
-func (q *Quiet) read(v strictyaml.Value) error {
-	return v.Fields(
-		strictyaml.Field{Name: "from", Read: strictyaml.Text(&q.From)},
-		strictyaml.Field{Name: "to", Read: strictyaml.Text(&q.To)},
-		strictyaml.Field{Name: "zone", Read: strictyaml.Text(&q.Zone)},
-	)
-}
-
-const clockLayout = "15:04"
-
-var errSame = errors.New("it is the same as from: that would be the whole day; pause the rule instead")
-
-// check names the field that is wrong.
-func (q *Quiet) check() (field string, err error) {
-	for _, f := range []struct{ name, text string }{{"from", q.From}, {"to", q.To}} {
-		if at, err := time.Parse(clockLayout, f.text); err != nil || at.Format(clockLayout) != f.text {
-			return f.name, fmt.Errorf("want a time of day like \"22:00\", in quotes; this is %.20q", f.text)
-		}
-	}
-	if q.From == q.To {
-		return "to", errSame
-	}
-	if _, err := time.LoadLocation(q.Zone); err != nil || q.Zone == "" || strings.EqualFold(q.Zone, "local") {
-		return "zone", fmt.Errorf("there is no time zone %.60q; want a name of IANA, like Europe/Berlin or UTC", q.Zone)
-	}
-	return "", nil
-}
-
-// At reports whether a time is in the quiet hours, by the clock on the wall of their zone. nil: no time is.
-func (q *Quiet) At(t time.Time) bool {
-	if q == nil {
-		return false
-	}
-	zone, err := time.LoadLocation(q.Zone)
-	if err != nil {
-		return false // it was checked; rather too loud than silent
-	}
-	now := t.In(zone).Format(clockLayout)
-	if q.From < q.To {
-		return q.From <= now && now < q.To
-	}
-	return now >= q.From || now < q.To
 }
