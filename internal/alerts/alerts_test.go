@@ -22,16 +22,13 @@ import (
 // A condition is told when it begins, when it gets worse and when it is over, and not again while nothing has changed.
 func TestAConditionIsToldOnce(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	round := func(conditions ...store.Condition) {
 		b.says(conditions...)
 		for range 3 {
-			b.look(d, lease)
-			b.send(d, lease)
+			b.turn(d, lease)
 		}
 	}
 	round(condition("quiet", store.Info)) // not of its severity
@@ -65,15 +62,12 @@ func TestAConditionIsToldOnce(t *testing.T) {
 // Two conditions of one kind and subject are told as one, as the worse of them.
 func TestAConditionThatIsSaidTwice(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	b.says(condition("e", store.Warning), condition("e", store.Critical), condition("e", store.Warning))
 	for range 2 {
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 	}
 	told := host.told(t)
 	if len(told) != 1 || told[0].BegunAll != 1 || told[0].Severity != store.Critical ||
@@ -85,9 +79,7 @@ func TestAConditionThatIsSaidTwice(t *testing.T) {
 // What ends before it has held for as long as the rule says is not told at all.
 func TestWhatPassesIsNotTold(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\nwait: 1h\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	b.says(condition("e", store.Critical))
@@ -100,8 +92,7 @@ func TestWhatPassesIsNotTold(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if host.count() != 1 {
 		t.Errorf("it was told %d times, want 1", host.count())
 	}
@@ -110,9 +101,7 @@ func TestWhatPassesIsNotTold(t *testing.T) {
 // Two thousand conditions at once are one message, whose text is bounded; what changes while it waits is the next one.
 func TestManyAreOneMessage(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.exec(`INSERT INTO batchrun (id, name, plan, spec, state, items, sealed_at, hold, hold_detail, held_at, held_by)
 		SELECT gen_random_uuid(), 'run ' || n, 'p', '{}', 'running', 10, tranche_now(), 'threshold', repeat('why ', 150),
 			tranche_now(), 'x'
@@ -145,9 +134,7 @@ func TestManyAreOneMessage(t *testing.T) {
 // Between two messages of a group there is a time, but not for what is critical.
 func TestTheIntervalOfAGroup(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\ninterval: 1h\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	all := []store.Condition{}
@@ -155,8 +142,7 @@ func TestTheIntervalOfAGroup(t *testing.T) {
 		t.Helper()
 		all = append(all, c)
 		b.says(all...)
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 		if host.count() != want {
 			t.Fatalf("with %s it was told %d times, want %d", c.Subject, host.count(), want)
 		}
@@ -192,9 +178,7 @@ func (s *dying) Delivered(
 // same id, and it is recorded once.
 func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	first := b.lease()
 	dies := &dying{Store: b.store}
@@ -224,8 +208,7 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 	if told[0].ID != told[1].ID || string(host.bodies[0]) != string(host.bodies[1]) {
 		t.Errorf("it was told\n%s\nand then\n%s", host.bodies[0], host.bodies[1])
 	}
-	b.look(next, second)
-	b.send(next, second)
+	b.turn(next, second)
 	if got := b.messages("r"); len(got) != 1 || got[0].State != alert.MessageDelivered || got[0].Attempts != 2 {
 		t.Errorf("%+v", got)
 	}
@@ -234,9 +217,7 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 // Of two nodes that both believe that they lead one does; and of two duties under one lease one sends.
 func TestTwoNodesThatBelieveTheyLead(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	old := b.lease()
 	if err := b.sessions.Resign(t.Context(), old); err != nil {
@@ -279,8 +260,7 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.says(condition("e", store.Warning), condition("f", store.Warning))
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if got := b.messages("r"); len(got) != 1 || old.count() != 1 {
 		t.Fatalf("while it is paused: %+v; tried %d times", got, old.count())
 	}
@@ -297,8 +277,7 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	}
 	// What the rule does not speak of any more is not over.
 	b.apply("r", "when: {health: critical}\n"+host.rule())
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if host.count() != 2 {
 		t.Errorf("it was told %+v", host.told(t)[2:])
 	}
@@ -307,8 +286,7 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	if done, err := b.store.Delete(t.Context(), "r", "ann"); err != nil || done.Waiting != 1 {
 		t.Fatal(done, err)
 	}
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if got := b.messages("r"); host.count() != 2 || got[0].State != alert.MessageDropped {
 		t.Errorf("it was told %d times; %+v", host.count(), got[0])
 	}
@@ -317,9 +295,7 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 // In quiet hours only what is critical is told; the rest at their end, if it holds still.
 func TestQuietHours(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\nquiet: {from: \"22:00\", to: \"07:00\", zone: Europe/Berlin}\n"+host.rule())
 	clock := &clocked{Store: b.store}
 	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = clock }), b.lease()
@@ -327,8 +303,7 @@ func TestQuietHours(t *testing.T) {
 		t.Helper()
 		clock.now, _ = time.Parse(time.RFC3339, now)
 		b.says(conditions...)
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 		if host.count() != want {
 			t.Fatalf("at %s it was told %d times, want %d", now, host.count(), want)
 		}
@@ -358,17 +333,14 @@ func (c *clocked) Now(context.Context) (time.Time, error) { return c.now, nil }
 // That a receiver cannot be told is told by other alerts, and not by its own: that would have one more thing to tell.
 func TestAnAlertDoesNotTellOfItself(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("failing", "when: {health: info}\n"+host.rule())
 	b.apply("other", "when: {health: info}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	failing := condition("x", store.Warning)
 	failing.Kind, failing.Subject = store.AlertFailing, "failing"
 	b.says(failing)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if told := host.told(t); len(told) != 1 || told[0].Alert != "other" {
 		t.Errorf("%+v", told)
 	}
@@ -377,21 +349,17 @@ func TestAnAlertDoesNotTellOfItself(t *testing.T) {
 // What does not stand in a list that was cut is not over.
 func TestWhatWasCutIsNotOver(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	b.says(condition("e", store.Warning), condition("f", store.Warning))
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	b.says(condition("f", store.Warning))
 	for i, cut := range [][]store.Kind{{store.NoListeners}, nil} {
 		b.mu.Lock()
 		b.report.Cut = cut
 		b.mu.Unlock()
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 		if host.count() != i+1 {
 			t.Fatalf("with %q cut it was told %+v", cut, host.told(t))
 		}
@@ -401,15 +369,12 @@ func TestWhatWasCutIsNotOver(t *testing.T) {
 // What a look could not see is not over: what another server said of itself, and all of it without PostgreSQL.
 func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	b.exec(`INSERT INTO health_condition (kind, subject, since) VALUES ('no_listeners', 'e', tranche_now())`)
 	b.says(condition("e", store.Warning))
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	b.says()
 	b.mu.Lock()
 	b.report.Unseen = []store.Kind{store.NoListeners} // NATS is away
@@ -418,16 +383,14 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	b.mu.Lock()
 	b.report.Unseen, b.report.Blind = nil, true
 	b.mu.Unlock()
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if host.count() != 1 {
 		t.Fatalf("%+v", host.told(t))
 	}
 	b.mu.Lock()
 	b.report.Blind = false
 	b.mu.Unlock()
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if host.count() != 2 {
 		t.Error("its end was not told")
 	}
@@ -437,16 +400,13 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 // to be less bad is told to be worse again, and its end is told.
 func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t, 204, 410)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t, 204, 410)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	a, worse, better := condition("a", store.Warning), condition("w", store.Warning), condition("e", store.Warning)
 	round := func(conditions ...store.Condition) {
 		b.says(conditions...)
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 	}
 	round(a, worse, better)
 	worse.Severity, better.Severity = store.Critical, store.Critical
@@ -484,17 +444,14 @@ func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 // A change of a rule takes no end away: neither one that waits to be told, nor one that comes at the same time.
 func TestAnEndOutlivesAChangeOfItsRule(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	rule := "when: {health: warning}\nwait: 1h\n" + host.rule()
 	b.apply("r", rule)
 	d, lease := b.duty(), b.lease()
 	b.says(condition("a", store.Warning), condition("b", store.Warning))
 	b.look(d, lease)
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	b.says(condition("b", store.Warning))
 	b.look(d, lease) // it waits that a stays away
 	b.says()
@@ -502,8 +459,7 @@ func TestAnEndOutlivesAChangeOfItsRule(t *testing.T) {
 	b.look(d, lease)
 	b.exec(`UPDATE alert_condition SET ended_at = ended_at - interval '1 hour'`)
 	b.exec(`UPDATE alert_message SET made_at = made_at - interval '1 hour'`)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if told := host.told(t); len(told) != 2 || told[1].OverAll != 2 {
 		t.Errorf("%+v", told)
 	}
@@ -549,16 +505,13 @@ func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
 // Old messages are deleted, also those of a rule that is paused or deleted; what waits stays.
 func TestOldMessagesAreDeleted(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	d, lease := b.duty(), b.lease()
 	b.says(condition("e", store.Warning))
 	for _, name := range []string{"paused", "deleted"} {
 		b.apply(name, "when: {health: warning}\n"+host.rule())
 	}
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	if _, err := b.store.Set(t.Context(), "paused", alert.StatePaused, "ann"); err != nil {
@@ -580,9 +533,7 @@ func TestOldMessagesAreDeleted(t *testing.T) {
 // While somebody holds a rule, others are told.
 func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("held", "when: {health: warning}\n"+host.rule())
 	b.apply("other", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()

@@ -269,8 +269,7 @@ func TestMailByTLS(t *testing.T) {
 	d := b.duty(func(c *alerts.Config, _ *alerts.DutyConfig) { c.Timeout = time.Minute })
 	lease := b.lease()
 	b.says(condition("e", store.Critical))
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if got := b.alert("r"); len(server.taken()) != 1 || server.login != " tranche "+mailSecret {
 		t.Errorf("%d letters, by %q: %+v", len(server.taken()), server.login, got)
 	}

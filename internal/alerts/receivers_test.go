@@ -112,8 +112,7 @@ func TestAReceiverThatIsSlowAndOneThatIsGone(t *testing.T) {
 	b.look(d, lease)
 	b.send(impatient, lease)
 	b.apply("gone", "when: {health: warning}\n"+gone.rule())
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if got := b.alert("slow"); got.Failures != 1 || !strings.Contains(got.Error, "did not answer in time") {
 		t.Errorf("%+v", got)
 	}
@@ -138,8 +137,7 @@ func TestChats(t *testing.T) {
 	d := b.duty(func(_ *alerts.Config, w *alerts.DutyConfig) { w.FirstRetry = time.Hour })
 	lease := b.lease()
 	b.says(condition("<!channel>", store.Critical))
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if got := b.alert("slack"); !strings.Contains(got.Error, "answers 500") {
 		t.Errorf("its trouble is %q", got.Error)
 	}
@@ -180,8 +178,7 @@ func TestTextsOfOthersAreInert(t *testing.T) {
 	c.Link = "/endpoint?name=e%E2%80%AEf" // as health makes it
 	c.Title = "a\u202Eb\u200B\u2028c\u00A0d\ne \\[here](https://evil.example)"
 	b.says(c)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	var doc struct {
 		Attachments []struct {
 			Content struct{ Body []struct{ Text string } }
@@ -267,16 +264,13 @@ func TestReceiversThatAreRefused(t *testing.T) {
 // A private address that the operator's file does not allow is not reached, whatever the secret says.
 func TestAddressesAreGuarded(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.conns.HTTP.AllowPrivate = nil
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d := b.duty(func(_ *alerts.Config, w *alerts.DutyConfig) { w.FirstRetry = time.Hour })
 	lease := b.lease()
 	b.says(condition("e", store.Warning))
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if got := b.alert("r"); host.count() != 0 || !strings.Contains(got.Error, "private network") {
 		t.Errorf("it was told %d times: %+v", host.count(), got)
 	}
@@ -317,8 +311,7 @@ func TestPrograms(t *testing.T) {
 	for _, name := range []string{"page", "loud", "left"} {
 		b.apply(name, "when: {health: warning}\nto: {command: "+name+"}\n")
 	}
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	text, err := os.ReadFile(out)
 	if err != nil {
 		t.Fatal(err)

@@ -17,9 +17,7 @@ import (
 // A completion is told once in each generation, also when it was committed late, and none from before the rule.
 func TestCompletionsAreToldOnce(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.complete(b.run("before", "p", nil), 1, 0)
 	b.apply("r", "when: {runs: [completed]}\nplans: [p]\n"+host.rule())
 	d, lease := b.duty(), b.lease()
@@ -27,19 +25,16 @@ func TestCompletionsAreToldOnce(t *testing.T) {
 	b.complete(b.run("other", "another plan", nil), 1, 0)
 	b.complete(run, 1, 3)
 	for range 3 {
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 	}
 	b.complete(late, 1, 0)
 	b.exec(`UPDATE alert SET since = since - interval '1 hour'`)
 	b.exec(`UPDATE run_event SET at = at - interval '2 minutes' WHERE run_id = $1`, late)
 	b.exec(`DELETE FROM run_event WHERE run_id = (SELECT id FROM batchrun WHERE name = 'before')`)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	b.complete(run, 2, 0)
 	for range 3 {
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 	}
 	var got []string
 	for _, m := range host.told(t) {
@@ -54,9 +49,7 @@ func TestCompletionsAreToldOnce(t *testing.T) {
 // A rule tells what is about its plans and endpoints, and of a run in one place only.
 func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.run("canary", "year-end", "canary")
 	b.run("mine", "year-end", "operator")
 	other := b.run("other", "another", "threshold")
@@ -95,9 +88,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 // What a rule tells of a run does not take away what health says of it otherwise, and failed items are told once.
 func TestOtherConditionsOfARun(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {runs: [overdue, completed], health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	run, failed := b.run("mine", "p", nil), b.run("failed", "p", nil)
@@ -108,16 +99,14 @@ func TestOtherConditionsOfARun(t *testing.T) {
 	}
 	held := of(store.RunHeld, run.String(), "held")
 	b.says(held)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = tranche_now() - interval '1 hour'
 		WHERE id = $1`, run)
 	b.complete(failed, 1, 3)
 	b.says(held, of(store.FailedItems, failed.String(), "failed as health"))
 	b.look(d, lease)
 	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 3 })
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	var got []string
 	for _, m := range host.told(t) {
 		got = append(got, m.Title)
@@ -132,9 +121,7 @@ func TestOtherConditionsOfARun(t *testing.T) {
 // A run that does not end in time, as fast as it goes, is told of once; the estimate may go up and down, and be gone.
 func TestRunsThatWillBeLate(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	run := b.run("nightly", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
@@ -155,8 +142,7 @@ func TestRunsThatWillBeLate(t *testing.T) {
 		b.mu.Lock()
 		b.left[run] = c.left
 		b.mu.Unlock()
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 		if host.count() != c.told {
 			t.Fatalf("with %s left it was told %d times, want %d", c.left, host.count(), c.told)
 		}
@@ -178,9 +164,7 @@ func TestRunsThatWillBeLate(t *testing.T) {
 // A run that was told of and is not estimated any more, since many others are to end before, is not over.
 func TestRunsThatAreNotEstimated(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	run := b.run("nightly", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
@@ -191,13 +175,11 @@ func TestRunsThatAreNotEstimated(t *testing.T) {
 	b.apply("r", "when: {runs: [will_be_late]}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	b.left[run] = 30 * time.Hour
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	for i := range 100 {
 		b.exec(start, b.run(fmt.Sprint("sooner ", i), "p", nil), i+1, 10)
 	}
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if host.count() != 1 {
 		t.Errorf("it was told %+v", host.told(t))
 	}
@@ -206,9 +188,7 @@ func TestRunsThatAreNotEstimated(t *testing.T) {
 // A run that cannot be estimated keeps nothing else from being told.
 func TestARunThatCannotBeEstimated(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	bad, good := b.run("bad", "p", nil), b.run("good", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
@@ -239,9 +219,7 @@ func TestARunThatCannotBeEstimated(t *testing.T) {
 // A test is sent at once, also by a paused rule and in the middle of a pause, and is tried once.
 func TestATestIsTriedOnce(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t, 500)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t, 500)
 	b.apply("r", "when: {runs: [paused]}\n"+host.rule())
 	if _, err := b.store.Set(t.Context(), "r", "paused", "ann"); err != nil {
 		t.Fatal(err)
@@ -272,9 +250,7 @@ func TestATestIsTriedOnce(t *testing.T) {
 // worse it is told as what begins.
 func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {runs: [paused], health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	run := b.run("mine", "p", "operator")
@@ -286,8 +262,7 @@ func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	b.sendUntil(d, lease, "what is not put aside was told", func() bool { return host.count() >= 1 })
 	b.says()
 	b.aside(known, held)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	b.says(known)
 	b.aside(held)
 	b.look(d, lease)

@@ -61,6 +61,14 @@ func setup(t *testing.T) *bench {
 		conns: &connections.Connections{}, left: map[workqueue.RunID]time.Duration{}}
 }
 
+// withReceiver is a bench with a host that is told by HTTP.
+func withReceiver(t *testing.T, answer ...int) (*bench, *receiver) {
+	t.Helper()
+	host, b := newReceiver(t, answer...), setup(t)
+	b.operator("", host.URL)
+	return b, host
+}
+
 // operator is the operator's file: secrets for receivers of this machine, and a mail server if one is given.
 func (b *bench) operator(mailServer string, hosts ...string) {
 	b.Helper()
@@ -199,6 +207,13 @@ func (b *bench) send(d *alerts.Duty, lease workqueue.Lease) {
 	if _, err := d.Send(b.Context(), lease); err != nil {
 		b.Fatal(err)
 	}
+}
+
+// turn looks, and sends what there is to tell.
+func (b *bench) turn(d *alerts.Duty, lease workqueue.Lease) {
+	b.Helper()
+	b.look(d, lease)
+	b.send(d, lease)
 }
 
 // sendUntil sends until something is so.

@@ -183,18 +183,14 @@ func (f *facts) quorum() []health.Condition {
 }
 
 // stalled returns the node that the streams have not answered for longest, or nil when they answer some node.
-func (f *facts) stalled() (first *health.NodeHealth) {
-	for i := range f.db.Nodes {
-		n := &f.db.Nodes[i]
-		switch {
-		case !n.Alive || n.Away:
-		case n.StalledSince == nil:
-			return nil
-		case first == nil || n.StalledSince.Before(*first.StalledSince):
-			first = n
+func (f *facts) stalled() *health.Node {
+	return health.Stalled(func(yield func(*health.Node) bool) {
+		for i := range f.db.Nodes {
+			if !yield(&f.db.Nodes[i].Node) {
+				return
+			}
 		}
-	}
-	return first
+	})
 }
 
 // answered reports whether the streams answer a node that would know by now if they did not.

@@ -3,6 +3,8 @@ package health
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,27 +14,69 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 )
 
-// NodeHealth is a node that is there, or that died lately and was not started again on its host.
-type NodeHealth struct {
+// Node is the session of a node.
+type Node struct {
 	Session      workqueue.SessionID
 	Host         string
 	PID          int
 	StartedAt    time.Time
 	BeatAt       time.Time
 	ExpiresAt    time.Time
+	EndedAt      *time.Time
 	Alive        bool
 	Away         bool       // it said that it cannot reach NATS
 	StalledSince *time.Time // it said that it does, and that the streams do not answer; nil: they do
 	StalledWhy   string
 	Refused      string    // what it said that NATS refuses it; empty: nothing
 	Locals       *[]string // the local functions that it said it has; nil: it has not said
-	Slices       int64     // claimed and not sent
-	Items        int64     // in them
-	Loads        int64     // runs that it was loading
 }
 
+// Of the row n of node_session.
+const nodeColumns = `n.id, n.host, n.pid, n.started_at, n.heartbeat_at, n.expires_at, n.ended_at,
+    n.ended_at IS NULL AND n.expires_at > tranche_now(), coalesce(n.stats -> 'nats' = 'false', false),
+    ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `, ` + inspect.Refused + `,
+    CASE jsonb_typeof(n.stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
+        WHEN 'null' THEN '{}'::text[] END`
+
 // Name is the node's for people.
-func (n *NodeHealth) Name() string { return fmt.Sprintf("node %s (pid %d)", n.Host, n.PID) }
+func (n *Node) Name() string { return fmt.Sprintf("node %s (pid %d)", n.Host, n.PID) }
+
+// Has reports whether a node that is alive has a local function, or has not said yet what it has.
+func (n *Node) Has(function string) bool {
+	return n.Alive && (n.Locals == nil || slices.Contains(*n.Locals, function))
+}
+
+// gone is when its session ended, or will.
+func (n *Node) gone() time.Time {
+	if n.EndedAt != nil {
+		return *n.EndedAt
+	}
+	return n.ExpiresAt
+}
+
+// Stalled returns the node that the streams have not answered for longest, or nil when they answer some node that
+// reaches NATS.
+func Stalled(nodes iter.Seq[*Node]) (first *Node) {
+	for n := range nodes {
+		switch {
+		case !n.Alive || n.Away:
+		case n.StalledSince == nil:
+			return nil
+		case first == nil || n.StalledSince.Before(*first.StalledSince):
+			first = n
+		}
+	}
+	return first
+}
+
+// NodeHealth is a node that is there, or that died lately and was not started again on its host.
+type NodeHealth struct {
+	Node
+
+	Slices int64 // claimed and not sent
+	Items  int64 // in them
+	Loads  int64 // runs that it was loading
+}
 
 // JetStream is the subject of conditions that are about JetStream itself, and not about one node.
 const JetStream = "JetStream"
@@ -46,18 +90,12 @@ type DatabaseLoad struct {
 }
 
 const (
-
 	// Sessions are few; what they hold says work_slice_live, which runs they load batchrun_active.
 	healthNodes = `
 WITH held AS MATERIALIZED (
     SELECT session_id, count(*) AS slices, sum(bit_count(remaining))::bigint AS items
     FROM work_slice WHERE state = 'claimed' AND session_id IS NOT NULL GROUP BY 1)
-SELECT n.id, n.host, n.pid, n.started_at, n.heartbeat_at, n.expires_at, n.expires_at > tranche_now(),
-    coalesce(n.stats -> 'nats' = 'false', false), ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `,
-    ` + inspect.Refused + `,
-    CASE jsonb_typeof(n.stats -> 'locals')
-        WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
-        WHEN 'null' THEN '{}'::text[] END,
+SELECT ` + nodeColumns + `,
     coalesce(h.slices, 0), coalesce(h.items, 0),
     (SELECT count(*) FROM batchrun r WHERE r.state = 'loading' AND r.loader_session = n.id)
 FROM node_session n LEFT JOIN held h ON h.session_id = n.id
