@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/doctor"
@@ -95,7 +95,7 @@ func (l *leaders) prolonged(by time.Duration) {
 	l.Helper()
 	testenv.Advance(l, l.Pool, by)
 	l.until("the lease is prolonged", func() bool {
-		if err := l.NC.Publish(kernel.WakeSubject, []byte("lead")); err != nil {
+		if err := l.NC.Publish(core.WakeSubject, []byte("lead")); err != nil {
 			l.Fatal(err)
 		}
 		return l.Number(l.T, `SELECT count(*) FROM leader WHERE expires_at > tranche_now() + $1::interval`, patience-by) == 1

@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	retentionstore "github.com/tranchehq/tranche/workqueue/retention"
 )
@@ -39,7 +39,7 @@ const (
 
 // retaining is the duty that deletes what is past its limits. Runs come first: what is left of one that a leader before
 // had begun with, then those that are past their limits now.
-func retaining(k *kernel.Kernel) func(context.Context, workqueue.Lease) (time.Duration, error) {
+func retaining(k *core.Core) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		r := &retention{node: k, lease: lease, span: firstSpan}
 		return retentionEvery, r.round(ctx)
@@ -48,7 +48,7 @@ func retaining(k *kernel.Kernel) func(context.Context, workqueue.Lease) (time.Du
 
 // retention is one round.
 type retention struct {
-	node  *kernel.Kernel
+	node  *core.Core
 	lease workqueue.Lease
 	span  int64
 	stuck int // runs that could not be deleted

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
@@ -31,6 +32,25 @@ func NewBodyReader(body []byte, maxDepth int) *BodyReader {
 	// The decoder reads a bytes.Buffer in place and does not write to it.
 	dec := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true))
 	return &BodyReader{dec: dec, body: body, maxDepth: maxDepth}
+}
+
+// newReplyReader reads a body of slots. Text that is none is the error of the slot that it stands in, and not the body's.
+func newReplyReader(body []byte, maxDepth int) *BodyReader {
+	r := NewBodyReader(body, maxDepth)
+	r.dec.Reset(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	return r
+}
+
+// flawOf is what is wrong with a value that was read; names that stand twice are not looked for. Most values have
+// nothing of what a closer look is for.
+func (r *BodyReader) flawOf(value []byte) *Flaw {
+	if !jsonvalue.Deeper(value, r.maxDepth) && utf8.Valid(value) && !bytes.Contains(value, []byte(`\u`)) {
+		return nil
+	}
+	if flaw := FlawOf(value, r.maxDepth); flaw != nil && flaw.Code != CodeDuplicateName {
+		return flaw
+	}
+	return nil
 }
 
 // Fail notes the first thing that is wrong with the body.

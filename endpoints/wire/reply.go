@@ -117,7 +117,7 @@ func (r *Reply) parseBody(h nats.Header, body []byte, limits Limits) error {
 	r.Size = cap(body)
 	code := h.Get(HeaderErrorCode)
 	if len(body) > 0 || code == "" {
-		in := NewBodyReader(body, limits.MaxDepth)
+		in := newReplyReader(body, limits.MaxDepth)
 		r.scan(in, limits.MaxSlots)
 		if in.Err != nil {
 			return in.Err
@@ -224,7 +224,7 @@ func ScanSlot(in *BodyReader) (slot Slot) {
 			slot.Ordinal = in.Ordinal()
 		case `"d"`:
 			Once(in, &seen.d, "d")
-			slot.Data = in.value()
+			slot.Data = in.Raw()
 		case `"t"`:
 			Once(in, &seen.t, "t")
 			slot.ContentType = string(in.Text(nil))
@@ -249,7 +249,11 @@ func checkSlot(in *BodyReader, slot *Slot, seen slotFields, encoded []byte) {
 	switch {
 	case !seen.i:
 		in.Fail(ReasonSlot, `the slot that ends at byte %d has no "i"`, in.Pos())
-	case seen.d && !seen.b && !seen.e && !seen.t, seen.e && !seen.d && !seen.b && !seen.t:
+	case seen.e && !seen.d && !seen.b && !seen.t:
+	case seen.d && !seen.b && !seen.e && !seen.t:
+		if flaw := in.flawOf(slot.Data); flaw != nil {
+			slot.Data, slot.Err = nil, flaw.Slot()
+		}
 	case seen.b && !seen.d && !seen.e:
 		slot.Data = decodeBinary(in, "slot", slot.Ordinal, encoded)
 		if !seen.t {

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/connections"
-	"github.com/tranchehq/tranche/internal/webhook"
 )
 
 // Config is what receivers are reached by.
@@ -24,20 +24,18 @@ type Config struct {
 	Programs map[string]string
 	// Public is the address of the dashboard as people reach it, for links; empty: there are none.
 	Public string
-	// Timeout bounds an attempt; 0: webhook.DefaultTimeout.
+	// Timeout bounds an attempt; 0: httpfetch.DefaultTimeout.
 	Timeout time.Duration
 }
 
-// channel is a way to reach who is to be told, with what a rule says of it, which is its JSON.
+// channel is a way to reach who is to be told, with what a rule says of it, in JSON and YAML.
 type channel interface {
-	// read takes in what a rule says of it.
-	read(v strictyaml.Value) error
 	// check names what is wrong with that, and the field where it is; "": all of it.
 	check() (field string, err error)
 	// reachable names what keeps this node from reaching it.
 	reachable(r *Receivers) (field string, err error)
 	// tell makes one attempt at a message.
-	tell(ctx context.Context, r *Receivers, m *Message) webhook.Outcome
+	tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery
 }
 
 // channels are all ways to reach somebody. To add one, add a row.
@@ -62,13 +60,14 @@ type Receiver struct {
 	channel
 }
 
-func (r *Receiver) read(v strictyaml.Value) error {
+// ReadYAML implements [strictyaml.Reader].
+func (r *Receiver) ReadYAML(v strictyaml.Value) error {
 	fields := make([]strictyaml.Field, len(channels))
 	for i, c := range channels {
 		fields[i] = strictyaml.Field{Name: c.name, Read: func(v strictyaml.Value) error {
 			r.Kind, r.channel = c.name, c.make()
 			r.given++
-			return r.channel.read(v)
+			return v.Decode(r.channel)
 		}}
 	}
 	return v.Fields(fields...)
@@ -121,7 +120,7 @@ func (r *Receiver) UnmarshalJSON(text []byte) error {
 // Receivers reaches who is to be told.
 type Receivers struct {
 	conns    *connections.Connections
-	sender   *webhook.Sender
+	sender   *httpfetch.Sender
 	programs map[string]string
 	public   string
 	timeout  time.Duration
@@ -129,7 +128,7 @@ type Receivers struct {
 
 // NewReceivers returns what reaches receivers. The error names the program, or the address, that cannot be.
 func NewReceivers(config Config) (*Receivers, error) {
-	sender, err := webhook.New(webhook.Config{
+	sender, err := httpfetch.NewSender(httpfetch.SenderConfig{
 		Connections: config.Connections, Transport: config.Transport, Timeout: config.Timeout,
 	})
 	if err != nil {
@@ -141,7 +140,7 @@ func NewReceivers(config Config) (*Receivers, error) {
 		r.conns = &connections.Connections{}
 	}
 	if r.timeout <= 0 {
-		r.timeout = webhook.DefaultTimeout
+		r.timeout = httpfetch.DefaultTimeout
 	}
 	for name, path := range r.programs {
 		if !ruleNames.MatchString(name) || !filepath.IsAbs(path) {
@@ -180,18 +179,18 @@ func (r *Receivers) Check(to *Receiver) error {
 }
 
 // tell makes one attempt at a message.
-func (r *Receivers) tell(ctx context.Context, to *Receiver, m *Message) webhook.Outcome {
+func (r *Receivers) tell(ctx context.Context, to *Receiver, m *Message) httpfetch.Delivery {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	return to.channel.tell(ctx, r, m)
 }
 
 // unreachable is an attempt that this node cannot make: the operator's file may be mended, or another node may allow it.
-func (r *Receivers) unreachable(err error) webhook.Outcome {
-	return webhook.Outcome{Why: r.conns.Redact(err.Error())}
+func (r *Receivers) unreachable(err error) httpfetch.Delivery {
+	return httpfetch.Delivery{Why: r.conns.Redact(err.Error())}
 }
 
 // unwritable is a message that cannot be written for its channel.
-func (r *Receivers) unwritable(err error) webhook.Outcome {
-	return webhook.Outcome{GiveUp: true, Why: r.conns.Redact(err.Error())}
+func (r *Receivers) unwritable(err error) httpfetch.Delivery {
+	return httpfetch.Delivery{GiveUp: true, Why: r.conns.Redact(err.Error())}
 }

@@ -9,19 +9,13 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/tranchehq/tranche/gather/strictyaml"
-	"github.com/tranchehq/tranche/internal/webhook"
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 )
 
 // hook is a URL, and the secret that signs what goes there.
 type hook struct {
 	URL    string `json:"url"`
 	Secret string `json:"secret"`
-}
-
-func (h *hook) read(v strictyaml.Value) error {
-	return v.Fields(strictyaml.Field{Name: "url", Read: strictyaml.Text(&h.URL)},
-		strictyaml.Field{Name: "secret", Read: strictyaml.Text(&h.Secret)})
 }
 
 func (h *hook) check() (field string, err error) {
@@ -31,28 +25,28 @@ func (h *hook) check() (field string, err error) {
 	case h.Secret == "":
 		return "", errors.New("it has no secret: name one of the operator's file, which signs what is sent")
 	}
-	_, err = webhook.CheckURL(h.URL)
+	_, err = httpfetch.CheckWebhookURL(h.URL)
 	return "url", err
 }
 
 func (h *hook) reachable(r *Receivers) (field string, err error) {
-	err = webhook.Check(r.conns, h.URL, h.Secret)
-	if bad, ok := errors.AsType[*webhook.BadError](err); ok {
+	err = httpfetch.CheckWebhook(r.conns, h.URL, h.Secret)
+	if bad, ok := errors.AsType[*httpfetch.WebhookError](err); ok {
 		field = bad.Field
 	}
 	return field, err
 }
 
-func (h *hook) tell(ctx context.Context, r *Receivers, m *Message) webhook.Outcome {
+func (h *hook) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return r.unwritable(err)
 	}
-	body, err := webhook.Body("alert", m.At, data)
+	body, err := httpfetch.WebhookBody("alert", m.At, data)
 	if err != nil {
 		return r.unwritable(err)
 	}
-	return r.sender.Send(ctx, &webhook.Message{ID: m.ID, URL: h.URL, Secret: h.Secret, Body: body})
+	return r.sender.Send(ctx, &httpfetch.Webhook{ID: m.ID, URL: h.URL, Secret: h.Secret, Body: body})
 }
 
 // chat is a channel of a chat, whose URL is a secret.
@@ -60,10 +54,6 @@ type chat struct {
 	Secret string `json:"secret"`
 
 	body func(*Message) any
-}
-
-func (c *chat) read(v strictyaml.Value) error {
-	return v.Fields(strictyaml.Field{Name: "secret", Read: strictyaml.Text(&c.Secret)})
 }
 
 func (c *chat) check() (field string, err error) {
@@ -92,7 +82,7 @@ func (c *chat) url(r *Receivers) (*url.URL, error) {
 
 // tell posts to a URL that is a secret: nothing that is told of a failure has more of it than the host. So nothing of
 // the answer is quoted, which may repeat any part of it.
-func (c *chat) tell(ctx context.Context, r *Receivers, m *Message) webhook.Outcome {
+func (c *chat) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery {
 	u, err := c.url(r)
 	if err != nil {
 		return r.unreachable(err)

@@ -14,26 +14,18 @@ import (
 	"github.com/wneessen/go-mail"
 	"github.com/wneessen/go-mail/smtp"
 
-	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
-	"github.com/tranchehq/tranche/internal/webhook"
 )
 
 // email is people.
 type email struct {
-	To []string `json:"to"`
-}
-
-func (e *email) read(v strictyaml.Value) error {
-	return v.Fields(strictyaml.Field{Name: "to", Read: strictyaml.SomeTexts(&e.To)})
+	To []string `json:"to" min:"1" max:"20"`
 }
 
 func (e *email) check() (field string, err error) {
-	switch {
-	case len(e.To) == 0:
+	if len(e.To) == 0 {
 		return "", errors.New("it has no to: name the addresses")
-	case len(e.To) > maxRecipients:
-		return "to", fmt.Errorf("there are %d addresses, and at most %d are allowed", len(e.To), maxRecipients)
 	}
 	for i, to := range e.To {
 		if a, err := netmail.ParseAddress(to); err != nil || a.Name != "" || a.Address != to {
@@ -57,7 +49,7 @@ func (e *email) reachable(r *Receivers) (field string, err error) {
 	return "", nil
 }
 
-func (e *email) tell(ctx context.Context, r *Receivers, m *Message) webhook.Outcome {
+func (e *email) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery {
 	if _, err := e.reachable(r); err != nil {
 		return r.unreachable(err)
 	}
@@ -71,20 +63,20 @@ func (e *email) tell(ctx context.Context, r *Receivers, m *Message) webhook.Outc
 	slow, ok := errors.AsType[net.Error](err)
 	switch {
 	case err == nil && len(refused) == 0:
-		return webhook.Outcome{Delivered: true}
+		return httpfetch.Delivery{Delivered: true}
 	case err == nil:
 		var names []string
 		for _, no := range refused {
 			names = append(names, no.address)
 		}
-		return webhook.Outcome{Delivered: true, Why: server + ": it takes nothing for " + strings.Join(names, ", "),
+		return httpfetch.Delivery{Delivered: true, Why: server + ": it takes nothing for " + strings.Join(names, ", "),
 			Said: r.sender.Quoted([]byte(refused[0].err.Error()))}
 	case ctx.Err() != nil || ok && slow.Timeout():
-		return webhook.Outcome{Why: server + ": it did not answer in time"}
+		return httpfetch.Delivery{Why: server + ": it did not answer in time"}
 	case errors.Is(err, errNoTalk) || !said:
-		return webhook.Outcome{Why: server + ": no connection, no encryption, or no login"}
+		return httpfetch.Delivery{Why: server + ": no connection, no encryption, or no login"}
 	}
-	return webhook.Outcome{Why: server + ": it does not take the message", Said: r.sender.Quoted([]byte(err.Error()))}
+	return httpfetch.Delivery{Why: server + ": it does not take the message", Said: r.sender.Quoted([]byte(err.Error()))}
 }
 
 // refusal is why the server takes nothing for an address.

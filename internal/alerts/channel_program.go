@@ -13,14 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/gather/strictyaml"
-	"github.com/tranchehq/tranche/internal/webhook"
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 )
 
 // program is the name of a program of serve --alert-program.
 type program string
-
-func (p *program) read(v strictyaml.Value) error { return strictyaml.Text((*string)(p))(v) }
 
 func (p *program) check() (field string, err error) { return "", nil }
 
@@ -51,7 +48,7 @@ func (p *program) path(r *Receivers) (string, error) {
 // tell runs the program with the message as JSON on its standard input. There is no shell, there are no arguments,
 // and of this process's environment, which may have secrets, it has PATH alone. It is killed with all that it has
 // started when its time is over.
-func (p *program) tell(ctx context.Context, r *Receivers, m *Message) webhook.Outcome {
+func (p *program) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery {
 	path, err := p.path(r)
 	if err != nil {
 		return r.unreachable(err)
@@ -77,11 +74,11 @@ func (p *program) tell(ctx context.Context, r *Receivers, m *Message) webhook.Ou
 		if err != nil { // it has left something behind that holds its output
 			_ = cmd.Cancel() // which may have ended since
 		}
-		return webhook.Outcome{Delivered: true}
+		return httpfetch.Delivery{Delivered: true}
 	case ctx.Err() != nil:
-		return webhook.Outcome{Why: "program " + string(*p) + ": it did not end in time", Said: r.sender.Quoted(said.kept)}
+		return httpfetch.Delivery{Why: "program " + string(*p) + ": it did not end in time", Said: r.sender.Quoted(said.kept)}
 	}
-	return webhook.Outcome{Why: "program " + string(*p) + ": " + ending(err), Said: r.sender.Quoted(said.kept)}
+	return httpfetch.Delivery{Why: "program " + string(*p) + ": " + ending(err), Said: r.sender.Quoted(said.kept)}
 }
 
 // ending says how a program ended, without its path.

@@ -8,8 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tranchehq/tranche/gather/strictyaml"
-	"github.com/tranchehq/tranche/internal/webhook"
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 )
 
 // pigeon is a channel that remembers what it carried.
@@ -19,14 +18,11 @@ type pigeon struct {
 	carried string
 }
 
-func (p *pigeon) read(v strictyaml.Value) error {
-	return v.Fields(strictyaml.Field{Name: "loft", Read: strictyaml.Text(&p.Loft)})
-}
 func (p *pigeon) check() (field string, err error)               { return "", nil }
 func (p *pigeon) reachable(*Receivers) (field string, err error) { return "loft", nil }
-func (p *pigeon) tell(_ context.Context, _ *Receivers, m *Message) webhook.Outcome {
+func (p *pigeon) tell(_ context.Context, _ *Receivers, m *Message) httpfetch.Delivery {
 	p.carried = m.Title
-	return webhook.Outcome{Delivered: true}
+	return httpfetch.Delivery{Delivered: true}
 }
 
 // To add a channel takes a row: rules name it, it stands on record, and messages go there.

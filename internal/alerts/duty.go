@@ -10,7 +10,7 @@
 // else waiting, and secrets stand in no text, answer, log or error.
 //
 // Not its job: what a condition is, and what helps against it (internal/health); how a webhook is signed
-// (internal/webhook).
+// (gather/fetch/httpfetch).
 //
 // Concurrency: all types are safe for concurrent use once made.
 package alerts

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/internal/webhook"
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/alert"
 )
@@ -110,7 +110,7 @@ func (d *Duty) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Atte
 		}
 		return err
 	}
-	retry := webhook.Retry{First: d.cfg.FirstRetry, Longest: longestRetry}
+	retry := httpfetch.Retry{First: d.cfg.FirstRetry, Longest: longestRetry}
 	if retry.First <= 0 {
 		retry.First = firstRetry
 	}
@@ -123,14 +123,14 @@ func (d *Duty) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Atte
 	return err
 }
 
-func (d *Duty) tell(ctx context.Context, a *alert.Attempt) webhook.Outcome {
+func (d *Duty) tell(ctx context.Context, a *alert.Attempt) httpfetch.Delivery {
 	spec, err := readSpec(a.Alert, a.Spec)
 	if err != nil {
-		return webhook.Outcome{Why: err.Error()}
+		return httpfetch.Delivery{Why: err.Error()}
 	}
 	m, err := read(a, d.cfg.Receivers.public)
 	if err != nil {
-		return webhook.Outcome{GiveUp: true, Why: err.Error()}
+		return httpfetch.Delivery{GiveUp: true, Why: err.Error()}
 	}
 	return d.cfg.Receivers.tell(ctx, &spec.To, m)
 }

@@ -1,6 +1,7 @@
 package alerts
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -19,14 +20,9 @@ const (
 	MaxBytes = 16 << 10 // of the YAML
 
 	// A condition that holds, or is over, until it is told (`wait`).
-	DefaultWait = 10 * time.Second
-	MaxWait     = 24 * time.Hour
+	DefaultWait = workqueue.Duration(10 * time.Second)
 	// Between two messages about the same (`interval`); what is critical does not wait for it.
-	DefaultInterval = 5 * time.Minute
-	MaxInterval     = 7 * 24 * time.Hour
-
-	maxNames      = 100
-	maxRecipients = 20
+	DefaultInterval = workqueue.Duration(5 * time.Minute)
 )
 
 // RunChange is something that becomes of runs.
@@ -45,16 +41,26 @@ const (
 type Spec struct {
 	Name string `json:"name"`
 
-	Runs      []RunChange    `json:"runs,omitempty"`
-	Health    store.Severity `json:"health,omitempty"` // conditions of this severity at least; empty: none
-	Plans     []string       `json:"plans,omitempty"`  // with Endpoints: only what is about one of these
-	Endpoints []string       `json:"endpoints,omitempty"`
+	When      `json:"when"`
+	Plans     []string `json:"plans,omitempty" min:"1" max:"100"` // with Endpoints: only what is about one of these
+	Endpoints []string `json:"endpoints,omitempty" min:"1" max:"100"`
 
 	To Receiver `json:"to"`
 
-	Wait     workqueue.Duration `json:"wait"`     // how long a condition holds, or is over, before it is told
-	Interval workqueue.Duration `json:"interval"` // between two messages about the same
+	// Wait is how long a condition holds, or is over, before it is told.
+	Wait workqueue.Duration `json:"wait" min:"0s" max:"24h"`
+	// Interval is between two messages about the same; what is critical does not wait for it.
+	Interval workqueue.Duration `json:"interval" min:"0s" max:"168h"`
 	Quiet    *Quiet             `json:"quiet,omitempty"`
+
+	doc *strictyaml.Document // nil: it was not read from YAML
+}
+
+// When says what a rule tells.
+type When struct {
+	Runs []RunChange `json:"runs,omitempty" enum:"completed,paused,waits_for_approval,overdue,will_be_late"`
+	// Health: conditions of this severity at least; empty: none.
+	Health store.Severity `json:"health,omitempty" enum:"info,warning,critical"`
 }
 
 // Parse reads a rule from YAML, or from JSON, which is YAML too. The name is what errors call the input, and the rule's
@@ -80,69 +86,21 @@ func Parse(name string, text []byte) (*Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Spec{Name: name, Wait: workqueue.Duration(DefaultWait), Interval: workqueue.Duration(DefaultInterval)}
-	if err := s.read(doc.Root); err != nil {
+	s := &Spec{Name: name, Wait: DefaultWait, Interval: DefaultInterval, doc: doc}
+	if err := doc.Root.Decode(s); err != nil {
 		return nil, err
+	}
+	slices.Sort(s.Runs)
+	s.Runs = slices.Compact(s.Runs)
+	if s.Quiet != nil {
+		s.Quiet.Zone = cmp.Or(s.Quiet.Zone, "UTC")
 	}
 	return s, s.check(doc)
 }
 
-// Locate returns the error that Parse would, at the place of a field: for what only others can know, like that there is
+// Wrong returns the error that Parse would, at the place of a field: for what only others can know, like that there is
 // no such secret.
-func Locate(name string, text []byte, field, problem string) error {
-	doc, err := strictyaml.Open("alert", name, text, MaxBytes)
-	if err != nil {
-		return err
-	}
-	if err := (&Spec{}).read(doc.Root); err != nil {
-		return err
-	}
-	return doc.Fail(field, "%s", problem)
-}
-
-func (s *Spec) read(v strictyaml.Value) error {
-	return v.Fields(
-		strictyaml.Field{Name: "name", Read: strictyaml.Text(&s.Name)},
-		strictyaml.Field{Name: "when", Read: s.readWhen},
-		strictyaml.Field{Name: "plans", Read: names(&s.Plans)},
-		strictyaml.Field{Name: "endpoints", Read: names(&s.Endpoints)},
-		strictyaml.Field{Name: "to", Read: s.To.read},
-		strictyaml.Field{Name: "wait", Read: strictyaml.Duration((*time.Duration)(&s.Wait), 0, MaxWait)},
-		strictyaml.Field{Name: "interval", Read: strictyaml.Duration((*time.Duration)(&s.Interval), 0, MaxInterval)},
-		strictyaml.Field{Name: "quiet", Read: func(v strictyaml.Value) error {
-			s.Quiet = &Quiet{Zone: "UTC"}
-			return s.Quiet.read(v)
-		}},
-	)
-}
-
-func (s *Spec) readWhen(v strictyaml.Value) error {
-	return v.Fields(
-		strictyaml.Field{Name: "runs", Read: func(v strictyaml.Value) error {
-			return v.List(func(v strictyaml.Value) error {
-				var c RunChange
-				err := strictyaml.OneOf(&c, RunCompleted, RunPaused, RunWaits, RunOverdue, RunWillMissTimes)(v)
-				if !slices.Contains(s.Runs, c) {
-					s.Runs = append(s.Runs, c)
-				}
-				return err
-			})
-		}},
-		strictyaml.Field{Name: "health", Read: strictyaml.OneOf(&s.Health, store.Info, store.Warning, store.Critical)},
-	)
-}
-
-func names(into *[]string) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		if err := strictyaml.SomeTexts(into)(v); err != nil {
-			return err
-		}
-		if len(*into) > maxNames {
-			return v.Fail("there are %d, and at most %d are allowed", len(*into), maxNames)
-		}
-		return nil
-	}
-}
+func (s *Spec) Wrong(field, problem string) error { return s.doc.Fail(field, "%s", problem) }
 
 // ruleNames are what rules, and programs, may be called.
 var ruleNames = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
@@ -167,14 +125,6 @@ type Quiet struct {
 	From string `json:"from"` // a time of day, 22:00
 	To   string `json:"to"`   // the first time that is not quiet; before From: of the next day
 	Zone string `json:"zone"` // of IANA
-}
-
-func (q *Quiet) read(v strictyaml.Value) error {
-	return v.Fields(
-		strictyaml.Field{Name: "from", Read: strictyaml.Text(&q.From)},
-		strictyaml.Field{Name: "to", Read: strictyaml.Text(&q.To)},
-		strictyaml.Field{Name: "zone", Read: strictyaml.Text(&q.Zone)},
-	)
 }
 
 const clockLayout = "15:04"

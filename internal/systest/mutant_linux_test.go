@@ -48,7 +48,7 @@ func TestMutantsAreCaught(t *testing.T) {
 					},
 					[]string{") b", "`", "firstReadyWait", "`"}},
 			},
-			in: "workqueue/dispatch", test: "TestClaimsOfManyNodesShareTheWork$/wide", says: "claimed twice",
+			in: "internal/testing/modeltest", test: "TestEverythingAtOnce$", says: "invariant: I1",
 		},
 		"a cut that leaves its items ready": {
 			mutants: []mutant{

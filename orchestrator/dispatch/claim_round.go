@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/fault"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
@@ -65,7 +65,7 @@ func (c *claimer) round(ctx context.Context) (round, error) {
 
 // page reads the next steps, without those that rest.
 func (c *claimer) page(ctx context.Context, r *round) (dispatch.Found, error) {
-	reading, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	reading, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	page, err := dispatch.New(c.node.Store).RunnableSteps(reading, dispatch.Search{
 		Skip: c.resting.all(time.Now()), Shut: names(r.shut), ShutAuto: c.shutAuto.all(time.Now()), Locals: c.cfg.Locals,

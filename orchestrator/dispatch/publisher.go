@@ -16,8 +16,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
-	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -74,9 +73,9 @@ func (d *Dispatcher) publishOrPostpone(ctx context.Context, a Assignment, publis
 		d.reach.doubt()
 	}
 	d.node.Stats.Postponed.Add(1)
-	postponing, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	postponing, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	if err := d.node.Settling.Postpone(postponing, a.Session, a.ID, kernel.Jitter(2*Postponement), err); err != nil {
+	if err := d.node.Settling.Postpone(postponing, a.Session, a.ID, core.Jitter(2*Postponement), err); err != nil {
 		// It stays claimed until workqueue.DefaultClaimTTL has passed.
 		d.node.Log.Warn("postpone", zap.Error(err))
 	}
@@ -116,7 +115,7 @@ func (d *Dispatcher) publishOne(ctx context.Context, a Assignment, published cha
 // Items with parts that no step sees go to large instead.
 func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder, a Assignment, large *LargeInputs,
 ) (fits bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	want := dispatch.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Inputs: a.Work.Inputs,
 		NoItem: a.Work.NoItem}
@@ -193,7 +192,7 @@ func (d *Dispatcher) refuseItem(ctx context.Context, a Assignment) error {
 	out, err := d.node.Settling.Record(ctx, []settle.Answer{{
 		Slice: a.ID, Endpoint: a.Endpoint, Service: "tranche", Answered: 1,
 		Slots: []settle.Slot{{Ordinal: a.Block.Ordinal(lo),
-			Err: &workqueue.SlotError{Code: kernel.CodeItemTooLarge, Message: message}}},
+			Err: &workqueue.SlotError{Code: core.CodeItemTooLarge, Message: message}}},
 	}})
 	if err != nil {
 		return err
@@ -323,7 +322,7 @@ func (d *Dispatcher) giveUpClaim(ctx context.Context, a Assignment) {
 	if ctx.Err() != nil {
 		return // what is left goes back with the session
 	}
-	giving, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	giving, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	if err := d.node.Settling.GiveUpClaim(giving, a.Session, a.ID); err != nil {
 		// It stays claimed until workqueue.DefaultClaimTTL has passed.
@@ -366,7 +365,7 @@ func (d *Dispatcher) tracePublishing(ctx context.Context, p *publication) {
 		return
 	}
 	var t wire.Trace
-	t, p.published = d.cfg.Tracer.Publishing(ctx, span.Slice{Run: uuid.UUID(p.Run), Slice: uuid.UUID(p.ID),
+	t, p.published = d.cfg.Tracer.Publishing(ctx, core.TracedSlice{Run: uuid.UUID(p.Run), Slice: uuid.UUID(p.ID),
 		Endpoint: p.Endpoint, Step: int(p.Step), Attempt: p.Attempt, Generation: int(p.Generation), Items: p.Mask.Count()})
 	t.SetHeader(p.msg.Header)
 }

@@ -8,14 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -102,7 +101,7 @@ func (c *collector) add(slot fetch.Slot) {
 		slot.Err = checkResult(slot)
 	}
 	if slot.Err != nil {
-		kept = settle.Slot{Ordinal: kept.Ordinal, Err: kernel.SlotError(fetch.Clean(slot.Err))}
+		kept = settle.Slot{Ordinal: kept.Ordinal, Err: core.SlotError(fetch.Clean(slot.Err))}
 	}
 	c.slots = append(c.slots, kept)
 	c.size += int64(len(kept.Result) + slotOverhead)
@@ -114,10 +113,10 @@ func checkResult(slot fetch.Slot) *wire.SlotError {
 	case len(slot.Data) > maxResult:
 		return &wire.SlotError{Code: wire.CodeResultTooLarge,
 			Message: fmt.Sprintf("the result takes %d bytes; %d are allowed", len(slot.Data), maxResult)}
-	case slot.ContentType == "" && !jsontext.Value(slot.Data).IsValid():
-		return &wire.SlotError{Code: wire.CodeBadResult,
-			Message: "the result is not JSON; set its content type if it is not meant to be"}
 	case slot.ContentType == "":
+		if flaw := wire.FlawOf(slot.Data, wire.DefaultMaxDepth); flaw != nil {
+			return flaw.Slot()
+		}
 		return nil
 	}
 	if _, _, err := mime.ParseMediaType(slot.ContentType); err != nil || len(slot.ContentType) > 255 {
@@ -164,7 +163,7 @@ func (c *collector) shut() {
 
 // late is the failure of a chunk whose time was over.
 func (c *collector) late() *workqueue.SlotError {
-	return &workqueue.SlotError{Code: kernel.CodeDeadline, Retry: true,
+	return &workqueue.SlotError{Code: core.CodeDeadline, Retry: true,
 		Message: fmt.Sprintf("step %s did not end within %s", c.job.Work.Name, c.limited)}
 }
 
@@ -177,7 +176,7 @@ func (c *collector) giveUp() *workqueue.SlotError {
 		c.asked.Remove(bit)
 		c.taken++
 		c.slots = append(c.slots, settle.Slot{Ordinal: workqueue.Ordinal(c.item), Err: &workqueue.SlotError{
-			Code: kernel.CodeDeadline, Retry: true, Message: fmt.Sprintf("step %s did not come back from the item within %s",
+			Code: core.CodeDeadline, Retry: true, Message: fmt.Sprintf("step %s did not come back from the item within %s",
 				c.job.Work.Name, c.limited)}})
 	}
 	return c.late()
@@ -231,7 +230,7 @@ func (c *collector) limit(ctx context.Context, timeout time.Duration) (timed con
 	go func() {
 		for left := timeout; left > 0 && backoff.Sleep(timed, left) == nil; left = timeout + c.waited() - time.Since(begun) {
 		}
-		cancel(kernel.TimeOverError{Limit: timeout}) // or it has ended before
+		cancel(core.TimeOverError{Limit: timeout}) // or it has ended before
 	}()
 	return timed, func() { cancel(nil) }
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -90,7 +90,7 @@ func (f *Flusher) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 			n.WakeOthers()
 		}
 	}
-	kernel.Signal(f.wakes) // its keys are free
+	core.Signal(f.wakes) // its keys are free
 }
 
 // AddOps adds operations to a collector and has them flushed in time. See [collector.Store.AddOps].
@@ -138,7 +138,7 @@ func (f *Flusher) flushAfter(err error) error {
 		return err
 	}
 	f.Wake()
-	if err := f.node.NC.Publish(kernel.WakeSubject, []byte(WakeFlush)); err != nil {
+	if err := f.node.NC.Publish(core.WakeSubject, []byte(WakeFlush)); err != nil {
 		f.node.Log.Debug("wake the flushers of other nodes", zap.Error(err))
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -28,7 +28,7 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSentFlushes(kernel.New(store, nil, nil, zaptest.NewLogger(t)))
+	s := newSentFlushes(core.New(store, nil, nil, zaptest.NewLogger(t)))
 	out := func(token string, id uuid.UUID, limit time.Duration) func() error {
 		timed, stop := s.limit(t.Context(), token, id, limit)
 		t.Cleanup(stop)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -194,7 +194,7 @@ func (s *lostSweep) gone(ctx context.Context) ([]settle.Unanswered, error) {
 		still[u.ID] = s.marks[u.ID]
 	}
 	s.marks = still
-	kernel.Shuffle(gone)
+	core.Shuffle(gone)
 	return gone, nil
 }
 

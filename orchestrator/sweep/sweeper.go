@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/export"
@@ -31,7 +31,7 @@ type Config struct {
 
 // streamsSeen is what is known of the streams.
 type streamsSeen interface {
-	kernel.Epochs
+	core.Epochs
 
 	// WellFor returns for how long JetStream has been there, as far as this node knows.
 	WellFor() time.Duration
@@ -39,7 +39,7 @@ type streamsSeen interface {
 
 // madeConsumers are the consumers of endpoints.
 type madeConsumers interface {
-	kernel.Ensurer
+	core.Ensurer
 
 	// Forget has the next who asks for it look whether it is there.
 	Forget(endpoint string)
@@ -62,7 +62,7 @@ type ender interface {
 
 // Sweeper issues again what cannot come to an end by itself. All of it is the leader's.
 type Sweeper struct {
-	node      *kernel.Kernel
+	node      *core.Core
 	cfg       Config
 	streams   streamsSeen
 	endpoints madeConsumers
@@ -74,7 +74,7 @@ type Sweeper struct {
 }
 
 // New returns what sweeps after others, for the leader.
-func New(k *kernel.Kernel, streams streamsSeen, endpoints madeConsumers, watch missed, letters resender, runs ender,
+func New(k *core.Core, streams streamsSeen, endpoints madeConsumers, watch missed, letters resender, runs ender,
 	cfg Config,
 ) *Sweeper {
 	return &Sweeper{node: k, cfg: cfg, streams: streams, endpoints: endpoints, watch: watch, letters: letters, runs: runs}

@@ -23,6 +23,7 @@ FROM collector c CROSS JOIN LATERAL (
 WHERE c.state <> 'deleting' AND p.ops > 0
 ORDER BY p.ops DESC, c.name LIMIT $2`
 
+// parkedOps tells of operations that are not tried again.
 var parkedOps = each(healthParked, []any{MaxCounted, listed}, func(f *Facts, c *parked) Condition {
 	return Condition{
 		Subject: c.Collector, Since: c.Since, Count: c.Ops,
@@ -73,6 +74,7 @@ FROM collector c CROSS JOIN LATERAL (
 WHERE c.state <> 'deleting' AND d.due_at < tranche_now() - c.max_age - $1::interval
 ORDER BY 5, 1 LIMIT $2`
 
+// lateFlushes tells of operations that wait for too long.
 var lateFlushes = each(healthLateFlushes, []any{waiting, listed}, func(f *Facts, c *lateCollector) Condition {
 	out := Condition{
 		Severity: f.waits(c.Since), Subject: c.Collector, Since: c.Since,
@@ -115,6 +117,7 @@ WHERE c.state <> 'deleting' AND (k.flushed_at < tranche_now() - c.timeout - $1::
     OR c.failures > 0 AND k.flushed_at < tranche_now() - $2::interval)
 ORDER BY 4, 1 LIMIT $3`
 
+// hungFlushes tells of flushes that are under way for too long.
 var hungFlushes = each(healthHungFlushes, []any{hungAfter, waiting, listed}, func(f *Facts, h *hungFlush) Condition {
 	return Condition{
 		Severity: f.waits(h.Since), Subject: h.Collector, Since: h.Since,
@@ -142,6 +145,7 @@ SELECT name, refused_since, refused_at, refused_for FROM collector
 WHERE state <> 'deleting' AND refused_since IS NOT NULL AND refused_at > tranche_now() - $1::interval
 ORDER BY 2, 1 LIMIT $2`
 
+// refusals tells of collectors that take no operations.
 var refusals = each(healthRefusals, []any{refusedWindow, listed}, func(f *Facts, c *refusing) Condition {
 	return Condition{
 		Severity: f.waits(c.Since), Subject: c.Collector, Since: c.Since,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -51,7 +52,7 @@ type runFacts struct {
 	ordered             bool     // its items stand in lines
 	ahead               []string // in front of the items that were asked about
 	steps               []*stepFacts
-	bad                 []badPart
+	bad                 []inspect.BadPart
 }
 
 // viewState is the state as views show it: a run that is held is paused.

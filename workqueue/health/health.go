@@ -74,7 +74,7 @@ func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
 	for _, say := range f.toSay {
 		say()
 	}
-	return f, nil
+	return f, s.adviseResets(ctx, f)
 }
 
 // queueRows adds a query whose rows become a list.

@@ -25,6 +25,7 @@ SELECT endpoint, count(*), min(at) FROM (
     SELECT endpoint, at FROM dead_letter WHERE state = 'waiting' ORDER BY id DESC LIMIT $1) d
 GROUP BY endpoint ORDER BY 2 DESC, 1 LIMIT $2`
 
+// deadLetters tells of dead letters that wait for somebody.
 var deadLetters = each(healthLetters, []any{MaxCounted, listed}, func(f *Facts, l *letters) Condition {
 	return Condition{
 		Subject: l.Endpoint, Since: l.Since, Count: l.Letters,
@@ -53,6 +54,7 @@ SELECT reason, count(*), min(at), max(at) FROM (SELECT reason, at FROM quarantin
 WHERE at > tranche_now() - $2::interval
 GROUP BY reason ORDER BY 2 DESC, 1 LIMIT $3`
 
+// strays tells of messages that could not be taken.
 var strays = each(healthStrays, []any{MaxCounted, straysWindow, listed}, func(f *Facts, q *strayMessages) Condition {
 	return Condition{
 		Subject: q.Reason, Since: q.First, Count: q.Messages,
@@ -79,6 +81,7 @@ const healthEvents = `
 SELECT count(*), min(at), coalesce(array_agg(DISTINCT kind ORDER BY kind), '{}')
 FROM run_event WHERE published_at IS NULL AND at < tranche_now() - $1::interval`
 
+// waitingEvents tells of events that could not be published.
 var waitingEvents = all(healthEvents, []any{eventPatience}, func(f *Facts, rows []unpublished) []Condition {
 	if len(rows) == 0 || rows[0].Since == nil {
 		return nil
@@ -112,6 +115,7 @@ SELECT name, role, expires_at FROM api_token
 WHERE revoked_at IS NULL AND expires_at > tranche_now() AND expires_at < tranche_now() + $1::interval
 ORDER BY expires_at, id LIMIT $2`
 
+// endingTokens tells of tokens that are about to expire.
 var endingTokens = each(healthTokens, []any{tokenWindow, listed}, func(f *Facts, t *endingToken) Condition {
 	left := t.ExpiresAt.Sub(f.At)
 	c := Condition{
@@ -146,6 +150,7 @@ FROM alert a
 WHERE a.deleted_at IS NULL AND a.state = 'active' AND a.failing_since < tranche_now() - $1::interval
 ORDER BY a.failing_since, a.name LIMIT $2`
 
+// failingAlerts tells of receivers that could not be told anything for long.
 var failingAlerts = each(healthAlerts, []any{alertPatience, listed}, func(f *Facts, a *failingAlert) Condition {
 	return Condition{
 		Subject: a.Alert, Since: a.Since, Link: "/alerts?name=" + url.QueryEscape(a.Alert),

@@ -57,6 +57,7 @@ type Condition struct {
 	Link     string    `json:"link,omitempty" doc:"path of the dashboard's page about it"`
 	Count    int64     `json:"count" doc:"how many items, dead letters, messages or operations it is about, or 1"`
 	Of       int64     `json:"of" doc:"how many runs, endpoints and so on it stands for, mostly 1"`
+	Resets   bool      `json:"resets,omitempty" doc:"a step has to be reset, as remedy says: a re-run would fail again"`
 	Mark     *Mark     `json:"mark,omitempty" doc:"what somebody said of it; absent: nothing"`
 
 	Undated bool `json:"-"` // nothing in the database tells since when it is so: that has to be kept

@@ -4,10 +4,13 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -62,5 +65,18 @@ func TestAReasonIsOneRow(t *testing.T) {
 	group := MissingGroup{Reason: fake, Endpoint: "tides"}
 	if text := group.headline(); text != "waiting for a new moon over endpoint tides" || !fake.Amiss() {
 		t.Errorf("items that wait for it say %q", text)
+	}
+}
+
+// What failed for a bad part is not advised to be run again, which would give it the same part.
+func TestFailuresForABadPartWantAReset(t *testing.T) {
+	t.Parallel()
+	part := inspect.BadPart{Run: workqueue.NewRunID(), Step: "post", Of: "branches", Code: workqueue.CodeBadPart}
+	for _, bad := range []*inspect.BadPart{nil, &part} {
+		remedy := againstFailures(part.Run, bad)
+		if reset, rerun := strings.Contains(remedy, part.Command()), strings.Contains(remedy, "tranche run rerun"); reset !=
+			(bad != nil) || rerun == reset {
+			t.Errorf("with %v: %s", bad, remedy)
+		}
 	}
 }

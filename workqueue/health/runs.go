@@ -1,12 +1,18 @@
 package health
 
 import (
+	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // runRow is a run that something is said of.
@@ -61,9 +67,7 @@ var failedRuns = all(healthFailed, []any{failedWindow, listed}, func(f *Facts, r
 			Title: fmt.Sprintf("%s failed: %s", Count(r.Failed, "item"), r),
 			Detail: fmt.Sprintf("The run completed %s ago, and nobody has run its failed items again, or accepted them.",
 				Ago(f.At.Sub(r.FinishedAt))),
-			Remedy: fmt.Sprintf("See why: `tranche run errors %s`; then run them again: `tranche run rerun %[1]s --failed`, "+
-				"correct their data where that is wrong: `tranche run correct %[1]s --items FILE`, or accept them: "+
-				"`tranche run accept %[1]s --failed --reason TEXT`", r.Run),
+			Remedy: againstFailures(r.Run, nil),
 		})
 	}
 	if runs > 0 {
@@ -76,6 +80,37 @@ var failedRuns = all(healthFailed, []any{failedWindow, listed}, func(f *Facts, r
 	}
 	return all
 })
+
+// againstFailures is what helps a run: a re-run of what failed, or the reset of a step whose part is bad.
+func againstFailures(run workqueue.RunID, bad *inspect.BadPart) string {
+	again := fmt.Sprintf("then run them again: `tranche run rerun %s --failed`", run)
+	if bad != nil {
+		again = fmt.Sprintf("%s: `%s`", bad.Why(), bad.Command())
+	}
+	return fmt.Sprintf("See why: `tranche run errors %s`; %s, correct their data where that is wrong: "+
+		"`tranche run correct %[1]s --items FILE`, or accept them: `tranche run accept %[1]s --failed --reason TEXT`", run, again)
+}
+
+// adviseResets has the parts made again for which items failed: a re-run would give them the same parts.
+func (s Store) adviseResets(ctx context.Context, f *Facts) error {
+	failed := map[workqueue.RunID]*Condition{}
+	for i := range f.Conditions {
+		c := &f.Conditions[i]
+		if id, err := uuid.Parse(c.Subject); err == nil && c.Kind == FailedItems {
+			failed[workqueue.RunID(id)] = c
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	bad, err := inspect.ReadBadParts(ctx, s.db.Pool, slices.Collect(maps.Keys(failed)))
+	for i := range bad {
+		if c := failed[bad[i].Run]; !c.Resets { // the first says it
+			c.Remedy, c.Resets = againstFailures(bad[i].Run, &bad[i]), true
+		}
+	}
+	return err
+}
 
 // heldRun is a run that is paused. Runs counts those held for the same reason.
 type heldRun struct {
@@ -107,6 +142,7 @@ SELECT id, name, plan, hold, hold_detail, held_at, held_by, runs FROM (
         WHERE r.state = 'running' AND st.gate_since IS NOT NULL GROUP BY r.id) w) h
 WHERE n <= $1 ORDER BY held_at, id`
 
+// heldRuns tells of runs that are paused, and of steps that wait for somebody.
 var heldRuns = all(healthHeld, []any{listed}, func(f *Facts, rows []heldRun) (all []Condition) {
 	known, found := map[Kind]int64{}, map[Kind]int64{}
 	for i := range rows {
@@ -174,6 +210,7 @@ SELECT id, coalesce(name, ''), plan, seal_by, items FROM batchrun
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= tranche_now()
 ORDER BY seal_by, id LIMIT $1`
 
+// unsealedRuns tells of open runs that were not sealed in time.
 var unsealedRuns = each(healthOverdue, []any{listed}, func(f *Facts, r *unsealedRun) Condition {
 	return Condition{
 		Subject: r.Run.String(), Since: r.SealBy, Title: "Not sealed in time: " + r.String(),
@@ -212,8 +249,7 @@ func Completed(run workqueue.RunID, name, plan string, done, failed, items int64
 	if failed > 0 {
 		c.Severity, c.Owner, c.Link = Warning, OwnerOperator, runLink(c.Subject)+"/errors"
 		c.Title = fmt.Sprintf("Completed, %s failed: %s", Count(failed, "item"), &runRow{run, name, plan})
-		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then run them again: `tranche run rerun %[1]s --failed`",
-			run)
+		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; and what helps: `tranche run explain %[1]s`", run)
 	}
 	return c.Filled()
 }

@@ -25,6 +25,7 @@ FROM schedule s CROSS JOIN LATERAL (
 WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')
 ORDER BY f.ended_at DESC, s.name LIMIT $1`
 
+// failedSchedules tells of schedules whose last due time has no run.
 var failedSchedules = each(healthScheduleFailed, []any{listed}, func(_ *Facts, s *failedSchedule) Condition {
 	what := "could not start its run"
 	if s.State == schedule.FireMissed {
@@ -69,6 +70,7 @@ WHERE f.state IN ('due', 'starting') AND s.state = 'active'
            WHEN f.attempts > 0 THEN f.created_at ELSE f.start_at END < tranche_now() - $2::interval
 ORDER BY 6, 1 LIMIT $3`
 
+// stuckSchedules tells of due times without a run.
 var stuckSchedules = each(healthScheduleStuck, []any{schedulePatience, startPatience, listed},
 	func(f *Facts, s *stuckSchedule) Condition {
 		c := Condition{
@@ -107,6 +109,7 @@ FROM batchrun r JOIN schedule_fire f ON f.run_id = r.id
 WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late <> ''
 ORDER BY f.done_by, r.id LIMIT $1`
 
+// lateRuns tells of runs that go on after the end of their window.
 var lateRuns = each(healthScheduleLate, []any{listed}, func(f *Facts, s *lateRun) Condition {
 	return Condition{
 		Subject: s.Run.String(), Since: s.DoneBy, Title: fmt.Sprintf("A run of schedule %s is late", s.Schedule),

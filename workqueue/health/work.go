@@ -136,6 +136,7 @@ FROM work_slice w JOIN batchrun r ON r.id = w.run_id
 WHERE w.state IN ('claimed', 'sent') AND w.deadline < tranche_now() - $1::interval
 GROUP BY w.run_id, r.name, r.plan ORDER BY first, w.run_id LIMIT $2`
 
+// staleRequests tells of requests past their deadline.
 var staleRequests = each(healthStale, []any{staleGrace, listed}, func(f *Facts, s *staleSlices) Condition {
 	c := Condition{
 		Subject: s.Run.String(), Since: s.Deadline,
@@ -167,6 +168,7 @@ FROM work_slice w JOIN run_step st USING (run_id, step)
 WHERE w.state = 'sent' AND w.handed_at IS NULL AND w.sent_at < tranche_now() - $1::interval
 GROUP BY 1 ORDER BY first, 1 LIMIT $2`
 
+// untakenRequests tells of requests that no service has taken for long.
 var untakenRequests = each(healthUntaken, []any{waiting, listed}, func(f *Facts, u *untaken) Condition {
 	return Condition{
 		Severity: f.waits(u.Since), Owner: OwnerService, Subject: u.Endpoint, Since: u.Since,
@@ -194,6 +196,7 @@ SELECT p.endpoint, p.breaker_reason, p.breaker_since,
      WHERE r.state = 'running' AND st.endpoint = p.endpoint)
 FROM endpoint_pace p WHERE p.breaker = 'open' AND ` + pace.Exists + ` ORDER BY p.breaker_since, p.endpoint LIMIT $1`
 
+// openBreakers tells of endpoints that most requests fail at.
 var openBreakers = each(healthBreakers, []any{listed}, func(_ *Facts, b *openBreaker) Condition {
 	c := Condition{
 		Subject: b.Endpoint, Since: b.Since, Title: "Most requests fail at " + b.Endpoint,
@@ -207,6 +210,7 @@ var openBreakers = each(healthBreakers, []any{listed}, func(_ *Facts, b *openBre
 	return c
 })
 
+// slowServices tells of services that became slow.
 var slowServices = each(pace.SlowEndpoints, []any{nil, listed}, func(_ *Facts, e *pace.SlowEndpoint) Condition {
 	return Condition{
 		Subject: e.Endpoint, Since: e.Since, Title: e.String(),

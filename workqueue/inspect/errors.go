@@ -64,6 +64,8 @@ type ErrorGroup struct {
 
 	ByService []ServiceErrors `json:"by_service" nullable:"false" doc:"the same with counts, the greatest first"`
 
+	Resets []string `json:"resets,omitempty" doc:"steps whose bad parts they fail for; a re-run gives the same: reset one"`
+
 	Examples []ErrorExample `json:"examples" doc:"three at the most, by ordinal"`
 
 	step   workqueue.Step
@@ -242,7 +244,10 @@ func ReadErrors(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (Errors, err
 		return out, err
 	}
 	out.MoreGroups, out.MoreItems = groups-int64(len(out.Groups)), out.Items-listed
-	return out, addExamples(ctx, tx, id, out.Groups)
+	if err := addExamples(ctx, tx, id, out.Groups); err != nil {
+		return out, err
+	}
+	return out, addResets(ctx, tx, id, out.Groups)
 }
 
 // addExamples fills in the items that stand for each group.

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -195,6 +196,16 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	mend := "tranche run reset " + g.run.String() + " --step accounts --code bad_part --failed-at statement"
 	if !advised(mend) || advised(again) {
 		t.Errorf("a part that is bad: the re-run is advised (%v), or its reset is not (%v)", advised(again), advised(mend))
+	}
+	if errs, err := inspect.New(g.Store).Errors(t.Context(), g.run); err != nil || len(errs.Groups) != 1 ||
+		!slices.Equal(errs.Groups[0].Resets, []string{"accounts"}) {
+		t.Errorf("%+v (%v); want a group for which accounts is to be reset", errs.Groups, err)
+	}
+	if found, err := health.New(g.Store).Health(t.Context(), health.Limits{}); err != nil ||
+		len(found.Conditions) == 0 || !slices.ContainsFunc(found.Conditions, func(c health.Condition) bool {
+		return c.Kind == health.FailedItems && c.Resets && strings.Contains(c.Remedy, mend)
+	}) {
+		t.Errorf("%+v (%v); want %s", found, err, mend)
 	}
 	byCode := func(r *redo.ResetRequest) { r.Select.Codes = []string{"bad_part"} }
 	if _, err := g.tryReset(storetest.Accounts, byCode); err == nil || !strings.Contains(err.Error(), "--failed-at STEP") {

@@ -11,8 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
-	"github.com/tranchehq/tranche/endpoints/internal/logs"
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/pull"
@@ -35,8 +33,8 @@ var missingDelays = [...]time.Duration{250 * time.Millisecond, time.Second, 3 * 
 // continuation is a reply that takes a chunk on to its next stage, from its delivery to its acknowledgement.
 type continuation struct {
 	flow   *Flow
-	scope  consume.Scope
-	origin consume.Queued
+	scope  serve.Scope
+	origin serve.Queued
 	msg    *nats.Msg
 	log    *zap.Logger
 
@@ -48,16 +46,16 @@ type continuation struct {
 }
 
 // deal takes one reply to what the flow has asked all the way.
-func (f *Flow) deal(scope consume.Scope, id consume.RequestID, msg jetstream.Msg) (items int, took time.Duration) {
+func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (items int, took time.Duration) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return 0, 0 // hold would have refused it
 	}
 	f.Server.Stats.Came(meta.NumDelivered)
-	c := &continuation{flow: f, scope: scope, origin: consume.Queued{Puller: f.replies, ID: id, Times: meta.NumDelivered},
+	c := &continuation{flow: f, scope: scope, origin: serve.Queued{Puller: f.replies, ID: id, Times: meta.NumDelivered},
 		msg: &nats.Msg{Subject: msg.Subject(), Header: msg.Headers(), Data: msg.Data()}, log: f.Server.Log}
 	if err := c.read(); err != nil {
-		c.log = c.log.With(logs.OfHeader(c.msg.Header)...)
+		c.log = c.log.With(serve.OfHeader(c.msg.Header)...)
 		c.refuse(err)
 		return 0, 0
 	}
@@ -104,7 +102,7 @@ func (c *continuation) read() error {
 			"%s is of request %d, and the subject of request %d", wire.HeaderSlice,
 			request, to.Request))
 	}
-	c.log = c.log.With(append(logs.Fields(reply.Meta), zap.Stringer("flow", c.id), zap.Int("stage", to.Stage))...)
+	c.log = c.log.With(append(serve.Fields(reply.Meta), zap.Stringer("flow", c.id), zap.Int("stage", to.Stage))...)
 	return nil
 }
 

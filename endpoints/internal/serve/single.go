@@ -11,8 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -39,12 +37,12 @@ func (j *Job) single() bool { return j.Request.Mode == wire.ModeSingle && j.Orig
 
 // Lane says for whom the job is. Somebody waits for a single request, for the stages of a flow that one has begun, and
 // for what is asked over core NATS, unless a node asks it there, for a run.
-func (j *Job) Lane() admission.Lane {
+func (j *Job) Lane() Lane {
 	asker := j.Request.ReplyTo
 	if j.Request.Mode == wire.ModeSingle || asker.Call != "" && !j.Origin.Persisted() && !wire.IsNode(asker.Asker) {
-		return admission.Calls
+		return Calls
 	}
-	return admission.Chunks
+	return Chunks
 }
 
 // verdict says what a try at a single request has come to.
@@ -153,12 +151,12 @@ const (
 // tell: a request that was handed back has been delivered, too. The mark is a message of StreamFlow; where it cannot be
 // read or written, for want of a permission or the stream, deliveries have to do.
 type begunMark struct {
-	out     *outbox.Outbox
+	out     *Outbox
 	subject string
 	log     *zap.Logger
 }
 
-func newBegunMark(out *outbox.Outbox, endpoint string, slice uuid.UUID, log *zap.Logger) begunMark {
+func newBegunMark(out *Outbox, endpoint string, slice uuid.UUID, log *zap.Logger) begunMark {
 	return begunMark{out, wire.FlowPrefix + endpoint + "." + slice.String() + ".begun", log}
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/gather/template"
 )
 
-// Codes of the errors. Those by which a service says that it is too much are throttled codes of package workqueue:
+// Codes of the errors, beside those of wire.Flaw. Those by which a service says that it is too much are throttled codes of package workqueue:
 // they are not held against the items.
 const (
 	CodeBadStep      = "bad_step"          // the step's settings cannot be read by this version; not retryable
@@ -45,9 +45,6 @@ const (
 	CodeBadCompression = "bad_compression"     // not gzip, and said to be; not retryable, except when it may have been cut
 	CodeByteOrderMark  = "byte_order_mark"     // in front of JSON; not retryable
 	CodeCharset        = "unsupported_charset" // JSON that is said to be in another encoding than UTF-8; not retryable
-	CodeNotUTF8        = "not_utf8"            // JSON; not retryable; a chunk is halved, as by the next two
-	CodeDuplicateName  = "duplicate_name"      // stands in one object of the JSON twice; not retryable
-	CodeLoneSurrogate  = "lone_surrogate"      // an escape in the JSON that stands for no character; not retryable
 )
 
 // outcome is what came of one request.
@@ -60,6 +57,15 @@ type outcome struct {
 
 func failed(code string, retry bool, format string, args ...any) outcome {
 	return outcome{slot: wire.SlotError{Code: code, Message: fmt.Sprintf(format, args...), Retry: retry}}
+}
+
+// flawed is the outcome of JSON that not everybody reads alike, if it is such.
+func (s *step) flawed(value []byte, maxDepth int) outcome {
+	flaw := wire.FlawOf(value, maxDepth)
+	if flaw == nil {
+		return outcome{}
+	}
+	return failed(flaw.Code, false, "%s answers with JSON %s%s", s.templates.URL.Shown(), flaw.Words, s.quoted([]byte(flaw.At)))
 }
 
 func (o outcome) failed() bool { return o.slot.Code != "" }

@@ -77,6 +77,8 @@ func TestWhatItemsGet(t *testing.T) {
 			body = `{"a":{"b":1,"b":[1,2]}}`
 		case "/surrogate":
 			body = `{"a":"\ud83d"}`
+		case "/deep":
+			body = `{"a":` + strings.Repeat("[", 129) + strings.Repeat("]", 129) + `,"c":1}`
 		case "/latin":
 			kind, body = "application/json; charset=iso-8859-1", "{\"a\":\"M\xfcller\"}"
 		case "/ascii":
@@ -113,7 +115,7 @@ func TestWhatItemsGet(t *testing.T) {
 	for path, want := range map[string]string{
 		"/ok": `{"a":{"b":[1,2]}}`, "/ok#/a/b/1": "2", "/ok#/a/c": "bad_response", "/binary": "image/png; x=1 \x89PNG",
 		"/binary#/a": "bad_response", "/none": "application/octet-stream \x00\x01", "/silent": ` {"x": 1}`, "/empty": "null",
-		"/twice": "duplicate_name", "/twice#/c": "duplicate_name", "/surrogate": "lone_surrogate",
+		"/twice": "duplicate_name", "/twice#/c": "duplicate_name", "/surrogate": "lone_surrogate", "/deep": "nested_too_deep", "/deep#/c": "1",
 		"/latin": "unsupported_charset", "/ascii": `{"a":{"b":[1,2]}}`, "/notutf8": "not_utf8", "/mark": "byte_order_mark",
 		"/gzip": "bad_compression", "/shortgzip": "bad_compression!",
 		"/garbage": "bad_response", "/badkind": "bad_response", "/huge": "result_too_large", "/short": "unreachable!",
@@ -394,6 +396,11 @@ func TestMany(t *testing.T) {
 			_, _ = io.WriteString(w, `{"data":[{"nr":1}]}`)
 		case "/none":
 			_, _ = io.WriteString(w, `{"data":null}`)
+		case "/flawed":
+			_, _ = io.WriteString(w, `{"data":[{"id":"K0","v":{"x":1,"x":2}},{"id":"K1","v":"\ud83d"},{"id":"K2","v":"`+"\xfc"+`"},
+				{"id":"K3","v":`+strings.Repeat("[", 129)+strings.Repeat("]", 129)+`},{"id":"K4","v":1,"v":2},{"id":"K5","v":5}]}`)
+		case "/twice":
+			_, _ = io.WriteString(w, `{"K0":{"v":1},"K0":{"v":2},"K1":{"v":2}}`)
 		case "/gone":
 			w.WriteHeader(http.StatusNotFound)
 		}
@@ -420,6 +427,17 @@ func TestMany(t *testing.T) {
 	slots, err = ask("/object", 2, gather.HTTPResponse{Value: "/v"})
 	if err != nil || string(slots[100].Data) != "1" || string(slots[101].Data) != "2" {
 		t.Errorf("object: %+v, %v", slots, err)
+	}
+	// What is wrong with a result costs its item alone.
+	slots, err = ask("/flawed", 6, gather.HTTPResponse{Items: "/data", Key: "/id", Value: "/v"})
+	for i, want := range []string{"duplicate_name", "lone_surrogate", "not_utf8", "nested_too_deep", "bad_response", "5"} {
+		if slot := slots[100+i]; err != nil || string(slot.Data) != want && codeOf(slot.Err) != want {
+			t.Errorf("item %d: %s %v (%v), want %s", i, slot.Data, slot.Err, err, want)
+		}
+	}
+	slots, err = ask("/twice", 2, gather.HTTPResponse{Value: "/v"})
+	if err != nil || codeOf(slots[100].Err) != "bad_response" || string(slots[101].Data) != "2" {
+		t.Errorf("a key twice: %+v, %v", slots, err)
 	}
 	for path, want := range map[string]string{"/nokey": "bad_response", "/none": "bad_response"} {
 		slots, err = ask(path, 2, gather.HTTPResponse{Items: "/data", Key: "/id"})

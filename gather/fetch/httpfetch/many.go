@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/time/rate"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 )
 
@@ -101,12 +102,8 @@ func put(results map[string][]byte, key string, result []byte) {
 
 // byName returns the fields of an object.
 func byName(text []byte) map[string][]byte {
-	var object map[string]json.RawMessage
-	_ = json.Unmarshal(text, &object) // it is valid
-	results := make(map[string][]byte, len(object))
-	for name, result := range object {
-		results[name] = result
-	}
+	results := map[string][]byte{}
+	fields(text, func(name string, result []byte) { put(results, name, result) })
 	return results
 }
 
@@ -138,6 +135,9 @@ func (s *step) resultOf(results map[string][]byte, item *fetch.Item) outcome {
 	value, found := point(result, s.Response.Value)
 	if !found {
 		return failed(CodeBadResponse, false, "%s answers with a result that has no %s", host, s.Response.Value)
+	}
+	if bad := s.flawed(value, wire.DefaultMaxDepth); bad.failed() {
+		return bad
 	}
 	return outcome{answer: &answer{data: value}}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"strings"
@@ -92,6 +93,9 @@ func (s *step) readJSON(body []byte) outcome {
 		return failed(CodeBadResponse, false, "%s answers with JSON that has no %s", s.templates.URL.Shown(),
 			s.Response.Value)
 	}
+	if bad := s.flawed(value, wire.DefaultMaxDepth); bad.failed() {
+		return bad
+	}
 	return outcome{answer: &answer{data: value}}
 }
 
@@ -113,27 +117,14 @@ func (s *step) checkJSON(h http.Header, body []byte) outcome {
 	case !ascii && said != "" && said != "utf-8" && said != "utf8":
 		return failed(CodeCharset, false, "%s answers with JSON that is said to be in %.40q; JSON is UTF-8: have it answer "+
 			"in that, and say so", host, said)
-	case !utf8.Valid(body):
-		return failed(CodeNotUTF8, false, "%s answers with JSON that is not UTF-8; have it answer in UTF-8", host)
 	case len(bytes.TrimSpace(body)) == 0:
 		return outcome{}
-	case !json.Valid(body):
+	case !jsontext.Value(body).IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)):
 		return failed(CodeBadResponse, false, "%s answers with what is said to be JSON and is none", host)
-	}
-	_, err := jsontext.NewDecoder(bytes.NewBuffer(body)).ReadValue()
-	if err == nil {
+	case s.Many: // each result is looked at by itself
 		return outcome{}
 	}
-	place := ""
-	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
-		place = s.quoted([]byte(syntax.JSONPointer))
-	}
-	if errors.Is(err, jsontext.ErrDuplicateName) {
-		return failed(CodeDuplicateName, false, "%s answers with JSON in which a name stands twice in one object%s", host,
-			place)
-	}
-	return failed(CodeLoneSurrogate, false, `%s answers with JSON in which an escape is half of a pair, like \ud83d, `+
-		"and so no character%s", host, place)
+	return s.flawed(body, math.MaxInt)
 }
 
 // readAll reads a body up to a limit.

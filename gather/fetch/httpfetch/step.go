@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/fetch"
@@ -381,10 +383,13 @@ func point(text []byte, pointer string) (value []byte, found bool) {
 // member returns a field of an object, or a place in a list.
 func member(text []byte, name string) (value []byte, found bool) {
 	if isObject(text) {
-		var object map[string]json.RawMessage
-		_ = json.Unmarshal(text, &object) // it is valid
-		value, found = object[name]
-		return value, found
+		times := 0
+		fields(text, func(field string, of []byte) {
+			if field == name {
+				value, times = of, times+1
+			}
+		})
+		return value, times == 1 // of two nobody knows which is meant
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(text, &list) != nil {
@@ -395,6 +400,20 @@ func member(text []byte, name string) (value []byte, found bool) {
 		return nil, false
 	}
 	return list[i], true
+}
+
+// fields calls f with each field of a valid object. The bytes are a piece of its text. A name that is no text has none.
+func fields(object []byte, f func(name string, value []byte)) {
+	d := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	_, _ = d.ReadToken() // it is valid
+	for d.PeekKind() == jsontext.KindString {
+		quoted, _ := d.ReadValue()
+		name, bad := jsontext.AppendUnquote(nil, quoted)
+		value, _ := d.ReadValue()
+		if end := int(d.InputOffset()); bad == nil {
+			f(string(name), object[end-len(value):end:end])
+		}
+	}
 }
 
 func isObject(text []byte) bool {

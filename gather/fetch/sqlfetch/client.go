@@ -21,7 +21,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -170,17 +169,12 @@ const statement = "SELECT (tranche_row.%[1]s)::text, octet_length(tranche_value.
 	"CASE WHEN octet_length(tranche_value.v) <= %[2]d THEN tranche_value.v END FROM (\n%[3]s\n) AS tranche_row " +
 	"CROSS JOIN LATERAL (SELECT %[4]s AS v OFFSET 0) AS tranche_value"
 
-// around builds that statement. What is json rather than jsonb stays as it is, so that a name that stands twice in it
-// is found: jsonb would keep the last of the values.
+// around builds that statement. What is json rather than jsonb stays as it is, wherever in a row it stands, so that a
+// name that stands twice in it is found: jsonb would keep the last of the values.
 func (s *step) around(key string, names []string, found map[string]uint32) (*columns, error) {
 	quoted := pgx.Identifier{key}.Sanitize()
 	made := &columns{bytes: s.Value != "" && found[s.Value] == pgtype.ByteaOID}
-	value := "(to_jsonb(tranche_row.*) - " + literal(key) + ")::text"
-	if slices.ContainsFunc(names, func(name string) bool {
-		return name != key && (found[name] == pgtype.JSONOID || found[name] == pgtype.JSONArrayOID)
-	}) {
-		value = withoutKey(key, names)
-	}
+	value := withoutKey(key, names)
 	switch {
 	case made.bytes && s.Rows == "many":
 		return nil, badQuery("several rows of an item are a list in JSON, in which bytea has no place")
@@ -208,6 +202,3 @@ func withoutKey(key string, names []string) string {
 	}
 	return fmt.Sprintf(asWritten, strings.Join(columns, ", "))
 }
-
-// literal quotes a text for SQL; standard_conforming_strings is on.
-func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

@@ -18,6 +18,7 @@ func TestRows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const movements = "SELECT account, amount FROM movement WHERE account = ANY($1) ORDER BY amount"
+	const twice = `'{"a": 1, "a": 2}'::json`
 	many := func(q *gather.SQL) { q.Rows = gather.RowsMany }
 	value := func(column string) func(*gather.SQL) { return func(q *gather.SQL) { q.Value = column } }
 	for name, test := range map[string]struct {
@@ -27,38 +28,48 @@ func TestRows(t *testing.T) {
 	}{
 		"an object, by a number": {settings("SELECT id, owner, opened, balance, more FROM account WHERE id = ANY($1) ;\n"),
 			[]string{"7", "700"}, map[string]string{
-				"7":   `{"more": {"n": 7}, "owner": "Owner 7", "opened": "2020-01-08", "balance": 7.70}`,
+				"7":   `{"owner":"Owner 7","opened":"2020-01-08","balance":7.70,"more":{"n": 7}}`,
 				"700": "not_found",
 			}},
 		"by a text that is hostile": {settings("SELECT code, id FROM account WHERE code = ANY($1)"),
 			[]string{`K1`, `"},{`, `'); DROP TABLE account; --`, `\`, `NULL`, ``, `$1`}, map[string]string{
-				`K1`: `{"id": 1}`, `"},{`: "not_found", `'); DROP TABLE account; --`: "not_found", `\`: "not_found",
+				`K1`: `{"id":1}`, `"},{`: "not_found", `'); DROP TABLE account; --`: "not_found", `\`: "not_found",
 				`NULL`: "not_found", ``: "not_found", `$1`: "not_found",
 			}},
 		"a key column that is not the first": {settings(`SELECT owner, id AS "the ""key" FROM account WHERE id = ANY($1)`,
-			func(q *gather.SQL) { q.Key = `the "key` }), []string{"3"}, map[string]string{"3": `{"owner": "Owner 3"}`}},
+			func(q *gather.SQL) { q.Key = `the "key` }), []string{"3"}, map[string]string{"3": `{"owner":"Owner 3"}`}},
 		"json": {settings("SELECT id, more FROM account WHERE id = ANY($1)", value("more")), []string{"5"},
 			map[string]string{"5": `{"n": 5}`}},
 		"whatever the database has set": {settings(`SELECT name, 16777216::float4 AS f4, 0.1::float8 + 0.2 AS f8,
 			'1 day 02:03'::interval AS iv, timestamptz '2026-01-02 03:04:05+00' AS at, '\x00ff'::bytea AS raw
 			FROM (VALUES ('Müller')) c (name) WHERE name = ANY($1)`), []string{"Müller"}, map[string]string{
-			"Müller": `{"at": "2026-01-02T03:04:05+00:00", "f4": 16777216, "f8": 0.30000000000000004, ` +
-				`"iv": "P1DT2H3M", "raw": "\\x00ff"}`}},
+			"Müller": `{"f4":1.6777216e+07,"f8":0.30000000000000004,"iv":"P1DT2H3M","at":"2026-01-02T03:04:05+00:00",` +
+				`"raw":"\\x00ff"}`}},
 		"json as it is written": {settings(`SELECT id, '{"b": 1, "a": 1.50}'::json AS x, owner FROM account
 			WHERE id = ANY($1)`), []string{"5"}, map[string]string{"5": `{"x":{"b": 1, "a": 1.50},"owner":"Owner 5"}`}},
-		"a name twice": {settings(`SELECT id, '{"a": 1, "a": 2}'::json AS x FROM account WHERE id = ANY($1)`),
-			[]string{"5"}, map[string]string{"5": "bad_result"}},
-		"a name twice in a value": {settings(`SELECT id, '{"a": 1, "a": 2}'::json AS x FROM account WHERE id = ANY($1)`,
-			value("x")), []string{"5"}, map[string]string{"5": "bad_result"}},
-		"a name twice in a list": {settings(`SELECT id, ARRAY['{"a": 1, "a": 2}'::json] AS x FROM account
-			WHERE id = ANY($1)`, many), []string{"5"}, map[string]string{"5": "bad_result"}},
+		"a name twice": {settings("SELECT id, " + twice + " AS x FROM account WHERE id = ANY($1)"),
+			[]string{"5"}, map[string]string{"5": "duplicate_name"}},
+		"a name twice in a value": {settings("SELECT id, " + twice + " AS x FROM account WHERE id = ANY($1)", value("x")),
+			[]string{"5"}, map[string]string{"5": "duplicate_name"}},
+		"a name twice in a list": {settings("SELECT id, ARRAY[" + twice + "] AS x FROM account WHERE id = ANY($1)", many),
+			[]string{"5"}, map[string]string{"5": "duplicate_name"}},
+		"a name twice in a composite": {settings("SELECT id, ROW(1, " + twice + ") AS x FROM account WHERE id = ANY($1)"),
+			[]string{"5"}, map[string]string{"5": "duplicate_name"}},
+		"a name twice in a list of composites, of one item": {settings("SELECT id, ARRAY[CASE WHEN id = 5 THEN ROW(1, " +
+			twice + ")::pair ELSE ROW(2, '{}')::pair END] AS x FROM account WHERE id = ANY($1)"),
+			[]string{"5", "6"}, map[string]string{"5": "duplicate_name", "6": `{"x":[{"n":2,"of":{}}]}`}},
+		"half of a pair": {settings(`SELECT id, '"\ud83d"'::json AS x FROM account WHERE id = ANY($1)`),
+			[]string{"5"}, map[string]string{"5": "lone_surrogate"}},
+		"nested too deep": {settings("SELECT id, (repeat('[', id::int * 50) || repeat(']', id::int * 50))::json AS x " +
+			"FROM account WHERE id = ANY($1)", value("x")), []string{"1", "5"},
+			map[string]string{"1": strings.Repeat("[", 50) + strings.Repeat("]", 50), "5": "nested_too_deep"}},
 		"a null": {settings("SELECT id, NULL::int AS x FROM account WHERE id = ANY($1)", value("x")), []string{"5"},
 			map[string]string{"5": `null`}},
 		"bytes": {settings("SELECT id, doc FROM account WHERE id = ANY($1)", value("doc"),
 			func(q *gather.SQL) { q.ContentType = "application/pdf" }), []string{"5"},
 			map[string]string{"5": "application/pdf %PDF-5"}},
 		"many": {settings(movements, many),
-			[]string{"1", "50"}, map[string]string{"1": `[{"amount": 1},{"amount": 11},{"amount": 21}]`, "50": "[]"}},
+			[]string{"1", "50"}, map[string]string{"1": `[{"amount":1},{"amount":11},{"amount":21}]`, "50": "[]"}},
 		"many values": {settings(movements, many, value("amount")),
 			[]string{"2"}, map[string]string{"2": `[2,12,22]`}},
 		"one of many": {settings("SELECT account, amount FROM movement WHERE account = ANY($1)"), []string{"1"},
@@ -67,11 +78,11 @@ func TestRows(t *testing.T) {
 			i->'parts'->'accounts'->>'iban' AS iban, i->'parts' ? 'logo' AS logo,
 			$3->>'year' AS year FROM jsonb_array_elements($2) i WHERE i->>'key' = ANY($1)`,
 			func(q *gather.SQL) { q.Key = "?column?" }), []string{"a", "b"}, map[string]string{
-			"a": `{"n": 0, "iban": "X0", "logo": false, "year": "2026"}`,
-			"b": `{"n": 1, "iban": "X1", "logo": false, "year": "2026"}`}},
+			"a": `{"n":0,"iban":"X0","logo":false,"year":"2026"}`,
+			"b": `{"n":1,"iban":"X1","logo":false,"year":"2026"}`}},
 		"too large": {settings("SELECT id, repeat('x', id::int * 100) AS x FROM account WHERE id = ANY($1)",
 			func(q *gather.SQL) { q.MaxBytes = 500 }), []string{"1", "9"}, map[string]string{
-			"1": `{"x": "` + strings.Repeat("x", 100) + `"}`, "9": "result_too_large"}},
+			"1": `{"x":"` + strings.Repeat("x", 100) + `"}`, "9": "result_too_large"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +110,7 @@ func TestQueriesOnlyRead(t *testing.T) {
 		{"SELECT id FROM account WHERE id = ANY($1) --", `{}`},
 		{"SELECT id INTO stolen FROM account WHERE id = ANY($1)", "bad_query"},
 		{"SELECT pg_read_file('/etc/passwd'), $1::text[]", "forbidden"},
-		{"SELECT id, pg_advisory_lock(42)::text FROM account WHERE id = ANY($1)", `{"pg_advisory_lock": ""}`},
+		{"SELECT id, pg_advisory_lock(42)::text FROM account WHERE id = ANY($1)", `{"pg_advisory_lock":""}`},
 		{"SELECT nothing FROM account WHERE id = ANY($1)", "bad_query"},
 		{"SELECT id, id FROM account WHERE id = ANY($1)", "bad_query"},
 		{"SELECT FROM account WHERE id = ANY($1)", "bad_query"},
@@ -188,12 +199,12 @@ func TestSources(t *testing.T) {
 		t.Errorf("a superuser: %v, %v", got, err)
 	}
 	allowed := client(t, super, "    allow_superuser: true", "    max_connections: 1")
-	if got, err := get(t, allowed, q, "1"); got["1"] != `{"x": 1}` || err != nil {
+	if got, err := get(t, allowed, q, "1"); got["1"] != `{"x":1}` || err != nil {
 		t.Errorf("a superuser that is allowed: %v, %v", got, err)
 	}
 	pooled := client(t, super, "    allow_superuser: true", "    through_pooler: true")
 	readOnly := settings("SELECT k, current_setting('transaction_read_only') AS x FROM unnest($1::text[]) k")
-	if got, err := get(t, pooled, readOnly, "1"); err != nil || got["1"] != `{"x": "on"}` {
+	if got, err := get(t, pooled, readOnly, "1"); err != nil || got["1"] != `{"x":"on"}` {
 		t.Errorf("through a pooler: %v, %v", got, err)
 	}
 	u, err := url.Parse(super)

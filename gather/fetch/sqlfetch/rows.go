@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -66,7 +65,7 @@ func (s *step) take(next func() bool, values func() [][]byte, results map[string
 	if s.source.MaxRows > 0 {
 		maxRows = min(maxRows, s.source.MaxRows)
 	}
-	maxBytes := min(cmp.Or(s.source.MaxBytes, chunkBytes), chunkBytes)
+	maxBytes := min(cmp.Or(int(s.source.MaxBytes), chunkBytes), chunkBytes)
 	held := 0
 	for rows := 1; next(); rows++ {
 		row := values()
@@ -135,14 +134,21 @@ func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
 		slot.ContentType = cmp.Or(s.ContentType, wire.DefaultBinaryType)
 		return slot
 	}
-	if !jsontext.Value(slot.Data).IsValid() {
-		return fails(CodeBadResult, "what it gave is no JSON in UTF-8, or a name stands twice in one object; convert it in "+
-			"the query (::jsonb keeps the last of such values)")
+	if flaw := wire.FlawOf(slot.Data, wire.DefaultMaxDepth); flaw != nil {
+		return fails(flaw.Code, "it gave JSON %s%.200s; convert it in the query%s", flaw.Words, flaw.At, converted(flaw.Code))
 	}
 	return slot
 }
 
-// Codes of the errors.
+// converted is what conversion to jsonb makes of a flaw.
+func converted(code string) string {
+	if code == wire.CodeDuplicateName {
+		return " (::jsonb keeps the last of such values)"
+	}
+	return ""
+}
+
+// Codes of the errors, beside those of wire.Flaw.
 const (
 	CodeBadStep     = "bad_step"         // the step's settings cannot be read by this version; not retryable
 	CodeNoSource    = "no_source"        // this node does not have it; not retryable

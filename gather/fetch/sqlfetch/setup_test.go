@@ -39,6 +39,7 @@ CREATE TABLE account (id bigint PRIMARY KEY, code text UNIQUE, owner text, opene
 INSERT INTO account SELECT g, 'K' || g, 'Owner ' || g, date '2020-01-01' + g, g * 1.10,
     convert_to('%PDF-' || g, 'UTF8'), jsonb_build_object('n', g) FROM generate_series(0, 99) g;
 CREATE TABLE movement (account bigint, amount numeric);
+CREATE TYPE pair AS (n int, of json);
 INSERT INTO movement SELECT g % 10, g FROM generate_series(0, 29) g;
 CREATE FUNCTION harm() RETURNS text LANGUAGE plpgsql AS $$
     BEGIN INSERT INTO movement VALUES (1, 1); RETURN 'x'; END $$;`

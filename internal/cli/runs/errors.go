@@ -42,14 +42,18 @@ func errorText(found *client.ErrorGroups, room int) string {
 		text += fmt.Sprintf("and %s more, of %s; --all lists each item\n", cli.Plural(found.MoreGroups, "group"),
 			cli.Plural(found.MoreItems, "item"))
 	}
-	run, failed := cli.ShortID(found.Run), func(code string) int {
-		return slices.IndexFunc(found.Groups, func(g client.ErrorGroup) bool { return g.Code == code })
-	}
+	run := cli.ShortID(found.Run)
 	text += "\n"
-	if failed(workqueue.CodeBadPart) >= 0 {
-		text += fmt.Sprintf("a part is bad, and stays so: tranche run explain %s  says which step makes it again\n", run)
+	for i := range found.Groups {
+		for _, step := range found.Groups[i].Resets {
+			g := &found.Groups[i]
+			text += fmt.Sprintf("a part is bad, and a re-run gives it again; when its source is mended, have it made again:\n"+
+				"  tranche run reset %s --step %s --group %s --failed-at %s\n", run, step, g.ID, g.Step)
+		}
 	}
-	again := slices.IndexFunc(found.Groups, func(g client.ErrorGroup) bool { return g.Code != workqueue.CodeInvalid })
+	again := slices.IndexFunc(found.Groups, func(g client.ErrorGroup) bool {
+		return g.Code != workqueue.CodeInvalid && len(g.Resets) == 0
+	})
 	if again >= 0 {
 		text += fmt.Sprintf("run a group again with:  tranche run rerun %[1]s --group %[2]s\n"+
 			"run all of them again:    tranche run rerun %[1]s --failed\n", run, found.Groups[again].ID)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
 )
@@ -108,7 +107,7 @@ func (o *ordeal) rest(d time.Duration) {
 }
 
 // faults come to a world, in turn.
-func faults(t *testing.T, cluster *testenv.NATSProcesses, binary, script string) {
+func faults(t *testing.T, cluster *servers, binary, script string) {
 	t.Helper()
 	w := newWorld(t, cluster, binary, script, 3)
 	for _, fault := range []struct {
@@ -150,7 +149,7 @@ func (o *ordeal) killLeaders() {
 		if killed[name] {
 			continue
 		}
-		leader := testenv.AwaitLeader(o, "", targets[name])
+		leader := awaitLeader(o, "", targets[name])
 		var led []string
 		for _, other := range order {
 			if targets[other]() == leader {
@@ -174,7 +173,7 @@ func (o *ordeal) killLeaders() {
 
 func (o *ordeal) pauseOne() {
 	c := o.cluster
-	leader := testenv.AwaitLeader(o, "", func() string { return c.StreamLeader(wire.StreamWork) })
+	leader := awaitLeader(o, "", func() string { return c.StreamLeader(wire.StreamWork) })
 	struck := time.Now()
 	c.Pause(o, leader)
 	over := c.AwaitElected(o)
@@ -189,7 +188,7 @@ func (o *ordeal) pauseOne() {
 func (o *ordeal) pauseTwo() {
 	c := o.cluster
 	names := c.Names()
-	leader := testenv.AwaitLeader(o, "", func() string { return c.StreamLeader(wire.StreamWork) })
+	leader := awaitLeader(o, "", func() string { return c.StreamLeader(wire.StreamWork) })
 	pair := []string{leader, names[(slices.Index(names, leader)+1)%len(names)]}
 	struck := time.Now()
 	c.Pause(o, pair...)

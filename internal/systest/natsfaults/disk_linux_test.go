@@ -13,7 +13,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
@@ -39,7 +38,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	for name, private := range map[string]bool{"nats-server": false, "the private server": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ns := testenv.NATSOnDisk(t, private)
+			ns := startOnDisk(t, private)
 			w := setup(t, ns.URL())
 			w.node()
 			w.node()
@@ -74,7 +73,7 @@ func TestTheDiskIsFull(t *testing.T) {
 // The disk was full for a moment only. Nobody would know, but that nothing is stored since.
 func TestTheDiskWasFullForAMoment(t *testing.T) {
 	t.Parallel()
-	ns := testenv.NATSOnDisk(t, false)
+	ns := startOnDisk(t, false)
 	w := setup(t, ns.URL())
 	w.node()
 	full := new(atomic.Bool)

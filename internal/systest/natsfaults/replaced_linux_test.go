@@ -8,7 +8,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -79,7 +78,7 @@ func (w *world) told(run workqueue.RunID) bool {
 // and what was told is told again after the other one was, also when the database would not have that at first.
 func TestLettersAndEventsOutliveTheirStreams(t *testing.T) {
 	t.Parallel()
-	ns := testenv.NATSOnDisk(t, false)
+	ns := startOnDisk(t, false)
 	w := setup(t, ns.URL())
 	w.node()
 	w.service("statement", answer)

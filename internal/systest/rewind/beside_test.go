@@ -11,7 +11,6 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/bitfield/tracker/service"
-	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
@@ -33,7 +32,7 @@ type planner struct {
 
 func (p *planner) duty() orchestrator.Duty {
 	p.world.Helper()
-	duty, err := schedules.New(p.store, p, p, schedules.Config{})
+	duty, err := schedule.New(p.store, p, p, schedule.Config{})
 	if err != nil {
 		p.world.Fatal(err)
 	}
@@ -41,19 +40,19 @@ func (p *planner) duty() orchestrator.Duty {
 	return duty.Duty()
 }
 
-// StartFire implements schedules.Starter.
-func (p *planner) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
+// StartFire implements schedule.Starter.
+func (p *planner) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	req := request(job.Spec.Name)
 	req.Session = job.Claim.Lease.Session
 	schedulestore.OfFire(&req, job.Claim)
 	loaded, err := p.Runs().Start(ctx, req, keyed(job.Spec.Name, 0, chunk))
-	return schedules.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
+	return schedule.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }
 
-// Permanent implements schedules.Starter.
+// Permanent implements schedule.Starter.
 func (*planner) Permanent(error) bool { return false }
 
-// Pause and Cancel implement schedules.Runs.
+// Pause and Cancel implement schedule.Runs.
 func (p *planner) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
 	return p.Runs().Pause(ctx, c)
 }

@@ -74,7 +74,7 @@ func (e StoreEngine) ChangeEndpoint(
 	return pace.New(e.db).ChangeEndpoint(ctx, change, actor)
 }
 
-// AddOps implements producers.Adder.
+// AddOps implements ingest.Adder.
 func (e StoreEngine) AddOps(
 	ctx context.Context, name string, version int, batches [][]collector.Op,
 ) ([]collector.AddedOps, error) {

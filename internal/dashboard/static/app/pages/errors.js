@@ -6,6 +6,7 @@ import { Link, setQuery } from "../router.js";
 import { segment } from "../api.js";
 import { inert, num, percent, plural } from "../format.js";
 import { RerunDialog } from "../parts/rerun.js";
+import { ResetDialog } from "../parts/reset.js";
 import { AcceptDialog } from "../parts/accept.js";
 import { itemPath } from "../parts/itempath.js";
 import { onEnter } from "../parts/enter.js";
@@ -18,6 +19,7 @@ export default function Errors({ params, query }) {
   });
   const [again, setAgain] = useState(null);
   const [accepting, setAccepting] = useState(null);
+  const [resetting, setResetting] = useState(null);
   const [chosen, setChosen] = useState(new Set());
   const error = run.error ?? found.error;
   const name = run.data ? run.data.name || run.data.plan : params.run;
@@ -29,11 +31,15 @@ export default function Errors({ params, query }) {
   const shown = useMemo(() => sorted(groups.filter((g) => fits(g, query)), query.sort), [groups, query]);
   const selected = shown.filter((g) => chosen.has(keyOf(g)));
   const total = found.data?.items ?? 0;
+  const others = groups.filter((g) => !g.resets); // a re-run may help
+  const all = others.length === groups.length ? { select: { failed: true }, items: total, what: "all that failed" }
+    : { select: { groups: ids(others) }, items: sum(others), what: "what does not fail for a bad part" };
   const actions = html`${run.data && html`<${StateBadge} state=${run.data.state} failed=${run.data.failed - (run.data.accepted ?? 0)} />`}
     ${total > 0 && html`<${Button} icon="check" role="operator" disabled=${!run.data || run.data.accepted === run.data.failed} test="accept-failed" onClick=${() =>
       setAccepting({ select: { failed: true }, items: total - (run.data.accepted ?? 0), what: "all that failed" })}>Accept all…<//>`}
-    <${Button} kind="primary" icon="repeat" role="operator" disabled=${!run.data || total === 0} test="rerun-failed" onClick=${() =>
-    setAgain({ select: { failed: true }, items: total, what: "all that failed" })}>Run all failed again<//>`;
+    <${Button} kind="primary" icon="repeat" role="operator" disabled=${!run.data || total === 0 || others.length === 0} test="rerun-failed"
+      title=${others.length < groups.length ? "Leaves out what fails for a bad part: reset the step that made it" : ""}
+      onClick=${() => setAgain(all)}>Run ${others.length < groups.length ? "the others" : "all failed"} again<//>`;
   return html`<${Page}
     title=${`Errors of ${name}`}
     heading=${html`Errors <span class="muted">of</span> <${Text} max=${60}>${name}<//>`}
@@ -51,7 +57,7 @@ export default function Errors({ params, query }) {
       ${selected.length > 0 &&
       html`<div class="bulk" role="region" aria-label="Chosen groups" data-test="bulk">
         <span><strong>${plural(selected.length, "group")}</strong> of ${plural(sum(selected), "item")}</span>
-        <${Button} small kind="primary" icon="repeat" role="operator" test="rerun-chosen" onClick=${() =>
+        <${Button} small kind="primary" icon="repeat" role="operator" disabled=${selected.some((g) => g.resets)} test="rerun-chosen" onClick=${() =>
           setAgain({ select: { groups: ids(selected) }, items: sum(selected), what: plural(selected.length, "group") + " of errors", group: selected.length === 1 ? selected[0] : null })}>Run them again<//>
         <${Button} small icon="check" role="operator" test="accept-chosen" disabled=${open(selected) === 0} onClick=${() =>
           setAccepting({ select: { groups: ids(selected) }, items: open(selected), what: plural(selected.length, "group") + " of errors" })}>Accept them…<//>
@@ -69,6 +75,7 @@ export default function Errors({ params, query }) {
                 chosen=${chosen.has(keyOf(g))}
                 onChoose=${() => setChosen(toggled(chosen, keyOf(g)))}
                 onAgain=${() => setAgain({ select: { groups: [g.id], step: g.step }, items: count(g), what: html`those with <code>${inert(g.code, 60)}</code>`, group: g })}
+                onReset=${(step) => setResetting({ step, select: { groups: [g.id], failed_at: g.step }, what: plural(count(g), "item") })}
                 onAccept=${(withdraw) => setAccepting({ select: { groups: [g.id], step: g.step }, items: withdraw ? g.accepted : open([g]), what: html`those with <code>${inert(g.code, 60)}</code>`, withdraw })}
               />`,
             )}
@@ -76,6 +83,10 @@ export default function Errors({ params, query }) {
       ${found.data.more_groups > 0 && html`<p class="muted">and ${num(found.data.more_groups)} more groups of ${num(found.data.more_items)} items; an export of the run lists each item.</p>`}`}
     ${again && run.data && html`<${RerunDialog} run=${run.data} ...${again} onClose=${() => {
       setAgain(null);
+      reload();
+    }} />`}
+    ${resetting && run.data && html`<${ResetDialog} run=${run.data.id} ...${resetting} onClose=${() => {
+      setResetting(null);
       reload();
     }} />`}
     ${accepting && run.data && html`<${AcceptDialog} run=${run.data} ...${accepting} onClose=${() => {
@@ -165,7 +176,7 @@ const unfold = (row) => {
   examples.open = !examples.open;
 };
 
-function Group({ group: g, run, most, chosen, onChoose, onAgain, onAccept }) {
+function Group({ group: g, run, most, chosen, onChoose, onAgain, onReset, onAccept }) {
   const id = `group-${g.id}-${g.step}`;
   const services = byName(g);
   return html`<li class=${"group" + (chosen ? " chosen" : "")} data-row=${keyOf(g)} data-test="group" tabindex="-1" aria-labelledby=${id} onKeyDown=${onEnter(unfold)}>
@@ -198,7 +209,9 @@ function Group({ group: g, run, most, chosen, onChoose, onAgain, onAccept }) {
         ${g.services?.length > 0 && html`<p class="muted group-instances">answered by <bdi>${inert(g.services.join(", "), 600)}</bdi></p>`}
       </details>
     </div>
-    <div class="group-actions"><${Button} small icon="repeat" role="operator" test="rerun-group" onClick=${onAgain}>Run again…<//>
+    <div class="group-actions">${(g.resets ?? []).map((step) => html`<${Button} small icon="reload" role="operator" key=${step} test="reset-group"
+          title="They fail for its part, which a re-run would give them again" onClick=${() => onReset(step)}>Reset ${inert(step, 40)}…<//>`)}
+      ${!g.resets && html`<${Button} small icon="repeat" role="operator" test="rerun-group" onClick=${onAgain}>Run again…<//>`}
       ${open([g]) > 0 && html`<${Button} small icon="check" role="operator" test="accept-group" onClick=${() => onAccept(false)}>Accept…<//>`}
       ${g.accepted > 0 && html`<${Button} small kind="ghost" role="operator" test="withdraw-group" onClick=${() => onAccept(true)}>Withdraw…<//>`}</div>
   </li>`;

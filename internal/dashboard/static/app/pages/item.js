@@ -91,7 +91,7 @@ export default function Item({ params: { run: id }, query }) {
     </div>`}
     ${dialog?.rerun && html`<${RerunDialog} run=${run.data} select=${{ keys: [query.key] }} items=${Math.max(items.length, 1)} what=${html`item <${Text} max=${60}>${query.key}<//>`} onClose=${close} />`}
     ${dialog?.correct && html`<${CorrectDialog} run=${run.data?.id ?? id} itemKey=${query.key} payload=${dialog.correct} onClose=${close} />`}
-    ${dialog?.reset && html`<${ResetDialog} run=${run.data?.id ?? id} step=${dialog.reset} itemKey=${query.key} twins=${items.length} onClose=${close} />`}
+    ${dialog?.reset && html`<${ResetDialog} run=${run.data?.id ?? id} step=${dialog.reset.name} select=${{ keys: [query.key] }} what=${html`<${Text} max=${60}>${query.key}<//>`} twins=${items.length} onClose=${close} />`}
     ${dialog?.accept && run.data && html`<${AcceptDialog} run=${run.data} select=${{ keys: [query.key], step: dialog.accept.name }} items=${Math.max(items.length, 1)} withdraw=${Boolean(dialog.accept.accepted)} what=${html`item <${Text} max=${60}>${query.key}<//>`} onClose=${close} />`}
   <//>`;
 }

@@ -13,7 +13,7 @@ const isRun = (c) => /^[0-9a-f-]{36}$/.test(c.subject);
  * leaves out conditions that it cannot be done about.
  */
 const acts = {
-  failed_items: [{ label: "Run again", icon: "repeat", path: run("rerun"), body: () => ({ failed: true }), can: isRun, did: "runs again",
+  failed_items: [{ label: "Run again", icon: "repeat", path: run("rerun"), body: () => ({ failed: true }), can: (c) => isRun(c) && !c.resets, did: "runs again",
     says: "All items that failed are tried again. To try a sample first, look at the run." }],
   run_held: [{ label: "Go on", icon: "play", path: run("resume"), body: (c) => c.severity === "info" ? {} : { max_failed: "none" }, did: "goes on",
     says: "Where too many items failed, going on lifts the limit." }],

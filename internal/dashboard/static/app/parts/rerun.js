@@ -68,6 +68,7 @@ export function RerunDialog({ run, select, items, what, group, onClose }) {
   return html`<${Dialog} title="Run items again" onClose=${onClose} footer=${footer} test="rerun-dialog">
     <form class="rerun" id=${id} onSubmit=${submit}>
       <p class="rerun-what"><strong>${plural(items, "item")}</strong> of <${Text} max=${60}>${run.name || run.plan}<//>: ${what}</p>
+      <${BadParts} groups=${before} select=${select} />
       <fieldset class="rerun-canary">
         <legend class="sr">Canary</legend>
         <${Check} checked=${form.canaryOn} onChange=${(on) => put("canaryOn", on)} test="canary">A canary first: a few items go before the others<//>
@@ -96,6 +97,13 @@ export function RerunDialog({ run, select, items, what, group, onClose }) {
       <div aria-live="polite">${tried && html`<${Tried} answer=${tried} />`}</div>
     </form>
   <//>`;
+}
+
+// BadParts says what to run again does not help.
+function BadParts({ groups, select }) {
+  const bad = (groups ?? []).filter((g) => g.resets && (!select.groups || select.groups.includes(g.id)));
+  return bad.map((g) => html`<p class="warn-text" key=${g.step + g.id} data-test="bad-part">${plural(g.count, "item")} of step <${Text} max=${40}>${g.step}<//>
+    failed for the part of step ${inert(g.resets.join(", "), 80)}, and would get it again: reset that step instead.</p>`);
 }
 
 // chunkHint says how large requests are now, and offers a size that suits better.

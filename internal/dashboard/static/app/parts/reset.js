@@ -7,8 +7,11 @@ import { inert, plural } from "../format.js";
 import { Follow } from "./follow.js";
 import { StepResets } from "./stepresets.js";
 
-/** ResetDialog resets one key at one step of a run; twins is how many items have the key. */
-export function ResetDialog({ run, step, itemKey, twins = 1, onClose }) {
+/**
+ * ResetDialog resets a selection of a run's items at a step, named by step: those of a key, of which there are twins, or
+ * those of a group of errors of another step.
+ */
+export function ResetDialog({ run, step, select, what, twins = 1, onClose }) {
   const [cascade, setCascade] = useState(false);
   const [reason, setReason] = useState("");
   const [tried, setTried] = useState(null);
@@ -22,7 +25,7 @@ export function ResetDialog({ run, step, itemKey, twins = 1, onClose }) {
     setBusy(dry ? "dry" : "reset");
     setError(null);
     try {
-      const body = { step: step.name, keys: [itemKey], cascade, dry_run: dry, ...(reason ? { reason } : {}) };
+      const body = { step, ...select, cascade, dry_run: dry, ...(reason ? { reason } : {}) };
       const answer = await api.post(`/runs/${segment(run)}/reset`, body);
       if (dry) setTried(answer);
       else setDone(answer);
@@ -41,9 +44,9 @@ export function ResetDialog({ run, step, itemKey, twins = 1, onClose }) {
   const footer = html`<${Button} onClick=${onClose}>Cancel<//>
     <${Button} type="submit" form=${id} value="dry" busy=${busy === "dry"} test="dry-run">Dry run<//>
     <${Button} kind="primary" icon="reload" role="operator" type="submit" form=${id} value="reset" busy=${busy === "reset"} test="reset-go">Reset<//>`;
-  return html`<${Dialog} title=${html`Reset step <${Text} max=${40}>${step.name}<//>`} onClose=${onClose} footer=${footer} test="reset-dialog">
+  return html`<${Dialog} title=${html`Reset step <${Text} max=${40}>${step}<//>`} onClose=${onClose} footer=${footer} test="reset-dialog">
     <form id=${id} class="rerun" onSubmit=${submit}>
-      <p>The part of <strong><${Text} max=${60}>${itemKey}<//></strong>, which is what this step made of it, is taken back and made again, in the run's next generation: the next time that some of it runs. What was there stays as history.
+      <p>The part of <strong>${what}</strong>, which is what this step made of it, is taken back and made again, in the run's next generation: the next time that some of it runs. What was there stays as history.
       Steps after it wait, and are done again where the part changes.${twins > 1 && html` The key stands ${twins} times: all of these items are meant.`}</p>
       <${Check} checked=${cascade} test="cascade" onChange=${(on) => {
         setCascade(on);

@@ -1,0 +1,100 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// BadPart is that items of a run fail at a step for what another one made of them. To run them again there gives them
+// the same part: the step that made it has to be reset.
+type BadPart struct {
+	Run  workqueue.RunID
+	Step string // fails
+	Of   string // made the part
+	Code string
+}
+
+// Why says so.
+func (b *BadPart) Why() string {
+	return fmt.Sprintf("step %s fails for the part of step %s (%s), which a re-run of what failed would give it again: when "+
+		"the source of that part is mended, have step %s make it again", b.Step, b.Of, b.Code, b.Of)
+}
+
+// Command has the part made again.
+func (b *BadPart) Command() string {
+	return fmt.Sprintf("tranche run reset %s --step %s --code %s --failed-at %s", b.Run, b.Of, b.Code,
+		b.Step)
+}
+
+// codeMissingValue is how a template says of a part what a service or a function says by [workqueue.CodeBadPart].
+const codeMissingValue = "missing_value"
+
+// maxBadParts bounds the failures of a step that are read for the names in their messages.
+const maxBadParts = 1000
+
+// Ranges of the partial index on error codes. What was repaired meanwhile has no bit or another part.
+const badParts = `
+SELECT DISTINCT s.run_id, s.step, s.name, p.error_code, left(p.error_message, 200),
+    ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (s.needs))
+FROM run_step s CROSS JOIN LATERAL (
+    SELECT run_id, step, ordinal, generation, error_code, error_message FROM work_part
+    WHERE run_id = s.run_id AND step = s.step AND error_code = ANY ($2) LIMIT $3) p
+JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
+WHERE s.run_id = ANY ($1) AND s.needs <> '{}' AND get_bit(b.failed, p.ordinal % 8192) = 1 AND p.generation = (
+    SELECT max(n.generation) FROM work_part n
+    WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)
+ORDER BY s.run_id, s.step`
+
+// ReadBadParts finds the parts of runs that steps after them say are bad. It decides, for all that tell what helps
+// against failures, whether it is a re-run or a reset.
+func ReadBadParts(ctx context.Context, db pg.Querier, runs []workqueue.RunID) (all []BadPart, err error) {
+	rows := pg.Rows(ctx, db, badParts, runs, []string{workqueue.CodeBadPart, codeMissingValue}, maxBadParts)
+	var b BadPart
+	var step workqueue.Step
+	var message string
+	var needs []string
+	_, err = pgx.ForEachRow(rows, []any{&b.Run, &step, &b.Step, &b.Code, &message, &needs}, func() error {
+		b.Of = partNamed(message)
+		if slices.Contains(needs, b.Of) && !slices.Contains(all, b) {
+			all = append(all, b)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the parts that are bad: %w", err)
+	}
+	return all, nil
+}
+
+// partOf is how messages name a part, quoted or not.
+var partOf = regexp.MustCompile(`\bpart (?:of )?"?([A-Za-z0-9_.-]+)`)
+
+// partNamed is the step whose part a message is about, if it is about one.
+func partNamed(message string) string {
+	if named := partOf.FindStringSubmatch(message); named != nil {
+		return named[1]
+	}
+	return ""
+}
+
+// addResets says of the groups of a run's errors for whose parts they are.
+func addResets(ctx context.Context, tx pgx.Tx, run workqueue.RunID, groups []ErrorGroup) error {
+	bad, err := ReadBadParts(ctx, tx, []workqueue.RunID{run})
+	for i := range groups {
+		g := &groups[i]
+		for _, e := range g.Examples {
+			of := BadPart{Run: run, Step: g.Step, Of: partNamed(e.Message), Code: g.Code}
+			if slices.Contains(bad, of) && !slices.Contains(g.Resets, of.Of) {
+				g.Resets = append(g.Resets, of.Of)
+			}
+		}
+	}
+	return err
+}
