@@ -128,7 +128,7 @@ func (w *world) tellsOfDisk(run workqueue.RunID, nc *nats.Conn) bool {
 	if err != nil {
 		w.Fatal(err)
 	}
-	return len(e.Groups) > 0 && slices.ContainsFunc(report.Conditions, func(c health.Condition) bool {
-		return c.Kind == health.Disk && c.Severity == health.Critical && strings.Contains(c.Detail, "full disk")
+	return len(e.Groups) > 0 && slices.ContainsFunc(report.Conditions, func(c healthstore.Condition) bool {
+		return c.Kind == healthstore.Disk && c.Severity == healthstore.Critical && strings.Contains(c.Detail, "full disk")
 	})
 }
