@@ -38,7 +38,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -82,11 +82,11 @@ type Metrics struct {
 	endpoints, collectors, reasons, requests *names
 
 	items, ended, asked *prometheus.CounterVec
-	happened            map[orchestrator.Event]*event
-	took                map[orchestrator.Timing]prometheus.Histogram
+	happened            map[core.Event]*event
+	took                map[core.Timing]prometheus.Histogram
 }
 
-var _ orchestrator.Meter = (*Metrics)(nil)
+var _ core.Meter = (*Metrics)(nil)
 
 // New returns a Metrics, which tells of nothing but what it is told until it is bound.
 func New(config Config) (*Metrics, error) {
@@ -151,38 +151,38 @@ type event struct {
 	*prometheus.CounterVec
 }
 
-func (m *Metrics) events() map[orchestrator.Event]*event {
+func (m *Metrics) events() map[core.Event]*event {
 	plain := func(of string) string { return of }
-	return map[orchestrator.Event]*event{
-		orchestrator.EventSent: {name: "tranche_requests_sent_total", label: "endpoint", value: m.endpoints.of,
+	return map[core.Event]*event{
+		core.EventSent: {name: "tranche_requests_sent_total", label: "endpoint", value: m.endpoints.of,
 			help: "Requests that were sent, and chunks that the node began to work on itself."},
-		orchestrator.EventAgain: {name: "tranche_requests_resent_total", label: "endpoint", value: m.endpoints.of,
+		core.EventAgain: {name: "tranche_requests_resent_total", label: "endpoint", value: m.endpoints.of,
 			help: "Those of them that were not the first attempt."},
-		orchestrator.EventRedelivered: {name: "tranche_replies_redelivered_total", label: "endpoint",
+		core.EventRedelivered: {name: "tranche_replies_redelivered_total", label: "endpoint",
 			value: m.endpoints.claimed, help: "Messages of replies that JetStream delivered more than once."},
-		orchestrator.EventQuarantined: {name: "tranche_replies_quarantined_total", label: "reason", value: m.reasons.of,
+		core.EventQuarantined: {name: "tranche_replies_quarantined_total", label: "reason", value: m.reasons.of,
 			help: "Messages of replies that could not be taken and were put aside."},
-		orchestrator.EventDead: {name: "tranche_dead_letters_total", label: "endpoint", value: m.endpoints.claimed,
+		core.EventDead: {name: "tranche_dead_letters_total", label: "endpoint", value: m.endpoints.claimed,
 			help: "Requests that no service could deal with and that were kept as dead letters."},
-		orchestrator.EventCompleted: {name: "tranche_runs_completed_total", label: "outcome", value: plain,
+		core.EventCompleted: {name: "tranche_runs_completed_total", label: "outcome", value: plain,
 			help: "Runs, or their later generations, that this node completed: outcome is clean, or failures when items " +
 				"failed."},
-		orchestrator.EventLoaded: {name: "tranche_intake_rows_total",
+		core.EventLoaded: {name: "tranche_intake_rows_total",
 			help: "Items that were read to be those of runs, also of loads that failed."},
-		orchestrator.EventLoadedBytes: {name: "tranche_intake_bytes_total",
+		core.EventLoadedBytes: {name: "tranche_intake_bytes_total",
 			help: "Bytes of their payloads, as they are stored."},
 	}
 }
 
 // timings are the metrics of what takes time, each with its name and help: to add one, add a row.
-func timings() map[orchestrator.Timing][2]string {
-	return map[orchestrator.Timing][2]string{
-		orchestrator.TimingClaim: {"tranche_claim_duration_seconds", "What a claim that brought work took."},
-		orchestrator.TimingPublish: {"tranche_publish_duration_seconds",
+func timings() map[core.Timing][2]string {
+	return map[core.Timing][2]string{
+		core.TimingClaim: {"tranche_claim_duration_seconds", "What a claim that brought work took."},
+		core.TimingPublish: {"tranche_publish_duration_seconds",
 			"From the claim of a request until JetStream had it."},
-		orchestrator.TimingRecord: {"tranche_record_duration_seconds",
+		core.TimingRecord: {"tranche_record_duration_seconds",
 			"What a transaction took that recorded replies, or what the node had worked on itself."},
-		orchestrator.TimingCompletion: {"tranche_run_completion_delay_seconds",
+		core.TimingCompletion: {"tranche_run_completion_delay_seconds",
 			"From the arrival of a run's last reply in its stream until its completion was published."},
 	}
 }
@@ -208,7 +208,7 @@ func (m *Metrics) counted() []prometheus.Collector {
 		}
 		all = append(all, e.CounterVec)
 	}
-	m.took = map[orchestrator.Timing]prometheus.Histogram{}
+	m.took = map[core.Timing]prometheus.Histogram{}
 	for what, t := range timings() {
 		m.took[what] = c.histogram(t[0], t[1])
 		all = append(all, m.took[what])
@@ -216,11 +216,11 @@ func (m *Metrics) counted() []prometheus.Collector {
 	return all
 }
 
-// Took implements orchestrator.Meter.
-func (m *Metrics) Took(what orchestrator.Timing, d time.Duration) { m.took[what].Observe(d.Seconds()) }
+// Took implements core.Meter.
+func (m *Metrics) Took(what core.Timing, d time.Duration) { m.took[what].Observe(d.Seconds()) }
 
-// Happened implements orchestrator.Meter.
-func (m *Metrics) Happened(what orchestrator.Event, of string, n int) {
+// Happened implements core.Meter.
+func (m *Metrics) Happened(what core.Event, of string, n int) {
 	e := m.happened[what]
 	if e.label == "" {
 		e.WithLabelValues().Add(float64(n))
@@ -229,7 +229,7 @@ func (m *Metrics) Happened(what orchestrator.Event, of string, n int) {
 	}
 }
 
-// Settled implements orchestrator.Meter.
+// Settled implements core.Meter.
 func (m *Metrics) Settled(of []settle.Settled) {
 	for i := range of {
 		s := &of[i]

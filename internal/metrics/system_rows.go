@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue/control"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
@@ -167,7 +166,7 @@ func (m *Metrics) sumEndpoints(now *seen) map[string]*endpointSum {
 		of(m.endpoints.claimed(name)).calls += float64(n) // anybody may publish
 	}
 	for i := range now.conditions {
-		if c := &now.conditions[i]; c.Kind == health.NoListeners {
+		if c := &now.conditions[i]; c.Kind == healthstore.NoListeners {
 			of(c.Subject).unheard = true
 		}
 	}
