@@ -129,8 +129,8 @@ func hungFlushes() query {
 			Title: fmt.Sprintf("A flush is under way for %s: collector %s", Ago(f.At.Sub(h.Since)), h.Collector),
 			Detail: fmt.Sprintf("It is of key %.100s, for endpoint %s, and may take %s. What waits for its key goes after it.%s",
 				h.Key, h.Endpoint, Ago(h.Timeout), &h.lastFlush),
-			Remedy: fmt.Sprintf("See whether the service still works on it: `tranche endpoints show %s`; restart it if not, and "+
-				"give the collector a shorter timeout: `tranche collector show %s`", h.Endpoint, h.Collector),
+			Remedy: fmt.Sprintf("See whether the service still works on it: `tranche endpoints show %s`; restart it if not, "+
+				"and give the collector a shorter timeout: `tranche collector show %s`", h.Endpoint, h.Collector),
 		}
 	})
 }
@@ -157,8 +157,8 @@ func refusals() query {
 		return Condition{
 			Severity: f.waits(c.Since), Subject: c.Collector, Since: c.Since,
 			Title: fmt.Sprintf("Adds are refused for %s: collector %s", Ago(f.At.Sub(c.Since)), c.Collector),
-			Detail: fmt.Sprintf("What enrich asks for cannot be had, last %s ago: %.300s. Nothing of such an add is stored, and "+
-				"producers are told to add again later.", Ago(f.At.Sub(c.Last)), strings.TrimSuffix(c.Problem, ".")),
+			Detail: fmt.Sprintf("What enrich asks for cannot be had, last %s ago: %.300s. Nothing of such an add is stored, "+
+				"and producers are told to add again later.", Ago(f.At.Sub(c.Last)), strings.TrimSuffix(c.Problem, ".")),
 			Remedy: fmt.Sprintf("Mend the source, or the query (`tranche collector show %s --source`, then `tranche collector "+
 				"apply FILE`); it is over with the first add that is taken: `tranche collector add %[1]s FILE`", c.Collector),
 		}
