@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -55,7 +56,7 @@ CROSS JOIN (SELECT tranche_now() AS now) t`
 	// loadPaces counts what is out at an endpoint only where a limit asks for it, in work_slice_busy; slices that an older
 	// node claimed name no endpoint.
 	loadPaces = `
-SELECT n.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.tokens, 0),
+SELECT at.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.tokens, 0),
        extract(epoch FROM t.now - p.tokens_at)::float8, coalesce(p.chunk, 0),
        CASE WHEN p.chunk_cap_until > t.now THEN p.chunk_cap ELSE 0 END,
        coalesce(p.breaker = 'open', false), coalesce(extract(epoch FROM p.probe_at - t.now), 0)::float8,
@@ -63,21 +64,19 @@ SELECT n.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.
        coalesce(p.probes, 0),
        coalesce(e.max_in_flight, 0), coalesce(e.rate, 0),
        CASE WHEN e.max_in_flight > 0 THEN
-           (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + `)
-           + (SELECT count(*) FROM work_slice s WHERE s.endpoint IS NULL AND ` + plane.OutThere + ` AND n.endpoint = (
+           ` + plane.BusyAt + `
+           + (SELECT count(*) FROM work_slice s WHERE s.endpoint IS NULL AND ` + plane.SliceInFlight + ` AND at.endpoint = (
                   SELECT o.endpoint FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
-           + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
-              WHERE o.endpoint = n.endpoint AND k.flush IS NOT NULL)
        ELSE 0 END,
-       CASE WHEN n.auto OR e.max_in_flight > 0 OR e.rate > 0 THEN
-           (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + ` AND (
+       CASE WHEN at.auto OR e.max_in_flight > 0 OR e.rate > 0 THEN
+           (SELECT count(*) FROM work_slice s WHERE s.endpoint = at.endpoint AND ` + plane.SliceInFlight + ` AND (
                SELECT o.in_flight_auto FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
        ELSE 0 END,
        coalesce(e.call_rate, 0), coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
        t.now
-FROM (` + endpointsOfSteps + `) n
-LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
-LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) e ON true
+FROM (` + endpointsOfSteps + `) at
+LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = at.endpoint OFFSET 0) p ON true
+LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = at.endpoint OFFSET 0) e ON true
 CROSS JOIN (SELECT tranche_now() AS now) t`
 )
 
@@ -182,12 +181,12 @@ func (c *claims) lock(ctx context.Context) error {
 	batch.Queue(plane.PlanOnce)
 	batch.Queue(ofSteps, runs, steps).Query(func(rows pgx.Rows) error {
 		var ref StepRef
-		_, err := pgx.ForEachRow(rows, []any{&ref.Run, &ref.Step}, func() error { locked[ref] = true; return nil })
+		err := pg.Each(rows, []any{&ref.Run, &ref.Step}, func() { locked[ref] = true })
 		return err
 	})
 	batch.Queue(ofPaces, runs, steps).Query(func(rows pgx.Rows) error {
 		var endpoint string
-		_, err := pgx.ForEachRow(rows, []any{&endpoint}, func() error { lockedPaces[endpoint] = true; return nil })
+		err := pg.Each(rows, []any{&endpoint}, func() { lockedPaces[endpoint] = true })
 		return err
 	})
 	batch.Queue(ledger.SessionLive, c.session).Query(func(rows pgx.Rows) error {

@@ -59,13 +59,12 @@ func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func
 	var all []*blockPlan
 	to := []any{&step, &block, &size, &bytes, pgbits.Into(&p.Ready), pgbits.Into(&p.Held), pgbits.Into(&p.Done),
 		pgbits.Into(&p.Failed), pgbits.Into(&p.Skipped), pgbits.Into(&invalid)}
-	_, err := pgx.ForEachRow(rows, to, func() error {
+	err := pg.Each(rows, to, func() {
 		if len(all) == 0 || all[len(all)-1].block != block {
 			all = append(all, r.newBlockPlan(block, size))
 		}
 		c := all[len(all)-1]
 		c.at[step], c.bytes[step], c.there[step], c.never[step] = p, bytes, true, invalid
-		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("read %d blocks: %w", len(blocks), err)
@@ -100,7 +99,7 @@ func (r *redo) newBlockPlan(block workqueue.Block, size int) *blockPlan {
 func (r *redo) decide(c *blockPlan) {
 	n := len(r.steps)
 	now := make([]plane.Planes, n)
-	st := plane.Outlook{Settled: make([]bitfield.Set, n), Open: make([]bitfield.Set, n), Shut: make([]bitfield.Set, n)}
+	st := plane.Eligibility{Settled: make([]bitfield.Set, n), Open: make([]bitfield.Set, n), Shut: make([]bitfield.Set, n)}
 	for _, s := range r.family {
 		p, m := &c.at[s], &c.moves[s]
 		for _, need := range r.graph.Steps[s].Needs {

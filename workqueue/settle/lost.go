@@ -135,16 +135,15 @@ func (s Store) Blamed(
 		return blamed, nil
 	}
 	var lone []workqueue.SliceID
-	rows := pg.Rows(ctx, s.db.Pool, othersAnswered, overdue, sentTogether, workqueue.CodeDeliveries)
 	var id workqueue.SliceID
 	var alone, answered bool
-	_, err := pgx.ForEachRow(rows, []any{&id, &alone, &answered}, func() error {
-		if alone {
-			lone = append(lone, id)
-		}
-		blamed[id] = answered && !doubted[id]
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, s.db.Pool, othersAnswered, overdue, sentTogether, workqueue.CodeDeliveries),
+		[]any{&id, &alone, &answered}, func() {
+			if alone {
+				lone = append(lone, id)
+			}
+			blamed[id] = answered && !doubted[id]
+		})
 	if err != nil {
 		return nil, fmt.Errorf("look what services answered beside %d overdue slices: %w", len(overdue), err)
 	}
@@ -160,9 +159,9 @@ func (s Store) Expire(ctx context.Context, lease workqueue.Lease, ids []workqueu
 	return s.expire(ctx, lease, ids, workqueue.CauseDeadline, silent())
 }
 
-// Excuse ends overdue slices whose silence nothing says to be their items' fault. A chunk is tried again whole, and
-// halved when that was done before; what stands alone is issued again, and nobody loses an attempt. Leader work.
-func (s Store) Excuse(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
+// ExpireWithoutPenalty ends overdue slices whose silence nothing says to be their items' fault. A chunk is retried
+// whole, and halved when that was done before; what stands alone is reissued, and no item loses an attempt. Leader work.
+func (s Store) ExpireWithoutPenalty(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, workqueue.CauseSilence, silent())
 }
 

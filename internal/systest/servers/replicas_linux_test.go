@@ -1,4 +1,4 @@
-package streams_test
+package servers
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
@@ -20,16 +19,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
-
-// TestMain lets the servers be: one that ends while it makes its copy of a stream leaves that copy's loop running, and
-// the clock of all stores.
-func TestMain(m *testing.M) {
-	const server = "github.com/nats-io/nats-server/v2/server"
-	testenv.Main(m, goleak.IgnoreTopFunction(server+".(*fileStore).flushStreamStateLoop"),
-		goleak.IgnoreTopFunction(server+"/ats.Register.func1"))
-}
-
-const soon = 2 * time.Minute
 
 // cluster is three servers, of which not all need be up.
 type cluster struct {
@@ -63,7 +52,7 @@ func (c *cluster) start(i int) *server.Server {
 	}
 	ns.Start()
 	c.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
-	if !ns.ReadyForConnections(soon) {
+	if !ns.ReadyForConnections(limit) {
 		c.Fatal("a server does not start")
 	}
 	return ns
@@ -97,7 +86,11 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Keep(t, t.Errorf, "the node", node.Run)
-	eventually(t, "it waits for the third server", func() bool { mu.Lock(); defer mu.Unlock(); return waited > 3 })
+	testenv.Until(t, limit, "it waits for the third server", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return waited > 3
+	})
 	select {
 	case <-node.Ready():
 		t.Fatal("the node is ready with two servers")
@@ -106,7 +99,7 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 	c.start(2)
 	select {
 	case <-node.Ready():
-	case <-time.After(soon):
+	case <-time.After(limit):
 		t.Fatal("the node does not get ready with three servers")
 	}
 	js, err := jetstream.New(nc)
@@ -125,17 +118,12 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 		}
 		return true
 	}
-	eventually(t, "each stream has three copies", func() bool { return replicas(3) })
+	testenv.Until(t, limit, "each stream has three copies", func() bool { return replicas(3) })
 	for _, want := range []int{1, 3} {
 		change := session.StreamChanges{Replicas: &want}
 		if _, err := session.New(store).ChangeStreams(t.Context(), change, "ann"); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, fmt.Sprintf("each stream has %d", want), func() bool { return replicas(want) })
+		testenv.Until(t, limit, fmt.Sprintf("each stream has %d", want), func() bool { return replicas(want) })
 	}
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	testenv.Until(t, soon, what, holds)
 }

@@ -1,4 +1,4 @@
-package rewind
+package servers
 
 import (
 	"context"
@@ -26,17 +26,17 @@ import (
 // planner starts runs of schedules on its node, of as many items as a chunk.
 type planner struct {
 	*orchestrator.Node
-	world *world
+	past  *past
 	store *database.DB
 }
 
 func (p *planner) duty() orchestrator.Duty {
-	p.world.Helper()
+	p.past.Helper()
 	duty, err := schedule.New(p.store, p, p, schedule.Config{})
 	if err != nil {
-		p.world.Fatal(err)
+		p.past.Fatal(err)
 	}
-	p.world.Cleanup(duty.Wait)
+	p.past.Cleanup(duty.Wait)
 	return duty.Duty()
 }
 
@@ -63,7 +63,7 @@ func (p *planner) Cancel(ctx context.Context, c control.Control) (control.Cancel
 
 // caller does what programs do beside starting runs, and holds what it was answered.
 type caller struct {
-	*world
+	*past
 	url   string // of the database of now
 	store *database.DB
 	run   workqueue.RunID
@@ -187,10 +187,10 @@ func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 	primary := testenv.Postgres(t)
 	standby, replication := primary.Standby(t, false)
 	front := testenv.NewProxy(t, primary.Target(t))
-	w := setup(t, at(front.Addr()))
+	w := setupPast(t, at(front.Addr()))
 	w.plans = true
 	w.start()
-	c := (&caller{world: w}).at(primary.URL())
+	c := (&caller{past: w}).at(primary.URL())
 	c.begin()
 	w.until("the standby has all of it", func() bool {
 		return w.number(standby.URL(), `SELECT count(*) FROM schedule`) == 1 && w.number(standby.URL(), beatNow) > 0

@@ -1,4 +1,4 @@
-package natsfaults
+package servers
 
 import (
 	"context"

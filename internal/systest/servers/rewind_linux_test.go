@@ -1,4 +1,4 @@
-package rewind
+package servers
 
 import (
 	"context"
@@ -25,7 +25,7 @@ type before struct {
 
 // untilPoint starts a long run and a short one, and returns when some of the long one is done. The service waits then
 // until it is told to go on, so that there is enough left to be done.
-func (w *world) untilPoint() (b before) {
+func (w *past) untilPoint() (b before) {
 	w.Helper()
 	w.upTo(items / 4)
 	w.start()
@@ -38,7 +38,7 @@ func (w *world) untilPoint() (b before) {
 
 // beyondPoint has the nodes go on: a third more of the long run is recorded, the short one completes and is told of,
 // and a run is made of which nobody will know.
-func (w *world) beyondPoint(b *before) (vanished workqueue.RunID) {
+func (w *past) beyondPoint(b *before) (vanished workqueue.RunID) {
 	w.Helper()
 	vanished = w.run("vanished", chunk)
 	w.until("the short run is told of", func() bool {
@@ -53,7 +53,7 @@ func (w *world) beyondPoint(b *before) (vanished workqueue.RunID) {
 }
 
 // wantRewound checks that the database, which is up again, lacks what it had.
-func (w *world) wantRewound(url string, b before, vanished workqueue.RunID) {
+func (w *past) wantRewound(url string, b before, vanished workqueue.RunID) {
 	w.Helper()
 	done, beat := w.number(url, doneOf, b.long), w.number(url, beatNow)
 	if done >= b.done || beat >= b.beat || w.number(url, madeRuns, vanished) != 0 {
@@ -63,7 +63,7 @@ func (w *world) wantRewound(url string, b before, vanished workqueue.RunID) {
 }
 
 // wantWhole holds everything that must be so afterwards against what is.
-func (w *world) wantWhole(url string, b before) {
+func (w *past) wantWhole(url string, b before) {
 	w.Helper()
 	w.wantSound(url, "long", b.long, items)
 	w.wantSound(url, "short", b.short, 2*chunk)
@@ -105,7 +105,7 @@ func TestStandbyThatLagsTakesOver(t *testing.T) {
 			if tc.hosts {
 				url = at(front.Addr()+","+second.Addr()) + "&target_session_attrs=read-write"
 			}
-			w := setup(t, url)
+			w := setupPast(t, url)
 			b := w.untilPoint()
 			w.until("the standby has some of it", func() bool {
 				return w.number(standby.URL(), madeRuns, b.short) == 1 && w.number(standby.URL(), beatNow) > 0
@@ -139,7 +139,7 @@ func TestBackupIsPutBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cluster := testenv.Postgres(t)
 			front := testenv.NewProxy(t, cluster.Target(t))
-			w := setup(t, at(front.Addr()))
+			w := setupPast(t, at(front.Addr()))
 			b := w.untilPoint()
 			restore := cluster.Backup(t)
 			b.done, b.beat = w.number(w.url, doneOf, b.long), w.number(w.url, beatNow)
@@ -167,7 +167,7 @@ func TestSynchronousStandbyTakesOver(t *testing.T) {
 	primary := testenv.Postgres(t)
 	standby, _ := primary.Standby(t, true)
 	front := testenv.NewProxy(t, primary.Target(t))
-	w := setup(t, at(front.Addr()))
+	w := setupPast(t, at(front.Addr()))
 	b := w.untilPoint()
 	w.upTo(0)
 	w.until("the short run is told of", func() bool {

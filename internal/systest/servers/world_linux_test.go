@@ -1,24 +1,21 @@
-package natsfaults
+package servers
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -28,11 +25,15 @@ const (
 	timeOut = 12 * time.Minute
 )
 
+type (
+	account   = nodetest.Account
+	statement = nodetest.Statement
+)
+
 // world is a database, a NATS server somewhere, nodes and services.
 type world struct {
 	*testing.T
-	pool  *pgxpool.Pool
-	store *database.DB
+	*nodetest.Bundle
 	url   string // of the NATS server
 	js    jetstream.JetStream
 	nodes []*orchestrator.Node
@@ -40,12 +41,9 @@ type world struct {
 
 func setup(t *testing.T, natsURL string) *world {
 	t.Helper()
-	pool := testenv.Pool(t)
-	js, err := jetstream.New(testenv.Dial(t, natsURL))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &world{T: t, pool: pool, store: database.New(pool), url: natsURL, js: js}
+	pool, nc := testenv.Pool(t), testenv.Dial(t, natsURL)
+	return &world{T: t, Bundle: &nodetest.Bundle{Pool: pool, Store: database.New(pool), NC: nc}, url: natsURL,
+		js: nodetest.JetStream(t, nc)}
 }
 
 func (w *world) dial() *nats.Conn { return testenv.Dial(w, w.url) }
@@ -53,32 +51,20 @@ func (w *world) dial() *nats.Conn { return testenv.Dial(w, w.url) }
 // node runs a node until it is stopped, or the test ends.
 func (w *world) node() (stop func()) {
 	w.Helper()
-	node, err := orchestrator.New(w.store, w.dial(), orchestrator.Config{Log: zaptest.NewLogger(w), Version: "test",
+	node, err := orchestrator.New(w.Store, w.dial(), orchestrator.Config{Log: zaptest.NewLogger(w), Version: "test",
 		Grace: 5 * time.Second, SessionTTL: time.Minute,
 		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		w.Fatal(err)
 	}
 	stop = testenv.Keep(w, w.Errorf, "the node", node.Run)
-	select {
-	case <-node.Ready():
-	case <-time.After(limit):
-		w.Fatal("the node did not get ready")
-	}
+	nodetest.WantReady(w.T, node)
 	w.nodes = append(w.nodes, node)
 	return stop
 }
 
-type account struct {
-	ID string `json:"id"`
-}
-
-type statement struct {
-	Of string `json:"of"`
-}
-
 // service runs a service of one endpoint until the test ends.
-func (w *world) service(endpoint string, handle func(context.Context, *endpoints.Chunk[account, statement]) error,
+func (w *world) service(endpoint string, handle func(context.Context, *nodetest.Chunk) error,
 	options ...endpoints.Option,
 ) {
 	w.Helper()
@@ -94,7 +80,7 @@ func (w *world) flow(endpoint, asked string) (stop func()) {
 		return endpoints.HandleFlow(svc, endpoint, []func(context.Context, *stage) error{
 			func(_ context.Context, s *stage) error {
 				for _, item := range s.Items() {
-					other.Ask(item, account{item.Key})
+					other.Ask(item, account{ID: item.Key})
 				}
 				return nil
 			},
@@ -120,46 +106,29 @@ func (w *world) serve(handle func(*endpoints.Service) error) (stop func()) {
 	return testenv.Keep(w, w.Errorf, "the service", svc.Run)
 }
 
-// answer answers every item.
-func answer(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
-	for _, item := range chunk.Items() {
-		item.Reply(statement{Of: item.In.ID})
-	}
-	return nil
-}
-
 // slow answers every item of a chunk after a while.
-func slow(d time.Duration) func(context.Context, *endpoints.Chunk[account, statement]) error {
+func slow(d time.Duration) func(context.Context, *nodetest.Chunk) error {
 	return paced(func() time.Duration { return d })
 }
 
-func paced(takes func() time.Duration) func(context.Context, *endpoints.Chunk[account, statement]) error {
-	return func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+func paced(takes func() time.Duration) func(context.Context, *nodetest.Chunk) error {
+	return func(ctx context.Context, chunk *nodetest.Chunk) error {
 		select {
 		case <-time.After(takes()):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		return answer(ctx, chunk)
+		return nodetest.Echo(ctx, chunk)
 	}
 }
 
 // start loads a run whose deadlines lie beyond the test.
 func (w *world) start(endpoint string, items, chunk, inFlight int) workqueue.RunID {
 	w.Helper()
-	i := 0
 	loaded, err := w.nodes[0].Runs().Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: chunk,
 			InFlight: inFlight, MaxAttempts: 1, Timeout: timeOut, RetryBackoff: 10 * time.Millisecond}}}},
-		func(item *start.LoadItem) error {
-			if i == items {
-				return io.EOF
-			}
-			item.Key = fmt.Sprintf("C%d", i)
-			item.Payload = fmt.Appendf(nil, `{"id":%q}`, item.Key)
-			i++
-			return nil
-		})
+		nodetest.Items(items))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -172,7 +141,7 @@ func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(
 // number runs a query that returns one.
 func (w *world) number(sql string, args ...any) int {
 	w.Helper()
-	return testenv.Number(w, w.pool, sql, args...)
+	return testenv.Number(w, w.Pool, sql, args...)
 }
 
 func (w *world) done(run workqueue.RunID) int {
@@ -183,26 +152,15 @@ func (w *world) done(run workqueue.RunID) int {
 // wantSound waits until a run is complete and holds it against its results and the doctor.
 func (w *world) wantSound(run workqueue.RunID, items int) {
 	w.Helper()
-	w.until("the run completes", func() bool {
-		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1
-	})
-	if n := w.number(`SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
-		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run); n != items {
-		w.Errorf("%d results of %d are right", n, items)
-	}
-	report, err := doctor.New(w.store).Doctor(context.Background())
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, v := range report.Violations {
-		w.Errorf("invariant: %v", v)
-	}
+	w.Outcome(w.T, run, 1)
+	w.WantRight(w.T, run, items)
+	w.Check(w.T)
 }
 
 // causes counts the slices of a run by why they were made.
 func (w *world) causes(run workqueue.RunID) map[string]int {
 	w.Helper()
-	rows, err := w.pool.Query(context.Background(),
+	rows, err := w.Pool.Query(context.Background(),
 		`SELECT cause, count(*) FROM work_slice WHERE run_id = $1 GROUP BY 1`, run)
 	if err != nil {
 		w.Fatal(err)

@@ -1,4 +1,4 @@
-package rewind
+package servers
 
 import (
 	"context"
@@ -28,18 +28,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
-
 const (
 	items   = 1200
 	chunk   = 10
 	timeout = 12 * time.Minute // of a step: nothing here is to wait for it
-	limit   = 90 * time.Second // for anything to happen
 	pause   = 60 * time.Millisecond
 )
 
-// world is nodes and a service on a database that is about to go back in time.
-type world struct {
+// past is nodes and a service on a database that is about to go back in time.
+type past struct {
 	*testing.T
 	url   string
 	ns    *embedded.NATS
@@ -52,22 +49,14 @@ type world struct {
 	most     int            // of them, until it waits; 0: it does not
 }
 
-func setup(t *testing.T, url string) *world {
+func setupPast(t *testing.T, url string) *past {
 	t.Helper()
-	w := &world{T: t, url: url, ns: testenv.NATS(t), executed: map[string]int{}}
+	w := &past{T: t, url: url, ns: testenv.NATS(t), executed: map[string]int{}}
 	w.serve()
 	return w
 }
 
-type account struct {
-	ID string `json:"id"`
-}
-
-type statement struct {
-	Of string `json:"of"`
-}
-
-func (w *world) serve() {
+func (w *past) serve() {
 	w.Helper()
 	svc, err := endpoints.New(testenv.Conn(w, w.ns), endpoints.Config{Name: "test", Version: "1.0.0"})
 	if err != nil {
@@ -97,7 +86,7 @@ func (w *world) serve() {
 }
 
 // turn waits while the service has done as much as it may.
-func (w *world) turn(ctx context.Context) error {
+func (w *past) turn(ctx context.Context) error {
 	for {
 		w.mu.Lock()
 		may := w.most == 0 || len(w.executed) < w.most
@@ -114,19 +103,19 @@ func (w *world) turn(ctx context.Context) error {
 }
 
 // upTo has the service wait once it has done so many items; 0: not any more.
-func (w *world) upTo(most int) {
+func (w *past) upTo(most int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.most = most
 }
 
 // keep has f going until the end of the test, or until it is stopped.
-func (w *world) keep(what string, f func(context.Context) error) (stop func()) {
+func (w *past) keep(what string, f func(context.Context) error) (stop func()) {
 	return testenv.Keep(w, w.Logf, what, f) // that a node without its database cannot hand back is no fault
 }
 
 // start runs a node.
-func (w *world) start() {
+func (w *past) start() {
 	w.Helper()
 	store, release, err := database.Open(w.Context(), w.url, database.PoolConfig{})
 	if err != nil {
@@ -136,7 +125,7 @@ func (w *world) start() {
 	cfg := orchestrator.Config{Version: "test", Grace: time.Second,
 		Log:     zaptest.NewLogger(w, zaptest.Level(zap.WarnLevel)),
 		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
-	plans := &planner{world: w, store: store}
+	plans := &planner{past: w, store: store}
 	if w.plans {
 		cfg.Duties = append(cfg.Duties, plans.duty())
 	}
@@ -155,7 +144,7 @@ func (w *world) start() {
 }
 
 // stopNodes ends all of them.
-func (w *world) stopNodes() {
+func (w *past) stopNodes() {
 	var all sync.WaitGroup
 	for _, stop := range w.nodes {
 		all.Go(stop)
@@ -164,7 +153,7 @@ func (w *world) stopNodes() {
 	w.nodes = nil
 }
 
-func (w *world) run(name string, n int) workqueue.RunID {
+func (w *past) run(name string, n int) workqueue.RunID {
 	w.Helper()
 	loaded, err := w.node.Runs().Start(w.Context(), request(name), keyed(name, 0, n))
 	if err != nil {
@@ -193,7 +182,7 @@ func keyed(name string, first, end int) func(*start.LoadItem) error {
 }
 
 // number asks the database at url, over a connection of its own.
-func (w *world) number(url, sql string, args ...any) int {
+func (w *past) number(url, sql string, args ...any) int {
 	w.Helper()
 	conn, err := pgx.Connect(context.Background(), url)
 	if err != nil {
@@ -210,10 +199,10 @@ const (
 )
 
 // until polls for a condition, with a deadline.
-func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
+func (w *past) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
 
 // wantSound waits for a run's end and holds it against the service's ledger, its results and the doctor.
-func (w *world) wantSound(url, name string, run workqueue.RunID, n int) {
+func (w *past) wantSound(url, name string, run workqueue.RunID, n int) {
 	w.Helper()
 	begun := time.Now()
 	const ended = `SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed' AND done = items`
@@ -233,7 +222,7 @@ func (w *world) wantSound(url, name string, run workqueue.RunID, n int) {
 	}
 }
 
-func (w *world) wantInvariants(url string) {
+func (w *past) wantInvariants(url string) {
 	w.Helper()
 	report, err := doctor.New(database.New(testenv.Connect(w, url))).Doctor(context.Background())
 	if err != nil {
@@ -245,7 +234,7 @@ func (w *world) wantInvariants(url string) {
 }
 
 // completions returns the ids under which the completion of a run, or of a tracker's batch, was told.
-func (w *world) completions(kind string, of fmt.Stringer) (ids map[string]int) {
+func (w *past) completions(kind string, of fmt.Stringer) (ids map[string]int) {
 	w.Helper()
 	ids = map[string]int{}
 	js, err := jetstream.New(testenv.Conn(w, w.ns))

@@ -1,4 +1,4 @@
-package streams_test
+package servers
 
 import (
 	"context"
@@ -56,7 +56,7 @@ func newGuardedCluster(t *testing.T, roles natsaccess.Roles) *guardedCluster {
 	for i := range g.ports {
 		g.startGuarded(i, string(written))
 	}
-	eventually(t, "the servers are one", func() bool {
+	testenv.Until(t, limit, "the servers are one", func() bool {
 		for _, s := range g.servers {
 			if !s.JetStreamIsCurrent() {
 				return false
@@ -85,7 +85,7 @@ func (g *guardedCluster) startGuarded(i int, config string) {
 	if err != nil {
 		g.Fatal(err)
 	}
-	options.NoSigs, options.NoLog, options.AuthTimeout = true, true, soon.Seconds()
+	options.NoSigs, options.NoLog, options.AuthTimeout = true, true, limit.Seconds()
 	s, err := server.NewServer(options)
 	if err != nil {
 		g.Fatal(err)
@@ -93,7 +93,7 @@ func (g *guardedCluster) startGuarded(i int, config string) {
 	s.Start()
 	g.servers = append(g.servers, s)
 	g.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(soon) {
+	if !s.ReadyForConnections(limit) {
 		g.Fatal("a server does not start")
 	}
 }
@@ -139,7 +139,7 @@ func TestAccountsOnACluster(t *testing.T) {
 	testenv.Keep(t, t.Errorf, "the service", service.Run)
 	<-node.Ready()
 	run := g.start(node, items)
-	eventually(t, "the run is complete", func() bool {
+	testenv.Until(t, limit, "the run is complete", func() bool {
 		view, err := inspect.New(store).Run(t.Context(), run)
 		return err == nil && view.State == "completed"
 	})
@@ -171,7 +171,7 @@ func (g *guardedCluster) start(node *orchestrator.Node, items int) workqueue.Run
 	n := 0
 	loaded, err := node.Runs().Start(g.Context(), start.LoadRequest{Plan: "accounts", CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: "accounts", Endpoint: "accounts", StepSettings: workqueue.StepSettings{Chunk: 500,
-			InFlight: 8, MaxAttempts: 3, Timeout: soon, RetryBackoff: time.Second}}},
+			InFlight: 8, MaxAttempts: 3, Timeout: limit, RetryBackoff: time.Second}}},
 	}, func(item *start.LoadItem) error {
 		if n == items {
 			return io.EOF
@@ -186,7 +186,8 @@ func (g *guardedCluster) start(node *orchestrator.Node, items int) workqueue.Run
 	return loaded.Run
 }
 
-// wantOnce checks that requests have three copies, and that each was delivered once.
+// wantOnce checks that requests have three copies, and that each was delivered once at the most: one may be removed
+// that a busy node has published again.
 func (g *guardedCluster) wantOnce(js jetstream.JetStream, endpoint string) {
 	g.Helper()
 	stream, err := js.Stream(g.Context(), wire.StreamWork)
@@ -198,7 +199,7 @@ func (g *guardedCluster) wantOnce(js jetstream.JetStream, endpoint string) {
 		g.Fatal(err)
 	}
 	state, info := stream.CachedInfo(), consumer.CachedInfo()
-	if state.Config.Replicas != 3 || info.NumRedelivered != 0 || info.Delivered.Consumer != state.State.LastSeq {
+	if state.Config.Replicas != 3 || info.NumRedelivered != 0 || info.Delivered.Consumer > state.State.LastSeq {
 		g.Errorf("with %d copies %d requests were delivered %d times", state.Config.Replicas, state.State.LastSeq,
 			info.Delivered.Consumer)
 	}
@@ -217,7 +218,7 @@ func (g *guardedCluster) attack(js jetstream.JetStream) {
 	if err != nil {
 		g.Fatal(err)
 	}
-	if msg, err := home.NextMsg(soon); err != nil || !strings.Contains(string(msg.Data), "consumer_info") {
+	if msg, err := home.NextMsg(limit); err != nil || !strings.Contains(string(msg.Data), "consumer_info") {
 		g.Errorf("the answer does not come home: %v", err)
 	}
 	stream, err := js.Stream(g.Context(), wire.StreamWork)

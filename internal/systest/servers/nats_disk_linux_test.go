@@ -1,4 +1,4 @@
-package natsfaults
+package servers
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/workqueue"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
@@ -22,7 +22,7 @@ const tooLate = 30 * time.Second
 
 // slowUntil takes a second for each chunk until the disk is full, so that the run is not over before, however late that
 // comes.
-func slowUntil(full *atomic.Bool) func(context.Context, *endpoints.Chunk[account, statement]) error {
+func slowUntil(full *atomic.Bool) func(context.Context, *nodetest.Chunk) error {
 	return paced(func() time.Duration {
 		if full.Load() {
 			return 50 * time.Millisecond
@@ -108,18 +108,18 @@ func (w *world) wantUnblamed(run workqueue.RunID) {
 // tellsOfDisk reports whether whoever asks is told of the disk, and of no service.
 func (w *world) tellsOfDisk(run workqueue.RunID, nc *nats.Conn) bool {
 	w.Helper()
-	e, err := healthstore.New(w.store).Explain(w.Context(), run)
+	e, err := healthstore.New(w.Store).Explain(w.Context(), run)
 	if err != nil {
 		w.Fatal(err)
 	}
 	for _, g := range e.Groups {
-		if g.Reason != healthstore.ReasonUnwritable || g.Owner != healthstore.OwnerOperator || !strings.Contains(g.Why, "disk") ||
-			g.Who != "whoever runs the NATS server" {
+		if g.Reason != healthstore.ReasonUnwritable || g.Owner != healthstore.OwnerOperator ||
+			!strings.Contains(g.Why, "disk") || g.Who != "whoever runs the NATS server" {
 			w.Logf("%d items are explained by %s, whose turn it is is %s: %s", g.Items, g.Reason, g.Who, g.Why)
 			return false
 		}
 	}
-	watch, err := health.New(health.Config{Store: w.store, NC: nc, Host: "here"})
+	watch, err := health.New(health.Config{Store: w.Store, NC: nc, Host: "here"})
 	if err != nil {
 		w.Fatal(err)
 	}

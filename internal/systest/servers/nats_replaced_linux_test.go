@@ -1,4 +1,4 @@
-package natsfaults
+package servers
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -21,7 +22,7 @@ WHEN (OLD.published_at IS NOT NULL AND NEW.published_at IS NULL) EXECUTE FUNCTIO
 
 func (w *world) exec(sql string) {
 	w.Helper()
-	if _, err := w.pool.Exec(w.Context(), sql); err != nil {
+	if _, err := w.Pool.Exec(w.Context(), sql); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -55,7 +56,7 @@ func (w *world) told(run workqueue.RunID) bool {
 	w.Helper()
 	const completion = `SELECT id::text FROM run_event WHERE run_id = $1 AND kind = 'completed'`
 	var id string
-	if err := w.pool.QueryRow(w.Context(), completion, run).Scan(&id); err != nil {
+	if err := w.Pool.QueryRow(w.Context(), completion, run).Scan(&id); err != nil {
 		w.Fatal(err)
 	}
 	consumer, err := w.js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
@@ -81,7 +82,7 @@ func TestLettersAndEventsOutliveTheirStreams(t *testing.T) {
 	ns := startOnDisk(t, false)
 	w := setup(t, ns.URL())
 	w.node()
-	w.service("statement", answer)
+	w.service("statement", nodetest.Echo)
 	const items = 300
 	first := w.start("statement", items, 100, 4)
 	w.wantSound(first, items)

@@ -1,4 +1,4 @@
-package natsfaults
+package servers
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -44,13 +45,13 @@ type gate struct {
 	opened chan struct{}
 }
 
-func (g *gate) handle(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+func (g *gate) handle(ctx context.Context, chunk *nodetest.Chunk) error {
 	g.mu.Lock()
 	g.came++
 	g.mu.Unlock()
 	select {
 	case <-g.opened:
-		return answer(ctx, chunk)
+		return nodetest.Echo(ctx, chunk)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

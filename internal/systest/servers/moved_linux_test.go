@@ -1,4 +1,4 @@
-package rewind
+package servers
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 // The database moves to another server by a dump, while the nodes are stopped and the service goes on.
 func TestADumpIsRestoredElsewhere(t *testing.T) {
 	old, other := testenv.Postgres(t), testenv.Postgres(t)
-	w := setup(t, old.URL())
+	w := setupPast(t, old.URL())
 	b := w.untilPoint()
 	w.stopNodes()
 	w.upTo(0)
@@ -26,7 +26,7 @@ func TestADumpIsRestoredElsewhere(t *testing.T) {
 
 // The nodes and the service move to another NATS, which has nothing of what was out.
 func TestANewNATS(t *testing.T) {
-	w := setup(t, testenv.Postgres(t).URL())
+	w := setupPast(t, testenv.Postgres(t).URL())
 	b := w.untilPoint() // the service waits, so that requests are out
 	w.stopNodes()
 	w.upTo(0)
