@@ -185,7 +185,8 @@ func (r *Receivers) tell(ctx context.Context, to *Receiver, m *Message) httpfetc
 	return to.channel.tell(ctx, r, m)
 }
 
-// unreachable is an attempt that this node cannot make: the operator's file may be mended, or another node may allow it.
+// unreachable is an attempt that this node cannot make: the operator's file may be mended, or another node may allow
+// it.
 func (r *Receivers) unreachable(err error) httpfetch.Delivery {
 	return httpfetch.Delivery{Why: r.conns.Redact(err.Error())}
 }

@@ -35,8 +35,8 @@ type SeverityCounts struct {
 
 // Report is the conditions as of one moment, the worst first.
 type Report struct {
-	Status     string             `json:"status" enum:"ok,warning,critical" doc:"the worst severity; what only informs is ok"`
-	At         time.Time          `json:"at" doc:"when this was so; a report is shared by all who ask within a few seconds"`
+	Status     string             `json:"status" enum:"ok,warning,critical" doc:"the worst severity; info is ok"`
+	At         time.Time          `json:"at" doc:"when this was so; all who ask within a few seconds share a report"`
 	Counts     SeverityCounts     `json:"counts" doc:"of conditions; what is put aside does not count, here and in status"`
 	Conditions []health.Condition `json:"conditions" doc:"what is to be seen to, the worst first"`
 	Aside      []health.Condition `json:"aside" doc:"what is put aside, until it gets worse or the time is up"`

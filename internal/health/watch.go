@@ -102,7 +102,8 @@ func New(cfg Config) (*Watch, error) {
 		listed, timeout = wholeListed, wholeTimeout
 	}
 	cfg.DatabaseTimeout = cmp.Or(cfg.DatabaseTimeout, timeout)
-	return &Watch{cfg: cfg, limits: health.Limits{Waiting: cfg.Waiting, Listed: listed}, seen: map[health.ConditionKey]time.Time{}}, nil
+	return &Watch{cfg: cfg, limits: health.Limits{Waiting: cfg.Waiting, Listed: listed},
+		seen: map[health.ConditionKey]time.Time{}}, nil
 }
 
 // Report returns what a look has found within the last few seconds. The first one takes as long as it takes; after

@@ -2031,10 +2031,10 @@ type Happening struct {
 }
 
 type Health struct {
-	// Status the worst severity; what only informs is ok; one of ok, warning, critical
+	// Status the worst severity; info is ok; one of ok, warning, critical
 	Status string `json:"status"`
 
-	// At when this was so; a report is shared by all who ask within a few seconds
+	// At when this was so; all who ask within a few seconds share a report
 	At time.Time `json:"at"`
 
 	// Counts of conditions; what is put aside does not count, here and in status
@@ -6658,4 +6658,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 3df647a9a6c15c5129c64b24f9cf6960, is 99c5fd361c01602d78340db509620cde142ec23ae048918ecfe750cf788bd848.
+// Of 55033d4b33e0eea7d68ad7e7f73bb8db, is 87f03f9284fc7b9576b7b0890db1a8ec6f8abb6c18cf3b49b83fb12016814dd9.

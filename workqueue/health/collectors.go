@@ -24,16 +24,18 @@ WHERE c.state <> 'deleting' AND p.ops > 0
 ORDER BY p.ops DESC, c.name LIMIT $2`
 
 // parkedOps tells of operations that are not tried again.
-var parkedOps = each(healthParked, []any{MaxCounted, listed}, func(f *Facts, c *parked) Condition {
-	return Condition{
-		Subject: c.Collector, Since: c.Since, Count: c.Ops,
-		Title: fmt.Sprintf("%s parked: collector %s", ThereAre(int(c.Ops), "operation"), c.Collector),
-		Detail: fmt.Sprintf("They failed too often, or for good, the first %s ago, and are not tried again by themselves.",
-			Ago(f.At.Sub(c.Since))),
-		Remedy: fmt.Sprintf("See why: `tranche collector ops %s --state parked`; then try them again: `tranche collector "+
-			"requeue %[1]s --all`, or give them up: `tranche collector drop %[1]s --all`", c.Collector),
-	}
-})
+func parkedOps() query {
+	return each(healthParked, []any{MaxCounted, listed}, func(f *Facts, c *parked) Condition {
+		return Condition{
+			Subject: c.Collector, Since: c.Since, Count: c.Ops,
+			Title: fmt.Sprintf("%s parked: collector %s", ThereAre(int(c.Ops), "operation"), c.Collector),
+			Detail: fmt.Sprintf("They failed too often, or for good, the first %s ago, and are not tried again by themselves.",
+				Ago(f.At.Sub(c.Since))),
+			Remedy: fmt.Sprintf("See why: `tranche collector ops %s --state parked`; then try them again: `tranche collector "+
+				"requeue %[1]s --all`, or give them up: `tranche collector drop %[1]s --all`", c.Collector),
+		}
+	})
+}
 
 // lateCollector is a collector with a key that should have been flushed long ago.
 type lateCollector struct {
@@ -75,20 +77,22 @@ WHERE c.state <> 'deleting' AND d.due_at < tranche_now() - c.max_age - $1::inter
 ORDER BY 5, 1 LIMIT $2`
 
 // lateFlushes tells of operations that wait for too long.
-var lateFlushes = each(healthLateFlushes, []any{waiting, listed}, func(f *Facts, c *lateCollector) Condition {
-	out := Condition{
-		Severity: f.waits(c.Since), Subject: c.Collector, Since: c.Since,
-		Title: fmt.Sprintf("Operations wait %s longer than they should: collector %s", Ago(f.At.Sub(c.Since)), c.Collector),
-		Detail: fmt.Sprintf("They are for endpoint %s, and have not been flushed within max_age.%s", c.Endpoint,
-			&c.lastFlush),
-		Remedy: fmt.Sprintf("See what keeps them waiting: `tranche collector show %s`", c.Collector),
-	}
-	if c.State == "paused" {
-		out.Severity, out.Detail = Info, fmt.Sprintf("%s paused it, and it goes on taking operations.", c.PausedBy)
-		out.Remedy = fmt.Sprintf("Go on with: `tranche collector resume %s`", c.Collector)
-	}
-	return out
-})
+func lateFlushes() query {
+	return each(healthLateFlushes, []any{waiting, listed}, func(f *Facts, c *lateCollector) Condition {
+		out := Condition{
+			Severity: f.waits(c.Since), Subject: c.Collector, Since: c.Since,
+			Title: fmt.Sprintf("Operations wait %s longer than they should: collector %s", Ago(f.At.Sub(c.Since)), c.Collector),
+			Detail: fmt.Sprintf("They are for endpoint %s, and have not been flushed within max_age.%s", c.Endpoint,
+				&c.lastFlush),
+			Remedy: fmt.Sprintf("See what keeps them waiting: `tranche collector show %s`", c.Collector),
+		}
+		if c.State == "paused" {
+			out.Severity, out.Detail = Info, fmt.Sprintf("%s paused it, and it goes on taking operations.", c.PausedBy)
+			out.Remedy = fmt.Sprintf("Go on with: `tranche collector resume %s`", c.Collector)
+		}
+		return out
+	})
+}
 
 // hungFlush is a collector with a flush that is under way for too long.
 type hungFlush struct {
@@ -118,16 +122,18 @@ WHERE c.state <> 'deleting' AND (k.flushed_at < tranche_now() - c.timeout - $1::
 ORDER BY 4, 1 LIMIT $3`
 
 // hungFlushes tells of flushes that are under way for too long.
-var hungFlushes = each(healthHungFlushes, []any{hungAfter, waiting, listed}, func(f *Facts, h *hungFlush) Condition {
-	return Condition{
-		Severity: f.waits(h.Since), Subject: h.Collector, Since: h.Since,
-		Title: fmt.Sprintf("A flush is under way for %s: collector %s", Ago(f.At.Sub(h.Since)), h.Collector),
-		Detail: fmt.Sprintf("It is of key %.100s, for endpoint %s, and may take %s. What waits for its key goes after it.%s",
-			h.Key, h.Endpoint, Ago(h.Timeout), &h.lastFlush),
-		Remedy: fmt.Sprintf("See whether the service still works on it: `tranche endpoints show %s`; restart it if not, and "+
-			"give the collector a shorter timeout: `tranche collector show %s`", h.Endpoint, h.Collector),
-	}
-})
+func hungFlushes() query {
+	return each(healthHungFlushes, []any{hungAfter, waiting, listed}, func(f *Facts, h *hungFlush) Condition {
+		return Condition{
+			Severity: f.waits(h.Since), Subject: h.Collector, Since: h.Since,
+			Title: fmt.Sprintf("A flush is under way for %s: collector %s", Ago(f.At.Sub(h.Since)), h.Collector),
+			Detail: fmt.Sprintf("It is of key %.100s, for endpoint %s, and may take %s. What waits for its key goes after it.%s",
+				h.Key, h.Endpoint, Ago(h.Timeout), &h.lastFlush),
+			Remedy: fmt.Sprintf("See whether the service still works on it: `tranche endpoints show %s`; restart it if not, "+
+				"and give the collector a shorter timeout: `tranche collector show %s`", h.Endpoint, h.Collector),
+		}
+	})
+}
 
 // refusing is a collector that takes no operations, as what it stores with them cannot be had.
 type refusing struct {
@@ -146,13 +152,15 @@ WHERE state <> 'deleting' AND refused_since IS NOT NULL AND refused_at > tranche
 ORDER BY 2, 1 LIMIT $2`
 
 // refusals tells of collectors that take no operations.
-var refusals = each(healthRefusals, []any{refusedWindow, listed}, func(f *Facts, c *refusing) Condition {
-	return Condition{
-		Severity: f.waits(c.Since), Subject: c.Collector, Since: c.Since,
-		Title: fmt.Sprintf("Adds are refused for %s: collector %s", Ago(f.At.Sub(c.Since)), c.Collector),
-		Detail: fmt.Sprintf("What enrich asks for cannot be had, last %s ago: %.300s. Nothing of such an add is stored, and "+
-			"producers are told to add again later.", Ago(f.At.Sub(c.Last)), strings.TrimSuffix(c.Problem, ".")),
-		Remedy: fmt.Sprintf("Mend the source, or the query (`tranche collector show %s --source`, then `tranche collector "+
-			"apply FILE`); it is over with the first add that is taken: `tranche collector add %[1]s FILE`", c.Collector),
-	}
-})
+func refusals() query {
+	return each(healthRefusals, []any{refusedWindow, listed}, func(f *Facts, c *refusing) Condition {
+		return Condition{
+			Severity: f.waits(c.Since), Subject: c.Collector, Since: c.Since,
+			Title: fmt.Sprintf("Adds are refused for %s: collector %s", Ago(f.At.Sub(c.Since)), c.Collector),
+			Detail: fmt.Sprintf("What enrich asks for cannot be had, last %s ago: %.300s. Nothing of such an add is stored, "+
+				"and producers are told to add again later.", Ago(f.At.Sub(c.Last)), strings.TrimSuffix(c.Problem, ".")),
+			Remedy: fmt.Sprintf("Mend the source, or the query (`tranche collector show %s --source`, then `tranche collector "+
+				"apply FILE`); it is over with the first add that is taken: `tranche collector add %[1]s FILE`", c.Collector),
+		}
+	})
+}

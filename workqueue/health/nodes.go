@@ -35,7 +35,8 @@ type Node struct {
 const nodeColumns = `n.id, n.host, n.pid, n.started_at, n.heartbeat_at, n.expires_at, n.ended_at,
     n.ended_at IS NULL AND n.expires_at > tranche_now(), coalesce(n.stats -> 'nats' = 'false', false),
     ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `, ` + inspect.Refused + `,
-    CASE jsonb_typeof(n.stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
+    CASE jsonb_typeof(n.stats -> 'locals')
+        WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
         WHEN 'null' THEN '{}'::text[] END`
 
 // Name is the node's for people.

@@ -54,41 +54,44 @@ ORDER BY id DESC LIMIT $2`
 
 // failedRuns tells of runs that ended with failures that nobody has accepted. A re-run opens the run again, and takes
 // its condition away.
-var failedRuns = all(healthFailed, []any{failedWindow, listed}, func(f *Facts, rows []failedRun) (all []Condition) {
-	var runs, items int64
-	for i := range rows {
-		r := &rows[i]
-		if i == 0 {
-			items = r.Items
+func failedRuns() query {
+	return all(healthFailed, []any{failedWindow, listed}, func(f *Facts, rows []failedRun) (all []Condition) {
+		var runs, items int64
+		for i := range rows {
+			r := &rows[i]
+			if i == 0 {
+				items = r.Items
+			}
+			runs, items = r.Runs-int64(i)-1, items-r.Failed
+			all = append(all, Condition{
+				Subject: r.Run.String(), Since: r.FinishedAt, Link: runLink(r.Run.String()) + "/errors", Count: r.Failed,
+				Title: fmt.Sprintf("%s failed: %s", Count(r.Failed, "item"), r),
+				Detail: fmt.Sprintf("The run completed %s ago, and nobody has run its failed items again, or accepted them.",
+					Ago(f.At.Sub(r.FinishedAt))),
+				Remedy: againstFailures(r.Run, nil),
+			})
 		}
-		runs, items = r.Runs-int64(i)-1, items-r.Failed
-		all = append(all, Condition{
-			Subject: r.Run.String(), Since: r.FinishedAt, Link: runLink(r.Run.String()) + "/errors", Count: r.Failed,
-			Title: fmt.Sprintf("%s failed: %s", Count(r.Failed, "item"), r),
-			Detail: fmt.Sprintf("The run completed %s ago, and nobody has run its failed items again, or accepted them.",
-				Ago(f.At.Sub(r.FinishedAt))),
-			Remedy: againstFailures(r.Run, nil),
-		})
-	}
-	if runs > 0 {
-		all = append(all, Condition{
-			Subject: "older runs", Since: rows[len(rows)-1].FinishedAt, Link: "/runs?state=completed", Of: runs, Count: items,
-			Title:  fmt.Sprintf("%s failed in %s before those", Count(items, "item"), Count(runs, "more run")),
-			Detail: "They completed within the last two weeks, and nobody has run their failed items again, or accepted them.",
-			Remedy: "List them: `tranche run list --state completed`",
-		})
-	}
-	return all
-})
+		if runs > 0 {
+			all = append(all, Condition{
+				Subject: "older runs", Since: rows[len(rows)-1].FinishedAt, Link: "/runs?state=completed", Of: runs, Count: items,
+				Title:  fmt.Sprintf("%s failed in %s before those", Count(items, "item"), Count(runs, "more run")),
+				Detail: "They completed within the last two weeks, and nobody has run their failed items again, or accepted them.",
+				Remedy: "List them: `tranche run list --state completed`",
+			})
+		}
+		return all
+	})
+}
 
 // againstFailures is what helps a run: a re-run of what failed, or the reset of a step whose part is bad.
 func againstFailures(run workqueue.RunID, bad *inspect.BadPart) string {
 	again := fmt.Sprintf("then run them again: `tranche run rerun %s --failed`", run)
 	if bad != nil {
-		again = fmt.Sprintf("%s: `%s`", bad.Why(), bad.Command())
+		again = fmt.Sprintf("%s: %#q", bad.Why(), bad.Command())
 	}
 	return fmt.Sprintf("See why: `tranche run errors %s`; %s, correct their data where that is wrong: "+
-		"`tranche run correct %[1]s --items FILE`, or accept them: `tranche run accept %[1]s --failed --reason TEXT`", run, again)
+		"`tranche run correct %[1]s --items FILE`, or accept them: `tranche run accept %[1]s --failed --reason TEXT`", run,
+		again)
 }
 
 // adviseResets has the parts made again for which items failed: a re-run would give them the same parts.
@@ -143,19 +146,21 @@ SELECT id, name, plan, hold, hold_detail, held_at, held_by, runs FROM (
 WHERE n <= $1 ORDER BY held_at, id`
 
 // heldRuns tells of runs that are paused, and of steps that wait for somebody.
-var heldRuns = all(healthHeld, []any{listed}, func(f *Facts, rows []heldRun) (all []Condition) {
-	known, found := map[Kind]int64{}, map[Kind]int64{}
-	for i := range rows {
-		c := rows[i].condition()
-		all = append(all, c)
-		known[c.Kind]++
-		found[c.Kind] = rows[i].Runs
-	}
-	for kind, n := range found {
-		f.More[kind] = n - known[kind]
-	}
-	return all
-})
+func heldRuns() query {
+	return all(healthHeld, []any{listed}, func(f *Facts, rows []heldRun) (all []Condition) {
+		known, found := map[Kind]int64{}, map[Kind]int64{}
+		for i := range rows {
+			c := rows[i].condition()
+			all = append(all, c)
+			known[c.Kind]++
+			found[c.Kind] = rows[i].Runs
+		}
+		for kind, n := range found {
+			f.More[kind] = n - known[kind]
+		}
+		return all
+	})
+}
 
 func (r *heldRun) condition() Condition {
 	c := Condition{Kind: RunHeld, Subject: r.Run.String(), Since: r.Since, Detail: r.Detail}
@@ -211,15 +216,17 @@ WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= tranche_
 ORDER BY seal_by, id LIMIT $1`
 
 // unsealedRuns tells of open runs that were not sealed in time.
-var unsealedRuns = each(healthOverdue, []any{listed}, func(f *Facts, r *unsealedRun) Condition {
-	return Condition{
-		Subject: r.Run.String(), Since: r.SealBy, Title: "Not sealed in time: " + r.String(),
-		Detail: fmt.Sprintf("It is open, holds %s, and should have been sealed %s ago. It cannot complete before.",
-			Count(r.Items, "item"), Ago(f.At.Sub(r.SealBy))),
-		Remedy: fmt.Sprintf("Seal it when all items are there: `tranche run seal %s`; or cancel it: "+
-			"`tranche run cancel %[1]s`", r.Run),
-	}
-})
+func unsealedRuns() query {
+	return each(healthOverdue, []any{listed}, func(f *Facts, r *unsealedRun) Condition {
+		return Condition{
+			Subject: r.Run.String(), Since: r.SealBy, Title: "Not sealed in time: " + r.String(),
+			Detail: fmt.Sprintf("It is open, holds %s, and should have been sealed %s ago. It cannot complete before.",
+				Count(r.Items, "item"), Ago(f.At.Sub(r.SealBy))),
+			Remedy: fmt.Sprintf("Seal it when all items are there: `tranche run seal %s`; or cancel it: "+
+				"`tranche run cancel %[1]s`", r.Run),
+		}
+	})
+}
 
 // WillBeLate is the condition of a run of a schedule that, as fast as it goes, ends after its window. It begins when it
 // is first seen to be so.

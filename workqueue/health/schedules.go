@@ -26,18 +26,20 @@ WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')
 ORDER BY f.ended_at DESC, s.name LIMIT $1`
 
 // failedSchedules tells of schedules whose last due time has no run.
-var failedSchedules = each(healthScheduleFailed, []any{listed}, func(_ *Facts, s *failedSchedule) Condition {
-	what := "could not start its run"
-	if s.State == schedule.FireMissed {
-		what = "missed its time"
-	}
-	return Condition{
-		Subject: s.Schedule, Since: s.Since, Title: fmt.Sprintf("Schedule %s %s", s.Schedule, what),
-		Detail: fmt.Sprintf("That of %s has no run: %s", moment(s.Due), s.Reason),
-		Remedy: fmt.Sprintf("Mend that, then start it: `tranche schedule run-now %s`; the next due time that "+
-			"goes well ends this, too", s.Schedule),
-	}
-})
+func failedSchedules() query {
+	return each(healthScheduleFailed, []any{listed}, func(_ *Facts, s *failedSchedule) Condition {
+		what := "could not start its run"
+		if s.State == schedule.FireMissed {
+			what = "missed its time"
+		}
+		return Condition{
+			Subject: s.Schedule, Since: s.Since, Title: fmt.Sprintf("Schedule %s %s", s.Schedule, what),
+			Detail: fmt.Sprintf("That of %s has no run: %s", moment(s.Due), s.Reason),
+			Remedy: fmt.Sprintf("Mend that, then start it: `tranche schedule run-now %s`; the next due time that "+
+				"goes well ends this, too", s.Schedule),
+		}
+	})
+}
 
 // stuckSchedule is a schedule whose due time has come and is not taken, or whose run should have been started.
 type stuckSchedule struct {
@@ -71,28 +73,30 @@ WHERE f.state IN ('due', 'starting') AND s.state = 'active'
 ORDER BY 6, 1 LIMIT $3`
 
 // stuckSchedules tells of due times without a run.
-var stuckSchedules = each(healthScheduleStuck, []any{schedulePatience, startPatience, listed},
-	func(f *Facts, s *stuckSchedule) Condition {
-		c := Condition{
-			Severity: Critical, Subject: s.Schedule, Since: s.Since,
-			Title:  fmt.Sprintf("Schedule %s has been due for %s", s.Schedule, Ago(f.At.Sub(s.Since))),
-			Detail: fmt.Sprintf("No leader has taken the due time %s.", moment(s.Due)),
-			Remedy: "See whether a node leads, and what its duties say: `tranche nodes`",
-		}
-		if !s.Taken {
+func stuckSchedules() query {
+	return each(healthScheduleStuck, []any{schedulePatience, startPatience, listed},
+		func(f *Facts, s *stuckSchedule) Condition {
+			c := Condition{
+				Severity: Critical, Subject: s.Schedule, Since: s.Since,
+				Title:  fmt.Sprintf("Schedule %s has been due for %s", s.Schedule, Ago(f.At.Sub(s.Since))),
+				Detail: fmt.Sprintf("No leader has taken the due time %s.", moment(s.Due)),
+				Remedy: "See whether a node leads, and what its duties say: `tranche nodes`",
+			}
+			if !s.Taken {
+				return c
+			}
+			c.Severity, c.Detail = Warning, fmt.Sprintf("The run of %s is not started yet.", moment(s.Due))
+			switch {
+			case s.Loading != nil:
+				c.Detail += fmt.Sprintf(" Its items are being loaded, for %s.", Ago(f.At.Sub(*s.Loading)))
+			case s.Reason != "":
+				c.Detail += " The last that was heard: " + s.Reason
+			}
+			c.Remedy = fmt.Sprintf("It is tried again by itself; mend what it says if it says anything. "+
+				"What became of it: `tranche schedule fires %s`", s.Schedule)
 			return c
-		}
-		c.Severity, c.Detail = Warning, fmt.Sprintf("The run of %s is not started yet.", moment(s.Due))
-		switch {
-		case s.Loading != nil:
-			c.Detail += fmt.Sprintf(" Its items are being loaded, for %s.", Ago(f.At.Sub(*s.Loading)))
-		case s.Reason != "":
-			c.Detail += " The last that was heard: " + s.Reason
-		}
-		c.Remedy = fmt.Sprintf("It is tried again by itself; mend what it says if it says anything. "+
-			"What became of it: `tranche schedule fires %s`", s.Schedule)
-		return c
-	})
+		})
+}
 
 // lateRun is a run of a schedule that has not ended by the end of its window, and still goes on.
 type lateRun struct {
@@ -110,12 +114,14 @@ WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late <> ''
 ORDER BY f.done_by, r.id LIMIT $1`
 
 // lateRuns tells of runs that go on after the end of their window.
-var lateRuns = each(healthScheduleLate, []any{listed}, func(f *Facts, s *lateRun) Condition {
-	return Condition{
-		Subject: s.Run.String(), Since: s.DoneBy, Title: fmt.Sprintf("A run of schedule %s is late", s.Schedule),
-		Detail: fmt.Sprintf("It should have ended by %s, %s ago, and has not; what was done: %s.", moment(s.DoneBy),
-			Ago(f.At.Sub(s.DoneBy)), s.Did),
-		Remedy: fmt.Sprintf("See what it waits for: `tranche run explain %s`; or cancel it: `tranche run cancel %[1]s`",
-			s.Run),
-	}
-})
+func lateRuns() query {
+	return each(healthScheduleLate, []any{listed}, func(f *Facts, s *lateRun) Condition {
+		return Condition{
+			Subject: s.Run.String(), Since: s.DoneBy, Title: fmt.Sprintf("A run of schedule %s is late", s.Schedule),
+			Detail: fmt.Sprintf("It should have ended by %s, %s ago, and has not; what was done: %s.", moment(s.DoneBy),
+				Ago(f.At.Sub(s.DoneBy)), s.Did),
+			Remedy: fmt.Sprintf("See what it waits for: `tranche run explain %s`; or cancel it: `tranche run cancel %[1]s`",
+				s.Run),
+		}
+	})
+}

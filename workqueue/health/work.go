@@ -137,20 +137,22 @@ WHERE w.state IN ('claimed', 'sent') AND w.deadline < tranche_now() - $1::interv
 GROUP BY w.run_id, r.name, r.plan ORDER BY first, w.run_id LIMIT $2`
 
 // staleRequests tells of requests past their deadline.
-var staleRequests = each(healthStale, []any{staleGrace, listed}, func(f *Facts, s *staleSlices) Condition {
-	c := Condition{
-		Subject: s.Run.String(), Since: s.Deadline,
-		Title: fmt.Sprintf("%s past the deadline: %s", Count(s.Slices, "request"), s),
-		Detail: fmt.Sprintf("They hold %s, the first since %s ago. The node that leads should have issued them again.",
-			Count(s.Items, "item"), Ago(f.At.Sub(s.Deadline))),
-		Remedy: fmt.Sprintf("See who leads, and what it says in its log: /nodes; what they wait for: "+
-			"`tranche run explain %s`", s.Run),
-	}
-	if f.At.Sub(s.Deadline) > staleUrgent {
-		c.Severity = Critical
-	}
-	return c
-})
+func staleRequests() query {
+	return each(healthStale, []any{staleGrace, listed}, func(f *Facts, s *staleSlices) Condition {
+		c := Condition{
+			Subject: s.Run.String(), Since: s.Deadline,
+			Title: fmt.Sprintf("%s past the deadline: %s", Count(s.Slices, "request"), s),
+			Detail: fmt.Sprintf("They hold %s, the first since %s ago. The node that leads should have issued them again.",
+				Count(s.Items, "item"), Ago(f.At.Sub(s.Deadline))),
+			Remedy: fmt.Sprintf("See who leads, and what it says in its log: /nodes; what they wait for: "+
+				"`tranche run explain %s`", s.Run),
+		}
+		if f.At.Sub(s.Deadline) > staleUrgent {
+			c.Severity = Critical
+		}
+		return c
+	})
+}
 
 // untaken are requests for one endpoint that lie in the stream and that no service has taken for long.
 type untaken struct {
@@ -169,17 +171,19 @@ WHERE w.state = 'sent' AND w.handed_at IS NULL AND w.sent_at < tranche_now() - $
 GROUP BY 1 ORDER BY first, 1 LIMIT $2`
 
 // untakenRequests tells of requests that no service has taken for long.
-var untakenRequests = each(healthUntaken, []any{waiting, listed}, func(f *Facts, u *untaken) Condition {
-	return Condition{
-		Severity: f.waits(u.Since), Owner: OwnerService, Subject: u.Endpoint, Since: u.Since,
-		Link:  endpointLink(u.Endpoint),
-		Title: fmt.Sprintf("Requests for %s have waited for %s", u.Endpoint, Ago(f.At.Sub(u.Since))),
-		Detail: fmt.Sprintf("%s with %s lie in the stream, and no service has taken them.", Count(u.Slices, "request"),
-			Count(u.Items, "item")),
-		Remedy: fmt.Sprintf("See what its services do: `tranche endpoints explain %s`; start more of them, or let each do "+
-			"more at once: `tranche endpoints set %[1]s --concurrency N`", u.Endpoint),
-	}
-})
+func untakenRequests() query {
+	return each(healthUntaken, []any{waiting, listed}, func(f *Facts, u *untaken) Condition {
+		return Condition{
+			Severity: f.waits(u.Since), Owner: OwnerService, Subject: u.Endpoint, Since: u.Since,
+			Link:  endpointLink(u.Endpoint),
+			Title: fmt.Sprintf("Requests for %s have waited for %s", u.Endpoint, Ago(f.At.Sub(u.Since))),
+			Detail: fmt.Sprintf("%s with %s lie in the stream, and no service has taken them.", Count(u.Slices, "request"),
+				Count(u.Items, "item")),
+			Remedy: fmt.Sprintf("See what its services do: `tranche endpoints explain %s`; start more of them, or let each do "+
+				"more at once: `tranche endpoints set %[1]s --concurrency N`", u.Endpoint),
+		}
+	})
+}
 
 // openBreaker is an endpoint that most requests fail at.
 type openBreaker struct {
@@ -197,29 +201,33 @@ SELECT p.endpoint, p.breaker_reason, p.breaker_since,
 FROM endpoint_pace p WHERE p.breaker = 'open' AND ` + pace.Exists + ` ORDER BY p.breaker_since, p.endpoint LIMIT $1`
 
 // openBreakers tells of endpoints that most requests fail at.
-var openBreakers = each(healthBreakers, []any{listed}, func(_ *Facts, b *openBreaker) Condition {
-	c := Condition{
-		Subject: b.Endpoint, Since: b.Since, Title: "Most requests fail at " + b.Endpoint,
-		Detail: fmt.Sprintf("%s. %s it; one item at a time is sent, to see whether it is up again.", b.Reason, uses(b.Runs)),
-		Remedy: fmt.Sprintf("See what its services say: `tranche endpoints explain %s`. It is asked again by itself when a "+
-			"probe is answered", b.Endpoint),
-	}
-	if b.Runs == 0 {
-		c.Severity = Info
-	}
-	return c
-})
+func openBreakers() query {
+	return each(healthBreakers, []any{listed}, func(_ *Facts, b *openBreaker) Condition {
+		c := Condition{
+			Subject: b.Endpoint, Since: b.Since, Title: "Most requests fail at " + b.Endpoint,
+			Detail: fmt.Sprintf("%s. %s it; one item at a time is sent, to see whether it is up again.", b.Reason, uses(b.Runs)),
+			Remedy: fmt.Sprintf("See what its services say: `tranche endpoints explain %s`. It is asked again by itself when a "+
+				"probe is answered", b.Endpoint),
+		}
+		if b.Runs == 0 {
+			c.Severity = Info
+		}
+		return c
+	})
+}
 
 // slowServices tells of services that became slow.
-var slowServices = each(pace.SlowEndpoints, []any{nil, listed}, func(_ *Facts, e *pace.SlowEndpoint) Condition {
-	return Condition{
-		Subject: e.Endpoint, Since: e.Since, Title: e.String(),
-		Detail: fmt.Sprintf("Measured by the last requests that it answered, against the quickest of the last week. %s it.",
-			uses(e.Runs)),
-		Remedy: fmt.Sprintf("Find its instances, and look into their logs: `tranche endpoints show %s`. To send fewer "+
-			"requests at once: `tranche endpoints set %[1]s --max-in-flight N`", e.Endpoint),
-	}
-})
+func slowServices() query {
+	return each(pace.SlowEndpoints, []any{nil, listed}, func(_ *Facts, e *pace.SlowEndpoint) Condition {
+		return Condition{
+			Subject: e.Endpoint, Since: e.Since, Title: e.String(),
+			Detail: fmt.Sprintf("Measured by the last requests that it answered, against the quickest of the last week. %s it.",
+				uses(e.Runs)),
+			Remedy: fmt.Sprintf("Find its instances, and look into their logs: `tranche endpoints show %s`. To send fewer "+
+				"requests at once: `tranche endpoints set %[1]s --max-in-flight N`", e.Endpoint),
+		}
+	})
+}
 
 func uses(runs int64) string {
 	switch runs {

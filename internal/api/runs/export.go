@@ -71,7 +71,8 @@ func (s exports) register(api huma.API) {
 func (s exports) registerExport(api huma.API) {
 	all := kernel.Heavy(kernel.Get("export-run", "/runs/{run}/export", "All items with their outcomes, in order"))
 	all.Description = "A stream with constant memory. CSV has the columns " +
-		strings.Join((&exportTable{columns: columnsIn(inTables, false)}).names(), ", ") + "; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
+		strings.Join((&exportTable{columns: columnsIn(inTables, false)}).names(), ", ") +
+		"; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
 		"unless raw is set; keys and numbers never do. XLSX has the same columns. For a flat table all items are read " +
 		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
 		"as result_bytes with their content_type; in Parquet they are bytes. Of a run with several steps the results are " +
@@ -183,16 +184,16 @@ type exportForm struct {
 // writer begins an export.
 func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (mime string, w exportWriter,
 	err error) {
-	switch {
-	case f.format == formatCSV:
+	switch f.format {
+	case formatCSV:
 		return mimeCSV, newCSVExport(out, f.table, f.raw), nil
-	case f.format == formatXLSX:
+	case formatXLSX:
 		book, err := newXLSXExport(out, f.table, dir, room)
 		if err != nil {
 			return mimeXLSX, nil, err
 		}
 		return mimeXLSX, book, nil
-	case f.format == formatParquet:
+	case formatParquet:
 		return MimeParquet, newParquetTable(out, f.table), nil
 	default:
 		return kernel.MimeNDJSON, newObjectExport(out, f.table, f.open), nil

@@ -144,7 +144,8 @@ func TestAColumnIsOneRow(t *testing.T) {
 	}{
 		"ndjson": {inLines, func(w *bufio.Writer, t *exportTable) exportWriter { return newObjectExport(w, t, nil) },
 			`"moon":"over k"`},
-		"csv":     {inTables, func(w *bufio.Writer, t *exportTable) exportWriter { return newCSVExport(w, t, false) }, ",over k\n"},
+		"csv": {inTables, func(w *bufio.Writer, t *exportTable) exportWriter { return newCSVExport(w, t, false) },
+			",over k\n"},
 		"parquet": {inParquet, func(w *bufio.Writer, t *exportTable) exportWriter { return newParquetTable(w, t) }, "moon"},
 	} {
 		table, err := tableOf(nil, exportShape{in: format.in})

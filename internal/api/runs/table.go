@@ -121,6 +121,8 @@ var itemColumns = []exportColumn{
 const payloadColumn = "payload"
 
 // few is the type of a text that may be missing, and of which there are few different ones.
+//
+//nolint:gochecknoglobals // a constant
 var few = parquet.Encoded(parquet.Optional(parquet.String()), &parquet.RLEDictionary)
 
 // columnsIn are the columns that formats have.
@@ -201,7 +203,9 @@ func flatColumns(payload, result []string) []exportColumn {
 		add(c)
 	}
 	for _, name := range result {
-		add(exportColumn{name: intake.ExportResult + name, cell: func(r *exportRow) exportCell { return fieldCell(r.result, name) }})
+		add(exportColumn{name: intake.ExportResult + name, cell: func(r *exportRow) exportCell {
+			return fieldCell(r.result, name)
+		}})
 	}
 	add(exportColumn{name: ours + "result", cell: func(r *exportRow) exportCell { // what has no fields
 		if r.result != nil {

@@ -59,8 +59,9 @@ func newParquetTable(out *bufio.Writer, table *exportTable) *parquetTable {
 		group[c.name] = c.node
 	}
 	schema := parquet.NewSchema("items", inOrder{group, table.names()})
-	return &parquetTable{table: table, most: groupRows(len(table.columns)), rows: parquet.NewGenericWriter[any](out, schema,
-		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
+	return &parquetTable{table: table, most: groupRows(len(table.columns)),
+		rows: parquet.NewGenericWriter[any](out, schema,
+			parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
 }
 
 // groupRows is how many rows of so many columns make a row group.
