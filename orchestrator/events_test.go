@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/database"
