@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -44,7 +45,8 @@ func TestTheStoreKeepsTheLease(t *testing.T) {
 		t.Helper()
 		lease, err := store.Lead(t.Context(), nodes[i], time.Minute)
 		held, isHeld := errors.AsType[*session.HeldError](err)
-		if isHeld != (want != session.HeldError{}) || isHeld && *held != want || !isHeld && (err != nil || lease.Epoch != epoch) {
+		if isHeld != (want != session.HeldError{}) || isHeld && *held != want ||
+			!isHeld && (err != nil || lease.Epoch != epoch) {
 			t.Errorf("%d leads: %+v, %v; want epoch %d, %+v", i, lease, err, epoch, want)
 		}
 	}

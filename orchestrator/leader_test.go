@@ -195,7 +195,7 @@ func TestDutiesDoNotHinderEachOther(t *testing.T) {
 				return ttl, nil
 			}},
 			Duty{"panics", func(context.Context, workqueue.Lease) (time.Duration, error) { panic("a mistake\x00") }},
-			Duty{"quick", func(ctx context.Context, _ workqueue.Lease) (time.Duration, error) {
+			Duty{"quick", func(context.Context, workqueue.Lease) (time.Duration, error) {
 				quick++
 				return time.Hour, nil
 			}})

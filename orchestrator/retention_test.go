@@ -19,13 +19,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
-// tooLong is the error of a statement that a limit of time has ended.
-var tooLong = &pgconn.PgError{Code: "57014"}
+// errTooLong is the error of a statement that a limit of time has ended.
+var errTooLong = &pgconn.PgError{Code: "57014"}
 
 // shelf is a store with finished runs and old messages, each of which PostgreSQL may find too much.
 type shelf struct {
-	retentionStore
-
 	limits       retention.Limits
 	rows         map[workqueue.RunID]int64 // of runs past their limits
 	going        map[workqueue.RunID]int64 // those that are being deleted
@@ -93,7 +91,7 @@ func (s *shelf) DeletePiece(_ context.Context, _ workqueue.Lease, run workqueue.
 	case run == s.stuck:
 		return 0, false, errors.New("a test has stuck it")
 	case span > s.most:
-		return 0, false, tooLong
+		return 0, false, errTooLong
 	case left <= span:
 		delete(s.going, run)
 		return left, true, nil
@@ -105,7 +103,7 @@ func (s *shelf) DeletePiece(_ context.Context, _ workqueue.Lease, run workqueue.
 func (s *shelf) DeleteOld(_ context.Context, _ workqueue.Lease, _ retention.RetentionKind, _ time.Time, limit int,
 ) (int64, error) {
 	if int64(limit) > s.most {
-		return 0, tooLong
+		return 0, errTooLong
 	}
 	n := min(s.quarantine, int64(limit))
 	s.quarantine -= n
@@ -128,7 +126,7 @@ func (s *shelf) MeasureRuns(_ context.Context, _ workqueue.Lease, limit int) ([]
 	case s.unmeasurable:
 		return batch, errors.New("a test lets none be measured")
 	case len(batch) > 2 || slices.Contains(batch, s.huge):
-		return batch, tooLong
+		return batch, errTooLong
 	}
 	s.batches = append(s.batches, len(batch))
 	for _, run := range batch {

@@ -272,7 +272,8 @@ func TestAcknowledgements(t *testing.T) {
 			close(published) // the node stops
 			d.confirm(t.Context(), published)
 			took := time.Since(w.begun)
-			if len(w.marked) != tc.marked || len(w.given) != tc.given || ends != 3 || took < tc.took || took > tc.took+AckTimeout {
+			if len(w.marked) != tc.marked || len(w.given) != tc.given || ends != 3 || took < tc.took ||
+				took > tc.took+AckTimeout {
 				t.Errorf("%+v: %d are marked as sent, %d given up, %d have ended, after %s", tc, len(w.marked), len(w.given), ends,
 					took)
 			}

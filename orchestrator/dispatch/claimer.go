@@ -64,8 +64,9 @@ type claimer struct {
 }
 
 func newClaimer(d *Dispatcher, assigned core.Lanes[Assignment], fetch func(Assignment)) *claimer {
-	return &claimer{Dispatcher: d, reachable: d.reachable, assigned: assigned, fetch: fetch, resting: rests[dispatch.StepRef]{},
-		shut: rests[string]{}, shutAuto: rests[string]{}, params: paramCache{},
+	return &claimer{Dispatcher: d, reachable: d.reachable, assigned: assigned, fetch: fetch,
+		resting: rests[dispatch.StepRef]{},
+		shut:    rests[string]{}, shutAuto: rests[string]{}, params: paramCache{},
 		turns: turns{}, elsewhere: elsewhere{}}
 }
 

@@ -68,7 +68,8 @@ type Config struct {
 type keyStore interface {
 	DueCollectors(ctx context.Context) ([]collectorstore.DueCollector, error)
 	ClaimFlushes(ctx context.Context, req collectorstore.FlushRequest) (collectorstore.ClaimedFlushes, error)
-	ReadFlushes(ctx context.Context, claimed *collectorstore.ClaimedFlushes, bytes int64) ([][]collectorstore.FlushOp, error)
+	ReadFlushes(ctx context.Context, claimed *collectorstore.ClaimedFlushes, bytes int64) (
+		[][]collectorstore.FlushOp, error)
 	RecordFlushes(ctx context.Context, ends []collectorstore.FlushEnd) ([]collectorstore.FlushRecorded, error)
 	ProlongFlushes(ctx context.Context, flushes []uuid.UUID, limits []time.Duration) ([]uuid.UUID, error)
 }

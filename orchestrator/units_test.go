@@ -1,0 +1,100 @@
+package orchestrator
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Each event is published by one of the two ways, and by the outbox's reader whenever the other one gives it up.
+func TestFreshEvents(t *testing.T) {
+	t.Parallel()
+	f := newFreshEvents()
+	kept, refused, read := uuid.New(), uuid.New(), uuid.New()
+	if f.passes(read) {
+		t.Error("what nobody knows is passed over")
+	}
+	for _, id := range []uuid.UUID{kept, refused, read} {
+		f.add(freshEvent{Event: workqueue.Event{ID: id}})
+	}
+	var taken []uuid.UUID
+	for _, e := range f.take() {
+		taken = append(taken, e.ID)
+	}
+	if !slices.Equal(taken, []uuid.UUID{kept, refused}) {
+		t.Errorf("%v are published; want %v and %v, and not what was read from the outbox", taken, kept, refused)
+	}
+	f.end(kept, true)
+	f.end(refused, false)
+	if !f.passes(kept) || f.passes(refused) {
+		t.Error("the outbox's reader is to pass over what was published, and not what was refused")
+	}
+	failure := errors.New("no database")
+	err := f.mark(func(ids []uuid.UUID) error {
+		if !slices.Equal(ids, []uuid.UUID{kept}) || !f.passes(kept) {
+			t.Errorf("%v are marked; want %v, which is passed over until then", ids, kept)
+		}
+		return failure
+	})
+	if !errors.Is(err, failure) || f.passes(kept) {
+		t.Errorf("what could not be marked is left to the outbox's reader: %v", err)
+	}
+	for range maxFresh + 1 {
+		f.add(freshEvent{Event: workqueue.Event{ID: uuid.New()}})
+	}
+	if n := len(f.take()); n != maxFresh {
+		t.Errorf("%d are kept; want %d", n, maxFresh)
+	}
+}
+
+// What happened to a run is told on a subject of runs, all else on one of its own, and the event of a tracker as it
+// stands in the outbox.
+func TestMessagesOfEvents(t *testing.T) {
+	t.Parallel()
+	const whole = `{"id":"ID","run":"RUN","generation":2,"kind":"KIND","at":"AT","detail":{"x":1}}`
+	run, id := workqueue.NewRunID(), uuid.New()
+	for kind, want := range map[string]struct{ subject, body string }{
+		"completed":         {"run.completed", whole},
+		"schedule.missed":   {"schedule.missed", whole},
+		"tracker.completed": {"tracker.completed", `{"x":1}`},
+	} {
+		e := workqueue.Event{ID: id, Run: run, Generation: 2, Kind: workqueue.EventKind(kind), Payload: []byte(`{"x":1}`)}
+		subject, body, err := eventMessage(&e)
+		at, _ := e.At.MarshalText()
+		text := strings.NewReplacer("ID", id.String(), "RUN", run.String(), "KIND", kind, "AT", string(at)).Replace(want.body)
+		if err != nil || subject != wire.EventSubject(want.subject) || string(body) != text {
+			t.Errorf("%s is told on %s: %s, %v; want %s", kind, subject, body, err, text)
+		}
+	}
+}
+
+// Slices that come due close together wake the node once, and those that are far away do not.
+func TestAlarms(t *testing.T) {
+	t.Parallel()
+	var a alarms
+	now := time.Unix(1000, 0)
+	if a.next(now) != 0 {
+		t.Error("there is one from the beginning")
+	}
+	a.set(now, []time.Duration{2 * time.Second, time.Second, time.Second + time.Millisecond, time.Hour})
+	if len(a.at) != 2 {
+		t.Errorf("%d are kept; want 2: two are about the same, one is too far away", len(a.at))
+	}
+	for _, want := range []time.Duration{time.Second, 2 * time.Second} {
+		wait := a.next(now)
+		if due := now.Add(wait).Sub(time.Unix(1000, 0)); due < want || due > want+alarmTick {
+			t.Errorf("the next goes off at %s; want %s", due, want)
+		}
+		now = now.Add(wait)
+	}
+	if a.next(now) != 0 || len(a.at) != 0 {
+		t.Errorf("%v are kept that have passed", a.at)
+	}
+}
