@@ -193,9 +193,7 @@ func TestLateFlushSendsNothing(t *testing.T) {
 		t.Errorf("messages %d, answered %d", w.messages, w.answered)
 	}
 	eventually(t, "the request is acknowledged", func() bool { return b.backlog("list") == 0 })
-	stream, err := b.js.Stream(b.ctx, wire.StreamReply)
-	check(t, err)
-	if n := stream.CachedInfo().State.LastSeq; n != 1 {
+	if n := b.stored(wire.StreamReply); n != 1 {
 		t.Errorf("%d messages were sent", n)
 	}
 }
@@ -252,8 +250,8 @@ func (b *bundle) shortWait(endpoint string, d time.Duration) {
 	check(b.t, err)
 }
 
-// handBack takes the one request of an endpoint so many times, and hands it back.
-func (b *bundle) handBack(endpoint string, times int) {
+// nak takes the one request of an endpoint so many times, and hands it back.
+func (b *bundle) nak(endpoint string, times int) {
 	b.t.Helper()
 	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
 	check(b.t, err)
@@ -268,7 +266,7 @@ func TestRequestThatWasHandedBackIsStillServed(t *testing.T) {
 	b := setup(t)
 	check(t, stream.EnsureConsumer(b.ctx, b.js, "square", stream.ConsumerSettings{}))
 	meta := b.ask("square", numbers(3))
-	b.handBack("square", 10)
+	b.nak("square", 10)
 	serveEach(b, "square", squares)
 	if w := b.collect(1)[meta.Slice]; w.failure != nil || w.answered != 3 {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)

@@ -30,9 +30,10 @@ import (
 
 // Node claims, publishes and records until it is stopped.
 type Node struct {
-	core  *core.Core
-	cfg   Config
-	ready chan struct{}
+	core     *core.Core
+	sessions sessionStore
+	cfg      Config
+	ready    chan struct{}
 
 	stirred   atomic.Bool                     // there may be other work than there was; for the pacer
 	elections chan struct{}                   // look for the lease
@@ -66,13 +67,13 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("orchestrator: %w", err)
 	}
 	n := &Node{
-		core: core.New(store, nc, js, cfg.Log),
-		cfg:  cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
+		core: core.New(store, nc, js, cfg.Log), sessions: session.New(store),
+		cfg: cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
 	}
 	n.core.Settling = n.core.Settling.Counting(cfg.Meter.Settled)
-	n.core.Faults, n.core.Wanted = cfg.Faults, cfg.RequestBytes
+	n.core.Faults, n.core.Wanted, n.core.Tracer, n.core.Meter = cfg.Faults, cfg.RequestBytes, cfg.Tracer, cfg.Meter
 	n.core.Name = strings.TrimSpace("node " + cfg.Version + " " + cfg.Host)
-	n.furnish()
+	n.newComponents()
 	duties := append(n.ownDuties(), cfg.Duties...)
 	if err := checkDuties(duties); err != nil {
 		return nil, err
@@ -81,26 +82,26 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// furnish makes the rooms, from what needs no other to what needs most.
-func (n *Node) furnish() {
-	k, cfg, meter := n.core, &n.cfg, measured{n.cfg.Meter}
+// newComponents builds the components in the order of their dependencies.
+func (n *Node) newComponents() {
+	k, cfg := n.core, &n.cfg
 	n.streams = streams.NewKeeper(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
 		Streams: cfg.Streams, Entered: func() { n.wakeOwnDuty(dutySweep) }, Try: func() { n.WakeDuty(dutyWritable) }})
 	n.database = newRewind(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
 	n.consumers = streams.NewConsumers(k, n.streams, cfg.ReconcileInterval)
-	n.events = newPublisher(k, n.streams, meter)
+	n.events = newPublisher(k, n.streams)
 	n.watch = newWatcher(k, n.events)
-	n.letters = streams.NewLetters(k, n.consumers, n.watch, meter)
+	n.letters = streams.NewLetters(k, n.consumers, n.watch)
 	n.recorder = record.New(k, n.streams, n.letters, n.watch, record.Config{RecordBatch: cfg.RecordBatch,
-		Recorders: cfg.Recorders, Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
+		Recorders: cfg.Recorders, Limits: cfg.Limits})
 	n.fetching = fetch.New(k, n.watch, fetch.Config{Locals: cfg.Locals, LocalWorkers: cfg.LocalWorkers,
 		Fetchers: cfg.Fetchers, Recorders: cfg.Recorders, RecordBatch: cfg.RecordBatch, ReplyBacklog: cfg.ReplyBacklog,
-		Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
+		Limits: cfg.Limits})
 	n.dispatch = dispatch.New(k, n.fetching, n.consumers, n.streams, n.watch, dispatch.Config{Poll: cfg.Poll,
-		ClaimSlices: cfg.ClaimSlices, Publishers: cfg.Publishers, Locals: n.Locals(), Tracer: cfg.Tracer, Meter: meter})
+		ClaimSlices: cfg.ClaimSlices, Publishers: cfg.Publishers, Locals: n.Locals()})
 	n.flushing = flush.New(k, n.watch, flush.Config{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
 		Recorders: cfg.Recorders, ReplyBacklog: cfg.ReplyBacklog, Limits: cfg.Limits})
-	n.runs = &Runs{node: k, events: n.events, meter: meter}
+	n.runs = &Runs{node: k, events: n.events}
 }
 
 // Session returns the node's present session, or the zero id before it has one. It changes when the node was cut off
@@ -149,7 +150,7 @@ func (n *Node) run(ctx context.Context) error {
 
 // subscribe to what comes over core NATS. Nothing depends on it: all of it is looked for as well.
 func (n *Node) subscribe() ([]*nats.Subscription, error) {
-	wake, err := n.core.NC.Subscribe(core.WakeSubject, n.woken)
+	wake, err := n.core.NC.Subscribe(core.WakeSubject, func(msg *nats.Msg) { n.woken(string(msg.Data)) })
 	if err != nil {
 		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", core.WakeSubject, err)
 	}
@@ -158,16 +159,16 @@ func (n *Node) subscribe() ([]*nats.Subscription, error) {
 }
 
 // woken is told what other nodes know, this one's own messages included.
-func (n *Node) woken(msg *nats.Msg) {
-	name, isDuty := strings.CutPrefix(string(msg.Data), wakeDuty)
+func (n *Node) woken(what string) {
+	name, isDuty := strings.CutPrefix(what, wakeDuty)
 	switch {
 	case isDuty:
 		n.wakeOwnDuty(name)
-	case string(msg.Data) == wakeElection:
+	case what == wakeElection:
 		core.Signal(n.elections)
-	case string(msg.Data) == flush.WakeFlush:
+	case what == flush.WakeFlush:
 		n.flushing.Wake()
-	case string(msg.Data) == core.WakeFreed:
+	case what == core.WakeFreed:
 		n.core.Wake()
 	default:
 		n.stirred.Store(true)
@@ -225,7 +226,7 @@ const natsPause = time.Second
 
 func (n *Node) newSession(ctx context.Context) error {
 	info := session.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version}
-	id, err := session.New(n.core.Store).StartSession(ctx, info, n.cfg.SessionTTL)
+	id, err := n.sessions.StartSession(ctx, info, n.cfg.SessionTTL)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 
 var died = time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)
 
-func testObituary() Obituary {
-	return Obituary{Cause: NewSlotError(CodePanic, "the handler panicked:\nboom", false), Deliveries: 3,
+func testDetails() FailureDetails {
+	return FailureDetails{Cause: NewSlotError(CodePanic, "the handler panicked:\nboom", false), Deliveries: 3,
 		Service: "tester@1.2.3 abc", At: died, ID: "dead.fallback"}
 }
 
@@ -40,7 +40,7 @@ func TestDeadLetterSaysWhatTheRequestWas(t *testing.T) {
 	t.Parallel()
 	meta, request := singleRequest(t)
 	before := maps.Clone(request.Header)
-	msg := NewDeadLetter("square", request.Header, request.Data, testObituary(), 1<<20)
+	msg := NewDeadLetter("square", request.Header, request.Data, testDetails(), 1<<20)
 	if msg.Header.Get(HeaderTTL) != "" {
 		t.Error("the stream of dead letters refuses a time to live")
 	}
@@ -90,7 +90,7 @@ func TestDeadLetterFitsItsMessage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			msg := NewDeadLetter("square", tc.header, tc.body, testObituary(), limit)
+			msg := NewDeadLetter("square", tc.header, tc.body, testDetails(), limit)
 			if n := HeaderSize(msg.Header) + len(msg.Data); n > limit {
 				t.Fatalf("%d bytes", n)
 			}
@@ -137,7 +137,7 @@ func FuzzParseDeadLetter(f *testing.F) {
 		if (err == nil) != (letter.Endpoint != "") || letter.MsgID == "" || letter.Deliveries < 0 {
 			t.Fatalf("%+v, %v", letter, err)
 		}
-		msg := NewDeadLetter("x", letter.Header, letter.Body, testObituary(), 64<<10)
+		msg := NewDeadLetter("x", letter.Header, letter.Body, testDetails(), 64<<10)
 		again, err := ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
 		if err != nil || again.Run != letter.Run || again.Mode != letter.Mode || again.Stack != letter.Stack {
 			t.Fatalf("%+v became %+v, %v", letter, again, err)

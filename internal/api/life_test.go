@@ -246,7 +246,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	apitest.Eventually(t, "the upload is under way", func() bool { return b.Runs() == 1 })
+	apitest.Eventually(t, "the upload is under way", func() bool { return b.Number(`SELECT count(*) FROM batchrun`) == 1 })
 	stop()
 	select {
 	case err := <-served:
@@ -256,7 +256,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("serve does not end")
 	}
-	if n := b.Runs(); n != 0 {
+	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {
 		t.Errorf("when the API has stopped, %d runs are loading", n)
 	}
 }

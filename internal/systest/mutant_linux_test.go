@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // mutant is the store without one of its fences.
@@ -57,8 +59,10 @@ func TestMutantsAreCaught(t *testing.T) {
 			in: "workqueue/dispatch", test: "TestClaimCutsEvenly$", says: "invariant: I1",
 		},
 		"a re-run that opens no generation": {
-			mutants: []mutant{{"redo/withdraw.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
-			in:      "workqueue/redo", test: "TestRerunWhileRunning$", says: "invariant: I3",
+			mutants: []mutant{
+				{"redo/withdraw.go", []string{"generation = generation + 1"}, []string{"generation = generation"}},
+			},
+			in: "workqueue/redo", test: "TestRerunWhileRunning$", says: "invariant: I3",
 		},
 		"a sweep that leaves what dead nodes had claimed": {
 			mutants: []mutant{{"settle/lost.go", []string{"s.state = 'claimed' AND NOT EXISTS ("},
@@ -78,7 +82,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=5m", "-vet=off", "-ldflags=-s -w",
 				"-overlay="+overlay, "-run", "^"+tc.test, "./"+tc.in)
 			cmd.Dir = filepath.Join("..", "..")
-			cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
+			cmd.Env = append(os.Environ(), testenv.GoFlags("-buildvcs=false"))
 			out, err := cmd.CombinedOutput()
 			if err == nil {
 				t.Fatalf("%s does not see the mutant:\n%.4000s", tc.test, out)

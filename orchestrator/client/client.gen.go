@@ -97,10 +97,12 @@ const (
 
 // Defines values for Owner.
 const (
+	OwnerDatabase Owner = "database"
 	OwnerNATS     Owner = "nats"
 	OwnerNobody   Owner = "nobody"
 	OwnerNode     Owner = "node"
 	OwnerOperator Owner = "operator"
+	OwnerServers  Owner = "servers"
 	OwnerService  Owner = "service"
 	OwnerStep     Owner = "step"
 	OwnerTimer    Owner = "timer"
@@ -802,7 +804,7 @@ type CollectorSpec struct {
 	// Examples: 1m30s
 	Timeout Duration `json:"timeout"`
 
-	// Dedupe how long the id of an operation is remembered; 0s: not at all
+	// Dedupe how long IDs are remembered; 0s: not at all
 	//
 	// Examples: 1m30s
 	Dedupe Duration `json:"dedupe"`
@@ -816,7 +818,7 @@ type CollectorSpec struct {
 	// OrderBy the key is a field of the payload; null: operations bring it
 	OrderBy *OpKeying `json:"order_by,omitempty"`
 
-	// Fold last or merge: operations of a key go as one; absent: one by one
+	// Fold operations of a key go as one; absent: singly; one of last, merge
 	Fold string `json:"fold,omitempty"`
 
 	// FoldBy those with the same value of it; absent: of order_by, or key
@@ -825,7 +827,7 @@ type CollectorSpec struct {
 	// Enrich what is stored instead of the payload that was sent
 	Enrich *Enrichment `json:"enrich,omitempty"`
 
-	// RetryCodes error codes that are tried again whatever the service says
+	// RetryCodes error codes that are tried again in any case
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
 	// NeverRetry and never
@@ -948,16 +950,16 @@ type Condition struct {
 	Severity Severity `json:"severity"`
 
 	// Subject of what: the id of a run, the name of an endpoint, a node, a stream, a host
-	Subject string    `json:"subject"`
-	Title   string    `json:"title"`
-	Detail  string    `json:"detail"`
-	Since   time.Time `json:"since"`
+	Subject string `json:"subject"`
+
+	// Owner whose turn it is
+	Owner  Owner     `json:"owner"`
+	Title  string    `json:"title"`
+	Detail string    `json:"detail"`
+	Since  time.Time `json:"since"`
 
 	// Remedy what helps; commands stand between backquotes
 	Remedy string `json:"remedy"`
-
-	// Resets a step has to be reset, as remedy says: a re-run would fail again
-	Resets bool `json:"resets,omitempty"`
 
 	// Link path of the dashboard's page about it
 	Link string `json:"link,omitempty"`
@@ -967,6 +969,9 @@ type Condition struct {
 
 	// Of how many runs, endpoints and so on it stands for, mostly 1
 	Of int64 `json:"of"`
+
+	// Resets a step has to be reset, as remedy says: a re-run would fail again
+	Resets bool `json:"resets,omitempty"`
 
 	// Mark what somebody said of it; absent: nothing
 	Mark *Mark `json:"mark,omitempty"`
@@ -4020,6 +4025,8 @@ type SettingsView struct {
 	ChunkBytes int `json:"chunk_bytes,omitempty"`
 
 	// ChunkTime what a request should take, with chunk_auto
+	//
+	// Examples: 1m30s
 	ChunkTime Duration `json:"chunk_time,omitempty"`
 
 	// InFlight requests out at once at most
@@ -4035,12 +4042,18 @@ type SettingsView struct {
 	MaxAttempts int `json:"max_attempts"`
 
 	// Timeout for the reply to a request that a service has taken
+	//
+	// Examples: 1m30s
 	Timeout Duration `json:"timeout"`
 
 	// RetryBackoff before the second attempt; doubled for each later one
+	//
+	// Examples: 1m30s
 	RetryBackoff Duration `json:"retry_backoff"`
 
 	// MaxBackoff the longest such wait; absent: 5 minutes
+	//
+	// Examples: 1m30s
 	MaxBackoff Duration `json:"max_backoff,omitempty"`
 
 	// RetryCodes error codes that are tried again
@@ -4452,14 +4465,18 @@ type Streams struct {
 	Auto bool `json:"auto"`
 
 	// Replicas wanted; with auto, what that comes to; 0: not known without NATS
-	Replicas   int      `json:"replicas"`
-	WorkBytes  int64    `json:"work_bytes"`
-	ReplyBytes int64    `json:"reply_bytes"`
-	StageBytes int64    `json:"stage_bytes"`
-	FlowBytes  int64    `json:"flow_bytes"`
-	EventBytes int64    `json:"event_bytes"`
-	DeadBytes  int64    `json:"dead_bytes"`
-	EventAge   Duration `json:"event_age"`
+	Replicas   int   `json:"replicas"`
+	WorkBytes  int64 `json:"work_bytes"`
+	ReplyBytes int64 `json:"reply_bytes"`
+	StageBytes int64 `json:"stage_bytes"`
+	FlowBytes  int64 `json:"flow_bytes"`
+	EventBytes int64 `json:"event_bytes"`
+	DeadBytes  int64 `json:"dead_bytes"`
+
+	// EventAge a time like 90s or 1h30m
+	//
+	// Examples: 1m30s
+	EventAge Duration `json:"event_age"`
 
 	// Bytes of all streams together, on each server that keeps them
 	Bytes     int64     `json:"bytes"`
@@ -6049,13 +6066,13 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 
 // ExportRun: All items with their outcomes, in order.
 //
-// A stream with constant memory. CSV has the columns key, state, result, error_code, error_message and accepted; a
-// cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
-// never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
-// that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
-// Parquet they are bytes. Of a run with several steps the results are those of one. Where a cell of a workbook cannot
-// hold what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number
-// of such cells. A stream that does not end properly is not whole.
+// A stream with constant memory. CSV has the columns key, state, result, error_code, error_message, accepted; a cell
+// that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers never
+// do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results that are
+// no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet
+// they are bytes. Of a run with several steps the results are those of one. Where a cell of a workbook cannot hold
+// what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number of
+// such cells. A stream that does not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -6641,4 +6658,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 61f91c8019ac4f34101cfc04ec30728d, is 33e849b03d0a14be92ee349e78327dc16c4124501b966dbc13bf180102886ee6.
+// Of 3df647a9a6c15c5129c64b24f9cf6960, is 99c5fd361c01602d78340db509620cde142ec23ae048918ecfe750cf788bd848.

@@ -67,7 +67,7 @@ func (c *claimer) round(ctx context.Context) (round, error) {
 func (c *claimer) page(ctx context.Context, r *round) (dispatch.Found, error) {
 	reading, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	page, err := dispatch.New(c.node.Store).RunnableSteps(reading, dispatch.Search{
+	page, err := c.queue.RunnableSteps(reading, dispatch.Search{
 		Skip: c.resting.all(time.Now()), Shut: names(r.shut), ShutAuto: c.shutAuto.all(time.Now()), Locals: c.cfg.Locals,
 		NoRoom: c.own.Full(names(r.noRoom)), Own: c.node.Session(), Late: c.elsewhere.late(time.Now()),
 	})
@@ -182,7 +182,7 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 		}
 	}
 	asked := time.Now()
-	claimed, err := dispatch.New(n.Store).ClaimAll(ctx, reqs, claimRoom*c.cfg.ClaimSlices)
+	claimed, err := c.queue.ClaimAll(ctx, reqs, claimRoom*c.cfg.ClaimSlices)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 	}
 	n.Faults.Hit(fault.ClaimCommitted)
 	n.Stats.Claims.Add(1)
-	c.cfg.Meter.Claimed(time.Since(asked))
+	c.node.Meter.Took(core.TimingClaim, time.Since(asked))
 	n.Stats.Slices.Add(int64(taken))
 	for i := range claimed {
 		if !c.hand(ctx, handing{session, asked, reqs[i].Params}, &steps[i], &claimed[i]) {

@@ -65,14 +65,14 @@ func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (i
 	case mayAppear(err) && c.origin.Delivered() <= len(missingDelays):
 		// The server that was asked may be behind the one that took the state; so may be whoever writes it anew.
 		c.log.Debug("a reply came to a chunk that is not there; it is looked for again", zap.Error(err))
-		c.origin.HandBack(missingDelays[c.origin.Delivered()-1])
+		c.origin.Nak(missingDelays[c.origin.Delivered()-1])
 	case errors.Is(err, errNoState):
 		f.Stale.Add(1)
 		c.log.Debug("a reply came to a chunk that has gone on; it is dropped", zap.Error(err))
 		c.origin.Acknowledge()
 	case err != nil:
 		c.log.Warn("a reply could not be taken; it is handed back", zap.Error(err))
-		c.origin.HandBack(serve.HandBackDelay)
+		c.origin.Nak(serve.NakDelay)
 	}
 	return items, time.Since(started)
 }
@@ -234,7 +234,7 @@ func (c *continuation) Run(replies []StageReply) (done bool, err error) {
 	total := j.Answers.Close()
 	switch {
 	case !begun, total == c.from.Answered && failure != nil && failure.Code == wire.CodeShutdown && c.from.Failure == nil:
-		c.origin.HandBack(2 * pull.Settling) // nothing was done: another instance can have it
+		c.origin.Nak(2 * pull.Settling) // nothing was done: another instance can have it
 		return false, nil
 	case total >= c.from.Total:
 		failure = nil // there is nothing left for it to speak for
@@ -256,7 +256,7 @@ func (c *continuation) settle(j *serve.Job, failure *wire.SlotError) bool {
 	c.flow.Server.Stats.Failed(failure)
 	if err := j.Answers.Send(failure); err != nil {
 		j.Log.Error("the reply could not be sent; the stage is handed back", zap.Error(err))
-		c.origin.HandBack(serve.HandBackDelay)
+		c.origin.Nak(serve.NakDelay)
 		return false
 	}
 	c.flow.step("answered")
@@ -291,7 +291,7 @@ func (c *continuation) giveUp(failure *wire.SlotError) error {
 func (c *continuation) changed(why error) error {
 	if c.origin.Times <= MaxChanged {
 		c.log.Info("a suspended chunk is left to instances of another version", zap.Error(why))
-		c.origin.HandBack(ChangedDelay)
+		c.origin.Nak(ChangedDelay)
 		return nil
 	}
 	c.log.Warn("no instance can take a suspended chunk on; it goes back as failed", zap.Error(why))

@@ -220,8 +220,8 @@ func (q Queued) Expires() time.Time {
 	return time.Unix(0, q.ID.Stored).Add(ttl) // by the server's clock
 }
 
-// HandBack has it delivered again after a while.
-func (q Queued) HandBack(after time.Duration) bool {
+// Nak has it delivered again after a while.
+func (q Queued) Nak(after time.Duration) bool {
 	q.Puller.tell(q.ID, "hand back", func(msg jetstream.Msg) error { return msg.NakWithDelay(after) })
 	return true
 }

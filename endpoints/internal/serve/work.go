@@ -112,8 +112,8 @@ func (j *Job) Guard(ctx context.Context, handler func(context.Context) error) (e
 }
 
 const (
-	// HandBackDelay is how long a request rests that could not be answered.
-	HandBackDelay = 2 * time.Second
+	// NakDelay is how long a request rests that could not be answered.
+	NakDelay = 2 * time.Second
 	// foreignDelay is how long a request rests that speaks a version of the protocol that this side does not.
 	foreignDelay = 10 * time.Second
 )
@@ -186,7 +186,7 @@ func (e *Server) refuse(scope Scope, from origin, h nats.Header, body []byte, er
 	log := e.Log.With(OfHeader(h)...)
 	var bad *wire.MalformedError
 	foreign := errors.As(err, &bad) && bad.Reason == wire.ReasonVersion && h.Get(wire.HeaderVersion) != ""
-	if foreign && from.Delivered() < wire.MaxDeliver && from.HandBack(foreignDelay) {
+	if foreign && from.Delivered() < wire.MaxDeliver && from.Nak(foreignDelay) {
 		log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
 		return
 	}
@@ -232,7 +232,7 @@ func (e *Server) serve(scope Scope, j *Job) bool {
 	switch {
 	case !begun, total == 0 && failure != nil && failure.Code == wire.CodeShutdown:
 		// Nothing was done: another instance can have it, as soon as this one's open pull is gone.
-		if j.Origin.HandBack(2 * pull.Settling) {
+		if j.Origin.Nak(2 * pull.Settling) {
 			return false
 		}
 		failure = wire.NewSlotError(wire.CodeShutdown, wire.ErrShutdown.Error(), true)
@@ -260,7 +260,7 @@ func (e *Server) settle(j *Job, failure *wire.SlotError, spoiled error) bool {
 	e.Stats.Failed(failure)
 	if err := j.Answers.Send(failure); err != nil {
 		j.Log.Error("the reply could not be sent; the request is handed back", zap.Error(err))
-		j.Origin.HandBack(HandBackDelay)
+		j.Origin.Nak(NakDelay)
 		return false
 	}
 	// Whoever waits has the answer first, however full the stream of the letters is.
