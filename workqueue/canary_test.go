@@ -13,11 +13,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// withCanary is a run of n items of which a canary takes a spread sample.
-func (b *bench) withCanary(n, canary int, auto bool, maxFailed string) workqueue.RunID {
+// withCanary is a run of n items with a canary of ten.
+func (b *bench) withCanary(n int, auto bool, maxFailed string) workqueue.RunID {
 	b.Helper()
 	req := storetest.Request()
-	req.Canary, req.CanaryAuto, req.MaxFailed = canary, auto, maxFailed
+	req.Canary, req.CanaryAuto, req.MaxFailed = 10, auto, maxFailed
 	return b.Load(req, n)
 }
 
@@ -36,7 +36,7 @@ func (b *bench) held(run workqueue.RunID) int {
 func TestCanaryWaitsForApproval(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.withCanary(9000, 10, false, "")
+	run := b.withCanary(9000, false, "")
 	if n := b.held(run); n != 8990 {
 		t.Errorf("%d items are held back; want 8990", n)
 	}
@@ -103,7 +103,7 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			run := b.withCanary(100, 10, true, c.maxFailed)
+			run := b.withCanary(100, true, c.maxFailed)
 			for _, s := range b.Claim(run, storetest.Plenty) {
 				a := storetest.Whole(s)
 				for i := range a.Slots {
@@ -174,7 +174,7 @@ func TestRerunWithACanary(t *testing.T) {
 func TestRerunOfAWaitingCanary(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.withCanary(100, 10, false, "")
+	run := b.withCanary(100, false, "")
 	for _, s := range b.Claim(run, storetest.Plenty) {
 		b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "bad", Message: "m"}))
 	}
@@ -199,7 +199,7 @@ func TestRerunOfAWaitingCanary(t *testing.T) {
 func TestDoctorSeesWhatACanaryHolds(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.withCanary(100, 10, false, "")
+	run := b.withCanary(100, false, "")
 	b.Check()
 	b.Exec(`UPDATE batchrun SET canary_state = 'passed' WHERE id = $1`, run)
 	report, err := doctor.New(b.Store).Doctor(t.Context())
@@ -238,7 +238,7 @@ func TestCanaryDoesNotNeedTheAuditLog(t *testing.T) {
 func TestApproveARunThatIsPausedInItsCanary(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.withCanary(100, 10, false, "")
+	run := b.withCanary(100, false, "")
 	if _, err := control.New(b.Store).Pause(t.Context(), storetest.Wish(run, "")); err != nil {
 		t.Fatal(err)
 	}

@@ -112,7 +112,7 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 func TestACanaryThatPassesIsAudited(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.withCanary(100, 10, true, "")
+	run := b.withCanary(100, true, "")
 	b.Finish(run)
 	b.wantCanary(run, control.CanaryPassed)
 	entry := b.audit(inspect.AuditFilter{Run: run, Action: "approve"}).Entries[0]

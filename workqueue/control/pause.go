@@ -111,7 +111,8 @@ func readHold(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, er
 	return r, nil
 }
 
-// skips notes a run that refuses an operation on all runs. Any other error, and that of a single run, ends the operation.
+// skips notes a run that refuses an operation on all runs. Any other error, and that of a single run, ends the
+// operation.
 func (c *Control) skips(run workqueue.RunID, err error, out *Controlled) bool {
 	refused, ok := errors.AsType[*workqueue.StateError](err)
 	if ok && c.All {

@@ -65,7 +65,8 @@ SELECT at.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p
        coalesce(e.max_in_flight, 0), coalesce(e.rate, 0),
        CASE WHEN e.max_in_flight > 0 THEN
            ` + plane.BusyAt + `
-           + (SELECT count(*) FROM work_slice s WHERE s.endpoint IS NULL AND ` + plane.SliceInFlight + ` AND at.endpoint = (
+           + (SELECT count(*) FROM work_slice s
+              WHERE s.endpoint IS NULL AND ` + plane.SliceInFlight + ` AND at.endpoint = (
                   SELECT o.endpoint FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
        ELSE 0 END,
        CASE WHEN at.auto OR e.max_in_flight > 0 OR e.rate > 0 THEN

@@ -114,7 +114,8 @@ const beyondLimits = `
 SELECT count(*) FROM work_slice c JOIN run_step st USING (run_id, step)
 LEFT JOIN endpoint_setting e ON e.endpoint = c.endpoint
 WHERE c.id = ANY ($1) AND (bit_count(c.mask) > st.chunk OR st.in_flight < (
-        SELECT count(*) FROM work_slice s WHERE s.run_id = c.run_id AND s.step = c.step AND s.state IN ('claimed', 'sent'))
+        SELECT count(*) FROM work_slice s
+        WHERE s.run_id = c.run_id AND s.step = c.step AND s.state IN ('claimed', 'sent'))
     OR e.max_in_flight > 0 AND e.max_in_flight < (
         SELECT count(*) FROM work_slice s WHERE s.endpoint = c.endpoint AND s.state IN ('claimed', 'sent')))`
 
