@@ -65,8 +65,8 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	toDatabase.Cut()
 	close(gate)
 	err := <-ended
-	if left, ok := errors.AsType[*workqueue.UnclearedError](err); !ok {
-		t.Fatalf("%v, %v; want an UnclearedError", left, err)
+	if left, ok := errors.AsType[*workqueue.CleanupPendingError](err); !ok {
+		t.Fatalf("%v, %v; want an CleanupPendingError", left, err)
 	}
 	if rows("batchrun") != 1 || rows("work_queue") == 0 {
 		t.Fatal("nothing is left to be cleared")

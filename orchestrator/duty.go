@@ -162,11 +162,8 @@ func (d *duty) end(err error) (tell bool) {
 // WakeDuty has the node that leads, be it this one or another, run a duty now. A lost message costs no more than what
 // the duty would have waited.
 func (n *Node) WakeDuty(name string) {
-	if n.wakeOwnDuty(name) {
-		return
-	}
-	if err := n.core.NC.Publish(core.WakeSubject, []byte(wakeDuty+name)); err != nil {
-		n.core.Log.Debug("wake a duty of another node", zap.String("duty", name), zap.Error(err))
+	if !n.wakeOwnDuty(name) {
+		n.core.Notify(wakeDuty + name)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/orchestrator/sweep"
 	"github.com/tranchehq/tranche/workqueue"
@@ -46,6 +45,15 @@ func (n *Node) ownDuties() []Duty {
 		{dutyReconcile, n.consumers.Reconciling(n.letters.Sweeping())}, {DutyStreams, n.streams.Tending()},
 		{dutyWritable, n.streams.Trying()}, {dutyLost, sweeper.FindingLost()}, {dutyPace, n.pacing()},
 		{DutyRetention, retaining(n.core)}, {dutyCollectors, n.flushing.Tend}}
+}
+
+// sessionStore keeps sessions and the leader's lease.
+type sessionStore interface {
+	StartSession(ctx context.Context, node sessionstore.NodeInfo, ttl time.Duration) (workqueue.SessionID, error)
+	Heartbeat(ctx context.Context, session workqueue.SessionID, ttl time.Duration, stats any) error
+	Lead(ctx context.Context, session workqueue.SessionID, ttl time.Duration) (workqueue.Lease, error)
+	SetPrecedence(ctx context.Context, session workqueue.SessionID, precedence int) error
+	Resign(ctx context.Context, lease workqueue.Lease) error
 }
 
 // beatOfLease is the time between two prolongings.
@@ -116,12 +124,12 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 func (n *Node) stand(ctx context.Context) (workqueue.Lease, error) {
 	session := n.core.Session()
 	if n.cfg.Precedence != 0 && n.stands != session {
-		if err := sessionstore.New(n.core.Store).SetPrecedence(ctx, session, n.cfg.Precedence); err != nil {
+		if err := n.sessions.SetPrecedence(ctx, session, n.cfg.Precedence); err != nil {
 			return workqueue.Lease{}, err
 		}
 		n.stands = session
 	}
-	return sessionstore.New(n.core.Store).Lead(ctx, session, n.cfg.LeaseTTL)
+	return n.sessions.Lead(ctx, session, n.cfg.LeaseTTL)
 }
 
 // withdraw is for a node that stops: it lives on until what it has under way has ended, and others are to lead.
@@ -131,7 +139,7 @@ func (n *Node) withdraw(ctx context.Context) {
 	}
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if err := sessionstore.New(n.core.Store).SetPrecedence(timed, n.core.Session(), 0); err != nil {
+	if err := n.sessions.SetPrecedence(timed, n.core.Session(), 0); err != nil {
 		n.core.Log.Warn("let other nodes lead; they do when this one's session has ended", zap.Error(err))
 	}
 }
@@ -179,13 +187,11 @@ func (n *Node) stepDown(ctx context.Context, had *term) {
 	n.endTerm(had)
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if err := sessionstore.New(n.core.Store).Resign(timed, had.lease); err != nil {
+	if err := n.sessions.Resign(timed, had.lease); err != nil {
 		n.core.Log.Warn("resign; the lease runs out by itself", zap.Error(err))
 		return
 	}
-	if err := n.core.NC.Publish(core.WakeSubject, []byte(wakeElection)); err != nil {
-		n.core.Log.Debug("tell others that nobody leads", zap.Error(err))
-	}
+	n.core.Notify(wakeElection)
 }
 
 // pulse is what a node says of itself with each heartbeat.
@@ -216,7 +222,7 @@ func (n *Node) beat(ctx context.Context) {
 		case <-tick.C:
 		}
 		timed, cancel := context.WithTimeout(ctx, n.cfg.Heartbeat*2)
-		err := sessionstore.New(n.core.Store).Heartbeat(timed, n.core.Session(), n.cfg.SessionTTL, n.pulse())
+		err := n.sessions.Heartbeat(timed, n.core.Session(), n.cfg.SessionTTL, n.pulse())
 		if errors.Is(err, workqueue.ErrSessionLost) {
 			n.core.Stats.SessionsLost.Add(1)
 			n.core.Log.Warn("the session expired; starting a new one", zap.Stringer("session", n.core.Session()))

@@ -30,9 +30,10 @@ import (
 
 // Node claims, publishes and records until it is stopped.
 type Node struct {
-	core  *core.Core
-	cfg   Config
-	ready chan struct{}
+	core     *core.Core
+	sessions sessionStore
+	cfg      Config
+	ready    chan struct{}
 
 	stirred   atomic.Bool                     // there may be other work than there was; for the pacer
 	elections chan struct{}                   // look for the lease
@@ -66,8 +67,8 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("orchestrator: %w", err)
 	}
 	n := &Node{
-		core: core.New(store, nc, js, cfg.Log),
-		cfg:  cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
+		core: core.New(store, nc, js, cfg.Log), sessions: session.New(store),
+		cfg: cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
 	}
 	n.core.Settling = n.core.Settling.Counting(cfg.Meter.Settled)
 	n.core.Faults, n.core.Wanted = cfg.Faults, cfg.RequestBytes
@@ -149,7 +150,7 @@ func (n *Node) run(ctx context.Context) error {
 
 // subscribe to what comes over core NATS. Nothing depends on it: all of it is looked for as well.
 func (n *Node) subscribe() ([]*nats.Subscription, error) {
-	wake, err := n.core.NC.Subscribe(core.WakeSubject, n.woken)
+	wake, err := n.core.NC.Subscribe(core.WakeSubject, func(msg *nats.Msg) { n.woken(string(msg.Data)) })
 	if err != nil {
 		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", core.WakeSubject, err)
 	}
@@ -158,16 +159,16 @@ func (n *Node) subscribe() ([]*nats.Subscription, error) {
 }
 
 // woken is told what other nodes know, this one's own messages included.
-func (n *Node) woken(msg *nats.Msg) {
-	name, isDuty := strings.CutPrefix(string(msg.Data), wakeDuty)
+func (n *Node) woken(what string) {
+	name, isDuty := strings.CutPrefix(what, wakeDuty)
 	switch {
 	case isDuty:
 		n.wakeOwnDuty(name)
-	case string(msg.Data) == wakeElection:
+	case what == wakeElection:
 		core.Signal(n.elections)
-	case string(msg.Data) == flush.WakeFlush:
+	case what == flush.WakeFlush:
 		n.flushing.Wake()
-	case string(msg.Data) == core.WakeFreed:
+	case what == core.WakeFreed:
 		n.core.Wake()
 	default:
 		n.stirred.Store(true)
@@ -225,7 +226,7 @@ const natsPause = time.Second
 
 func (n *Node) newSession(ctx context.Context) error {
 	info := session.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version}
-	id, err := session.New(n.core.Store).StartSession(ctx, info, n.cfg.SessionTTL)
+	id, err := n.sessions.StartSession(ctx, info, n.cfg.SessionTTL)
 	if err != nil {
 		return err
 	}

@@ -236,7 +236,7 @@ const settled = time.Minute
 // noteUncleared remembers a failed load of which something may be left. The leader cannot tell it from a load under
 // way, because this node's session lives on.
 func (r *Runs) noteUncleared(err error) {
-	if left, ok := errors.AsType[*workqueue.UnclearedError](err); ok {
+	if left, ok := errors.AsType[*workqueue.CleanupPendingError](err); ok {
 		r.uncleared.add(left.Run)
 	}
 }

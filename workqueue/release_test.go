@@ -383,7 +383,7 @@ func TestSilenceComesToAnEnd(t *testing.T) {
 			t.Fatalf("issue %d: %+v; want %d failures", n, s, want)
 		}
 		b.hand(s)
-		end := settle.New(b.Store).Excuse
+		end := settle.New(b.Store).ExpireWithoutPenalty
 		if b.judge(nil, s)[s.ID] {
 			end = settle.New(b.Store).Expire
 		}

@@ -18,6 +18,7 @@ func rules() map[string]rule {
 	servers := []string{"internal/testing/...", "internal/embedded", "migrations"}
 	kit := append([]string{"endpoints/endpointstest"}, servers...)
 	sdk := []string{"endpoints", "endpoints/wire", "endpoints/stream"}
+	inside := []string{"endpoints/wire", "endpoints/stream", "internal/pull", "internal/backoff"}
 	store := []string{"workqueue/...", "bitfield/...", "migrations", "internal/fault", "internal/backoff"}
 	part := append([]string{"orchestrator/core", "endpoints/wire", "endpoints/stream"}, store...)
 	// A package whose tests have whole nodes.
@@ -70,14 +71,9 @@ func rules() map[string]rule {
 			}, tests: append([]string{"internal/pull"}, servers...),
 		},
 		// What stands behind its door. Each may need those that stand above it here.
-		"endpoints/internal/logs":      {own: []string{"endpoints/wire"}},
-		"endpoints/internal/admission": {own: []string{"endpoints/stream"}, tests: servers},
-		"endpoints/internal/outbox":    {own: []string{"endpoints/wire", "endpoints/stream", "internal/backoff"}},
-		"endpoints/internal/consume":   {own: inside("logs", "admission", "outbox")},
-		"endpoints/internal/reply":     {own: inside("outbox")},
-		"endpoints/internal/serve":     {own: inside("logs", "admission", "outbox", "consume", "reply")},
-		"endpoints/internal/flow":      {own: inside("logs", "admission", "outbox", "consume", "reply", "serve")},
-		"endpoints/wire":               {own: []string{"bitfield", "internal/intake/jsonvalue"}},
+		"endpoints/internal/serve": {own: inside},
+		"endpoints/internal/flow":  {own: append([]string{"endpoints/internal/serve"}, inside...)},
+		"endpoints/wire":           {own: []string{"bitfield", "internal/intake/jsonvalue"}},
 		"endpoints/stream": {
 			own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers,
 		},
@@ -274,15 +270,6 @@ func rules() map[string]rule {
 	maps.Copy(all, commands(servers, store))
 	maps.Copy(all, api(servers, store))
 	return all
-}
-
-// inside is what a room of the SDK may import: the protocol, and rooms below it.
-func inside(rooms ...string) []string {
-	own := []string{"endpoints/wire", "endpoints/stream", "internal/pull", "internal/backoff"}
-	for _, room := range rooms {
-		own = append(own, "endpoints/internal/"+room)
-	}
-	return own
 }
 
 // commands are the rules of the command line: what all commands share, those about runs, and all others. They are

@@ -14,9 +14,9 @@
 //	operator's change cut off in its commit   TestOperator
 //	item that kills its node                  orchestrator TestAnItemThatCrashesItsNodes
 //	NATS restarted, wiped; streams lost       orchestrator TestRunSurvives…, streams TestRunSurvivesTheLossOfStreams
-//	disk of NATS full; messages lost          natsfaults
-//	three NATS servers                        natscluster, faults one by one; streams
-//	PostgreSQL crashed, failed over, rewound  orchestrator TestRunSurvivesACrashOfPostgreSQL; rewind
+//	disk of NATS full; messages lost          servers
+//	three NATS servers                        natscluster, faults one by one; servers
+//	PostgreSQL crashed, failed over, rewound  orchestrator TestRunSurvivesACrashOfPostgreSQL; servers
 //	partitions                                orchestrator TestRunSurvivesPartitions
 //	replies lost, doubled, late, forged       internal/testing/modeltest, orchestrator record and sweep
 //	SIGTERM                                   TestNodeIsToldToEnd, orchestrator TestStopHandsBack

@@ -37,6 +37,9 @@ type Core struct {
 	Wanted int          // size of a request, in bytes
 	id     atomic.Value // workqueue.SessionID
 
+	// Send publishes over core NATS: NC.Publish, but for tests without a server.
+	Send func(subject string, data []byte) error
+
 	Wakes     chan struct{} // look for work
 	Looks     chan struct{} // look at the streams
 	Publish   chan struct{} // events wait to be published
@@ -46,7 +49,7 @@ type Core struct {
 
 // New is one whose meter is told nothing.
 func New(store *database.DB, nc *nats.Conn, js jetstream.JetStream, log *zap.Logger) *Core {
-	return &Core{Log: log, Store: store, NC: nc, JS: js, Settling: settle.New(store),
+	return &Core{Log: log, Store: store, NC: nc, JS: js, Settling: settle.New(store), Send: nc.Publish,
 		Wakes: make(chan struct{}, 1), Looks: make(chan struct{}, 1), Publish: make(chan struct{}, 1)}
 }
 
@@ -80,12 +83,17 @@ func Signal(c chan struct{}) {
 	}
 }
 
+// Notify publishes on [WakeSubject] what nodes are to look for. A lost message costs them one poll.
+func (k *Core) Notify(what string) {
+	if err := k.Send(WakeSubject, []byte(what)); err != nil {
+		k.Log.Debug("notify other nodes", zap.String("of", what), zap.Error(err))
+	}
+}
+
 // WakeOthers tells every node, this one included, to look for work. A lost message costs them one poll.
 func (k *Core) WakeOthers() {
 	k.Wake()
-	if err := k.NC.Publish(WakeSubject, nil); err != nil {
-		k.Log.Debug("wake other nodes", zap.Error(err))
-	}
+	k.Notify("")
 }
 
 // WakeFreed makes the node look for work, and when there is some at endpoints of others, which may take more now, those
@@ -97,7 +105,7 @@ func (k *Core) WakeFreed() {
 	}
 	time.AfterFunc(ElsewherePause, func() { // once for all that comes until then
 		k.freeing.Store(false)
-		_ = k.NC.Publish(WakeSubject, []byte(WakeFreed)) // what is lost costs the others a poll
+		k.Notify(WakeFreed)
 	})
 }
 

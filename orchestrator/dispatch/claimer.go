@@ -52,6 +52,7 @@ func (d *Dispatcher) Run(ctx, draining context.Context) {
 type claimer struct {
 	*Dispatcher
 
+	reachable func(context.Context) bool
 	assigned  core.Lanes[Assignment] // what services do
 	fetch     func(Assignment)       // what the node does itself
 	resting   rests[dispatch.StepRef]
@@ -63,7 +64,7 @@ type claimer struct {
 }
 
 func newClaimer(d *Dispatcher, assigned core.Lanes[Assignment], fetch func(Assignment)) *claimer {
-	return &claimer{Dispatcher: d, assigned: assigned, fetch: fetch, resting: rests[dispatch.StepRef]{},
+	return &claimer{Dispatcher: d, reachable: d.reachable, assigned: assigned, fetch: fetch, resting: rests[dispatch.StepRef]{},
 		shut: rests[string]{}, shutAuto: rests[string]{}, params: paramCache{},
 		turns: turns{}, elsewhere: elsewhere{}}
 }

@@ -76,10 +76,29 @@ type follower interface {
 	NextDue(now time.Time) time.Duration
 }
 
+// queue is where work is claimed. See [dispatch.Store].
+type queue interface {
+	RunnableSteps(ctx context.Context, search dispatch.Search) (dispatch.Found, error)
+	ClaimAll(ctx context.Context, reqs []dispatch.ClaimRequest, most int) ([]dispatch.Claimed, error)
+	EachInput(ctx context.Context, want dispatch.InputRequest, f func(dispatch.Input) bool) error
+}
+
+// claims is what becomes of it. See [settle.Store].
+type claims interface {
+	MarkSent(ctx context.Context, sent []workqueue.Sent) (left []workqueue.Sent, err error)
+	Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, in time.Duration, why error) error
+	GiveUpClaim(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) error
+	Split(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, masks []bitfield.Set,
+		timeout time.Duration) (*workqueue.Slice, error)
+	Record(ctx context.Context, answers []settle.Answer) (settle.Recorded, error)
+}
+
 // Dispatcher brings work from PostgreSQL into the stream, or to what the node does itself.
 type Dispatcher struct {
 	node      *core.Core
 	cfg       Config
+	queue     queue
+	claims    claims
 	own       ownWork
 	endpoints core.Ensurer
 	streams   streamWatch
@@ -92,8 +111,8 @@ type Dispatcher struct {
 func New(k *core.Core, own ownWork, endpoints core.Ensurer, streams streamWatch, after follower,
 	cfg Config,
 ) *Dispatcher {
-	return &Dispatcher{node: k, cfg: cfg, own: own, endpoints: endpoints, streams: streams, after: after,
-		pending: semaphore.NewWeighted(maxPendingBytes)}
+	return &Dispatcher{node: k, cfg: cfg, queue: dispatch.New(k.Store), claims: k.Settling, own: own,
+		endpoints: endpoints, streams: streams, after: after, pending: semaphore.NewWeighted(maxPendingBytes)}
 }
 
 // reachWait is how long a server that has left a publication unanswered has for its sign of life, before more is

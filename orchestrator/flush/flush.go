@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -29,6 +30,7 @@ const WakeFlush = "flush"
 type Flusher struct {
 	node  *core.Core
 	cfg   Config
+	keys  keyStore
 	watch followUps
 	calls *core.Calls
 	sent  *sentFlushes
@@ -62,17 +64,30 @@ type Config struct {
 	Limits       wire.Limits   // of the replies read
 }
 
+// keyStore has the keys of collectors. See [collectorstore.Store].
+type keyStore interface {
+	DueCollectors(ctx context.Context) ([]collectorstore.DueCollector, error)
+	ClaimFlushes(ctx context.Context, req collectorstore.FlushRequest) (collectorstore.ClaimedFlushes, error)
+	ReadFlushes(ctx context.Context, claimed *collectorstore.ClaimedFlushes, bytes int64) ([][]collectorstore.FlushOp, error)
+	RecordFlushes(ctx context.Context, ends []collectorstore.FlushEnd) ([]collectorstore.FlushRecorded, error)
+	ProlongFlushes(ctx context.Context, flushes []uuid.UUID, limits []time.Duration) ([]uuid.UUID, error)
+}
+
 // followUps is told what is to be looked at after a commit.
 type followUps interface{ Add(settle.FollowUp) }
 
 // New returns what flushes collectors.
 func New(k *core.Core, watch followUps, cfg Config) *Flusher {
-	f := &Flusher{node: k, cfg: cfg, watch: watch, calls: core.NewCalls(k, cfg.Limits, cfg.ReplyBacklog),
-		sent: newSentFlushes(k), wakes: make(chan struct{}, 1),
-		ended: make(chan collectorstore.FlushEnd), busy: map[int32]int{}, slow: map[int32]int{},
-		flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
+	f := newFlusher(k, collectorstore.New(k.Store), watch, cfg)
+	f.calls = core.NewCalls(k, cfg.Limits, cfg.ReplyBacklog)
 	f.calls.Renew = f.sent.renew
 	return f
+}
+
+func newFlusher(k *core.Core, keys keyStore, watch followUps, cfg Config) *Flusher {
+	return &Flusher{node: k, cfg: cfg, keys: keys, watch: watch, sent: newSentFlushes(keys, k.Log),
+		wakes: make(chan struct{}, 1), ended: make(chan collectorstore.FlushEnd), busy: map[int32]int{},
+		slow: map[int32]int{}, flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
 }
 
 // Run flushes until ctx ends, and brings what is under way to its end.
@@ -138,14 +153,14 @@ func (f *Flusher) round(ctx, draining context.Context) (wait time.Duration, err 
 func (f *Flusher) due(ctx context.Context) ([]collectorstore.DueCollector, error) {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	return collectorstore.New(f.node.Store).DueCollectors(ctx)
+	return f.keys.DueCollectors(ctx)
 }
 
 // claim takes keys of a collector and begins to flush them.
 func (f *Flusher) claim(ctx, draining context.Context, collector int32, most int) (again time.Duration, err error) {
 	n := f.node
 	session, begun := n.Session(), time.Now()
-	claimed, err := collectorstore.New(n.Store).ClaimFlushes(ctx, collectorstore.FlushRequest{Session: session,
+	claimed, err := f.keys.ClaimFlushes(ctx, collectorstore.FlushRequest{Session: session,
 		Collector: collector, Max: most})
 	if err != nil {
 		return flushRest, err
@@ -208,7 +223,7 @@ func (f *Flusher) fly(ctx context.Context, w *flight) {
 func (f *Flusher) read(ctx context.Context, w *flight) ([][]collectorstore.FlushOp, error) {
 	reading, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	ops, err := collectorstore.New(f.node.Store).ReadFlushes(reading, &w.claimed, f.node.RequestBytes())
+	ops, err := f.keys.ReadFlushes(reading, &w.claimed, f.node.RequestBytes())
 	if late := ctx.Err() == nil && reading.Err() != nil; late || err == nil {
 		f.pace(w, late)
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
-	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // ordinalBits is how much of an operation's number stands as the ordinal of its item. The rest stands as the generation
@@ -78,7 +77,7 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 		end.Failure = &workqueue.SlotError{Code: core.CodeUnsent, Retry: true, Message: "there is no connection to NATS"}
 		return true
 	}
-	if has, err := w.hold.has(ctx, n.Store, w, q.Slice); !has {
+	if has, err := w.hold.has(ctx, f.keys, w, q.Slice); !has {
 		if err == nil || ctx.Err() != nil {
 			return false
 		}
@@ -171,8 +170,8 @@ func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flus
 // the connection is lost lies in the client's buffer, goes out when it is back, and once more then. After an outage of
 // NATS that was longer than the flush may take, what lay in that buffer may even meet the next flush of its key.
 type sentFlushes struct {
-	store *database.DB
-	log   *zap.Logger
+	keys keyStore
+	log  *zap.Logger
 
 	mu  sync.Mutex
 	all map[string]*sentFlush
@@ -187,8 +186,8 @@ type sentFlush struct {
 	end   *time.Timer // ends the wait
 }
 
-func newSentFlushes(k *core.Core) *sentFlushes {
-	return &sentFlushes{store: k.Store, log: k.Log, all: map[string]*sentFlush{}}
+func newSentFlushes(keys keyStore, log *zap.Logger) *sentFlushes {
+	return &sentFlushes{keys: keys, log: log, all: map[string]*sentFlush{}}
 }
 
 // limit returns a context that ends when the time of a flush is over. stop must be called.
@@ -247,7 +246,7 @@ func (s *sentFlushes) renew(tokens []string) (again, later []string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), core.ResendPatience)
 	defer cancel()
-	kept, err := collectorstore.New(s.store).ProlongFlushes(ctx, ids, limits)
+	kept, err := s.keys.ProlongFlushes(ctx, ids, limits)
 	if err != nil {
 		s.log.Warn("keep the keys of flushes for longer; they are sent again later", zap.Error(err))
 		return nil, slices.Collect(maps.Keys(due))

@@ -54,7 +54,7 @@ func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) 
 		}
 	}
 	late, failed := w.node.Settling.Expire(ctx, lease, at)
-	passed, again := w.node.Settling.Excuse(ctx, lease, excused)
+	passed, again := w.node.Settling.ExpireWithoutPenalty(ctx, lease, excused)
 	w.node.Stats.Expired.Add(int64(late + passed))
 	if failed == nil && again == nil {
 		core.RemoveRequests(ctx, w.node, s.requests)
@@ -71,7 +71,7 @@ func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) erro
 	if time.Since(w.unmoved) < handedAgain {
 		return nil
 	}
-	waiting, err := w.node.Settling.Unhanded(ctx)
+	waiting, err := w.node.Settling.Undelivered(ctx)
 	if err != nil || len(waiting) == 0 {
 		return err
 	}

@@ -121,8 +121,7 @@ func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) er
 			return err
 		}
 	}
-	var failed error
-	for _, part := range []func(context.Context) error{
+	return inTurn(ctx, w.cfg.LeaseTTL,
 		count(&s.dead, w.node.Settling.ReleaseDeadSessions),
 		count(&s.lost, w.node.Settling.ReleaseLostStreams),
 		count(&s.standing, w.sweepLines),
@@ -135,9 +134,13 @@ func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) er
 		},
 		// What asks NATS comes last: when that is silent, it takes all of its time.
 		func(ctx context.Context) error { return w.noteHandedOut(ctx, lease) },
-		count(&s.late, w.sweepOverdue),
-	} {
-		timed, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL)
+		count(&s.late, w.sweepOverdue))
+}
+
+// inTurn does parts of a sweep, each for a time at the most, until ctx ends or another node leads.
+func inTurn(ctx context.Context, limit time.Duration, parts ...func(context.Context) error) (failed error) {
+	for _, part := range parts {
+		timed, cancel := context.WithTimeout(ctx, limit)
 		err := part(timed)
 		cancel()
 		failed = errors.Join(failed, err)
@@ -179,7 +182,7 @@ func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standi
 		return 0, err
 	}
 	w.healed = time.Now()
-	standing, failed := redo.New(w.node.Store).HealLines(ctx, lease)
+	standing, failed := redo.New(w.node.Store).RepairLanes(ctx, lease)
 	if standing > 0 {
 		w.node.Log.Warn("moved on lines of items that nobody had moved on", zap.Int("lines", standing))
 	}

@@ -253,7 +253,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "b", "b")
 	b.Record(wholes(b.wantClaims(run, 0, 0, 2))...)
-	if n, err := redo.New(b.Store).HealLines(t.Context(), b.Lead()); n != 0 || err != nil {
+	if n, err := redo.New(b.Store).RepairLanes(t.Context(), b.Lead()); n != 0 || err != nil {
 		t.Fatalf("moved on %d lanes of a run that goes on, %v", n, err)
 	}
 	// As if a node had recorded the heads that knows of no lanes.
@@ -263,7 +263,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 	if err != nil || report.Found == 0 || report.Violations[0].Invariant != doctor.OneOfALane {
 		t.Errorf("the doctor found %v, %v", report.Violations, err)
 	}
-	if n, err := redo.New(b.Store).HealLines(t.Context(), b.Lead()); n != 2 || err != nil {
+	if n, err := redo.New(b.Store).RepairLanes(t.Context(), b.Lead()); n != 2 || err != nil {
 		t.Fatalf("moved on %d lanes, %v; want 2", n, err)
 	}
 	b.Check()

@@ -564,7 +564,7 @@ func (s *simulation) sweepBy(n *node) {
 	}
 	_, err = settling.EndStopped(s.Context(), lease)
 	s.must(err)
-	_, err = redo.New(s.Store).HealLines(s.Context(), lease)
+	_, err = redo.New(s.Store).RepairLanes(s.Context(), lease)
 	s.must(err)
 	s.sweepHolds()
 	s.heldByThreshold()
@@ -681,7 +681,7 @@ func (s *simulation) sweepOverdue(lease workqueue.Lease) {
 		{func() (int, error) { return settling.ReleaseUnsent(s.Context(), lease, gone) }, gone},
 		{func() (int, error) { return settling.ReleaseAcknowledged(s.Context(), lease, lost) }, lost},
 		{func() (int, error) { return settling.Expire(s.Context(), lease, expired) }, expired},
-		{func() (int, error) { return settling.Excuse(s.Context(), lease, excused) }, excused},
+		{func() (int, error) { return settling.ExpireWithoutPenalty(s.Context(), lease, excused) }, excused},
 	} {
 		n, err := part.do()
 		s.must(err)

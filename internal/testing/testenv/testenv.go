@@ -19,6 +19,7 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -47,7 +48,7 @@ func run(m *testing.M, ignore []goleak.Option) int {
 	code := m.Run()
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	if err := shared.stop(ctx); err != nil {
+	if err := errors.Join(shared.stop(ctx), os.RemoveAll(program.dir)); err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		code = max(code, 1)
 	}
