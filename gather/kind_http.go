@@ -34,7 +34,7 @@ const (
 type HTTP struct {
 	URL         string             `json:"url"`
 	Method      string             `json:"method"` // GET, POST, PUT, PATCH, DELETE; "": GET, or POST with Body
-	Headers     map[string]string  `json:"headers,omitempty" want:"headers by their names, like Authorization: Bearer {secret.NAME}"`
+	Headers     map[string]string  `json:"headers,omitempty" want:"headers by their names, like Accept: text/csv"`
 	Body        JSON               `json:"body,omitempty"`
 	Accept      string             `json:"accept,omitempty"` // the one content type that is taken; "": any
 	Many        bool               `json:"many,omitempty"`   // one request for the chunk

@@ -146,8 +146,8 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 		return doc.Fail("params", "they have %d bytes; at most %d KiB are allowed", len(size), maxParamsBytes>>10)
 	}
 	if _, err := collector.ParseCallRate(s.Rate); err != nil {
-		return doc.Fail("rate", "want calls in a time, like 10/s, 50/m, 100/h or 500/d, at least %g and at most %d a second; "+
-			"this is %.40q", pace.MinCallRate, pace.MaxCallRate, s.Rate)
+		return doc.Fail("rate", "want calls in a time, like 10/s, 50/m, 100/h or 500/d, at least %g and at most %d a "+
+			"second; this is %.40q", pace.MinCallRate, pace.MaxCallRate, s.Rate)
 	}
 	return cmp.Or(checkCodes(doc, "retry_codes", s.RetryCodes), checkCodes(doc, "never_retry", s.NeverRetry),
 		checkKeying(doc, keying), checkFold(doc, s), checkEnrichment(doc, s), checkPairs(doc, s))

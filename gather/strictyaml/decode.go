@@ -101,7 +101,7 @@ func fieldsOf(of reflect.Value) (fields []Field) {
 	return fields
 }
 
-// unmarshal reads what a text says to its type, whose error says what is wanted. Bounds of a number are such texts, too.
+// unmarshal has a type read a text; its error says what is wanted. Bounds of a number are such texts, too.
 func (v Value) unmarshal(to encoding.TextUnmarshaler, into reflect.Value, tag reflect.StructTag) error {
 	text, _ := v.Plain()
 	_, quoted := v.Text()
@@ -119,7 +119,7 @@ func (v Value) unmarshal(to encoding.TextUnmarshaler, into reflect.Value, tag re
 	most := tag.Get("max")
 	of := func(text string) (n int64, err error) {
 		bound := reflect.New(into.Type())
-		to, _ := bound.Interface().(encoding.TextUnmarshaler) // as into is
+		to, _ := reflect.TypeAssert[encoding.TextUnmarshaler](bound) // as into is
 		err = to.UnmarshalText([]byte(text))
 		return bound.Elem().Int(), err
 	}

@@ -103,7 +103,7 @@ func Parse(path string, text []byte) (*Connections, error) {
 	return c, cmp.Or(r.http(&c.HTTP), r.smtp(c.SMTP))
 }
 
-// reader completes what was read, by what stands in files beside the file itself, and refuses what does not go together.
+// reader completes what was read, by files that it names, and refuses what does not go together.
 type reader struct {
 	*strictyaml.Document
 

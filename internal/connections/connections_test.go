@@ -65,7 +65,8 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := c.Source("ledger")
-	if err != nil || s.MaxConnections != 3 || s.MaxRows != 1000 || s.MaxBytes != 1<<20 || s.MaxTime != workqueue.Duration(90*time.Second) {
+	if err != nil || s.MaxConnections != 3 || s.MaxRows != 1000 || s.MaxBytes != 1<<20 ||
+		s.MaxTime != workqueue.Duration(90*time.Second) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	cfg, err := s.config()

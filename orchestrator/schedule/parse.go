@@ -80,6 +80,14 @@ func (s *Spec) check(doc *strictyaml.Document) error {
 		}
 		return err
 	}
+	if err := s.checkPolicies(doc); err != nil {
+		return err
+	}
+	return s.checkItems(doc)
+}
+
+// checkPolicies refuses settings of policies that are not in force.
+func (s *Spec) checkPolicies(doc *strictyaml.Document) error {
 	if doc.Given("misfire_limit") && s.Misfire != MisfireAll {
 		return doc.Fail("misfire_limit", "it goes with misfire: all")
 	}
@@ -89,7 +97,7 @@ func (s *Spec) check(doc *strictyaml.Document) error {
 	if doc.Given("on_late") && s.Window.DoneBy == nil {
 		return doc.Fail("on_late", "it goes with a window that has done_by")
 	}
-	return s.checkItems(doc)
+	return nil
 }
 
 func problemOf(err error) string {

@@ -2,7 +2,6 @@ package schedule_test
 
 import (
 	"errors"
-	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
 )
 
 // wants checks that an error is a *SourceError with a text in it, and whether it passes.
