@@ -251,9 +251,7 @@ func checkSlot(in *BodyReader, slot *Slot, seen slotFields, encoded []byte) {
 		in.Fail(ReasonSlot, `the slot that ends at byte %d has no "i"`, in.Pos())
 	case seen.e && !seen.d && !seen.b && !seen.t:
 	case seen.d && !seen.b && !seen.e && !seen.t:
-		if flaw := in.flawOf(slot.Data); flaw != nil {
-			slot.Data, slot.Err = nil, flaw.Slot()
-		}
+		in.checkResult(slot)
 	case seen.b && !seen.d && !seen.e:
 		slot.Data = decodeBinary(in, "slot", slot.Ordinal, encoded)
 		if !seen.t {
@@ -263,6 +261,13 @@ func checkSlot(in *BodyReader, slot *Slot, seen slotFields, encoded []byte) {
 		}
 	default:
 		in.Fail(ReasonSlot, `slot %d must have exactly one of "d", "b" (with "t") and "e"`, slot.Ordinal)
+	}
+}
+
+// checkResult gives a slot whose result is flawed that for an error.
+func (r *BodyReader) checkResult(slot *Slot) {
+	if flaw := r.flawOf(slot.Data); flaw != nil {
+		slot.Data, slot.Err = nil, flaw.Slot()
 	}
 }
 

@@ -226,10 +226,11 @@ func (f *facts) againstFailures(run workqueue.RunID) string {
 	again := fmt.Sprintf("then run them again: `tranche run rerun %s --failed`", run)
 	if at := slices.IndexFunc(f.db.BadParts, func(b inspect.BadPart) bool { return b.Run == run }); at >= 0 {
 		bad := &f.db.BadParts[at]
-		again = fmt.Sprintf("%s: `%s`", bad.Why(), bad.Command())
+		again = bad.Why() + ": `" + bad.Command() + "`"
 	}
 	return fmt.Sprintf("See why: `tranche run errors %s`; %s, correct their data where that is wrong: "+
-		"`tranche run correct %[1]s --items FILE`, or accept them: `tranche run accept %[1]s --failed --reason TEXT`", run, again)
+		"`tranche run correct %[1]s --items FILE`, or accept them: `tranche run accept %[1]s --failed --reason TEXT`",
+		run, again)
 }
 
 func (f *facts) held() (all []Condition) {

@@ -115,7 +115,8 @@ func TestWhatItemsGet(t *testing.T) {
 	for path, want := range map[string]string{
 		"/ok": `{"a":{"b":[1,2]}}`, "/ok#/a/b/1": "2", "/ok#/a/c": "bad_response", "/binary": "image/png; x=1 \x89PNG",
 		"/binary#/a": "bad_response", "/none": "application/octet-stream \x00\x01", "/silent": ` {"x": 1}`, "/empty": "null",
-		"/twice": "duplicate_name", "/twice#/c": "duplicate_name", "/surrogate": "lone_surrogate", "/deep": "nested_too_deep", "/deep#/c": "1",
+		"/twice": "duplicate_name", "/twice#/c": "duplicate_name", "/surrogate": "lone_surrogate",
+		"/deep": "nested_too_deep", "/deep#/c": "1",
 		"/latin": "unsupported_charset", "/ascii": `{"a":{"b":[1,2]}}`, "/notutf8": "not_utf8", "/mark": "byte_order_mark",
 		"/gzip": "bad_compression", "/shortgzip": "bad_compression!",
 		"/garbage": "bad_response", "/badkind": "bad_response", "/huge": "result_too_large", "/short": "unreachable!",
@@ -397,8 +398,8 @@ func TestMany(t *testing.T) {
 		case "/none":
 			_, _ = io.WriteString(w, `{"data":null}`)
 		case "/flawed":
-			_, _ = io.WriteString(w, `{"data":[{"id":"K0","v":{"x":1,"x":2}},{"id":"K1","v":"\ud83d"},{"id":"K2","v":"`+"\xfc"+`"},
-				{"id":"K3","v":`+strings.Repeat("[", 129)+strings.Repeat("]", 129)+`},{"id":"K4","v":1,"v":2},{"id":"K5","v":5}]}`)
+			_, _ = io.WriteString(w, `{"data":[{"id":"K0","v":{"x":1,"x":2}},{"id":"K1","v":"\ud83d"},{"id":"K2","v":"`+"\xfc"+
+				`"},{"id":"K3","v":`+strings.Repeat("[", 129)+strings.Repeat("]", 129)+`},{"id":"K4","v":1,"v":2},{"id":"K5","v":5}]}`)
 		case "/twice":
 			_, _ = io.WriteString(w, `{"K0":{"v":1},"K0":{"v":2},"K1":{"v":2}}`)
 		case "/gone":
