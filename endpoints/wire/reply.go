@@ -241,6 +241,9 @@ func ScanSlot(in *BodyReader) (slot Slot) {
 	if in.Err == nil {
 		checkSlot(in, &slot, seen, encoded)
 	}
+	if in.Err == nil && seen.d {
+		in.checkResult(&slot)
+	}
 	return slot
 }
 
@@ -249,9 +252,7 @@ func checkSlot(in *BodyReader, slot *Slot, seen slotFields, encoded []byte) {
 	switch {
 	case !seen.i:
 		in.Fail(ReasonSlot, `the slot that ends at byte %d has no "i"`, in.Pos())
-	case seen.e && !seen.d && !seen.b && !seen.t:
-	case seen.d && !seen.b && !seen.e && !seen.t:
-		in.checkResult(slot)
+	case seen.d && !seen.b && !seen.e && !seen.t, seen.e && !seen.d && !seen.b && !seen.t:
 	case seen.b && !seen.d && !seen.e:
 		slot.Data = decodeBinary(in, "slot", slot.Ordinal, encoded)
 		if !seen.t {

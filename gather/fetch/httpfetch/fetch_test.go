@@ -399,7 +399,8 @@ func TestMany(t *testing.T) {
 			_, _ = io.WriteString(w, `{"data":null}`)
 		case "/flawed":
 			_, _ = io.WriteString(w, `{"data":[{"id":"K0","v":{"x":1,"x":2}},{"id":"K1","v":"\ud83d"},{"id":"K2","v":"`+"\xfc"+
-				`"},{"id":"K3","v":`+strings.Repeat("[", 129)+strings.Repeat("]", 129)+`},{"id":"K4","v":1,"v":2},{"id":"K5","v":5}]}`)
+				`"},{"id":"K3","v":`+strings.Repeat("[", 129)+strings.Repeat("]", 129)+
+				`},{"id":"K4","v":1,"v":2},{"id":"K5","v":5}]}`)
 		case "/twice":
 			_, _ = io.WriteString(w, `{"K0":{"v":1},"K0":{"v":2},"K1":{"v":2}}`)
 		case "/gone":
