@@ -456,10 +456,27 @@ func TestMany(t *testing.T) {
 	}
 }
 
-type sink struct{ taken atomic.Int64 }
+// What the host took is told, without what the step waits for: here its rate.
+func TestWhatTheHostTook(t *testing.T) {
+	t.Parallel()
+	b := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{}`) })
+	into := &sink{}
+	began := time.Now()
+	req := (&fetch.Request{Items: items(3), Rate: 2}).WithSink(into)
+	if _, err := get(t, b.client, settings(b.server.URL+"/{key}", func(h *gather.HTTP) { h.Concurrency = 1 }), req); err != nil {
+		t.Fatal(err)
+	}
+	worked, all := time.Duration(into.worked.Load()), time.Since(began)
+	if into.taken.Load() != 3 || worked <= 0 || worked > all-900*time.Millisecond {
+		t.Errorf("it took %s of %s, of which a second was waiting", worked, all)
+	}
+}
 
-func (s *sink) Begin(int)       {}
-func (s *sink) Take(fetch.Slot) { s.taken.Add(1) }
+type sink struct{ taken, worked atomic.Int64 }
+
+func (s *sink) Begin(int)                 {}
+func (s *sink) Worked(took time.Duration) { s.worked.Add(int64(took)) }
+func (s *sink) Take(fetch.Slot)           { s.taken.Add(1) }
 
 // Results are handed on while others are at work; without anybody to take them a chunk does not pile them up.
 func TestLargeResults(t *testing.T) {
