@@ -17,12 +17,14 @@ TEST_P      ?= 2
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
 TEST_PLAIN  := /tools/generate$$|/internal/(embedded|cli|intake)(/|$$)|/workqueue/internal/plane$$|/cmd/tranche$$|/migrations$$
 # Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
-MEASURES    := BoundedMemory$$|MemoryIsFlat$$|Quickly$$|IsFast$$|AreFast$$|^TestWhatPartitionsCost$$|ForTenSeconds$$
+MEASURES    := BoundedMemory$$|MemoryIsFlat$$|Quickly$$|ForTenSeconds$$
 # Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there
 # is, a browser, the demo. What measures frames or pace runs alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/tools/faultyservice$$|/internal/systest/natscluster$$
 PROOF       := /internal/systest(/|$$)|/tools/(demo|cluster|conformance|faultyservice)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
+# Packages of make proof at once: they wait for processes more than they calculate.
+PROOF_P     ?= 3
 # Run by make soak only: packages, and tests of the others. Of the faults of a cluster and of the conformance of SDKs,
 # make proof keeps one and that of Go.
 SOAK        := /internal/systest/ship$$
@@ -103,7 +105,7 @@ test: deps vet no-flaky ## set up what is missing, then run the tests
 .PHONY: proof
 proof: proof-deps no-flaky ## set up what is missing, then run what is slow by nature: processes, clusters, browsers
 	@set -e; $(PICK); all=$$($(GO) list $(PROOF_PKG) | among '$(PROOF)' | except '$(SOAK)'); \
-	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(TEST_P) $(TEST_FLAGS) -skip '$(SOAK_TESTS)'; \
+	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(PROOF_P) $(TEST_FLAGS) -skip '$(SOAK_TESTS)'; \
 	tested "$$(echo "$$all" | among '$(PROOF_ALONE)')" -p 1 $(TEST_FLAGS) -skip '$(SOAK_TESTS)'
 
 .PHONY: soak

@@ -10,10 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
-	"github.com/tranchehq/tranche/endpoints/internal/reply"
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -44,7 +40,7 @@ func benchJob(b *testing.B) (*serve.Server, nats.Header, []byte) {
 		builder.Add(i, fmt.Sprintf("CUST-%d", i), fmt.Appendf(nil, `{"account":%d,"branch":3,"name":"CUST-%d"}`, i, i))
 	}
 	msg := builder.Msg()
-	h := &serve.Host{NC: &nats.Conn{}, Outbox: outbox.New(nil, nil), Suspects: admission.NewSuspects(), Log: zap.NewNop()}
+	h := &serve.Host{NC: &nats.Conn{}, Outbox: serve.NewOutbox(nil, nil), Suspects: serve.NewSuspects(), Log: zap.NewNop()}
 	return &serve.Server{Name: "echo", Host: h, Settings: serve.Settings{FlushBytes: 1 << 30, Timeout: DefaultTimeout},
 		Log: zap.NewNop()}, msg.Header, msg.Data
 }
@@ -60,17 +56,17 @@ func benchServe(b *testing.B, slots int, begin func(*serve.Job) serve.Work) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		j := &serve.Job{Host: e.Host, Origin: consume.Queued{}, Endpoint: e.Name, Request: request, Timeout: DefaultTimeout,
+		j := &serve.Job{Host: e.Host, Origin: serve.Queued{}, Endpoint: e.Name, Request: request, Timeout: DefaultTimeout,
 			Log: e.Log, Started: time.Now()}
 		e.Prepare(ctx, &j.Answers, request.Meta, wire.Trace{})
 		j.Answers.Limit = 1 << 20
-		if failure, begun := begin(j).Run(ctx, admission.NewSlots(slots, 0), nil); failure != nil || !begun {
+		if failure, begun := begin(j).Run(ctx, serve.NewSlots(slots, 0), nil); failure != nil || !begun {
 			b.Fatal(failure)
 		}
 		if msg := j.Answers.Final(nil); msg.Header.Get(wire.HeaderFinal) != fmt.Sprint(benchChunk) {
 			b.Fatal("not all was answered")
 		}
-		reply.Buffers.Put(j.Answers.Buf)
+		serve.Buffers.Put(j.Answers.Buf)
 		e.Stats.Add(benchChunk, benchChunk, j.Answers.Errors, time.Since(j.Started))
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/item")
@@ -80,12 +76,7 @@ func benchServe(b *testing.B, slots int, begin func(*serve.Job) serve.Work) {
 func BenchmarkServeList(b *testing.B) {
 	benchServe(b, 1, func(j *serve.Job) serve.Work {
 		return &listWork[benchIn, benchOut]{job: j, chunk: newChunk[benchIn, benchOut](j),
-			handler: func(_ context.Context, chunk *Chunk[benchIn, benchOut]) error {
-				for _, item := range chunk.Items() {
-					item.Reply(benchOut{item.In.Account, item.In.Name})
-				}
-				return nil
-			}}
+			handler: each(func(item *Item[benchIn, benchOut]) { item.Reply(benchOut{item.In.Account, item.In.Name}) })}
 	})
 }
 

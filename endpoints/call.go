@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -398,7 +397,7 @@ func (c *call) publish(ctx context.Context, msg *nats.Msg) error {
 	}
 	var last error // that says more than that time is over
 	begun := time.Now()
-	pauses := backoff.Doubling{First: outbox.FirstPause, Longest: outbox.LongestPause}
+	pauses := backoff.Doubling{First: serve.FirstPause, Longest: serve.LongestPause}
 	for {
 		err := c.try(ctx, msg)
 		if err == nil || errors.Is(ctx.Err(), context.Canceled) { // the call has ended
@@ -429,12 +428,12 @@ func (c *call) try(ctx context.Context, msg *nats.Msg) error {
 func mayBeTaken(err error, tried time.Duration) bool {
 	var api *jetstream.APIError
 	switch {
-	case outbox.Hopeless(err):
+	case serve.Hopeless(err):
 		return false
-	case outbox.IsMissing(err):
+	case serve.IsMissing(err):
 		return tried < missingPatience
 	case errors.As(err, &api):
-		return api.ErrorCode == outbox.StreamFull || api.Code == 503
+		return api.ErrorCode == serve.StreamFull || api.Code == 503
 	default: // no acknowledgement came
 		return true
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,8 +62,7 @@ func callItems(n int) []CallItem[number] {
 func TestCallGivesTheAnswer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", func(ctx context.Context, in number) (square, error) {
+	serveEach(b, "square", func(ctx context.Context, in number) (square, error) {
 		info := ItemOf(ctx)
 		switch {
 		case in.N < 0:
@@ -71,8 +71,7 @@ func TestCallGivesTheAnswer(t *testing.T) {
 			return square{}, Fail("info", "%+v", info)
 		}
 		return square{in.N * in.N}, nil
-	}))
-	b.Run(svc)
+	})
 	b.listening("square")
 	both(t, func(opts ...CallOption) {
 		opts = append(opts, CallParams(map[string]string{"year": "2026"}), CallOrigin("me"), CallerName("web"))
@@ -104,20 +103,15 @@ func TestCallGivesTheAnswer(t *testing.T) {
 func TestCallListOfManyItems(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
-		for _, item := range chunk.Items() {
-			switch item.In.N % 5000 {
-			case 17:
-				item.Fail("bad", "%s", item.Key)
-			case 18: // left out
-			default:
-				item.Reply(square{item.In.N * item.In.N})
-			}
+	serveList(b, "list", each(func(item *Item[number, square]) {
+		switch item.In.N % 5000 {
+		case 17:
+			item.Fail("bad", "%s", item.Key)
+		case 18: // left out
+		default:
+			item.Reply(square{item.In.N * item.In.N})
 		}
-		return nil
-	}, Compress(1<<10), FlushBytes(16<<10)))
-	b.Run(svc)
+	}), Compress(1<<10), FlushBytes(16<<10))
 	b.listening("list")
 	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(20_000), opts...)
@@ -141,28 +135,17 @@ func TestCallListOfManyItems(t *testing.T) {
 	})
 }
 
-func TestCallListOfNothing(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	results, err := CallList[number, square](b.ctx, b.nc, "list", nil)
-	if err != nil || len(results) != 0 {
-		t.Errorf("%v, %v", results, err)
-	}
-}
-
 func TestCallListCutsByMaxPayload(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
-	svc := b.service()
 	var requests atomic.Int64
-	check(t, HandleList(svc, "echo", func(_ context.Context, chunk *Chunk[string, string]) error {
+	serveList(b, "echo", func(_ context.Context, chunk *Chunk[string, string]) error {
 		requests.Add(1)
 		for _, item := range chunk.Items() {
 			item.Reply(item.In + item.In) // so that the reply takes more messages than the requests
 		}
 		return nil
-	}))
-	b.Run(svc)
+	})
 	b.listening("echo")
 	both(t, func(opts ...CallOption) {
 		items := make([]CallItem[string], 300)
@@ -189,12 +172,10 @@ func TestCallListCutsByMaxPayload(t *testing.T) {
 func TestFailureOfAChunkIsTheErrorOfItsItems(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+	serveList(b, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
 		chunk.Items()[0].Reply(square{1})
 		return Retry("db", "down")
-	}))
-	b.Run(svc)
+	})
 	b.listening("list")
 	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(3), opts...)
@@ -238,14 +219,12 @@ func TestCallWithoutListeners(t *testing.T) {
 func TestCallThatIsCancelled(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	begun, end := make(chan struct{}, 2), make(chan struct{})
-	check(t, HandleEach(svc, "slow", func(context.Context, number) (square, error) {
+	serveEach(b, "slow", func(context.Context, number) (square, error) {
 		begun <- struct{}{}
 		<-end
 		return square{1}, nil
-	}))
-	b.Run(svc)
+	})
 	b.listening("slow")
 	var calls sync.WaitGroup
 	for _, opts := range [][]CallOption{nil, {Direct()}} {
@@ -379,39 +358,13 @@ func TestCallNamesAReplyThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestManyCallsAtOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares, Concurrency(64)))
-	b.Run(svc)
-	b.listening("square")
-	both(t, func(opts ...CallOption) {
-		var calls sync.WaitGroup
-		for n := range 200 {
-			calls.Go(func() {
-				out, err := Call[number, square](b.ctx, b.nc, "square", "k", number{n}, opts...)
-				if err != nil || out.Square != n*n {
-					t.Errorf("call %d: %+v, %v", n, out, err)
-				}
-			})
-		}
-		calls.Wait()
-	})
-}
-
 func TestBigResultsComeInManyMessages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	page := bytes.Repeat([]byte("page"), 50_000)
-	check(t, HandleList(svc, "pdf", func(_ context.Context, chunk *Chunk[number, wire.Binary]) error {
-		for _, item := range chunk.Items() {
-			item.Reply(wire.Binary{ContentType: "application/pdf", Data: page})
-		}
-		return nil
+	serveList(b, "pdf", each(func(item *Item[number, wire.Binary]) {
+		item.Reply(wire.Binary{ContentType: "application/pdf", Data: page})
 	}))
-	b.Run(svc)
 	b.listening("pdf")
 	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, wire.Binary](b.ctx, b.nc, "pdf", callItems(100), opts...)
@@ -431,18 +384,16 @@ func TestBigResultsComeInManyMessages(t *testing.T) {
 func TestHandlerThatCallsItselfIsStopped(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	nc := b.connect()
 	var depth atomic.Int64
-	check(t, HandleEach(svc, "circle", func(ctx context.Context, in number) (number, error) {
+	serveEach(b, "circle", func(ctx context.Context, in number) (number, error) {
 		depth.Add(1)
 		info := ItemOf(ctx)
 		if info.Stack.Depth() > 0 && (info.Root == info.Slice || info.ReplyTo.Asker != "circle" || info.Origin != "me") {
 			return number{}, Fail("info", "%+v", info)
 		}
 		return Call[number, number](ctx, nc, "circle", "k", in, Direct())
-	}, Concurrency(2*wire.MaxStack)))
-	b.Run(svc)
+	}, Concurrency(2*wire.MaxStack))
 	b.listening("circle")
 	_, err := Call[number, number](b.ctx, b.nc, "circle", "k", number{1}, Direct(), CallOrigin("me"))
 	var slot *wire.SlotError
@@ -454,11 +405,9 @@ func TestHandlerThatCallsItselfIsStopped(t *testing.T) {
 func TestCallHandsTheTraceOn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "trace", func(ctx context.Context, _ number) (string, error) {
+	serveEach(b, "trace", func(ctx context.Context, _ number) (string, error) {
 		return TraceOf(ctx).Parent, nil
-	}))
-	b.Run(svc)
+	})
 	b.listening("trace")
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	both(t, func(opts ...CallOption) {
@@ -524,4 +473,151 @@ func FuzzAnswerBox(f *testing.F) {
 			t.Fatalf("taken %v", taken)
 		}
 	})
+}
+
+func TestFlowsAnswerCallers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	serveFlow(b, "flow", threeStages())
+	nc := b.connect()
+	for name, opts := range map[string][]CallOption{"JetStream": nil, "core NATS": {Direct()}} {
+		if name != "JetStream" { // nobody keeps a direct request until there is a listener
+			eventually(t, "somebody listens", func() bool {
+				var none *NoListenersError
+				_, err := Call[number, square](b.ctx, nc, "flow", "K", number{0}, opts...)
+				return !errors.As(err, &none)
+			})
+		}
+		got, err := Call[number, square](b.ctx, nc, "flow", "K", number{5}, opts...)
+		if err != nil || got.Square != 100 {
+			t.Errorf("%s: got %+v, %v", name, got, err)
+		}
+		var slot *wire.SlotError
+		if _, err := Call[number, square](b.ctx, nc, "flow", "K", number{13}, opts...); !errors.As(err, &slot) ||
+			slot.Code != "unlucky" {
+			t.Errorf("%s: %v", name, err)
+		}
+		var items []CallItem[number]
+		for i := range 30 {
+			items = append(items, CallItem[number]{Key: fmt.Sprint(i), In: number{i}})
+		}
+		results, err := CallList[number, square](b.ctx, nc, "flow", items, opts...)
+		check(t, err)
+		for i, result := range results {
+			if i != 13 && (result.Err != nil || result.Out.Square != 4*i*i) {
+				t.Errorf("%s: item %d: %+v", name, i, result)
+			}
+		}
+	}
+	if n := b.left(wire.StreamDead); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+func TestAFailedLaterStageOfASingleRequestIsTold(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	stages := threeStages()
+	stages[1] = func(context.Context, *numberStage) error { return Fail("broken", "for good") }
+	serveFlow(b, "flow", stages)
+	var slot *wire.SlotError
+	if _, err := Call[number, square](b.ctx, b.connect(), "flow", "K", number{5}); !errors.As(err, &slot) ||
+		slot.Code != "broken" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWrappersSeeEachStage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	var mu sync.Mutex
+	var seen []string
+	traced := wire.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+	serveFlow(b, "flow", joined(), Wrap(
+		func(ctx context.Context, w *Work, next func(context.Context) error) error {
+			before := len(w.Items())
+			w.Hold()
+			w.SetTrace(traced.Parent, "")
+			err := next(ctx)
+			slots, answersErr := w.Answers()
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, fmt.Sprintf("stage %d: %d items, %d answered, %d go on", w.Stage(), before, len(slots),
+				len(w.GoingOn())))
+			if wire.TraceOfHeader(w.Header()) != traced && w.Stage() > 0 {
+				t.Errorf("stage %d has trace %+v", w.Stage(), wire.TraceOfHeader(w.Header()))
+			}
+			return errors.Join(err, answersErr)
+		}))
+	checkJoined(t, "wrapped", b.reply("flow", numbers(30)), 30)
+	mu.Lock()
+	defer mu.Unlock()
+	want := []string{"stage 0: 30 items, 6 answered, 24 go on", "stage 1: 23 items, 4 answered, 19 go on",
+		"stage 2: 19 items, 19 answered, 0 go on"}
+	if !slices.Equal(seen, want) {
+		t.Errorf("wrappers saw %q", seen)
+	}
+}
+
+func TestAWrapperThatFailsHasNothingAsked(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	serveFlow(b, "flow", joined(), Wrap(
+		func(ctx context.Context, w *Work, next func(context.Context) error) error {
+			w.Hold()
+			return errors.Join(next(ctx), Retry("rolled_back", "no commit"))
+		}))
+	w := b.reply("flow", numbers(30))
+	if w.answered != 0 || w.failure == nil || w.failure.Code != "rolled_back" || b.left(wire.StreamFlow) != 0 {
+		t.Errorf("answered %d, failure %v, %d messages of state", w.answered, w.failure, b.left(wire.StreamFlow))
+	}
+}
+
+func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	_, err := stream.Ensure(b.ctx, b.js, stream.Config{FlowMaxBytes: 64 << 10}) // for about two states
+	check(t, err)
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", threeStagesOf(func(item *numberItem) {
+		item.State.Trail = make([]int, 100)
+	})))
+	svc.endpoints[0].flow.Patience = 500 * time.Millisecond
+	b.Run(svc)
+	for range 8 {
+		b.ask("flow", numbers(100))
+	}
+	for _, w := range b.collect(8) {
+		if w.failure == nil && w.answered != 100 ||
+			w.failure != nil && (w.failure.Code != wire.CodeFlowFull || !w.failure.Retry || w.answered > 1) {
+			t.Errorf("answered %d, failure %v", w.answered, w.failure)
+		}
+	}
+	b.nothingLeft()
+	b.ask("flow", numbers(100))
+	for _, w := range b.collect(1) {
+		if w.failure != nil {
+			t.Errorf("with room again: %v", w.failure)
+		}
+	}
+}
+
+// threeStagesOf is threeStages with something done to each item before it asks.
+func threeStagesOf(
+	change func(*numberItem),
+) numberStages {
+	stages := threeStagesOfAny()
+	first := stages[0]
+	stages[0] = func(ctx context.Context, s *numberStage) error {
+		for _, item := range s.Items() {
+			change(item)
+		}
+		return first(ctx, s)
+	}
+	return stages
 }

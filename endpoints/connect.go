@@ -17,7 +17,7 @@ import (
 	"github.com/synadia-io/orbit.go/natscontext"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/logs"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -70,7 +70,7 @@ func Options() []nats.Option {
 // after a loss. An error means that something in the environment cannot be used. Losses, refusals
 // and denied permissions are said on standard error, or to the log that LogTo names.
 func Connect(opts ...nats.Option) (*nats.Conn, error) {
-	all := append(append(Options(), nats.Name(filepath.Base(os.Args[0])), LogTo(logs.Speaker())), fromEnvironment()...)
+	all := append(append(Options(), nats.Name(filepath.Base(os.Args[0])), LogTo(serve.Speaker())), fromEnvironment()...)
 	all = append(all, opts...)
 	if name := os.Getenv("NATS_CONTEXT"); name != "" && os.Getenv("NATS_URL") == "" {
 		nc, _, err := natscontext.Connect(name, all...)
@@ -134,7 +134,7 @@ func LogTo(log *zap.Logger) nats.Option {
 				return false
 			}
 			if refused.Now() {
-				log.Error("NATS refuses this user; trying again until it does not: "+logs.RefusedRemedy,
+				log.Error("NATS refuses this user; trying again until it does not: "+serve.RefusedRemedy,
 					zap.Strings("servers", nc.Servers()), zap.Error(err))
 			}
 			return true
@@ -150,7 +150,7 @@ func LogTo(log *zap.Logger) nats.Option {
 			default:
 				refusals.Store(0)
 				if away.Now() {
-					log.Warn("NATS cannot be reached; trying until it can: "+logs.AwayRemedy,
+					log.Warn("NATS cannot be reached; trying until it can: "+serve.AwayRemedy,
 						zap.Strings("servers", nc.Servers()), zap.Error(err))
 				}
 			}

@@ -134,24 +134,6 @@ func TestServersThatRefuseAreTriedMoreSeldom(t *testing.T) {
 	}
 }
 
-// Who is refused from the start hears why, and what to do: also a program that only calls.
-func TestLogToTellsOfARefusalAtTheFirstTry(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.stop()
-	b.opts.Username, b.opts.Password = "u", "p"
-	b.start()
-	core, logged := observer.New(zap.DebugLevel)
-	nc, err := nats.Connect(b.server.ClientURL(), nats.UserInfo("u", "wrong"), nats.RetryOnFailedConnect(true),
-		nats.IgnoreAuthErrorAbort(), LogTo(zap.New(core)))
-	check(t, err)
-	defer nc.Close()
-	eventually(t, "the refusal is logged", func() bool {
-		return logged.FilterMessageSnippet("refuses this user; trying again until it does not: for the private server of "+
-			"`tranche serve`, set NATS_URL=$(cat DIR/nats-url)").Len() == 1
-	})
-}
-
 // The server that serve runs is found in its data directory, with the password for it, which no other server is told.
 func TestConnectToTheLocalServer(t *testing.T) {
 	b := setup(t)

@@ -17,13 +17,11 @@ import (
 func TestDirectRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	end := make(chan struct{})
-	check(t, HandleEach(svc, "slow", func(context.Context, number) (square, error) {
+	serveEach(b, "slow", func(context.Context, number) (square, error) {
 		<-end
 		return square{1}, nil
-	}, Concurrency(1)))
-	b.Run(svc)
+	}, Concurrency(1))
 	b.listening("slow")
 	const many = 3 * serve.LeastDirect
 	failures := make(chan error, many)
@@ -136,9 +134,7 @@ func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
 func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	b.Run(svc)
+	serveEach(b, "square", squares)
 	b.listening("square")
 	call := wire.Return{Asker: "me", Callee: "square", Call: "token"}
 	meta := newMeta()
@@ -177,14 +173,12 @@ func TestSeveralInstancesShareDirectRequests(t *testing.T) {
 	var mu sync.Mutex
 	by := map[string]int{}
 	for _, name := range []string{"one", "two"} {
-		svc := b.service()
-		check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) {
+		serveEach(b, "work", func(context.Context, number) (square, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			by[name]++
 			return square{}, nil
-		}))
-		b.Run(svc)
+		})
 	}
 	eventually(t, "both listen", func() bool { return b.directListeners("work") == 2 })
 	for range 100 {

@@ -8,8 +8,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
-	"github.com/tranchehq/tranche/endpoints/internal/reply"
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -22,8 +20,8 @@ type eachWork[In, Out any] struct {
 	chunk     *Chunk[In, Out]
 	handler   func(context.Context, In) (Out, error)
 	next      atomic.Int64
-	slots     *admission.Slots
-	lane      admission.Lane
+	slots     *serve.Slots
+	lane      serve.Lane
 	since     time.Time     // when run took its slot
 	owned     bool          // run has a slot that no worker has taken over
 	exhausted chan struct{} // closed when no further worker is of use
@@ -31,7 +29,7 @@ type eachWork[In, Out any] struct {
 }
 
 func (w *eachWork[In, Out]) Run(
-	ctx context.Context, slots *admission.Slots, stopping <-chan struct{},
+	ctx context.Context, slots *serve.Slots, stopping <-chan struct{},
 ) (failure *wire.SlotError, begun bool) {
 	w.lane = w.job.Lane()
 	if !slots.Take(w.lane, stopping) {
@@ -71,13 +69,13 @@ func (w *eachWork[In, Out]) Handle(ctx context.Context) error {
 	}
 	workers.Wait()
 	if ctx.Err() != nil {
-		return reply.OwnError{Err: wire.CutShort(ctx)}
+		return serve.OwnError{Err: wire.CutShort(ctx)}
 	}
 	return nil
 }
 
 // drain handles items until none is left, ctx ends or the slot is to go, and gives the slot back.
-func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, slots *admission.Slots) {
+func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, slots *serve.Slots) {
 	yielded, since := false, time.Now()
 	defer func() { // also when a handler ends the goroutine
 		if !yielded {
@@ -110,7 +108,7 @@ func (w *eachWork[In, Out]) call(ctx context.Context, item *Item[In, Out]) {
 	}()
 	result, err := w.handler(ctx, item.In)
 	if err != nil {
-		if reply.Undecided(err) {
+		if serve.Undecided(err) {
 			item.fault(wire.AsSlotError(ctx, err, false))
 		} else {
 			item.answer(wire.AsSlotError(ctx, err, false))

@@ -6,7 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -46,9 +46,9 @@ func (e *RequestError) Error() string {
 func (e *RequestError) remedy() string {
 	var api *jetstream.APIError
 	switch {
-	case outbox.IsMissing(e.Err):
+	case serve.IsMissing(e.Err):
 		return "start a Tranche node, which makes the stream, or call with Direct"
-	case errors.As(e.Err, &api) && api.ErrorCode == outbox.StreamFull:
+	case errors.As(e.Err, &api) && api.ErrorCode == serve.StreamFull:
 		return "services do not keep up: start more, or raise the size of the stream"
 	case errors.As(e.Err, &api):
 		return "is the stream one of this version of Tranche? A node mends it"

@@ -15,41 +15,32 @@ import (
 )
 
 // joined doubles and squares, with answers on the way: multiples of 5 in stage 0, of 7 in stage 1.
-func joined() []func(context.Context, *numberStage) error {
-	return []func(context.Context, *numberStage) error{
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				item.State.N = item.In.N
-				if item.In.N%5 == 0 {
-					item.Reply(square{-5})
-					continue
-				}
-				toDouble.Ask(item, item.In)
+func joined() numberStages {
+	return numberStages{
+		perItem(func(item *numberItem) {
+			item.State.N = item.In.N
+			if item.In.N%5 == 0 {
+				item.Reply(square{-5})
+				return
 			}
-			return nil
-		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				item.State.Trail = append(item.State.Trail, toDouble.Answer(item).N)
-				if item.State.N%7 == 0 {
-					item.Reply(square{-7})
-					continue
-				}
-				toDouble.Ask(item, number{item.State.N})
-				toSquare.Ask(item, number{item.State.N})
+			toDouble.Ask(item, item.In)
+		}),
+		perItem(func(item *numberItem) {
+			item.State.Trail = append(item.State.Trail, toDouble.Answer(item).N)
+			if item.State.N%7 == 0 {
+				item.Reply(square{-7})
+				return
 			}
-			return nil
-		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				item.Reply(square{item.State.Trail[0] + toDouble.Answer(item).N + toSquare.Answer(item).Square})
-			}
-			return nil
-		},
+			toDouble.Ask(item, number{item.State.N})
+			toSquare.Ask(item, number{item.State.N})
+		}),
+		perItem(func(item *numberItem) {
+			item.Reply(square{item.State.Trail[0] + toDouble.Answer(item).N + toSquare.Answer(item).Square})
+		}),
 	}
 }
 
-func checkJoined(t *testing.T, what string, w *whole, items int) {
+func checkJoined(t testing.TB, what string, w *whole, items int) {
 	t.Helper()
 	if w.answered != items || w.failure != nil || len(w.slots) != items {
 		t.Fatalf("%s: answered %d of %d, slots %d, failure %v", what, w.answered, items, len(w.slots), w.failure)

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -23,7 +27,11 @@ type chunkMemory struct {
 	Stages int `json:"stages"`
 }
 
-type numberStage = Stage[number, square, memory, chunkMemory]
+type (
+	numberStage  = Stage[number, square, memory, chunkMemory]
+	numberStages = []func(context.Context, *numberStage) error
+	numberItem   = StageItem[number, square, memory, chunkMemory]
+)
 
 var (
 	toDouble = To[number, number]("double")
@@ -47,8 +55,8 @@ func (b *bundle) callees() {
 }
 
 // threeStages doubles and then squares.
-func threeStages() []func(context.Context, *numberStage) error {
-	return []func(context.Context, *numberStage) error{
+func threeStages() numberStages {
+	return numberStages{
 		func(_ context.Context, s *numberStage) error {
 			s.Shared.Stages++
 			for _, item := range s.Items() {
@@ -159,18 +167,10 @@ func TestFlowsAskFlowsThreeDeep(t *testing.T) {
 	for n, name := range names[1:] {
 		below := To[number, number](names[n])
 		check(t, HandleFlow(svc, name, []func(context.Context, *Stage[number, number, None, None]) error{
-			func(_ context.Context, s *Stage[number, number, None, None]) error {
-				for _, item := range s.Items() {
-					below.Ask(item, item.In)
-				}
-				return nil
-			},
-			func(_ context.Context, s *Stage[number, number, None, None]) error {
-				for _, item := range s.Items() {
-					item.Reply(number{below.Answer(item).N * 10})
-				}
-				return nil
-			},
+			perItem(func(item *StageItem[number, number, None, None]) { below.Ask(item, item.In) }),
+			perItem(func(item *StageItem[number, number, None, None]) {
+				item.Reply(number{below.Answer(item).N * 10})
+			}),
 		}))
 	}
 	b.Run(svc)
@@ -199,8 +199,7 @@ func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	svc := b.service()
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *numberStage) error{
+	serveFlow(b, "flow", numberStages{
 		func(_ context.Context, s *numberStage) error {
 			for n, item := range s.Items() {
 				item.State.N = item.In.N
@@ -229,63 +228,39 @@ func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
 			}
 			return nil
 		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				item.Reply(square{item.State.N})
-			}
-			return nil
-		},
-	}))
-	b.Run(svc)
+		perItem(func(item *numberItem) { item.Reply(square{item.State.N}) }),
+	})
 	w := b.reply("flow", append(numbers(12), payload{12, `{"n":"x"}`}))
 	want := map[int]string{0: `{"square":1}`, 3: `{"square":1003}`, 4: `{"square":1004}`, 6: `{"square":1}`,
 		9: `{"square":1009}`, 10: `{"square":1010}`, 1: "bad", 2: "busy", 7: "bad", 8: "busy", 12: wire.CodeBadPayload}
-	for i, text := range want {
-		if s, ok := w.slots[i]; !ok || string(s.Data) != text && (s.Err == nil || s.Err.Code != text) {
-			t.Errorf("slot %d is %s %v, want %s", i, s.Data, s.Err, text)
-		}
-	}
-	if w.answered != len(want) || len(w.slots) != len(want) || w.failure != nil {
-		t.Errorf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
-	}
+	w.holds(t, "one by one", "", want)
 }
 
 func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	svc := b.service()
 	more := toDouble.As("more")
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, []int, None, None]) error{
-		func(_ context.Context, s *Stage[number, []int, None, None]) error {
-			for _, item := range s.Items() {
-				toDouble.Ask(item, item.In)
-				toDouble.Ask(item, number{-1}) // dropped
-				toSquare.Ask(item, item.In)
-				if item.In.N != 5 {
-					more.Ask(item, number{item.In.N + 1})
-				}
+	serveFlow(b, "flow", []func(context.Context, *Stage[number, []int, None, None]) error{
+		perItem(func(item *StageItem[number, []int, None, None]) {
+			toDouble.Ask(item, item.In)
+			toDouble.Ask(item, number{-1}) // dropped
+			toSquare.Ask(item, item.In)
+			if item.In.N != 5 {
+				more.Ask(item, number{item.In.N + 1})
 			}
-			return nil
-		},
-		func(_ context.Context, s *Stage[number, []int, None, None]) error {
-			for _, item := range s.Items() {
-				item.Reply([]int{toDouble.Answer(item).N, toSquare.Answer(item).Square, more.Answer(item).N})
-			}
-			return nil
-		},
-	}))
-	b.Run(svc)
+		}),
+		perItem(func(item *StageItem[number, []int, None, None]) {
+			item.Reply([]int{toDouble.Answer(item).N, toSquare.Answer(item).Square, more.Answer(item).N})
+		}),
+	})
 	w := b.reply("flow", numbers(10))
+	want := map[int]string{}
 	for i := range 10 {
-		third := 2 * (i + 1)
-		if i == 5 {
-			third = 0
-		}
-		if want := fmt.Sprintf("[%d,%d,%d]", 2*i, i*i, third); string(w.slots[i].Data) != want {
-			t.Errorf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
-		}
+		want[i] = fmt.Sprintf("[%d,%d,%d]", 2*i, i*i, 2*(i+1))
 	}
+	want[5] = "[10,25,0]"
+	w.holds(t, "joined", "", want)
 	b.nothingLeft()
 }
 
@@ -293,27 +268,17 @@ func TestKeptErrorsAreSeen(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	svc := b.service()
 	kept := toDouble.KeepErrors()
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *numberStage) error{
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				kept.Ask(item, item.In)
+	serveFlow(b, "flow", numberStages{
+		perItem(func(item *numberItem) { kept.Ask(item, item.In) }),
+		perItem(func(item *numberItem) {
+			if err := kept.Err(item); err != nil {
+				item.Fail("kept", "%s %d", err.Code, kept.Answer(item).N)
+				return
 			}
-			return nil
-		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				if err := kept.Err(item); err != nil {
-					item.Fail("kept", "%s %d", err.Code, kept.Answer(item).N)
-					continue
-				}
-				item.Reply(square{kept.Answer(item).N})
-			}
-			return nil
-		},
-	}))
-	b.Run(svc)
+			item.Reply(square{kept.Answer(item).N})
+		}),
+	})
 	w := b.reply("flow", []payload{{12, `{"n":12}`}, {13, `{"n":13}`}})
 	if e := w.slots[13].Err; e == nil || e.Message != "unlucky 0" || string(w.slots[12].Data) != `{"square":24}` {
 		t.Errorf("slots are %v", w.slots)
@@ -328,62 +293,28 @@ func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
 		chunk.Items()[0].Reply(number{7})
 		return Fail("db_down", "no connection")
 	}))
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *numberStage) error{
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				if item.In.N == 3 {
-					item.Next()
-					continue
-				}
-				toDouble.Ask(item, item.In)
+	check(t, HandleFlow(svc, "flow", numberStages{
+		perItem(func(item *numberItem) {
+			if item.In.N == 3 {
+				item.Next()
+				return
 			}
-			return nil
-		},
-		func(_ context.Context, s *numberStage) error {
-			for _, item := range s.Items() {
-				item.Reply(square{toDouble.Answer(item).N})
-			}
-			return nil
-		},
+			toDouble.Ask(item, item.In)
+		}),
+		perItem(func(item *numberItem) { item.Reply(square{toDouble.Answer(item).N}) }),
 	}))
 	b.Run(svc)
 	w := b.reply("flow", numbers(5))
-	if w.answered != 2 || len(w.slots) != 2 || w.failure == nil ||
-		*w.failure != (wire.SlotError{Code: "db_down", Message: "double: no connection", Retry: false}) {
-		t.Errorf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
-	}
-	if string(w.slots[0].Data) != `{"square":7}` || string(w.slots[3].Data) != `{"square":0}` {
-		t.Errorf("slots %v", w.slots)
-	}
-}
-
-func TestAFailureIsCarriedThroughLaterStages(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleList(svc, "double", func(_ context.Context, chunk *Chunk[number, number]) error {
-		chunk.Items()[0].Reply(number{7})
-		return Retry("db_down", "no connection")
-	}))
-	check(t, HandleEach(svc, "square", squares))
-	check(t, HandleFlow(svc, "flow", threeStagesOfAny()))
-	b.Run(svc)
-	w := b.reply("flow", numbers(5))
-	if w.answered != 1 || w.failure == nil || w.failure.Code != "db_down" || !w.failure.Retry ||
-		string(w.slots[0].Data) != `{"square":49}` {
-		t.Errorf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
+	w.holds(t, "two items", "db_down", map[int]string{0: `{"square":7}`, 3: `{"square":0}`})
+	if w.failure.Message != "double: no connection" || w.failure.Retry {
+		t.Errorf("failure %v", w.failure)
 	}
 }
 
 // threeStagesOfAny is threeStages without a look at the state.
-func threeStagesOfAny() []func(context.Context, *numberStage) error {
+func threeStagesOfAny() numberStages {
 	stages := threeStages()
-	stages[2] = func(_ context.Context, s *numberStage) error {
-		for _, item := range s.Items() {
-			item.Reply(toSquare.Answer(item))
-		}
-		return nil
-	}
+	stages[2] = perItem(func(item *numberItem) { item.Reply(toSquare.Answer(item)) })
 	return stages
 }
 
@@ -393,13 +324,8 @@ func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {
 	b.callees()
 	svc := b.service()
 	flow := func(name string, last func(s *numberStage) error) {
-		check(t, HandleFlow(svc, name, []func(context.Context, *numberStage) error{
-			func(_ context.Context, s *numberStage) error {
-				for _, item := range s.Items() {
-					toDouble.Ask(item, item.In)
-				}
-				return nil
-			},
+		check(t, HandleFlow(svc, name, numberStages{
+			perItem(func(item *numberItem) { toDouble.Ask(item, item.In) }),
 			func(_ context.Context, s *numberStage) error { return last(s) },
 		}))
 	}
@@ -422,21 +348,14 @@ func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {
 		return nil
 	})
 	b.Run(svc)
-	if w := b.reply("error", numbers(3)); w.answered != 1 || w.failure == nil ||
-		*w.failure != (wire.SlotError{Code: wire.CodeHandlerError, Message: "plain", Retry: true}) {
-		t.Errorf("error: %+v %v", w, w.failure)
+	w := b.reply("error", numbers(3))
+	w.holds(t, "error", wire.CodeHandlerError, map[int]string{0: `{"square":1}`})
+	if w.failure.Message != "plain" || !w.failure.Retry {
+		t.Errorf("failure %v", w.failure)
 	}
-	if w := b.reply("panic", numbers(3)); w.answered != 0 || w.failure == nil || w.failure.Code != wire.CodePanic {
-		t.Errorf("panic: %+v %v", w, w.failure)
-	}
-	w := b.reply("beyond", numbers(3))
-	if w.answered != 2 || w.slots[0].Err.Code != wire.CodeNoNextStage || w.slots[1].Err.Code != wire.CodeNoNextStage {
-		t.Errorf("beyond: %+v", w)
-	}
-	w = b.reply("misfit", numbers(2))
-	if w.answered != 2 || w.slots[0].Err == nil || w.slots[0].Err.Code != wire.CodeBadAnswer {
-		t.Errorf("misfit: %+v", w)
-	}
+	b.reply("panic", numbers(3)).holds(t, "panic", wire.CodePanic, nil)
+	b.reply("beyond", numbers(3)).holds(t, "beyond", "", map[int]string{0: wire.CodeNoNextStage, 1: wire.CodeNoNextStage})
+	b.reply("misfit", numbers(2)).holds(t, "misfit", "", map[int]string{0: wire.CodeBadAnswer, 1: wire.CodeBadAnswer})
 }
 
 func TestBinaryAnswers(t *testing.T) {
@@ -451,18 +370,10 @@ func TestBinaryAnswers(t *testing.T) {
 	}))
 	pdf := To[number, wire.Binary]("pdf")
 	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, string, None, None]) error{
-		func(_ context.Context, s *Stage[number, string, None, None]) error {
-			for _, item := range s.Items() {
-				pdf.Ask(item, item.In)
-			}
-			return nil
-		},
-		func(_ context.Context, s *Stage[number, string, None, None]) error {
-			for _, item := range s.Items() {
-				item.Reply(pdf.Answer(item).ContentType + " " + string(pdf.Answer(item).Data))
-			}
-			return nil
-		},
+		perItem(func(item *StageItem[number, string, None, None]) { pdf.Ask(item, item.In) }),
+		perItem(func(item *StageItem[number, string, None, None]) {
+			item.Reply(pdf.Answer(item).ContentType + " " + string(pdf.Answer(item).Data))
+		}),
 	}))
 	b.Run(svc)
 	w := b.reply("flow", numbers(2))
@@ -480,23 +391,17 @@ func TestQuestionsAndStatesOfAnySize(t *testing.T) {
 	svc := b.service()
 	check(t, HandleEach(svc, "length", func(_ context.Context, in big) (int, error) { return len(in.Text), nil }))
 	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, int, big, None]) error{
-		func(_ context.Context, s *Stage[number, int, big, None]) error {
-			for _, item := range s.Items() {
-				item.State.Text = text(item.In.N)
-				size := item.In.N
-				if item.In.N > 1<<20 {
-					size = 1
-				}
-				ask.Ask(item, big{text(size)})
+		perItem(func(item *StageItem[number, int, big, None]) {
+			item.State.Text = text(item.In.N)
+			size := item.In.N
+			if item.In.N > 1<<20 {
+				size = 1
 			}
-			return nil
-		},
-		func(_ context.Context, s *Stage[number, int, big, None]) error {
-			for _, item := range s.Items() {
-				item.Reply(ask.Answer(item) + len(item.State.Text))
-			}
-			return nil
-		},
+			ask.Ask(item, big{text(size)})
+		}),
+		perItem(func(item *StageItem[number, int, big, None]) {
+			item.Reply(ask.Answer(item) + len(item.State.Text))
+		}),
 	}))
 	const most = 4 << 20
 	svc.endpoints[1].flow.Most = most
@@ -541,18 +446,8 @@ func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
 	svc := b.service()
 	self := To[number, number]("self")
 	check(t, HandleFlow(svc, "self", []func(context.Context, *Stage[number, number, None, None]) error{
-		func(_ context.Context, s *Stage[number, number, None, None]) error {
-			for _, item := range s.Items() {
-				self.Ask(item, item.In)
-			}
-			return nil
-		},
-		func(_ context.Context, s *Stage[number, number, None, None]) error {
-			for _, item := range s.Items() {
-				item.Reply(self.Answer(item))
-			}
-			return nil
-		},
+		perItem(func(item *StageItem[number, number, None, None]) { self.Ask(item, item.In) }),
+		perItem(func(item *StageItem[number, number, None, None]) { item.Reply(self.Answer(item)) }),
 	}))
 	check(t, HandleEach(svc, "deep", squares))
 	b.Run(svc)
@@ -571,5 +466,203 @@ func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
 	w = b.collect(1)[meta.Slice]
 	if w.failure == nil || w.failure.Code != wire.CodeStackTooDeep || w.failure.Retry {
 		t.Errorf("failure %v", w.failure)
+	}
+}
+
+// TestTargetsOfOneName has a package mix up the names of its targets, and ask with and without KeepErrors.
+func TestTargetsOfOneName(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	double, squared := To[number, number]("double").As("x"), To[number, square]("square").As("x")
+	kept := toDouble.KeepErrors()
+	stages := numberStages{
+		perItem(func(item *numberItem) {
+			switch item.State.N = item.In.N; item.In.N {
+			case 0:
+				double.Ask(item, number{5})
+			case 1:
+				squared.Ask(item, number{5})
+			case 2:
+				double.Ask(item, number{5})
+				squared.Ask(item, number{5})
+			case 3:
+				kept.Ask(item, number{13})
+			default:
+				toDouble.Ask(item, number{13})
+			}
+		}),
+		perItem(func(item *numberItem) {
+			switch item.State.N {
+			case 0:
+				item.Reply(square{double.Answer(item).N})
+			case 1:
+				item.Reply(square{squared.Answer(item).Square})
+			case 3:
+				item.Fail("kept", "%s", kept.Err(item).Code)
+			default:
+				item.Reply(square{-1})
+			}
+		}),
+	}
+	serveFlow(b, "flow", stages)
+	w := b.reply("flow", numbers(5))
+	w.holds(t, "targets", "", map[int]string{0: `{"square":10}`, 1: `{"square":25}`, 2: wire.CodeBadQuery, 3: "kept",
+		4: "unlucky"})
+}
+
+// TestAStageThatAsksInAnotherOrderMakesTheSameRequests repeats a stage whose items are asked for in another order, and
+// of another target first.
+func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var times atomic.Int64
+	stages := twoStages(true)
+	stages[0] = func(_ context.Context, s *numberStage) error {
+		forth := times.Add(1)%2 == 0
+		for n := range s.Items() {
+			item := s.Items()[n]
+			if !forth {
+				item = s.Items()[len(s.Items())-1-n]
+				toSquare.Ask(item, item.In)
+			}
+			toDouble.Ask(item, item.In)
+			if forth {
+				toSquare.Ask(item, item.In)
+			}
+		}
+		return nil
+	}
+	serveFlow(b, "flow", stages)
+	check(t, stream.EnsureConsumer(b.ctx, b.js, "double", stream.ConsumerSettings{}))
+	builder := wire.NewRequestBuilder("flow", newMeta(), 1<<20)
+	for i := range 20 {
+		builder.Add(i, "k", fmt.Appendf(nil, `{"n":%d}`, i))
+	}
+	var bodies [2][2]string
+	for n := range bodies {
+		msg := builder.Msg()
+		msg.Header.Set(wire.HeaderMsgID, fmt.Sprint("again", n))
+		heard := map[string]string{}
+		sub, err := b.nc.SubscribeSync(wire.WorkPrefix + ">")
+		check(t, err)
+		b.publish(msg)
+		for len(heard) < 2 {
+			msg, err := sub.NextMsg(patience)
+			check(t, err)
+			if msg.Header.Get(wire.HeaderStack) != "" {
+				heard[msg.Header.Get(wire.HeaderReplyTo)] = string(msg.Data)
+			}
+		}
+		check(t, sub.Unsubscribe())
+		bodies[n] = [2]string{heard["tranche.stage.flow.1.0.double"], heard["tranche.stage.flow.1.1.square"]}
+	}
+	if bodies[0] != bodies[1] || bodies[0][0] == "" || bodies[0][1] == "" {
+		t.Errorf("the requests are\n%s\nand then\n%s", bodies[0], bodies[1])
+	}
+}
+
+// TestItemsThatOutliveTheirStage hands the items of a stage to goroutines that continue after it has returned, and keeps
+// them for the next stage.
+func TestItemsThatOutliveTheirStage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	var late sync.WaitGroup
+	var mu sync.Mutex
+	kept := map[int]*numberItem{}
+	loose := func(s *numberStage, item *numberItem, until <-chan struct{}) {
+		late.Go(func() {
+			for over := false; !over; {
+				select {
+				case <-until:
+					over = true
+				default:
+				}
+				toDouble.Ask(item, number{item.Ordinal})
+				toDouble.Asked(item)
+				item.Next()
+				s.Flush()
+				runtime.Gosched()
+			}
+			item.Reply(square{-1})
+			item.Fail("late", "late")
+		})
+	}
+	answered := make(chan struct{})
+	end := sync.OnceFunc(func() { close(answered) })
+	t.Cleanup(func() { end(); late.Wait() })
+	stages := numberStages{
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				toDouble.Ask(item, item.In)
+				mu.Lock()
+				kept[item.Ordinal] = item
+				mu.Unlock()
+				loose(s, item, answered)
+			}
+			return nil
+		},
+		perItem(func(item *numberItem) {
+			mu.Lock()
+			old := kept[item.Ordinal]
+			mu.Unlock()
+			old.Reply(square{-2})
+			item.Reply(square{toDouble.Answer(item).N})
+		}),
+	}
+	serveFlow(b, "flow", stages)
+	w := b.reply("flow", numbers(5))
+	end()
+	late.Wait()
+	w.holds(t, "late", "", map[int]string{0: `{"square":0}`, 1: `{"square":2}`, 2: `{"square":4}`, 3: `{"square":6}`,
+		4: `{"square":8}`})
+	if left := b.drainReplies(); len(left) > 0 {
+		t.Errorf("%d further replies", len(left))
+	}
+}
+
+// waitsInTheEnd asks once, and then answers one item and outlasts its time.
+func waitsInTheEnd() numberStages {
+	return numberStages{
+		perItem(func(item *numberItem) { toDouble.Ask(item, item.In) }),
+		func(ctx context.Context, s *numberStage) error {
+			s.Items()[0].Reply(square{1})
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	}
+}
+
+func TestAStageThatOutlastsItsTime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", waitsInTheEnd()))
+	svc.endpoints[0].Settings.Timeout = time.Second // of its stages only
+	b.Run(svc)
+	w := b.reply("flow", numbers(3))
+	if w.answered != 1 || w.slots[0].Err != nil || w.failure == nil || w.failure.Code != wire.CodeTimeout ||
+		!w.failure.Retry {
+		t.Errorf("answered %d, slots %v, failure %v", w.answered, w.slots, w.failure)
+	}
+	b.nothingLeft()
+}
+
+// Nobody serves the endpoint that a flow asks. What the flow has stored and asked goes when its time is over, and
+// nothing is said to the node: the slice's deadline brings the items back.
+func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	asked, err := b.nc.SubscribeSync(wire.WorkSubject("double"))
+	check(t, err)
+	serveFlow(b, "flow", waitsInTheEnd(), Timeout(2*time.Second))
+	b.ask("flow", numbers(3))
+	_, err = asked.NextMsg(patience)
+	check(t, err)
+	b.nothingLeft()
+	if replies := b.drainReplies(); len(replies) > 0 {
+		t.Errorf("%d replies", len(replies))
 	}
 }

@@ -7,9 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
 	"github.com/tranchehq/tranche/endpoints/internal/flow"
-	"github.com/tranchehq/tranche/endpoints/internal/reply"
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -73,7 +71,7 @@ type listWork[In, Out any] struct {
 }
 
 func (w *listWork[In, Out]) Run(
-	ctx context.Context, slots *admission.Slots, stopping <-chan struct{},
+	ctx context.Context, slots *serve.Slots, stopping <-chan struct{},
 ) (failure *wire.SlotError, begun bool) {
 	return w.job.InSlot(ctx, slots, stopping, func() *wire.SlotError {
 		if len(w.chunk.items) == 0 && w.job.Around == nil {
@@ -113,7 +111,7 @@ type (
 )
 
 // MaxHeld bounds the bytes of the answers to one chunk that a wrapper holds: 64 MiB.
-const MaxHeld = reply.MaxHeld
+const MaxHeld = serve.MaxHeld
 
 // MaxState is how large the state of a suspended chunk may be, written as JSON: 16 MiB.
 const MaxState = flow.MaxState

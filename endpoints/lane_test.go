@@ -2,143 +2,81 @@ package endpoints
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-func TestCallsComeBeforeChunks(t *testing.T) {
-	t.Parallel()
-	s := admission.NewSlots(1, 0)
-	if !s.Take(admission.Chunks, nil) {
-		t.Fatal("no slot")
-	}
-	chunk := s.Enter(admission.Chunks)
-	call := s.Enter(admission.Calls)
-	s.Give(admission.Chunks, time.Now())
-	select {
-	case <-call:
-	default:
-		t.Fatal("the call that came later has no slot")
-	}
-	s.Give(admission.Calls, time.Now())
-	select {
-	case <-chunk:
-	default:
-		t.Fatal("the chunk has no slot, and nobody else wants it")
-	}
+// load is a run that never ends: so many chunks of it always wait or are at work, each item of which takes a while.
+type load struct {
+	each     bool // HandleEach serves it
+	noLane   bool // the service reads calls with chunks
+	item     time.Duration
+	items    int // of a chunk
+	inFlight int // chunks
 }
 
-func TestAKeptSlotIsForCalls(t *testing.T) {
-	t.Parallel()
-	s := admission.NewSlots(2, 1)
-	for range 2 {
-		<-s.Enter(admission.Chunks)
-	}
-	third := s.Enter(admission.Chunks)
-	call := s.Enter(admission.Calls)
-	select {
-	case <-third:
-		t.Fatal("a chunk has the slot that is kept")
-	case <-call:
-	default:
-		t.Fatal("the slot that is kept is free, and a call waits")
-	}
-	if !s.Leave(admission.Chunks, third) {
-		t.Error("it did not wait")
-	}
-	for size, want := range map[int]int{1: 0, 3: 0, 4: 1, 64: 1} {
-		if got := admission.NewSlots(size, -1).Kept(); got != want {
-			t.Errorf("of %d slots %d are kept; want %d", size, got, want)
-		}
-	}
-}
-
-// TestWaitingCallsLeaveChunksTheirShare counts the time that each has a slot while both want all of it.
-func TestWaitingCallsLeaveChunksTheirShare(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, shareSlots) // by a clock that does not go on while the machine stands still
-}
-
-func shareSlots(t *testing.T) {
-	s := admission.NewSlots(2, 0)
-	stop := make(chan struct{})
-	var all sync.WaitGroup
-	var had [admission.Lanes]atomic.Int64
-	want := func(l admission.Lane, n int, each time.Duration) {
-		for range n {
-			all.Go(func() {
-				for s.Take(l, stop) {
-					since := time.Now()
-					_ = backoff.Sleep(context.Background(), each)
-					had[l].Add(int64(time.Since(since)))
-					s.Give(l, since)
-				}
-			})
-		}
-	}
-	want(admission.Calls, 50, time.Millisecond)
-	want(admission.Chunks, 4, 20*time.Millisecond)
-	eventually(t, "they have had two seconds", func() bool {
-		return had[admission.Calls].Load()+had[admission.Chunks].Load() > int64(2*time.Second)
-	})
-	close(stop)
-	all.Wait()
-	share := float64(had[admission.Chunks].Load()) / float64(had[admission.Calls].Load()+had[admission.Chunks].Load())
-	if share < 0.15 || share > 0.5 {
-		t.Errorf("chunks had %.2f of the time; want about a quarter", share)
-	}
-}
-
-// besideAChunk has a service of one place work on a backlog of chunks, each item of which takes a while, and returns
-// what its connection may call.
-func besideAChunk(
-	t *testing.T, each bool, item time.Duration, chunks, items int, opts ...Option,
-) (*bundle, *atomic.Int64) {
+// under runs a service under a load, as endpoint busy, and counts the items of the run that are done.
+func (l load) under(t testing.TB, opts ...Option) (*bundle, *atomic.Int64) {
 	t.Helper()
-	b := setup(t)
+	b, done := setup(t), &atomic.Int64{}
+	work := func(in number) square {
+		_ = backoff.Sleep(context.Background(), l.item)
+		if in.N >= 0 {
+			done.Add(1)
+		}
+		return square{in.N * in.N}
+	}
 	svc := b.service()
-	done := &atomic.Int64{}
-	work := func() {
-		_ = backoff.Sleep(context.Background(), item)
-		done.Add(1)
-	}
-	if each {
-		check(t, HandleEach(svc, "busy", func(_ context.Context, in number) (square, error) {
-			work()
-			return square{in.N * in.N}, nil
-		}, opts...))
+	if l.each {
+		check(t, HandleEach(svc, "busy", func(_ context.Context, in number) (square, error) { return work(in), nil }, opts...))
 	} else {
-		check(t, HandleList(svc, "busy", func(_ context.Context, c *Chunk[number, square]) error {
-			for _, i := range c.Items() {
-				work()
-				i.Reply(square{i.In.N * i.In.N})
-			}
-			return nil
-		}, opts...))
+		check(t, HandleList(svc, "busy", each(func(i *Item[number, square]) { i.Reply(work(i.In)) }), opts...))
 	}
-	for range chunks {
-		b.ask("busy", numbers(items))
+	if l.noLane {
+		svc.endpoints[0].Calls.Ensure = func(context.Context) error { return context.DeadlineExceeded }
+	}
+	replies, err := b.nc.SubscribeSync(wire.ReplySubject("busy"))
+	check(t, err)
+	for range l.inFlight {
+		b.ask("busy", numbers(l.items))
 	}
 	b.Run(svc)
+	var feeding sync.WaitGroup
+	ctx, cancel := context.WithCancel(b.ctx)
+	t.Cleanup(func() { cancel(); feeding.Wait() })
+	feeding.Go(func() {
+		for {
+			reply, err := replies.NextMsgWithContext(ctx)
+			if err != nil {
+				return
+			}
+			if reply.Header.Get(wire.HeaderFinal) != "" {
+				_, msg := b.request("busy", numbers(l.items))
+				_, _ = b.js.PublishMsgAsync(msg)
+			}
+		}
+	})
 	eventually(t, "it works", func() bool { return done.Load() > 0 })
-	knowsLane(b, b.nc, "busy")
+	if !l.noLane {
+		knowsLane(b, b.nc, "busy")
+	}
 	return b, done
 }
 
-// knowsLane waits until a connection knows, for the next seconds, that an endpoint reads calls apart. Who does not hear
-// so in a quarter of a second has a call wait among the chunks.
+// knowsLane waits until a connection knows, for the next seconds, that an endpoint reads calls apart. A caller who does
+// not hear so in a quarter of a second has the call wait among the chunks.
 func knowsLane(b *bundle, nc *nats.Conn, endpoint string) {
 	b.t.Helper()
 	eventually(b.t, endpoint+" has a lane", func() bool { return stream.HasLane(b.ctx, nc, endpoint) })
@@ -159,20 +97,18 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const chunks, items = 400, 20 // 40 s of work
-			b, done := besideAChunk(t, tc.each, 5*time.Millisecond, chunks, items, tc.opts...)
+			const items = 20
+			l := load{each: tc.each, item: 5 * time.Millisecond, items: items, inFlight: 400} // 40 s of work
+			b, done := l.under(t, tc.opts...)
 			var took []int64 // in items of the chunks, since a machine may be as slow as it likes
 			for n := range 20 {
 				knowsLane(b, b.nc, "busy")
 				before := done.Load()
-				got, err := Call[number, square](b.ctx, b.nc, "busy", "k", number{n}, tc.call...)
+				got, err := Call[number, square](b.ctx, b.nc, "busy", "k", number{-n}, tc.call...)
 				if err != nil || got.Square != n*n {
 					t.Fatalf("called with %d: %+v, %v", n, got, err)
 				}
-				took = append(took, done.Load()-before-1)
-			}
-			if done.Load() > chunks*items/2 {
-				t.Fatal("the backlog is nearly over")
+				took = append(took, done.Load()-before)
 			}
 			slices.Sort(took)
 			t.Logf("half waited for %d items, the longest for %d", took[10], took[19])
@@ -186,27 +122,24 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 // TestAThousandCallersDoNotStopABatch starves chunks as well as it can.
 func TestAThousandCallersDoNotStopABatch(t *testing.T) {
 	t.Parallel()
-	const chunks = 20
-	b, done := besideAChunk(t, false, time.Millisecond, chunks, 10, Concurrency(1))
+	b, done := load{item: time.Millisecond, items: 10, inFlight: 8}.under(t, Concurrency(1))
 	ctx, cancel := context.WithCancel(b.ctx)
 	var callers sync.WaitGroup
 	var answered atomic.Int64
 	for range 1000 {
 		callers.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := Call[number, square](ctx, b.nc, "busy", "k", number{1}); err == nil {
+				if _, err := Call[number, square](ctx, b.nc, "busy", "k", number{-1}); err == nil {
 					answered.Add(1)
 				}
 			}
 		})
 	}
-	b.collect(chunks)
+	eventually(t, "a call is answered", func() bool { return answered.Load() > 0 })
+	before := done.Load()
+	eventually(t, "the batch goes on", func() bool { return done.Load() > before+200 })
 	cancel()
 	callers.Wait()
-	t.Logf("beside %d items of the batch %d calls were answered", chunks*10, answered.Load())
-	if n := done.Load(); n < chunks*10+answered.Load() {
-		t.Errorf("%d items were worked on", n)
-	}
 }
 
 // A flow that somebody waits for goes before its chunks in each stage, and what it asks before those of its callee.
@@ -307,5 +240,142 @@ func TestACallToWhoHasNoLane(t *testing.T) {
 	}
 	if _, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(wire.LaneOf("square"))); err == nil {
 		t.Error("there is a consumer")
+	}
+}
+
+// Of those who gave up, a service works for the few whose requests it had fetched by then.
+func TestNobodyWorksForCallersWhoAreGone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	g := newGate(t)
+	serveList(b, "square", g.handle, Concurrency(1))
+	eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, "square") })
+	b.ask("square", numbers(1))
+	<-g.begun
+	const callers = 100
+	var gone sync.WaitGroup
+	for range callers {
+		gone.Go(func() {
+			for heard := false; !heard; { // on a slow machine the stream may not take its request in time
+				for !stream.HasLane(b.ctx, b.nc, "square") && b.ctx.Err() == nil { // or it goes where chunks go
+					_ = backoff.Sleep(b.ctx, 10*time.Millisecond)
+				}
+				ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+				_, err := Call[number, square](ctx, b.nc, "square", "k", number{2})
+				cancel()
+				_, heard = errors.AsType[*UnansweredError](err)
+				if _, late := errors.AsType[*RequestError](err); !heard && (!late || b.ctx.Err() != nil) {
+					t.Errorf("a call without an answer got %v", err)
+					return
+				}
+			}
+		})
+	}
+	gone.Wait()
+	lane := wire.WorkSubject(wire.LaneOf("square"))
+	eventually(t, "what nobody waits for has left the stream", func() bool {
+		work, err := b.js.Stream(b.ctx, wire.StreamWork)
+		if err != nil {
+			return false
+		}
+		_, err = work.GetLastMsgForSubject(b.ctx, lane)
+		return err != nil
+	})
+	g.let()
+	if got, err := Call[number, square](b.ctx, b.nc, "square", "k", number{3}); err != nil || got.Square != 9 {
+		t.Errorf("a call after that: %+v, %v", got, err)
+	}
+	if n := g.calls.Load(); n > 5 { // the chunk, two that were fetched and one ahead, and the last
+		t.Errorf("%d requests were worked on, of %d that nobody waited for", n, callers)
+	}
+}
+
+// A hostile service of the same account says that another's endpoint has a lane, which nobody reads, and answers what
+// it was not asked. Permissions forbid both; without them a call ends in its time, with an error that says so, and
+// takes no answer that is not of its slice.
+func TestAHostileServiceCostsACallNoMoreThanItsTime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	liar := b.connect()
+	_, err := liar.Subscribe(wire.StatusSubject("square"), func(m *nats.Msg) { _ = m.Respond([]byte(`{"lane":true}`)) })
+	check(t, err)
+	var tries atomic.Int64
+	_, err = liar.Subscribe(wire.WorkSubject(wire.LaneOf("square")), func(m *nats.Msg) {
+		forged := &nats.Msg{Subject: m.Header.Get(wire.HeaderReplyTo), Header: nats.Header{}, Data: []byte(
+			`{"slots":[{"i":0,"d":{"square":666}}]}`)}
+		for name, value := range m.Header {
+			if strings.HasPrefix(name, "Tranche-") && name != wire.HeaderReplyTo {
+				forged.Header[name] = value
+			}
+		}
+		forged.Header.Set(wire.HeaderSlice, "00000000-0000-4000-8000-000000000000")
+		forged.Header.Set(wire.HeaderFinal, "1")
+		tries.Add(1)
+		_ = liar.PublishMsg(forged)
+	})
+	check(t, err)
+	check(t, liar.Flush())
+	eventually(t, "an answer is forged", func() bool { // a busy machine may not get so far in a second
+		ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+		defer cancel()
+		began := time.Now()
+		got, err := Call[number, square](ctx, b.nc, "square", "k", number{3})
+		if _, late := errors.AsType[*RequestError](err); late { // the stream did not take it in time
+			return false
+		}
+		if _, ok := errors.AsType[*UnansweredError](err); !ok || time.Since(began) > patience {
+			t.Errorf("after %s the call has %+v, %v", time.Since(began), got, err)
+		}
+		return tries.Load() > 0
+	})
+}
+
+// BenchmarkCallsBesideARun measures how long calls take beside a run at full rate, and what they cost it:
+// docs/benchmarks.md.
+func BenchmarkCallsBesideARun(b *testing.B) {
+	const every = 20 * time.Millisecond // a call
+	l := load{item: 2 * time.Millisecond, items: 50, inFlight: 24}
+	for _, tc := range []struct {
+		name         string
+		each, noLane bool
+		opts         []Option
+		call         []CallOption
+	}{
+		{"default", false, false, nil, nil},
+		{"direct", false, false, nil, []CallOption{Direct()}},
+		{"no place kept", false, false, []Option{Reserve(0)}, nil},
+		{"item by item", true, false, []Option{Reserve(0)}, nil},
+		{"no lane", false, true, []Option{Reserve(0)}, nil},
+	} {
+		b.Run(tc.name, func(b *testing.B) {
+			l.each, l.noLane = tc.each, tc.noLane
+			world, done := l.under(b, append([]Option{Concurrency(4)}, tc.opts...)...)
+			rate := func(while func()) float64 {
+				began, before := time.Now(), done.Load()
+				while()
+				return float64(done.Load()-before) / time.Since(began).Seconds()
+			}
+			alone := rate(func() { _ = backoff.Sleep(world.ctx, time.Duration(b.N)*every) })
+			took := make([]time.Duration, b.N)
+			var all sync.WaitGroup
+			b.ResetTimer()
+			beside := rate(func() {
+				for n := range b.N { // whether or not those before have been answered
+					all.Go(func() {
+						began := time.Now()
+						if _, err := Call[number, square](world.ctx, world.nc, "busy", "k", number{-1}, tc.call...); err != nil {
+							b.Error(err)
+						}
+						took[n] = time.Since(began)
+					})
+					_ = backoff.Sleep(world.ctx, every)
+				}
+				all.Wait()
+			})
+			slices.Sort(took)
+			b.ReportMetric(float64(took[b.N/2].Milliseconds()), "p50-ms")
+			b.ReportMetric(float64(took[b.N*99/100].Milliseconds()), "p99-ms")
+			b.ReportMetric(100*beside/alone, "%-of-run-alone")
+		})
 	}
 }

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -88,6 +89,13 @@ func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
 			w := testenv.NewWatch(t)
 			grant := strings.TrimSuffix(missing, ".tranche.work.work") // the message names all that is created
 			eventually(t, "the log names the subject", func() bool { return b.names(grant) })
+			if missing == "tranche.reply.work" { // it can fetch and not reply: it listens, and its status says what it misses
+				eventually(t, "it is discovered with its reason", func() bool {
+					found, err := wire.Discover(b.ctx, b.nc, 100*time.Millisecond)
+					check(t, err)
+					return len(found) == 1 && strings.Contains(found[0].Reason, "publish to "+missing)
+				})
+			}
 			if took := w.Ran(); took > outlastsStalls { // it takes two seconds; a denial that is not heard is never told
 				t.Errorf("it took %s to tell", took)
 			}
@@ -98,7 +106,7 @@ func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
 			eventually(t, "nothing is denied any more", func() bool {
 				present := svc.host.Outbox.Perms.Denied()
 				// An acknowledgement is not answered: it is denied until it has not been for a while.
-				return len(present) == 0 || strings.HasPrefix(missing, "$JS.ACK")
+				return len(present) == 0 && svc.Stats()[0].Reason == "" || strings.HasPrefix(missing, "$JS.ACK")
 			})
 		})
 	}
@@ -122,7 +130,7 @@ func TestDeniedPublishFailsAtOnce(t *testing.T) {
 	js, err := jetstream.New(nc)
 	check(t, err)
 	w := testenv.NewWatch(t)
-	err = outbox.New(nc, js).Publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
+	err = serve.NewOutbox(nc, js).Publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
 	var denied *stream.PermissionError
 	if !errors.As(err, &denied) || *denied != (stream.PermissionError{Op: stream.OpPublish, Subject: "tranche.reply.x"}) {
 		t.Errorf("got %v", err)

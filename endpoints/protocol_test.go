@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -41,7 +40,7 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	parsed, err := wire.ParseRequest(request.Msg().Header, request.Msg().Data, wire.Limits{})
 	check(t, err)
 
-	e := &serve.Server{Name: "statement", Host: &serve.Host{NC: &nats.Conn{}, Outbox: outbox.New(nil, nil),
+	e := &serve.Server{Name: "statement", Host: &serve.Host{NC: &nats.Conn{}, Outbox: serve.NewOutbox(nil, nil),
 		Identity: "statements@1.0.0 Xk2pQ7"}}
 	j := &serve.Job{Request: parsed}
 	e.Prepare(context.Background(), &j.Answers, meta, wire.Trace{})

@@ -93,9 +93,7 @@ func TestSchemaOfTypes(t *testing.T) {
 func TestContractIsAnnounced(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	b.Run(svc)
+	serveEach(b, "square", squares)
 	eventually(t, "the contract is told", func() bool {
 		told, err := wire.AskContract(b.ctx, b.nc, "square")
 		check(t, err)

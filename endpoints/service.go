@@ -18,11 +18,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
 	"github.com/tranchehq/tranche/endpoints/internal/flow"
-	"github.com/tranchehq/tranche/endpoints/internal/logs"
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -59,7 +55,7 @@ func (c Config) withDefaults() Config {
 	c.Version = cmp.Or(c.Version, DefaultVersion)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
 	if c.Log == nil {
-		c.Log = logs.Speaker()
+		c.Log = serve.Speaker()
 	}
 	c.Limits = c.Limits.WithDefaults()
 	return c
@@ -111,7 +107,7 @@ func New(nc *nats.Conn, config Config) (*Service, error) {
 	machine, _ := os.Hostname() // for people to read; it may be unknown
 	instance := nuid.Next()
 	return &Service{config: config, instance: instance, machine: machine, host: &serve.Host{
-		NC: nc, Outbox: outbox.New(nc, js), Limits: config.Limits, Suspects: admission.NewSuspects(), Log: config.Log,
+		NC: nc, Outbox: serve.NewOutbox(nc, js), Limits: config.Limits, Suspects: serve.NewSuspects(), Log: config.Log,
 		Identity: fmt.Sprintf("%s@%s %s", config.Name, config.Version, instance),
 	}}, nil
 }
@@ -174,7 +170,7 @@ func (s *Service) Run(ctx context.Context) error {
 	sending, stopSend := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSend()
 	group, serving := errgroup.WithContext(ctx)
-	span := consume.Scope{Stopping: serving.Done(), Working: working, Sending: sending}
+	span := serve.Scope{Stopping: serving.Done(), Working: working, Sending: sending}
 	for _, e := range s.endpoints {
 		group.Go(func() error { return e.Run(serving, span) })
 	}

@@ -7,18 +7,20 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/nats-io/nats-server/v2/server"
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/tranchehq/tranche/endpoints/internal/reply"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 type number struct {
@@ -56,8 +58,7 @@ func TestHandleEachAnswersEveryItem(t *testing.T) {
 func TestHandleListRepliesAndFails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+	serveList(b, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
 		for n, item := range chunk.Items() {
 			if chunk.Keys()[n] != item.Key || item.Info().Key != item.Key {
 				return errors.New("keys are mixed up")
@@ -74,8 +75,7 @@ func TestHandleListRepliesAndFails(t *testing.T) {
 			}
 		}
 		return nil
-	}))
-	b.Run(svc)
+	})
 	w := b.reply("list", numbers(5))
 	if w.answered != 4 || w.failure != nil || len(w.slots) != 4 {
 		t.Fatalf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
@@ -94,41 +94,10 @@ func TestHandleListRepliesAndFails(t *testing.T) {
 	}
 }
 
-func TestHandlersSeeTheParamsOfTheRun(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "each", func(ctx context.Context, _ number) (string, error) {
-		info := ItemOf(ctx)
-		return fmt.Sprint(info.Param("year"), info.Param("month"), info.Params()), nil
-	}))
-	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, string]) error {
-		chunk.Params()["year"] = "0" // a copy
-		item := chunk.Items()[0]
-		item.Reply(fmt.Sprint(chunk.Param("year"), item.Info().Param("month"), chunk.Params()))
-		return nil
-	}))
-	b.Run(svc)
-	for _, endpoint := range []string{"each", "list"} {
-		for params, want := range map[string]string{`{"year":"2026"}`: `"2026map[year:2026]"`, "": `"map[]"`} {
-			builder := wire.NewRequestBuilder(endpoint, newMeta(), 1<<20)
-			builder.SetParams([]byte(params))
-			builder.Add(0, "k", []byte("{}"))
-			b.publish(builder.Msg())
-			for _, w := range b.collect(1) {
-				if got := string(w.slots[0].Data); got != want {
-					t.Errorf("%s with params %q: %s, want %s", endpoint, params, got, want)
-				}
-			}
-		}
-	}
-}
-
 func TestErrorsAndPanicsOfItems(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "each", func(ctx context.Context, in number) (square, error) {
+	serveEach(b, "each", func(ctx context.Context, in number) (square, error) {
 		switch in.N {
 		case 0:
 			panic("no such thing")
@@ -143,8 +112,7 @@ func TestErrorsAndPanicsOfItems(t *testing.T) {
 			return square{}, fmt.Errorf("info is %+v", info)
 		}
 		return square{}, nil
-	}))
-	b.Run(svc)
+	})
 	w := b.reply("each", append(numbers(5), payload{5, `{"n":"five"}`}, payload{6, `[]`}))
 	want := map[int]wire.SlotError{
 		0: {Code: wire.CodePanic, Message: "the handler panicked: no such thing", Retry: false},
@@ -167,6 +135,7 @@ func TestErrorsAndPanicsOfItems(t *testing.T) {
 	if w.answered != 7 || w.slots[4].Err != nil {
 		t.Errorf("answered %d, slot 4: %v", w.answered, w.slots[4].Err)
 	}
+	b.letters(0) // a batch request has none
 }
 
 func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
@@ -186,12 +155,10 @@ func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			svc := b.service()
-			check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+			serveList(b, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
 				chunk.Items()[0].Reply(square{1})
 				return tc.end()
-			}))
-			b.Run(svc)
+			})
 			w := b.reply("list", numbers(3))
 			if w.answered != 1 || w.failure == nil || *w.failure != tc.want || w.slots[0].Err != nil {
 				t.Errorf("answered %d, failure %v", w.answered, w.failure)
@@ -200,60 +167,25 @@ func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
 	}
 }
 
-func TestPartialReplies(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	seen := make(chan struct{})
-	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
-		for i, item := range chunk.Items() {
-			item.Reply(square{i})
-			if i == 4 {
-				chunk.Flush()
-				await(t, "first part", seen)
-			}
-		}
-		return nil
-	}))
-	b.Run(svc)
-	meta := b.ask("list", numbers(10))
-	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
-	check(t, err)
-	msg := b.next(recorder)
-	reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
-	check(t, err)
-	if len(reply.Slots) != 5 || reply.Answered != -1 {
-		t.Fatalf("the first part has %d slots and answered %d", len(reply.Slots), reply.Answered)
-	}
-	close(seen)
-	check(t, msg.NakWithDelay(time.Millisecond)) // so that it may come after the final one
-	w := b.collect(1)[meta.Slice]
-	if w.messages != 2 || w.answered != 10 || len(w.slots) != 10 {
-		t.Errorf("messages %d, answered %d, slots %d", w.messages, w.answered, len(w.slots))
-	}
-}
-
 // TestLateFlushSendsNothing flushes a chunk whose final message is on its way.
 func TestLateFlushSendsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	kept := make(chan *Chunk[number, square], 1)
-	check(t, HandleList(svc, "list", func(ctx context.Context, chunk *Chunk[number, square]) error {
+	serveList(b, "list", func(ctx context.Context, chunk *Chunk[number, square]) error {
 		for _, item := range chunk.Items() {
 			item.Reply(square{1})
 		}
 		kept <- chunk
 		return b.js.DeleteStream(ctx, wire.StreamReply) // so that the final message stays on its way
-	}))
-	b.Run(svc)
+	})
 	meta := b.ask("list", numbers(3))
 	chunk := await(t, "chunk", kept)
 	a := &chunk.job.Answers
 	eventually(t, "the final message is written", func() bool {
 		a.Mu.Lock()
 		defer a.Mu.Unlock()
-		return a.Closed && a.Buf != nil && bytes.HasSuffix(a.Buf.Bytes(), []byte(reply.ReplyClose))
+		return a.Closed && a.Buf != nil && bytes.HasSuffix(a.Buf.Bytes(), []byte(serve.ReplyClose))
 	})
 	chunk.Flush()
 	b.streams()
@@ -265,33 +197,6 @@ func TestLateFlushSendsNothing(t *testing.T) {
 	check(t, err)
 	if n := stream.CachedInfo().State.LastSeq; n != 1 {
 		t.Errorf("%d messages were sent", n)
-	}
-}
-
-func TestLargeReplyIsSplitAndAnOversizeResultGoesInPieces(t *testing.T) {
-	t.Parallel()
-	b := setup(t, func(o *server.Options) { o.MaxPayload = 32 << 10 })
-	svc := b.service()
-	check(t, HandleEach(svc, "big", func(_ context.Context, in number) (string, error) {
-		if in.N == 7 {
-			return strings.Repeat("x", 40<<10), nil
-		}
-		return strings.Repeat("x", 10<<10), nil
-	}, FlushBytes(1<<30)))
-	b.Run(svc)
-	w := b.reply("big", numbers(20))
-	if w.answered != 20 || w.messages < 7 {
-		t.Errorf("answered %d in %d messages", w.answered, w.messages)
-	}
-	for i := range 20 {
-		slot := w.slots[i]
-		if i == 7 {
-			if string(slot.Data) != `"`+strings.Repeat("x", 40<<10)+`"` || slot.ContentType != wire.ContentTypeJSON {
-				t.Errorf("slot 7: %d bytes of %q, %v", len(slot.Data), slot.ContentType, slot.Err)
-			}
-		} else if slot.Err != nil || len(slot.Data) != 10<<10+2 {
-			t.Errorf("slot %d: %v", i, slot.Err)
-		}
 	}
 }
 
@@ -307,20 +212,18 @@ func (m moody) MarshalJSON() ([]byte, error) {
 func TestResultsOfEveryKind(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	pdf := []byte("%PDF-1.7\x00\xff")
 	nested := func(deep int) jsontext.Value {
 		return jsontext.Value(strings.Repeat("[", deep) + strings.Repeat("]", deep))
 	}
-	check(t, HandleEach(svc, "kinds", func(_ context.Context, in number) (any, error) {
+	serveEach(b, "kinds", func(_ context.Context, in number) (any, error) {
 		return []any{
 			wire.Binary{ContentType: "application/pdf",
 				Data: pdf}, &wire.Binary{Data: pdf}, nil, moody{}, moody{bad: true}, make(chan int),
 			wire.Binary{ContentType: "no\nsuch"}, "<&\u2028>",
 			nested(wire.DefaultMaxDepth), nested(wire.DefaultMaxDepth + 1),
 		}[in.N], nil
-	}, Concurrency(1), Compress(1)))
-	b.Run(svc)
+	}, Concurrency(1), Compress(1))
 	w := b.reply("kinds", numbers(10))
 	for i, contentType := range []string{"application/pdf", wire.DefaultBinaryType} {
 		if s := w.slots[i]; s.ContentType != contentType || !bytes.Equal(s.Data, pdf) {
@@ -340,26 +243,6 @@ func TestResultsOfEveryKind(t *testing.T) {
 	}
 }
 
-func TestUnreadableRequests(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	b.Run(svc)
-	bad := newMeta()
-	b.publish(&nats.Msg{Subject: wire.WorkSubject("square"), Header: bad.Request(), Data: []byte(`{"items":[{"i":1}]}`)})
-	b.publish(&nats.Msg{Subject: wire.WorkSubject("square"), Data: []byte(`garbage`)})
-	good := b.ask("square", numbers(1))
-	found := b.collect(2)
-	if w := found[bad.Slice]; w == nil || w.failure == nil || w.failure.Code != wire.CodeBadRequest || w.failure.Retry {
-		t.Errorf("the unreadable request: %+v", w)
-	}
-	if w := found[good.Slice]; w == nil || w.answered != 1 {
-		t.Errorf("the good request: %+v", w)
-	}
-	eventually(t, "the stream is empty", func() bool { return b.backlog("square") == 0 })
-}
-
 // shortWait gives an endpoint a consumer that delivers again soon.
 func (b *bundle) shortWait(endpoint string, d time.Duration) {
 	b.t.Helper()
@@ -369,49 +252,8 @@ func (b *bundle) shortWait(endpoint string, d time.Duration) {
 	check(b.t, err)
 }
 
-func TestSlowWorkIsNotDeliveredTwice(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.shortWait("slow", time.Second)
-	svc := b.service()
-	var calls atomic.Int32
-	check(t, HandleEach(svc, "slow", func(ctx context.Context, _ number) (square, error) {
-		calls.Add(1)
-		return square{}, backoff.Sleep(ctx, 4*time.Second)
-	}))
-	b.Run(svc)
-	if w := b.reply("slow", numbers(1)); w.answered != 1 || w.messages != 1 {
-		t.Errorf("answered %d in %d messages", w.answered, w.messages)
-	}
-	if n := calls.Load(); n != 1 {
-		t.Errorf("%d calls", n)
-	}
-}
-
-func TestRequestThatKillsServicesIsGivenUp(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.shortWait("killer", 50*time.Millisecond)
-	meta := b.ask("killer", numbers(3))
-	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "killer")
-	check(t, err)
-	for range wire.DefaultDeliveries { // services that die while they hold it
-		b.next(consumer)
-	}
-	svc := b.service()
-	check(t, HandleEach(svc, "killer", func(context.Context, number) (square, error) {
-		t.Error("the handler was called")
-		return square{}, nil
-	}))
-	b.Run(svc)
-	w := b.collect(1)[meta.Slice]
-	if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
-		t.Errorf("answered %d, failure %v", w.answered, w.failure)
-	}
-}
-
-// handBack takes the one request of an endpoint so many times, and hands it back.
-func (b *bundle) handBack(endpoint string, times int) {
+// nak takes the one request of an endpoint so many times, and hands it back.
+func (b *bundle) nak(endpoint string, times int) {
 	b.t.Helper()
 	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
 	check(b.t, err)
@@ -426,56 +268,10 @@ func TestRequestThatWasHandedBackIsStillServed(t *testing.T) {
 	b := setup(t)
 	check(t, stream.EnsureConsumer(b.ctx, b.js, "square", stream.ConsumerSettings{}))
 	meta := b.ask("square", numbers(3))
-	b.handBack("square", 10)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	b.Run(svc)
+	b.nak("square", 10)
+	serveEach(b, "square", squares)
 	if w := b.collect(1)[meta.Slice]; w.failure != nil || w.answered != 3 {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
-	}
-}
-
-func TestDrainFinishesRunningWork(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	first := b.service()
-	begun, finish := make(chan struct{}, 10), make(chan struct{})
-	check(t, HandleList(first, "work", func(_ context.Context, chunk *Chunk[number, square]) error {
-		begun <- struct{}{}
-		<-finish
-		for _, item := range chunk.Items() {
-			item.Reply(square{1})
-		}
-		return nil
-	}, Concurrency(1)))
-	stop := b.Run(first)
-	b.ask("work", numbers(2))
-	b.ask("work", numbers(2))
-	b.ask("work", numbers(2))
-	await(t, "first chunk", begun)
-	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
-
-	second := b.service()
-	var others atomic.Int32
-	check(t, HandleList(second, "work", func(_ context.Context, chunk *Chunk[number, square]) error {
-		others.Add(1)
-		for _, item := range chunk.Items() {
-			item.Reply(square{2})
-		}
-		return nil
-	}))
-	b.Run(second)
-	b.collect(2) // what the first had fetched, but not begun, was handed over at once
-	close(finish)
-	check(t, await(t, "end of Run", stopped))
-	b.collect(1)
-	b.settled("work")
-	if n := others.Load(); n != 2 { // with none that was delivered again
-		t.Errorf("the second service had %d chunks", n)
-	}
-	if len(begun) != 0 {
-		t.Error("the first service began a chunk after it was told to stop")
 	}
 }
 
@@ -505,77 +301,348 @@ func TestDrainTimeoutGivesTheRestBack(t *testing.T) {
 	}
 }
 
-func TestHandlerTimeout(t *testing.T) {
+// listed waits for the one listener of endpoint square to be as it should.
+func (b *bundle) listed(what string, as func(wire.Listener) bool) wire.Listener {
+	b.t.Helper()
+	var found wire.Listener
+	eventually(b.t, what, func() bool {
+		all, err := wire.Discover(b.ctx, b.nc, 100*time.Millisecond)
+		check(b.t, err)
+		for _, l := range all {
+			if l.Endpoint == "square" && as(l) {
+				found = l
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+func TestListenersSayHowTheyAre(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares, Concurrency(3)))
+	stop := b.Run(svc)
+	b.listed("it waits, and says what for", func(l wire.Listener) bool {
+		return l.State == wire.StateWaiting && l.Reason == "waiting for a Tranche node to create stream "+wire.StreamWork
+	})
+	b.streams()
+	b.listed("it listens", func(l wire.Listener) bool { return l.State == wire.StateListening && l.Reason == "" })
+	b.reply("square", numbers(100))
+	l := b.listed("the chunk is counted", func(l wire.Listener) bool { return l.Processed == 100 })
+	if l.Rate <= 0 || l.P50 <= 0 || l.P99 < l.P50 || l.Concurrency != 3 || l.Stages != 0 || l.Errors != 0 {
+		t.Errorf("after a chunk: %+v", l)
+	}
+	stats := svc.Stats()
+	if len(stats) != 1 || stats[0].Endpoint != "square" || stats[0].Items != 100 || stats[0].Chunks != 1 {
+		t.Errorf("stats: %+v", stats)
+	}
+	check(t, stop())
+	if s := svc.Stats()[0]; s.State != wire.StateDraining {
+		t.Errorf("after the end: %+v", s)
+	}
+}
+
+// A service says that it listens, drains and is gone, and is ready between.
+func TestAServiceSpeaks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	core, said := observer.New(zap.InfoLevel)
+	svc := b.service(func(c *Config) { c.Log = zap.New(core) })
+	if svc.Ready() == nil {
+		t.Error("a service without endpoints is ready")
+	}
+	check(t, HandleList(svc, "double", double))
+	var not *NotReadyError
+	if err := svc.Ready(); !errors.As(err, &not) || not.Endpoint != "double" || not.State != "" {
+		t.Errorf("before it runs: %v", err)
+	}
+	stop := b.Run(svc)
+	b.reply("double", numbers(1))
+	if err := svc.Ready(); err != nil {
+		t.Errorf("while it listens: %v", err)
+	}
+	check(t, stop())
+	if err := svc.Ready(); !errors.As(err, &not) || not.State != wire.StateDraining {
+		t.Errorf("after it ended: %v", err)
+	}
+	for _, line := range []string{"listening", "draining: no more chunks are taken, those at work may end", "gone"} {
+		if n := said.FilterMessage(line).Len(); n != 1 {
+			t.Errorf("%q is said %d times", line, n)
+		}
+	}
+}
+
+// A server that is not there is told of once, without the password.
+func TestANATSThatIsNotThereIsToldOf(t *testing.T) {
+	t.Parallel()
+	core, said := observer.New(zap.InfoLevel)
+	nc, err := nats.Connect("nats://u:canary@127.0.0.1:1", append(Options(), LogTo(zap.New(core)))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	eventually(t, "it is told of", func() bool {
+		return said.FilterMessageSnippet("NATS cannot be reached; trying until it can: start `tranche serve`").Len() == 1
+	})
+	for _, line := range said.All() {
+		for _, field := range line.Context {
+			if strings.Contains(fmt.Sprint(field.String, field.Interface), "canary") {
+				t.Errorf("the password is said: %v", line)
+			}
+		}
+	}
+}
+
+// Lines about a chunk, and about an item of it, say which.
+func TestLinesAboutChunksSayWhich(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	check(t, HandleList(svc, "work", func(ctx context.Context, chunk *Chunk[number, square]) error {
-		chunk.Items()[0].Reply(square{})
-		<-ctx.Done()
-		return ctx.Err()
-	}, Timeout(20*time.Millisecond)))
+	check(t, HandleEach(svc, "each", func(context.Context, map[string]int) (int, error) { panic("each") }))
+	check(t, HandleList(svc, "list", func(context.Context, *wrapChunk) error { panic("list") }))
 	b.Run(svc)
-	w := b.reply("work", numbers(2))
-	if w.answered != 1 || w.failure == nil || w.failure.Code != wire.CodeTimeout || !w.failure.Retry {
-		t.Errorf("answered %d, failure %v", w.answered, w.failure)
+	each, list := b.ask("each", numbers(1)), b.ask("list", numbers(1))
+	b.collect(2)
+	b.publish(&nats.Msg{Subject: wire.WorkSubject("list"), Header: nats.Header{wire.HeaderRun: {"some run"},
+		wire.HeaderVersion: {"1"}}})
+	eventually(t, "the unreadable request is told", func() bool {
+		return b.logged.FilterMessageSnippet("whom to tell").Len() == 1
+	})
+	if got := b.logged.FilterMessageSnippet("whom to tell").All()[0].ContextMap()["run"]; got != "some run" {
+		t.Errorf("the unreadable request is of run %q", got)
+	}
+	seen := map[any]map[string]any{}
+	for _, line := range b.logged.FilterMessageSnippet("panicked").All() {
+		seen[line.ContextMap()["endpoint"]] = line.ContextMap()
+	}
+	for endpoint, meta := range map[string]wire.Meta{"each": each, "list": list} {
+		line := seen[endpoint]
+		_, item := line["ordinal"]
+		if line["run"] != meta.Run.String() || line["slice"] != meta.Slice.String() || item != (endpoint == "each") {
+			t.Errorf("%s: %v", endpoint, line)
+		}
 	}
 }
 
-func TestInstancesShareTheWork(t *testing.T) {
+// A service says how long it worked: without the time that the chunk waited its turn, and in a flow over all stages.
+func TestRepliesSayHowLongTheServiceWorked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const chunks, slots = 40, 2
-	share := &shares{handedOut: chunks - 2*2*slots, met: make(chan struct{})}
-	for instance := range 2 {
-		svc := b.service()
-		check(t, HandleList(svc, "shared", func(ctx context.Context, chunk *Chunk[number, square]) error {
-			share.meet(ctx, instance)
-			for _, item := range chunk.Items() {
-				item.Reply(square{})
-			}
-			return nil
-		}, Concurrency(slots)))
-		b.Run(svc)
+	const nap = 150 * time.Millisecond
+	svc := b.service()
+	type end struct {
+		slice uuid.UUID
+		at    time.Time
 	}
-	eventually(t, "both wait for work", func() bool {
-		consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName("shared"))
-		return err == nil && consumer.CachedInfo().NumWaiting >= 2
-	})
-	for range chunks {
-		b.ask("shared", numbers(2))
-	}
-	b.collect(chunks)
-	share.mu.Lock()
-	defer share.mu.Unlock()
-	if n := share.begun; n[0]+n[1] != chunks || min(n[0], n[1]) < chunks/4 {
-		t.Errorf("shares %v", n)
-	}
-}
-
-// shares has two instances keep pace: none ends a chunk before the other has begun one for it, until so many are begun
-// that either may hold the rest. One that held more than it can begin would leave the other without, for ever.
-type shares struct {
-	handedOut int
-
-	mu    sync.Mutex
-	begun [2]int
-	met   chan struct{} // closed and made anew with each chunk that is begun
-}
-
-func (s *shares) meet(ctx context.Context, instance int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.begun[instance]++
-	mine := s.begun[instance]
-	close(s.met)
-	s.met = make(chan struct{})
-	for s.begun[1-instance] < mine && s.begun[0]+s.begun[1] < s.handedOut && ctx.Err() == nil {
-		met := s.met
-		s.mu.Unlock()
-		select {
-		case <-met:
-		case <-ctx.Done():
+	ended := make(chan end, 10)
+	check(t, HandleList(svc, "list", func(ctx context.Context, chunk *Chunk[number, square]) error {
+		_ = backoff.Sleep(ctx, nap)
+		for _, item := range chunk.Items() {
+			item.Reply(square{})
 		}
-		s.mu.Lock()
+		ended <- end{chunk.Meta().Slice, time.Now()}
+		return nil
+	}, Concurrency(1)))
+	check(t, HandleEach(svc, "each", func(ctx context.Context, _ number) (square, error) {
+		_ = backoff.Sleep(ctx, nap)
+		return square{}, nil
+	}, Concurrency(1)))
+	toList := To[number, square]("list")
+	check(t, HandleFlow(svc, "flow", numberStages{
+		perItem(func(item *numberItem) { toList.Ask(item, number{}) }),
+		perItem(func(item *numberItem) { item.Reply(square{}) }),
+	}))
+	b.Run(svc)
+	b.ask("list", numbers(2))
+	b.ask("list", numbers(2))
+	replies := b.collect(2)
+	first, second := await(t, "end of the first", ended), await(t, "end of the second", ended)
+	one, other := replies[first.slice].took, replies[second.slice].took
+	// They were worked on one after the other.
+	if since := time.Since(first.at); one < nap || other < nap || other > since {
+		t.Errorf("two lists took %s and %s, the second within %s; each was worked on for %s", one, other, since, nap)
+	}
+	if took := b.reply("each", numbers(2)).took; took < 2*nap {
+		t.Errorf("two items after one another took %s", took)
+	}
+	if took := b.reply("flow", numbers(2)).took; took < nap {
+		t.Errorf("a flow took %s", took)
+	}
+}
+
+// finished counts how often each slice was handled to its end.
+type finished struct {
+	mu sync.Mutex
+	by map[uuid.UUID]int
+}
+
+func (f *finished) handle(_ context.Context, chunk *Chunk[number, square]) error {
+	for _, item := range chunk.Items() {
+		item.Reply(square{item.In.N})
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.by[chunk.Meta().Slice]++
+	return nil
+}
+
+func (f *finished) len() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.by)
+}
+
+// TestCleanStopsRepeatNothing has instances come and go under load, as in a deployment. What is redelivered is what was
+// not begun.
+func TestCleanStopsRepeatNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	names := []string{"one", "two", "three"}
+	const rounds, each = 6, 150
+	for _, name := range names {
+		b.shortWait(name, patience/4) // so that what was not acknowledged comes back in this test
+	}
+	done, watch := &finished{by: map[uuid.UUID]int{}}, testenv.NewWatch(t)
+	instance := func() (stop func() error) {
+		svc := b.service()
+		for _, name := range names {
+			check(t, HandleList(svc, name, done.handle, Concurrency(3)))
+		}
+		return b.Run(svc)
+	}
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for n := range rounds * each {
+			_, msg := b.request(names[n%len(names)], numbers(3))
+			if _, err := b.js.PublishMsg(b.ctx, msg); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	t.Cleanup(asking.Wait)
+	for round := 1; round <= rounds; round++ {
+		stop := instance()
+		eventually(t, "it is at work", func() bool { return done.len() >= round*each/2 })
+		check(t, stop()) // with pulls open, and chunks at work
+	}
+	asking.Wait()
+	stop := instance()
+	b.collect(rounds * each)
+	for _, name := range names {
+		eventually(t, "all is acknowledged", func() bool { return b.backlog(name) == 0 })
+	}
+	check(t, stop())
+	again := 0
+	for slice, times := range done.by {
+		if again += times - 1; times != 1 {
+			t.Logf("slice %s was finished %d times", slice, times)
+		}
+	}
+	// On a machine that stands still the server may not say in time whom to acknowledge to.
+	if stood := watch.Longest() > stream.AckTimeout/2; again > 0 && (!stood || again > b.unacknowledged()) {
+		t.Errorf("%d slices were finished again", again)
+	}
+	if len(done.by) != rounds*each {
+		t.Errorf("%d of %d slices were finished", len(done.by), rounds*each)
+	}
+}
+
+// set does what a node does for an operator.
+func (b *bundle) set(endpoint string, settings stream.ConsumerSettings) {
+	b.t.Helper()
+	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
+	check(b.t, err)
+	check(b.t, stream.SetConsumer(b.ctx, b.js, consumer, settings))
+}
+
+func TestConcurrencyChangesWhileRunning(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.shortWait("list", 300*time.Millisecond)
+	svc, g := b.service(), newGate(t)
+	check(t, HandleList(svc, "list", g.handle, Concurrency(1)))
+	b.Run(svc)
+	for range 8 {
+		b.ask("list", numbers(1))
+	}
+	begun := func(n int32) {
+		t.Helper()
+		eventually(t, "they are at work", func() bool { return g.calls.Load() == n })
+	}
+	begun(1)
+	check(t, svc.SetConcurrency("list", 3))
+	begun(3)
+	b.set("list", stream.ConsumerSettings{Concurrency: 5})
+	begun(5)
+	check(t, svc.SetConcurrency("list", 7)) // waits for its turn
+	if n := svc.Stats()[0].Concurrency; n != 5 {
+		t.Errorf("the concurrency is %d while an operator says 5", n)
+	}
+	b.set("list", stream.ConsumerSettings{})
+	begun(7)
+	check(t, svc.SetConcurrency("list", 0))
+	if n := svc.Stats()[0].Concurrency; n != 1 {
+		t.Errorf("the concurrency is %d, and the option says 1", n)
+	}
+	g.let()
+	b.collect(8)
+	if n := b.logged.FilterMessageSnippet("the concurrency was changed").Len(); n != 4 {
+		t.Errorf("%d changes are logged", n)
+	}
+}
+
+// stepwise is a handler that does one item for each value that it receives.
+func stepwise(steps <-chan struct{}) func(context.Context, number) (square, error) {
+	return func(ctx context.Context, in number) (square, error) {
+		<-steps
+		return squares(ctx, in)
+	}
+}
+
+// TestConcurrencyOfItemsChangesWithinAChunk has a chunk under way get more workers, and fewer.
+func TestConcurrencyOfItemsChangesWithinAChunk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	steps := make(chan struct{})
+	svc := serveEach(b, "each", stepwise(steps), Concurrency(1))
+	b.ask("each", numbers(30))
+	used := func(n int64) {
+		t.Helper()
+		eventually(t, "so many are at work", func() bool { return svc.endpoints[0].Slots.Used[serve.Chunks].Load() == n })
+	}
+	used(1)
+	check(t, svc.SetConcurrency("each", 4))
+	used(4)
+	check(t, svc.SetConcurrency("each", 2))
+	for range 4 {
+		steps <- struct{}{}
+	}
+	used(2)
+	close(steps)
+	for _, w := range b.collect(1) {
+		if w.answered != 30 {
+			t.Errorf("answered %d", w.answered)
+		}
+	}
+}
+
+func TestSetConcurrencyRefuses(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	for want, err := range map[string]error{
+		"it has no handler":  svc.SetConcurrency("other", 1),
+		"-1 is not 0 to":     svc.SetConcurrency("square", -1),
+		"1025 is not 0 to 1": svc.SetConcurrency("square", wire.MaxConcurrency+1),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }

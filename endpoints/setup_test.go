@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -31,7 +32,7 @@ const outlastsStalls = 12 * time.Second
 
 // bundle is a NATS server with the streams, and a node's side of the protocol.
 type bundle struct {
-	t      *testing.T
+	t      testing.TB
 	ctx    context.Context
 	server *server.Server
 	opts   *server.Options
@@ -41,11 +42,11 @@ type bundle struct {
 	log    *zap.Logger
 	logged *observer.ObservedLogs
 	pieces wire.Assembly
-	taken  map[consume.RequestID]bool // messages of replies; what is not acknowledged for 5 s comes again
+	taken  map[serve.RequestID]bool // messages of replies; what is not acknowledged for 5 s comes again
 }
 
 // setup starts a server of its own. Options may change its configuration.
-func setup(t *testing.T, change ...func(*server.Options)) *bundle {
+func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), allPatience)
 	t.Cleanup(cancel)
@@ -69,10 +70,10 @@ func setup(t *testing.T, change ...func(*server.Options)) *bundle {
 }
 
 // newBundle returns a bundle without a server.
-func newBundle(t *testing.T, ctx context.Context) *bundle {
+func newBundle(t testing.TB, ctx context.Context) *bundle {
 	t.Helper()
 	core, logged := observer.New(zap.DebugLevel)
-	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, taken: map[consume.RequestID]bool{}}
+	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, taken: map[serve.RequestID]bool{}}
 }
 
 // start starts the server, on the port that the test holds for it.
@@ -157,6 +158,61 @@ func (b *bundle) Run(svc *Service) (stop func() error) {
 	return stop
 }
 
+// serveEach runs a service with one HandleEach endpoint.
+func serveEach[In, Out any](
+	b *bundle, name string, handle func(context.Context, In) (Out, error), opts ...Option,
+) *Service {
+	b.t.Helper()
+	svc := b.service()
+	check(b.t, HandleEach(svc, name, handle, opts...))
+	b.Run(svc)
+	return svc
+}
+
+// serveList runs a service with one HandleList endpoint.
+func serveList[In, Out any](
+	b *bundle, name string, handle func(context.Context, *Chunk[In, Out]) error, opts ...Option,
+) *Service {
+	b.t.Helper()
+	svc := b.service()
+	check(b.t, HandleList(svc, name, handle, opts...))
+	b.Run(svc)
+	return svc
+}
+
+// serveFlow runs a service with one HandleFlow endpoint.
+func serveFlow[In, Out, State, Shared any](
+	b *bundle, name string, stages []func(context.Context, *Stage[In, Out, State, Shared]) error, opts ...Option,
+) *Service {
+	b.t.Helper()
+	svc := b.service()
+	check(b.t, HandleFlow(svc, name, stages, opts...))
+	b.Run(svc)
+	return svc
+}
+
+// each is a HandleList handler that calls f with each item.
+func each[In, Out any](f func(*Item[In, Out])) func(context.Context, *Chunk[In, Out]) error {
+	return func(_ context.Context, chunk *Chunk[In, Out]) error {
+		for _, item := range chunk.Items() {
+			f(item)
+		}
+		return nil
+	}
+}
+
+// perItem is a stage that calls f with each item.
+func perItem[In, Out, State, Shared any](
+	f func(*StageItem[In, Out, State, Shared]),
+) func(context.Context, *Stage[In, Out, State, Shared]) error {
+	return func(_ context.Context, s *Stage[In, Out, State, Shared]) error {
+		for _, item := range s.Items() {
+			f(item)
+		}
+		return nil
+	}
+}
+
 // payload is one item of a request.
 type payload struct {
 	ordinal int
@@ -226,6 +282,29 @@ type whole struct {
 	took     time.Duration
 }
 
+// holds fails the test unless a reply has exactly these slots, each the JSON of a result or the code of an error, and
+// a failure with this code, "" for none.
+func (w *whole) holds(t testing.TB, what, failure string, want map[int]string) {
+	t.Helper()
+	if w == nil {
+		t.Errorf("%s: no reply", what)
+		return
+	}
+	got, code := map[int]string{}, ""
+	for i, slot := range w.slots {
+		if got[i] = string(slot.Data); slot.Err != nil {
+			got[i] = slot.Err.Code
+		}
+	}
+	if w.failure != nil {
+		code = w.failure.Code
+	}
+	if !maps.Equal(got, want) || w.answered != len(want) || code != failure {
+		t.Errorf("%s: answered %d, failure %v, slots %v; want failure %q, slots %v", what, w.answered, w.failure, got,
+			failure, want)
+	}
+}
+
 // collect reads messages until n slices have a final one and all slots that it speaks of. It waits for each thing that
 // is new, which what is repeated is not, within patience.
 func (b *bundle) collect(n int) map[uuid.UUID]*whole {
@@ -287,7 +366,7 @@ func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
 	b.t.Helper()
 	meta, err := msg.Metadata()
 	check(b.t, err)
-	id := consume.RequestID{Sequence: meta.Sequence.Stream, Stored: meta.Timestamp.UnixNano()}
+	id := serve.RequestID{Sequence: meta.Sequence.Stream, Stored: meta.Timestamp.UnixNano()}
 	if b.taken[id] {
 		check(b.t, msg.DoubleAck(b.ctx))
 		return
@@ -337,13 +416,13 @@ func (b *bundle) backlog(endpoint string) int {
 }
 
 // eventually polls until ok, within patience.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	testenv.Until(t, patience, what, ok)
 }
 
 // await receives from c, within patience.
-func await[T any](t *testing.T, what string, c <-chan T) T {
+func await[T any](t testing.TB, what string, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:
@@ -354,7 +433,7 @@ func await[T any](t *testing.T, what string, c <-chan T) T {
 	}
 }
 
-func check(t *testing.T, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

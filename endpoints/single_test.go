@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,11 +12,195 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
+
+// suspect asks for something that was given up before.
+func (b *bundle) suspect(endpoint string) wire.Meta {
+	b.t.Helper()
+	meta := newMeta()
+	meta.Deliveries = wire.SuspectDeliveries
+	builder := wire.NewRequestBuilder(endpoint, meta, 1<<20)
+	builder.Add(0, "k", []byte(`{"n":3}`))
+	b.publish(builder.Msg())
+	return meta
+}
+
+func TestSuspectRunsAlone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	bystander, suspect := newGate(t), newGate(t)
+	check(t, HandleList(svc, "bystander", bystander.handle, Concurrency(4)))
+	check(t, HandleList(svc, "suspect", suspect.handle))
+	b.Run(svc)
+	b.ask("bystander", numbers(1))
+	await(t, "bystander", bystander.begun)
+	meta := b.suspect("suspect")
+	waits := func() bool {
+		svc.host.Suspects.Mu.Lock()
+		defer svc.host.Suspects.Mu.Unlock()
+		return len(svc.host.Suspects.Queue) == 1
+	}
+	eventually(t, "the suspect waits to be alone", waits)
+	if len(suspect.begun) != 0 {
+		t.Fatal("the suspect runs beside another")
+	}
+	bystander.let()
+	await(t, "suspect", suspect.begun)
+	eventually(t, "the first bystander has gone", func() bool { return svc.endpoints[0].Held() == 0 })
+	eventually(t, "it is marked", func() bool { return b.mark("suspect", meta.Slice) == 1 })
+	b.ask("bystander", numbers(1))
+	eventually(t, "the next is there", func() bool { return svc.endpoints[0].Held() == 1 })
+	if n := bystander.calls.Load(); n != 1 {
+		t.Errorf("another runs beside the suspect: %d calls", n)
+	}
+	suspect.let()
+	b.collect(3)
+	if n := b.mark("suspect", meta.Slice); n != 0 {
+		t.Errorf("the mark says %d after the end", n)
+	}
+}
+
+// mark returns what stands in the mark of a suspect, or 0.
+func (b *bundle) mark(endpoint string, slice uuid.UUID) int {
+	b.t.Helper()
+	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
+	check(b.t, err)
+	msg, err := stream.GetLastMsgForSubject(b.ctx, "tranche.flow."+endpoint+"."+slice.String()+".begun")
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.Atoi(string(msg.Data))
+	check(b.t, err)
+	return n
+}
+
+// TestSuspectThatKillsTwiceIsGivenUp has services lose all they have while they run a request.
+func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.shortWait("killer", time.Second)
+	meta := b.ask("killer", numbers(2))
+	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "killer")
+	check(t, err)
+	for range serve.SuspectFrom - 1 {
+		b.next(consumer)
+	}
+	var calls atomic.Int32
+	for n := range serve.MaxBegun + 1 {
+		svc := b.service(func(c *Config) { c.DrainTimeout = time.Millisecond })
+		begun := make(chan struct{}, 1)
+		check(t, HandleList(svc, "killer", func(ctx context.Context, _ *Chunk[number, square]) error {
+			calls.Add(1)
+			begun <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		}))
+		stop := b.Run(svc)
+		if n == serve.MaxBegun {
+			w := b.collect(1)[meta.Slice]
+			if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
+				t.Errorf("answered %d, failure %v", w.answered, w.failure)
+			}
+			if s := svc.Stats()[0]; s.GivenUp != 1 || s.Redelivered != 1 {
+				t.Errorf("stats %+v", s)
+			}
+			break
+		}
+		await(t, "suspect", begun)
+		eventually(t, "it is marked", func() bool { return b.mark("killer", meta.Slice) == n+1 })
+		svc.host.NC.Close()
+		_ = stop()
+	}
+	if n := calls.Load(); n != serve.MaxBegun {
+		t.Errorf("it was begun %d times", n)
+	}
+}
+
+func TestSuspectRunsWithoutAMark(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	check(t, b.js.DeleteStream(b.ctx, wire.StreamFlow))
+	serveEach(b, "square", squares)
+	meta := b.suspect("square")
+	if w := b.collect(1)[meta.Slice]; w.failure != nil || w.answered != 1 {
+		t.Errorf("answered %d, failure %v", w.answered, w.failure)
+	}
+}
+
+// TestSuspectThatAsksItsOwnProcess has the handler of a suspect wait for what another endpoint of the process does.
+func TestSuspectThatAsksItsOwnProcess(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	svc.host.Suspects.Patience = 100 * time.Millisecond
+	helped := make(chan struct{}, 2)
+	check(t, HandleEach(svc, "helper", func(ctx context.Context, in number) (square, error) {
+		helped <- struct{}{}
+		return squares(ctx, in)
+	}))
+	check(t, HandleEach(svc, "suspect", func(ctx context.Context, in number) (square, error) {
+		b.ask("helper", numbers(1)) // for nobody that could be known
+		await(t, "help", helped)
+		return squares(ctx, in)
+	}))
+	b.Run(svc)
+	b.suspect("suspect")
+	b.collect(2)
+	if n := b.logged.FilterMessageSnippet("others are handled beside it").Len(); n != 1 {
+		t.Errorf("logged %d times", n)
+	}
+}
+
+func TestSuspectIsHandedBackAtTheEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc, other := b.service(), b.service()
+	bystander := newGate(t)
+	check(t, HandleList(svc, "bystander", bystander.handle))
+	check(t, HandleEach(svc, "square", squares))
+	check(t, HandleEach(other, "square", squares))
+	stop := b.Run(svc)
+	b.ask("bystander", numbers(1))
+	await(t, "bystander", bystander.begun)
+	meta := b.suspect("square")
+	eventually(t, "the suspect waits", func() bool { return svc.endpoints[1].Held() == 1 })
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	b.Run(other)
+	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 {
+		t.Errorf("the suspect: %+v", w)
+	}
+	bystander.let()
+	check(t, await(t, "end of Run", stopped))
+}
+
+// TestSuspectFlowWaitsForNothingOfItsOwn has a flow and what it asks in one process, all of it suspect.
+func TestSuspectFlowWaitsForNothingOfItsOwn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", threeStages()))
+	check(t, HandleEach(svc, "double", doubleOf))
+	check(t, HandleEach(svc, "square", squares))
+	b.Run(svc)
+	meta := b.suspect("flow")
+	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 || string(w.slots[0].Data) != `{"square":36}` {
+		t.Errorf("reply %+v", w)
+	}
+	alone := b.logged.FilterMessage("a suspect is handled").FilterField(zap.Bool("alone", true))
+	if alone.Len() < 3 {
+		t.Errorf("%d stages ran alone", alone.Len())
+	}
+	if n := svc.Stats()[0].Stages; n != 3 {
+		t.Errorf("the flow has %d stages", n)
+	}
+}
 
 // letters waits for n dead letters and returns all that there are.
 func (b *bundle) letters(n int) []wire.DeadLetter {
@@ -62,17 +247,15 @@ func (b *bundle) settled(endpoint string) {
 func TestSingleRequestIsTriedAgainUntilItWorks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	var tries atomic.Int64
-	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) {
+	serveEach(b, "work", func(context.Context, number) (square, error) {
 		switch tries.Add(1) {
 		case 1:
 			return square{}, Retry("locked", "row 7")
 		default:
 			return square{42}, nil
 		}
-	}))
-	b.Run(svc)
+	})
 	begun := time.Now()
 	out, err := Call[number, square](b.ctx, b.nc, "work", "k", number{1})
 	if err != nil || out.Square != 42 || tries.Load() != 2 {
@@ -116,17 +299,15 @@ func TestSingleRequestThatDies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			svc := b.service()
 			var tries atomic.Int64
 			limit := DefaultTimeout
 			if tc.want.code == wire.CodeTimeout && tc.want.dead {
 				limit = time.Second // enough to begin in
 			}
-			check(t, HandleEach(svc, "work", func(ctx context.Context, in number) (square, error) {
+			serveEach(b, "work", func(ctx context.Context, in number) (square, error) {
 				tries.Add(1)
 				return tc.handler(ctx, in)
-			}, Timeout(limit)))
-			b.Run(svc)
+			}, Timeout(limit))
 			meta := b.askSingle("work", tc.payload, 2)
 			w := b.collect(1)[meta.Slice]
 			e := w.slots[0].Err
@@ -153,9 +334,8 @@ func TestSingleRequestThatDies(t *testing.T) {
 func TestSingleRequestOfAListThatDies(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	var tries atomic.Int64
-	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+	serveList(b, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
 		switch tries.Add(1); chunk.Items()[0].In.N {
 		case 0:
 			return errors.New("no database")
@@ -164,8 +344,7 @@ func TestSingleRequestOfAListThatDies(t *testing.T) {
 		default:
 			return nil // and leaves the item out
 		}
-	}))
-	b.Run(svc)
+	})
 	for n, want := range []wire.SlotError{{Code: wire.CodeHandlerError, Message: "no database", Retry: true},
 		{Code: "gone", Message: "for good", Retry: false},
 		{Code: wire.CodeUnanswered, Message: "the handler left the item out", Retry: true}} {
@@ -194,12 +373,10 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 		_, err := Call[number, square](ctx, b.nc, "work", "k", number{1})
 		answer <- err
 	}()
-	b.handBack("work", 5)
-	svc := b.service()
-	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) {
+	b.nak("work", 5)
+	serveEach(b, "work", func(context.Context, number) (square, error) {
 		return square{}, Retry("locked", "row 7")
-	}))
-	b.Run(svc)
+	})
 	err := await(t, "answer", answer)
 	var slot *wire.SlotError
 	if !errors.As(err, &slot) || slot.Code != "locked" {
@@ -210,9 +387,7 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 func TestUnreadableRequestsAreBuried(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "work", squares))
-	b.Run(svc)
+	serveEach(b, "work", squares)
 	single, batch := newMeta(), newMeta()
 	single.Mode = wire.ModeSingle
 	headless := batch.Request()
@@ -242,25 +417,11 @@ func TestUnreadableRequestsAreBuried(t *testing.T) {
 	}
 }
 
-func TestBatchRequestsAreNotBuried(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) { panic("boom") }))
-	b.Run(svc)
-	if w := b.reply("work", append(numbers(2), payload{2, `"x"`})); w.answered != 3 {
-		t.Errorf("%+v", w)
-	}
-	b.letters(0)
-}
-
 func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.bound(wire.StreamDead, 1)
-	svc := b.service()
-	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) { panic("boom") }))
-	b.Run(svc)
+	serveEach(b, "work", func(context.Context, number) (square, error) { panic("boom") })
 	meta := b.askSingle("work", `{"n":1}`, wire.DefaultDeliveries)
 	if w := b.collect(1)[meta.Slice]; w.slots[0].Err == nil {
 		t.Errorf("the caller waits for the stream of letters: %+v", w)
@@ -279,39 +440,22 @@ func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	b.letters(1)
 }
 
-// TestSingleRequestThatKillsItsService dies with whoever takes it up, until the next one gives it up.
+// TestSingleRequestThatKillsItsService delivers a request to services that die with it, until the next one gives it up.
 func TestSingleRequestThatKillsItsService(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	check(t, stream.EnsureConsumer(b.ctx, b.js, "deadly", stream.ConsumerSettings{}))
+	b.shortWait("deadly", 50*time.Millisecond)
+	const deliveries = 2
+	meta := b.askSingle("deadly", `{"n":1}`, deliveries)
 	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "deadly")
 	check(t, err)
-	config := consumer.CachedInfo().Config
-	config.AckWait = 5 * time.Second // each death takes as long; one that stands still is delivered it twice
-	_, err = b.js.UpdateConsumer(b.ctx, wire.StreamWork, config)
-	check(t, err)
-	const deliveries = 2
-	answered := make(chan error, 1)
-	meta := b.askSingle("deadly", `{"n":1}`, deliveries)
 	for range deliveries {
-		nc := b.connect()
-		svc, err := New(nc, Config{Name: "victim", DrainTimeout: time.Millisecond})
-		check(t, err)
-		killed := make(chan struct{})
-		check(t, HandleEach(svc, "deadly", func(context.Context, number) (square, error) {
-			nc.Close()
-			close(killed)
-			return square{}, nil
-		}))
-		b.Run(svc)
-		await(t, "death", killed)
+		b.next(consumer)
 	}
-	svc := b.service()
-	check(t, HandleEach(svc, "deadly", func(context.Context, number) (square, error) {
-		answered <- errors.New("it was begun again")
+	serveEach(b, "deadly", func(context.Context, number) (square, error) {
+		t.Error("it was begun again")
 		return square{}, nil
-	}))
-	b.Run(svc)
+	})
 	if w := b.collect(1)[meta.Slice]; w.failure == nil || w.failure.Code != wire.CodeDeliveries {
 		t.Errorf("%+v", w)
 	}
@@ -319,17 +463,13 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 	if letter.Cause != wire.CodeDeliveries || letter.Deliveries <= deliveries || letter.Slice != meta.Slice {
 		t.Errorf("%+v", letter)
 	}
-	if len(answered) > 0 {
-		t.Error(<-answered)
-	}
 }
 
 func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	var tries atomic.Int64
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, square, None, None]) error{
+	serveFlow(b, "flow", []func(context.Context, *Stage[number, square, None, None]) error{
 		func(_ context.Context, s *Stage[number, square, None, None]) error {
 			tries.Add(1)
 			switch item := s.Items()[0]; item.In.N {
@@ -342,8 +482,7 @@ func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 			}
 			return nil
 		},
-	}))
-	b.Run(svc)
+	})
 	for payload, code := range map[string]string{
 		`{"n":0}`: wire.CodePanic, `{"n":1}`: "no", `{"n":2}`: "", `"x"`: wire.CodeBadPayload,
 	} {
@@ -367,39 +506,4 @@ func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 	if !causes[wire.CodePanic] || !causes[wire.CodeBadPayload] || tries.Load() != 4 {
 		t.Errorf("%v after %d tries", causes, tries.Load())
 	}
-}
-
-func TestFlowIsCalled(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	target := To[number, square]("square")
-	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, square, None, None]) error{
-		func(_ context.Context, s *Stage[number, square, None, None]) error {
-			for _, item := range s.Items() {
-				target.Ask(item, item.In)
-			}
-			return nil
-		},
-		func(_ context.Context, s *Stage[number, square, None, None]) error {
-			for _, item := range s.Items() {
-				item.Reply(target.Answer(item))
-			}
-			return nil
-		},
-	}))
-	b.Run(svc)
-	b.listening("flow")
-	both(t, func(opts ...CallOption) {
-		out, err := Call[number, square](b.ctx, b.nc, "flow", "k", number{7}, opts...)
-		if err != nil || out.Square != 49 {
-			t.Errorf("%+v, %v", out, err)
-		}
-		results, err := CallList[number, square](b.ctx, b.nc, "flow", callItems(100), opts...)
-		if err != nil || results[9].Out.Square != 81 {
-			t.Errorf("%v", err)
-		}
-	})
-	b.letters(0)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/reply"
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -69,7 +68,7 @@ func (w *Work) guard(ctx context.Context, n int) (err error) {
 		if value := recover(); value != nil {
 			failure, stack := wire.Panicked(value, true)
 			w.job.Log.Error("a wrapper panicked", zap.Any("panic", value), zap.String("stack", stack))
-			err = reply.OwnError{Err: failure}
+			err = serve.OwnError{Err: failure}
 		}
 	}()
 	called := false

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
@@ -66,13 +69,12 @@ func TestWrappersNest(t *testing.T) {
 func TestWrapperSeesTheWork(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	type sight struct {
 		work          *Work
 		before, after []ItemInfo
 	}
 	sights := make(chan sight, 1)
-	check(t, HandleList(svc, "some", func(_ context.Context, chunk *wrapChunk) error {
+	serveList(b, "some", func(_ context.Context, chunk *wrapChunk) error {
 		chunk.Items()[0].Reply(numberOut{})
 		return nil
 	}, Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
@@ -80,8 +82,7 @@ func TestWrapperSeesTheWork(t *testing.T) {
 		err := next(ctx)
 		sights <- sight{w, before, w.Items()}
 		return err
-	})))
-	b.Run(svc)
+	}))
 	got := b.reply("some", append(numbers(3), payload{7, `"no number"`}))
 	if len(got.slots) != 2 || got.slots[7].Err == nil {
 		t.Fatalf("got %+v", got)
@@ -175,11 +176,9 @@ func TestWrapperAnswersAll(t *testing.T) {
 func TestWrapperDoesNotCallNext(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	refuse := func(context.Context, *Work, func(context.Context) error) error { return Retry("busy", "not now") }
-	check(t, HandleEach(svc, "each", func(context.Context, numberIn) (numberOut, error) { panic("called") },
-		Wrap(refuse), Concurrency(1)))
-	b.Run(svc)
+	serveEach(b, "each", func(context.Context, numberIn) (numberOut, error) { panic("called") },
+		Wrap(refuse), Concurrency(1))
 	for range 3 { // the slot is given back each time
 		if got := b.reply("each", numbers(2)); got.failure == nil || got.failure.Code != "busy" || !got.failure.Retry {
 			t.Fatalf("got %+v", got)
@@ -190,7 +189,6 @@ func TestWrapperDoesNotCallNext(t *testing.T) {
 func TestHold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	held, released := make(chan []wire.Slot, 1), make(chan struct{})
 	hold := func(ctx context.Context, w *Work, next func(context.Context) error) error {
 		w.Hold()
@@ -219,8 +217,7 @@ func TestHold(t *testing.T) {
 		}
 		return nil
 	}
-	check(t, HandleList(svc, "hold", handler, Wrap(pass), Wrap(hold), FlushBytes(200)))
-	b.Run(svc)
+	serveList(b, "hold", handler, Wrap(pass), Wrap(hold), FlushBytes(200))
 	meta := b.ask("hold", append(numbers(100), payload{100, `""`}))
 	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
@@ -299,7 +296,6 @@ func TestHoldDrops(t *testing.T) {
 func TestHoldIsBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	svc := b.service()
 	text := strings.Repeat("x", 512<<10)
 	handler := func(ctx context.Context, chunk *Chunk[numberIn, string]) error {
 		for _, item := range chunk.Items() {
@@ -310,13 +306,12 @@ func TestHoldIsBounded(t *testing.T) {
 		}
 		return nil
 	}
-	check(t, HandleList(svc, "huge", handler,
+	serveList(b, "huge", handler,
 		Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
 			w.Hold()
 			_ = next(ctx) // even so, nothing may be sent
 			return nil
-		})))
-	b.Run(svc)
+		}))
 	got := b.reply("huge", numbers(150))
 	if len(got.slots) != 0 || got.failure == nil || got.failure.Code != wire.CodeHeldTooLarge || got.failure.Retry {
 		t.Errorf("got %d slots, failure %v", len(got.slots), got.failure)
@@ -393,17 +388,6 @@ func TestSetTrace(t *testing.T) {
 	}
 }
 
-func TestNilWrappersAreRefused(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	if err := HandleList(b.service(), "nil", double, Wrap(nil)); err == nil {
-		t.Error("Wrap(nil) was taken")
-	}
-	if _, err := New(b.nc, Config{Name: "nil", Wrap: []Wrapper{nil}}); err == nil {
-		t.Error("Config.Wrap with nil was taken")
-	}
-}
-
 // TestNoWrapperCostsNothing holds runWrapped to no allocation where there is nothing to call.
 func TestNoWrapperCostsNothing(t *testing.T) {
 	j := &serve.Job{Request: &wire.Request{}, Header: nats.Header{}}
@@ -413,5 +397,176 @@ func TestNoWrapperCostsNothing(t *testing.T) {
 	ctx := t.Context()
 	if n := testing.AllocsPerRun(100, func() { _ = serve.RunWrapped(ctx, j, 0, w) }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// A result of the most bytes that fit a message stands in one; a byte more, and it comes in pieces.
+func TestTheLargestResultThatFits(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
+	serveList(b, "exact", func(_ context.Context, chunk *Chunk[number, any]) error {
+		limit := chunk.job.Answers.Limit
+		item := chunk.Items()[0]
+		text := limit - len(`{"slots":[{"i":0,"d":""}]}`)
+		bytes := (limit - len(`{"slots":[{"i":0,"t":"application/octet-stream","b":""}]}`)) / 4 * 3
+		switch item.In.N {
+		case 0, 1:
+			item.Reply(strings.Repeat("x", text+item.In.N))
+		default:
+			item.Reply(wire.Binary{Data: make([]byte, bytes+item.In.N-2)})
+		}
+		return nil
+	})
+	for n, pieces := range []int{0, 1, 0, 1} {
+		w := b.reply("exact", []payload{{0, numbers(4)[n].json}})
+		if slot := w.slots[0]; slot.Err != nil || w.answered != 1 || len(w.slots) != 1 {
+			t.Errorf("%d: %d slots, %v", n, len(w.slots), slot.Err)
+		}
+		if got := w.messages - 1; got != pieces {
+			t.Errorf("%d came in %d messages beside the final one, want %d pieces", n, got, pieces)
+		}
+	}
+}
+
+// Results in pieces are held like others: a transaction that fails takes them back, and one that succeeds sends them in
+// their order among the others.
+func TestLargeResultsAreHeld(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
+	svc := b.service()
+	text := func(n int) string { return strings.Repeat("x", 10+n%2*200_000) }
+	seen := make(chan []wire.Slot, 2)
+	for endpoint, outcome := range map[string]error{"kept": nil, "dropped": Fail("rolled_back", "it was")} {
+		check(t, HandleList(svc, endpoint, each(func(item *Item[number, string]) { item.Reply(text(item.In.N)) }), Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
+			w.Hold()
+			if err := next(ctx); err != nil {
+				return err
+			}
+			slots, err := w.Answers()
+			check(t, err)
+			seen <- slots
+			return outcome
+		})))
+	}
+	b.Run(svc)
+	kept := b.reply("kept", numbers(4))
+	for n := range 4 {
+		if got := len(kept.slots[n].Data); got != len(text(n))+2 || kept.slots[n].Err != nil {
+			t.Errorf("item %d has %d bytes, %v", n, got, kept.slots[n].Err)
+		}
+	}
+	for n, slot := range await(t, "the held answers", seen) {
+		if slot.Ordinal != n || len(slot.Data) != len(text(n))+2 || slot.ContentType != "" {
+			t.Errorf("held answer %d is that of item %d, with %d bytes of %q", n, slot.Ordinal, len(slot.Data),
+				slot.ContentType)
+		}
+	}
+	dropped := b.reply("dropped", numbers(4))
+	if len(dropped.slots) != 0 || dropped.failure == nil || dropped.messages != 1 {
+		t.Errorf("of what was taken back %d messages came, with %d slots", dropped.messages, len(dropped.slots))
+	}
+}
+
+func TestPartOf(t *testing.T) {
+	t.Parallel()
+	info := ItemInfo{parts: wire.Parts{{Name: "json", Part: wire.Part{Data: []byte(`{"n":7}`)}},
+		{Name: "png", Part: wire.Part{Data: []byte{9}, ContentType: "image/png"}}}}
+	type number struct {
+		N int `json:"n"`
+	}
+	if n, there, err := PartOf[number](info, "json"); n.N != 7 || !there || err != nil {
+		t.Errorf("%+v, %v, %v", n, there, err)
+	}
+	if n, there, err := PartOf[number](info, "other"); n.N != 0 || there || err != nil {
+		t.Errorf("a part that is not there: %+v, %v, %v", n, there, err)
+	}
+	for name, want := range map[string]wire.Binary{
+		"json": {ContentType: "application/json", Data: []byte(`{"n":7}`)}, "png": {ContentType: "image/png",
+			Data: []byte{9}},
+	} {
+		if b, there, err := PartOf[wire.Binary](info, name); !reflect.DeepEqual(b, want) || !there || err != nil {
+			t.Errorf("%+v, %v, %v", b, there, err)
+		}
+	}
+	for name, says := range map[string]string{"json": "does not fit", "png": "it is image/png, which does not fit"} {
+		_, there, err := PartOf[struct {
+			N string `json:"n"`
+		}](info, name)
+		var slot *wire.SlotError
+		if !errors.As(err, &slot) || slot.Code != wire.CodeBadPart || slot.Retry || !there ||
+			!strings.Contains(slot.Message, says) {
+			t.Errorf("%s: %v, %v", name, there, err)
+		}
+	}
+}
+
+// Handlers of every form see the parts; a flow in its first stage only.
+func TestHandlersSeeParts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	type none struct{}
+	type stage = Stage[none, string, string, None]
+	sum := func(item HasParts) string {
+		n, there, err := PartOf[int](item, "n")
+		return fmt.Sprintf("%d %v %v", n, there, err)
+	}
+	svc := b.service()
+	check(t, errors.Join(
+		HandleEach(svc, "each", func(ctx context.Context, _ none) (string, error) { return sum(ItemOf(ctx)), nil }),
+		HandleList(svc, "list", each(func(item *Item[none, string]) { item.Reply(sum(item)) })),
+		HandleFlow(svc, "flow", []func(context.Context, *stage) error{
+			perItem(func(item *StageItem[none, string, string, None]) {
+				item.State = sum(item)
+				item.Next()
+			}),
+			func(_ context.Context, s *stage) error {
+				for _, item := range s.Items() {
+					if _, there := item.Part("n"); there {
+						return errors.New("the part is there in a later stage")
+					}
+					item.Reply(item.State)
+				}
+				return nil
+			},
+		})))
+	b.Run(svc)
+	for _, endpoint := range []string{"each", "list", "flow"} {
+		request := wire.NewRequestBuilder(endpoint, newMeta(), 1<<20)
+		request.Part("n", wire.Part{Data: []byte("5")})
+		request.AddParts(0, "A", nil)
+		request.AddParts(1, "B", nil)
+		b.publish(request.Msg())
+		got := map[int]string{}
+		for ordinal, slot := range b.collect(1)[request.Meta.Slice].slots {
+			got[ordinal] = string(slot.Data)
+		}
+		if want := (map[int]string{0: `"5 true <nil>"`, 1: `"0 false <nil>"`}); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %v", endpoint, got)
+		}
+	}
+}
+
+const someParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+func TestTraceOf(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	if got := TraceOf(ctx); !got.IsZero() {
+		t.Errorf("got %+v of nothing", got)
+	}
+	want := wire.Trace{Parent: someParent, State: "a=1"}
+	if got := TraceOf(ContextWithTrace(ctx, want)); got != want {
+		t.Errorf("got %+v", got)
+	}
+	if got := TraceOf(ContextWithTrace(ctx, wire.Trace{Parent: "garbage"})); !got.IsZero() {
+		t.Errorf("got %+v of garbage", got)
+	}
+	type key struct{}
+	late := ContextWithTracer(ctx, func(ctx context.Context) wire.Trace {
+		parent, _ := ctx.Value(key{}).(string)
+		return wire.Trace{Parent: parent}
+	})
+	if got := TraceOf(context.WithValue(late, key{}, someParent)); got.Parent != someParent {
+		t.Errorf("got %+v of a later span", got)
 	}
 }

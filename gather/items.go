@@ -97,17 +97,17 @@ func parseContract(text string) (string, error) {
 func readItems(into *Items) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		return v.Fields(
-			strictyaml.Field{Name: "schema", Read: strictyaml.JSON(&into.Schema)},
+			strictyaml.Field{Name: "schema", Read: strictyaml.Into(&into.Schema)},
 			strictyaml.Field{Name: "invalid", Read: canonical(&into.Invalid, parseInvalid)},
 			strictyaml.Field{Name: "contract", Read: canonical(&into.Contract, parseContract)},
 			strictyaml.Field{Name: "encoding", Read: canonical(&into.Encoding, parseEncoding)},
-			strictyaml.Field{Name: "no_header", Read: strictyaml.Truth(&into.NoHeader)},
+			strictyaml.Field{Name: "no_header", Read: strictyaml.Into(&into.NoHeader)},
 			strictyaml.Field{Name: "delimiter", Read: canonical(&into.Delimiter, ParseDelimiter)},
 			strictyaml.Field{Name: "columns", Read: texts(&into.Columns)},
 			strictyaml.Field{Name: "rename", Read: pairs(&into.Rename, "new names by old ones, like kontonr: id")},
 			strictyaml.Field{Name: "types", Read: pairs(&into.Types, "types of fields, like balance: number")},
 			strictyaml.Field{Name: "sort", Read: text(&into.Sort)},
-			strictyaml.Field{Name: "desc", Read: strictyaml.Truth(&into.Desc)},
+			strictyaml.Field{Name: "desc", Read: strictyaml.Into(&into.Desc)},
 		)
 	}
 }

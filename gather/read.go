@@ -21,9 +21,9 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 		{Name: "max_failed", Read: failures(&plan.MaxFailed)},
 		{Name: "guard", Read: guard(&plan.Guard)},
 		{Name: "canary", Read: number(&plan.Canary)},
-		{Name: "canary_auto", Read: strictyaml.Truth(&plan.CanaryAuto)},
+		{Name: "canary_auto", Read: strictyaml.Into(&plan.CanaryAuto)},
 		{Name: "order_by", Read: text(&plan.Order.By)},
-		{Name: "values", Read: strictyaml.SomeTexts(&plan.Order.Values)},
+		{Name: "values", Read: strictyaml.Into(&plan.Order.Values, `min:"1"`)},
 		{Name: "partitions", Read: partitions(&plan.Order.Partitions)},
 		{Name: "on_failure", Read: canonical(&plan.OnFailure, ParseOnFailure)},
 		{Name: "items", Read: readItems(&plan.Items)},
@@ -50,14 +50,14 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 		{Name: "local", Read: text(&step.Local)},
 		{Name: "needs", Read: texts(&step.Needs)},
 		{Name: "inputs", Read: inputs(&step.Inputs)},
-		{Name: "optional", Read: strictyaml.Truth(&step.Optional)},
+		{Name: "optional", Read: strictyaml.Into(&step.Optional)},
 		{Name: "barrier", Read: readBarrier(&step)},
 		{Name: "approve_by", Read: text(&step.Approval)},
 	}
 	for name, field := range over.Fields() {
 		fields = append(fields, strictyaml.Field{Name: name, Read: settingOf(field)})
 		if into := auto[name]; into != nil {
-			fields = append(fields, strictyaml.Field{Name: name + "_auto", Read: given(into, strictyaml.Truth)})
+			fields = append(fields, strictyaml.Field{Name: name + "_auto", Read: strictyaml.Into(into)})
 		}
 	}
 	err := v.Fields(fields...)
@@ -82,7 +82,7 @@ func readBarrier(step *Step) func(strictyaml.Value) error {
 			step.Approval = cmp.Or(step.Approval, ApproveAnyone)
 			return nil
 		}
-		if strictyaml.Truth(&step.Barrier)(v) != nil {
+		if strictyaml.Into(&step.Barrier)(v) != nil {
 			return v.Wrong("true, false or approve")
 		}
 		return nil
@@ -139,10 +139,11 @@ func readHTTP(into **HTTP) func(strictyaml.Value) error {
 		err := v.Fields([]strictyaml.Field{
 			{Name: "url", Read: text(&h.URL)},
 			{Name: "method", Read: text(&h.Method)},
-			{Name: "headers", Read: headers(&h.Headers)},
-			{Name: "body", Read: strictyaml.JSON((*json.RawMessage)(&h.Body))},
+			{Name: "headers", Read: pairs(&h.Headers,
+				"headers by their names, like Authorization: \"Bearer {secret.NAME}\"")},
+			{Name: "body", Read: strictyaml.Into((*json.RawMessage)(&h.Body))},
 			{Name: "accept", Read: text(&h.Accept)},
-			{Name: "many", Read: strictyaml.Truth(&h.Many)},
+			{Name: "many", Read: strictyaml.Into(&h.Many)},
 			{Name: "concurrency", Read: number(&h.Concurrency)},
 			{Name: "timeout", Read: duration((*time.Duration)(&h.Timeout))},
 			{Name: "max_bytes", Read: size(&h.MaxBytes)},
@@ -190,20 +191,6 @@ func block(into *string) func(strictyaml.Value) error {
 			return nil
 		}
 		return text(into)(v)
-	}
-}
-
-// headers reads texts by names of the plan's own.
-func headers(into *map[string]string) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		*into = map[string]string{}
-		const want = "headers by their names, like Authorization: \"Bearer {secret.NAME}\""
-		return v.Entries(want, func(name string, v strictyaml.Value) error {
-			var said string
-			err := text(&said)(v)
-			(*into)[name] = said
-			return err
-		})
 	}
 }
 
@@ -338,4 +325,34 @@ func duration(into *time.Duration) func(strictyaml.Value) error {
 		said, ok := v.Text()
 		return parsed(v, said, ok, (*workqueue.Duration)(into))
 	}
+}
+
+// ReadYAML reads what a start may lay over a plan, in the words of its flags.
+func (o *Overrides) ReadYAML(v strictyaml.Value) error {
+	set := func(v strictyaml.Value, put func(text string) error) error {
+		text, ok := v.Plain()
+		if !ok {
+			return v.Wrong("a value")
+		}
+		err := put(text)
+		if bad, ok := errors.AsType[*FieldError](err); ok {
+			return v.Fail("%s", bad.Problem)
+		}
+		return err
+	}
+	return v.Entries("settings of runs, like rate: 100", func(name string, v strictyaml.Value) error {
+		switch name {
+		case "steps":
+			return v.Entries("settings by the names of steps", func(step string, v strictyaml.Value) error {
+				return v.Entries("settings of the step", func(name string, v strictyaml.Value) error {
+					return set(v, func(text string) error { return o.SetStep(step + "." + name + "=" + text) })
+				})
+			})
+		case "retry_codes", "never_retry", "columns", "rename", "types":
+			return v.List(func(v strictyaml.Value) error {
+				return set(v, func(text string) error { return o.Set(name, text) })
+			})
+		}
+		return set(v, func(text string) error { return o.Set(name, text) })
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -183,5 +184,79 @@ func TestTheClockIsInlined(t *testing.T) {
 				t.Errorf("%s:\n%s", role, plan)
 			}
 		}
+	}
+}
+
+const letter = `INSERT INTO dead_letter (id, msg_id, endpoint, cause, body) VALUES (gen_random_uuid(), 'm', 'e', 'c', `
+
+func TestDeadLettersGuardTheirStates(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Pool(t)
+	for name, c := range map[string]struct {
+		statements []string
+		refusedBy  string
+	}{
+		"letter":           {[]string{letter + `'b')`}, ""},
+		"letter, bodiless": {[]string{letter + `NULL)`, `UPDATE dead_letter SET state = 'dropped'`}, ""},
+		"letter, twice":    {[]string{letter + `'b')`, letter + `'b')`}, "dead_letter_msg_id_key"},
+		"letter, of no known state": {[]string{letter + `'b')`, `UPDATE dead_letter SET state = 'lost'`},
+			"dead_letter_state_check"},
+		"letter, too large": {[]string{letter + `convert_to(repeat('x', 16777217), 'utf8'))`},
+			"dead_letter_body_check"},
+		"letter, requeued": {[]string{letter + `'b')`, `UPDATE dead_letter SET state = 'requeued',
+			sent_at = tranche_now()`}, ""},
+		"letter, requeued without a body": {[]string{letter + `NULL)`, `UPDATE dead_letter SET state = 'requeued'`},
+			"dead_letter_whole"},
+		"letter, sent while it waits": {[]string{letter + `'b')`, `UPDATE dead_letter SET sent_at = tranche_now()`},
+			"dead_letter_sent"},
+		"setting": {[]string{`INSERT INTO endpoint_setting (endpoint, concurrency) VALUES ('e', 1024)`}, ""},
+		"setting, out of range": {[]string{`INSERT INTO endpoint_setting (endpoint, concurrency) VALUES ('e', 1025)`},
+			"endpoint_setting_concurrency_check"},
+		"streams of the version before": {[]string{
+			`INSERT INTO stream_epoch (name, epoch, work_created, reply_created)
+				VALUES ('streams', 1, tranche_now(), tranche_now())`}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := inRollback(t.Context(), pool, c.statements)
+			var refused *pgconn.PgError
+			switch {
+			case c.refusedBy == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case c.refusedBy != "" && (!errors.As(err, &refused) || refused.ConstraintName != c.refusedBy):
+				t.Errorf("got %v, want it refused by %s", err, c.refusedBy)
+			}
+		})
+	}
+}
+
+// While a run has lines, no node gets a session that knows of none, and the way back is closed.
+func TestNodesWithoutLinesStayAwayFromRunsInOrder(t *testing.T) {
+	t.Parallel()
+	conn := testenv.Connect(t, testenv.Database(t))
+	run := uuid.New()
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const session = `INSERT INTO node_session (id, host, pid, version, speaks, expires_at)
+		VALUES (gen_random_uuid(), 'h', 1, 'v', $1, tranche_now())`
+	exec(`INSERT INTO batchrun (id, plan, state, spec) VALUES ($1, 'p', 'running', '{}')`, run)
+	exec(session, 2)
+	exec(`INSERT INTO run_order (run_id, rule) VALUES ($1, '{"by":"a"}')`, run)
+	if _, err := conn.Exec(t.Context(), session, 2); err == nil || !strings.Contains(err.Error(), "keep items in order") {
+		t.Errorf("a node that knows of no lines: %v", err)
+	}
+	exec(session, 3)
+	down := wayBack(t, "00009_order.sql")
+	if _, err := conn.Exec(t.Context(), down); err == nil || !strings.Contains(err.Error(), "are under way") {
+		t.Errorf("it went back under a run: %v", err)
+	}
+	exec(`UPDATE batchrun SET state = 'cancelled' WHERE id = $1`, run)
+	exec(session, 2)
+	if _, err := conn.Exec(t.Context(), down); err != nil {
+		t.Error(err)
 	}
 }

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
@@ -257,4 +261,147 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 	if applied, err := migrations.Up(t.Context(), url, nil); err != nil || len(applied) != len(files) {
 		t.Errorf("applied %v, %v", applied, err)
 	}
+}
+
+// uncommented names what the schema has and says nothing of.
+const uncommented = `
+SELECT c.relname FROM pg_class c
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm') AND NOT c.relispartition
+    AND obj_description(c.oid, 'pg_class') IS NULL
+UNION ALL
+SELECT c.relname || '.' || a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm') AND NOT c.relispartition
+    AND a.attnum > 0 AND NOT a.attisdropped AND col_description(c.oid, a.attnum) IS NULL
+UNION ALL
+SELECT p.oid::regprocedure::text FROM pg_proc p
+WHERE p.pronamespace = 'public'::regnamespace AND obj_description(p.oid, 'pg_proc') IS NULL
+ORDER BY 1`
+
+// Whoever looks with psql is told what each table, view, column and function is for.
+func TestEverythingSaysWhatItIs(t *testing.T) {
+	t.Parallel()
+	conn := testenv.Connect(t, testenv.Database(t))
+	list := func() []string {
+		t.Helper()
+		rows, err := conn.Query(t.Context(), uncommented)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	for _, name := range list() {
+		t.Errorf("%s has no comment: write COMMENT ON in the migration that makes it", name)
+	}
+	_, err := conn.Exec(t.Context(), `COMMENT ON TABLE leader IS NULL; COMMENT ON COLUMN work_block.ready IS NULL;
+		COMMENT ON VIEW run_item IS NULL; COMMENT ON FUNCTION audit_guard() IS NULL`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := list(); len(found) != 4 {
+		t.Errorf("of four comments that were taken away it misses %v", found)
+	}
+}
+
+var (
+	madeTable = regexp.MustCompile(`CREATE TABLE (\w+)`)
+	madeIndex = regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (\w+) ON (\w+)`)
+)
+
+// Nodes go on while the schema changes: an index on a table that was there before is built beside their work.
+func TestIndexesOfTablesInUseAreBuiltConcurrently(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.sql")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		up, _, _ := strings.Cut(string(text), "-- +goose Down")
+		own := map[string]bool{}
+		for _, m := range madeTable.FindAllStringSubmatch(up, -1) {
+			own[m[1]] = true
+		}
+		for _, m := range madeIndex.FindAllStringSubmatch(up, -1) {
+			if !own[m[2]] {
+				t.Errorf("%s: %s locks out everyone who works on %s", file, m[1], m[2])
+			}
+		}
+	}
+}
+
+// Going back is refused while it would let steps begin without what they need; later it leaves what has ended alone,
+// and the way up again is free.
+func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	conn := testenv.Connect(t, url)
+	down := wayBack(t, "00005_gather.sql")
+	run := uuid.New()
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`INSERT INTO batchrun (id, plan, state, spec, params, created_by)
+		VALUES ($1, 'p', 'running', '{}', '{}', 'test')`, run)
+	for step, kind := range []string{"endpoint", "local"} {
+		exec(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, retry_backoff,
+			slice_timeout) VALUES ($1, $2, $3, $3, $3, 1, 1, 1, '1 s', '1 s')`, run, step, kind)
+		exec(`INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, skipped)
+			VALUES ($1, $2, 0, 1, 2, B'0'::bit(8192), B'1'::bit(8192))`, run, step)
+	}
+	if _, err := conn.Exec(t.Context(), down); err == nil || !strings.Contains(err.Error(), "are under way") {
+		t.Fatalf("it went back under a run: %v", err)
+	}
+	exec(`UPDATE batchrun SET state = 'cancelled' WHERE id = $1`, run)
+	later := backTo(t, conn, 4)
+	if applied, err := migrations.Up(t.Context(), url, nil); err != nil || len(applied) != later {
+		t.Fatalf("applied %v, %v", applied, err)
+	}
+	exec(`UPDATE run_step SET chunk = 2 WHERE run_id = $1`, run)
+}
+
+// backTo takes back every migration after the given one, the newest first, and returns how many these were.
+func backTo(t *testing.T, conn *pgxpool.Pool, version int64) (later int) {
+	t.Helper()
+	files, err := filepath.Glob("*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(files)
+	for _, file := range slices.Backward(files) {
+		if n, err := strconv.ParseInt(file[:5], 10, 64); err != nil || n <= version {
+			break
+		}
+		if _, err := conn.Exec(t.Context(), wayBack(t, file)); err != nil {
+			t.Fatalf("take %s back: %v", file, err)
+		}
+		later++
+	}
+	if _, err := conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > $1`, version); err != nil {
+		t.Fatal(err)
+	}
+	return later
+}
+
+// wayBack returns what takes a migration back.
+func wayBack(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, down, found := strings.Cut(string(text), "-- +goose Down")
+	if !found {
+		t.Fatalf("there is no way back from %s", file)
+	}
+	return down
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/fault"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	nodefetch "github.com/tranchehq/tranche/orchestrator/fetch"
-	"github.com/tranchehq/tranche/orchestrator/span"
 	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -93,7 +93,7 @@ type Config struct {
 
 	Limits wire.Limits   // of the replies read
 	Faults *fault.Points // nil: none
-	Tracer span.Tracer   // nil: none
+	Tracer core.Tracer   // nil: none
 	Meter  Meter         // nil: none
 }
 

@@ -122,22 +122,6 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	b.Check(t)
 }
 
-// A sample without failures lets the others go by itself, within a moment.
-func TestCanaryGoesOnByItself(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.Serve(t, "statement", nodetest.Echo)
-	req := nodetest.Request("statement")
-	req.Canary, req.CanaryAuto = 10, true
-	begin := time.Now()
-	id := b.Start(t, req, 10_000)
-	if done, failed := b.Outcome(t, id, 1); done != 10_000 || failed != 0 {
-		t.Errorf("%d done, %d failed", done, failed)
-	}
-	t.Logf("it took %s", time.Since(begin))
-	b.Check(t)
-}
-
 // chunked sets another chunk.
 func chunked(chunk int) (c control.StepChange) {
 	c.Chunk = &workqueue.Adaptive{Value: chunk}

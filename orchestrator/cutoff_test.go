@@ -31,7 +31,7 @@ func bare(t *testing.T) *bundle {
 func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	t.Parallel()
 	b := bare(t)
-	store, toDatabase := b.through(t, time.Minute)
+	store, toDatabase := b.Through(t, time.Minute)
 	cfg := nodetest.Config(t)
 	// The session outlives the cut, which lasts for as long as the load tries, and a slow machine.
 	cfg.SessionTTL, cfg.Heartbeat, cfg.LeaseTTL = 10*time.Minute, time.Second, 2*time.Second
@@ -65,8 +65,8 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	toDatabase.Cut()
 	close(gate)
 	err := <-ended
-	if left, ok := errors.AsType[*workqueue.UnclearedError](err); !ok {
-		t.Fatalf("%v, %v; want an UnclearedError", left, err)
+	if left, ok := errors.AsType[*workqueue.CleanupPendingError](err); !ok {
+		t.Fatalf("%v, %v; want an CleanupPendingError", left, err)
 	}
 	if rows("batchrun") != 1 || rows("work_queue") == 0 {
 		t.Fatal("nothing is left to be cleared")
@@ -118,7 +118,7 @@ func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
 	t.Parallel()
 	const count = 60
 	b := bare(t)
-	store, toDatabase := b.through(t, time.Minute)
+	store, toDatabase := b.Through(t, time.Minute)
 	config := nodetest.Config(t)
 	config.Grace = nodetest.Stuck // it takes its time to find its way back
 	given, doneWith := b.givenBack(t)

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -108,18 +108,18 @@ func (n *Node) perform(ctx context.Context, d *duty, lease workqueue.Lease) (aga
 	err := error(nil)
 	defer func() {
 		if p := recover(); p != nil {
-			n.kernel.Log.Error("a duty panicked", zap.String("duty", d.Name), zap.Any("panic", p),
+			n.core.Log.Error("a duty panicked", zap.String("duty", d.Name), zap.Any("panic", p),
 				zap.ByteString("stack", debug.Stack()))
 			again, err = 0, fmt.Errorf("panic: %v", p)
 		}
 		if errors.Is(err, workqueue.ErrNotLeader) {
-			kernel.Signal(n.elections) // the lease is to be looked at
+			core.Signal(n.elections) // the lease is to be looked at
 		}
 		if ctx.Err() != nil {
 			err = nil // it was cut off
 		}
 		if d.end(err) {
-			n.kernel.Log.Warn("a duty failed; trying again", zap.String("duty", d.Name), zap.Error(err))
+			n.core.Log.Warn("a duty failed; trying again", zap.String("duty", d.Name), zap.Error(err))
 		}
 	}()
 	again, err = d.Run(database.ForDuties(ctx), lease)
@@ -151,8 +151,8 @@ func (d *duty) end(err error) (tell bool) {
 		return false
 	}
 	s.failures++
-	s.lastFailed, s.lastError = s.ended, kernel.Readable(err)
-	if errors.Is(err, workqueue.ErrNotLeader) || d.silent == s.lastError && time.Since(d.told) < kernel.SameError {
+	s.lastFailed, s.lastError = s.ended, core.Readable(err)
+	if errors.Is(err, workqueue.ErrNotLeader) || d.silent == s.lastError && time.Since(d.told) < core.SameError {
 		return false
 	}
 	d.told, d.silent = s.ended, s.lastError
@@ -162,11 +162,8 @@ func (d *duty) end(err error) (tell bool) {
 // WakeDuty has the node that leads, be it this one or another, run a duty now. A lost message costs no more than what
 // the duty would have waited.
 func (n *Node) WakeDuty(name string) {
-	if n.wakeOwnDuty(name) {
-		return
-	}
-	if err := n.kernel.NC.Publish(kernel.WakeSubject, []byte(wakeDuty+name)); err != nil {
-		n.kernel.Log.Debug("wake a duty of another node", zap.String("duty", name), zap.Error(err))
+	if !n.wakeOwnDuty(name) {
+		n.core.Notify(wakeDuty + name)
 	}
 }
 
@@ -177,7 +174,7 @@ func (n *Node) wakeOwnDuty(name string) bool {
 	}
 	for _, d := range n.duties {
 		if d.Name == name {
-			kernel.Signal(d.wake)
+			core.Signal(d.wake)
 		}
 	}
 	return true

@@ -1,16 +1,11 @@
 package orchestrator_test
 
 import (
-	"net"
-	"net/url"
-	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // Without faults every item is executed exactly once, by three nodes and two services.
@@ -71,34 +66,6 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 	}
 }
 
-// through returns a store whose connections go through a proxy. PostgreSQL lets a transaction of a node that has gone
-// silent keep its locks for so long.
-func (b *bundle) through(t *testing.T, idle time.Duration) (*database.DB, *testenv.Proxy) {
-	t.Helper()
-	config := b.Pool.Config().ConnConfig
-	target, number := config.Host, strconv.Itoa(int(config.Port))
-	if target[0] == '/' {
-		target = filepath.Join(target, ".s.PGSQL."+number)
-	} else {
-		target = net.JoinHostPort(target, number)
-	}
-	proxy := testenv.NewProxy(t, target)
-	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: proxy.Addr(),
-		Path: config.Database, RawQuery: "sslmode=disable"}
-	var store *database.DB
-	nodetest.Until(t, "PostgreSQL is reached in time", func() bool {
-		opened, release, err := database.Open(t.Context(), at.String(), database.PoolConfig{IdleInTransaction: idle})
-		if err != nil {
-			t.Log(err)
-			return false
-		}
-		t.Cleanup(release)
-		store = opened
-		return true
-	})
-	return store, proxy
-}
-
 // Two nodes share a run. One of them is cut off from its database, from NATS or from both, for longer than a session
 // lives, while it holds work; the other carries on, and when the network heals nothing is done twice over.
 func TestRunSurvivesPartitions(t *testing.T) {
@@ -116,15 +83,11 @@ func TestRunSurvivesPartitions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			store, toDatabase := b.through(t, 2*time.Second)
-			at, err := url.Parse(b.NS.URL())
-			if err != nil {
-				t.Fatal(err)
-			}
-			toNATS := testenv.NewProxy(t, at.Host)
+			store, toDatabase := b.Through(t, 2*time.Second)
+			nc, toNATS := b.NATSThrough(t)
 			cfg := nodetest.Config(t)
 			cfg.SessionTTL, cfg.Heartbeat, cfg.LeaseTTL = 1500*time.Millisecond, 300*time.Millisecond, time.Second
-			cut := b.Join(t, store, testenv.Dial(t, "nats://"+toNATS.Addr()), cfg)
+			cut := b.Join(t, store, nc, cfg)
 			l := nodetest.NewLedger(nodetest.Halfway)
 			b.Serve(t, "statement", l.Handle)
 			req := nodetest.Patient()

@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/orchestrator/sweep"
 	"github.com/tranchehq/tranche/workqueue"
@@ -40,12 +39,21 @@ const (
 )
 
 func (n *Node) ownDuties() []Duty {
-	sweeper := sweep.New(n.kernel, n.streams, n.consumers, n.watch, n.letters, n.runs,
+	sweeper := sweep.New(n.core, n.streams, n.consumers, n.watch, n.letters, n.runs,
 		sweep.Config{LeaseTTL: n.cfg.LeaseTTL, Queues: n.queuesOf, FewQueues: fewQueues})
 	return []Duty{{dutySweep, sweeper.Sweeping}, {dutyStalled, sweeper.EndingStalled}, {dutyClear, sweeper.Clearing},
 		{dutyReconcile, n.consumers.Reconciling(n.letters.Sweeping())}, {DutyStreams, n.streams.Tending()},
 		{dutyWritable, n.streams.Trying()}, {dutyLost, sweeper.FindingLost()}, {dutyPace, n.pacing()},
-		{DutyRetention, retaining(n.kernel)}, {dutyCollectors, n.flushing.Tend}}
+		{DutyRetention, retaining(n.core)}, {dutyCollectors, n.flushing.Tend}}
+}
+
+// sessionStore keeps sessions and the leader's lease.
+type sessionStore interface {
+	StartSession(ctx context.Context, node sessionstore.NodeInfo, ttl time.Duration) (workqueue.SessionID, error)
+	Heartbeat(ctx context.Context, session workqueue.SessionID, ttl time.Duration, stats any) error
+	Lead(ctx context.Context, session workqueue.SessionID, ttl time.Duration) (workqueue.Lease, error)
+	SetPrecedence(ctx context.Context, session workqueue.SessionID, precedence int) error
+	Resign(ctx context.Context, lease workqueue.Lease) error
 }
 
 // beatOfLease is the time between two prolongings.
@@ -87,7 +95,7 @@ func (n *Node) lead(ctx context.Context) {
 // leadOnce takes or prolongs the lease. It returns the term that goes on, or nil when others lead, and when to look
 // again: at the latest when the lease of whoever leads runs out.
 func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) (*term, time.Duration) {
-	if had != nil && had.lease.Session != n.kernel.Session() {
+	if had != nil && had.lease.Session != n.core.Session() {
 		n.stepDown(ctx, had) // the session had expired: its successor need not wait for the end of the lease
 		had = nil
 	}
@@ -100,7 +108,7 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			n.kernel.Log.Warn("lead", zap.Error(err))
+			n.core.Log.Warn("lead", zap.Error(err))
 		}
 		return had, n.cfg.beatOfLease() // the fuse knows how long for
 	}
@@ -114,14 +122,14 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 
 // stand has the node's session compete for the lease, with its precedence.
 func (n *Node) stand(ctx context.Context) (workqueue.Lease, error) {
-	session := n.kernel.Session()
+	session := n.core.Session()
 	if n.cfg.Precedence != 0 && n.stands != session {
-		if err := sessionstore.New(n.kernel.Store).SetPrecedence(ctx, session, n.cfg.Precedence); err != nil {
+		if err := n.sessions.SetPrecedence(ctx, session, n.cfg.Precedence); err != nil {
 			return workqueue.Lease{}, err
 		}
 		n.stands = session
 	}
-	return sessionstore.New(n.kernel.Store).Lead(ctx, session, n.cfg.LeaseTTL)
+	return n.sessions.Lead(ctx, session, n.cfg.LeaseTTL)
 }
 
 // withdraw is for a node that stops: it lives on until what it has under way has ended, and others are to lead.
@@ -131,8 +139,8 @@ func (n *Node) withdraw(ctx context.Context) {
 	}
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if err := sessionstore.New(n.kernel.Store).SetPrecedence(timed, n.kernel.Session(), 0); err != nil {
-		n.kernel.Log.Warn("let other nodes lead; they do when this one's session has ended", zap.Error(err))
+	if err := n.sessions.SetPrecedence(timed, n.core.Session(), 0); err != nil {
+		n.core.Log.Warn("let other nodes lead; they do when this one's session has ended", zap.Error(err))
 	}
 }
 
@@ -153,7 +161,7 @@ const leaseSlack = 5 * time.Millisecond
 func (n *Node) beginTerm(ctx context.Context, lease workqueue.Lease, left time.Duration, duties *sync.WaitGroup) *term {
 	ctx, end := context.WithCancel(ctx)
 	now := &term{lease: lease, end: end, over: ctx.Done(), fuse: time.AfterFunc(left, end)}
-	n.kernel.Log.Info("this node leads", zap.Int64("epoch", lease.Epoch))
+	n.core.Log.Info("this node leads", zap.Int64("epoch", lease.Epoch))
 	n.lease.Store(&lease)
 	for _, d := range n.duties {
 		duties.Go(func() { n.serve(ctx, d, lease) })
@@ -168,7 +176,7 @@ func (n *Node) endTerm(had *term) {
 	had.fuse.Stop()
 	had.end()
 	n.lease.Store(nil)
-	n.kernel.Log.Info("this node does not lead any more", zap.Int64("epoch", had.lease.Epoch))
+	n.core.Log.Info("this node does not lead any more", zap.Int64("epoch", had.lease.Epoch))
 }
 
 // stepDown ends a term and gives the lease up. Other nodes are told, so that one of them leads at once.
@@ -179,13 +187,11 @@ func (n *Node) stepDown(ctx context.Context, had *term) {
 	n.endTerm(had)
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if err := sessionstore.New(n.kernel.Store).Resign(timed, had.lease); err != nil {
-		n.kernel.Log.Warn("resign; the lease runs out by itself", zap.Error(err))
+	if err := n.sessions.Resign(timed, had.lease); err != nil {
+		n.core.Log.Warn("resign; the lease runs out by itself", zap.Error(err))
 		return
 	}
-	if err := n.kernel.NC.Publish(kernel.WakeSubject, []byte(wakeElection)); err != nil {
-		n.kernel.Log.Debug("tell others that nobody leads", zap.Error(err))
-	}
+	n.core.Notify(wakeElection)
 }
 
 // pulse is what a node says of itself with each heartbeat.
@@ -200,7 +206,7 @@ type pulse struct {
 }
 
 func (n *Node) pulse() pulse {
-	return pulse{n.Stats(), n.kernel.NC.IsConnected(), n.streams.Stalled(), stream.UserRefused(n.kernel.NC), n.Locals(),
+	return pulse{n.Stats(), n.core.NC.IsConnected(), n.streams.Stalled(), stream.UserRefused(n.core.NC), n.Locals(),
 		n.Leading().pulses()}
 }
 
@@ -216,18 +222,18 @@ func (n *Node) beat(ctx context.Context) {
 		case <-tick.C:
 		}
 		timed, cancel := context.WithTimeout(ctx, n.cfg.Heartbeat*2)
-		err := sessionstore.New(n.kernel.Store).Heartbeat(timed, n.kernel.Session(), n.cfg.SessionTTL, n.pulse())
+		err := n.sessions.Heartbeat(timed, n.core.Session(), n.cfg.SessionTTL, n.pulse())
 		if errors.Is(err, workqueue.ErrSessionLost) {
-			n.kernel.Stats.SessionsLost.Add(1)
-			n.kernel.Log.Warn("the session expired; starting a new one", zap.Stringer("session", n.kernel.Session()))
-			n.fetching.Abandon(n.kernel.Session())
-			n.flushing.Abandon(n.kernel.Session())
+			n.core.Stats.SessionsLost.Add(1)
+			n.core.Log.Warn("the session expired; starting a new one", zap.Stringer("session", n.core.Session()))
+			n.fetching.Abandon(n.core.Session())
+			n.flushing.Abandon(n.core.Session())
 			err = n.newSession(timed)
-			n.kernel.Wake()
+			n.core.Wake()
 		}
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			n.kernel.Log.Warn("heartbeat", zap.Error(err))
+			n.core.Log.Warn("heartbeat", zap.Error(err))
 		}
 	}
 }

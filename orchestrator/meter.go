@@ -3,7 +3,7 @@ package orchestrator
 import (
 	"time"
 
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -155,7 +155,7 @@ type Stats struct {
 	StaleFlushes int64 `json:"stale_flushes"` // flushes that came back too late: they touched nothing
 }
 
-func reading(c *kernel.Counters) Stats {
+func reading(c *core.Counters) Stats {
 	return Stats{
 		Claims: c.Claims.Load(), EmptyClaims: c.EmptyClaims.Load(), Slices: c.Slices.Load(),
 		Requests: c.Requests.Load(), Republished: c.Republished.Load(),
@@ -173,7 +173,7 @@ func reading(c *kernel.Counters) Stats {
 
 // Stats returns the node's counters.
 func (n *Node) Stats() Stats {
-	s := reading(&n.kernel.Stats)
+	s := reading(&n.core.Stats)
 	s.Fetching = int64(n.fetching.AtWork())
 	return s
 }

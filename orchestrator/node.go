@@ -16,13 +16,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/orchestrator/deadletter"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/orchestrator/dispatch"
-	"github.com/tranchehq/tranche/orchestrator/endpoint"
-	"github.com/tranchehq/tranche/orchestrator/events"
 	"github.com/tranchehq/tranche/orchestrator/fetch"
 	"github.com/tranchehq/tranche/orchestrator/flush"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/orchestrator/record"
 	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
@@ -33,9 +30,10 @@ import (
 
 // Node claims, publishes and records until it is stopped.
 type Node struct {
-	kernel *kernel.Kernel
-	cfg    Config
-	ready  chan struct{}
+	core     *core.Core
+	sessions sessionStore
+	cfg      Config
+	ready    chan struct{}
 
 	stirred   atomic.Bool                     // there may be other work than there was; for the pacer
 	elections chan struct{}                   // look for the lease
@@ -45,14 +43,14 @@ type Node struct {
 
 	streams   *streams.Keeper
 	database  *rewind
-	consumers *endpoint.Consumers
+	consumers *streams.Consumers
 	backlogs  queueList // what several duties ask for
-	events    *events.Publisher
+	events    *publisher
 	watch     *watcher
 	dispatch  *dispatch.Dispatcher
 	fetching  *fetch.Worker
 	recorder  *record.Recorder
-	letters   *deadletter.Letters
+	letters   *streams.Letters
 	flushing  *flush.Flusher
 	runs      *Runs
 }
@@ -69,12 +67,12 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("orchestrator: %w", err)
 	}
 	n := &Node{
-		kernel: kernel.New(store, nc, js, cfg.Log),
-		cfg:    cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
+		core: core.New(store, nc, js, cfg.Log), sessions: session.New(store),
+		cfg: cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
 	}
-	n.kernel.Settling = n.kernel.Settling.Counting(cfg.Meter.Settled)
-	n.kernel.Faults, n.kernel.Wanted = cfg.Faults, cfg.RequestBytes
-	n.kernel.Name = strings.TrimSpace("node " + cfg.Version + " " + cfg.Host)
+	n.core.Settling = n.core.Settling.Counting(cfg.Meter.Settled)
+	n.core.Faults, n.core.Wanted = cfg.Faults, cfg.RequestBytes
+	n.core.Name = strings.TrimSpace("node " + cfg.Version + " " + cfg.Host)
 	n.furnish()
 	duties := append(n.ownDuties(), cfg.Duties...)
 	if err := checkDuties(duties); err != nil {
@@ -86,14 +84,14 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 
 // furnish makes the rooms, from what needs no other to what needs most.
 func (n *Node) furnish() {
-	k, cfg, meter := n.kernel, &n.cfg, measured{n.cfg.Meter}
-	n.streams = streams.New(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
+	k, cfg, meter := n.core, &n.cfg, measured{n.cfg.Meter}
+	n.streams = streams.NewKeeper(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
 		Streams: cfg.Streams, Entered: func() { n.wakeOwnDuty(dutySweep) }, Try: func() { n.WakeDuty(dutyWritable) }})
 	n.database = newRewind(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
-	n.consumers = endpoint.New(k, n.streams, cfg.ReconcileInterval)
-	n.events = events.New(k, n.streams, meter)
+	n.consumers = streams.NewConsumers(k, n.streams, cfg.ReconcileInterval)
+	n.events = newPublisher(k, n.streams, meter)
 	n.watch = newWatcher(k, n.events)
-	n.letters = deadletter.New(k, n.consumers, n.watch, meter)
+	n.letters = streams.NewLetters(k, n.consumers, n.watch, meter)
 	n.recorder = record.New(k, n.streams, n.letters, n.watch, record.Config{RecordBatch: cfg.RecordBatch,
 		Recorders: cfg.Recorders, Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
 	n.fetching = fetch.New(k, n.watch, fetch.Config{Locals: cfg.Locals, LocalWorkers: cfg.LocalWorkers,
@@ -108,13 +106,13 @@ func (n *Node) furnish() {
 
 // Session returns the node's present session, or the zero id before it has one. It changes when the node was cut off
 // from PostgreSQL for longer than a session lives.
-func (n *Node) Session() workqueue.SessionID { return n.kernel.Session() }
+func (n *Node) Session() workqueue.SessionID { return n.core.Session() }
 
 // Wake makes the node look for work now.
-func (n *Node) Wake() { n.kernel.Wake() }
+func (n *Node) Wake() { n.core.Wake() }
 
 // PublishEvents makes the node publish events now that others have stored.
-func (n *Node) PublishEvents() { n.kernel.PublishEvents() }
+func (n *Node) PublishEvents() { n.core.PublishEvents() }
 
 // Ready is closed once the node has a session and its streams, and takes work.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
@@ -131,7 +129,7 @@ func (n *Node) Run(ctx context.Context) error {
 func (n *Node) run(ctx context.Context) error {
 	watching, unwatch := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	watch.Go(func() { stream.PermissionsOf(n.kernel.NC).Run(watching, n.kernel.Log) })
+	watch.Go(func() { stream.PermissionsOf(n.core.NC).Run(watching, n.core.Log) })
 	defer watch.Wait()
 	defer unwatch()
 	err := n.open(ctx)
@@ -152,35 +150,35 @@ func (n *Node) run(ctx context.Context) error {
 
 // subscribe to what comes over core NATS. Nothing depends on it: all of it is looked for as well.
 func (n *Node) subscribe() ([]*nats.Subscription, error) {
-	wake, err := n.kernel.NC.Subscribe(kernel.WakeSubject, n.woken)
+	wake, err := n.core.NC.Subscribe(core.WakeSubject, func(msg *nats.Msg) { n.woken(string(msg.Data)) })
 	if err != nil {
-		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", kernel.WakeSubject, err)
+		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", core.WakeSubject, err)
 	}
 	advisories, err := n.letters.HearAdvisories()
 	return append(advisories, wake), err
 }
 
 // woken is told what other nodes know, this one's own messages included.
-func (n *Node) woken(msg *nats.Msg) {
-	name, isDuty := strings.CutPrefix(string(msg.Data), wakeDuty)
+func (n *Node) woken(what string) {
+	name, isDuty := strings.CutPrefix(what, wakeDuty)
 	switch {
 	case isDuty:
 		n.wakeOwnDuty(name)
-	case string(msg.Data) == wakeElection:
-		kernel.Signal(n.elections)
-	case string(msg.Data) == flush.WakeFlush:
+	case what == wakeElection:
+		core.Signal(n.elections)
+	case what == flush.WakeFlush:
 		n.flushing.Wake()
-	case string(msg.Data) == kernel.WakeFreed:
-		n.kernel.Wake()
+	case what == core.WakeFreed:
+		n.core.Wake()
 	default:
 		n.stirred.Store(true)
-		n.kernel.Wake()
+		n.core.Wake()
 	}
 }
 
 // Open gets a session, NATS and the streams, however long they take to be there, unless Config.Waits says otherwise.
 func (n *Node) open(ctx context.Context) error {
-	if err := n.kernel.Insist(ctx, "start a session", n.newSession, n.waits); err != nil {
+	if err := n.core.Insist(ctx, "start a session", n.newSession, n.waits); err != nil {
 		return err
 	}
 	beating, stop := context.WithCancel(ctx)
@@ -191,26 +189,26 @@ func (n *Node) open(ctx context.Context) error {
 	if err := n.awaitNATS(ctx); err != nil {
 		return err
 	}
-	if err := n.kernel.Insist(ctx, "set up the streams", n.streams.LookAtEpoch, n.waits); err != nil {
+	if err := n.core.Insist(ctx, "set up the streams", n.streams.LookAtEpoch, n.waits); err != nil {
 		return err
 	}
-	return n.kernel.Insist(ctx, "recall how far the database had come", n.database.RecallMark, n.waits)
+	return n.core.Insist(ctx, "recall how far the database had come", n.database.RecallMark, n.waits)
 }
 
 // waits tells whoever wants to know what the node waits for.
 func (n *Node) waits(what string, err error, pause time.Duration) error {
 	if n.cfg.Waits == nil {
-		return n.kernel.Warn(what, err, pause)
+		return n.core.Warn(what, err, pause)
 	}
 	return n.cfg.Waits(what, err)
 }
 
 // awaitNATS returns once the connection to NATS is there.
 func (n *Node) awaitNATS(ctx context.Context) error {
-	connected := n.kernel.NC.StatusChanged(nats.CONNECTED)
-	defer n.kernel.NC.RemoveStatusListener(connected)
-	for !n.kernel.NC.IsConnected() {
-		if err := n.waits("reach NATS", cmp.Or(n.kernel.NC.LastError(), streams.ErrNoNATS), natsPause); err != nil {
+	connected := n.core.NC.StatusChanged(nats.CONNECTED)
+	defer n.core.NC.RemoveStatusListener(connected)
+	for !n.core.NC.IsConnected() {
+		if err := n.waits("reach NATS", cmp.Or(n.core.NC.LastError(), streams.ErrNoNATS), natsPause); err != nil {
 			return err
 		}
 		select {
@@ -228,12 +226,12 @@ const natsPause = time.Second
 
 func (n *Node) newSession(ctx context.Context) error {
 	info := session.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version}
-	id, err := session.New(n.kernel.Store).StartSession(ctx, info, n.cfg.SessionTTL)
+	id, err := n.sessions.StartSession(ctx, info, n.cfg.SessionTTL)
 	if err != nil {
 		return err
 	}
-	n.kernel.SetSession(id)
-	n.kernel.Log.Info("session started", zap.Stringer("session", id))
+	n.core.SetSession(id)
+	n.core.Log.Info("session started", zap.Stringer("session", id))
 	return nil
 }
 
@@ -278,17 +276,17 @@ func (n *Node) close(ctx context.Context, grace time.Time) error {
 	left := max(time.Until(grace), 0) + closeTimeout
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
 	defer cancel()
-	flushes, err := collectorstore.New(n.kernel.Store).EndFlushes(closing, n.kernel.Session())
+	flushes, err := collectorstore.New(n.core.Store).EndFlushes(closing, n.core.Session())
 	if err != nil {
-		n.kernel.Log.Warn("give back what is being flushed; it stays with the session until that expires", zap.Error(err))
+		n.core.Log.Warn("give back what is being flushed; it stays with the session until that expires", zap.Error(err))
 	}
-	released, err := n.kernel.Settling.EndSession(closing, n.kernel.Session())
+	released, err := n.core.Settling.EndSession(closing, n.core.Session())
 	if err != nil {
 		return fmt.Errorf("orchestrator: stop: claims stay with the session until it expires: %w", err)
 	}
-	n.kernel.Log.Info("session ended", zap.Stringer("session", n.kernel.Session()),
+	n.core.Log.Info("session ended", zap.Stringer("session", n.core.Session()),
 		zap.Int("handed_back", released+flushes))
-	n.kernel.WakeOthers()
+	n.core.WakeOthers()
 	return nil
 }
 
@@ -311,10 +309,10 @@ func (n *Node) Runs() *Runs { return n.runs }
 func (n *Node) Collectors() *flush.Flusher { return n.flushing }
 
 // Endpoints are the consumers of endpoints, and what is set for them.
-func (n *Node) Endpoints() *endpoint.Consumers { return n.consumers }
+func (n *Node) Endpoints() *streams.Consumers { return n.consumers }
 
 // DeadLetters are what no service could deal with.
-func (n *Node) DeadLetters() *deadletter.Letters { return n.letters }
+func (n *Node) DeadLetters() *streams.Letters { return n.letters }
 
 // ErrConnectionClosed is what [Node.Run] returns when its connection to NATS was closed, by the program or by nats.go,
 // which gives up after as many tries as its options say. Such a connection never comes back.
@@ -325,10 +323,10 @@ var ErrConnectionClosed = errors.New("the connection to NATS was closed for good
 // connection was the reason.
 func (n *Node) whileConnected(ctx context.Context) (connected context.Context, end func() error) {
 	connected, cancel := context.WithCancelCause(ctx)
-	closed := n.kernel.NC.StatusChanged(nats.CLOSED)
+	closed := n.core.NC.StatusChanged(nats.CLOSED)
 	var watch sync.WaitGroup
 	watch.Go(func() {
-		if !n.kernel.NC.IsClosed() {
+		if !n.core.NC.IsClosed() {
 			select {
 			case <-closed:
 			case <-connected.Done():
@@ -340,11 +338,11 @@ func (n *Node) whileConnected(ctx context.Context) (connected context.Context, e
 	return connected, func() error {
 		cancel(nil)
 		watch.Wait()
-		n.kernel.NC.RemoveStatusListener(closed)
+		n.core.NC.RemoveStatusListener(closed)
 		if !errors.Is(context.Cause(connected), ErrConnectionClosed) {
 			return nil
 		}
-		if err := n.kernel.NC.LastError(); err != nil {
+		if err := n.core.NC.LastError(); err != nil {
 			return fmt.Errorf("orchestrator: %w: %w", ErrConnectionClosed, err)
 		}
 		return fmt.Errorf("orchestrator: %w", ErrConnectionClosed)

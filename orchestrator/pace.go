@@ -13,9 +13,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator/endpoint"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/orchestrator/pacing"
+	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -68,7 +68,7 @@ func (p *pacer) round(ctx context.Context) error {
 	if rests, err := p.rests(timed); err != nil || rests {
 		return err
 	}
-	o, err := pace.New(p.node.kernel.Store).Observe(timed, p.since, workqueue.ThrottledCodes())
+	o, err := pace.New(p.node.core.Store).Observe(timed, p.since, workqueue.ThrottledCodes())
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (p *pacer) round(ctx context.Context) error {
 	p.of = seen // what has nothing to do is taken up again from what is stored
 	if time.Since(p.pruned) > pruneEvery {
 		p.pruned = time.Now()
-		_, err := pace.New(p.node.kernel.Store).PruneChanges(timed, p.lease)
+		_, err := pace.New(p.node.core.Store).PruneChanges(timed, p.lease)
 		failed = errors.Join(failed, err)
 	}
 	return failed
@@ -111,7 +111,7 @@ func (p *pacer) rests(ctx context.Context) (bool, error) {
 	for name := range p.of {
 		names = append(names, name)
 	}
-	ended, err := pace.New(p.node.kernel.Store).EndedSince(ctx, names, p.since)
+	ended, err := pace.New(p.node.core.Store).EndedSince(ctx, names, p.since)
 	return !ended, err
 }
 
@@ -140,16 +140,16 @@ func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen pacing.Samp
 	for i, c := range changes {
 		told[i] = pace.Change(c)
 	}
-	if err := pace.New(p.node.kernel.Store).SavePace(ctx, p.lease, e.Endpoint, stored, told); err != nil {
+	if err := pace.New(p.node.core.Store).SavePace(ctx, p.lease, e.Endpoint, stored, told); err != nil {
 		return err
 	}
 	paced.saved, paced.learned = time.Now(), learned
 	for _, c := range changes {
-		p.node.kernel.Log.Info("pace", zap.String("endpoint", e.Endpoint), zap.String("what", c.What),
+		p.node.core.Log.Info("pace", zap.String("endpoint", e.Endpoint), zap.String("what", c.What),
 			zap.String("before", c.Before), zap.String("after", c.After), zap.String("reason", c.Reason))
 	}
 	if set.InFlight > before.InFlight || set.Rate != before.Rate {
-		p.node.kernel.WakeOthers()
+		p.node.core.WakeOthers()
 	}
 	return nil
 }
@@ -202,18 +202,18 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 	of := map[string]*jetstream.ConsumerInfo{}
 	if len(names) > fewQueues {
 		var err error
-		if of, err = n.backlogs.all(ctx, n.kernel.JS); err != nil {
-			n.kernel.Log.Debug("ask for the queues of endpoints; asking for each", zap.Int("endpoints", len(names)),
+		if of, err = n.backlogs.all(ctx, n.core.JS); err != nil {
+			n.core.Log.Debug("ask for the queues of endpoints; asking for each", zap.Int("endpoints", len(names)),
 				zap.Error(err))
 		}
 	}
-	kernel.Shuffle(names) // when the time does not do for all of them, it is others that are asked the next time
+	core.Shuffle(names) // when the time does not do for all of them, it is others that are asked the next time
 	for _, name := range names {
 		if of[name] != nil || ctx.Err() != nil {
 			continue
 		}
 		timed, cancel := context.WithTimeout(ctx, queueTimeout)
-		consumer, err := n.kernel.JS.Consumer(timed, wire.StreamWork, wire.ConsumerName(name))
+		consumer, err := n.core.JS.Consumer(timed, wire.StreamWork, wire.ConsumerName(name))
 		cancel()
 		switch {
 		case err == nil:
@@ -221,7 +221,7 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 		case errors.Is(err, jetstream.ErrConsumerNotFound):
 			of[name] = nil
 		default:
-			n.kernel.Log.Debug("ask for the queue of an endpoint", zap.String("endpoint", name), zap.Error(err))
+			n.core.Log.Debug("ask for the queue of an endpoint", zap.String("endpoint", name), zap.Error(err))
 		}
 	}
 	return of
@@ -248,7 +248,7 @@ func (l *queueList) all(ctx context.Context, js jetstream.JetStream) (map[string
 		if err != nil {
 			return map[string]*jetstream.ConsumerInfo{}, err
 		}
-		of, err := endpoint.In(ctx, stream, endpoint.OfWork)
+		of, err := streams.In(ctx, stream, streams.OfWork)
 		if err != nil {
 			return of, err
 		}

@@ -8,8 +8,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	retentionstore "github.com/tranchehq/tranche/workqueue/retention"
 )
 
@@ -39,28 +40,47 @@ const (
 
 // retaining is the duty that deletes what is past its limits. Runs come first: what is left of one that a leader before
 // had begun with, then those that are past their limits now.
-func retaining(k *kernel.Kernel) func(context.Context, workqueue.Lease) (time.Duration, error) {
+func retaining(k *core.Core) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
-		r := &retention{node: k, lease: lease, span: firstSpan}
+		r := &retentionRound{log: k.Log, store: retentionstore.New(k.Store), lease: lease, span: firstSpan}
 		return retentionEvery, r.round(ctx)
 	}
 }
 
-// retention is one round.
-type retention struct {
-	node  *kernel.Kernel
+// retentionStore knows what is past its limits, and deletes it. See [retentionstore.Store].
+type retentionStore interface {
+	Retention(ctx context.Context) ([]retentionstore.Retention, error)
+	RetentionCutoff(ctx context.Context, of *retentionstore.Retention) (*time.Time, error)
+	RunsPastLimits(ctx context.Context, before time.Time, limit int, without []workqueue.RunID) ([]workqueue.RunID, error)
+	DeleteRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, before time.Time, why string) (bool, error)
+	GoingRuns(ctx context.Context, limit int, without ...workqueue.RunID) ([]inspect.GoneRun, error)
+	Empty(ctx context.Context, lease workqueue.Lease, run workqueue.RunID) (retentionstore.Emptying, error)
+	DeletePiece(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, span int64) (int64, bool, error)
+	DeleteOld(ctx context.Context, lease workqueue.Lease, kind retentionstore.RetentionKind, before time.Time,
+		limit int) (int64, error)
+	NoteDeleted(ctx context.Context, lease workqueue.Lease, kind retentionstore.RetentionKind, n int64) error
+	MeasureRuns(ctx context.Context, lease workqueue.Lease, limit int) ([]workqueue.RunID, error)
+	GuessRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID) (bytes int64, err error)
+	DropSizes(ctx context.Context, lease workqueue.Lease) error
+	ForgetGone(ctx context.Context, lease workqueue.Lease) error
+}
+
+// retentionRound is one round.
+type retentionRound struct {
+	log   *zap.Logger
+	store retentionStore
 	lease workqueue.Lease
 	span  int64
 	stuck int // runs that could not be deleted
 }
 
 // round does without what cannot be done: one run, or one kind, never keeps the others.
-func (r *retention) round(ctx context.Context) error {
+func (r *retentionRound) round(ctx context.Context) error {
 	failed := r.finishRuns(ctx)
 	if over(ctx, failed) {
 		return failed
 	}
-	all, err := retentionstore.New(r.node.Store).Retention(ctx)
+	all, err := r.store.Retention(ctx)
 	if err != nil {
 		return errors.Join(failed, err)
 	}
@@ -71,8 +91,8 @@ func (r *retention) round(ctx context.Context) error {
 		}
 		failed = errors.Join(failed, err)
 	}
-	return errors.Join(failed, retentionstore.New(r.node.Store).DropSizes(ctx, r.lease),
-		retentionstore.New(r.node.Store).ForgetGone(ctx, r.lease))
+	return errors.Join(failed, r.store.DropSizes(ctx, r.lease),
+		r.store.ForgetGone(ctx, r.lease))
 }
 
 // over reports whether a round that met err has come to its end, since the node does not lead any more, or stops.
@@ -82,7 +102,7 @@ func over(ctx context.Context, err error) bool {
 
 // kind deletes what is past the limits of one kind, and measures finished runs. By size only those can go that were
 // measured; with other limits only people want to know how large runs are, those that are left.
-func (r *retention) kind(ctx context.Context, k *retentionstore.Retention) error {
+func (r *retentionRound) kind(ctx context.Context, k *retentionstore.Retention) error {
 	if k.None() {
 		return nil
 	}
@@ -101,8 +121,8 @@ func (r *retention) kind(ctx context.Context, k *retentionstore.Retention) error
 }
 
 // past deletes what is past the limits of one kind.
-func (r *retention) past(ctx context.Context, k *retentionstore.Retention) error {
-	before, err := retentionstore.New(r.node.Store).RetentionCutoff(ctx, k)
+func (r *retentionRound) past(ctx context.Context, k *retentionstore.Retention) error {
+	before, err := r.store.RetentionCutoff(ctx, k)
 	if err != nil || before == nil {
 		return err
 	}
@@ -113,20 +133,20 @@ func (r *retention) past(ctx context.Context, k *retentionstore.Retention) error
 		n, err = r.old(ctx, k.Kind, *before)
 	}
 	if n > 0 {
-		r.node.Log.Info("deleted what was past its limits", zap.String("kind", string(k.Kind)), zap.Int64("deleted", n),
+		r.log.Info("deleted what was past its limits", zap.String("kind", string(k.Kind)), zap.Int64("deleted", n),
 			zap.Time("before", *before))
-		err = errors.Join(err, retentionstore.New(r.node.Store).NoteDeleted(ctx, r.lease, k.Kind, n))
+		err = errors.Join(err, r.store.NoteDeleted(ctx, r.lease, k.Kind, n))
 	}
 	return err
 }
 
 // measure finds out how large finished runs are. Fewer at a time when that takes too long, and more again when it does
 // not; a run for which it does so even alone is guessed. Between two it rests for as long as the last one took.
-func (r *retention) measure(ctx context.Context, _ *retentionstore.Retention) error {
+func (r *retentionRound) measure(ctx context.Context, _ *retentionstore.Retention) error {
 	batch := retentionBatch
 	for {
 		began := time.Now()
-		runs, err := retentionstore.New(r.node.Store).MeasureRuns(ctx, r.lease, batch)
+		runs, err := r.store.MeasureRuns(ctx, r.lease, batch)
 		took := time.Since(began)
 		switch {
 		case err == nil && len(runs) < batch:
@@ -150,10 +170,10 @@ func (r *retention) measure(ctx context.Context, _ *retentionstore.Retention) er
 }
 
 // guess gives a run a size that could not be measured.
-func (r *retention) guess(ctx context.Context, run workqueue.RunID, why error) error {
-	bytes, err := retentionstore.New(r.node.Store).GuessRun(ctx, r.lease, run)
+func (r *retentionRound) guess(ctx context.Context, run workqueue.RunID, why error) error {
+	bytes, err := r.store.GuessRun(ctx, r.lease, run)
 	if err == nil && bytes > 0 {
-		r.node.Log.Warn("a finished run could not be measured in time; its size is guessed, without its values",
+		r.log.Warn("a finished run could not be measured in time; its size is guessed, without its values",
 			zap.Stringer("run", run), zap.Int64("bytes", bytes), zap.Error(why))
 	}
 	return err
@@ -161,15 +181,15 @@ func (r *retention) guess(ctx context.Context, run workqueue.RunID, why error) e
 
 // runs deletes runs that ended before a time. All that are due are taken first: where none is left of those that share
 // a partition, it is emptied.
-func (r *retention) runs(ctx context.Context, before time.Time, why string) (n int64, failed error) {
+func (r *retentionRound) runs(ctx context.Context, before time.Time, why string) (n int64, failed error) {
 	var left []workqueue.RunID // somebody was at work on them, or they could not be deleted
 	for {
-		due, err := retentionstore.New(r.node.Store).RunsPastLimits(ctx, before, retentionBatch, left)
+		due, err := r.store.RunsPastLimits(ctx, before, retentionBatch, left)
 		if err != nil || len(due) == 0 {
 			return n, errors.Join(failed, err)
 		}
 		for _, run := range due {
-			deleted, err := retentionstore.New(r.node.Store).DeleteRun(ctx, r.lease, run, before, why)
+			deleted, err := r.store.DeleteRun(ctx, r.lease, run, before, why)
 			if over(ctx, err) {
 				return n, err
 			}
@@ -191,10 +211,10 @@ func (r *retention) runs(ctx context.Context, before time.Time, why string) (n i
 }
 
 // finishRuns deletes all there is of the runs that are being deleted.
-func (r *retention) finishRuns(ctx context.Context) (failed error) {
+func (r *retentionRound) finishRuns(ctx context.Context) (failed error) {
 	var left []workqueue.RunID // for the next round
 	for {
-		going, err := retentionstore.New(r.node.Store).GoingRuns(ctx, retentionBatch, left...)
+		going, err := r.store.GoingRuns(ctx, retentionBatch, left...)
 		if err != nil || len(going) == 0 {
 			return errors.Join(failed, err)
 		}
@@ -211,21 +231,21 @@ func (r *retention) finishRuns(ctx context.Context) (failed error) {
 }
 
 // withStuck adds why a run could not be deleted. What keeps one may keep thousands, and a few say enough.
-func (r *retention) withStuck(failed, err error) error {
+func (r *retentionRound) withStuck(failed, err error) error {
 	if r.stuck++; r.stuck > retentionTold {
 		return failed
 	}
 	return errors.Join(failed, err)
 }
 
-func (r *retention) finishRun(ctx context.Context, run workqueue.RunID) error {
+func (r *retentionRound) finishRun(ctx context.Context, run workqueue.RunID) error {
 	if err := r.empty(ctx, run); err != nil {
 		return err
 	}
 	for {
 		var gone bool
 		err := r.piece(ctx, func(span int64) (err error) {
-			_, gone, err = retentionstore.New(r.node.Store).DeletePiece(ctx, r.lease, run, span)
+			_, gone, err = r.store.DeletePiece(ctx, r.lease, run, span)
 			return err
 		})
 		if err != nil || gone {
@@ -236,9 +256,9 @@ func (r *retention) finishRun(ctx context.Context, run workqueue.RunID) error {
 
 // empty takes away at once what of a run can be. A transaction that reads the tables for a long time, as a backup does,
 // costs only that the rows are deleted in pieces.
-func (r *retention) empty(ctx context.Context, run workqueue.RunID) error {
+func (r *retentionRound) empty(ctx context.Context, run workqueue.RunID) error {
 	for range emptyTries {
-		out, err := retentionstore.New(r.node.Store).Empty(ctx, r.lease, run)
+		out, err := r.store.Empty(ctx, r.lease, run)
 		if err != nil || !out.Busy {
 			return err
 		}
@@ -246,20 +266,20 @@ func (r *retention) empty(ctx context.Context, run workqueue.RunID) error {
 			return context.Cause(ctx)
 		}
 	}
-	r.node.Log.Info("the partitions of a run that is being deleted are in use; its rows are deleted instead",
+	r.log.Info("the partitions of a run that is being deleted are in use; its rows are deleted instead",
 		zap.Stringer("run", run))
 	return nil
 }
 
 // old deletes things of a kind that ended before a time.
-func (r *retention) old(
+func (r *retentionRound) old(
 	ctx context.Context, kind retentionstore.RetentionKind, before time.Time,
 ) (total int64, err error) {
 	for {
 		var n, most int64
 		err := r.piece(ctx, func(span int64) (err error) {
 			most = span
-			n, err = retentionstore.New(r.node.Store).DeleteOld(ctx, r.lease, kind, before, int(span))
+			n, err = r.store.DeleteOld(ctx, r.lease, kind, before, int(span))
 			return err
 		})
 		total += n
@@ -271,7 +291,7 @@ func (r *retention) old(
 
 // piece does one piece, rests, and finds out how large the next one may be. One that was not done in time is tried
 // again with less: it has had no effect.
-func (r *retention) piece(ctx context.Context, do func(span int64) error) error {
+func (r *retentionRound) piece(ctx context.Context, do func(span int64) error) error {
 	for {
 		began := time.Now()
 		err := do(r.span)
@@ -280,7 +300,7 @@ func (r *retention) piece(ctx context.Context, do func(span int64) error) error 
 		case err != nil && (ctx.Err() != nil || !retentionstore.TookTooLong(err) || r.span == 1):
 			return err
 		case err != nil:
-			r.node.Log.Warn("a piece of a deletion was not done in time; trying a smaller one", zap.Int64("span", r.span),
+			r.log.Warn("a piece of a deletion was not done in time; trying a smaller one", zap.Int64("span", r.span),
 				zap.Error(err))
 			r.span = max(r.span/4, 1)
 		default:

@@ -1,169 +1,234 @@
-package orchestrator_test
+package orchestrator
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/testing/nodetest"
-	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap/zaptest"
+
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
-// retaining is a node that leads, with finished runs.
-type retaining struct {
-	leaders
+// tooLong is the error of a statement that a limit of time has ended.
+var tooLong = &pgconn.PgError{Code: "57014"}
+
+// shelf is a store with finished runs and old messages, each of which PostgreSQL may find too much.
+type shelf struct {
+	retentionStore
+
+	limits       retention.Limits
+	rows         map[workqueue.RunID]int64 // of runs past their limits
+	going        map[workqueue.RunID]int64 // those that are being deleted
+	quarantine   int64
+	most         int64 // rows of a piece
+	kept, stuck  workqueue.RunID
+	huge         workqueue.RunID
+	sized        map[workqueue.RunID]bool
+	unmeasurable bool
+	guessed      []workqueue.RunID
+	batches      []int // runs measured together
 }
 
-func setupRetaining(t *testing.T) *retaining {
+func (s *shelf) Retention(context.Context) ([]retention.Retention, error) {
+	age := time.Hour
+	return []retention.Retention{{Kind: retention.RetainRuns, Limits: s.limits}, {Kind: retention.RetainEvents},
+		{Kind: retention.RetainQuarantine, Limits: retention.Limits{Age: &age}}}, nil
+}
+
+func (s *shelf) RetentionCutoff(context.Context, *retention.Retention) (*time.Time, error) {
+	now := time.Now()
+	return &now, nil
+}
+
+// least are the first runs of a set, in the order of their ids.
+func least[T any](of map[workqueue.RunID]T, limit int, without []workqueue.RunID) (some []workqueue.RunID) {
+	all := slices.SortedFunc(maps.Keys(of), func(a, b workqueue.RunID) int { return cmp.Compare(a.String(), b.String()) })
+	for _, run := range all {
+		if len(some) < limit && !slices.Contains(without, run) {
+			some = append(some, run)
+		}
+	}
+	return some
+}
+
+func (s *shelf) RunsPastLimits(_ context.Context, _ time.Time, limit int, without []workqueue.RunID,
+) ([]workqueue.RunID, error) {
+	return least(s.rows, limit, without), nil
+}
+
+func (s *shelf) DeleteRun(_ context.Context, _ workqueue.Lease, run workqueue.RunID, _ time.Time, _ string,
+) (bool, error) {
+	if run == s.kept {
+		return false, errors.New("a test keeps it")
+	}
+	s.going[run] = s.rows[run]
+	delete(s.rows, run)
+	return true, nil
+}
+
+func (s *shelf) GoingRuns(_ context.Context, limit int, without ...workqueue.RunID) (going []inspect.GoneRun, _ error) {
+	for _, run := range least(s.going, limit, without) {
+		going = append(going, inspect.GoneRun{Run: run})
+	}
+	return going, nil
+}
+
+func (s *shelf) Empty(context.Context, workqueue.Lease, workqueue.RunID) (retention.Emptying, error) {
+	return retention.Emptying{Busy: true}, nil
+}
+
+func (s *shelf) DeletePiece(_ context.Context, _ workqueue.Lease, run workqueue.RunID, span int64,
+) (int64, bool, error) {
+	switch left := s.going[run]; {
+	case run == s.stuck:
+		return 0, false, errors.New("a test has stuck it")
+	case span > s.most:
+		return 0, false, tooLong
+	case left <= span:
+		delete(s.going, run)
+		return left, true, nil
+	}
+	s.going[run] -= span
+	return span, false, nil
+}
+
+func (s *shelf) DeleteOld(_ context.Context, _ workqueue.Lease, _ retention.RetentionKind, _ time.Time, limit int,
+) (int64, error) {
+	if int64(limit) > s.most {
+		return 0, tooLong
+	}
+	n := min(s.quarantine, int64(limit))
+	s.quarantine -= n
+	return n, nil
+}
+
+func (s *shelf) NoteDeleted(context.Context, workqueue.Lease, retention.RetentionKind, int64) error {
+	return nil
+}
+func (s *shelf) DropSizes(context.Context, workqueue.Lease) error  { return nil }
+func (s *shelf) ForgetGone(context.Context, workqueue.Lease) error { return nil }
+
+func (s *shelf) MeasureRuns(_ context.Context, _ workqueue.Lease, limit int) ([]workqueue.RunID, error) {
+	var done []workqueue.RunID
+	for run := range s.sized {
+		done = append(done, run)
+	}
+	batch := least(s.rows, limit, done)
+	switch {
+	case s.unmeasurable:
+		return batch, errors.New("a test lets none be measured")
+	case len(batch) > 2 || slices.Contains(batch, s.huge):
+		return batch, tooLong
+	}
+	s.batches = append(s.batches, len(batch))
+	for _, run := range batch {
+		s.sized[run] = true
+	}
+	return batch, nil
+}
+
+func (s *shelf) GuessRun(_ context.Context, _ workqueue.Lease, run workqueue.RunID) (int64, error) {
+	s.sized[run], s.guessed = true, append(s.guessed, run)
+	return 1, nil
+}
+
+// retained is one round of the duty, in a bubble.
+func retained(t *testing.T, s *shelf, check func(failed error)) {
 	t.Helper()
-	b := bare(t)
-	// The node leads on while the machine stands still: who begins to lead begins anew with what it deletes.
-	b.Node = b.StartNodeWith(t, orchestrator.Config{LeaseTTL: 20 * time.Second})
-	b.Serve(t, "echo", nodetest.Echo)
-	return &retaining{leaders{T: t, bundle: *b}}
-}
-
-// ended makes a run that ended two hours ago.
-func (r *retaining) ended(items int) workqueue.RunID {
-	r.Helper()
-	run := r.bundle.Start(r.T, nodetest.Request("echo"), items)
-	r.completed(run)
-	r.exec(`UPDATE batchrun SET finished_at = finished_at - interval '2 hours' WHERE id = $1`, run)
-	return run
-}
-
-func (r *retaining) exec(sql string, args ...any) {
-	r.Helper()
-	if _, err := r.Pool.Exec(r.Context(), sql, args...); err != nil {
-		r.Fatal(err)
+	t.Parallel()
+	for range 5 {
+		s.rows[workqueue.NewRunID()] = 40
 	}
-}
-
-// refuse has PostgreSQL break off a statement about rows for which a condition holds.
-func (r *retaining) refuse(when, rows, condition, code string) {
-	r.Helper()
-	r.exec(`CREATE FUNCTION refuse_` + when + `() RETURNS trigger LANGUAGE plpgsql AS $$
-		BEGIN IF ` + condition + ` THEN RAISE 'the test breaks it off' USING ERRCODE = '` + code + `'; END IF;
-		RETURN coalesce(NEW, OLD); END $$`)
-	r.exec(`CREATE TRIGGER refuse_` + when + ` ` + rows + ` EXECUTE FUNCTION refuse_` + when + `()`)
-}
-
-// outOfTime is the code of a statement that a limit of time has ended.
-const outOfTime = "57014"
-
-func (r *retaining) limit(limits retention.Limits) {
-	r.Helper()
-	if _, err := retention.New(r.Store).SetRetention(r.Context(), retention.RetainRuns, limits, "ann"); err != nil {
-		r.Fatal(err)
-	}
-}
-
-func (r *retaining) number(sql string, args ...any) (n int64) {
-	r.Helper()
-	if err := r.Pool.QueryRow(r.Context(), sql, args...).Scan(&n); err != nil {
-		r.Fatal(err)
-	}
-	return n
-}
-
-// untilRetained wakes the duty until a count is so large.
-func (r *retaining) untilRetained(what string, want int64, sql string, args ...any) {
-	r.Helper()
-	nodetest.Until(r.T, what, func() bool {
-		r.Node.WakeDuty(orchestrator.DutyRetention)
-		return r.number(sql, args...) == want
+	s.going, s.sized = map[workqueue.RunID]int64{}, map[workqueue.RunID]bool{}
+	s.most, s.quarantine = cmp.Or(s.most, mostSpan), 20
+	synctest.Test(t, func(t *testing.T) {
+		r := &retentionRound{log: zaptest.NewLogger(t), store: s, span: firstSpan}
+		check(r.round(t.Context()))
 	})
 }
 
-// goneRun counts runs of which nothing is left.
-const goneRun = `SELECT count(*) FROM retention_run WHERE run_id = $1 AND gone_at IS NOT NULL`
-
-// Rows of any size are deleted: what PostgreSQL does not get done in time is tried with less, down to a single row.
+// Rows of any size are deleted: what is not done in time is tried with less, down to a single row.
 func TestADeletionThatTakesTooLongGoesOnInSmallerPieces(t *testing.T) {
-	t.Parallel()
-	r := setupRetaining(t)
-	run := r.ended(40)
-	r.exec(`INSERT INTO quarantine (reason, detail, subject, body, at)
-		SELECT 'r', 'd', 's', 'x', tranche_now() - interval '1 year' FROM generate_series(1, 20)`)
-	r.refuse("rows", `AFTER DELETE ON work_queue REFERENCING OLD TABLE AS gone FOR EACH STATEMENT`,
-		`(SELECT count(*) FROM gone) > 1`, outOfTime)
-	r.refuse("messages", `AFTER DELETE ON quarantine REFERENCING OLD TABLE AS gone FOR EACH STATEMENT`,
-		`(SELECT count(*) FROM gone) > 1`, outOfTime)
-	age := time.Hour
-	r.limit(retention.Limits{Age: &age})
-	r.untilRetained("the run is gone", 1, goneRun, run)
-	r.untilRetained("old messages are gone", 0, `SELECT count(*) FROM quarantine`)
-}
-
-// Of one run nothing can be deleted, and what is left of another one cannot either; what is of all others is.
-func TestARunThatCannotBeDeletedKeepsNothingElse(t *testing.T) {
-	t.Parallel()
-	r := setupRetaining(t)
-	whole, stuck, run, later := r.ended(9), r.ended(9), r.ended(9), r.ended(9)
-	r.exec(`INSERT INTO quarantine (reason, detail, subject, body, at)
-		VALUES ('r', 'd', 's', 'x', tranche_now() - interval '1 year')`)
-	r.refuse("rows", `BEFORE DELETE ON work_queue FOR EACH ROW`, `OLD.run_id = '`+stuck.String()+`'`, "P0001")
-	r.refuse("run", `BEFORE DELETE ON batchrun FOR EACH ROW`, `OLD.id = '`+whole.String()+`'`, "P0001")
-	two := int64(2)
-	r.limit(retention.Limits{Count: &two})
-	r.untilRetained("the first run is being deleted", 1,
-		`SELECT count(*) FROM retention_run WHERE run_id = $1 AND gone_at IS NULL`, stuck)
-	age := time.Hour
-	r.limit(retention.Limits{Age: &age})
-	for _, run := range []workqueue.RunID{run, later} {
-		r.untilRetained("another run is gone", 1, goneRun, run)
-	}
-	r.untilRetained("old messages are gone", 0, `SELECT count(*) FROM quarantine`)
-	nodetest.Until(r.T, "the node says what went wrong", func() bool {
-		nodes, err := inspect.New(r.Store).Nodes(r.Context())
-		return err == nil && slices.ContainsFunc(nodes.Duties, func(d inspect.DutyView) bool {
-			return d.Name == orchestrator.DutyRetention && d.Failing && strings.Contains(d.LastError, "the test breaks it off")
-		})
-	})
-	if r.number(goneRun, stuck) != 0 {
-		t.Error("the run that cannot be deleted is gone")
-	}
-	if _, err := inspect.New(r.Store).Resolve(t.Context(), whole.String()); err != nil {
-		t.Errorf("the run of which nothing can be deleted: %v", err)
-	}
-}
-
-// Runs that take too long to measure are measured fewer at a time, or guessed, and those that cannot be measured at all
-// keep no run from being deleted by its age or number.
-func TestRunsThatCannotBeMeasured(t *testing.T) {
-	t.Parallel()
-	r := setupRetaining(t)
-	huge := r.ended(9)
-	var runs []workqueue.RunID
-	for range 4 {
-		runs = append(runs, r.ended(9))
-	}
-	r.exec(`UPDATE work_block SET result_bytes = 1 << 30 WHERE run_id = $1`, huge)
-	r.refuse("sizes", `AFTER INSERT ON retention_size REFERENCING NEW TABLE AS sized FOR EACH STATEMENT`,
-		`(SELECT count(*) > 2 OR max(bytes) > 1 << 30 FROM sized)`, outOfTime)
-	large := int64(1 << 30)
-	r.limit(retention.Limits{Bytes: &large})
-	r.untilRetained("all runs have a size", 5, `SELECT count(*) FROM retention_size`)
-	if n := r.number(`SELECT bytes FROM retention_size WHERE run_id = $1`, huge); n != 4096+9*(150+150) {
-		t.Errorf("a run of 9 items is guessed to have %d bytes", n)
-	}
-	if n := r.number(`SELECT max(n) FROM (SELECT count(*) AS n FROM retention_size GROUP BY xmin::text) s`); n != 2 {
-		t.Errorf("after those that took too long up to %d runs were measured at once; want 2", n)
-	}
-	r.exec(`DROP TRIGGER refuse_sizes ON retention_size`)
-	r.exec(`DELETE FROM retention_size`)
-	r.refuse("all", `BEFORE INSERT ON retention_size FOR EACH ROW`, `true`, "P0001")
 	one := int64(1)
-	r.limit(retention.Limits{Bytes: &large, Count: &one})
-	for _, run := range runs[:3] {
-		r.untilRetained("a run is gone", 1, goneRun, run)
-	}
-	if _, err := inspect.New(r.Store).Resolve(t.Context(), huge.String()); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("the oldest run: %v", err)
+	s := &shelf{most: 1, limits: retention.Limits{Count: &one}, rows: map[workqueue.RunID]int64{}}
+	retained(t, s, func(failed error) {
+		if failed != nil || len(s.rows)+len(s.going) != 0 || s.quarantine != 0 {
+			t.Errorf("%d and %d runs are left, and %d messages: %v", len(s.rows), len(s.going), s.quarantine, failed)
+		}
+	})
+}
+
+// One run cannot be deleted at all, and what is left of another one cannot either; all others are, and it is told.
+func TestARunThatCannotBeDeletedKeepsNothingElse(t *testing.T) {
+	one := int64(1)
+	s := &shelf{limits: retention.Limits{Count: &one}, kept: workqueue.NewRunID(), stuck: workqueue.NewRunID()}
+	s.rows = map[workqueue.RunID]int64{s.kept: 9, s.stuck: 9}
+	retained(t, s, func(failed error) {
+		if len(s.rows) != 1 || s.rows[s.kept] == 0 || len(s.going) != 1 || s.going[s.stuck] == 0 || s.quarantine != 0 {
+			t.Errorf("the runs %v and %v are left, and %d messages", s.rows, s.going, s.quarantine)
+		}
+		if failed == nil || !strings.Contains(failed.Error(), "keeps it") || !strings.Contains(failed.Error(), "stuck it") {
+			t.Errorf("the round says %v", failed)
+		}
+	})
+}
+
+// Runs that take too long to measure are measured fewer at a time, or guessed.
+func TestRunsThatTakeLongToMeasureAreMeasuredFewerAtATime(t *testing.T) {
+	large := int64(1 << 30)
+	s := &shelf{limits: retention.Limits{Bytes: &large}, huge: workqueue.NewRunID()}
+	s.rows = map[workqueue.RunID]int64{s.huge: 9}
+	retained(t, s, func(failed error) {
+		if failed != nil || len(s.sized) != 6 || !slices.Equal(s.guessed, []workqueue.RunID{s.huge}) ||
+			!slices.Contains(s.batches, 2) {
+			t.Errorf("%d of 6 are measured, in batches of %v, and %v guessed: %v", len(s.sized), s.batches, s.guessed, failed)
+		}
+	})
+}
+
+// That runs cannot be measured keeps none from being deleted.
+func TestRunsThatCannotBeMeasuredAreDeleted(t *testing.T) {
+	large := int64(1 << 30)
+	s := &shelf{limits: retention.Limits{Bytes: &large}, unmeasurable: true, rows: map[workqueue.RunID]int64{}}
+	retained(t, s, func(failed error) {
+		if failed == nil || len(s.rows)+len(s.going) != 0 {
+			t.Errorf("%d runs are left: %v", len(s.rows), failed)
+		}
+	})
+}
+
+// Pieces take neither too long nor become so small that a deletion takes for ever.
+func TestTheNextPieceIsAsLargeAsTheLastOneAllows(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		span int64
+		took time.Duration
+		want int64
+	}{
+		{1, 60 * time.Millisecond, 2}, // after time-outs
+		{64, 99 * time.Millisecond, 128},
+		{64, 100 * time.Millisecond, 64},
+		{64, time.Second, 64},
+		{1, 20 * time.Millisecond, 2},
+		{leastSpan, 60 * time.Millisecond, leastSpan},
+		{leastSpan, time.Second, leastSpan},
+		{firstSpan, 60 * time.Millisecond, firstSpan},
+		{firstSpan, 20 * time.Millisecond, 2 * firstSpan},
+		{firstSpan, time.Second, firstSpan / 2},
+		{mostSpan, time.Millisecond, mostSpan},
+	} {
+		if got := nextSpan(tc.span, tc.took); got != tc.want {
+			t.Errorf("after %d in %s come %d; want %d", tc.span, tc.took, got, tc.want)
+		}
 	}
 }

@@ -13,28 +13,28 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // rewind notices a database that went back in time.
 type rewind struct {
-	node     *kernel.Kernel
-	streams  kernel.Epochs
+	node     *core.Core
+	streams  core.Epochs
 	leads    func() bool   // whether this node does
 	interval time.Duration // between two looks
 	mark     session.Mark  // the furthest that the database is known to have come
 }
 
 // newRewind returns what sees a database that went back in time, at an interval.
-func newRewind(k *kernel.Kernel, streams kernel.Epochs, leads func() bool, interval time.Duration) *rewind {
+func newRewind(k *core.Core, streams core.Epochs, leads func() bool, interval time.Duration) *rewind {
 	return &rewind{node: k, streams: streams, leads: leads, interval: interval}
 }
 
 // RecallMark reads from JetStream how far the database had come before this node was started. A stream that was wiped
 // says nothing: nodes that lived through it know.
 func (w *rewind) RecallMark(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, kernel.LookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.LookTimeout)
 	defer cancel()
 	stream, err := w.node.JS.Stream(ctx, wire.StreamFlow)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -75,7 +75,7 @@ func (w *rewind) Run(ctx context.Context) {
 }
 
 func (w *rewind) lookAtDatabase(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	leads := w.leads()
 	look := session.New(w.node.Store).ReadMark
@@ -122,7 +122,7 @@ func (w *rewind) keepMark(ctx context.Context) error {
 		return err
 	}
 	msg := &nats.Msg{Subject: wire.DatabaseMark, Data: doc, Header: nats.Header{jetstream.MsgTTLHeader: {"never"}}}
-	ctx, cancel := context.WithTimeout(ctx, kernel.LookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.LookTimeout)
 	defer cancel()
 	if _, err := w.node.JS.PublishMsg(ctx, msg); err != nil {
 		w.node.Log.Debug("keep the database's mark", zap.Error(err)) // the next one is kept

@@ -64,12 +64,3 @@ func TestParamsOfARunReachTheHandler(t *testing.T) {
 	}
 	b.Check(t)
 }
-
-func TestOneItem(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.Serve(t, "echo", nodetest.Echo)
-	run := b.Start(t, nodetest.Request("echo"), 1)
-	b.Outcome(t, run, 1)
-	b.Check(t)
-}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -26,8 +26,8 @@ type loadMeter interface {
 
 // Runs starts, changes and redoes runs for people: what the store does, and what the nodes are told of it.
 type Runs struct {
-	node      *kernel.Kernel
-	events    kernel.Announcer
+	node      *core.Core
+	events    core.Announcer
 	meter     loadMeter
 	uncleared runSet // failed loads of which something may be left
 }
@@ -122,7 +122,7 @@ func (r *Runs) SetRun(ctx context.Context, change control.RunChange) (control.Ru
 func (r *Runs) Cancel(ctx context.Context, by control.Control) (control.Cancelled, error) {
 	cancelled, err := control.New(r.node.Store).Cancel(ctx, by)
 	if len(cancelled.Runs) > 0 {
-		kernel.RemoveRequests(ctx, r.node, cancelled.Requests)
+		core.RemoveRequests(ctx, r.node, cancelled.Requests)
 		r.node.Spread()
 	}
 	return cancelled, err
@@ -157,7 +157,7 @@ func (r *Runs) Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, er
 	}
 	rerun, err := redo.New(r.node.Store).Rerun(ctx, req)
 	if err == nil && !req.DryRun {
-		kernel.RemoveRequests(ctx, r.node, rerun.Requests)
+		core.RemoveRequests(ctx, r.node, rerun.Requests)
 		r.node.Spread()
 	}
 	return rerun, err
@@ -167,7 +167,7 @@ func (r *Runs) Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, er
 func (r *Runs) Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error) {
 	reset, err := redo.New(r.node.Store).Reset(ctx, req)
 	if err == nil && !req.DryRun {
-		kernel.RemoveRequests(ctx, r.node, reset.Requests)
+		core.RemoveRequests(ctx, r.node, reset.Requests)
 		r.node.Spread()
 	}
 	return reset, err
@@ -178,7 +178,7 @@ func (r *Runs) Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, er
 func (r *Runs) Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error) {
 	corrected, err := redo.New(r.node.Store).Correct(ctx, req)
 	if err == nil && !req.DryRun {
-		kernel.RemoveRequests(ctx, r.node, corrected.Requests)
+		core.RemoveRequests(ctx, r.node, corrected.Requests)
 		r.node.Spread()
 	}
 	return corrected, err
@@ -236,7 +236,7 @@ const settled = time.Minute
 // noteUncleared remembers a failed load of which something may be left. The leader cannot tell it from a load under
 // way, because this node's session lives on.
 func (r *Runs) noteUncleared(err error) {
-	if left, ok := errors.AsType[*workqueue.UnclearedError](err); ok {
+	if left, ok := errors.AsType[*workqueue.CleanupPendingError](err); ok {
 		r.uncleared.add(left.Run)
 	}
 }

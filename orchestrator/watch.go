@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/pace"
@@ -27,8 +27,8 @@ const (
 // watcher sees to what commits brought beside outcomes: it remembers what they gave reason to look at, and when slices
 // come due. What comes twice is looked at once.
 type watcher struct {
-	node   *kernel.Kernel
-	events kernel.Announcer
+	node   *core.Core
+	events core.Announcer
 	alarms alarms
 
 	mu   sync.Mutex
@@ -37,7 +37,7 @@ type watcher struct {
 }
 
 // newWatcher returns what looks at what commits gave reason to look at.
-func newWatcher(k *kernel.Kernel, events kernel.Announcer) *watcher {
+func newWatcher(k *core.Core, events core.Announcer) *watcher {
 	return &watcher{node: k, events: events, come: make(chan struct{}, 1)}
 }
 
@@ -64,7 +64,7 @@ func (w *watcher) Add(l settle.FollowUp) {
 	w.due.Runs = merged(w.due.Runs, l.Runs)
 	w.due.Barriers = merged(w.due.Barriers, l.Barriers)
 	w.due.Unlocked = w.due.Unlocked || l.Unlocked
-	kernel.Signal(w.come)
+	core.Signal(w.come)
 }
 
 func merged[T comparable](have, more []T) []T {
@@ -110,7 +110,7 @@ func (w *watcher) lookAt(ctx context.Context, due settle.FollowUp) {
 		w.watched(ctx, err)
 		if held {
 			w.node.Log.Warn("too many items failed; the run is held", zap.Stringer("run", run))
-			kernel.Signal(w.node.Publish)
+			core.Signal(w.node.Publish)
 		}
 	}
 	passed := false
@@ -174,7 +174,7 @@ func (w *watcher) SweepWatched(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kernel.Shuffle(names)
+	core.Shuffle(names)
 	w.lookAt(ctx, settle.FollowUp{Endpoints: names, Halved: names, Barriers: barriers})
 	return nil
 }

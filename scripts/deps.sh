@@ -6,8 +6,8 @@
 #   cc        a C compiler, which Go's race detector needs
 #   node      Node.js 20 or newer and npm, for the package in endpoints/typescript and its tests
 #   python    Python 3, for the service in examples/python and its test
-#   pgbouncer PgBouncer, for the tests of internal/systest/pooler; it need not run
-#   prometheus Prometheus and promtool, for the tests of internal/systest/metrics; it need not run
+#   pgbouncer PgBouncer, for the tests of internal/systest; it need not run
+#   prometheus Prometheus and promtool, for the tests of internal/systest; it need not run
 #   ship      podman with runc, amtool, systemd-analyze and man, for the tests of internal/systest/ship
 #   chromium  Chromium or Chrome, for the tests of the dashboard; one that is not in PATH is named by CHROMIUM or CHROME
 #

@@ -256,9 +256,9 @@ func TestLoadThatLostACommitLeavesNothing(t *testing.T) {
 			if err == nil {
 				t.Fatalf("loaded %+v; want an error", loaded)
 			}
-			uncleared, unsure := errors.AsType[*workqueue.UnclearedError](err)
+			uncleared, unsure := errors.AsType[*workqueue.CleanupPendingError](err)
 			if unsure != tc.unsure {
-				t.Errorf("%v; want an UnclearedError: %v", err, tc.unsure)
+				t.Errorf("%v; want an CleanupPendingError: %v", err, tc.unsure)
 			}
 			b.WantNothing()
 			if unsure {

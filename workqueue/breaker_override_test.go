@@ -1,13 +1,15 @@
 package workqueue_test
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -31,12 +33,12 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 	if state, _ := b.Breaker(); state != "open" {
 		t.Fatalf("the breaker is %s after %+v", state, d)
 	}
-	e, err := explain.New(b.Store).Explain(t.Context(), run)
+	e, err := health.New(b.Store).Explain(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
-	advised := func(g explain.MissingGroup) bool {
-		return slices.ContainsFunc(g.Advice, func(a explain.Advice) bool {
+	advised := func(g health.MissingGroup) bool {
+		return slices.ContainsFunc(g.Advice, func(a health.Advice) bool {
 			return a.Command == "tranche endpoints set "+storetest.Endpoint+" --breaker closed" &&
 				strings.Contains(a.Do, "fails for good after 3")
 		})
@@ -116,4 +118,192 @@ func TestOperatorsTrustEnds(t *testing.T) {
 		t.Error("it did not open when the trust was over")
 	}
 	b.Check()
+}
+
+// Items that fail in slots of their own are no culprits of a chunk that one of its items fails, whether the service
+// wants them to be tried again or not.
+func TestCulpritsAreWhatFailsChunks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(64), 64)
+	bad := map[workqueue.Ordinal]bool{3: false, 17: true, 40: true, 41: false, 63: true} // whether it may be tried again
+	b.drive(run, func(s workqueue.Slice) settle.Answer {
+		a := poisoned(30)(s)
+		for i := range a.Slots {
+			if retry, ok := bad[a.Slots[i].Ordinal]; ok {
+				a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "no_such_customer", Retry: retry}
+			}
+		}
+		return a
+	}, 100)
+	b.WantTally(run, storetest.Tally{Done: 58, Failed: 6})
+	found, err := pacestore.ReadBisections(t.Context(), b.Store.Pool, run, 3)
+	if err != nil || found.Kinds[pacestore.KindBadEntity] != 1 || found.Culprits != 1 || len(found.Roots) != 1 ||
+		!slices.Equal(found.Roots[0].Ordinals, []workqueue.Ordinal{30}) || found.Roots[0].Code != crash.Code {
+		t.Errorf("%+v, %v", found, err)
+	}
+	b.Check()
+}
+
+var tooMuch = workqueue.SlotError{Code: "too_many_requests", Message: "2,000 items a second", Retry: true}
+
+// throttled refuses the chunk as a whole, because it is too much.
+func throttled(s workqueue.Slice) settle.Answer {
+	a := storetest.Answer(s)
+	a.Failure = &tooMuch
+	return a
+}
+
+// Items that a service refuses because it has too much to do lose no attempt, in slots or as a chunk, which is not
+// halved. Errors of other items of the same reply count.
+func TestThrottlingCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(8)
+	req.Steps[0].MaxAttempts = 1
+	run := b.Load(req, 8)
+	for n := 1; n <= 10; n++ {
+		s := b.One(run)
+		if s.Attempt != n || s.Failures != 0 || s.Mask.Count() != 8 {
+			t.Fatalf("issue %d of the chunk: %+v", n, s)
+		}
+		since := time.Now()
+		if n%2 == 0 {
+			b.Record(throttled(s))
+		} else {
+			b.Record(storetest.Faulty(s, tooMuch))
+		}
+		if n == 4 {
+			b.Stretch("work_slice", "not_before", since, 800*time.Millisecond)
+			b.wantExplained(run, health.ReasonThrottled)
+		}
+		b.hurry(run)
+	}
+	s := b.One(run)
+	mixed := storetest.Whole(s)
+	mixed.Slots[0] = settle.Slot{Ordinal: 0, Err: &tooMuch}
+	mixed.Slots[1] = settle.Slot{Ordinal: 1, Err: &workqueue.SlotError{Code: "flaky", Retry: true}}
+	mixed.Slots[2] = settle.Slot{Ordinal: 2, Err: &workqueue.SlotError{Code: tooMuch.Code}} // for good, it says
+	b.Record(mixed)
+	b.WantTally(run, storetest.Tally{Done: 5, Failed: 2, Live: 1})
+	if n := b.Number(`SELECT count(*) FROM work_error WHERE ordinal = 0`); n != 6 {
+		t.Errorf("%d failed attempts of an item are noted; want the 6 that named it", n)
+	}
+	b.hurry(run)
+	b.Record(storetest.Whole(b.One(run)))
+	b.WantTally(run, storetest.Tally{Done: 6, Failed: 2})
+	b.WantState(run, "completed", 1)
+	b.Check()
+}
+
+func (b *bench) wantExplained(run workqueue.RunID, want health.Reason) {
+	b.Helper()
+	e, err := health.New(b.Store).Explain(b.Context(), run)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if len(e.Groups) != 1 || e.Groups[0].Reason != want {
+		b.Errorf("explained as %+v; want %s", e.Groups, want)
+	}
+}
+
+// What the step says of a code goes before that too.
+func TestThrottlingAndThePolicyOfTheStep(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(1)
+	req.Steps[0].MaxAttempts = 1
+	req.Steps[0].NeverRetry, req.Steps[0].RetryCodes = []string{"throttled"}, []string{"429"}
+	run := b.Load(req, 2)
+	claimed := b.Claim(run, storetest.Plenty)
+	b.Record(storetest.Faulty(claimed[0], workqueue.SlotError{Code: "throttled", Retry: true}),
+		storetest.Faulty(claimed[1], workqueue.SlotError{Code: "429"}))
+	b.WantTally(run, storetest.Tally{Failed: 1, Live: 1})
+	b.Check()
+}
+
+// A service that never has time does not keep a run for ever.
+func TestThrottlingEnds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(4)
+	req.Steps[0].MaxAttempts = 2
+	run := b.Load(req, 4)
+	d := b.drive(run, func(s workqueue.Slice) settle.Answer { return storetest.Faulty(s, tooMuch) }, 100)
+	b.WantTally(run, storetest.Tally{Failed: 4})
+	if d.slices != 51 {
+		t.Errorf("it took %d issues; want 49 that did not count and 2 attempts", d.slices)
+	}
+	if state, _ := b.Breaker(); state != "closed" {
+		t.Errorf("the breaker is %s", state)
+	}
+	b.Check()
+}
+
+// A service that says it has too much to do is not down: neither do its refusals open the breaker nor keep it open.
+func TestThrottlingIsNoOutage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(1), 40)
+	for i, s := range b.Claim(run, 20) {
+		a := throttled(s)
+		if i%2 == 0 {
+			a = storetest.Faulty(s, tooMuch)
+		}
+		b.Look(b.Record(a).Look)
+	}
+	if state, _ := b.Breaker(); state != "closed" {
+		t.Fatal("throttling opened the breaker")
+	}
+	for _, s := range b.Claim(run, 10) {
+		b.Look(b.Record(down(s)).Look)
+	}
+	if state, _ := b.Breaker(); state != "open" {
+		t.Fatal("an outage did not open the breaker")
+	}
+	b.hurry(run)
+	probe := b.One(run)
+	if change := b.Look(b.Record(throttled(probe)).Look); change.Open || !change.Changed {
+		t.Errorf("a probe was answered with too much to do: %+v", change)
+	}
+	b.Check()
+}
+
+// A half that is refused because it came at a bad time says nothing of what is wrong in its chunk.
+func TestThrottledPiecesAreNoFailures(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(8), 8)
+	busy := map[int]bool{}
+	b.drive(run, func(s workqueue.Slice) settle.Answer {
+		if n := s.Mask.Count(); n < 8 && !busy[n] {
+			busy[n] = true
+			return throttled(s)
+		}
+		return poisoned(5)(s)
+	}, 50)
+	b.WantTally(run, storetest.Tally{Done: 7, Failed: 1})
+	found, err := pacestore.ReadBisections(t.Context(), b.Store.Pool, run, 3)
+	if err != nil || found.Kinds[pacestore.KindBadEntity] != 1 || found.Culprits != 1 ||
+		found.Roots[0].Code != crash.Code {
+		t.Errorf("%+v, %v", found, err)
+	}
+	b.Check()
+}
+
+// Authors of services go by docs/protocol.md.
+func TestProtocolNamesThrottledCodes(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range workqueue.ThrottledCodes() {
+		if !workqueue.Throttled(code) || !strings.Contains(string(text), "`"+code+"`") {
+			t.Errorf("docs/protocol.md does not name %s", code)
+		}
+	}
+	if workqueue.Throttled("") || workqueue.Throttled("deadline") {
+		t.Error("other codes count as well")
+	}
 }

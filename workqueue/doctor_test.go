@@ -5,11 +5,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	trackers "github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/redo"
+	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 const (
@@ -192,5 +198,113 @@ func TestDoctorAllowsAuditedReruns(t *testing.T) {
 	}
 	if report.OK() || report.Violations[0].Invariant != doctor.AuditedReset {
 		t.Errorf("without its audit row the re-run should be an I3: %v", report.Violations)
+	}
+}
+
+// What the steps of a run say of each other is checked too: each case does one kind of harm, and takes it back.
+func TestDoctorComparesSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Optional(storetest.Need("b")),
+		storetest.Need("c", 0, 1)), 10)
+	b.RecordStep(run, 0, 2)
+	b.Record(storetest.Except(storetest.Whole(b.ClaimStep(run, 1, 1).Slices[0]), 1)) // of items 0 to 3
+	b.WantAt(run, 2, storetest.StepTally{Ready: 3, Skipped: 1, Waiting: 6})
+	b.Check()
+	move := func(from, to string, bit string) string {
+		return `UPDATE work_block SET ` + from + ` = set_bit(` + from + `, ` + bit + `, 0), ` + to + ` = set_bit(` + to +
+			`, ` + bit + `, 1) WHERE run_id = $1 AND step = 2`
+	}
+	set := func(plane, bit, to string) string {
+		return `UPDATE work_block SET ` + plane + ` = set_bit(` + plane + `, ` + bit + `, ` + to + `)
+			WHERE run_id = $1 AND step = 2`
+	}
+	for _, harm := range []struct{ sql, back, what string }{
+		{set("ready", "0", "0"), set("ready", "0", "1"), "lost"},
+		{set("ready", "7", "1"), set("ready", "7", "0"), "before what it needs is there"},
+		{set("skipped", "2", "0"), set("skipped", "2", "1"), "not left out, and what it needs has failed"},
+		{set("skipped", "8", "1"), set("skipped", "8", "0"), "nothing that it needs has failed"},
+		{move("ready", "done", "0"), move("done", "ready", "0"), "done, and the newest part is not a result"},
+	} {
+		b.Exec(harm.sql, run)
+		report, err := doctor.New(b.Store).Doctor(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(report.Violations, func(v doctor.Violation) bool {
+			return strings.Contains(v.What, harm.what) && v.Step != nil && *v.Step == 2
+		}) {
+			t.Errorf("want %q, got %v", harm.what, report.Violations)
+		}
+		b.Exec(harm.back, run)
+	}
+	b.Check()
+	b.RecordStep(run, 1)
+	b.RecordStep(run, 2)
+	b.WantState(run, "completed", 1)
+	b.WantCounts(run, 9, 1)
+	b.Check()
+}
+
+// TestDoctorChecksTrackers breaks trackers in each way that the doctor looks for. Before that it finds nothing.
+func TestDoctorChecksTrackers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	open := func() uuid.UUID {
+		opened, err := trackerstore.New(b.Store).OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
+		if err == nil {
+			_, err = trackerstore.New(b.Store).AddToTracker(ctx, opened.ID, bitfield.Size+100, "")
+		}
+		if err == nil {
+			_, err = trackerstore.New(b.Store).AckTrackers(ctx, []trackers.BatchAck{{
+				Batch: opened.ID, Items: []tracker.Ack{{Group: 1, Mask: bitfield.Full(50)}}, Code: "E",
+			}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return opened.ID
+	}
+	diagnose := func() doctor.Report {
+		report, err := doctor.New(b.Store).Doctor(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return report
+	}
+	ways := map[string]string{
+		"groups that the batch":     `UPDATE tracker_batch SET groups = groups + 1 WHERE id = $1`,
+		"groups with pending items": `UPDATE tracker_batch SET open_groups = 1 WHERE id = $1`,
+		"items that the batch":      `UPDATE tracker_batch SET items = items - 1 WHERE id = $1`,
+		"failed more than once": `INSERT INTO tracker_failed SELECT batch_id, grp, 'F', mask FROM tracker_failed
+			WHERE batch_id = $1`,
+		"failed and are pending": `UPDATE tracker_failed SET mask = ~B'0'::bit(8192) >> 50 WHERE batch_id = $1`,
+		"past the end": `UPDATE tracker_failed SET mask = mask | set_bit(B'0'::bit(8192), 100, 1)
+			WHERE batch_id = $1`,
+		"nothing is pending": `UPDATE tracker_batch SET state = 'sealed', open_groups = 0 WHERE id = $1`,
+		"without an event":   `UPDATE tracker_service SET event_id = gen_random_uuid() WHERE batch_id = $1`,
+		"events too many": `INSERT INTO run_event (id, run_id, generation, kind, payload)
+			SELECT gen_random_uuid(), $1, 1, 'tracker.completed', '{}' FROM generate_series(1, 2)`,
+	}
+	broken := map[string]uuid.UUID{}
+	for name := range ways {
+		broken[name] = open()
+	}
+	if report := diagnose(); !report.OK() {
+		t.Fatalf("it found %v in what is whole", report.Violations)
+	}
+	for name, sql := range ways {
+		b.Exec(sql, broken[name])
+	}
+	report := diagnose()
+	for name, id := range broken {
+		said := false
+		for _, v := range report.Violations {
+			said = said || strings.Contains(v.What, id.String()) && strings.Contains(v.What, name)
+		}
+		if !said {
+			t.Errorf("it does not see %q: %v", name, report.Violations)
+		}
 	}
 }

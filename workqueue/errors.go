@@ -71,19 +71,19 @@ func (e *DuplicateKeyError) Error() string {
 	return fmt.Sprintf("item %d: key %q is the key of item %d already; %s", e.Second+1, e.Key, e.First+1, fix)
 }
 
-// UnclearedError is returned by a load that failed and of which something may be left behind: PostgreSQL could not be
-// reached, or did not say whether it had committed. [start.Store.ClearLoad] takes it back later.
-type UnclearedError struct {
+// CleanupPendingError is returned by a load that failed and may have left something behind: PostgreSQL could not be
+// reached, or did not say whether it had committed. [start.Store.ClearLoad] removes it later.
+type CleanupPendingError struct {
 	Run   RunID
 	Cause error
 }
 
-func (e *UnclearedError) Error() string {
+func (e *CleanupPendingError) Error() string {
 	return fmt.Sprintf("the load of run %s failed, and what it left will be cleared away later: %v", e.Run, e.Cause)
 }
 
 // Unwrap gives the reason why the load failed.
-func (e *UnclearedError) Unwrap() error { return e.Cause }
+func (e *CleanupPendingError) Unwrap() error { return e.Cause }
 
 // ErrFence is wrapped when a write found fewer rows than the transaction had locked: a fault of ours, never to be
 // written over.

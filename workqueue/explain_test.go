@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -24,12 +24,12 @@ import (
 // told is what a test expects of a group.
 type told struct {
 	state  string
-	reason explain.Reason
-	owner  explain.Owner
+	reason health.Reason
+	owner  health.Owner
 	items  int64
 }
 
-func tell(groups []explain.MissingGroup) []told {
+func tell(groups []health.MissingGroup) []told {
 	all := []told{}
 	for i := range groups {
 		g := &groups[i]
@@ -39,7 +39,7 @@ func tell(groups []explain.MissingGroup) []told {
 }
 
 // complete fails the test when a group leaves a question open.
-func complete(t *testing.T, groups []explain.MissingGroup) {
+func complete(t *testing.T, groups []health.MissingGroup) {
 	t.Helper()
 	for i := range groups {
 		g := &groups[i]
@@ -47,19 +47,19 @@ func complete(t *testing.T, groups []explain.MissingGroup) {
 			g.Step == "" || g.Endpoint == "" {
 			t.Errorf("the group leaves a question open: %+v", *g)
 		}
-		if g.Owner == explain.OwnerTimer && g.When == nil {
+		if g.Owner == health.OwnerTimer && g.When == nil {
 			t.Errorf("a timer has no time: %+v", *g)
 		}
-		if g.Owner == explain.OwnerOperator && len(g.Advice) == 0 {
+		if g.Owner == health.OwnerOperator && len(g.Advice) == 0 {
 			t.Errorf("an operator is not told what to do: %+v", *g)
 		}
 	}
 }
 
 // explain explains a run, of which the groups must leave no question open.
-func (b *bench) explain(run workqueue.RunID) *explain.Explanation {
+func (b *bench) explain(run workqueue.RunID) *health.Explanation {
 	b.Helper()
-	e, err := explain.New(b.Store).Explain(b.Context(), run)
+	e, err := health.New(b.Store).Explain(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func (b *bench) explain(run workqueue.RunID) *explain.Explanation {
 	return e
 }
 
-func (b *bench) wantTold(run workqueue.RunID, want ...told) *explain.Explanation {
+func (b *bench) wantTold(run workqueue.RunID, want ...told) *health.Explanation {
 	b.Helper()
 	e := b.explain(run)
 	if want == nil {
@@ -110,8 +110,8 @@ func TestExplain(t *testing.T) {
 	retryable := workqueue.SlotError{Code: "BUSY", Message: "come again", Retry: true}
 	final := workqueue.SlotError{Code: "BAD", Message: "no such thing"}
 	const (
-		service, node, timer = explain.OwnerService, explain.OwnerNode, explain.OwnerTimer
-		operator, nobody     = explain.OwnerOperator, explain.OwnerNobody
+		service, node, timer = health.OwnerService, health.OwnerNode, health.OwnerTimer
+		operator, nobody     = health.OwnerOperator, health.OwnerNobody
 	)
 	slow := storetest.Request()
 	slow.Steps[0].RetryBackoff = time.Hour
@@ -122,7 +122,7 @@ func TestExplain(t *testing.T) {
 	}{
 		"next": {
 			make: func(b *bench) workqueue.RunID { return b.Load(storetest.Request(), 10) },
-			want: []told{{state: "ready", reason: explain.ReasonNext, owner: node, items: 10}}, says: "node test (pid 1)",
+			want: []told{{state: "ready", reason: health.ReasonNext, owner: node, items: 10}}, says: "node test (pid 1)",
 		},
 		"done": {
 			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 10); b.Finish(run); return run },
@@ -145,7 +145,7 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "waiting", reason: explain.ReasonCancelled, owner: nobody, items: 10}},
+			want: []told{{state: "waiting", reason: health.ReasonCancelled, owner: nobody, items: 10}},
 			says: "--state cancelled",
 		},
 		"paused": {
@@ -155,8 +155,8 @@ func TestExplain(t *testing.T) {
 				b.pause(run)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonOperator, owner: operator, items: 6},
-				{state: "sent", reason: explain.ReasonQueued, owner: service, items: 4}},
+			want: []told{{state: "ready", reason: health.ReasonOperator, owner: operator, items: 6},
+				{state: "sent", reason: health.ReasonQueued, owner: service, items: 4}},
 			says: "tranche run resume",
 		},
 		"threshold": {
@@ -171,7 +171,7 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonThreshold, owner: operator,
+			want: []told{{state: "ready", reason: health.ReasonThreshold, owner: operator,
 				items: 6}}, says: "4 of 10 items failed; the limit is 1",
 		},
 		"guard": {
@@ -180,7 +180,7 @@ func TestExplain(t *testing.T) {
 				b.Record(storetest.Faulty(b.One(run), final))
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonGuard, owner: operator, items: 6}},
+			want: []told{{state: "ready", reason: health.ReasonGuard, owner: operator, items: 6}},
 			says: "4 of the first 4 outcomes of step only failed with BAD",
 		},
 		"gate": {
@@ -191,13 +191,13 @@ func TestExplain(t *testing.T) {
 				b.checkBarriers(run)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonGate, owner: operator, items: 10}},
+			want: []told{{state: "ready", reason: health.ReasonGate, owner: operator, items: 10}},
 			says: "--step send",
 		},
 		"sampling": {
 			make: func(b *bench) workqueue.RunID { return b.sampled(8) },
-			want: []told{{state: "held", reason: explain.ReasonSampling, owner: node, items: 6},
-				{state: "ready", reason: explain.ReasonNext, owner: node, items: 2}},
+			want: []told{{state: "held", reason: health.ReasonSampling, owner: node, items: 6},
+				{state: "ready", reason: health.ReasonNext, owner: node, items: 2}},
 			says: "waits for somebody to approve",
 		},
 		"canary waits": {
@@ -209,7 +209,7 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "held", reason: explain.ReasonCanary, owner: operator, items: 6}}, says: "tranche run approve",
+			want: []told{{state: "held", reason: health.ReasonCanary, owner: operator, items: 6}}, says: "tranche run approve",
 		},
 		"no node": {
 			make: func(b *bench) workqueue.RunID {
@@ -218,8 +218,8 @@ func TestExplain(t *testing.T) {
 				b.Expire(b.Session)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonNoNode, owner: operator, items: 6},
-				{state: "claimed", reason: explain.ReasonClaimLost, owner: operator, items: 4}},
+			want: []told{{state: "ready", reason: health.ReasonNoNode, owner: operator, items: 6},
+				{state: "claimed", reason: health.ReasonClaimLost, owner: operator, items: 4}},
 			says: "tranche serve",
 		},
 		"step limit": {
@@ -228,8 +228,8 @@ func TestExplain(t *testing.T) {
 				b.One(run)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonStepLimit, owner: service, items: 6},
-				{state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 4}},
+			want: []told{{state: "ready", reason: health.ReasonStepLimit, owner: service, items: 6},
+				{state: "claimed", reason: health.ReasonPublishing, owner: node, items: 4}},
 			says: "--in-flight N",
 		},
 		"budget": {
@@ -238,7 +238,7 @@ func TestExplain(t *testing.T) {
 				b.One(b.Load(storetest.Request(), 4))
 				return b.Load(storetest.Request(), 10)
 			},
-			want: []told{{state: "ready", reason: explain.ReasonBudget, owner: service, items: 10}}, says: "1 of 1 are out",
+			want: []told{{state: "ready", reason: health.ReasonBudget, owner: service, items: 10}}, says: "1 of 1 are out",
 		},
 		"behind priority": {
 			make: func(b *bench) workqueue.RunID {
@@ -248,7 +248,7 @@ func TestExplain(t *testing.T) {
 				b.One(b.Load(urgent, 10))
 				return b.Load(storetest.Request(), 10)
 			},
-			want: []told{{state: "ready", reason: explain.ReasonPriority, owner: service, items: 10}}, says: "--priority 7",
+			want: []told{{state: "ready", reason: health.ReasonPriority, owner: service, items: 10}}, says: "--priority 7",
 		},
 		"adaptive limit": {
 			make: func(b *bench) workqueue.RunID {
@@ -260,8 +260,8 @@ func TestExplain(t *testing.T) {
 				b.One(run)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonAdaptive, owner: service, items: 6},
-				{state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 4}},
+			want: []told{{state: "ready", reason: health.ReasonAdaptive, owner: service, items: 6},
+				{state: "claimed", reason: health.ReasonPublishing, owner: node, items: 4}},
 			says: "it got slow",
 		},
 		"share": {
@@ -273,8 +273,8 @@ func TestExplain(t *testing.T) {
 				b.Load(storetest.Request(), 20)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonShare, owner: service, items: 12},
-				{state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 8}},
+			want: []told{{state: "ready", reason: health.ReasonShare, owner: service, items: 12},
+				{state: "claimed", reason: health.ReasonPublishing, owner: node, items: 8}},
 			says: "the run's share of the 4 that endpoint statement takes: another run has work",
 		},
 		"rate": {
@@ -283,14 +283,14 @@ func TestExplain(t *testing.T) {
 				b.Exec(`UPDATE run_step SET rate = 2, tokens = -100, tokens_at = tranche_now()`)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonRate, owner: timer, items: 10}}, says: "--rate N",
+			want: []told{{state: "ready", reason: health.ReasonRate, owner: timer, items: 10}}, says: "--rate N",
 		},
 		"breaker": {
 			make: func(b *bench) workqueue.RunID {
 				b.openBreaker()
 				return b.Load(storetest.Request(), 10)
 			},
-			want: []told{{state: "ready", reason: explain.ReasonBreaker, owner: timer, items: 10}}, says: "9 of 10 failed",
+			want: []told{{state: "ready", reason: health.ReasonBreaker, owner: timer, items: 10}}, says: "9 of 10 failed",
 		},
 		"probe due": {
 			make: func(b *bench) workqueue.RunID {
@@ -298,7 +298,7 @@ func TestExplain(t *testing.T) {
 				b.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now()`)
 				return b.Load(storetest.Request(), 10)
 			},
-			want: []told{{state: "ready", reason: explain.ReasonBreaker, owner: node,
+			want: []told{{state: "ready", reason: health.ReasonBreaker, owner: node,
 				items: 10}}, says: "sends one item as a probe",
 		},
 		"probe out": {
@@ -310,8 +310,8 @@ func TestExplain(t *testing.T) {
 				b.Exec(`UPDATE endpoint_pace SET probe_slice = $1`, probe.ID)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonProbing, owner: service, items: 6},
-				{state: "sent", reason: explain.ReasonQueued, owner: service, items: 4}},
+			want: []told{{state: "ready", reason: health.ReasonProbing, owner: service, items: 6},
+				{state: "sent", reason: health.ReasonQueued, owner: service, items: 4}},
 			says: "a probe is out",
 		},
 		"backoff": {
@@ -320,7 +320,7 @@ func TestExplain(t *testing.T) {
 				b.Record(storetest.Faulty(b.One(run), retryable))
 				return run
 			},
-			want: []told{{state: "scheduled", reason: explain.ReasonBackoff, owner: timer, items: 4}}, says: "BUSY: come again",
+			want: []told{{state: "scheduled", reason: health.ReasonBackoff, owner: timer, items: 4}}, says: "BUSY: come again",
 		},
 		"backoff for two reasons": {
 			make: func(b *bench) workqueue.RunID {
@@ -329,7 +329,7 @@ func TestExplain(t *testing.T) {
 				b.Record(settle.Answer{Slice: b.One(run).ID, Endpoint: storetest.Endpoint, Service: "test", Failure: &retryable})
 				return run
 			},
-			want: []told{{state: "scheduled", reason: explain.ReasonBackoff, owner: timer, items: 7}},
+			want: []told{{state: "scheduled", reason: health.ReasonBackoff, owner: timer, items: 7}},
 			says: "(4 items); the service failed their request as a whole; that was failure 1 of at most 3 (3 items)",
 		},
 		"no NATS": {
@@ -342,8 +342,8 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "claimed", reason: explain.ReasonNATSAway, owner: node, items: 4},
-				{state: "ready", reason: explain.ReasonNATSAway, owner: node, items: 3}},
+			want: []told{{state: "claimed", reason: health.ReasonNATSAway, owner: node, items: 4},
+				{state: "ready", reason: health.ReasonNATSAway, owner: node, items: 3}},
 			says: "node test (pid 1) cannot reach NATS, so it sends nothing",
 		},
 		"no quorum": {
@@ -356,8 +356,8 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "claimed", reason: explain.ReasonNATSStalled, owner: explain.OwnerNATS, items: 4},
-				{state: "ready", reason: explain.ReasonNATSStalled, owner: explain.OwnerNATS, items: 3}},
+			want: []told{{state: "claimed", reason: health.ReasonNATSStalled, owner: health.OwnerNATS, items: 4},
+				{state: "ready", reason: health.ReasonNATSStalled, owner: health.OwnerNATS, items: 3}},
 			says: "JetStream does not answer (stream X: no answer)",
 		},
 		"halves": {
@@ -370,7 +370,7 @@ func TestExplain(t *testing.T) {
 					Failure: &retryable})
 				return run
 			},
-			want: []told{{state: "scheduled", reason: explain.ReasonNext, owner: node,
+			want: []told{{state: "scheduled", reason: health.ReasonNext, owner: node,
 				items: 4}}, says: "a half of a request that failed as a whole",
 		},
 		"handed back": {
@@ -383,7 +383,7 @@ func TestExplain(t *testing.T) {
 				b.Session = b.Open()
 				return run
 			},
-			want: []told{{state: "scheduled", reason: explain.ReasonNext, owner: node, items: 4}}, says: "stopped in good order",
+			want: []told{{state: "scheduled", reason: health.ReasonNext, owner: node, items: 4}}, says: "stopped in good order",
 		},
 		"postponed": {
 			make: func(b *bench) workqueue.RunID {
@@ -394,12 +394,12 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "scheduled", reason: explain.ReasonPostponed, owner: timer, items: 4}},
+			want: []told{{state: "scheduled", reason: health.ReasonPostponed, owner: timer, items: 4}},
 			says: "could not be published: nats: permission denied",
 		},
 		"claimed": {
 			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 4); b.One(run); return run },
-			want: []told{{state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 4}}, says: "node test (pid 1)",
+			want: []told{{state: "claimed", reason: health.ReasonPublishing, owner: node, items: 4}}, says: "node test (pid 1)",
 		},
 		"claimed for too long": {
 			make: func(b *bench) workqueue.RunID {
@@ -407,7 +407,7 @@ func TestExplain(t *testing.T) {
 				b.Pass(b.One(run).ID)
 				return run
 			},
-			want: []told{{state: "claimed", reason: explain.ReasonClaimLost, owner: node, items: 4}}, says: "did not publish",
+			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}}, says: "did not publish",
 		},
 		"claimed by a node that is gone": {
 			make: func(b *bench) workqueue.RunID {
@@ -417,11 +417,11 @@ func TestExplain(t *testing.T) {
 				b.Open()
 				return run
 			},
-			want: []told{{state: "claimed", reason: explain.ReasonClaimLost, owner: node, items: 4}}, says: "is gone",
+			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}}, says: "is gone",
 		},
 		"queued": {
 			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 4); b.Send(b.One(run)); return run },
-			want: []told{{state: "sent", reason: explain.ReasonQueued, owner: service,
+			want: []told{{state: "sent", reason: health.ReasonQueued, owner: service,
 				items: 4}}, says: "no service has taken them",
 		},
 		"with a service": {
@@ -430,7 +430,7 @@ func TestExplain(t *testing.T) {
 				b.handed(b.One(run))
 				return run
 			},
-			want: []told{{state: "sent", reason: explain.ReasonWorking, owner: service,
+			want: []told{{state: "sent", reason: health.ReasonWorking, owner: service,
 				items: 4}}, says: "a service has taken them",
 		},
 		"answered in part": {
@@ -443,7 +443,7 @@ func TestExplain(t *testing.T) {
 				b.Record(part)
 				return run
 			},
-			want: []told{{state: "sent", reason: explain.ReasonPartly, owner: service,
+			want: []told{{state: "sent", reason: health.ReasonPartly, owner: service,
 				items: 3}}, says: "answered 1 item of the same requests",
 		},
 		"quarantined": {
@@ -457,7 +457,7 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "sent", reason: explain.ReasonQuarantine, owner: service, items: 4}}, says: "malformed",
+			want: []told{{state: "sent", reason: health.ReasonQuarantine, owner: service, items: 4}}, says: "malformed",
 		},
 		"overdue": {
 			make: func(b *bench) workqueue.RunID {
@@ -467,7 +467,7 @@ func TestExplain(t *testing.T) {
 				b.Pass(s.ID)
 				return run
 			},
-			want: []told{{state: "sent", reason: explain.ReasonOverdue, owner: node,
+			want: []told{{state: "sent", reason: health.ReasonOverdue, owner: node,
 				items: 4}}, says: "no reply came before the deadline",
 		},
 		"lost with a stream": {
@@ -478,7 +478,7 @@ func TestExplain(t *testing.T) {
 					VALUES ('streams', 2, tranche_now(), tranche_now())`)
 				return run
 			},
-			want: []told{{state: "sent", reason: explain.ReasonStreamLost, owner: node, items: 4}}, says: "streams",
+			want: []told{{state: "sent", reason: health.ReasonStreamLost, owner: node, items: 4}}, says: "streams",
 		},
 		"in no plane": {
 			make: func(b *bench) workqueue.RunID {
@@ -486,7 +486,7 @@ func TestExplain(t *testing.T) {
 				b.Exec(`UPDATE work_block SET ready = B'0'::bit(8192)`)
 				return run
 			},
-			want: []told{{state: "waiting", reason: explain.ReasonStray, owner: operator, items: 4}}, says: "tranche doctor",
+			want: []told{{state: "waiting", reason: health.ReasonStray, owner: operator, items: 4}}, says: "tranche doctor",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -511,7 +511,7 @@ func TestExplain(t *testing.T) {
 }
 
 // everything is all the text of an explanation.
-func everything(e *explain.Explanation) string {
+func everything(e *health.Explanation) string {
 	text := e.Summary
 	for i := range e.Groups {
 		g := &e.Groups[i]
@@ -530,11 +530,11 @@ func everything(e *explain.Explanation) string {
 }
 
 // sameByKey fails the test when items by themselves are not explained as all together are.
-func (b *bench) sameByKey(run workqueue.RunID, e *explain.Explanation) {
+func (b *bench) sameByKey(run workqueue.RunID, e *health.Explanation) {
 	b.Helper()
 	sums := map[told]int64{}
 	for _, key := range storetest.Names(int(e.Items)) {
-		one, err := explain.New(b.Store).ExplainKey(b.Context(), run, key)
+		one, err := health.New(b.Store).ExplainKey(b.Context(), run, key)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -622,14 +622,14 @@ func TestExplainARunThatLoads(t *testing.T) {
 func TestExplainWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := explain.New(b.Store).Explain(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := health.New(b.Store).Explain(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown run: %v; want ErrNotFound", err)
 	}
 	run := b.Load(storetest.Request(), 1)
-	if _, err := explain.New(b.Store).ExplainKey(t.Context(), run, "nobody"); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := health.New(b.Store).ExplainKey(t.Context(), run, "nobody"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown key: %v; want ErrNotFound", err)
 	}
-	e, err := explain.New(b.Store).ExplainEndpoint(t.Context(), "nobody")
+	e, err := health.New(b.Store).ExplainEndpoint(t.Context(), "nobody")
 	if err != nil || e.Missing != 0 || len(e.Groups) != 0 || e.Summary == "" {
 		t.Errorf("an unknown endpoint: %+v, %v", e, err)
 	}
@@ -646,13 +646,13 @@ func TestExplainAnEndpoint(t *testing.T) {
 		req.Steps[0].Endpoint = "other"
 		return req
 	}(), 5)
-	e, err := explain.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint)
+	e, err := health.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
 	complete(t, e.Groups)
-	want := []told{{state: "sent", reason: explain.ReasonQueued, owner: explain.OwnerService, items: 8},
-		{state: "ready", reason: explain.ReasonStepLimit, owner: explain.OwnerService, items: 22}}
+	want := []told{{state: "sent", reason: health.ReasonQueued, owner: health.OwnerService, items: 8},
+		{state: "ready", reason: health.ReasonStepLimit, owner: health.OwnerService, items: 22}}
 	if got := tell(e.Groups); !slices.Equal(got, want) || e.Missing != 30 || e.Runs != 2 || e.Groups[0].Runs != 2 {
 		t.Errorf("told %+v of %+v; want %+v", got, *e, want)
 	}

@@ -2,18 +2,16 @@ package workqueue_test
 
 import (
 	"errors"
-	"fmt"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
+	"slices"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 func TestBarrier(t *testing.T) {
@@ -105,94 +103,144 @@ func TestThresholdOfSeveralSteps(t *testing.T) {
 	b.Check()
 }
 
-func TestTwentySteps(t *testing.T) {
+// gate is a step that waits for all items, and then for somebody.
+func gate(by string, s workqueue.StepSpec) workqueue.StepSpec {
+	s.Barrier, s.Approval = true, by
+	return s
+}
+
+// checkBarriers has gates begin to wait; none passes by itself.
+func (b *bench) checkBarriers(run workqueue.RunID) {
+	b.Helper()
+	if passed, err := dispatch.New(b.Store).CheckBarriers(b.Context(), run); err != nil || len(passed) > 0 {
+		b.Errorf("the barriers of %v passed, %v", passed, err)
+	}
+}
+
+func (b *bench) approveStep(run workqueue.RunID, actor, step string) (control.Controlled, error) {
+	return control.New(b.Store).Approve(b.Context(),
+		control.Control{Run: run, Actor: actor, Reason: "looks good", Step: step})
+}
+
+func TestGateBetweenSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	steps := []workqueue.StepSpec{storetest.Need("s0")}
-	for s := 1; s < 20; s++ {
-		steps = append(steps, storetest.Need(fmt.Sprint("s", s), s-1))
+	run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveAnyone, storetest.Need("send", 0))),
+		10)
+	_, err := b.approveStep(run, "ann", "send")
+	b.WantRefused(err, "not there yet", "tranche run explain")
+	b.RecordStep(run, 0, 4)
+	b.checkBarriers(run) // it begins to wait
+	b.checkBarriers(run)
+	if waiting, err := dispatch.New(b.Store).WaitingBarriers(t.Context()); err != nil || len(waiting) > 0 {
+		t.Errorf("%v wait for a node to look, %v", waiting, err)
 	}
-	run := b.Load(storetest.Planned(steps...), 24)
-	for s := range workqueue.Step(20) {
-		if n := b.RecordStep(run, s, workqueue.Ordinal(s)); n != 24-int(s) {
-			t.Errorf("step %d did %d items; want %d", s, n, 24-int(s))
-		}
+	if n := b.RecordStep(run, 1); n != 0 {
+		t.Fatalf("%d items went through the gate", n)
 	}
+	_, err = control.New(b.Store).Approve(t.Context(), storetest.Wish(run, ""))
+	b.WantRefused(err, "waiting at step send", "tranche run approve "+run.String()+" --step send")
+	_, err = b.approveStep(run, "ann", "compose")
+	var none *control.NoGateError
+	if !errors.As(err, &none) || !strings.Contains(err.Error(), "these do: send") {
+		t.Errorf("a step without a gate: %v", err)
+	}
+	got, err := b.approveStep(run, "ann", "send")
+	if err != nil || got.Items != 9 {
+		t.Fatalf("approved: %+v, %v", got, err)
+	}
+	_, err = b.approveStep(run, "bob", "send")
+	b.WantRefused(err, "ann has approved")
+	if got := b.Actions(run); !slices.Equal(got, []string{"start by test", "approve by ann"}) {
+		t.Errorf("audited: %q", got)
+	}
+	if got := b.Events(run); !slices.Equal(got, []string{"started", "approved"}) {
+		t.Errorf("events: %q", got)
+	}
+	b.Check()
+	b.RecordStep(run, 1)
 	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 4, 20)
+	b.WantCounts(run, 9, 1)
 	b.Check()
 }
 
-// TestRacingJoins has recorders settle three steps of the same blocks at once, and others work on what they unlock:
-// thousands of items wait for whichever of their parts comes last, and end with whichever of two steps ends last. Every
-// item is unlocked and acknowledged, and the run completes once.
-func TestRacingJoins(t *testing.T) {
+// What is made anew is looked at anew.
+func TestGateIsShutAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const items, recorders = 4000, 6
-	steps := []workqueue.StepSpec{storetest.Need("a"), storetest.Need("b"), storetest.Need("c"),
-		storetest.Need("join", 0, 1, 2), storetest.Need("left", 3),
-		storetest.Need("right", 3)}
-	for i := range steps {
-		steps[i].Chunk, steps[i].InFlight = 70, 10_000
-	}
-	run := b.Load(storetest.Planned(steps...), items)
-	var answers []settle.Answer
-	for step := range workqueue.Step(3) {
-		for _, s := range b.ClaimStep(run, step, storetest.Plenty).Slices {
-			answers = append(answers, storetest.Except(storetest.Whole(s), 17, 3500))
-		}
-	}
-	rand.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
-	queue := make(chan settle.Answer, len(answers))
-	for _, a := range answers {
-		queue <- a
-	}
-	close(queue)
-	var all sync.WaitGroup
-	var completions atomic.Int64
-	record := func(batch ...settle.Answer) {
-		out, err := settle.New(b.Store).Record(t.Context(), batch)
+	run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveAnyone, storetest.Need("send", 0))),
+		10)
+	b.RecordStep(run, 0)
+	b.checkBarriers(run)
+	for range 2 { // while it waits, and when it has been approved
+		_, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "ann", Cascade: true,
+			Select: redo.Selection{Step: "compose", Keys: []string{"C1", "C2"}}})
 		if err != nil {
-			t.Error(err)
+			t.Fatal(err)
 		}
-		completions.Add(int64(len(out.Completed)))
+		_, err = b.approveStep(run, "bob", "send")
+		b.WantRefused(err, "not there yet")
+		if n := b.RecordStep(run, 1); n != 0 {
+			t.Fatalf("%d items went through the gate that was shut", n)
+		}
+		b.RecordStep(run, 0)
+		b.checkBarriers(run)
+		b.Check()
+		if _, err := b.approveStep(run, "bob", "send"); err != nil {
+			t.Fatal(err)
+		}
+		b.RecordStep(run, 1)
+		b.Check()
 	}
-	limit := time.Now().Add(2 * time.Minute) // for a run that never completes
-	for range recorders {
-		all.Go(func() {
-			for a := range queue {
-				batch := []settle.Answer{a}
-				for n := rand.IntN(4); n > 0; n-- {
-					if more, ok := <-queue; ok {
-						batch = append(batch, more)
-					}
-				}
-				record(batch...)
-			}
-		})
+	b.WantState(run, "completed", 3)
+}
+
+func TestFourEyes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveOther, storetest.Need("send", 0))),
+		10)
+	b.RecordStep(run, 0)
+	b.checkBarriers(run)
+	var eyes *control.FourEyesError
+	if _, err := b.approveStep(run, "test", "send"); !errors.As(err, &eyes) || eyes.Actor != "test" {
+		t.Errorf("who started it approves: %v", err)
 	}
-	for step := range workqueue.Step(3) {
-		all.Go(func() {
-			req := b.ClaimRequest(run, 5)
-			req.Step = 3 + step
-			for completions.Load() == 0 && time.Now().Before(limit) {
-				claimed, err := dispatch.New(b.Store).Claim(t.Context(), req)
-				if err != nil && !errors.Is(err, workqueue.ErrBusy) { // recorders may hold the only block for a while
-					t.Error(err)
-				}
-				for _, s := range claimed.Slices {
-					record(storetest.Whole(s))
-				}
-			}
-		})
+	b.ApplySchedule("night", `{}`) // ann had it started at once
+	b.Exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, asked_by, start_at, run_id, ended_at)
+		VALUES ('night', tranche_now(), 'now', 1, 'started', 'ann', tranche_now(), $1, tranche_now())`, run)
+	if _, err := b.approveStep(run, "ann", "send"); !errors.As(err, &eyes) || eyes.Actor != "ann" {
+		t.Errorf("who had it started approves: %v", err)
 	}
-	all.Wait()
-	if completions.Load() != 1 {
-		t.Errorf("%d recordings completed the run; want 1", completions.Load())
+	if _, err := b.approveStep(run, "bob", "send"); err != nil {
+		t.Error(err)
 	}
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, items-2, 2)
-	b.WantAt(run, 5, storetest.StepTally{Done: items - 2, Skipped: 2})
+}
+
+// The schema itself lets no step begin that nobody has approved, and the doctor sees what was asked for before.
+func TestNothingPassesAGateUnseen(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveAnyone, storetest.Need("send", 0))),
+		10)
+	b.RecordStep(run, 0)
+	b.checkBarriers(run)
+	_, err := b.Pool.Exec(t.Context(), `UPDATE run_step SET barrier_passed = true, gate_since = NULL
+		WHERE run_id = $1 AND step = 1`, run)
+	if err == nil || !strings.Contains(err.Error(), "run_step_approved") {
+		t.Errorf("passed by hand: %v", err)
+	}
+	if _, err := b.approveStep(run, "ann", "send"); err != nil {
+		t.Fatal(err)
+	}
+	b.ClaimStep(run, 1, 1)
 	b.Check()
+	b.Exec(`UPDATE run_step SET approved_at = approved_at + interval '1 hour' WHERE run_id = $1 AND step = 1`, run)
+	report, err := doctor.New(b.Store).Doctor(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Violations) != 1 || report.Violations[0].Invariant != doctor.Approved {
+		t.Errorf("a request before the approval: %v", report.Violations)
+	}
 }

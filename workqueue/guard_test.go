@@ -242,32 +242,3 @@ func TestParseGuard(t *testing.T) {
 		}
 	}
 }
-
-// A recorder that dies in its COMMIT has counted its outcomes and held the run, or done neither; the reply comes again,
-// and is counted once.
-func TestGuardWhoseCommitIsInDoubt(t *testing.T) {
-	t.Parallel()
-	for name, fate := range map[string]fate{"it was committed": answerLost, "it was not": commitLost} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			m := &mishap{mark: "SET hold = 'guard'", fate: fate}
-			b := setupMishap(t, m)
-			run := b.Load(guarded(4, 8, 16), 100)
-			b.Record(storetest.Faulty(b.One(run), badPayload))
-			last := storetest.Faulty(b.One(run), badPayload)
-			_, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{last})
-			if !m.befell() {
-				t.Fatalf("nothing went wrong: %v", err)
-			}
-			if err != nil { // its message was not acknowledged
-				b.Record(last)
-			}
-			b.wantHold(run, "guard by tranche: 8 of the first 8 outcomes of step only failed with bad_payload, "+
-				"which would not pass (guard 8/16)")
-			if got := b.Actions(run); !slices.Equal(got, []string{"start by test", "pause by tranche"}) || b.guards(run) != 0 {
-				t.Errorf("audited: %q; %d guards are left", got, b.guards(run))
-			}
-			b.Check()
-		})
-	}
-}

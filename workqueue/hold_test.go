@@ -2,18 +2,16 @@ package workqueue_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/redo"
-	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func (b *bench) resume(run workqueue.RunID) {
@@ -121,25 +119,6 @@ func TestControlRefusals(t *testing.T) {
 			t.Errorf("%s with an endless reason was taken", name)
 		}
 	}
-}
-
-// Replies that come while a run is paused may complete it. It is not paused then, and a re-run of it runs.
-func TestPausedRunCompletes(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 8)
-	out := b.Claim(run, storetest.Plenty)
-	b.PauseRun(run)
-	for _, s := range out {
-		b.Record(storetest.Whole(s))
-	}
-	b.WantState(run, "completed", 1)
-	b.WantCompletions(run, 1)
-	b.Rerun(run, redo.Selection{Keys: []string{"C1"}})
-	b.wantHold(run, "")
-	b.Finish(run)
-	b.WantCompletions(run, 1, 2)
-	b.Check()
 }
 
 func TestPauseAndResumeAll(t *testing.T) {
@@ -253,77 +232,90 @@ func TestFailedLimit(t *testing.T) {
 	}
 }
 
-// The last failure completes the run and passes the threshold. Whoever is first, the run is completed once.
-func TestThresholdRacesTheLastAck(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	held := 0
-	for range 40 {
-		run := b.Load(storetest.Request(), 8)
-		b.threshold(run, "4")
-		out := b.Claim(run, storetest.Plenty)
-		bad := workqueue.SlotError{Code: "bad", Message: "m"}
-		var wg sync.WaitGroup
-		for _, s := range out {
-			wg.Go(func() {
-				if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{storetest.Faulty(s, bad)}); err != nil {
-					t.Error(err)
-				}
-				if is, err := control.New(b.Store).CheckThreshold(t.Context(), run); err != nil {
-					t.Error(err)
-				} else if is {
-					held++ // of the two checks, one at the most holds the run
-				}
-			})
-		}
-		wg.Wait()
-		b.WantState(run, "completed", 1)
-		b.WantCompletions(run, 1)
-		_, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
-		b.WantRefused(err, "it is completed")
+func (b *bench) cancelRun(run workqueue.RunID) {
+	b.Helper()
+	if _, err := control.New(b.Store).Cancel(b.Context(), control.Control{Run: run, Actor: "ann"}); err != nil {
+		b.Fatal(err)
 	}
-	t.Logf("%d of 40 runs were held before they completed", held)
-	b.Check()
 }
 
-// A pause, a resume and replies meet in any order, and the run completes once.
-func TestPauseRacesReplies(t *testing.T) {
+func (b *bench) resumeCancelled(run workqueue.RunID) (control.Controlled, error) {
+	return control.New(b.Store).Resume(b.Context(), control.Control{Run: run, Actor: "ann", Reason: "after all"}, nil)
+}
+
+// A run that was cancelled goes on where it was: what was out, waited to be tried again, or was not begun with. Late
+// answers are worth nothing, and its end is told once more.
+func TestACancelledRunGoesOn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for round := range 25 {
-		run := b.Load(storetest.Request(), 24)
-		var wg sync.WaitGroup
-		for range 2 {
-			wg.Go(func() {
-				for range 6 {
-					claimed, err := dispatch.New(b.Store).Claim(t.Context(), b.ClaimRequest(run, 1))
-					if err != nil && !errors.Is(err, workqueue.ErrBusy) {
-						t.Error(err)
-					}
-					for _, s := range claimed.Slices {
-						if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{storetest.Whole(s)}); err != nil {
-							t.Error(err)
-						}
-					}
-				}
-			})
-		}
-		wg.Go(func() {
-			var state *workqueue.StateError
-			for i := range 6 {
-				_, err := control.New(b.Store).Pause(t.Context(), storetest.Wish(run, fmt.Sprint(i)))
-				if err == nil {
-					_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
-				}
-				if err != nil && !errors.As(err, &state) {
-					t.Errorf("round %d: %v", round, err)
-				}
-			}
-		})
-		wg.Wait()
-		b.Finish(run)
-		b.WantState(run, "completed", 1)
-		b.WantCompletions(run, 1)
-	}
+	run := b.Load(storetest.Request(), 20)
+	b.Record(storetest.Whole(b.One(run)))
+	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "LATER", Retry: true}))
+	out := b.Claim(run, 2)
+	b.PauseRun(run)
+	b.cancelRun(run)
 	b.Check()
+	if claimed := b.Claim(run, storetest.Plenty); len(claimed) > 0 {
+		t.Fatal("claimed of a cancelled run")
+	}
+	done, err := b.resumeCancelled(run)
+	if err != nil || done.Items != 16 || len(done.Runs) != 1 {
+		t.Fatalf("resumed %+v, %v", done, err)
+	}
+	b.WantState(run, "running", 2)
+	b.WantTally(run, storetest.Tally{Ready: 16, Done: 4})
+	b.Check()
+	b.Record(storetest.Whole(out[0]), storetest.Whole(out[1]))
+	b.WantTally(run, storetest.Tally{Ready: 16, Done: 4})
+	if _, err := b.resumeCancelled(run); err == nil || !strings.Contains(err.Error(), "not paused") {
+		t.Errorf("resumed twice: %v", err)
+	}
+	b.cancelRun(run)
+	if _, err := b.resumeCancelled(run); err != nil {
+		t.Fatal(err)
+	}
+	b.Finish(run)
+	b.WantState(run, "completed", 3)
+	b.WantTally(run, storetest.Tally{Done: 20})
+	b.WantCompletions(run, 3)
+	b.Check()
+	if got := b.Actions(run); !slices.Contains(got, "resume by ann") {
+		t.Errorf("the audit log has %v", got)
+	}
+}
+
+// What cannot go on says why, and what to do instead.
+func TestACancelledRunThatCannotGoOn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, c := range []struct {
+		says string
+		made func() workqueue.RunID
+	}{
+		{"carries it on; its items would be done twice", func() workqueue.RunID {
+			run := b.Load(storetest.Request(), 5)
+			b.cancelRun(run)
+			b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, run, b.Load(storetest.Request(), 5))
+			return run
+		}},
+		{"a load that was given up", func() workqueue.RunID {
+			run := b.Load(storetest.Request(), 5)
+			b.Exec(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`, run)
+			return run
+		}},
+		{"cancelled while it was open", func() workqueue.RunID {
+			run := b.OpenRun(func(*start.OpenRequest) {})
+			b.Add(run, storetest.Names(2))
+			b.cancelRun(run)
+			return run
+		}},
+		{"there is nothing to go on with", func() workqueue.RunID { return b.Ended(9, time.Hour) }},
+	} {
+		run := c.made()
+		state, generation := b.State(run)
+		if _, err := b.resumeCancelled(run); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v; want %q", err, c.says)
+		}
+		b.WantState(run, state, generation)
+	}
 }

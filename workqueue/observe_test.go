@@ -1,11 +1,17 @@
 package workqueue_test
 
 import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/health"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -121,5 +127,162 @@ func TestAPaceIsSavedWithItsChanges(t *testing.T) {
 	stale := workqueue.Lease{Session: lease.Session, Epoch: lease.Epoch - 1}
 	if err := pacestore.New(b.Store).SavePace(t.Context(), stale, storetest.Endpoint, pace, nil); err == nil {
 		t.Error("somebody who leads no more has saved a pace")
+	}
+}
+
+// A service that works far longer on requests and on items than before is told of, with both figures and since when.
+// Larger requests of the same items, and smaller ones, are no slower service.
+func TestAServiceThatBecameSlow(t *testing.T) {
+	t.Parallel()
+	type requests struct {
+		chunk int
+		took  float64 // seconds, of each
+	}
+	for name, tc := range map[string]struct {
+		before, now requests
+		ago         string // that the requests before ended
+		slow        string
+	}{
+		"39 s, 1 ms before": {requests{100, 0.1}, requests{1, 39}, "1 hour",
+			storetest.Endpoint + " became slow: an item takes 39 s, and took 1 ms before"},
+		"large requests":        {requests{1, 0.5}, requests{100, 50}, "1 hour", ""},
+		"small requests":        {requests{100, 1.5}, requests{1, 1.2}, "1 hour", ""},
+		"somewhat slower":       {requests{1, 1}, requests{1, 9}, "1 hour", ""},
+		"slow as long as known": {requests{1, 39}, requests{1, 39}, "1 hour", ""},
+		"quick a month ago":     {requests{1, 0.01}, requests{1, 39}, "30 days", ""},
+		"quick again":           {requests{1, 0.001}, requests{1, 39}, "1 hour", ""},
+		"a host": {requests{100, 0.1}, requests{1, 39}, "1 hour",
+			storetest.Endpoint + " became slow: an item takes 39 s, and took 1 ms before"},
+		"a host, of waits of ours":      {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
+		"a host, asked something else":  {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
+		"a function of the node itself": {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			for _, r := range []requests{tc.before, tc.now} {
+				run := b.Load(storetest.Chunked(r.chunk), 5*r.chunk)
+				for _, s := range b.Claim(run, 5) {
+					a := storetest.Whole(s)
+					a.Took = r.took
+					b.Record(a)
+				}
+				if r == tc.before && b.Number(`SELECT count(*) FROM batchrun`) == 1 {
+					b.Exec(`UPDATE work_slice SET ended_at = ended_at - $1::interval`, tc.ago)
+				}
+			}
+			if name == "quick again" {
+				b.Exec(`UPDATE work_slice SET took = 0.001 WHERE ended_at = (SELECT max(ended_at) FROM work_slice)`)
+			}
+			run := b.Load(storetest.Chunked(1), 1)
+			switch {
+			case strings.HasPrefix(name, "a host"):
+				b.Exec(`UPDATE run_step SET kind = 'http', config = '{"url": "x"}'`)
+				b.Exec(`UPDATE work_slice SET worked = took`)
+			case strings.HasPrefix(name, "a function"):
+				b.Exec(`UPDATE run_step SET kind = 'local'`)
+			}
+			switch name {
+			case "a host, of waits of ours":
+				b.Exec(`UPDATE work_slice SET worked = 0.001`)
+			case "a host, asked something else":
+				b.Exec(`UPDATE run_step SET config = '{"url": "y"}'
+					WHERE run_id IN (SELECT run_id FROM work_slice WHERE took < 1)`)
+			}
+			facts, err := health.New(b.Store).Health(t.Context(), health.Limits{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			of, err := health.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint)
+			if err != nil {
+				t.Fatal(err)
+			}
+			notes := slices.Concat(b.explain(run).Notes, of.Notes)
+			if tc.slow == "" {
+				if len(facts.Slow) != 0 || len(notes) != 0 {
+					t.Errorf("%+v, %q; want nothing", facts.Slow, notes)
+				}
+				return
+			}
+			if len(facts.Slow) != 1 || facts.Slow[0].String() != tc.slow || facts.Slow[0].Runs != 1 {
+				t.Fatalf("%+v; want %s", facts.Slow, tc.slow)
+			}
+			if n := b.Number(`SELECT count(*) FROM (SELECT min(ended_at) AS first FROM work_slice WHERE took = 39) w
+				WHERE first = $1::timestamptz + interval '39 s'`, facts.Slow[0].Since); n != 1 {
+				t.Errorf("since %s; want when the first slow request began", facts.Slow[0].Since)
+			}
+			if len(notes) != 2 || !strings.Contains(notes[0], tc.slow) || !strings.Contains(notes[1], tc.slow) {
+				t.Errorf("explained: %q", notes)
+			}
+		})
+	}
+}
+
+func TestEndpointSettings(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	set := func(endpoint string, concurrency int) error {
+		_, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: endpoint,
+			Concurrency: &concurrency}, "ann")
+		return err
+	}
+	for _, err := range []error{set("b", 3), set("a", pacestore.MaxEndpointConcurrency), set("b", 0)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, err := range []error{set("a", -1), set("a", pacestore.MaxEndpointConcurrency+1), set("", 1), set("\x00", 1)} {
+		if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
+			t.Errorf("got %v; want a SettingError", err)
+		}
+	}
+	for _, rate := range []float64{-1, 1e-320, 1e-4, 1e8, 1e308, math.NaN(), math.Inf(1), math.Inf(-1)} {
+		_, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: "a", Rate: &rate},
+			"ann")
+		if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
+			t.Errorf("rate %v: got %v; want a SettingError", rate, err)
+		}
+	}
+	all, err := pacestore.New(b.Store).EndpointSettings(t.Context())
+	if err != nil || len(all) != 2 || all[0].Endpoint != "a" || all[0].Concurrency != pacestore.MaxEndpointConcurrency ||
+		all[1].Concurrency != 0 || all[1].ChangedBy != "ann" {
+		t.Errorf("settings %+v, %v", all, err)
+	}
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'endpoint_set'`); n != 3 {
+		t.Errorf("%d audit rows; want 3", n)
+	}
+}
+
+// A misspelt endpoint, of which nothing was ever heard, is told of while a run uses it, and not afterwards; one that is
+// there is, whether or not it is up.
+func TestAnEndpointThatNeverWas(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	told := func() (breakers, measured int) {
+		facts, err := health.New(b.Store).Health(t.Context(), health.Limits{Listed: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reading, err := health.New(b.Store).Metrics(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(facts.Open), len(reading.Endpoints)
+	}
+	run := b.Load(storetest.Chunked(1), 2)
+	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), probe_at = tranche_now()`)
+	probe := b.One(run)
+	if breakers, measured := told(); breakers != 1 || measured != 1 {
+		t.Errorf("while a run uses it: %d breakers, %d endpoints are measured", breakers, measured)
+	}
+	if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	if breakers, measured := told(); breakers != 0 || measured != 0 {
+		t.Errorf("of one that never was: %d breakers, %d endpoints are measured", breakers, measured)
+	}
+	b.Exec(`UPDATE work_slice SET handed_at = tranche_now() WHERE id = $1`, probe.ID)
+	if breakers, measured := told(); breakers != 1 || measured != 1 {
+		t.Errorf("of one that has taken a request: %d breakers, %d endpoints are measured", breakers, measured)
 	}
 }

@@ -177,22 +177,3 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 		t.Errorf("the same plan has %d versions", n)
 	}
 }
-
-func TestPlansAreAudited(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.apply(planOf("p", "one"))
-	b.apply(planOf("p", "one"))
-	b.apply(planOf("p", "two"))
-	if _, err := start.New(b.Store).DeletePlan(t.Context(), "p", "bob"); err != nil {
-		t.Fatal(err)
-	}
-	var trail string
-	err := b.Pool.QueryRow(t.Context(), `
-		SELECT string_agg(format('%s %s %s %s>%s', actor, action, subject, before->>'version', after->>'version'), '; '
-		    ORDER BY id) FROM audit_log`).Scan(&trail)
-	const want = "ann plan_apply p >1; ann plan_apply p 1>2; bob plan_delete p 2>"
-	if err != nil || trail != want {
-		t.Errorf("the audit log says %q, %v; want %q", trail, err, want)
-	}
-}

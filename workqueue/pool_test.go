@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -163,4 +168,149 @@ func TestAnIdleConnectionThatHasGoneSilentIsGivenUp(t *testing.T) {
 		t.Error("no connection leads to the standby")
 	}
 	first.Heal()
+}
+
+func TestComing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, unreadable := pgconn.ParseConfig("postgres://localhost/x?sslmode=verify-full&sslrootcert=" + dir + "/none.pem")
+	_, noSocket := pgconn.Connect(t.Context(), "host="+dir+" user=u dbname=x")
+	_, readOnly := pgconn.Connect(t.Context(), withSetting(testenv.Database(t), "target_session_attrs=read-write",
+		"default_transaction_read_only=on"))
+	_, noName := pgconn.Connect(t.Context(), "postgres://u@db.invalid/x?sslmode=disable")
+	for name, c := range map[string]struct {
+		err  error
+		says string // empty: it does not pass
+	}{
+		"no error":                {nil, ""},
+		"of our own":              {errors.New("its schema lacks 00007"), ""},
+		"a file of the URL":       {unreadable, ""},
+		"no socket yet":           {noSocket, "is not there"},
+		"no address yet":          {noName, "db.invalid"},
+		"silent":                  {fmt.Errorf("ping: %w", context.DeadlineExceeded), "does not answer"},
+		"lost in a migration":     {fmt.Errorf("apply 00001: %w", syscall.ECONNRESET), "is not there"},
+		"no right to a socket":    {&os.SyscallError{Syscall: "connect", Err: syscall.EACCES}, ""},
+		"an error of a migration": {&pgconn.PgError{Code: "42P07"}, ""},
+		"stopped in a migration":  {fmt.Errorf("apply 00001: %w", &pgconn.PgError{Code: "57P01"}), "shutting down"},
+		"no server promoted":      {readOnly, "takes no writes yet"},
+		"a server that recovers":  {fmt.Errorf("ValidateConnect: %w", pgconn.ErrStandbyConnection), "takes no writes yet"},
+		"pooler, server down":     {pooler("server login has been failing, (server_login_retry)"), "not there"},
+		"pooler, older":           {pooler("pgbouncer cannot connect to server"), "is not there"},
+		"pooler, login":           {pooler("client_login_timeout (server down)"), "is not there"},
+		"pooler, queue":           {pooler("query_wait_timeout"), "does not answer its pooler"},
+		"pooler, full":            {pooler("no more connections allowed (max_client_conn)"), "no connection left"},
+		"pooler, stopping":        {pooler("pooler is shutting down"), "shutting down"},
+		"pooler, no database":     {pooler("no such database: x"), ""},
+		"pooler, password":        {pooler("password authentication failed"), ""},
+		"pooler, parameter":       {pooler("unsupported startup parameter: jit"), ""},
+	} {
+		why, coming := database.Coming(c.err)
+		if coming != (c.says != "") || !strings.Contains(why, c.says) {
+			t.Errorf("%s: %q, %t; of %v", name, why, coming, c.err)
+		}
+	}
+}
+
+// pooler is how PgBouncer tells of its own failures.
+func pooler(says string) error {
+	return fmt.Errorf("connect: %w", &pgconn.PgError{Severity: "FATAL", Code: "08P01", Message: says})
+}
+
+func withSetting(url string, settings ...string) string {
+	separator := "?"
+	if strings.Contains(url, "?") {
+		separator = "&"
+	}
+	return url + separator + strings.Join(settings, "&")
+}
+
+// A process that was stopped in the middle of a COPY holds its slice's lock, and no time-out of PostgreSQL's ends it.
+// The leader does, and then issues the slice again.
+func TestAClientThatStalledInACopy(t *testing.T) {
+	t.Parallel()
+	// A cluster of its own: while a client stands still in a COPY, PostgreSQL makes and drops no database.
+	url := testenv.Postgres(t).URL()
+	store := openStore(t, url, database.PoolConfig{})
+	b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url), Store: store}}
+	b.Session = b.Open()
+	run := b.Load(storetest.Request(), 20)
+	claimed := b.Claim(run, 1)[0]
+
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.RuntimeParams["application_name"] = "node-7" // as its URL may say
+	config.RuntimeParams["idle_in_transaction_session_timeout"] = "9000"
+	config.RuntimeParams["statement_timeout"] = "9000"
+	copied := stopInCopy(t, config, `SELECT FROM work_slice WHERE id = '`+claimed.ID.String()+`' FOR UPDATE`, "work_error")
+	others := stopInCopy(t, config, `CREATE TABLE letters (text text)`, "letters")
+	b.Until("both wait for their clients", func() bool {
+		return b.Number(`SELECT count(*) FROM pg_stat_progress_copy JOIN pg_stat_activity USING (pid)
+			WHERE wait_event_type = 'Client'`) == 2
+	})
+
+	b.Expire(b.Session)
+	b.Session = b.Open()
+	lease := b.Lead()
+	if n, err := settle.New(store).ReleaseDeadSessions(t.Context(), lease); err != nil || n != 0 {
+		t.Fatalf("released %d, %v; want its lock in the way", n, err)
+	}
+	began := time.Now()
+	var first time.Time // when it had been seen
+	b.Until("its transaction is ended", func() bool {
+		looked := time.Now()
+		n, err := session.New(store).EndStalledClients(t.Context(), lease)
+		if err != nil || n > 1 {
+			t.Fatalf("ended %d, %v; want one", n, err)
+		}
+		if first.IsZero() {
+			first = time.Now()
+		}
+		if patience := looked.Sub(first); n == 0 && patience > 20*time.Second {
+			t.Errorf("it was let stand for %s", patience)
+		}
+		return n == 1
+	})
+	if waited := time.Since(began); waited < 9*time.Second {
+		t.Errorf("it was ended after %s", waited)
+	}
+	if err := <-copied; err == nil {
+		t.Error("the COPY came to an end")
+	}
+	b.Until("its slice is released", func() bool { // its client was told before PostgreSQL let go of the lock
+		n, err := settle.New(store).ReleaseDeadSessions(t.Context(), lease)
+		if err != nil || n > 1 {
+			t.Fatalf("released %d, %v; want its slice", n, err)
+		}
+		return n == 1
+	})
+	select {
+	case err := <-others:
+		t.Errorf("a COPY that nobody waits for was ended: %v", err)
+	default:
+	}
+}
+
+// stopInCopy begins a transaction on a connection of its own and a COPY in it whose client says nothing any more. That
+// is one message: between two, the client might be idle for too long. The channel gets how it ends.
+func stopInCopy(t *testing.T, config *pgx.ConnConfig, before, table string) <-chan error {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest, feed := io.Pipe()
+	copied := make(chan error, 1)
+	var running sync.WaitGroup
+	running.Go(func() {
+		_, err := conn.PgConn().CopyFrom(context.Background(), rest, `BEGIN; `+before+`; COPY `+table+` FROM STDIN`)
+		copied <- err
+	})
+	t.Cleanup(func() {
+		_ = feed.Close()
+		running.Wait()
+		_ = conn.Close(context.Background())
+	})
+	return copied
 }

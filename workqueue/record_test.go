@@ -1,73 +1,15 @@
 package workqueue_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
-
-func TestRecordTakesAReplyInPieces(t *testing.T) {
-	t.Parallel()
-	for name, order := range map[string][]int{
-		"in order": {0, 1, 2}, "final first": {2, 0, 1}, "final in the middle": {1, 2, 0}, "backwards": {2, 1, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			run := b.Load(storetest.Chunked(6), 6)
-			s := b.One(run)
-			all := storetest.Ordinals(s)
-			pieces := []settle.Answer{storetest.Answer(s, all[:2]...), storetest.Answer(s, all[2:4]...),
-				storetest.Answer(s, all[4:]...)}
-			pieces[0].Answered, pieces[1].Answered, pieces[2].Answered = -1, -1, 6
-			for i, piece := range order {
-				b.WantState(run, "running", 1)
-				if v := b.Record(pieces[piece]).Verdicts[0]; v.Taken != 2 || v.Stale {
-					t.Fatalf("piece %d: %+v; want 2 taken", i, v)
-				}
-				b.Check()
-			}
-			b.WantState(run, "completed", 1)
-			b.WantTally(run, storetest.Tally{Done: 6})
-			b.WantCompletions(run, 1)
-			if again := b.Record(pieces...); !again.Verdicts[0].Stale || !again.Verdicts[2].Stale {
-				t.Errorf("a closed slice took a reply: %+v", again.Verdicts)
-			}
-			b.Check()
-		})
-	}
-}
-
-func TestRecordLeavesASupersededAttemptAlone(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 4)
-	late := b.One(run)
-	b.Send(late)
-	b.Pass(late.ID)
-	if n, err := settle.New(b.Store).Expire(t.Context(), b.Lead(), []workqueue.SliceID{late.ID}); err != nil || n != 1 {
-		t.Fatalf("expired %d slices, %v; want 1", n, err)
-	}
-	if v := b.Record(storetest.Whole(late)).Verdicts[0]; !v.Stale || v.Taken != 0 {
-		t.Errorf("a reply after the deadline: %+v; want it stale", v)
-	}
-	b.WantTally(run, storetest.Tally{Live: 4})
-	next := b.One(run)
-	if next.ID == late.ID || next.Attempt != 2 || next.Failures != 1 || next.Cause != workqueue.CauseDeadline {
-		t.Errorf("the next attempt is %+v", next)
-	}
-	recorded := b.Record(storetest.Whole(late), storetest.Whole(next), storetest.Whole(late))
-	if v := recorded.Verdicts; !v[0].Stale || v[1].Taken != 4 || !v[2].Stale {
-		t.Errorf("verdicts %+v; want only the second taken", v)
-	}
-	b.WantTally(run, storetest.Tally{Done: 4})
-	b.Check()
-}
 
 func TestRecordRefusesWhatWasNotAskedFor(t *testing.T) {
 	t.Parallel()
@@ -130,97 +72,6 @@ func TestRecordTakesARetryOnce(t *testing.T) {
 	b.Check()
 }
 
-// Items that the final message leaves out are unknown: they are tried again, and never taken for done.
-func TestRecordTriesUnansweredItemsAgain(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 4)
-	for attempt := 1; attempt <= 3; attempt++ {
-		s := b.One(run)
-		if want := 4 - (attempt - 1); attempt == 1 && s.Mask.Count() != want || attempt > 1 && s.Mask.Count() != 3 {
-			t.Fatalf("attempt %d is about %d items", attempt, s.Mask.Count())
-		}
-		if attempt == 1 {
-			b.Record(storetest.Answer(s, storetest.Ordinals(s)[0]))
-		} else {
-			b.Record(storetest.Answer(s))
-		}
-		b.Check()
-	}
-	b.WantTally(run, storetest.Tally{Done: 1, Failed: 3})
-	b.WantState(run, "completed", 1)
-	if n := b.Number(`SELECT count(*) FROM work_part WHERE error_code = 'unanswered'`); n != 3 {
-		t.Errorf("%d items failed as unanswered; want 3", n)
-	}
-}
-
-func TestRecordTriesRetryableSlotsUpToTheCap(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 4)
-	attempts := 0
-	for {
-		claimed := b.Claim(run, storetest.Plenty)
-		if len(claimed) == 0 {
-			break
-		}
-		attempts++
-		for _, s := range claimed {
-			b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "flaky", Message: "again", Retry: true}))
-		}
-		b.Check()
-	}
-	if attempts != 3 {
-		t.Errorf("%d attempts; want 3", attempts)
-	}
-	b.WantTally(run, storetest.Tally{Failed: 4})
-	b.WantState(run, "completed", 1)
-	if n := b.Number(`SELECT count(*) FROM work_error WHERE run_id = $1`, run); n != 8 {
-		t.Errorf("%d failed attempts are noted; want 2 for each item", n)
-	}
-}
-
-// A chunk that fails as a whole is halved until the culprit stands alone.
-func TestRecordIsolatesAPoisonItem(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		retry bool
-		most  int // slices: attempts and 2·⌈log2 500⌉
-	}{"worth a retry": {true, 3 + 2*9}, "not worth a retry": {false, 1 + 2*9}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			run := b.Load(storetest.Chunked(500), 500)
-			poison := workqueue.Ordinal(333)
-			count := 0
-			for {
-				claimed := b.Claim(run, storetest.Plenty)
-				if len(claimed) == 0 {
-					break
-				}
-				for _, s := range claimed {
-					count++
-					a := storetest.Whole(s)
-					if slices.Contains(storetest.Ordinals(s), poison) {
-						a = storetest.Answer(s)
-						a.Failure = &workqueue.SlotError{Code: "crash", Message: "poison", Retry: tc.retry}
-					}
-					b.Record(a)
-				}
-			}
-			if count > tc.most {
-				t.Errorf("%d slices; want at most %d", count, tc.most)
-			}
-			b.WantTally(run, storetest.Tally{Done: 499, Failed: 1})
-			b.WantState(run, "completed", 1)
-			if n := b.Number(`SELECT ordinal FROM work_part WHERE error_code = 'crash'`); n != int(poison) {
-				t.Errorf("item %d failed; want %d", n, poison)
-			}
-			b.Check()
-		})
-	}
-}
-
 // A failure speaks for the items without a slot, also when the message that brings it comes before the others.
 func TestRecordFailureSpeaksForTheRest(t *testing.T) {
 	t.Parallel()
@@ -264,31 +115,6 @@ func TestRecordStoresAnyText(t *testing.T) {
 	b.Check()
 }
 
-func TestRecordOfManyRunsCompletesEachOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	var answers []settle.Answer
-	runs := map[workqueue.RunID]bool{}
-	for range 10 {
-		run := b.Load(storetest.Request(), 8)
-		runs[run] = true
-		for _, s := range b.Claim(run, storetest.Plenty) {
-			answers = append(answers, storetest.Whole(s))
-		}
-	}
-	recorded := b.Record(append(answers, answers...)...)
-	for _, c := range recorded.Completed {
-		if !runs[c.Run] || c.Done != 8 || c.Failed != 0 || c.Generation != 1 {
-			t.Errorf("completion %+v", c)
-		}
-		delete(runs, c.Run)
-	}
-	if len(runs) > 0 {
-		t.Errorf("%d runs did not complete", len(runs))
-	}
-	b.Check()
-}
-
 // Whoever records is told in how long there is something to claim again, and only then.
 func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
 	t.Parallel()
@@ -312,4 +138,276 @@ func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
 	if due := b.Record(broken).Due; len(due) != 0 {
 		t.Errorf("halves are due in %v; want at once", due)
 	}
+}
+
+// A final message announces slots that cannot be taken, and leaves items out. There is nothing to wait for: the slice
+// is concluded at once, and the items left out come again.
+func TestRecordConcludesWhenSlotsAnnouncedCannotBeTaken(t *testing.T) {
+	t.Parallel()
+	for name, slots := range map[string][]workqueue.Ordinal{
+		"foreign":             {0, 1, 77},
+		"doubled":             {0, 1, 1},
+		"foreign and doubled": {0, 1, 1, 77},
+		"more than there are": {0, 1, 0, 1, 0, 1, 77, 78},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.Load(storetest.Request(), 4)
+			s := b.One(run)
+			b.Send(s)
+			if v := b.Record(storetest.Answer(s, slots...)).Verdicts[0]; v.Taken != 2 || v.Stale {
+				t.Errorf("%+v; want 2 taken", v)
+			}
+			if n := b.Number(`SELECT count(*) FROM work_slice WHERE id = $1 AND state = 'recorded'`, s.ID); n != 1 {
+				t.Errorf("the slice waits for its deadline: %s", b.Dump(run))
+			}
+			b.WantTally(run, storetest.Tally{Live: 2, Done: 2})
+			again := b.One(run)
+			if again.Cause != workqueue.CauseUnanswered || again.Failures != 1 || again.Mask.Count() != 2 {
+				t.Errorf("issued again as %+v; want the 2 items left out", again)
+			}
+			b.Record(storetest.Whole(again))
+			b.WantState(run, "completed", 1)
+			b.Check()
+		})
+	}
+}
+
+// While messages of a reply are still to come, the slice stays open: the final one may be faster than the others.
+func TestRecordWaitsForTheOtherMessagesOfAReply(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Request(), 4)
+	s := b.One(run)
+	final, other := storetest.Answer(s, 2, 3, 3), storetest.Answer(s, 0, 1)
+	final.Answered, other.Answered = 5, -1
+	b.Record(final)
+	b.WantTally(run, storetest.Tally{Live: 2, Done: 2})
+	if n := b.Number(`SELECT count(*) FROM work_slice WHERE run_id = $1`, run); n != 1 {
+		t.Errorf("the slice was concluded too early: %s", b.Dump(run))
+	}
+	b.Record(other)
+	b.WantState(run, "completed", 1)
+	b.Check()
+}
+
+// More slices than one transaction takes were lost with the streams: all of them are issued again, in several.
+func TestLostStreamsOfManySlices(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	made := time.Now()
+	if _, _, err := session.New(b.Store).ObserveStreams(t.Context(),
+		session.Created{Work: made, Reply: made}); err != nil {
+		t.Fatal(err)
+	}
+	const many = 2500
+	req := storetest.Chunked(1)
+	req.Steps[0].InFlight = many
+	run := b.Load(req, many)
+	all := func() (claimed []workqueue.Slice) { // a claim of all would take longer than it may on a busy machine
+		for range many / 500 {
+			claimed = append(claimed, b.Claim(run, 500)...)
+		}
+		return claimed
+	}
+	claimed := all()
+	if len(claimed) != many {
+		t.Fatalf("claimed %d slices of %d", len(claimed), many)
+	}
+	b.Send(claimed...)
+	if err := session.New(b.Store).AdvanceStreams(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := settle.New(b.Store).ReleaseLostStreams(t.Context(), lease); err != nil || n != many {
+		t.Errorf("released %d slices, %v; want %d", n, err, many)
+	}
+	transactions := b.Number(`SELECT count(DISTINCT xmin::text) FROM work_slice WHERE state = 'expired'`)
+	largest := b.Number(`SELECT max(n) FROM (SELECT count(*) n FROM work_slice WHERE state = 'expired'
+		GROUP BY xmin::text) AS sizes`)
+	if transactions < 2 || largest > 2000 {
+		t.Errorf("%d transactions, the largest of %d slices; want none of more than 2000", transactions, largest)
+	}
+	b.WantTally(run, storetest.Tally{Live: many})
+	again := all()
+	if n := b.Disjoint(again); n != many {
+		t.Errorf("%d items came again of %d", n, many)
+	}
+	for _, s := range again {
+		if s.Failures != 0 {
+			t.Fatalf("%+v counts as a failure", s)
+		}
+	}
+	b.Check()
+}
+
+// The confirmation of a request may come when its slice is no longer claimed: it changes nothing then.
+func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	run := b.Load(storetest.Request(), 24)
+	claimed := b.Claim(run, 5)
+	recorded, partly, expired, sent, fresh := claimed[0], claimed[1], claimed[2], claimed[3], claimed[4]
+	b.Record(storetest.Whole(recorded), storetest.Answer(partly, storetest.Ordinals(partly)[0]))
+	b.Pass(expired.ID)
+	if n, err := settle.New(b.Store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{expired.ID}); err != nil ||
+		n != 1 {
+		t.Fatalf("released %d, %v", n, err)
+	}
+	b.Send(sent)
+	const read = `SELECT string_agg(xmin::text || s::text, E'\n' ORDER BY id) FROM work_slice s WHERE id <> $1`
+	row := func() (text string) {
+		t.Helper()
+		if err := b.Pool.QueryRow(t.Context(), read, fresh.ID).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	before := row()
+	var marks []workqueue.Sent
+	for _, s := range append(claimed, workqueue.Slice{ID: workqueue.NewSliceID()}) {
+		marks = append(marks, workqueue.Sent{ID: s.ID, StreamSeq: 99, StreamsEpoch: 7})
+	}
+	if _, err := settle.New(b.Store).MarkSent(t.Context(), marks); err != nil {
+		t.Fatal(err)
+	}
+	if after := row(); after != before {
+		t.Errorf("slices that were not claimed are now\n%s\nbefore they were\n%s", after, before)
+	}
+	if n := b.Number(`SELECT stream_seq FROM work_slice WHERE id = $1 AND state = 'sent'`, fresh.ID); n != 99 {
+		t.Errorf("the claimed one has the place %d; want 99", n)
+	}
+	b.Check()
+}
+
+// What commits is counted once, by endpoint: outcomes by replies, and what failed since its time was over.
+func TestWhatIsSettledIsCounted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	req := storetest.Request()
+	req.Steps[0].MaxAttempts = 1
+	run := b.Load(req, 12)
+	claimed := b.Claim(run, storetest.Plenty)
+	if len(claimed) != 3 {
+		t.Fatalf("%d slices", len(claimed))
+	}
+	b.Send(claimed...)
+	total := settle.Settled{Endpoint: req.Steps[0].Endpoint}
+	store := settle.New(b.Store).Counting(func(all []settle.Settled) {
+		for _, s := range all {
+			if s.Endpoint != total.Endpoint {
+				t.Errorf("counted for %q", s.Endpoint)
+			}
+			total.Done, total.Failed = total.Done+s.Done, total.Failed+s.Failed
+			total.Answered, total.Refused = total.Answered+s.Answered, total.Refused+s.Refused
+			total.Expired, total.Lost = total.Expired+s.Expired, total.Lost+s.Lost
+		}
+	})
+	for range 2 { // the second time it is stale
+		if _, err := store.Record(t.Context(), []settle.Answer{storetest.Whole(claimed[0])}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Exec(`UPDATE work_slice SET handed_at = tranche_now() - interval '1 hour',
+		deadline = tranche_now() - interval '1 min' WHERE state = 'sent'`)
+	if n, err := store.Expire(t.Context(), lease, ids(claimed[1])); err != nil || n != 1 {
+		t.Fatalf("expired %d slices, %v", n, err)
+	}
+	refused := storetest.Answer(claimed[2])
+	refused.Failure = &workqueue.SlotError{Code: "broken", Message: "no"}
+	if _, err := store.Record(t.Context(), []settle.Answer{refused}); err != nil {
+		t.Fatal(err)
+	}
+	if total.Done != 4 || total.Answered != 1 || total.Expired != 1 || total.Refused != 1 || total.Lost != 0 {
+		t.Errorf("counted %+v", total)
+	}
+	if failed := b.Tally(run).Failed; int64(failed) != total.Failed {
+		t.Errorf("%d items have failed, and %d were counted", failed, total.Failed)
+	}
+}
+
+// exhausted is the answer of a node, or of a service, that gave a slice up after too many deliveries.
+func exhausted(s workqueue.Slice) settle.Answer {
+	return settle.Answer{Slice: s.ID, Endpoint: storetest.Endpoint, Service: "test",
+		Failure: &workqueue.SlotError{Code: workqueue.CodeDeliveries, Message: "m", Retry: true}}
+}
+
+// A chunk that kills its services is not tried whole again: it is cut in four, and its pieces are suspects until a
+// service has answered them.
+func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	run := b.Load(storetest.Chunked(8), 8)
+	first := b.One(run)
+	if first.Suspect {
+		t.Error("a fresh cut is a suspect")
+	}
+	b.Send(first)
+	b.Record(exhausted(first))
+	pieces := b.Claim(run, storetest.Plenty)
+	if len(pieces) != 4 || b.Disjoint(pieces) != 8 {
+		t.Fatalf("cut in %d: %s", len(pieces), b.Dump(run))
+	}
+	for _, p := range pieces {
+		if !p.Suspect || p.Failures != 0 || p.Cause != workqueue.CauseExhausted || p.Attempt != 2 {
+			t.Errorf("a piece is %+v", p)
+		}
+	}
+	again := func(want bool, why string) workqueue.Slice {
+		t.Helper()
+		s := b.One(run)
+		if s.Suspect != want {
+			t.Errorf("after %s the slice is %+v; want suspect %v", why, s, want)
+		}
+		return s
+	}
+	b.Pass(pieces[0].ID)
+	if _, err := settle.New(b.Store).Expire(t.Context(), lease, []workqueue.SliceID{pieces[0].ID}); err != nil {
+		t.Fatal(err)
+	}
+	late := again(true, "a deadline")
+	split, err := settle.New(b.Store).Split(t.Context(), b.Session, late.ID, late.Mask.Split(1), time.Minute)
+	if err != nil || split == nil || !split.Suspect {
+		t.Errorf("split off %+v, %v; want a suspect", split, err)
+	}
+	if rest := b.One(run); !rest.Suspect || rest.Cause != workqueue.CauseSplit {
+		t.Errorf("the rest of the split is %+v; want a suspect", rest)
+	}
+	b.Record(storetest.Faulty(pieces[1], workqueue.SlotError{Code: "flaky", Message: "m", Retry: true}))
+	again(false, "an answer")
+	b.Record(exhausted(pieces[2]))
+	single := b.Claim(run, storetest.Plenty)
+	if len(single) != 2 || single[0].Failures != 0 {
+		t.Fatalf("two items were cut in %+v", single)
+	}
+	b.Check()
+}
+
+// A database of the version before does not know when the stage and flow streams were made. That they are seen for the
+// first time loses nothing; that one of them changes does.
+func TestFurtherStreamsAreLearnt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	now := time.Now()
+	b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 7, $1, $1)`,
+		now.UTC().Truncate(time.Microsecond))
+	seen := session.Created{Work: now, Reply: now, Stage: now, Flow: now}
+	observe := func(epoch int64, advances bool) {
+		t.Helper()
+		current, advanced, err := session.New(b.Store).ObserveStreams(t.Context(), seen)
+		if err != nil || current.Epoch != epoch || advanced != advances {
+			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", current.Epoch, advanced, err, epoch, advances)
+		}
+	}
+	observe(7, false)
+	observe(7, false)
+	seen.Stage = now.Add(time.Second)
+	observe(8, true)
+	seen.Flow = now.Add(time.Second)
+	observe(9, true)
+	observe(9, false)
 }

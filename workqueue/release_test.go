@@ -9,7 +9,6 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/dispatch"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -22,67 +21,6 @@ func ids(slices ...workqueue.Slice) []workqueue.SliceID {
 		all = append(all, s.ID)
 	}
 	return all
-}
-
-func TestDeadSessionsClaimsAreIssuedAgain(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	run := b.Load(storetest.Request(), 12)
-	dead := b.Open()
-	req := b.ClaimRequest(run, 2)
-	req.Session = dead
-	out, err := dispatch.New(b.Store).Claim(t.Context(), req)
-	lost := out.Slices
-	if err != nil || len(lost) != 2 {
-		t.Fatalf("claimed %d slices, %v", len(lost), err)
-	}
-	kept := b.One(run)
-	b.Send(lost[1])
-	b.Expire(dead)
-	n, err := settle.New(b.Store).ReleaseDeadSessions(t.Context(), lease)
-	if err != nil || n != 1 {
-		t.Errorf("released %d slices, %v; want the one that was claimed and not sent", n, err)
-	}
-	b.Check()
-	again := b.One(run)
-	if again.Mask != lost[0].Mask || again.Attempt != 2 || again.Failures != 0 || again.Cause != workqueue.CauseSession {
-		t.Errorf("issued again as %+v", again)
-	}
-	// The dead node wakes up: its late writes touch nothing, but a reply to what it had sent counts.
-	b.Send(lost[0])
-	piece, err := settle.New(b.Store).Split(t.Context(), dead, lost[0].ID, lost[0].Mask.Split(1), time.Minute)
-	if err != nil || piece != nil {
-		t.Errorf("a split of a released slice made %+v, %v", piece, err)
-	}
-	verdicts := b.Record(storetest.Whole(lost[0]), storetest.Whole(lost[1]), storetest.Whole(kept),
-		storetest.Whole(again)).Verdicts
-	if !verdicts[0].Stale || verdicts[1].Taken != 4 || verdicts[2].Taken != 4 || verdicts[3].Taken != 4 {
-		t.Errorf("verdicts %+v", verdicts)
-	}
-	b.WantState(run, "completed", 1)
-	b.Check()
-}
-
-func TestEndOfASessionHandsBackAtOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 12)
-	claimed := b.Claim(run, storetest.Plenty)
-	b.Send(claimed[0])
-	n, err := settle.New(b.Store).EndSession(t.Context(), b.Session)
-	if err != nil || n != 2 {
-		t.Errorf("handed back %d slices, %v; want 2", n, err)
-	}
-	if n, err := settle.New(b.Store).EndSession(t.Context(), b.Session); err != nil || n != 0 {
-		t.Errorf("the second end handed back %d, %v", n, err)
-	}
-	b.Check()
-	b.Session = b.Open()
-	again := b.Claim(run, storetest.Plenty)
-	if len(again) != 2 || again[0].Cause != workqueue.CauseHandBack || again[0].Failures != 0 {
-		t.Errorf("claimed %d slices again: %s", len(again), b.Dump(run))
-	}
 }
 
 func TestLostStreamsAreIssuedAgainAtOnce(t *testing.T) {
@@ -160,82 +98,6 @@ func TestStreamEpochGrowsOnce(t *testing.T) {
 		if advances != 1 {
 			t.Errorf("%d nodes opened epoch %d", advances, epoch)
 		}
-	}
-}
-
-func TestDeadlines(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	run := b.Load(storetest.Request(), 16)
-	claimed := b.Claim(run, storetest.Plenty)
-	late, waiting, unsent, answered := claimed[0], claimed[1], claimed[2], claimed[3]
-	b.Send(late, waiting, answered)
-	if overdue, err := settle.New(b.Store).OverdueSlices(t.Context(), storetest.Plenty); err != nil || len(overdue) != 0 {
-		t.Errorf("overdue %v, %v before any deadline", overdue, err)
-	}
-	if n, err := settle.New(b.Store).Expire(t.Context(), lease, ids(claimed...)); err != nil || n != 0 {
-		t.Errorf("expired %d slices before their deadline, %v", n, err)
-	}
-	b.Pass(ids(claimed...)...)
-	b.Record(storetest.Whole(answered))
-	overdue, err := settle.New(b.Store).OverdueSlices(t.Context(), storetest.Plenty)
-	if err != nil || len(overdue) != 3 {
-		t.Fatalf("overdue %v, %v; want 3", overdue, err)
-	}
-	for _, o := range overdue {
-		if (o.ID == unsent.ID) != (o.StreamSeq == 0) || o.Endpoint != storetest.Endpoint {
-			t.Errorf("overdue %+v", o)
-		}
-	}
-	if err := settle.New(b.Store).Extend(t.Context(), lease, ids(waiting, answered)); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := settle.New(b.Store).ReleaseUnsent(t.Context(), lease, ids(unsent)); err != nil || n != 1 {
-		t.Errorf("released %d unsent slices, %v", n, err)
-	}
-	if n, err := settle.New(b.Store).Expire(t.Context(), lease, ids(late, waiting, answered)); err != nil || n != 1 {
-		t.Errorf("expired %d slices, %v; want only the late one", n, err)
-	}
-	b.Check()
-	b.WantTally(run, storetest.Tally{Live: 12, Done: 4})
-	failures := map[workqueue.Cause]int{}
-	for _, s := range b.Claim(run, storetest.Plenty) {
-		failures[s.Cause] = s.Failures
-	}
-	if len(failures) != 2 || failures[workqueue.CauseStreams] != 0 || failures[workqueue.CauseDeadline] != 1 {
-		t.Errorf("failures by cause %v; a request that was never sent is not the items' fault", failures)
-	}
-}
-
-// Items that are late in every attempt fail, each for itself, and the run completes by the sweep.
-func TestItemsThatAreAlwaysLateFail(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	run := b.Load(storetest.Request(), 4)
-	slices := 0
-	for {
-		claimed := b.Claim(run, storetest.Plenty)
-		if len(claimed) == 0 {
-			break
-		}
-		slices += len(claimed)
-		b.Send(claimed...)
-		b.Pass(ids(claimed...)...)
-		if n, err := settle.New(b.Store).Expire(t.Context(), lease, ids(claimed...)); err != nil || n != len(claimed) {
-			t.Fatalf("expired %d of %d, %v", n, len(claimed), err)
-		}
-		b.Check()
-	}
-	if slices != 2+2+2*4 {
-		t.Errorf("%d slices; want two tries, two halves, four single items twice", slices)
-	}
-	b.WantTally(run, storetest.Tally{Failed: 4})
-	b.WantState(run, "completed", 1)
-	b.WantCompletions(run, 1)
-	if n := b.Number(`SELECT count(*) FROM work_part WHERE error_code = 'deadline'`); n != 4 {
-		t.Errorf("%d items failed by their deadline; want 4", n)
 	}
 }
 
@@ -436,5 +298,128 @@ func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 			b.Check()
 			b.WantTally(run, storetest.Tally{Ready: 4, Live: 4})
 		})
+	}
+}
+
+// hand marks slices as sent, and as handed to services.
+func (b *bench) hand(claimed ...workqueue.Slice) {
+	b.Helper()
+	b.Send(claimed...)
+	b.Exec(`UPDATE work_slice SET handed_at = tranche_now() WHERE id = ANY ($1)`, ids(claimed...))
+}
+
+// judge has the deadlines of slices pass and says which of them are held against their items.
+func (b *bench) judge(doubted map[workqueue.SliceID]bool, claimed ...workqueue.Slice) map[workqueue.SliceID]bool {
+	b.Helper()
+	b.Pass(ids(claimed...)...)
+	blamed, err := settle.New(b.Store).Blamed(b.Context(), ids(claimed...), doubted)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return blamed
+}
+
+// What is sent along with others that are answered is to blame for its silence; what nobody else was answered beside,
+// or before, or while JetStream was away, is not.
+func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		others  func(b *bench, run workqueue.RunID, other workqueue.Slice)
+		doubted bool
+		blamed  bool
+	}{
+		"another was answered": {others: func(b *bench, _ workqueue.RunID,
+			o workqueue.Slice) {
+			b.Record(storetest.Whole(o))
+		},
+			blamed: true},
+		"another was refused": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) { b.Record(refusing(o)) },
+			blamed: true},
+		"JetStream was away": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) { b.Record(storetest.Whole(o)) },
+			doubted: true},
+		"nobody was answered": {others: func(*bench, workqueue.RunID, workqueue.Slice) {}},
+		"another was given up by a node": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {
+			b.Record(exhausted(o))
+		}},
+		"one that was sent before": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {
+			b.Exec(`UPDATE work_slice SET sent_at = sent_at - interval '1 minute' WHERE id = $1`, o.ID)
+			b.Record(storetest.Whole(o))
+		}},
+		"at another endpoint": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {
+			b.Exec(`UPDATE work_slice SET endpoint = 'invoice' WHERE id = $1`, o.ID)
+			a := storetest.Whole(o)
+			a.Endpoint = "invoice"
+			b.Record(a)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.Load(storetest.Chunked(1), 2)
+			claimed := b.Claim(run, storetest.Plenty)
+			b.hand(claimed...)
+			late := claimed[0]
+			tc.others(b, run, claimed[1])
+			if got := b.judge(map[workqueue.SliceID]bool{late.ID: tc.doubted}, late)[late.ID]; got != tc.blamed {
+				t.Errorf("blamed: %v; want %v", got, tc.blamed)
+			}
+		})
+	}
+}
+
+// An item whose services never answer anybody is issued again without blame, five times; from then on each silence
+// costs it an attempt, and it comes to its end. So does one whose replies are lost again and again.
+func TestSilenceComesToAnEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	req := storetest.Chunked(1)
+	req.Steps[0].MaxAttempts = 2
+	run := b.Load(req, 1)
+	for n := 1; n <= 7; n++ {
+		s := b.One(run)
+		want := max(0, n-6)
+		if s.Attempt != n || s.Failures != want || n > 1 && n < 7 && s.Cause != workqueue.CauseSilence {
+			t.Fatalf("issue %d: %+v; want %d failures", n, s, want)
+		}
+		b.hand(s)
+		end := settle.New(b.Store).ExpireWithoutPenalty
+		if b.judge(nil, s)[s.ID] {
+			end = settle.New(b.Store).Expire
+		}
+		if ended, err := end(t.Context(), lease, ids(s)); err != nil || ended != 1 {
+			t.Fatalf("issue %d: ended %d, %v", n, ended, err)
+		}
+		b.hurry(run)
+		b.Check()
+	}
+	b.WantTally(run, storetest.Tally{Failed: 1})
+	if n := b.Number(`SELECT count(*) FROM work_part WHERE error_code = 'deadline'`); n != 1 {
+		t.Error("it did not fail by its deadline")
+	}
+}
+
+func TestLostRepliesAreCountedInTheEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	run := b.Load(storetest.Chunked(1), 1)
+	s := b.One(run)
+	b.hand(s)
+	b.Pass(s.ID)
+	if n, err := settle.New(b.Store).ReleaseAcknowledged(t.Context(), lease, ids(s)); err != nil || n != 1 {
+		t.Fatalf("released %d, %v", n, err)
+	}
+	again := b.One(run)
+	if again.Failures != 0 || again.Attempt != 2 || again.Cause != workqueue.CauseStreams {
+		t.Errorf("after a lost reply: %+v", again)
+	}
+	b.hand(again)
+	for attempt, spent := range map[int]bool{2: false, 49: false, 50: true} {
+		b.Exec(`UPDATE work_slice SET attempt = $2, deadline = tranche_now() WHERE id = $1`, again.ID, attempt)
+		late, err := settle.New(b.Store).OverdueSlices(t.Context(), storetest.Plenty)
+		if err != nil || len(late) != 1 || late[0].Spent != spent || late[0].HandedFor <= 0 || late[0].HandedFor > time.Hour {
+			t.Errorf("issue %d: %+v, %v; want spent %v", attempt, late, err, spent)
+		}
 	}
 }

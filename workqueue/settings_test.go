@@ -1,6 +1,8 @@
 package workqueue_test
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -8,7 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // The three structs of settings have the same ones, and what their tags say can be read.
@@ -120,4 +126,206 @@ func TestOverridesLieOverSettings(t *testing.T) {
 	if !slices.Contains(told, "chunk=auto, at most 8192") || !slices.Contains(told, "retry_backoff=1h0m0s") {
 		t.Errorf("people read %q", told)
 	}
+}
+
+// Steps of one run that go on side by side keep each to its own chunk, limit in flight, rate, attempts and retry codes.
+func TestStepsKeepToTheirOwnSettings(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	small, large, slow := storetest.Need("small"), storetest.Need("large"), storetest.Need("slow")
+	small.Chunk, small.InFlight, small.NeverRetry = 2, 1, []string{"soft"}
+	large.Chunk, large.InFlight, large.MaxAttempts, large.RetryBackoff = 5, 2, 3, time.Hour
+	small.MaxAttempts, slow.Rate = 3, 0.01
+	run := b.Load(storetest.Planned(small, large, slow), 20)
+	for step, want := range map[workqueue.Step][]int{0: {2}, 1: {5, 5}, 2: {1}} {
+		claimed := b.ClaimStep(run, step, storetest.Plenty).Slices
+		var sizes []int
+		var answers []settle.Answer
+		for _, s := range claimed {
+			sizes = append(sizes, s.Mask.Count())
+			answers = append(answers, storetest.Faulty(s, workqueue.SlotError{Code: "soft", Retry: true}))
+		}
+		if len(sizes) != len(want) || sizes[0] != want[0] {
+			t.Errorf("step %d is claimed in chunks of %v; want %v", step, sizes, want)
+		}
+		b.Record(answers...)
+	}
+	b.WantAt(run, 0, storetest.StepTally{Ready: 18, Failed: 2})  // never tried again
+	b.WantAt(run, 1, storetest.StepTally{Ready: 10, Flying: 10}) // again in an hour
+	b.WantAt(run, 2, storetest.StepTally{Ready: 19, Failed: 1})  // tried once
+	b.ClaimStep(run, 2, storetest.Plenty)                        // whatever has come in, it is in debt then
+	if more := b.ClaimStep(run, 2, storetest.Plenty).Slices; len(more) > 0 {
+		t.Errorf("the slow step is claimed at once again: %d slices", len(more))
+	}
+	b.Check()
+}
+
+// The first of all says what the streams are like; later ones, and nobody's change of nothing, leave no trace.
+func TestStreamSettings(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	audits := func() int { return b.Number(`SELECT count(*) FROM audit_log WHERE action LIKE 'streams_%'`) }
+	first := session.StreamValues{WorkBytes: 64 << 20}
+	_, err := session.New(b.Store).ChangeStreams(t.Context(), session.StreamChanges{}, "ann")
+	if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
+		t.Errorf("a change before there is anything: %v", err)
+	}
+	set, err := session.New(b.Store).StreamSettings(t.Context(), first)
+	if err != nil || set.StreamValues != first || set.Revision != 1 {
+		t.Fatal(set, err)
+	}
+	if set, err := session.New(b.Store).StreamSettings(t.Context(), session.StreamValues{Replicas: 5}); err != nil ||
+		set.StreamValues != first || audits() != 1 {
+		t.Errorf("the second changed it: %+v, %v", set, err)
+	}
+	lease := b.Lead()
+	set, err = session.New(b.Store).StreamsSet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := session.New(b.Store).StreamsRefused(t.Context(), lease, &set, "no room", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	facts, err := health.New(b.Store).Health(t.Context(), health.Limits{})
+	if err != nil || facts.Streams == nil || facts.Streams.Trouble != "no room" || facts.Streams.Tries != 1 {
+		t.Errorf("health knows %+v, %v", facts.Streams, err)
+	}
+	if err := session.New(b.Store).StreamsApplied(t.Context(), lease, &set); err != nil {
+		t.Fatal(err)
+	}
+	three, age := 3, workqueue.Duration(48*time.Hour)
+	now, err := session.New(b.Store).ChangeStreams(t.Context(), session.StreamChanges{Replicas: &three, EventAge: &age},
+		"ann")
+	if err != nil || now.Replicas != 3 || now.WorkBytes != 64<<20 || now.Revision != 2 || now.ChangedBy != "ann" ||
+		now.Applied == nil || *now.Applied != first || now.AppliedRevision != 1 {
+		t.Errorf("%+v, %v", now, err)
+	}
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE actor = 'ann'
+		AND before = '{"replicas": "auto", "event_age": "0s"}'
+		AND after = '{"replicas": 3, "event_age": "48h0m0s"}'`); n != 1 {
+		t.Error("the audit log does not have the old and the new values")
+	}
+	if err := session.New(b.Store).StreamsApplied(t.Context(), lease, &set); err != nil {
+		t.Fatal(err)
+	}
+	if now, err = session.New(b.Store).StreamsSet(t.Context()); err != nil || now.AppliedRevision != 1 {
+		t.Errorf("an old revision counts as the new one: %+v, %v", now, err)
+	}
+	again, err := session.New(b.Store).ChangeStreams(t.Context(), session.StreamChanges{Replicas: &three}, "ann")
+	if err != nil || again.Revision != 2 || audits() != 2 {
+		t.Errorf("a change of nothing: %+v, %v", again, err)
+	}
+	if taken, err := session.New(b.Store).UnsetStreams(t.Context()); taken || err != nil {
+		t.Errorf("settings that were brought about were taken back: %v", err)
+	}
+	stale := lease
+	stale.Epoch--
+	if err := session.New(b.Store).StreamsApplied(t.Context(), stale, &now); !errors.Is(err, workqueue.ErrNotLeader) {
+		t.Errorf("without the lease: %v", err)
+	}
+	two, tiny := 2, int64(1)
+	for _, c := range []session.StreamChanges{{Replicas: &two}, {DeadBytes: &tiny}} {
+		if _, err := session.New(b.Store).ChangeStreams(t.Context(), c, "ann"); err == nil {
+			t.Errorf("%+v was taken", c)
+		}
+	}
+}
+
+func TestAdaptive(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]workqueue.Adaptive{
+		`500`: {Value: 500}, `"500"`: {Value: 500}, `"auto"`: {Auto: true}, `-1`: {Value: -1},
+	} {
+		var got workqueue.Adaptive
+		if err := json.Unmarshal([]byte(text), &got); err != nil || got != want {
+			t.Errorf("%s: got %+v, %v", text, got, err)
+		}
+		back, err := json.Marshal(got)
+		var again workqueue.Adaptive
+		if err != nil || json.Unmarshal(back, &again) != nil || again != want {
+			t.Errorf("%s comes back as %s, %v", text, back, err)
+		}
+	}
+	for _, text := range []string{`"Auto"`, `""`, `1.5`, `"0x1"`, `true`, `[]`, `" 5"`, `"+5"`, `1e3`} {
+		if err := json.Unmarshal([]byte(text), &workqueue.Adaptive{}); err == nil {
+			t.Errorf("%s is taken", text)
+		}
+	}
+}
+
+func TestBytes(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]workqueue.Bytes{
+		"0": 0, "1000": 1000, "512KiB": 512 << 10, "512 KiB": 512 << 10, "2MiB": 2 << 20, "1GiB": 1 << 30,
+	} {
+		var got, again workqueue.Bytes
+		if err := got.UnmarshalText([]byte(text)); err != nil || got != want {
+			t.Errorf("%s: got %d, %v", text, got, err)
+		}
+		if err := again.UnmarshalText([]byte(got.String())); err != nil || again != want {
+			t.Errorf("%s comes back from %s as %d, %v", text, got, again, err)
+		}
+	}
+	for _, text := range []string{"", "KiB", "-1", "1KB", "1kib", "1.5MiB", "99999999999GiB", "1 K", "0x1", "1  KiB"} {
+		if err := new(workqueue.Bytes).UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}
+
+func TestParseMaxFailed(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"": "", "none": "", "0": "0", "500": "500", "1%": "1%", "0%": "0%", "100%": "100%", "0.50%": "0.5%",
+		"100.000%": "100%", "12.345%": "12.345%", "0.0001%": "0.0001%",
+	} {
+		got, err := workqueue.ParseMaxFailed(text)
+		if err != nil || got != want {
+			t.Errorf("%q: got %q, %v", text, got, err)
+		}
+		if again, err := workqueue.ParseMaxFailed(got); err != nil || again != got {
+			t.Errorf("%q is not canonical: %q, %v", got, again, err)
+		}
+	}
+	for _, text := range []string{
+		"-1", "01", "1.5", "%", "101%", "100.1%", "1.%", ".5%", "-1%", "1e1%", "0.12345%", "1 %", "1%%", "9999999999", "٣%",
+	} {
+		if got, err := workqueue.ParseMaxFailed(text); err == nil {
+			t.Errorf("%q is taken as %q", text, got)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	t.Parallel()
+	var d workqueue.Duration
+	if err := json.Unmarshal([]byte(`"1m30s"`), &d); err != nil || time.Duration(d) != 90*time.Second {
+		t.Errorf("got %v, %v", d, err)
+	}
+	for _, text := range []string{`90`, `"soon"`, `"5"`} {
+		if err := json.Unmarshal([]byte(text), &d); err == nil {
+			t.Errorf("%s is taken", text)
+		}
+	}
+}
+
+func FuzzValues(f *testing.F) {
+	for _, text := range []string{"auto", "500", "512KiB", "1%", "0.5%", "none", "1h"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var a, a2 workqueue.Adaptive
+		if a.UnmarshalText([]byte(text)) == nil && (a2.UnmarshalText([]byte(a.String())) != nil || a2 != a) {
+			t.Errorf("%q is %+v, then %+v", text, a, a2)
+		}
+		var n, n2 workqueue.Bytes
+		if n.UnmarshalText([]byte(text)) == nil && (n < 0 || n2.UnmarshalText([]byte(n.String())) != nil || n2 != n) {
+			t.Errorf("%q is %d, then %d", text, n, n2)
+		}
+		if m, err := workqueue.ParseMaxFailed(text); err == nil {
+			if m2, err := workqueue.ParseMaxFailed(m); err != nil || m2 != m {
+				t.Errorf("%q is %q, then %q, %v", text, m, m2, err)
+			}
+		}
+	})
 }

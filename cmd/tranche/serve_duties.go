@@ -14,9 +14,9 @@ import (
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	alertstore "github.com/tranchehq/tranche/workqueue/alert"
 	"github.com/tranchehq/tranche/workqueue/control"
@@ -54,11 +54,11 @@ type scheduleFlags struct {
 
 // openSchedules opens what schedules take items from.
 func (f *scheduleFlags) openSchedules(p *parts, web *httpfetch.Client) (err error) {
-	p.schedules = api.Schedules{Web: schedules.NewWeb(web.Transport()), CheckURL: web.CheckURL}
+	p.schedules = api.Schedules{Web: schedule.NewWeb(web.Transport()), CheckURL: web.CheckURL}
 	if f.ScheduleFiles == "" {
 		return nil
 	}
-	if p.schedules.Files, err = schedules.OpenFiles(f.ScheduleFiles); err != nil {
+	if p.schedules.Files, err = schedule.OpenFiles(f.ScheduleFiles); err != nil {
 		return fmt.Errorf("--schedule-files: %w", err)
 	}
 	p.undo = append(p.undo, func(context.Context) error { return p.schedules.Files.Close() })
@@ -75,11 +75,11 @@ var errNoServer = errors.New("this node has not started yet")
 
 // startSchedules gives the node the duty to start what is due.
 func startSchedules(p *parts, log *zap.Logger) error {
-	duty, err := schedules.New(p.store, &p.later, &p.later, schedules.Config{Log: log.Named("schedules")})
+	duty, err := schedule.New(p.store, &p.later, &p.later, schedule.Config{Log: log.Named("schedules")})
 	if err != nil {
 		return err
 	}
-	p.schedules.Wake = func() { p.later.WakeDuty(schedules.DutyName) }
+	p.schedules.Wake = func() { p.later.WakeDuty(schedule.DutyName) }
 	p.duties = append(p.duties, duty.Duty())
 	p.undo = append(p.undo, func(context.Context) error {
 		duty.Wait() // what the node was loading when it stopped: its context has ended
@@ -93,22 +93,22 @@ func (l *later) bind(node *orchestrator.Node, server *api.Server) {
 	l.server.Store(server)
 }
 
-// StartFire implements schedules.Starter.
-func (l *later) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
+// StartFire implements schedule.Starter.
+func (l *later) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	server := l.server.Load()
 	if server == nil {
-		return schedules.Started{}, errNoServer
+		return schedule.Started{}, errNoServer
 	}
 	return server.Starter().StartFire(ctx, job)
 }
 
-// Permanent implements schedules.Starter.
+// Permanent implements schedule.Starter.
 func (l *later) Permanent(err error) bool {
 	server := l.server.Load()
 	return server != nil && server.Starter().Permanent(err)
 }
 
-// Pause implements schedules.Runs.
+// Pause implements schedule.Runs.
 func (l *later) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
 	node := l.node.Load()
 	if node == nil {
@@ -117,7 +117,7 @@ func (l *later) Pause(ctx context.Context, c control.Control) (control.Controlle
 	return node.Runs().Pause(ctx, c)
 }
 
-// Cancel implements schedules.Runs.
+// Cancel implements schedule.Runs.
 func (l *later) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
 	node := l.node.Load()
 	if node == nil {
@@ -126,7 +126,7 @@ func (l *later) Cancel(ctx context.Context, c control.Control) (control.Cancelle
 	return node.Runs().Cancel(ctx, c)
 }
 
-// WakeDuty implements schedules.Runs.
+// WakeDuty implements schedule.Runs.
 func (l *later) WakeDuty(name string) {
 	if node := l.node.Load(); node != nil {
 		node.WakeDuty(name)

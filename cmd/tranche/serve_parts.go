@@ -17,8 +17,8 @@ import (
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/metrics"
-	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/internal/startup"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -136,8 +136,8 @@ const answersPatience = 5 * time.Second
 
 // openCollectors takes operations for collectors over NATS. Those that were taken have their answers before the
 // connections are closed.
-func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.Logger) (*producers.Producers, error) {
-	taking := producers.New(collectorstore.New(p.store), node.Collectors(), p.fetchers[workqueue.KindSQL],
+func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.Logger) (*ingest.Producers, error) {
+	taking := ingest.New(collectorstore.New(p.store), node.Collectors(), p.fetchers[workqueue.KindSQL],
 		log.Named("producers"))
 	listener, err := taking.Listen(p.nc)
 	if err != nil {

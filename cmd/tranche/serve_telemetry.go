@@ -12,7 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/internal/tracing"
-	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/orchestrator/core"
 )
 
 // metricsFlags say where metrics go, beside /metrics of the API.
@@ -103,7 +103,7 @@ func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, log *zap.Logg
 }
 
 // tracer returns what records the node's spans, or nil when nobody asked for it.
-func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (span.Tracer, error) {
+func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (core.Tracer, error) {
 	if s.TraceOTLP == "" {
 		return nil, nil //nolint:nilnil // no tracer is what a node without tracing has
 	}

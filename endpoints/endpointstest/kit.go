@@ -323,11 +323,11 @@ func (i *Instance) kill() *tap {
 func (i *Instance) bury(conn *tap) {
 	conn.quiet(handBackTimeout)
 	_ = conn.Conn.Close() // it is gone either way
-	i.handBack()
+	i.nak()
 }
 
-// handBack has the server deliver again what a killed instance held, instead of waiting for its AckWait.
-func (i *Instance) handBack() {
+// nak has the server deliver again what a killed instance held, instead of waiting for its AckWait.
+func (i *Instance) nak() {
 	i.mu.Lock()
 	held := i.held
 	i.held = map[string]delivery{}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -99,25 +98,6 @@ func TestRedeliverAndReissue(t *testing.T) {
 	}
 }
 
-func TestKillBetween(t *testing.T) {
-	t.Parallel()
-	kit := endpointstest.New(t, endpointstest.Patience(patience))
-	one := kit.Serve(serveBooks)
-	kill := kit.KillBetween("books", 0)
-	pending := kit.Post("books", endpointstest.Item("A", account{Balance: 1}))
-	if got := pending.Wait(); len(got.Slots) != 1 { // it was sent before the crash
-		t.Errorf("got %+v", got)
-	}
-	if dead := kill.Wait(); dead != one {
-		t.Error("another instance died")
-	}
-	two := one.Restart()
-	if got := pending.Wait(); len(got.Slots) != 1 { // delivered again
-		t.Errorf("got %+v", got)
-	}
-	two.Stop()
-}
-
 func TestKillBeforeReply(t *testing.T) {
 	t.Parallel()
 	kit := endpointstest.New(t, endpointstest.Patience(patience))
@@ -184,22 +164,5 @@ func TestStub(t *testing.T) {
 	requests := stub.Requests()
 	if len(requests) != 1 || len(requests[0]) != 5 || requests[0][1].Key != "B" || string(requests[0][1].Payload) != "2" {
 		t.Errorf("the stub was asked %+v", requests)
-	}
-}
-
-func TestSeveralMessages(t *testing.T) {
-	t.Parallel()
-	kit := endpointstest.New(t, endpointstest.Patience(patience), endpointstest.MaxPayload(64<<10))
-	kit.Serve(func(svc *endpoints.Service) error {
-		return endpoints.HandleList(svc, "big", func(_ context.Context, chunk *endpoints.Chunk[int, string]) error {
-			for _, item := range chunk.Items() {
-				item.Reply(strings.Repeat("x", 30<<10))
-			}
-			return nil
-		})
-	})
-	reply := kit.Send("big", endpointstest.Item("A", 1), endpointstest.Item("B", 2), endpointstest.Item("C", 3))
-	if len(reply.Slots) != 3 || reply.Messages < 2 || len(reply.LeftOut()) != 0 {
-		t.Errorf("%d slots in %d messages", len(reply.Slots), reply.Messages)
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
 	"github.com/tranchehq/tranche/endpoints/pginbox"
@@ -123,51 +121,6 @@ func (b *bundle) await(what string, ok func() bool) {
 	}
 }
 
-func TestCrashBetweenCommitAndReply(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	first := b.serve(book)
-	kill := b.kit.KillBeforeReply("book")
-	pending := b.kit.Post("book", items(3)...)
-	kill.Wait()
-	if n := b.written(); n != 3 {
-		t.Errorf("%d effects were committed before the crash", n)
-	}
-	first.Restart()
-	if reply := pending.Wait(); len(reply.Slots) != 3 {
-		t.Errorf("got %+v", reply)
-	}
-	if n := b.written(); n != 3 {
-		t.Errorf("%d effects of 3 items", n)
-	}
-}
-
-func TestCrashInTheHandler(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	entered, release := make(chan struct{}, 2), make(chan struct{})
-	first := b.serve(func(ctx context.Context, c *chunk) error {
-		if err := book(ctx, c); err != nil {
-			return err
-		}
-		entered <- struct{}{}
-		<-release
-		return nil
-	})
-	pending := b.kit.Post("book", items(3)...)
-	<-entered
-	first.Kill() // its transaction is still open, and will be committed, as of a process that hangs
-	first.Restart()
-	b.blocked(1)
-	close(release)
-	if reply := pending.Wait(); len(reply.Slots) != 3 {
-		t.Errorf("got %+v", reply)
-	}
-	if n := b.written(); n != 3 {
-		t.Errorf("%d effects of 3 items", n)
-	}
-}
-
 func TestFailuresLeaveNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -237,72 +190,6 @@ func TestFailuresLeaveNothing(t *testing.T) {
 	}
 	if n := b.written(); n != 3*len(ends) {
 		t.Errorf("%d effects", n)
-	}
-}
-
-func TestPartialRetry(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	var calls atomic.Int32
-	b.serve(func(ctx context.Context, c *chunk) error {
-		first := calls.Add(1) == 1
-		for n, item := range c.Items() {
-			switch {
-			case first && n == 1:
-				item.Retry("busy", "the row is locked")
-			case first && n == 2: // left out
-			default:
-				if _, err := pginbox.Tx(ctx).Exec(ctx, writeEffects, []string{item.Key}); err != nil {
-					return err
-				}
-				item.Reply(fmt.Sprint(calls.Load()))
-			}
-		}
-		return nil
-	})
-	first := b.kit.Send("book", items(4)...)
-	if err := first.Err("K1"); err == nil || err.Code != "busy" || !slices.Equal(first.LeftOut(), []string{"K2"}) {
-		t.Errorf("got %+v, left out %q", first, first.LeftOut())
-	}
-	if n := b.remembered(); n != 2 {
-		t.Errorf("%d answers are remembered", n)
-	}
-	second := b.kit.Reissue(first.Request)
-	for key, call := range map[string]string{"K0": "1", "K1": "2", "K2": "2", "K3": "1"} {
-		if got := endpointstest.Result[string](t, second, key); got != call {
-			t.Errorf("%s was answered by call %s, want %s", key, got, call)
-		}
-	}
-	if n := b.written(); n != 4 {
-		t.Errorf("%d effects of 4 items", n)
-	}
-}
-
-func TestFailedItemsOfAChunk(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.serve(func(ctx context.Context, c *chunk) error {
-		for _, item := range c.Items() {
-			err := pgx.BeginFunc(ctx, pginbox.Tx(ctx), func(tx pgx.Tx) error { // a savepoint
-				if _, err := tx.Exec(ctx, writeEffects, []string{item.Key}); err != nil {
-					return err
-				}
-				if item.Key == "K1" {
-					return errHandler
-				}
-				return nil
-			})
-			if err != nil {
-				item.Retry("undone", "%v", err)
-				continue
-			}
-			item.Reply("done")
-		}
-		return nil
-	})
-	reply := b.kit.Send("book", items(3)...)
-	if err := reply.Err("K1"); err == nil || err.Code != "undone" || b.written() != 2 {
-		t.Errorf("got %+v; %d effects", reply, b.written())
 	}
 }
 
@@ -414,18 +301,6 @@ func TestBiggestChunk(t *testing.T) {
 	same(t, first, b.kit.Redeliver(first.Request))
 	if n := b.written(); n != 8192 {
 		t.Errorf("%d effects", n)
-	}
-}
-
-func TestOverlappingPiecesAfterASplit(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.serve(book)
-	first := b.kit.Send("book", items(4)...)
-	sameRun := endpointstest.Meta(func(m *wire.Meta) { m.Run = first.Request.Run })
-	whole := b.kit.Send("book", append(items(9), sameRun)...)
-	if len(whole.Slots) != 9 || b.written() != 9 {
-		t.Errorf("%d slots, %d effects", len(whole.Slots), b.written())
 	}
 }
 

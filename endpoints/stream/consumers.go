@@ -56,42 +56,35 @@ func SettingsOf(info *jetstream.ConsumerInfo) ConsumerSettings {
 	return ConsumerSettings{Concurrency: n}
 }
 
-// EnsureConsumer creates the durable consumer that the instances of an endpoint share, or brings it to date.
+// EnsureConsumer creates the durable consumer that the instances of an endpoint share, or updates it.
 func EnsureConsumer(ctx context.Context, js jetstream.JetStream, endpoint string, settings ConsumerSettings) error {
-	if err := wire.ValidateName(endpoint); err != nil {
-		return err
-	}
-	config := ConsumerConfig(wire.ConsumerName(endpoint), wire.WorkSubject(endpoint))
-	config.Metadata = settings.metadata()
-	if _, err := EnsureDurable(ctx, js, wire.StreamWork, config); err != nil {
-		return fmt.Errorf("ensure consumer of endpoint %s: %w", endpoint, err)
-	}
-	return nil
+	return ensureOf(ctx, js, "consumer", endpoint, wire.StreamWork, endpoint, wire.WorkSubject(endpoint), settings)
 }
 
-// EnsureLane creates the durable consumer through which the instances of an endpoint read what somebody waits for, or
-// brings it to date.
+// EnsureLane creates the durable consumer through which the instances of an endpoint read calls, or updates it.
 func EnsureLane(ctx context.Context, js jetstream.JetStream, endpoint string) error {
-	if err := wire.ValidateName(endpoint); err != nil {
-		return err
-	}
-	name := wire.LaneOf(endpoint)
-	config := ConsumerConfig(wire.ConsumerName(name), wire.WorkSubject(name))
-	if _, err := EnsureDurable(ctx, js, wire.StreamWork, config); err != nil {
-		return fmt.Errorf("ensure the lane of endpoint %s: %w", endpoint, err)
-	}
-	return nil
+	lane := wire.LaneOf(endpoint)
+	return ensureOf(ctx, js, "lane", endpoint, wire.StreamWork, lane, wire.WorkSubject(lane), ConsumerSettings{})
 }
 
 // EnsureStageConsumer creates the durable consumer through which the instances of a flow read the replies to what the
-// flow has asked, or brings it to date.
+// flow has asked, or updates it.
 func EnsureStageConsumer(ctx context.Context, js jetstream.JetStream, endpoint string) error {
+	return ensureOf(ctx, js, "stage consumer", endpoint, wire.StreamStage, endpoint, wire.StageSubjects(endpoint),
+		ConsumerSettings{})
+}
+
+// ensureOf creates or updates a consumer of an endpoint, for messages on a subject.
+func ensureOf(ctx context.Context, js jetstream.JetStream, what, endpoint, stream, name, subject string,
+	settings ConsumerSettings,
+) error {
 	if err := wire.ValidateName(endpoint); err != nil {
 		return err
 	}
-	config := ConsumerConfig(wire.ConsumerName(endpoint), wire.StageSubjects(endpoint))
-	if _, err := EnsureDurable(ctx, js, wire.StreamStage, config); err != nil {
-		return fmt.Errorf("ensure stage consumer of endpoint %s: %w", endpoint, err)
+	config := ConsumerConfig(wire.ConsumerName(name), subject)
+	config.Metadata = settings.metadata()
+	if _, err := EnsureDurable(ctx, js, stream, config); err != nil {
+		return fmt.Errorf("ensure %s of endpoint %s: %w", what, endpoint, err)
 	}
 	return nil
 }

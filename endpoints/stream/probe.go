@@ -29,9 +29,6 @@ const scratchSubject = "tranche.probe"
 // scratchBytes is more than a full disk has left over in blocks that are not quite full.
 const scratchBytes = 64 << 10
 
-// unavailable is the code of what JetStream answers while it is not there, or has no quorum.
-const unavailable = 503
-
 // IsProbe reports whether a message was only published to see whether its stream takes any.
 func IsProbe(subject string) bool { return strings.HasSuffix(subject, "."+probeToken) }
 
@@ -117,7 +114,7 @@ func TryScratch(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, like
 			if _, err = js.Publish(ctx, scratchSubject, make([]byte, scratchBytes), jetstream.WithRetryAttempts(0)); err != nil {
 				err = fmt.Errorf("%w: a message was not acknowledged: %w", ErrNotStored, err)
 			}
-		} else if answer, is := errors.AsType[*jetstream.APIError](err); is && answer.Code != unavailable {
+		} else if answer, is := errors.AsType[*jetstream.APIError](err); is && answer.Code != statusUnavailable {
 			err = fmt.Errorf("%w: %w", ErrNotStored, err)
 		}
 		if gone := js.DeleteStream(ctx, ProbeStream); err == nil {

@@ -137,8 +137,8 @@ func askedWith(h nats.Header) nats.Header {
 	return asked
 }
 
-// Obituary is what a letter says of the end of its request.
-type Obituary struct {
+// FailureDetails is what a letter says of the end of its request.
+type FailureDetails struct {
 	Cause      *SlotError
 	Deliveries int
 	Service    string
@@ -148,7 +148,7 @@ type Obituary struct {
 
 // NewDeadLetter writes the letter of a request as one message of at most maxPayload bytes. A body that would not fit is
 // compressed, or left out at last.
-func NewDeadLetter(endpoint string, request nats.Header, body []byte, o Obituary, maxPayload int) *nats.Msg {
+func NewDeadLetter(endpoint string, request nats.Header, body []byte, o FailureDetails, maxPayload int) *nats.Msg {
 	msg := &nats.Msg{Subject: DeadSubject(endpoint), Header: askedWith(request), Data: body}
 	own := nats.Header{
 		HeaderDeadCause:      {cleanCode(o.Cause.Code)},

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"maps"
 	"strings"
@@ -10,12 +11,13 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 )
 
 var died = time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)
 
-func testObituary() Obituary {
-	return Obituary{Cause: NewSlotError(CodePanic, "the handler panicked:\nboom", false), Deliveries: 3,
+func testDetails() FailureDetails {
+	return FailureDetails{Cause: NewSlotError(CodePanic, "the handler panicked:\nboom", false), Deliveries: 3,
 		Service: "tester@1.2.3 abc", At: died, ID: "dead.fallback"}
 }
 
@@ -38,7 +40,7 @@ func TestDeadLetterSaysWhatTheRequestWas(t *testing.T) {
 	t.Parallel()
 	meta, request := singleRequest(t)
 	before := maps.Clone(request.Header)
-	msg := NewDeadLetter("square", request.Header, request.Data, testObituary(), 1<<20)
+	msg := NewDeadLetter("square", request.Header, request.Data, testDetails(), 1<<20)
 	if msg.Header.Get(HeaderTTL) != "" {
 		t.Error("the stream of dead letters refuses a time to live")
 	}
@@ -88,7 +90,7 @@ func TestDeadLetterFitsItsMessage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			msg := NewDeadLetter("square", tc.header, tc.body, testObituary(), limit)
+			msg := NewDeadLetter("square", tc.header, tc.body, testDetails(), limit)
 			if n := HeaderSize(msg.Header) + len(msg.Data); n > limit {
 				t.Fatalf("%d bytes", n)
 			}
@@ -135,10 +137,51 @@ func FuzzParseDeadLetter(f *testing.F) {
 		if (err == nil) != (letter.Endpoint != "") || letter.MsgID == "" || letter.Deliveries < 0 {
 			t.Fatalf("%+v, %v", letter, err)
 		}
-		msg := NewDeadLetter("x", letter.Header, letter.Body, testObituary(), 64<<10)
+		msg := NewDeadLetter("x", letter.Header, letter.Body, testDetails(), 64<<10)
 		again, err := ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
 		if err != nil || again.Run != letter.Run || again.Mode != letter.Mode || again.Stack != letter.Stack {
 			t.Fatalf("%+v became %+v, %v", letter, again, err)
+		}
+	})
+}
+
+// TestListenersOfOtherKindsAreRead has services answer that are older, or written in a language with floats only.
+func TestListenersOfOtherKindsAreRead(t *testing.T) {
+	t.Parallel()
+	answer := func(data string) []byte {
+		raw, err := json.Marshal(micro.Stats{
+			ServiceIdentity: micro.ServiceIdentity{Name: "s", ID: "i", Metadata: map[string]string{MetaProtocol: "1"}},
+			Endpoints:       []*micro.EndpointStats{{Name: "square", Data: json.RawMessage(data)}},
+		})
+		check(t, err)
+		return raw
+	}
+	for data, want := range map[string]Listener{
+		`{"processed":6000,"errors":3,"avg_per_item":41000}`: {Processed: 6000, Errors: 3, AvgPerItem: 41 * time.Microsecond},
+		`{"processed":1,"avg_per_item":0.5,"p50":1500.75,"rate":2.5,"state":"waiting","reason":"a\u001b[31mb"}`: {
+			Processed: 1, P50: 1500, Rate: 2.5, State: StateWaiting, Reason: "a [31mb"},
+		`{"processed":-1,"p99":1e300,"in_flight":-5,"state":"odd"}`: {P99: maxCount},
+	} {
+		want.Endpoint, want.Service, want.Instance = "square", "s", "i"
+		found := listenersIn(answer(data))
+		if len(found) != 1 || found[0] != want {
+			t.Errorf("%s is read as %+v, want %+v", data, found, want)
+		}
+	}
+	if found := listenersIn(answer(`{"processed":"many"}`)); len(found) != 0 {
+		t.Errorf("rubbish is read as %+v", found)
+	}
+}
+
+func FuzzListeners(f *testing.F) {
+	f.Add([]byte(`{"name":"s","id":"i","metadata":{"tranche":"1"},"endpoints":[{"name":"square","data":` +
+		`{"processed":-1,"p99":1e300,"rate":-0.5,"state":"odd","reason":"a\u001b"}},null]}`))
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		for _, l := range listenersIn(answer) {
+			if ValidateName(l.Endpoint) != nil || l.Processed < 0 || l.P99 < 0 || l.Rate < 0 || l.Concurrency < 0 ||
+				len(l.Service) > MaxServiceName || len(l.Host) > MaxServiceName {
+				t.Fatalf("%q is read as %+v", answer, l)
+			}
 		}
 	})
 }

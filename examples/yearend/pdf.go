@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"codeberg.org/go-pdf/fpdf"
+	"golang.org/x/text/encoding"
+	"golang.org/x/text/encoding/charmap"
 
 	"github.com/tranchehq/tranche/examples/bank"
 )
@@ -132,46 +134,10 @@ func (s sheet) rule(x1, y1, x2, y2, thick float64, c colour) {
 	s.Line(x1, y1, x2, y2)
 }
 
-// latin turns text into Windows-1252, which the fonts of PDF speak. What it lacks becomes a question mark.
+// latin turns text into Windows-1252, the encoding of PDF's own fonts. What it lacks becomes a question mark.
 func latin(text string) string {
-	var b strings.Builder
-	for _, r := range text {
-		switch {
-		case r < 0x80 || (r >= 0xA0 && r <= 0xFF):
-			b.WriteByte(byte(r))
-		case r == '–':
-			b.WriteByte(0x96)
-		case r == '—':
-			b.WriteByte(0x97)
-		case r == '’':
-			b.WriteByte(0x92)
-		case r == '€':
-			b.WriteByte(0x80)
-		default:
-			b.WriteByte('?')
-		}
-	}
-	return b.String()
-}
-
-// fromLatin undoes latin.
-func fromLatin(text string) string {
-	var b strings.Builder
-	for i := range len(text) {
-		switch c := text[i]; c {
-		case 0x96:
-			b.WriteRune('–')
-		case 0x97:
-			b.WriteRune('—')
-		case 0x92:
-			b.WriteRune('’')
-		case 0x80:
-			b.WriteRune('€')
-		default:
-			b.WriteRune(rune(c))
-		}
-	}
-	return b.String()
+	text, _ = encoding.ReplaceUnsupported(charmap.Windows1252.NewEncoder()).String(text) // it fails for no text
+	return strings.ReplaceAll(text, "\x1a", "?")
 }
 
 // The chart has two scales with the same four lines across: bars on the left, balances on the right.

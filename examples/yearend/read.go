@@ -8,6 +8,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"golang.org/x/text/encoding/charmap"
 )
 
 // The labels of the numbers that Read finds.
@@ -130,7 +132,8 @@ func shown(page []byte) (texts []string) {
 			continue
 		}
 		text := strings.NewReplacer(`\(`, "(", `\)`, ")", `\\`, `\`).Replace(string(line[begin+1 : end]))
-		texts = append(texts, fromLatin(text))
+		text, _ = charmap.Windows1252.NewDecoder().String(text) // it fails for no text
+		texts = append(texts, text)
 	}
 	return texts
 }

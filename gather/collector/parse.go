@@ -11,12 +11,12 @@ package collector
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather"
@@ -27,19 +27,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// Limits of the YAML, and of what stands in it beside the limits of the store.
 const (
+	// MaxBytes is how long the YAML of a collector may be.
 	MaxBytes = 64 << 10
-	// The least that a collector may be given for any of its times.
-	MinTime = 10 * time.Millisecond
 
-	maxCodes       = 100
-	maxParams      = 100
 	maxParamsBytes = 16 << 10
 )
-
-// errorKind is what errors call the input.
-const errorKind = "collector"
 
 // Parse reads a collector. The name is what errors call the input, and the collector's own unless it has a name field.
 //
@@ -70,17 +63,22 @@ const errorKind = "collector"
 //
 // Everything but the endpoint may be left out. What is wrong is a *strictyaml.Error.
 func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
-	doc, err := strictyaml.Open(errorKind, name, text, MaxBytes)
+	doc, err := strictyaml.Open("collector", name, text, MaxBytes)
 	if err != nil {
 		return nil, err
 	}
-	spec := &collector.CollectorSpec{Name: name, Dedupe: collector.DefaultDedupe}
-	var keying order.Rule
-	if err := doc.Root.Fields(fields(spec, &keying)...); err != nil {
+	d := document{CollectorSpec: collector.CollectorSpec{Name: name, Dedupe: collector.DefaultDedupe}}
+	if err := doc.Root.Decode(&d); err != nil {
 		return nil, err
 	}
+	spec := &d.CollectorSpec
+	spec.Rate = d.Rate
+	keying := order.Rule{By: d.OrderBy, Values: d.Values, Partitions: d.Partitions}
 	if keying.Set() {
 		spec.OrderBy = &collector.OpKeying{Field: keying.By, Values: keying.Values, Partitions: keying.Partitions}
+	}
+	if d.Enrich != nil {
+		spec.Enrich = &d.Enrich.Enrichment
 	}
 	if err := check(doc, spec, &keying); err != nil {
 		return nil, err
@@ -89,101 +87,51 @@ func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
 	return &whole, nil
 }
 
-func fields(s *collector.CollectorSpec, keying *order.Rule) []strictyaml.Field {
-	const longest = collector.MaxCollectorSpan
-	return []strictyaml.Field{
-		{Name: "name", Read: strictyaml.Text(&s.Name)},
-		{Name: "endpoint", Read: strictyaml.Text(&s.Endpoint)},
-		{Name: "params", Read: params(&s.Params)},
-		{Name: "min_size", Read: strictyaml.Number(&s.MinSize, 1, collector.MaxFlushSize)},
-		{Name: "max_size", Read: strictyaml.Number(&s.MaxSize, 1, collector.MaxFlushSize)},
-		{Name: "max_age", Read: span(&s.MaxAge, MinTime, longest)},
-		{Name: "in_flight", Read: strictyaml.Number(&s.InFlight, 1, collector.MaxFlushes)},
-		{Name: "rate", Read: rate(&s.Rate)},
-		{Name: "max_attempts", Read: strictyaml.Number(&s.MaxAttempts, 1, collector.MaxFlushAttempts)},
-		{Name: "backoff", Read: span(&s.Backoff, MinTime, longest)},
-		{Name: "max_backoff", Read: span(&s.MaxBackoff, MinTime, longest)},
-		{Name: "timeout", Read: span(&s.Timeout, MinTime, collector.MaxFlushTimeout)},
-		{Name: "dedupe", Read: span(&s.Dedupe, 0, longest)},
-		{Name: "order", Read: strictyaml.OneOf(&s.Order, collector.OrderFIFO, collector.OrderPriority)},
-		{Name: "strict", Read: strictyaml.Truth(&s.Strict)},
-		{Name: "order_by", Read: strictyaml.Text(&keying.By)},
-		{Name: "values", Read: strictyaml.SomeTexts(&keying.Values)},
-		{Name: "partitions", Read: strictyaml.Number(&keying.Partitions, 1, order.MaxPartitions)},
-		{Name: "enrich", Read: enrichment(&s.Enrich)},
-		{Name: "fold", Read: strictyaml.OneOf(&s.Fold, collector.FoldLast, collector.FoldMerge)},
-		{Name: "fold_by", Read: strictyaml.Text(&s.FoldBy)},
-		{Name: "retry_codes", Read: codes(&s.RetryCodes)},
-		{Name: "never_retry", Read: codes(&s.NeverRetry)},
+// document is a collector as people write it.
+type document struct {
+	collector.CollectorSpec
+
+	Rate       string      `json:"rate" want:"calls in a time, like 10/s, 50/m, 100/h or 500/d"`
+	OrderBy    string      `json:"order_by"`
+	Values     []string    `json:"values" min:"1"`
+	Partitions int         `json:"partitions" min:"1" max:"65536"`
+	Enrich     *enrichment `json:"enrich"`
+}
+
+// enrichment is what is stored of an operation. The settings of the query are kept as those of a step.
+type enrichment struct{ collector.Enrichment }
+
+// ReadYAML implements strictyaml.Reader.
+func (e *enrichment) ReadYAML(v strictyaml.Value) error {
+	var query *gather.SQL
+	err := v.Fields(
+		strictyaml.Field{Name: "sql", Read: gather.ReadSQL(&query)},
+		strictyaml.Field{Name: "by", Read: strictyaml.Into(&e.By)},
+		strictyaml.Field{Name: "optional", Read: strictyaml.Into(&e.Optional)},
+		strictyaml.Field{Name: "payload", Read: strictyaml.Into(&e.Payload)},
+	)
+	if err == nil && query != nil {
+		e.SQL, err = json.Marshal(query)
 	}
+	return err
 }
 
-func span(into *collector.Span, least, most time.Duration) func(strictyaml.Value) error {
-	return strictyaml.Duration((*time.Duration)(into), least, most)
-}
-
-func rate(into *string) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		text, ok := v.Plain()
-		if !ok || text == "" {
-			return v.Wrong("calls in a time, like 10/s, 50/m, 100/h or 500/d")
+// checkCodes wants codes that there may be, each once.
+func checkCodes(doc *strictyaml.Document, field string, codes []string) error {
+	for i, code := range codes {
+		switch at := fmt.Sprintf("%s[%d]", field, i); {
+		case slices.Contains(codes[:i], code):
+			return doc.Fail(at, "%q stands twice", code)
+		case len(code) > wire.MaxNameLength || !isCode(code):
+			return doc.Fail(at, "%.40q is no error code; use 1 to %d of A-Z a-z 0-9 _ - .", code, wire.MaxNameLength)
 		}
-		if _, err := collector.ParseCallRate(text); err != nil {
-			return v.Fail("want calls in a time, like 10/s, 50/m, 100/h or 500/d, at least %g and at most %d a second; "+
-				"this is %.40q", pace.MinCallRate, pace.MaxCallRate, text)
-		}
-		*into = text
-		return nil
 	}
-}
-
-// codes reads error codes, each once.
-func codes(into *[]string) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		return v.List(func(v strictyaml.Value) error {
-			var code string
-			if err := strictyaml.Text(&code)(v); err != nil {
-				return err
-			}
-			switch {
-			case len(*into) == maxCodes:
-				return v.Fail("more than %d codes", maxCodes)
-			case slices.Contains(*into, code):
-				return v.Fail("%q stands twice", code)
-			case len(code) > wire.MaxNameLength || !isCode(code):
-				return v.Fail("%.40q is no error code; use 1 to %d of A-Z a-z 0-9 _ - .", code, wire.MaxNameLength)
-			}
-			*into = append(*into, code)
-			return nil
-		})
-	}
+	return nil
 }
 
 // isCode reports whether a text has only what names have, and dots.
 func isCode(code string) bool {
 	return wire.ValidateName(string(bytes.ReplaceAll([]byte(code), []byte("."), []byte("_")))) == nil
-}
-
-func params(into *map[string]string) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		*into = map[string]string{}
-		err := v.Entries("names and values", func(name string, v strictyaml.Value) error {
-			text, ok := v.Plain()
-			if !ok {
-				return v.Wrong("a value: text, a number, true or false")
-			}
-			(*into)[name] = text
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		if size, err := json.Marshal(*into); err != nil || len(size) > maxParamsBytes || len(*into) > maxParams {
-			return v.Fail("%d parameters of %d bytes; at most %d, of %d KiB, are allowed", len(*into), len(size), maxParams,
-				maxParamsBytes>>10)
-		}
-		return nil
-	}
 }
 
 // check looks at names, and at what fields are to each other.
@@ -201,16 +149,15 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 		return doc.Fail("name", "%.80q is no name of a collector; use 1 to %d of A-Z a-z 0-9 _ -", s.Name,
 			wire.MaxNameLength)
 	}
-	if err := checkKeying(doc, keying); err != nil {
-		return err
+	if size, err := json.Marshal(s.Params); err != nil || len(size) > maxParamsBytes {
+		return doc.Fail("params", "they have %d bytes; at most %d KiB are allowed", len(size), maxParamsBytes>>10)
 	}
-	if err := checkFold(doc, s); err != nil {
-		return err
+	if _, err := collector.ParseCallRate(s.Rate); err != nil {
+		return doc.Fail("rate", "want calls in a time, like 10/s, 50/m, 100/h or 500/d, at least %g and at most %d a second; "+
+			"this is %.40q", pace.MinCallRate, pace.MaxCallRate, s.Rate)
 	}
-	if err := checkEnrichment(doc, s); err != nil {
-		return err
-	}
-	return checkPairs(doc, s)
+	return cmp.Or(checkCodes(doc, "retry_codes", s.RetryCodes), checkCodes(doc, "never_retry", s.NeverRetry),
+		checkKeying(doc, keying), checkFold(doc, s), checkEnrichment(doc, s), checkPairs(doc, s))
 }
 
 // checkFold has what folds be strict, in the order in which operations were added: else an update that failed would go
@@ -343,25 +290,6 @@ func valueOf(spec *collector.CollectorSpec, by, own string, payload []byte) (str
 
 // RowPart is what a template calls the row of a query, as in {parts.sql.name}.
 const RowPart = "sql"
-
-// enrichment reads what is stored of an operation. The settings of the query are kept as those of a step.
-func enrichment(into **collector.Enrichment) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		e := &collector.Enrichment{}
-		*into = e
-		var query *gather.SQL
-		err := v.Fields([]strictyaml.Field{
-			{Name: "sql", Read: gather.ReadSQL(&query)},
-			{Name: "by", Read: strictyaml.Text(&e.By)},
-			{Name: "optional", Read: strictyaml.Truth(&e.Optional)},
-			{Name: "payload", Read: strictyaml.JSON(&e.Payload)},
-		}...)
-		if err == nil && query != nil {
-			e.SQL, err = json.Marshal(query)
-		}
-		return err
-	}
-}
 
 // Query returns the query of an enrichment; nil when it has none.
 func Query(e *collector.Enrichment) (*gather.SQL, error) {

@@ -2,9 +2,9 @@
 // place where something is wrong.
 //
 // [Open] refuses what such files do not need, before it is parsed: anchors, aliases, tags, merge keys, several
-// documents, deep nesting, control characters, huge input. A [Value] is then taken apart by [Value.Fields],
-// [Value.Entries] and [Value.List], and put into variables by the readers [Text], [Number], [Duration] and others. JSON
-// is YAML, and may stand there instead.
+// documents, deep nesting, control characters, huge input. [Value.Decode] then reads it into a struct, by the names that
+// its fields have in JSON and by their tags; [Value.Fields], [Value.Entries] and [Value.List] take apart what no struct
+// can say. JSON is YAML, and may stand there instead.
 // [OpenSecret] is for files in which passwords stand, or may stand by mistake: its errors quote nothing.
 //
 // Guarantees: a number is decimal digits, a text is not a number, a field stands once and is one that is known. Every

@@ -1,48 +1,49 @@
 package strictyaml_test
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 type form struct {
-	name, order string
-	size        int
-	on          bool
-	age         time.Duration
-	codes       []string
-	params      map[string]string
+	embedded
+
+	Order  string             `json:"order" enum:"fifo,priority"`
+	Size   int                `json:"size" min:"1" max:"10"`
+	On     bool               `json:"on"`
+	Age    workqueue.Duration `json:"age" min:"1s" max:"1h"`
+	Bytes  *workqueue.Bytes   `json:"bytes"`
+	Codes  []string           `json:"codes" min:"1" max:"2"`
+	Words  []string           `json:"words" enum:"a,b"`
+	Params map[string]string  `json:"params" want:"names and values" max:"2"`
+	Deep   map[string]*deep   `json:"deep"`
+	Any    json.RawMessage    `json:"any"`
+	Kept   string             `json:"-"`
+}
+
+type embedded struct {
+	Name string `json:"name" max:"5"`
+	Size string `json:"size"` // the outer one counts
+}
+
+type deep struct {
+	N int `json:"n"`
 }
 
 func read(text string) (form, error) {
-	f := form{params: map[string]string{}}
+	var f form
 	doc, err := strictyaml.Open("form", "f.yaml", []byte(text), 200)
 	if err != nil {
 		return f, err
 	}
-	err = doc.Root.Fields(
-		strictyaml.Field{Name: "name", Read: strictyaml.Text(&f.name)},
-		strictyaml.Field{Name: "order", Read: strictyaml.OneOf(&f.order, "fifo", "priority")},
-		strictyaml.Field{Name: "size", Read: strictyaml.Number(&f.size, 1, 10)},
-		strictyaml.Field{Name: "on", Read: strictyaml.Truth(&f.on)},
-		strictyaml.Field{Name: "age", Read: strictyaml.Duration(&f.age, time.Second, time.Hour)},
-		strictyaml.Field{Name: "codes", Read: strictyaml.Texts(&f.codes)},
-		strictyaml.Field{Name: "params", Read: func(v strictyaml.Value) error {
-			return v.Entries("names and values", func(name string, v strictyaml.Value) error {
-				text, ok := v.Plain()
-				if !ok {
-					return v.Wrong("a value")
-				}
-				f.params[name] = text
-				return nil
-			})
-		}},
-	)
-	if err == nil && f.size > 5 && !doc.Given("age") {
+	err = doc.Root.Decode(&f)
+	if err == nil && f.Size > 5 && !doc.Given("age") {
 		err = doc.Fail("size", "too much without an age")
 	}
 	return f, err
@@ -52,12 +53,14 @@ func TestOpenReadsWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"\ufeff# a form\nname: x\norder: priority\nsize: 7\non: true\nage: 1m\ncodes: [A, B]\n" +
-			"params: {year: 2026, ok: true}\n",
-		`{"name":"x","order":"priority","size":7,"on":true,"age":"1m","codes":["A","B"],"params":{"year":2026,"ok":true}}`,
+			"params: {year: 2026, ok: true}\nbytes: 2KiB\ndeep: {x: {n: 3}}\nany: [1, null]\n",
+		`{"name":"x","order":"priority","size":7,"on":true,"age":"1m","codes":["A","B"],"params":{"year":2026,"ok":true},` +
+			`"bytes":2048,"deep":{"x":{"n":3}},"any":[1,null]}`,
 	} {
 		f, err := read(text)
-		if err != nil || f.name != "x" || f.order != "priority" || f.size != 7 || !f.on || f.age != time.Minute ||
-			strings.Join(f.codes, " ") != "A B" || f.params["year"] != "2026" || f.params["ok"] != "true" {
+		if err != nil || f.Name != "x" || f.Order != "priority" || f.Size != 7 || !f.On ||
+			f.Age != workqueue.Duration(time.Minute) || *f.Bytes != 2048 || strings.Join(f.Codes, " ") != "A B" ||
+			f.Params["year"] != "2026" || f.Params["ok"] != "true" || f.Deep["x"].N != 3 || string(f.Any) != `[1,null]` {
 			t.Errorf("%s is read as %+v, %v", text, f, err)
 		}
 	}
@@ -95,9 +98,27 @@ func TestOpenSaysWhereItIsWrong(t *testing.T) {
 		{"on: 1\n",
 			"on: want true or false; this is 1"},
 		{"age: 90\n",
-			"age: want a time like 90s, 2m or 1h30m, within 1s to 1h0m0s; this is 90"},
+			"age: want a duration like 90s, 2m or 1h30m, within 1s to 1h; this is 90"},
 		{"age: 2h\n",
 			"this is the text \"2h\""},
+		{"name: longer\n",
+			"name: it has 6 bytes, and at most 5 are allowed"},
+		{"codes: []\n",
+			"f.yaml:1:8: codes: the list is empty"},
+		{"codes: [A, B, C]\n",
+			"codes: there are 3, and at most 2 are allowed"},
+		{"words: [a, c]\n",
+			"f.yaml:1:12: words[1]: want one of a, b; this is the text \"c\""},
+		{"bytes: much\n",
+			"f.yaml:1:8: bytes: want a size like 512KiB, 2MiB or a number of bytes; this is the text \"much\""},
+		{"deep:\n  x: {m: 1}\n",
+			"f.yaml:2:7: unknown field \"m\"; there are n"},
+		{"deep:\n  x: {n: 1.5}\n",
+			"deep.x.n: want a whole number; this is 1.5"},
+		{"params: {a: 1, b: 2, c: 3}\n",
+			"params: there are 3, and at most 2 are allowed"},
+		{"-: x\n",
+			"unknown field \"-\""},
 		{"codes: A\n",
 			"codes: want a list, each entry after a dash"},
 		{"codes:\n  - A\n  - [B]\n",
@@ -105,7 +126,7 @@ func TestOpenSaysWhereItIsWrong(t *testing.T) {
 		{"params: [a]\n",
 			"params: want names and values; this is a list"},
 		{"params: {a: [b]}\n",
-			"params.a: want a value; this is a list"},
+			"params.a: want a value: text, a number, true or false; this is a list"},
 		{"params: {1: b}\n",
 			"the name \"1\" has to stand in quotes"},
 		{"- a\n",
@@ -158,14 +179,13 @@ func TestOpenSecretQuotesNothing(t *testing.T) {
 		canary:                              "f.yaml:1:1: want fields: name, size; this is a text",
 		strings.Repeat(canary, 100) + ": x": "it has 603 bytes; a form has at most 200",
 	} {
-		var name string
-		var size int
+		var f struct {
+			Name string `json:"name"`
+			Size int    `json:"size" min:"1" max:"10"`
+		}
 		doc, err := strictyaml.OpenSecret("form", "f.yaml", []byte(text), 200)
 		if err == nil {
-			err = doc.Root.Fields(
-				strictyaml.Field{Name: "name", Read: strictyaml.Text(&name)},
-				strictyaml.Field{Name: "size", Read: strictyaml.Number(&size, 1, 10)},
-			)
+			err = doc.Root.Decode(&f)
 		}
 		if (want == "") != (err == nil) || err != nil && (!strings.Contains(err.Error(), want) ||
 			strings.Contains(err.Error(), canary) || strings.Contains(err.Error(), "\n")) {

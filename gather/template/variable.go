@@ -17,6 +17,9 @@
 // is JSON. Whoever fills in headers checks them. A variable without a value is an error, except in {?…}, {&…} and {;…},
 // where it is left out; a parameter that the run does not have is an error everywhere.
 //
+// Libraries of RFC 6570 expand a URL, too. They do not say where in it a variable stands, by which it is checked, and
+// know neither texts nor bodies.
+//
 // Concurrency: templates can be shared.
 package template
 

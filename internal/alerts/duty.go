@@ -10,7 +10,7 @@
 // else waiting, and secrets stand in no text, answer, log or error.
 //
 // Not its job: what a condition is, and what helps against it (internal/health); how a webhook is signed
-// (internal/webhook).
+// (gather/fetch/httpfetch).
 //
 // Concurrency: all types are safe for concurrent use once made.
 package alerts
@@ -27,7 +27,6 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -296,14 +295,6 @@ type Quiet struct {
 	From string `json:"from"` // a time of day, 22:00
 	To   string `json:"to"`   // the first time that is not quiet; before From: of the next day
 	Zone string `json:"zone"` // of IANA
-}
-
-func (q *Quiet) read(v strictyaml.Value) error {
-	return v.Fields(
-		strictyaml.Field{Name: "from", Read: strictyaml.Text(&q.From)},
-		strictyaml.Field{Name: "to", Read: strictyaml.Text(&q.To)},
-		strictyaml.Field{Name: "zone", Read: strictyaml.Text(&q.Zone)},
-	)
 }
 
 const clockLayout = "15:04"

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
-	"github.com/tranchehq/tranche/internal/webhook"
 )
 
 // Config is what receivers are reached by.
@@ -24,14 +24,14 @@ type Config struct {
 	Programs map[string]string
 	// Public is the address of the dashboard as people reach it, for links; empty: there are none.
 	Public string
-	// Timeout bounds an attempt; 0: webhook.DefaultTimeout.
+	// Timeout bounds an attempt; 0: httpfetch.DefaultTimeout.
 	Timeout time.Duration
 }
 
 // Receivers reaches who is to be told.
 type Receivers struct {
 	conns    *connections.Connections
-	sender   *webhook.Sender
+	sender   *httpfetch.Sender
 	programs map[string]string
 	public   string
 	timeout  time.Duration
@@ -39,7 +39,7 @@ type Receivers struct {
 
 // NewReceivers returns what reaches receivers. The error names the program, or the address, that cannot be.
 func NewReceivers(config Config) (*Receivers, error) {
-	sender, err := webhook.New(webhook.Config{
+	sender, err := httpfetch.NewSender(httpfetch.SenderConfig{
 		Connections: config.Connections, Transport: config.Transport, Timeout: config.Timeout,
 	})
 	if err != nil {
@@ -51,7 +51,7 @@ func NewReceivers(config Config) (*Receivers, error) {
 		r.conns = &connections.Connections{}
 	}
 	if r.timeout <= 0 {
-		r.timeout = webhook.DefaultTimeout
+		r.timeout = httpfetch.DefaultTimeout
 	}
 	for name, path := range r.programs {
 		if !ruleNames.MatchString(name) || !filepath.IsAbs(path) {
@@ -94,8 +94,8 @@ func (r *Receivers) Check(to *Receiver) error {
 	}
 	switch {
 	case to.Webhook != nil:
-		err := webhook.Check(r.conns, to.Webhook.URL, to.Webhook.Secret)
-		if bad, ok := errors.AsType[*webhook.BadError](err); ok && bad.Field != "" {
+		err := httpfetch.CheckWebhook(r.conns, to.Webhook.URL, to.Webhook.Secret)
+		if bad, ok := errors.AsType[*httpfetch.WebhookError](err); ok && bad.Field != "" {
 			field += "." + bad.Field
 		}
 		return refuse(err)
@@ -125,7 +125,7 @@ func (r *Receivers) chatURL(c *Chat) (*url.URL, error) {
 }
 
 // tell makes one attempt at a message.
-func (r *Receivers) tell(ctx context.Context, to *Receiver, m *Message) webhook.Outcome {
+func (r *Receivers) tell(ctx context.Context, to *Receiver, m *Message) httpfetch.Delivery {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	switch {
@@ -141,28 +141,28 @@ func (r *Receivers) tell(ctx context.Context, to *Receiver, m *Message) webhook.
 	return r.tellProgram(ctx, to.Command, m)
 }
 
-func (r *Receivers) tellWebhook(ctx context.Context, to *Webhook, m *Message) webhook.Outcome {
+func (r *Receivers) tellWebhook(ctx context.Context, to *Webhook, m *Message) httpfetch.Delivery {
 	data, err := json.Marshal(m)
 	if err != nil {
-		return webhook.Outcome{GiveUp: true, Why: err.Error()}
+		return httpfetch.Delivery{GiveUp: true, Why: err.Error()}
 	}
-	body, err := webhook.Body("alert", m.At, data)
+	body, err := httpfetch.WebhookBody("alert", m.At, data)
 	if err != nil {
-		return webhook.Outcome{GiveUp: true, Why: err.Error()}
+		return httpfetch.Delivery{GiveUp: true, Why: err.Error()}
 	}
-	return r.sender.Send(ctx, &webhook.Message{ID: m.ID, URL: to.URL, Secret: to.Secret, Body: body})
+	return r.sender.Send(ctx, &httpfetch.Webhook{ID: m.ID, URL: to.URL, Secret: to.Secret, Body: body})
 }
 
 // tellChat posts to a URL that is a secret: nothing that is told of a failure has more of it than the host. So nothing
 // of the answer is quoted, which may repeat any part of it.
-func (r *Receivers) tellChat(ctx context.Context, to *Chat, m *Message, body func(*Message) any) webhook.Outcome {
+func (r *Receivers) tellChat(ctx context.Context, to *Chat, m *Message, body func(*Message) any) httpfetch.Delivery {
 	u, err := r.chatURL(to)
 	if err != nil {
-		return webhook.Outcome{Why: r.conns.Redact(err.Error())} // the operator's file may be mended
+		return httpfetch.Delivery{Why: r.conns.Redact(err.Error())} // the operator's file may be mended
 	}
 	doc, err := json.Marshal(body(m))
 	if err != nil {
-		return webhook.Outcome{GiveUp: true, Why: err.Error()}
+		return httpfetch.Delivery{GiveUp: true, Why: err.Error()}
 	}
 	header := http.Header{}
 	header.Set("Idempotency-Key", m.ID)

@@ -23,8 +23,8 @@ import (
 	"github.com/wneessen/go-mail/smtp"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
-	"github.com/tranchehq/tranche/internal/webhook"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/alert"
 )
@@ -124,7 +124,7 @@ func (d *Duty) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Atte
 		}
 		return err
 	}
-	retry := webhook.Retry{First: d.cfg.FirstRetry, Longest: longestRetry}
+	retry := httpfetch.Retry{First: d.cfg.FirstRetry, Longest: longestRetry}
 	if retry.First <= 0 {
 		retry.First = firstRetry
 	}
@@ -137,14 +137,14 @@ func (d *Duty) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Atte
 	return err
 }
 
-func (d *Duty) tell(ctx context.Context, a *alert.Attempt) webhook.Outcome {
+func (d *Duty) tell(ctx context.Context, a *alert.Attempt) httpfetch.Delivery {
 	spec, err := readSpec(a.Alert, a.Spec)
 	if err != nil {
-		return webhook.Outcome{Why: err.Error()}
+		return httpfetch.Delivery{Why: err.Error()}
 	}
 	m, err := read(a, d.cfg.Receivers.public)
 	if err != nil {
-		return webhook.Outcome{GiveUp: true, Why: err.Error()}
+		return httpfetch.Delivery{GiveUp: true, Why: err.Error()}
 	}
 	return d.cfg.Receivers.tell(ctx, &spec.To, m)
 }
@@ -161,13 +161,13 @@ func (r *Receivers) checkEmail(to *Email) error {
 	return nil
 }
 
-func (r *Receivers) tellEmail(ctx context.Context, to *Email, m *Message) webhook.Outcome {
+func (r *Receivers) tellEmail(ctx context.Context, to *Email, m *Message) httpfetch.Delivery {
 	if err := r.checkEmail(to); err != nil {
-		return webhook.Outcome{Why: err.Error()} // the operator's file may be mended
+		return httpfetch.Delivery{Why: err.Error()} // the operator's file may be mended
 	}
 	letter, err := r.letter(to, m)
 	if err != nil {
-		return webhook.Outcome{GiveUp: true, Why: r.conns.Redact(err.Error())}
+		return httpfetch.Delivery{GiveUp: true, Why: r.conns.Redact(err.Error())}
 	}
 	server := net.JoinHostPort(r.conns.SMTP.Host, strconv.Itoa(r.conns.SMTP.Port))
 	refused, err := r.mail(ctx, letter)
@@ -175,20 +175,20 @@ func (r *Receivers) tellEmail(ctx context.Context, to *Email, m *Message) webhoo
 	slow, ok := errors.AsType[net.Error](err)
 	switch {
 	case err == nil && len(refused) == 0:
-		return webhook.Outcome{Delivered: true}
+		return httpfetch.Delivery{Delivered: true}
 	case err == nil:
 		var names []string
 		for _, no := range refused {
 			names = append(names, no.address)
 		}
-		return webhook.Outcome{Delivered: true, Why: server + ": it takes nothing for " + strings.Join(names, ", "),
+		return httpfetch.Delivery{Delivered: true, Why: server + ": it takes nothing for " + strings.Join(names, ", "),
 			Said: r.sender.Quoted([]byte(refused[0].err.Error()))}
 	case ctx.Err() != nil || ok && slow.Timeout():
-		return webhook.Outcome{Why: server + ": it did not answer in time"}
+		return httpfetch.Delivery{Why: server + ": it did not answer in time"}
 	case errors.Is(err, errNoTalk) || !said:
-		return webhook.Outcome{Why: server + ": no connection, no encryption, or no login"}
+		return httpfetch.Delivery{Why: server + ": no connection, no encryption, or no login"}
 	}
-	return webhook.Outcome{Why: server + ": it does not take the message", Said: r.sender.Quoted([]byte(err.Error()))}
+	return httpfetch.Delivery{Why: server + ": it does not take the message", Said: r.sender.Quoted([]byte(err.Error()))}
 }
 
 // refusal is why the server takes nothing for an address.
@@ -334,14 +334,14 @@ func (r *Receivers) program(name string) (string, error) {
 // tellProgram runs a program with the message as JSON on its standard input. There is no shell, there are no arguments,
 // and of this process's environment, which may have secrets, it has PATH alone. It is killed with all that it has
 // started when its time is over.
-func (r *Receivers) tellProgram(ctx context.Context, name string, m *Message) webhook.Outcome {
+func (r *Receivers) tellProgram(ctx context.Context, name string, m *Message) httpfetch.Delivery {
 	path, err := r.program(name)
 	if err != nil {
-		return webhook.Outcome{Why: err.Error()} // another node may allow it
+		return httpfetch.Delivery{Why: err.Error()} // another node may allow it
 	}
 	input, err := json.Marshal(m)
 	if err != nil {
-		return webhook.Outcome{GiveUp: true, Why: err.Error()}
+		return httpfetch.Delivery{GiveUp: true, Why: err.Error()}
 	}
 	said := &bounded{}
 	cmd := exec.CommandContext(ctx, path)
@@ -360,11 +360,11 @@ func (r *Receivers) tellProgram(ctx context.Context, name string, m *Message) we
 		if err != nil { // it has left something behind that holds its output
 			_ = cmd.Cancel() // which may have ended since
 		}
-		return webhook.Outcome{Delivered: true}
+		return httpfetch.Delivery{Delivered: true}
 	case ctx.Err() != nil:
-		return webhook.Outcome{Why: "program " + name + ": it did not end in time", Said: r.sender.Quoted(said.kept)}
+		return httpfetch.Delivery{Why: "program " + name + ": it did not end in time", Said: r.sender.Quoted(said.kept)}
 	}
-	return webhook.Outcome{Why: "program " + name + ": " + ending(err), Said: r.sender.Quoted(said.kept)}
+	return httpfetch.Delivery{Why: "program " + name + ": " + ending(err), Said: r.sender.Quoted(said.kept)}
 }
 
 // ending says how a program ended, without its path.

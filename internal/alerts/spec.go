@@ -1,6 +1,7 @@
 package alerts
 
 import (
+	"cmp"
 	"fmt"
 	"net/mail"
 	"regexp"
@@ -8,9 +9,9 @@ import (
 	"time"
 	_ "time/tzdata" // a machine may have no time zones
 
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/internal/webhook"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -19,14 +20,9 @@ const (
 	MaxBytes = 16 << 10 // of the YAML
 
 	// A condition that holds, or is over, until it is told (`wait`).
-	DefaultWait = 10 * time.Second
-	MaxWait     = 24 * time.Hour
+	DefaultWait = workqueue.Duration(10 * time.Second)
 	// Between two messages about the same (`interval`); what is critical does not wait for it.
-	DefaultInterval = 5 * time.Minute
-	MaxInterval     = 7 * 24 * time.Hour
-
-	maxNames      = 100
-	maxRecipients = 20
+	DefaultInterval = workqueue.Duration(5 * time.Minute)
 )
 
 // RunChange is something that becomes of runs.
@@ -45,16 +41,26 @@ const (
 type Spec struct {
 	Name string `json:"name"`
 
-	Runs      []RunChange     `json:"runs,omitempty"`
-	Health    health.Severity `json:"health,omitempty"` // conditions of this severity at least; empty: none
-	Plans     []string        `json:"plans,omitempty"`  // with Endpoints: only what is about one of these
-	Endpoints []string        `json:"endpoints,omitempty"`
+	When      `json:"when"`
+	Plans     []string `json:"plans,omitempty" min:"1" max:"100"` // with Endpoints: only what is about one of these
+	Endpoints []string `json:"endpoints,omitempty" min:"1" max:"100"`
 
 	To Receiver `json:"to"`
 
-	Wait     workqueue.Duration `json:"wait"`     // how long a condition holds, or is over, before it is told
-	Interval workqueue.Duration `json:"interval"` // between two messages about the same
+	// Wait is how long a condition holds, or is over, before it is told.
+	Wait workqueue.Duration `json:"wait" min:"0s" max:"24h"`
+	// Interval is between two messages about the same; what is critical does not wait for it.
+	Interval workqueue.Duration `json:"interval" min:"0s" max:"168h"`
 	Quiet    *Quiet             `json:"quiet,omitempty"`
+
+	doc *strictyaml.Document // nil: it was not read from YAML
+}
+
+// When says what a rule tells.
+type When struct {
+	Runs []RunChange `json:"runs,omitempty" enum:"completed,paused,waits_for_approval,overdue,will_be_late"`
+	// Health: conditions of this severity at least; empty: none.
+	Health health.Severity `json:"health,omitempty" enum:"info,warning,critical"`
 }
 
 // Receiver is who is told. One of its members is set.
@@ -79,7 +85,7 @@ type Chat struct {
 
 // Email is people.
 type Email struct {
-	To []string `json:"to"`
+	To []string `json:"to" min:"1" max:"20"`
 }
 
 // Kind is the name of the member that is set.
@@ -120,94 +126,21 @@ func Parse(name string, text []byte) (*Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Spec{Name: name, Wait: workqueue.Duration(DefaultWait), Interval: workqueue.Duration(DefaultInterval)}
-	if err := s.read(doc.Root); err != nil {
+	s := &Spec{Name: name, Wait: DefaultWait, Interval: DefaultInterval, doc: doc}
+	if err := doc.Root.Decode(s); err != nil {
 		return nil, err
+	}
+	slices.Sort(s.Runs)
+	s.Runs = slices.Compact(s.Runs)
+	if s.Quiet != nil {
+		s.Quiet.Zone = cmp.Or(s.Quiet.Zone, "UTC")
 	}
 	return s, s.check(doc)
 }
 
-// Locate returns the error that Parse would, at the place of a field: for what only others can know, like that there is
+// Wrong returns the error that Parse would, at the place of a field: for what only others can know, like that there is
 // no such secret.
-func Locate(name string, text []byte, field, problem string) error {
-	doc, err := strictyaml.Open("alert", name, text, MaxBytes)
-	if err != nil {
-		return err
-	}
-	if err := (&Spec{}).read(doc.Root); err != nil {
-		return err
-	}
-	return doc.Fail(field, "%s", problem)
-}
-
-func (s *Spec) read(v strictyaml.Value) error {
-	return v.Fields(
-		strictyaml.Field{Name: "name", Read: strictyaml.Text(&s.Name)},
-		strictyaml.Field{Name: "when", Read: s.readWhen},
-		strictyaml.Field{Name: "plans", Read: names(&s.Plans)},
-		strictyaml.Field{Name: "endpoints", Read: names(&s.Endpoints)},
-		strictyaml.Field{Name: "to", Read: s.To.read},
-		strictyaml.Field{Name: "wait", Read: strictyaml.Duration((*time.Duration)(&s.Wait), 0, MaxWait)},
-		strictyaml.Field{Name: "interval", Read: strictyaml.Duration((*time.Duration)(&s.Interval), 0, MaxInterval)},
-		strictyaml.Field{Name: "quiet", Read: func(v strictyaml.Value) error {
-			s.Quiet = &Quiet{Zone: "UTC"}
-			return s.Quiet.read(v)
-		}},
-	)
-}
-
-func (s *Spec) readWhen(v strictyaml.Value) error {
-	return v.Fields(
-		strictyaml.Field{Name: "runs", Read: func(v strictyaml.Value) error {
-			return v.List(func(v strictyaml.Value) error {
-				var c RunChange
-				err := strictyaml.OneOf(&c, RunCompleted, RunPaused, RunWaits, RunOverdue, RunWillMissTimes)(v)
-				if !slices.Contains(s.Runs, c) {
-					s.Runs = append(s.Runs, c)
-				}
-				return err
-			})
-		}},
-		strictyaml.Field{Name: "health", Read: strictyaml.OneOf(&s.Health, health.Info, health.Warning, health.Critical)},
-	)
-}
-
-func (r *Receiver) read(v strictyaml.Value) error {
-	chat := func(into **Chat) func(strictyaml.Value) error {
-		return func(v strictyaml.Value) error {
-			*into = &Chat{}
-			return v.Fields(strictyaml.Field{Name: "secret", Read: strictyaml.Text(&(*into).Secret)})
-		}
-	}
-	return v.Fields(
-		strictyaml.Field{Name: "webhook", Read: func(v strictyaml.Value) error {
-			r.Webhook = &Webhook{}
-			return v.Fields(
-				strictyaml.Field{Name: "url", Read: strictyaml.Text(&r.Webhook.URL)},
-				strictyaml.Field{Name: "secret", Read: strictyaml.Text(&r.Webhook.Secret)},
-			)
-		}},
-		strictyaml.Field{Name: "slack", Read: chat(&r.Slack)},
-		strictyaml.Field{Name: "teams", Read: chat(&r.Teams)},
-		strictyaml.Field{Name: "email", Read: func(v strictyaml.Value) error {
-			r.Email = &Email{}
-			return v.Fields(strictyaml.Field{Name: "to", Read: strictyaml.SomeTexts(&r.Email.To)})
-		}},
-		strictyaml.Field{Name: "command", Read: strictyaml.Text(&r.Command)},
-	)
-}
-
-func names(into *[]string) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		if err := strictyaml.SomeTexts(into)(v); err != nil {
-			return err
-		}
-		if len(*into) > maxNames {
-			return v.Fail("there are %d, and at most %d are allowed", len(*into), maxNames)
-		}
-		return nil
-	}
-}
+func (s *Spec) Wrong(field, problem string) error { return s.doc.Fail(field, "%s", problem) }
 
 // ruleNames are what rules, and programs, may be called.
 var ruleNames = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
@@ -244,7 +177,7 @@ func (r *Receiver) check(doc *strictyaml.Document) error {
 	case r.Webhook != nil && r.Webhook.Secret == "":
 		return doc.Fail("to.webhook", "it has no secret: name one of the operator's file, which signs what is sent")
 	case r.Webhook != nil:
-		if _, err := webhook.CheckURL(r.Webhook.URL); err != nil {
+		if _, err := httpfetch.CheckWebhookURL(r.Webhook.URL); err != nil {
 			return doc.Fail("to.webhook.url", "%v", err)
 		}
 	case r.Slack != nil && r.Slack.Secret == "" || r.Teams != nil && r.Teams.Secret == "":
@@ -256,11 +189,8 @@ func (r *Receiver) check(doc *strictyaml.Document) error {
 }
 
 func (e *Email) check(doc *strictyaml.Document) error {
-	switch {
-	case len(e.To) == 0:
+	if len(e.To) == 0 {
 		return doc.Fail("to.email", "it has no to: name the addresses")
-	case len(e.To) > maxRecipients:
-		return doc.Fail("to.email.to", "there are %d addresses, and at most %d are allowed", len(e.To), maxRecipients)
 	}
 	for i, to := range e.To {
 		if a, err := mail.ParseAddress(to); err != nil || a.Name != "" || a.Address != to {

@@ -26,7 +26,7 @@ func TestWhatIsWrongWithARule(t *testing.T) {
 		{"when: {health: info}\nto: {email: {to: [\"a@b.c\\r\\nBcc: x@y.z\"]}}\n", "to.email.to[0]: want an address"},
 		{"when: {health: info}\nwhom: me\n" + to, `unknown field "whom"`},
 		{"name: a/b\nwhen: {health: info}\n" + to, "name: \"a/b\" is no name"},
-		{"when: {health: info}\nwait: 2000h\n" + to, "wait: want a time"},
+		{"when: {health: info}\nwait: 2000h\n" + to, "wait: want a duration"},
 		{"when: {health: info}\nquiet: {from: \"22:00\", to: \"24:00\"}\n" + to, "quiet.to: want a time of day"},
 		{"when: {health: info}\nquiet: {from: \"22:00\", to: \"22:00\"}\n" + to, "quiet.to: it is the same"},
 		{"when: {health: info}\nquiet: {from: \"22:00\", to: \"07:00\", zone: Mars}\n" + to,

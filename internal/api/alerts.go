@@ -114,7 +114,7 @@ func (o *alertRoutes) apply(ctx context.Context, in *alertTextInput) (alertstore
 		return none, kernel.BadInput("this server tells nobody anything: alerts are sent by tranche serve")
 	}
 	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
-		return none, alerts.Locate(in.Name, in.RawBody, bad.Field, bad.Why)
+		return none, spec.Wrong(bad.Field, bad.Why)
 	}
 	doc, err := json.Marshal(spec)
 	if err != nil {

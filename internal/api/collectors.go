@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/connections"
-	"github.com/tranchehq/tranche/internal/producers"
+	"github.com/tranchehq/tranche/internal/ingest"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -46,7 +46,7 @@ change, what waits goes under its old keys before anything that is added from th
 
 // CollectorEngine is what a node does for collectors: changes after which something may have to be flushed at once.
 type CollectorEngine interface {
-	producers.Adder
+	ingest.Adder
 	ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (collectorstore.AppliedCollector, error)
 	ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error)
 	DrainCollector(ctx context.Context, name, actor string) (collectorstore.Drained, error)
@@ -58,17 +58,17 @@ type collectorRoutes struct {
 	*kernel.Kernel
 
 	engine    CollectorEngine
-	producers *producers.Producers
+	producers *ingest.Producers
 	sources   *connections.Connections
 }
 
 // New returns the routes of collectors. Without producers they have some of their own, which share no commits
 // with others. sources are those that collectors may query; nil: none.
 func newCollectors(
-	k *kernel.Kernel, engine CollectorEngine, takers *producers.Producers, sources *connections.Connections,
+	k *kernel.Kernel, engine CollectorEngine, takers *ingest.Producers, sources *connections.Connections,
 ) *collectorRoutes {
 	if takers == nil {
-		takers = producers.New(collectorstore.New(k.Store), engine, nil, k.Log)
+		takers = ingest.New(collectorstore.New(k.Store), engine, nil, k.Log)
 	}
 	if sources == nil {
 		sources = &connections.Connections{}

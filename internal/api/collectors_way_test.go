@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/producers"
+	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
@@ -20,7 +20,7 @@ import (
 func TestOperationsReachTheirService(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
-	listener, err := producers.New(collector.New(e.Store), e.Node.Collectors(), nil, nil).Listen(e.Conn())
+	listener, err := ingest.New(collector.New(e.Store), e.Node.Collectors(), nil, nil).Listen(e.Conn())
 	if err != nil {
 		t.Fatal(err)
 	}

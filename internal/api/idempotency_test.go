@@ -55,7 +55,7 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	for _, bad := range []string{"", "a b", strings.Repeat("x", 201), "é"} {
 		b.Sent(422, false, kernel.IdempotencyHeader, bad, "/runs?endpoint=echo", apitest.Three)
 	}
-	if n := b.Counted(`SELECT count(*) FROM batchrun`); n != 4 {
+	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 4 {
 		t.Errorf("there are %d runs; want 4", n)
 	}
 }
@@ -75,7 +75,7 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	apitest.Eventually(t, "the request is under way",
-		func() bool { return b.Counted(`SELECT count(*) FROM api_request`) > 0 })
+		func() bool { return b.Number(`SELECT count(*) FROM api_request`) > 0 })
 	answer, text := b.SendKeyed("k", "/runs?endpoint=echo", strings.NewReader("id\n1\n2\n"))
 	if answer.StatusCode != http.StatusConflict || answer.Header.Get("Retry-After") == "" ||
 		!strings.Contains(text, "under way") {
@@ -123,13 +123,13 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 	b.Sent(422, false, "another request", "resume", "/runs/last/pause", "")
 
 	b.Sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
-	if n := b.Counted(`SELECT count(*) FROM api_request WHERE key = 'set' AND carried_out->>'action' = 'set'
+	if n := b.Number(`SELECT count(*) FROM api_request WHERE key = 'set' AND carried_out->>'action' = 'set'
 		AND carried_out->>'run' = $1`, started.Run.String()); n != 1 {
 		t.Error("the change did not note that it was carried out")
 	}
 	dead("set", "NULL") // it had not come to its commit
 	b.Sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
-	if n := b.Counted(`SELECT count(*) FROM batchrun`); n != 1 {
+	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 1 {
 		t.Errorf("there are %d runs; want 1", n)
 	}
 }
@@ -154,7 +154,7 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	}
 	plan := start.PlanText{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}
 	_, err = start.New(b.Store).ApplyPlan(session.WithClaim(ctx, zombie), plan, "ann")
-	if n := b.Counted(`SELECT (SELECT count(*) FROM plan) + (SELECT count(*) FROM audit_log)`); n != 0 ||
+	if n := b.Number(`SELECT (SELECT count(*) FROM plan) + (SELECT count(*) FROM audit_log)`); n != 0 ||
 		!errors.Is(err, workqueue.ErrClaimLost) {
 		t.Errorf("the zombie's plan: %v, and %d rows", err, n)
 	}
@@ -162,7 +162,7 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 		t.Error(err)
 	}
 	if err := session.New(b.Store).DropRequest(ctx, heir); err != nil ||
-		b.Counted(`SELECT count(*) FROM api_request`) != 1 {
+		b.Number(`SELECT count(*) FROM api_request`) != 1 {
 		t.Errorf("what was carried out was forgotten: %v", err)
 	}
 	lease, err := session.New(b.Store).Lead(ctx, b.Engine.ID, time.Minute)
@@ -207,7 +207,7 @@ func TestRunKeyWithOtherContentIsRefused(t *testing.T) {
 	b.Want(path+"&dry_run=true", "id,a\n1,x\n", 409, "the items (2 then, 1 now)")
 	b.Want(path+"&on_duplicate=skip", "id,a\n1,x\n2,y\n", 409, `on_duplicate (\"error\" then, \"skip\" now)`)
 	b.Want(path+"&chunk=7", "id,a\n1,x\n2,y\n", 409, "the plan's steps.echo.chunk (500 then, 7 now)")
-	if n := b.Counted(`SELECT count(*) FROM batchrun`); n != 1 {
+	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 1 {
 		t.Errorf("%d runs", n)
 	}
 }

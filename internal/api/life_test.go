@@ -23,7 +23,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -185,7 +185,7 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	with(b.Engine, fmt.Errorf("look for work: %w", late), 0)
 	const slow = "PostgreSQL takes more than 15 s for the look for work"
 	b.Refused(503, slow, http.MethodGet, "/readyz", nil)
-	if why := apitest.Read[explain.Explanation](b, "/runs/it/explain").Groups[0].Why; !strings.HasPrefix(why, slow) {
+	if why := apitest.Read[health.Explanation](b, "/runs/it/explain").Groups[0].Why; !strings.HasPrefix(why, slow) {
 		t.Errorf("the run is explained by %q", why)
 	}
 	with(unready, tight, 0)
@@ -246,7 +246,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	apitest.Eventually(t, "the upload is under way", func() bool { return b.Runs() == 1 })
+	apitest.Eventually(t, "the upload is under way", func() bool { return b.Number(`SELECT count(*) FROM batchrun`) == 1 })
 	stop()
 	select {
 	case err := <-served:
@@ -256,7 +256,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("serve does not end")
 	}
-	if n := b.Runs(); n != 0 {
+	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {
 		t.Errorf("when the API has stopped, %d runs are loading", n)
 	}
 }

@@ -163,7 +163,7 @@ func TestWhatIsSaidWhileNATSIsAmiss(t *testing.T) {
 			nc := testenv.Dial(t, ns.URL(), append(endpoints.Options(), nats.UserInfo("u", "p"))...)
 			trouble := &startup.Troubles{}
 			e := apitest.SetupEngineOn(t, nc, api.Config{Trouble: trouble.Last}, trouble.Watch())
-			b := e.Bench()
+			b := e.Bench
 			if c.become != nil {
 				e.Ready()
 				c.become(t, ns)

@@ -79,7 +79,7 @@ func TestABadPlanIsNotPutOnRecord(t *testing.T) {
 	post(413, "", strings.Repeat("#", 2<<20))
 	post(400, "", "")
 	post(422, "UTF-8", "name: \xff")
-	if n := b.Count(`SELECT count(*) FROM plan`); n != 0 {
+	if n := b.Number(`SELECT count(*) FROM plan`); n != 0 {
 		t.Errorf("%d plans are on record", n)
 	}
 }
@@ -158,7 +158,7 @@ func TestMistakesInSettingsAreNamed(t *testing.T) {
 		strings.NewReader(apitest.Three))
 	b.Refused(404, "whose newest is 1", http.MethodPost, api.Prefix+"/runs?plan_ref=year-end@2",
 		strings.NewReader(apitest.Three))
-	if n := b.Count(`SELECT count(*) FROM batchrun`); n != 0 {
+	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {
 		t.Errorf("mistakes left %d runs", n)
 	}
 }

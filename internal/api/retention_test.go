@@ -23,13 +23,13 @@ func TestRetention(t *testing.T) {
 	b.Finish(b.Start("name=new").Run)
 
 	var list api.RetentionList
-	b.Retain(http.MethodGet, "/retention", "", 200, &list)
+	b.JSON(http.MethodGet, "/retention", "", 200, &list)
 	if len(list.Kinds) != len(retention.Kinds()) || list.Kinds[0].Age != "" || list.Kinds[1].Age != "90d" ||
 		!list.Kinds[0].KeepAll || list.Kinds[1].KeepAll {
 		t.Errorf("%+v", list.Kinds)
 	}
 	var set api.RetentionKind
-	b.Retain(http.MethodPut, "/retention/runs", `{"age":"1h","max_bytes":1073741824}`, 200, &set)
+	b.JSON(http.MethodPut, "/retention/runs", `{"age":"1h","max_bytes":1073741824}`, 200, &set)
 	if set.Age != "1h0m0s" || set.MaxBytes != 1<<30 || set.MaxCount != 0 || set.KeepAll || set.ChangedBy == "" {
 		t.Errorf("%+v", set)
 	}
@@ -40,26 +40,26 @@ func TestRetention(t *testing.T) {
 		`{}`: "keep_all", `{"keep_all":false}`: "keep_all", `{"age":"","max_count":0,"max_bytes":0}`: "keep_all",
 		`{"age":null}`: "age", `{"keep_all":true,"max_count":5}`: "max_count 5",
 	} {
-		if text := b.Retain(http.MethodPut, "/retention/runs", body, 422, nil); !strings.Contains(text, says) {
+		if text := b.JSON(http.MethodPut, "/retention/runs", body, 422, nil); !strings.Contains(text, says) {
 			t.Errorf("%s: %s; want %q in it", body, text, says)
 		}
 	}
-	b.Retain(http.MethodGet, "/retention", "", 200, &list)
+	b.JSON(http.MethodGet, "/retention", "", 200, &list)
 	if k := list.Kinds[0]; k.Age != "1h0m0s" || k.MaxBytes != 1<<30 {
 		t.Errorf("what was refused has changed the limits: %+v", k)
 	}
-	b.Retain(http.MethodPut, "/retention/sessions", `{"keep_all":true}`, 200, nil)
+	b.JSON(http.MethodPut, "/retention/sessions", `{"keep_all":true}`, 200, nil)
 	list = api.RetentionList{}
-	b.Retain(http.MethodGet, "/retention", "", 200, &list)
+	b.JSON(http.MethodGet, "/retention", "", 200, &list)
 	if k := list.Kinds[5]; k.Kind != retention.RetainSessions || k.Age != "" || !k.KeepAll {
 		t.Errorf("%+v", k)
 	}
-	text := b.Retain(http.MethodPut, "/retention/cats", `{"keep_all":true}`, 404, nil)
+	text := b.JSON(http.MethodPut, "/retention/cats", `{"keep_all":true}`, 404, nil)
 	if !strings.Contains(text, "quarantine") {
 		t.Errorf("a kind that there is none of: %s", text)
 	}
 	var due api.RetentionDue
-	b.Retain(http.MethodPost, "/retention/run", `{"dry_run":true}`, 200, &due)
+	b.JSON(http.MethodPost, "/retention/run", `{"dry_run":true}`, 200, &due)
 	if due.Kinds[0].Count != 1 || !due.DryRun || due.Kinds[2].Count != 0 {
 		t.Errorf("%+v", due)
 	}
@@ -75,16 +75,16 @@ func TestRetention(t *testing.T) {
 	for method, path := range map[string]string{
 		http.MethodGet: "/runs/" + old.String(), http.MethodPost: "/runs/" + old.String() + "/rerun",
 	} {
-		text := b.Retain(method, path, `{"failed":true}`, 410, nil)
+		text := b.JSON(method, path, `{"failed":true}`, 410, nil)
 		if !strings.Contains(text, "was deleted at") || !strings.Contains(text, "age 1h") {
 			t.Errorf("%s %s: %s", method, path, text)
 		}
 	}
-	b.Retain(http.MethodGet, "/retention", "", 200, &list)
+	b.JSON(http.MethodGet, "/retention", "", 200, &list)
 	if len(list.Going) != 1 || list.Going[0].Run != old {
 		t.Errorf("%+v", list.Going)
 	}
-	text = b.Retain(http.MethodGet, "/runs", "", 200, nil)
+	text = b.JSON(http.MethodGet, "/runs", "", 200, nil)
 	if strings.Contains(text, old.String()) {
 		t.Errorf("it is in the list: %s", text)
 	}
@@ -96,27 +96,27 @@ func TestDeletionOfARun(t *testing.T) {
 	b := apitest.Setup(t)
 	run := b.Start("name=old").Run
 	path := "/runs/" + run.String() + "/delete"
-	if text := b.Retain(http.MethodPost, path, `{}`, 409, nil); !strings.Contains(text, "tranche run cancel") {
+	if text := b.JSON(http.MethodPost, path, `{}`, 409, nil); !strings.Contains(text, "tranche run cancel") {
 		t.Errorf("one that is under way: %s", text)
 	}
 	b.Finish(run)
-	if text := b.Retain(http.MethodPost, path, `{}`, 409, nil); !strings.Contains(text, "try again in") {
+	if text := b.JSON(http.MethodPost, path, `{}`, 409, nil); !strings.Contains(text, "try again in") {
 		t.Errorf("one that has just ended: %s", text)
 	}
 	b.LongAgo(run)
 	var gone runs.RunDeleted
-	b.Retain(http.MethodPost, path, `{"dry_run":true}`, 200, &gone)
+	b.JSON(http.MethodPost, path, `{"dry_run":true}`, 200, &gone)
 	if !gone.DryRun || gone.Run != run || gone.Name != "old" || gone.Items != 3 {
 		t.Errorf("%+v", gone)
 	}
-	b.Retain(http.MethodGet, "/runs/old", "", 200, nil)
-	b.Retain(http.MethodPost, path, `{"reason":"`+strings.Repeat("x", 501)+`"}`, 422, nil)
-	b.Retain(http.MethodPost, "/runs/old/delete", `{"reason":"a rehearsal"}`, 200, &gone)
+	b.JSON(http.MethodGet, "/runs/old", "", 200, nil)
+	b.JSON(http.MethodPost, path, `{"reason":"`+strings.Repeat("x", 501)+`"}`, 422, nil)
+	b.JSON(http.MethodPost, "/runs/old/delete", `{"reason":"a rehearsal"}`, 200, &gone)
 	if gone.DryRun {
 		t.Errorf("%+v", gone)
 	}
 	for path, body := range map[string]string{path: `{}`, "/runs/" + run.String() + "/rerun": `{"failed":true}`} {
-		if text := b.Retain(http.MethodPost, path, body, 410, nil); !strings.Contains(text, "a rehearsal") {
+		if text := b.JSON(http.MethodPost, path, body, 410, nil); !strings.Contains(text, "a rehearsal") {
 			t.Errorf("%s: %s", path, text)
 		}
 	}

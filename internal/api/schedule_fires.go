@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
@@ -41,9 +40,9 @@ func settingsOfFire(spec *schedule.Spec, r *schedule.Resolved, key schedulestore
 	return set
 }
 
-// StartFire implements schedules.Starter: what a person's start does, for a fire of a schedule.
-func (s *scheduleRoutes) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
-	out := schedules.Started{}
+// StartFire implements schedule.Starter: what a person's start does, for a fire of a schedule.
+func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
+	out := schedule.Started{}
 	resolved, err := job.Spec.Resolve(job.Claim.Due)
 	if err != nil {
 		return out, err
@@ -69,7 +68,7 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedules.Job) (sche
 	req.Unit = rows.Unit()
 	loaded, err := s.engine.Start(ctx, req, contract.Compare(rows).Items())
 	if errors.Is(err, row.ErrNoRows) {
-		err = &schedules.NoItemsError{Source: set.Source}
+		err = &schedule.NoItemsError{Source: set.Source}
 	}
 	if err != nil {
 		return out, err
@@ -78,7 +77,7 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedules.Job) (sche
 		_, err = schedulestore.New(s.Store).EndFire(ctx, job.Claim, schedulestore.FireEnd{State: schedulestore.FireStarted,
 			Run: loaded.Run})
 	}
-	return schedules.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
+	return schedule.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }
 
 // openFire opens what the items come from. The caller closes both.
@@ -106,7 +105,7 @@ func (s *scheduleRoutes) openFire(
 	}
 	rows, err = intake.Open(from, config)
 	if errors.Is(err, row.ErrNoRows) {
-		err = &schedules.NoItemsError{Source: set.Source}
+		err = &schedule.NoItemsError{Source: set.Source}
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, from.Close())
@@ -114,10 +113,10 @@ func (s *scheduleRoutes) openFire(
 	return rows, from, nil
 }
 
-// Permanent implements schedules.Starter: what a person would be told to put right stays wrong, but for what may come
+// Permanent implements schedule.Starter: what a person would be told to put right stays wrong, but for what may come
 // later, like a plan or a file.
 func (s *scheduleRoutes) Permanent(err error) bool {
-	if source, ok := errors.AsType[*schedules.SourceError](err); ok {
+	if source, ok := errors.AsType[*schedule.SourceError](err); ok {
 		return !source.Passes
 	}
 	if _, ok := errors.AsType[*intake.QueryError](err); ok {
@@ -133,9 +132,9 @@ func (s *scheduleRoutes) Permanent(err error) bool {
 // Sources is what schedules take items from, beside the sources of the connections.
 type Sources struct {
 	// Files is the directory of their files; nil: there is none.
-	Files *schedules.Files
+	Files *schedule.Files
 	// Web takes items from URLs; nil: none are taken.
-	Web *schedules.Web
+	Web *schedule.Web
 	// CheckURL says why a URL will not be asked, as far as that shows before; nil: it is not known.
 	CheckURL func(*url.URL) error
 	// Wake tells the leader that there may be something to start; nil: it looks by itself.
@@ -158,7 +157,7 @@ func (s *scheduleRoutes) checkSchedule(
 		return nil, err
 	}
 	warnings := spec.Warnings(now)
-	at := func(field, problem string) error { return schedule.Locate(spec.Name, in.RawBody, field, problem) }
+	at := func(field, problem string) error { return spec.Wrong(field, problem) }
 	missing, err := s.checkSchedulePlan(ctx, spec, at)
 	if err != nil {
 		return nil, err
@@ -214,7 +213,7 @@ func (s *scheduleRoutes) checkScheduleItems(
 ) (warnings []string, err error) {
 	switch {
 	case items.File != "":
-		if err := schedules.CheckPath(items.File); err != nil {
+		if err := schedule.CheckPath(items.File); err != nil {
 			return nil, at("items.file", err.Error())
 		}
 		var file io.Closer
@@ -222,7 +221,7 @@ func (s *scheduleRoutes) checkScheduleItems(
 			return nil, file.Close()
 		}
 	case items.URL != "":
-		u, wrong := schedules.CheckURL(items.URL)
+		u, wrong := schedule.CheckURL(items.URL)
 		if wrong != nil {
 			return nil, at("items.url", wrong.Error())
 		}

@@ -20,10 +20,10 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/embedded"
-	scheduling "github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
+	scheduling "github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -178,7 +178,7 @@ func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &apitest.Engine{T: t}
+	e := &apitest.Engine{Bench: &apitest.Bench{T: t}}
 	stop := e.Keep(node.Run)
 	c.stop = func() { stop(); duty.Wait() }
 	t.Cleanup(c.stop)
@@ -211,7 +211,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	first := startClockwork(t, store, ns, files)
 	second := startClockwork(t, store, ns, files)
 	b := &apitest.Bench{T: t, Pool: pool, Store: store, URL: first.url}
-	e := &apitest.Engine{T: t, Pool: pool, Store: store, Ns: ns}
+	e := &apitest.Engine{Bench: b, Ns: ns}
 	e.Serve(func(svc *endpoints.Service) error {
 		return endpoints.HandleEach(svc, "echo", func(_ context.Context, in json.RawMessage) (json.RawMessage, error) {
 			return in, nil

@@ -22,10 +22,10 @@ import (
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/internal/producers"
-	"github.com/tranchehq/tranche/internal/schedules"
+	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	alertstore "github.com/tranchehq/tranche/workqueue/alert"
 	"github.com/tranchehq/tranche/workqueue/collector"
@@ -84,7 +84,7 @@ type Config struct {
 	// Alerts reach those who are told; nil: alerts cannot be applied.
 	Alerts *alerts.Receivers
 	// Producers take operations for collectors; nil: the server's own, which share no commits with others.
-	Producers *producers.Producers
+	Producers *ingest.Producers
 	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
 	SpoolDir string
 
@@ -214,7 +214,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 func (s *Server) Routes() []kernel.Route { return s.kernel.Routes() }
 
 // Starter starts the runs of schedules.
-func (s *Server) Starter() schedules.Starter { return s.schedules }
+func (s *Server) Starter() schedule.Starter { return s.schedules }
 
 // Watch looks after the system's health for a duty: what callers get, but whole.
 func (s *Server) Watch() *health.Watch { return s.whole }

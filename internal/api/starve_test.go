@@ -105,7 +105,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &apitest.Engine{T: t}
+	e := &apitest.Engine{Bench: &apitest.Bench{T: t}}
 	e.Keep(node.Run)
 	<-node.Ready()
 	gate, err := access.New(identity.New(store), access.Config{})

@@ -77,7 +77,7 @@ func TestAModuleOfOnesOwn(t *testing.T) {
 	}
 	in := func(args ...string) string {
 		run := exec.CommandContext(t.Context(), "go", args...)
-		run.Dir, run.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
+		run.Dir, run.Env = dir, append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod", "GOWORK=off")
 		said, err := run.Output()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", run, err, stderrOf(err))

@@ -18,9 +18,10 @@ func rules() map[string]rule {
 	servers := []string{"internal/testing/...", "internal/embedded", "migrations"}
 	kit := append([]string{"endpoints/endpointstest"}, servers...)
 	sdk := []string{"endpoints", "endpoints/wire", "endpoints/stream"}
+	inside := []string{"endpoints/wire", "endpoints/stream", "internal/pull", "internal/backoff"}
 	store := []string{"workqueue/...", "bitfield/...", "migrations", "internal/fault", "internal/backoff"}
-	room := append([]string{"orchestrator/internal/...", "endpoints/wire", "endpoints/stream"}, store...)
-	// A room whose tests have whole nodes.
+	part := append([]string{"orchestrator/core", "endpoints/wire", "endpoints/stream"}, store...)
+	// A package whose tests have whole nodes.
 	nodes := append([]string{"orchestrator", "orchestrator/fetch", "gather/fetch", "endpoints"}, servers...)
 	all := map[string]rule{
 		"bitfield":        {others: []string{}},
@@ -44,7 +45,7 @@ func rules() map[string]rule {
 		// What items must look like: for plans, and for whoever reads items.
 		"gather/itemschema": {},
 		// YAML that people write, with the place of what is wrong in it.
-		"gather/strictyaml": {},
+		"gather/strictyaml": {tests: []string{"workqueue"}},
 		"gather/collector": {
 			own: []string{
 				"gather", "gather/template", "gather/strictyaml", "workqueue", "workqueue/collector", "workqueue/pace",
@@ -70,14 +71,9 @@ func rules() map[string]rule {
 			}, tests: append([]string{"internal/pull"}, servers...),
 		},
 		// What stands behind its door. Each may need those that stand above it here.
-		"endpoints/internal/logs":      {own: []string{"endpoints/wire"}},
-		"endpoints/internal/admission": {own: []string{"endpoints/stream"}, tests: servers},
-		"endpoints/internal/outbox":    {own: []string{"endpoints/wire", "endpoints/stream", "internal/backoff"}},
-		"endpoints/internal/consume":   {own: inside("logs", "admission", "outbox")},
-		"endpoints/internal/reply":     {own: inside("outbox")},
-		"endpoints/internal/serve":     {own: inside("logs", "admission", "outbox", "consume", "reply")},
-		"endpoints/internal/flow":      {own: inside("logs", "admission", "outbox", "consume", "reply", "serve")},
-		"endpoints/wire":               {own: []string{"bitfield", "internal/intake/jsonvalue"}},
+		"endpoints/internal/serve": {own: inside},
+		"endpoints/internal/flow":  {own: append([]string{"endpoints/internal/serve"}, inside...)},
+		"endpoints/wire":           {own: []string{"bitfield", "internal/intake/jsonvalue"}},
 		"endpoints/stream": {
 			own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers,
 		},
@@ -93,27 +89,22 @@ func rules() map[string]rule {
 		"endpoints/otelmetrics":   {own: []string{"endpoints"}, tests: kit},
 		// A client of the tracker service, and what goes to and fro.
 		"endpoints/fanout": {own: []string{"bitfield"}, tests: servers},
-		// A node: its life, its leading, its duties. What it does stands in rooms beside it.
+		// A node: its life, leadership and periodic work. What it does is in packages beside it, which know no node.
 		"orchestrator": {
 			own: append([]string{
 				"orchestrator/...", "gather", "gather/fetch", "endpoints/wire", "endpoints/stream", "internal/pull",
 			}, store...),
 			tests: append([]string{"endpoints"}, servers...),
 		},
-		// None of them knows the node. The two that need another are made from what that gives them.
-		"orchestrator/internal/...": {own: append([]string{
-			"orchestrator/internal/kernel", "endpoints/wire", "endpoints/stream", "gather/fetch"}, store...)},
-		"orchestrator/dispatch": {own: append([]string{"orchestrator/span"}, room...), tests: nodes},
-		"orchestrator/fetch": {own: append([]string{"orchestrator/span", "orchestrator/dispatch", "gather/fetch"},
-			room...), tests: nodes},
-		"orchestrator/record":     {own: append([]string{"orchestrator/span", "internal/pull"}, room...), tests: nodes},
-		"orchestrator/flush":      {own: append([]string{"gather/fetch"}, room...), tests: nodes},
-		"orchestrator/deadletter": {own: append([]string{"orchestrator/endpoint", "internal/pull"}, room...)},
-		"orchestrator/streams":    {own: room, tests: append([]string{"internal/access/natsaccess"}, nodes...)},
-		"orchestrator/endpoint":   {own: room},
-		"orchestrator/events":     {own: room},
-		"orchestrator/sweep":      {own: room, tests: nodes},
-		"orchestrator/span":       {own: []string{"endpoints/wire"}},
+		"orchestrator/core":     {own: append([]string{"endpoints/wire", "endpoints/stream", "gather/fetch"}, store...)},
+		"orchestrator/dispatch": {own: part, tests: nodes},
+		"orchestrator/fetch": {own: append([]string{"orchestrator/dispatch", "gather/fetch"}, part...),
+			tests: nodes},
+		"orchestrator/record": {own: append([]string{"internal/pull"}, part...), tests: nodes},
+		"orchestrator/flush":  {own: append([]string{"gather/fetch"}, part...), tests: nodes},
+		"orchestrator/streams": {own: append([]string{"internal/pull"}, part...),
+			tests: append([]string{"internal/access/natsaccess"}, nodes...)},
+		"orchestrator/sweep": {own: part, tests: nodes},
 		// A node inside another program, with the API and the dashboard.
 		"orchestrator/embed": {
 			own: []string{"orchestrator", "gather/fetch", "internal/access", "internal/api", "internal/dashboard",
@@ -121,9 +112,9 @@ func rules() map[string]rule {
 			tests: append([]string{"orchestrator/client", "endpoints"}, servers...),
 		},
 		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
-		"internal/schedules": {
+		"orchestrator/schedule": {
 			own: append([]string{
-				"orchestrator", "orchestrator/schedule", "gather", "gather/fetch/httpfetch", "endpoints/wire",
+				"orchestrator", "gather", "gather/strictyaml", "gather/fetch/httpfetch", "endpoints/wire", "internal/backoff",
 			}, store...),
 			tests: append([]string{"internal/connections"}, servers...),
 		},
@@ -140,8 +131,6 @@ func rules() map[string]rule {
 		},
 		// It decides, and knows nothing of where what it is told comes from.
 		"orchestrator/pacing": {own: []string{"workqueue"}, others: []string{}},
-		// When schedules are due: without I/O, and without knowing what time it is.
-		"orchestrator/schedule": {own: []string{"gather", "gather/strictyaml", "workqueue"}},
 		// By what items follow each other: for plans, and for whoever keeps lines.
 		"workqueue/order": {others: []string{"github.com/go-json-experiment/json"}},
 
@@ -170,7 +159,7 @@ func rules() map[string]rule {
 		"tools/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
 		"internal/tracing": {
-			own:   []string{"orchestrator/span", "endpoints/wire", "endpoints/oteltrace"},
+			own:   append([]string{"orchestrator/core", "endpoints/wire", "endpoints/oteltrace"}, store...),
 			tests: append([]string{"orchestrator", "endpoints", "workqueue/..."}, servers...),
 		},
 		// What is measured of a node: it implements interfaces of the orchestrator's and the API's, which link no
@@ -184,31 +173,27 @@ func rules() map[string]rule {
 			own:   append([]string{"endpoints/wire", "endpoints/stream"}, store...),
 			tests: append([]string{"orchestrator", "endpoints"}, servers...),
 		},
-		// Requests of core NATS, whatever they mean.
-		"internal/responder": {tests: append([]string{"internal/embedded"}, servers...)},
 		// The tracker service: what the API and NATS ask, and webhooks.
 		"internal/trackers": {
 			own: append([]string{
-				"endpoints/fanout", "internal/responder", "internal/connections", "internal/webhook",
+				"endpoints/fanout", "internal/ingest", "internal/connections", "gather/fetch/httpfetch",
 			}, store...),
 			tests: append([]string{
 				"gather/fetch/httpfetch", "endpoints", "orchestrator", "internal/api", "internal/access/natsaccess",
 			}, servers...),
 		},
-		// Attempts at receivers by HTTP, whatever they are told.
-		"internal/webhook": {own: []string{"internal/connections", "gather/fetch/httpfetch", "internal/backoff"}},
 		// Who is told what a person must see to.
 		"internal/alerts": {
 			own: append([]string{
-				"orchestrator", "internal/health", "internal/webhook", "internal/connections", "gather/strictyaml",
+				"orchestrator", "internal/health", "gather/fetch/httpfetch", "internal/connections", "gather/strictyaml",
 			}, store...),
-			tests: append([]string{"gather/fetch/httpfetch"}, servers...),
+			tests: servers,
 		},
 		// What collectors are given, over NATS and by the API.
-		"internal/producers": {
+		"internal/ingest": {
 			own: append([]string{
 				"gather/collector", "gather/template", "gather/fetch", "gather/fetch/sqlfetch", "workqueue/order",
-				"endpoints/wire", "internal/responder", "internal/intake/jsonvalue",
+				"endpoints/wire", "internal/intake/jsonvalue",
 			}, store...),
 			tests: append([]string{"endpoints", "internal/connections"}, servers...),
 		},
@@ -239,7 +224,7 @@ func rules() map[string]rule {
 		"internal/systest/...": {
 			own: []string{},
 			tests: append([]string{"orchestrator", "orchestrator/schedule", "gather/fetch", "internal/health",
-				"tools/faultyservice", "internal/schedules", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
+				"tools/faultyservice", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
 		"tools/demo": {
@@ -266,9 +251,9 @@ func rules() map[string]rule {
 			own: append([]string{
 				"internal/cli/...", "internal/startup", "internal/access/...", "orchestrator/client", "internal/api/...",
 				"internal/embedded", "internal/dashboard", "internal/tracing", "internal/metrics",
-				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/span",
-				"gather", "gather/fetch/...", "gather/collector", "internal/producers", "internal/trackers", "endpoints",
-				"endpoints/wire", "endpoints/stream", "internal/schedules", "orchestrator/schedule", "internal/alerts",
+				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/core",
+				"gather", "gather/fetch/...", "gather/collector", "internal/ingest", "internal/trackers", "endpoints",
+				"endpoints/wire", "endpoints/stream", "orchestrator/schedule", "internal/alerts",
 				"internal/health",
 			}, store...),
 			tests: append([]string{"tools/conformance"}, servers...),
@@ -285,15 +270,6 @@ func rules() map[string]rule {
 	maps.Copy(all, commands(servers, store))
 	maps.Copy(all, api(servers, store))
 	return all
-}
-
-// inside is what a room of the SDK may import: the protocol, and rooms below it.
-func inside(rooms ...string) []string {
-	own := []string{"endpoints/wire", "endpoints/stream", "internal/pull", "internal/backoff"}
-	for _, room := range rooms {
-		own = append(own, "endpoints/internal/"+room)
-	}
-	return own
 }
 
 // commands are the rules of the command line: what all commands share, those about runs, and all others. They are
@@ -320,7 +296,7 @@ func api(servers, store []string) map[string]rule {
 		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire",
 		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake/...", "internal/connections",
 		"gather/strictyaml", "gather/itemschema",
-		"gather/collector", "internal/producers", "internal/trackers", "endpoints/fanout", "internal/schedules",
+		"gather/collector", "internal/ingest", "internal/trackers", "endpoints/fanout",
 		"orchestrator/schedule", "internal/alerts",
 	}, store...)
 	tests := append([]string{"gather/fetch/httpfetch", "endpoints", "internal/startup", root + "/..."}, servers...)
@@ -364,8 +340,7 @@ func rooms(servers []string) map[string]rule {
 		// These only read.
 		{"inspect", "control redo start"},
 		{"export", "redo session"},
-		{"explain", "control dispatch inspect pace session settle start"},
-		{"health", "control inspect pace schedule session"},
+		{"health", "control dispatch inspect pace schedule session settle start"},
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},
 		{"erasure", ""},

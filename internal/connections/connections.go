@@ -53,17 +53,16 @@ import (
 	"unicode/utf8"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
-	"github.com/tranchehq/tranche/workqueue"
 )
 
 const maxFile = 1 << 20
 
 // Connections is what plans may reach. The zero value has no sources and no secrets, and reaches public addresses only.
 type Connections struct {
-	Sources map[string]*Source
-	Secrets map[string]*Secret
-	HTTP    HTTP
-	SMTP    *SMTP // nil: no mail is sent
+	Sources map[string]*Source `json:"sources" want:"sources by their names"`
+	Secrets map[string]*Secret `json:"secrets" want:"secrets by their names"`
+	HTTP    HTTP               `json:"http"`
+	SMTP    *SMTP              `json:"smtp"` // nil: no mail is sent
 }
 
 // Load reads a file. An error is a *[strictyaml.Error], or says why the file cannot be read.
@@ -86,52 +85,47 @@ func Parse(path string, text []byte) (*Connections, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{directory: filepath.Dir(path)}
-	c := &Connections{Sources: map[string]*Source{}, Secrets: map[string]*Secret{}}
-	err = doc.Root.Fields([]strictyaml.Field{
-		{Name: "sources", Read: named("sources", c.Sources, r.readSource)},
-		{Name: "secrets", Read: named("secrets", c.Secrets, r.readSecret)},
-		{Name: "http", Read: func(v strictyaml.Value) error { return r.readHTTP(v, &c.HTTP) }},
-		{Name: "smtp", Read: func(v strictyaml.Value) error { return r.readSMTP(v, &c.SMTP) }},
-	}...)
-	if err != nil {
+	c := &Connections{}
+	if err := doc.Root.Decode(c); err != nil {
 		return nil, err
 	}
-	return c, nil
+	r := &reader{doc, filepath.Dir(path)}
+	for name, s := range c.Sources {
+		if err := r.source("sources."+name, name, s); err != nil {
+			return nil, err
+		}
+	}
+	for name, s := range c.Secrets {
+		if err := r.secret("secrets."+name, name, s); err != nil {
+			return nil, err
+		}
+	}
+	return c, cmp.Or(r.http(&c.HTTP), r.smtp(c.SMTP))
 }
 
-// reader reads what names files beside the file itself.
-type reader struct{ directory string }
+// reader completes what was read, by what stands in files beside the file itself, and refuses what does not go together.
+type reader struct {
+	*strictyaml.Document
 
-// size reads a number of bytes within bounds.
-func size(into *int, least, most int) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		var n workqueue.Bytes
-		text, _ := v.Plain()
-		if err := n.UnmarshalText([]byte(text)); err != nil || int(n) < least || int(n) > most {
-			return v.Fail("want a size like 512KiB or 16MiB, within %v to %v", workqueue.Bytes(least), workqueue.Bytes(most))
-		}
-		*into = int(n)
-		return nil
+	directory string
+}
+
+// beside makes a path that is not absolute one beside the file.
+func (r *reader) beside(path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
 	}
+	return filepath.Join(r.directory, path)
 }
 
 // names are what sources and secrets may be called.
 var names = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// named reads a group of things with names of the operator's.
-func named[T any](what string, into map[string]T, read func(string, strictyaml.Value) (T, error),
-) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		return v.Entries(what+" by their names", func(name string, v strictyaml.Value) error {
-			if !names.MatchString(name) {
-				return v.Fail("want a name of up to 64 of A-Z a-z 0-9 _ -")
-			}
-			made, err := read(name, v)
-			into[name] = made
-			return err
-		})
+func (r *reader) name(path, name string) error {
+	if !names.MatchString(name) {
+		return r.Fail(path, "want a name of up to 64 of A-Z a-z 0-9 _ -")
 	}
+	return nil
 }
 
 // Source returns the source of a name, or an *UnknownError.
@@ -149,7 +143,7 @@ func lookUp[T any](what, name string, in map[string]*T) (*T, error) {
 
 // ResponseLimit returns how many bytes of a response are read when a plan wants so many; 0: it does not say.
 func (h *HTTP) ResponseLimit(want int) int {
-	most := cmp.Or(h.MaxResponse, DefaultMaxResponse)
+	most := cmp.Or(int(h.MaxResponse), DefaultMaxResponse)
 	return min(cmp.Or(want, most), most)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -64,7 +65,7 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := c.Source("ledger")
-	if err != nil || s.MaxConnections != 3 || s.MaxRows != 1000 || s.MaxBytes != 1<<20 || s.MaxTime != 90*time.Second {
+	if err != nil || s.MaxConnections != 3 || s.MaxRows != 1000 || s.MaxBytes != 1<<20 || s.MaxTime != workqueue.Duration(90*time.Second) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	cfg, err := s.config()
@@ -178,8 +179,8 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	}
 	s := c.Secrets["t"]
 	read := func(after time.Duration) string {
-		s.from.since = time.Now().Add(-after)
-		text, err := s.from.read()
+		s.since = time.Now().Add(-after)
+		text, err := s.read()
 		if err != nil {
 			t.Error(err)
 		}
@@ -224,7 +225,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 			"c.yaml:4:15: sources.a.max_rows: want a whole number within 1",
 		},
 		{"sources:\n  a:\n    dsn: {file: dsn}\n    max_rows: 1e3", "sources.a.max_rows: want a whole number"},
-		{"sources:\n  a:\n    dsn: {file: dsn}\n    max_time: 5", "sources.a.max_time: want a time like 90s"},
+		{"sources:\n  a:\n    dsn: {file: dsn}\n    max_time: 5", "sources.a.max_time: want a duration like 90s"},
 		{"sources:\n  a:\n    dsn: {file: dsn}\n    max_bytes: 5", "sources.a.max_bytes: want a size"},
 		{"sources:\n  a b: {}", "c.yaml:2:3: sources: want sources by their names"},
 		{"sources:\n  a:\n    pasword: x", "c.yaml:3:5: sources.a.pasword: there is no such field; there are dsn"},

@@ -3,22 +3,27 @@ package connections
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
 )
 
 // Secret is a text that requests may carry to some hosts.
 type Secret struct {
-	Name string
+	origin
 
-	from  origin
-	hosts []target
+	Name  string
+	Hosts []targets `json:"hosts"`
 }
 
 // target is a host that a secret may be sent to.
@@ -30,11 +35,15 @@ type target struct {
 
 // Value returns the secret for a request to u, or an error that says why it has no business there.
 func (s *Secret) Value(u *url.URL) (string, error) {
-	if !slices.Contains(s.hosts, targetOf(u)) {
+	if !s.meantFor(u) {
 		return "", fmt.Errorf("secret %q is not meant for %s://%s: that is none of its hosts in the connections file",
 			s.Name, u.Scheme, u.Host)
 	}
-	return s.from.read()
+	return s.read()
+}
+
+func (s *Secret) meantFor(u *url.URL) bool {
+	return slices.ContainsFunc(s.Hosts, func(t targets) bool { return slices.Contains(t, targetOf(u)) })
 }
 
 func targetOf(u *url.URL) target {
@@ -46,57 +55,41 @@ func targetOf(u *url.URL) target {
 	return t
 }
 
-// readSecret reads a secret. Without a scheme a host is asked by https; a secret in plain text on the network has to be
-// wanted, or it goes no further than this machine.
-func (r *reader) readSecret(name string, v strictyaml.Value) (*Secret, error) {
-	s := &Secret{Name: name}
-	at := v
-	err := v.Fields(append(s.from.fields(r), strictyaml.Field{Name: "hosts", Read: func(v strictyaml.Value) error {
-		at = v
-		return v.List(s.readHost)
-	}})...)
-	if err == nil {
-		err = s.from.check(v)
-	}
-	if err == nil && len(s.hosts) == 0 {
-		err = at.Fail("say which hosts it may be sent to, like hosts: [api.bank.example]")
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-func (s *Secret) readHost(v strictyaml.Value) error {
-	var host string
-	if err := strictyaml.Text(&host)(v); err != nil {
+func (r *reader) secret(at, name string, s *Secret) error {
+	s.Name = name
+	if err := cmp.Or(r.name(at, name), r.text(at, &s.origin)); err != nil {
 		return err
 	}
-	targets, ok := parseTargets(host)
-	if !ok {
-		return v.Fail("want a host like api.bank.example, with a port if need be, or one with its scheme like " +
-			"http://127.0.0.1:8081")
+	if len(s.Hosts) == 0 {
+		return r.Fail(at+".hosts", "say which hosts it may be sent to, like hosts: [api.bank.example]")
 	}
-	s.hosts = append(s.hosts, targets...)
 	return nil
 }
 
-func parseTargets(text string) (targets []target, ok bool) {
-	scheme, rest, found := strings.Cut(text, "://")
+// targets are what one text names. Without a scheme a host is asked by https; a secret in plain text on the network has
+// to be wanted, or it goes no further than this machine.
+type targets []target
+
+var errNoHost = errors.New("want a host like api.bank.example, with a port if need be, or one with its scheme like " +
+	"http://127.0.0.1:8081")
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (t *targets) UnmarshalText(text []byte) error {
+	scheme, rest, found := strings.Cut(string(text), "://")
 	if !found {
-		scheme, rest = "https", text
+		scheme, rest = "https", string(text)
 	}
 	u, err := url.Parse(scheme + "://" + rest)
 	bare := err == nil && u.User == nil && u.Path == "" && u.RawQuery == "" && u.Fragment == "" && u.Hostname() != ""
 	if !bare || u.Scheme != "https" && u.Scheme != "http" || strings.ContainsAny(u.Host, "*{}% ") {
-		return nil, false
+		return errNoHost
 	}
-	targets = []target{targetOf(u)}
+	*t = targets{targetOf(u)}
 	if address, err := netip.ParseAddr(u.Hostname()); err == nil && address.IsLoopback() && !found {
 		u.Scheme = "http"
-		targets = append(targets, targetOf(u))
+		*t = append(*t, targetOf(u))
 	}
-	return targets, true
+	return nil
 }
 
 // Redact replaces what is a secret in a text from outside, also in the forms that URLs and JSON give it.
@@ -105,10 +98,10 @@ func (c *Connections) Redact(text string) string {
 	var forms []form
 	origins := map[string]*origin{}
 	for _, s := range c.Secrets {
-		origins[s.Name] = &s.from
+		origins[s.Name] = &s.origin
 	}
 	if c.SMTP != nil && c.SMTP.Username != "" {
-		origins["smtp password"] = &c.SMTP.from
+		origins["smtp password"] = &c.SMTP.PasswordFrom.origin
 	}
 	for name, from := range origins {
 		for _, secret := range from.all() {
@@ -131,4 +124,126 @@ func (c *Connections) Redact(text string) string {
 func HostPort(u *url.URL) string {
 	t := targetOf(u)
 	return net.JoinHostPort(t.host, t.port)
+}
+
+var errNoURL = errors.New("it is no URL, or one of a host that it is not meant for")
+
+// URL returns a secret that is a URL as a whole, as those of chats are: who knows it may write there. It has to lead to
+// one of the secret's hosts. The error tells nothing of it.
+func (s *Secret) URL() (*url.URL, error) {
+	text, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.User != nil || !s.meantFor(u) {
+		return nil, errNoURL
+	}
+	return u, nil
+}
+
+const (
+	// maxSecret bounds secrets, so that what quotes a stranger's answer can look for them in a bounded piece of it.
+	maxSecret = 4 << 10
+	// rereadAfter is how old a secret that was read from a file may be.
+	rereadAfter = 10 * time.Second
+)
+
+// origin is where a text stands that the file does not contain: in the environment or in a file.
+type origin struct {
+	Env  string `json:"env"`
+	File string `json:"file"`
+
+	mu    sync.Mutex
+	text  string
+	old   []string // what it was before, for redaction
+	since time.Time
+}
+
+// elsewhere is where a text stands that somebody might put into the file itself.
+type elsewhere struct{ origin }
+
+// ReadYAML implements strictyaml.Reader.
+func (e *elsewhere) ReadYAML(v strictyaml.Value) error {
+	if _, itself := v.Text(); itself {
+		return v.Fail("the text itself does not belong here; say where it stands, like {env: VARIABLE} or {file: FILE}")
+	}
+	return v.Decode(&e.origin)
+}
+
+// text reads the text of an origin for the first time.
+func (r *reader) text(at string, o *origin) error {
+	if (o.Env == "") == (o.File == "") {
+		return r.Fail(at, "say where it stands: either env: VARIABLE or file: FILE")
+	}
+	o.File = r.beside(o.File)
+	if _, err := o.read(); err != nil {
+		return r.Fail(at, "%v", err)
+	}
+	return nil
+}
+
+// read returns the text. One from a file is read again from time to time; while that fails the one before is good.
+func (o *origin) read() (string, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.text != "" && (o.File == "" || time.Since(o.since) < rereadAfter) {
+		return o.text, nil
+	}
+	text, err := o.fetch()
+	switch {
+	case err != nil && o.text == "":
+		return "", err
+	case err == nil && text != o.text:
+		if o.text != "" {
+			o.old = append(o.old, o.text)
+		}
+		o.text = text
+	}
+	o.since = time.Now()
+	return o.text, nil
+}
+
+// all returns every text that it has been.
+func (o *origin) all() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return append(slices.Clip(o.old), o.text)
+}
+
+func (o *origin) fetch() (string, error) {
+	if o.Env != "" {
+		text, set := os.LookupEnv(o.Env)
+		if !set || text == "" {
+			return "", fmt.Errorf("the environment has no %s, or it is empty", o.Env)
+		}
+		return text, checkText(text, "$"+o.Env)
+	}
+	file, err := os.Open(o.File)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }() // it was read
+	raw, err := io.ReadAll(io.LimitReader(file, maxSecret+2))
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", o.File, err)
+	}
+	text := strings.TrimSuffix(strings.TrimSuffix(string(raw), "\n"), "\r")
+	if text == "" {
+		return "", fmt.Errorf("%s is empty", o.File)
+	}
+	return text, checkText(text, o.File)
+}
+
+var errControl = errors.New("a control character stands in it; it is to be one line of text")
+
+// checkText refuses what could be no secret, or would break out of a header.
+func checkText(text, where string) error {
+	if len(text) > maxSecret {
+		return fmt.Errorf("%s has more than %d bytes", where, maxSecret)
+	}
+	if strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 0x7f }) {
+		return fmt.Errorf("%s: %w", where, errControl)
+	}
+	return nil
 }

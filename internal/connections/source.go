@@ -1,6 +1,7 @@
 package connections
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 const (
@@ -20,61 +21,47 @@ const (
 	// One connection to a source; how long one without work is kept.
 	sourceConnectTimeout = 5 * time.Second
 	sourceIdleTime       = time.Minute
-	// Not a wait: the longest `max_time` of a source.
-	maxSourceTime = 24 * time.Hour
 )
 
 // Source is a database that plans and uploads may query. Its limits hold for each query; one that is zero was not
 // given, and whoever queries has a default.
 type Source struct {
 	Name           string
-	MaxConnections int // of this node
-	MaxRows        int
-	MaxBytes       int // of what the rows contain
-	MaxTime        time.Duration
-	ThroughPooler  bool // a pooler that hands out connections by transaction stands in between
-	AllowSuperuser bool
-
-	from origin
+	DSN            elsewhere          `json:"dsn"`
+	MaxConnections int                `json:"max_connections" min:"1" max:"1000"` // of this node
+	MaxRows        int                `json:"max_rows" min:"1" max:"1000000000"`
+	MaxBytes       workqueue.Bytes    `json:"max_bytes" min:"1KiB" max:"1TiB"` // of what the rows contain
+	MaxTime        workqueue.Duration `json:"max_time" min:"1ms" max:"24h"`
+	// ThroughPooler says that a pooler which hands out connections by transaction stands in between.
+	ThroughPooler  bool `json:"through_pooler"`
+	AllowSuperuser bool `json:"allow_superuser"`
 }
 
 var errNoDSN = errors.New("it is no connection string of PostgreSQL; want one like " +
 	"postgres://USER:PASSWORD@HOST/DATABASE")
 
-func (r *reader) readSource(name string, v strictyaml.Value) (*Source, error) {
-	s := &Source{Name: name, MaxConnections: DefaultSourceConnections}
-	at := v
-	err := v.Fields([]strictyaml.Field{
-		{Name: "dsn", Read: func(v strictyaml.Value) error {
-			at = v
-			return s.from.elsewhere(r, v)
-		}},
-		{Name: "max_connections", Read: strictyaml.Number(&s.MaxConnections, 1, 1000)},
-		{Name: "max_rows", Read: strictyaml.Number(&s.MaxRows, 1, 1_000_000_000)},
-		{Name: "max_bytes", Read: size(&s.MaxBytes, 1<<10, 1<<40)},
-		{Name: "max_time", Read: strictyaml.Duration(&s.MaxTime, time.Millisecond, maxSourceTime)},
-		{Name: "through_pooler", Read: strictyaml.Truth(&s.ThroughPooler)},
-		{Name: "allow_superuser", Read: strictyaml.Truth(&s.AllowSuperuser)},
-	}...)
-	if err != nil {
-		return nil, err
+func (r *reader) source(at, name string, s *Source) error {
+	s.Name = name
+	s.MaxConnections = cmp.Or(s.MaxConnections, DefaultSourceConnections)
+	if err := r.name(at, name); err != nil {
+		return err
 	}
-	if !v.Given("dsn") {
-		return nil, v.Fail("it has no dsn; say where one stands, like dsn: {env: VARIABLE}")
+	if !r.Given(at + ".dsn") {
+		return r.Fail(at, "it has no dsn; say where one stands, like dsn: {env: VARIABLE}")
 	}
-	if err := s.from.check(at); err != nil {
-		return nil, err
+	if err := r.text(at+".dsn", &s.DSN.origin); err != nil {
+		return err
 	}
 	if _, err := s.config(); err != nil {
-		return nil, at.Fail("%v", err)
+		return r.Fail(at+".dsn", "%v", err)
 	}
-	return s, nil
+	return nil
 }
 
 // config says how to connect. Sessions only read unless they say otherwise, and what uses a source says so again in
 // each transaction.
 func (s *Source) config() (*pgxpool.Config, error) {
-	dsn, err := s.from.read()
+	dsn, err := s.DSN.read()
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +196,7 @@ func (s *Source) Explain(err error) string {
 }
 
 func (s *Source) redact(text string) string {
-	for _, dsn := range s.from.all() {
+	for _, dsn := range s.DSN.all() {
 		text = hide(text, dsn, "[dsn]")
 		if cfg, err := pgconn.ParseConfig(dsn); err == nil {
 			text = hide(text, cfg.Password, "[password]")

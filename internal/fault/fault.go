@@ -1,8 +1,7 @@
-// Package fault holds named points in the code at which a test can make a process die or halt.
+// Package fault holds named points in the code at which a test can crash a node, or end or stop its process.
 //
-// A point costs a nil check when no faults are set, and faults are set only through [Parse]: the binary reads them
-// from an environment variable that nothing but tests sets. [Points] is safe for concurrent use; a nil *Points has
-// no faults.
+// A point costs a nil check when no faults are set. [At] sets one within a test's process, [Parse] those of a process
+// that a test starts. [Points] is safe for concurrent use; a nil *Points has no faults.
 package fault
 
 import (
@@ -40,8 +39,17 @@ type Points struct {
 }
 
 type point struct {
-	stop bool         // instead of being killed
-	left atomic.Int64 // passes until it fires
+	crash func()       // nil: the process is killed
+	stop  bool         // instead of being killed
+	left  atomic.Int64 // passes until it fires
+}
+
+// At calls crash when a point is passed for the n-th time. Who passes it goes on when crash returns: by then nothing
+// that it does may reach anybody.
+func At(name string, n int, crash func()) *Points {
+	armed := &point{crash: crash}
+	armed.left.Store(int64(n))
+	return &Points{armed: map[string]*point{name: armed}}
 }
 
 // Parse reads "name=action@n" pairs separated by commas, such as "record.committed=kill@3". The action is kill
@@ -83,6 +91,10 @@ func (p *Points) Hit(name string) {
 	}
 	armed := p.armed[name]
 	if armed == nil || armed.left.Add(-1) != 0 {
+		return
+	}
+	if armed.crash != nil {
+		armed.crash()
 		return
 	}
 	fmt.Fprintf(os.Stderr, "fault fired: %s\n", name)

@@ -37,4 +37,13 @@ func TestPointsWithoutFaultsAreNothing(t *testing.T) {
 	}
 	armed.Hit(fault.RecordCommitted) // the first pass of three
 	armed.Hit(fault.ReplyAcked)      // not armed
+	crashes := 0
+	node := fault.At(fault.RecordCommitted, 2, func() { crashes++ })
+	for range 3 {
+		node.Hit(fault.ClaimBefore)
+		node.Hit(fault.RecordCommitted)
+	}
+	if crashes != 1 {
+		t.Errorf("it crashed %d times at the second of three passes; want 1", crashes)
+	}
 }

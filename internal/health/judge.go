@@ -10,7 +10,6 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
-	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/schedule"
 )
@@ -171,7 +170,7 @@ func (f *facts) quorum() []Condition {
 	}
 	return []Condition{unkept(dated(*stalled.StalledSince, Condition{ // nodes that start anew know only since then
 		Kind: NATS, Severity: Critical, Subject: jetStream, Title: "JetStream does not answer", Link: "/nodes",
-		Detail: "Nothing is sent and recorded until it does. " + explain.StalledText(stalled.StalledWhy) + ".",
+		Detail: "Nothing is sent and recorded until it does. " + health.StalledText(stalled.StalledWhy) + ".",
 		Remedy: "See that more than half of the NATS servers run and reach each other; nothing has to be done here then",
 	}))}
 }

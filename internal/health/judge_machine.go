@@ -6,7 +6,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // Shares of a limit from which on it is near.
@@ -75,7 +75,7 @@ func (f *facts) machine() (all []Condition) {
 func natsRefuses(host, node, refused string) Condition {
 	return unkept(Condition{
 		Kind: NATS, Severity: Critical, Subject: host, Title: "NATS refuses " + node, Link: "/nodes",
-		Detail: refused + ". Nothing is sent until it does not.", Remedy: explain.RefusedRemedy,
+		Detail: refused + ". Nothing is sent until it does not.", Remedy: health.RefusedRemedy,
 	})
 }
 
@@ -159,7 +159,7 @@ func (f *facts) store() []Condition {
 	first := f.db.Faults[0]
 	c := Condition{
 		Kind: Disk, Severity: Critical, Subject: storeSubject, Title: "JetStream's store cannot be written",
-		Detail: explain.StoreText(f.db.Faults) + ".",
+		Detail: health.StoreText(f.db.Faults) + ".",
 		Remedy: "Make room on the disk of the NATS server; the streams are replaced within seconds then, and what was " +
 			"under way is issued again",
 	}

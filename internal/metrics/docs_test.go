@@ -102,7 +102,7 @@ type rules struct {
 }
 
 // Each alert asks for metrics that there are, says what to do, leads to its heading in the runbook, and has a test for
-// promtool; internal/systest/metrics runs these.
+// promtool; internal/systest runs these.
 func TestAlertsAreWhole(t *testing.T) {
 	t.Parallel()
 	var all rules

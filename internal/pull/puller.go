@@ -146,7 +146,7 @@ func (p *Puller) take(msg *nats.Msg, made time.Time) {
 	p.taking.RLock()
 	defer p.taking.RUnlock()
 	if !p.closed {
-		p.config.Take(&message{msg: msg, nc: p.nc}, made)
+		p.config.Take(message{msg}, made)
 	}
 }
 

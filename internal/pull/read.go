@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -173,20 +172,16 @@ func (r *reader) pull(ctx context.Context, puller *Puller) error {
 }
 
 // message is one that was delivered, as jetstream's own consumers give it.
-type message struct {
-	msg  *nats.Msg
-	nc   *nats.Conn
-	done atomic.Bool // it was acknowledged for good
-}
+type message struct{ *nats.Msg }
 
-func (m *message) Data() []byte         { return m.msg.Data }
-func (m *message) Headers() nats.Header { return m.msg.Header }
-func (m *message) Subject() string      { return m.msg.Subject }
-func (m *message) Reply() string        { return m.msg.Reply }
+func (m message) Data() []byte         { return m.Msg.Data }
+func (m message) Headers() nats.Header { return m.Header }
+func (m message) Subject() string      { return m.Msg.Subject }
+func (m message) Reply() string        { return m.Msg.Reply }
 
 // Metadata reads the acknowledgement subject.
-func (m *message) Metadata() (*jetstream.MsgMetadata, error) {
-	meta, err := m.msg.Metadata()
+func (m message) Metadata() (*jetstream.MsgMetadata, error) {
+	meta, err := m.Msg.Metadata()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", jetstream.ErrNotJSMessage, err)
 	}
@@ -197,57 +192,10 @@ func (m *message) Metadata() (*jetstream.MsgMetadata, error) {
 	}, nil
 }
 
-func (m *message) Ack() error  { return m.tell("+ACK") }
-func (m *message) Nak() error  { return m.tell("-NAK") }
-func (m *message) Term() error { return m.tell("+TERM") }
-
-func (m *message) TermWithReason(reason string) error { return m.tell("+TERM " + reason) }
-
-func (m *message) NakWithDelay(delay time.Duration) error {
-	if delay <= 0 {
-		return m.Nak()
-	}
-	return m.tell(fmt.Sprintf(`-NAK {"delay": %d}`, delay.Nanoseconds()))
-}
-
-// InProgress may be told any number of times, until the message is acknowledged.
-func (m *message) InProgress() error {
-	if m.done.Load() {
-		return jetstream.ErrMsgAlreadyAckd
-	}
-	return m.publish("+WPI")
-}
-
-// DoubleAck waits for the server's word that it has the acknowledgement.
-func (m *message) DoubleAck(ctx context.Context) error {
-	if m.msg.Reply == "" {
-		return jetstream.ErrMsgNoReply
-	}
-	if m.done.Swap(true) {
-		return jetstream.ErrMsgAlreadyAckd
-	}
-	_, err := m.nc.RequestWithContext(ctx, m.msg.Reply, []byte("+ACK"))
-	if err != nil {
-		m.done.Store(false)
-	}
-	return err
-}
-
-// tell sends an acknowledgement after which no other may be sent.
-func (m *message) tell(what string) error {
-	if m.done.Swap(true) {
-		return jetstream.ErrMsgAlreadyAckd
-	}
-	err := m.publish(what)
-	if err != nil {
-		m.done.Store(false)
-	}
-	return err
-}
-
-func (m *message) publish(what string) error {
-	if m.msg.Reply == "" {
-		return jetstream.ErrMsgNoReply
-	}
-	return m.nc.Publish(m.msg.Reply, []byte(what))
-}
+func (m message) Ack() error                             { return m.Msg.Ack() }
+func (m message) DoubleAck(ctx context.Context) error    { return m.AckSync(nats.Context(ctx)) }
+func (m message) Nak() error                             { return m.Msg.Nak() }
+func (m message) NakWithDelay(delay time.Duration) error { return m.Msg.NakWithDelay(delay) }
+func (m message) InProgress() error                      { return m.Msg.InProgress() }
+func (m message) Term() error                            { return m.Msg.Term() }
+func (m message) TermWithReason(reason string) error     { return m.Respond([]byte("+TERM " + reason)) }

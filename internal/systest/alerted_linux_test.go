@@ -147,7 +147,7 @@ func (c *crew) killOnce() (led bool) {
 // once that it is over.
 func TestAlertsAreToldOnceWhileLeadersAreKilled(t *testing.T) {
 	t.Parallel()
-	c := &crew{office: newOffice(t, testenv.Program(t, filepath.Join("..", "..")), faultyservice.Config{})}
+	c := &crew{office: newOffice(t, testenv.Program(t, root), faultyservice.Config{})}
 	l := listen(t)
 	connections := l.secrets(t)
 	c.all = make([]*server, servers)

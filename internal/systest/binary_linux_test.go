@@ -2,6 +2,7 @@ package systest
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os/exec"
@@ -9,10 +10,16 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/tools/faultyservice"
 	"github.com/tranchehq/tranche/workqueue"
 )
+
+const root = "../.."
 
 // office is a world in which an operator works with the real binary.
 type office struct {
@@ -37,41 +44,71 @@ func newOffice(t *testing.T, binary string, cfg faultyservice.Config) *office {
 // server is a tranche serve.
 type server struct {
 	*process
-	url string
+	url     string // empty: it has ended
+	metrics string // host:port, if it has any
 }
 
-// serve starts a server and returns when it is ready. It is killed at the end of the test at the latest.
-func (o *office) serve(flags ...string) *server {
-	o.Helper()
+// launch starts a server, and returns when it is ready, or has ended. It is killed at the end of the test at the
+// latest.
+func launch(t testing.TB, binary, database, nats string, env []string, flags ...string) *server {
+	t.Helper()
 	p := &process{ended: make(chan struct{})}
-	args := []string{"--json", "serve", "--database", o.url, "--nats", o.ns.URL(), "--listen", "127.0.0.1:0",
-		"--data-dir", o.TempDir(), "--log-level", "warn"}
-	p.cmd = exec.Command(o.binary, append(args, flags...)...)
-	p.cmd.Env, p.cmd.Stderr = testenv.PlainEnv(), &p.said
+	args := []string{"--json", "serve", "--database", database, "--nats", nats, "--listen", "127.0.0.1:0",
+		"--data-dir", t.TempDir(), "--log-level", "warn"}
+	p.cmd = exec.Command(binary, append(args, flags...)...)
+	p.cmd.Env, p.cmd.Stderr = append(testenv.PlainEnv(), env...), &p.said
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
-		o.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := p.cmd.Start(); err != nil {
-		o.Fatal(err)
+		t.Fatal(err)
 	}
-	where := map[string]string{}
+	var where struct{ API, Metrics string }
 	err = json.NewDecoder(out).Decode(&where)
 	go func() {
 		p.err = p.cmd.Wait()
 		close(p.ended)
 	}()
-	o.Cleanup(func() {
+	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill() // it may have ended
 		<-p.ended
-		if o.Failed() {
-			o.Logf("serve said:\n%.20000s", p.said.String())
+		if t.Failed() {
+			t.Logf("serve said:\n%.20000s", p.said.String())
 		}
 	})
 	if err != nil {
-		o.Fatalf("serve did not start: %v: %s", err, p.said.String())
+		<-p.ended
 	}
-	return &server{p, where["api"]}
+	return &server{p, where.API, strings.TrimSuffix(strings.TrimPrefix(where.Metrics, "http://"), "/metrics")}
+}
+
+// up is launch of a server that has to get ready.
+func up(t testing.TB, binary, database, nats string, env []string, flags ...string) *server {
+	t.Helper()
+	s := launch(t, binary, database, nats, env, flags...)
+	if s.url == "" {
+		t.Fatalf("serve did not start: %s", s.said.String())
+	}
+	return s
+}
+
+// end tells a server to end, and waits.
+func (s *server) end(t *testing.T) {
+	t.Helper()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if <-s.ended; s.err != nil {
+		t.Errorf("serve ended with %v: %s", s.err, s.said.String())
+	}
+}
+
+// serve starts a server of the office.
+func (o *office) serve(flags ...string) *server {
+	o.Helper()
+	return up(o, o.binary, o.url, o.ns.URL(), nil, flags...)
 }
 
 // reply is what a command said, and how it ended.
@@ -80,19 +117,9 @@ type reply struct {
 	out, err string
 }
 
-// command runs a command of tranche to its end.
-func (o *office) command(s *server, stdin string, args ...string) reply {
-	o.Helper()
-	r, err := o.try(s, stdin, args...)
-	if err != nil {
-		o.Fatal(err)
-	}
-	return r
-}
-
-// try is command for any goroutine. Its error means that the command could not be run at all.
-func (o *office) try(s *server, stdin string, args ...string) (reply, error) {
-	cmd := exec.Command(o.binary, append([]string{"--url", s.url}, args...)...)
+// run runs a command of tranche to its end, for any goroutine. Its error means that it could not be run at all.
+func run(binary, stdin string, args ...string) (reply, error) {
+	cmd := exec.Command(binary, args...)
 	var out, said bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = strings.NewReader(stdin), &out, &said, testenv.PlainEnv()
 	err := cmd.Run()
@@ -103,19 +130,43 @@ func (o *office) try(s *server, stdin string, args ...string) (reply, error) {
 	return reply{cmd.ProcessState.ExitCode(), out.String(), said.String()}, nil
 }
 
+// must runs a command that has to succeed.
+func must(t testing.TB, binary, stdin string, args ...string) string {
+	t.Helper()
+	r, err := run(binary, stdin, args...)
+	if err != nil || r.code != 0 {
+		t.Fatalf("tranche %s: exit code %d, %v\n%s%s", strings.Join(args, " "), r.code, err, r.out, r.err)
+	}
+	return r.out
+}
+
+// command runs a command of tranche to its end.
+func (o *office) command(s *server, stdin string, args ...string) reply {
+	o.Helper()
+	r, err := run(o.binary, stdin, append([]string{"--url", s.url}, args...)...)
+	if err != nil {
+		o.Fatal(err)
+	}
+	return r
+}
+
 // begun starts a command. The returned function waits for its end.
 func (o *office) begun(s *server, args ...string) (said func() reply) {
-	return testenv.Begin(o, func() (reply, error) { return o.try(s, "", args...) })
+	return testenv.Begin(o, func() (reply, error) {
+		return run(o.binary, "", append([]string{"--url", s.url}, args...)...)
+	})
 }
 
 // must runs a command that has to succeed.
 func (o *office) must(s *server, args ...string) string {
 	o.Helper()
-	r := o.command(s, "", args...)
-	if r.code != 0 {
-		o.Fatalf("tranche %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.out, r.err)
-	}
-	return r.out
+	return o.mustWith(s, "", args...)
+}
+
+// mustWith is must for a command that reads.
+func (o *office) mustWith(s *server, stdin string, args ...string) string {
+	o.Helper()
+	return must(o, o.binary, stdin, append([]string{"--url", s.url}, args...)...)
 }
 
 // begin starts a run of n items.
@@ -137,4 +188,49 @@ func (o *office) kill(s *server) {
 	o.Helper()
 	o.signal(s.process, syscall.SIGKILL)
 	o.wantKilled(s.process)
+}
+
+// serveAccounts answers at an endpoint until end is called; items whose id is among bad fail, or all with "*".
+func serveAccounts(t *testing.T, nc *nats.Conn, endpoint, bad string) (end func()) {
+	t.Helper()
+	svc, err := endpoints.New(nc, endpoints.Config{Name: endpoint, Version: "1.0.0"})
+	if err == nil {
+		err = endpoints.HandleEach(svc, endpoint, func(_ context.Context, in account) (account, error) {
+			if bad == "*" || bad == in.ID {
+				return in, endpoints.Fail("refused", "no such account")
+			}
+			return in, nil
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testenv.Keep(t, t.Errorf, "the service", svc.Run)
+}
+
+// wantRun has a server run items to the end, and checks its exit code and how many it says are done.
+func wantRun(t *testing.T, binary string, s *server, code int, done string) {
+	t.Helper()
+	r, err := run(binary, testenv.Accounts(200), "--url", s.url, "run", "start", "--endpoint", "statement", "--items", "-",
+		"--wait", "--max-wait", limit.String())
+	if err != nil || r.code != code || !strings.Contains(r.out+r.err, done) {
+		t.Fatalf("the run: exit code %d, %v\n%s%s", r.code, err, r.out, r.err)
+	}
+}
+
+// until polls for a condition, with a deadline.
+func until(t testing.TB, what string, met func() bool) {
+	t.Helper()
+	testenv.Until(t, limit, what, met)
+}
+
+// untilSQL waits until the answer to a question is yes.
+func untilSQL(t *testing.T, pool *pgxpool.Pool, what, sql string) {
+	t.Helper()
+	until(t, what, func() (is bool) {
+		if err := pool.QueryRow(t.Context(), sql).Scan(&is); err != nil {
+			t.Fatal(err)
+		}
+		return is
+	})
 }

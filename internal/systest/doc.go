@@ -1,6 +1,28 @@
-// Package systest holds tests of whole processes: nodes and services that are killed, stopped and told to end in the
-// middle of runs. It has no code of its own.
+// Package systest has tests of whole processes: nodes, services and operators' commands that are killed, stopped and told
+// to end, and the real binary as docs/operate has it run: with TLS, behind poolers, as a role that owns nothing, under
+// Prometheus.
 //
-// The test binary runs itself again as a node or as a service, so that what dies is a real process. What must hold is
-// checked from outside: by a ledger of executions that services write, and by the doctor.
+// What a crash leaves behind is tested without processes where that can be. One real kill for each role is here, to show
+// that the two agree. Which test finds which fault:
+//
+//	node killed: claim, publish, record, ack  orchestrator TestANodeCrashesAnywhere, TestACompletionIsToldAfterACrash,
+//	                                          TestNodesCrashBetweenPieces; flush TestANodeCrashes…; TestNodeIsKilled
+//	node asleep for three leases              TestNodeSleepsForThreeLeases, orchestrator TestANodeThatWorksIsCutOff
+//	leader killed                             TestTheLeaderIsKilledToldToEndAndStopped, TestAlertsAreToldOnce…
+//	service killed                            TestServiceIsKilledInMidChunk, TestCallsWhileServicesAreReplaced; endpoints
+//	                                          TestAFlowSurvivesADeathAtEveryStep, orchestrator TestAFlowOfWhichAPartIsLost
+//	operator's change cut off in its commit   TestOperator
+//	item that kills its node                  orchestrator TestAnItemThatCrashesItsNodes
+//	NATS restarted, wiped; streams lost       orchestrator TestRunSurvives…, streams TestRunSurvivesTheLossOfStreams
+//	disk of NATS full; messages lost          servers
+//	three NATS servers                        natscluster, faults one by one; servers
+//	PostgreSQL crashed, failed over, rewound  orchestrator TestRunSurvivesACrashOfPostgreSQL; servers
+//	partitions                                orchestrator TestRunSurvivesPartitions
+//	replies lost, doubled, late, forged       internal/testing/modeltest, orchestrator record and sweep
+//	SIGTERM                                   TestNodeIsToldToEnd, orchestrator TestStopHandsBack
+//	poolers, versions, roles                  TestNodesBehindAPooler, TestAsThePagesSay, TestServeAsARoleThatOwnsNothing
+//	a fence taken out                         TestMutantsAreCaught
+//
+// Child processes are this test binary itself, in a role that an environment variable names; those of the operator are
+// the real program. Databases and NATS servers are each test's own.
 package systest

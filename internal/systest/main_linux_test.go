@@ -21,7 +21,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -35,13 +34,11 @@ const (
 	databaseVariable = "TRANCHE_SYSTEST_DATABASE"
 	natsVariable     = "TRANCHE_SYSTEST_NATS"
 	ledgerVariable   = "TRANCHE_SYSTEST_LEDGER"
-	dieVariable      = "TRANCHE_SYSTEST_DIE"      // the execution at which a service waits to be killed
-	revisionVariable = "TRANCHE_SYSTEST_REVISION" // of the flow
-	leaseVariable    = "TRANCHE_SYSTEST_LEASE"    // the life of the leader's lease
+	dieVariable      = "TRANCHE_SYSTEST_DIE"   // the execution at which a service waits to be killed
+	leaseVariable    = "TRANCHE_SYSTEST_LEASE" // the life of the leader's lease
 	// sessionVariable is the life of a node's session, unless it is sessionTTL. Long ones are for nodes that are not to
 	// lose theirs, however slow the machine is.
 	sessionVariable = "TRANCHE_SYSTEST_SESSION"
-	stopVariable    = "TRANCHE_SYSTEST_STOP" // the execution at which a service stands still until it is woken
 	slowVariable    = "TRANCHE_SYSTEST_SLOW" // how long a service takes over each chunk, so that a run outlives the test
 	faultsVariable  = "TRANCHE_FAULTS"
 )
@@ -53,14 +50,13 @@ const (
 
 	// answerTimeout is how long a direct request is waited for: it may have gone to a process that was just killed.
 	answerTimeout = 5 * time.Second
+	pollEvery     = 20 * time.Millisecond
 
 	testsAtOnce = 3 // at least: they wait more than they work
 )
 
 func TestMain(m *testing.M) {
-	children := map[string]func(context.Context) error{"node": runNode, "service": runService, "flow": runFlow,
-		"composer": runComposer, "flushed": runFlushed, "echo": runEcho,
-		"accounts": runCallee("accounts"), "prices": runCallee("prices")}
+	children := map[string]func(context.Context) error{"node": runNode, "service": runService, "echo": runEcho}
 	child, isChild := children[os.Getenv(roleVariable)]
 	if !isChild {
 		if runtime.GOMAXPROCS(0) < testsAtOnce {
@@ -83,9 +79,7 @@ func be(child func(context.Context) error) int {
 }
 
 // runNode is the node's process: what cmd/tranche wires, with sessions that are short unless the test says otherwise.
-func runNode(ctx context.Context) error { return runNodeWith(ctx, nil) }
-
-func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
+func runNode(ctx context.Context) error {
 	faults, err := fault.Parse(os.Getenv(faultsVariable))
 	if err != nil {
 		return err
@@ -114,8 +108,7 @@ func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
 	if err != nil {
 		return err
 	}
-	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: log, Faults: faults, Locals: locals, LocalWorkers: 4,
-		SessionTTL: session, Heartbeat: session / 5, LeaseTTL: lease, Poll: 100 * time.Millisecond,
+	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: log, Faults: faults, SessionTTL: session, Heartbeat: session / 5, LeaseTTL: lease, Poll: 100 * time.Millisecond,
 		Grace:   orchestrator.DefaultGrace,
 		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
@@ -227,7 +220,7 @@ func listens(ctx context.Context, endpoint string) error {
 		if late := errors.Is(err, context.DeadlineExceeded); !nobody && !late || ctx.Err() != nil {
 			return fmt.Errorf("an item that nobody understands: %w", err)
 		}
-		if err := rest(ctx); err != nil {
+		if err := backoff.Sleep(ctx, pollEvery); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // mutant is the store without one of its fences.
@@ -48,7 +50,7 @@ func TestMutantsAreCaught(t *testing.T) {
 					},
 					[]string{") b", "`", "firstReadyWait", "`"}},
 			},
-			in: "workqueue/dispatch", test: "TestClaimsOfManyNodesShareTheWork$/wide", says: "claimed twice",
+			in: "internal/testing/modeltest", test: "TestEverythingAtOnce$", says: "invariant: I1",
 		},
 		"a cut that leaves its items ready": {
 			mutants: []mutant{
@@ -78,7 +80,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=5m", "-vet=off", "-ldflags=-s -w",
 				"-overlay="+overlay, "-run", "^"+tc.test, "./"+tc.in)
 			cmd.Dir = filepath.Join("..", "..")
-			cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
+			cmd.Env = append(os.Environ(), testenv.GoFlags("-buildvcs=false"))
 			out, err := cmd.CombinedOutput()
 			if err == nil {
 				t.Fatalf("%s does not see the mutant:\n%.4000s", tc.test, out)

@@ -3,7 +3,6 @@ package systest
 import (
 	"context"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +19,7 @@ import (
 // An operator at work, with the real binary.
 func TestOperator(t *testing.T) {
 	t.Parallel()
-	binary := testenv.Program(t, filepath.Join("..", ".."))
+	binary := testenv.Program(t, root)
 	for name, test := range map[string]func(*testing.T, string){
 		"pauses the world":          pausesTheWorld,
 		"is told of the threshold":  isToldOfTheThreshold,

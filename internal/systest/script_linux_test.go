@@ -50,7 +50,7 @@ func TestWhatAScriptCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.loader = workqueue.SessionID(node)
-	project := testenv.NodeProject(t, filepath.Join("..", ".."))
+	project := testenv.NodeProject(t, root)
 	script, err := os.ReadFile(filepath.Join("testdata", "echo.js"))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(project, "echo.js"), script, 0o600)

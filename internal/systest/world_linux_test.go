@@ -1,7 +1,6 @@
 package systest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,8 +38,6 @@ type world struct {
 	ledger string
 	items  int
 	loader workqueue.SessionID // of the node in whose name runs are loaded, when that takes long; zero: none
-
-	servers string // of a cluster, instead of ns
 }
 
 func setup(t *testing.T) *world {
@@ -77,7 +74,7 @@ func (w *world) run(role string, program *exec.Cmd, env ...string) *process {
 	w.Helper()
 	p := &process{cmd: program, ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, databaseVariable+"="+w.url,
-		natsVariable+"="+cmp.Or(w.servers, w.ns.URL()), ledgerVariable+"="+w.ledger)
+		natsVariable+"="+w.ns.URL(), ledgerVariable+"="+w.ledger)
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
 	if err := p.cmd.Start(); err != nil {
@@ -143,19 +140,6 @@ func (w *world) await(p *process) {
 	}
 }
 
-// expire ends the session of a node that is dead. So it can be a long one, which no node loses by being slow, and
-// nobody waits for its end. It returns when that was, by the database's clock.
-func (w *world) expire(p *process) (at time.Time) {
-	w.Helper()
-	const end = `WITH ended AS (UPDATE node_session SET expires_at = tranche_now()
-			WHERE pid = $1 AND ended_at IS NULL RETURNING expires_at)
-		SELECT coalesce(max(expires_at), tranche_now()) FROM ended`
-	if err := w.pool.QueryRow(w.Context(), end, p.cmd.Process.Pid).Scan(&at); err != nil {
-		w.Fatal(err)
-	}
-	return at
-}
-
 // until polls for a condition, with a deadline.
 func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
 
@@ -166,22 +150,13 @@ func (w *world) load() workqueue.RunID {
 		MaxAttempts: 3}})
 }
 
-// loadStep makes such a run whose step is of another kind, or cut otherwise.
+// loadStep makes such a run whose step is cut otherwise.
 func (w *world) loadStep(step workqueue.StepSpec) workqueue.RunID {
 	w.Helper()
-	step.Name = "statement"
-	return w.loadSteps(step)
-}
-
-// loadSteps makes such a run of several.
-func (w *world) loadSteps(steps ...workqueue.StepSpec) workqueue.RunID {
-	w.Helper()
-	for i := range steps {
-		steps[i].InFlight, steps[i].Timeout, steps[i].RetryBackoff = 8, 10*time.Minute, 10*time.Millisecond
-	}
+	step.Name, step.InFlight, step.Timeout, step.RetryBackoff = "statement", 8, 10*time.Minute, 10*time.Millisecond
 	i := 0
 	loaded, err := start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
-		Steps: steps, Session: w.loader},
+		Steps: []workqueue.StepSpec{step}, Session: w.loader},
 		func(item *start.LoadItem) error {
 			if i == w.items {
 				return io.EOF
@@ -245,16 +220,15 @@ func (w *world) executions() map[execution]int {
 	return all
 }
 
-// wantParts waits until the run is complete and holds it against its results and the doctor.
-func (w *world) wantParts(run workqueue.RunID, steps int) {
+// wantSound waits until a run of one step is complete and holds it against the ledger (I5), its results and the doctor.
+// It returns the number of executions beyond one for each item.
+func (w *world) wantSound(run workqueue.RunID) (extra int) {
 	w.Helper()
-	w.until("the run completes", func() bool {
-		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1
-	})
+	w.complete(run)
 	right := w.number(`SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run)
-	if right != steps*w.items {
-		w.Errorf("%d parts of %d are right", right, steps*w.items)
+	if right != w.items {
+		w.Errorf("%d results of %d are right", right, w.items)
 	}
 	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
 		w.Errorf("completion was told %d times", n)
@@ -266,13 +240,6 @@ func (w *world) wantParts(run workqueue.RunID, steps int) {
 	for _, v := range report.Violations {
 		w.Errorf("invariant: %v", v)
 	}
-}
-
-// wantSound waits until a run of one step is complete and holds it against the ledger (I5), its results and the doctor.
-// It returns the number of executions beyond one for each item.
-func (w *world) wantSound(run workqueue.RunID) (extra int) {
-	w.Helper()
-	w.wantParts(run, 1)
 	executed := map[int]int{}
 	var slices []workqueue.SliceID
 	var ordinals []int

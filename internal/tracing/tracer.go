@@ -10,7 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/oteltrace"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/orchestrator/core"
 )
 
 // scope is the instrumentation scope of a node's spans.
@@ -36,7 +36,7 @@ func NewTracer(provider trace.TracerProvider) *Tracer { return &Tracer{tracer: p
 
 // Publishing implements orchestrator.Tracer. Its span is the root of a trace.
 func (t *Tracer) Publishing(
-	ctx context.Context, s span.Slice,
+	ctx context.Context, s core.TracedSlice,
 ) (carried wire.Trace, end func(error)) {
 	ctx, span := t.tracer.Start(ctx, "publish "+s.Endpoint, trace.WithNewRoot(),
 		trace.WithSpanKind(trace.SpanKindProducer))
@@ -50,7 +50,7 @@ func (t *Tracer) Publishing(
 
 // Fetching implements orchestrator.Tracer. Its span is the root of a trace.
 func (t *Tracer) Fetching(
-	ctx context.Context, s span.Slice,
+	ctx context.Context, s core.TracedSlice,
 ) (within context.Context, carried wire.Trace, end func(error)) {
 	ctx, span := t.tracer.Start(ctx, "fetch "+s.Endpoint, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindClient))
 	if span.IsRecording() {
@@ -63,15 +63,15 @@ func (t *Tracer) Fetching(
 
 // Recording implements orchestrator.Tracer. Its span is a child of the one that the reply carries.
 func (t *Tracer) Recording(
-	ctx context.Context, carried wire.Trace, r span.Reply,
-) (end func(span.Outcome)) {
+	ctx context.Context, carried wire.Trace, r core.TracedReply,
+) (end func(core.TraceOutcome)) {
 	_, recording := t.tracer.Start(oteltrace.Extract(ctx, carried), "record "+r.Endpoint,
 		trace.WithSpanKind(trace.SpanKindConsumer))
 	if recording.IsRecording() {
 		recording.SetAttributes(common(r.Endpoint, r.Run, r.Slice)...)
 		recording.SetAttributes(keyService.String(r.Service), keySlots.Int(r.Slots), keyFinal.Bool(r.Final))
 	}
-	return func(out span.Outcome) {
+	return func(out core.TraceOutcome) {
 		if recording.IsRecording() {
 			recording.SetAttributes(keyTaken.Int(out.Taken), keyStale.Bool(out.Stale))
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/tracing"
-	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/orchestrator/core"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -115,13 +115,13 @@ func stop(t *testing.T, tr *tracing.Tracing) {
 // use records a span of each kind, the second within the first, as a reply would carry it.
 func use(tr *tracing.Tracing) (run uuid.UUID, carried wire.Trace) {
 	run = uuid.New()
-	var _ span.Tracer = tr.Tracer()
-	carried, published := tr.Tracer().Publishing(context.Background(), span.Slice{Run: run,
+	var _ core.Tracer = tr.Tracer()
+	carried, published := tr.Tracer().Publishing(context.Background(), core.TracedSlice{Run: run,
 		Slice: uuid.New(), Endpoint: "statement", Attempt: 1, Generation: 1, Items: 5})
 	published(nil)
-	recorded := tr.Tracer().Recording(context.Background(), carried, span.Reply{Run: run,
+	recorded := tr.Tracer().Recording(context.Background(), carried, core.TracedReply{Run: run,
 		Endpoint: "statement", Service: "x@1 y", Slots: 5, Final: true})
-	recorded(span.Outcome{Taken: 5, Err: errors.New("no disk")})
+	recorded(core.TraceOutcome{Taken: 5, Err: errors.New("no disk")})
 	return run, carried
 }
 
@@ -228,7 +228,7 @@ func TestGarbageBeginsATraceOfItsOwn(t *testing.T) {
 	seen := tracetest.NewSpanRecorder()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(seen))
 	tracing.NewTracer(provider).Recording(t.Context(), wire.Trace{Parent: "00-garbage"},
-		span.Reply{Endpoint: "x"})(span.Outcome{})
+		core.TracedReply{Endpoint: "x"})(core.TraceOutcome{})
 	if ended := seen.Ended(); len(ended) != 1 || ended[0].Parent().IsValid() {
 		t.Errorf("got %v", ended)
 	}

@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
-	"github.com/tranchehq/tranche/internal/responder"
+	"github.com/tranchehq/tranche/internal/ingest"
 )
 
 const (
@@ -40,12 +40,12 @@ type listener struct {
 }
 
 // Listen takes requests from now on, until the responder is closed.
-func Listen(nc *nats.Conn, service *Service, log *zap.Logger) (*responder.Responder, error) {
+func Listen(nc *nats.Conn, service *Service, log *zap.Logger) (*ingest.Responder, error) {
 	if log == nil {
 		log = zap.NewNop()
 	}
 	l := &listener{operations: service.operations(), log: log, nc: nc}
-	return responder.Listen(nc, responder.Config{
+	return ingest.NewResponder(nc, ingest.ResponderConfig{
 		Subject: fanout.SubjectPrefix + "*", Queue: listenQueue, Timeout: requestTimeout,
 		MaxRequests: maxAtWork, MaxBytes: maxHeld,
 		Answer: func(ctx context.Context, msg *nats.Msg) {

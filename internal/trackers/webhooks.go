@@ -15,8 +15,8 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
-	"github.com/tranchehq/tranche/internal/webhook"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -50,9 +50,9 @@ type WebhooksConfig struct {
 // Webhooks tell of the ends of batches. Their Run is a duty of the leader's.
 type Webhooks struct {
 	store  WebhookStore
-	sender *webhook.Sender
+	sender *httpfetch.Sender
 	log    *zap.Logger
-	retry  webhook.Retry
+	retry  httpfetch.Retry
 }
 
 // NewWebhooks returns what delivers webhooks.
@@ -60,14 +60,14 @@ func NewWebhooks(store WebhookStore, config WebhooksConfig) (*Webhooks, error) {
 	if store == nil || config.Transport == nil {
 		return nil, errors.New("trackers: webhooks need a store and a transport")
 	}
-	sender, err := webhook.New(webhook.Config{
+	sender, err := httpfetch.NewSender(httpfetch.SenderConfig{
 		Connections: config.Connections, Transport: config.Transport, Now: config.Now, Timeout: config.Timeout,
 	})
 	if err != nil {
 		return nil, err
 	}
 	w := &Webhooks{store: store, sender: sender, log: config.Log,
-		retry: webhook.Retry{First: cmp.Or(max(config.FirstRetry, 0), firstRetry), Longest: longestRetry}}
+		retry: httpfetch.Retry{First: cmp.Or(max(config.FirstRetry, 0), firstRetry), Longest: longestRetry}}
 	if w.log == nil {
 		w.log = zap.NewNop()
 	}
@@ -144,8 +144,8 @@ func checkWebhook(conns *connections.Connections, set *fanout.WebhookSettings) e
 	if set == nil {
 		return nil
 	}
-	err := webhook.Check(conns, set.URL, set.Secret)
-	if bad, ok := errors.AsType[*webhook.BadError](err); ok {
+	err := httpfetch.CheckWebhook(conns, set.URL, set.Secret)
+	if bad, ok := errors.AsType[*httpfetch.WebhookError](err); ok {
 		place := "webhook"
 		if bad.Field != "" {
 			place += "." + bad.Field
@@ -156,12 +156,12 @@ func checkWebhook(conns *connections.Connections, set *fanout.WebhookSettings) e
 }
 
 // deliver makes one attempt.
-func (w *Webhooks) deliver(ctx context.Context, hook *service.Webhook) webhook.Outcome {
+func (w *Webhooks) deliver(ctx context.Context, hook *service.Webhook) httpfetch.Delivery {
 	body, err := webhookBody(hook)
 	if err != nil {
-		return webhook.Outcome{GiveUp: true, Why: err.Error()}
+		return httpfetch.Delivery{GiveUp: true, Why: err.Error()}
 	}
-	return w.sender.Send(ctx, &webhook.Message{
+	return w.sender.Send(ctx, &httpfetch.Webhook{
 		ID: hook.EventID.String(), URL: hook.URL, Secret: hook.Secret, Body: body,
 	})
 }
@@ -175,7 +175,7 @@ func webhookBody(hook *service.Webhook) ([]byte, error) {
 	if err := json.Unmarshal(hook.Event, &event); err != nil {
 		return nil, fmt.Errorf("read the event of batch %s: %w", hook.Batch, err)
 	}
-	return webhook.Body(event.Kind, event.At, hook.Event)
+	return httpfetch.WebhookBody(event.Kind, event.At, hook.Event)
 }
 
 const (

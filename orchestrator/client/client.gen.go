@@ -802,7 +802,7 @@ type CollectorSpec struct {
 	// Examples: 1m30s
 	Timeout Duration `json:"timeout"`
 
-	// Dedupe how long the id of an operation is remembered; 0s: not at all
+	// Dedupe how long IDs are remembered; 0s: not at all
 	//
 	// Examples: 1m30s
 	Dedupe Duration `json:"dedupe"`
@@ -816,7 +816,7 @@ type CollectorSpec struct {
 	// OrderBy the key is a field of the payload; null: operations bring it
 	OrderBy *OpKeying `json:"order_by,omitempty"`
 
-	// Fold last or merge: operations of a key go as one; absent: one by one
+	// Fold operations of a key go as one; absent: singly; one of last, merge
 	Fold string `json:"fold,omitempty"`
 
 	// FoldBy those with the same value of it; absent: of order_by, or key
@@ -825,7 +825,7 @@ type CollectorSpec struct {
 	// Enrich what is stored instead of the payload that was sent
 	Enrich *Enrichment `json:"enrich,omitempty"`
 
-	// RetryCodes error codes that are tried again whatever the service says
+	// RetryCodes error codes that are tried again in any case
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
 	// NeverRetry and never
@@ -4020,6 +4020,8 @@ type SettingsView struct {
 	ChunkBytes int `json:"chunk_bytes,omitempty"`
 
 	// ChunkTime what a request should take, with chunk_auto
+	//
+	// Examples: 1m30s
 	ChunkTime Duration `json:"chunk_time,omitempty"`
 
 	// InFlight requests out at once at most
@@ -4035,12 +4037,18 @@ type SettingsView struct {
 	MaxAttempts int `json:"max_attempts"`
 
 	// Timeout for the reply to a request that a service has taken
+	//
+	// Examples: 1m30s
 	Timeout Duration `json:"timeout"`
 
 	// RetryBackoff before the second attempt; doubled for each later one
+	//
+	// Examples: 1m30s
 	RetryBackoff Duration `json:"retry_backoff"`
 
 	// MaxBackoff the longest such wait; absent: 5 minutes
+	//
+	// Examples: 1m30s
 	MaxBackoff Duration `json:"max_backoff,omitempty"`
 
 	// RetryCodes error codes that are tried again
@@ -4452,14 +4460,18 @@ type Streams struct {
 	Auto bool `json:"auto"`
 
 	// Replicas wanted; with auto, what that comes to; 0: not known without NATS
-	Replicas   int      `json:"replicas"`
-	WorkBytes  int64    `json:"work_bytes"`
-	ReplyBytes int64    `json:"reply_bytes"`
-	StageBytes int64    `json:"stage_bytes"`
-	FlowBytes  int64    `json:"flow_bytes"`
-	EventBytes int64    `json:"event_bytes"`
-	DeadBytes  int64    `json:"dead_bytes"`
-	EventAge   Duration `json:"event_age"`
+	Replicas   int   `json:"replicas"`
+	WorkBytes  int64 `json:"work_bytes"`
+	ReplyBytes int64 `json:"reply_bytes"`
+	StageBytes int64 `json:"stage_bytes"`
+	FlowBytes  int64 `json:"flow_bytes"`
+	EventBytes int64 `json:"event_bytes"`
+	DeadBytes  int64 `json:"dead_bytes"`
+
+	// EventAge a time like 90s or 1h30m
+	//
+	// Examples: 1m30s
+	EventAge Duration `json:"event_age"`
 
 	// Bytes of all streams together, on each server that keeps them
 	Bytes     int64     `json:"bytes"`
@@ -6641,4 +6653,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 61f91c8019ac4f34101cfc04ec30728d, is 33e849b03d0a14be92ee349e78327dc16c4124501b966dbc13bf180102886ee6.
+// Of ac0c6931bdbfefa26ab8c5e9265c0cd6, is 2c6270f967f1641c148ad1e91b475440064515ae8fb61bd2cf1996c640073e24.

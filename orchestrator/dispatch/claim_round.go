@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/fault"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
@@ -65,9 +65,9 @@ func (c *claimer) round(ctx context.Context) (round, error) {
 
 // page reads the next steps, without those that rest.
 func (c *claimer) page(ctx context.Context, r *round) (dispatch.Found, error) {
-	reading, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	reading, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	page, err := dispatch.New(c.node.Store).RunnableSteps(reading, dispatch.Search{
+	page, err := c.queue.RunnableSteps(reading, dispatch.Search{
 		Skip: c.resting.all(time.Now()), Shut: names(r.shut), ShutAuto: c.shutAuto.all(time.Now()), Locals: c.cfg.Locals,
 		NoRoom: c.own.Full(names(r.noRoom)), Own: c.node.Session(), Late: c.elsewhere.late(time.Now()),
 	})
@@ -182,7 +182,7 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 		}
 	}
 	asked := time.Now()
-	claimed, err := dispatch.New(n.Store).ClaimAll(ctx, reqs, claimRoom*c.cfg.ClaimSlices)
+	claimed, err := c.queue.ClaimAll(ctx, reqs, claimRoom*c.cfg.ClaimSlices)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
@@ -31,7 +31,7 @@ const smallItems = 256
 // Run is the way from PostgreSQL into the stream, or to what the node does itself: one claimer, a few
 // publishers, one confirmer, and those who fetch. When ctx ends the claimer stops, and the others finish what it took.
 func (d *Dispatcher) Run(ctx, draining context.Context) {
-	assigned := kernel.NewLanes[Assignment](d.cfg.ClaimSlices)
+	assigned := core.NewLanes[Assignment](d.cfg.ClaimSlices)
 	published := make(chan publication, MaxPendingPublishes)
 	publishers := assigned.Work(d.cfg.Publishers, func(lane <-chan Assignment) {
 		d.publishAssigned(draining, lane, published)
@@ -52,8 +52,9 @@ func (d *Dispatcher) Run(ctx, draining context.Context) {
 type claimer struct {
 	*Dispatcher
 
-	assigned  kernel.Lanes[Assignment] // what services do
-	fetch     func(Assignment)         // what the node does itself
+	reachable func(context.Context) bool
+	assigned  core.Lanes[Assignment] // what services do
+	fetch     func(Assignment)       // what the node does itself
 	resting   rests[dispatch.StepRef]
 	shut      rests[string] // endpoints
 	shutAuto  rests[string] // endpoints, for their automatic steps
@@ -62,8 +63,8 @@ type claimer struct {
 	elsewhere elsewhere
 }
 
-func newClaimer(d *Dispatcher, assigned kernel.Lanes[Assignment], fetch func(Assignment)) *claimer {
-	return &claimer{Dispatcher: d, assigned: assigned, fetch: fetch, resting: rests[dispatch.StepRef]{},
+func newClaimer(d *Dispatcher, assigned core.Lanes[Assignment], fetch func(Assignment)) *claimer {
+	return &claimer{Dispatcher: d, reachable: d.reachable, assigned: assigned, fetch: fetch, resting: rests[dispatch.StepRef]{},
 		shut: rests[string]{}, shutAuto: rests[string]{}, params: paramCache{},
 		turns: turns{}, elsewhere: elsewhere{}}
 }
@@ -90,10 +91,10 @@ func (c *claimer) run(ctx context.Context) {
 			poll = c.cfg.Poll
 			continue
 		}
-		if len(c.elsewhere) > 0 && backoff.Sleep(ctx, kernel.ElsewherePause) != nil {
+		if len(c.elsewhere) > 0 && backoff.Sleep(ctx, core.ElsewherePause) != nil {
 			return
 		}
-		idle := kernel.Jitter(poll)
+		idle := core.Jitter(poll)
 		pause := c.pause(idle, looked, r)
 		timer := time.NewTimer(pause)
 		select {

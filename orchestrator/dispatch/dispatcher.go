@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
-	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -27,7 +26,7 @@ type Config struct {
 	ClaimSlices int           // slices of one claim
 	Publishers  int           // requests built at once
 	Locals      []string      // names of the node's functions for steps of kind local; not nil
-	Tracer      span.Tracer   // nil: none
+	Tracer      core.Tracer   // nil: none
 	Meter       meter
 }
 
@@ -63,7 +62,7 @@ type ownRoom interface {
 
 // streamWatch is what is known of the streams.
 type streamWatch interface {
-	kernel.Epochs
+	core.Epochs
 
 	// Suspect has a stream tried that did not acknowledge a message.
 	Suspect(stream string)
@@ -71,18 +70,37 @@ type streamWatch interface {
 
 // follower sees to what commits brought.
 type follower interface {
-	kernel.Seer
+	core.Seer
 
 	// NextDue returns how long until the first slice comes due that this node has scheduled; 0: there is none.
 	NextDue(now time.Time) time.Duration
 }
 
+// queue is where work is claimed. See [dispatch.Store].
+type queue interface {
+	RunnableSteps(ctx context.Context, search dispatch.Search) (dispatch.Found, error)
+	ClaimAll(ctx context.Context, reqs []dispatch.ClaimRequest, most int) ([]dispatch.Claimed, error)
+	EachInput(ctx context.Context, want dispatch.InputRequest, f func(dispatch.Input) bool) error
+}
+
+// claims is what becomes of it. See [settle.Store].
+type claims interface {
+	MarkSent(ctx context.Context, sent []workqueue.Sent) (left []workqueue.Sent, err error)
+	Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, in time.Duration, why error) error
+	GiveUpClaim(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) error
+	Split(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, masks []bitfield.Set,
+		timeout time.Duration) (*workqueue.Slice, error)
+	Record(ctx context.Context, answers []settle.Answer) (settle.Recorded, error)
+}
+
 // Dispatcher brings work from PostgreSQL into the stream, or to what the node does itself.
 type Dispatcher struct {
-	node      *kernel.Kernel
+	node      *core.Core
 	cfg       Config
+	queue     queue
+	claims    claims
 	own       ownWork
-	endpoints kernel.Ensurer
+	endpoints core.Ensurer
 	streams   streamWatch
 	after     follower
 	reach     reach
@@ -90,11 +108,11 @@ type Dispatcher struct {
 }
 
 // New returns what claims work and publishes it.
-func New(k *kernel.Kernel, own ownWork, endpoints kernel.Ensurer, streams streamWatch, after follower,
+func New(k *core.Core, own ownWork, endpoints core.Ensurer, streams streamWatch, after follower,
 	cfg Config,
 ) *Dispatcher {
-	return &Dispatcher{node: k, cfg: cfg, own: own, endpoints: endpoints, streams: streams, after: after,
-		pending: semaphore.NewWeighted(maxPendingBytes)}
+	return &Dispatcher{node: k, cfg: cfg, queue: dispatch.New(k.Store), claims: k.Settling, own: own,
+		endpoints: endpoints, streams: streams, after: after, pending: semaphore.NewWeighted(maxPendingBytes)}
 }
 
 // reachWait is how long a server that has left a publication unanswered has for its sign of life, before more is
@@ -146,7 +164,7 @@ func (l *LargeInputs) Take(a *Assignment, in *dispatch.Input) bool {
 		l.Items.Add(bit)
 		name := a.Work.Inputs[i].Name
 		l.refused = append(l.refused, settle.Slot{Ordinal: in.Ordinal, Err: &workqueue.SlotError{
-			Code: kernel.CodeItemTooLarge,
+			Code: core.CodeItemTooLarge,
 			Message: fmt.Sprintf("the part of step %s has %d bytes, and what did not fit a message is no input of another step "+
 				"(%s): leave %s out of its inputs, and have its service fetch the result from the API by the item's key", name,
 				part.Large, a.Work.Name, name)}})
@@ -156,8 +174,8 @@ func (l *LargeInputs) Take(a *Assignment, in *dispatch.Input) bool {
 }
 
 // Refuse fails the items of a slice whose parts are too large, and has the others claimed anew.
-func (l *LargeInputs) Refuse(ctx context.Context, n *kernel.Kernel, after kernel.Seer, a Assignment) error {
-	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+func (l *LargeInputs) Refuse(ctx context.Context, n *core.Core, after core.Seer, a Assignment) error {
+	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	id := a.ID
 	if others := a.Mask.AndNot(l.Items); !others.Empty() {

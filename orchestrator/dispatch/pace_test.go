@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
-	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -68,88 +66,6 @@ func TestTheQueueInFrontOfASlowServiceIsKeptShort(t *testing.T) {
 	reasons := []string{"services say that they work on 2", "in the queue", "no request was answered"}
 	if len(changes) == 0 || !slices.ContainsFunc(reasons, func(r string) bool { return strings.Contains(changes[0], r) }) {
 		t.Errorf("changes %q", changes)
-	}
-	b.Check(t)
-}
-
-func TestTheRateOfAServiceThatRefusesIsLearned(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	limited := &allowance{rate: 60, at: time.Now()} // far less than the slowest machine can send
-	b.Serve(t, "limited", func(_ context.Context, chunk *nodetest.Chunk) error {
-		for _, item := range chunk.Items() {
-			if limited.take() {
-				item.Reply(nodetest.Statement{Of: item.In.ID})
-			} else {
-				item.Retry("too_many_requests", "slow down")
-			}
-		}
-		return nil
-	})
-	req := paced("limited")
-	req.Steps[0].Chunk, req.Steps[0].RetryBackoff = 20, 200*time.Millisecond
-	begun := time.Now()
-	run := b.Start(t, req, 600) // ten seconds of what it allows
-	if done, failed := b.Outcome(t, run, 1); done != 600 || failed != 0 {
-		t.Fatalf("done %d, failed %d", done, failed)
-	}
-	through := 600 / time.Since(begun).Seconds() // fewer than 60, as nobody asks it on a machine that stands still
-	_, rate, _, changes := b.paceOf(t, "limited")
-	if rate < through/2 || rate > 120 {
-		t.Errorf("rate %.0f; 60 are allowed: %s", rate, strings.Join(changes, "; "))
-	}
-	b.Check(t)
-}
-
-// allowance is what a service lets through.
-type allowance struct {
-	mu    sync.Mutex
-	rate  float64
-	saved float64
-	at    time.Time
-}
-
-func (a *allowance) take() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	now := time.Now()
-	a.saved = min(a.rate/4, a.saved+now.Sub(a.at).Seconds()*a.rate)
-	a.at = now
-	if a.saved < 1 {
-		return false
-	}
-	a.saved--
-	return true
-}
-
-// Not parallel: what the controller goes by is how long requests take, and other tests of the package would be in it.
-//
-//nolint:paralleltest // see above
-func TestChunksGrowWhereRequestsCostMoreThanItems(t *testing.T) {
-	b := setup(t)
-	b.Serve(t, "dear", napping(func(n int) time.Duration {
-		return 100*time.Millisecond + time.Duration(n)*20*time.Microsecond
-	}), endpoints.Concurrency(4))
-	req := paced("dear")
-	req.Steps[0].Chunk, req.Steps[0].ChunkAuto = 8192, true
-	run := b.Start(t, req, 300_000) // more than it should need to learn
-	var chunk int
-	nodetest.Until(t, "the chunk has grown", func() bool {
-		_, _, chunk, _ = b.paceOf(t, "dear")
-		return chunk >= 1000
-	})
-	if _, err := b.Node.Runs().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
-	_, _, chunk, _ = b.paceOf(t, "dear")
-	// The next run begins there.
-	var first int
-	run = b.Start(t, req, 8192)
-	b.Outcome(t, run, 1)
-	err := b.Pool.QueryRow(t.Context(), `SELECT bit_count(mask) FROM work_slice WHERE run_id = $1
-		ORDER BY created_at, block LIMIT 1`, run).Scan(&first)
-	if err != nil || first < chunk/2 {
-		t.Errorf("the first chunk of the next run has %d items, %v; %d had been learned", first, err, chunk)
 	}
 	b.Check(t)
 }

@@ -16,8 +16,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
-	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -74,9 +73,9 @@ func (d *Dispatcher) publishOrPostpone(ctx context.Context, a Assignment, publis
 		d.reach.doubt()
 	}
 	d.node.Stats.Postponed.Add(1)
-	postponing, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	postponing, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	if err := d.node.Settling.Postpone(postponing, a.Session, a.ID, kernel.Jitter(2*Postponement), err); err != nil {
+	if err := d.claims.Postpone(postponing, a.Session, a.ID, core.Jitter(2*Postponement), err); err != nil {
 		// It stays claimed until workqueue.DefaultClaimTTL has passed.
 		d.node.Log.Warn("postpone", zap.Error(err))
 	}
@@ -116,12 +115,12 @@ func (d *Dispatcher) publishOne(ctx context.Context, a Assignment, published cha
 // Items with parts that no step sees go to large instead.
 func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder, a Assignment, large *LargeInputs,
 ) (fits bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	want := dispatch.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Inputs: a.Work.Inputs,
 		NoItem: a.Work.NoItem}
 	fits = true
-	err = dispatch.New(d.node.Store).EachInput(ctx, want, func(item dispatch.Input) bool {
+	err = d.queue.EachInput(ctx, want, func(item dispatch.Input) bool {
 		if len(want.Inputs) == 0 && !want.NoItem {
 			fits = request.Add(int(item.Ordinal), string(item.Key), item.Payload)
 			return fits
@@ -177,7 +176,7 @@ func (d *Dispatcher) cut(ctx context.Context, a Assignment, fitting int, publish
 	} else {
 		masks = a.Mask.Split(fitting)
 	}
-	first, err := d.node.Settling.Split(ctx, a.Session, a.ID, masks, dispatch.DefaultClaimTTL)
+	first, err := d.claims.Split(ctx, a.Session, a.ID, masks, dispatch.DefaultClaimTTL)
 	if err != nil || first == nil {
 		return err
 	}
@@ -190,10 +189,10 @@ func (d *Dispatcher) cut(ctx context.Context, a Assignment, fitting int, publish
 func (d *Dispatcher) refuseItem(ctx context.Context, a Assignment) error {
 	lo, _ := a.Mask.Bounds()
 	message := d.node.TooLarge(a.Work.Inputs)
-	out, err := d.node.Settling.Record(ctx, []settle.Answer{{
+	out, err := d.claims.Record(ctx, []settle.Answer{{
 		Slice: a.ID, Endpoint: a.Endpoint, Service: "tranche", Answered: 1,
 		Slots: []settle.Slot{{Ordinal: a.Block.Ordinal(lo),
-			Err: &workqueue.SlotError{Code: kernel.CodeItemTooLarge, Message: message}}},
+			Err: &workqueue.SlotError{Code: core.CodeItemTooLarge, Message: message}}},
 	}})
 	if err != nil {
 		return err
@@ -219,7 +218,7 @@ func (d *Dispatcher) confirm(ctx context.Context, published <-chan publication) 
 		}
 		d.node.Faults.Hit(fault.PublishAcked)
 		var err error
-		if left, err = d.node.Settling.MarkSent(ctx, batch); err != nil {
+		if left, err = d.claims.MarkSent(ctx, batch); err != nil {
 			// They stay claimed. A reply is taken all the same; without one they are issued again at their deadline.
 			if left = nil; ctx.Err() == nil {
 				d.node.Log.Warn("mark slices as sent", zap.Int("slices", len(batch)), zap.Error(err))
@@ -323,9 +322,9 @@ func (d *Dispatcher) giveUpClaim(ctx context.Context, a Assignment) {
 	if ctx.Err() != nil {
 		return // what is left goes back with the session
 	}
-	giving, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	giving, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	if err := d.node.Settling.GiveUpClaim(giving, a.Session, a.ID); err != nil {
+	if err := d.claims.GiveUpClaim(giving, a.Session, a.ID); err != nil {
 		// It stays claimed until workqueue.DefaultClaimTTL has passed.
 		d.node.Log.Warn("give up a claim", zap.Stringer("slice", a.ID), zap.Error(err))
 	}
@@ -366,7 +365,7 @@ func (d *Dispatcher) tracePublishing(ctx context.Context, p *publication) {
 		return
 	}
 	var t wire.Trace
-	t, p.published = d.cfg.Tracer.Publishing(ctx, span.Slice{Run: uuid.UUID(p.Run), Slice: uuid.UUID(p.ID),
+	t, p.published = d.cfg.Tracer.Publishing(ctx, core.TracedSlice{Run: uuid.UUID(p.Run), Slice: uuid.UUID(p.ID),
 		Endpoint: p.Endpoint, Step: int(p.Step), Attempt: p.Attempt, Generation: int(p.Generation), Items: p.Mask.Count()})
 	t.SetHeader(p.msg.Header)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -103,7 +103,7 @@ func (c *collector) add(slot fetch.Slot) {
 		slot.Err = checkResult(slot)
 	}
 	if slot.Err != nil {
-		kept = settle.Slot{Ordinal: kept.Ordinal, Err: kernel.SlotError(fetch.Clean(slot.Err))}
+		kept = settle.Slot{Ordinal: kept.Ordinal, Err: core.SlotError(fetch.Clean(slot.Err))}
 	}
 	c.slots = append(c.slots, kept)
 	c.size += int64(len(kept.Result) + slotOverhead)
@@ -172,7 +172,7 @@ func (c *collector) shut() {
 
 // late is the failure of a chunk whose time was over.
 func (c *collector) late() *workqueue.SlotError {
-	return &workqueue.SlotError{Code: kernel.CodeDeadline, Retry: true,
+	return &workqueue.SlotError{Code: core.CodeDeadline, Retry: true,
 		Message: fmt.Sprintf("step %s did not end within %s", c.job.Work.Name, c.limited)}
 }
 
@@ -185,7 +185,7 @@ func (c *collector) giveUp() *workqueue.SlotError {
 		c.asked.Remove(bit)
 		c.taken++
 		c.slots = append(c.slots, settle.Slot{Ordinal: workqueue.Ordinal(c.item), Err: &workqueue.SlotError{
-			Code: kernel.CodeDeadline, Retry: true, Message: fmt.Sprintf("step %s did not come back from the item within %s",
+			Code: core.CodeDeadline, Retry: true, Message: fmt.Sprintf("step %s did not come back from the item within %s",
 				c.job.Work.Name, c.limited)}})
 	}
 	return c.late()
@@ -239,7 +239,7 @@ func (c *collector) limit(ctx context.Context, timeout time.Duration) (timed con
 	go func() {
 		for left := timeout; left > 0 && backoff.Sleep(timed, left) == nil; left = timeout + c.waited() - time.Since(begun) {
 		}
-		cancel(kernel.TimeOverError{Limit: timeout}) // or it has ended before
+		cancel(core.TimeOverError{Limit: timeout}) // or it has ended before
 	}()
 	return timed, func() { cancel(nil) }
 }

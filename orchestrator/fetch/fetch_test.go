@@ -1,7 +1,6 @@
 package fetch_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/embedded"
@@ -73,37 +71,6 @@ func (b *bundle) joinTwo(t *testing.T, name string, f fetch.Fetcher) (other *nod
 
 func compose(_ context.Context, item *fetch.Item) (fetch.Part, error) {
 	return fetch.JSON(map[string]string{"of": item.Key})
-}
-
-func TestLocalFunctionsComposeOnce(t *testing.T) {
-	t.Parallel()
-	var calls sync.Map
-	var twice atomic.Int64
-	f := fetch.Each(func(ctx context.Context, item *fetch.Item) (fetch.Part, error) {
-		if _, again := calls.LoadOrStore(item.IdempotencyKey(), true); again {
-			twice.Add(1)
-		}
-		if item.Param("year") != "2026" {
-			return fetch.Part{}, endpoints.Fail("no_year", "the parameters are missing")
-		}
-		return compose(ctx, item)
-	})
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
-	other := b.joinTwo(t, "compose", f)
-	req := local("compose")
-	req.Steps[0].Timeout = 10 * time.Minute
-	req.Params = map[string]string{"year": "2026"}
-	run := b.Start(t, req, 20_000)
-	if done, failed := b.Outcome(t, run, 1); done != 20_000 || failed != 0 {
-		t.Fatalf("done %d, failed %d", done, failed)
-	}
-	if n := twice.Load(); n != 0 {
-		t.Errorf("%d items were composed twice", n)
-	}
-	if a, o := b.Node.Stats().Fetches, other.Stats().Fetches; a == 0 || o == 0 || a+o != 201 {
-		t.Errorf("the nodes worked on %d and %d chunks, want 201 together", a, o)
-	}
-	b.Check(t)
 }
 
 // A chunk with a panic, a hang and a lie in it costs those items only.
@@ -191,25 +158,6 @@ func TestFunctionsAreLeftToWhoHasThem(t *testing.T) {
 	b.Outcome(t, run, 1)
 	if s := other.Stats(); s.Fetches != 10 {
 		t.Errorf("the other node worked on %d chunks, want 10", s.Fetches)
-	}
-	b.Check(t)
-}
-
-// Results of 2 MB, in chunks that together would take far more than a node may hold.
-func TestLargeResults(t *testing.T) {
-	t.Parallel()
-	page := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
-	b := setupLocal(t, map[string]fetch.Fetcher{"pdf": fetch.Each(
-		func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
-			return fetch.Part{Data: append([]byte(item.Key), page...), ContentType: "application/pdf"}, nil
-		})})
-	run := b.Start(t, local("pdf"), 100)
-	b.Outcome(t, run, 1)
-	var bytes int64
-	err := b.Pool.QueryRow(t.Context(), `SELECT sum(octet_length(result)) FROM work_part WHERE run_id = $1
-		AND content_type = 'application/pdf'`, run).Scan(&bytes)
-	if want := int64(100*len(page) + 290); err != nil || bytes != want {
-		t.Errorf("%d bytes, want %d (%v)", bytes, want, err)
 	}
 	b.Check(t)
 }

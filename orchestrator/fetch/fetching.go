@@ -17,10 +17,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/orchestrator/dispatch"
-	"github.com/tranchehq/tranche/orchestrator/internal/direct"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
-	"github.com/tranchehq/tranche/orchestrator/span"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -46,10 +44,10 @@ var errWaited = errors.New("the node that had claimed the slice did not get to i
 // Worker is what a node does itself: the slices of steps whose work no service takes from the stream. Its slices stay
 // claimed until their outcome is recorded, so that they come back when the node's session ends.
 type Worker struct {
-	node      *kernel.Kernel
+	node      *core.Core
 	cfg       Config
-	after     kernel.Seer
-	calls     *direct.Calls
+	after     core.Seer
+	calls     *core.Calls
 	isolation *isolation
 	reading   *semaphore.Weighted // chunks that are being read
 	inputs    *semaphore.Weighted // bytes
@@ -91,7 +89,7 @@ type Config struct {
 	RecordBatch  int         // chunks of one commit at the most
 	ReplyBacklog int         // bytes of replies over core NATS that are held while they wait to be taken
 	Limits       wire.Limits // of the replies read
-	Tracer       span.Tracer // nil: none
+	Tracer       core.Tracer // nil: none
 	Meter        meter
 }
 
@@ -104,9 +102,9 @@ type meter interface {
 }
 
 // New returns what works on slices in this node.
-func New(k *kernel.Kernel, after kernel.Seer, cfg Config) *Worker {
+func New(k *core.Core, after core.Seer, cfg Config) *Worker {
 	return &Worker{
-		node: k, cfg: cfg, after: after, calls: direct.New(k, cfg.Limits, cfg.ReplyBacklog), isolation: newIsolation(),
+		node: k, cfg: cfg, after: after, calls: core.NewCalls(k, cfg.Limits, cfg.ReplyBacklog), isolation: newIsolation(),
 		reading: semaphore.NewWeighted(fetchReaders), inputs: semaphore.NewWeighted(fetchInputBytes),
 		held: semaphore.NewWeighted(fetchResultBytes), results: make(chan fetchResult, cfg.RecordBatch),
 		allHanded: make(chan struct{}),
@@ -191,7 +189,7 @@ func (f *Worker) Abandon(session workqueue.SessionID) {
 	defer f.mu.Unlock()
 	for job := range f.jobs {
 		if job.Session == session {
-			job.cancel(kernel.ErrSessionGone)
+			job.cancel(core.ErrSessionGone)
 		}
 	}
 }
@@ -235,12 +233,12 @@ func (f *Worker) work(ctx context.Context, job *fetchJob) {
 		f.rest(job.pool)
 		delay = fetcherRest
 	}
-	f.postpone(ctx, job, kernel.Jitter(delay), err)
+	f.postpone(ctx, job, core.Jitter(delay), err)
 }
 
 // postpone gives a slice back for a while.
 func (f *Worker) postpone(ctx context.Context, job *fetchJob, delay time.Duration, why error) {
-	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	if err := f.node.Settling.Postpone(ctx, job.Session, job.ID, delay, why); err != nil {
 		// It stays claimed until the session or its time ends.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
@@ -160,6 +161,42 @@ func TestStopOfANodeThatFetches(t *testing.T) {
 	b.Join(t, b.Store, testenv.Conn(t, b.NS), next)
 	if done, failed := b.Outcome(t, run, 1); done != nodetest.Size || failed != 0 {
 		t.Errorf("done %d, failed %d", done, failed)
+	}
+	b.Check(t)
+}
+
+// A step begins with an item as soon as the parts of that item are there. The service answers its first chunk, and all
+// others only once something has been composed: a node that waited for more would wait for ever.
+func TestStepsBeginWithTheFirstPart(t *testing.T) {
+	t.Parallel()
+	const n = 1000
+	composed := make(chan struct{})
+	begun := sync.OnceFunc(func() { close(composed) })
+	b := setupLocal(t, map[string]fetch.Fetcher{"compose": fetch.Each(
+		func(ctx context.Context, item *fetch.Item) (fetch.Part, error) {
+			begun()
+			return compose(ctx, item)
+		})})
+	var chunks atomic.Int64
+	b.Serve(t, "accounts", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		if chunks.Add(1) > 1 {
+			select {
+			case <-composed:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nodetest.Echo(ctx, chunk)
+	}, endpoints.Concurrency(1))
+	req, composing := nodetest.Small("accounts"), local("compose").Steps[0]
+	composing.Needs, composing.Inputs = []int{0}, []int{0}
+	req.Steps = append(req.Steps, composing)
+	run := b.Start(t, req, n)
+	if done, failed := b.Outcome(t, run, 1); done != n || failed != 0 {
+		t.Errorf("done %d, failed %d", done, failed)
+	}
+	if asked := chunks.Load(); asked < n/100 {
+		t.Errorf("the service was asked for %d chunks; want at least %d", asked, n/100)
 	}
 	b.Check(t)
 }

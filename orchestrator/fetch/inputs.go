@@ -12,9 +12,8 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/orchestrator/dispatch"
-	"github.com/tranchehq/tranche/orchestrator/internal/direct"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
@@ -53,7 +52,7 @@ func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64
 // cut leaves a job the first items of its slice; the others are claimed anew. What it read of them is read again, for a
 // reset may have taken some of them back.
 func (f *Worker) cut(ctx context.Context, job *fetchJob, items int) error {
-	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	first := job.Mask.Take(items)
 	piece, err := f.node.Settling.Split(ctx, job.Session, job.ID, []bitfield.Set{first, job.Mask.AndNot(first)},
@@ -84,7 +83,7 @@ func (f *Worker) requestOf(
 		}
 	}
 	var size int64
-	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	want := dispatchstore.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Inputs: job.Work.Inputs,
 		NoItem: job.Work.NoItem}
@@ -131,7 +130,7 @@ func (f *Worker) asks(endpoint string) fetchCall {
 			return nil, err
 		}
 		for next := 0; next < len(req.Items); {
-			var q *direct.Question
+			var q *core.Question
 			q, next = f.question(endpoint, req, next, c)
 			if q == nil {
 				continue
@@ -146,12 +145,12 @@ func (f *Worker) asks(endpoint string) fetchCall {
 
 // question writes a request for the items from one on, as many as fit, and returns the first that is not in it. It
 // answers an item that fits no message itself; q is nil when there is no other.
-func (f *Worker) question(endpoint string, req *fetch.Request, from int, c *collector) (q *direct.Question, next int) {
+func (f *Worker) question(endpoint string, req *fetch.Request, from int, c *collector) (q *core.Question, next int) {
 	slice := req.Slice
 	if from > 0 {
 		slice = uuid.New() // of a request that is a part of the chunk
 	}
-	q = direct.NewQuestion(endpoint, slice)
+	q = core.NewQuestion(endpoint, slice)
 	q.First = int(c.job.Block.Ordinal(0))
 	meta := wire.Meta{Run: req.Run, Slice: q.Slice, Root: req.Slice, Step: req.StepNumber, Attempt: req.Attempt,
 		Generation: req.Generation, Mode: wire.ModeBatch, Origin: f.node.Name,
@@ -166,7 +165,7 @@ func (f *Worker) question(endpoint string, req *fetch.Request, from int, c *coll
 		}
 		if b.Len() == 0 {
 			c.Take(fetch.Slot{Ordinal: item.Ordinal, Err: &wire.SlotError{
-				Code: kernel.CodeItemTooLarge, Message: f.node.TooLarge(c.job.Work.Inputs)}})
+				Code: core.CodeItemTooLarge, Message: f.node.TooLarge(c.job.Work.Inputs)}})
 			next++
 		}
 		break

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/fault"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
 )
@@ -209,10 +209,10 @@ func (f *Worker) run(ctx context.Context, job *fetchJob, call fetchCall, req *fe
 	case !came:
 		f.leak(c, back)
 		failure = c.giveUp()
-	case timed.Err() != nil && (end.err == nil || kernel.IsEnd(end.err)):
+	case timed.Err() != nil && (end.err == nil || core.IsEnd(end.err)):
 		failure = c.late()
 	case end.err != nil:
-		failure = kernel.SlotError(fetch.ErrorOf(end.err, true))
+		failure = core.SlotError(fetch.ErrorOf(end.err, true))
 	}
 	for i := range end.slots {
 		c.Take(end.slots[i])

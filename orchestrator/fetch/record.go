@@ -13,8 +13,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
-	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -86,7 +85,7 @@ func (f *Worker) record(ctx context.Context) {
 // queued adds to a result those that wait behind it, as many as fit in a commit.
 func (f *Worker) queued(first fetchResult) []fetchResult {
 	batch, size := []fetchResult{first}, first.size
-	for len(batch) < f.cfg.RecordBatch && size < kernel.RecordBytes {
+	for len(batch) < f.cfg.RecordBatch && size < core.RecordBytes {
 		select {
 		case r := <-f.results:
 			batch, size = append(batch, r), size+r.size
@@ -196,7 +195,7 @@ func (f *Worker) traceFetching(ctx context.Context, c *collector) context.Contex
 		return ctx
 	}
 	j := c.job
-	ctx, c.trace, c.traced = tracer.Fetching(ctx, span.Slice{Run: uuid.UUID(j.Run), Slice: uuid.UUID(j.ID),
+	ctx, c.trace, c.traced = tracer.Fetching(ctx, core.TracedSlice{Run: uuid.UUID(j.Run), Slice: uuid.UUID(j.ID),
 		Endpoint: j.Endpoint, Step: int(j.Step), Attempt: j.Attempt, Generation: int(j.Generation), Items: j.Mask.Count()})
 	return ctx
 }
@@ -206,15 +205,15 @@ func (f *Worker) traceResults(ctx context.Context, batch []fetchResult) (end fun
 	if f.cfg.Tracer == nil {
 		return func(settle.Recorded, error) {}
 	}
-	ends := make([]func(span.Outcome), len(batch))
+	ends := make([]func(core.TraceOutcome), len(batch))
 	for i := range batch {
 		a := &batch[i].answer
-		ends[i] = f.cfg.Tracer.Recording(ctx, batch[i].trace, span.Reply{Run: uuid.UUID(batch[i].job.Run),
+		ends[i] = f.cfg.Tracer.Recording(ctx, batch[i].trace, core.TracedReply{Run: uuid.UUID(batch[i].job.Run),
 			Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint, Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
 	}
 	return func(out settle.Recorded, err error) {
 		for i, end := range ends {
-			outcome := span.Outcome{Err: err}
+			outcome := core.TraceOutcome{Err: err}
 			if err == nil {
 				outcome.Taken, outcome.Stale = out.Verdicts[i].Taken, out.Verdicts[i].Stale
 			}
@@ -235,7 +234,7 @@ func (f *Worker) endTaken(ctx context.Context) {
 	for i, job := range long {
 		ids[i] = job.ID
 	}
-	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	claimed, err := dispatchstore.New(f.node.Store).StillClaimed(ctx, session, ids)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
 )
@@ -44,7 +44,7 @@ func (f *Worker) killsNodes(ctx context.Context, job *fetchJob) (bool, error) {
 	case !job.Suspect && job.Mask.Count() > 1:
 		return true, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	return dispatchstore.New(f.node.Store).TriedAlone(ctx, job.ID)
 }
@@ -55,11 +55,11 @@ func (f *Worker) turn(ctx context.Context, job *fetchJob) (leave func(), err err
 	if err != nil || !job.suspect() {
 		return leave, err
 	}
-	marking, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	marking, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	ours, err := dispatchstore.New(f.node.Store).BeginAlone(marking, job.Session, job.ID)
 	if err == nil && !ours {
-		err = kernel.ErrSessionGone
+		err = core.ErrSessionGone
 	}
 	if err != nil {
 		leave()

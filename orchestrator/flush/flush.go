@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator/internal/direct"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -28,10 +28,11 @@ const WakeFlush = "flush"
 // request for each, and records what came of it. A key stays its flush's until that is recorded, so that it comes back
 // when the node's session ends.
 type Flusher struct {
-	node  *kernel.Kernel
+	node  *core.Core
 	cfg   Config
+	keys  keyStore
 	watch followUps
-	calls *direct.Calls
+	calls *core.Calls
 	sent  *sentFlushes
 	wakes chan struct{}
 	ended chan collectorstore.FlushEnd // what waits to be recorded
@@ -63,17 +64,30 @@ type Config struct {
 	Limits       wire.Limits   // of the replies read
 }
 
+// keyStore has the keys of collectors. See [collectorstore.Store].
+type keyStore interface {
+	DueCollectors(ctx context.Context) ([]collectorstore.DueCollector, error)
+	ClaimFlushes(ctx context.Context, req collectorstore.FlushRequest) (collectorstore.ClaimedFlushes, error)
+	ReadFlushes(ctx context.Context, claimed *collectorstore.ClaimedFlushes, bytes int64) ([][]collectorstore.FlushOp, error)
+	RecordFlushes(ctx context.Context, ends []collectorstore.FlushEnd) ([]collectorstore.FlushRecorded, error)
+	ProlongFlushes(ctx context.Context, flushes []uuid.UUID, limits []time.Duration) ([]uuid.UUID, error)
+}
+
 // followUps is told what is to be looked at after a commit.
 type followUps interface{ Add(settle.FollowUp) }
 
 // New returns what flushes collectors.
-func New(k *kernel.Kernel, watch followUps, cfg Config) *Flusher {
-	f := &Flusher{node: k, cfg: cfg, watch: watch, calls: direct.New(k, cfg.Limits, cfg.ReplyBacklog),
-		sent: newSentFlushes(k), wakes: make(chan struct{}, 1),
-		ended: make(chan collectorstore.FlushEnd), busy: map[int32]int{}, slow: map[int32]int{},
-		flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
+func New(k *core.Core, watch followUps, cfg Config) *Flusher {
+	f := newFlusher(k, collectorstore.New(k.Store), watch, cfg)
+	f.calls = core.NewCalls(k, cfg.Limits, cfg.ReplyBacklog)
 	f.calls.Renew = f.sent.renew
 	return f
+}
+
+func newFlusher(k *core.Core, keys keyStore, watch followUps, cfg Config) *Flusher {
+	return &Flusher{node: k, cfg: cfg, keys: keys, watch: watch, sent: newSentFlushes(keys, k.Log),
+		wakes: make(chan struct{}, 1), ended: make(chan collectorstore.FlushEnd), busy: map[int32]int{},
+		slow: map[int32]int{}, flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
 }
 
 // Run flushes until ctx ends, and brings what is under way to its end.
@@ -93,7 +107,7 @@ func (f *Flusher) Run(ctx, draining context.Context) {
 func (f *Flusher) look(ctx, draining context.Context) {
 	n := f.node
 	for ctx.Err() == nil {
-		wait := kernel.Jitter(f.cfg.Poll)
+		wait := core.Jitter(f.cfg.Poll)
 		if n.NC.IsConnected() { // what cannot be asked for is not to be claimed
 			next, err := f.round(ctx, draining)
 			if err != nil && ctx.Err() == nil && !errors.Is(err, workqueue.ErrBusy) {
@@ -137,16 +151,16 @@ func (f *Flusher) round(ctx, draining context.Context) (wait time.Duration, err 
 }
 
 func (f *Flusher) due(ctx context.Context) ([]collectorstore.DueCollector, error) {
-	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	return collectorstore.New(f.node.Store).DueCollectors(ctx)
+	return f.keys.DueCollectors(ctx)
 }
 
 // claim takes keys of a collector and begins to flush them.
 func (f *Flusher) claim(ctx, draining context.Context, collector int32, most int) (again time.Duration, err error) {
 	n := f.node
 	session, begun := n.Session(), time.Now()
-	claimed, err := collectorstore.New(n.Store).ClaimFlushes(ctx, collectorstore.FlushRequest{Session: session,
+	claimed, err := f.keys.ClaimFlushes(ctx, collectorstore.FlushRequest{Session: session,
 		Collector: collector, Max: most})
 	if err != nil {
 		return flushRest, err
@@ -160,7 +174,7 @@ func (f *Flusher) claim(ctx, draining context.Context, collector int32, most int
 		return again, nil
 	}
 	if len(claimed.Flushes) == most {
-		kernel.Signal(f.wakes) // there may be more
+		core.Signal(f.wakes) // there may be more
 	}
 	flying, cancel := context.WithCancelCause(draining)
 	w := &flight{collector: collector, claimed: claimed, session: session, hold: newHold(begun, f.cfg.SessionTTL),
@@ -207,9 +221,9 @@ func (f *Flusher) fly(ctx context.Context, w *flight) {
 }
 
 func (f *Flusher) read(ctx context.Context, w *flight) ([][]collectorstore.FlushOp, error) {
-	reading, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	reading, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	ops, err := collectorstore.New(f.node.Store).ReadFlushes(reading, &w.claimed, f.node.RequestBytes())
+	ops, err := f.keys.ReadFlushes(reading, &w.claimed, f.node.RequestBytes())
 	if late := ctx.Err() == nil && reading.Err() != nil; late || err == nil {
 		f.pace(w, late)
 	}
@@ -256,7 +270,7 @@ func (f *Flusher) Abandon(session workqueue.SessionID) {
 	defer f.mu.Unlock()
 	for w := range f.flights {
 		if w.session == session {
-			w.cancel(kernel.ErrSessionGone)
+			w.cancel(core.ErrSessionGone)
 		}
 	}
 }
@@ -283,7 +297,7 @@ func (f *Flusher) free(w *flight, keys int) {
 		delete(f.busy, w.collector)
 	}
 	f.mu.Unlock()
-	kernel.Signal(f.wakes)
+	core.Signal(f.wakes)
 }
 
 // leave does not look at a collector for a while.
@@ -309,13 +323,13 @@ func (f *Flusher) Wake() {
 	f.mu.Lock()
 	clear(f.resting)
 	f.mu.Unlock()
-	kernel.Signal(f.wakes)
+	core.Signal(f.wakes)
 }
 
 // wakeIn looks for keys after a while. Only the first of several alarms is kept: a look finds when the next is due.
 func (f *Flusher) wakeIn(d time.Duration) {
 	if d <= 0 {
-		kernel.Signal(f.wakes)
+		core.Signal(f.wakes)
 		return
 	}
 	if d >= f.cfg.Poll/2 {
@@ -334,6 +348,6 @@ func (f *Flusher) wakeIn(d time.Duration) {
 			f.alarm = time.Time{}
 		}
 		f.mu.Unlock()
-		kernel.Signal(f.wakes)
+		core.Signal(f.wakes)
 	})
 }

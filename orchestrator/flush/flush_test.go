@@ -220,34 +220,6 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	}
 }
 
-// What is old enough goes in time, and nobody calls more often than the rate allows.
-func TestFlushesGoInTimeAndAtTheirRate(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	var mu sync.Mutex
-	var came []time.Time
-	b.Serve(t, "timed", func(ctx context.Context, chunk *nodetest.Chunk) error {
-		mu.Lock()
-		came = append(came, time.Now())
-		mu.Unlock()
-		return nodetest.Echo(ctx, chunk)
-	})
-	b.gather(t, "timed", func(s *collectorstore.CollectorSpec) { s.MinSize, s.Rate = 50, "10/s" })
-	begun := time.Now()
-	b.addOps(t, "timed", 0, 8, 8)
-	b.Await(t, "everything is flushed", noOps)
-	mu.Lock()
-	defer mu.Unlock()
-	if len(came) != 8 {
-		t.Fatalf("%d calls", len(came))
-	}
-	for i, at := range came { // the first after max_age, which is 50ms, and the others 100ms apart
-		if least := 45*time.Millisecond + time.Duration(i)*100*time.Millisecond; at.Sub(begun) < least {
-			t.Errorf("call %d came after %s, too early by %s", i, at.Sub(begun), least-at.Sub(begun))
-		}
-	}
-}
-
 // A flush whose request was lost with NATS is asked for again long before its time is over, and no other flush of its
 // key beside it.
 func TestFlushesSurviveARestartOfNATS(t *testing.T) {

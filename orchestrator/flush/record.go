@@ -9,10 +9,9 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -65,7 +64,7 @@ func (f *Flusher) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 	defer cancel()
 	var recorded []collectorstore.FlushRecorded
 	err := n.Retry(timed, "record flushes of collector "+name, func(ctx context.Context) (err error) {
-		recorded, err = collectorstore.New(n.Store).RecordFlushes(ctx, ends)
+		recorded, err = f.keys.RecordFlushes(ctx, ends)
 		return err
 	})
 	if err != nil {
@@ -90,7 +89,7 @@ func (f *Flusher) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 			n.WakeOthers()
 		}
 	}
-	kernel.Signal(f.wakes) // its keys are free
+	core.Signal(f.wakes) // its keys are free
 }
 
 // AddOps adds operations to a collector and has them flushed in time. See [collector.Store.AddOps].
@@ -138,9 +137,7 @@ func (f *Flusher) flushAfter(err error) error {
 		return err
 	}
 	f.Wake()
-	if err := f.node.NC.Publish(kernel.WakeSubject, []byte(WakeFlush)); err != nil {
-		f.node.Log.Debug("wake the flushers of other nodes", zap.Error(err))
-	}
+	f.node.Notify(WakeFlush)
 	return nil
 }
 
@@ -184,7 +181,7 @@ func newHold(begun time.Time, session time.Duration) *hold {
 }
 
 // has reports whether a flush still has its key. The error is one of the look.
-func (h *hold) has(ctx context.Context, store *database.DB, w *flight, id uuid.UUID) (bool, error) {
+func (h *hold) has(ctx context.Context, keys keyStore, w *flight, id uuid.UUID) (bool, error) {
 	came := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -194,7 +191,7 @@ func (h *hold) has(ctx context.Context, store *database.DB, w *flight, id uuid.U
 	if now := time.Now(); now.Sub(h.last) >= h.trust {
 		timed, cancel := context.WithTimeout(ctx, h.trust)
 		defer cancel()
-		kept, err := collectorstore.New(store).ProlongFlushes(timed, flushIDs(w), timeouts(w))
+		kept, err := keys.ProlongFlushes(timed, flushIDs(w), timeouts(w))
 		if err != nil {
 			h.failed, h.err = time.Now(), err
 			return false, err

@@ -14,11 +14,9 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
-	"github.com/tranchehq/tranche/orchestrator/internal/direct"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
-	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // ordinalBits is how much of an operation's number stands as the ordinal of its item. The rest stands as the generation
@@ -37,14 +35,14 @@ type flushAnswer struct {
 	odd   int // slots that were not asked for, or came twice
 }
 
-// Answered implements direct.Taker.
+// Answered implements core.Taker.
 func (a *flushAnswer) Answered(*wire.Reply) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.end.Replied = true
 }
 
-// Take implements direct.Taker.
+// Take implements core.Taker.
 func (a *flushAnswer) Take(slot fetch.Slot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -56,7 +54,7 @@ func (a *flushAnswer) Take(slot fetch.Slot) {
 	to := &a.end.Slots[place]
 	to.Came = true
 	if slot.Err != nil {
-		to.Err = kernel.SlotError(fetch.Clean(slot.Err))
+		to.Err = core.SlotError(fetch.Clean(slot.Err))
 	}
 }
 
@@ -76,10 +74,10 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 		return true // the first does not fit any message, and has its error
 	}
 	if !n.NC.IsConnected() { // it would be sent when the connection is back, and nobody may wait for it by then
-		end.Failure = &workqueue.SlotError{Code: direct.CodeUnsent, Retry: true, Message: "there is no connection to NATS"}
+		end.Failure = &workqueue.SlotError{Code: core.CodeUnsent, Retry: true, Message: "there is no connection to NATS"}
 		return true
 	}
-	if has, err := w.hold.has(ctx, n.Store, w, q.Slice); !has {
+	if has, err := w.hold.has(ctx, f.keys, w, q.Slice); !has {
 		if err == nil || ctx.Err() != nil {
 			return false
 		}
@@ -109,26 +107,26 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 }
 
 // failureOf is what became of the operations for which no slot came; nil when the reply was complete.
-func failureOf(timed context.Context, q *direct.Question, err error, limit time.Duration) *workqueue.SlotError {
+func failureOf(timed context.Context, q *core.Question, err error, limit time.Duration) *workqueue.SlotError {
 	switch {
 	case err == nil && q.Final >= 0 && (q.Whole || q.Slots >= q.Final):
 		return nil
 	case err == nil:
 		return &workqueue.SlotError{Code: codeIncomplete, Retry: true,
 			Message: "the reply is announced to have more slots than came"}
-	case timed.Err() != nil && kernel.IsEnd(err):
-		return &workqueue.SlotError{Code: kernel.CodeDeadline, Retry: true,
-			Message: kernel.TimeOverError{Limit: limit}.Error()}
+	case timed.Err() != nil && core.IsEnd(err):
+		return &workqueue.SlotError{Code: core.CodeDeadline, Retry: true,
+			Message: core.TimeOverError{Limit: limit}.Error()}
 	default:
-		return kernel.SlotError(fetch.ErrorOf(err, true))
+		return core.SlotError(fetch.ErrorOf(err, true))
 	}
 }
 
 // question writes the request for as many operations as fit it: what is left over is for the next flush. It returns nil
 // when the first operation fits no message.
-func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flushAnswer) *direct.Question {
+func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flushAnswer) *core.Question {
 	n, endpoint := f.node, w.claimed.Spec.Endpoint
-	q := direct.NewQuestion(endpoint, end.Flush.ID)
+	q := core.NewQuestion(endpoint, end.Flush.ID)
 	q.Places = answer.place
 	generation := int(end.Ops[0].Seq >> ordinalBits)
 	meta := wire.Meta{Run: w.claimed.Run, Slice: q.Slice, Root: q.Slice, Attempt: 1 + end.Ops[0].Attempts,
@@ -153,7 +151,7 @@ func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flus
 	end.Slots = make([]collectorstore.FlushSlot, max(1, b.Len()))
 	if b.Len() == 0 {
 		end.Ops = end.Ops[:1]
-		end.Slots[0] = collectorstore.FlushSlot{Came: true, Err: &workqueue.SlotError{Code: kernel.CodeItemTooLarge,
+		end.Slots[0] = collectorstore.FlushSlot{Came: true, Err: &workqueue.SlotError{Code: core.CodeItemTooLarge,
 			Message: n.TooLarge(nil)}}
 		return nil
 	}
@@ -172,8 +170,8 @@ func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flus
 // the connection is lost lies in the client's buffer, goes out when it is back, and once more then. After an outage of
 // NATS that was longer than the flush may take, what lay in that buffer may even meet the next flush of its key.
 type sentFlushes struct {
-	store *database.DB
-	log   *zap.Logger
+	keys keyStore
+	log  *zap.Logger
 
 	mu  sync.Mutex
 	all map[string]*sentFlush
@@ -188,8 +186,8 @@ type sentFlush struct {
 	end   *time.Timer // ends the wait
 }
 
-func newSentFlushes(k *kernel.Kernel) *sentFlushes {
-	return &sentFlushes{store: k.Store, log: k.Log, all: map[string]*sentFlush{}}
+func newSentFlushes(keys keyStore, log *zap.Logger) *sentFlushes {
+	return &sentFlushes{keys: keys, log: log, all: map[string]*sentFlush{}}
 }
 
 // limit returns a context that ends when the time of a flush is over. stop must be called.
@@ -198,7 +196,7 @@ func (s *sentFlushes) limit(ctx context.Context, token string, id uuid.UUID, lim
 ) {
 	timed, cancel := context.WithCancelCause(ctx)
 	sent := &sentFlush{id: id, limit: limit, last: time.Now().Add(2 * limit),
-		end: time.AfterFunc(limit, func() { cancel(kernel.TimeOverError{Limit: limit}) })}
+		end: time.AfterFunc(limit, func() { cancel(core.TimeOverError{Limit: limit}) })}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all[token] = sent
@@ -225,7 +223,7 @@ func (s *sentFlushes) due(tokens []string) map[string]renewal {
 	defer s.mu.Unlock()
 	for _, token := range tokens {
 		f := s.all[token]
-		if f == nil || now.Sub(f.tried) < direct.ResendPatience {
+		if f == nil || now.Sub(f.tried) < core.ResendPatience {
 			continue
 		}
 		if left := min(f.limit, f.last.Sub(now)); left > 0 {
@@ -246,9 +244,9 @@ func (s *sentFlushes) renew(tokens []string) (again, later []string) {
 	for _, r := range due {
 		ids, limits = append(ids, r.flush.id), append(limits, r.limit)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), direct.ResendPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), core.ResendPatience)
 	defer cancel()
-	kept, err := collectorstore.New(s.store).ProlongFlushes(ctx, ids, limits)
+	kept, err := s.keys.ProlongFlushes(ctx, ids, limits)
 	if err != nil {
 		s.log.Warn("keep the keys of flushes for longer; they are sent again later", zap.Error(err))
 		return nil, slices.Collect(maps.Keys(due))

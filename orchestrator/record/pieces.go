@@ -12,7 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/fault"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -26,7 +26,7 @@ const (
 
 // piece is a piece of a result that was understood.
 type piece struct {
-	msg kernel.Message
+	msg core.Message
 	*wire.Piece
 }
 
@@ -55,7 +55,7 @@ func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []readin
 		switch {
 		case err != nil:
 			t.node.Log.Error("cannot look at a result that came in pieces; giving its last back", zap.Error(err))
-			t.replies.Settle(p.msg, kernel.GiveBack)
+			t.replies.Settle(p.msg, core.GiveBack)
 		case answer != nil:
 			complete = append(complete, reading{p.msg, *answer})
 		}
@@ -81,9 +81,9 @@ func (t pieceTaker) refuse(ctx context.Context, pieces []piece, err error) {
 	}
 	t.node.Log.Error("cannot keep pieces of results; giving them back", zap.Int("pieces", len(pieces)), zap.Error(err))
 	for i := range pieces {
-		t.replies.Settle(pieces[i].msg, kernel.GiveBack)
+		t.replies.Settle(pieces[i].msg, core.GiveBack)
 	}
-	kernel.Signal(t.unrecorded)
+	core.Signal(t.unrecorded)
 }
 
 func claimsOf(pieces []piece) []export.Piece {

@@ -71,12 +71,6 @@ func (b *bundle) result(t *testing.T, run workqueue.RunID, key string) (export.R
 	return found, all
 }
 
-// large is how many results of a run did not fit a message.
-func (b *bundle) large(t *testing.T, run workqueue.RunID) int {
-	t.Helper()
-	return b.Number(t, `SELECT count(*) FROM work_large WHERE run_id = $1 AND recorded_at IS NOT NULL`, run)
-}
-
 // Results around what a message holds, around a piece, and of the most bytes that there may be.
 func TestResultsOfAnySize(t *testing.T) {
 	t.Parallel()
@@ -302,32 +296,5 @@ func TestAServiceKilledBetweenPieces(t *testing.T) {
 	nodetest.Until(t, "the pieces of the dead service are deleted", func() bool {
 		return b.Number(t, `SELECT count(*) FROM work_large`) == 1 && b.Number(t, `SELECT count(*) FROM work_piece`) == 6
 	})
-	b.Check(t)
-}
-
-// What did not fit a message is no input of another step: its items fail there, by a message that names the step, and
-// the others go on.
-func TestLargePartsAreNoInputs(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	size := func(ordinal int) int {
-		if ordinal%5 == 0 {
-			return 2 << 20
-		}
-		return 100
-	}
-	b.serveParts(t, size)
-	id := b.Start(t, gathering(), 20)
-	if done, failed := b.Outcome(t, id, 1); done != 16 || failed != 4 {
-		t.Fatalf("done %d, failed %d; want 16 and 4", done, failed)
-	}
-	if n := b.large(t, id); n != 8 {
-		t.Errorf("%d results are kept in pieces, want those of 4 items at 2 steps", n)
-	}
-	if got := b.ErrorOf(t, id, "C5"); !strings.HasPrefix(got,
-		"item_too_large: the part of step source has 2097161 bytes, and what did not fit a message is no input of another "+
-			"step (sum): leave source out of its inputs") {
-		t.Errorf("C5 failed with %q", got)
-	}
 	b.Check(t)
 }

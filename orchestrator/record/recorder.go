@@ -16,8 +16,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
-	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/export"
@@ -37,7 +36,7 @@ type Config struct {
 	RecordBatch int         // replies of one commit at the most
 	Recorders   int         // commits under way at once
 	Limits      wire.Limits // of the replies read
-	Tracer      span.Tracer // nil: none
+	Tracer      core.Tracer // nil: none
 	Meter       meter
 }
 
@@ -58,27 +57,27 @@ type givenUp interface {
 
 // Recorder records replies.
 type Recorder struct {
-	node       *kernel.Kernel
+	node       *core.Core
 	cfg        Config
-	streams    kernel.Epochs
+	streams    core.Epochs
 	letters    givenUp
-	after      kernel.Seer
-	replies    *kernel.SharedConsumer // the consumer
-	unrecorded chan struct{}          // a reply could not be recorded
+	after      core.Seer
+	replies    *core.SharedConsumer // the consumer
+	unrecorded chan struct{}        // a reply could not be recorded
 }
 
 // New returns what records replies.
-func New(k *kernel.Kernel, streams kernel.Epochs, letters givenUp, after kernel.Seer, cfg Config) *Recorder {
+func New(k *core.Core, streams core.Epochs, letters givenUp, after core.Seer, cfg Config) *Recorder {
 	return &Recorder{node: k, cfg: cfg, streams: streams, letters: letters, after: after,
-		replies:    kernel.NewShared(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),
+		replies:    core.NewShared(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),
 		unrecorded: make(chan struct{}, 1)}
 }
 
 // Run reads replies and records them until ctx ends, and then records what has been read.
 func (r *Recorder) Run(ctx, draining context.Context) {
-	replies := kernel.NewLanes[kernel.Message](r.cfg.RecordBatch)
-	recorders := replies.Work(1, func(lane <-chan kernel.Message) {
-		kernel.Batch(lane, r.cfg.Recorders, gatherTime, r.full, func(batch []kernel.Message) { r.commit(draining, batch) })
+	replies := core.NewLanes[core.Message](r.cfg.RecordBatch)
+	recorders := replies.Work(1, func(lane <-chan core.Message) {
+		core.Batch(lane, r.cfg.Recorders, gatherTime, r.full, func(batch []core.Message) { r.commit(draining, batch) })
 	})
 	r.feed(ctx, replies)
 	replies.Close()
@@ -91,16 +90,16 @@ func isSmall(reply jetstream.Msg) bool {
 }
 
 // full reports whether a commit has all that it may have.
-func (r *Recorder) full(batch []kernel.Message) bool {
+func (r *Recorder) full(batch []core.Message) bool {
 	size := 0
 	for _, msg := range batch {
 		size += len(msg.Data())
 	}
-	return len(batch) >= r.cfg.RecordBatch || size >= kernel.RecordBytes
+	return len(batch) >= r.cfg.RecordBatch || size >= core.RecordBytes
 }
 
 // commit records replies. The more there is to do, the more of it goes into the next commit.
-func (r *Recorder) commit(ctx context.Context, batch []kernel.Message) {
+func (r *Recorder) commit(ctx context.Context, batch []core.Message) {
 	begun := time.Now()
 	r.recordBatch(ctx, batch)
 	if slow := time.Since(begun) - quickCommit; slow > 0 && !r.full(batch) {
@@ -110,13 +109,13 @@ func (r *Recorder) commit(ctx context.Context, batch []kernel.Message) {
 
 // reading is a reply that was understood.
 type reading struct {
-	msg    kernel.Message
+	msg    core.Message
 	answer settle.Answer
 }
 
 // recordBatch reads replies and records them, in more than one commit when they are larger than their messages: a
 // small compressed message may hold a large reply.
-func (r *Recorder) recordBatch(ctx context.Context, batch []kernel.Message) {
+func (r *Recorder) recordBatch(ctx context.Context, batch []core.Message) {
 	read := make([]reading, 0, len(batch))
 	var unread []unreadable
 	var pieces []piece
@@ -141,7 +140,7 @@ func (r *Recorder) recordBatch(ctx context.Context, batch []kernel.Message) {
 			continue
 		}
 		read = append(read, reading{msg, answerOf(reply)})
-		if size += reply.Size; size >= kernel.RecordBytes {
+		if size += reply.Size; size >= core.RecordBytes {
 			r.recordRead(ctx, read)
 			read, size = read[:0], 0
 		}
@@ -160,9 +159,9 @@ func answerOf(r *wire.Reply) settle.Answer {
 	for i := range r.Slots {
 		s := &r.Slots[i]
 		a.Slots[i] = settle.Slot{Ordinal: workqueue.Ordinal(s.Ordinal), Result: s.Data, ContentType: s.ContentType,
-			Err: kernel.SlotError(s.Err)}
+			Err: core.SlotError(s.Err)}
 	}
-	a.Failure = kernel.SlotError(r.Failure)
+	a.Failure = core.SlotError(r.Failure)
 	return a
 }
 
@@ -194,9 +193,9 @@ func (r *Recorder) recordRead(ctx context.Context, read []reading) {
 	default:
 		r.node.Log.Error("cannot record; giving replies back", zap.Int("replies", len(read)), zap.Error(err))
 		for i := range read {
-			r.replies.Settle(read[i].msg, kernel.GiveBack)
+			r.replies.Settle(read[i].msg, core.GiveBack)
 		}
-		kernel.Signal(r.unrecorded)
+		core.Signal(r.unrecorded)
 	}
 }
 
@@ -217,7 +216,7 @@ func (r *Recorder) recorded(ctx context.Context, read []reading, out settle.Reco
 		}
 		if err := r.keepGivenUp(ctx, &read[i]); err != nil {
 			r.node.Log.Warn("keep a dead letter; the reply will come again", zap.Error(err))
-			r.replies.Settle(read[i].msg, kernel.GiveBack)
+			r.replies.Settle(read[i].msg, core.GiveBack)
 			continue
 		}
 		r.replies.Settle(read[i].msg, jetstream.Msg.Ack) // after the commit: a crash in between brings the reply again
@@ -265,13 +264,13 @@ func objection(v settle.Verdict, from string) complaint {
 
 // quarantine puts a message aside with its reason, and acknowledges it so that the consumer goes on.
 func (r *Recorder) quarantine(
-	ctx context.Context, msg kernel.Message, reason, detail string, slice workqueue.SliceID,
+	ctx context.Context, msg core.Message, reason, detail string, slice workqueue.SliceID,
 ) {
 	r.node.Stats.Quarantined.Add(1)
 	r.cfg.Meter.Quarantined(reason)
 	r.node.Log.Warn("reply quarantined", zap.String("reason", reason), zap.String("detail", detail),
 		zap.String("subject", msg.Subject()), zap.Stringer("slice", slice))
-	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	run, _ := uuid.Parse(msg.Headers().Get(wire.HeaderRun)) // zero when it does not say
 	err := deadletter.New(r.node.Store).Quarantine(ctx, deadletter.Quarantined{Reason: reason, Detail: detail,
@@ -279,7 +278,7 @@ func (r *Recorder) quarantine(
 		Run:     run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
 	if err != nil {
 		r.node.Log.Warn("quarantine; the reply will come again", zap.Error(err))
-		r.replies.Settle(msg, kernel.GiveBack)
+		r.replies.Settle(msg, core.GiveBack)
 		return
 	}
 	r.replies.Settle(msg, jetstream.Msg.Ack) // after the commit that keeps it

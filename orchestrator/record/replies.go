@@ -14,8 +14,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/pull"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
-	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -32,7 +31,7 @@ const (
 var errCannotRecord = errors.New("replies cannot be recorded")
 
 // feed reads replies until ctx ends, and binds again whenever the stream or its consumer is lost.
-func (r *Recorder) feed(ctx context.Context, replies kernel.Lanes[kernel.Message]) {
+func (r *Recorder) feed(ctx context.Context, replies core.Lanes[core.Message]) {
 	told, silent := time.Time{}, ""
 	for ctx.Err() == nil {
 		err := r.readReplies(ctx, replies)
@@ -43,7 +42,7 @@ func (r *Recorder) feed(ctx context.Context, replies kernel.Lanes[kernel.Message
 		case err != nil && ctx.Err() == nil:
 			next := pull.Subject(r.node.JS, wire.StreamReply, wire.RecorderConsumer)
 			err = stream.PermissionsOf(r.node.NC).Explain(err, next)
-			if err.Error() != silent || time.Since(told) > kernel.SameError {
+			if err.Error() != silent || time.Since(told) > core.SameError {
 				told, silent = time.Now(), err.Error()
 				r.node.Log.Warn("read replies", zap.Error(err))
 			}
@@ -55,7 +54,7 @@ func (r *Recorder) feed(ctx context.Context, replies kernel.Lanes[kernel.Message
 
 // readReplies binds to the reply consumer and feeds the recorders until ctx ends or the streams change. What was read
 // ahead is then left to another node, which may have it at once.
-func (r *Recorder) readReplies(ctx context.Context, replies kernel.Lanes[kernel.Message]) error {
+func (r *Recorder) readReplies(ctx context.Context, replies core.Lanes[core.Message]) error {
 	_, changed := r.streams.Now()
 	made, err := r.replies.Bind(ctx)
 	if err != nil {
@@ -74,12 +73,12 @@ func (r *Recorder) readReplies(ctx context.Context, replies kernel.Lanes[kernel.
 	}()
 	err = pull.Read(bound, pull.Source{
 		JS: r.node.JS, Stream: wire.StreamReply, Consumer: wire.RecorderConsumer, Made: made,
-		Messages: repliesAhead, Bytes: max(kernel.RecordBytes, 2*int(r.node.NC.MaxPayload())), Small: isSmall,
+		Messages: repliesAhead, Bytes: max(core.RecordBytes, 2*int(r.node.NC.MaxPayload())), Small: isSmall,
 	}, func(msg jetstream.Msg) {
 		select {
-		case replies.Of(isSmall(msg)) <- kernel.Message{Msg: msg, Made: made}:
+		case replies.Of(isSmall(msg)) <- core.Message{Msg: msg, Made: made}:
 		case <-bound.Done():
-			r.replies.Settle(kernel.Message{Msg: msg, Made: made}, jetstream.Msg.Nak)
+			r.replies.Settle(core.Message{Msg: msg, Made: made}, jetstream.Msg.Nak)
 		}
 	})
 	if cause := context.Cause(bound); errors.Is(cause, errCannotRecord) {
@@ -93,12 +92,12 @@ const codeUnreadable = "unreadable"
 
 // unreadable is a reply that cannot be taken, whatever is done with it.
 type unreadable struct {
-	msg            kernel.Message
+	msg            core.Message
 	reason, detail string
 	slice          workqueue.SliceID // zero when it does not say
 }
 
-func asUnreadable(msg kernel.Message, err error) unreadable {
+func asUnreadable(msg core.Message, err error) unreadable {
 	bad, ok := errors.AsType[*wire.MalformedError](err)
 	if !ok {
 		bad = &wire.MalformedError{Reason: codeUnreadable, Detail: err.Error()}
@@ -111,8 +110,8 @@ func asUnreadable(msg kernel.Message, err error) unreadable {
 func (r *Recorder) takeUnreadable(ctx context.Context, u unreadable) {
 	if err := r.failUnreadable(ctx, u); err != nil && !workqueue.Refused(err) {
 		r.node.Log.Error("cannot record that a reply is unreadable; giving it back", zap.Error(err))
-		r.replies.Settle(u.msg, kernel.GiveBack)
-		kernel.Signal(r.unrecorded)
+		r.replies.Settle(u.msg, core.GiveBack)
+		core.Signal(r.unrecorded)
 		return
 	}
 	r.quarantine(ctx, u.msg, u.reason, u.detail, u.slice)
@@ -143,12 +142,12 @@ func (r *Recorder) traceRecording(ctx context.Context, read []reading) (end func
 	if r.cfg.Tracer == nil {
 		return func(settle.Recorded, error) {}
 	}
-	ends := make([]func(span.Outcome), len(read))
+	ends := make([]func(core.TraceOutcome), len(read))
 	for i := range read {
 		h, a := read[i].msg.Headers(), &read[i].answer
 		if t := wire.TraceOfHeader(h); !t.IsZero() {
 			run, _ := uuid.Parse(h.Get(wire.HeaderRun)) // it was parsed before
-			ends[i] = r.cfg.Tracer.Recording(ctx, t, span.Reply{Run: run, Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint,
+			ends[i] = r.cfg.Tracer.Recording(ctx, t, core.TracedReply{Run: run, Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint,
 				Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
 		}
 	}
@@ -157,7 +156,7 @@ func (r *Recorder) traceRecording(ctx context.Context, read []reading) (end func
 			if end == nil {
 				continue
 			}
-			outcome := span.Outcome{Err: err}
+			outcome := core.TraceOutcome{Err: err}
 			if err == nil {
 				outcome.Taken, outcome.Stale = out.Verdicts[i].Taken, out.Verdicts[i].Stale
 			}

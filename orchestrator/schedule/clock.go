@@ -3,6 +3,7 @@ package schedule
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -130,6 +131,8 @@ func (t TimeOfDay) String() string { return fmt.Sprintf("%02d:%02d", int(t)/60, 
 // MarshalText writes it as 22:00.
 func (t TimeOfDay) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
+var errNoTimeOfDay = errors.New("want a time of day like 06:00 or 22:30, in quotes")
+
 // UnmarshalText reads 22:00.
 func (t *TimeOfDay) UnmarshalText(text []byte) error {
 	if len(text) == 5 && text[2] == ':' {
@@ -140,7 +143,7 @@ func (t *TimeOfDay) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%.40q is no time of day; want one like 06:00 or 22:30, in quotes", text)
+	return errNoTimeOfDay
 }
 
 // on returns when the clock reaches the time of day on the day of a wall time, moved by some days.

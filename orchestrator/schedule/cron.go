@@ -166,15 +166,20 @@ func (e *expression) after(wall time.Time) time.Time {
 // parseEvery reads an interval.
 func parseEvery(text string) (time.Duration, error) {
 	every, err := time.ParseDuration(text)
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, fmt.Errorf("want an interval like 15m or 12h, a day being 24h; this is %.40q", text)
-	case every < MinEvery:
-		return 0, fmt.Errorf("%s is too often; at least %s", every, MinEvery)
-	case every > MaxEvery:
-		return 0, fmt.Errorf("%s is too seldom; at most %s", every, MaxEvery)
-	case every%time.Second != 0:
-		return 0, fmt.Errorf("want whole seconds; this is %s", every)
 	}
-	return every, nil
+	return every, checkEvery(every)
+}
+
+func checkEvery(every time.Duration) error {
+	switch {
+	case every < MinEvery:
+		return fmt.Errorf("%s is too often; at least %s", every, MinEvery)
+	case every > MaxEvery:
+		return fmt.Errorf("%s is too seldom; at most %s", every, MaxEvery)
+	case every%time.Second != 0:
+		return fmt.Errorf("want whole seconds; this is %s", every)
+	}
+	return nil
 }

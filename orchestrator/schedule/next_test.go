@@ -22,15 +22,6 @@ func parse(t testing.TB, lines string) *schedule.Spec {
 	return s
 }
 
-func instant(t testing.TB, text string) time.Time {
-	t.Helper()
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return at
-}
-
 // shown is a list of times on the wall of a zone, with the offset.
 func shown(t testing.TB, dues []time.Time, zone string) string {
 	t.Helper()

@@ -42,161 +42,17 @@ func Parse(name string, text []byte) (*Spec, error) {
 	}
 	s := &Spec{
 		Name: name, Zone: DefaultZone, Overlap: OverlapSkip, Misfire: MisfireOnce, MisfireLimit: DefaultMisfireLimit,
-		OnLate: LateReport, StartAttempts: DefaultStartAttempts,
+		OnLate: LateReport, StartAttempts: DefaultStartAttempts, doc: doc,
 	}
-	if err := s.read(doc.Root); err != nil {
+	if err := doc.Root.Decode(s); err != nil {
 		return nil, err
 	}
-	if err := s.check(doc); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, s.check(doc)
 }
 
-// Locate returns the error that Parse would, at the place of a field: for what only others can know, like that there is
+// Wrong returns the error that Parse would, at the place of a field: for what only others can know, like that there is
 // no such plan.
-func Locate(name string, text []byte, field, problem string) error {
-	doc, err := strictyaml.Open("schedule", name, text, MaxBytes)
-	if err != nil {
-		return err
-	}
-	if err := (&Spec{}).read(doc.Root); err != nil {
-		return err
-	}
-	return doc.Fail(field, "%s", problem)
-}
-
-func (s *Spec) read(v strictyaml.Value) error {
-	return v.Fields(
-		strictyaml.Field{Name: "name", Read: strictyaml.Text(&s.Name)},
-		strictyaml.Field{Name: "cron", Read: strictyaml.Text(&s.Cron)},
-		strictyaml.Field{Name: "every", Read: s.readEvery},
-		strictyaml.Field{Name: "zone", Read: strictyaml.Text(&s.Zone)},
-		strictyaml.Field{Name: "plan", Read: strictyaml.Text(&s.Plan)},
-		strictyaml.Field{Name: "endpoint", Read: strictyaml.Text(&s.Endpoint)},
-		strictyaml.Field{Name: "settings", Read: s.readSettings},
-		strictyaml.Field{Name: "run_name", Read: text(&s.RunName)},
-		strictyaml.Field{Name: "params", Read: s.readParams},
-		strictyaml.Field{Name: "items", Read: s.Items.read},
-		strictyaml.Field{Name: "overlap", Read: strictyaml.OneOf(&s.Overlap, OverlapSkip, OverlapQueue, OverlapCancelOld)},
-		strictyaml.Field{Name: "misfire", Read: strictyaml.OneOf(&s.Misfire, MisfireOnce, MisfireAll, MisfireNone)},
-		strictyaml.Field{Name: "misfire_limit", Read: strictyaml.Number(&s.MisfireLimit, 1, MaxMisfireLimit)},
-		strictyaml.Field{Name: "jitter", Read: duration(&s.Jitter, 0, MaxJitter)},
-		strictyaml.Field{Name: "window", Read: s.Window.read},
-		strictyaml.Field{Name: "on_late", Read: strictyaml.OneOf(&s.OnLate, LateReport, LatePause, LateCancel)},
-		strictyaml.Field{Name: "start_deadline", Read: duration(&s.StartDeadline, time.Minute, MaxDeadline)},
-		strictyaml.Field{Name: "start_attempts", Read: strictyaml.Number(&s.StartAttempts, 1, MaxStartAttempts)},
-	)
-}
-
-func (s *Spec) readEvery(v strictyaml.Value) error {
-	text, _ := v.Plain()
-	every, err := parseEvery(text)
-	if err != nil {
-		return v.Fail("%v", err)
-	}
-	s.Every = workqueue.Duration(every)
-	return nil
-}
-
-// readSettings reads what a start may lay over a plan, in the words of its flags.
-func (s *Spec) readSettings(v strictyaml.Value) error {
-	set := func(v strictyaml.Value, put func(text string) error) error {
-		text, ok := v.Plain()
-		if !ok {
-			return v.Wrong("a value")
-		}
-		err := put(text)
-		if bad, ok := errors.AsType[*gather.FieldError](err); ok {
-			return v.Fail("%s", bad.Problem)
-		}
-		return err
-	}
-	return v.Entries("settings of runs, like rate: 100", func(name string, v strictyaml.Value) error {
-		switch name {
-		case "steps":
-			return v.Entries("settings by the names of steps", func(step string, v strictyaml.Value) error {
-				return v.Entries("settings of the step", func(name string, v strictyaml.Value) error {
-					return set(v, func(text string) error { return s.Settings.SetStep(step + "." + name + "=" + text) })
-				})
-			})
-		case "retry_codes", "never_retry", "columns", "rename", "types":
-			return v.List(func(v strictyaml.Value) error {
-				return set(v, func(text string) error { return s.Settings.Set(name, text) })
-			})
-		}
-		return set(v, func(text string) error { return s.Settings.Set(name, text) })
-	})
-}
-
-func (s *Spec) readParams(v strictyaml.Value) error {
-	s.Params = map[string]string{}
-	return v.Entries("names and values", func(name string, v strictyaml.Value) error {
-		text, ok := v.Plain()
-		if !ok {
-			return v.Wrong("a text, a number, true or false")
-		}
-		if len(text) > MaxTextBytes {
-			return v.Fail("it has %d bytes, and at most %d are allowed", len(text), MaxTextBytes)
-		}
-		s.Params[name] = text
-		if len(s.Params) > MaxParams {
-			return v.Fail("more than %d params", MaxParams)
-		}
-		return nil
-	})
-}
-
-func (i *Items) read(v strictyaml.Value) error {
-	return v.Fields(
-		strictyaml.Field{Name: "file", Read: text(&i.File)},
-		strictyaml.Field{Name: "url", Read: text(&i.URL)},
-		strictyaml.Field{Name: "sql", Read: func(v strictyaml.Value) error {
-			i.SQL = &SQL{}
-			return v.Fields(
-				strictyaml.Field{Name: "source", Read: text(&i.SQL.Source)},
-				strictyaml.Field{Name: "query", Read: strictyaml.Text(&i.SQL.Query)},
-			)
-		}},
-		strictyaml.Field{Name: "format", Read: strictyaml.OneOf(&i.Format, "csv", "ndjson", "parquet")},
-		strictyaml.Field{Name: "key", Read: text(&i.Key)},
-		strictyaml.Field{Name: "on_duplicate", Read: strictyaml.OneOf(&i.OnDuplicate, "error", "skip", "allow")},
-	)
-}
-
-func (w *Window) read(v strictyaml.Value) error {
-	at := func(into **TimeOfDay) func(strictyaml.Value) error {
-		return func(v strictyaml.Value) error {
-			text, _ := v.Plain()
-			*into = new(TimeOfDay)
-			if err := (*into).UnmarshalText([]byte(text)); err != nil {
-				return v.Fail("%v", err)
-			}
-			return nil
-		}
-	}
-	return v.Fields(
-		strictyaml.Field{Name: "not_before", Read: at(&w.NotBefore)},
-		strictyaml.Field{Name: "done_by", Read: at(&w.DoneBy)},
-	)
-}
-
-// text reads a text that is not long.
-func text(into *string) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		if err := strictyaml.Text(into)(v); err != nil {
-			return err
-		}
-		if len(*into) > MaxTextBytes {
-			return v.Fail("it has %d bytes, and at most %d are allowed", len(*into), MaxTextBytes)
-		}
-		return nil
-	}
-}
-
-func duration(into *workqueue.Duration, least, most time.Duration) func(strictyaml.Value) error {
-	return strictyaml.Duration((*time.Duration)(into), least, most)
-}
+func (s *Spec) Wrong(field, problem string) error { return s.doc.Fail(field, "%s", problem) }
 
 // check compiles the rule, and refuses what does not go together.
 func (s *Spec) check(doc *strictyaml.Document) error {
@@ -212,6 +68,11 @@ func (s *Spec) check(doc *strictyaml.Document) error {
 	name, _, _ := strings.Cut(s.Plan+s.Endpoint, "@")
 	if err := gather.CheckName(name); err != nil && s.Plan != "" {
 		return doc.Fail("plan", "%s", problemOf(err))
+	}
+	for name, text := range s.Params {
+		if len(text) > maxParamBytes {
+			return doc.Fail("params."+name, "it has %d bytes, and at most %d are allowed", len(text), maxParamBytes)
+		}
 	}
 	if err := s.Settings.Validate(); err != nil {
 		if bad, ok := errors.AsType[*gather.FieldError](err); ok {
@@ -250,7 +111,7 @@ func (s *Spec) compile() (field string, err error) {
 		return "cron", errors.New("give one of cron, like \"30 2 * * *\", and every, like 15m")
 	case s.Every != 0:
 		s.rule = interval(s.Every)
-		return "", nil
+		return "every", checkEvery(time.Duration(s.Every))
 	}
 	e, every, err := parseCron(s.Cron)
 	switch {
@@ -278,8 +139,6 @@ func (s *Spec) checkItems(doc *strictyaml.Document) error {
 			return doc.Fail("items.sql.source", "name the source of the operator's connections to ask")
 		case q.Query == "":
 			return doc.Fail("items.sql.query", "give the query whose rows are the items")
-		case len(q.Query) > MaxQueryBytes:
-			return doc.Fail("items.sql.query", "it has %d bytes, and at most %d are allowed", len(q.Query), MaxQueryBytes)
 		case s.Items.Format != "":
 			return doc.Fail("items.format", "rows have no format; leave it out with sql")
 		}

@@ -118,7 +118,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		`cron: "@every"`:                          "want an interval like 15m or 12h, a day being 24h; this is \"\"",
 		`every: 59s`:                              "s:1:8: every: 59s is too often",
 		`every: 10000h`:                           "too seldom; at most 8784h0m0s",
-		`every: daily`:                            "want an interval like 15m",
+		`every: daily`:                            "want a duration like 90s",
 		`cron: "0 0 30 2 *"`:                      "never fires: there is no such day",
 		`cron: "0 0 31 4,6,9,11 *"`:               "never fires",
 		`cron: "0 0 0 * * *"`:                     "it has six fields, and seconds are not part",
@@ -146,8 +146,8 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"every: 5m\nplan: p":                      "plan: give one of plan",
 		"every: 5m\nmisfire_limit: 3":             "it goes with misfire: all",
 		"every: 5m\non_late: pause":               "s:2:10: on_late: it goes with a window that has done_by",
-		"every: 5m\nwindow: {not_before: '6:00'}": "window.not_before: \"6:00\" is no time of day",
-		"every: 5m\nwindow: {done_by: '24:00'}":   "is no time of day",
+		"every: 5m\nwindow: {not_before: '6:00'}": "window.not_before: want a time of day like 06:00",
+		"every: 5m\nwindow: {done_by: '24:00'}":   "want a time of day",
 		"every: 5m\nwindow: {not_before: '06:00', done_by: '06:00'}": "so that it is never open",
 		"every: 5m\njitter: 25h":                                     "or 1h30m, within 0s to 24h",
 		"every: 5m\noverlap: kill":                                   "overlap: want one of skip, queue, cancel_old",
@@ -186,8 +186,8 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 			t.Errorf("items %s: %v; want …%s…", items, err, want)
 		}
 	}
-	at := schedule.Locate("s", []byte("every: 5m\nplan: p\nitems: {file: f}\n"), "plan", "there is none")
-	if at == nil || !strings.HasPrefix(at.Error(), "schedule s:2:7: plan: there is none\n") {
+	at := parse(t, "every: 5m\n").Wrong("plan", "there is none")
+	if at == nil || !strings.HasPrefix(at.Error(), "schedule s:1:7: plan: there is none\n") {
 		t.Errorf("a field is located as %v", at)
 	}
 }

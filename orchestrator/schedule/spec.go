@@ -1,5 +1,5 @@
-// Package schedule knows when a schedule is due: it reads the YAML of a schedule, and computes due times, starts and
-// what to make of due times that have passed.
+// Package schedule is schedules: it reads their YAML, computes due times, and starts the run of each while its node
+// leads. It also reads items from where schedules take them: files below the operator's directory, and URLs.
 //
 // A [Spec] comes from [Parse]. [Spec.Next] is its due time after another; [Spec.Planned] is when the run of a due time
 // is to start, with jitter and window; [Spec.DoneBy] is when it should have ended; [Spec.Due] divides the due times
@@ -13,15 +13,20 @@
 //     first.
 //   - With an hour that begins with * it is every instant at which the clock shows a time that matches: hours count as
 //     they pass, and none is doubled or lost.
-//   - An interval (every) counts from 1970-01-01T00:00Z, whatever clocks show, and does not begin anew when a schedule
+//   - An interval (every) counts from 1970-01-01T00:00Z, whatever clocks show, and does not begin again when a schedule
 //     is applied again.
 //
 // Guarantees: whatever the text, Parse neither panics nor takes long, and an expression that never fires is an error.
-// Everything is a function of its arguments and of the time zones, which the program contains: all nodes agree.
+// There is one run for a due time, whichever node takes it, starts it, dies over it or comes back to it: the fire's key
+// is unique in PostgreSQL, the run has it as its idempotency key, and the run begins in the transaction that notes the
+// fire as started under the leader's lease. Due times are compared with the database's time only. Nothing outside the
+// operator's directory is read, and only URLs that steps may call are called. What a URL answers is taken whole or not
+// at all.
 //
-// Not its job: the time that it is, which the caller takes from the database; to store or to start anything.
+// Not its job: what is stored, which is workqueue/schedule's; how a run is started, which the API does for people and
+// for schedules alike.
 //
-// Concurrency: a Spec may be used by any number of goroutines.
+// Concurrency: Spec, Files and Web may be used by any number of goroutines.
 package schedule
 
 import (
@@ -31,6 +36,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -41,18 +47,11 @@ const (
 	MinEvery = time.Minute // the finest that cron knows, too
 	MaxEvery = 366 * 24 * time.Hour
 
-	// The longest `jitter` and `start_deadline`.
-	MaxJitter     = 24 * time.Hour
-	MaxDeadline   = 31 * 24 * time.Hour
-	MaxParams     = 100
-	MaxTextBytes  = 4 << 10 // of a path, a URL or a param
-	MaxQueryBytes = 64 << 10
+	maxParamBytes = 4 << 10
 
 	DefaultZone          = "UTC"
 	DefaultMisfireLimit  = 10
-	MaxMisfireLimit      = 100
 	DefaultStartAttempts = 5
-	MaxStartAttempts     = 100
 )
 
 // Overlap says what happens at a due time while a run of the schedule is under way.
@@ -92,42 +91,44 @@ type Spec struct {
 	Every workqueue.Duration `json:"every,omitempty"` // counted from 1970-01-01T00:00Z
 	Zone  string             `json:"zone"`            // of IANA
 
-	Plan     string            `json:"plan,omitempty"`     // NAME or NAME@VERSION, of the record; or
-	Endpoint string            `json:"endpoint,omitempty"` // of a run with one step
-	Settings gather.Overrides  `json:"settings,omitzero"`  // laid over the plan
-	RunName  string            `json:"run_name,omitempty"` // of the runs; may have variables
-	Params   map[string]string `json:"params,omitempty"`   // of the runs; may have variables
+	Plan     string            `json:"plan,omitempty"`                // NAME or NAME@VERSION, of the record; or
+	Endpoint string            `json:"endpoint,omitempty"`            // of a run with one step
+	Settings gather.Overrides  `json:"settings,omitzero"`             // laid over the plan
+	RunName  string            `json:"run_name,omitempty" max:"4096"` // of the runs; may have variables
+	Params   map[string]string `json:"params,omitempty" max:"100"`    // of the runs; may have variables
 	Items    Items             `json:"items"`
 
-	Overlap      Overlap            `json:"overlap"`
-	Misfire      Misfire            `json:"misfire"`
-	MisfireLimit int                `json:"misfire_limit"`
-	Jitter       workqueue.Duration `json:"jitter,omitempty"`
+	Overlap      Overlap            `json:"overlap" enum:"skip,queue,cancel_old"`
+	Misfire      Misfire            `json:"misfire" enum:"once,all,none"`
+	MisfireLimit int                `json:"misfire_limit" min:"1" max:"100"`
+	Jitter       workqueue.Duration `json:"jitter,omitempty" min:"0s" max:"24h"`
 	Window       Window             `json:"window,omitzero"`
-	OnLate       OnLate             `json:"on_late"`
-	// after the planned start; then it is missed; 0: none
-	StartDeadline workqueue.Duration `json:"start_deadline,omitempty"`
-	StartAttempts int                `json:"start_attempts"`
+	OnLate       OnLate             `json:"on_late" enum:"report,pause,cancel"`
+	// StartDeadline is after the planned start; then it is missed; 0: none.
+	StartDeadline workqueue.Duration `json:"start_deadline,omitempty" min:"1m" max:"744h"`
+	StartAttempts int                `json:"start_attempts" min:"1" max:"100"`
 
 	rule  rule
 	clock clock
+	doc   *strictyaml.Document // nil: it was not read from YAML
 }
 
 // Items says where the items of a run come from. One of File, URL and SQL is set.
 type Items struct {
-	File string `json:"file,omitempty"` // below the directory that nodes are given; may have variables
-	URL  string `json:"url,omitempty"`  // may have variables
+	// File is below the directory that nodes are given; it may have variables.
+	File string `json:"file,omitempty" max:"4096"`
+	URL  string `json:"url,omitempty" max:"4096"` // may have variables
 	SQL  *SQL   `json:"sql,omitempty"`
 
-	Format      string `json:"format,omitempty"` // csv, ndjson or parquet; empty: recognised
-	Key         string `json:"key,omitempty"`    // the column or field that is the key
-	OnDuplicate string `json:"on_duplicate,omitempty"`
+	Format      string `json:"format,omitempty" enum:"csv,ndjson,parquet"` // empty: recognised
+	Key         string `json:"key,omitempty" max:"4096"`                   // the column or field that is the key
+	OnDuplicate string `json:"on_duplicate,omitempty" enum:"error,skip,allow"`
 }
 
 // SQL is a query whose rows are the items.
 type SQL struct {
-	Source string `json:"source"` // of the operator's connections
-	Query  string `json:"query"`  // may have variables, but no params
+	Source string `json:"source" max:"4096"` // of the operator's connections
+	Query  string `json:"query" max:"65536"` // may have variables, but no params
 }
 
 // UnmarshalJSON reads a schedule that was stored. Parse has checked it.
@@ -135,9 +136,6 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	type stored Spec
 	if err := json.Unmarshal(text, (*stored)(s)); err != nil {
 		return err
-	}
-	if s.Every != 0 && interval(s.Every) < interval(MinEvery) {
-		return fmt.Errorf("schedule %s: every: %s is less than %s", s.Name, s.Every, MinEvery)
 	}
 	if field, err := s.compile(); err != nil {
 		return fmt.Errorf("schedule %s: %s: %w", s.Name, field, err)

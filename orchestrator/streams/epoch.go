@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -112,7 +112,7 @@ type Config struct {
 
 // Keeper makes the streams, keeps them as they are set, and knows their epoch.
 type Keeper struct {
-	node      *kernel.Kernel
+	node      *core.Core
 	cfg       Config
 	state     streamsState
 	single    single    // of the server
@@ -121,8 +121,8 @@ type Keeper struct {
 	stalled   stalling
 }
 
-// New returns what looks after the streams.
-func New(n *kernel.Kernel, cfg Config) *Keeper {
+// NewKeeper returns what looks after the streams.
+func NewKeeper(n *core.Core, cfg Config) *Keeper {
 	k := &Keeper{node: n, cfg: cfg}
 	k.state.changed = make(chan struct{})
 	return k
@@ -167,7 +167,7 @@ func (k *Keeper) Watch(ctx context.Context) {
 // known, or one of them has lost messages at its end, a new epoch begins: readers bind again, and the leader issues
 // again what was sent before.
 func (k *Keeper) LookAtEpoch(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, kernel.LookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.LookTimeout)
 	defer cancel()
 	return stream.During(ctx, k.node.NC, k.lookAtStreams, "$JS.API.STREAM.>", "$JS.API.CONSUMER.INFO.>")
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
@@ -129,7 +129,7 @@ func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration
 		if !k.node.NC.IsConnected() {
 			return k.cfg.Reconcile, nil
 		}
-		ctx, cancel := context.WithTimeout(ctx, kernel.ReconcileTimeout)
+		ctx, cancel := context.WithTimeout(ctx, core.ReconcileTimeout)
 		defer cancel()
 		set, err := session.New(k.node.Store).StreamSettings(ctx, k.cfg.firstStreams())
 		if err != nil || last.revision == set.Revision && time.Now().Before(last.until) {
@@ -234,7 +234,7 @@ func (m *stalling) note(asked time.Time, err error) {
 	case err == nil:
 		m.since = time.Time{}
 	case stream.Unanswered(err):
-		m.last = kernel.Readable(err)
+		m.last = core.Readable(err)
 		if m.since.IsZero() {
 			m.since = asked
 		}

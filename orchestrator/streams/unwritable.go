@@ -14,7 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
@@ -176,7 +176,7 @@ func (c *streamReconciler) noRoom(ctx context.Context, why error) error {
 	failed := fmt.Errorf("JetStream takes no messages: %w", why)
 	for name := range c.faults {
 		if errors.Is(why, stream.ErrNotStored) {
-			failed = errors.Join(failed, session.New(c.node.Store).NoteStreamFault(ctx, c.lease, name, kernel.Readable(why)))
+			failed = errors.Join(failed, session.New(c.node.Store).NoteStreamFault(ctx, c.lease, name, core.Readable(why)))
 		} else { // it is not there: whatever was the matter with the stream is seen again when it is
 			failed = errors.Join(failed, c.clear(ctx, name))
 		}
@@ -289,7 +289,7 @@ func (c *streamReconciler) replace(ctx context.Context, name string) error {
 	}
 	// The stream knew the ids of what it had, and may have taken them for told in between.
 	err := session.New(c.node.Store).PublishAgain(ctx, c.lease, eventsLately)
-	kernel.Signal(c.node.Publish)
+	core.Signal(c.node.Publish)
 	return err
 }
 

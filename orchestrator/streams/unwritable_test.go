@@ -11,7 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -24,7 +24,7 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 	if err != nil {
 		t.Fatal(err)
 	}
-	streams := New(kernel.New(database.New(testenv.Pool(t)), nc, js, zaptest.NewLogger(t)),
+	streams := NewKeeper(core.New(database.New(testenv.Pool(t)), nc, js, zaptest.NewLogger(t)),
 		Config{Try: func() {}})
 	for _, tc := range []struct {
 		replicas int

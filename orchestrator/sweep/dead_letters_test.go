@@ -3,7 +3,6 @@ package sweep_test
 import (
 	"context"
 	"maps"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -108,37 +107,6 @@ func TestRequeueSurvivesACrash(t *testing.T) {
 	}
 }
 
-// What dies every time comes back as a letter every time, until it takes force to send it again.
-func TestRequeueLoopsAreStopped(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.publish(t, dead(t, uuid.New()))
-	for round := 1; ; round++ {
-		letter := b.Buried(t, round)[0]
-		out, err := b.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if out.Requeued == 0 {
-			if round != deadletter.MaxRequeues+1 || len(out.Refused) != 1 || out.Refused[0].ID != letter.ID {
-				t.Errorf("refused %+v in round %d", out, round)
-			}
-			return
-		}
-		msg := b.take(t, "accounts")
-		if got := msg.Headers().Get(wire.HeaderRequeued); got != strconv.Itoa(round) {
-			t.Fatalf("in round %d the request was requeued %s times", round, got)
-		}
-		if err := msg.DoubleAck(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		again := dead(t, uuid.New())
-		again.Header.Set(wire.HeaderMsgID, wire.DeadMsgID(msg.Headers()))
-		again.Header.Set(wire.HeaderRequeued, strconv.Itoa(round))
-		b.publish(t, again)
-	}
-}
-
 // A letter whose endpoint cannot be sent to waits, and holds up no other.
 func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 	t.Parallel()
@@ -194,7 +162,8 @@ func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
 	}
 }
 
-// The same with a service that really dies of it: the count goes with the request, and force counts on.
+// What dies every time comes back as a letter every time, until it takes force to send it again: the count goes with
+// the request, and force counts on.
 func TestRequeueLoopsOfAServiceAreStopped(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints"
@@ -93,36 +92,6 @@ func TestRequestsOutliveTheirConsumer(t *testing.T) {
 	}
 }
 
-// A final message has a slot for a foreign item and a second one for another, and leaves items out: they come again at
-// once, not at the deadline.
-func TestItemsBehindForeignSlotsComeAgainAtOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	f, slices := b.Forge(t, 10, 10)
-	first := slices[0].ID
-	asked := b.Items(t, first)
-	f.Publish(t, f.Reply(first, 10, nodetest.Body(append(asked[:8:8], asked[0], 5000)...)))
-	var again []workqueue.SliceID
-	nodetest.Until(t, "the items left out are sent again", func() bool {
-		rest := `SELECT coalesce(array_agg(id), '{}') FROM work_slice WHERE run_id = $1 AND state = 'sent' AND id <> $2`
-		err := b.Pool.QueryRow(t.Context(), rest, f.Run, first).Scan(&again)
-		return err == nil && len(again) == 1
-	})
-	rest := b.Items(t, again[0])
-	if len(rest) != 2 || rest[0] != asked[8] || rest[1] != asked[9] {
-		t.Errorf("items %v came again; want %v", rest, asked[8:])
-	}
-	f.Publish(t, f.Reply(again[0], 2, nodetest.Body(rest...)))
-	if done, failed := b.Outcome(t, f.Run, 1); done != 10 || failed != 0 {
-		t.Errorf("done %d, failed %d; want 10 done", done, failed)
-	}
-	if r := b.Reasons(t); r["foreign_ordinal"] != 1 || b.Node.Stats().Expired != 0 {
-		t.Errorf("quarantine %v, expired %d", r, b.Node.Stats().Expired)
-	}
-	b.WantRight(t, f.Run, 10)
-	b.Check(t)
-}
-
 // hangsAlone says whether a run is over, and whether one request, which a service has, has all that is not done of it.
 const hangsAlone = `
 SELECT r.state = 'completed', (SELECT count(*) = 1 AND bool_and(s.handed_at IS NOT NULL) AND sum(bit_count(s.mask)) =
@@ -178,69 +147,6 @@ func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
 		t.Errorf("%d extra slices, and %d that were excused; want at most %d and %d: %s", n, excused, 2*3+attempts,
 			pace.PatientProbes+1, b.story(t, id))
 	}
-	b.Check(t)
-}
-
-// Requests are acknowledged and the replies are lost, three times for each item: nobody loses the only attempt there
-// is, and what is lost comes again at its deadline.
-func TestLostRepliesCostNoAttempt(t *testing.T) {
-	t.Parallel()
-	b := setupTimed(t)
-	const n, losses = 20, 3
-	req := nodetest.Request("statement")
-	req.Steps[0].Chunk, req.Steps[0].MaxAttempts = 1, 1
-	req.Steps[0].InFlight = n // all are lost at the same time
-	js := b.JS(t)
-	f := &nodetest.Forger{JS: js, Run: b.Start(t, req, n)}
-	nodetest.Until(t, "the endpoint has its consumer", func() bool {
-		_, err := js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement"))
-		return err == nil
-	})
-	consumer, err := js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A consumer can be found a moment before it takes pulls (nats-server 2.14.9): a first one may go unanswered.
-	messages, err := consumer.Messages(jetstream.PullHeartbeat(500 * time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer messages.Stop()
-	for round := range losses + 1 {
-		for came := 0; came < n; {
-			msg, err := messages.Next(jetstream.NextMaxWait(time.Minute))
-			if errors.Is(err, jetstream.ErrNoHeartbeat) {
-				continue
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			var id workqueue.SliceID
-			if err := id.UnmarshalText([]byte(msg.Headers().Get(wire.HeaderSlice))); err != nil {
-				t.Fatal(err)
-			}
-			if came++; round == losses {
-				f.Publish(t, f.Reply(id, 1, nodetest.Body(b.Items(t, id)...)))
-			}
-			if err := msg.DoubleAck(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if round < losses {
-			b.Sent(t, f.Run, n)
-			b.handed(t, f.Run)
-			b.pass(t, req.Steps[0].Timeout)
-		}
-	}
-	if done, failed := b.Outcome(t, f.Run, 1); done != n || failed != 0 {
-		t.Errorf("done %d, failed %d: %s", done, failed, b.Dump(t, f.Run))
-	}
-	// That they are lost is known to JetStream only, and some are late before it is asked.
-	lost := b.Number(t, `SELECT count(*) FROM work_slice WHERE error_code IN ('lost', 'deadline')`)
-	if lost != n*losses {
-		t.Errorf("%d replies were lost; want %d", lost, n*losses)
-	}
-	b.WantRight(t, f.Run, n)
 	b.Check(t)
 }
 

@@ -172,23 +172,6 @@ func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 	}
 }
 
-// While work is done and acknowledged as it should be, the leader takes nothing away.
-func TestSweepLeavesHealthyWorkAlone(t *testing.T) {
-	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
-	cfg := nodetest.Config(t)
-	cfg.ReconcileInterval = time.Millisecond
-	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
-	l := nodetest.NewLedger(0)
-	b.Serve(t, "statement", l.Handle)
-	run := b.Start(t, nodetest.Patient(), 20_000)
-	b.WantSound(t, l, run, 20_000)
-	l.WantOnce(t, run, 20_000)
-	if n := b.Node.Stats().Exhausted; n != 0 {
-		t.Errorf("%d messages were removed", n)
-	}
-}
-
 // nested is a request of a flow, as a service would send it.
 func nested(t *testing.T, meta wire.Meta, to string) *nats.Msg {
 	t.Helper()
@@ -360,42 +343,21 @@ func TestServiceThatGivesAChunkUp(t *testing.T) {
 	b.Check(t)
 }
 
-// An advisory that somebody made up, or that is about a stream of before, takes nothing away.
-func TestAdvisoriesOfNothing(t *testing.T) {
+// An advisory that somebody made up, or that is about a stream of before, takes nothing away; nor does one about a
+// request that nobody has taken yet.
+func TestAdvisoriesThatAreNotTrue(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.Start(t, nodetest.Patient(), 10)
 	b.Sent(t, run, 1)
-	const subject = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.TRANCHE_WORK.statement"
-	for _, body := range []string{``, `{`, `{"stream":"TRANCHE_REPLY","stream_seq":1}`,
+	advisories := []string{``, `{`, `{"stream":"TRANCHE_REPLY","stream_seq":1}`,
 		`{"stream":"TRANCHE_WORK","consumer":"statement","stream_seq":999,"timestamp":"2100-01-01T00:00:00Z"}`,
-		`{"stream":"TRANCHE_WORK","consumer":"statement","stream_seq":1,"timestamp":"2001-01-01T00:00:00Z"}`} {
-		if err := b.NC.Publish(subject, []byte(body)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := b.NC.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	l := nodetest.NewLedger(0)
-	b.Serve(t, "statement", l.Handle)
-	b.WantSound(t, l, run, 10)
-	if _, err := deadletter.New(b.Store).DeadLetter(t.Context(), "0000"); !errors.Is(err, workqueue.ErrNotFound) ||
-		len(b.Letters(t)) > 0 {
-		t.Errorf("%d letters are buried", len(b.Letters(t)))
-	}
-	l.WantOnce(t, run, 10)
-}
-
-// A request that nobody has taken yet is not taken away, whatever an advisory says of it.
-func TestAdvisoryOfALiveRequest(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Start(t, nodetest.Patient(), 10)
-	b.Sent(t, run, 1)
+		`{"stream":"TRANCHE_WORK","consumer":"statement","stream_seq":1,"timestamp":"2001-01-01T00:00:00Z"}`}
 	for _, consumer := range []string{"statement", "debug", "", "a.b", "*"} {
-		body := fmt.Sprintf(`{"stream":"TRANCHE_WORK","consumer":%q,"stream_seq":1,"deliveries":9999999999,`+
-			`"timestamp":"2100-01-01T00:00:00Z"}`, consumer)
+		advisories = append(advisories, fmt.Sprintf(`{"stream":"TRANCHE_WORK","consumer":%q,"stream_seq":1,`+
+			`"deliveries":9999999999,"timestamp":"2100-01-01T00:00:00Z"}`, consumer))
+	}
+	for _, body := range advisories {
 		if err := b.NC.Publish("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.TRANCHE_WORK.x", []byte(body)); err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -57,6 +57,7 @@ const (
 type lostSweep struct {
 	*Sweeper
 
+	store   lostStore
 	lease   workqueue.Lease
 	epoch   int64
 	marks   map[workqueue.SliceID]*lostMark
@@ -66,6 +67,14 @@ type lostSweep struct {
 	before  int64     // the same of what lies before the stream's beginning
 }
 
+// lostStore knows the slices without an answer, and issues lost ones again. See [settle.Store].
+type lostStore interface {
+	Unanswered(ctx context.Context, epoch int64, longer time.Duration, behind, before int64,
+		limit int) ([]settle.Unanswered, error)
+	StillUnanswered(ctx context.Context, epoch int64, of []workqueue.SliceID) ([]settle.Unanswered, error)
+	ReleaseLost(ctx context.Context, lease workqueue.Lease, lost []workqueue.SliceID, epoch int64) (int, error)
+}
+
 // lostMark is what was seen of a slice whose request is gone.
 type lostMark struct {
 	since   time.Time // when its request was found gone
@@ -73,15 +82,19 @@ type lostMark struct {
 	flow    suspension
 }
 
+func newLostSweep(w *Sweeper, store lostStore, lease workqueue.Lease, epoch int64) *lostSweep {
+	return &lostSweep{Sweeper: w, store: store, lease: lease, epoch: epoch, marks: map[workqueue.SliceID]*lostMark{}}
+}
+
 // FindingLost is the duty that looks for them.
 func (w *Sweeper) FindingLost() func(context.Context, workqueue.Lease) (time.Duration, error) {
-	s := &lostSweep{Sweeper: w}
+	s := newLostSweep(w, w.node.Settling, workqueue.Lease{}, 0)
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		if !w.node.NC.IsConnected() {
 			return lostEvery, nil
 		}
 		if epoch, _ := w.streams.Now(); lease != s.lease || epoch != s.epoch {
-			*s = lostSweep{Sweeper: w, lease: lease, epoch: epoch, marks: map[workqueue.SliceID]*lostMark{}}
+			s = newLostSweep(w, w.node.Settling, lease, epoch)
 		}
 		lost, err := s.round(ctx)
 		w.node.Stats.Released.Add(int64(lost))
@@ -110,7 +123,7 @@ func (s *lostSweep) round(ctx context.Context) (int, error) {
 	}
 	ctx, cancel = context.WithTimeout(ctx, s.cfg.LeaseTTL/2)
 	defer cancel()
-	released, err := s.node.Settling.ReleaseLost(ctx, s.lease, lost[:min(len(lost), lostReleased)], s.epoch)
+	released, err := s.store.ReleaseLost(ctx, s.lease, lost[:min(len(lost), lostReleased)], s.epoch)
 	return released, errors.Join(unseen, unknown, err)
 }
 
@@ -124,7 +137,7 @@ func (s *lostSweep) page(ctx context.Context) ([]settle.Unanswered, error) {
 	if begins {
 		s.end = math.MaxInt64
 	}
-	page, err := s.node.Settling.Unanswered(ctx, s.epoch, lostGrace, s.at, s.end, lostLookups)
+	page, err := s.store.Unanswered(ctx, s.epoch, lostGrace, s.at, s.end, lostLookups)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +159,7 @@ func (s *lostSweep) markGone(ctx context.Context, page []settle.Unanswered) erro
 	}
 	state := stream.CachedInfo().State
 	first := int64(state.FirstSeq)
-	before, err := s.node.Settling.Unanswered(ctx, s.epoch, lostGrace, s.before, first, lostBatch)
+	before, err := s.store.Unanswered(ctx, s.epoch, lostGrace, s.before, first, lostBatch)
 	if err != nil {
 		return err
 	}
@@ -185,7 +198,7 @@ func (s *lostSweep) mark(u settle.Unanswered) {
 
 // gone returns the marked slices that are not answered yet, in no order, and forgets the others.
 func (s *lostSweep) gone(ctx context.Context) ([]settle.Unanswered, error) {
-	gone, err := s.node.Settling.StillUnanswered(ctx, s.epoch, slices.Collect(maps.Keys(s.marks)))
+	gone, err := s.store.StillUnanswered(ctx, s.epoch, slices.Collect(maps.Keys(s.marks)))
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +207,7 @@ func (s *lostSweep) gone(ctx context.Context) ([]settle.Unanswered, error) {
 		still[u.ID] = s.marks[u.ID]
 	}
 	s.marks = still
-	kernel.Shuffle(gone)
+	core.Shuffle(gone)
 	return gone, nil
 }
 

@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -54,10 +54,10 @@ func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) 
 		}
 	}
 	late, failed := w.node.Settling.Expire(ctx, lease, at)
-	passed, again := w.node.Settling.Excuse(ctx, lease, excused)
+	passed, again := w.node.Settling.ExpireWithoutPenalty(ctx, lease, excused)
 	w.node.Stats.Expired.Add(int64(late + passed))
 	if failed == nil && again == nil {
-		kernel.RemoveRequests(ctx, w.node, s.requests)
+		core.RemoveRequests(ctx, w.node, s.requests)
 	}
 	return late + passed, errors.Join(failed, again)
 }
@@ -71,7 +71,7 @@ func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) erro
 	if time.Since(w.unmoved) < handedAgain {
 		return nil
 	}
-	waiting, err := w.node.Settling.Unhanded(ctx)
+	waiting, err := w.node.Settling.Undelivered(ctx)
 	if err != nil || len(waiting) == 0 {
 		return err
 	}
@@ -120,7 +120,7 @@ type sorted struct {
 
 func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted {
 	s := sorted{doubted: map[workqueue.SliceID]bool{}}
-	looking := kernel.NewRequestLook(ctx, w.node)
+	looking := core.NewRequestLook(ctx, w.node)
 	well := w.streams.WellFor()
 	for _, o := range overdue {
 		if o.StreamSeq == 0 {
@@ -128,16 +128,16 @@ func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sor
 			continue
 		}
 		switch found := looking.Request(ctx, o); {
-		case found == kernel.RequestUnknown && o.Handed && looking.Stream == nil:
+		case found == core.RequestUnknown && o.Handed && looking.Stream == nil:
 			// Whatever became of it, its time is over; and nobody is to blame while JetStream is silent.
 			s.silent = append(s.silent, o.ID)
 			s.doubted[o.ID] = true
-		case found == kernel.RequestUnknown:
-		case !o.Handed && found == kernel.RequestThere:
+		case found == core.RequestUnknown:
+		case !o.Handed && found == core.RequestThere:
 			s.waiting = append(s.waiting, o.ID)
 		case !o.Handed:
 			s.gone = append(s.gone, o.ID)
-		case found == kernel.RequestThere:
+		case found == core.RequestThere:
 			s.silent = append(s.silent, o.ID)
 			s.doubted[o.ID] = well <= o.HandedFor
 			s.requests = append(s.requests, workqueue.Sent{ID: o.ID, StreamSeq: o.StreamSeq, StreamsEpoch: o.StreamsEpoch})

@@ -8,7 +8,10 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
 )
+
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // bundle is a node, a server and a database for one test.
 type bundle struct{ *nodetest.Bundle }
@@ -34,5 +37,17 @@ func (b *bundle) pass(t *testing.T, by time.Duration) {
 		b.Node.WakeDuty("sweep")
 		return b.Number(t, `SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')
 			AND deadline <= tranche_now()`) == 0
+	})
+}
+
+// handed waits until services have all requests of a run, and the leader knows.
+func (b *bundle) handed(t *testing.T, run workqueue.RunID) {
+	t.Helper()
+	nodetest.Until(t, "services were handed the requests", func() bool {
+		b.Node.WakeDuty("sweep")
+		var all bool
+		err := b.Pool.QueryRow(t.Context(), `SELECT coalesce(bool_and(handed_at IS NOT NULL), false) FROM work_slice
+			WHERE run_id = $1 AND state = 'sent'`, run).Scan(&all)
+		return err == nil && all
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/export"
@@ -31,7 +31,7 @@ type Config struct {
 
 // streamsSeen is what is known of the streams.
 type streamsSeen interface {
-	kernel.Epochs
+	core.Epochs
 
 	// WellFor returns for how long JetStream has been there, as far as this node knows.
 	WellFor() time.Duration
@@ -39,7 +39,7 @@ type streamsSeen interface {
 
 // madeConsumers are the consumers of endpoints.
 type madeConsumers interface {
-	kernel.Ensurer
+	core.Ensurer
 
 	// Forget has the next who asks for it look whether it is there.
 	Forget(endpoint string)
@@ -62,7 +62,7 @@ type ender interface {
 
 // Sweeper issues again what cannot come to an end by itself. All of it is the leader's.
 type Sweeper struct {
-	node      *kernel.Kernel
+	node      *core.Core
 	cfg       Config
 	streams   streamsSeen
 	endpoints madeConsumers
@@ -74,7 +74,7 @@ type Sweeper struct {
 }
 
 // New returns what sweeps after others, for the leader.
-func New(k *kernel.Kernel, streams streamsSeen, endpoints madeConsumers, watch missed, letters resender, runs ender,
+func New(k *core.Core, streams streamsSeen, endpoints madeConsumers, watch missed, letters resender, runs ender,
 	cfg Config,
 ) *Sweeper {
 	return &Sweeper{node: k, cfg: cfg, streams: streams, endpoints: endpoints, watch: watch, letters: letters, runs: runs}
@@ -121,8 +121,7 @@ func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) er
 			return err
 		}
 	}
-	var failed error
-	for _, part := range []func(context.Context) error{
+	return inTurn(ctx, w.cfg.LeaseTTL,
 		count(&s.dead, w.node.Settling.ReleaseDeadSessions),
 		count(&s.lost, w.node.Settling.ReleaseLostStreams),
 		count(&s.standing, w.sweepLines),
@@ -135,9 +134,13 @@ func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) er
 		},
 		// What asks NATS comes last: when that is silent, it takes all of its time.
 		func(ctx context.Context) error { return w.noteHandedOut(ctx, lease) },
-		count(&s.late, w.sweepOverdue),
-	} {
-		timed, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL)
+		count(&s.late, w.sweepOverdue))
+}
+
+// inTurn does parts of a sweep, each for a time at the most, until ctx ends or another node leads.
+func inTurn(ctx context.Context, limit time.Duration, parts ...func(context.Context) error) (failed error) {
+	for _, part := range parts {
+		timed, cancel := context.WithTimeout(ctx, limit)
 		err := part(timed)
 		cancel()
 		failed = errors.Join(failed, err)
@@ -179,7 +182,7 @@ func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standi
 		return 0, err
 	}
 	w.healed = time.Now()
-	standing, failed := redo.New(w.node.Store).HealLines(ctx, lease)
+	standing, failed := redo.New(w.node.Store).RepairLanes(ctx, lease)
 	if standing > 0 {
 		w.node.Log.Warn("moved on lines of items that nobody had moved on", zap.Int("lines", standing))
 	}

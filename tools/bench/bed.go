@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -219,7 +218,6 @@ type started struct {
 // work is what a run does: that of an endpoint, or of a plan on record.
 type work struct {
 	endpoint, plan string
-	chunk, flight  int // requests of so many items, so many at once; 0: as it is by itself
 }
 
 func (w work) query(query url.Values) {
@@ -228,12 +226,6 @@ func (w work) query(query url.Values) {
 		return
 	}
 	query.Set("endpoint", w.endpoint)
-	if w.chunk > 0 {
-		query.Set("chunk", strconv.Itoa(w.chunk))
-	}
-	if w.flight > 0 {
-		query.Set("in_flight", strconv.Itoa(w.flight))
-	}
 }
 
 // start streams the items to the API as CSV and returns when the run is under way.

@@ -12,8 +12,6 @@
 //   - floor-gather: what the floor does, with three parts for each item; see [floorGather].
 //   - gather: Tranche with a plan of three steps, a part of each for every item; see [gather].
 //   - holes: a run that gathers and composes, and parts of it done again; see [holes].
-//   - adaptive: settings that the node finds, beside the best of a sweep over fixed ones; see [adaptive].
-//   - fair: small runs, alone and during a large one; see [fairness].
 //   - many: thousands of small runs over two hundred endpoints beside a large one, with one node and with several; and
 //     what an idle node takes while as many wait; see [many].
 //   - old: a run on a database in which millions of items of finished runs lie, beside the same on one that has had a
@@ -100,8 +98,7 @@ func run(ctx context.Context, cfg config) (err error) {
 		name    string
 		measure func(context.Context, config, *cluster, *report) error
 	}{
-		{"latency", measureLatency}, {"holes", inLab(measureHoles)}, {"adaptive", inLab(measureAdaptive)},
-		{"fair", inLab(measureFairness)}, {"misbehave", inLab(measureMisbehaviour)},
+		{"latency", measureLatency}, {"holes", inLab(measureHoles)}, {"misbehave", inLab(measureMisbehaviour)},
 		{"many", measureMany}, {"old", measureOld},
 	} {
 		if !cfg.wants(part.name) {
@@ -136,8 +133,7 @@ type config struct {
 
 func parts() []string {
 	return []string{
-		"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "holes", "adaptive", "fair",
-		"misbehave", "many",
+		"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "holes", "misbehave", "many",
 	}
 }
 

@@ -37,6 +37,7 @@ const (
 	manyCost      = 3_000 // small runs at the most whose processor time is measured
 	manyWithin    = 10 * time.Minute
 	manyTick      = time.Second
+	beginWithin   = 30 * time.Second
 	unserved      = "unserved"
 )
 

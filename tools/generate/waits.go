@@ -25,8 +25,8 @@ func waiting() []string {
 	return []string{
 		"bitfield", "orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/alerts", "internal/api",
 		"internal/cli", "internal/connections", "internal/embedded", "internal/health", "internal/intake",
-		"internal/live", "internal/metrics", "internal/producers", "internal/pull", "internal/schedules",
-		"internal/startup", "internal/trackers", "internal/responder", "internal/webhook", "migrations", "cmd",
+		"internal/live", "internal/metrics", "internal/ingest", "internal/pull",
+		"internal/startup", "internal/trackers", "migrations", "cmd",
 	}
 }
 

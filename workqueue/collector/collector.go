@@ -64,50 +64,35 @@ const (
 	FoldMerge = "merge" // their payloads are merged, field by field
 )
 
-// Span is a time.Duration that is a text like "1m30s" in JSON.
-type Span time.Duration
-
-// String returns the text.
-func (s Span) String() string { return time.Duration(s).String() }
-
-// MarshalText writes the text.
-func (s Span) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText reads it.
-func (s *Span) UnmarshalText(text []byte) error {
-	d, err := time.ParseDuration(string(text))
-	if err == nil {
-		*s = Span(d)
-	}
-	return err
-}
+// Span is a time that is a text like "1m30s" in JSON.
+type Span = workqueue.Duration
 
 // CollectorSpec says how a collector gathers operations and flushes them.
 type CollectorSpec struct {
 	Name     string            `json:"name"`
 	Endpoint string            `json:"endpoint" doc:"what its flushes ask"`
-	Params   map[string]string `json:"params,omitempty" doc:"parameters that each request carries"`
+	Params   map[string]string `json:"params,omitempty" max:"100" doc:"parameters that each request carries"`
 
-	MinSize  int    `json:"min_size" doc:"a key is flushed when so many operations wait"`
-	MaxSize  int    `json:"max_size" doc:"operations of a flush at the most"`
-	MaxAge   Span   `json:"max_age" doc:"or when the oldest has waited so long"`
-	InFlight int    `json:"in_flight" doc:"flushes at once over all nodes"`
+	MinSize  int    `json:"min_size" min:"1" max:"8192" doc:"a key is flushed when so many operations wait"`
+	MaxSize  int    `json:"max_size" min:"1" max:"8192" doc:"operations of a flush at the most"`
+	MaxAge   Span   `json:"max_age" min:"10ms" max:"720h" doc:"or when the oldest has waited so long"`
+	InFlight int    `json:"in_flight" min:"1" max:"1024" doc:"flushes at once over all nodes"`
 	Rate     string `json:"rate,omitempty" doc:"calls over all nodes, as 50/m or 10/s; empty: no limit"`
 
-	MaxAttempts int  `json:"max_attempts" doc:"tries of an operation before it is parked"`
-	Backoff     Span `json:"backoff" doc:"before the second try; doubled with each"`
-	MaxBackoff  Span `json:"max_backoff"`
-	Timeout     Span `json:"timeout" doc:"of a flush"`
-	Dedupe      Span `json:"dedupe" doc:"how long the id of an operation is remembered; 0s: not at all"`
+	MaxAttempts int  `json:"max_attempts" min:"1" max:"1000" doc:"tries of an operation before it is parked"`
+	Backoff     Span `json:"backoff" min:"10ms" max:"720h" doc:"before the second try; doubled with each"`
+	MaxBackoff  Span `json:"max_backoff" min:"10ms" max:"720h"`
+	Timeout     Span `json:"timeout" min:"10ms" max:"1h" doc:"of a flush"`
+	Dedupe      Span `json:"dedupe" min:"0s" max:"720h" doc:"how long IDs are remembered; 0s: not at all"`
 
 	Order      string      `json:"order" enum:"fifo,priority"`
 	Strict     bool        `json:"strict,omitempty" doc:"an operation that failed holds its key up"`
 	OrderBy    *OpKeying   `json:"order_by,omitempty" doc:"the key is a field of the payload; null: operations bring it"`
-	Fold       string      `json:"fold,omitempty" doc:"last or merge: operations of a key go as one; absent: one by one"`
+	Fold       string      `json:"fold,omitempty" enum:"last,merge" doc:"operations of a key go as one; absent: singly"`
 	FoldBy     string      `json:"fold_by,omitempty" doc:"those with the same value of it; absent: of order_by, or key"`
 	Enrich     *Enrichment `json:"enrich,omitempty" doc:"what is stored instead of the payload that was sent"`
-	RetryCodes []string    `json:"retry_codes,omitempty" doc:"error codes that are tried again whatever the service says"`
-	NeverRetry []string    `json:"never_retry,omitempty" doc:"and never"`
+	RetryCodes []string    `json:"retry_codes,omitempty" max:"100" doc:"error codes that are tried again in any case"`
+	NeverRetry []string    `json:"never_retry,omitempty" max:"100" doc:"and never"`
 }
 
 // OpKeying says how the key of an operation follows from its payload.

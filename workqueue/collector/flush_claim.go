@@ -64,12 +64,10 @@ SELECT c.name, c.run_id, c.spec, c.endpoint, c.strict, c.numbering, c.settled, c
        coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
        coalesce(e.max_in_flight, 0), coalesce(e.rate, 0), coalesce(e.call_rate, 0),
        CASE WHEN e.max_in_flight > 0 THEN
-           (SELECT count(*) FROM work_slice s WHERE s.endpoint = c.endpoint AND ` + plane.OutThere + `)
-           + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
-              WHERE o.endpoint = c.endpoint AND k.flush IS NOT NULL)
+           ` + plane.BusyAt + `
        ELSE 0 END,
        t.now
-FROM collector c CROSS JOIN (SELECT tranche_now() AS now) t
+FROM collector c CROSS JOIN (SELECT tranche_now() AS now) t CROSS JOIN LATERAL (SELECT c.endpoint) at
 LEFT JOIN endpoint_pace p ON p.endpoint = c.endpoint LEFT JOIN endpoint_setting e ON e.endpoint = c.endpoint
 WHERE c.id = $1 AND c.state = 'active'`
 

@@ -112,15 +112,13 @@ WHERE c.state <> 'deleting'`
 	endpointOfFlushes = `
 SELECT coalesce(p.breaker = 'open', false), p.breaker_since, coalesce(p.breaker_reason, ''), p.probe_at,
        coalesce(e.max_in_flight, 0),
-       (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
-        WHERE o.endpoint = n.name AND k.flush IS NOT NULL)
-       + (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.name AND ` + plane.OutThere + `),
+       ` + plane.BusyAt + `,
        coalesce(greatest(0, (1 - p.call_tokens) / nullif(e.call_rate, 0)
            - extract(epoch FROM tranche_now() - p.call_tokens_at)), 0)::float8,
        coalesce(greatest(0, -p.tokens / nullif(e.rate, 0) - extract(epoch FROM tranche_now() - p.tokens_at)),
            0)::float8
-FROM (SELECT $1::text COLLATE "C" AS name) n
-LEFT JOIN endpoint_pace p ON p.endpoint = n.name LEFT JOIN endpoint_setting e ON e.endpoint = n.name`
+FROM (SELECT $1::text COLLATE "C" AS endpoint) at
+LEFT JOIN endpoint_pace p ON p.endpoint = at.endpoint LEFT JOIN endpoint_setting e ON e.endpoint = at.endpoint`
 )
 
 // Collectors returns all collectors, by their names. It counts the keys of each.

@@ -221,11 +221,11 @@ func (c *claim) take(ctx context.Context) (taken []workqueue.Slice, err error) {
 	taken = slices.Concat(again, c.cut(c.ready, c.free-len(again)))
 	switch {
 	case len(taken) == 0 && c.load.works && !c.alone():
-		c.shut(BoundBusy, 0)
+		c.deny(BoundBusy, 0)
 	case len(taken) < c.free:
 		c.bound = BoundNone // there was no more, unless a rate ended it
 	}
-	c.ebb()
+	c.stopAtRateLimit()
 	return taken, nil
 }
 

@@ -28,7 +28,7 @@ WHERE ` + plane.Unheld + `
   AND (st.rate IS NULL OR st.tokens_at IS NULL
        OR st.tokens + st.rate * extract(epoch FROM tranche_now() - st.tokens_at) > 0)
   AND (SELECT count(*) FROM work_slice s
-       WHERE s.endpoint = e.endpoint AND s.run_id = st.run_id AND s.step = st.step AND ` + plane.OutThere +
+       WHERE s.endpoint = e.endpoint AND s.run_id = st.run_id AND s.step = st.step AND ` + plane.SliceInFlight +
 		`) < st.in_flight`
 
 	rivals = `
@@ -89,13 +89,13 @@ func (c *claim) allow() {
 	l := &c.load
 	switch {
 	case c.left <= 0:
-		c.shut(BoundEnough, 0)
+		c.deny(BoundEnough, 0)
 		return
 	case !l.found || !l.running && l.held:
-		c.shut(BoundStep, 0)
+		c.deny(BoundStep, 0)
 		return
 	case !l.held:
-		c.shut(BoundBusy, 0)
+		c.deny(BoundBusy, 0)
 		return
 	}
 	p := l.pace
@@ -125,8 +125,8 @@ func (c *claim) limit(n int, bound pace.Bound) {
 	}
 }
 
-// shut takes nothing, and asks again after a while.
-func (c *claim) shut(bound pace.Bound, wait time.Duration) { c.free, c.bound, c.wait = 0, bound, wait }
+// deny takes nothing, and asks again after a while.
+func (c *claim) deny(bound pace.Bound, wait time.Duration) { c.free, c.bound, c.wait = 0, bound, wait }
 
 // contended reports whether what the claim may take could be wanted by others: it would use up more than half of what
 // the endpoint allows, or the endpoint has a rate.
@@ -201,7 +201,7 @@ func (c *claim) rates() {
 		p.calls.Bound = BoundEndpoint
 		c.buckets = append(c.buckets, &p.calls)
 	}
-	c.ebb()
+	c.stopAtRateLimit()
 }
 
 // learnedRateSpent reports whether automatic steps have to wait for what throttling taught.
@@ -242,11 +242,11 @@ func (c *claim) spend(items int) {
 	}
 }
 
-// ebb ends the claim when a rate does, with the longest of their waits.
-func (c *claim) ebb() {
+// stopAtRateLimit ends the claim when a rate does, with the longest of their waits.
+func (c *claim) stopAtRateLimit() {
 	for _, b := range c.buckets {
 		if !b.Open() && (c.wait < b.Wait() || c.bound == BoundNone) {
-			c.shut(b.Bound, b.Wait())
+			c.deny(b.Bound, b.Wait())
 		}
 	}
 }

@@ -1,18 +1,12 @@
 package dispatch_test
 
 import (
-	"context"
-	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
-	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -50,83 +44,6 @@ func automatic(chunk int) start.LoadRequest {
 	req := storetest.Chunked(chunk)
 	req.Steps[0].InFlight, req.Steps[0].InFlightAuto = 1000, true
 	return req
-}
-
-// Many claimers of several sessions and runs, and recorders beside them, never have more out at an endpoint than its
-// budget, as somebody sees who only looks; and everything gets done.
-func TestBudgetIsExactOverRunsAndSessions(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	const budget, items = 7, 3000
-	b.budget(budget)
-	runs := []workqueue.RunID{b.Load(storetest.Chunked(20), items), b.Load(automatic(20), items),
-		b.Load(storetest.Chunked(20), items)}
-	ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer stop()
-	var left atomic.Int64
-	left.Store(int64(len(runs) * items))
-	work, used := make(chan workqueue.Slice, 1000), make(chan struct{})
-	var wg sync.WaitGroup
-	for i := range 6 {
-		session := b.Open()
-		wg.Go(func() {
-			for n := i; ctx.Err() == nil; n++ {
-				req := b.ClaimRequest(runs[n%len(runs)], 3)
-				req.Session = session
-				claimed, err := dispatch.New(b.Store).Claim(ctx, req)
-				if err != nil && !errors.Is(err, workqueue.ErrBusy) && ctx.Err() == nil {
-					t.Errorf("claim: %v", err)
-					stop()
-				}
-				for _, s := range claimed.Slices {
-					work <- s
-				}
-			}
-		})
-	}
-	for range 2 {
-		wg.Go(func() {
-			select {
-			case <-ctx.Done():
-			case <-used: // the budget is seen to be used up before anything is answered
-			}
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case s := <-work:
-					recorded, err := settle.New(b.Store).Record(context.WithoutCancel(ctx), []settle.Answer{storetest.Whole(s)})
-					if err != nil {
-						t.Errorf("record: %v", err)
-						stop()
-					} else if left.Add(-int64(recorded.Verdicts[0].Taken)) == 0 {
-						stop()
-					}
-				}
-			}
-		})
-	}
-	most := 0
-	for ctx.Err() == nil {
-		var live int
-		err := b.Pool.QueryRow(ctx, `SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')`).Scan(&live)
-		if err == nil && live > budget {
-			t.Errorf("%d slices are out; the budget is %d", live, budget)
-			stop()
-		}
-		if most < budget && live >= budget {
-			close(used)
-		}
-		most = max(most, live)
-	}
-	wg.Wait()
-	if left.Load() != 0 || most < budget {
-		t.Errorf("%d items are left, and at most %d slices were out at once", left.Load(), most)
-	}
-	for _, run := range runs {
-		b.WantState(run, "completed", 1)
-	}
-	b.Check()
 }
 
 func TestBudgetAndPaceBoundClaims(t *testing.T) {

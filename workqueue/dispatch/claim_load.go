@@ -55,7 +55,7 @@ CROSS JOIN (SELECT tranche_now() AS now) t`
 	// loadPaces counts what is out at an endpoint only where a limit asks for it, in work_slice_busy; slices that an older
 	// node claimed name no endpoint.
 	loadPaces = `
-SELECT n.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.tokens, 0),
+SELECT at.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.tokens, 0),
        extract(epoch FROM t.now - p.tokens_at)::float8, coalesce(p.chunk, 0),
        CASE WHEN p.chunk_cap_until > t.now THEN p.chunk_cap ELSE 0 END,
        coalesce(p.breaker = 'open', false), coalesce(extract(epoch FROM p.probe_at - t.now), 0)::float8,
@@ -63,21 +63,19 @@ SELECT n.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.
        coalesce(p.probes, 0),
        coalesce(e.max_in_flight, 0), coalesce(e.rate, 0),
        CASE WHEN e.max_in_flight > 0 THEN
-           (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + `)
-           + (SELECT count(*) FROM work_slice s WHERE s.endpoint IS NULL AND ` + plane.OutThere + ` AND n.endpoint = (
+           ` + plane.BusyAt + `
+           + (SELECT count(*) FROM work_slice s WHERE s.endpoint IS NULL AND ` + plane.SliceInFlight + ` AND at.endpoint = (
                   SELECT o.endpoint FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
-           + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
-              WHERE o.endpoint = n.endpoint AND k.flush IS NOT NULL)
        ELSE 0 END,
-       CASE WHEN n.auto OR e.max_in_flight > 0 OR e.rate > 0 THEN
-           (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + ` AND (
+       CASE WHEN at.auto OR e.max_in_flight > 0 OR e.rate > 0 THEN
+           (SELECT count(*) FROM work_slice s WHERE s.endpoint = at.endpoint AND ` + plane.SliceInFlight + ` AND (
                SELECT o.in_flight_auto FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
        ELSE 0 END,
        coalesce(e.call_rate, 0), coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
        t.now
-FROM (` + endpointsOfSteps + `) n
-LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
-LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) e ON true
+FROM (` + endpointsOfSteps + `) at
+LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = at.endpoint OFFSET 0) p ON true
+LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = at.endpoint OFFSET 0) e ON true
 CROSS JOIN (SELECT tranche_now() AS now) t`
 )
 

@@ -69,9 +69,9 @@ func (c *claim) allowProbe() {
 	l := c.load.pace
 	switch {
 	case l.probing:
-		c.shut(BoundEndpoint, downWait)
+		c.deny(BoundEndpoint, downWait)
 	case l.probeIn > 0:
-		c.shut(BoundEndpoint, time.Duration(l.probeIn*float64(time.Second))+time.Millisecond)
+		c.deny(BoundEndpoint, time.Duration(l.probeIn*float64(time.Second))+time.Millisecond)
 	default:
 		c.free = min(c.free, 1) // the limits hold for probes too
 	}
@@ -92,7 +92,7 @@ func (c *claim) probe(ctx context.Context) ([]workqueue.Slice, error) {
 			return nil, fmt.Errorf("find a good item to probe with: %w", err)
 		}
 		if good {
-			c.shut(BoundStep, goodProbe)
+			c.deny(BoundStep, goodProbe)
 			return nil, nil
 		}
 	}

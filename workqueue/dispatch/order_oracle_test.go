@@ -283,7 +283,7 @@ func (o *ordering) end() {
 			return
 		}
 		if !moved {
-			n, err := redo.New(o.Store).HealLines(o.Context(), o.lead())
+			n, err := redo.New(o.Store).RepairLanes(o.Context(), o.lead())
 			o.Fatalf("the run stands; %d lanes could be moved on, %v: %s", n, err, o.Dump(o.run))
 		}
 	}

@@ -66,7 +66,7 @@ func TestLinesThatStandAreFoundBehindOthersThatDoNot(t *testing.T) {
 	b.stand(last)
 	b.Exec(`UPDATE work_lane SET head = NULL WHERE run_id = $1`, last)
 
-	if n, err := redo.New(b.Store).HealLines(t.Context(), b.Lead()); n != 4 || err != nil {
+	if n, err := redo.New(b.Store).RepairLanes(t.Context(), b.Lead()); n != 4 || err != nil {
 		t.Fatalf("moved on %d lanes, %v; want 3 and 1", n, err)
 	}
 	b.wantClaims(last, 0, 1)

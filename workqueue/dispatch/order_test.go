@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/order"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -253,7 +253,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "b", "b")
 	b.Record(wholes(b.wantClaims(run, 0, 0, 2))...)
-	if n, err := redo.New(b.Store).HealLines(t.Context(), b.Lead()); n != 0 || err != nil {
+	if n, err := redo.New(b.Store).RepairLanes(t.Context(), b.Lead()); n != 0 || err != nil {
 		t.Fatalf("moved on %d lanes of a run that goes on, %v", n, err)
 	}
 	// As if a node had recorded the heads that knows of no lanes.
@@ -263,7 +263,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 	if err != nil || report.Found == 0 || report.Violations[0].Invariant != doctor.OneOfALane {
 		t.Errorf("the doctor found %v, %v", report.Violations, err)
 	}
-	if n, err := redo.New(b.Store).HealLines(t.Context(), b.Lead()); n != 2 || err != nil {
+	if n, err := redo.New(b.Store).RepairLanes(t.Context(), b.Lead()); n != 2 || err != nil {
 		t.Fatalf("moved on %d lanes, %v; want 2", n, err)
 	}
 	b.Check()
@@ -340,18 +340,18 @@ func TestExplainNamesTheItemInFront(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "a", "b")
-	e, err := explain.New(b.Store).Explain(t.Context(), run)
+	e, err := health.New(b.Store).Explain(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := false
 	for _, g := range e.Groups {
-		found = found || g.Reason == explain.ReasonLane && g.Items == 2 && g.State == "held"
+		found = found || g.Reason == health.ReasonLane && g.Items == 2 && g.State == "held"
 	}
 	if !found {
 		t.Errorf("no group of two items that wait in their lane: %+v", e.Groups)
 	}
-	e, err = explain.New(b.Store).ExplainKey(t.Context(), run, "C2")
+	e, err = health.New(b.Store).ExplainKey(t.Context(), run, "C2")
 	if err != nil || len(e.Groups) != 1 || !strings.Contains(e.Groups[0].Why, `"C0"`) {
 		t.Errorf("why C2 waits: %+v, %v", e.Groups, err)
 	}

@@ -115,7 +115,7 @@ alive AS MATERIALIZED (
            coalesce(l.n >= p.in_flight AND ((
                SELECT true FROM run_step o WHERE o.endpoint COLLATE "C" = n.endpoint AND (NOT o.in_flight_auto) IS TRUE
                LIMIT 1) IS NULL OR (
-               SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + `
+               SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + plane.SliceInFlight + `
                  AND (SELECT o.in_flight_auto FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
                  >= p.in_flight),
                false) AS full
@@ -126,7 +126,7 @@ alive AS MATERIALIZED (
     LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) t ON true
     CROSS JOIN LATERAL (
         SELECT count(*) AS n FROM work_slice s
-        WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + `) l
+        WHERE s.endpoint = n.endpoint AND ` + plane.SliceInFlight + `) l
     WHERE NOT (coalesce(t.max_in_flight, 0) > 0 AND l.n >= t.max_in_flight)
       AND (p.breaker IS DISTINCT FROM 'open' OR p.probe_at <= tranche_now()
            AND NOT coalesce((SELECT s.state IN ('claimed', 'sent') FROM work_slice s WHERE s.id = p.probe_slice),
@@ -148,7 +148,7 @@ alive AS MATERIALIZED (
          CROSS JOIN ` + plane.RunAndStep + `
          WHERE ` + eligible + ` AND (
             SELECT true FROM work_slice s WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step
-              AND ` + plane.OutThere + ` LIMIT 1) IS NULL`
+              AND ` + plane.SliceInFlight + ` LIMIT 1) IS NULL`
 
 	// runnable looks at a few of these endpoints, those with the most urgent work and else as chance has it, for a few
 	// steps each: of those with nothing out the first in turn, of those with something out, which are no more than that,
@@ -175,7 +175,7 @@ FROM chosen e LEFT JOIN LATERAL (
     CROSS JOIN ` + plane.RunAndStep + `
     CROSS JOIN LATERAL (
         SELECT count(*) AS live FROM work_slice s
-        WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step AND ` + plane.OutThere + `) l
+        WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step AND ` + plane.SliceInFlight + `) l
     WHERE ` + eligible + ` AND l.live < st.in_flight
     ORDER BY r.priority DESC, l.live, r.id, st.step LIMIT (SELECT n FROM each)) c ON true
 UNION ALL

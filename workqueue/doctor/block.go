@@ -143,7 +143,7 @@ func (d *doctor) steady(r *doctorRun, steps []stepBlock) {
 	for i := range steps {
 		at[i] = steps[i].Planes
 	}
-	stand := r.graph.Outlook(at)
+	stand := r.graph.Eligibility(at)
 	for i := range steps {
 		b := &steps[i]
 		where := place{run: &r.id, step: &b.step, block: &b.block}

@@ -159,13 +159,13 @@ type Result struct {
 	SHA256      [sha256.Size]byte
 }
 
-// TwinsError is returned where one item has to be named, and several have the key.
-type TwinsError struct {
+// AmbiguousKeyError is returned where one item has to be named, and several have the key.
+type AmbiguousKeyError struct {
 	Key      string
 	Ordinals []workqueue.Ordinal // some
 }
 
-func (e *TwinsError) Error() string {
+func (e *AmbiguousKeyError) Error() string {
 	all := make([]string, len(e.Ordinals))
 	for i, o := range e.Ordinals {
 		all[i] = fmt.Sprint(o)
@@ -193,7 +193,8 @@ WHERE p.run_id = $1 AND p.step = $2 AND p.ordinal = $3 AND p.result IS NOT NULL 
 ORDER BY p.generation DESC LIMIT 1`
 
 // Result returns the result that counts of one item at one step. The error wraps ErrNotFound when there is none, is a
-// *StepChoiceError when the step is none of the run or one has to be named, and a *TwinsError when the item has to be.
+// *StepChoiceError when the step is none of the run or one has to be named, and a *AmbiguousKeyError when several items
+// have the key.
 func (s Store) Result(ctx context.Context, req ResultRequest) (Result, error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, req.Run)
 	if err != nil {
@@ -233,7 +234,7 @@ func (s Store) ordinalOf(ctx context.Context, req *ResultRequest) (workqueue.Ord
 	case len(found) == 0:
 		return 0, fmt.Errorf("find item %q of run %s: %w", req.Key, req.Run, errNoKey)
 	case len(found) > 1:
-		return 0, &TwinsError{req.Key, found}
+		return 0, &AmbiguousKeyError{req.Key, found}
 	}
 	return found[0], nil
 }

@@ -1,4 +1,5 @@
-// Package health reads what may want somebody's attention. It judges nothing.
+// Package health says why something stands: each missing item of a run or an endpoint ([Store.Explain]), and all that
+// wants somebody's attention ([Store.Health]). It also counts what metrics show ([Store.Metrics]).
 package health
 
 import (

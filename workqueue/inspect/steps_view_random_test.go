@@ -8,7 +8,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
@@ -35,7 +35,7 @@ func TestViewsAddUpWhateverHappens(t *testing.T) {
 				}
 				_, e := b.addUp(run)
 				for i := range e.Groups {
-					if e.Groups[i].Reason == explain.ReasonStray {
+					if e.Groups[i].Reason == health.ReasonStray {
 						t.Errorf("after %d moves: %+v", n, e.Groups[i])
 					}
 				}

@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/report"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -33,7 +33,7 @@ func gatherAndIndex() start.LoadRequest {
 }
 
 // addUp holds what every view says of a run against each other.
-func (b *bench) addUp(run workqueue.RunID) (*inspect.RunView, *explain.Explanation) {
+func (b *bench) addUp(run workqueue.RunID) (*inspect.RunView, *health.Explanation) {
 	b.Helper()
 	view, err := inspect.New(b.Store).Run(b.Context(), run)
 	if err != nil {
@@ -51,7 +51,7 @@ func (b *bench) addUp(run workqueue.RunID) (*inspect.RunView, *explain.Explanati
 	if want := float64(settled) / float64(parts); view.Progress != want && view.State != "completed" {
 		b.Errorf("the progress is %v; want %v", view.Progress, want)
 	}
-	e, err := explain.New(b.Store).Explain(b.Context(), run)
+	e, err := health.New(b.Store).Explain(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func (b *bench) addUp(run workqueue.RunID) (*inspect.RunView, *explain.Explanati
 		counted += g.Counted
 		byStep[g.Step] += g.Items
 		if g.Who == "" || g.Why == "" || g.Next == "" || g.Owner == "" || g.Since == nil ||
-			g.Owner == explain.OwnerOperator && len(g.Advice) == 0 {
+			g.Owner == health.OwnerOperator && len(g.Advice) == 0 {
 			b.Errorf("the group leaves a question open: %+v", *g)
 		}
 		if g.Step == "" {
@@ -94,7 +94,7 @@ func (b *bench) addUp(run workqueue.RunID) (*inspect.RunView, *explain.Explanati
 }
 
 // reasons are the groups of a step.
-func reasons(e *explain.Explanation, step string) (all []string) {
+func reasons(e *health.Explanation, step string) (all []string) {
 	for i := range e.Groups {
 		if g := &e.Groups[i]; g.Step == step {
 			all = append(all, fmt.Sprintf("%d %s %s", g.Items, g.State, g.Reason))
@@ -104,7 +104,7 @@ func reasons(e *explain.Explanation, step string) (all []string) {
 	return all
 }
 
-func wantReasons(t *testing.T, e *explain.Explanation, step string, want ...string) {
+func wantReasons(t *testing.T, e *health.Explanation, step string, want ...string) {
 	t.Helper()
 	if got := reasons(e, step); !slices.Equal(got, want) {
 		t.Errorf("step %s: %q; want %q", step, got, want)
@@ -183,11 +183,11 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	}
 	_, e := b.addUp(run)
 	e.MergeSteps()
-	if len(e.Groups) != 2 || e.Groups[0].Reason != explain.ReasonOperator || e.Groups[1].Reason != explain.ReasonNeeds {
+	if len(e.Groups) != 2 || e.Groups[0].Reason != health.ReasonOperator || e.Groups[1].Reason != health.ReasonNeeds {
 		t.Fatalf("got %+v", e.Groups)
 	}
 	held, waits := &e.Groups[0], &e.Groups[1]
-	want := []explain.StepPart{{Step: "b", Items: 10}, {Step: "c", Items: 10}, {Step: "d", Items: 9}}
+	want := []health.StepPart{{Step: "b", Items: 10}, {Step: "c", Items: 10}, {Step: "d", Items: 9}}
 	if !slices.Equal(held.Steps, want) || held.Items != 10 || held.Counted != 10 || held.Step != "" {
 		t.Errorf("held: %+v", held)
 	}
@@ -209,7 +209,7 @@ func TestStepsThatWaitAreExplainedOnce(t *testing.T) {
 	_, e := b.addUp(run)
 	e.MergeSteps()
 	for _, g := range e.Groups {
-		if g.Reason == explain.ReasonNeeds && (g.Who != "steps a, b" || len(g.Steps) != 3) {
+		if g.Reason == health.ReasonNeeds && (g.Who != "steps a, b" || len(g.Steps) != 3) {
 			t.Errorf("waiting: %q, %v", g.Who, g.Steps)
 		}
 	}
@@ -282,7 +282,7 @@ func TestItemOfSeveralSteps(t *testing.T) {
 	if s := item("C3").Steps; s[2].State != "failed" || !s[2].Optional || s[3].State != "done" {
 		t.Errorf("C3 is %+v", s)
 	}
-	e, err := explain.New(b.Store).ExplainKey(t.Context(), run, "C1")
+	e, err := health.New(b.Store).ExplainKey(t.Context(), run, "C1")
 	if err != nil || e.Failed != 1 || e.Unsettled != 0 || !strings.Contains(e.Summary, "left out of statement, index") ||
 		!strings.Contains(e.Summary, "step accounts") {
 		t.Errorf("C1 is explained as %+v, %v", e, err)
@@ -354,23 +354,23 @@ func TestViewsOfAnOpenRun(t *testing.T) {
 		view.Steps[1].Waiting != 9 {
 		t.Errorf("the run is %+v, %v", view, err)
 	}
-	e, err := explain.New(b.Store).Explain(t.Context(), run)
+	e, err := health.New(b.Store).Explain(t.Context(), run)
 	if err != nil || e.Unsettled != 9 || e.Open == nil || e.Unsealed {
 		t.Fatalf("got %+v, %v", e, err)
 	}
 	last := e.Groups[0]
-	if last.Reason != explain.ReasonUnplaced || last.Items != 3 || last.When == nil ||
-		last.Owner != explain.OwnerOperator || last.Advice[0].Command != "tranche run seal "+run.String() {
+	if last.Reason != health.ReasonUnplaced || last.Items != 3 || last.When == nil ||
+		last.Owner != health.OwnerOperator || last.Advice[0].Command != "tranche run seal "+run.String() {
 		t.Errorf("the first group is %+v", last)
 	}
-	e, err = explain.New(b.Store).ExplainKey(t.Context(), run, "C7")
+	e, err = health.New(b.Store).ExplainKey(t.Context(), run, "C7")
 	if err != nil || e.Unsettled != 1 || len(e.Groups) != 1 || len(e.Of) != 1 ||
 		e.Of[0].State != workqueue.OutcomeMissing {
 		t.Errorf("C7 is %+v, %v", e, err)
 	}
 	b.Report(run)
 	b.Exec(`UPDATE batchrun SET seal_by = tranche_now(), overdue_at = tranche_now() WHERE id = $1`, run)
-	if e, err = explain.New(b.Store).Explain(t.Context(), run); err != nil || e.Groups[0].When != nil ||
+	if e, err = health.New(b.Store).Explain(t.Context(), run); err != nil || e.Groups[0].When != nil ||
 		!strings.Contains(e.Groups[0].Next, "it should have been by") {
 		t.Errorf("overdue: %+v, %v", e.Groups[0], err)
 	}

@@ -244,42 +244,6 @@ func TestAcceptAtSeveralSteps(t *testing.T) {
 	b.Check()
 }
 
-// Acceptances, re-runs, replies and the completion meet in any order, and the counts are right.
-func TestAcceptRaces(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	bad := workqueue.SlotError{Code: "bad", Message: "m"}
-	for range 25 {
-		run := b.Load(storetest.Request(), 24)
-		claimed := b.Claim(run, storetest.Plenty)
-		b.Record(storetest.Faulty(claimed[0], bad))
-		var wg sync.WaitGroup
-		for _, s := range claimed[1:] {
-			wg.Go(func() { b.Record(storetest.Faulty(s, bad)) })
-		}
-		for _, withdraw := range []bool{false, true, false} {
-			wg.Go(func() {
-				_, err := redo.New(b.Store).Accept(t.Context(), redo.AcceptRequest{Run: run, Withdraw: withdraw,
-					Select: redo.Selection{Failed: true}, Reason: "r", Actor: "ann"})
-				if _, nothing := errors.AsType[*redo.NothingToAcceptError](err); err != nil && !nothing {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Go(func() {
-			_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
-				Select: redo.Selection{Keys: []string{"C0", "C1"}}})
-			if err != nil {
-				t.Error(err)
-			}
-		})
-		wg.Wait()
-		b.Finish(run)
-		b.WantState(run, "completed", 2)
-	}
-	b.Check()
-}
-
 // What is accepted while the last reply completes the run, and has counted its failures already, is counted too.
 func TestAcceptWhileTheRunCompletes(t *testing.T) {
 	t.Parallel()

@@ -100,7 +100,7 @@ func (r *redo) newBlockPlan(block workqueue.Block, size int) *blockPlan {
 func (r *redo) decide(c *blockPlan) {
 	n := len(r.steps)
 	now := make([]plane.Planes, n)
-	st := plane.Outlook{Settled: make([]bitfield.Set, n), Open: make([]bitfield.Set, n), Shut: make([]bitfield.Set, n)}
+	st := plane.Eligibility{Settled: make([]bitfield.Set, n), Open: make([]bitfield.Set, n), Shut: make([]bitfield.Set, n)}
 	for _, s := range r.family {
 		p, m := &c.at[s], &c.moves[s]
 		for _, need := range r.graph.Steps[s].Needs {

@@ -90,8 +90,8 @@ FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, bits)
 WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND (b.ready & u.bits) = u.bits`
 )
 
-// giveWay has the heads of lanes wait again that nobody has begun with, and before which something was taken back.
-func (r *redo) giveWay(ctx context.Context, lanes []*redoneLane) error {
+// demoteHeads has the heads of lanes wait again that nobody has begun with, and before which something was taken back.
+func (r *redo) demoteHeads(ctx context.Context, lanes []*redoneLane) error {
 	byHead := map[workqueue.Ordinal]*redoneLane{}
 	var heads []workqueue.Ordinal
 	for _, l := range lanes {
@@ -145,7 +145,7 @@ func (r *redo) lineUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.giveWay(ctx, lanes); err != nil {
+	if err := r.demoteHeads(ctx, lanes); err != nil {
 		return err
 	}
 	var moved settle.LaneMoves
@@ -256,11 +256,11 @@ SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal) JOIN tracker_group g
     ON g.batch_id = $1 AND g.grp = u.ordinal / 8192 AND get_bit(g.pending, u.ordinal % 8192) = 1`
 )
 
-// HealLines moves on lanes that nobody has moved on: their heads are final, or they have none, and items wait in them
+// RepairLanes moves on lanes that nobody has moved on: their heads are final, or they have none, and items wait in them
 // all the same. Recording a head and making the next item ready are one transaction, so it should find none; what would
 // be lost otherwise, though, is a run that never ends. It returns how many lanes it moved on. A run at rest for other
 // reasons, or whose lanes cannot be moved on, keeps no other from it. Leader work.
-func (s Store) HealLines(ctx context.Context, lease workqueue.Lease) (int, error) {
+func (s Store) RepairLanes(ctx context.Context, lease workqueue.Lease) (int, error) {
 	var at lanePlace
 	return settle.New(s.db).OverRuns(ctx, "move on lanes that stand", func(after workqueue.RunID) (p settle.Progress,
 		err error) {

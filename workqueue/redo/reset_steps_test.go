@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -187,11 +186,11 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	g.work()
 	advised := func(command string) bool {
 		t.Helper()
-		e, err := explain.New(g.Store).Explain(t.Context(), g.run)
+		e, err := health.New(g.Store).Explain(t.Context(), g.run)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(e.Advice, func(a explain.Advice) bool { return a.Command == command })
+		return slices.ContainsFunc(e.Advice, func(a health.Advice) bool { return a.Command == command })
 	}
 	again := "tranche run rerun " + g.run.String() + " --failed"
 	mend := "tranche run reset " + g.run.String() + " --step accounts --code bad_part --failed-at statement"

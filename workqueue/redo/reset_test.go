@@ -161,38 +161,6 @@ func TestRerunRefusals(t *testing.T) {
 	b.Check()
 }
 
-// Operators who press the button at once: each failed item is reset once for each generation, and no more.
-func TestRerunsRace(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run, even, odd := b.Damaged(9000)
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	items, refused := int64(0), 0
-	for range 6 {
-		wg.Go(func() {
-			out, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}})
-			mu.Lock()
-			defer mu.Unlock()
-			items += out.Items
-			if _, ok := errors.AsType[*redo.NothingToRerunError](err); ok {
-				refused++
-			} else if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if items != int64(even+odd) || refused != 5 {
-		t.Errorf("%d items were reset, %d calls refused; want %d and 5", items, refused, even+odd)
-	}
-	b.Check()
-	b.Finish(run)
-	b.WantState(run, "completed", 2)
-	b.WantCompletions(run, 1, 2)
-	b.Check()
-}
-
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -115,45 +114,4 @@ func TestARunThatIsNeededIsNotDeletedByHand(t *testing.T) {
 	if _, err := b.deleteByHand(workqueue.NewRunID(), false); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("a run that never was: %v", err)
 	}
-}
-
-// Who is at work on a run is waited for; a re-run that comes at the same time wins or finds no run.
-func TestARerunAndADeletionByHandAtOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Ended(9, time.Hour)
-	release := b.HoldRows(`SELECT FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`, run)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := b.deleteByHand(run, false)
-		ended <- err
-	}()
-	b.Until("the deletion waits", func() bool { return b.Waiters() == 1 })
-	release()
-	if err := <-ended; err != nil {
-		t.Errorf("after a wait: %v", err)
-	}
-	won := map[bool]int{}
-	for i := range 24 {
-		run := b.Ended(9, time.Hour)
-		var wg sync.WaitGroup
-		var rerun, refused error
-		delay := time.NewTimer(time.Duration(i%12) * 300 * time.Microsecond)
-		wg.Go(func() {
-			_, rerun = redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
-				Select: redo.Selection{Keys: []string{"C1", "C2"}}})
-		})
-		wg.Go(func() {
-			<-delay.C
-			_, refused = b.deleteByHand(run, false)
-		})
-		wg.Wait()
-		won[refused == nil]++
-		if _, state := errors.AsType[*workqueue.StateError](refused); refused != nil && (!state || rerun != nil) ||
-			refused == nil && !errors.Is(rerun, workqueue.ErrNotFound) {
-			t.Fatalf("the deletion said %v, and the re-run %v", refused, rerun)
-		}
-	}
-	t.Logf("deleted %d, run again %d", won[true], won[false])
-	b.Check()
 }

@@ -3,6 +3,7 @@ package settle
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -137,4 +138,18 @@ func read(t *testing.T, conn *pgxpool.Conn, name, arguments, settings string) (r
 	t.Helper()
 	of, plan := testenv.RowsRead(t, conn, settings, `EXECUTE `+pgx.Identifier{name}.Sanitize()+`(`+arguments+`)`)
 	return of["work_slice"] + of["work_lane"] + of["batchrun"], plan
+}
+
+// Completions are planned once and well, even when there is nothing yet.
+func TestPlanOfCompletionsInEmptyTables(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Connect(t, testenv.Database(t))
+	if _, err := pool.Exec(t.Context(), `ANALYZE`); err != nil {
+		t.Fatal(err)
+	}
+	plan := strings.Join(testenv.Plan(t, pool, completeRuns, `'{}'`, plane.PlanOnce),
+		"\n")
+	if bad := testenv.WholeScans(plan); len(bad) > 0 {
+		t.Errorf("the plan goes through everything:\n%s\n%s", strings.Join(bad, "\n"), plan)
+	}
 }

@@ -160,9 +160,9 @@ func (s Store) Expire(ctx context.Context, lease workqueue.Lease, ids []workqueu
 	return s.expire(ctx, lease, ids, workqueue.CauseDeadline, silent())
 }
 
-// Excuse ends overdue slices whose silence nothing says to be their items' fault. A chunk is tried again whole, and
-// halved when that was done before; what stands alone is issued again, and nobody loses an attempt. Leader work.
-func (s Store) Excuse(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
+// ExpireWithoutPenalty ends overdue slices whose silence nothing says to be their items' fault. A chunk is retried
+// whole, and halved when that was done before; what stands alone is reissued, and no item loses an attempt. Leader work.
+func (s Store) ExpireWithoutPenalty(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, workqueue.CauseSilence, silent())
 }
 

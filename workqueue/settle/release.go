@@ -112,8 +112,8 @@ func (s Store) sweep(ctx context.Context, lease workqueue.Lease, statement strin
 	}
 }
 
-// Unhanded are requests to an endpoint that are in the stream and, as far as is known, in the hands of no service yet.
-type Unhanded struct {
+// Undelivered are requests to an endpoint that are in the stream and, as far as is known, with no service yet.
+type Undelivered struct {
 	Endpoint string
 	Epoch    int64 // of the stream
 	First    int64 // place of the first of them in it
@@ -123,15 +123,15 @@ type Unhanded struct {
 const sliceEndpoint = `coalesce(s.endpoint,
     (SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step))`
 
-const unhanded = `
+const undelivered = `
 SELECT ` + sliceEndpoint + `, s.stream_epoch, min(s.stream_seq)
 FROM work_slice s
 WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq IS NOT NULL AND s.stream_epoch IS NOT NULL
 GROUP BY 1, 2`
 
-// Unhanded returns the requests that wait for services.
-func (s Store) Unhanded(ctx context.Context) ([]Unhanded, error) {
-	waiting, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Unhanded], unhanded)
+// Undelivered returns the requests that wait for services.
+func (s Store) Undelivered(ctx context.Context) ([]Undelivered, error) {
+	waiting, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Undelivered], undelivered)
 	if err != nil {
 		return nil, fmt.Errorf("look for requests that wait: %w", err)
 	}

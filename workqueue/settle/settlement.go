@@ -158,7 +158,7 @@ func (s *settlement) writeParts(ctx context.Context, tx pgx.Tx) error {
 	switch n := s.parts.Rows; {
 	case n == 0:
 		return nil
-	case pg.Few(int(n), len(s.parts.Buf)):
+	case pg.TooFewForCopy(int(n), len(s.parts.Buf)):
 		rows := s.parts.Columns(8)
 		return pg.Later(ctx, tx, insertParts, append(partArgs(rows), rows[5], texts(rows[6]), uuids(rows[7]))...)
 	}

@@ -265,7 +265,7 @@ func (l *loader) asksNothing(ctx context.Context, b *itemBatch) bool {
 	r := &l.req
 	return r.Order == nil && r.Sealing == nil && r.FromRun == (workqueue.RunID{}) &&
 		r.OnDuplicate != DuplicateSkip && len(r.Steps) == 1 &&
-		r.Steps[0].EffectiveKind() == workqueue.KindEndpoint && l.paced() && pg.Few(len(b.rows), len(b.arena)) &&
+		r.Steps[0].EffectiveKind() == workqueue.KindEndpoint && l.paced() && pg.TooFewForCopy(len(b.rows), len(b.arena)) &&
 		len(b.rows) > 0 && l.refused == 0 && !ledger.Claimed(ctx)
 }
 

@@ -84,7 +84,7 @@ func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 		}
 		b.base = int(l.items)
 	}
-	if l.whole && pg.Few(len(b.rows), len(b.arena)) {
+	if l.whole && pg.TooFewForCopy(len(b.rows), len(b.arena)) {
 		if err := l.insert(ctx, tx, b); err != nil {
 			return err
 		}

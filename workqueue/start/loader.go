@@ -63,7 +63,7 @@ func (l *loader) load(ctx context.Context) (Loaded, error) {
 
 // undo takes back what a load that failed has written. A commit whose answer was lost may have succeeded: when the run
 // turns out to be sealed, the load has not failed at all. What cannot be found out, or not be taken back, is left to
-// the caller as an *UnclearedError.
+// the caller as an *CleanupPendingError.
 func (l *loader) undo(ctx context.Context, failed error) error {
 	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), database.LoadTimeout)
 	defer cancel()
@@ -76,7 +76,7 @@ func (l *loader) undo(ctx context.Context, failed error) error {
 		case err == nil && !l.unsure:
 			return failed
 		case tries == undoTries || clearing.Err() != nil:
-			return &workqueue.UnclearedError{Run: l.run, Cause: errors.Join(failed, err)}
+			return &workqueue.CleanupPendingError{Run: l.run, Cause: errors.Join(failed, err)}
 		}
 		_ = backoff.Sleep(clearing, undoPause) // the next try says when there is no more time
 	}

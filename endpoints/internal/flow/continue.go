@@ -11,8 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
-	"github.com/tranchehq/tranche/endpoints/internal/logs"
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/pull"
@@ -35,8 +33,8 @@ var missingDelays = [...]time.Duration{250 * time.Millisecond, time.Second, 3 * 
 // continuation is a reply that takes a chunk on to its next stage, from its delivery to its acknowledgement.
 type continuation struct {
 	flow   *Flow
-	scope  consume.Scope
-	origin consume.Queued
+	scope  serve.Scope
+	origin serve.Queued
 	msg    *nats.Msg
 	log    *zap.Logger
 
@@ -48,16 +46,16 @@ type continuation struct {
 }
 
 // deal takes one reply to what the flow has asked all the way.
-func (f *Flow) deal(scope consume.Scope, id consume.RequestID, msg jetstream.Msg) (items int, took time.Duration) {
+func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (items int, took time.Duration) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return 0, 0 // hold would have refused it
 	}
 	f.Server.Stats.Came(meta.NumDelivered)
-	c := &continuation{flow: f, scope: scope, origin: consume.Queued{Puller: f.replies, ID: id, Times: meta.NumDelivered},
+	c := &continuation{flow: f, scope: scope, origin: serve.Queued{Puller: f.replies, ID: id, Times: meta.NumDelivered},
 		msg: &nats.Msg{Subject: msg.Subject(), Header: msg.Headers(), Data: msg.Data()}, log: f.Server.Log}
 	if err := c.read(); err != nil {
-		c.log = c.log.With(logs.OfHeader(c.msg.Header)...)
+		c.log = c.log.With(serve.OfHeader(c.msg.Header)...)
 		c.refuse(err)
 		return 0, 0
 	}
@@ -67,14 +65,14 @@ func (f *Flow) deal(scope consume.Scope, id consume.RequestID, msg jetstream.Msg
 	case mayAppear(err) && c.origin.Delivered() <= len(missingDelays):
 		// The server that was asked may be behind the one that took the state; so may be whoever writes it anew.
 		c.log.Debug("a reply came to a chunk that is not there; it is looked for again", zap.Error(err))
-		c.origin.HandBack(missingDelays[c.origin.Delivered()-1])
+		c.origin.Nak(missingDelays[c.origin.Delivered()-1])
 	case errors.Is(err, errNoState):
 		f.Stale.Add(1)
 		c.log.Debug("a reply came to a chunk that has gone on; it is dropped", zap.Error(err))
 		c.origin.Acknowledge()
 	case err != nil:
 		c.log.Warn("a reply could not be taken; it is handed back", zap.Error(err))
-		c.origin.HandBack(serve.HandBackDelay)
+		c.origin.Nak(serve.NakDelay)
 	}
 	return items, time.Since(started)
 }
@@ -104,7 +102,7 @@ func (c *continuation) read() error {
 			"%s is of request %d, and the subject of request %d", wire.HeaderSlice,
 			request, to.Request))
 	}
-	c.log = c.log.With(append(logs.Fields(reply.Meta), zap.Stringer("flow", c.id), zap.Int("stage", to.Stage))...)
+	c.log = c.log.With(append(serve.Fields(reply.Meta), zap.Stringer("flow", c.id), zap.Int("stage", to.Stage))...)
 	return nil
 }
 
@@ -236,7 +234,7 @@ func (c *continuation) Run(replies []StageReply) (done bool, err error) {
 	total := j.Answers.Close()
 	switch {
 	case !begun, total == c.from.Answered && failure != nil && failure.Code == wire.CodeShutdown && c.from.Failure == nil:
-		c.origin.HandBack(2 * pull.Settling) // nothing was done: another instance can have it
+		c.origin.Nak(2 * pull.Settling) // nothing was done: another instance can have it
 		return false, nil
 	case total >= c.from.Total:
 		failure = nil // there is nothing left for it to speak for
@@ -258,7 +256,7 @@ func (c *continuation) settle(j *serve.Job, failure *wire.SlotError) bool {
 	c.flow.Server.Stats.Failed(failure)
 	if err := j.Answers.Send(failure); err != nil {
 		j.Log.Error("the reply could not be sent; the stage is handed back", zap.Error(err))
-		c.origin.HandBack(serve.HandBackDelay)
+		c.origin.Nak(serve.NakDelay)
 		return false
 	}
 	c.flow.step("answered")
@@ -293,7 +291,7 @@ func (c *continuation) giveUp(failure *wire.SlotError) error {
 func (c *continuation) changed(why error) error {
 	if c.origin.Times <= MaxChanged {
 		c.log.Info("a suspended chunk is left to instances of another version", zap.Error(why))
-		c.origin.HandBack(ChangedDelay)
+		c.origin.Nak(ChangedDelay)
 		return nil
 	}
 	c.log.Warn("no instance can take a suspended chunk on; it goes back as failed", zap.Error(why))

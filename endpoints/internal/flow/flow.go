@@ -18,7 +18,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -31,7 +30,7 @@ type Flow struct {
 	open           func(*Work) Sheet
 	reopen         func(*Work, *Suspended) (Sheet, error)
 	Store          Store
-	replies        *consume.Puller // to what the flow has asked
+	replies        *serve.Puller // to what the flow has asked
 	Recent         *Recent
 	turns          turns
 	Stale, Refused atomic.Int64
@@ -64,12 +63,12 @@ func (f *Flow) Attach() {
 	e := f.Server
 	out := e.Host.Outbox
 	f.Store = Store{NC: out.NC, out: out, endpoint: e.Name, TTL: wire.TTLHeader(e.Settings.Timeout)}
-	room := consume.NewRoom(e.Slots, false)
+	room := serve.NewRoom(e.Slots, false)
 	room.Beyond = repliesBeyond
-	f.replies = consume.New(out, wire.StreamStage, e.Name, room, e.Log.With(zap.Bool("stages", true)))
+	f.replies = serve.NewPuller(out, wire.StreamStage, e.Name, room, e.Log.With(zap.Bool("stages", true)))
 	f.replies.Deal = f.deal
 	f.replies.Ensure = func(ctx context.Context) error { return stream.EnsureStageConsumer(ctx, out.JS, e.Name) }
-	e.More = []*consume.Puller{f.replies}
+	e.More = []*serve.Puller{f.replies}
 }
 
 func (f *Flow) step(name string) {

@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 )
@@ -299,6 +299,6 @@ func (g *gathering) parked(ctx context.Context, name string) (*nats.Msg, error) 
 }
 
 // partName names a message of a reply, the same for each of its deliveries.
-func partName(id consume.RequestID) string {
+func partName(id serve.RequestID) string {
 	return "p" + strconv.FormatUint(id.Sequence, 10) + "-" + strconv.FormatInt(id.Stored, 36)
 }

@@ -16,8 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
-	"github.com/tranchehq/tranche/endpoints/internal/reply"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -132,7 +131,7 @@ func DecodeSuspended(body []byte, limits wire.Limits) (*Suspended, error) {
 
 // scan reads the items by itself, and has all else read together.
 func (s *Suspended) scan(body []byte, maxItems int) error {
-	in := wire.NewBodyReader(body, reply.HeldDepth)
+	in := wire.NewBodyReader(body, serve.HeldDepth)
 	rest := []byte("{")
 	items := false
 	in.Open('{')
@@ -289,7 +288,7 @@ var (
 // publish there and to get from there.
 type Store struct {
 	NC       *nats.Conn
-	out      *outbox.Outbox
+	out      *serve.Outbox
 	endpoint string
 	TTL      string
 }

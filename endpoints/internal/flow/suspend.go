@@ -13,8 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -53,7 +52,7 @@ func (w *Work) suspend(questions []question) *wire.SlotError {
 // isFull reports whether a stream has refused a message because it has no room.
 func isFull(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == outbox.StreamFull
+	return ok && api.ErrorCode == serve.StreamFull
 }
 
 // State writes the state, and from here on refuses answers to this stage: what is not in the state by now is lost.
@@ -154,7 +153,7 @@ func (w *Work) send(ctx context.Context, body []byte, questions []question) erro
 	group.SetLimit(publishers)
 	for n, q := range questions {
 		group.Go(func() error {
-			if w.Job.Lane() == admission.Calls && stream.HasLane(ctx, f.Store.NC, q.Endpoint) {
+			if w.Job.Lane() == serve.Calls && stream.HasLane(ctx, f.Store.NC, q.Endpoint) {
 				q.msg.Subject = wire.WorkSubject(wire.LaneOf(q.Endpoint))
 			}
 			if err := f.Store.publish(ctx, q.msg); err != nil {

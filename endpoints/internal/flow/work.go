@@ -7,7 +7,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -31,7 +30,7 @@ type Work struct {
 }
 
 // Run implements work. What is sent between stages needs no slot.
-func (w *Work) Run(ctx context.Context, slots *admission.Slots, stopping <-chan struct{}) (failure *wire.SlotError,
+func (w *Work) Run(ctx context.Context, slots *serve.Slots, stopping <-chan struct{}) (failure *wire.SlotError,
 	begun bool) {
 	failure, begun = w.runStages(ctx, slots, stopping)
 	if w.leave == nil {
@@ -41,7 +40,7 @@ func (w *Work) Run(ctx context.Context, slots *admission.Slots, stopping <-chan 
 }
 
 func (w *Work) runStages(
-	ctx context.Context, slots *admission.Slots, stopping <-chan struct{},
+	ctx context.Context, slots *serve.Slots, stopping <-chan struct{},
 ) (failure *wire.SlotError, begun bool) {
 	return w.Job.InSlot(ctx, slots, stopping, func() *wire.SlotError {
 		if len(w.Here) > 0 || w.Stage == 0 && w.Job.Around != nil {

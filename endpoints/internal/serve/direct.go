@@ -11,8 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
-	"github.com/tranchehq/tranche/endpoints/internal/logs"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -32,7 +30,7 @@ const (
 // direct takes requests over core NATS. Nobody persists them: one that cannot be taken is answered so at once.
 type direct struct {
 	server *Server
-	scope  consume.Scope
+	scope  Scope
 	held   atomic.Int64
 	bytes  atomic.Int64
 
@@ -42,7 +40,7 @@ type direct struct {
 }
 
 // runDirect takes direct requests until ctx ends and all that were taken have been answered.
-func (e *Server) runDirect(ctx context.Context, scope consume.Scope) error {
+func (e *Server) runDirect(ctx context.Context, scope Scope) error {
 	d := &direct{server: e, scope: scope}
 	e.direct.Store(d)
 	sub, err := e.Host.NC.QueueSubscribe(wire.DirectSubject(e.Name), wire.DirectQueue, d.take)
@@ -85,7 +83,7 @@ func (d *direct) take(msg *nats.Msg) {
 	to, err := wire.ParseReturn(msg.Header.Get(wire.HeaderReplyTo))
 	if err != nil || to.Call == "" || to.Callee != e.Name {
 		e.Log.Warn("a direct request does not say how its caller is answered; it is dropped",
-			append(logs.OfHeader(msg.Header), zap.Error(err))...)
+			append(OfHeader(msg.Header), zap.Error(err))...)
 		return
 	}
 	size := int64(len(msg.Data))
@@ -117,7 +115,7 @@ func (d *direct) take(msg *nats.Msg) {
 func (d *direct) refuse(to wire.Return, msg *nats.Msg, why *wire.SlotError) {
 	e := d.server
 	if err := e.Host.NC.PublishMsg(wire.FailureMsg(msg.Header, to, e.Host.Identity, *why)); err != nil {
-		e.Log.With(logs.OfHeader(msg.Header)...).Warn("a caller could not be told that his request is not taken",
+		e.Log.With(OfHeader(msg.Header)...).Warn("a caller could not be told that his request is not taken",
 			zap.String("code", why.Code), zap.Error(err))
 	}
 }
@@ -134,7 +132,7 @@ func (e *Server) HeldDirect() int {
 type unstored struct{}
 
 func (unstored) Acknowledge()                {}
-func (unstored) HandBack(time.Duration) bool { return false }
+func (unstored) Nak(time.Duration) bool { return false }
 func (unstored) Terminate(error)             {}
 func (unstored) Delivered() int              { return 1 }
 func (unstored) Expires() time.Time          { return time.Time{} }

@@ -1,5 +1,13 @@
-// Package serve serves one endpoint: it takes a request, from a stream or over core NATS, all the way from its delivery
-// to its acknowledgement. How a handler is called is what the package above has to say, for it knows the types.
+// Package serve serves one endpoint, from the delivery of a request, over a stream or core NATS, to its acknowledgement:
+//
+//	puller, bind, room   take messages from one durable consumer, as many as there is room for
+//	slots, suspects      decide which chunk or call is handled next, and what must run alone
+//	server, work, single take one request all the way; direct takes those of core NATS
+//	writer, held         write the answers into as few messages as fit
+//	outbox               publishes until JetStream has acknowledged it
+//	stats, log           say how it goes
+//
+// The package above calls the handlers, since it knows their types.
 package serve
 
 import (
@@ -11,10 +19,6 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
-	"github.com/tranchehq/tranche/endpoints/internal/reply"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -31,12 +35,12 @@ type Server struct {
 
 	Host    *Host
 	Log     *zap.Logger
-	Slots   *admission.Slots
-	Setting *admission.Concurrency
+	Slots   *Slots
+	Setting *Concurrency
 	Stats   stats
-	Work    *consume.Puller   // of requests
-	Calls   *consume.Puller   // of those for which somebody waits
-	More    []*consume.Puller // what a flow fetches beside those
+	Work    *Puller   // of requests
+	Calls   *Puller   // of those for which somebody waits
+	More    []*Puller // what a flow fetches beside those
 	direct  atomic.Pointer[direct]
 }
 
@@ -53,10 +57,10 @@ type Settings struct {
 // Host is what the endpoints of one service share: for whom they speak, and through what.
 type Host struct {
 	NC       *nats.Conn
-	Outbox   *outbox.Outbox
+	Outbox   *Outbox
 	Limits   wire.Limits
 	Identity string // "name@version instance"
-	Suspects *admission.Suspects
+	Suspects *Suspects
 	Log      *zap.Logger
 }
 
@@ -64,22 +68,22 @@ type Host struct {
 func (e *Server) Attach(h *Host) {
 	e.Host = h
 	e.Log = h.Log.With(zap.String("endpoint", e.Name))
-	e.Slots = admission.NewSlots(e.Settings.Concurrency, e.Settings.Reserve)
-	e.Setting = &admission.Concurrency{Slots: e.Slots, Option: e.Settings.Concurrency, Log: e.Log}
-	e.Work = consume.New(h.Outbox, wire.StreamWork, e.Name, consume.NewRoom(e.Slots, e.ByItem), e.Log)
+	e.Slots = NewSlots(e.Settings.Concurrency, e.Settings.Reserve)
+	e.Setting = &Concurrency{Slots: e.Slots, Option: e.Settings.Concurrency, Log: e.Log}
+	e.Work = NewPuller(h.Outbox, wire.StreamWork, e.Name, NewRoom(e.Slots, e.ByItem), e.Log)
 	e.Work.Deal = e.dealer(e.Work)
 	e.Work.Settings = e.Setting.SetOperator
 	e.Work.Ensure = func(ctx context.Context) error {
 		return stream.EnsureConsumer(ctx, h.Outbox.JS, e.Name, stream.ConsumerSettings{})
 	}
-	e.Calls = consume.New(h.Outbox, wire.StreamWork, wire.LaneOf(e.Name), consume.NewRoom(e.Slots, false),
+	e.Calls = NewPuller(h.Outbox, wire.StreamWork, wire.LaneOf(e.Name), NewRoom(e.Slots, false),
 		e.Log.With(zap.Bool("calls", true)))
 	e.Calls.Deal, e.Calls.Aside = e.dealer(e.Calls), true
 	e.Calls.Ensure = func(ctx context.Context) error { return stream.EnsureLane(ctx, h.Outbox.JS, e.Name) }
 }
 
 // Run serves until ctx ends and every message held has been dealt with.
-func (e *Server) Run(ctx context.Context, scope consume.Scope) error {
+func (e *Server) Run(ctx context.Context, scope Scope) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, p := range e.More {
 		group.Go(func() error { return p.Run(ctx, scope) })
@@ -100,7 +104,7 @@ func (e *Server) Held() int {
 }
 
 // Prepare sets up the reply to a request.
-func (e *Server) Prepare(sending context.Context, a *reply.Writer, meta wire.Meta, trace wire.Trace) {
+func (e *Server) Prepare(sending context.Context, a *Writer, meta wire.Meta, trace wire.Trace) {
 	a.Out, a.Ctx = e.Host.Outbox, sending
 	a.GiveUp = func(error) {}
 	a.Subject = wire.ReplySubject(e.Name)
@@ -111,7 +115,7 @@ func (e *Server) Prepare(sending context.Context, a *reply.Writer, meta wire.Met
 	a.Header[wire.HeaderService] = []string{e.Host.Identity}
 	a.Header[wire.HeaderContentType] = []string{wire.ContentTypeJSON}
 	trace.SetHeader(a.Header)
-	a.Limit = min(int(e.Host.NC.MaxPayload())-wire.HeaderSize(a.Header)-reply.ReplyReserve, wire.DefaultMaxBody)
+	a.Limit = min(int(e.Host.NC.MaxPayload())-wire.HeaderSize(a.Header)-ReplyReserve, wire.DefaultMaxBody)
 	a.FlushAt = e.Settings.FlushBytes
 	a.Squeeze = e.Settings.Compress
 }

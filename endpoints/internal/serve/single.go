@@ -11,8 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
-	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -39,12 +37,12 @@ func (j *Job) single() bool { return j.Request.Mode == wire.ModeSingle && j.Orig
 
 // Lane says for whom the job is. Somebody waits for a single request, for the stages of a flow that one has begun, and
 // for what is asked over core NATS, unless a node asks it there, for a run.
-func (j *Job) Lane() admission.Lane {
+func (j *Job) Lane() Lane {
 	asker := j.Request.ReplyTo
 	if j.Request.Mode == wire.ModeSingle || asker.Call != "" && !j.Origin.Persisted() && !wire.IsNode(asker.Asker) {
-		return admission.Calls
+		return Calls
 	}
-	return admission.Chunks
+	return Chunks
 }
 
 // verdict says what a try at a single request has come to.
@@ -95,13 +93,13 @@ func (e *Server) conclude(j *Job, failure *wire.SlotError) bool {
 	v, err := j.judge(failure, j.undecided)
 	if err != nil {
 		j.Log.Error("what was answered cannot be read; the request is handed back", zap.Error(err))
-		j.Origin.HandBack(HandBackDelay)
+		j.Origin.Nak(NakDelay)
 		return false
 	}
 	if delay := retryDelay(j.Origin.Delivered()); v.passing != nil && !j.Answers.Unfinished && j.mayComeBack(delay) {
 		j.Answers.Settle(0, true)
 		j.Log.Info("a single request is tried again later", zap.Duration("after", delay), zap.String("code", v.passing.Code))
-		j.Origin.HandBack(delay)
+		j.Origin.Nak(delay)
 		return false
 	}
 	j.Answers.Settle(0, false)
@@ -123,7 +121,7 @@ func (j *Job) mayComeBack(after time.Duration) bool {
 func (e *Server) bury(
 	ctx context.Context, from origin, h nats.Header, body []byte, fault *wire.SlotError, log *zap.Logger,
 ) bool {
-	letter := wire.NewDeadLetter(e.Name, h, body, wire.Obituary{Cause: fault, Deliveries: from.Delivered(),
+	letter := wire.NewDeadLetter(e.Name, h, body, wire.FailureDetails{Cause: fault, Deliveries: from.Delivered(),
 		Service: e.Host.Identity,
 		At:      time.Now(), ID: from.LetterID()}, int(e.Host.NC.MaxPayload()))
 	log = log.With(zap.String("cause", fault.Code), zap.Int("deliveries", from.Delivered()))
@@ -131,7 +129,7 @@ func (e *Server) bury(
 	defer cancel()
 	if err := e.Host.Outbox.Publish(ctx, letter); err != nil {
 		log.Error("a dead letter could not be sent; the request is handed back", zap.Error(err))
-		from.HandBack(HandBackDelay)
+		from.Nak(NakDelay)
 		return false
 	}
 	e.Stats.dead.Add(1)
@@ -149,21 +147,21 @@ const (
 	endedTTL = "1s"
 )
 
-// begunMark is where it is written down how often a suspect was begun alone without being finished. Deliveries do not
+// soloAttempts is where it is written down how often a suspect was begun alone without being finished. Deliveries do not
 // tell: a request that was handed back has been delivered, too. The mark is a message of StreamFlow; where it cannot be
 // read or written, for want of a permission or the stream, deliveries have to do.
-type begunMark struct {
-	out     *outbox.Outbox
+type soloAttempts struct {
+	out     *Outbox
 	subject string
 	log     *zap.Logger
 }
 
-func newBegunMark(out *outbox.Outbox, endpoint string, slice uuid.UUID, log *zap.Logger) begunMark {
-	return begunMark{out, wire.FlowPrefix + endpoint + "." + slice.String() + ".begun", log}
+func newSoloAttempts(out *Outbox, endpoint string, slice uuid.UUID, log *zap.Logger) soloAttempts {
+	return soloAttempts{out, wire.FlowPrefix + endpoint + "." + slice.String() + ".begun", log}
 }
 
 // read returns how often the request was begun and not finished.
-func (m begunMark) read(ctx context.Context) int {
+func (m soloAttempts) read(ctx context.Context) int {
 	ctx, cancel := context.WithTimeout(ctx, markPatience)
 	defer cancel()
 	var msg *nats.Msg
@@ -184,7 +182,7 @@ func (m begunMark) read(ctx context.Context) int {
 }
 
 // write notes how often the request was begun; 0 when it was finished, whatever came of it.
-func (m begunMark) write(ctx context.Context, n int) {
+func (m soloAttempts) write(ctx context.Context, n int) {
 	ctx, cancel := context.WithTimeout(ctx, markPatience)
 	defer cancel()
 	ttl := begunTTL
@@ -202,9 +200,9 @@ func (m begunMark) write(ctx context.Context, n int) {
 type origin interface {
 	// Acknowledge lets the request go: it has been answered.
 	Acknowledge()
-	// HandBack has the request delivered again after a while. It reports false when whoever asked does not send it again:
+	// Nak has the request delivered again after a while. It reports false when whoever asked does not send it again:
 	// then it must be answered.
-	HandBack(after time.Duration) bool
+	Nak(after time.Duration) bool
 	// Terminate lets the request go because it is of no use to anybody.
 	Terminate(reason error)
 	// Delivered returns how often the request has been delivered, this time included.
@@ -243,7 +241,7 @@ func (j *Job) Isolate(ctx context.Context, stopping <-chan struct{}) (end func()
 		}
 		return stay.End, nil, true
 	}
-	mark := newBegunMark(j.Host.Outbox, j.Endpoint, j.Request.Slice, j.Log)
+	mark := newSoloAttempts(j.Host.Outbox, j.Endpoint, j.Request.Slice, j.Log)
 	times := mark.read(ctx)
 	if times >= MaxBegun {
 		j.Log.Warn("a request was begun alone twice and never finished; it goes back as failed")

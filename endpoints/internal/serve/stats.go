@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -75,7 +74,7 @@ func (e *Server) Status() Status {
 	if all.Processed > 0 {
 		all.Average = e.Stats.busy.Load() / all.Processed
 	}
-	for _, p := range append([]*consume.Puller{e.Work}, e.More...) {
+	for _, p := range append([]*Puller{e.Work}, e.More...) {
 		all.Rebinds += p.Life.Rebinds.Load()
 		if state, reason := p.Life.State(); state != wire.StateListening && all.State != wire.StateDraining {
 			all.State, all.Reason = state, reason

@@ -9,10 +9,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/internal/admission"
-	"github.com/tranchehq/tranche/endpoints/internal/consume"
-	"github.com/tranchehq/tranche/endpoints/internal/logs"
-	"github.com/tranchehq/tranche/endpoints/internal/reply"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/pull"
 )
@@ -21,7 +17,7 @@ import (
 type Work interface {
 	// Run takes what it needs of the slots, calls the handler and returns the failure that speaks for what is not
 	// answered, if any. It returns false when stopping was closed before the handler was called at all.
-	Run(ctx context.Context, slots *admission.Slots, stopping <-chan struct{}) (failure *wire.SlotError, begun bool)
+	Run(ctx context.Context, slots *Slots, stopping <-chan struct{}) (failure *wire.SlotError, begun bool)
 }
 
 // Around calls the handler of a chunk, or of a stage, within whatever is called around handlers.
@@ -65,7 +61,7 @@ func RunWrapped(ctx context.Context, j *Job, stage int, inner Wrapped) *wire.Slo
 	if err == nil {
 		return nil
 	}
-	j.undecided = reply.Undecided(err)
+	j.undecided = Undecided(err)
 	// What fails a whole chunk is most often something that passes, such as a database that is down. An error that is not
 	// retryable would be halved at once, and each half's halves: twice as many calls as there are items.
 	return wire.AsSlotError(ctx, err, true)
@@ -81,7 +77,7 @@ type Item struct {
 
 // InSlot runs what takes one slot, alone when it has to be. begun is false when stopping was closed before.
 func (j *Job) InSlot(
-	ctx context.Context, slots *admission.Slots, stopping <-chan struct{}, f func() *wire.SlotError,
+	ctx context.Context, slots *Slots, stopping <-chan struct{}, f func() *wire.SlotError,
 ) (failure *wire.SlotError, begun bool) {
 	if !slots.Take(j.Lane(), stopping) {
 		return nil, false
@@ -102,7 +98,7 @@ func (j *Job) Guard(ctx context.Context, handler func(context.Context) error) (e
 	defer func() {
 		if value := recover(); value != nil {
 			failure, stack := wire.Panicked(value, true)
-			err = reply.OwnError{Err: failure}
+			err = OwnError{Err: failure}
 			j.Log.Error("the handler panicked", zap.Any("panic", value), zap.String("stack", stack))
 		}
 	}()
@@ -110,14 +106,14 @@ func (j *Job) Guard(ctx context.Context, handler func(context.Context) error) (e
 		return err
 	}
 	if ctx.Err() != nil {
-		return reply.OwnError{Err: wire.CutShort(ctx)}
+		return OwnError{Err: wire.CutShort(ctx)}
 	}
 	return nil
 }
 
 const (
-	// HandBackDelay is how long a request rests that could not be answered.
-	HandBackDelay = 2 * time.Second
+	// NakDelay is how long a request rests that could not be answered.
+	NakDelay = 2 * time.Second
 	// foreignDelay is how long a request rests that speaks a version of the protocol that this side does not.
 	foreignDelay = 10 * time.Second
 )
@@ -131,7 +127,7 @@ type Job struct {
 	body     []byte      // likewise
 	Request  *wire.Request
 	Around   Around
-	Answers  reply.Writer
+	Answers  Writer
 	Timeout  time.Duration
 	Log      *zap.Logger
 	Started  time.Time
@@ -145,19 +141,19 @@ type Job struct {
 
 // dealer returns what takes one request, which a puller holds, all the way. It returns when the request has been dealt
 // with.
-func (e *Server) dealer(from *consume.Puller,
-) func(consume.Scope, consume.RequestID, jetstream.Msg) (items int, took time.Duration) {
-	return func(scope consume.Scope, id consume.RequestID, msg jetstream.Msg) (items int, took time.Duration) {
+func (e *Server) dealer(from *Puller,
+) func(Scope, RequestID, jetstream.Msg) (items int, took time.Duration) {
+	return func(scope Scope, id RequestID, msg jetstream.Msg) (items int, took time.Duration) {
 		meta, err := msg.Metadata()
 		if err != nil {
 			return 0, 0 // hold would have refused it
 		}
-		return e.accept(scope, consume.Queued{Puller: from, ID: id, Times: meta.NumDelivered}, msg.Headers(), msg.Data())
+		return e.accept(scope, Queued{Puller: from, ID: id, Times: meta.NumDelivered}, msg.Headers(), msg.Data())
 	}
 }
 
 // accept takes a request, wherever it came from, all the way.
-func (e *Server) accept(scope consume.Scope, from origin, h nats.Header, body []byte) (items int, took time.Duration) {
+func (e *Server) accept(scope Scope, from origin, h nats.Header, body []byte) (items int, took time.Duration) {
 	e.Stats.Came(uint64(from.Delivered()))
 	request, err := wire.ParseRequest(h, body, e.Host.Limits)
 	if request != nil && !request.ReplyTo.IsZero() && request.ReplyTo.Callee != e.Name {
@@ -186,11 +182,11 @@ func (e *Server) accept(scope consume.Scope, from origin, h nats.Header, body []
 }
 
 // refuse gets rid of a request whose headers cannot be read: there is nobody to answer.
-func (e *Server) refuse(scope consume.Scope, from origin, h nats.Header, body []byte, err error) {
-	log := e.Log.With(logs.OfHeader(h)...)
+func (e *Server) refuse(scope Scope, from origin, h nats.Header, body []byte, err error) {
+	log := e.Log.With(OfHeader(h)...)
 	var bad *wire.MalformedError
 	foreign := errors.As(err, &bad) && bad.Reason == wire.ReasonVersion && h.Get(wire.HeaderVersion) != ""
-	if foreign && from.Delivered() < wire.MaxDeliver && from.HandBack(foreignDelay) {
+	if foreign && from.Delivered() < wire.MaxDeliver && from.Nak(foreignDelay) {
 		log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
 		return
 	}
@@ -215,15 +211,15 @@ func (e *Server) giveUp(j *Job, failure *wire.SlotError, spoiled error) {
 }
 
 // NewJob is the job of a request that was read.
-func (e *Server) NewJob(scope consume.Scope, from origin, h nats.Header, body []byte, request *wire.Request) *Job {
+func (e *Server) NewJob(scope Scope, from origin, h nats.Header, body []byte, request *wire.Request) *Job {
 	j := &Job{Host: e.Host, Origin: from, Endpoint: e.Name, Header: h, body: body, Request: request,
-		Around: e.Around, Timeout: e.Settings.Timeout, Started: time.Now(), Log: e.Log.With(logs.Fields(request.Meta)...)}
+		Around: e.Around, Timeout: e.Settings.Timeout, Started: time.Now(), Log: e.Log.With(Fields(request.Meta)...)}
 	e.Prepare(scope.Sending, &j.Answers, request.Meta, wire.TraceOfHeader(h))
 	return j
 }
 
 // serve hands a job to its handler and answers it. It returns false when the service stopped before that.
-func (e *Server) serve(scope consume.Scope, j *Job) bool {
+func (e *Server) serve(scope Scope, j *Job) bool {
 	ctx, cancel := context.WithCancelCause(scope.Working)
 	defer cancel(nil)
 	j.Answers.GiveUp = cancel
@@ -236,7 +232,7 @@ func (e *Server) serve(scope consume.Scope, j *Job) bool {
 	switch {
 	case !begun, total == 0 && failure != nil && failure.Code == wire.CodeShutdown:
 		// Nothing was done: another instance can have it, as soon as this one's open pull is gone.
-		if j.Origin.HandBack(2 * pull.Settling) {
+		if j.Origin.Nak(2 * pull.Settling) {
 			return false
 		}
 		failure = wire.NewSlotError(wire.CodeShutdown, wire.ErrShutdown.Error(), true)
@@ -264,7 +260,7 @@ func (e *Server) settle(j *Job, failure *wire.SlotError, spoiled error) bool {
 	e.Stats.Failed(failure)
 	if err := j.Answers.Send(failure); err != nil {
 		j.Log.Error("the reply could not be sent; the request is handed back", zap.Error(err))
-		j.Origin.HandBack(HandBackDelay)
+		j.Origin.Nak(NakDelay)
 		return false
 	}
 	// Whoever waits has the answer first, however full the stream of the letters is.

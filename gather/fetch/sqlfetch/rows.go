@@ -65,7 +65,7 @@ func (s *step) take(next func() bool, values func() [][]byte, results map[string
 	if s.source.MaxRows > 0 {
 		maxRows = min(maxRows, s.source.MaxRows)
 	}
-	maxBytes := min(cmp.Or(s.source.MaxBytes, chunkBytes), chunkBytes)
+	maxBytes := min(cmp.Or(int(s.source.MaxBytes), chunkBytes), chunkBytes)
 	held := 0
 	for rows := 1; next(); rows++ {
 		row := values()

@@ -92,7 +92,7 @@ func (s *step) end(ctx context.Context, c *pgx.Conn) error {
 func (s *step) limit() time.Duration {
 	limit := time.Duration(s.Timeout)
 	if s.source.MaxTime > 0 {
-		limit = min(limit, s.source.MaxTime)
+		limit = min(limit, time.Duration(s.source.MaxTime))
 	}
 	return limit
 }

@@ -16,8 +16,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/intake/spool"
-	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -261,8 +261,8 @@ func retryAfter(err error) int {
 	if full, ok := errors.AsType[*fanout.Error](err); ok && full.Code == fanout.CodeBusy {
 		return busyRetry
 	}
-	if as[*producers.OverloadedError](err) != nil || as[*tooManyError](err) != nil ||
-		as[*spool.NoRoomError](err) != nil || as[*producers.EnrichError](err) != nil {
+	if as[*ingest.OverloadedError](err) != nil || as[*tooManyError](err) != nil ||
+		as[*spool.NoRoomError](err) != nil || as[*ingest.EnrichError](err) != nil {
 		return busyRetry
 	}
 	return 0

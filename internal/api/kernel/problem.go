@@ -24,11 +24,11 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/internal/live"
-	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
@@ -141,10 +141,10 @@ func Told(err error) (status int, found error) {
 		{as[*workqueue.ParamsError], http.StatusUnprocessableEntity},
 		{as[*workqueue.SettingError], http.StatusUnprocessableEntity},
 		{as[*strictyaml.Error], http.StatusUnprocessableEntity},
-		{as[*producers.OpError], http.StatusUnprocessableEntity},
-		{as[*producers.TooManyError], http.StatusRequestEntityTooLarge},
-		{as[*producers.OverloadedError], http.StatusTooManyRequests},
-		{as[*producers.EnrichError], http.StatusServiceUnavailable},
+		{as[*ingest.OpError], http.StatusUnprocessableEntity},
+		{as[*ingest.TooManyError], http.StatusRequestEntityTooLarge},
+		{as[*ingest.OverloadedError], http.StatusTooManyRequests},
+		{as[*ingest.EnrichError], http.StatusServiceUnavailable},
 		{as[*collector.NotEmptyError], http.StatusConflict},
 		{as[*collector.MovedError], http.StatusConflict},
 		{as[*workqueue.AmbiguousError], http.StatusConflict},
@@ -268,7 +268,7 @@ func TooLarge(detail string) error { return &tooLargeError{detail} }
 
 // operationPlace points at the operation that is meant.
 func operationPlace(err error) []*huma.ErrorDetail {
-	op, ok := errors.AsType[*producers.OpError](err)
+	op, ok := errors.AsType[*ingest.OpError](err)
 	switch {
 	case !ok || op.Number == 0 && op.Line == 0:
 		return nil

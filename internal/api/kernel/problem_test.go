@@ -16,7 +16,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/producers"
+	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
@@ -29,8 +29,8 @@ func TestProblemsThatPassSayWhenToAskAgain(t *testing.T) {
 		status int
 		again  bool
 	}{
-		"operations": {fmt.Errorf("add: %w", &producers.OverloadedError{}), http.StatusTooManyRequests, true},
-		"sources":    {fmt.Errorf("add: %w", &producers.EnrichError{Err: io.EOF}), http.StatusServiceUnavailable, true},
+		"operations": {fmt.Errorf("add: %w", &ingest.OverloadedError{}), http.StatusTooManyRequests, true},
+		"sources":    {fmt.Errorf("add: %w", &ingest.EnrichError{Err: io.EOF}), http.StatusServiceUnavailable, true},
 		"streams":    {TooMany("many streams"), http.StatusTooManyRequests, true},
 		"trackers":   {&fanout.Error{Code: fanout.CodeBusy, Message: "busy"}, http.StatusServiceUnavailable, true},
 		"requests":   {&access.BusyError{}, http.StatusTooManyRequests, true},

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -54,7 +54,7 @@ func (s *Kernel) MayChange() error {
 // noNATS is told of what needs NATS while this node cannot reach it, or is refused.
 func (s *Kernel) noNATS() *AwayError {
 	if refused := stream.UserRefused(s.NC); refused != "" {
-		return Away(refused + "; " + explain.RefusedRemedy)
+		return Away(refused + "; " + health.RefusedRemedy)
 	}
 	return ErrNoNATS
 }
@@ -80,7 +80,7 @@ func (s *Kernel) Ready(w http.ResponseWriter, r *http.Request) {
 		missing = append(missing, NoWrites)
 	}
 	if refused := stream.UserRefused(s.NC); refused != "" {
-		missing = append(missing, refused+"; "+explain.RefusedRemedy)
+		missing = append(missing, refused+"; "+health.RefusedRemedy)
 	} else if !s.NC.IsConnected() {
 		missing = append(missing, "NATS is not connected")
 	}

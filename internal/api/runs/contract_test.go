@@ -22,7 +22,7 @@ type saver struct {
 func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
-	b := e.Bench()
+	b := e.Bench
 	nc, _ := e.Serve(func(svc *endpoints.Service) error {
 		return endpoints.HandleEach(svc, "interest",
 			func(_ context.Context, in saver) (float64, error) { return in.Balance * 0.015, nil })
@@ -82,7 +82,7 @@ id,blance
 func TestRepeatedStartsAreNotCompared(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
-	b := e.Bench()
+	b := e.Bench
 	const path, items = "/runs?endpoint=later&idempotency_key=k", "id\n1\n"
 	b.Want(path, items, 201, "no service")
 	nc, _ := e.Serve(func(svc *endpoints.Service) error {

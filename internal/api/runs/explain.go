@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -32,16 +32,16 @@ type explainInput struct {
 	Item string `query:"item" doc:"the key of an item"`
 }
 
-func (s *Routes) explainRun(ctx context.Context, in *explainInput) (explain.Explanation, error) {
-	var e *explain.Explanation
+func (s *Routes) explainRun(ctx context.Context, in *explainInput) (health.Explanation, error) {
+	var e *health.Explanation
 	var err error
 	if in.Item != "" {
-		e, err = explain.New(s.Store).ExplainKey(ctx, in.ID, in.Item)
+		e, err = health.New(s.Store).ExplainKey(ctx, in.ID, in.Item)
 	} else {
-		e, err = explain.New(s.Store).Explain(ctx, in.ID)
+		e, err = health.New(s.Store).Explain(ctx, in.ID)
 	}
 	if err != nil {
-		return explain.Explanation{}, err
+		return health.Explanation{}, err
 	}
 	if names := endpointsOf(e.Groups); len(names) > 0 {
 		seen := s.lookAtServices(ctx, names, e.Nodes, e.At)
@@ -55,13 +55,13 @@ func (s *Routes) explainRun(ctx context.Context, in *explainInput) (explain.Expl
 	return *e, nil
 }
 
-func (s *Routes) explainEndpoint(ctx context.Context, in *kernel.EndpointPath) (explain.EndpointExplanation, error) {
+func (s *Routes) explainEndpoint(ctx context.Context, in *kernel.EndpointPath) (health.EndpointExplanation, error) {
 	if err := kernel.CheckTarget(in.Endpoint); err != nil {
-		return explain.EndpointExplanation{}, err
+		return health.EndpointExplanation{}, err
 	}
-	e, err := explain.New(s.Store).ExplainEndpoint(ctx, in.Endpoint)
+	e, err := health.New(s.Store).ExplainEndpoint(ctx, in.Endpoint)
 	if err != nil {
-		return explain.EndpointExplanation{}, err
+		return health.EndpointExplanation{}, err
 	}
 	if kind, _ := workqueue.TargetKind(in.Endpoint); kind != workqueue.KindEndpoint {
 		nodes, err := inspect.New(s.Store).NodesFor(ctx, in.Endpoint)
@@ -81,7 +81,7 @@ func (s *Routes) explainEndpoint(ctx context.Context, in *kernel.EndpointPath) (
 }
 
 // endpointsOf names the endpoints of groups, each once, without what is none.
-func endpointsOf(groups []explain.MissingGroup) []string {
+func endpointsOf(groups []health.MissingGroup) []string {
 	var names []string
 	for i := range groups {
 		if name := groups[i].Endpoint; IsEndpoint(name) && !slices.Contains(names, name) {
@@ -98,11 +98,11 @@ func IsEndpoint(name string) bool {
 }
 
 // tellShort explains items that only wait for the next claim by what this node lacks for it, if it does.
-func (s *Routes) tellShort(groups []explain.MissingGroup) {
+func (s *Routes) tellShort(groups []health.MissingGroup) {
 	short := s.Short()
 	for i := range groups {
-		if g := &groups[i]; len(short) > 0 && (g.Reason == explain.ReasonNext || g.Reason == explain.ReasonSettingUp) {
-			g.Reason, g.Owner, g.Who, g.When = explain.ReasonShort, explain.OwnerOperator, "whoever sees to what is short", nil
+		if g := &groups[i]; len(short) > 0 && (g.Reason == health.ReasonNext || g.Reason == health.ReasonSettingUp) {
+			g.Reason, g.Owner, g.Who, g.When = health.ReasonShort, health.OwnerOperator, "whoever sees to what is short", nil
 			g.Why = short[0]
 			g.Next = "a node claims them when it can"
 		}
@@ -111,20 +111,20 @@ func (s *Routes) tellShort(groups []explain.MissingGroup) {
 
 // tellResting refines groups that are about to be claimed, when they are of a service that has asked this node to leave
 // it alone. Only this node knows: another may not have been told.
-func (s *Routes) tellResting(groups []explain.MissingGroup, alone bool, at time.Time) {
+func (s *Routes) tellResting(groups []health.MissingGroup, alone bool, at time.Time) {
 	if s.config.RestsUntil == nil {
 		return
 	}
 	for i := range groups {
 		g := &groups[i]
 		until := s.config.RestsUntil(g.Endpoint)
-		if g.Reason != explain.ReasonNext || !until.After(at) {
+		if g.Reason != health.ReasonNext || !until.After(at) {
 			continue
 		}
 		g.Why += "; the service has asked this node to leave it alone (Retry-After) until " +
 			until.UTC().Format("2006-01-02 15:04:05 UTC")
 		if alone {
-			g.Reason, g.Owner = explain.ReasonThrottled, explain.OwnerTimer
+			g.Reason, g.Owner = health.ReasonThrottled, health.OwnerTimer
 			g.Who, g.When = "the pause for a service that has too much to do", &until
 			g.Next = "a node claims them and asks again"
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // moody answers most items and does to the others whatever a service can do.
@@ -82,10 +82,10 @@ func TestExplanationsAddUpUnderChaos(t *testing.T) {
 			return nil
 		})
 	}
-	reasons := map[explain.Reason]int{}
+	reasons := map[health.Reason]int{}
 	asked := 0
 	for deadline := time.Now().Add(3 * time.Minute); ; asked++ {
-		found, err := explain.New(e.Store).Explain(t.Context(), run)
+		found, err := health.New(e.Store).Explain(t.Context(), run)
 		if err != nil {
 			t.Fatal(err)
 		}

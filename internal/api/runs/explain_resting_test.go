@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // A service that wants to be left alone is why nothing is claimed, and until when.
@@ -17,14 +17,14 @@ func TestExplainAServiceThatIsLeftAlone(t *testing.T) {
 		return map[string]time.Time{"http:a": until, "http:b": now.Add(-time.Second)}[key]
 	}}}
 	for _, alone := range []bool{true, false} {
-		groups := []explain.MissingGroup{
-			{Endpoint: "http:a", Reason: explain.ReasonNext}, {Endpoint: "http:b", Reason: explain.ReasonNext},
-			{Endpoint: "http:a", Reason: explain.ReasonWorking},
+		groups := []health.MissingGroup{
+			{Endpoint: "http:a", Reason: health.ReasonNext}, {Endpoint: "http:b", Reason: health.ReasonNext},
+			{Endpoint: "http:a", Reason: health.ReasonWorking},
 		}
 		s.tellResting(groups, alone, now)
 		want := "leave it alone (Retry-After) until " + until.UTC().Format("2006-01-02 15:04:05 UTC")
 		if g := groups[0]; !strings.Contains(g.Why, want) ||
-			(g.Reason == explain.ReasonThrottled && g.When.Equal(until)) != alone {
+			(g.Reason == health.ReasonThrottled && g.When.Equal(until)) != alone {
 			t.Errorf("alone %v: %+v", alone, g)
 		}
 		if groups[1].Why+groups[2].Why != "" {

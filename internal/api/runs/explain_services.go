@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // servicesSeen is what services and consumers were seen to do, a moment after the snapshot of an explanation.
@@ -96,12 +96,12 @@ func (v *servicesSeen) flows(names []string) []string {
 }
 
 // apply refines what the database says of groups by what services do.
-func (v *servicesSeen) apply(groups []explain.MissingGroup) {
+func (v *servicesSeen) apply(groups []health.MissingGroup) {
 	for i := range groups {
 		g := &groups[i]
 		switch {
-		case !IsEndpoint(g.Endpoint) || g.Owner == explain.OwnerStep: // services do not come into it
-		case g.Owner == explain.OwnerNATS: // who listens can be told for certain when it is there again
+		case !IsEndpoint(g.Endpoint) || g.Owner == health.OwnerStep: // services do not come into it
+		case g.Owner == health.OwnerNATS: // who listens can be told for certain when it is there again
 		case !v.connected:
 			v.away(g)
 		case g.State == "sent":
@@ -113,32 +113,32 @@ func (v *servicesSeen) apply(groups []explain.MissingGroup) {
 }
 
 // away refines a group while this node cannot reach NATS.
-func (v *servicesSeen) away(g *explain.MissingGroup) {
+func (v *servicesSeen) away(g *health.MissingGroup) {
 	const cannot = "this node cannot reach NATS"
 	if g.State == "sent" {
-		if v.alone && g.Owner != explain.OwnerOperator {
+		if v.alone && g.Owner != health.OwnerOperator {
 			g.Why += "; " + cannot + ", so replies wait until it does, and who listens cannot be told"
-			g.Advice = append(g.Advice, explain.NATSAdvice())
+			g.Advice = append(g.Advice, health.NATSAdvice())
 		}
 		return
 	}
 	mine := g.State == "claimed" && g.Session() == v.session
-	held := g.Owner == explain.OwnerOperator || g.Reason == explain.ReasonSampling
-	timed := g.Owner == explain.OwnerTimer && g.State == "scheduled"
+	held := g.Owner == health.OwnerOperator || g.Reason == health.ReasonSampling
+	timed := g.Owner == health.OwnerTimer && g.State == "scheduled"
 	if held || timed || !mine && !v.alone || g.State == "claimed" && !mine {
 		return
 	}
-	g.Reason, g.Owner, g.Who, g.When = explain.ReasonNATSAway, explain.OwnerNode, "this node", nil
+	g.Reason, g.Owner, g.Who, g.When = health.ReasonNATSAway, health.OwnerNode, "this node", nil
 	g.Why = cannot + ", so nothing is sent at the moment"
 	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
-	g.Advice = []explain.Advice{explain.NATSAdvice()}
+	g.Advice = []health.Advice{health.NATSAdvice()}
 }
 
 // unsent refines a group that waits for a node or for requests that are out.
-func (v *servicesSeen) unsent(g *explain.MissingGroup) {
-	node := g.Owner == explain.OwnerNode && g.Reason != explain.ReasonSampling
+func (v *servicesSeen) unsent(g *health.MissingGroup) {
+	node := g.Owner == health.OwnerNode && g.Reason != health.ReasonSampling
 	if node && !v.ready && v.alone {
-		g.Reason, g.Who, g.When = explain.ReasonSettingUp, "this node", nil
+		g.Reason, g.Who, g.When = health.ReasonSettingUp, "this node", nil
 		g.Why = "it has no streams yet: it makes them as soon as NATS and PostgreSQL answer"
 		g.Next = "they go on at once when it has"
 		return
@@ -146,13 +146,13 @@ func (v *servicesSeen) unsent(g *explain.MissingGroup) {
 	if g.Behind() {
 		v.behind(g)
 	}
-	if g.State == "scheduled" && g.Reason == explain.ReasonBackoff {
+	if g.State == "scheduled" && g.Reason == health.ReasonBackoff {
 		v.tellUnheard(g) // that may be why no reply came
 	}
-	if g.Owner != explain.OwnerService || !v.nobody(g.Endpoint) {
+	if g.Owner != health.OwnerService || !v.nobody(g.Endpoint) {
 		return
 	}
-	g.Reason, g.Owner, g.Who = explain.ReasonNoListener, explain.OwnerOperator, whoServes(g.Endpoint)
+	g.Reason, g.Owner, g.Who = health.ReasonNoListener, health.OwnerOperator, whoServes(g.Endpoint)
 	g.Why = v.unheardText(g.Endpoint) + ": " + g.Why
 	g.Next = "they are sent when a service listens and answers the requests that are out"
 	g.Advice = append(v.startOrMend(g), g.Advice...)
@@ -168,10 +168,10 @@ func (v *servicesSeen) unheardText(endpoint string) string {
 }
 
 // startOrMend is what helps when nobody listens: to start a service, or, where the name has a slip, to mend that.
-func (v *servicesSeen) startOrMend(g *explain.MissingGroup) []explain.Advice {
-	all := []explain.Advice{startAdvice(g.Endpoint)}
+func (v *servicesSeen) startOrMend(g *health.MissingGroup) []health.Advice {
+	all := []health.Advice{startAdvice(g.Endpoint)}
 	if near := wire.Nearest(g.Endpoint, v.heard); near != "" && g.Runs <= 1 {
-		all = append(all, explain.Advice{
+		all = append(all, health.Advice{
 			Do:      "or, if " + near + " was meant, cancel the run and start it again with that name",
 			Command: "tranche run cancel " + g.Run().String(),
 		})
@@ -181,10 +181,10 @@ func (v *servicesSeen) startOrMend(g *explain.MissingGroup) []explain.Advice {
 
 // behind refines a group that waits for requests that are out: how long its own take, and that more of them would only
 // wait in the stream.
-func (v *servicesSeen) behind(g *explain.MissingGroup) {
+func (v *servicesSeen) behind(g *health.MissingGroup) {
 	if info := v.consumers[g.Endpoint].info; info != nil && info.NumPending > 0 && able(v.listeners[g.Endpoint]) > 0 {
 		g.Why += "; more of them would only wait in the stream, as the services have all that they can do at once"
-		g.Advice = []explain.Advice{moreAdvice(g.Endpoint)}
+		g.Advice = []health.Advice{moreAdvice(g.Endpoint)}
 	}
 	if rate := v.rate(g.Endpoint); rate > 0 {
 		g.Next += fmt.Sprintf("; at %s items a second, as over the last minute, these take another %s", perSecond(rate),
@@ -193,19 +193,19 @@ func (v *servicesSeen) behind(g *explain.MissingGroup) {
 }
 
 // takes is how long a group takes at a rate.
-func takes(g *explain.MissingGroup, rate float64) time.Duration {
+func takes(g *health.MissingGroup, rate float64) time.Duration {
 	return time.Duration(float64(g.Items) / rate * float64(time.Second))
 }
 
-func moreAdvice(endpoint string) explain.Advice {
-	return explain.Advice{Do: "start more instances, or let each do more at once",
+func moreAdvice(endpoint string) health.Advice {
+	return health.Advice{Do: "start more instances, or let each do more at once",
 		Command: "tranche endpoints set " + endpoint + " --concurrency N"}
 }
 
 func whoServes(endpoint string) string { return "whoever runs the services of endpoint " + endpoint }
 
-func startAdvice(endpoint string) explain.Advice {
-	return explain.Advice{Do: "start a service that listens on endpoint " + endpoint +
+func startAdvice(endpoint string) health.Advice {
+	return health.Advice{Do: "start a service that listens on endpoint " + endpoint +
 		"; it is there when this names it", Command: "tranche endpoints show " + endpoint}
 }
 
@@ -252,48 +252,48 @@ func (v *servicesSeen) listening(endpoint string) string {
 }
 
 // sent refines a group whose requests are in the stream or with a service.
-func (v *servicesSeen) sent(g *explain.MissingGroup) {
+func (v *servicesSeen) sent(g *health.MissingGroup) {
 	switch g.Reason {
-	case explain.ReasonQueued:
+	case health.ReasonQueued:
 		v.queued(g)
-	case explain.ReasonWorking, explain.ReasonPartly, explain.ReasonQuarantine:
+	case health.ReasonWorking, health.ReasonPartly, health.ReasonQuarantine:
 		v.working(g)
 	}
 }
 
 // queued refines requests that no service has taken.
-func (v *servicesSeen) queued(g *explain.MissingGroup) {
+func (v *servicesSeen) queued(g *health.MissingGroup) {
 	consumer, there := v.consumers[g.Endpoint], v.listeners[g.Endpoint]
 	info := consumer.info
 	switch {
 	case consumer.missing:
-		g.Reason, g.Owner, g.Who = explain.ReasonNoConsumer, explain.OwnerNode, "the node that leads"
+		g.Reason, g.Owner, g.Who = health.ReasonNoConsumer, health.OwnerNode, "the node that leads"
 		g.Why = "the consumer through which services take requests is gone"
 		g.Next = "the node makes it again within seconds, and services go on"
 	case info != nil && info.Paused:
-		g.Reason, g.Owner, g.Who = explain.ReasonSuspended, explain.OwnerNode, "the node that leads"
+		g.Reason, g.Owner, g.Who = health.ReasonSuspended, health.OwnerNode, "the node that leads"
 		g.Why = fmt.Sprintf("somebody has paused the consumer of endpoint %s in NATS, for another %s", g.Endpoint,
 			info.PauseRemaining.Round(time.Second))
 		g.Next = "the node resumes it within seconds"
 	case v.nobody(g.Endpoint):
-		g.Reason, g.Owner, g.Who, g.When = explain.ReasonNoListener, explain.OwnerOperator, whoServes(g.Endpoint), nil
+		g.Reason, g.Owner, g.Who, g.When = health.ReasonNoListener, health.OwnerOperator, whoServes(g.Endpoint), nil
 		g.Why = v.unheardText(g.Endpoint)
 		g.Next = "the first service that listens takes them at once; until then their time does not run"
 		g.Advice = v.startOrMend(g)
 	case len(there) > 0 && able(there) == 0:
-		g.Reason, g.Who = explain.ReasonNotTaking, v.listening(g.Endpoint)
+		g.Reason, g.Who = health.ReasonNotTaking, v.listening(g.Endpoint)
 		g.Why = "no instance can take anything: " + reasons(there)
 		g.Next = "the first instance that can takes them"
-		g.Advice = []explain.Advice{{Do: "see what keeps the services", Command: "tranche endpoints show " + g.Endpoint},
+		g.Advice = []health.Advice{{Do: "see what keeps the services", Command: "tranche endpoints show " + g.Endpoint},
 			startAdvice(g.Endpoint)}
 	case info != nil && info.NumPending > 0:
-		g.Reason, g.Who = explain.ReasonBusy, v.listening(g.Endpoint)
+		g.Reason, g.Who = health.ReasonBusy, v.listening(g.Endpoint)
 		g.Why = fmt.Sprintf("%d requests wait in the stream: the services have all that they can do at once",
 			info.NumPending)
 		v.busy(g)
-		g.Advice = []explain.Advice{moreAdvice(g.Endpoint)}
+		g.Advice = []health.Advice{moreAdvice(g.Endpoint)}
 	case info != nil && len(there) > 0: // nothing waits in the stream
-		g.Reason, g.Why = explain.ReasonWorking, "a service has taken them"
+		g.Reason, g.Why = health.ReasonWorking, "a service has taken them"
 		g.Next = "the service answers; without a reply by the deadline they are tried again"
 		v.working(g)
 	default:
@@ -303,7 +303,7 @@ func (v *servicesSeen) queued(g *explain.MissingGroup) {
 
 // busy says when the services will have answered a group that waits for them, at their present rate. The deadline of
 // its requests, which moves until a service has them, is no time that anybody waits for.
-func (v *servicesSeen) busy(g *explain.MissingGroup) {
+func (v *servicesSeen) busy(g *health.MissingGroup) {
 	rate := v.rate(g.Endpoint)
 	if rate <= 0 {
 		g.Next, g.When = "the services take them in their order; they have answered nothing in the last minute", nil
@@ -360,28 +360,28 @@ func reasons(listeners []wire.Listener) string {
 const maxReasons = 3
 
 // working refines requests that a service has taken.
-func (v *servicesSeen) working(g *explain.MissingGroup) {
-	if g.Owner == explain.OwnerOperator {
+func (v *servicesSeen) working(g *health.MissingGroup) {
+	if g.Owner == health.OwnerOperator {
 		return // nobody is there to record what services answer
 	}
 	if v.nobody(g.Endpoint) {
-		g.Reason, g.Owner, g.Who = explain.ReasonGone, explain.OwnerOperator, whoServes(g.Endpoint)
+		g.Reason, g.Owner, g.Who = health.ReasonGone, health.OwnerOperator, whoServes(g.Endpoint)
 		g.Why += "; nobody listens on endpoint " + g.Endpoint + " any more, so the service that took them is gone"
 		g.Next = fmt.Sprintf("JetStream hands them to the next service that listens, %s after the last sign of life; "+
 			"without a reply by the deadline they are tried again", stream.AckWait)
-		g.Advice = append([]explain.Advice{startAdvice(g.Endpoint)}, g.Advice...)
+		g.Advice = append([]health.Advice{startAdvice(g.Endpoint)}, g.Advice...)
 		return
 	}
 	g.Who = v.listening(g.Endpoint)
-	if names := v.tellUnheard(g); len(names) > 0 && g.Reason == explain.ReasonWorking {
-		g.Reason, g.Owner = explain.ReasonNested, explain.OwnerOperator
+	if names := v.tellUnheard(g); len(names) > 0 && g.Reason == health.ReasonWorking {
+		g.Reason, g.Owner = health.ReasonNested, health.OwnerOperator
 		g.Who = whoServes(strings.Join(names, ", "))
 		g.Next = "the flow goes on when a service answers it; without a reply by the deadline they are tried again"
 	}
 }
 
 // tellUnheard adds what the flow of a group asks for without being heard, and returns the names of those endpoints.
-func (v *servicesSeen) tellUnheard(g *explain.MissingGroup) (names []string) {
+func (v *servicesSeen) tellUnheard(g *health.MissingGroup) (names []string) {
 	for _, ask := range v.unheard[g.Endpoint] {
 		g.Why += fmt.Sprintf("; %s asks endpoint %s, on which nobody listens (%d waiting there)", g.Endpoint, ask.endpoint,
 			ask.requests)

@@ -15,21 +15,21 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
 	run := e.Load("count", 100, nil)
-	e.WantOwner(run, "sent", explain.ReasonNoListener, explain.OwnerOperator, "nobody listens",
+	e.WantOwner(run, "sent", health.ReasonNoListener, health.OwnerOperator, "nobody listens",
 		"start a service that listens on endpoint count")
-	e.WantOwner(run, "ready", explain.ReasonNoListener, explain.OwnerOperator, "4 of 4 are out")
+	e.WantOwner(run, "ready", health.ReasonNoListener, health.OwnerOperator, "4 of 4 are out")
 	apitest.Eventually(t, "an item is explained", func() bool { // NATS may not say in time who listens
 		one := e.Explain(run, "C99")
 		return one.Missing == 1 && strings.Contains(one.Summary, "nobody listens")
 	})
-	var whole explain.EndpointExplanation
+	var whole health.EndpointExplanation
 	apitest.Eventually(t, "the endpoint is explained", func() bool {
 		e.Get("/endpoints/count/explain", &whole)
 		e.AnswersAll(whole.Groups, whole.Missing)
@@ -47,7 +47,7 @@ func TestExplainAnEndpointWithASlipInItsName(t *testing.T) {
 	e := apitest.SetupEngine(t)
 	e.Serve(func(svc *endpoints.Service) error { return endpoints.HandleList(svc, "count", apitest.Reply) })
 	run := e.Load("cout", 10, nil)
-	e.WantOwner(run, "sent", explain.ReasonNoListener, explain.OwnerOperator, "was count meant?",
+	e.WantOwner(run, "sent", health.ReasonNoListener, health.OwnerOperator, "was count meant?",
 		"tranche run cancel "+run.String())
 	apitest.Eventually(t, "the warning names it", func() bool {
 		var view struct{ Warnings []string }
@@ -88,11 +88,11 @@ func TestExplainServicesThatAreBusyAndGone(t *testing.T) {
 		}, endpoints.Concurrency(1))
 	})
 	run := e.Load("count", 1000, func(s *workqueue.StepSpec) { s.InFlight, s.Chunk = 100, 10 })
-	e.WantOwner(run, "sent", explain.ReasonWorking, explain.OwnerService, "counter", "(holds ")
-	e.WantOwner(run, "sent", explain.ReasonBusy, explain.OwnerService, "requests wait in the stream",
+	e.WantOwner(run, "sent", health.ReasonWorking, health.OwnerService, "counter", "(holds ")
+	e.WantOwner(run, "sent", health.ReasonBusy, health.OwnerService, "requests wait in the stream",
 		"they have answered nothing in the last minute")
 	nc.Close() // as if it had died
-	e.WantOwner(run, "sent", explain.ReasonGone, explain.OwnerOperator, "nobody listens", "15s")
+	e.WantOwner(run, "sent", health.ReasonGone, health.OwnerOperator, "nobody listens", "15s")
 	close(release)
 }
 
@@ -100,7 +100,7 @@ func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
 	run := e.Load("count", 10, nil)
-	e.Until(run, "sent", explain.ReasonNoListener)
+	e.Until(run, "sent", health.ReasonNoListener)
 	js, err := jetstream.New(testenv.Conn(t, e.Ns), jetstream.WithDefaultTimeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
 		}
 		return nil
 	})
-	e.WantOwner(run, "sent", explain.ReasonSuspended, explain.OwnerNode, "paused the consumer", "resumes it")
+	e.WantOwner(run, "sent", health.ReasonSuspended, health.OwnerNode, "paused the consumer", "resumes it")
 }
 
 type nothing struct{}
@@ -146,7 +146,7 @@ func TestExplainAFlowThatAsksNobody(t *testing.T) {
 		})
 	})
 	run := e.Load("flow", 10, nil)
-	e.WantOwner(run, "sent", explain.ReasonNested, explain.OwnerOperator, "flow asks endpoint rates",
+	e.WantOwner(run, "sent", health.ReasonNested, health.OwnerOperator, "flow asks endpoint rates",
 		"start a service that listens on endpoint rates")
 }
 
@@ -154,14 +154,14 @@ func TestExplainWithoutNATS(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
 	sent := e.Load("count", 100, nil)
-	e.Until(sent, "sent", explain.ReasonNoListener)
+	e.Until(sent, "sent", health.ReasonNoListener)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := e.Ns.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
 	run := e.Load("count", 100, nil)
-	e.WantOwner(run, "ready", explain.ReasonNATSAway, explain.OwnerNode, "cannot reach NATS",
+	e.WantOwner(run, "ready", health.ReasonNATSAway, health.OwnerNode, "cannot reach NATS",
 		"connects again by itself")
-	e.WantOwner(sent, "sent", explain.ReasonQueued, explain.OwnerService, "replies wait until it does")
+	e.WantOwner(sent, "sent", health.ReasonQueued, health.OwnerService, "replies wait until it does")
 }

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -178,7 +179,7 @@ func (s *Starts) OpenSQL(ctx context.Context, settings *RunSettings, config inta
 	}
 	return intake.OpenSQL(ctx, intake.SQLSource{
 		Name: source.Name, Explain: source.Explain,
-		MaxRows: source.MaxRows, MaxBytes: int64(source.MaxBytes), MaxTime: source.MaxTime,
+		MaxRows: source.MaxRows, MaxBytes: int64(source.MaxBytes), MaxTime: time.Duration(source.MaxTime),
 		Connect: source.Connect,
 	}, settings.SQL, config)
 }

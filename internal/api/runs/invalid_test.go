@@ -37,7 +37,7 @@ func TestItemsThatDoNotFitAreRefusedTogether(t *testing.T) {
 			strings.Count(text, `"location":"items.line"`) != 20 {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
-		if n := b.Counted(`SELECT count(*) FROM batchrun`); n != 0 {
+		if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {
 			t.Errorf("%s: %d runs", name, n)
 		}
 		if status, text = start("id,balance\nC-1,1\n"); status != 201 {
@@ -74,7 +74,7 @@ func TestInvalidItemsFailAlone(t *testing.T) {
 	if status != 201 || !strings.Contains(text, `"items":3`) || !strings.Contains(text, `"invalid":2`) {
 		t.Fatalf("%d %s", status, text)
 	}
-	if n := b.Counted(`SELECT sum(bit_count(ready)) FROM work_block`); n != 1 {
+	if n := b.Number(`SELECT sum(bit_count(ready)) FROM work_block`); n != 1 {
 		t.Errorf("%d items are asked for", n)
 	}
 	b.Says(409, "/runs/it/rerun", `{"codes":["invalid"]}`, "2 items are invalid")

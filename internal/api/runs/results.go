@@ -77,7 +77,7 @@ func (s *Routes) result(ctx context.Context, in *resultInput) (export.Result, er
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
 		return found, kernel.BadInput("step: " + choice.Error())
 	}
-	if twins, ok := errors.AsType[*export.TwinsError](err); ok {
+	if twins, ok := errors.AsType[*export.AmbiguousKeyError](err); ok {
 		return found, kernel.BadInput("ordinal: " + twins.Error())
 	}
 	return found, kernel.Seen(err, "tranche run item "+in.ID.String()+" KEY")

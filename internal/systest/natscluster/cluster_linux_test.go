@@ -12,7 +12,7 @@ import (
 func TestCluster(t *testing.T) {
 	binary := testenv.Program(t, filepath.Join("..", "..", ".."))
 	script := testenv.NodeService(t, filepath.Join("..", "..", "..", "examples", "node"))
-	cluster := testenv.StartNATSProcesses(t)
+	cluster := startServers(t)
 	t.Run("keeps the pace", func(t *testing.T) { keepsThePace(t, cluster, binary, script) })
 	t.Run("survives", func(t *testing.T) { faults(t, cluster, binary, script) })
 }

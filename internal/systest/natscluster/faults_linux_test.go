@@ -10,9 +10,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 const (
@@ -108,7 +107,7 @@ func (o *ordeal) rest(d time.Duration) {
 }
 
 // faults come to a world, in turn.
-func faults(t *testing.T, cluster *testenv.NATSProcesses, binary, script string) {
+func faults(t *testing.T, cluster *servers, binary, script string) {
 	t.Helper()
 	w := newWorld(t, cluster, binary, script, 3)
 	for _, fault := range []struct {
@@ -150,7 +149,7 @@ func (o *ordeal) killLeaders() {
 		if killed[name] {
 			continue
 		}
-		leader := testenv.AwaitLeader(o, "", targets[name])
+		leader := awaitLeader(o, "", targets[name])
 		var led []string
 		for _, other := range order {
 			if targets[other]() == leader {
@@ -174,7 +173,7 @@ func (o *ordeal) killLeaders() {
 
 func (o *ordeal) pauseOne() {
 	c := o.cluster
-	leader := testenv.AwaitLeader(o, "", func() string { return c.StreamLeader(wire.StreamWork) })
+	leader := awaitLeader(o, "", func() string { return c.StreamLeader(wire.StreamWork) })
 	struck := time.Now()
 	c.Pause(o, leader)
 	over := c.AwaitElected(o)
@@ -189,7 +188,7 @@ func (o *ordeal) pauseOne() {
 func (o *ordeal) pauseTwo() {
 	c := o.cluster
 	names := c.Names()
-	leader := testenv.AwaitLeader(o, "", func() string { return c.StreamLeader(wire.StreamWork) })
+	leader := awaitLeader(o, "", func() string { return c.StreamLeader(wire.StreamWork) })
 	pair := []string{leader, names[(slices.Index(names, leader)+1)%len(names)]}
 	struck := time.Now()
 	c.Pause(o, pair...)
@@ -211,13 +210,13 @@ func (o *ordeal) wantNATSNamed() {
 	o.Helper()
 	for endpoint, run := range o.runs {
 		o.until("NATS is named by run explain for "+endpoint, func() bool {
-			var said explain.Explanation
+			var said health.Explanation
 			code, out := o.command("--json", "run", "explain", run.String())
 			if code != 0 || json.Unmarshal([]byte(out), &said) != nil || len(said.Groups) == 0 {
 				return false
 			}
 			for _, g := range said.Groups {
-				if g.Owner != explain.OwnerNATS || g.Since == nil || len(g.Advice) == 0 {
+				if g.Owner != health.OwnerNATS || g.Since == nil || len(g.Advice) == 0 {
 					return false
 				}
 			}

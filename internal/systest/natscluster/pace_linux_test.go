@@ -7,7 +7,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -20,7 +19,7 @@ const (
 )
 
 // A run on streams of three replicas is not much slower than on those of one, and nothing is delivered twice.
-func keepsThePace(t *testing.T, cluster *testenv.NATSProcesses, binary, script string) {
+func keepsThePace(t *testing.T, cluster *servers, binary, script string) {
 	t.Helper()
 	took := map[int]map[string]time.Duration{}
 	for _, replicas := range []int{1, 3} {

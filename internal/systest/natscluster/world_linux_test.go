@@ -36,12 +36,21 @@ const (
 	interest  = "node-interest"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	if config := os.Getenv(natsServerVariable); config != "" {
+		if err := beNATSServer(config); err != nil {
+			fmt.Fprintln(os.Stderr, "NATS server:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	testenv.Main(m)
+}
 
 // world is a cluster, a database, nodes on them, and services.
 type world struct {
 	*testing.T
-	cluster *testenv.NATSProcesses
+	cluster *servers
 	binary  string
 	script  string // the service in Node.js
 	url     string
@@ -61,7 +70,7 @@ type ledger struct {
 }
 
 // newWorld has two nodes and two services of each kind on a cluster, with streams of so many replicas.
-func newWorld(t *testing.T, cluster *testenv.NATSProcesses, binary, script string, replicas int) *world {
+func newWorld(t *testing.T, cluster *servers, binary, script string, replicas int) *world {
 	t.Helper()
 	w := &world{T: t, cluster: cluster, binary: binary, script: script, url: testenv.Database(t),
 		nc: testenv.Dial(t, cluster.URL()), ledger: &ledger{executed: map[workqueue.RunID]map[int]int{}},

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
@@ -74,7 +75,7 @@ func (e StoreEngine) ChangeEndpoint(
 	return pace.New(e.db).ChangeEndpoint(ctx, change, actor)
 }
 
-// AddOps implements producers.Adder.
+// AddOps implements ingest.Adder.
 func (e StoreEngine) AddOps(
 	ctx context.Context, name string, version int, batches [][]collector.Op,
 ) ([]collector.AddedOps, error) {
@@ -134,15 +135,27 @@ func Setup(t *testing.T) *Bench {
 		collectorStore: collector.New(store), db: store, ID: session, Begun: make(chan struct{}),
 		Asked: new(atomic.Int32)}
 	close(engine.Begun)
-	server, err := api.New(store, NodeOf(engine), testenv.Conn(t, testenv.NATS(t)), api.Config{
-		Build: buildinfo.Info{Version: "test"}, Alerts: tellers(t),
-	})
+	b := &Bench{T: t, Pool: pool, Store: store, Engine: engine}
+	b.ServeWith(testenv.Conn(t, testenv.NATS(t)), api.Config{Build: buildinfo.Info{Version: "test"}, Alerts: tellers(t)})
+	return b
+}
+
+// Over makes the bench one with another node and settings.
+func (b *Bench) Over(node api.Node, nc *nats.Conn, config api.Config) {
+	b.Helper()
+	server, err := api.New(b.Store, node, nc, config)
 	if err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
 	web := httptest.NewServer(server.Handler())
-	t.Cleanup(web.Close)
-	return &Bench{T: t, Pool: pool, Store: store, Engine: engine, Server: server, URL: web.URL}
+	b.Cleanup(web.Close)
+	b.Server, b.URL = server, web.URL
+}
+
+// ServeWith makes it one with other settings.
+func (b *Bench) ServeWith(nc *nats.Conn, config api.Config) {
+	b.Helper()
+	b.Over(NodeOf(b.Engine), nc, config)
 }
 
 // Problem is an answer that says no.
@@ -168,17 +181,7 @@ func (b *Bench) Ask(method, path string, body io.Reader, header ...string) (int,
 // TryAsk does that in a goroutine that is not the test's.
 func (b *Bench) TryAsk(method, path string, body io.Reader, header ...string) (int, []byte, error) {
 	b.Helper()
-	req, err := http.NewRequestWithContext(b.Context(), method, b.URL+path, body)
-	if err != nil {
-		return 0, nil, err
-	}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-		if header[i] == "Host" {
-			req.Host = header[i+1]
-		}
-	}
-	answer, err := carried(b, req)
+	answer, err := b.request(b.Context(), method, b.URL+path, body, header...)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -211,10 +214,9 @@ func (b *Bench) Refused(status int, detail, method, path string, body io.Reader,
 }
 
 // Start starts a run of Three.
-func (b *Bench) Start(query string) runs.Started {
+func (b *Bench) Start(query string) (out runs.Started) {
 	b.Helper()
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&"+query, strings.NewReader(Three))
-	var out runs.Started
 	if err := json.Unmarshal(text, &out); err != nil || code > 201 {
 		b.Fatalf("start: %d %s", code, text)
 	}
@@ -224,8 +226,37 @@ func (b *Bench) Start(query string) runs.Started {
 // Finish answers every item; those whose key begins with bad fail.
 func (b *Bench) Finish(run workqueue.RunID) {
 	b.Helper()
+	b.answer(run, 0, func(slot *settle.Slot) {
+		slot.Result = []byte(`{"ok":true}`)
+		if slot.Ordinal == 1 {
+			slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "=BAD", Message: "no\tgood"}
+		}
+	})
+}
+
+// Answer records a result of each item of a run, by ordinal; nil fails it.
+func (b *Bench) Answer(run workqueue.RunID, contentType string, result func(workqueue.Ordinal) []byte) {
+	b.Helper()
+	b.AnswerStep(run, 0, contentType, result)
+}
+
+// AnswerStep answers the items of a step.
+func (b *Bench) AnswerStep(
+	run workqueue.RunID, step workqueue.Step, contentType string, result func(workqueue.Ordinal) []byte,
+) {
+	b.Helper()
+	b.answer(run, step, func(slot *settle.Slot) {
+		slot.ContentType, slot.Result = contentType, result(slot.Ordinal)
+		if slot.Result == nil {
+			slot.ContentType, slot.Err = "", &workqueue.SlotError{Code: "E", Message: "no"}
+		}
+	})
+}
+
+func (b *Bench) answer(run workqueue.RunID, step workqueue.Step, fill func(*settle.Slot)) {
+	b.Helper()
 	claimed, err := dispatch.New(b.Store).Claim(b.Context(), dispatch.ClaimRequest{
-		Session: b.Engine.ID, Run: run, MaxSlices: 1000, MaxBytes: 1 << 20,
+		Session: b.Engine.ID, Run: run, Step: step, MaxSlices: 1000, MaxBytes: 1 << 20,
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -233,10 +264,8 @@ func (b *Bench) Finish(run workqueue.RunID) {
 	for _, s := range claimed.Slices {
 		answer := settle.Answer{Slice: s.ID, Endpoint: "echo", Service: "test", Answered: s.Mask.Count()}
 		for bit := range s.Mask.All() {
-			slot := settle.Slot{Ordinal: s.Block.Ordinal(bit), Result: []byte(`{"ok":true}`)}
-			if slot.Ordinal == 1 {
-				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "=BAD", Message: "no\tgood"}
-			}
+			slot := settle.Slot{Ordinal: s.Block.Ordinal(bit)}
+			fill(&slot)
 			answer.Slots = append(answer.Slots, slot)
 		}
 		if _, err := settle.New(b.Store).Record(b.Context(), []settle.Answer{answer}); err != nil {

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -28,18 +26,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Engine is a real node behind the API, with a NATS server and a database of its own.
 type Engine struct {
-	*testing.T
-	Pool  *pgxpool.Pool
-	Store *database.DB
-	Ns    *embedded.NATS
-	Node  *orchestrator.Node
-	url   string
+	*Bench
+	Ns   *embedded.NATS
+	Node *orchestrator.Node
 }
 
 // SetupEngine makes one with a node, on NATS of its own.
@@ -56,7 +51,7 @@ func SetupEngine(t *testing.T) *Engine {
 func SetupEngineOn(t *testing.T, nc *nats.Conn, config api.Config, log ...zap.Option) *Engine {
 	t.Helper()
 	pool := testenv.Pool(t)
-	e := &Engine{T: t, Pool: pool, Store: database.New(pool)}
+	e := &Engine{Bench: &Bench{T: t, Pool: pool, Store: database.New(pool)}}
 	node, err := orchestrator.New(e.Store, nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
 		Log:        zap.New(zapcore.NewNopCore(), log...),
 		SessionTTL: time.Minute, // a machine that stands still costs no claims
@@ -67,13 +62,7 @@ func SetupEngineOn(t *testing.T, nc *nats.Conn, config api.Config, log ...zap.Op
 	e.Node = node
 	e.Keep(node.Run)
 	config.Build = buildinfo.Info{Version: "test"}
-	server, err := api.New(e.Store, api.NodeOf(node), nc, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	web := httptest.NewServer(server.Handler())
-	t.Cleanup(web.Close)
-	e.url = web.URL
+	e.Over(api.NodeOf(node), nc, config)
 	return e
 }
 
@@ -86,9 +75,6 @@ func (e *Engine) Ready() {
 		e.Fatal("the node did not get ready")
 	}
 }
-
-// Bench asks the same API as people do.
-func (e *Engine) Bench() *Bench { return &Bench{T: e.T, Pool: e.Pool, Store: e.Store, URL: e.url} }
 
 // Keep runs f until the end of the test, or until it is told to stop.
 func (e *Engine) Keep(f func(context.Context) error) (stop func()) {
@@ -159,21 +145,13 @@ func Reply(_ context.Context, chunk *Numbers) error {
 // Get reads a path.
 func (e *Engine) Get(path string, out any) {
 	e.Helper()
-	answer, err := http.Get(e.url + api.Prefix + path)
-	if err != nil {
-		e.Fatal(err)
-	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK || json.Unmarshal(text, out) != nil {
-		e.Fatalf("GET %s: %d %s, %v", path, answer.StatusCode, text, err)
-	}
+	e.Read(path, out)
 }
 
 // Explain explains a run and checks that no question is left open.
-func (e *Engine) Explain(run workqueue.RunID, key string) explain.Explanation {
+func (e *Engine) Explain(run workqueue.RunID, key string) health.Explanation {
 	e.Helper()
-	var out explain.Explanation
+	var out health.Explanation
 	query := ""
 	if key != "" {
 		query = "?item=" + url.QueryEscape(key)
@@ -184,17 +162,17 @@ func (e *Engine) Explain(run workqueue.RunID, key string) explain.Explanation {
 }
 
 // AnswersAll wants groups that add up and say whose turn it is.
-func (e *Engine) AnswersAll(groups []explain.MissingGroup, missing int64) {
+func (e *Engine) AnswersAll(groups []health.MissingGroup, missing int64) {
 	e.Helper()
 	var sum int64
 	for i := range groups {
 		g := &groups[i]
 		sum += g.Items
 		if g.Owner == "" || g.Who == "" || g.Why == "" || g.Next == "" || g.Reason == "" || g.Since == nil ||
-			g.Owner == explain.OwnerOperator && len(g.Advice) == 0 {
+			g.Owner == health.OwnerOperator && len(g.Advice) == 0 {
 			e.Errorf("the group leaves a question open: %+v", *g)
 		}
-		if strings.Contains(strings.ToLower(g.Who+g.Why+g.Next), "unknown") || g.Reason == explain.ReasonStray {
+		if strings.Contains(strings.ToLower(g.Who+g.Why+g.Next), "unknown") || g.Reason == health.ReasonStray {
 			e.Errorf("the group says that it does not know: %+v", *g)
 		}
 	}
@@ -206,10 +184,10 @@ func (e *Engine) AnswersAll(groups []explain.MissingGroup, missing int64) {
 // Until explains a run until some group has the reason and says all that, and returns it. What services say of
 // themselves may come too late for one explanation.
 func (e *Engine) Until(
-	run workqueue.RunID, state string, reason explain.Reason, says ...string,
-) (found explain.MissingGroup) {
+	run workqueue.RunID, state string, reason health.Reason, says ...string,
+) (found health.MissingGroup) {
 	e.Helper()
-	var last explain.Explanation
+	var last health.Explanation
 	for deadline := time.Now().Add(longest); time.Now().Before(deadline); {
 		last = e.Explain(run, "")
 		for _, g := range last.Groups {
@@ -228,7 +206,7 @@ func (e *Engine) Until(
 
 // WantOwner explains a run until some group has the reason and says all that, and wants it to be somebody's turn.
 func (e *Engine) WantOwner(
-	run workqueue.RunID, state string, reason explain.Reason, owner explain.Owner, says ...string,
+	run workqueue.RunID, state string, reason health.Reason, owner health.Owner, says ...string,
 ) {
 	e.Helper()
 	if g := e.Until(run, state, reason, says...); g.Owner != owner {
@@ -241,7 +219,7 @@ func (e *Engine) ThroughTheAPI(run workqueue.RunID) {
 	e.Helper()
 	e.Explain(run, "")
 	e.Explain(run, "C17")
-	var endpoint explain.EndpointExplanation
+	var endpoint health.EndpointExplanation
 	e.Get("/endpoints/count/explain", &endpoint)
 	e.AnswersAll(endpoint.Groups, endpoint.Missing)
 }
@@ -277,37 +255,17 @@ func Wait(ctx context.Context, d time.Duration) {
 // Change sends something, and reads the answer into out, unless that is nil.
 func (e *Engine) Change(method, path, text string, out any) {
 	e.Helper()
-	req, err := http.NewRequestWithContext(e.Context(), method, e.url+api.Prefix+path, strings.NewReader(text))
-	if err != nil {
-		e.Fatal(err)
-	}
-	req.Header.Set("Content-Type", ContentTypeOf(text))
-	answer, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		e.Fatal(err)
-	}
-	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(answer.Body)
-	if err == nil && out != nil {
-		err = json.Unmarshal(body, out)
-	}
-	if err != nil || answer.StatusCode != http.StatusOK {
-		e.Fatalf("%s %s: %d %s, %v", method, path, answer.StatusCode, body, err)
-	}
+	e.JSON(method, path, text, http.StatusOK, out)
 }
 
 // UntilCollected polls a collector until it is as wanted.
 func (e *Engine) UntilCollected(name string, is func(*collector.CollectorView) bool) *collector.CollectorView {
 	e.Helper()
-	for deadline := time.Now().Add(longest); ; {
-		var view collector.CollectorView
-		e.Get("/collectors/"+name, &view)
-		if is(&view) {
-			return &view
-		}
-		if time.Now().After(deadline) {
-			e.Fatalf("it does not come about: %+v", view)
-		}
-		Wait(e.Context(), 20*time.Millisecond)
-	}
+	view := &collector.CollectorView{}
+	Eventually(e.T, "the collector is as wanted", func() bool {
+		*view = collector.CollectorView{}
+		e.Get("/collectors/"+name, view)
+		return is(view)
+	})
+	return view
 }

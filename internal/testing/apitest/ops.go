@@ -12,7 +12,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -72,52 +71,6 @@ func (b *Bench) Stray(q deadletter.Quarantined) int64 {
 	return page.Messages[0].ID
 }
 
-// Read asks for a document.
-func Read[T any](b *Bench, path string) T {
-	b.Helper()
-	code, text := b.Ask(http.MethodGet, api.Prefix+path, nil)
-	var out T
-	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
-		b.Fatalf("GET %s: %d %s", path, code, text)
-	}
-	return out
-}
-
-// Change posts a document.
-func Change[T any](b *Bench, path, body string) T {
-	b.Helper()
-	code, text := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
-		kernel.ActorHeader, "ann")
-	var out T
-	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
-		b.Fatalf("POST %s: %d %s", path, code, text)
-	}
-	return out
-}
-
-// Schedule applies a schedule.
-func (b *Bench) Schedule(path, text string) (int, string) {
-	b.Helper()
-	code, body := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type", "application/yaml",
-		kernel.ActorHeader, "ann")
-	return code, string(body)
-}
-
-// Tracked asks the tracker service and reads what it answers.
-func (b *Bench) Tracked(method, path, body string, status int, into any) {
-	b.Helper()
-	code, text := b.Ask(method, api.Prefix+"/trackers"+path, strings.NewReader(body), "Content-Type", "application/json",
-		kernel.ActorHeader, "ann")
-	if code != status {
-		b.Fatalf("%s %s: %d %s; want %d", method, path, code, text, status)
-	}
-	if into != nil {
-		if err := json.Unmarshal(text, into); err != nil {
-			b.Fatalf("%s %s: %v in %s", method, path, err, text)
-		}
-	}
-}
-
 // AckTwice acknowledges the last seven items, each by two callers at the same time: one call is told of the end.
 func (b *Bench) AckTwice(batch string) {
 	b.Helper()
@@ -146,24 +99,6 @@ func (b *Bench) Collect(text string) (out collector.AppliedCollector) {
 	b.Helper()
 	b.Post("/collectors?name=named", text, &out)
 	return out
-}
-
-// Post sends a text, and reads the answer.
-func (b *Bench) Post(path, text string, out any) {
-	b.Helper()
-	code, answer := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type",
-		ContentTypeOf(text), kernel.ActorHeader, "ann")
-	if err := json.Unmarshal(answer, out); err != nil || code != http.StatusOK {
-		b.Fatalf("POST %s: %d %s, %v", path, code, answer, err)
-	}
-}
-
-// ContentTypeOf is the type that a text looks like.
-func ContentTypeOf(text string) string {
-	if strings.HasPrefix(text, "{") {
-		return "application/json"
-	}
-	return "application/yaml"
 }
 
 // Park has the operations of a key parked, as after their last try.

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"io"
 	"net/http"
 	"net/url"
@@ -97,48 +96,17 @@ func (b *Bench) LogIn(secret string) Browser {
 	return Browser{answer.Cookies()[0]}
 }
 
-// Head is an answer without its body.
-type Head struct {
-	StatusCode int
-	Header     http.Header
-	cookies    []*http.Cookie
-}
-
-// Cookies are those that the answer sets.
-func (h *Head) Cookies() []*http.Cookie { return h.cookies }
-
-// Send returns an answer without its body.
-func (b *Bench) Send(method, path, body string, header ...string) *Head {
-	b.Helper()
-	answer := exchange(b.Context(), b, method, b.URL+path, strings.NewReader(body), header...)
-	defer func() { _ = answer.Body.Close() }()
-	return &Head{answer.StatusCode, answer.Header, answer.Cookies()}
-}
-
 // Session is the session of who asks, or of the node.
 func (b *Bench) Session(header ...string) (doc api.SessionDocument) {
 	b.Helper()
-	code, text := b.Ask(http.MethodGet, api.Prefix+"/session", nil, header...)
-	if err := json.Unmarshal(text, &doc); err != nil || code != http.StatusOK {
-		b.Fatalf("GET /session: %d %s, %v", code, text, err)
-	}
+	b.JSON(http.MethodGet, "/session", "", http.StatusOK, &doc, header...)
 	return doc
 }
 
 // OpenStream opens a stream of events, and sends how long it lasted from the moment that is sent to it.
 func (b *Bench) OpenStream(at string, header ...string) (opened bool, ended <-chan time.Time) {
 	b.Helper()
-	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, at+api.Prefix+"/runs/it/events", nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	answer, err := carried(b, req) //nolint:bodyclose // it is, when the stream has ended
-	if err != nil {
-		b.Fatal(err)
-	}
+	answer := exchange(b.Context(), b, http.MethodGet, at+api.Prefix+"/runs/it/events", nil, header...)
 	if answer.StatusCode != http.StatusOK {
 		b.Logf("%s answers %s", at, answer.Status)
 		_ = answer.Body.Close()
@@ -274,13 +242,5 @@ func (b *Bench) Renew() {
 	}
 	if _, err := renewer.Run(b.Context(), workqueue.Lease{}); err != nil {
 		b.Logf("renewing: %v", err)
-	}
-}
-
-// Exec carries out a statement.
-func (b *Bench) Exec(sql string) {
-	b.Helper()
-	if _, err := b.Pool.Exec(b.Context(), sql); err != nil {
-		b.Fatal(err)
 	}
 }

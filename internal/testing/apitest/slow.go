@@ -9,46 +9,16 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
-
-// SendKeyed posts with an idempotency key.
-func (b *Bench) SendKeyed(key, path string, body io.Reader, header ...string) (Gotten, string) {
-	b.Helper()
-	return whole(b, http.MethodPost, path, body, append(header, kernel.IdempotencyHeader, key)...)
-}
-
-// Sent fails the test unless the answer is as it should be.
-func (b *Bench) Sent(status int, replayed bool, want, key, path, body string, header ...string) string {
-	b.Helper()
-	answer, text := b.SendKeyed(key, path, strings.NewReader(body), header...)
-	if answer.StatusCode != status || !strings.Contains(text, want) ||
-		(answer.Header.Get(kernel.ReplayedHeader) == "true") != replayed {
-		b.Errorf("%s %s: %d %v %s; want %d, replayed %t, %s", key, path, answer.StatusCode, answer.Header, text, status,
-			replayed, want)
-	}
-	return text
-}
-
-// Counted counts rows.
-func (b *Bench) Counted(statement string, args ...any) (n int) {
-	b.Helper()
-	if err := b.Pool.QueryRow(b.Context(), statement, args...).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
 
 // Lock keeps everybody from reading a table until it is undone: whoever does holds a connection for as long.
 func (b *Bench) Lock(table string) (undo func()) {
@@ -76,7 +46,7 @@ func (b *Bench) Crowd(many int, path, secret string) <-chan *Head {
 			req.Header.Set("Authorization", "Bearer "+secret)
 			if answer, err := http.DefaultTransport.RoundTrip(req); err == nil {
 				_ = answer.Body.Close() // what is not read is broken off
-				answers <- &Head{answer.StatusCode, answer.Header, nil}
+				answers <- &Head{answer.StatusCode, answer.Header}
 			}
 		}()
 	}
@@ -86,21 +56,12 @@ func (b *Bench) Crowd(many int, path, secret string) <-chan *Head {
 // Until asks the database until it says yes.
 func (b *Bench) Until(what, sql string, args ...any) {
 	b.Helper()
-	deadline, tick := time.After(longest), time.NewTicker(20*time.Millisecond)
-	defer tick.Stop()
-	for yes := false; ; {
+	Eventually(b.T, what, func() (yes bool) {
 		if err := b.Pool.QueryRow(b.Context(), sql, args...).Scan(&yes); err != nil {
 			b.Fatal(err)
 		}
-		if yes {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			b.Fatalf("waited in vain until %s", what)
-		}
-	}
+		return yes
+	})
 }
 
 // Trickle sends a body in pieces, one after each pause, and returns the answer. The sender goes on until there is one.
@@ -147,27 +108,6 @@ const (
 	// longest is more than anything takes that a test waits for, also on a machine that stands still for a while.
 	longest = 2 * time.Minute
 )
-
-// Over makes the bench one with another engine and settings.
-func (b *Bench) Over(node api.Node, nc *nats.Conn, config api.Config) {
-	b.Helper()
-	server, err := api.New(b.Store, node, nc, config)
-	if err != nil {
-		b.Fatal(err)
-	}
-	web := httptest.NewServer(server.Handler())
-	b.Cleanup(web.Close)
-	b.Server, b.URL = server, web.URL
-}
-
-// Runs counts the runs.
-func (b *Bench) Runs() (n int) {
-	b.Helper()
-	if err := b.Pool.QueryRow(b.Context(), `SELECT count(*) FROM batchrun`).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
 
 // Eventually waits until something holds.
 func Eventually(t *testing.T, what string, holds func() bool) {
@@ -272,7 +212,7 @@ func (b *Bench) Answered(conn net.Conn) *Head {
 	if err != nil {
 		b.Fatalf("nobody answers: %v", err)
 	}
-	return &Head{answer.StatusCode, answer.Header, nil}
+	return &Head{answer.StatusCode, answer.Header}
 }
 
 // carried sends a request. When the answer is that it was not to be learned in time who asks, on a machine that stood

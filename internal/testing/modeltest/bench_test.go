@@ -4,12 +4,16 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// bench has, beside what all rooms' tests do, what those of this package do.
-type bench struct{ *storetest.Bench }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
-func setup(t *testing.T) *bench {
-	t.Helper()
-	return &bench{storetest.Setup(t)}
+// elsewhere is a second endpoint.
+const elsewhere = "elsewhere"
+
+// bench has, in addition to what all tests of the store have, what those of this package need.
+type bench struct {
+	*storetest.Bench
+	fuse *fuse // of the store's connections; nil outside of the simulation
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -121,6 +122,9 @@ func (s *simulation) examine() {
 // end heals everything, waits for the run's end, compares all parts, and deletes the run.
 func (s *simulation) end() {
 	s.healing = true
+	for _, endpoint := range []string{storetest.Endpoint, elsewhere} {
+		s.setBudget(endpoint, 0)
+	}
 	s.story = append(s.story, "heal")
 	if s.cancelled && s.r.IntN(2) == 0 {
 		s.resume()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -106,6 +107,26 @@ func (s *simulation) claimFor(n *node) {
 		s.say("%s", q)
 	}
 	n.claimed = append(n.claimed, got...)
+	s.withinLimits(got)
+}
+
+const beyondLimits = `
+SELECT count(*) FROM work_slice c JOIN run_step st USING (run_id, step)
+LEFT JOIN endpoint_setting e ON e.endpoint = c.endpoint
+WHERE c.id = ANY ($1) AND (bit_count(c.mask) > st.chunk OR st.in_flight < (
+        SELECT count(*) FROM work_slice s WHERE s.run_id = c.run_id AND s.step = c.step AND s.state IN ('claimed', 'sent'))
+    OR e.max_in_flight > 0 AND e.max_in_flight < (
+        SELECT count(*) FROM work_slice s WHERE s.endpoint = c.endpoint AND s.state IN ('claimed', 'sent')))`
+
+// withinLimits checks that a claim leaves no more in flight than its steps and endpoints may have.
+func (s *simulation) withinLimits(claimed []*request) {
+	var ids []workqueue.SliceID
+	for _, q := range claimed {
+		ids = append(ids, q.ID)
+	}
+	if n := s.Number(beyondLimits, ids); n > 0 {
+		s.failf("%d slices were claimed beyond a chunk, a limit in flight or a budget", n)
+	}
 }
 
 // allowed checks that a slice may be asked for, and that no failure counts against an item that it did not have.
@@ -376,6 +397,7 @@ func (s *simulation) recordThese(picked []int) {
 		if s.taken[q.ID] += v.Taken; s.taken[q.ID] > q.Mask.Count() {
 			s.failf("%d slots of %s were taken", s.taken[q.ID], q)
 		}
+		s.accounted(q, &answers[i], v, held)
 		if v.Taken > 0 && (s.cancelled || answers[i].Endpoint != q.Endpoint || v.Taken > held[q.ID]) {
 			s.failf("%d slots from %s about %s were taken, which holds %d items", v.Taken, answers[i].Endpoint, q, held[q.ID])
 		}
@@ -390,6 +412,26 @@ func (s *simulation) recordThese(picked []int) {
 	}
 	if s.r.IntN(2) == 0 {
 		s.follow(out.Look)
+	}
+}
+
+// accounted checks that a verdict says of each slot what became of it.
+func (s *simulation) accounted(q *request, a *settle.Answer, v settle.Verdict, held map[workqueue.SliceID]int) {
+	foreign := 0
+	for _, slot := range a.Slots {
+		if !q.Mask.Has(int(slot.Ordinal)) {
+			foreign++
+		}
+	}
+	_, live := held[q.ID]
+	switch {
+	case v.Stale != !live:
+		s.failf("the reply about %s is stale: %v; it is live: %v", q, v.Stale, live)
+	case live && (v.Endpoint != "") != (a.Endpoint != q.Endpoint):
+		s.failf("the reply from %s about %s of %s is refused for its endpoint: %q", a.Endpoint, q, q.Endpoint, v.Endpoint)
+	case live && v.Endpoint == "" && (len(v.Foreign) != foreign || v.Taken+v.Duplicates+foreign != len(a.Slots)):
+		s.failf("of %d slots about %s %d are taken, %d twice, %d foreign; want %d foreign", len(a.Slots), q, v.Taken,
+			v.Duplicates, len(v.Foreign), foreign)
 	}
 }
 
@@ -522,9 +564,10 @@ func (s *simulation) sweepBy(n *node) {
 	}
 	_, err = settling.EndStopped(s.Context(), lease)
 	s.must(err)
-	_, err = redo.New(s.Store).HealLines(s.Context(), lease)
+	_, err = redo.New(s.Store).RepairLanes(s.Context(), lease)
 	s.must(err)
 	s.sweepHolds()
+	s.heldByThreshold()
 	var at []settle.Handed
 	for name, seq := range s.upTo {
 		at = append(at, settle.Handed{Endpoint: name, UpTo: seq})
@@ -556,6 +599,22 @@ func (s *simulation) sweepHolds() {
 		}
 	}
 	s.follow(look)
+}
+
+const failedLimit = `SELECT coalesce(failed_limit, 1000000) FROM batchrun WHERE id = $1`
+
+// heldByThreshold checks that a run with more failures than it may have goes on no more.
+func (s *simulation) heldByThreshold() {
+	now := s.read()
+	var failed bitfield.Set
+	for step := range now.steps {
+		if !s.steps[step].Optional {
+			failed = failed.Or(now.steps[step].failed)
+		}
+	}
+	if limit := s.Number(failedLimit, s.run); now.state == "running" && now.hold == "" && failed.Count() > limit {
+		s.failf("%d items have failed, %d may, and the run goes on", failed.Count(), limit)
+	}
 }
 
 func (s *simulation) requestIs(id workqueue.SliceID) bool {
@@ -622,7 +681,7 @@ func (s *simulation) sweepOverdue(lease workqueue.Lease) {
 		{func() (int, error) { return settling.ReleaseUnsent(s.Context(), lease, gone) }, gone},
 		{func() (int, error) { return settling.ReleaseAcknowledged(s.Context(), lease, lost) }, lost},
 		{func() (int, error) { return settling.Expire(s.Context(), lease, expired) }, expired},
-		{func() (int, error) { return settling.Excuse(s.Context(), lease, excused) }, excused},
+		{func() (int, error) { return settling.ExpireWithoutPenalty(s.Context(), lease, excused) }, excused},
 	} {
 		n, err := part.do()
 		s.must(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/erasure"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
@@ -87,6 +88,17 @@ func (s *simulation) set() {
 	}
 	_, err := control.New(s.Store).SetRun(s.Context(), change)
 	s.refused(err)
+}
+
+// budget limits the requests in flight at an endpoint.
+func (s *simulation) budget() {
+	s.setBudget([]string{storetest.Endpoint, elsewhere}[s.r.IntN(2)], []int{0, 1, 2, 5}[s.r.IntN(4)])
+}
+
+func (s *simulation) setBudget(endpoint string, n int) {
+	_, err := pacestore.New(s.Store).ChangeEndpoint(s.Context(),
+		pacestore.EndpointChange{Endpoint: endpoint, MaxInFlight: &n}, "ann")
+	s.must(err)
 }
 
 // keys draws some items that stand next to each other, without those of which nobody knows the keys any more.

@@ -56,6 +56,7 @@ func kinds() []kind {
 		{"tick", 5, true, (*simulation).tick},
 		{"jump", 4, false, (*simulation).jump},
 		{"crash", 3, false, (*simulation).crash},
+		{"cut", 4, false, (*simulation).cut},
 		{"stop", 1, false, (*simulation).stop},
 		{"lose", 2, false, (*simulation).lose},
 		{"double", 2, false, (*simulation).double},
@@ -64,6 +65,7 @@ func kinds() []kind {
 		{"pause", 1, true, (*simulation).pause},
 		{"resume", 2, true, (*simulation).resume},
 		{"set", 2, true, (*simulation).set},
+		{"budget", 2, true, (*simulation).budget},
 		{"rerun", 2, false, (*simulation).rerun},
 		{"reset", 3, false, (*simulation).reset},
 		{"correct", 3, false, (*simulation).correct},
@@ -131,7 +133,7 @@ func shrink(t *testing.T, seed uint64, moves []move, calm bool) (least []move, w
 	for size := (len(moves) + 1) / 2; size > 0; size /= 2 {
 		for from := 0; from < len(least) && tries < shrinkTries && time.Now().Before(until); tries++ {
 			fewer := slices.Delete(slices.Clone(least), from, min(from+size, len(least)))
-			if w, s := setup(t).run(seed, fewer, calm); w != "" {
+			if w, s := setupFused(t).run(seed, fewer, calm); w != "" {
 				least, why, story = fewer, w, s
 				continue
 			}
@@ -154,7 +156,7 @@ func TestSimulationAgainstAnOracle(t *testing.T) {
 	for w := range workers {
 		t.Run(fmt.Sprint("worker ", w), func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := setupFused(t)
 			begun, n := time.Now(), 0
 			for seed := first + uint64(w); seed <= last; seed, n = seed+uint64(workers), n+1 {
 				moves, calm := history(seed)
@@ -234,9 +236,16 @@ func (s *simulation) failf(format string, args ...any) {
 
 func (s *simulation) must(err error) {
 	s.Helper()
-	if err != nil {
-		s.failf("%v", err)
+	if err == nil {
+		return
 	}
+	s.fuse.mu.Lock()
+	burnt := s.fuse.burnt
+	s.fuse.mu.Unlock()
+	if burnt {
+		panic(cutOff{})
+	}
+	s.failf("%v", err)
 }
 
 // say adds to what the last move did.
@@ -272,6 +281,7 @@ func (s *simulation) begin(r *rand.Rand) {
 	s.Exec(`DELETE FROM leader`)
 	s.Exec(`DELETE FROM node_session`)
 	s.Exec(`DELETE FROM endpoint_pace`)
+	s.Exec(`DELETE FROM endpoint_setting`)
 	testenv.StopClock(s, s.Pool, time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
 	for i := range s.nodes {
 		s.nodes[i].name = string(rune('A' + i))

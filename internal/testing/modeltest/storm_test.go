@@ -51,7 +51,7 @@ type storm struct {
 func newStorm(t *testing.T) *storm {
 	t.Helper()
 	url := testenv.Database(t)
-	s := &storm{bench: &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url)}}, url: url, over: make(chan struct{})}
+	s := &storm{bench: &bench{Bench: &storetest.Bench{T: t, Pool: testenv.Connect(t, url)}}, url: url, over: make(chan struct{})}
 	s.connect()
 	s.Session = s.Open()
 	s.lease = s.Lead()

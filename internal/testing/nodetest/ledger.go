@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -36,26 +37,45 @@ func NewLedger(mark int) *Ledger {
 
 // Handle notes the items of a chunk and answers them.
 func (l *Ledger) Handle(ctx context.Context, chunk *Chunk) error {
-	meta := chunk.Meta()
-	l.mu.Lock()
+	var ordinals []int
 	for _, item := range chunk.Items() {
-		l.seen[execution{workqueue.RunID(meta.Run), item.Ordinal, meta.Generation, workqueue.SliceID(meta.Slice)}]++
+		ordinals = append(ordinals, item.Ordinal)
+	}
+	if err := l.Take(ctx, chunk.Meta(), ordinals...); err != nil {
+		return err
+	}
+	return Echo(ctx, chunk)
+}
+
+// Take notes items of a request, and waits at the gate if there is one.
+func (l *Ledger) Take(ctx context.Context, of wire.Meta, ordinals ...int) error {
+	l.mu.Lock()
+	for _, ordinal := range ordinals {
+		l.seen[execution{workqueue.RunID(of.Run), ordinal, of.Generation, workqueue.SliceID(of.Slice)}]++
 	}
 	before := l.total
-	l.total += len(chunk.Items())
+	l.total += len(ordinals)
 	if l.mark > 0 && before < l.mark && l.total >= l.mark {
 		close(l.reached)
 	}
 	waits := l.mark > 0 && l.total >= l.mark
 	l.mu.Unlock()
-	if waits {
-		select {
-		case <-l.Gate:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if !waits {
+		return nil
 	}
-	return Echo(ctx, chunk)
+	select {
+	case <-l.Gate:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Extra returns how many executions there were beyond one for each item.
+func (l *Ledger) Extra(items int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total - items
 }
 
 // Await returns once services have come to the mark.

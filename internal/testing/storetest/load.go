@@ -1,9 +1,17 @@
 package storetest
 
 import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -30,4 +38,118 @@ func (b *Bench) TryLoad(req start.LoadRequest, next func(*start.LoadItem) error)
 func (b *Bench) Until(what string, met func() bool) {
 	b.Helper()
 	testenv.Until(b, time.Minute, what, met)
+}
+
+// OpenRun opens a run of chunks of 1000.
+func (b *Bench) OpenRun(change func(*start.OpenRequest)) workqueue.RunID {
+	b.Helper()
+	req := start.OpenRequest{LoadRequest: Chunked(1000)}
+	req.Session = b.Session
+	if change != nil {
+		change(&req)
+	}
+	opened, err := start.New(b.Store).OpenRun(b.Context(), req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return opened.Run
+}
+
+// AddRequest is an add of the keys given.
+func AddRequest(run workqueue.RunID, key string, items []string) start.AddRequest {
+	return start.AddRequest{Run: run, Key: key, Digest: []byte(fmt.Sprint(items)), Actor: "ann",
+		Items: func() (func(*start.LoadItem) error, error) { return Keys(items...), nil }}
+}
+
+// Add adds items to an open run.
+func (b *Bench) Add(run workqueue.RunID, items []string) start.Added {
+	b.Helper()
+	added, err := start.New(b.Store).Add(b.Context(), AddRequest(run, "", items))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return added
+}
+
+// Seal seals an open run.
+func (b *Bench) Seal(run workqueue.RunID) start.Sealed {
+	b.Helper()
+	sealed, err := start.New(b.Store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return sealed
+}
+
+// Failing answers a slice with errors made by f, by ordinal; items for which it returns nil are done.
+func Failing(s workqueue.Slice, service string, f func(workqueue.Ordinal) *workqueue.SlotError) settle.Answer {
+	a := Whole(s)
+	a.Service = service
+	for i := range a.Slots {
+		if e := f(a.Slots[i].Ordinal); e != nil {
+			a.Slots[i].Result, a.Slots[i].Err = nil, e
+		}
+	}
+	return a
+}
+
+// HoldRows runs a locking query in a transaction of its own, and returns what ends it.
+func (b *Bench) HoldRows(sql string, args ...any) (release func()) {
+	b.Helper()
+	tx, err := b.Pool.Begin(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	release = func() { _ = tx.Rollback(context.Background()) } // once is enough
+	b.Cleanup(release)
+	tag, err := tx.Exec(b.Context(), sql, args...)
+	if err != nil || tag.RowsAffected() == 0 {
+		b.Fatalf("hold: %s, %v", tag, err)
+	}
+	return release
+}
+
+// Waiters counts the statements that wait for a lock.
+func (b *Bench) Waiters() int {
+	b.Helper()
+	return b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+		AND wait_event_type = 'Lock'`)
+}
+
+// InPieces cuts a result for an item of a slice.
+func InPieces(s workqueue.Slice, o workqueue.Ordinal, data []byte, size int) (all []export.Piece) {
+	claim := export.Claim{Slice: s.ID, Endpoint: s.Endpoint, Ordinal: o, Pieces: (len(data) + size - 1) / size,
+		Bytes: int64(len(data)), SHA256: sha256.Sum256(data), ContentType: "application/pdf"}
+	for piece := range slices.Chunk(data, size) {
+		all = append(all, export.Piece{Claim: claim, Number: len(all) + 1, Data: piece})
+	}
+	return all
+}
+
+// TakePieces takes pieces of results.
+func (b *Bench) TakePieces(pieces ...export.Piece) []export.Taken {
+	b.Helper()
+	taken, err := export.New(b.Store).Take(b.Context(), pieces)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return taken
+}
+
+// LargeAnswer is the answer that complete pieces are.
+func LargeAnswer(s workqueue.Slice, p export.Piece, t export.Taken) settle.Answer {
+	return settle.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: 1, Slots: []settle.Slot{{
+		Ordinal: p.Ordinal, Result: export.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
+		Large: &settle.Large{ID: t.ID, Bytes: p.Bytes}}}}
+}
+
+// Export yields the items of a run with the results of the only step that no other needs.
+func Export(ctx context.Context, db *database.DB, run workqueue.RunID, states []workqueue.Outcome,
+	yield func(*export.Item) error,
+) error {
+	e, err := export.New(db).Open(ctx, export.Request{Run: run, States: states})
+	if err != nil {
+		return err
+	}
+	return e.Each(ctx, yield)
 }

@@ -11,19 +11,39 @@ import (
 	"testing"
 )
 
-// Program builds the real binary. It is there until the test and its subtests have ended. root is that of the
-// repository.
+// program is the real binary, which the tests of a binary share: to link it takes seconds.
+var program struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// Program returns the path of the real binary, which is built once, and is there until the last test has ended. root is
+// that of the repository; the package's TestMain has to be that of [Main].
 func Program(t testing.TB, root string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "tranche")
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "./cmd/tranche")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the program: %v\n%s", err, out)
+	program.once.Do(func() {
+		if program.dir, program.err = os.MkdirTemp("", "tranche-program-"); program.err != nil {
+			return
+		}
+		if program.err = os.Chmod(program.dir, 0o755); program.err != nil { //nolint:gosec // another user may run it
+			return
+		}
+		cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", filepath.Join(program.dir, "tranche"), "./cmd/tranche")
+		cmd.Dir, cmd.Env = root, append(os.Environ(), GoFlags("-buildvcs=false"))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			program.err = fmt.Errorf("build the program: %w\n%s", err, out)
+		}
+	})
+	if program.err != nil {
+		t.Fatal(program.err)
 	}
-	return path
+	return filepath.Join(program.dir, "tranche")
 }
+
+// GoFlags is the environment's GOFLAGS with more. Without those that the tests were compiled with, the go command would
+// compile all there is anew.
+func GoFlags(more string) string { return "GOFLAGS=" + os.Getenv("GOFLAGS") + " " + more }
 
 // PlainEnv is the environment without the settings that a person may have made.
 func PlainEnv() (env []string) {

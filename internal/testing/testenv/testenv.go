@@ -7,8 +7,8 @@
 // The first test that asks for a database starts one private cluster for the test binary, made for speed and not for
 // safety, with the schema migrated into a template. [Database] and [Pool] hand each test its own clone of that, in
 // about 20 ms; tests may run in parallel. [NATS] runs a server for one test. [Postgres] is a cluster for one test that
-// may be stopped, killed and restarted, with the durable settings of a real one. [StartNATSProcesses] starts three NATS
-// servers that may be killed, stopped and cut off from one another. [NewProxy] breaks connections.
+// may be stopped, killed and restarted, with the durable settings of a real one. [NewProxy] breaks
+// connections.
 //
 // With TRANCHE_TEST_DATABASE set to the URL of a superuser, the clones are made on that server instead.
 //
@@ -19,6 +19,7 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -40,17 +41,6 @@ const (
 
 // Main runs the package's tests, stops what they shared, looks for goroutines left running, and exits.
 func Main(m *testing.M, ignore ...goleak.Option) {
-	be, at := beNATSServer, os.Getenv(natsServerVariable)
-	if dir := os.Getenv(natsDiskVariable); dir != "" {
-		be, at = beNATSOnDisk, dir
-	}
-	if at != "" {
-		if err := be(at); err != nil {
-			fmt.Fprintln(os.Stderr, "testenv: NATS server:", err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	os.Exit(run(m, ignore))
 }
 
@@ -58,7 +48,7 @@ func run(m *testing.M, ignore []goleak.Option) int {
 	code := m.Run()
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	if err := shared.stop(ctx); err != nil {
+	if err := errors.Join(shared.stop(ctx), os.RemoveAll(program.dir)); err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		code = max(code, 1)
 	}

@@ -114,8 +114,9 @@ func ValidText(s string) bool {
 	return !strings.Contains(s, "\x00") && strings.ToValidUTF8(s, "") == s
 }
 
-// Few reports whether rows of so many bytes are so few that the round trips of a COPY would be most of what they cost.
-func Few(rows, bytes int) bool { return rows <= 256 && bytes <= 256<<10 }
+// TooFewForCopy reports whether rows of so many bytes are so few that the round trips of a COPY would be most of what
+// they cost.
+func TooFewForCopy(rows, bytes int) bool { return rows <= 256 && bytes <= 256<<10 }
 
 // IsLockTimeout reports whether a statement waited too long for a lock.
 func IsLockTimeout(err error) bool {

@@ -115,9 +115,9 @@ func (b *BlockOutcomes) Of(bit int) (outcome workqueue.Outcome, failed workqueue
 // no choice that would be slow later: these conditions are, word for word, those of the indexes work_block_turn,
 // work_slice_waiting and work_slice_busy, and no other index has them; and runs and steps are looked up one by one.
 const (
-	ReadyThere = `(b.has_ready AND b.endpoint IS NOT NULL) IS TRUE`
-	WaitsThere = `(s.state = 'scheduled') IS TRUE`
-	OutThere   = `(s.state IN ('claimed', 'sent')) IS TRUE`
+	ReadyThere    = `(b.has_ready AND b.endpoint IS NOT NULL) IS TRUE`
+	WaitsThere    = `(s.state = 'scheduled') IS TRUE`
+	SliceInFlight = `(s.state IN ('claimed', 'sent')) IS TRUE`
 
 	// RunAndStep are the run r and the step st of a t.
 	RunAndStep = `LATERAL (SELECT * FROM batchrun o WHERE o.id = t.run_id OFFSET 0) r
@@ -168,10 +168,15 @@ const DueAt = `(
         ORDER BY s.not_before, s.run_id, s.step OFFSET 0) s
     GROUP BY run_id, step)`
 
+// BusyAt counts what is in flight at an endpoint at.endpoint, against its budget: slices, and flushes of collectors.
+const BusyAt = `(SELECT count(*) FROM work_slice s WHERE s.endpoint = at.endpoint AND ` + SliceInFlight + `)
+           + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
+              WHERE o.endpoint = at.endpoint AND k.flush IS NOT NULL)`
+
 // OutAt are the steps that have slices out at an endpoint e.
 const OutAt = `(
     SELECT DISTINCT s.run_id, s.step FROM work_slice s
-    WHERE s.endpoint = e.endpoint AND ` + OutThere + `)`
+    WHERE s.endpoint = e.endpoint AND ` + SliceInFlight + `)`
 
 // Unheld is a condition on a batchrun r and its run_step st: nothing but limits keeps nodes from its work.
 const Unheld = `

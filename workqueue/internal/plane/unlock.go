@@ -19,19 +19,19 @@ func (p *Planes) Leave(bits bitfield.Set) {
 	p.Done, p.Failed, p.Skipped = p.Done.AndNot(bits), p.Failed.AndNot(bits), p.Skipped.AndNot(bits)
 }
 
-// Outlook is where the items of a block stand at each step, as far as that follows from the final planes:
+// Eligibility is where the items of a block stand at each step, as far as that follows from the final planes:
 //
 //	settled  final, and so at every step that it needs
 //	open     what the step needs is there: done, or, of an optional step, settled
 //	shut     what it needs will never be there: a step that is not optional has failed, or is left out itself
 //
 // An item that is neither open nor shut waits, and what it may have of an earlier generation is kept meanwhile.
-type Outlook struct{ Settled, Open, Shut []bitfield.Set }
+type Eligibility struct{ Settled, Open, Shut []bitfield.Set }
 
-// Outlook works it out from the planes of all steps.
-func (g *Graph) Outlook(at []Planes) Outlook {
+// Eligibility works it out from the planes of all steps.
+func (g *Graph) Eligibility(at []Planes) Eligibility {
 	n := len(g.Steps)
-	st := Outlook{make([]bitfield.Set, n), make([]bitfield.Set, n), make([]bitfield.Set, n)}
+	st := Eligibility{make([]bitfield.Set, n), make([]bitfield.Set, n), make([]bitfield.Set, n)}
 	for s := range g.Steps {
 		g.Stand(&st, at, workqueue.Step(s))
 	}
@@ -39,7 +39,7 @@ func (g *Graph) Outlook(at []Planes) Outlook {
 }
 
 // Stand works out one step, after those that it needs.
-func (g *Graph) Stand(st *Outlook, at []Planes, s workqueue.Step) {
+func (g *Graph) Stand(st *Eligibility, at []Planes, s workqueue.Step) {
 	open, settled, shut := bitfield.Full(bitfield.Size), at[s].Final(), bitfield.Set{}
 	for _, n := range g.Steps[s].Needs {
 		settled = settled.And(st.Settled[n])
@@ -89,10 +89,10 @@ func (g *Graph) Provisional(at []Planes, news map[workqueue.Step]*Outcome) map[w
 func (g *Graph) Unlock(at []Planes, news map[workqueue.Step]*Outcome, changed map[workqueue.Step]bitfield.Set) (
 	now []Planes, final bitfield.Set,
 ) {
-	was := g.Outlook(at)
+	was := g.Eligibility(at)
 	now = make([]Planes, len(at))
 	altered := make([]bitfield.Set, len(at)) // parts that are not what those who see them have seen
-	st := Outlook{make([]bitfield.Set, len(at)), make([]bitfield.Set, len(at)), make([]bitfield.Set, len(at))}
+	st := Eligibility{make([]bitfield.Set, len(at)), make([]bitfield.Set, len(at)), make([]bitfield.Set, len(at))}
 	var touched bitfield.Set
 	for s, o := range news {
 		touched = touched.Or(o.All())

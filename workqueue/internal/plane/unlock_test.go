@@ -293,7 +293,7 @@ func settleSome(t *rapid.T, g *Graph, bits []int, items map[int]*entity) {
 			}
 		}
 	}
-	before := g.Outlook(at)
+	before := g.Eligibility(at)
 	news, changed, final := map[workqueue.Step]*Outcome{}, map[workqueue.Step]bitfield.Set{}, bitfield.Set{}
 	for _, bit := range bits {
 		e := items[bit]
@@ -346,7 +346,7 @@ func settleSome(t *rapid.T, g *Graph, bits []int, items map[int]*entity) {
 	compare(t, bits, items, before, now)
 }
 
-func compare(t *rapid.T, bits []int, items map[int]*entity, before Outlook, now []Planes) {
+func compare(t *rapid.T, bits []int, items map[int]*entity, before Eligibility, now []Planes) {
 	for _, bit := range bits {
 		for s := range now {
 			p, want := &now[s], items[bit].places[s]

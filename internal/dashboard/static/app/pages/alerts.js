@@ -47,7 +47,7 @@ export default function Alerts({ query: { name = "", edit = "" } }) {
 const at = (a) => "/alerts?name=" + encodeURIComponent(a.name);
 
 // words of a rule: of what it tells, and by what.
-const tells = (spec) => [...(spec.runs || []).map((change) => "runs " + change.replaceAll("_", " ")), ...(spec.health ? [`health: ${spec.health}`] : [])].join(", ");
+const tells = ({ when }) => [...(when.runs || []).map((change) => "runs " + change.replaceAll("_", " ")), ...(when.health ? [`health: ${when.health}`] : [])].join(", ");
 const by = (spec) => Object.keys(spec.to || {})[0] || "";
 
 const columns = [

@@ -1,0 +1,270 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
+)
+
+const (
+	// One try to bind to a consumer, and the pauses between tries.
+	bindTimeout = 500 * time.Millisecond
+	firstBind   = 25 * time.Millisecond
+	longestBind = 400 * time.Millisecond
+	// shortestBeat bounds the signs of life of a consumer with a tiny, or no, AckWait.
+	shortestBeat = 10 * time.Millisecond
+	// A wait that goes on, for the same reason, is mentioned again after so long; each pause is twice the one before.
+	repeatLog        = 30 * time.Second
+	longestRepeatLog = 10 * time.Minute
+)
+
+// bind finds the endpoint's consumer, however long it takes for the server, the stream and the consumer to be there.
+// It creates the consumer when it may. Its error is ctx's, or says that the connection is closed for good.
+func (p *Puller) bind(ctx context.Context) error {
+	told := map[string]*backoff.Seldom{} // by reasons
+	pauses := backoff.Doubling{First: firstBind, Longest: longestBind}
+	for ctx.Err() == nil {
+		asked := time.Now()
+		consumer, err := p.tryBind(ctx)
+		if err == nil {
+			p.Consumer.Learn(asked, consumer.CachedInfo().Created)
+			p.beat.Reset(min(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat), lookEvery))
+			p.see(consumer.CachedInfo())
+			if !p.bound || len(told) > 0 { // binding again and again is not news
+				p.say(zap.InfoLevel, "listening")
+			}
+			if p.bound {
+				p.Life.Rebinds.Add(1)
+			}
+			p.bound = true
+			if p.failures < failuresToRest {
+				p.Life.set(wire.StateListening, "")
+			}
+			return nil
+		}
+		if errors.Is(err, nats.ErrConnectionClosed) {
+			return fmt.Errorf("serve endpoint %s: %w", p.endpoint, err)
+		}
+		if ctx.Err() == nil {
+			reason := p.explain(err)
+			p.Life.set(wire.StateWaiting, reason)
+			if told[reason] == nil {
+				told[reason] = &backoff.Seldom{First: repeatLog, Longest: longestRepeatLog}
+			}
+			if told[reason].Now() {
+				p.say(zap.WarnLevel, reason, zap.Error(err))
+			}
+		}
+		if p.Aside && stream.Denied(err) { // whoever gave the permissions may want it so
+			_ = backoff.Sleep(ctx, lookEvery)
+		}
+		if pauses.Wait(ctx) != nil {
+			break
+		}
+	}
+	return ctx.Err()
+}
+
+// say tells what becomes of the puller, unless another one of the endpoint does.
+func (p *Puller) say(level zapcore.Level, what string, fields ...zap.Field) {
+	if p.Aside {
+		level = zap.DebugLevel
+	}
+	p.log.Log(level, what, fields...)
+}
+
+// tryBind looks the consumer up rather than creating or updating it, so that a service needs no right to.
+func (p *Puller) tryBind(ctx context.Context) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
+	defer cancel()
+	consumer, err := p.look(ctx)
+	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return consumer, err
+	}
+	if err := stream.During(ctx, p.nc, p.Ensure, wire.ConsumerAPI("CREATE", p.stream, p.endpoint)+".>"); err != nil {
+		return nil, err
+	}
+	return p.look(ctx)
+}
+
+// look asks for the consumer.
+func (p *Puller) look(ctx context.Context) (consumer jetstream.Consumer, err error) {
+	err = stream.During(ctx, p.nc, func(ctx context.Context) error {
+		if consumer, err = p.js.Consumer(ctx, p.stream, wire.ConsumerName(p.endpoint)); err != nil {
+			return err
+		}
+		return stream.Leads(consumer.CachedInfo().Cluster)
+	}, wire.ConsumerAPI("INFO", p.stream, p.endpoint))
+	return consumer, err
+}
+
+// explain says what is waited for and what may be done about it.
+func (p *Puller) explain(err error) string {
+	nc := p.nc
+	switch {
+	case stream.Denied(err) && strings.Contains(err.Error(), stream.MakeConsumer):
+		return fmt.Sprintf("waiting for a node to make consumer %s of stream %s, which this user may not",
+			wire.ConsumerName(p.endpoint), p.stream)
+	case stream.Denied(err):
+		return fmt.Sprintf("cannot listen yet: %v", err)
+	case !nc.IsConnected():
+		servers := nc.Servers()
+		slices.Sort(servers) // they take turns at being the first
+		if err := nc.LastError(); stream.LoginRefused(err) {
+			return fmt.Sprintf("the NATS server at %s refuses this user (%v): %s",
+				strings.Join(servers, ", "), err, RefusedRemedy)
+		}
+		return fmt.Sprintf("waiting for a NATS server at %s: %s", strings.Join(servers, ", "), AwayRemedy)
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Sprintf("waiting for a Tranche node to create stream %s", p.stream)
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
+		return "waiting for JetStream, which the NATS server does not offer: start it with -js"
+	default:
+		return fmt.Sprintf("cannot reach consumer %s of stream %s yet; if this goes on, check the NATS permissions",
+			wire.ConsumerName(p.endpoint), p.stream)
+	}
+}
+
+// life is what a puller is doing, for those who ask.
+//
+// It is safe for concurrent use.
+type life struct {
+	Rebinds atomic.Int64
+
+	mu     sync.Mutex
+	now    wire.State
+	reason string
+}
+
+func (l *life) set(state wire.State, reason string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.now != wire.StateDraining { // which is for good
+		l.now, l.reason = state, reason
+	}
+}
+
+func (l *life) State() (wire.State, string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now, l.reason
+}
+
+// consumerMade asks the server for the consumer and returns when it was made.
+func (p *Puller) consumerMade(ctx context.Context) (time.Time, error) {
+	consumer, err := p.js.Consumer(ctx, p.stream, wire.ConsumerName(p.endpoint))
+	if err != nil {
+		return time.Time{}, err
+	}
+	p.see(consumer.CachedInfo())
+	if err := stream.Leads(consumer.CachedInfo().Cluster); err != nil { // it says when it was made all the same
+		stream.PermissionsOf(p.nc).Elsewhere.Note(p.nc, nil, err)
+	}
+	return consumer.CachedInfo().Created, nil
+}
+
+// tell sends an acknowledgement for a request that is held, unless the consumer that delivered it is no more. Whatever
+// cannot be sent is delivered again, which does no harm.
+func (p *Puller) tell(id RequestID, what string, how func(jetstream.Msg) error) {
+	made := p.Consumer.Current()
+	d := p.Room.delivery(id)
+	if !d.Made.Equal(made) {
+		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made anew or does not " +
+			"answer; the request may be delivered again")
+		return
+	}
+	if err := how(d.msg); err != nil {
+		p.logAbout(id, d).Warn("could not "+what+" a request; it will be delivered again", zap.Error(err))
+	}
+}
+
+// logAbout returns a log that says which request it is about.
+func (p *Puller) logAbout(id RequestID, d Delivery) *zap.Logger {
+	log := p.log.With(zap.Uint64("sequence", id.Sequence))
+	if d.msg != nil { // it has not been let go of
+		log = log.With(OfHeader(d.msg.Headers())...)
+	}
+	return log
+}
+
+// stallPatience is how long messages may wait at the server while a pull is open and nothing comes.
+const stallPatience = 5 * time.Second
+
+// errStalled ends a pull that the watchdog has given up.
+var errStalled = errors.New("messages wait at the server, and none is sent to an open pull")
+
+// watchdog notices a pull that is open while messages wait and none comes: the server has forgotten it, or something in
+// between has. The server's heartbeats do not tell, for they may go on. It goes by what the server says of the consumer
+// anyway, so it bites at the second such word that is at least its patience after the first.
+//
+// It is safe for concurrent use.
+type watchdog struct {
+	Patience time.Duration
+	stalled  chan struct{} // gets a value when the open pull is to be given up
+	came     atomic.Int64  // messages, in all
+
+	Mu    sync.Mutex
+	Open  bool
+	since time.Time // when messages were first seen to wait for the pull, with nothing coming; zero: they were not
+	count int64     // came, at that time
+}
+
+func newWatchdog() *watchdog {
+	return &watchdog{Patience: stallPatience, stalled: make(chan struct{}, 1)}
+}
+
+// opened notes that a pull is open from now on, until closed is called.
+func (w *watchdog) opened() {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.Open, w.since = true, time.Time{}
+	select {
+	case <-w.stalled: // it was about the pull before
+	default:
+	}
+}
+
+func (w *watchdog) closed() {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.Open = false
+}
+
+// look takes what the server says of the consumer.
+func (w *watchdog) look(now time.Time, info *jetstream.ConsumerInfo) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	count := w.came.Load()
+	switch {
+	case !w.Open || !deliverable(info):
+		w.since = time.Time{}
+	case w.since.IsZero() || count != w.count:
+		w.since, w.count = now, count
+	case now.Sub(w.since) >= w.Patience:
+		w.since = time.Time{}
+		select {
+		case w.stalled <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// deliverable reports whether the server should be sending.
+func deliverable(info *jetstream.ConsumerInfo) bool {
+	full := info.Config.MaxAckPending > 0 && info.NumAckPending >= info.Config.MaxAckPending
+	return info.NumPending > 0 && !info.Paused && !full
+}

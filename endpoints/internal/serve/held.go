@@ -1,0 +1,246 @@
+package serve
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+)
+
+// MaxHeld bounds the bytes of the answers to one chunk that a wrapper holds.
+const MaxHeld = 64 << 20
+
+// HeldDepth is deeper than what the JSON encoder writes.
+const HeldDepth = 1 << 16
+
+// held is what wrappers keep back of the answers to a chunk. Its methods are those of answers.
+type held struct {
+	bodies []heldBody
+	bytes  int
+	marks  []mark // one for each Hold that is not settled
+	over   *wire.SlotError
+}
+
+// heldBody is a message that is not sent yet, without its end; or a result that will go in pieces.
+type heldBody struct {
+	buf   *bytes.Buffer // nil: large
+	here  int
+	large *largeResult
+}
+
+// mark is what had been answered when a Hold began.
+type mark struct{ bodies, bytes, total, errors int }
+
+// Holding returns how many Holds are not settled.
+func (a *Writer) Holding() int {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	return len(a.held.marks)
+}
+
+// Hold begins to keep answers back. What was answered before is sent, or stays with the Hold that keeps it.
+func (a *Writer) Hold() {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	a.Flush()
+	a.held.marks = append(a.held.marks, mark{len(a.held.bodies), a.held.bytes, a.Total, a.Errors})
+}
+
+// stash puts the message that is being written to those held.
+func (a *Writer) stash() {
+	h := &a.held
+	if h.over != nil { // it will be dropped
+		recycle(a.Buf)
+		a.Buf, a.here = nil, 0
+		return
+	}
+	size := a.Buf.Len()
+	h.bodies = append(h.bodies, heldBody{buf: a.Buf, here: a.here})
+	a.Buf, a.here = nil, 0
+	a.heldMore(size)
+}
+
+// heldMore counts what was put to what is held, and ends the handler when that is too much.
+func (a *Writer) heldMore(size int) {
+	h := &a.held
+	h.bytes += size
+	if h.bytes > MaxHeld {
+		h.over = wire.NewSlotError(wire.CodeHeldTooLarge,
+			fmt.Sprintf("the answers to the chunk take over %d MiB, which is the most "+
+				"that a wrapper such as a transaction holds; use smaller chunks for the endpoint", MaxHeld>>20), false)
+		a.GiveUp(h.over)
+	}
+}
+
+// UnlessOverflowed returns err, or the error of a Hold that was asked to keep too much.
+func (a *Writer) UnlessOverflowed(err error) error {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if a.held.over != nil {
+		return OwnError{Err: a.held.over}
+	}
+	return err
+}
+
+// Settle ends the Holds after the first n: their answers are dropped, or go on to where they would have gone.
+func (a *Writer) Settle(n int, drop bool) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	h := &a.held
+	if len(h.marks) <= n {
+		return
+	}
+	first := h.marks[n]
+	h.marks = h.marks[:n]
+	switch {
+	case drop || h.over != nil:
+		a.forget(first)
+	case n == 0:
+		bodies := h.bodies
+		h.bodies, h.bytes = nil, 0
+		for _, body := range bodies {
+			if body.large != nil {
+				a.shipLarge(body.large)
+			} else {
+				a.ship(body.buf)
+			}
+		}
+	}
+}
+
+// forget takes back what was answered since m.
+func (a *Writer) forget(m mark) {
+	h := &a.held
+	for _, body := range h.bodies[m.bodies:] {
+		if body.buf != nil {
+			recycle(body.buf)
+		}
+	}
+	clear(h.bodies[m.bodies:])
+	h.bodies, h.bytes = h.bodies[:m.bodies], m.bytes
+	if a.Buf != nil {
+		recycle(a.Buf)
+		a.Buf, a.here = nil, 0
+	}
+	a.Total, a.Errors = m.total, m.errors
+}
+
+// HeldSlots reads what has been answered since the last Hold.
+func (a *Writer) HeldSlots() (slots []wire.Slot, err error) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	h := &a.held
+	if len(h.marks) == 0 {
+		return nil, nil
+	}
+	last := h.marks[len(h.marks)-1]
+	slots = make([]wire.Slot, 0, a.Total-last.total)
+	for _, body := range h.bodies[last.bodies:] {
+		if r := body.large; r != nil {
+			slots = append(slots, wire.Slot{Ordinal: r.ordinal, Data: r.data, ContentType: r.contentType})
+		} else if slots, err = appendSlots(slots, body.buf); err != nil {
+			return nil, err
+		}
+	}
+	if a.Buf == nil || a.here == 0 {
+		return slots, nil
+	}
+	return appendSlots(slots, a.Buf)
+}
+
+// appendSlots reads the slots of a message that has no end yet.
+func appendSlots(slots []wire.Slot, buf *bytes.Buffer) ([]wire.Slot, error) {
+	size := buf.Len()
+	defer buf.Truncate(size)
+	buf.WriteString(ReplyClose)
+	in := wire.NewBodyReader(buf.Bytes(), HeldDepth)
+	in.Open('{')
+	in.Name()
+	in.Open('[')
+	for in.More() {
+		slots = append(slots, wire.ScanSlot(in))
+	}
+	if in.Err != nil {
+		return nil, in.Err
+	}
+	return slots, nil
+}
+
+// pieceRoom is how much room in the outbox a piece takes for each of its bytes: 4 MiB of pieces are out at once. What a
+// slow server does not acknowledge in time is sent again, which makes it no faster.
+const pieceRoom = 4
+
+// largeResult is a result that goes in pieces.
+type largeResult struct {
+	ordinal     int
+	contentType string // empty: JSON
+	data        []byte
+}
+
+// large answers an item with a result that does not fit a message. Only nodes take those.
+func (a *Writer) large(ordinal int, contentType string, data []byte) {
+	toNode := strings.HasPrefix(a.Subject, wire.ReplyPrefix)
+	switch {
+	case !toNode:
+		a.Fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
+			"the result has %d bytes and does not fit a message of %d; only a run's step of kind endpoint takes larger ones, "+
+				"not a flow or a caller: raise the NATS server's max_payload (16 MiB count), or store the result "+
+				"elsewhere and reply with where it is", len(data), a.Limit), false))
+	case len(data) > wire.MaxResult:
+		a.Fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
+			"the result has %d bytes, and %d are the most; store it elsewhere and reply with where it is", len(data),
+			wire.MaxResult), false))
+	case (len(data)-1)/a.pieceSize() >= wire.MaxPieces:
+		a.Fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
+			"the result has %d bytes, which are more than %d pieces of %d; raise the NATS server's max_payload", len(data),
+			wire.MaxPieces, a.pieceSize()), false))
+	case len(a.held.marks) > 0:
+		a.stashLarge(&largeResult{ordinal, contentType, bytes.Clone(data)})
+		a.Total++
+	default:
+		a.Total++
+		a.shipLarge(&largeResult{ordinal, contentType, data})
+	}
+}
+
+func (a *Writer) pieceSize() int { return max(min(a.Limit, wire.DefaultPiece), 1) }
+
+// shipLarge sends the pieces of a result. It returns once all of them are on their way, or the reply is broken. The
+// data may be changed afterwards: no more of it is copied at once than the outbox has room for.
+func (a *Writer) shipLarge(r *largeResult) {
+	size := a.pieceSize()
+	whole := wire.Whole{Ordinal: r.ordinal, Pieces: (len(r.data) + size - 1) / size, Bytes: int64(len(r.data)),
+		SHA256: sha256.Sum256(r.data), ContentType: r.contentType}
+	if whole.ContentType == "" {
+		whole.ContentType = wire.ContentTypeJSON
+	}
+	for n := 1; n <= whole.Pieces && a.err == nil; n++ {
+		data := r.data[(n-1)*size : min(n*size, len(r.data))]
+		if err := a.Out.Reserve(a.Ctx, pieceRoom*len(data)); err != nil {
+			a.Broken(err)
+			return
+		}
+		a.post(a.piece(&whole, n, bytes.Clone(data)), pieceRoom*len(data), nil)
+	}
+}
+
+// piece wraps a piece of a result.
+func (a *Writer) piece(whole *wire.Whole, number int, data []byte) *nats.Msg {
+	msg := a.plain(data)
+	msg.Header[wire.HeaderPiece] = []string{whole.Header(number)}
+	msg.Header[wire.HeaderContentType] = []string{whole.ContentType}
+	return msg
+}
+
+// stashLarge puts a result to what is held.
+func (a *Writer) stashLarge(r *largeResult) {
+	a.Flush() // what was answered before stays before it
+	if a.held.over == nil {
+		a.held.bodies = append(a.held.bodies, heldBody{large: r})
+		a.heldMore(len(r.data))
+	}
+}

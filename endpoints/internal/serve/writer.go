@@ -1,0 +1,412 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"maps"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+)
+
+const (
+	replyOpen = `{"slots":[`
+	// ReplyClose ends the body of a reply.
+	ReplyClose = `]}`
+	// ReplyReserve is kept free in every reply for the headers that only some messages have.
+	ReplyReserve = 1 << 10
+)
+
+// Buffers holds the bodies of replies between chunks.
+//
+//nolint:gochecknoglobals // a pool has no state that anybody could see
+var Buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// recycle keeps a buffer for the next body, unless it is a large one.
+func recycle(buf *bytes.Buffer) {
+	if buf.Cap() <= wire.MaxPooled {
+		Buffers.Put(buf)
+	}
+}
+
+// Writer writes the slots of one chunk into as few messages as fit, and sends them. All methods but send are called
+// with mu held, or are its takers.
+type Writer struct {
+	Out     *Outbox
+	Subject string
+	Header  nats.Header // of every message
+	Limit   int         // bytes of one body
+	FlushAt int         // bytes at which a message is sent without being asked
+	Squeeze int         // bytes from which a body is compressed; 0: never
+
+	// Ctx ends when sending must stop. It is kept because Item.Reply, which may send, has none of its own.
+	Ctx context.Context //nolint:containedctx // see above
+	// GiveUp ends the handler's context once a message could not be sent.
+	GiveUp context.CancelCauseFunc
+
+	Mu     sync.Mutex
+	Buf    *bytes.Buffer
+	slot   int // where the slot being written starts
+	value  int // where its result or error goes
+	here   int // slots in buf
+	Total  int // slots in all messages
+	Errors int // of those, with an error
+	Closed bool
+	begun  time.Time // when the handler was first called
+	// Unfinished says that the reply goes on elsewhere: a flow is suspended. There is no final message then.
+	Unfinished bool
+	// faults are the ordinals whose error slots the handler has not decided.
+	faults map[int]bool
+	held   held  // what wrappers keep back
+	err    error // of the first message that could not be sent
+	sends  sync.WaitGroup
+}
+
+func (a *Writer) open() {
+	a.Buf = Buffers.Get().(*bytes.Buffer)
+	a.Buf.Reset()
+	a.Buf.WriteString(replyOpen)
+	a.here = 0
+}
+
+// begin starts the slot of an ordinal, up to where its result or error goes.
+func (a *Writer) begin(ordinal int) {
+	if a.Buf == nil {
+		a.open()
+	}
+	a.slot = a.Buf.Len()
+	b := a.Buf.AvailableBuffer()
+	if a.here > 0 {
+		b = append(b, ',')
+	}
+	b = append(b, `{"i":`...)
+	b = strconv.AppendInt(b, int64(ordinal), 10)
+	b = append(b, ',')
+	a.Buf.Write(b)
+	a.value = a.Buf.Len()
+}
+
+// Result writes the slot of an ordinal, or sends the result in pieces when it is too large for a message. result points
+// to a handler's Out. On an error nothing was written.
+func (a *Writer) Result(ordinal int, result any) error {
+	if b := wire.AsBinary(result); b != nil {
+		kind, err := b.TypeOf()
+		if err == nil {
+			a.binary(ordinal, kind, b.Data)
+		}
+		return err
+	}
+	a.begin(ordinal)
+	if err := wire.AppendResult(a.Buf, result); err != nil {
+		a.rollback()
+		return err
+	}
+	if a.fits() {
+		a.commit()
+		return nil
+	}
+	written := a.Buf.Bytes()
+	a.Buf = bytes.NewBuffer(bytes.Clone(written[:a.slot])) // what was grown for the result is not kept
+	a.large(ordinal, "", bytes.TrimPrefix(written[a.value:], []byte(`"d":`)))
+	return nil
+}
+
+// binary is result for bytes of a content type.
+func (a *Writer) binary(ordinal int, contentType string, data []byte) {
+	if base64.StdEncoding.EncodedLen(len(data)) < a.Limit {
+		a.begin(ordinal)
+		wire.AppendBytes(a.Buf, contentType, data)
+		if a.fits() {
+			a.commit()
+			return
+		}
+		a.rollback()
+	}
+	a.large(ordinal, contentType, data)
+}
+
+// json is result for JSON that is written already.
+func (a *Writer) json(ordinal int, data []byte) {
+	a.begin(ordinal)
+	a.Buf.WriteString(`"d":`)
+	a.Buf.Write(data)
+	if a.fits() {
+		a.commit()
+		return
+	}
+	a.rollback()
+	a.large(ordinal, "", data)
+}
+
+// rollback takes back what was written since begin.
+func (a *Writer) rollback() { a.Buf.Truncate(a.slot) }
+
+// fits reports whether the slot that was written since begin fits a message of its own.
+func (a *Writer) fits() bool {
+	return a.Buf.Len()-a.slot+len(`}`)+len(replyOpen)+len(ReplyClose) <= a.Limit
+}
+
+// commit ends a slot that fits.
+func (a *Writer) commit() {
+	a.Buf.WriteByte('}')
+	if a.Buf.Len()+len(ReplyClose) > a.Limit {
+		a.carry()
+	}
+	a.here++
+	a.Total++
+	if a.Buf.Len() >= a.FlushAt {
+		a.Flush()
+	}
+}
+
+// carry sends what stands before the last slot and moves the slot into a message of its own.
+func (a *Writer) carry() {
+	full, slot := a.Buf, a.Buf.Bytes()[a.slot:]
+	here := a.here
+	a.open()
+	a.Buf.Write(bytes.TrimPrefix(slot, []byte(",")))
+	next := a.Buf
+	full.Truncate(a.slot)
+	a.Buf, a.here = full, here
+	a.Flush()
+	a.Buf, a.here, a.slot = next, 0, len(replyOpen)
+}
+
+// Fail writes the error slot of an ordinal.
+func (a *Writer) Fail(ordinal int, e *wire.SlotError) {
+	a.begin(ordinal)
+	a.Buf.Write(wire.AppendError(append(a.Buf.AvailableBuffer(), `"e":`...), e))
+	a.Errors++
+	a.commit()
+}
+
+// Write answers an item by a slot that checkAnswer has passed.
+func (a *Writer) Write(slot wire.Slot) {
+	if slot.Err != nil {
+		a.Fail(slot.Ordinal, wire.NewSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
+		return
+	}
+	if slot.ContentType == "" {
+		a.json(slot.Ordinal, slot.Data)
+	} else {
+		a.binary(slot.Ordinal, slot.ContentType, slot.Data)
+	}
+}
+
+// Flush sends what is in buf, in the background, when there is anything; or keeps it back while a wrapper holds.
+func (a *Writer) Flush() {
+	if a.Buf == nil || a.here == 0 {
+		return
+	}
+	if len(a.held.marks) > 0 {
+		a.stash()
+		return
+	}
+	buf := a.Buf
+	a.Buf, a.here = nil, 0
+	a.ship(buf)
+}
+
+// ship ends a message and sends it, in the background.
+func (a *Writer) ship(buf *bytes.Buffer) {
+	buf.WriteString(ReplyClose)
+	if err := a.Out.Reserve(a.Ctx, buf.Len()); err != nil {
+		a.Broken(err)
+		return
+	}
+	a.post(a.message(buf.Bytes()), buf.Len(), buf)
+}
+
+// post sends a message, in the background, for which there is room in the outbox. Its buffer, if any, is kept for the
+// next.
+func (a *Writer) post(msg *nats.Msg, room int, buf *bytes.Buffer) {
+	a.sends.Go(func() {
+		err := a.Out.Publish(a.Ctx, msg)
+		a.Out.Release(room)
+		if err != nil {
+			a.Mu.Lock()
+			defer a.Mu.Unlock()
+			a.Broken(err)
+			return
+		}
+		if buf != nil {
+			recycle(buf)
+		}
+	})
+}
+
+// Broken notes the first error of what was sent.
+func (a *Writer) Broken(err error) {
+	if a.err == nil {
+		a.err = err
+		a.GiveUp(err)
+	}
+}
+
+// message wraps a body. Its Nats-Msg-Id is its own: derived from the slice, it would make the second message of a
+// reply, or the reply to a redelivered request, look like a duplicate.
+func (a *Writer) message(body []byte) *nats.Msg {
+	msg := a.plain(body)
+	if a.Squeeze > 0 && len(body) >= a.Squeeze {
+		if small := wire.Compress(body); len(small) < len(body) {
+			msg.Data = small
+			msg.Header[wire.HeaderEncoding] = []string{wire.EncodingZstd}
+		}
+	}
+	return msg
+}
+
+// plain is message without compression.
+func (a *Writer) plain(body []byte) *nats.Msg {
+	msg := &nats.Msg{Subject: a.Subject, Header: maps.Clone(a.Header), Data: body}
+	msg.Header[wire.HeaderMsgID] = []string{uuid.NewString()}
+	return msg
+}
+
+// Send ends the reply: it sends the final message, with the failure that speaks for the items without a slot, if any,
+// and returns when JetStream has acknowledged every message of the reply. Answers that come later are refused.
+func (a *Writer) Send(failure *wire.SlotError) error {
+	if a.Unfinished {
+		return a.sendRest()
+	}
+	final := a.Final(failure)
+	err := a.Out.Reserve(a.Ctx, len(final.Data))
+	if err == nil {
+		err = a.Out.Publish(a.Ctx, final)
+		a.Out.Release(len(final.Data))
+	}
+	a.sends.Wait()
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if err == nil {
+		err = a.err
+	}
+	if err == nil && a.Buf != nil {
+		recycle(a.Buf)
+		a.Buf = nil
+	}
+	return err
+}
+
+// sendRest sends what has been answered, and returns when JetStream has acknowledged it.
+func (a *Writer) sendRest() error {
+	a.Mu.Lock()
+	a.Flush()
+	a.Mu.Unlock()
+	a.sends.Wait()
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	return a.err
+}
+
+// Final closes the answers and returns the last message of them.
+func (a *Writer) Final(failure *wire.SlotError) *nats.Msg {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	a.Closed = true
+	var tail []byte
+	if failure != nil {
+		tail = wire.AppendError([]byte(`],"error":`), failure)
+		tail = append(tail, '}')
+	} else {
+		tail = []byte(ReplyClose)
+	}
+	if a.Buf != nil && a.Buf.Len()+len(tail) > a.Limit {
+		a.Flush()
+	}
+	if a.Buf == nil {
+		a.open()
+	}
+	a.Buf.Write(tail)
+	msg := a.message(a.Buf.Bytes())
+	msg.Header[wire.HeaderFinal] = []string{strconv.Itoa(a.Total)}
+	a.setTook(msg.Header)
+	if failure != nil {
+		msg.Header[wire.HeaderErrorCode] = []string{failure.Code}
+		msg.Header[wire.HeaderError] = []string{wire.OneLine(wire.Cut(failure.Message, wire.MaxHeaderMessage))}
+	}
+	return msg
+}
+
+// Close refuses answers from now on and reports how many slots there are.
+func (a *Writer) Close() (total int) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	a.Closed = true
+	return a.Total
+}
+
+// OwnError is an error of the SDK's making: the handler has decided nothing.
+type OwnError struct{ Err error }
+
+func (e OwnError) Error() string { return e.Err.Error() }
+
+func (e OwnError) Unwrap() error { return e.Err }
+
+// Undecided reports whether an error speaks for something that a handler did not decide by Fail or Retry.
+func Undecided(err error) bool {
+	var own OwnError
+	var slot *wire.SlotError
+	return errors.As(err, &own) || !errors.As(err, &slot)
+}
+
+// Fault writes the error slot of an ordinal whose handler has not decided it.
+func (a *Writer) Fault(ordinal int, e *wire.SlotError) {
+	a.Blame(ordinal)
+	a.Fail(ordinal, e)
+}
+
+// Blame notes that the handler has not decided the error of an ordinal.
+func (a *Writer) Blame(ordinal int) {
+	if a.faults == nil {
+		a.faults = map[int]bool{}
+	}
+	a.faults[ordinal] = true
+}
+
+// IsFault reports whether an item was blamed.
+func (a *Writer) IsFault(ordinal int) bool {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	return a.faults[ordinal]
+}
+
+// Start notes that the work on the chunk begins now, unless it has begun already, in a stage before.
+func (a *Writer) Start() {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if a.begun.IsZero() {
+		a.begun = time.Now()
+	}
+}
+
+// setTook says in the final message how long the chunk took, if anybody has begun to work on it. Called with mu held.
+func (a *Writer) setTook(h nats.Header) {
+	if !a.begun.IsZero() {
+		h[wire.HeaderTook] = []string{wire.FormatTook(time.Since(a.begun))}
+	}
+}
+
+// SetBegun hands on when the work on a suspended chunk began.
+func (a *Writer) SetBegun(h nats.Header) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if !a.begun.IsZero() {
+		h[wire.HeaderFlowBegun] = []string{strconv.FormatInt(a.begun.UnixMilli(), 10)}
+	}
+}
+
+// Resume takes over what setBegun has handed on. The clock there may have been another one.
+func (a *Writer) Resume(h nats.Header) {
+	ms, err := strconv.ParseInt(h.Get(wire.HeaderFlowBegun), 10, 64)
+	if begun := time.UnixMilli(ms); err == nil && begun.Before(time.Now()) {
+		a.begun = begun
+	}
+}

@@ -1,0 +1,231 @@
+package wire
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+)
+
+func TestReturnIsReadAsItIsWritten(t *testing.T) {
+	t.Parallel()
+	for _, r := range []Return{
+		{},
+		{Asker: "statement", Callee: "accounts", Stage: 1},
+		{Asker: "a-b_C", Callee: "x", Stage: 63, Request: 8191},
+		{Asker: "web", Callee: "accounts", Call: "Zk3"},
+	} {
+		got, err := ParseReturn(r.String())
+		if err != nil || got != r {
+			t.Errorf("%q is read as %+v, %v", r.String(), got, err)
+		}
+	}
+}
+
+func TestReturnTakesNothingElse(t *testing.T) {
+	t.Parallel()
+	for _, subject := range []string{
+		"tranche.reply.accounts", "tranche.work.accounts", "tranche.stage.a.0.0.b", "tranche.stage.a.01.0.b",
+		"tranche.stage.a.1.0", "tranche.stage.a.1.0.b.c", "tranche.stage.a.1.8192.b", "tranche.stage.a.64.0.b",
+		"tranche.stage.*.1.0.b", "tranche.stage.a.1.0.>", "tranche.call.a.b", "tranche.call.a..b", "tranche.call.a.b.c.d",
+		"$JS.API.STREAM.DELETE.TRANCHE_WORK", "_INBOX.x", "tranche.call.a.b.c ", "tranche.call.a.\r\nb.c",
+	} {
+		if got, err := ParseReturn(subject); err == nil {
+			t.Errorf("%q is taken for %+v", subject, got)
+		}
+	}
+}
+
+func FuzzParseReturn(f *testing.F) {
+	f.Add("tranche.stage.statement.1.0.accounts")
+	f.Add("tranche.call.web.Zk3.accounts")
+	f.Fuzz(func(t *testing.T, subject string) {
+		if r, err := ParseReturn(subject); err == nil && r.String() != subject {
+			t.Fatalf("%q is read as %+v", subject, r)
+		}
+	})
+}
+
+// FuzzReadMeta changes one header of a good request.
+func FuzzReadMeta(f *testing.F) {
+	for _, name := range []string{HeaderStep, HeaderAttempt, HeaderDeliveries, HeaderRequeued} {
+		f.Add(name, "2147483648")
+	}
+	f.Add(HeaderStack, "statement:1")
+	f.Add(HeaderReplyTo, "tranche.stage.statement.1.0.accounts")
+	f.Add(HeaderMode, "single")
+	f.Add(HeaderOrigin, "a\x00\xff")
+	good := newMeta()
+	f.Fuzz(func(t *testing.T, name, value string) {
+		m, err := ReadMeta(with(good, name, value))
+		if err != nil {
+			if _, ok := errors.AsType[*MalformedError](err); !ok {
+				t.Fatalf("%s %q: %v", name, value, err)
+			}
+			return
+		}
+		if m.Step < 0 || m.Attempt < 1 || m.Generation < 1 || m.Deliveries < 1 || m.Deliveries > MaxDeliver ||
+			m.Requeued < 0 || m.Stack.Depth() > MaxStack || len(m.Origin) > MaxServiceName || !utf8.ValidString(m.Origin) {
+			t.Fatalf("%s %q is read as %+v", name, value, m)
+		}
+	})
+}
+
+func TestStack(t *testing.T) {
+	t.Parallel()
+	s := Stack("").Push("statement", 1).Push("accounts", 2)
+	if s != "statement:1,accounts:2" || s.Depth() != 2 {
+		t.Errorf("got %q of depth %d", s, s.Depth())
+	}
+	if got, err := ParseStack(string(s)); err != nil || got != s {
+		t.Errorf("%q is read as %q, %v", s, got, err)
+	}
+	deep := strings.TrimSuffix(strings.Repeat("a:1,", MaxStack), ",")
+	if got, err := ParseStack(deep); err != nil || got.Depth() != MaxStack {
+		t.Errorf("a stack of %d: %v", MaxStack, err)
+	}
+	for _, bad := range []string{
+		deep + ",a:1", "a", "a:", ":1", "a:x", "a:1,", "a:64", "a:1\n", strings.Repeat(",", 1<<20),
+	} {
+		if got, err := ParseStack(bad); err == nil {
+			t.Errorf("%.40q is taken for %q", bad, got)
+		}
+	}
+}
+
+func TestFlowIDsCarryTheRequest(t *testing.T) {
+	t.Parallel()
+	id := NewFlowID(newMeta(), "flow", 1)
+	for _, request := range []int{0, 1, 255, 256, MaxRequests - 1} {
+		slice := id.Slice(request)
+		if flow, n := SplitSlice(slice); flow != id || n != request {
+			t.Errorf("request %d of %s is read as %d of %s", request, id, n, flow)
+		}
+		if slice.Version() != 5 || slice.Variant() != uuid.RFC4122 {
+			t.Errorf("%s is no UUID of version 5", slice)
+		}
+	}
+}
+
+func TestStackNamesOneOfSeveralQuestions(t *testing.T) {
+	t.Parallel()
+	s := Stack("").PushAs("transfer", 1, "debit").PushAs("ledger", 2, "")
+	if s != "transfer:1:debit,ledger:2" {
+		t.Errorf("got %q", s)
+	}
+	if got, err := ParseStack(string(s)); err != nil || got != s {
+		t.Errorf("%q is read as %q, %v", s, got, err)
+	}
+	for _, bad := range []string{"a:1:", "a:1:b:c", "a:1:b.c", "a::b"} {
+		if got, err := ParseStack(bad); err == nil {
+			t.Errorf("%q is taken for %q", bad, got)
+		}
+	}
+}
+
+func FuzzParseStack(f *testing.F) {
+	f.Add("statement:1,accounts:2:debit")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseStack(text)
+		if err == nil && (string(s) != text || s.Depth() > MaxStack) {
+			t.Fatalf("%q is read as %q", text, s)
+		}
+	})
+}
+
+// What was typed with a slip finds the endpoint that was meant: a letter too many, too few, another, or two in turn.
+func TestNearest(t *testing.T) {
+	t.Parallel()
+	for typed, want := range map[string]string{
+		"statement": "statement", "statemen": "statement", "satement": "statement", "tsatement": "statement",
+		"statmenet": "statement", "saement": "", "cuont": "count", "coutn": "count", "cunto": "", "other": "",
+	} {
+		if got := Nearest(typed, []Listener{{Endpoint: "statement"}, {Endpoint: "count"}}); got != want {
+			t.Errorf("%s: %q, want %q", typed, got, want)
+		}
+	}
+}
+
+func TestATimeIsWrittenAndReadInMilliseconds(t *testing.T) {
+	t.Parallel()
+	for d, text := range map[time.Duration]string{0: "0", 1500 * time.Microsecond: "1.5", 40 * time.Millisecond: "40",
+		3 * time.Hour: "10800000", 999 * time.Nanosecond: "0", -time.Second: "0"} {
+		if got := FormatTook(d); got != text {
+			t.Errorf("%s is written %q; want %q", d, got, text)
+		}
+	}
+	for text, want := range map[string]time.Duration{"": 0, "12": 12 * time.Millisecond, "0.25": 250 * time.Microsecond,
+		"-1": 0, "NaN": 0, "Inf": 0, "1e300": 0, "soon": 0} {
+		if got := parseTook(text); got != want {
+			t.Errorf("%q is read as %s; want %s", text, got, want)
+		}
+	}
+}
+
+func TestParseTrace(t *testing.T) {
+	t.Parallel()
+	for _, parent := range []string{
+		someParent, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
+		"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-comes",
+	} {
+		if got := ParseTrace(parent, "a=1,b@c=2"); got != (Trace{parent, "a=1,b@c=2"}) {
+			t.Errorf("%q: got %+v", parent, got)
+		}
+	}
+	for name, parent := range map[string]string{
+		"empty":          "",
+		"short":          someParent[:54],
+		"long":           someParent + "0",
+		"more of 00":     someParent + "-01",
+		"version ff":     "ff" + someParent[2:],
+		"upper case":     strings.ToUpper(someParent),
+		"no trace":       "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+		"no span":        "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+		"no hex":         strings.Replace(someParent, "b7", "bg", 1),
+		"no dash":        strings.Replace(someParent, "-b7", "ab7", 1),
+		"later, no dash": "cc" + someParent[2:] + "x",
+		"later, endless": "cc" + someParent[2:] + "-" + strings.Repeat("x", 100),
+		"two lines":      "cc" + someParent[2:] + "-\r\nTranche-Run: x",
+	} {
+		if got := ParseTrace(parent, "a=1"); !got.IsZero() || got.State != "" {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+	for _, state := range []string{
+		"x", "=1", "a=", "a=1=2", "a b=1", strings.Repeat("a=1,", 40), "a=" + strings.Repeat("x", 600), "a=\n", "a=é",
+	} {
+		if got := ParseTrace(someParent, state); got != (Trace{Parent: someParent}) {
+			t.Errorf("state %q: got %+v", state, got)
+		}
+	}
+}
+
+func FuzzParseTrace(f *testing.F) {
+	f.Add(someParent, "vendor=1")
+	f.Add("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x", "a=1,,b=2")
+	f.Add("00--", "\x00")
+	f.Fuzz(func(t *testing.T, parent, state string) {
+		got := ParseTrace(parent, state)
+		if got.IsZero() {
+			if got.State != "" {
+				t.Errorf("a state without a parent: %+v", got)
+			}
+			return
+		}
+		h := nats.Header{}
+		got.SetHeader(h)
+		if HeaderSize(h) > 700 || TraceOfHeader(h) != got {
+			t.Errorf("%+v does not come back", got)
+		}
+		for _, text := range []string{got.Parent, got.State} {
+			if OneLine(text) != text || !printable(text) {
+				t.Errorf("%q goes into a header", text)
+			}
+		}
+	})
+}

@@ -1,0 +1,176 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+)
+
+const (
+	// commitTimeout bounds the transaction of some adds. It goes on when one of those who added leaves.
+	commitTimeout = 30 * time.Second
+	// maxMerged bounds the operations that share a transaction. A single add may have more.
+	maxMerged = 20_000
+)
+
+// add is one add that waits for its commit.
+type add struct {
+	version int
+	ops     []collector.Op
+
+	done chan struct{} // closed at the end
+	out  collector.AddedOps
+	err  error
+}
+
+// lane commits the adds of one collector, one transaction at a time.
+type lane struct {
+	of        *Producers
+	collector string
+
+	mu      sync.Mutex
+	waiting []*add
+	working bool
+}
+
+func (p *Producers) lane(collector string) *lane {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.lanes[collector]
+	if l == nil {
+		l = &lane{of: p, collector: collector}
+		p.lanes[collector] = l
+	}
+	return l
+}
+
+// push has an add committed, together with those that come while another commit is under way.
+func (l *lane) push(a *add) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = append(l.waiting, a)
+	if !l.working {
+		l.working = true
+		l.of.busy.Go(l.work)
+	}
+}
+
+// work commits until nothing waits.
+func (l *lane) work() {
+	for {
+		adds := l.take()
+		if len(adds) == 0 {
+			return
+		}
+		l.commit(adds)
+		for _, a := range adds {
+			close(a.done)
+		}
+	}
+}
+
+// take chooses the adds of the next transaction: the oldest, as far as they were made for the same version.
+func (l *lane) take() []*add {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, ops := 0, 0
+	for n < len(l.waiting) && (n == 0 || l.waiting[n].version == l.waiting[0].version) {
+		if ops += len(l.waiting[n].ops); n > 0 && ops > maxMerged {
+			break
+		}
+		n++
+	}
+	adds := slices.Clone(l.waiting[:n])
+	l.waiting = slices.Delete(l.waiting, 0, n)
+	if n == 0 {
+		l.working = false
+		l.waiting = nil
+	}
+	return adds
+}
+
+// commit adds all in one transaction. When PostgreSQL does not like what is in it each add goes by itself, so that the
+// error is told to whom it belongs.
+func (l *lane) commit(adds []*add) {
+	err := l.tryCommit(adds)
+	if err == nil {
+		return
+	}
+	if len(adds) > 1 && isTheirs(err) {
+		l.of.log.Warn("operations that were added together are added one by one", zap.String("collector", l.collector),
+			zap.Int("adds", len(adds)), zap.Error(err))
+		for _, a := range adds {
+			a.err = l.tryCommit([]*add{a})
+		}
+		return
+	}
+	for _, a := range adds {
+		a.err = err
+	}
+}
+
+// isTheirs reports whether an error may be about some of the operations, and not about all.
+func isTheirs(err error) bool {
+	_, moved := errors.AsType[*collector.MovedError](err)
+	_, bad := errors.AsType[*workqueue.SettingError](err)
+	return bad || !moved && !errors.Is(err, workqueue.ErrNotFound) && isData(err)
+}
+
+func (l *lane) tryCommit(adds []*add) error {
+	batches := make([][]collector.Op, len(adds))
+	for i, a := range adds {
+		batches[i] = a.ops
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
+	defer cancel()
+	out, err := l.of.adder.AddOps(ctx, l.collector, adds[0].version, batches)
+	if err != nil {
+		return err
+	}
+	for i, a := range adds {
+		a.out = out[i]
+	}
+	return nil
+}
+
+// lineCounter passes bytes on, and knows in which line each of them is.
+type lineCounter struct {
+	from  io.Reader
+	read  int64
+	lines int     // before counted
+	ends  []int64 // of lines that were read, and are not counted yet
+	err   error   // of the reader, but for its end
+}
+
+func (l *lineCounter) Read(p []byte) (int, error) {
+	n, err := l.from.Read(p)
+	for i, c := range p[:n] {
+		if c == '\n' {
+			l.ends = append(l.ends, l.read+int64(i))
+		}
+	}
+	l.read += int64(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		l.err = err
+	}
+	return n, err
+}
+
+// at returns the line of an offset, from 1. Offsets must not become smaller.
+func (l *lineCounter) at(offset int64) int {
+	counted := 0
+	for counted < len(l.ends) && l.ends[counted] < offset {
+		counted++
+	}
+	l.lines += counted
+	l.ends = l.ends[counted:]
+	return l.lines + 1
+}

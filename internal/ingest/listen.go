@@ -1,0 +1,125 @@
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+)
+
+const (
+	// queue is the queue group of the nodes that listen: each message goes to one of them.
+	queue = "tranche-collect"
+	// everyCollector is where operations for any collector come in.
+	everyCollector = "*"
+
+	// answerTimeout bounds the work for a message. Whoever sent it has asked again by then.
+	answerTimeout = 10 * time.Second
+
+	// maxMessages and maxBytes bound the messages that are worked on at once.
+	maxMessages = 4096
+	maxBytes    = 64 << 20
+)
+
+// Listen takes operations over core NATS until the responder is closed.
+func (p *Producers) Listen(nc *nats.Conn) (*Responder, error) {
+	return NewResponder(nc, ResponderConfig{
+		Subject: wire.CollectSubject(everyCollector), Queue: queue, Timeout: answerTimeout,
+		MaxRequests: maxMessages, MaxBytes: maxBytes,
+		Answer: p.receive,
+		Refuse: func(msg *nats.Msg) {
+			if p.wantsAnswer(msg) {
+				p.answer(msg, collectorstore.AddedOps{}, &OverloadedError{})
+			}
+		},
+	})
+}
+
+// wantsAnswer is false for what is no request: nobody would know that it was added, or add it again.
+func (p *Producers) wantsAnswer(msg *nats.Msg) bool {
+	if msg.Reply != "" {
+		return true
+	}
+	p.log.Warn("operations came without a subject to answer to, and were not added; send them as a request",
+		zap.String("subject", msg.Subject))
+	return false
+}
+
+func (p *Producers) receive(ctx context.Context, msg *nats.Msg) {
+	if !p.wantsAnswer(msg) {
+		return
+	}
+	done, err := p.addMessage(ctx, msg)
+	p.answer(msg, done, err)
+}
+
+func (p *Producers) addMessage(ctx context.Context, msg *nats.Msg) (collectorstore.AddedOps, error) {
+	collector, err := wire.ParseCollectSubject(msg.Subject)
+	if err != nil {
+		return collectorstore.AddedOps{}, &OpError{Problem: err.Error()}
+	}
+	if v := msg.Header.Get(wire.HeaderVersion); v != "" && v != wire.ProtocolVersion {
+		return collectorstore.AddedOps{}, &OpError{Problem: fmt.Sprintf("%s is %.20q; this node speaks %s",
+			wire.HeaderVersion, v, wire.ProtocolVersion)}
+	}
+	return p.AddFrom(ctx, collector, bytes.NewReader(msg.Data))
+}
+
+// answer comes after the commit.
+func (p *Producers) answer(msg *nats.Msg, done collectorstore.AddedOps, err error) {
+	reply := wire.CollectReply{Collected: wire.Collected{Added: done.Added, Duplicates: done.Duplicates}}
+	if err != nil {
+		code, message := p.told(err)
+		reply = wire.CollectReply{Error: &wire.CollectError{Code: code, Message: message}}
+	}
+	body, err := json.Marshal(reply)
+	if err == nil {
+		err = msg.RespondMsg(&nats.Msg{Data: body, Header: nats.Header{
+			wire.HeaderVersion: {wire.ProtocolVersion}, wire.HeaderContentType: {"application/json"},
+		}})
+	}
+	if err != nil {
+		p.log.Warn("whoever added operations could not be answered, and may add them again",
+			zap.String("subject", msg.Subject), zap.Error(err))
+	}
+}
+
+// told returns what a producer is told of an error. What is not his doing is logged here.
+func (p *Producers) told(err error) (wire.CollectCode, string) {
+	var op *OpError
+	var many *TooManyError
+	var full *OverloadedError
+	var setting *workqueue.SettingError
+	var moved *collectorstore.MovedError
+	var enrich *EnrichError
+	switch {
+	case errors.As(err, &op):
+		return wire.CollectInvalid, op.Error()
+	case errors.As(err, &many):
+		return wire.CollectTooLarge, many.Error()
+	case errors.As(err, &full):
+		return wire.CollectBusy, full.Error()
+	case errors.As(err, &setting):
+		return wire.CollectInvalid, setting.Error()
+	case errors.As(err, &moved):
+		return wire.CollectConflict, "the collector was changed meanwhile; add them again"
+	case errors.As(err, &enrich):
+		return wire.CollectUnavailable, enrich.Error()
+	case errors.Is(err, workqueue.ErrNotFound):
+		return wire.CollectUnknown, "there is no such collector; see tranche collector list"
+	}
+	p.log.Error("operations could not be added", zap.Error(err))
+	if isAway(err) {
+		return wire.CollectUnavailable, "PostgreSQL cannot be reached, or is too slow; add them again with the same ids"
+	}
+	return wire.CollectInternal, "something went wrong inside; the log of this node says what"
+}

@@ -1,0 +1,184 @@
+package ingest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+)
+
+// listen has the producers listen, and returns a connection of somebody else.
+func (b *bench) listen() *nats.Conn {
+	b.Helper()
+	server := testenv.NATS(b.T)
+	listener, err := b.it.Listen(testenv.Conn(b.T, server))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := listener.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	return testenv.Conn(b.T, server)
+}
+
+func TestProducersOverNATS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	nc := b.listen() // the first tries may find nobody
+	p, err := endpoints.NewProducer(nc, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var adding sync.WaitGroup
+	for i := range 50 {
+		adding.Go(func() {
+			for range 2 {
+				done, err := p.Add(t.Context(), wire.Operation{ID: fmt.Sprint(i), Key: "k", Payload: map[string]int{"n": i}})
+				if err != nil || done.Added+done.Duplicates != 1 {
+					t.Errorf("add %d: %+v, %v", i, done, err)
+				}
+			}
+		})
+	}
+	adding.Wait()
+	if keys := b.keys("c"); keys["k"] != 50 {
+		t.Errorf("stored: %v", keys)
+	}
+	// More than a message holds, without ids.
+	many := make([]wire.Operation, 300)
+	for i := range many {
+		many[i] = wire.Operation{Key: "big", Payload: strings.Repeat("x", 10_000)}
+	}
+	// One whose answer comes late is sent again.
+	if done, err := p.Add(t.Context(), many...); err != nil || done.Added+done.Duplicates != len(many) {
+		t.Errorf("several messages: %+v, %v", done, err)
+	}
+	if done, err := p.Add(t.Context()); err != nil || done.Added != 0 {
+		t.Errorf("nothing: %+v, %v", done, err)
+	}
+	if keys := b.keys("c"); keys["big"] != len(many) {
+		t.Errorf("stored: %v", keys)
+	}
+}
+
+func TestProducersAreToldWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	nc := b.listen()
+	ok, err := endpoints.NewProducer(nc, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ok.Add(t.Context(), wire.Operation{Key: "k"}); err != nil {
+		t.Fatal(err) // from now on somebody listens
+	}
+	refused := func(err error, code wire.CollectCode, text string) {
+		t.Helper()
+		said, ok := errors.AsType[*wire.CollectError](err)
+		if !ok || said.Code != code || !strings.Contains(said.Error(), text) {
+			t.Errorf("got %v; want %s …%s…", err, code, text)
+		}
+	}
+	_, err = ok.Add(t.Context(), wire.Operation{ID: "1", Key: "k"}, wire.Operation{})
+	refused(err, wire.CollectInvalid, "operation 2: key: it is missing")
+	_, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: strings.Repeat("x", 2<<20)})
+	refused(err, wire.CollectTooLarge, "takes at most")
+	if _, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: func() {}}); err == nil {
+		t.Error("a payload that is no JSON was added")
+	}
+	other, err := endpoints.NewProducer(nc, "nothing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = other.Add(t.Context(), wire.Operation{Key: "k"})
+	refused(err, wire.CollectUnknown, "there is no such collector")
+	if _, err := endpoints.NewProducer(nc, "a.b"); err == nil {
+		t.Error("a.b is taken for the name of a collector")
+	}
+	for body, want := range map[string]string{
+		"":                        `"bad_operation","message":"there is no operation`,
+		"garbage":                 `this is not JSON`,
+		`{"ops":[{}]}`:            `operation 1 (line 1): payload: it is missing`,
+		`{"key":"k","payload":1}`: `{"added":1,"duplicates":0}`,
+	} {
+		answer, err := nc.Request(wire.CollectSubject("c"), []byte(body), limit)
+		if err != nil || !strings.Contains(string(answer.Data), want) {
+			t.Errorf("%q is answered %v, %v; want …%s…", body, answer, err, want)
+		}
+	}
+	// One that is not a request is not added, and harms nobody.
+	if err := nc.Publish(wire.CollectSubject("c"), []byte(`{"key":"lost","payload":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	wrong := nats.NewMsg(wire.CollectSubject("c"))
+	wrong.Header.Set(wire.HeaderVersion, "2")
+	answer, err := nc.RequestMsg(wrong, limit)
+	if err != nil || !strings.Contains(string(answer.Data), "speaks 1") {
+		t.Errorf("another version is answered %v, %v", answer, err)
+	}
+	if keys := b.keys("c"); keys["lost"] != 0 || keys["k"] != 2 {
+		t.Errorf("stored: %v", keys)
+	}
+}
+
+// Nobody listens: the producer goes on until its time is over, and says so.
+func TestProducersWaitForANode(t *testing.T) {
+	t.Parallel()
+	nc := testenv.Conn(t, testenv.NATS(t))
+	p, err := endpoints.NewProducer(nc, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	_, err = p.Add(ctx, wire.Operation{Key: "k"})
+	var unstored *wire.UnstoredError
+	if !errors.As(err, &unstored) || !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "no node listens for tranche.collect.c") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The time of an add is over in the middle of a try: what is told is why the try before it failed.
+func TestProducersAreToldTheLastReason(t *testing.T) {
+	t.Parallel()
+	server := testenv.NATS(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var tries atomic.Int64
+	node, err := testenv.Conn(t, server).Subscribe(wire.CollectSubject("c"), func(msg *nats.Msg) {
+		if tries.Add(1) > 1 {
+			cancel() // in the middle of the second
+			return
+		}
+		if err := msg.Respond([]byte(`{"error":{"code":"unavailable","message":"PostgreSQL is away"}}`)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := endpoints.NewProducer(testenv.Conn(t, server), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Add(ctx, wire.Operation{Key: "k"})
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "PostgreSQL is away") {
+		t.Errorf("got %v", err)
+	}
+	if err := node.Unsubscribe(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,305 @@
+package ingest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/gather/collector"
+	"github.com/tranchehq/tranche/internal/ingest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/database"
+)
+
+// limit is more than anything here takes on a busy machine.
+const limit = 2 * time.Minute
+
+type bench struct {
+	*testing.T
+	pool  *pgxpool.Pool
+	store *database.DB
+	adder *adder
+	it    *ingest.Producers
+
+	source func(sql string) // of what withSource made
+}
+
+// adder counts transactions, and may hold them up or refuse them.
+type adder struct {
+	store   *database.DB
+	commits atomic.Int64
+	before  func(batches [][]collectorstore.Op) error // nil: nothing
+}
+
+func (a *adder) AddOps(
+	ctx context.Context, name string, version int, batches [][]collectorstore.Op,
+) ([]collectorstore.AddedOps, error) {
+	a.commits.Add(1)
+	if a.before != nil {
+		if err := a.before(batches); err != nil {
+			return nil, err
+		}
+	}
+	out, _, err := collectorstore.New(a.store).AddOps(ctx, name, version, batches)
+	return out, err
+}
+
+func setup(t *testing.T) *bench {
+	t.Helper()
+	pool := testenv.Pool(t)
+	store := database.New(pool)
+	b := &bench{T: t, pool: pool, store: store, adder: &adder{store: store}}
+	b.it = ingest.New(collectorstore.New(store), b.adder, nil, nil)
+	b.apply("c", "endpoint: echo\n")
+	return b
+}
+
+func (b *bench) apply(name, text string) {
+	b.Helper()
+	spec, err := collector.Parse(name, []byte(text))
+	if err == nil {
+		_, err = collectorstore.New(b.store).ApplyCollector(b.Context(), collectorstore.Text{Name: name, Spec: *spec,
+			Source: text}, "test")
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// keys counts the operations that are stored, by key.
+func (b *bench) keys(name string) map[string]int {
+	b.Helper()
+	ops, err := collectorstore.New(b.store).Ops(b.Context(), name, collectorstore.OpsFilter{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	all := map[string]int{}
+	for _, op := range ops {
+		all[op.Key]++
+	}
+	return all
+}
+
+func op(id, key string) []collectorstore.Op {
+	return []collectorstore.Op{{ID: id, Key: key, Payload: []byte(`{"n":1}`)}}
+}
+
+// Adds that come while a commit is under way share the next one, and each is told of its own operations.
+func TestAddsShareCommits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	begun, gate := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	b.adder.before = func([][]collectorstore.Op) error {
+		first.Do(func() { close(begun); <-gate })
+		return nil
+	}
+	const others = 200
+	var adding sync.WaitGroup
+	var added, duplicates atomic.Int64
+	add := func(id string) {
+		done, err := b.it.Add(t.Context(), "c", op(id, "k"))
+		if err != nil || done.Added+done.Duplicates != 1 {
+			t.Errorf("%s: %+v, %v", id, done, err)
+		}
+		added.Add(int64(done.Added))
+		duplicates.Add(int64(done.Duplicates))
+	}
+	adding.Go(func() { add("first") })
+	<-begun
+	for i := range others {
+		adding.Go(func() { add(fmt.Sprintf("op-%d", i/2)) }) // each id twice
+	}
+	b.waitFor(func() bool { return ingest.Waiting(b.it, "c") == others })
+	close(gate)
+	adding.Wait()
+	if added.Load() != 1+others/2 || duplicates.Load() != others/2 {
+		t.Errorf("%d added, %d duplicates", added.Load(), duplicates.Load())
+	}
+	if n := b.adder.commits.Load(); n != 2 {
+		t.Errorf("%d transactions; want 2", n)
+	}
+	if keys := b.keys("c"); keys["k"] != 1+others/2 {
+		t.Errorf("stored: %v", keys)
+	}
+	if err := b.it.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// waitFor polls until something is so.
+func (b *bench) waitFor(is func() bool) {
+	b.Helper()
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			b.Fatal("it does not come about")
+		}
+	}
+}
+
+// When PostgreSQL does not like what one add brought, the others of its commit go on.
+func TestErrorsGoToWhomTheyBelong(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	begun, gate := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	b.adder.before = func(batches [][]collectorstore.Op) error {
+		first.Do(func() { close(begun); <-gate })
+		for _, batch := range batches {
+			if batch[0].ID == "bad" {
+				return fmt.Errorf("add: %w", &pgconn.PgError{Code: "22021", Message: "a text that it does not take"})
+			}
+		}
+		return nil
+	}
+	var adding sync.WaitGroup
+	for i, id := range []string{"first", "a", "bad", "b", "c"} {
+		adding.Go(func() {
+			done, err := b.it.Add(t.Context(), "c", op(id, "k"))
+			if (id == "bad") != (err != nil) || err == nil && done.Added != 1 {
+				t.Errorf("%s: %+v, %v", id, done, err)
+			}
+		})
+		if i == 0 {
+			<-begun
+		}
+	}
+	b.waitFor(func() bool { return ingest.Waiting(b.it, "c") == 4 })
+	close(gate)
+	adding.Wait()
+	if keys := b.keys("c"); keys["k"] != 4 {
+		t.Errorf("stored: %v", keys)
+	}
+	if n := b.adder.commits.Load(); n != 1+1+4 {
+		t.Errorf("%d transactions", n)
+	}
+}
+
+// Keys are made for the definition of the moment, also when it has just changed.
+func TestKeysFollowTheDefinition(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.apply("o", "endpoint: echo\norder_by: n\n")
+	add := func() (collectorstore.AddedOps, error) {
+		return b.it.Add(t.Context(), "o", []collectorstore.Op{{Payload: []byte(`{"n":"customer-7"}`)}})
+	}
+	if done, err := add(); err != nil || done.Added != 1 {
+		t.Fatal(done, err)
+	}
+	b.apply("o", "endpoint: echo\norder_by: n\npartitions: 100\n")
+	if done, err := add(); err != nil || done.Added != 1 {
+		t.Fatal(done, err)
+	}
+	if keys := b.keys("o"); keys["customer-7"] != 1 || keys["97/100"] != 1 || len(keys) != 2 {
+		t.Errorf("keys: %v", keys)
+	}
+	if n := b.adder.commits.Load(); n != 3 {
+		t.Errorf("%d transactions; want one that was refused", n)
+	}
+}
+
+func TestAddSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.apply("o", "endpoint: echo\norder_by: n\nvalues: [x]\n")
+	for _, tc := range []struct {
+		collector string
+		op        collectorstore.Op
+		want      string
+	}{
+		{"c", collectorstore.Op{Payload: []byte(`1`)}, "operation 2: key: it is missing; say what the operation belongs to"},
+		{"c", collectorstore.Op{Key: strings.Repeat("k", 513), Payload: []byte(`1`)}, "operation 2: key: it has 513 bytes"},
+		{"c", collectorstore.Op{Key: "a\x00", Payload: []byte(`1`)}, "operation 2: key: it must be UTF-8 without NUL"},
+		{"c", collectorstore.Op{Key: "a", ID: "\xff", Payload: []byte(`1`)}, "operation 2: id: it must be UTF-8"},
+		{"c", collectorstore.Op{Key: "a", ID: strings.Repeat("i", 257), Payload: []byte(`1`)},
+			"operation 2: id: it has 257 bytes"},
+		{"o", collectorstore.Op{Payload: []byte(`{}`)}, `operation 1: payload: order_by n: there is no field "n"`},
+		{"o", collectorstore.Op{Payload: []byte(`{"n":"y"}`)}, `operation 1: payload: order_by n: "y" is none of the values`},
+		{"nothing", collectorstore.Op{Key: "a", Payload: []byte(`1`)}, `collector "nothing": not found`},
+	} {
+		ops := []collectorstore.Op{tc.op}
+		if strings.HasPrefix(tc.want, "operation 2") {
+			ops = append(op("", "good"), tc.op)
+		}
+		_, err := b.it.Add(t.Context(), tc.collector, ops)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s %+v: %v; want …%s…", tc.collector, tc.op, err, tc.want)
+		}
+	}
+	_, err := b.it.Add(t.Context(), "o", []collectorstore.Op{{Key: "mine", Payload: []byte(`{"n":"x"}`)}})
+	if err == nil || !strings.Contains(err.Error(), "the collector makes it of the payload's n; leave it out") {
+		t.Errorf("a key where there is an order_by: %v", err)
+	}
+	if keys := b.keys("c"); len(keys) != 0 {
+		t.Errorf("something was stored: %v", keys)
+	}
+}
+
+// Who leaves does not break off what others share, and gives room back in the end.
+func TestLeavingEarly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	begun, gate := make(chan struct{}), make(chan struct{})
+	b.adder.before = func([][]collectorstore.Op) error { close(begun); <-gate; return nil }
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() {
+		_, err := b.it.AddFrom(ctx, "c", strings.NewReader(`{"key":"k","payload":1}`))
+		left <- err
+	}()
+	<-begun
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("who leaves is told %v", err)
+	}
+	if n := ingest.Held(b.it); n == 0 {
+		t.Error("the operation is held, and no room was taken for it")
+	}
+	close(gate)
+	b.waitFor(func() bool { return ingest.Held(b.it) == 0 })
+	if keys := b.keys("c"); keys["k"] != 1 {
+		t.Errorf("stored: %v", keys)
+	}
+}
+
+func TestRoomIsBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	_, err := b.it.AddFrom(t.Context(), "c", endless{})
+	if _, ok := errors.AsType[*ingest.TooManyError](err); !ok {
+		t.Errorf("a body without an end gives %v", err)
+	}
+	if n := ingest.Held(b.it); n != 0 {
+		t.Errorf("%d bytes are held after it", n)
+	}
+	ingest.Hold(b.it, ingest.MaxHeld)
+	_, err = b.it.AddFrom(t.Context(), "c", strings.NewReader(`{"key":"k","payload":1}`))
+	if _, ok := errors.AsType[*ingest.OverloadedError](err); !ok {
+		t.Errorf("without room: %v", err)
+	}
+}
+
+// endless is spaces for ever.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}

@@ -1,0 +1,262 @@
+package ingest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+)
+
+// MaxOps is how many operations one add may bring.
+const MaxOps = 100_000
+
+// Read reads operations: JSON objects one after the other, each an operation like
+//
+//	{"id":"order-17","key":"CUST-7","priority":0,"payload":{"amount":12}}
+//
+// or a list of them in {"ops":[…]}. Only the payload has to be there. The error is an *OpError for what stands there, a
+// *TooManyError, or what the reader said.
+func Read(from io.Reader) ([]collector.Op, error) {
+	from, err := withoutMark(from)
+	if err != nil {
+		return nil, err
+	}
+	r := &opReader{lines: &lineCounter{from: from}}
+	r.dec = jsontext.NewDecoder(r.lines)
+	for {
+		switch kind := r.dec.PeekKind(); kind {
+		case '{':
+			if err := r.object(); err != nil {
+				return nil, err
+			}
+		case 0:
+			_, err := r.dec.ReadToken()
+			if errors.Is(err, io.EOF) && len(r.ops) == 0 && !r.listed {
+				return nil, &OpError{Problem: "there is no operation; want objects like " + example}
+			}
+			if errors.Is(err, io.EOF) {
+				return r.ops, nil
+			}
+			return nil, r.broken(err)
+		default:
+			return nil, r.wrong("", "want an object like %s; this is %s", example, kindName(kind))
+		}
+	}
+}
+
+// withoutMark leaves out what some editors put in front of a file.
+func withoutMark(from io.Reader) (io.Reader, error) {
+	const mark = "\ufeff"
+	begin := make([]byte, len(mark))
+	n, err := io.ReadFull(from, begin)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, err
+	}
+	if string(begin[:n]) == mark {
+		return from, nil
+	}
+	return io.MultiReader(bytes.NewReader(begin[:n]), from), nil
+}
+
+const example = `{"id":"order-17","key":"CUST-7","payload":{"amount":12}}`
+
+// opReader reads operations value by value: what it keeps is what it was sent, and bounded by who reads.
+type opReader struct {
+	dec    *jsontext.Decoder
+	lines  *lineCounter
+	ops    []collector.Op
+	listed bool // there was a list, which may have been empty
+}
+
+// object reads an object, which is an operation unless it begins with the member ops.
+func (r *opReader) object() error {
+	if _, err := r.dec.ReadToken(); err != nil {
+		return r.broken(err)
+	}
+	var op collector.Op
+	first := true
+	for ; r.dec.PeekKind() == '"'; first = false {
+		token, err := r.dec.ReadToken()
+		if err != nil {
+			return r.broken(err)
+		}
+		name := token.String()
+		if first && name == "ops" {
+			return r.list()
+		}
+		if err := r.member(&op, name); err != nil {
+			return err
+		}
+	}
+	return r.end(op)
+}
+
+// list reads the operations of {"ops":[…]}, and its end.
+func (r *opReader) list() error {
+	if kind := r.dec.PeekKind(); kind != '[' {
+		return r.wrong("ops", "want a list of operations; this is %s", kindName(kind))
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return r.broken(err)
+	}
+	r.listed = true
+	for r.dec.PeekKind() != ']' {
+		if kind := r.dec.PeekKind(); kind != '{' && kind != 0 {
+			return r.wrong("", "want an object like %s; this is %s", example, kindName(kind))
+		}
+		if _, err := r.dec.ReadToken(); err != nil {
+			return r.broken(err)
+		}
+		var op collector.Op
+		for r.dec.PeekKind() == '"' {
+			token, err := r.dec.ReadToken()
+			if err == nil {
+				err = r.member(&op, token.String())
+			}
+			if err != nil {
+				return r.broken(err)
+			}
+		}
+		if err := r.end(op); err != nil {
+			return err
+		}
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return r.broken(err)
+	}
+	if r.dec.PeekKind() == '"' {
+		return &OpError{Line: r.line(), Problem: `want nothing beside "ops" in the object that holds them`}
+	}
+	_, err := r.dec.ReadToken()
+	return r.broken(err)
+}
+
+// end takes an operation whose members were read.
+func (r *opReader) end(op collector.Op) error {
+	line := r.line()
+	if _, err := r.dec.ReadToken(); err != nil {
+		return r.broken(err)
+	}
+	if op.Payload == nil {
+		return &OpError{Number: len(r.ops) + 1, Line: line, Field: "payload", Problem: "it is missing; it may be any JSON"}
+	}
+	if len(r.ops) == MaxOps {
+		return &TooManyError{}
+	}
+	r.ops = append(r.ops, op)
+	return nil
+}
+
+func (r *opReader) member(op *collector.Op, name string) error {
+	switch name {
+	case "id":
+		return r.text(&op.ID, name)
+	case "key":
+		return r.text(&op.Key, name)
+	case "priority":
+		return r.priority(op)
+	case "payload":
+		return r.payload(op)
+	}
+	return r.wrong("", "unknown member %.60q; there are id, key, priority, payload", name)
+}
+
+func (r *opReader) text(into *string, name string) error {
+	if kind := r.dec.PeekKind(); kind != '"' && kind != 0 {
+		return r.wrong(name, "want text in quotes; this is %s", kindName(kind))
+	}
+	token, err := r.dec.ReadToken()
+	if err != nil {
+		return r.broken(err)
+	}
+	*into = token.String()
+	return nil
+}
+
+func (r *opReader) priority(op *collector.Op) error {
+	value, err := r.dec.ReadValue()
+	if err != nil {
+		return r.broken(err)
+	}
+	n, err := strconv.Atoi(string(value))
+	if err != nil || n < 0 || n > collector.MaxOpPriority {
+		return r.wrong("priority", "want a whole number within 0 to %d, the highest first; this is %.40q",
+			collector.MaxOpPriority, value)
+	}
+	op.Priority = n
+	return nil
+}
+
+func (r *opReader) payload(op *collector.Op) error {
+	value, err := r.dec.ReadValue()
+	if err != nil {
+		return r.broken(err)
+	}
+	if jsonvalue.Deeper(value, wire.DefaultMaxDepth) {
+		return r.wrong("payload", "it is nested deeper than %d", wire.DefaultMaxDepth)
+	}
+	kept := value.Clone()
+	if err := kept.Compact(); err != nil {
+		return r.broken(err)
+	}
+	if len(kept) > collector.MaxOpPayload {
+		return r.wrong("payload", "it has %d bytes; at most %d are taken: send what it is about by reference", len(kept),
+			collector.MaxOpPayload)
+	}
+	op.Payload = json.RawMessage(kept)
+	return nil
+}
+
+func (r *opReader) wrong(field, format string, args ...any) error {
+	return &OpError{Number: len(r.ops) + 1, Line: r.line(), Field: field, Problem: fmt.Sprintf(format, args...)}
+}
+
+// broken makes an error of what is no JSON. What the reader of the bytes said goes on as it is.
+func (r *opReader) broken(err error) error {
+	if err == nil {
+		return nil
+	}
+	if said, ok := errors.AsType[*OpError](err); ok {
+		return said
+	}
+	if r.lines.err != nil {
+		return r.lines.err
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return r.wrong("", "the JSON breaks off")
+	}
+	problem := err.Error()
+	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok && bad.Err != nil {
+		problem = bad.Err.Error()
+	}
+	return r.wrong("", "this is not JSON: %.200s", problem)
+}
+
+func (r *opReader) line() int { return r.lines.at(r.dec.InputOffset()) }
+
+func kindName(kind jsontext.Kind) string {
+	switch kind {
+	case '{':
+		return "an object"
+	case '[':
+		return "a list"
+	case '"':
+		return "text"
+	case '0':
+		return "a number"
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "true or false"
+	default:
+		return "no JSON"
+	}
+}

@@ -1,0 +1,126 @@
+package ingest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tranchehq/tranche/gather/collector"
+	"github.com/tranchehq/tranche/gather/template"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/order"
+)
+
+// specAge is how long the definition of a collector is taken for the present one. An add that was made for another
+// version is refused by the store, and made anew.
+const specAge = time.Second
+
+// maxSpecs bounds the definitions that are kept.
+const maxSpecs = 1000
+
+// knownSpec is the definition of a collector as it was a moment ago.
+type knownSpec struct {
+	spec    collectorstore.CollectorSpec
+	version int
+	body    *template.Body // of its enrichment; nil: there is none
+	at      time.Time
+}
+
+// spec returns the definition of a collector.
+func (p *Producers) spec(ctx context.Context, name string) (knownSpec, error) {
+	p.mu.Lock()
+	known, ok := p.specs[name]
+	p.mu.Unlock()
+	if ok && time.Since(known.at) < specAge {
+		return known, nil
+	}
+	at := time.Now()
+	spec, version, err := p.definitions.CollectorSpecOf(ctx, name)
+	if err != nil {
+		return knownSpec{}, err
+	}
+	known = knownSpec{spec: spec, version: version, at: at}
+	if spec.Enrich != nil {
+		if known.body, err = collector.Template(spec.Enrich); err != nil {
+			return knownSpec{}, fmt.Errorf("read what collector %s stores: %w", name, err)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.specs) >= maxSpecs {
+		clear(p.specs)
+	}
+	p.specs[name] = known
+	return known, nil
+}
+
+// forget has the definition of a collector read again, unless that was done already.
+func (p *Producers) forget(name string, version int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.specs[name].version == version {
+		delete(p.specs, name)
+	}
+}
+
+// changed reports whether a collector is at another version than the one for which something was refused.
+func (p *Producers) changed(ctx context.Context, name string, version int) bool {
+	p.forget(name, version)
+	newest, err := p.spec(ctx, name)
+	return err == nil && newest.version != version
+}
+
+// withKeys checks operations, and gives them the keys that they belong to.
+func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]collectorstore.Op, error) {
+	ops = slices.Clone(ops) // they may have to be given other keys
+	for i := range ops {
+		op := &ops[i]
+		if err := checkOp(spec, op); err != nil {
+			err.Number = i + 1
+			return nil, err
+		}
+		key, err := collector.Key(spec, op.Key, op.Payload)
+		if bad, ok := errors.AsType[*order.ValueError](err); ok {
+			return nil, &OpError{Number: i + 1, Field: "payload", Problem: bad.Error()}
+		}
+		if err != nil {
+			return nil, err
+		}
+		fold, err := collector.Fold(spec, op.Key, op.Payload)
+		if bad, ok := errors.AsType[*order.ValueError](err); ok {
+			return nil, &OpError{Number: i + 1, Field: "payload",
+				Problem: fmt.Sprintf("fold by %s: %s", cmp.Or(bad.Field, order.Key), bad.Problem)}
+		}
+		if err != nil {
+			return nil, err
+		}
+		op.Key, op.Fold = key, fold
+	}
+	return ops, nil
+}
+
+// checkOp holds an operation to what can be stored.
+func checkOp(spec *collectorstore.CollectorSpec, op *collectorstore.Op) *OpError {
+	switch {
+	case len(op.ID) > collectorstore.MaxOpID:
+		return &OpError{Field: "id", Problem: fmt.Sprintf("it has %d bytes, and at most %d are allowed", len(op.ID),
+			collectorstore.MaxOpID)}
+	case !isText(op.ID):
+		return &OpError{Field: "id", Problem: "it must be UTF-8 without NUL"}
+	case !isText(op.Key):
+		return &OpError{Field: "key", Problem: "it must be UTF-8 without NUL"}
+	case collector.OwnKey(spec) && op.Key == "":
+		return &OpError{Field: "key", Problem: "it is missing; say what the operation belongs to, like a customer's id, or " +
+			"give the collector an order_by"}
+	case !collector.OwnKey(spec) && op.Key != "":
+		return &OpError{Field: "key", Problem: fmt.Sprintf("the collector makes it of the payload's %s; leave it out",
+			spec.OrderBy.Field)}
+	case spec.OrderBy == nil && len(op.Key) > collectorstore.MaxOpKey:
+		return &OpError{Field: "key", Problem: fmt.Sprintf("it has %d bytes, and at most %d are allowed", len(op.Key),
+			collectorstore.MaxOpKey)}
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package systest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+)
+
+// natsTLS is each server's own part of the configuration, with what docs/operate/deploy.md adds to it for TLS.
+const natsTLS = `server_name: nats-%[6]d
+listen: "127.0.0.1:-1"
+jetstream { store_dir: %[7]q }
+tls { cert_file: %[1]q, key_file: %[2]q, ca_file: %[3]q }
+cluster {
+  name: tranche
+  listen: 127.0.0.1:%[4]d
+  routes: [%[5]s]
+  tls { cert_file: %[1]q, key_file: %[2]q, ca_file: %[3]q, verify: true }
+}
+`
+
+// startNATS starts three servers that speak TLS with clients and with one another.
+func startNATS(t *testing.T, ca *authority) (urls string, servers []*natsserver.Server) {
+	t.Helper()
+	cert, key := ca.certify(t, "127.0.0.1")
+	ports, routes := make([]int, 3), make([]string, 3)
+	for i := range ports {
+		ports[i] = testenv.QuietPort(t)
+		routes[i] = fmt.Sprintf("%q", fmt.Sprintf("nats://127.0.0.1:%d", ports[i]))
+	}
+	all := make([]string, 3)
+	for i := range ports {
+		file := filepath.Join(t.TempDir(), "nats.conf")
+		write(t, file, fmt.Appendf(nil, natsTLS, cert, key, ca.file, ports[i], strings.Join(routes, ", "), i,
+			t.TempDir()))
+		s := startServer(t, file)
+		servers = append(servers, s)
+		all[i] = strings.Replace(s.ClientURL(), "nats://", "tls://", 1)
+	}
+	until(t, "the servers are one", func() bool {
+		for _, s := range servers {
+			if !s.JetStreamIsCurrent() || s.NumRoutes() == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	return strings.Join(all, ","), servers
+}
+
+func startServer(t *testing.T, file string) *natsserver.Server {
+	t.Helper()
+	options, err := natsserver.ProcessConfigFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.NoSigs, options.NoLog, options.TLSTimeout = true, true, limit.Seconds()
+	options.Cluster.TLSTimeout = limit.Seconds()
+	s, err := natsserver.NewServer(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(limit) {
+		t.Fatal("a NATS server does not start")
+	}
+	return s
+}
+
+// startPostgres starts a server that takes nothing but TLS over the network, and returns a database's URL that says
+// nothing of it. It has an address of its own, so that its port is free.
+func startPostgres(t *testing.T, ca *authority) string {
+	t.Helper()
+	at := fmt.Sprintf("127.83.%d.%d", os.Getpid()>>8&0xff, os.Getpid()&0xff)
+	cert, key := ca.certify(t, at)
+	hba := filepath.Join(ca.dir, "pg_hba.conf")
+	write(t, hba, []byte("local all all trust\nhostssl all all 127.0.0.0/8 scram-sha-256\n"))
+	dir, err := os.MkdirTemp("", "operate-pg-") //nolint:usetesting // another user owns it, and a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	config := embedded.PostgresConfig{DataDir: dir, NoRestart: true, Bound: true}
+	first, err := embedded.StartPostgres(t.Context(), config) // which makes it, and its user
+	if err != nil {
+		t.Fatal(err)
+	}
+	local, err := url.Parse(first.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := testenv.Connect(t, first.URL())
+	for _, sql := range []string{"CREATE ROLE app LOGIN PASSWORD 'secret'", "CREATE DATABASE tls OWNER app"} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn.Close()
+	info, err := os.Stat(local.Query().Get("host"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	for _, file := range []string{key, hba} {
+		if err := os.Chown(file, int(owner.Uid), int(owner.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	config.Settings = map[string]string{"listen_addresses": at, "ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key,
+		"hba_file": hba}
+	pg, err := embedded.StartPostgres(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		if err := pg.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return "postgres://app:secret@" + net.JoinHostPort(at, local.Query().Get("port")) + "/tls"
+}

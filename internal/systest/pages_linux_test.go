@@ -1,0 +1,97 @@
+package systest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+)
+
+// The program is built once for all of it, since that is what takes long.
+func TestAsThePagesSay(t *testing.T) {
+	binary := testenv.Program(t, root)
+	t.Run("TLS between the machines", func(t *testing.T) { encrypted(t, binary) })
+	t.Run("a schema newer than the program", func(t *testing.T) { older(t, binary) })
+}
+
+// encrypted: nodes and services reach NATS and PostgreSQL by TLS, and check whom they speak to; with the authority of
+// somebody else a node says what is wrong, and what helps, and ends.
+func encrypted(t *testing.T, binary string) {
+	t.Helper()
+	ca, strangers := newAuthority(t, "ours"), newAuthority(t, "somebody else's")
+	nats, servers := startNATS(t, ca)
+	database := startPostgres(t, ca)
+	verified := database + "?sslmode=verify-full&sslrootcert=" + ca.file
+
+	n := up(t, binary, verified, nats, []string{"NATS_CA=" + ca.file})
+	t.Setenv("NATS_URL", nats)
+	t.Setenv("NATS_CA", ca.file)
+	connectedService(t)
+	wantRun(t, binary, n, 0, "200")
+	conn := testenv.Connect(t, verified)
+	var plain, secret int
+	err := conn.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE NOT ssl), count(*) FILTER (WHERE ssl) FROM pg_stat_ssl
+		JOIN pg_stat_activity USING (pid) WHERE usename = 'app'`).Scan(&plain, &secret)
+	if err != nil || plain != 0 || secret < 2 {
+		t.Errorf("%d connections to PostgreSQL are encrypted and %d not; %v", secret, plain, err)
+	}
+	for _, s := range servers {
+		if o, err := s.Routez(nil); err != nil || o.NumRoutes == 0 {
+			t.Errorf("a server has no routes: %v", err)
+		}
+	}
+	n.end(t)
+
+	for _, wrong := range []struct{ name, database, ca, says string }{
+		{"NATS, by another authority", verified, strangers.file, "name the authority that signed it with NATS_CA=FILE"},
+		{"PostgreSQL, by another authority", database + "?sslmode=verify-full&sslrootcert=" + strangers.file, ca.file,
+			"name the authority that signed the server's certificate with sslrootcert=FILE"},
+		{"PostgreSQL, without TLS", database + "?sslmode=disable", ca.file, "no encryption"},
+	} {
+		n := launch(t, binary, wrong.database, nats, []string{"NATS_CA=" + wrong.ca}, "--database-wait", "20s")
+		if n.url != "" || n.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(n.said.String(), wrong.says) {
+			t.Errorf("%s: serve ended with %v and says:\n%s", wrong.name, n.cmd.ProcessState, n.said.String())
+		}
+	}
+}
+
+// older: to go back is to start the former program; it leaves the newer schema alone and works on it. What the next
+// version might have added is not in its way.
+func older(t *testing.T, binary string) {
+	t.Helper()
+	database, ns := testenv.Database(t), testenv.NATS(t)
+	conn := testenv.Connect(t, database)
+	for _, sql := range []string{
+		"ALTER TABLE work_part ADD COLUMN of_the_next_version text NOT NULL DEFAULT 'x'",
+		"ALTER TABLE batchrun ADD COLUMN of_the_next_version integer",
+		"CREATE TABLE of_the_next_version (id int)",
+		"INSERT INTO tranche_migration (version_id, is_applied) VALUES (99999, true)",
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := up(t, binary, database, ns.URL(), nil)
+	serveAccounts(t, testenv.Conn(t, ns), "statement", "")
+	wantRun(t, binary, n, 0, "200")
+	must(t, binary, "", "doctor", "--database", database)
+	n.end(t)
+	var kept bool
+	err := conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM tranche_migration WHERE version_id = 99999)
+		AND to_regclass('of_the_next_version') IS NOT NULL`).Scan(&kept)
+	if err != nil || !kept {
+		t.Errorf("the newer schema was not left alone: %v", err)
+	}
+}
+
+// connectedService connects as the environment says, as a service of anybody does.
+func connectedService(t *testing.T) {
+	t.Helper()
+	nc, err := endpoints.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	serveAccounts(t, nc, "statement", "")
+}

@@ -1,0 +1,172 @@
+package systest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+)
+
+const prometheusDir = root + "/deploy/prometheus"
+
+// ofPrometheus finds a program of Debian's package prometheus.
+func ofPrometheus(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatalf("%v; install it: scripts/deps.sh prometheus", err)
+	}
+	return path
+}
+
+// The rules are what Prometheus takes, and each alert fires when it should, and goes out.
+func TestRulesByPromtool(t *testing.T) {
+	t.Parallel()
+	tool := ofPrometheus(t, "promtool")
+	for _, args := range [][]string{{"check", "rules", "rules.yml"}, {"test", "rules", "rules_test.yml"}} {
+		cmd := exec.CommandContext(t.Context(), tool, args...)
+		cmd.Dir = prometheusDir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+}
+
+// prometheus is a real one.
+type prometheus struct {
+	url string
+	log *testenv.Log
+}
+
+// hurried is the rules with shorter times, since nobody waits for a quarter of an hour here. What they ask, and which
+// there are, stays.
+func hurried(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(prometheusDir, "rules.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := regexp.MustCompile(`for: \d+m`).ReplaceAllString(string(text), "for: 1s")
+	rules = regexp.MustCompile(`\[\d+m\]`).ReplaceAllString(rules, "[15s]")
+	return strings.Replace(rules, "(tranche_schedule_oldest_overdue_seconds) > 60",
+		"(tranche_schedule_oldest_overdue_seconds) > 1", 1)
+}
+
+const prometheusConfig = `
+global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}
+rule_files: [rules.yml]
+scrape_configs:
+  - job_name: tranche
+    static_configs: [{targets: [%s]}]
+`
+
+// scrape starts a Prometheus that scrapes some nodes.
+func scrape(t *testing.T, targets ...string) *prometheus {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"rules.yml": hurried(t), "prometheus.yml": fmt.Sprintf(prometheusConfig, strings.Join(targets, ", ")),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := &prometheus{log: &testenv.Log{}}
+	cmd := exec.Command(ofPrometheus(t, "prometheus"), "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:0",
+		"--enable-feature=native-histograms")
+	cmd.Stderr = p.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		if t.Failed() {
+			t.Logf("prometheus said:\n%.5000s", p.log)
+		}
+	})
+	listens := regexp.MustCompile(`"?Listening on"? address=(127\.0\.0\.1:[1-9]\d*)`)
+	until(t, "prometheus listens", func() bool {
+		found := listens.FindStringSubmatch(p.log.String())
+		if found != nil {
+			p.url = "http://" + found[1]
+		}
+		return found != nil
+	})
+	return p
+}
+
+// ask reads an answer of the API of Prometheus, if there is one.
+func (p *prometheus) ask(t *testing.T, path string, into any) (answered bool) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false // it is not there yet
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return false
+	}
+	if err := json.NewDecoder(answer.Body).Decode(into); err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// firing lists the alerts that fire, with the endpoint that they are about, if they are; nil: Prometheus does not say.
+func (p *prometheus) firing(t *testing.T) map[string]bool {
+	t.Helper()
+	var answer struct {
+		Data struct {
+			Alerts []struct {
+				State  string
+				Labels map[string]string
+			}
+		}
+	}
+	if !p.ask(t, "/api/v1/alerts", &answer) {
+		return nil
+	}
+	names := map[string]bool{}
+	for _, a := range answer.Data.Alerts {
+		if a.State == "firing" {
+			names[strings.TrimSpace(a.Labels["alertname"]+" "+a.Labels["endpoint"])] = true
+		}
+	}
+	return names
+}
+
+// fires waits until alerts fire.
+func (p *prometheus) fires(t *testing.T, alerts ...string) {
+	t.Helper()
+	for _, alert := range alerts {
+		begun := time.Now()
+		until(t, alert+" fires", func() bool { return p.firing(t)[alert] })
+		t.Logf("%s fires after %.0f s", alert, time.Since(begun).Seconds())
+	}
+}
+
+// goesOut waits until alerts do not fire any more.
+func (p *prometheus) goesOut(t *testing.T, alerts ...string) {
+	t.Helper()
+	for _, alert := range alerts {
+		begun := time.Now()
+		until(t, alert+" goes out", func() bool { now := p.firing(t); return now != nil && !now[alert] })
+		t.Logf("%s is out after %.0f s", alert, time.Since(begun).Seconds())
+	}
+}

@@ -1,0 +1,170 @@
+package systest
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+)
+
+// PROOF: who may do what, 15.
+// One role owns the schema, another one serves: it can do all that people do, and neither change the schema nor what
+// the audit log says.
+func TestServeAsARoleThatOwnsNothing(t *testing.T) {
+	binary, ns := testenv.Program(t, root), testenv.NATS(t)
+	database := testenv.EmptyDatabase(t)
+	admin := testenv.Connect(t, database)
+	owner, asOwner := testenv.Role(t, database, "")
+	app, asApp := testenv.Role(t, database, "")
+	change(t, admin, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	change(t, admin, "ALTER SCHEMA public OWNER TO "+owner)
+
+	n := launch(t, binary, asApp, ns.URL(), nil)
+	if says := "tranche migrate --database URL --grant " + app; n.url != "" || !strings.Contains(n.said.String(), says) {
+		t.Fatalf("without a schema serve ended with %v: %s", n.err, n.said.String())
+	}
+	must(t, binary, "", "migrate", "--database", asOwner)
+	n = launch(t, binary, asApp, ns.URL(), nil)
+	if says := "role " + app + " may not"; n.url != "" || !strings.Contains(n.said.String(), says) {
+		t.Fatalf("without rights serve ended with %v: %s", n.err, n.said.String())
+	}
+	for range 2 {
+		must(t, binary, "", "migrate", "--database", asOwner, "--grant", app)
+	}
+	files := t.TempDir()
+	if err := os.WriteFile(filepath.Join(files, "items.csv"), []byte(testenv.Accounts(3)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n = up(t, binary, asApp, ns.URL(), nil, "--schedule-files", files)
+	serveAccounts(t, testenv.Conn(t, ns), "statement", "C7")
+	work(t, binary, n)
+	outlast(t, binary, n, admin)
+	expire(t, binary, n, admin)
+	refuse(t, asApp, asOwner)
+	if out := must(t, binary, "", "doctor", "--database", asApp); !strings.Contains(out, "hold") {
+		t.Errorf("doctor: %s", out)
+	}
+	if n.end(t); strings.Contains(n.said.String(), "permission denied") {
+		t.Errorf("it lacked a right: %s", n.said.String())
+	}
+}
+
+func change(t *testing.T, pool *pgxpool.Pool, sql string) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// work does once what people do.
+func work(t *testing.T, binary string, n *server) {
+	t.Helper()
+	wantRun(t, binary, n, 3, "199")
+	for _, c := range []struct {
+		code        int
+		stdin, args string
+	}{
+		{3, "", "run rerun last --failed --wait"},
+		{3, "", "run reset last --all --wait"},
+		{0, "", "run report last"},
+		{0, "", "run export last --format csv"},
+		{0, "endpoint: statement\nmax_age: 10ms\nname: notify\n", "collector apply -"},
+		{0, "", `collector add notify --key k --payload {"id":"C1"}`},
+		{0, "", "tracker open --owner me --key k"},
+		{0, "name: nightly\ncron: 0 3 29 2 *\nendpoint: statement\nitems:\n  file: items.csv\n", "schedule apply -"},
+		{0, "", "schedule pause nightly"},
+		{0, "", "schedule resume nightly"},
+		{0, "", "schedule run-now nightly"},
+		{0, "", "token create --name bea --role viewer"},
+		{0, "", "retention set events --age 30d"},
+		{0, "", "retention run"},
+		{0, "", "audit"},
+		{0, "", "health"},
+		{0, "", "nodes"},
+	} {
+		args := append([]string{"--url", n.url}, strings.Fields(c.args)...)
+		until(t, "tranche "+c.args+" ends as it should", func() bool {
+			r, err := run(binary, c.stdin, args...)
+			if err != nil || r.code != c.code && c.args != "health" {
+				t.Fatalf("tranche %s: exit code %d, want %d, %v\n%s%s", c.args, r.code, c.code, err, r.out, r.err)
+			}
+			return r.code == c.code // a look of health may be some seconds old: of before the node led
+		})
+	}
+}
+
+// expire has old rows of the audit log deleted, which leaves a row that says so.
+func expire(t *testing.T, binary string, n *server, admin *pgxpool.Pool) {
+	t.Helper()
+	testenv.Rewrite(t, admin, `UPDATE audit_log SET at = at - interval '100 days' WHERE action = 'start'`)
+	must(t, binary, "", "--url", n.url, "retention", "set", "audit", "--age", "90d")
+	untilSQL(t, admin, "old rows expire", `SELECT count(*) FILTER (WHERE action = 'start') = 0 AND
+		count(*) FILTER (WHERE action = 'audit_expire' AND detail->>'rows' = '3') = 1 FROM audit_log`)
+}
+
+// outlast waits for what work began to end, and has what ended deleted.
+func outlast(t *testing.T, binary string, n *server, admin *pgxpool.Pool) {
+	t.Helper()
+	command := func(stdin string, args ...string) string {
+		return must(t, binary, stdin, append([]string{"--json", "--url", n.url}, args...)...)
+	}
+	untilSQL(t, admin, "the operation is done", `SELECT NOT EXISTS (SELECT FROM collector_op)`)
+	untilSQL(t, admin, "the schedule's run is done",
+		`SELECT count(*) = 1 FROM batchrun WHERE name = 'nightly' AND state = 'completed' AND done = 3`)
+	var opened struct{ ID string }
+	if err := json.Unmarshal([]byte(command("", "tracker", "open", "--owner", "me", "--key", "k2")), &opened); err != nil {
+		t.Fatal(err)
+	}
+	command("", "tracker", "add", opened.ID, "5")
+	command("", "tracker", "ack", opened.ID+":all")
+	command("", "tracker", "seal", opened.ID)
+	untilSQL(t, admin, "the batch is complete",
+		`SELECT count(*) = 1 FROM tracker_batch WHERE state = 'completed' AND items = 5`)
+	command(testenv.Accounts(3), "run", "start", "--endpoint", "nobody", "--items", "-")
+	command("", "run", "cancel", "last")
+	untilSQL(t, admin, "the events are published", `SELECT count(*) = 0 FROM run_event WHERE published_at IS NULL`)
+	change(t, admin, `UPDATE batchrun SET finished_at = finished_at - interval '2 hours'`)
+	command("", "retention", "set", "runs", "--age", "1h")
+	untilSQL(t, admin, "the runs are deleted", `SELECT count(*) = 3 AND bool_and(gone_at IS NOT NULL) AND
+		NOT EXISTS (SELECT FROM batchrun) AND NOT EXISTS (SELECT FROM work_part) FROM retention_run`)
+}
+
+// refuse tries what neither role may do, and what only the owner may.
+func refuse(t *testing.T, asApp, asOwner string) {
+	t.Helper()
+	app, owner := testenv.Connect(t, asApp), testenv.Connect(t, asOwner)
+	log := []string{
+		`UPDATE audit_log SET actor = 'nobody'`, `DELETE FROM audit_log`, `TRUNCATE audit_log`,
+		`UPDATE audit_log SET at = at WHERE false`,
+	}
+	for _, sql := range append(log,
+		`INSERT INTO audit_log (actor, action, at) VALUES ('a', 'b', tranche_now() - interval '1 year')`,
+		`DELETE FROM audit_expiry`, `DELETE FROM tranche_migration`,
+		`ALTER TABLE audit_log DISABLE TRIGGER ALL`, `DROP TRIGGER audit_guard ON audit_log`, `DROP TABLE audit_log`,
+		`SET session_replication_role = replica`, `CREATE TABLE mine ()`, `CREATE INDEX ON batchrun (name)`,
+		`ALTER TABLE batchrun ADD COLUMN mine text`, `TRUNCATE work_slice`, `DROP TABLE work_slice`,
+		`CREATE OR REPLACE FUNCTION audit_guard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`,
+	) {
+		wantDenied(t, app, sql)
+	}
+	for _, sql := range log {
+		wantDenied(t, owner, sql)
+		wantDenied(t, owner, `SET LOCAL tranche.audit_expire = on; UPDATE audit_log SET actor = 'nobody'`)
+	}
+}
+
+func wantDenied(t *testing.T, pool *pgxpool.Pool, sql string) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
+		t.Errorf("%s: %v; want it denied", sql, err)
+	}
+}

@@ -1,0 +1,231 @@
+package servers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/access/natsaccess"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// guardedCluster is three servers by the configuration that `tranche nats config` writes, and a block for the cluster.
+type guardedCluster struct {
+	*cluster
+	dir     string
+	servers []*server.Server
+}
+
+func newGuardedCluster(t *testing.T, roles natsaccess.Roles) *guardedCluster {
+	t.Helper()
+	g := &guardedCluster{cluster: newCluster(t), dir: t.TempDir()}
+	system, err := natsaccess.New(roles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := system.WriteNkeys(g.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range g.ports {
+		g.startGuarded(i, string(written))
+	}
+	testenv.Until(t, limit, "the servers are one", func() bool {
+		for _, s := range g.servers {
+			if !s.JetStreamIsCurrent() {
+				return false
+			}
+		}
+		return true
+	})
+	return g
+}
+
+// startGuarded adds to the configuration what is each server's own.
+func (g *guardedCluster) startGuarded(i int, config string) {
+	g.Helper()
+	routes := make([]string, len(g.routes))
+	for j, route := range g.routes {
+		routes[j] = strconv.Quote(route.String())
+	}
+	config = strings.NewReplacer("127.0.0.1:4222", "127.0.0.1:-1", "/var/lib/nats", g.TempDir()).Replace(config)
+	config += fmt.Sprintf("server_name: s%d\ncluster { name: three, listen: \"127.0.0.1:%d\", routes: [%s] }\n", i,
+		g.ports[i], strings.Join(routes, ", "))
+	file := filepath.Join(g.TempDir(), "server.conf")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		g.Fatal(err)
+	}
+	options, err := server.ProcessConfigFile(file)
+	if err != nil {
+		g.Fatal(err)
+	}
+	options.NoSigs, options.NoLog, options.AuthTimeout = true, true, limit.Seconds()
+	s, err := server.NewServer(options)
+	if err != nil {
+		g.Fatal(err)
+	}
+	s.Start()
+	g.servers = append(g.servers, s)
+	g.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(limit) {
+		g.Fatal("a server does not start")
+	}
+}
+
+// as connects a role, of which only its key is known, to one of the servers.
+func (g *guardedCluster) as(role string, i int) *nats.Conn {
+	g.Helper()
+	key, err := nats.NkeyOptionFromSeed(filepath.Join(g.dir, role+".nk"))
+	if err != nil {
+		g.Fatal(err)
+	}
+	return testenv.Dial(g.T, g.servers[i].ClientURL(), key)
+}
+
+// PROOF: who may do what, 13 and 14.
+// With three servers and copies the accounts do what they do with one: a service that has nothing but its key works off
+// a run, each item once and right, and cannot have the nodes publish what is another's.
+func TestAccountsOnACluster(t *testing.T) {
+	t.Parallel()
+	const items = 20_000
+	g := newGuardedCluster(t, natsaccess.Roles{Services: []natsaccess.Grant{
+		{Name: "accounts", To: []string{"accounts"}}, {Name: "statement", To: []string{"statement"}},
+	}})
+	store := database.New(testenv.Pool(t))
+	nodeConn := g.as("node", 0)
+	node, err := orchestrator.New(store, nodeConn, orchestrator.Config{Log: zaptest.NewLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.Keep(t, t.Errorf, "the node", node.Run)
+	service, err := endpoints.New(g.as("accounts", 1), endpoints.Config{Name: "accounts"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var executed atomic.Int64
+	err = endpoints.HandleEach(service, "accounts", func(_ context.Context, in int) (int, error) {
+		executed.Add(1)
+		return 2 * in, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.Keep(t, t.Errorf, "the service", service.Run)
+	<-node.Ready()
+	run := g.start(node, items)
+	testenv.Until(t, limit, "the run is complete", func() bool {
+		view, err := inspect.New(store).Run(t.Context(), run)
+		return err == nil && view.State == "completed"
+	})
+	right := 0
+	found, err := export.New(store).Open(t.Context(), export.Request{Run: run})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = found.Each(t.Context(), func(item *export.Item) error {
+		var result int
+		if json.Unmarshal(item.Result, &result) == nil && result == 2*int(item.Ordinal) {
+			right++
+		}
+		return nil
+	})
+	if n := executed.Load(); err != nil || right != items || n != items {
+		t.Errorf("of %d items %d are right, and %d executions were made; %v", items, right, n, err)
+	}
+	js, err := jetstream.New(nodeConn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.wantOnce(js, "accounts")
+	g.attack(js)
+}
+
+func (g *guardedCluster) start(node *orchestrator.Node, items int) workqueue.RunID {
+	g.Helper()
+	n := 0
+	loaded, err := node.Runs().Start(g.Context(), start.LoadRequest{Plan: "accounts", CreatedBy: "test",
+		Steps: []workqueue.StepSpec{{Name: "accounts", Endpoint: "accounts", StepSettings: workqueue.StepSettings{Chunk: 500,
+			InFlight: 8, MaxAttempts: 3, Timeout: limit, RetryBackoff: time.Second}}},
+	}, func(item *start.LoadItem) error {
+		if n == items {
+			return io.EOF
+		}
+		item.Key, item.Payload = strconv.Itoa(n), strconv.AppendInt(nil, int64(n), 10)
+		n++
+		return nil
+	})
+	if err != nil {
+		g.Fatal(err)
+	}
+	return loaded.Run
+}
+
+// wantOnce checks that requests have three copies, and that each was delivered once at the most: one may be removed that
+// a busy node has published again.
+func (g *guardedCluster) wantOnce(js jetstream.JetStream, endpoint string) {
+	g.Helper()
+	stream, err := js.Stream(g.Context(), wire.StreamWork)
+	if err != nil {
+		g.Fatal(err)
+	}
+	consumer, err := stream.Consumer(g.Context(), endpoint)
+	if err != nil {
+		g.Fatal(err)
+	}
+	state, info := stream.CachedInfo(), consumer.CachedInfo()
+	if state.Config.Replicas != 3 || info.NumRedelivered != 0 || info.Delivered.Consumer > state.State.LastSeq {
+		g.Errorf("with %d copies %d requests were delivered %d times", state.Config.Replicas, state.State.LastSeq,
+			info.Delivered.Consumer)
+	}
+}
+
+// attack has a service ask the nodes' JetStream for something to be answered at what is another's. The answer comes to
+// its own account, at whatever server it is, and nowhere else.
+func (g *guardedCluster) attack(js jetstream.JetStream) {
+	g.Helper()
+	others := wire.WorkSubject("statement")
+	attacker := g.as("accounts", 2)
+	home, err := attacker.SubscribeSync(others)
+	if err == nil {
+		err = attacker.PublishRequest(wire.NodesAPIPrefix+"CONSUMER.INFO."+wire.StreamWork+".accounts", others, nil)
+	}
+	if err != nil {
+		g.Fatal(err)
+	}
+	if msg, err := home.NextMsg(limit); err != nil || !strings.Contains(string(msg.Data), "consumer_info") {
+		g.Errorf("the answer does not come home: %v", err)
+	}
+	stream, err := js.Stream(g.Context(), wire.StreamWork)
+	if err != nil {
+		g.Fatal(err)
+	}
+	if _, err := stream.GetLastMsgForSubject(g.Context(), others); !errors.Is(err, jetstream.ErrMsgNotFound) {
+		g.Errorf("a service has the nodes' JetStream publish to %s: %v", others, err)
+	}
+}

@@ -1,0 +1,120 @@
+package servers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+)
+
+// natsDiskVariable makes the test binary a NATS server with its store in the directory that it names.
+const natsDiskVariable = "TRANCHE_SYSTEST_NATS_DISK"
+
+// natsOnDisk is a NATS server with JetStream in a process of its own, whose disk a test may fill.
+type natsOnDisk struct {
+	cmd  *exec.Cmd
+	port int
+	log  testenv.Log
+}
+
+// Said reports whether the server has logged a text.
+func (d *natsOnDisk) Said(text string) bool { return strings.Contains(d.log.String(), text) }
+
+// startOnDisk starts such a server, which lives until the test ends: nats-server, or the private one of package
+// embedded. The test binary itself is the server.
+func startOnDisk(t testing.TB, private bool) *natsOnDisk {
+	t.Helper()
+	d := &natsOnDisk{port: testenv.QuietPort(t)}
+	d.cmd = exec.Command(os.Args[0], "-test.run=^$")
+	d.cmd.Env = append(os.Environ(), natsDiskVariable+"="+t.TempDir(), natsDiskVariable+"_PORT="+strconv.Itoa(d.port))
+	if private {
+		d.cmd.Env = append(d.cmd.Env, natsDiskVariable+"_PRIVATE=1")
+	}
+	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
+	if err := d.cmd.Start(); err != nil {
+		t.Fatalf("start a NATS server: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = d.cmd.Process.Kill() // nobody needs its store any more
+		_ = d.cmd.Wait()
+		if t.Failed() {
+			t.Logf("the NATS server said:\n%.8000s", d.log.String())
+		}
+	})
+	testenv.Until(t, limit, "the NATS server listens", func() bool {
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", d.port))
+		if err == nil {
+			_ = conn.Close() // it was only knocked at
+		}
+		return err == nil
+	})
+	return d
+}
+
+// URL returns the address for clients.
+func (d *natsOnDisk) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", d.port) }
+
+// FillDisk makes every write of the server to a file fail from now on, as on a full disk: with the process's limit of
+// the size of files (RLIMIT_FSIZE), for which nobody has to be root or to mount anything. The error is EFBIG and not
+// ENOSPC; whoever goes by that has to be tested otherwise.
+func (d *natsOnDisk) FillDisk(t testing.TB) {
+	t.Helper()
+	d.limitFiles(t, "0:unlimited")
+}
+
+// FreeDisk ends FillDisk.
+func (d *natsOnDisk) FreeDisk(t testing.TB) {
+	t.Helper()
+	d.limitFiles(t, "unlimited:unlimited")
+}
+
+func (d *natsOnDisk) limitFiles(t testing.TB, limit string) {
+	t.Helper()
+	out, err := exec.Command("prlimit", "--pid", strconv.Itoa(d.cmd.Process.Pid), "--fsize="+limit).CombinedOutput()
+	if err != nil {
+		t.Fatalf("a full disk is made with prlimit: %v: %s\nOn Debian: apt-get install util-linux",
+			err, out)
+	}
+}
+
+// beNATSOnDisk is the main function of the server.
+func beNATSOnDisk(dir string) error {
+	signal.Ignore(syscall.SIGXFSZ) // a write beyond the limit is to be an error
+	port, err := strconv.Atoi(os.Getenv(natsDiskVariable + "_PORT"))
+	if err != nil {
+		return err
+	}
+	if os.Getenv(natsDiskVariable+"_PRIVATE") != "" {
+		log, err := zap.NewProduction()
+		if err != nil {
+			return err
+		}
+		_, err = embedded.StartNATS(context.Background(), embedded.NATSConfig{StoreDir: filepath.Join(dir, "nats"), Log: log,
+			Listen: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))})
+		if err != nil {
+			return err
+		}
+		select {} // until it is killed
+	}
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir})
+	if err != nil {
+		return err
+	}
+	s.ConfigureLogger()
+	s.Start()
+	s.WaitForShutdown()
+	return nil
+}

@@ -1,2 +1,0 @@
-// Package streams has the tests of the streams' settings, and of accounts, on a cluster of NATS servers.
-package streams

@@ -1,0 +1,229 @@
+package apitest
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// request sends a request, of whose answer the body is not read yet.
+func (b *Bench) request(
+	ctx context.Context, method, url string, body io.Reader, header ...string,
+) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		}
+	}
+	return carried(b, req)
+}
+
+// exchange is request in the test's goroutine.
+func exchange(
+	ctx context.Context, b *Bench, method, url string, body io.Reader, header ...string,
+) *http.Response {
+	b.Helper()
+	answer, err := b.request(ctx, method, url, body, header...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return answer
+}
+
+// Head is an answer without its body.
+type Head struct {
+	StatusCode int
+	Header     http.Header
+}
+
+// Cookies are those that the answer sets.
+func (h *Head) Cookies() []*http.Cookie { return (&http.Response{Header: h.Header}).Cookies() }
+
+// Send returns an answer without its body.
+func (b *Bench) Send(method, path, body string, header ...string) *Head {
+	b.Helper()
+	head, _ := whole(b, method, path, strings.NewReader(body), header...)
+	return &head
+}
+
+// Get asks the API and hands the whole answer back.
+func (b *Bench) Get(path string, header ...string) (Head, string) {
+	b.Helper()
+	return whole(b, http.MethodGet, api.Prefix+path, nil, header...)
+}
+
+// SendKeyed posts with an idempotency key.
+func (b *Bench) SendKeyed(key, path string, body io.Reader, header ...string) (Head, string) {
+	b.Helper()
+	return whole(b, http.MethodPost, api.Prefix+path, body, append(header, kernel.IdempotencyHeader, key)...)
+}
+
+// whole sends a request and reads the answer to its end.
+func whole(b *Bench, method, path string, body io.Reader, header ...string) (Head, string) {
+	b.Helper()
+	answer := exchange(b.Context(), b, method, b.URL+path, body, header...)
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return Head{answer.StatusCode, answer.Header}, string(text)
+}
+
+// Head asks and reads nothing of the answer but its head.
+func (b *Bench) Head(path string, header ...string) (int, http.Header) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	answer := exchange(ctx, b, http.MethodGet, b.URL+path, nil, header...)
+	_ = answer.Body.Close()
+	return answer.StatusCode, answer.Header
+}
+
+// JSON asks the API as ann, wants a status, and reads the answer into out unless that is nil.
+func (b *Bench) JSON(method, path, body string, status int, out any, header ...string) string {
+	b.Helper()
+	header = append([]string{"Content-Type", ContentTypeOf(body), kernel.ActorHeader, "ann"}, header...)
+	code, text := b.Ask(method, api.Prefix+path, strings.NewReader(body), header...)
+	if code != status {
+		b.Fatalf("%s %s: %d %s; want %d", method, path, code, text, status)
+	}
+	if out != nil {
+		if err := json.Unmarshal(text, out); err != nil {
+			b.Fatalf("%s %s: %v in %s", method, path, err, text)
+		}
+	}
+	return string(text)
+}
+
+// ContentTypeOf is the type that a text looks like.
+func ContentTypeOf(text string) string {
+	if text == "" || strings.HasPrefix(text, "{") {
+		return "application/json"
+	}
+	return "application/yaml"
+}
+
+// Read gets a document.
+func (b *Bench) Read(path string, out any) {
+	b.Helper()
+	b.JSON(http.MethodGet, path, "", http.StatusOK, out)
+}
+
+// Post sends a text, and reads the answer.
+func (b *Bench) Post(path, text string, out any) {
+	b.Helper()
+	b.JSON(http.MethodPost, path, text, http.StatusOK, out)
+}
+
+// Read asks for a document.
+func Read[T any](b *Bench, path string) (out T) {
+	b.Helper()
+	b.Read(path, &out)
+	return out
+}
+
+// Change posts a document.
+func Change[T any](b *Bench, path, body string) (out T) {
+	b.Helper()
+	b.Post(path, body, &out)
+	return out
+}
+
+// Tracked asks the tracker service and reads what it answers.
+func (b *Bench) Tracked(method, path, body string, status int, into any) {
+	b.Helper()
+	b.JSON(method, "/trackers"+path, body, status, into)
+}
+
+// Apply puts a plan on record.
+func (b *Bench) Apply(plan, query string) (out start.AppliedPlan) {
+	b.Helper()
+	b.Post("/plans?"+query, plan, &out)
+	return out
+}
+
+// Schedule posts a schedule.
+func (b *Bench) Schedule(path, text string) (int, string) {
+	b.Helper()
+	code, body := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type", "application/yaml",
+		kernel.ActorHeader, "ann")
+	return code, string(body)
+}
+
+// Want sends a POST and wants a status and texts in the answer.
+func (b *Bench) Want(path, body string, status int, parts ...string) []byte {
+	b.Helper()
+	return b.wants(path, body, status, parts)
+}
+
+// Says posts a body of JSON as ann, and wants a status and texts in the answer.
+func (b *Bench) Says(status int, path, body string, parts ...string) {
+	b.Helper()
+	b.wants(path, body, status, parts, "Content-Type", "application/json", kernel.ActorHeader, "ann")
+}
+
+func (b *Bench) wants(path, body string, status int, parts []string, header ...string) []byte {
+	b.Helper()
+	code, text := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), header...)
+	if code != status {
+		b.Errorf("POST %s: %d %s; want %d", path, code, text, status)
+	}
+	for _, part := range parts {
+		if !strings.Contains(string(text), part) {
+			b.Errorf("POST %s: %s; want %s in it", path, text, part)
+		}
+	}
+	return text
+}
+
+// Sent posts with an idempotency key, and fails the test unless the answer is as it should be.
+func (b *Bench) Sent(status int, replayed bool, want, key, path, body string, header ...string) string {
+	b.Helper()
+	answer, text := b.SendKeyed(key, path, strings.NewReader(body), header...)
+	if answer.StatusCode != status || !strings.Contains(text, want) ||
+		(answer.Header.Get(kernel.ReplayedHeader) == "true") != replayed {
+		b.Errorf("%s %s: %d %v %s; want %d, replayed %t, %s", key, path, answer.StatusCode, answer.Header, text, status,
+			replayed, want)
+	}
+	return text
+}
+
+// Asked is the status and the problem of an answer, without what only a run that was made can tell.
+func (b *Bench) Asked(path, body string, header ...string) (int, string, []byte) {
+	b.Helper()
+	code, text := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), header...)
+	var p Problem
+	if code >= 400 && json.Unmarshal(text, &p) != nil {
+		b.Fatalf("%s: %s", path, text)
+	}
+	return code, p.Detail, text
+}
+
+// Number is what a query for one number says.
+func (b *Bench) Number(query string, args ...any) (n int) {
+	b.Helper()
+	if err := b.Pool.QueryRow(b.Context(), query, args...).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// Exec carries out a statement.
+func (b *Bench) Exec(sql string, args ...any) {
+	b.Helper()
+	if _, err := b.Pool.Exec(b.Context(), sql, args...); err != nil {
+		b.Fatal(err)
+	}
+}

@@ -1,0 +1,128 @@
+package nodetest
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/internal/fault"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue/database"
+)
+
+// Through returns a store whose connections go through a proxy. PostgreSQL lets a transaction of a node that has gone
+// silent keep its locks for so long.
+func (b *Bundle) Through(t *testing.T, idle time.Duration) (*database.DB, *testenv.Proxy) {
+	t.Helper()
+	config := b.Pool.Config().ConnConfig
+	target, number := config.Host, strconv.Itoa(int(config.Port))
+	if target[0] == '/' {
+		target = filepath.Join(target, ".s.PGSQL."+number)
+	} else {
+		target = net.JoinHostPort(target, number)
+	}
+	proxy := testenv.NewProxy(t, target)
+	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: proxy.Addr(),
+		Path: config.Database, RawQuery: "sslmode=disable"}
+	var store *database.DB
+	Until(t, "PostgreSQL is reached in time", func() bool {
+		opened, release, err := database.Open(t.Context(), at.String(), database.PoolConfig{IdleInTransaction: idle})
+		if err != nil {
+			t.Log(err)
+			return false
+		}
+		t.Cleanup(release)
+		store = opened
+		return true
+	})
+	return store, proxy
+}
+
+// NATSThrough returns a connection to NATS that goes through a proxy.
+func (b *Bundle) NATSThrough(t *testing.T) (*nats.Conn, *testenv.Proxy) {
+	t.Helper()
+	at, err := url.Parse(b.NS.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := testenv.NewProxy(t, at.Host)
+	return testenv.Dial(t, "nats://"+proxy.Addr()), proxy
+}
+
+// Doomed is a node that crashes as by SIGKILL, within the process of the test: its connections are cut and its context
+// ends. What it has sent stays in PostgreSQL and JetStream; nothing that it does from then on reaches either, so that
+// it hands nothing back. Functions of the test that it calls ask [Doomed.Dead].
+type Doomed struct {
+	*orchestrator.Node // once started
+
+	store   *database.DB
+	nc      *nats.Conn
+	ctx     context.Context // ends with the crash
+	crash   func()
+	crashed chan struct{}
+}
+
+// Doom prepares a node that will crash.
+func (b *Bundle) Doom(t *testing.T) *Doomed {
+	t.Helper()
+	d := &Doomed{crashed: make(chan struct{})}
+	var toDatabase, toNATS *testenv.Proxy
+	d.store, toDatabase = b.Through(t, time.Minute)
+	d.nc, toNATS = b.NATSThrough(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	d.ctx = ctx
+	d.crash = sync.OnceFunc(func() {
+		toDatabase.Cut()
+		toNATS.Cut()
+		cancel()
+		close(d.crashed)
+	})
+	return d
+}
+
+// Start runs the node until it passes a point for the n-th time, until Crash, or until the test ends. Its transactions
+// are small, so that there are many of them in a short run.
+func (d *Doomed) Start(t *testing.T, point string, n int, cfg orchestrator.Config) {
+	t.Helper()
+	own := Config(t)
+	own.Grace, own.ClaimSlices, own.RecordBatch, own.LocalWorkers = 10*time.Millisecond, 4, 2, 4
+	own.Locals, own.LeaseTTL = cfg.Locals, cfg.LeaseTTL
+	own.Faults = fault.At(point, n, d.crash)
+	var err error
+	if d.Node, err = orchestrator.New(d.store, d.nc, own); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = d.Run(d.ctx) // it ends its session in vain
+	}()
+	t.Cleanup(func() { d.crash(); <-ended })
+	WantReady(t, d.Node)
+}
+
+// Crash has the node crash now.
+func (d *Doomed) Crash() { d.crash() }
+
+// Dead reports whether the node has crashed.
+func (d *Doomed) Dead() bool { return d.ctx.Err() != nil }
+
+// Await waits until the node has crashed, and ends its session and its lease, for which nobody then waits.
+func (d *Doomed) Await(t *testing.T, b *Bundle) {
+	t.Helper()
+	select {
+	case <-d.crashed:
+	case <-time.After(Stuck):
+		t.Fatal("the fault did not fire")
+	}
+	b.Exec(t, `UPDATE node_session SET expires_at = tranche_now() WHERE id = $1 AND ended_at IS NULL`, d.Session())
+	b.Exec(t, `UPDATE leader SET expires_at = tranche_now() WHERE session_id = $1`, d.Session())
+}

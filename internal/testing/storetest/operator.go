@@ -1,0 +1,261 @@
+package storetest
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/report"
+	"github.com/tranchehq/tranche/workqueue/schedule"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+// Wish is what the operator ann wants of a run.
+func Wish(run workqueue.RunID, reason string) control.Control {
+	return control.Control{Run: run, Reason: reason, Actor: "ann"}
+}
+
+// PauseRun pauses a run.
+func (b *Bench) PauseRun(run workqueue.RunID) control.Controlled {
+	b.Helper()
+	out, err := control.New(b.Store).Pause(b.Context(), Wish(run, "the service is sick"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out
+}
+
+// Set changes a run.
+func (b *Bench) Set(c control.RunChange) control.RunChanged {
+	b.Helper()
+	c.Actor = "ann"
+	out, err := control.New(b.Store).SetRun(b.Context(), c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out
+}
+
+// Actions lists what the audit log has of a run: "pause by ann".
+func (b *Bench) Actions(run workqueue.RunID) []string {
+	b.Helper()
+	var all []string
+	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(action || ' by ' || actor ORDER BY id), '{}')
+		FROM audit_log WHERE run_id = $1`, run).Scan(&all)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
+
+// Events lists the kinds of a run's events.
+func (b *Bench) Events(run workqueue.RunID) []string {
+	b.Helper()
+	var all []string
+	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(kind ORDER BY at, id), '{}')
+		FROM run_event WHERE run_id = $1`, run).Scan(&all)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
+
+// WantRefused wants a StateError that says all of it.
+func (b *Bench) WantRefused(err error, parts ...string) {
+	b.Helper()
+	if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
+		b.Errorf("%v; want a StateError", err)
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			b.Errorf("the refusal %q does not say %q", err, part)
+		}
+	}
+}
+
+// Rerun runs items of a run again.
+func (b *Bench) Rerun(run workqueue.RunID, sel redo.Selection) redo.Rerun {
+	b.Helper()
+	out, err := redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out
+}
+
+// Damaged is a completed run of n items of which some failed: with code "even" where the ordinal is an even multiple of
+// three, with "odd" where it is an odd one.
+func (b *Bench) Damaged(n int) (run workqueue.RunID, even, odd int) {
+	b.Helper()
+	run = b.Load(Chunked(500), n)
+	for _, s := range b.Claim(run, Plenty) {
+		a := Whole(s)
+		for i := range a.Slots {
+			slot := &a.Slots[i]
+			switch {
+			case slot.Ordinal%6 == 0:
+				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "even", Message: "m"}
+				even++
+			case slot.Ordinal%3 == 0:
+				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "odd", Message: "m"}
+				odd++
+			}
+		}
+		b.Record(a)
+	}
+	b.WantState(run, "completed", 1)
+	return run, even, odd
+}
+
+// Corrections gives each key a payload.
+func Corrections(payload string, keys ...string) func() (func(*redo.Correction) error, error) {
+	return func() (func(*redo.Correction) error, error) {
+		i := 0
+		return func(c *redo.Correction) error {
+			if i == len(keys) {
+				return io.EOF
+			}
+			c.Key, c.Payload, c.Line = keys[i], []byte(payload), i+2
+			i++
+			return nil
+		}, nil
+	}
+}
+
+// Correct gives the items of the keys a new payload.
+func (b *Bench) Correct(run workqueue.RunID, payload string, keys ...string) redo.Corrected {
+	b.Helper()
+	out, err := redo.New(b.Store).Correct(b.Context(), redo.CorrectRequest{Run: run, Actor: "ann", Reason: "it was wrong",
+		Items: Corrections(payload, keys...)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out
+}
+
+// WantSaid fails the test unless an error says all of this.
+func (b *Bench) WantSaid(err error, parts ...string) {
+	b.Helper()
+	for _, part := range parts {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			b.Errorf("got %v; want it to say %s", err, part)
+		}
+	}
+}
+
+// Report returns the report of a run, of which it checks that the sums are right.
+func (b *Bench) Report(run workqueue.RunID) report.RunReport {
+	b.Helper()
+	r, err := report.New(b.Store).Report(b.Context(), run)
+	if err != nil {
+		b.Fatal(err)
+	}
+	sum := r.Done + r.Failed
+	for _, u := range r.Unprocessed {
+		sum += u.Items
+		if u.Items <= 0 {
+			b.Errorf("%d items are %s", u.Items, u.State)
+		}
+	}
+	groups := r.Errors.MoreItems
+	for i := range r.Errors.Groups {
+		if g := &r.Errors.Groups[i]; !g.Optional {
+			groups += g.Count
+		}
+	}
+	if sum != r.Items || groups != r.Failed {
+		b.Errorf("the counts are %d of %d items, the groups %d of %d failed", sum, r.Items, groups, r.Failed)
+	}
+	return r
+}
+
+// Ended makes a run of n items that ended so long ago, and of which everything is known that can be.
+func (b *Bench) Ended(n int, ago time.Duration) workqueue.RunID {
+	b.Helper()
+	run := b.Load(Request(), n)
+	b.Record(Faulty(b.One(run), workqueue.SlotError{Code: "BAD", Message: "no"}))
+	b.Record(Faulty(b.One(run), workqueue.SlotError{Code: "LATER", Message: "again", Retry: true}))
+	b.Finish(run)
+	if _, err := redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+		Select: redo.Selection{Failed: true}}); err != nil {
+		b.Fatal(err)
+	}
+	b.Finish(run)
+	b.Exec(`INSERT INTO quarantine (reason, detail, subject, run_id, body) VALUES ('r', 'd', 's', $1, 'x')`, run)
+	b.Exec(`INSERT INTO dead_letter (id, msg_id, endpoint, cause, run_id) VALUES (gen_random_uuid(), $2, 'e', 'c', $1)`,
+		run, run.String())
+	b.Exec(`UPDATE run_event SET published_at = tranche_now() WHERE run_id = $1`, run)
+	b.Exec(`UPDATE batchrun SET finished_at = tranche_now() - $2::interval WHERE id = $1`, run, ago)
+	return run
+}
+
+// Hourly is the rule of the schedules of these tests: whole hours.
+func Hourly(_ json.RawMessage, after time.Time) (next time.Time, ok bool, err error) {
+	return after.UTC().Truncate(time.Hour).Add(time.Hour), true, nil
+}
+
+// ApplySchedule applies a schedule.
+func (b *Bench) ApplySchedule(name, spec string) schedule.AppliedSchedule {
+	b.Helper()
+	applied, err := schedule.New(b.Store).ApplySchedule(b.Context(), schedule.Text{
+		Name: name, Spec: json.RawMessage(spec), Source: spec, Zone: "UTC", Next: Hourly,
+	}, "ann")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return applied
+}
+
+// Look is what a node does after a commit with failures.
+func (b *Bench) Look(l settle.FollowUp) (last pacestore.BreakerChange) {
+	b.Helper()
+	for _, endpoint := range l.Endpoints {
+		change, err := pacestore.New(b.Store).CheckBreaker(b.Context(), endpoint)
+		if err != nil {
+			b.Fatal(err)
+		}
+		last = change
+	}
+	for _, endpoint := range l.Halved {
+		if _, err := pacestore.New(b.Store).CheckTooBig(b.Context(), endpoint); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return last
+}
+
+// Breaker returns the state of the breaker of [Endpoint], and its probes.
+func (b *Bench) Breaker() (state string, probes int) {
+	b.Helper()
+	err := b.Pool.QueryRow(b.Context(), `SELECT breaker, probes FROM endpoint_pace WHERE endpoint = $1`, Endpoint).
+		Scan(&state, &probes)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return state, probes
+}
+
+// Scene is a run of 10 items under way (0 failed, 1 to 3 done, 4 to 6 in flight, the rest ready) and one of 4 items
+// that is completed.
+func Scene(t *testing.T) (b *Bench, open, done workqueue.RunID) {
+	t.Helper()
+	b = Setup(t)
+	done = b.Load(Request(), 4)
+	b.Finish(done)
+	open = b.Load(Request(), 10)
+	claimed := b.Claim(open, 2)
+	reply := Whole(claimed[0])
+	reply.Slots[0].Result, reply.Slots[0].Err = nil, &workqueue.SlotError{Code: "BAD", Message: "no good"}
+	b.Record(reply)
+	b.WantTally(open, Tally{Ready: 3, Live: 3, Done: 3, Failed: 1})
+	b.Check()
+	return b, open, done
+}

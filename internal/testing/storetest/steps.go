@@ -1,0 +1,154 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// Need is a step that needs others and sees their parts.
+func Need(name string, needs ...int) workqueue.StepSpec {
+	return workqueue.StepSpec{Name: name, Endpoint: Endpoint, StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 100,
+		MaxAttempts: 1, Timeout: time.Minute}, Needs: needs, Inputs: needs}
+}
+
+// Optional makes it a step without which those that need it go on.
+func Optional(s workqueue.StepSpec) workqueue.StepSpec {
+	s.Optional = true
+	return s
+}
+
+// Barrier makes a step a barrier.
+func Barrier(s workqueue.StepSpec) workqueue.StepSpec {
+	s.Barrier = true
+	return s
+}
+
+// Planned is a run of these steps.
+func Planned(steps ...workqueue.StepSpec) start.LoadRequest {
+	return start.LoadRequest{Plan: "test", CreatedBy: "test", Steps: steps}
+}
+
+// ClaimStep claims at most so many slices of a step.
+func (b *Bench) ClaimStep(run workqueue.RunID, step workqueue.Step, most int) dispatch.Claimed {
+	b.Helper()
+	req := b.ClaimRequest(run, most)
+	req.Step = step
+	claimed, err := dispatch.New(b.Store).Claim(b.Context(), req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return claimed
+}
+
+// RecordStep claims all there is of a step and answers it, with errors for the items that fail. It returns how many
+// items that were.
+func (b *Bench) RecordStep(run workqueue.RunID, step workqueue.Step, fail ...workqueue.Ordinal) (items int) {
+	b.Helper()
+	for {
+		claimed := b.ClaimStep(run, step, Plenty).Slices
+		if len(claimed) == 0 {
+			return items
+		}
+		var answers []settle.Answer
+		for _, s := range claimed {
+			items += s.Mask.Count()
+			answers = append(answers, Except(Whole(s), fail...))
+		}
+		b.Record(answers...)
+	}
+}
+
+// Except makes slots of some items errors that are final.
+func Except(a settle.Answer, items ...workqueue.Ordinal) settle.Answer {
+	for i := range a.Slots {
+		for _, o := range items {
+			if a.Slots[i].Ordinal == o {
+				a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "bad", Message: "no"}
+			}
+		}
+	}
+	return a
+}
+
+// StepTally is where the items of a step are.
+type StepTally struct{ Ready, Flying, Done, Failed, Skipped, Waiting int }
+
+func (b *Bench) stepAt(run workqueue.RunID, step workqueue.Step) (n StepTally) {
+	b.Helper()
+	err := b.Pool.QueryRow(b.Context(), `
+		SELECT sum(bit_count(ready)), sum(bit_count(done)), sum(bit_count(failed)),
+		       coalesce(sum(bit_count(skipped)), 0), sum(size),
+		       (SELECT coalesce(sum(bit_count(remaining)), 0) FROM work_slice
+		        WHERE run_id = $1 AND step = $2 AND state IN ('scheduled', 'claimed', 'sent'))
+		FROM work_block WHERE run_id = $1 AND step = $2`, run, step).
+		Scan(&n.Ready, &n.Done, &n.Failed, &n.Skipped, &n.Waiting, &n.Flying)
+	if err != nil {
+		b.Fatal(err)
+	}
+	n.Waiting -= n.Ready + n.Done + n.Failed + n.Skipped + n.Flying
+	return n
+}
+
+// WantAt fails the test when the items of a step are elsewhere.
+func (b *Bench) WantAt(run workqueue.RunID, step workqueue.Step, want StepTally) {
+	b.Helper()
+	if got := b.stepAt(run, step); got != want {
+		b.Errorf("step %d has %+v; want %+v: %s", step, got, want, b.Dump(run))
+	}
+}
+
+// WantCounts fails the test when a run says that other numbers of items were done and failed.
+func (b *Bench) WantCounts(run workqueue.RunID, done, failed int64) {
+	b.Helper()
+	var d, f int64
+	if err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(done, -1), coalesce(failed, -1) FROM batchrun WHERE id = $1`,
+		run).Scan(&d, &f); err != nil {
+		b.Fatal(err)
+	}
+	if d != done || f != failed {
+		b.Errorf("the run has %d items done and %d failed; want %d and %d", d, f, done, failed)
+	}
+}
+
+// The steps of collecting.
+const (
+	Accounts workqueue.Step = iota
+	Transactions
+	Branches
+	Statement
+	Posting
+)
+
+// StepNames are the steps of [Collecting].
+func StepNames() []string {
+	return []string{"accounts", "transactions", "branches", "statement", "letter"}
+}
+
+// Collecting is a run of three steps that fetch, the last of which is optional, one that sees all three parts, and one
+// that sees what that has made.
+func Collecting() start.LoadRequest {
+	req := start.LoadRequest{Plan: "statements", CreatedBy: "test"}
+	for i, name := range StepNames() {
+		st := workqueue.StepSpec{Name: name, Endpoint: name, StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 100,
+			MaxAttempts: 1, Timeout: time.Minute}, Optional: name == "branches"}
+		switch workqueue.Step(i) {
+		case Statement:
+			st.Needs, st.Inputs = []int{0, 1, 2}, []int{0, 1, 2}
+		case Posting:
+			st.Needs, st.Inputs = []int{3}, []int{3}
+		}
+		req.Steps = append(req.Steps, st)
+	}
+	return req
+}
+
+// PutPart puts parts: $1 run, $2 step, $3 generation, $4 what results begin with, $5 content type, $6 the code of an
+// error instead, $7 items.
+const PutPart = `
+INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message)
+SELECT $1, gen_random_uuid(), i, $3, $2, CASE WHEN $6::text IS NULL THEN convert_to($4 || i, 'UTF8') END, $5, $6, ''
+FROM unnest($7::integer[]) AS i`

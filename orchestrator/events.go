@@ -1,0 +1,331 @@
+package orchestrator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/fault"
+	"github.com/tranchehq/tranche/orchestrator/core"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+const eventBatch = 100
+
+// meter measures what is told.
+type meter interface {
+	// Completed is told of a run, and whether some of its items failed.
+	Completed(failures bool)
+	// Announced is told how long it took from a run's last reply until the event that says so was published.
+	Announced(took time.Duration)
+}
+
+// suspecter has a stream tried that did not acknowledge a message.
+type suspecter interface{ Suspect(stream string) }
+
+// publisher publishes events.
+type publisher struct {
+	node    *core.Core
+	streams suspecter
+	meter   meter
+	fresh   *freshEvents // that the node has just committed
+}
+
+// newPublisher returns what publishes events.
+func newPublisher(k *core.Core, streams suspecter, meter meter) *publisher {
+	return &publisher{node: k, streams: streams, meter: meter, fresh: newFreshEvents()}
+}
+
+// Run publishes what happened to runs, whenever told to, until ctx ends. An event is published under its id,
+// so that two nodes that publish the same one store it once.
+func (p *publisher) Run(ctx context.Context) {
+	var silent string
+	var told time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.node.Publish:
+		}
+		err := errors.Join(p.markFresh(ctx), p.publishWaiting(ctx))
+		if err == nil {
+			silent = ""
+			continue
+		}
+		if text := err.Error(); ctx.Err() == nil && (text != silent || time.Since(told) >= core.SameError) {
+			p.node.Log.Warn("publish events; the leader will see to it again", zap.Error(err))
+			silent, told = text, time.Now()
+		}
+	}
+}
+
+// event is the body of a message on tranche.event.run.<kind>.
+type event struct {
+	ID         uuid.UUID       `json:"id"`
+	Run        workqueue.RunID `json:"run,omitzero"`
+	Generation int             `json:"generation"`
+	Kind       string          `json:"kind"`
+	At         time.Time       `json:"at"`
+	Detail     json.RawMessage `json:"detail"`
+}
+
+// eventPass goes once over the events that wait, oldest first. What NATS does not take keeps no others: neither those
+// of other kinds when it refuses one, nor those behind an event that is too large.
+type eventPass struct {
+	*publisher
+
+	at      inspect.EventPlace // up to where it has come
+	refused []workqueue.EventKind
+	failed  error
+}
+
+func (p *publisher) publishWaiting(ctx context.Context) error {
+	pass := &eventPass{publisher: p}
+	for {
+		more, err := pass.some(ctx)
+		if err != nil || !more {
+			return errors.Join(pass.failed, err)
+		}
+	}
+}
+
+// some publishes the next few. An error ends the pass: it speaks of NATS, or of PostgreSQL.
+func (p *eventPass) some(ctx context.Context) (more bool, err error) {
+	reading, cancel := context.WithTimeout(ctx, core.PublishTimeout)
+	defer cancel()
+	events, err := inspect.New(p.node.Store).UnpublishedEvents(reading, p.at, p.refused, eventBatch)
+	if err != nil || len(events) == 0 {
+		return false, err
+	}
+	var published []uuid.UUID
+	var failed error
+	for i := range events {
+		e := &events[i]
+		if slices.Contains(p.refused, e.Kind) || p.fresh.passes(e.ID) {
+			continue
+		}
+		if failed = p.publishEvent(ctx, e); failed == nil {
+			published = append(published, e.ID)
+		} else if !p.passOver(e, failed) {
+			break
+		} else {
+			failed = nil
+		}
+	}
+	last := &events[len(events)-1]
+	p.at = inspect.EventPlace{At: last.At, ID: last.ID}
+	return len(events) == eventBatch, errors.Join(failed, p.markPublished(ctx, published))
+}
+
+func (p *publisher) markFresh(ctx context.Context) error {
+	return p.fresh.mark(func(ids []uuid.UUID) error { return p.markPublished(ctx, ids) })
+}
+
+func (p *publisher) markPublished(ctx context.Context, published []uuid.UUID) error {
+	if len(published) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, core.PublishTimeout)
+	defer cancel()
+	return inspect.New(p.node.Store).EventsPublished(ctx, published)
+}
+
+// tooLargeForStream is JetStream's code for a message above the stream's own limit.
+const tooLargeForStream jetstream.ErrorCode = 10054
+
+// passOver reports whether an error is about this event, or those of its kind, and notes it then. What came without an
+// answer says nothing of either.
+func (p *eventPass) passOver(e *workqueue.Event, err error) bool {
+	answer, answered := errors.AsType[*jetstream.APIError](err)
+	_, unwritable := errors.AsType[*json.MarshalerError](err)
+	alone := unwritable || errors.Is(err, nats.ErrMaxPayload) || answered && answer.ErrorCode == tooLargeForStream
+	refused := answered || errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, jetstream.ErrNoStreamResponse)
+	switch {
+	case alone:
+	case refused:
+		p.refused = append(p.refused, e.Kind)
+	default:
+		return false
+	}
+	if p.failed == nil { // one of them will do: there may be as many as there are events
+		p.failed = fmt.Errorf("event %s, %s: %w", e.ID, e.Kind, err)
+	}
+	return true
+}
+
+func (p *publisher) publishEvent(ctx context.Context, e *workqueue.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, core.PublishTimeout) // each: a slow NATS takes one after the other
+	defer cancel()
+	subject, body, err := eventMessage(e)
+	if err != nil {
+		return err
+	}
+	msg := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
+	err = stream.During(ctx, p.node.NC, func(ctx context.Context) error {
+		_, err := p.node.JS.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID.String()))
+		return err
+	}, subject)
+	if errors.Is(err, context.DeadlineExceeded) {
+		p.streams.Suspect(wire.StreamEvent)
+	}
+	return err
+}
+
+// eventMessage puts an event into words. What happened to a tracker is in the outbox as everybody gets it.
+func eventMessage(e *workqueue.Event) (subject string, body []byte, err error) {
+	if strings.HasPrefix(string(e.Kind), "tracker.") {
+		return wire.EventSubject(string(e.Kind)), e.Payload, nil
+	}
+	body, err = json.Marshal(event{e.ID, e.Run, int(e.Generation), string(e.Kind), e.At, e.Payload})
+	if strings.Contains(string(e.Kind), ".") { // of a schedule, or the database: there may be no run
+		return wire.EventSubject(string(e.Kind)), body, err
+	}
+	return wire.EventSubject("run." + string(e.Kind)), body, err
+}
+
+// Announce sees to it that the events of completed runs are published now. What completed them came at a time.
+func (p *publisher) Announce(completed []settle.Completion, came time.Time) {
+	for _, c := range completed {
+		p.node.Log.Info("run completed", zap.Stringer("run", c.Run), zap.Int32("generation", int32(c.Generation)),
+			zap.Int64("done", c.Done), zap.Int64("failed", c.Failed))
+		p.fresh.add(freshEvent{c.Event, came})
+		p.meter.Completed(c.Failed > 0)
+	}
+}
+
+// maxFresh bounds the events that are published without a look at the outbox. The outbox has the others.
+const maxFresh = 1000
+
+// freshAtOnce is how many of them wait for NATS at a time.
+const freshAtOnce = 16
+
+// freshEvents are completions that this node has just committed. It knows what they say, and publishes them at once:
+// who waits for one need not wait until the outbox was read. The outbox stays the truth. What is lost here, with the
+// node or because NATS did not take it, is found there, and has the same id.
+//
+// Who listens over core NATS gets what is published twice twice. So what is in here the outbox's reader passes over,
+// and what it had published before it came is not published again.
+type freshEvents struct {
+	mu        sync.Mutex
+	events    []freshEvent
+	published []uuid.UUID            // that are to be marked
+	held      map[uuid.UUID]struct{} // all of these, and what is being published
+	read      [maxFresh]uuid.UUID    // what was published from the outbox last
+	next      int                    // place in read
+	come      chan struct{}
+}
+
+// freshEvent is an event, and when what brought it about came; zero when nobody waits for the time between.
+type freshEvent struct {
+	workqueue.Event
+
+	came time.Time
+}
+
+func newFreshEvents() *freshEvents {
+	return &freshEvents{held: map[uuid.UUID]struct{}{}, come: make(chan struct{}, 1)}
+}
+
+func (f *freshEvents) add(e freshEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.events) < maxFresh && !slices.Contains(f.read[:], e.ID) {
+		f.events = append(f.events, e)
+		f.held[e.ID] = struct{}{}
+	}
+	core.Signal(f.come)
+}
+
+// passes reports whether the outbox's reader passes an event over, and else that it is published from there.
+func (f *freshEvents) passes(id uuid.UUID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, held := f.held[id]; held {
+		return true
+	}
+	f.read[f.next] = id
+	f.next = (f.next + 1) % maxFresh
+	return false
+}
+
+func (f *freshEvents) take() []freshEvent {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	events := f.events
+	f.events = nil
+	return events
+}
+
+// end notes what has been published, or leaves it to the outbox's reader.
+func (f *freshEvents) end(id uuid.UUID, published bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if published {
+		f.published = append(f.published, id)
+	} else {
+		delete(f.held, id)
+	}
+}
+
+// mark calls f with what has been published. Until then the outbox's reader, which calls it, passes it over.
+func (f *freshEvents) mark(mark func([]uuid.UUID) error) error {
+	f.mu.Lock()
+	ids := f.published
+	f.published = nil
+	f.mu.Unlock()
+	err := mark(ids)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, id := range ids {
+		delete(f.held, id)
+	}
+	return err
+}
+
+// RunFresh publishes what this node has just committed, until ctx ends. [publisher.run] marks it; what NATS
+// did not take the leader finds in the outbox.
+func (p *publisher) RunFresh(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.fresh.come:
+		}
+		var publishing sync.WaitGroup
+		events := p.fresh.take()
+		for some := range slices.Chunk(events, max(1, (len(events)+freshAtOnce-1)/freshAtOnce)) {
+			publishing.Go(func() {
+				for i := range some {
+					p.publishNow(ctx, &some[i])
+				}
+			})
+		}
+		publishing.Wait()
+		p.node.PublishEvents()
+	}
+}
+
+func (p *publisher) publishNow(ctx context.Context, e *freshEvent) {
+	published := p.publishEvent(ctx, &e.Event) == nil // the next look at the outbox says why not
+	if published {
+		if !e.came.IsZero() {
+			p.meter.Announced(time.Since(e.came))
+		}
+		p.node.Faults.Hit(fault.EventPublished)
+	}
+	p.fresh.end(e.ID, published)
+}

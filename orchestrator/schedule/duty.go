@@ -1,0 +1,366 @@
+package schedule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	store "github.com/tranchehq/tranche/workqueue/schedule"
+)
+
+// DutyName is what the leader's duty is called.
+const DutyName = "schedules"
+
+// How the duty goes about it.
+const (
+	DefaultStarts = 4 // runs whose items are loaded at once, but for those that take long
+	slowStarts    = 4 // so many times as many with those
+
+	slowLoad  = time.Minute      // from then on a load takes long, and its place is another's
+	tellPause = 10 * time.Second // between two times at which fires are noted to wait for their turn
+
+	startBackoff    = 5 * time.Second // after the first attempt that failed; doubled later
+	maxStartBackoff = 5 * time.Minute
+	loadingPause    = 2 * time.Second // while what a dead leader had loaded of the run is cleared away
+
+	maxPause  = 5 * time.Second // between two looks, for changes that nobody told of
+	idlePause = time.Second     // while something waits for what only time can tell
+	goOn      = 10 * time.Millisecond
+
+	page       = 100 // due schedules, and late runs, in one look
+	maxWaiting = 1000
+	maxQueued  = 100 // of one schedule
+)
+
+// Runs is what the duty does with runs that are there. A node can.
+type Runs interface {
+	Pause(ctx context.Context, c control.Control) (control.Controlled, error)
+	Cancel(ctx context.Context, c control.Control) (control.Cancelled, error)
+	WakeDuty(name string)
+}
+
+// Config sets a Duty up. A zero field means its default.
+type Config struct {
+	Log    *zap.Logger // nil: none
+	Starts int         // runs whose items are loaded at once; those that take long make room for others
+}
+
+// Duty starts the runs of schedules while its node leads.
+type Duty struct {
+	store store.Store
+	runs  Runs
+	start Starter
+	cfg   Config
+	log   *zap.Logger
+
+	mu      sync.Mutex
+	loading map[store.FireKey]loading // by goroutines of this duty
+	told    time.Time                 // when fires were last noted to wait for their turn
+	loads   sync.WaitGroup
+}
+
+// loading is a run whose items are being loaded.
+type loading struct {
+	lease workqueue.Lease
+	since time.Time // the database's time
+}
+
+// New returns the duty of a node.
+func New(db *database.DB, runs Runs, start Starter, cfg Config) (*Duty, error) {
+	if db == nil || runs == nil || start == nil {
+		return nil, errors.New("schedules: a store, runs and a starter are needed")
+	}
+	if cfg.Starts < 0 {
+		return nil, fmt.Errorf("schedules: Config.Starts is %d; it must be positive, or 0 for %d", cfg.Starts, DefaultStarts)
+	}
+	if cfg.Starts == 0 {
+		cfg.Starts = DefaultStarts
+	}
+	if cfg.Log == nil {
+		cfg.Log = zap.NewNop()
+	}
+	return &Duty{store: store.New(db), runs: runs, start: start, cfg: cfg, log: cfg.Log,
+		loading: map[store.FireKey]loading{}}, nil
+}
+
+// Duty returns it as the node takes it.
+func (d *Duty) Duty() orchestrator.Duty { return orchestrator.Duty{Name: DutyName, Run: d.Run} }
+
+// Wait waits for loads that were under way when the lease was lost. Their context has ended by then.
+func (d *Duty) Wait() { d.loads.Wait() }
+
+// Run takes due times, begins to start runs, and looks after those that are late. It does not wait for the items of
+// runs: they are loaded beside it, until ctx ends. What it cannot do for one schedule keeps no other waiting.
+func (d *Duty) Run(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
+	taken, err := d.take(ctx, lease)
+	began, err2 := d.begin(ctx, lease)
+	late, err3 := d.late(ctx, lease)
+	err = errors.Join(err, err2, err3)
+	if errors.Is(err, workqueue.ErrNotLeader) || ctx.Err() != nil {
+		return 0, err
+	}
+	wait, ok, err4 := d.store.NextScheduleTime(ctx)
+	err = errors.Join(err, err4)
+	switch {
+	case err != nil:
+		return idlePause, err
+	case taken || began || late:
+		return goOn, nil
+	case !ok:
+		return maxPause, nil
+	case wait == 0: // a run in the queue, or no hands free for another
+		return idlePause, nil
+	}
+	return min(wait, maxPause), nil
+}
+
+// read makes a schedule of what is on record.
+func read(name string, text json.RawMessage) (*Spec, error) {
+	spec := &Spec{}
+	if err := json.Unmarshal(text, spec); err != nil {
+		return nil, fmt.Errorf("schedule %s cannot be read by this version of tranche; apply it again: %w", name, err)
+	}
+	return spec, nil
+}
+
+// Job is a run to be started for a fire.
+type Job struct {
+	Claim store.FireClaim
+	Spec  *Spec
+}
+
+// Started is the run of a fire.
+type Started struct {
+	Run      workqueue.RunID
+	Items    int64
+	Existing bool // it was started before, by a leader that is gone
+}
+
+// Starter starts the runs of schedules, in the way in which people start them. The run begins in the transaction that
+// notes its fire as started, and not at all once another leader has taken the fire up. After an error there is no run.
+type Starter interface {
+	StartFire(ctx context.Context, job Job) (Started, error)
+	// Permanent reports whether an error of StartFire stays the same however often it is tried.
+	Permanent(err error) bool
+}
+
+// take makes fires of due times that have come.
+func (d *Duty) take(ctx context.Context, lease workqueue.Lease) (taken bool, err error) {
+	due, err := d.store.DueSchedules(ctx, page)
+	if err != nil {
+		return false, err
+	}
+	for i := range due {
+		ok, problem := d.takeOne(ctx, lease, &due[i])
+		if errors.Is(problem, workqueue.ErrNotLeader) {
+			return taken, problem
+		}
+		taken = taken || ok
+		err = errors.Join(err, problem)
+	}
+	return taken, err
+}
+
+func (d *Duty) takeOne(
+	ctx context.Context, lease workqueue.Lease, due *store.DueSchedule,
+) (taken bool, err error) {
+	spec, err := read(due.Name, due.Spec)
+	if err != nil {
+		return false, err
+	}
+	passed := spec.Due(due.NextDue.Add(-time.Nanosecond), due.Now)
+	t := store.Taking{
+		Schedule: due.Name, Version: due.Version, Was: due.NextDue, LastDue: due.NextDue,
+		Fires: firesOf(spec, &passed, due.Now),
+	}
+	if len(t.Fires) > 0 {
+		t.LastDue = t.Fires[len(t.Fires)-1].Due
+	}
+	if !passed.Next.IsZero() {
+		t.Next = &passed.Next
+	}
+	taken, err = d.store.TakeFires(ctx, lease, t)
+	if taken && len(passed.Missed) > 0 {
+		d.log.Warn("due times were missed", zap.String("schedule", due.Name), zap.Int("missed", len(passed.Missed)),
+			zap.Time("from", passed.Missed[0]), zap.Int("started_late", len(passed.Fire)))
+	}
+	return taken, err
+}
+
+// firesOf returns what the due times that have passed become, the oldest first.
+func firesOf(spec *Spec, passed *Passed, now time.Time) []store.NewFire {
+	fires := make([]store.NewFire, 0, len(passed.Missed)+len(passed.Fire))
+	for i, due := range passed.Missed {
+		reason := fmt.Sprintf("no leader was there to start it; misfire is %s", spec.Misfire)
+		if i == 0 && passed.More {
+			reason += "; earlier due times were missed too, and are not listed"
+		}
+		fires = append(fires, store.NewFire{Due: due, StartAt: due, State: store.FireMissed, Reason: reason})
+	}
+	for _, due := range passed.Fire {
+		planned := spec.Planned(due)
+		fire := store.NewFire{Due: due, StartAt: spec.StartAt(planned, now), State: store.FireWaiting}
+		if by, limited := spec.StartBy(planned); limited {
+			fire.StartBy = &by
+		}
+		if by, limited := spec.DoneBy(fire.StartAt); limited {
+			fire.DoneBy = &by
+		}
+		fires = append(fires, fire)
+	}
+	return fires
+}
+
+// handsFree reports whether the items of another run may be loaded. Sources that are slow, of which a few may last for
+// half an hour, do not have all others wait for them: there is an end to that, too, since each has a connection and may
+// have a file.
+func (d *Duty) handsFree(now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	quick := 0
+	for _, load := range d.loading {
+		if now.Sub(load.since) < slowLoad {
+			quick++
+		}
+	}
+	return quick < d.cfg.Starts && len(d.loading) < d.cfg.Starts*slowStarts
+}
+
+// How the reasons of fires begin and go on that are told apart by them.
+const (
+	attemptBegins = "attempt "
+	turnBegins    = "its turn has not come: "
+	turnGoesOn    = "; before that: "
+)
+
+// behindAStart notes that a fire which cancels what is under way waits for a run that cannot be cancelled yet.
+func (r *round) behindAStart(f *store.WaitingFire) {
+	if f.State == store.FireWaiting { // one in a queue says so already
+		r.note(f, fmt.Sprintf("the run of %s is being started; it is cancelled for this one when it has its items",
+			r.busy[f.Schedule].Due.UTC().Format(time.RFC3339)))
+	}
+}
+
+func (r *round) note(f *store.WaitingFire, reason string) {
+	if f.Reason != reason {
+		r.notes = append(r.notes, store.FireNote{FireKey: f.FireKey, Was: f.Reason, Reason: reason})
+	}
+}
+
+// tell writes why fires wait whose turn has not come, for people, and for what becomes of them in the end. It changes
+// with each run that is loaded, and may be said of a thousand fires, and so it is not written each time.
+func (r *round) tell(ctx context.Context, fires []store.WaitingFire) error {
+	if crowd := r.crowd(); crowd != "" {
+		for before, f := range r.crowded {
+			if f.State != store.FireStarting { // it was begun, and says when
+				r.note(f, turn(f.Reason, crowd, before))
+			}
+		}
+	}
+	if len(r.notes) == 0 || !r.tellNow(fires[0].Now) {
+		return nil
+	}
+	return r.store.NoteFires(ctx, r.lease, r.notes)
+}
+
+func (d *Duty) tellNow(now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if since := now.Sub(d.told); since >= 0 && since < tellPause {
+		return false
+	}
+	d.told = now
+	return true
+}
+
+// crowd names the runs that are being loaded. Empty: there are none by now.
+func (d *Duty) crowd() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	names := make([]string, 0, len(d.loading))
+	for key := range d.loading {
+		names = append(names, key.Schedule)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("%d runs of schedules are being loaded (%s)", len(names), strings.Join(names, ", "))
+}
+
+// turn says why a fire waits that has others before it, and what had come of it earlier.
+func turn(was, crowd string, before int) string {
+	reason := turnBegins + crowd
+	switch before {
+	case 0:
+		reason += ", and it is next"
+	case 1:
+		reason += ", and another is before it"
+	default:
+		reason += fmt.Sprintf(", and %d others are before it", before)
+	}
+	if strings.HasPrefix(was, turnBegins) {
+		_, was, _ = strings.Cut(was, turnGoesOn)
+	}
+	if strings.HasPrefix(was, attemptBegins) {
+		reason += turnGoesOn + was
+	}
+	return reason
+}
+
+// late looks after runs that have not ended at the end of their window.
+func (d *Duty) late(ctx context.Context, lease workqueue.Lease) (did bool, err error) {
+	fires, err := d.store.LateFires(ctx, lease, page)
+	if err != nil {
+		return false, err
+	}
+	for i := range fires {
+		ok, problem := d.lateOne(ctx, lease, &fires[i])
+		if errors.Is(problem, workqueue.ErrNotLeader) {
+			return did, problem
+		}
+		did = did || ok
+		err = errors.Join(err, problem)
+	}
+	return did, err
+}
+
+// lateOne acts before it notes: a leader that dies in between leaves the rest to the next one, who finds the run paused
+// or cancelled already.
+func (d *Duty) lateOne(ctx context.Context, lease workqueue.Lease, f *store.LateFire) (did bool, err error) {
+	policy := LateReport // when the schedule cannot be read any more
+	if spec, err := read(f.Schedule, f.Spec); err == nil {
+		policy = spec.OnLate
+	}
+	c := control.Control{Run: f.Run, Actor: actor(f.Schedule),
+		Reason: "it has not ended by " + f.DoneBy.UTC().Format(time.RFC3339) + ", the end of its window"}
+	note := "reported"
+	switch policy {
+	case LatePause:
+		note = "paused"
+		_, err = d.runs.Pause(ctx, c)
+	case LateCancel:
+		note = "cancelled"
+		_, err = d.runs.Cancel(ctx, c)
+	}
+	switch {
+	case err != nil && over(err):
+		note = "reported; it has ended late, or is held already"
+	case err != nil:
+		return false, err
+	}
+	d.log.Warn("a run of a schedule is late", zap.String("schedule", f.Schedule), zap.Stringer("run", f.Run),
+		zap.Time("done_by", f.DoneBy), zap.String("did", note))
+	return d.store.NoteLate(ctx, lease, f.FireKey, note)
+}

@@ -1,0 +1,484 @@
+package schedule_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
+	"github.com/tranchehq/tranche/workqueue"
+	store "github.com/tranchehq/tranche/workqueue/schedule"
+)
+
+const hourly = "cron: 0 * * * *\n"
+
+func TestDueTimeStartsOneRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:59:00")
+	w.apply("s", hourly+"run_name: x\n")
+	l := w.lead()
+	if again := l.settle(); again > 5*time.Second || w.fires("s") != "" {
+		t.Fatalf("before its time: again in %s, %s", again, w.fires("s"))
+	}
+	w.set("09:00:00")
+	l.settle()
+	l.settle()
+	w.want("s", "09:00 started/running")
+	if w.runs() != 1 || l.woken.Load() == 0 {
+		t.Errorf("%d runs, woken %d times", w.runs(), l.woken.Load())
+	}
+	w.stop("09:59:58")
+	if again := l.settle(); again > 2*time.Second {
+		t.Errorf("two seconds before the next one it looks again in %s", again)
+	}
+	w.set("10:00:00")
+	l.settle()
+	w.want("s", "09:00 started/running, 10:00 skipped")
+	if f := w.last("s"); !strings.Contains(f.Reason, "was under way") {
+		t.Errorf("the reason is %q", f.Reason)
+	}
+}
+
+// TestNoClockButTheDatabases has the database's clock an hour behind that of the node, and then an hour before it: what
+// is due follows the database. The duty has no clock of its own to be wrong.
+func TestNoClockButTheDatabases(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:00:00")
+	l := w.lead()
+	for name, off := range map[string]time.Duration{"behind": -time.Hour, "before": time.Hour} {
+		due := time.Now().UTC().Add(off).Truncate(time.Minute).Add(2 * time.Minute)
+		w.set(due.Add(-time.Minute).Format(time.RFC3339))
+		w.apply(name, fmt.Sprintf("cron: %d %d * * *\n", due.Minute(), due.Hour()))
+		l.settle()
+		w.want(name, "")
+		w.set(due.Format(time.RFC3339))
+		l.settle()
+		w.want(name, due.Format("15:04")+" started/running")
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(file, "_test.go") && (strings.Contains(string(text), "time.Now(") ||
+			strings.Contains(string(text), "time.Since(") || strings.Contains(string(text), "time.Until(")) {
+			t.Errorf("%s reads the node's clock", file)
+		}
+	}
+}
+
+// meeting holds loads, each for a while, until the same one has been begun twice.
+func meeting() func(context.Context, schedule.Job) error {
+	var begun sync.Map
+	met := make(chan struct{})
+	meet := sync.OnceFunc(func() { close(met) })
+	return func(_ context.Context, job schedule.Job) error {
+		if _, again := begun.LoadOrStore(job.Claim.FireKey, true); again {
+			meet()
+		}
+		select {
+		case <-met:
+		case <-time.After(2 * time.Second):
+		}
+		return nil
+	}
+}
+
+// TestLeadersRace has two duties that both believe in the lease, which cannot be, and a third whose lease is over. They
+// look at the same due times at once, again and again.
+func TestLeadersRace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:00:00")
+	const dues, others = 6, 3
+	const all = "misfire: all\nmisfire_limit: 50\nstart_attempts: 100\n"
+	w.apply("s", "cron: 1-6 8 5 5 *\n"+all)
+	w.apply("other", "cron: 2-6/2 8 5 5 *\n"+all)
+	stale := w.lead()
+	a := w.lead()
+	b := &leader{world: w, lease: a.lease}
+	var err error
+	if b.duty, err = schedule.New(w.store, b, w, schedule.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.duty.Wait)
+	w.set("08:12:00")
+	w.exec(`UPDATE schedule SET spec = jsonb_set(spec, '{overlap}', '"queue"')`) // so that each has its turn
+	w.before = meeting()
+	refused := 0
+	for i := 0; w.number(`SELECT count(*) FROM schedule_fire WHERE state = 'started'`) < dues+others; i++ {
+		if i > 300 {
+			t.Fatalf("it does not end: %s", w.fires("s"))
+		}
+		var wg sync.WaitGroup
+		for _, l := range []*leader{a, b} {
+			wg.Go(func() {
+				if _, err := l.duty.Run(w.Context(), l.lease); err != nil {
+					t.Error(err)
+				}
+				l.duty.Wait()
+			})
+		}
+		wg.Go(func() {
+			if _, err := stale.duty.Run(w.Context(), stale.lease); errors.Is(err, workqueue.ErrNotLeader) {
+				refused++
+			}
+		})
+		wg.Wait()
+		w.end()
+		testenv.Advance(w, w.pool, 10*time.Second) // who gave up in favour of the other tries again
+	}
+	double := w.number(`SELECT count(*) FROM (SELECT 1 FROM schedule_fire GROUP BY run_id HAVING count(*) > 1) x`)
+	if got := w.runs(); got != dues+others || double != 0 || refused == 0 {
+		t.Errorf("%d runs for %d due times, %d fires share a run, the stale leader was refused %d times", got, dues+others,
+			double, refused)
+	}
+	if lost := int(w.starts.Load()) - w.runs(); lost == 0 {
+		t.Error("the duties never met")
+	}
+}
+
+func dieBeforeTheLoad(w *world, _ *leader, kill func()) {
+	w.before = func(ctx context.Context, _ schedule.Job) error {
+		kill()
+		return ctx.Err()
+	}
+}
+
+func dieAfterTheLoad(w *world, _ *leader, kill func()) { w.after = kill }
+
+// TestLeaderDies kills the leader at each point at which a due time is half done.
+func TestLeaderDies(t *testing.T) {
+	t.Parallel()
+	died := errors.New("it died")
+	for name, die := range map[string]func(w *world, l *leader, kill func()){
+		"after the fire's row": func(w *world, l *leader, _ func()) {
+			if taken, err := l.duty.Take(w.Context(), l.lease); !taken || err != nil {
+				w.Fatal(taken, err)
+			}
+			w.want("s", "09:00 due")
+		},
+		"before the load":                dieBeforeTheLoad,
+		"after the load, before it knew": dieAfterTheLoad,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "08:59:00")
+			w.apply("s", hourly)
+			l := w.lead()
+			w.set("09:00:00")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			die(w, l, func() { cancel(died) })
+			if w.before != nil || w.after != nil {
+				for range 2 {
+					_, _ = l.duty.Run(ctx, l.lease) // it is dead by then
+				}
+				l.duty.Wait()
+				if !errors.Is(context.Cause(ctx), died) {
+					t.Fatal("the leader did not die")
+				}
+			}
+			cancel(nil)
+			w.before, w.after = nil, nil
+			w.lead().settle()
+			w.want("s", "09:00 started/running")
+			if w.runs() != 1 {
+				t.Errorf("%d runs", w.runs())
+			}
+		})
+	}
+}
+
+// TestStoppedLeaderComesBack stops a leader in the middle of a start for longer than its lease, has the next one start
+// the run, and lets the first go on.
+func TestStoppedLeaderComesBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:59:00")
+	w.apply("s", hourly)
+	first := w.lead()
+	w.set("09:00:00")
+	stopped, goOn := make(chan struct{}), make(chan struct{})
+	w.before = func(_ context.Context, job schedule.Job) error {
+		if job.Claim.Lease == first.lease {
+			close(stopped)
+			<-goOn
+		}
+		return nil
+	}
+	for range 2 {
+		if _, err := first.duty.Run(t.Context(), first.lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-stopped
+	w.lead().settle()
+	w.want("s", "09:00 started/running")
+	run := *w.last("s").Run
+	close(goOn)
+	first.duty.Wait()
+	w.want("s", "09:00 started/running")
+	if f := w.last("s"); w.runs() != 1 || *f.Run != run || f.Attempts != 2 || w.starts.Load() != 2 {
+		t.Errorf("%d runs, %d starts, %+v", w.runs(), w.starts.Load(), f)
+	}
+	if _, err := first.duty.Run(t.Context(), first.lease); !errors.Is(err, workqueue.ErrNotLeader) {
+		t.Errorf("the first leader still works: %v", err)
+	}
+}
+
+func TestDowntime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:30:00")
+	for name, lines := range map[string]string{
+		"once": "", "none": "misfire: none\n", "all": "misfire: all\nmisfire_limit: 2\noverlap: queue\n",
+	} {
+		w.apply(name, hourly+lines)
+	}
+	w.set("11:55:00")
+	l := w.lead()
+	l.settle()
+	w.want("once", "09:00 missed, 10:00 missed, 11:00 started/running")
+	w.want("none", "09:00 missed, 10:00 missed, 11:00 missed")
+	w.want("all", "09:00 missed, 10:00 started/running, 11:00 queued")
+	w.end()
+	w.set("12:00:05")
+	l.settle()
+	w.want("once", "09:00 missed, 10:00 missed, 11:00 started/cancelled, 12:00 started/running")
+	w.want("none", "09:00 missed, 10:00 missed, 11:00 missed, 12:00 started/running")
+	w.want("all", "09:00 missed, 10:00 started/cancelled, 11:00 started/running, 12:00 queued")
+	if n := w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.missed'`); n != 6 {
+		t.Errorf("%d events for 6 due times that were missed", n)
+	}
+}
+
+func TestOverlap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:30:00")
+	w.apply("skip", hourly)
+	w.apply("queue", hourly+"overlap: queue\n")
+	w.apply("cancel", hourly+"overlap: cancel_old\n")
+	l := w.lead()
+	for _, now := range []string{"09:00:00", "10:00:00", "11:00:00"} {
+		w.set(now)
+		l.settle()
+	}
+	w.want("skip", "09:00 started/running, 10:00 skipped, 11:00 skipped")
+	w.want("queue", "09:00 started/running, 10:00 queued, 11:00 queued")
+	w.want("cancel", "09:00 started/cancelled, 10:00 started/cancelled, 11:00 started/running")
+	w.end()
+	l.settle()
+	w.want("queue", "09:00 started/cancelled, 10:00 started/running, 11:00 queued")
+	w.end()
+	l.settle()
+	w.want("queue", "09:00 started/cancelled, 10:00 started/cancelled, 11:00 started/running")
+}
+
+// TestOverlapWhileARunIsLoaded has the next due time come before the items of the run have.
+func TestOverlapWhileARunIsLoaded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:30:00")
+	w.apply("skip", hourly)
+	w.apply("queue", hourly+"overlap: queue\n")
+	w.apply("cancel", hourly+"overlap: cancel_old\n")
+	l := w.lead()
+	loaded := make(chan struct{})
+	w.before = func(ctx context.Context, _ schedule.Job) error {
+		select {
+		case <-loaded:
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	for _, now := range []string{"09:00:00", "10:00:00"} {
+		w.set(now)
+		for range 3 {
+			if _, err := l.duty.Run(t.Context(), l.lease); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.want("skip", "09:00 starting, 10:00 skipped")
+	w.want("queue", "09:00 starting, 10:00 queued")
+	w.want("cancel", "09:00 starting, 10:00 due")
+	if f := w.last("cancel"); f.Reason != "the run of 2031-05-05T09:00:00Z is being started; it is cancelled for "+
+		"this one when it has its items" {
+		t.Errorf("it waits as %+v", f)
+	}
+	close(loaded)
+	l.duty.Wait()
+	l.settle()
+	w.want("skip", "09:00 started/running, 10:00 skipped")
+	w.want("queue", "09:00 started/running, 10:00 queued")
+	w.want("cancel", "09:00 started/cancelled, 10:00 started/running")
+	if n := w.number(`SELECT count(*) FROM schedule_fire WHERE attempts > 1`); n != 0 {
+		t.Errorf("%d were started more than once", n)
+	}
+}
+
+func TestPaused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:30:00")
+	w.apply("s", hourly)
+	if _, err := store.New(w.store).PauseSchedule(t.Context(), "s", "ann"); err != nil {
+		t.Fatal(err)
+	}
+	l := w.lead()
+	w.set("10:30:00")
+	l.settle()
+	w.want("s", "")
+	if _, err := store.New(w.store).RunScheduleNow(t.Context(), "s", "ann"); err != nil {
+		t.Fatal(err)
+	}
+	l.settle()
+	w.want("s", "started/now")
+	w.end()
+	if _, err := store.New(w.store).ResumeSchedule(t.Context(), "s", next, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	l.settle()
+	w.want("s", "started/now")
+	w.set("11:00:00")
+	l.settle()
+	w.want("s", "started/now, 11:00 started/running")
+}
+
+func TestWindowAndLate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "20:30:00")
+	for _, policy := range []string{"report", "pause", "cancel"} {
+		w.apply(policy, "cron: 0 21 * * *\nwindow: {not_before: '22:00', done_by: '06:00'}\non_late: "+policy+"\n")
+	}
+	l := w.lead()
+	w.set("21:00:00")
+	l.settle()
+	w.want("pause", "21:00 due")
+	w.set("22:00:00")
+	l.settle()
+	w.want("pause", "21:00 started/running")
+	w.set("2031-05-06T05:59:00Z")
+	l.settle()
+	if f := w.last("cancel"); f.Late != "" {
+		t.Fatalf("it is late before its time: %+v", f)
+	}
+	for range 2 {
+		w.set("2031-05-06T06:00:01Z")
+		l.settle()
+	}
+	w.want("report", "21:00 started/running")
+	w.want("cancel", "21:00 started/cancelled")
+	for policy, want := range map[string]string{"report": "reported", "pause": "paused", "cancel": "cancelled"} {
+		if f := w.last(policy); f.Late != want {
+			t.Errorf("%s: late is %q", policy, f.Late)
+		}
+	}
+	held := w.number(`SELECT count(*) FROM batchrun WHERE hold IS NOT NULL`)
+	events := w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`)
+	if held != 1 || events != 3 {
+		t.Errorf("%d runs are held, and %d events tell of 3 late runs", held, events)
+	}
+}
+
+// TestWindowShutMeanwhile has no leader from before the window opens until after it has shut.
+func TestWindowShutMeanwhile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "20:30:00")
+	w.apply("s", "cron: 0 21 * * *\nwindow: {not_before: '22:00', done_by: '23:00'}\noverlap: queue\n")
+	l := w.lead()
+	w.set("21:00:00")
+	l.settle()
+	w.set("23:30:00")
+	l = w.lead()
+	l.settle()
+	f := w.last("s")
+	if f.State != store.FireWaiting || f.StartAt.UTC().Format("02 15:04") != "06 22:00" ||
+		f.DoneBy.UTC().Format("02 15:04") != "06 23:00" {
+		t.Errorf("it waits as %+v", f)
+	}
+	w.set("2031-05-06T20:00:00Z")
+	l.settle()
+	w.want("s", "21:00 due")
+	w.set("2031-05-06T22:00:01Z")
+	l.settle()
+	w.want("s", "21:00 started/running, 21:00 queued")
+}
+
+func TestStartsThatFail(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:30:00")
+	w.apply("later", hourly+"start_attempts: 3\n")
+	w.apply("wrong", hourly)
+	w.apply("empty", hourly)
+	w.apply("panic", hourly+"start_attempts: 1\n")
+	w.apply("deadline", hourly+"start_deadline: 1m\nstart_attempts: 50\n")
+	l := w.lead()
+	w.before = func(_ context.Context, job schedule.Job) error {
+		switch job.Claim.Schedule {
+		case "wrong":
+			return errWrongItems
+		case "empty":
+			return &schedule.NoItemsError{Source: "file f.csv"}
+		case "panic":
+			panic("mutant")
+		}
+		return errors.New("the file is not there yet")
+	}
+	w.stop("09:00:00") // until all has been tried once
+	l.settle()
+	w.want("wrong", "09:00 failed")
+	w.want("empty", "09:00 skipped")
+	w.want("panic", "09:00 failed")
+	w.want("later", "09:00 due")
+	if f := w.last("later"); f.Reason != "attempt 1 of 3: the file is not there yet" || f.Attempts != 1 {
+		t.Errorf("it waits as %+v", f)
+	}
+	w.stop("09:00:30") // 5 s later, and 10 s
+	l.settle()
+	w.stop("09:00:59")
+	l.settle()
+	w.want("later", "09:00 failed")
+	if f := w.last("later"); f.Reason != "attempt 3 of 3: the file is not there yet" || f.Attempts != 3 {
+		t.Errorf("it failed as %+v", f)
+	}
+	w.set("09:05:00")
+	l.settle()
+	w.want("deadline", "09:00 missed")
+	if f := w.last("deadline"); !strings.Contains(f.Reason, "the file is not there yet") {
+		t.Errorf("it was missed as %+v", f)
+	}
+	if w.runs() != 0 || w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.failed'`) != 3 {
+		t.Errorf("%d runs", w.runs())
+	}
+	w.before = nil
+	w.set("10:00:00")
+	l.settle()
+	w.want("wrong", "09:00 failed, 10:00 started/running")
+}
+
+// TestOneScheduleThatCannotBeRead keeps no other waiting, and is told.
+func TestOneScheduleThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:30:00")
+	w.apply("a", hourly)
+	w.apply("b", hourly)
+	w.exec(`UPDATE schedule SET spec = jsonb_set(spec, '{zone}', '"Mars/Phobos"') WHERE name = 'a'`)
+	l := w.lead()
+	w.set("09:00:00")
+	for range 3 {
+		_, err := l.duty.Run(t.Context(), l.lease)
+		if err == nil || !strings.Contains(err.Error(), "schedule a cannot be read by this version of tranche") {
+			t.Errorf("it says %v", err)
+		}
+		l.duty.Wait()
+	}
+	w.want("a", "")
+	w.want("b", "09:00 started/running")
+}

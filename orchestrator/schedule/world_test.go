@@ -1,0 +1,270 @@
+package schedule_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	store "github.com/tranchehq/tranche/workqueue/schedule"
+	sessionstore "github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// world is a database whose clock the test sets, and what starts runs in it. Nodes' clocks are years
+// away.
+type world struct {
+	*testing.T
+	pool  *pgxpool.Pool
+	store *database.DB
+	starter
+}
+
+// starter starts runs as the API does, of three items, unless the test has something against it.
+type starter struct {
+	store  *database.DB
+	before func(ctx context.Context, job schedule.Job) error // nil: nothing
+	after  func()
+	starts atomic.Int32
+}
+
+func newWorld(t *testing.T, now string) *world {
+	t.Helper()
+	pool := testenv.Pool(t)
+	w := &world{T: t, pool: pool, store: database.New(pool)}
+	w.starter.store = w.store
+	w.set(now)
+	if at, err := store.New(w.store).DatabaseTime(t.Context()); err != nil ||
+		at.Sub(instant(t, now)).Abs() > time.Minute {
+		t.Fatalf("the database's time is %s, %v: it was not set", at, err)
+	}
+	return w
+}
+
+// set puts the database's clock to a time, from which it goes on.
+func (w *world) set(now string) {
+	w.Helper()
+	testenv.SetClock(w, w.pool, instant(w.T, now))
+}
+
+// stop has the database's clock stand at a time until it is set anew.
+func (w *world) stop(now string) {
+	w.Helper()
+	testenv.StopClock(w, w.pool, instant(w.T, now))
+}
+
+func instant(t testing.TB, text string) time.Time {
+	t.Helper()
+	if len(text) == len("08:00:00") { // of the tests' day
+		text = "2031-05-05T" + text + "Z"
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func next(text json.RawMessage, after time.Time) (due time.Time, ok bool, err error) {
+	spec := &schedule.Spec{}
+	if err := json.Unmarshal(text, spec); err != nil {
+		return due, false, err
+	}
+	due, ok = spec.Next(after)
+	return due, ok, nil
+}
+
+// apply puts a schedule on record, of which only the lines that matter are given.
+func (w *world) apply(name, lines string) {
+	w.Helper()
+	source := "endpoint: e\nitems: {file: f.csv}\n" + lines
+	spec, err := schedule.Parse(name, []byte(source))
+	if err != nil {
+		w.Fatal(err)
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		w.Fatal(err)
+	}
+	applied, err := store.New(w.store).ApplySchedule(w.Context(), store.Text{
+		Name: name, Spec: text, Source: source, Zone: spec.Zone, Next: next,
+	}, "ann")
+	if err != nil || applied.NextDue == nil {
+		w.Fatalf("apply: %+v, %v", applied, err)
+	}
+}
+
+// leader is a node that leads, or thinks so.
+type leader struct {
+	*world
+	duty  *schedule.Duty
+	lease workqueue.Lease
+	woken atomic.Int32
+	// cancels is called before a run is cancelled, and after it; nil: it is not.
+	cancels func(after bool)
+}
+
+// Pause implements schedule.Runs.
+func (l *leader) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
+	return control.New(l.store).Pause(ctx, c)
+}
+
+// Cancel implements schedule.Runs.
+func (l *leader) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
+	if l.cancels != nil {
+		l.cancels(false)
+		defer l.cancels(true)
+	}
+	return control.New(l.store).Cancel(ctx, c)
+}
+
+// WakeDuty implements schedule.Runs.
+func (l *leader) WakeDuty(string) { l.woken.Add(1) }
+
+// StartFire implements schedule.Starter.
+func (s *starter) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
+	s.starts.Add(1)
+	if s.before != nil {
+		if err := s.before(ctx, job); err != nil {
+			return schedule.Started{}, err
+		}
+	}
+	req := start.LoadRequest{Name: job.Spec.Name, Plan: "test", CreatedBy: "test", Session: job.Claim.Lease.Session,
+		Steps: []workqueue.StepSpec{{
+			Name: "only", Endpoint: "e", StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 1, MaxAttempts: 1,
+				Timeout: time.Minute},
+		}}}
+	store.OfFire(&req, job.Claim)
+	left := 3
+	loaded, err := start.New(s.store).Load(ctx, req, func(item *start.LoadItem) error {
+		if left--; left < 0 {
+			return io.EOF
+		}
+		item.Key, item.Payload = fmt.Sprint("C", left), []byte(`{}`)
+		return nil
+	})
+	if err == nil && s.after != nil {
+		s.after()
+	}
+	return schedule.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
+}
+
+var errWrongItems = errors.New("the items are wrong")
+
+// Permanent implements schedule.Starter.
+func (*starter) Permanent(err error) bool { return errors.Is(err, errWrongItems) }
+
+// lead makes a new node the leader, whoever leads.
+func (w *world) lead() *leader {
+	w.Helper()
+	w.exec(`UPDATE leader SET expires_at = '-infinity'`)
+	l := &leader{world: w}
+	session, err := sessionstore.New(w.store).StartSession(w.Context(), sessionstore.NodeInfo{Host: "test", PID: 1,
+		Version: "test"}, forEver)
+	if err == nil {
+		l.lease, err = sessionstore.New(w.store).Lead(w.Context(), session, forEver)
+	}
+	if err == nil {
+		l.duty, err = schedule.New(w.store, l, w, schedule.Config{Log: zaptest.NewLogger(w)})
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(l.duty.Wait)
+	return l
+}
+
+const forEver = 10_000 * time.Hour
+
+// settle runs the duty until nothing comes of it.
+func (l *leader) settle() (again time.Duration) {
+	l.Helper()
+	for range 50 {
+		again, err := l.duty.Run(l.Context(), l.lease)
+		if err != nil {
+			l.Fatal(err)
+		}
+		l.duty.Wait()
+		if again >= 100*time.Millisecond {
+			return again
+		}
+	}
+	l.Fatal("the duty does not come to rest")
+	return 0
+}
+
+// fires writes what became of due times, the oldest first: when, of what kind but due, state and reason.
+func (w *world) fires(name string) string {
+	w.Helper()
+	fires, _, err := store.New(w.store).Fires(w.Context(), store.FireFilter{Schedule: name})
+	if err != nil {
+		w.Fatal(err)
+	}
+	texts := make([]string, len(fires))
+	for i, f := range fires {
+		text := f.Due.UTC().Format("15:04 ") + string(f.State)
+		if f.RunState != "" {
+			text += "/" + f.RunState
+		}
+		if f.Kind == store.FireNow {
+			text = string(f.State) + "/now"
+		}
+		texts[len(fires)-1-i] = text
+	}
+	return strings.Join(texts, ", ")
+}
+
+func (w *world) want(name, fires string) {
+	w.Helper()
+	if got := w.fires(name); got != fires {
+		w.Fatalf("%s: %s; want %s", name, got, fires)
+	}
+}
+
+// last is the newest fire.
+func (w *world) last(name string) store.Fire {
+	w.Helper()
+	fires, _, err := store.New(w.store).Fires(w.Context(), store.FireFilter{Schedule: name})
+	if err != nil || len(fires) == 0 {
+		w.Fatalf("%d fires, %v", len(fires), err)
+	}
+	return fires[0]
+}
+
+func (w *world) number(sql string) (n int) {
+	w.Helper()
+	if err := w.pool.QueryRow(w.Context(), sql).Scan(&n); err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+func (w *world) runs() int { return w.number(`SELECT count(*) FROM batchrun`) }
+
+// end ends the runs that are under way.
+func (w *world) end() {
+	w.Helper()
+	if _, err := control.New(w.store).Cancel(w.Context(), control.Control{All: true, Actor: "ann"}); err != nil {
+		w.Fatal(err)
+	}
+}

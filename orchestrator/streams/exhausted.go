@@ -1,0 +1,326 @@
+package streams
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/core"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+const (
+	// advisories is the subject on which the server tells of a message that it delivers no more; the stream and the
+	// consumer follow.
+	advisories = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES."
+	// advisoryQueue has one node hear of each.
+	advisoryQueue = "tranche"
+	// advisoryRoom bounds those that wait; the leader's sweep finds what was not heard.
+	advisoryRoom = 256
+)
+
+// exhaustion is a message that was delivered as often as its consumer allows and never acknowledged. The server leaves
+// it in the stream and delivers it no more.
+type exhaustion struct {
+	Stream     string    `json:"stream"`
+	Consumer   string    `json:"consumer"`
+	Sequence   uint64    `json:"stream_seq"`
+	Deliveries int       `json:"deliveries"`
+	Timestamp  time.Time `json:"timestamp"`
+}
+
+// HearAdvisories returns subscriptions whose advisories go to l.exhausted. What finds no room there is left to the
+// leader's sweep.
+func (l *Letters) HearAdvisories() (subs []*nats.Subscription, err error) {
+	for _, stream := range []string{wire.StreamWork, wire.StreamStage} {
+		sub, err := l.node.NC.QueueSubscribe(advisories+stream+".*", advisoryQueue, func(msg *nats.Msg) {
+			var x exhaustion
+			if json.Unmarshal(msg.Data, &x) != nil || x.Stream != stream {
+				return
+			}
+			select {
+			case l.exhausted <- x:
+			default:
+			}
+		})
+		if err != nil {
+			return subs, fmt.Errorf("orchestrator: subscribe to advisories of %s: %w", stream, err)
+		}
+		subs = append(subs, sub)
+	}
+	return subs, nil
+}
+
+// RemoveExhausted sees to the messages that l.exhausted names until ctx ends.
+func (l *Letters) RemoveExhausted(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case x := <-l.exhausted:
+			if err := l.giveUp(ctx, x); err != nil && ctx.Err() == nil {
+				l.node.Log.Warn("remove a message that is delivered no more; the leader will see to it again",
+					zap.String("stream", x.Stream), zap.Uint64("sequence", x.Sequence), zap.Error(err))
+			}
+		}
+	}
+}
+
+// giveUp takes a message out of its stream that is delivered no more. First it is buried, then whoever waits for its
+// answer is told, then it is deleted: a crash in between has all of it done again, which changes nothing.
+func (l *Letters) giveUp(ctx context.Context, x exhaustion) error {
+	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
+	defer cancel()
+	stream, err := l.node.JS.Stream(ctx, x.Stream)
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", x.Stream, err)
+	}
+	made := stream.CachedInfo().Created
+	if made.After(x.Timestamp) {
+		return nil // the sequence belongs to another message by now
+	}
+	msg, err := stream.GetMsg(ctx, x.Sequence)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil // somebody has seen to it
+	}
+	if err != nil {
+		return fmt.Errorf("read message %d: %w", x.Sequence, err)
+	}
+	if done, err := l.wasDelivered(ctx, x, msg); err != nil || !done {
+		return err
+	}
+	if err := l.bury(ctx, x, msg); err != nil {
+		return err
+	}
+	again, err := l.node.JS.Stream(ctx, x.Stream)
+	if err != nil || !again.CachedInfo().Created.Equal(made) {
+		return err
+	}
+	if err := stream.DeleteMsg(ctx, x.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return fmt.Errorf("delete message %d: %w", x.Sequence, err)
+	}
+	l.node.Stats.Exhausted.Add(1)
+	return nil
+}
+
+// wasDelivered reports whether an exhaustion can be true of a message: its own consumer has delivered it. Whoever may
+// publish can make an advisory up, and another consumer that somebody has put on the stream takes nothing from ours.
+func (l *Letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) (bool, error) {
+	of := OfWork
+	if x.Stream == wire.StreamStage {
+		of = OfStage
+	}
+	if msg.Time.After(x.Timestamp) || x.Consumer != of(msg.Subject) {
+		return false, nil
+	}
+	consumer, err := l.node.JS.Consumer(ctx, x.Stream, x.Consumer)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrInvalidConsumerName) {
+		return false, nil // a new one will deliver it again
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at consumer %s: %w", x.Consumer, err)
+	}
+	return consumer.CachedInfo().Delivered.Stream >= x.Sequence, nil
+}
+
+// Burying one message that was handed out too often; the sweep tries again.
+const giveUpTimeout = 15 * time.Second
+
+// bury stores a message that is delivered no more, and tells whoever waits for its answer.
+func (l *Letters) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) error {
+	letter, tell := l.exhaustedRequest(x, msg)
+	if x.Stream == wire.StreamStage {
+		letter, tell = l.exhaustedAnswer(ctx, x, msg)
+	}
+	if err := l.keep(ctx, &letter); err != nil {
+		return err
+	}
+	if tell == nil {
+		return nil
+	}
+	return tell(ctx)
+}
+
+// exhaustedRequest is a request that was delivered too often, as a letter, and what tells whoever asked.
+func (l *Letters) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
+) (letter deadletter.DeadLetter, tell func(context.Context) error) {
+	of := OfConsumer(OfWork(msg.Subject))
+	letter = exhaustedDeadLetter(of, x, msg)
+	meta, err := wire.ReadMeta(msg.Header)
+	if err != nil {
+		letter.Message = fmt.Sprintf("%s; %v", letter.Message, err)
+		return letter, nil // nobody can be told
+	}
+	if meta.Mode == wire.ModeBatch && meta.ReplyTo.Call == "" {
+		letter.State = deadletter.LetterReissued
+	}
+	return letter, func(ctx context.Context) error { return l.tellAsker(ctx, msg.Header, of, letter.Message) }
+}
+
+// exhaustedAnswer is a reply that was delivered too often on its way back into a flow, as a letter, and what tells
+// whoever asked for the chunk that waits for it. Such a letter cannot be sent again: it is no request.
+func (l *Letters) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg,
+) (letter deadletter.DeadLetter, tell func(context.Context) error) {
+	of := OfStage(msg.Subject)
+	letter = exhaustedDeadLetter(of, x, msg)
+	letter.Message += ", a reply on its way back into a flow (" + msg.Subject + ")"
+	letter.State = deadletter.LetterReissued
+	meta, err := wire.ReadMeta(msg.Header)
+	if err != nil {
+		return letter, nil
+	}
+	state, err := l.flowState(ctx, of, meta)
+	if err != nil {
+		return letter, func(context.Context) error { return err }
+	}
+	if state == nil {
+		return letter, nil // the chunk has gone on, or was given up
+	}
+	letter.Stack = state.Get(wire.HeaderStack)
+	letter.Origin = state.Get(wire.HeaderOrigin)
+	return letter, func(ctx context.Context) error { return l.tellAsker(ctx, state, of, letter.Message) }
+}
+
+// flowState returns the headers of the state of the chunk that waits for an answer, or nil when there is none any more.
+func (l *Letters) flowState(ctx context.Context, endpoint string, answer wire.Meta) (nats.Header, error) {
+	flows, err := l.node.JS.Stream(ctx, wire.StreamFlow)
+	if err != nil {
+		return nil, fmt.Errorf("look at stream %s: %w", wire.StreamFlow, err)
+	}
+	msg, err := flows.GetLastMsgForSubject(ctx, wire.FlowStateSubject(endpoint, answer.Slice))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the state of flow %s: %w", answer.Slice, err)
+	}
+	if msg.Header.Get(wire.HeaderSlice) == "" {
+		return nil, nil // it has ended, and is about to go
+	}
+	return msg.Header, nil
+}
+
+// tellAsker answers a request in the place of its endpoint, with the failure that it was delivered too often: on the
+// subject that the request names, or, when a node asked, by giving its slice back.
+func (l *Letters) tellAsker(ctx context.Context, request nats.Header, endpoint, message string) error {
+	meta, err := wire.ReadMeta(request)
+	if err != nil {
+		l.node.Log.Warn("a request that was given up does not say who asked", zap.Error(err))
+		return nil
+	}
+	failure := wire.SlotError{Code: wire.CodeDeliveries, Message: message, Retry: true}
+	switch {
+	case meta.ReplyTo.IsZero():
+		return l.giveSliceBack(ctx, settle.Answer{Slice: workqueue.SliceID(meta.Slice), Endpoint: endpoint,
+			Service: l.node.Name, Answered: wire.AnsweredBefore(request), Failure: core.SlotError(&failure)})
+	case meta.ReplyTo.Callee != endpoint:
+		l.node.Log.Warn("a request names another endpoint to reply", zap.String("endpoint", endpoint),
+			zap.String("reply_to", meta.ReplyTo.String()))
+		return nil
+	}
+	msg := wire.FailureMsg(request, meta.ReplyTo, l.node.Name, failure)
+	if meta.ReplyTo.Call != "" { // nobody stores what goes to a caller
+		return l.node.NC.PublishMsg(msg)
+	}
+	if _, err := l.node.JS.PublishMsg(ctx, msg); err != nil {
+		return fmt.Errorf("tell flow %s: %w", meta.ReplyTo.Asker, err)
+	}
+	return nil
+}
+
+// giveSliceBack records a failure of a whole slice, as if its service had answered with it. A slice that has ended is
+// left as it is, and slots that were sent before are waited for.
+func (l *Letters) giveSliceBack(ctx context.Context, failed settle.Answer) error {
+	out, err := l.node.Settling.Record(ctx, []settle.Answer{failed})
+	if err != nil {
+		return err
+	}
+	l.node.WakeOthers()
+	l.after.Seen(out, time.Now())
+	return nil
+}
+
+// sweepBatch bounds the messages that one sweep removes for one consumer.
+const sweepBatch = 100
+
+// settledMark says up to where a consumer had nothing left to deliver or to wait for, and of which incarnation of it.
+type settledMark struct {
+	stream, consumer time.Time // when they were made
+	upTo             uint64
+}
+
+// ExhaustedSweep finds messages that are delivered no more and of which no advisory was heard. It is for one goroutine.
+type ExhaustedSweep struct {
+	*Letters
+
+	marks map[string]settledMark // by stream and consumer, of the sweep before
+}
+
+// Sweeping returns one that begins.
+func (l *Letters) Sweeping() *ExhaustedSweep { return &ExhaustedSweep{Letters: l} }
+
+// Forget begins anew.
+func (s *ExhaustedSweep) Forget() { s.marks = nil }
+
+// Sweep looks for messages that lie in a stream although its consumer is done with them. A consumer is done
+// with what lies at or below its acknowledgement floor and, when it waits for no acknowledgement, with everything that
+// it has delivered; what is acknowledged leaves the stream. Messages count only when they are there still at the sweep
+// after: an acknowledgement and its removal are not one step.
+func (s *ExhaustedSweep) Sweep(ctx context.Context, all []ConsumersOf) error {
+	marks := make(map[string]settledMark, len(s.marks))
+	var failed error
+	for _, of := range all {
+		for name, info := range of.Consumers {
+			key := of.Name + " " + name
+			mark := settledMark{of.Made, info.Created, info.AckFloor.Stream}
+			if info.NumAckPending == 0 {
+				mark.upTo = max(mark.upTo, info.Delivered.Stream)
+			}
+			marks[key] = mark
+			before := s.marks[key]
+			if !before.stream.Equal(mark.stream) || !before.consumer.Equal(mark.consumer) ||
+				of.Held[name] <= info.NumPending+uint64(info.NumAckPending) {
+				continue
+			}
+			failed = errors.Join(failed, s.sweepConsumer(ctx, of, info, min(before.upTo, mark.upTo)))
+		}
+	}
+	s.marks = marks
+	return failed
+}
+
+// sweepConsumer gives up what lies in a stream for a consumer up to a place.
+func (l *Letters) sweepConsumer(
+	ctx context.Context, of ConsumersOf, info *jetstream.ConsumerInfo, upTo uint64,
+) error {
+	for next, i := of.First, 0; next <= upTo && i < sweepBatch; i++ {
+		msg, err := of.Stream.GetMsg(ctx, next, jetstream.WithGetMsgSubject(info.Config.FilterSubject))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("look for messages of consumer %s: %w", info.Name, err)
+		}
+		if msg.Sequence > upTo {
+			return nil
+		}
+		next = msg.Sequence + 1
+		l.node.Log.Debug("found a message that is delivered no more", zap.String("stream", of.Name),
+			zap.Uint64("sequence", msg.Sequence))
+		err = l.giveUp(ctx, exhaustion{Stream: of.Name, Consumer: info.Name, Sequence: msg.Sequence,
+			Deliveries: info.Config.MaxDeliver, Timestamp: msg.Time})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

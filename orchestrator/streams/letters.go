@@ -1,0 +1,322 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/internal/pull"
+	"github.com/tranchehq/tranche/orchestrator/core"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+const (
+	// deadLettersAhead bounds the dead letters that a node fetches ahead.
+	deadLettersAhead = 8
+	// deadLettersPause is the least time between two bindings of the consumer.
+	deadLettersPause = time.Second
+)
+
+// meter measures what is kept.
+type meter interface{ Buried(endpoint string) }
+
+// Letters keeps what no service could deal with, and sends it again.
+type Letters struct {
+	node      *core.Core
+	endpoints core.Ensurer
+	after     core.Seer
+	meter     meter
+	reader    *core.SharedConsumer // of what services have put aside
+	requeued  chan struct{}        // requeued dead letters wait to be sent
+	exhausted chan exhaustion
+}
+
+// NewLetters returns what takes in dead letters, and sends them again.
+func NewLetters(k *core.Core, endpoints core.Ensurer, after core.Seer, meter meter) *Letters {
+	return &Letters{node: k, endpoints: endpoints, after: after, meter: meter,
+		reader:   core.NewShared(k, wire.StreamDead, wire.DeadLetterConsumer, stream.EnsureDeadLetterReader),
+		requeued: make(chan struct{}, 1), exhausted: make(chan exhaustion, advisoryRoom)}
+}
+
+// keep stores a dead letter, unless it is there already, and tells of one that is new.
+func (l *Letters) keep(ctx context.Context, letter *deadletter.DeadLetter) error {
+	isNew, err := deadletter.New(l.node.Store).Bury(ctx, *letter)
+	if isNew {
+		l.node.Stats.Buried.Add(1)
+		l.meter.Buried(letter.Endpoint)
+		l.node.Log.Warn("dead letter", zap.String("endpoint", letter.Endpoint), zap.String("cause", letter.Cause),
+			zap.String("message", letter.Message), zap.String("service", letter.Service))
+	}
+	return err
+}
+
+// GivenUp keeps what a service has given up after too many deliveries.
+func (l *Letters) GivenUp(ctx context.Context, a *settle.Answer, run uuid.UUID) error {
+	timed, cancel := context.WithTimeout(ctx, core.ReadTimeout)
+	defer cancel()
+	letter := givenUpDeadLetter(a, run)
+	return l.keep(timed, &letter)
+}
+
+// ReadDeadLetters takes dead letters into PostgreSQL until ctx ends, and binds again whenever the stream or its
+// consumer is lost.
+func (l *Letters) ReadDeadLetters(ctx, draining context.Context) {
+	for ctx.Err() == nil {
+		if err := l.readDeadLettersBound(ctx, draining); err != nil && ctx.Err() == nil {
+			l.node.Log.Warn("read dead letters", zap.Error(err))
+		}
+		_ = backoff.Sleep(ctx, deadLettersPause)
+	}
+}
+
+// readDeadLettersBound binds to the consumer and takes dead letters in until ctx ends or the binding is lost. What was
+// fetched ahead is taken in, too, unless PostgreSQL cannot be reached.
+func (l *Letters) readDeadLettersBound(ctx, draining context.Context) error {
+	made, err := l.reader.Bind(ctx)
+	if err != nil {
+		return err
+	}
+	bound, unbind := context.WithCancel(ctx)
+	defer unbind()
+	var failed error
+	err = pull.Read(bound, pull.Source{
+		JS: l.node.JS, Stream: wire.StreamDead, Consumer: wire.DeadLetterConsumer, Made: made,
+		Messages: deadLettersAhead, Bytes: max(core.RecordBytes, 2*int(l.node.NC.MaxPayload())),
+	}, func(msg jetstream.Msg) {
+		if failed == nil {
+			failed = l.buryDeadLetter(draining, msg, made)
+		}
+		if failed != nil {
+			l.giveBackDeadLetter(msg, made)
+			unbind()
+		}
+	})
+	if failed != nil {
+		// It fails only when ctx has ended.
+		_ = l.node.Retry(ctx, "reach PostgreSQL to keep dead letters", inspect.New(l.node.Store).Ping)
+		return failed
+	}
+	return err
+}
+
+// buryDeadLetter buries a dead letter and acknowledges it. One that PostgreSQL refuses for what is in it is kept
+// without its contents, so that it does not come again for ever.
+func (l *Letters) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made time.Time) error {
+	if stream.IsProbe(msg.Subject()) {
+		l.reader.Settle(core.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
+		return nil
+	}
+	timed, cancel := context.WithTimeout(ctx, core.ReadTimeout)
+	defer cancel()
+	letter := deadLetterIn(msg)
+	err := l.keep(timed, &letter)
+	if workqueue.Refused(err) {
+		err = l.keep(timed, &deadletter.DeadLetter{MsgID: letter.MsgID, Endpoint: letter.Endpoint, Cause: causeUnreadable,
+			Message: err.Error(), NoBody: true})
+	}
+	if err != nil {
+		return err
+	}
+	// After the commit: a crash in between brings it again.
+	l.reader.Settle(core.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
+	return nil
+}
+
+func (l *Letters) giveBackDeadLetter(msg jetstream.Msg, made time.Time) {
+	l.reader.Settle(core.Message{Msg: msg, Made: made}, core.GiveBack)
+}
+
+// causeUnreadable is the cause of a dead letter that does not even say which endpoint it was for.
+const causeUnreadable = "unreadable"
+
+// deadLetterIn is a message from the stream of dead letters, as the store keeps it. Whatever it is, it becomes a dead
+// letter: a message that cannot be understood is for a person to look at, and must not come again for ever.
+func deadLetterIn(msg jetstream.Msg) deadletter.DeadLetter {
+	d, err := wire.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
+	letter := deadLetterOf(&d)
+	if err != nil {
+		letter.Endpoint, letter.Cause = "", causeUnreadable // it can be sent nowhere
+		letter.Message = fmt.Sprintf("%v; its cause was %s: %s", err, d.Cause, d.Message)
+	}
+	return letter
+}
+
+// deadLetterOf is a dead letter as the store keeps it.
+func deadLetterOf(d *wire.DeadLetter) deadletter.DeadLetter {
+	letter := deadletter.DeadLetter{
+		MsgID: d.MsgID, Endpoint: d.Endpoint, Cause: d.Cause, Message: d.Message, Mode: string(d.Mode),
+		Run: known[workqueue.RunID](d.Run), Slice: known[workqueue.SliceID](d.Slice),
+		Root: known[workqueue.SliceID](d.Root), Stack: d.Stack, Origin: d.Origin, Service: d.Service,
+		Deliveries: d.Deliveries, Requeued: d.Requeued, Items: d.Items, Headers: d.Header, Body: d.Body,
+		NoBody: d.Omitted > 0,
+	}
+	if sane(d.At) {
+		letter.At = d.At
+	}
+	return letter
+}
+
+// exhaustedDeadLetter is a message that was delivered too often, as the store keeps it.
+func exhaustedDeadLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg) deadletter.DeadLetter {
+	d, _ := wire.ParseDeadLetter(wire.DeadSubject(endpoint), msg.Header, msg.Data) // the endpoint is known
+	letter := deadLetterOf(&d)
+	letter.MsgID = wire.DeadMsgID(msg.Header)
+	if letter.MsgID == "" { // its place stands for it
+		letter.MsgID = fmt.Sprintf("dead.%s.%d.%d", x.Stream, msg.Sequence, msg.Time.UnixNano())
+	}
+	letter.Endpoint, letter.Cause, letter.Deliveries = endpoint, wire.CodeDeliveries, x.Deliveries
+	letter.Message = fmt.Sprintf("delivered %d times and never acknowledged", x.Deliveries)
+	if x.Deliveries < 1 { // somebody took the limit from its consumer
+		letter.Message = "delivered no more, and never acknowledged"
+	}
+	return letter
+}
+
+// givenUpDeadLetter is a slice that a service has given up after too many deliveries. It has the id that a node gives
+// it when it is the one to give the request up. The request is gone by now.
+func givenUpDeadLetter(a *settle.Answer, run uuid.UUID) deadletter.DeadLetter {
+	request := nats.Header{wire.HeaderMsgID: {a.Slice.String()}}
+	return deadletter.DeadLetter{
+		MsgID: wire.DeadMsgID(request), Endpoint: a.Endpoint, Cause: a.Failure.Code, Message: a.Failure.Message,
+		Mode: string(wire.ModeBatch), Run: known[workqueue.RunID](run), Slice: &a.Slice, Root: &a.Slice,
+		Service: a.Service, State: deadletter.LetterReissued, NoBody: true,
+	}
+}
+
+// known is nil for the zero id.
+func known[T ~[16]byte](id uuid.UUID) *T {
+	if id == uuid.Nil {
+		return nil
+	}
+	known := T(id)
+	return &known
+}
+
+// sane reports whether a time from outside is one that PostgreSQL can hold and a person believe.
+func sane(at time.Time) bool {
+	return at.Year() >= 2000 && at.Before(time.Now().Add(24*time.Hour))
+}
+
+// deadLetterBatch bounds the requeued dead letters of one reading.
+const deadLetterBatch = 100
+
+// PublishDeadLetters sends requeued dead letters to their endpoints, whenever told to, until ctx ends. One is published
+// under an id of its own for each time that it is requeued, so that two nodes that publish the same one store it once.
+//
+// Once it is in the stream it is a request like any other of a single item: should JetStream lose it, nobody issues it
+// again.
+func (l *Letters) PublishDeadLetters(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.requeued:
+		}
+		if err := l.publishUnsent(ctx); err != nil && ctx.Err() == nil {
+			l.node.Log.Warn("send requeued dead letters; the leader will see to it again", zap.Error(err))
+		}
+	}
+}
+
+// Resend has this node look for requeued dead letters that are not sent.
+func (l *Letters) Resend() { core.Signal(l.requeued) }
+
+// publishUnsent sends what was requeued and is not known to be sent. An endpoint that cannot be sent to holds up no
+// other.
+func (l *Letters) publishUnsent(ctx context.Context) (failed error) {
+	skip := []string{}
+	for {
+		reading, cancel := context.WithTimeout(ctx, core.ReadTimeout)
+		waiting, err := deadletter.New(l.node.Store).UnsentLetters(reading, deadLetterBatch, skip...)
+		cancel()
+		if err != nil || len(waiting) == 0 {
+			return errors.Join(failed, err)
+		}
+		var sent []workqueue.LetterID
+		for i := range waiting {
+			of := &waiting[i]
+			if slices.Contains(skip, of.Endpoint) {
+				continue
+			}
+			err := l.publishDeadLetter(ctx, of)
+			switch {
+			case err == nil:
+				sent = append(sent, of.ID)
+			case unsendable(err):
+				l.node.Log.Warn("a requeued dead letter cannot be sent", zap.Stringer("dead_letter", of.ID), zap.Error(err))
+				if err := deadletter.New(l.node.Store).LetterUnsendable(ctx, of.ID, err.Error()); err != nil {
+					return err
+				}
+			default:
+				skip, failed = append(skip, of.Endpoint), errors.Join(failed, err)
+			}
+		}
+		l.node.Stats.Requeued.Add(int64(len(sent)))
+		if err := deadletter.New(l.node.Store).LettersSent(ctx, sent); err != nil {
+			return errors.Join(failed, err)
+		}
+	}
+}
+
+// unsendable tells the errors that another try meets again.
+func unsendable(err error) bool {
+	_, name := errors.AsType[*wire.NameError](err)
+	return name || errors.Is(err, nats.ErrMaxPayload)
+}
+
+func (l *Letters) publishDeadLetter(ctx context.Context, of *deadletter.UnsentLetter) error {
+	if _, err := l.endpoints.Ensure(ctx, of.Endpoint); err != nil {
+		return err
+	}
+	timed, cancel := context.WithTimeout(ctx, core.PublishTimeout)
+	defer cancel()
+	_, err := l.node.JS.PublishMsg(timed, requeued(of))
+	return err
+}
+
+// requeued is the request of a dead letter, to be sent again: as it came, without what JetStream and the letter's end
+// have put on it.
+func requeued(l *deadletter.UnsentLetter) *nats.Msg {
+	msg := &nats.Msg{Subject: wire.WorkSubject(l.Endpoint), Header: nats.Header{}, Data: l.Body}
+	for name, values := range l.Headers {
+		if strings.HasPrefix(name, natsHeaders) || strings.HasPrefix(name, deadHeaders) {
+			continue
+		}
+		msg.Header[name] = values
+	}
+	count := strconv.Itoa(l.Requeued)
+	msg.Header.Set(wire.HeaderRequeued, count)
+	msg.Header.Set(wire.HeaderMsgID, uuid.NewSHA1(uuid.UUID(l.ID), []byte(count)).String())
+	return msg
+}
+
+const (
+	// deadHeaders begins the names of the headers that a request gets when it dies.
+	deadHeaders = "Tranche-Dead-"
+	// natsHeaders begins the names of those by which a NATS server is told what to do.
+	natsHeaders = "Nats-"
+)
+
+// Requeue has dead letters sent to their endpoints again. See [deadletter.Store.Requeue].
+func (l *Letters) Requeue(ctx context.Context, sel deadletter.DeadSelection, actor string) (deadletter.Requeue, error) {
+	requeue, err := deadletter.New(l.node.Store).Requeue(ctx, sel, actor)
+	if err == nil {
+		l.Resend()
+	}
+	return requeue, err
+}

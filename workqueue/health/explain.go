@@ -1,0 +1,337 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+// Owner says whose turn it is.
+type Owner string
+
+// Owners.
+const (
+	OwnerService  Owner = "service"  // an instance that listens on the endpoint
+	OwnerNode     Owner = "node"     // a node, at once or with its next look
+	OwnerTimer    Owner = "timer"    // a time that has to come
+	OwnerOperator Owner = "operator" // a person
+	OwnerNATS     Owner = "nats"     // the NATS servers, which have to find a quorum
+	OwnerStep     Owner = "step"     // another step of the run, of which other groups tell
+	OwnerNobody   Owner = "nobody"   // nothing moves any more
+)
+
+// Reason says in one word why items are not answered yet.
+type Reason string
+
+// Reasons. Those that need a look at NATS are given by package api.
+const (
+	ReasonOperator    Reason = "paused"    // by an operator
+	ReasonThreshold   Reason = "threshold" // too many items failed
+	ReasonGuard       Reason = "guard"     // its first outcomes plainly failed
+	ReasonCanary      Reason = "canary"    // the sample is over and somebody has to approve
+	ReasonSampling    Reason = "sampling"  // held back while the sample runs
+	ReasonNoNode      Reason = "no_node"   // no node is alive
+	ReasonShort       Reason = "shortage"  // a node could not claim, for want of room, connections or speed
+	ReasonReadOnly    Reason = "database_read_only"
+	ReasonNATSAway    Reason = "nats_away"    // the node cannot reach NATS
+	ReasonUnwritable  Reason = "disk_full"    // JetStream's store cannot be written, for that or another reason
+	ReasonNATSRefused Reason = "nats_refused" // NATS refuses the node's user, or denies it to publish
+	ReasonNATSStalled Reason = "nats_stalled" // it can, and the streams do not answer: no quorum, or no leader
+	ReasonSettingUp   Reason = "setting_up"   // the node has no streams yet
+	ReasonBreaker     Reason = "breaker_open"
+	ReasonProbing     Reason = "probing" // the breaker is open and a probe is out
+	ReasonStepLimit   Reason = "step_limit"
+	ReasonBudget      Reason = "endpoint_budget"
+	ReasonAdaptive    Reason = "adaptive_limit"
+	ReasonPriority    Reason = "behind_priority"
+	ReasonShare       Reason = "fair_share" // other runs have work for the endpoint, and this one has its part of it
+	ReasonRate        Reason = "rate_limited"
+	ReasonNext        Reason = "next_to_claim"
+	ReasonBackoff     Reason = "backoff"
+	ReasonBreather    Reason = "breaker_pause" // failed with its endpoint: waits a few seconds
+	ReasonThrottled   Reason = "throttled"     // the service had too much to do
+	ReasonPostponed   Reason = "postponed"     // could not be published
+	ReasonPublishing  Reason = "publishing"    // claimed, on its way into the stream
+	ReasonClaimLost   Reason = "claim_lost"    // by a node that is gone, or for too long
+	ReasonStreamLost  Reason = "stream_lost"
+	ReasonOverdue     Reason = "overdue"
+	ReasonQueued      Reason = "queued" // in the stream, and nobody has taken it
+	ReasonNoListener  Reason = "no_listener"
+	ReasonNotTaking   Reason = "listeners_wait" // somebody listens and cannot take anything
+	ReasonBusy        Reason = "listeners_busy"
+	ReasonSuspended   Reason = "consumer_paused"
+	ReasonNoConsumer  Reason = "no_consumer"
+	ReasonWorking     Reason = "with_service"
+	ReasonGone        Reason = "service_gone" // who took it is gone
+	ReasonNested      Reason = "asks_unheard" // a flow asks an endpoint on which nobody listens
+	ReasonPartly      Reason = "partly_answered"
+	ReasonQuarantine  Reason = "reply_quarantined"
+	ReasonNeeds       Reason = "needs_step"
+	ReasonBarrier     Reason = "barrier"  // the step begins when others have ended for all items
+	ReasonGate        Reason = "approval" // it has, and somebody has to approve
+	ReasonNoLocal     Reason = "no_local" // no node has the local function
+	ReasonFetching    Reason = "fetching" // a node is at it itself
+	ReasonLane        Reason = "in_lane"  // behind another item of the same lane
+	ReasonUnplaced    Reason = "open_run" // of an open run, and their block is not full yet
+	ReasonCancelled   Reason = "cancelled"
+	ReasonStray       Reason = "inconsistent" // a fault of ours
+)
+
+// Amiss reports whether items would not wait for it if all were well: no service is at work on them, no node is about
+// to send them, and it is not their turn yet that they wait for.
+func (r Reason) Amiss() bool {
+	switch r {
+	case ReasonSampling, ReasonSettingUp, ReasonStepLimit, ReasonBudget, ReasonAdaptive, ReasonPriority, ReasonShare,
+		ReasonRate, ReasonNext, ReasonBackoff, ReasonThrottled, ReasonPublishing, ReasonQueued, ReasonBusy, ReasonWorking,
+		ReasonPartly, ReasonNeeds, ReasonBarrier, ReasonFetching, ReasonLane, ReasonUnplaced:
+		return false
+	default:
+		return true
+	}
+}
+
+// Advice is something that an operator could do.
+type Advice struct {
+	Do      string `json:"do"`
+	Command string `json:"command,omitempty" doc:"exact"`
+}
+
+// Happening is the last thing that happened to some items, or to a run.
+type Happening struct {
+	At   time.Time `json:"at"`
+	What string    `json:"what"`
+}
+
+// StepPart is how many items of a group one step misses.
+type StepPart struct {
+	Step  string `json:"step"`
+	Items int64  `json:"items"`
+}
+
+// MissingGroup is items without an outcome, for the same reason: in one step, in several that miss them for the same
+// reason (Steps), or, without any, in all. Every item that a step misses is in exactly one group of the step.
+type MissingGroup struct {
+	State    string     `json:"state" enum:"waiting,held,ready,scheduled,claimed,sent" doc:"of the items, by the bits"`
+	Reason   Reason     `json:"reason" doc:"in one word, like breaker_open or no_listener"`
+	Items    int64      `json:"items" doc:"of several steps, those of the one with the most, or counted if that is more"`
+	Counted  int64      `json:"counted" doc:"of those, the ones in no group of a step before"`
+	Slices   int64      `json:"slices" doc:"that hold them; 0 while they are in none"`
+	Runs     int64      `json:"runs,omitempty" doc:"in the view of an endpoint: whose items they are"`
+	Answered int64      `json:"answered,omitempty" doc:"other items of these slices that were answered already"`
+	Step     string     `json:"step,omitempty"`
+	Steps    []StepPart `json:"steps,omitempty" doc:"instead of step, when the items of several say the same"`
+	Endpoint string     `json:"endpoint,omitempty"`
+	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"whose turn it is"`
+	Who      string     `json:"who" doc:"the owner by name"`
+	Stands   bool       `json:"stands,omitempty" doc:"something is amiss: they would not wait if all were well"`
+	Why      string     `json:"why" doc:"the reason in a sentence"`
+	Since    *time.Time `json:"since,omitempty"`
+	Last     *Happening `json:"last,omitempty" doc:"the last thing that happened to them"`
+	Next     string     `json:"next" doc:"what will happen"`
+	When     *time.Time `json:"when,omitempty" doc:"at the latest; absent: at once, or not by itself"`
+	Advice   []Advice   `json:"advice,omitempty" doc:"what an operator could do"`
+
+	run     workqueue.RunID
+	session workqueue.SessionID // of the node that has claimed them
+	by      []cameBy
+	until   time.Time // the last of them come, when they do not all come at When
+	needs   stepSet   // that they wait for
+	needed  []string  // the names of those, and of what steps do that are told with it
+}
+
+// Session returns the session of the node that has claimed the items, or the zero id.
+func (g *MissingGroup) Session() workqueue.SessionID { return g.session }
+
+// Run returns the run whose items they are; in the view of an endpoint, one of them.
+func (g *MissingGroup) Run() workqueue.RunID { return g.run }
+
+// Explanation says why a run is not done. What its groups count adds up to Unsettled, the items of the groups of a step
+// to what the step misses. In a run of one step, all of these are Missing.
+type Explanation struct {
+	Run        workqueue.RunID      `json:"run"`
+	Name       string               `json:"name,omitempty"`
+	Plan       string               `json:"plan"`
+	State      string               `json:"state" enum:"loading,running,paused,completed,cancelled"`
+	Generation workqueue.Generation `json:"generation"`
+	Items      int64                `json:"items"`
+	Done       int64                `json:"done"`
+	Failed     int64                `json:"failed"`
+	Missing    int64                `json:"missing" doc:"items that are neither done nor failed"`
+	Unsettled  int64                `json:"unsettled" doc:"items that some step has no outcome for; the sum of counted"`
+	Open       *inspect.OpenView    `json:"open,omitempty" doc:"the run takes items until it is sealed"`
+	Steps      []StepStanding       `json:"steps,omitempty" doc:"of a run with several steps"`
+	Unsealed   bool                 `json:"unsealed,omitempty" doc:"its items are not all there yet, and none is counted"`
+	Summary    string               `json:"summary" doc:"the whole in a sentence or two"`
+	Groups     []MissingGroup       `json:"groups" doc:"the ones that need somebody first"`
+	Key        string               `json:"key,omitempty" doc:"all counts are of the items of this key"`
+	Of         []inspect.ItemView   `json:"of,omitempty" doc:"those items with every attempt"`
+	Last       *Happening           `json:"last,omitempty" doc:"the last thing that happened to the run"`
+	Advice     []Advice             `json:"advice,omitempty" doc:"about the run as a whole"`
+	Notes      []string             `json:"notes,omitempty"`
+	Nodes      int                  `json:"nodes" doc:"that are alive"`
+	At         time.Time            `json:"at" doc:"the database's clock; all of the above is as of one moment"`
+
+	ServicesAt *time.Time `json:"services_at,omitempty" doc:"when services and consumers were asked, which is later"`
+}
+
+// Explain says why a run is not done: which of its items are missing, who has to do what about them, since when, and
+// what will happen. It reads one snapshot; the sums are exact. What services and consumers do is for the caller to add.
+// The error wraps ErrNotFound when there is no such run.
+func (s Store) Explain(ctx context.Context, id workqueue.RunID) (*Explanation, error) {
+	var e *Explanation
+	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
+		run, err := inspect.ReadSummary(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		f, err := readFacts(ctx, tx, []workqueue.RunID{id}, nil)
+		if err != nil {
+			return err
+		}
+		e = newExplanation(&run, f)
+		e.Items, e.Done, e.Failed, e.Unsettled = run.Items, run.Done, run.Failed, run.Items-f.runs[id].settled
+		return e.fill(f)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("explain run %s: %w", id, err)
+	}
+	return e, nil
+}
+
+// ExplainKey is Explain for the items of one key: the counts and groups are of those items only. The error wraps
+// ErrNotFound when the run or the key does not exist.
+func (s Store) ExplainKey(ctx context.Context, id workqueue.RunID, key string) (*Explanation, error) {
+	var e *Explanation
+	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
+		run, err := inspect.ReadSummary(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		items, _, err := inspect.FindItems(ctx, tx, id, key, inspect.NoOrdinal)
+		if err != nil {
+			return err
+		}
+		masks := map[workqueue.Block]bitfield.Set{}
+		for i := range items {
+			if err := inspect.FillItem(ctx, tx, id, &items[i]); err != nil {
+				return err
+			}
+			block, bit := items[i].Ordinal.Block()
+			mask := masks[block]
+			mask.Add(bit)
+			masks[block] = mask
+		}
+		f, err := readFacts(ctx, tx, []workqueue.RunID{id}, masks)
+		if err == nil {
+			err = f.readAhead(ctx, tx, id, masks)
+		}
+		if err != nil {
+			return err
+		}
+		e = newExplanation(&run, f)
+		e.Key, e.Of = key, items
+		e.countItems(f.runs[id])
+		return e.fill(f)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("explain item %q of run %s: %w", key, id, err)
+	}
+	return e, nil
+}
+
+func newExplanation(run *inspect.RunSummary, f *facts) *Explanation {
+	return &Explanation{Run: run.ID, Name: run.Name, Plan: run.Plan, State: f.runs[run.ID].viewState(),
+		Generation: run.Generation, Groups: []MissingGroup{}, Nodes: len(f.alive), At: f.at, Open: run.Open}
+}
+
+func (e *Explanation) countItems(r *runFacts) {
+	e.Items = int64(len(e.Of))
+	placed := r.items - r.unplaced
+	r.unplaced = 0
+	for i := range e.Of {
+		if slices.ContainsFunc(e.Of[i].Steps, func(s inspect.ItemStep) bool { return !s.Settled() }) {
+			e.Unsettled++
+		}
+		if int64(e.Of[i].Ordinal) >= placed {
+			r.unplaced++
+		}
+		switch e.Of[i].State {
+		case workqueue.OutcomeDone:
+			e.Done++
+		case workqueue.OutcomeFailed:
+			e.Failed++
+		case workqueue.OutcomeMissing:
+		}
+	}
+}
+
+// fill explains what is missing, and makes sure that nothing is left out or told twice.
+func (e *Explanation) fill(f *facts) error {
+	run := f.runs[e.Run]
+	e.Missing = e.Items - e.Done - e.Failed
+	e.Groups = append(e.Groups, f.groups(e.Run)...)
+	if err := e.check(run); err != nil {
+		return err
+	}
+	if len(run.steps) > 1 {
+		e.Steps = f.standings(run)
+	}
+	e.Last, e.Notes, e.Advice = run.last(f), slices.Concat(run.notes(), f.nodeNotes(), f.slowNotes()), run.advice(e)
+	if run.viewState() == "paused" && !e.heldBack() {
+		e.Notes = append(e.Notes, run.heldNote())
+	}
+	if e.Unsealed = run.sealedAt == nil && e.Open == nil; e.Unsealed {
+		e.Summary = run.loading(f)
+	}
+	e.Sum()
+	return nil
+}
+
+// check holds the groups against what is missing, step by step and in the whole.
+func (e *Explanation) check(run *runFacts) error {
+	var counted, common int64
+	byStep := map[string]int64{}
+	for i := range e.Groups {
+		g := &e.Groups[i]
+		counted += g.Counted
+		byStep[g.Step] += g.Items
+		if g.Step == "" {
+			common += g.Items
+		}
+	}
+	if counted != e.Unsettled {
+		return fmt.Errorf("the groups count %d items and %d are not settled: %w", counted, e.Unsettled, errSums)
+	}
+	for _, st := range run.steps {
+		if told, missing := byStep[st.name]+common, st.missing.items+run.unplaced; told != missing {
+			return fmt.Errorf("the groups of step %s have %d items and %d are missing: %w", st.name, told, missing, errSums)
+		}
+	}
+	return nil
+}
+
+// heldBack reports whether a group says that the run is held.
+func (e *Explanation) heldBack() bool {
+	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
+		return g.Reason == ReasonOperator || g.Reason == ReasonThreshold || g.Reason == ReasonGuard ||
+			g.Reason == ReasonCanary
+	})
+}
+
+// heldForFailures reports whether a group tells already how to see what failed.
+func (e *Explanation) heldForFailures() bool {
+	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
+		return g.Reason == ReasonThreshold || g.Reason == ReasonGuard || g.Reason == ReasonCanary
+	})
+}
+
+// errSums is a fault of ours: an explanation that leaves items out is none.
+var errSums = errors.New("an explanation does not add up")

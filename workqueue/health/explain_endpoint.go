@@ -1,0 +1,298 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
+
+// EndpointExplanation says why an endpoint does not move: the missing items of running runs that it is to answer, in
+// groups.
+type EndpointExplanation struct {
+	Endpoint   string         `json:"endpoint"`
+	Summary    string         `json:"summary" doc:"the whole in a sentence or two"`
+	Runs       int64          `json:"runs" doc:"running runs with items for it"`
+	Missing    int64          `json:"missing" doc:"items of them that it has not answered"`
+	Groups     []MissingGroup `json:"groups" doc:"the ones that need somebody first; their items add up to missing"`
+	Listens    string         `json:"listens" doc:"who listens, in words"`
+	Notes      []string       `json:"notes,omitempty"`
+	Nodes      int            `json:"nodes" doc:"that are alive"`
+	At         time.Time      `json:"at"`
+	ServicesAt *time.Time     `json:"services_at,omitempty" doc:"when services and consumers were asked, which is later"`
+}
+
+// maxExplainedRuns bounds the runs of which an endpoint is explained. The most urgent ones come first.
+const maxExplainedRuns = 2000
+
+// batchrun_active finds the runs.
+const explainedRuns = `
+SELECT r.id FROM batchrun r
+WHERE r.state = 'running' AND (
+    EXISTS (SELECT 1 FROM run_step st WHERE st.run_id = r.id AND st.endpoint = $1)
+    OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = r.id AND s.state IN ('scheduled', 'claimed', 'sent')
+                 AND s.endpoint = $1))
+ORDER BY r.priority DESC, r.id LIMIT $2`
+
+// ExplainEndpoint says what the running runs wait for at an endpoint. It reads one snapshot; what services and
+// consumers do is for the caller to add. An endpoint that nobody knows has no groups.
+func (s Store) ExplainEndpoint(ctx context.Context, name string) (*EndpointExplanation, error) {
+	e := &EndpointExplanation{Endpoint: name, Groups: []MissingGroup{}}
+	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
+		ids, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.RunID], explainedRuns, name, maxExplainedRuns+1)
+		if err != nil {
+			return err
+		}
+		if len(ids) > maxExplainedRuns {
+			ids = ids[:maxExplainedRuns]
+			e.Notes = append(e.Notes, fmt.Sprintf("only the %s most urgent runs that use it are counted",
+				control.Grouped(maxExplainedRuns)))
+		}
+		f, err := readFacts(ctx, tx, ids, nil)
+		if err != nil {
+			return err
+		}
+		e.At, e.Nodes = f.at, len(f.alive)
+		e.Notes = append(e.Notes, f.nodeNotes()...)
+		e.Notes = append(e.Notes, f.slowNotes()...)
+		for _, id := range ids {
+			e.add(f.groups(id))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("explain endpoint %s: %w", name, err)
+	}
+	e.Sum()
+	return e, nil
+}
+
+// add takes in what one run waits for at the endpoint.
+func (e *EndpointExplanation) add(groups []MissingGroup) {
+	counted := false
+	for i := range groups {
+		g := groups[i]
+		if g.Endpoint != e.Endpoint {
+			continue
+		}
+		counted = true
+		e.Missing += g.Items
+		e.merge(g)
+	}
+	if counted {
+		e.Runs++
+	}
+}
+
+// merge adds a group to the one of its kind.
+func (e *EndpointExplanation) merge(g MissingGroup) {
+	g.Runs = 1
+	i := slices.IndexFunc(e.Groups, func(h MissingGroup) bool {
+		return h.State == g.State && h.Reason == g.Reason && h.Owner == g.Owner && h.Who == g.Who
+	})
+	if i < 0 {
+		e.Groups = append(e.Groups, g)
+		return
+	}
+	h := &e.Groups[i]
+	if h.run != g.run {
+		h.Runs++
+		h.run = g.run
+	}
+	h.join(&g)
+}
+
+// Sum makes the summary from the groups, which whoever has added to them calls again.
+func (e *EndpointExplanation) Sum() {
+	sortGroups(e.Groups)
+	tellAmiss(e.Groups)
+	if e.Missing == 0 {
+		e.Summary = fmt.Sprintf("nothing waits for endpoint %s: no running run has items for it that are not answered",
+			e.Endpoint)
+		return
+	}
+	run := "1 run"
+	if e.Runs != 1 {
+		run = control.Grouped(e.Runs) + " runs"
+	}
+	told := (&Explanation{Groups: e.Groups}).told()
+	e.Summary = fmt.Sprintf("%s of %s %s for endpoint %s: %s", manyItems(e.Missing), run, waitsWait(e.Missing),
+		e.Endpoint, strings.TrimSpace(told))
+}
+
+func waitsWait(n int64) string {
+	if n == 1 {
+		return "waits"
+	}
+	return "wait"
+}
+
+// endpointFacts is what limits an endpoint over all runs, and what is out there.
+type endpointFacts struct {
+	name          string
+	live          int     // slices out, of all runs
+	liveAuto      int     // those of automatic steps
+	maxInFlight   int     // budget; 0: none
+	rate          float64 // budget; 0: none
+	callRate      float64 // likewise, of requests
+	callTokens    float64
+	callTokensAt  *time.Time
+	paced         bool // there is a row of endpoint_pace
+	inFlight      int
+	learnedRate   *float64
+	chunk         *int
+	chunkCap      *int
+	chunkCapUntil *time.Time
+	tokens        float64
+	tokensAt      *time.Time
+	open          bool // the breaker
+	breakerReason string
+	breakerSince  *time.Time
+	probes        int
+	probeAt       *time.Time
+	probeState    string // of the last probe; empty: it has ended, or there was none
+	probeSentAt   *time.Time
+	change        string // why the limit of requests is what it is
+	rivals        []rival
+}
+
+// rival is runs of one priority that have work for the endpoint.
+type rival struct {
+	priority int
+	runs     []workqueue.RunID // some of them
+	count    int64
+}
+
+// endpointOf returns the facts about an endpoint, which are read later.
+func (f *facts) endpointOf(name string) *endpointFacts {
+	e := f.endpoints[name]
+	if e == nil {
+		e = &endpointFacts{name: name}
+		f.endpoints[name] = e
+	}
+	return e
+}
+
+func (f *facts) endpointNames() []string {
+	names := make([]string, 0, len(f.endpoints))
+	for name := range f.endpoints {
+		names = append(names, name)
+	}
+	return names
+}
+
+// Slices that are out are few: work_slice_live finds them. endpoint_change_endpoint, backwards, has the last change.
+const explainEndpoints = `
+WITH live AS MATERIALIZED (
+    SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) AS slices,
+        count(*) FILTER (WHERE st.in_flight_auto) AS auto
+    FROM work_slice s JOIN run_step st USING (run_id, step) WHERE s.state IN ('claimed', 'sent') GROUP BY 1)
+SELECT n.name, coalesce(live.slices, 0), coalesce(live.auto, 0), coalesce(t.max_in_flight, 0), coalesce(t.rate, 0),
+    p.endpoint IS NOT NULL,
+    coalesce(p.in_flight, 0), p.rate, p.chunk, p.chunk_cap, p.chunk_cap_until, coalesce(p.tokens, 0), p.tokens_at,
+    coalesce(p.breaker = 'open', false), coalesce(p.breaker_reason, ''), p.breaker_since,
+    coalesce(p.probes, 0), p.probe_at,
+    coalesce(probe.state, ''), probe.sent_at,
+    coalesce((SELECT c.reason FROM endpoint_change c WHERE c.endpoint = n.name AND c.what = 'in_flight'
+              ORDER BY c.id DESC LIMIT 1), ''),
+    coalesce(t.call_rate, 0), coalesce(p.call_tokens, 0) - 1, p.call_tokens_at
+FROM unnest($1::text[]) AS n (name)
+LEFT JOIN live ON live.endpoint = n.name
+LEFT JOIN endpoint_setting t ON t.endpoint = n.name
+LEFT JOIN endpoint_pace p ON p.endpoint = n.name
+LEFT JOIN work_slice probe ON probe.id = p.probe_slice AND probe.state IN ('scheduled', 'claimed', 'sent')`
+
+func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
+	rows := pg.Rows(ctx, tx, explainEndpoints, f.endpointNames())
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*endpointFacts, error) {
+		e := &endpointFacts{}
+		return e, row.Scan(&e.name, &e.live, &e.liveAuto, &e.maxInFlight, &e.rate, &e.paced, &e.inFlight,
+			&e.learnedRate, &e.chunk, &e.chunkCap, &e.chunkCapUntil, &e.tokens, &e.tokensAt, &e.open, &e.breakerReason,
+			&e.breakerSince, &e.probes, &e.probeAt, &e.probeState, &e.probeSentAt, &e.change,
+			&e.callRate, &e.callTokens, &e.callTokensAt)
+	})
+	if err != nil {
+		return fmt.Errorf("read the endpoints: %w", err)
+	}
+	for _, e := range found {
+		f.endpoints[e.name] = e
+	}
+	f.slow, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[pace.SlowEndpoint], pace.SlowEndpoints, f.endpointNames(),
+		len(f.endpoints))
+	if err != nil {
+		return fmt.Errorf("look which endpoints became slow: %w", err)
+	}
+	return nil
+}
+
+// The same runs that a node finds when it looks for work and that are not at their own limit, counted by endpoint and
+// priority.
+const explainRivals = `
+SELECT st.endpoint, r.priority, count(*), (array_agg(r.id ORDER BY r.id))[1:3]
+FROM batchrun r JOIN run_step st ON st.run_id = r.id
+WHERE r.state = 'running' AND r.hold IS NULL AND st.endpoint = ANY ($1)
+    AND (NOT st.barrier OR st.barrier_passed)
+    AND (SELECT count(*) FROM work_slice s
+         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')) < st.in_flight
+    AND (
+    EXISTS (SELECT 1 FROM work_block b WHERE b.run_id = r.id AND b.step = st.step AND b.has_ready)
+    OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = r.id AND s.step = st.step AND s.state = 'scheduled'
+                 AND s.not_before <= $2))
+GROUP BY 1, 2 ORDER BY 1, 2 DESC`
+
+func (f *facts) readRivals(ctx context.Context, tx pgx.Tx) error {
+	rows := pg.Rows(ctx, tx, explainRivals, f.endpointNames(), f.at)
+	var name string
+	var r rival
+	_, err := pgx.ForEachRow(rows, []any{&name, &r.priority, &r.count, &r.runs}, func() error {
+		e := f.endpointOf(name)
+		e.rivals = append(e.rivals, r)
+		r.runs = nil
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read what else there is to do: %w", err)
+	}
+	return nil
+}
+
+// ahead counts the runs with work for the endpoint whose priority is higher.
+func (e *endpointFacts) ahead(priority int) (runs int64, one workqueue.RunID, highest int) {
+	for i := range e.rivals {
+		if r := &e.rivals[i]; r.priority > priority {
+			if runs == 0 {
+				one, highest = r.runs[0], r.priority
+			}
+			runs += r.count
+		}
+	}
+	return runs, one, highest
+}
+
+// others counts the other runs that compete with one of this priority, which is among those counted.
+func (e *endpointFacts) others(priority int) int {
+	n := -1
+	for i := range e.rivals {
+		if e.rivals[i].priority >= priority {
+			n += int(e.rivals[i].count)
+		}
+	}
+	return max(n, 0)
+}
+
+// level is what a bucket holds now: the rate fills it, up to what comes in a second.
+func level(tokens float64, at *time.Time, rate float64, now time.Time) float64 {
+	if at == nil {
+		return rate
+	}
+	return math.Min(tokens+rate*max(now.Sub(*at).Seconds(), 0), max(rate, 1))
+}

@@ -1,0 +1,304 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+// facts is everything an explanation rests on, as of one moment. No statement reads a row for each item: items are
+// counted in planes and masks.
+type facts struct {
+	at        time.Time
+	runs      map[workqueue.RunID]*runFacts
+	steps     map[stepKey]*stepFacts
+	slices    []sliceFacts
+	endpoints map[string]*endpointFacts
+	sessions  map[workqueue.SessionID]*sessionFacts
+	alive     []*sessionFacts // none while the database is readOnly: nodes can do nothing then
+	led       bool            // some node has the lease
+	readOnly  bool            // the database takes no writes
+	faults    []session.StreamFault
+	slow      []pace.SlowEndpoint
+}
+
+type stepKey struct {
+	run  workqueue.RunID
+	step workqueue.Step
+}
+
+// readFacts reads the facts about runs, or about some items of each block when masks are given.
+func readFacts(
+	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, masks map[workqueue.Block]bitfield.Set,
+) (*facts, error) {
+	f := &facts{runs: map[workqueue.RunID]*runFacts{}, steps: map[stepKey]*stepFacts{},
+		endpoints: map[string]*endpointFacts{},
+		sessions:  map[workqueue.SessionID]*sessionFacts{}}
+	var blocks []workqueue.Block
+	var only []bitfield.Set
+	for block, mask := range masks {
+		blocks, only = append(blocks, block), append(only, mask)
+	}
+	var bits any
+	if masks != nil {
+		bits = pgbits.Slice(only)
+	}
+	if err := tx.QueryRow(ctx, explainNow, ledger.LeaseName).Scan(&f.at, &f.led); err != nil {
+		return nil, fmt.Errorf("read the clock: %w", err)
+	}
+	for _, read := range []func() error{
+		func() error { return f.readRuns(ctx, tx, runs) },
+		func() error { return f.readSteps(ctx, tx, runs, blocks, bits) },
+		func() error { return f.readSlices(ctx, tx, runs, blocks, bits) },
+		func() error { return f.readWaits(ctx, tx, blocks, bits) },
+		func() error { return f.readBadParts(ctx, tx, runs) },
+		func() error { return f.readSessions(ctx, tx) },
+		func() error { return f.readEndpoints(ctx, tx) },
+		func() error { return f.readRivals(ctx, tx) },
+		func() error { return f.readStreamFaults(ctx, tx) },
+	} {
+		if err := read(); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+const explainNow = `
+SELECT tranche_now(), EXISTS (SELECT 1 FROM leader WHERE name = $1 AND expires_at > tranche_now())`
+
+// explainPlanes is what is missing of each block, step by step, and of those the items that no step before misses: they
+// are counted for the run. It is a range of work_block's primary key for each run.
+const explainPlanes = `
+WITH planes AS (
+    SELECT b.run_id, b.step, b.block, b.ready, coalesce(b.held, ` + plane.NoBits + `) AS held,
+        b.done & m.asked AS done, b.failed & m.asked AS failed,
+        coalesce(b.skipped, ` + plane.NoBits + `) & m.asked AS skipped,
+        m.asked & ~` + plane.SettledBits + ` AS missing,
+        m.asked & ~` + plane.SettledBits + ` & coalesce(bit_and(` + plane.SettledBits +
+	`) OVER (PARTITION BY b.run_id, b.block
+            ORDER BY b.step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), ~` + plane.NoBits + `) AS counted
+    FROM work_block b
+    LEFT JOIN unnest($2::int[], $3::bit(8192)[]) AS u (block, mask) ON u.block = b.block
+    CROSS JOIN LATERAL (
+        SELECT (~` + plane.NoBits + ` << (8192 - b.size)) & coalesce(u.mask, ~` + plane.NoBits + `) AS asked) m
+    WHERE b.run_id = ANY ($1) AND ($2::int[] IS NULL OR u.block IS NOT NULL))`
+
+// stepFacts is one step: its settings and where its missing items are.
+type stepFacts struct {
+	run          workqueue.RunID
+	step         workqueue.Step
+	name         string
+	endpoint     string
+	inFlight     int
+	inFlightAuto bool
+	rate         *float64
+	tokens       float64
+	tokensAt     *time.Time
+	maxAttempts  int
+	live         int // slices out
+	kind         workqueue.Kind
+	needs        []workqueue.Step
+	timeout      time.Duration
+	optional     bool
+	barred       bool       // it has a barrier, and that has not been passed
+	gate         string     // who has to approve that: anyone or other; empty: nobody
+	gateSince    *time.Time // since when it waits for that
+	left         int64      // items without an outcome, those that nobody asked about too; only in runs with a barrier
+
+	missing, ready, held  share
+	done, failed, skipped int64
+	waits                 map[stepSet]share
+	leftOut               map[workqueue.Step]int64
+}
+
+// share is items of a step, and how many of those are counted for the run: the ones that no step before misses.
+type share struct{ items, counted int64 }
+
+func (s share) minus(o share) share { return share{s.items - o.items, s.counted - o.counted} }
+
+func (s share) plus(o share) share { return share{s.items + o.items, s.counted + o.counted} }
+
+// work_slice_live counts the slices that are out.
+const explainSteps = explainPlanes + `
+SELECT st.run_id, st.step, st.name, st.endpoint, st.in_flight, st.in_flight_auto, st.rate, st.tokens, st.tokens_at,
+    st.max_attempts,
+    (SELECT count(*) FROM work_slice s
+     WHERE s.run_id = st.run_id AND s.step = st.step AND s.state IN ('claimed', 'sent')),
+    st.kind, st.needs, st.slice_timeout, st.optional, st.barrier AND NOT st.barrier_passed,
+    coalesce(st.approval, ''), st.gate_since,
+    CASE WHEN EXISTS (SELECT 1 FROM run_step n WHERE n.run_id = st.run_id AND n.barrier AND NOT n.barrier_passed) THEN
+        (SELECT coalesce(sum(b.size - bit_count(` + plane.SettledBits + `)), 0) FROM work_block b
+         WHERE b.run_id = st.run_id AND b.step = st.step) ELSE 0 END::bigint,
+    coalesce(p.missing, 0), coalesce(p.missing_counted, 0), coalesce(p.ready, 0), coalesce(p.ready_counted, 0),
+    coalesce(p.held, 0), coalesce(p.held_counted, 0), coalesce(p.done, 0), coalesce(p.failed, 0), coalesce(p.skipped, 0)
+FROM run_step st
+LEFT JOIN (
+    SELECT run_id, step, sum(bit_count(missing))::bigint AS missing, sum(bit_count(counted))::bigint AS missing_counted,
+        sum(bit_count(ready & missing))::bigint AS ready, sum(bit_count(ready & counted))::bigint AS ready_counted,
+        sum(bit_count(held & missing))::bigint AS held, sum(bit_count(held & counted))::bigint AS held_counted,
+        sum(bit_count(done))::bigint AS done, sum(bit_count(failed))::bigint AS failed,
+        sum(bit_count(skipped))::bigint AS skipped
+    FROM planes GROUP BY run_id, step
+) p USING (run_id, step)
+WHERE st.run_id = ANY ($1)
+ORDER BY st.run_id, st.step`
+
+func (f *facts) readSteps(
+	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, blocks []workqueue.Block, masks any,
+) error {
+	rows := pg.Rows(ctx, tx, explainSteps, runs, blocks, masks)
+	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stepFacts, error) {
+		s := &stepFacts{}
+		return s, row.Scan(&s.run, &s.step, &s.name, &s.endpoint, &s.inFlight, &s.inFlightAuto, &s.rate, &s.tokens,
+			&s.tokensAt, &s.maxAttempts, &s.live, &s.kind, &s.needs, &s.timeout, &s.optional, &s.barred, &s.gate,
+			&s.gateSince, &s.left,
+			&s.missing.items, &s.missing.counted, &s.ready.items, &s.ready.counted, &s.held.items, &s.held.counted, &s.done,
+			&s.failed, &s.skipped)
+	})
+	if err != nil {
+		return fmt.Errorf("read the planes: %w", err)
+	}
+	for _, s := range steps {
+		f.steps[stepKey{s.run, s.step}] = s
+		f.endpointOf(s.endpoint)
+		if r := f.runs[s.run]; r != nil {
+			r.steps = append(r.steps, s)
+		}
+	}
+	return nil
+}
+
+// sliceFacts is live slices that are in the same position.
+type sliceFacts struct {
+	run      workqueue.RunID
+	step     workqueue.Step
+	endpoint string
+	state    string
+	cause    workqueue.Cause
+	session  workqueue.SessionID
+	due      bool   // scheduled, and its time has come
+	unsent   string // scheduled, and why it could not be published
+	handed   bool
+	lost     bool   // sent through streams that are gone
+	late     bool   // past its deadline
+	partly   bool   // some of its items were answered
+	refused  string // why a message of its reply could not be taken
+	final    bool   // the last message of its reply has come
+
+	slices, answered            int64
+	held                        share
+	firstAt, lastAt             time.Time // made
+	firstDue, lastDue           time.Time
+	firstDeadline, lastDeadline *time.Time
+	firstSent, lastSent         *time.Time
+	firstHanded, lastHanded     *time.Time
+	refusedAt                   *time.Time
+	maxFailures                 int
+	newest                      workqueue.SliceID
+
+	before *Happening // how the slice ended that the newest was made from
+}
+
+// Slices are put together as far as an explanation tells them apart. What is claimed next goes where its step goes
+// now. work_slice_live finds the slices, quarantine_run the messages that could not be taken.
+const explainSlices = explainPlanes + `
+SELECT s.run_id, s.step, CASE s.state WHEN 'scheduled' THEN st.endpoint ELSE coalesce(s.endpoint, st.endpoint) END,
+    s.state, CASE s.state WHEN 'scheduled' THEN s.cause ELSE '' END,
+    coalesce(s.session_id, '00000000-0000-0000-0000-000000000000'),
+    s.due, s.unsent, s.handed_at IS NOT NULL, s.lost, s.late, s.remaining <> s.mask, coalesce(q.reason, ''),
+    s.answered IS NOT NULL AND s.remaining <> s.mask,
+    count(*), sum(bit_count(s.remaining & p.missing))::bigint, sum(bit_count(s.remaining & p.counted))::bigint,
+    sum(bit_count(s.mask) - bit_count(s.remaining))::bigint,
+    min(s.created_at), max(s.created_at), min(s.not_before), max(s.not_before), min(s.deadline), max(s.deadline),
+    min(s.sent_at), max(s.sent_at), min(s.handed_at), max(s.handed_at), max(q.at), max(s.failures),
+    (array_agg(s.id ORDER BY s.created_at DESC, s.id))[1]
+FROM (
+    SELECT s.id, s.run_id, s.step, s.block, s.endpoint, s.state, s.cause, s.mask, s.remaining, s.handed_at, s.sent_at,
+        s.answered, s.created_at, s.not_before, s.deadline, s.failures,
+        CASE s.state WHEN 'claimed' THEN s.session_id END AS session_id,
+        s.state = 'scheduled' AND s.not_before <= $4 AS due,
+        CASE WHEN s.state = 'scheduled' AND s.error_code = '` + settle.CodePostponed +
+	`' THEN coalesce(s.error_message, '')
+            ELSE '' END AS unsent,
+        s.state = 'sent' AND s.stream_epoch < (SELECT epoch FROM stream_epoch WHERE name = 'streams') AS lost,
+        s.deadline <= $4 AND (s.state = 'claimed' OR s.state = 'sent' AND s.handed_at IS NOT NULL) AS late
+    FROM work_slice s
+    WHERE s.run_id = ANY ($1) AND s.state IN ('scheduled', 'claimed', 'sent')
+) s
+JOIN run_step st USING (run_id, step)
+JOIN planes p USING (run_id, step, block)
+LEFT JOIN (
+    SELECT slice_id, max(at) AS at, (array_agg(reason ORDER BY id DESC))[1] AS reason FROM quarantine
+    WHERE run_id = ANY ($1) AND slice_id IS NOT NULL GROUP BY slice_id
+) q ON q.slice_id = s.id
+WHERE (s.remaining & p.missing) <> B'0'::bit(8192)
+GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14
+ORDER BY 1, 2, 16 DESC, 4`
+
+func (f *facts) readSlices(
+	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, blocks []workqueue.Block, masks any,
+) (err error) {
+	rows := pg.Rows(ctx, tx, explainSlices, runs, blocks, masks, f.at)
+	f.slices, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s sliceFacts, err error) {
+		var lost, late *bool
+		err = row.Scan(&s.run, &s.step, &s.endpoint, &s.state, &s.cause, &s.session, &s.due, &s.unsent, &s.handed,
+			&lost, &late, &s.partly, &s.refused, &s.final, &s.slices, &s.held.items, &s.held.counted, &s.answered,
+			&s.firstAt, &s.lastAt, &s.firstDue, &s.lastDue, &s.firstDeadline, &s.lastDeadline, &s.firstSent, &s.lastSent,
+			&s.firstHanded, &s.lastHanded, &s.refusedAt, &s.maxFailures, &s.newest)
+		s.lost, s.late = lost != nil && *lost, late != nil && *late
+		return s, err
+	})
+	if err != nil {
+		return fmt.Errorf("read the slices: %w", err)
+	}
+	for i := range f.slices {
+		f.endpointOf(f.slices[i].endpoint)
+	}
+	return f.readBefore(ctx, tx)
+}
+
+// How the slices ended that others were made from: primary keys only. What a service said of an item that is to be
+// tried again stands with the item; the first one of the slice speaks for all.
+const explainBefore = `
+SELECT n.id, p.ended_at, p.state, coalesce(p.service, ''), bit_count(p.mask)::bigint,
+    coalesce(e.error_code, p.error_code, ''), coalesce(e.error_message, p.error_message, '')
+FROM work_slice n
+JOIN work_slice p ON p.id = n.parent AND p.ended_at IS NOT NULL
+LEFT JOIN work_error e ON e.run_id = n.run_id AND e.step = n.step AND e.slice_id = p.id
+    AND e.ordinal = n.block * 8192 + position(B'1' IN n.mask) - 1
+WHERE n.id = ANY ($1)`
+
+func (f *facts) readBefore(ctx context.Context, tx pgx.Tx) error {
+	made := map[workqueue.SliceID]*sliceFacts{}
+	var ids []workqueue.SliceID
+	for i := range f.slices {
+		made[f.slices[i].newest] = &f.slices[i]
+		ids = append(ids, f.slices[i].newest)
+	}
+	rows := pg.Rows(ctx, tx, explainBefore, ids)
+	var id workqueue.SliceID
+	var at time.Time
+	var state, service, code, message string
+	var items int64
+	_, err := pgx.ForEachRow(rows, []any{&id, &at, &state, &service, &items, &code, &message}, func() error {
+		made[id].before = &Happening{at, endedText(state, service, items, code, message)}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read how requests ended: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// mergeKey is what groups have in common that a person reads as one.
+type mergeKey struct {
+	step, endpoint, state, who string
+	reason                     Reason
+	needs                      stepSet
+	owner                      Owner
+}
+
+// cameBy is one of the ways in which the items of a group got where they are.
+type cameBy struct {
+	what  string
+	items int64
+}
+
+// merged makes one group of those that differ in how their items got where they are, and says all the ways.
+func merged(all []MissingGroup) []MissingGroup {
+	slices.SortStableFunc(all, func(a, b MissingGroup) int { return cmp.Compare(b.Items, a.Items) })
+	var groups []MissingGroup
+	at := map[mergeKey]int{}
+	for i := range all {
+		g := all[i]
+		key := mergeKey{g.Step, g.Endpoint, g.State, g.Who, g.Reason, g.needs, g.Owner}
+		if j, ok := at[key]; ok {
+			groups[j].join(&g)
+			continue
+		}
+		at[key] = len(groups)
+		groups = append(groups, g)
+	}
+	for i := range groups {
+		groups[i].tell()
+	}
+	return groups
+}
+
+// join takes in another group of the same kind; what it says of itself stays.
+func (g *MissingGroup) join(h *MissingGroup) {
+	g.Items, g.Counted = g.Items+h.Items, g.Counted+h.Counted
+	g.Slices, g.Answered = g.Slices+h.Slices, g.Answered+h.Answered
+	g.Since, g.When = earlier(g.Since, h.Since), earlier(g.When, h.When)
+	if g.Last == nil || h.Last != nil && h.Last.At.After(g.Last.At) {
+		g.Last = h.Last
+	}
+	if h.until.After(g.until) {
+		g.until = h.until
+	}
+	for _, by := range h.by {
+		i := slices.IndexFunc(g.by, func(b cameBy) bool { return b.what == by.what })
+		if i < 0 {
+			g.by = append(g.by, by)
+		} else {
+			g.by[i].items += by.items
+		}
+	}
+}
+
+// maxWays bounds the ways that a group names.
+const maxWays = 3
+
+// tell puts the ways in which the items of a group got where they are before its reason, and when the last of them
+// come behind what happens next. It does so once.
+func (g *MissingGroup) tell() {
+	var ways []string
+	var rest int64
+	for i, by := range g.by {
+		switch {
+		case len(g.by) == 1:
+			ways = append(ways, by.what)
+		case i < maxWays:
+			ways = append(ways, fmt.Sprintf("%s (%s)", by.what, manyItems(by.items)))
+		default:
+			rest += by.items
+		}
+	}
+	if rest > 0 {
+		ways = append(ways, fmt.Sprintf("or something else (%s)", manyItems(rest)))
+	}
+	if g.Why != "" {
+		ways = append(ways, g.Why)
+	}
+	g.Why, g.by = strings.Join(ways, "; "), nil
+	if g.When != nil && g.until.Sub(*g.When) > time.Second {
+		g.Next += ", one after the other until " + clock(g.until)
+	}
+	g.until = time.Time{}
+}
+
+// alikeKey is what groups of several steps have in common that read alike.
+type alikeKey struct {
+	state, who, why, next, advice string
+	reason                        Reason
+	owner                         Owner
+}
+
+// MergeSteps makes one group of those of several steps that say the same. Call it last: such a group names no endpoint
+// to look at.
+func (e *Explanation) MergeSteps() {
+	groups, at := []MissingGroup{}, map[alikeKey]int{}
+	for i := range e.Groups {
+		g := e.Groups[i]
+		key := alikeKey{g.State, g.Who, g.Why, g.Next, fmt.Sprint(g.Advice), g.Reason, g.Owner}
+		if g.Reason == ReasonNeeds { // each says which step needs which
+			key.who, key.why = "", ""
+		}
+		if j, ok := at[key]; ok && !groups[j].of(g.Step) {
+			groups[j].joinStep(&g)
+			continue
+		}
+		at[key] = len(groups)
+		groups = append(groups, g)
+	}
+	e.Groups = groups
+}
+
+// of reports whether items of a step, or of all, are in the group.
+func (g *MissingGroup) of(step string) bool {
+	return step == "" || g.Step == step || slices.ContainsFunc(g.Steps, func(p StepPart) bool { return p.Step == step })
+}
+
+// joinStep takes in a group of another step that says the same.
+func (g *MissingGroup) joinStep(h *MissingGroup) {
+	if len(g.Steps) == 0 {
+		g.Steps = []StepPart{{g.Step, g.Items}}
+	}
+	g.Steps = append(g.Steps, StepPart{h.Step, h.Items})
+	most := max(g.Items, h.Items)
+	g.join(h)
+	g.Items, g.Step = max(most, g.Counted), ""
+	if g.Endpoint != h.Endpoint {
+		g.Endpoint = ""
+	}
+	if g.Reason == ReasonNeeds {
+		g.needed = slices.Concat(g.needed, h.needed)
+		slices.Sort(g.needed)
+		g.needed = slices.Compact(g.needed)
+		g.Who = stepsText(g.needed)
+	}
+	if g.Why != h.Why {
+		g.Why += "; " + h.Why
+	}
+}
+
+func earlier(a, b *time.Time) *time.Time {
+	if a == nil || b != nil && b.Before(*a) {
+		return b
+	}
+	return a
+}
+
+// sortGroups puts what needs a person first. Then comes what keeps the run from its end, the most items first; what
+// waits behind requests that are out comes after them, then what a node does at once, and what waits for other steps.
+func sortGroups(all []MissingGroup) {
+	slices.SortStableFunc(all, func(a, b MissingGroup) int {
+		return cmp.Or(cmp.Compare(a.urgency(), b.urgency()), cmp.Compare(b.Items, a.Items),
+			cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
+	})
+}
+
+func (g *MissingGroup) urgency() int {
+	switch {
+	case g.needsSomebody():
+		return 0
+	case g.Owner == OwnerNobody:
+		return 1
+	case g.Owner == OwnerStep:
+		return 5
+	case g.Owner == OwnerNode:
+		return 4
+	case g.Behind():
+		return 3
+	default:
+		return 2
+	}
+}
+
+// needsSomebody reports whether the items do not go on before a person has seen to them.
+func (g *MissingGroup) needsSomebody() bool { return g.Owner == OwnerOperator || g.Owner == OwnerNATS }
+
+// Behind reports whether the items wait for requests that are out to end.
+func (g *MissingGroup) Behind() bool {
+	switch g.Reason {
+	case ReasonStepLimit, ReasonBudget, ReasonAdaptive, ReasonPriority, ReasonShare:
+		return true
+	default:
+		return false
+	}
+}

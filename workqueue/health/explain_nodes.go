@@ -1,0 +1,345 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// sessionFacts is a node.
+type sessionFacts struct {
+	id        workqueue.SessionID
+	host      string
+	pid       int
+	beatAt    time.Time
+	expiresAt time.Time
+	endedAt   *time.Time
+	alive     bool
+	away      bool      // it said that it cannot reach NATS
+	stalled   Stalled   // it said that it does, and that the streams do not answer
+	refused   string    // what it said that NATS refuses it; empty: nothing
+	locals    *[]string // the local functions that it said it has; nil: it has not said
+}
+
+func (s *sessionFacts) name() string { return fmt.Sprintf("node %s (pid %d)", s.host, s.pid) }
+
+// The sessions that are alive, those asked for, and the one that was heard of last.
+const explainSessions = `
+SELECT id, host, pid, heartbeat_at, expires_at, ended_at, ended_at IS NULL AND expires_at > $2,
+    coalesce(stats -> 'nats' = 'false', false), ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `,
+    ` + inspect.Refused + `,
+    CASE jsonb_typeof(stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(stats -> 'locals'))
+        WHEN 'null' THEN '{}'::text[] END
+FROM node_session
+WHERE (ended_at IS NULL AND expires_at > $2) OR id = ANY ($1)
+    OR id = (SELECT id FROM node_session ORDER BY heartbeat_at DESC LIMIT 1)
+ORDER BY started_at, id`
+
+const readOnlyDatabase = `SELECT NOT (` + inspect.TakesWrites + `)`
+
+func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
+	var asked []workqueue.SessionID
+	for i := range f.slices {
+		asked = append(asked, f.slices[i].session)
+	}
+	for _, r := range f.runs {
+		asked = append(asked, r.loader)
+	}
+	err := tx.QueryRow(ctx, readOnlyDatabase).Scan(&f.readOnly)
+	if err != nil {
+		return fmt.Errorf("ask whether the database takes writes: %w", err)
+	}
+	rows := pg.Rows(ctx, tx, explainSessions, asked, f.at)
+	sessions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*sessionFacts, error) {
+		s := &sessionFacts{}
+		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive, &s.away,
+			&s.stalled.Since, &s.stalled.Why, &s.refused, &s.locals)
+	})
+	if err != nil {
+		return fmt.Errorf("read the nodes: %w", err)
+	}
+	for _, s := range sessions {
+		f.sessions[s.id] = s
+		if s.alive && !f.readOnly {
+			f.alive = append(f.alive, s)
+		}
+	}
+	return nil
+}
+
+// nodesText names the nodes that are alive, without those that can send nothing.
+func (f *facts) nodesText() string {
+	able := f.able()
+	switch len(able) {
+	case 0:
+		return "no node"
+	case 1:
+		return able[0].name()
+	default:
+		return fmt.Sprintf("any of %d nodes", len(able))
+	}
+}
+
+// able are the nodes that are alive and reach NATS, or all that are alive when none does.
+func (f *facts) able() []*sessionFacts {
+	able := slices.DeleteFunc(slices.Clone(f.alive), func(s *sessionFacts) bool { return s.away })
+	if len(able) == 0 {
+		return f.alive
+	}
+	return able
+}
+
+// cutOff reports whether there are nodes and none of them reaches NATS.
+func (f *facts) cutOff() bool {
+	return len(f.alive) > 0 && !slices.ContainsFunc(f.alive, func(s *sessionFacts) bool { return !s.away })
+}
+
+// natsAway makes a group wait for its node, or for any, to reach NATS again.
+func (f *facts) natsAway(g *MissingGroup, nodes []*sessionFacts) {
+	g.Reason, g.Owner, g.When = ReasonNATSAway, OwnerNode, nil
+	g.Who = fmt.Sprintf("any of %d nodes", len(nodes))
+	g.Why = "no node can reach NATS, so nothing is sent at the moment"
+	if len(nodes) == 1 {
+		g.Who = nodes[0].name()
+		g.Why = g.Who + " cannot reach NATS, so it sends nothing at the moment"
+	}
+	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
+	g.Advice = []Advice{NATSAdvice()}
+	refusedBy(g, nodes)
+}
+
+// refusedByNATS makes a group wait for whoever gives nodes their users of NATS, if it is a node's turn to send it and
+// no
+// node may.
+func (f *facts) refusedByNATS(st *stepFacts, g *MissingGroup) {
+	if st.kind == workqueue.KindEndpoint && (g.State == "ready" || g.State == "claimed") &&
+		(g.Owner == OwnerNode || g.Owner == OwnerService) {
+		refusedBy(g, f.alive)
+	}
+}
+
+func refusedBy(g *MissingGroup, nodes []*sessionFacts) {
+	if len(nodes) == 0 || slices.ContainsFunc(nodes, func(s *sessionFacts) bool { return s.refused == "" }) {
+		return
+	}
+	g.Reason, g.Owner, g.Who, g.When = ReasonNATSRefused, OwnerOperator, "whoever gives nodes their users of NATS", nil
+	g.Why = nodes[0].name() + ": " + nodes[0].refused + ", so nothing is sent at the moment"
+	g.Next = "it goes on trying, and they go on within seconds of NATS taking its user"
+	g.Advice = []Advice{{Do: RefusedRemedy}}
+}
+
+// RefusedRemedy is what an operator could do about nodes whose user NATS refuses, or denies a subject.
+const RefusedRemedy = "give the node a user that NATS takes (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or " +
+	"grant its user what `tranche nats-config` prints; nothing else has to be done then"
+
+// NATSAdvice is what an operator could do while nodes cannot reach NATS.
+func NATSAdvice() Advice {
+	return Advice{Do: "see to the NATS server, and to the network between; nothing has to be done here then"}
+}
+
+// nodeNotes names the nodes that are alive and cannot reach NATS.
+func (f *facts) nodeNotes() []string {
+	var notes []string
+	for _, s := range f.alive {
+		switch {
+		case s.refused != "":
+			notes = append(notes, s.name()+": "+s.refused)
+		case s.away:
+			notes = append(notes, s.name()+" cannot reach NATS: it sends nothing and records nothing until it can")
+		}
+	}
+	return notes
+}
+
+// slowNotes names the services that became slow.
+func (f *facts) slowNotes() []string {
+	var notes []string
+	for i := range f.slow {
+		s := &f.slow[i]
+		notes = append(notes, fmt.Sprintf("%s, since %s; see: tranche endpoints show %s", s, clock(s.Since), s.Endpoint))
+	}
+	return notes
+}
+
+// lastSeen is the node that was heard of last, when none is alive.
+func (f *facts) lastSeen() *sessionFacts {
+	var last *sessionFacts
+	for _, s := range f.sessions {
+		if last == nil || s.beatAt.After(last.beatAt) {
+			last = s
+		}
+	}
+	return last
+}
+
+// leaderText names who sweeps.
+func (f *facts) leaderText() string {
+	if len(f.alive) == 0 {
+		return "the next node that starts"
+	}
+	if !f.led {
+		return "the node that takes the lead next, within seconds,"
+	}
+	return "the node that leads"
+}
+
+const (
+	// sweepWithin is how long leader work may take to come round, lookWithin a look for work.
+	sweepWithin = time.Second
+	lookWithin  = 2 * time.Second // of a node that had nothing to do for a while
+)
+
+// swept makes a group wait for the leader's sweep, or for a node when there is none.
+func (f *facts) swept(g *MissingGroup, next string) {
+	if len(f.alive) == 0 {
+		f.noNode(g)
+		return
+	}
+	g.Owner, g.Who, g.Next = OwnerNode, f.leaderText(), next
+	g.When = after(f.at, sweepWithin)
+}
+
+// noNode makes a group wait for a node to be started, or for the database to take writes: until then nodes cannot say
+// that they live.
+func (f *facts) noNode(g *MissingGroup) {
+	if g.Why != "" {
+		g.by = append(g.by, cameBy{g.Why, g.Items})
+	}
+	if f.readOnly {
+		g.Reason, g.Owner, g.Who, g.When = ReasonReadOnly, OwnerOperator, "whoever sees to PostgreSQL", nil
+		g.Why = "PostgreSQL takes no writes, so nothing is sent or recorded, and nodes cannot say that they live"
+		g.Next = "they go on within seconds, by themselves, when it takes them again"
+		g.Advice = []Advice{{Do: "see whether it is a standby that --database should not lead to, or was set to " +
+			"default_transaction_read_only"}}
+		return
+	}
+	if g.Reason == "" {
+		g.Reason = ReasonNoNode
+	}
+	g.Owner, g.Who, g.When = OwnerOperator, "whoever starts a node", nil
+	g.Why = "no node is alive"
+	if last := f.lastSeen(); last != nil {
+		g.Why += fmt.Sprintf("; %s was heard of last, %s", last.name(), clock(last.beatAt))
+		at := last.expiresAt
+		if last.endedAt != nil {
+			at = *last.endedAt
+		}
+		g.Since = &at
+	}
+	g.Next = "they go on within seconds of a node's start"
+	g.Advice = []Advice{{"start a node", "tranche serve"}}
+}
+
+// Stalled is what a node says of streams that do not answer although its connection stands.
+type Stalled struct {
+	Since *time.Time // nil: they answer
+	Why   string
+}
+
+// stalled returns since when the streams have not answered any node that reaches NATS, or nil when they answer one.
+func (f *facts) stalled() (first *Stalled) {
+	for _, s := range f.alive {
+		switch {
+		case s.away:
+		case s.stalled.Since == nil:
+			return nil
+		case first == nil || s.stalled.Since.Before(*first.Since):
+			first = &s.stalled
+		}
+	}
+	return first
+}
+
+// withoutQuorum makes a group wait for NATS, if that is what it waits for whoever's turn it would be otherwise: while
+// the streams do not answer, neither nodes nor services can do anything about items that go through them.
+func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
+	stalled := f.stalled()
+	turn := []Owner{OwnerNode, OwnerService}
+	if stalled == nil || st.kind != workqueue.KindEndpoint || !slices.Contains(turn, g.Owner) &&
+		g.Reason != ReasonPostponed {
+		return
+	}
+	g.Reason, g.Owner, g.Who, g.When = ReasonNATSStalled, OwnerNATS, "the NATS servers", nil
+	g.Since, g.by = stalled.Since, nil
+	g.Why = StalledText(stalled.Why)
+	g.Next = "they go on within seconds of the servers having elected leaders; what is in the streams stays there"
+	g.Advice = []Advice{QuorumAdvice()}
+}
+
+// StalledText says of streams that do not answer what that means; why is what a node was told of them.
+func StalledText(why string) string {
+	return fmt.Sprintf("NATS can be reached, and JetStream does not answer (%s): more than half of the servers that keep "+
+		"its streams are away, or they have no leader yet", why)
+}
+
+// QuorumAdvice is what an operator could do while JetStream has no quorum.
+func QuorumAdvice() Advice {
+	return Advice{Do: "see that more than half of the NATS servers run and reach each other; nothing has to be " +
+		"done here then"}
+}
+
+// lettersAndEvents are the streams that no item waits for.
+var lettersAndEvents = [...]string{"TRANCHE_DEAD", "TRANCHE_EVENT"} //nolint:gochecknoglobals // a constant
+
+// readStreamFaults reads which streams take nothing of what items wait for.
+func (f *facts) readStreamFaults(ctx context.Context, tx pgx.Tx) (err error) {
+	f.faults, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[session.StreamFault], session.StreamFaults)
+	if err != nil {
+		return fmt.Errorf("read which streams take nothing: %w", err)
+	}
+	f.faults = slices.DeleteFunc(f.faults, func(s session.StreamFault) bool {
+		return slices.Contains(lettersAndEvents[:], s.Stream)
+	})
+	return nil
+}
+
+// unwritable explains items that wait for messages which JetStream cannot store, if they do: neither services nor nodes
+// can do anything about them meanwhile.
+func (f *facts) unwritable(kind workqueue.Kind, g *MissingGroup) bool {
+	if len(f.faults) == 0 || kind != workqueue.KindEndpoint {
+		return false
+	}
+	first := f.faults[0]
+	g.Reason, g.Owner, g.Who, g.When = ReasonUnwritable, OwnerOperator, "whoever runs the NATS server", nil
+	g.Since = &first.Since
+	g.Why = StoreText(f.faults)
+	if first.Detail == "" {
+		g.Owner, g.Who, g.When = OwnerNode, f.leaderText(), after(f.at, replacedWithin)
+		g.Next = "it replaces them within seconds, and issues again what was under way, which does not count against it"
+		return true
+	}
+	g.Next = "the node that leads replaces the streams within seconds of there being room, and issues again what was " +
+		"under way, which does not count against it"
+	g.Advice = []Advice{{Do: "make room on the disk of the NATS server; nothing has to be done here then"}}
+	return true
+}
+
+// replacedWithin is how long the leader takes to replace a stream, about.
+const replacedWithin = 10 * time.Second
+
+// StoreText says of streams that take nothing what is wrong with them.
+func StoreText(faults []session.StreamFault) string {
+	names := make([]string, len(faults))
+	for i := range faults {
+		names[i] = faults[i].Stream
+	}
+	text := "JetStream's store cannot be written, as on a full disk: " + strings.Join(names, ", ")
+	if len(names) == 1 {
+		text += " takes no messages"
+	} else {
+		text += " take no messages"
+	}
+	if detail := faults[0].Detail; detail != "" {
+		return text + ", and there is no room for new ones: " + detail
+	}
+	return text + " since it could not once; there is room now"
+}

@@ -1,0 +1,383 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// runFacts is a run as a whole.
+type runFacts struct {
+	id          workqueue.RunID
+	state       string
+	generation  workqueue.Generation
+	priority    int
+	createdAt   time.Time
+	sealedAt    *time.Time
+	startedAt   *time.Time
+	finishedAt  *time.Time
+	hold        string // why it is held; empty: it is not
+	holdDetail  string
+	heldAt      *time.Time
+	heldBy      string
+	canary      int
+	canaryAuto  bool
+	canaryState string
+	failedLimit *int64
+	maxFailed   string
+	loader      workqueue.SessionID
+	loaded      int64
+	quarantined int64
+	letters     int64
+
+	lastDone            *Happening // the slice that ended last
+	lastOrder           *Happening // the last thing that an operator did
+	items, done, failed int64
+	settled             int64 // items that every step has an outcome for
+	unplaced            int64 // items of an open run whose block is not there yet
+	open                bool
+	createdBy           string
+	sealBy, overdueAt   *time.Time
+	onOverdue           string
+	ordered             bool     // its items stand in lines
+	ahead               []string // in front of the items that were asked about
+	steps               []*stepFacts
+	bad                 []inspect.BadPart
+}
+
+// viewState is the state as views show it: a run that is held is paused.
+func (r *runFacts) viewState() string {
+	if r.state == "running" && r.hold != "" {
+		return "paused"
+	}
+	return r.state
+}
+
+// The rows that a load has brought so far are told by the last ordinal, at the end of work_queue's primary key.
+const explainRuns = `
+SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.started_at, r.finished_at,
+    coalesce(r.hold, ''), r.hold_detail, r.held_at, r.held_by, r.canary, r.canary_auto, coalesce(r.canary_state, ''),
+    r.failed_limit, r.max_failed, coalesce(r.loader_session, '00000000-0000-0000-0000-000000000000'),
+    CASE WHEN r.sealed_at IS NULL THEN coalesce((SELECT max(q.ordinal) + 1 FROM work_queue q WHERE q.run_id = r.id), 0)
+        ELSE 0 END,
+    (SELECT count(*) FROM quarantine q WHERE q.run_id = r.id),
+    (SELECT count(*) FROM dead_letter d WHERE d.run_id = r.id AND d.state = 'waiting'),
+    r.items, coalesce(c.done, 0)::bigint, coalesce(c.failed, 0)::bigint, coalesce(c.settled, 0)::bigint,
+    greatest(r.items - coalesce(c.size, 0), 0)::bigint,
+    r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at, r.on_overdue,
+    EXISTS (SELECT 1 FROM run_order o WHERE o.run_id = r.id), ` + control.StartedBy + `
+FROM batchrun r
+LEFT JOIN LATERAL (
+    SELECT sum(bit_count(o.settled & ~o.failed)) AS done, sum(bit_count(o.failed)) AS failed,
+        sum(bit_count(o.settled)) AS settled, sum(o.size) AS size
+    FROM (` + plane.OutcomePlanes + `) o
+) c ON true
+WHERE r.id = ANY ($1)`
+
+const (
+	// The last slice that ended, with what was wrong with it.
+	explainLastSlice = `
+SELECT ended_at, state, coalesce(service, ''), bit_count(mask)::bigint, coalesce(error_code, ''),
+    coalesce(error_message, '')
+FROM work_slice WHERE run_id = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT 1`
+
+	explainLastAction = `
+SELECT at, actor, action, coalesce(after->>'hold', '') FROM audit_log WHERE run_id = $1 ORDER BY id DESC LIMIT 1`
+)
+
+func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) error {
+	rows := pg.Rows(ctx, tx, explainRuns, ids)
+	runs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*runFacts, error) {
+		r := &runFacts{}
+		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.createdAt, &r.sealedAt, &r.startedAt,
+			&r.finishedAt, &r.hold, &r.holdDetail, &r.heldAt, &r.heldBy, &r.canary, &r.canaryAuto, &r.canaryState,
+			&r.failedLimit, &r.maxFailed, &r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.done, &r.failed,
+			&r.settled, &r.unplaced, &r.open, &r.sealBy, &r.overdueAt, &r.onOverdue, &r.ordered,
+			&r.createdBy)
+	})
+	if err != nil {
+		return fmt.Errorf("read runs: %w", err)
+	}
+	for _, r := range runs {
+		f.runs[r.id] = r
+	}
+	if len(runs) == 1 {
+		return f.readLast(ctx, tx, runs[0])
+	}
+	return nil
+}
+
+// readLast reads what happened last in a run.
+func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
+	rows := pg.Rows(ctx, tx, explainLastSlice, r.id)
+	var state, service, code, message string
+	var items int64
+	var at time.Time
+	_, err := pgx.ForEachRow(rows, []any{&at, &state, &service, &items, &code, &message}, func() error {
+		r.lastDone = &Happening{at, endedText(state, service, items, code, message)}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the last slice: %w", err)
+	}
+	rows = pg.Rows(ctx, tx, explainLastAction, r.id)
+	var actor, action, hold string
+	_, err = pgx.ForEachRow(rows, []any{&at, &actor, &action, &hold}, func() error {
+		r.lastOrder = &Happening{at, actionText(actor, action, control.Hold(hold))}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the last action: %w", err)
+	}
+	return nil
+}
+
+// actionText says who did what to a run, an operator or the run itself.
+func actionText(actor, action string, hold control.Hold) string {
+	switch {
+	case hold == control.HoldThreshold || hold == control.HoldGuard || hold == control.HoldCanary:
+		return "its " + string(hold) + " paused the run"
+	case actor == workqueue.Engine && action == "approve":
+		return "its canary passed, and the other items were let go"
+	case actor == workqueue.Engine:
+		return "tranche's own action " + action
+	case actor == "":
+		actor = "somebody"
+	}
+	return "operator's action " + action + ", by " + actor
+}
+
+// endedText says how a slice ended.
+func endedText(state, service string, items int64, code, message string) string {
+	by := ""
+	if service != "" {
+		by = " by " + service
+	}
+	if state == "recorded" && code == "" {
+		return fmt.Sprintf("a request of %s was answered%s", manyItems(items), by)
+	}
+	why := code
+	if message != "" {
+		why += ": " + message
+	}
+	if state == "recorded" {
+		return fmt.Sprintf("a request of %s failed%s: %s", manyItems(items), by, why)
+	}
+	return fmt.Sprintf("a request of %s ended without an answer: %s", manyItems(items), why)
+}
+
+// last is the last thing that happened to the run.
+func (r *runFacts) last(f *facts) *Happening {
+	last := &Happening{r.createdAt, "the run was made"}
+	consider := func(at *time.Time, what string) {
+		if at != nil && !at.Before(last.At) {
+			last = &Happening{*at, what}
+		}
+	}
+	consider(r.startedAt, fmt.Sprintf("generation %d started", r.generation))
+	for i := range f.slices {
+		if s := &f.slices[i]; s.run == r.id {
+			consider(&s.lastAt, "a request was prepared")
+			consider(s.lastSent, "a request was published")
+			consider(s.lastHanded, "a request was taken by a service")
+		}
+	}
+	if r.lastDone != nil {
+		consider(&r.lastDone.At, r.lastDone.What)
+	}
+	if r.lastOrder != nil {
+		consider(&r.lastOrder.At, r.lastOrder.What)
+	}
+	if r.hold != "" {
+		consider(r.heldAt, "the run was paused")
+	}
+	consider(r.finishedAt, "the run was "+r.state)
+	return last
+}
+
+// notes are what has gone astray of the run.
+func (r *runFacts) notes() []string {
+	var notes []string
+	if r.open {
+		notes = append(notes, r.openNote())
+	}
+	if r.quarantined > 0 {
+		notes = append(notes, fmt.Sprintf("%d messages about it could not be taken; see: `tranche quarantine list --run %s`",
+			r.quarantined, r.id))
+	}
+	if r.letters > 0 {
+		notes = append(notes, fmt.Sprintf("%d dead letters of it wait for somebody; see: `tranche dlq list`", r.letters))
+	}
+	return notes
+}
+
+// heldNote says of a run whose missing items are all out that nothing would follow them.
+func (r *runFacts) heldNote() string {
+	return fmt.Sprintf("the run is paused, and nothing more of it is claimed; go on with: `tranche run resume %s`", r.id)
+}
+
+// advice is what an operator could do about a run that has come to an end.
+func (r *runFacts) advice(e *Explanation) []Advice {
+	switch {
+	case r.open && r.unplaced > 0: // a group says what to do
+		return nil
+	case r.open:
+		return []Advice{sealAdvice(r.id)}
+	case e.Failed == 0:
+		return nil
+	case r.state == "completed" && e.Key != "":
+		return []Advice{
+			{"run it again", fmt.Sprintf("tranche run rerun %s --key %s", r.id, shellQuote(e.Key))},
+			correctAdvice(r.id),
+		}
+	case r.state == "completed":
+		all := append([]Advice{{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)}},
+			r.again("run what failed again")...)
+		return append(all, correctAdvice(r.id))
+	case r.state == "running" && !e.heldForFailures():
+		return []Advice{{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)}}
+	default:
+		return nil
+	}
+}
+
+// correctAdvice is for data that is wrong.
+func correctAdvice(run workqueue.RunID) Advice {
+	return Advice{"or, when its data is wrong, correct that", fmt.Sprintf("tranche run correct %s --items FILE", run)}
+}
+
+// loading explains a run that is not sealed: it has no items yet, and so no groups.
+func (r *runFacts) loading(f *facts) string {
+	s := f.sessions[r.loader]
+	if r.state == "loading" && s != nil && s.alive {
+		why := fmt.Sprintf("the run is still loading: %s so far, taken in by %s since %s. It starts when the upload "+
+			"ends, and is taken back when the upload breaks off", manyItems(r.loaded), s.name(), clock(r.createdAt))
+		if r.hold != "" {
+			why += ". It is paused already, and waits for `tranche run resume` then"
+		}
+		return why
+	}
+	by := f.leaderText() + " takes them back within seconds"
+	switch {
+	case f.readOnly:
+		by = "the node that leads takes them back when PostgreSQL takes writes again"
+	case len(f.alive) == 0:
+		by = "no node is alive to take them back; start one with: `tranche serve`"
+	}
+	return fmt.Sprintf("the run's load broke off and it never started: %s had arrived, and %s. Start it again",
+		manyItems(r.loaded), by)
+}
+
+// targetText is what is asked, in words.
+func targetText(key string) string {
+	switch kind, target := workqueue.TargetKind(key); kind {
+	case workqueue.KindHTTP:
+		return "HTTP service " + target
+	case workqueue.KindSQL:
+		return "source " + target
+	case workqueue.KindLocal:
+		return "local function " + target
+	default:
+		return "endpoint " + target
+	}
+}
+
+// servers is who answers for a target.
+func servers(key string) string {
+	switch kind, target := workqueue.TargetKind(key); kind {
+	case workqueue.KindHTTP:
+		return "HTTP service " + target
+	case workqueue.KindSQL:
+		return "the database of source " + target
+	case workqueue.KindLocal:
+		return "the nodes that have local function " + target
+	default:
+		return "the services of endpoint " + target
+	}
+}
+
+// fetching explains slices that a node is at itself.
+func (f *facts) fetching(st *stepFacts, s *sliceFacts, node *sessionFacts, g *MissingGroup) {
+	g.Reason, g.Owner, g.Who, g.When = ReasonFetching, OwnerNode, node.name(), s.lastDeadline
+	switch st.kind {
+	case workqueue.KindRequest:
+		g.Owner, g.Who = OwnerService, servers(s.endpoint)
+		g.Why = node.name() + " has asked for them in plain requests"
+	case workqueue.KindLocal:
+		g.Why = fmt.Sprintf("%s is running %s on them", node.name(), targetText(s.endpoint))
+	default:
+		g.Why = fmt.Sprintf("%s is asking %s for them", node.name(), targetText(s.endpoint))
+	}
+	g.Next = "what comes is recorded; what has not come by the deadline is tried again"
+	if st.kind == workqueue.KindRequest && node.away {
+		f.natsAway(g, []*sessionFacts{node})
+		g.When = s.lastDeadline
+	}
+}
+
+// someNodeHas reports whether a node that is alive has a local function. One that has not said yet may have it.
+func (f *facts) someNodeHas(key string) bool {
+	_, function := workqueue.TargetKind(key)
+	return slices.ContainsFunc(f.alive, func(s *sessionFacts) bool {
+		return s.locals == nil || slices.Contains(*s.locals, function)
+	})
+}
+
+// noLocal explains items of a step whose function no node has.
+func (f *facts) noLocal(st *stepFacts, g *MissingGroup) {
+	_, function := workqueue.TargetKind(st.endpoint)
+	g.Reason, g.Owner, g.Who, g.When = ReasonNoLocal, OwnerOperator, "whoever runs the program that has "+function, nil
+	g.Why = "no node here has local function " + function
+	g.Next = "the first node that has it claims them at once"
+	g.Advice = []Advice{{"start a program that embeds a node with this function; it is there when this names a node",
+		"tranche endpoints show " + st.endpoint}}
+}
+
+// unplacedGroup explains items of an open run whose block is not there yet.
+func (f *facts) unplacedGroup(r *runFacts) MissingGroup {
+	g := MissingGroup{run: r.id, State: "waiting", Items: r.unplaced, Counted: r.unplaced, Since: &r.createdAt}
+	g.Reason, g.Owner, g.Who, g.When = ReasonUnplaced, OwnerOperator, "whoever adds items to the run", r.sealBy
+	g.Why = "the run is open, and items begin when 8192 of them have come or the run is sealed"
+	g.Next = "they begin when more items fill their block, or when the run is sealed"
+	switch {
+	case r.overdueAt != nil:
+		g.Next, g.When = g.Next+"; it should have been by "+clock(*r.sealBy), nil
+	case r.sealBy != nil:
+		g.Next += "; it should be by"
+	}
+	g.Advice = []Advice{sealAdvice(r.id)}
+	return g
+}
+
+func sealAdvice(run workqueue.RunID) Advice {
+	return Advice{"say that no more items come", "tranche run seal " + run.String()}
+}
+
+// openNote says until when a run takes items.
+func (r *runFacts) openNote() string {
+	note := "the run is open: it takes items, and does not end before it is sealed"
+	switch {
+	case r.overdueAt != nil:
+		note = fmt.Sprintf("%s; it should have been by %s, which was reported at %s: `tranche run seal %s`, or cancel it",
+			note, clock(*r.sealBy), clock(*r.overdueAt), r.id)
+		if r.onOverdue == string(start.OverdueReport) {
+			note += fmt.Sprintf("; it is cancelled when nobody does anything with it, nor works on its items, for %d days",
+				start.AbandonedAfter/(24*time.Hour))
+		}
+		return note
+	case r.sealBy != nil:
+		return fmt.Sprintf("%s, by %s (then: %s)", note, clock(*r.sealBy), r.onOverdue)
+	default:
+		return note
+	}
+}

@@ -1,0 +1,360 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// StepStanding is where the items of one step are, in an explanation of a run with several.
+type StepStanding struct {
+	Name     string         `json:"name"`
+	Kind     workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Endpoint string         `json:"endpoint" doc:"or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION"`
+	Needs    []string       `json:"needs,omitempty"`
+	Optional bool           `json:"optional,omitempty"`
+	Barred   bool           `json:"barred,omitempty" doc:"it waits at its barrier"`
+	Items    int64          `json:"items"`
+	Done     int64          `json:"done"`
+	Failed   int64          `json:"failed"`
+	Skipped  int64          `json:"skipped" doc:"left out"`
+	Missing  int64          `json:"missing" doc:"the items of its groups and of groups without a step add up to it"`
+	LeftOut  []LeftOut      `json:"left_out,omitempty" doc:"for the failure of which step items were left out"`
+}
+
+// LeftOut is items that a step leaves out because another one has failed for them.
+type LeftOut struct {
+	Because string `json:"because" doc:"the step that failed; the first one, if several did"`
+	Items   int64  `json:"items"`
+}
+
+// standings tells of each step of a run.
+func (f *facts) standings(r *runFacts) []StepStanding {
+	all := make([]StepStanding, len(r.steps))
+	for i, st := range r.steps {
+		all[i] = StepStanding{Name: st.name, Kind: st.kind, Endpoint: st.endpoint, Needs: r.names(setOf(st.needs)),
+			Optional: st.optional, Barred: st.barred, Done: st.done, Failed: st.failed, Skipped: st.skipped,
+			Missing: st.missing.items + r.unplaced}
+		all[i].Items = all[i].Done + all[i].Failed + all[i].Skipped + all[i].Missing
+		for _, other := range r.steps {
+			if n := st.leftOut[other.step]; n > 0 {
+				all[i].LeftOut = append(all[i].LeftOut, LeftOut{other.name, n})
+			}
+		}
+	}
+	return all
+}
+
+// stepSet is steps of a run, which has 64 at the most.
+type stepSet uint64
+
+func setOf(steps []workqueue.Step) (set stepSet) {
+	for _, s := range steps {
+		set |= 1 << s
+	}
+	return set
+}
+
+// names are the steps of a set by name.
+func (r *runFacts) names(set stepSet) []string {
+	names := make([]string, 0, bits.OnesCount64(uint64(set)))
+	for _, st := range r.steps {
+		if set&(1<<st.step) != 0 {
+			names = append(names, st.name)
+		}
+	}
+	return names
+}
+
+// forStep is the flag that names a step to a command, where there are several.
+func (r *runFacts) forStep(st *stepFacts) string {
+	if len(r.steps) < 2 {
+		return ""
+	}
+	return " --step " + shellQuote(st.name)
+}
+
+// explainWaits has the items that are in no plane and in no slice, with what their steps need, block by block.
+const explainWaits = explainPlanes + `, live AS (
+    SELECT run_id, step, block, bit_or(remaining) AS bits FROM work_slice
+    WHERE run_id = ANY ($1) AND state IN ('scheduled', 'claimed', 'sent') GROUP BY run_id, step, block
+)
+SELECT p.run_id, p.block, p.step, p.missing, p.counted, p.failed, p.skipped,
+    p.missing & ~p.ready & ~p.held & ~coalesce(l.bits, ` + plane.NoBits + `)
+FROM planes p LEFT JOIN live l USING (run_id, step, block)
+ORDER BY p.run_id, p.block, p.step`
+
+// waitPlanes is what is read of one block of a step.
+type waitPlanes struct {
+	step                                       *stepFacts
+	missing, counted, failed, skipped, waiting bitfield.Set
+	blocked                                    map[workqueue.Step]bitfield.Set // by an item's step that is still to come
+}
+
+// readWaits finds out what waiting items wait for, and what items were left out for, in runs of several steps: 6 KB for
+// 8192 items of a step, a block of the run at a time.
+func (f *facts) readWaits(ctx context.Context, tx pgx.Tx, blocks []workqueue.Block, masks any) error {
+	var several []workqueue.RunID
+	for id, r := range f.runs {
+		if len(r.steps) > 1 {
+			several = append(several, id)
+		}
+	}
+	if len(several) == 0 {
+		return nil
+	}
+	rows := pg.Rows(ctx, tx, explainWaits, several, blocks, masks)
+	var run, last workqueue.RunID
+	var block, lastBlock workqueue.Block
+	var step workqueue.Step
+	var p waitPlanes
+	var at []waitPlanes
+	to := []any{&run, &block, &step, pgbits.Into(&p.missing), pgbits.Into(&p.counted), pgbits.Into(&p.failed),
+		pgbits.Into(&p.skipped), pgbits.Into(&p.waiting)}
+	_, err := pgx.ForEachRow(rows, to, func() error {
+		if run != last || block != lastBlock {
+			sortOut(at)
+			at, last, lastBlock = at[:0], run, block
+		}
+		p.step = f.steps[stepKey{run, step}]
+		at = append(at, p)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read what waits: %w", err)
+	}
+	sortOut(at)
+	return nil
+}
+
+// sortOut counts, in one block of a run, what each step's waiting items wait for and what others were left out for.
+func sortOut(planes []waitPlanes) {
+	by := map[workqueue.Step]*waitPlanes{}
+	for i := range planes {
+		p := &planes[i]
+		by[p.step.step] = p
+		p.blocked = map[workqueue.Step]bitfield.Set{}
+		for _, need := range p.step.needs {
+			p.behind(need, by[need])
+		}
+		p.countWaits()
+		p.countLeftOut(by)
+	}
+}
+
+// behind adds which items the step cannot have before a step that it needs: those that the other one misses, and where
+// it has them already (what it made them from is made again), those that it cannot have itself.
+func (p *waitPlanes) behind(need workqueue.Step, n *waitPlanes) {
+	if n == nil {
+		return
+	}
+	p.blocked[need] = p.blocked[need].Or(n.missing)
+	for further, items := range n.blocked {
+		p.blocked[further] = p.blocked[further].Or(items.AndNot(n.missing))
+	}
+}
+
+// countWaits puts the waiting items in classes by the steps that they wait for.
+func (p *waitPlanes) countWaits() {
+	if p.waiting.Empty() {
+		return
+	}
+	classes := map[stepSet]bitfield.Set{0: p.waiting}
+	for step, items := range p.blocked {
+		for set, of := range classes {
+			if both := of.And(items); !both.Empty() {
+				classes[set] = of.AndNot(items)
+				classes[set|1<<step] = both
+			}
+		}
+	}
+	for set, of := range classes {
+		if n := of.Count(); n > 0 && set != 0 {
+			counted := of.And(p.counted)
+			if p.step.waits == nil {
+				p.step.waits = map[stepSet]share{}
+			}
+			p.step.waits[set] = p.step.waits[set].plus(share{int64(n), int64(counted.Count())})
+		}
+	}
+}
+
+// countLeftOut finds the steps whose failure items were left out for: the first of those that are needed and not
+// optional, however far around.
+func (p *waitPlanes) countLeftOut(by map[workqueue.Step]*waitPlanes) {
+	if p.skipped.Empty() {
+		return
+	}
+	left := p.skipped
+	var causes []workqueue.Step
+	open := slices.Clone(p.step.needs)
+	for len(open) > 0 {
+		n := by[open[0]]
+		open = open[1:]
+		if n == nil || n.step.optional || slices.Contains(causes, n.step.step) {
+			continue
+		}
+		causes, open = append(causes, n.step.step), append(open, n.step.needs...)
+	}
+	slices.Sort(causes)
+	if p.step.leftOut == nil {
+		p.step.leftOut = map[workqueue.Step]int64{}
+	}
+	for _, cause := range causes {
+		hit := left.And(by[cause].failed)
+		p.step.leftOut[cause] += int64(hit.Count())
+		left = left.AndNot(hit)
+	}
+}
+
+// needsGroup explains items that wait for other steps.
+func (f *facts) needsGroup(r *runFacts, st *stepFacts, needs stepSet, items share) MissingGroup {
+	g := f.group(r, st, st.endpoint, "waiting", items)
+	names := r.names(needs)
+	g.needs, g.needed, g.Reason, g.Owner, g.Since = needs, names, ReasonNeeds, OwnerStep, r.startedAt
+	g.Who = stepsText(names)
+	g.Why = fmt.Sprintf("step %s needs what %s is to bring for them", st.name, stepsText(names))
+	g.Next = "an item is made ready in the transaction that records the last part that it needs"
+	switch {
+	case st.barred && st.gate != "":
+		g.Next += ", and goes on when somebody has approved the step"
+	case st.barred:
+		g.Next += ", and goes on when the step's barrier is passed"
+	}
+	return g
+}
+
+func stepsText(names []string) string {
+	if len(names) == 1 {
+		return "step " + names[0]
+	}
+	return "steps " + strings.Join(names, ", ")
+}
+
+// barrierGroup explains items that could go on if their step did not wait for all the others.
+func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
+	if st.gateSince != nil {
+		f.gateGroup(r, st, g)
+		return
+	}
+	var names, counts []string
+	for _, other := range r.steps {
+		if left := other.left + r.unplaced; left > 0 && r.before(st).has(other.step) {
+			names, counts = append(names, other.name), append(counts, fmt.Sprintf("%s of step %s", control.Grouped(left),
+				other.name))
+		}
+	}
+	g.Reason, g.Owner, g.Who = ReasonBarrier, OwnerStep, stepsText(names)
+	g.Why = fmt.Sprintf("step %s has a barrier: it begins when what it needs has ended for all items, and these are left"+
+		": %s", st.name, strings.Join(counts, ", "))
+	g.Next = "they go on when the last of those has its outcome"
+	if st.gate != "" {
+		g.Next = "when the last of those has its outcome, somebody has to approve the step"
+	}
+	if len(names) == 0 {
+		g.Why = "step " + st.name + " has a barrier, and what it waited for has ended"
+		f.swept(g, "the barrier is passed, and they may be claimed")
+	}
+}
+
+// gateGroup explains items whose step waits for a person.
+func (f *facts) gateGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
+	id := r.id.String()
+	g.Reason, g.Owner, g.Who, g.Since, g.When = ReasonGate, OwnerOperator, "whoever may approve the run", st.gateSince, nil
+	if st.gate == workqueue.ApproveOther && r.createdBy != "" {
+		g.Who += ", but not " + r.createdBy + ", who started it"
+	}
+	g.Why = "step " + st.name + " waits for somebody to approve it: what it needs has ended for all items"
+	g.Next = "they stay where they are until somebody approves"
+	g.Advice = []Advice{
+		{"look at a sample, and what is different from the run before", "tranche run approve " + id + " --step " + st.name +
+			" --dry-run"},
+		{"let the step begin", "tranche run approve " + id + " --step " + st.name},
+		{"or give the run up", "tranche run cancel " + id},
+	}
+}
+
+// before are the steps that a step needs, however far around.
+func (r *runFacts) before(st *stepFacts) (set stepSet) {
+	for _, other := range slices.Backward(r.steps) {
+		if other == st || set.has(other.step) {
+			set |= setOf(other.needs)
+		}
+	}
+	return set
+}
+
+func (s stepSet) has(step workqueue.Step) bool { return s&(1<<step) != 0 }
+
+// aheadOf has the items that are worked on in the lanes of some others. Primary keys.
+const aheadOf = `
+SELECT DISTINCT q.item_key, l.head FROM work_order o
+JOIN work_lane l ON l.run_id = o.run_id AND l.lane = o.lane
+JOIN work_queue q ON q.run_id = o.run_id AND q.ordinal = l.head
+WHERE o.run_id = $1 AND o.ordinal = ANY ($2) AND l.head <> o.ordinal
+ORDER BY l.head LIMIT 3`
+
+// readAhead finds out behind which items those stand that were asked about.
+func (f *facts) readAhead(
+	ctx context.Context, tx pgx.Tx, run workqueue.RunID, masks map[workqueue.Block]bitfield.Set,
+) error {
+	r := f.runs[run]
+	if r == nil || !r.ordered {
+		return nil
+	}
+	var items []workqueue.Ordinal
+	for block, mask := range masks {
+		for bit := range mask.All() {
+			items = append(items, block.Ordinal(bit))
+		}
+	}
+	rows := pg.Rows(ctx, tx, aheadOf, run, items)
+	var key string
+	var head workqueue.Ordinal
+	_, err := pgx.ForEachRow(rows, []any{&key, &head}, func() error {
+		r.ahead = append(r.ahead, key)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read what stands in front: %w", err)
+	}
+	return nil
+}
+
+// lineGroup explains items that wait for those before them in their lanes.
+func (f *facts) lineGroup(r *runFacts, st *stepFacts) MissingGroup {
+	g := f.group(r, st, st.endpoint, "held", st.held)
+	g.Since = r.startedAt
+	const why = "items of the same lane are worked on one after the other, and these wait for one before them"
+	switch {
+	case r.hold != "":
+		f.holdGroup(r, &g)
+		g.by = []cameBy{{why, g.Items}}
+		return g
+	case len(f.alive) == 0:
+		g.by = []cameBy{{why, g.Items}}
+		f.noNode(&g)
+		return g
+	}
+	g.Reason, g.Owner, g.Who, g.Why = ReasonLane, OwnerStep, "the items before them", why
+	g.Next = "an item is made ready in the transaction that records the last outcome of the one before it"
+	if len(r.ahead) > 0 {
+		key := r.ahead[0]
+		g.Who, g.Why = fmt.Sprintf("item %.80q", key), fmt.Sprintf("it waits for item %.80q of the same lane, the one that "+
+			"is worked on", key)
+		g.Advice = []Advice{{"see what that item waits for",
+			"tranche run explain " + r.id.String() + " --item " + shellQuote(key)}}
+	}
+	return g
+}

@@ -1,0 +1,433 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+// maxTold bounds the groups that a summary names.
+const maxTold = 3
+
+// Sum makes the summary from the groups. Whoever has added to them calls it again: groups that have become alike are
+// put together.
+func (e *Explanation) Sum() {
+	e.Groups = merged(e.Groups)
+	sortGroups(e.Groups)
+	tellAmiss(e.Groups)
+	e.Summary = e.summary()
+}
+
+func tellAmiss(groups []MissingGroup) {
+	for i := range groups {
+		groups[i].Stands = groups[i].Reason.Amiss()
+	}
+}
+
+func (e *Explanation) summary() string {
+	if e.Key != "" {
+		return e.keySummary()
+	}
+	failed := ""
+	if e.Failed > 0 {
+		failed = fmt.Sprintf("; %s failed", control.Grouped(e.Failed))
+	}
+	switch {
+	case e.Unsealed:
+		return e.Summary // nothing is counted yet
+	case e.Unsettled == 0 && e.Open != nil:
+		return fmt.Sprintf("nothing is missing of %s so far%s; the run is open and takes more until it is sealed",
+			manyItems(e.Items), failed)
+	case e.Missing == 0 && e.Unsettled > 0:
+		return fmt.Sprintf("every item of %s is done or has failed, and steps are still at %s that failed in others: %s",
+			control.Grouped(e.Items), control.Grouped(e.Unsettled), e.told())
+	case e.Missing == 0 && e.Failed == 0:
+		return fmt.Sprintf("nothing is missing: %s done", allOf(e.Items))
+	case e.Missing == 0:
+		return fmt.Sprintf("nothing is missing: %s of %s are done and %s failed", control.Grouped(e.Done), manyItems(e.Items),
+			control.Grouped(e.Failed))
+	default:
+		return fmt.Sprintf("%s of %s %s missing%s: %s", control.Grouped(e.Missing), manyItems(e.Items), isAre(e.Missing),
+			failed,
+			e.told())
+	}
+}
+
+func (e *Explanation) keySummary() string {
+	if e.Missing == 0 {
+		switch {
+		case e.Unsettled > 0 && e.Items == 1:
+			return fmt.Sprintf("%q failed%s; other steps are still at it: %s", e.Key, failureOf(&e.Of[0]), e.told())
+		case e.Failed == 0:
+			return fmt.Sprintf("%q is done", e.Key)
+		case e.Done == 0 && e.Items == 1:
+			return fmt.Sprintf("%q failed%s", e.Key, failureOf(&e.Of[0]))
+		}
+		return fmt.Sprintf("%q stands %d times: %d done, %d failed", e.Key, e.Items, e.Done, e.Failed)
+	}
+	if e.Items == 1 {
+		return fmt.Sprintf("%q is missing: %s", e.Key, e.told())
+	}
+	return fmt.Sprintf("%q stands %d times and %d of them are missing: %s", e.Key, e.Items, e.Missing, e.told())
+}
+
+// failureOf says which step failed an item, if there are several, and what it was left out of.
+func failureOf(item *inspect.ItemView) string {
+	var cause *inspect.ItemStep
+	var out []string
+	for i := range item.Steps {
+		s := &item.Steps[i]
+		switch {
+		case s.State == "skipped":
+			out = append(out, s.Name)
+		case cause == nil && s.Error != nil && !s.Optional:
+			cause = s
+		}
+	}
+	if cause == nil || cause.Error == nil {
+		return ""
+	}
+	text := ": " + cause.Error.Code + ": " + cause.Error.Message
+	if len(item.Steps) > 1 {
+		text = " in step " + cause.Name + text
+	}
+	if len(out) > 0 {
+		text += "; it is left out of " + strings.Join(out, ", ")
+	}
+	return text
+}
+
+// told is what a summary says of groups that read alike.
+type told struct {
+	items int64
+	text  string
+	steps []string
+	needs bool // somebody, whoever else is counted for these items
+}
+
+func (t *told) String() string {
+	switch len(t.steps) {
+	case 0:
+		return t.text
+	case 1:
+		return t.text + " (step " + t.steps[0] + ")"
+	default:
+		return fmt.Sprintf("%s (%d steps)", t.text, len(t.steps))
+	}
+}
+
+// told names the first groups, those of the same kind as one. An item that several steps miss is counted once.
+func (e *Explanation) told() string {
+	var all []*told
+	for i := range e.Groups {
+		g := &e.Groups[i]
+		text := g.headline()
+		j := slices.IndexFunc(all, func(t *told) bool { return t.text == text })
+		if j < 0 {
+			j, all = len(all), append(all, &told{text: text})
+		}
+		t := all[j]
+		t.needs = t.needs || g.needsSomebody()
+		if len(e.Steps) == 0 {
+			t.items += g.Items
+			continue
+		}
+		t.items += g.Counted
+		if g.Step != "" && !slices.Contains(t.steps, g.Step) {
+			t.steps = append(t.steps, g.Step)
+		}
+	}
+	all = slices.DeleteFunc(all, func(t *told) bool { return t.items == 0 && !t.needs })
+	if len(all) == 1 {
+		return all[0].String()
+	}
+	var parts []string
+	var rest int64
+	for i, t := range all {
+		switch {
+		case i >= maxTold:
+			rest += t.items
+		case t.items == 0:
+			parts = append(parts, t.String())
+		default:
+			parts = append(parts, control.Grouped(t.items)+" "+t.String())
+		}
+	}
+	if rest > 0 {
+		parts = append(parts, control.Grouped(rest)+" for other reasons")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// headline is the reason in a few words.
+func (g *MissingGroup) headline() string {
+	if kind, _ := workqueue.TargetKind(g.Endpoint); kind != workqueue.KindEndpoint && g.Reason == ReasonPostponed {
+		return "not to be worked on at the moment"
+	}
+	if text, ok := headlines(targetText(g.Endpoint), g.Endpoint)[g.Reason]; ok {
+		return text
+	}
+	return "in no plane and in no slice: run `tranche doctor`"
+}
+
+func headlines(to, name string) map[Reason]string {
+	return map[Reason]string{
+		ReasonOperator:    "paused: waiting for somebody to resume the run",
+		ReasonThreshold:   "paused because too many items failed: waiting for an operator",
+		ReasonGuard:       "paused because the first outcomes plainly failed: waiting for an operator",
+		ReasonCanary:      "waiting for somebody to approve the canary",
+		ReasonSampling:    "held back until the canary's sample is over",
+		ReasonNoNode:      "waiting for a node: none is alive",
+		ReasonShort:       "waiting for what a node lacks to claim them",
+		ReasonReadOnly:    "waiting for PostgreSQL to take writes",
+		ReasonNATSRefused: "waiting for a user that NATS takes",
+		ReasonNATSAway:    "waiting for NATS, which the node cannot reach",
+		ReasonSettingUp:   "waiting for the streams to be set up",
+		ReasonBreaker:     "waiting for " + to + ", whose breaker is open",
+		ReasonProbing:     "waiting for " + to + ", whose breaker is open",
+		ReasonStepLimit:   "ready, while as many requests are out as the run allows",
+		ReasonBudget:      "ready, while the budget of " + to + " is used up",
+		ReasonAdaptive:    "ready, while " + to + " has as many requests as it takes well",
+		ReasonPriority:    "behind runs of higher priority at " + to,
+		ReasonShare:       "ready, while the run has its share of " + to,
+		ReasonRate:        "waiting for the rate limit",
+		ReasonNext:        "about to be claimed",
+		ReasonBackoff:     "waiting for their next try",
+		ReasonThrottled:   "waiting for " + to + ", which said it has too much to do",
+		ReasonBreather:    "waiting for " + to + ", which was down",
+		ReasonPostponed:   "not to be published at the moment",
+		ReasonPublishing:  "being published",
+		ReasonClaimLost:   "claimed by a node that is gone",
+		ReasonStreamLost:  "lost with a stream, about to be issued again",
+		ReasonOverdue:     "past their deadline",
+		ReasonQueued:      "queued for " + to,
+		ReasonNoListener:  "waiting for a service: nobody listens on " + to,
+		ReasonNotTaking:   "waiting for the services of " + to + ", which can take nothing",
+		ReasonBusy:        "queued behind other requests at " + to,
+		ReasonSuspended:   "waiting: the consumer of " + to + " was paused by hand",
+		ReasonNoConsumer:  "waiting for the consumer of " + to + " to be made",
+		ReasonWorking:     "with the services of " + to,
+		ReasonGone:        "with a service of " + to + " that is gone",
+		ReasonNested:      "with the flow " + name + ", which asks an endpoint on which nobody listens",
+		ReasonPartly:      "in requests that " + to + " has answered in part",
+		ReasonQuarantine:  "with " + to + ", a reply of which could not be taken",
+		ReasonNeeds:       "waiting for other steps",
+		ReasonBarrier:     "waiting at a barrier, until other steps have ended for all items",
+		ReasonGate:        "waiting for somebody to approve the step",
+		ReasonNoLocal:     "waiting for a node that has " + to,
+		ReasonFetching:    "being fetched: nodes are asking " + to,
+		ReasonLane:        "waiting in their lane for items before them",
+		ReasonUnplaced:    "waiting for more items, or for the run to be sealed",
+		ReasonCancelled:   "left without an outcome when the run was cancelled",
+	}
+}
+
+func isAre(n int64) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+func allOf(n int64) string {
+	if n == 1 {
+		return "the only item is"
+	}
+	return "all " + manyItems(n) + " are"
+}
+
+// groups explains the missing items of one run, each in exactly one group.
+func (f *facts) groups(id workqueue.RunID) []MissingGroup {
+	r := f.runs[id]
+	var all []MissingGroup
+	add := func(g MissingGroup) {
+		if g.Items != 0 {
+			all = append(all, g)
+		}
+	}
+	if r.state == "cancelled" { // whatever the planes say, nothing moves any more
+		for _, st := range r.steps {
+			rest := f.group(r, st, st.endpoint, "waiting", st.missing)
+			f.explainRest(r, &rest)
+			add(rest)
+		}
+		return all
+	}
+	live := map[workqueue.Step]share{}
+	for i := range f.slices {
+		if s := &f.slices[i]; s.run == id {
+			live[s.step] = live[s.step].plus(s.held)
+			add(f.sliceGroup(r, s))
+		}
+	}
+	for _, st := range r.steps {
+		add(f.readyGroup(r, st))
+		add(f.heldGroup(r, st))
+		rest := st.missing.minus(st.ready).minus(st.held).minus(live[st.step])
+		for needs, items := range st.waits {
+			rest = rest.minus(items)
+			add(f.needsGroup(r, st, needs, items))
+		}
+		stray := f.group(r, st, st.endpoint, "waiting", rest)
+		f.explainRest(r, &stray)
+		add(stray)
+	}
+	add(f.unplacedGroup(r))
+	all = merged(all)
+	sortGroups(all)
+	return all
+}
+
+// group begins the explanation of items of a step.
+func (f *facts) group(r *runFacts, st *stepFacts, endpoint, state string, of share) MissingGroup {
+	return MissingGroup{run: r.id, Step: st.name, Endpoint: endpoint, State: state, Items: of.items, Counted: of.counted}
+}
+
+// readyGroup explains items that may be claimed: what keeps a node from it, if anything does.
+func (f *facts) readyGroup(r *runFacts, st *stepFacts) MissingGroup {
+	g := f.group(r, st, st.endpoint, "ready", st.ready)
+	g.Since = r.startedAt
+	f.claimable(r, st, &g)
+	f.withoutQuorum(st, &g)
+	f.refusedByNATS(st, &g)
+	return g
+}
+
+// heldGroup explains items that a canary holds back.
+func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
+	if r.ordered {
+		return f.lineGroup(r, st)
+	}
+	g := f.group(r, st, st.endpoint, "held", st.held)
+	g.Since = r.startedAt
+	if r.hold != "" && r.hold != string(control.HoldCanary) {
+		f.holdGroup(r, &g)
+		g.by = []cameBy{{"a canary holds them back", g.Items}}
+		return g
+	}
+	if r.hold != "" || r.canaryState == "waiting" {
+		f.holdGroup(r, &g)
+		return g
+	}
+	if len(f.alive) == 0 {
+		g.by = []cameBy{{"a canary holds them back", g.Items}}
+		f.noNode(&g)
+		return g
+	}
+	g.Reason, g.Owner, g.Who = ReasonSampling, OwnerNode, f.nodesText()
+	g.Why = fmt.Sprintf("a sample of %s runs first and these are held back (--canary %d)", manyItems(int64(r.canary)),
+		r.canary)
+	g.Next = "when the last item of the sample has its outcome, the run waits for somebody to approve"
+	if r.canaryAuto {
+		g.Next = "when the last item of the sample has its outcome, they are released if no more of it failed than may, " +
+			"or else wait for somebody to approve"
+	}
+	g.Advice = []Advice{{"see how the sample does", "tranche run show " + r.id.String()}}
+	return g
+}
+
+// holdGroup explains items of which nothing is claimed because their run is held.
+func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
+	g.Owner, g.When = OwnerOperator, nil
+	if r.heldAt != nil {
+		g.Since = r.heldAt
+	}
+	g.Who = "whoever may resume the run"
+	by := ""
+	if r.heldBy != "" && r.heldBy != workqueue.Engine {
+		by = " by " + r.heldBy
+	}
+	detail := ""
+	if r.holdDetail != "" {
+		detail = ": " + r.holdDetail
+	}
+	id := r.id.String()
+	g.Next = "nothing is claimed until somebody resumes the run"
+	g.Advice = []Advice{{"let it go on", "tranche run resume " + id}}
+	hold := control.Hold(r.hold)
+	if hold == "" {
+		hold = control.HoldCanary // which waits, without holding anything else
+	}
+	switch hold {
+	case control.HoldThreshold:
+		g.Reason, g.Why = ReasonThreshold, "the run was paused because too many items failed"+detail
+		g.Advice = append([]Advice{{"see why items failed", "tranche run errors " + id}},
+			r.again("run what failed again, and resume the run then")...)
+		g.Advice = append(g.Advice, Advice{"or go on and let more fail; N is the new limit",
+			"tranche run resume " + id + " --max-failed N"})
+	case control.HoldGuard:
+		g.Reason, g.Why = ReasonGuard, "the run was paused because its first outcomes plainly failed"+detail
+		g.Advice = append([]Advice{{"see why items failed", "tranche run errors " + id}},
+			r.again("when the service is mended, run what failed again, and resume the run then")...)
+		g.Advice = append(g.Advice, []Advice{
+			{"when the items' data is wrong, correct that", "tranche run correct " + id + " --items FILE"},
+			{"go on as it is; it is not asked again", "tranche run resume " + id},
+			{"or give the run up", "tranche run cancel " + id},
+		}...)
+	case control.HoldCanary:
+		g.Reason, g.Who = ReasonCanary, "whoever may approve the run"
+		g.Why = "its canary waits for somebody to approve" + detail
+		g.Next = "they stay where they are until somebody approves"
+		g.Advice = []Advice{
+			{"see why items failed", "tranche run errors " + id},
+			{"let the rest go", "tranche run approve " + id},
+			{"or give the run up", "tranche run cancel " + id},
+		}
+		if r.failed == 0 {
+			g.Advice = g.Advice[1:]
+		}
+	default:
+		g.Reason, g.Why = ReasonOperator, "the run was paused"+by+detail
+	}
+}
+
+// explainRest explains items that are in no plane and in no slice, and wait for nothing.
+func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
+	switch r.state {
+	case "cancelled":
+		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "the run was cancelled", r.finishedAt
+		g.Why = "the run was cancelled before they were answered"
+		g.Next = "nothing, unless somebody has the run go on: what was recorded stays"
+		g.Advice = []Advice{
+			{"go on with the run", "tranche run resume " + r.id.String()},
+			{"or do them in a new run", "tranche run start --from " + r.id.String() + " --state cancelled"},
+		}
+	default:
+		g.Reason, g.Owner, g.Who, g.Since = ReasonStray, OwnerOperator, "whoever runs tranche", r.startedAt
+		g.Why = "they are in no plane and in no slice, which must not be"
+		g.Next = "nothing moves them by itself"
+		g.Advice = []Advice{{"check the database, and report what it says", "tranche doctor"}}
+	}
+}
+
+func after(t time.Time, d time.Duration) *time.Time {
+	t = t.Add(d)
+	return &t
+}
+
+// manyItems is a number of items in words.
+func manyItems(n int64) string {
+	if n == 1 {
+		return "1 item"
+	}
+	return control.Grouped(n) + " items"
+}
+
+// clock is a time in a sentence.
+func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// shellQuote is a text as an argument of a command.
+func shellQuote(s string) string {
+	plain := s != "" && !strings.HasPrefix(s, "-") && strings.IndexFunc(s, func(r rune) bool {
+		return !strings.ContainsRune("-_./:@%+=,", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) < 0
+	if plain {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,260 @@
+package workqueue_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+)
+
+func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
+	b.Helper()
+	page, err := inspect.New(b.Store).Audit(b.Context(), f)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return page
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if page := b.audit(inspect.AuditFilter{}); len(page.Entries) != 0 || page.Next != 0 {
+		t.Errorf("before anything was done: %+v", page)
+	}
+	first, second := b.Load(storetest.Request(), 1), b.Load(storetest.Request(), 1)
+	for _, run := range []workqueue.RunID{first, second} {
+		if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann\x1b[31m"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set := pacestore.EndpointChange{Endpoint: storetest.Endpoint, Concurrency: new(3)}
+	if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), set, "bob"); err != nil {
+		t.Fatal(err)
+	}
+	all := b.audit(inspect.AuditFilter{})
+	if len(all.Entries) != 5 || all.Next != 0 || all.Entries[0].Action != "endpoint_set" ||
+		all.Entries[0].Subject != storetest.Endpoint || all.Entries[0].Run != nil || all.Entries[4].Action != "start" {
+		t.Fatalf("all there is: %+v", all)
+	}
+	for name, c := range map[string]struct {
+		filter inspect.AuditFilter
+		want   int
+	}{
+		"a run":            {inspect.AuditFilter{Run: first}, 2},
+		"an actor":         {inspect.AuditFilter{Actor: "bob"}, 1},
+		"an action":        {inspect.AuditFilter{Action: "cancel"}, 2},
+		"both":             {inspect.AuditFilter{Action: "cancel", Actor: "bob"}, 0},
+		"since":            {inspect.AuditFilter{Since: all.Entries[1].At}, 2},
+		"in the future":    {inspect.AuditFilter{Since: time.Now().Add(time.Hour)}, 0},
+		"an unknown run":   {inspect.AuditFilter{Run: workqueue.NewRunID()}, 0},
+		"an odd actor":     {inspect.AuditFilter{Actor: "a\x00\xff"}, 0},
+		"an hostile actor": {inspect.AuditFilter{Actor: "ann\x1b[31m"}, 2},
+	} {
+		if got := b.audit(c.filter); len(got.Entries) != c.want {
+			t.Errorf("%s: %d entries; want %d", name, len(got.Entries), c.want)
+		}
+	}
+	var paged []inspect.AuditEntry
+	for f := (inspect.AuditFilter{Limit: 2}); ; {
+		page := b.audit(f)
+		paged = append(paged, page.Entries...)
+		if f.Before = page.Next; page.Next == 0 {
+			break
+		}
+	}
+	if len(paged) != 5 {
+		t.Errorf("in pages there are %d entries; want 5", len(paged))
+	}
+	for i := range paged {
+		if paged[i].ID != all.Entries[i].ID {
+			t.Errorf("entry %d is %d; want %d", i, paged[i].ID, all.Entries[i].ID)
+		}
+	}
+}
+
+// Whatever an operator changes has a row that says what was before and what is now.
+// What a run starts with is on record, although it may be set otherwise later.
+func TestStartIsAuditedWithSettings(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(7)
+	req.MaxFailed, req.Priority, req.PlanVersion = "1%", 3, 4
+	req.Steps[0].InFlightAuto, req.Steps[0].NeverRetry = true, []string{"BAD", "WORSE"}
+	run := b.Load(req, 20)
+	entry := b.audit(inspect.AuditFilter{Run: run, Action: "start"}).Entries[0]
+	var after map[string]any
+	if err := json.Unmarshal(entry.After, &after); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]any{
+		"plan": req.Plan, "version": 4.0, "items": 20.0, "chunk": "7", "max_failed": "1%", "priority": 3.0,
+		"never_retry": "BAD, WORSE", "endpoint": storetest.Endpoint, "canary": nil, "rate": nil,
+	} {
+		if fmt.Sprint(after[name]) != fmt.Sprint(want) {
+			t.Errorf("%s is %v; want %v", name, after[name], want)
+		}
+	}
+	if flight := fmt.Sprint(after["in_flight"]); !strings.HasPrefix(flight, "auto") {
+		t.Errorf("in flight is %s; want auto", flight)
+	}
+}
+
+// A canary that passes by itself was sampling before, and the run was what it let go.
+func TestACanaryThatPassesIsAudited(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.withCanary(100, 10, true, "")
+	b.Finish(run)
+	b.wantCanary(run, control.CanaryPassed)
+	entry := b.audit(inspect.AuditFilter{Run: run, Action: "approve"}).Entries[0]
+	if entry.Actor != workqueue.Engine || !strings.Contains(string(entry.Before), `"sampling"`) ||
+		!strings.Contains(string(entry.After), `"passed"`) {
+		t.Errorf("%s, from %s to %s", entry.Actor, entry.Before, entry.After)
+	}
+}
+
+func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := limited(2)
+	req.MaxFailed, req.PlanVersion = "1%", 3
+	step := &req.Steps[0]
+	step.ChunkAuto, step.ChunkBytes, step.ChunkTime, step.Rate = true, 4096, 5*time.Second, 2.5
+	step.MaxBackoff, step.RetryCodes, step.NeverRetry = time.Minute, []string{"BUSY"}, []string{"BAD"}
+	held, free := b.Load(req, 10), b.Load(storetest.Request(), 10)
+	last := b.One(held)
+	b.pause(held)
+	states := func(want ...string) []inspect.RunSummary {
+		t.Helper()
+		runs, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{States: want})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return runs
+	}
+	runs := states("paused")
+	if len(runs) != 1 || runs[0].ID != held || runs[0].State != "paused" || runs[0].Version != 3 {
+		t.Errorf("the paused runs are %+v", runs)
+	}
+	if runs = states("running"); len(runs) != 1 || runs[0].ID != free || runs[0].Hold != nil {
+		t.Errorf("the running runs are %+v", runs)
+	}
+	view, err := inspect.New(b.Store).Run(t.Context(), held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := view.Hold
+	if view.State != "paused" || hold == nil || hold.Kind != control.HoldOperator || hold.By != "alice" ||
+		hold.Detail != "lunch" || time.Since(hold.Since).Abs() > time.Hour || view.MaxFailed != "1%" || view.Ended() {
+		t.Errorf("the run is %+v, held by %+v", *view, hold)
+	}
+	set := view.Steps[0].Settings
+	if view.Steps[0].Endpoint != storetest.Endpoint || set.InFlight != 2 || set.InFlightAuto || !set.ChunkAuto ||
+		set.ChunkBytes != 4096 ||
+		set.ChunkTime != workqueue.Duration(5*time.Second) || set.Rate != 2.5 ||
+		set.MaxBackoff != workqueue.Duration(time.Minute) || set.RetryCodes[0] != "BUSY" ||
+		set.NeverRetry[0] != "BAD" || set.MaxAttempts != 3 || set.Timeout != workqueue.Duration(time.Minute) {
+		t.Errorf("the settings are %+v", set)
+	}
+
+	// What is under way when a run is held may complete it, and then it is not paused.
+	b.Exec(`UPDATE batchrun SET hold = NULL, held_at = NULL WHERE id = $1`, held)
+	b.Exec(`UPDATE run_step SET rate = NULL WHERE run_id = $1`, held)
+	rest := b.Claim(held, storetest.Plenty)
+	for len(rest) > 0 {
+		b.Record(storetest.Whole(rest[0]))
+		rest = append(rest[1:], b.Claim(held, storetest.Plenty)...)
+	}
+	b.pause(held)
+	b.Record(storetest.Whole(last))
+	if view, err = inspect.New(b.Store).Run(t.Context(), held); err != nil || view.State != "completed" ||
+		view.Hold != nil {
+		t.Errorf("the run is %+v, %v", view, err)
+	}
+	b.wantTold(held)
+}
+
+func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.One(b.Load(storetest.Request(), 10))
+	b.openBreaker()
+	b.Exec(`UPDATE endpoint_pace SET chunk = 100, rate = 7, chunk_cap = 50,
+		chunk_cap_until = tranche_now() + interval '1 hour' WHERE endpoint = $1`, storetest.Endpoint)
+	b.Exec(`INSERT INTO endpoint_change (endpoint, what, before, after, reason)
+		VALUES ($1, 'chunk', '50', '100', 'it did better'), ($1, 'breaker', 'closed', 'open', 'it is down')`,
+		storetest.Endpoint)
+	paces, err := inspect.New(b.Store).Paces(t.Context())
+	if err != nil || len(paces) != 1 {
+		t.Fatal(paces, err)
+	}
+	p := paces[0]
+	if p.Endpoint != storetest.Endpoint || p.Out != 1 || *p.Chunk != 100 || *p.Rate != 7 || *p.ChunkCap != 50 ||
+		p.Breaker != workqueue.BreakerOpen || p.BreakerReason != "9 of 10 failed" || p.ProbeAt == nil {
+		t.Errorf("the pace is %+v", p)
+	}
+	past, err := inspect.New(b.Store).PastPaces(t.Context(), storetest.Endpoint, 1)
+	if err != nil || len(past) != 1 || past[0].Reason != "it is down" || past[0].After != "open" {
+		t.Errorf("the changes are %+v, %v", past, err)
+	}
+	b.Exec(`UPDATE endpoint_pace SET chunk_cap_until = tranche_now(), breaker = 'closed'`)
+	if paces, err = inspect.New(b.Store).Paces(t.Context()); err != nil || paces[0].ChunkCap != nil ||
+		paces[0].ProbeAt != nil {
+		t.Errorf("what is over still counts: %+v, %v", paces, err)
+	}
+}
+
+// A list says how fast a run goes as the run itself does. While a breaker is open only probes are answered, and one
+// item that is answered tells no pace: neither says when the run will end.
+func TestAListSaysHowFastRunsGo(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Request(), 24)
+	still := b.Load(storetest.Request(), 24)
+	out := b.Claim(run, storetest.Plenty)
+	b.Record(storetest.Whole(out[0]))
+	b.Exec(`UPDATE batchrun SET started_at = tranche_now() - interval '1 hour'`)
+	// The last 10 s count: they are not to pass by before it is looked.
+	b.Exec(`UPDATE work_slice SET ended_at = tranche_now() + interval '1 hour' WHERE ended_at IS NOT NULL`)
+	one, err := inspect.New(b.Store).Run(t.Context(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{})
+	if err != nil || len(list) != 2 || list[0].ID != still {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if got := list[1]; got.Rate == 0 || got.Rate != one.Rate || got.ETASeconds == nil || one.ETASeconds == nil ||
+		math.Abs(*got.ETASeconds-*one.ETASeconds) > 0.001 {
+		t.Errorf("the list says %v items a second and %v s; the run says %v and %v", got.Rate, got.ETASeconds, one.Rate,
+			one.ETASeconds)
+	}
+	if got := list[0]; got.Rate != 0 || got.ETASeconds != nil {
+		t.Errorf("of a run that does nothing it says %v items a second, %v", got.Rate, got.ETASeconds)
+	}
+	untold := func(why string, id workqueue.RunID) {
+		t.Helper()
+		if one, err = inspect.New(b.Store).Run(t.Context(), id); err == nil {
+			list, err = inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{Words: []string{id.String()}})
+		}
+		if err != nil || len(list) != 1 || one.Rate == 0 || one.ETASeconds != nil || list[0].ETASeconds != nil {
+			t.Errorf("%s: %v items a second, %v s and in the list %+v, %v; want no time to go", why, one.Rate,
+				one.ETASeconds, list, err)
+		}
+	}
+	single := b.Load(storetest.Chunked(1), 24)
+	b.Record(storetest.Whole(b.Claim(single, 1)[0]))
+	b.Exec(`UPDATE work_slice SET ended_at = tranche_now() + interval '1 hour' WHERE ended_at IS NOT NULL`)
+	untold("one item", single)
+	b.openBreaker()
+	untold("an open breaker", run)
+}
