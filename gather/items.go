@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/tranchehq/tranche/gather/itemschema"
-	"github.com/tranchehq/tranche/gather/strictyaml"
 )
 
 // What becomes of items that do not fit the schema.
@@ -40,10 +39,11 @@ type Items struct {
 	// Delimiter between fields of CSV: comma, semicolon, tab or bar; empty: it is found.
 	Delimiter string            `json:"delimiter,omitempty"`
 	Columns   []string          `json:"columns,omitempty"` // that are kept; without a header the names of all
-	Rename    map[string]string `json:"rename,omitempty"`  // new names by old ones
-	Types     map[string]string `json:"types,omitempty"`   // what fields become: number, text, bool or json
-	Sort      string            `json:"sort,omitempty"`    // the field that they are ordered by
-	Desc      bool              `json:"desc,omitempty"`    // with Sort: the greatest first
+	Rename    map[string]string `json:"rename,omitempty" want:"new names by old ones, like kontonr: id"`
+	// Types are what fields become: number, text, bool or json.
+	Types map[string]string `json:"types,omitempty" want:"types of fields, like balance: number"`
+	Sort  string            `json:"sort,omitempty"` // the field that they are ordered by
+	Desc  bool              `json:"desc,omitempty"` // with Sort: the greatest first
 }
 
 // given reports whether anything is said.
@@ -94,24 +94,6 @@ func parseContract(text string) (string, error) {
 	return "", errContract
 }
 
-func readItems(into *Items) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		return v.Fields(
-			strictyaml.Field{Name: "schema", Read: strictyaml.Into(&into.Schema)},
-			strictyaml.Field{Name: "invalid", Read: canonical(&into.Invalid, parseInvalid)},
-			strictyaml.Field{Name: "contract", Read: canonical(&into.Contract, parseContract)},
-			strictyaml.Field{Name: "encoding", Read: canonical(&into.Encoding, parseEncoding)},
-			strictyaml.Field{Name: "no_header", Read: strictyaml.Into(&into.NoHeader)},
-			strictyaml.Field{Name: "delimiter", Read: canonical(&into.Delimiter, ParseDelimiter)},
-			strictyaml.Field{Name: "columns", Read: texts(&into.Columns)},
-			strictyaml.Field{Name: "rename", Read: pairs(&into.Rename, "new names by old ones, like kontonr: id")},
-			strictyaml.Field{Name: "types", Read: pairs(&into.Types, "types of fields, like balance: number")},
-			strictyaml.Field{Name: "sort", Read: text(&into.Sort)},
-			strictyaml.Field{Name: "desc", Read: strictyaml.Into(&into.Desc)},
-		)
-	}
-}
-
 // parseEncoding reads the name of an encoding, and returns the form in which plans keep it.
 func parseEncoding(name string) (string, error) {
 	word := strings.ToLower(strings.ReplaceAll(name, "_", "-"))
@@ -148,19 +130,6 @@ func ParseDelimiter(text string) (string, error) {
 
 // Separator is the Delimiter; 0: it is found.
 func (i *Items) Separator() rune { return delimiters()[i.Delimiter] }
-
-// pairs reads texts by names.
-func pairs(into *map[string]string, want string) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		*into = map[string]string{}
-		return v.Entries(want, func(name string, v strictyaml.Value) error {
-			var said string
-			err := text(&said)(v)
-			(*into)[name] = said
-			return err
-		})
-	}
-}
 
 // checkReading looks at how items are read.
 func (i *Items) checkReading(prefix string) error {
@@ -231,17 +200,6 @@ func checkColumn(field, name string) error {
 		return fieldError(field, "%.40q is no name of a column: want 1 to %d bytes of text", name, most)
 	}
 	return nil
-}
-
-// canonical reads a word of which there are several forms. What is none stays as it is, for Validate to refuse.
-func canonical(into *string, parse func(string) (string, error)) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		err := text(into)(v)
-		if err == nil {
-			*into = canonicalText(*into, parse)
-		}
-		return err
-	}
 }
 
 // checkItems looks at each setting of the items by itself, and at what goes together. Errors name the settings with a

@@ -33,14 +33,14 @@ const (
 // a piece of JSON out of it.
 type HTTP struct {
 	URL         string             `json:"url"`
-	Method      string             `json:"method"`            // GET, POST, PUT, PATCH, DELETE; "": GET, or POST with Body
-	Headers     map[string]string  `json:"headers,omitempty"` // by name
+	Method      string             `json:"method"` // GET, POST, PUT, PATCH, DELETE; "": GET, or POST with Body
+	Headers     map[string]string  `json:"headers,omitempty" want:"headers by their names, like Authorization: Bearer {secret.NAME}"`
 	Body        JSON               `json:"body,omitempty"`
 	Accept      string             `json:"accept,omitempty"` // the one content type that is taken; "": any
 	Many        bool               `json:"many,omitempty"`   // one request for the chunk
 	Concurrency int                `json:"concurrency"`      // requests at once, of a node for this step; 1 to 256
 	Timeout     workqueue.Duration `json:"timeout"`          // of one request; 1ms to 1h
-	MaxBytes    int                `json:"max_bytes"`        // of one response; 1 to 256 MiB; the operator may allow less
+	MaxBytes    workqueue.Bytes    `json:"max_bytes"`        // of one response; 1 to 256 MiB; the operator may allow less
 	Redirects   int                `json:"redirects"`        // that are followed; 0 to 10
 	Response    HTTPResponse       `json:"response,omitzero"`
 }
@@ -220,7 +220,7 @@ func (h *HTTP) validateValues(prefix string) error {
 		value, min, max int
 	}{
 		{"concurrency", h.Concurrency, 1, MaxHTTPConcurrency},
-		{"max_bytes", h.MaxBytes, 1, MaxHTTPMaxBytes},
+		{"max_bytes", int(h.MaxBytes), 1, MaxHTTPMaxBytes},
 		{"redirects", h.Redirects, 0, MaxHTTPRedirects},
 	} {
 		if n.value < n.min || n.value > n.max {

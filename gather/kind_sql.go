@@ -51,7 +51,7 @@ type SQL struct {
 	Rows        string             `json:"rows"`      // one row for an item; or many: a list, which may be empty
 	Timeout     workqueue.Duration `json:"timeout"`   // of a query; 1ms to 1h; the operator may allow less
 	MaxRows     int                `json:"max_rows"`  // of a query; likewise
-	MaxBytes    int                `json:"max_bytes"` // of one part; 1 to 256 MiB
+	MaxBytes    workqueue.Bytes    `json:"max_bytes"` // of one part; 1 to 256 MiB
 }
 
 // source is the name of the database.
@@ -138,7 +138,7 @@ func (q *SQL) validateLimits(prefix string) error {
 		return fieldError(prefix+"max_rows", "%d is not within 1 to %d", q.MaxRows, MaxSQLMaxRows)
 	}
 	if q.MaxBytes < 1 || q.MaxBytes > MaxSQLMaxBytes {
-		return fieldError(prefix+"max_bytes", "%d is not within 1 to %d", q.MaxBytes, MaxSQLMaxBytes)
+		return fieldError(prefix+"max_bytes", "%d is not within 1 to %d", int(q.MaxBytes), MaxSQLMaxBytes)
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func TestBadKindsThatFetch(t *testing.T) {
 		{`http: {url: "http://h/", headers: {A: x, a: x}}`, "steps[0].http.headers.a: it stands twice"},
 		{`http: {url: "http://h/", headers: {A: "x\r\ny"}}`, "steps[0].http.headers.A: line breaks"},
 		{`http: {url: "http://h/", headers: {A: "{kye}"}}`, "steps[0].http.headers.A: there is no {kye} here"},
-		{`http: {url: "http://h/", headers: {A: 1}}`, "steps[0].http.headers.A: want text"},
+		{`http: {url: "http://h/", headers: {A: [1]}}`, "steps[0].http.headers.A: want a value"},
 		{`http: {url: "http://h/", accept: "*/*"}`, `steps[0].http.accept: "*/*": want one content type`},
 		{`http: {url: "http://h/", concurrency: 0}`, "steps[0].http.concurrency: 0 is not within 1 to 256"},
 		{`http: {url: "http://h/", redirects: 11}`, "steps[0].http.redirects: 11 is not within 0 to 10"},

@@ -34,7 +34,7 @@ func TestPlansWithAnOrder(t *testing.T) {
 	for text, want := range map[string]string{
 		"partitions: 4\n":                           "1:13: partitions: it goes with order_by, which is missing",
 		"order_by: a..b\n":                          "1:11: order_by: ",
-		"order_by: a\npartitions: 0\n":              "2:13: partitions: 0; it is 1 to 65536, or left out",
+		"order_by: a\npartitions: 0\n":              "2:13: partitions: want a whole number within 1 to 65536; this is 0",
 		"order_by: a\nvalues: []\n":                 "2:9: values: the list is empty",
 		"order_by: a\npartitions: 2\nvalues: [x]\n": "2:13: partitions: it does not go with values",
 		"order_by: a\nvalues:\n- x\n- x\n":          `4:3: values[1]: "x" stands there twice`,

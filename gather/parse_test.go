@@ -190,10 +190,6 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 			"1:7: name: want text; put it in quotes if it looks like something else; this is 2026",
 		},
 		{"name: [a]\n", "1:7: name: want text"},
-		{
-			"name: |\n  x\n",
-			"1:7: name: want text; put it in quotes if it looks like something else; this is a block of text",
-		},
 		{"name: a\nname: b\n", `2:1: mapping key "name" already defined`},
 		{
 			"steps:\n- endpoint: a\n  chunks: 5\n",

@@ -77,8 +77,13 @@ func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
 	if keying.Set() {
 		spec.OrderBy = &collector.OpKeying{Field: keying.By, Values: keying.Values, Partitions: keying.Partitions}
 	}
-	if d.Enrich != nil {
-		spec.Enrich = &d.Enrich.Enrichment
+	if e := d.Enrich; e != nil {
+		spec.Enrich = &e.Enrichment
+		if e.SQL != nil {
+			if spec.Enrich.SQL, err = json.Marshal(e.SQL); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if err := check(doc, spec, &keying); err != nil {
 		return nil, err
@@ -99,21 +104,9 @@ type document struct {
 }
 
 // enrichment is what is stored of an operation. The settings of the query are kept as those of a step.
-type enrichment struct{ collector.Enrichment }
-
-// ReadYAML implements strictyaml.Reader.
-func (e *enrichment) ReadYAML(v strictyaml.Value) error {
-	var query *gather.SQL
-	err := v.Fields(
-		strictyaml.Field{Name: "sql", Read: gather.ReadSQL(&query)},
-		strictyaml.Field{Name: "by", Read: strictyaml.Into(&e.By)},
-		strictyaml.Field{Name: "optional", Read: strictyaml.Into(&e.Optional)},
-		strictyaml.Field{Name: "payload", Read: strictyaml.Into(&e.Payload)},
-	)
-	if err == nil && query != nil {
-		e.SQL, err = json.Marshal(query)
-	}
-	return err
+type enrichment struct {
+	SQL *gather.SQL `json:"sql"`
+	collector.Enrichment
 }
 
 // checkCodes wants codes that there may be, each once.

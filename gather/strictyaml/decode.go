@@ -104,6 +104,10 @@ func fieldsOf(of reflect.Value) (fields []Field) {
 // unmarshal reads what a text says to its type, whose error says what is wanted. Bounds of a number are such texts, too.
 func (v Value) unmarshal(to encoding.TextUnmarshaler, into reflect.Value, tag reflect.StructTag) error {
 	text, _ := v.Plain()
+	_, quoted := v.Text()
+	if _, err := strconv.ParseFloat(text, 64); quoted && err == nil {
+		text = "" // a text is not a number
+	}
 	err := to.UnmarshalText([]byte(text))
 	least, bounded := tag.Lookup("min")
 	if !bounded {
@@ -141,7 +145,7 @@ func bounds(tag reflect.StructTag) (least, most int, bounded bool) {
 // number takes decimal digits only: YAML would also read 0x10, 010 and 1_000.
 func (v Value) number(into reflect.Value, tag reflect.StructTag) error {
 	least, most, bounded := bounds(tag)
-	want := "a whole number"
+	want := "a whole number like 500"
 	if bounded {
 		want = fmt.Sprintf("a whole number within %d to %d", least, most)
 	}
@@ -188,7 +192,7 @@ func (v Value) text(into reflect.Value, tag reflect.StructTag) error {
 }
 
 func (v Value) slice(into reflect.Value, tag reflect.StructTag) error {
-	into.Set(reflect.MakeSlice(into.Type(), 0, 0))
+	into.SetZero()
 	least, most, bounded := bounds(tag)
 	words := reflect.StructTag("")
 	if enum, limited := tag.Lookup("enum"); limited {

@@ -41,7 +41,7 @@ type answer struct {
 // read reads a response's body.
 func (s *step) read(ctx context.Context, r *http.Response) outcome {
 	host := s.templates.URL.Shown()
-	body, err := readAll(r, s.client.conns.HTTP.ResponseLimit(s.MaxBytes))
+	body, err := readAll(r, s.client.conns.HTTP.ResponseLimit(int(s.MaxBytes)))
 	if err != nil {
 		return s.unread(ctx, r, body, err)
 	}
@@ -69,7 +69,7 @@ func (s *step) unread(ctx context.Context, r *http.Response, body []byte, err er
 	switch {
 	case errors.Is(err, errTooLarge):
 		return failed(CodeTooLarge, false, "%s answers more than %v; max_bytes, and the operator's http.max_response, say "+
-			"how much is taken", host, workqueue.Bytes(s.client.conns.HTTP.ResponseLimit(s.MaxBytes)))
+			"how much is taken", host, workqueue.Bytes(s.client.conns.HTTP.ResponseLimit(int(s.MaxBytes))))
 	case ctx.Err() != nil || timedOut(err):
 		return failed(CodeTimeout, true, "%s did not end its answer within %v", host, s.Timeout)
 	case r.Uncompressed && notGzip(err):

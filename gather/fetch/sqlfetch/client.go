@@ -185,7 +185,7 @@ func (s *step) around(key string, names []string, found map[string]uint32) (*col
 	case s.Value != "":
 		value = "coalesce(to_json(tranche_row." + pgx.Identifier{s.Value}.Sanitize() + "), 'null')::text"
 	}
-	made.sql = fmt.Sprintf(statement, quoted, s.MaxBytes, s.bare(), value)
+	made.sql = fmt.Sprintf(statement, quoted, int(s.MaxBytes), s.bare(), value)
 	return made, nil
 }
 

@@ -93,7 +93,7 @@ func (s *step) add(of *found, row [][]byte) {
 		size = max(int(int32(binary.BigEndian.Uint32(row[1]))), len(row[2]))
 	}
 	switch {
-	case size > s.MaxBytes || len(of.data)+size > s.MaxBytes && s.Rows == gather.RowsMany:
+	case size > int(s.MaxBytes) || len(of.data)+size > int(s.MaxBytes) && s.Rows == gather.RowsMany:
 		of.large, of.data = max(size, len(of.data)+size), nil
 	case of.large > 0:
 	case s.Rows == gather.RowsMany:
@@ -119,7 +119,7 @@ func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
 	slot := fetch.Slot{Ordinal: item.Ordinal, Data: of.data}
 	switch {
 	case of.large > 0:
-		return fails(CodeTooLarge, "the value has %d bytes; %d are allowed (max_bytes)", of.large, s.MaxBytes)
+		return fails(CodeTooLarge, "the value has %d bytes; %d are allowed (max_bytes)", of.large, int(s.MaxBytes))
 	case s.Rows == gather.RowsMany && of.rows == 0:
 		slot.Data = []byte("[]")
 	case s.Rows == gather.RowsMany:
