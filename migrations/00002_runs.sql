@@ -367,10 +367,11 @@ CREATE TABLE work_slice (
     endpoint      text             COLLATE "C",
     root          uuid,
     took          double precision,
+    worked        double precision,
     FOREIGN KEY (run_id, step, block) REFERENCES work_block ON DELETE CASCADE,
     CONSTRAINT work_slice_remaining CHECK ((remaining & ~mask) = B'0'::bit(8192)),
     CONSTRAINT work_slice_deadline CHECK (state NOT IN ('claimed', 'sent') OR deadline IS NOT NULL),
-    CONSTRAINT work_slice_took CHECK (took >= 0)
+    CONSTRAINT work_slice_took CHECK (took >= 0 AND worked >= 0)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01);
 ALTER TABLE work_slice
     ALTER COLUMN mask SET STORAGE MAIN,
@@ -431,6 +432,8 @@ COMMENT ON COLUMN work_slice.suspect IS
 COMMENT ON COLUMN work_slice.endpoint IS 'Where it was sent, or will be.';
 COMMENT ON COLUMN work_slice.root IS 'The cut that its items came from; null: itself.';
 COMMENT ON COLUMN work_slice.took IS 'Seconds that the service worked on it, as it says; null: not known.';
+COMMENT ON COLUMN work_slice.worked IS
+    'Seconds that a host or source took for all requests of it, without the waits of the node; null: another kind.';
 
 -- Insert-only: a re-run adds a row under a later generation.
 CREATE TABLE work_part (

@@ -151,6 +151,11 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 		"slow as long as known": {requests{1, 39}, requests{1, 39}, "1 hour", ""},
 		"quick a month ago":     {requests{1, 0.01}, requests{1, 39}, "30 days", ""},
 		"quick again":           {requests{1, 0.001}, requests{1, 39}, "1 hour", ""},
+		"a host": {requests{100, 0.1}, requests{1, 39}, "1 hour",
+			storetest.Endpoint + " became slow: an item takes 39 s, and took 1 ms before"},
+		"a host, of waits of ours":      {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
+		"a host, asked something else":  {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
+		"a function of the node itself": {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -170,6 +175,20 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 				b.Exec(`UPDATE work_slice SET took = 0.001 WHERE ended_at = (SELECT max(ended_at) FROM work_slice)`)
 			}
 			run := b.Load(storetest.Chunked(1), 1)
+			switch {
+			case strings.HasPrefix(name, "a host"):
+				b.Exec(`UPDATE run_step SET kind = 'http', config = '{"url": "x"}'`)
+				b.Exec(`UPDATE work_slice SET worked = took`)
+			case strings.HasPrefix(name, "a function"):
+				b.Exec(`UPDATE run_step SET kind = 'local'`)
+			}
+			switch name {
+			case "a host, of waits of ours":
+				b.Exec(`UPDATE work_slice SET worked = 0.001`)
+			case "a host, asked something else":
+				b.Exec(`UPDATE run_step SET config = '{"url": "y"}'
+					WHERE run_id IN (SELECT run_id FROM work_slice WHERE took < 1)`)
+			}
 			facts, err := health.New(b.Store).Health(t.Context(), health.Limits{})
 			if err != nil {
 				t.Fatal(err)

@@ -241,6 +241,9 @@ func ScanSlot(in *BodyReader) (slot Slot) {
 	if in.Err == nil {
 		checkSlot(in, &slot, seen, encoded)
 	}
+	if in.Err == nil && seen.d {
+		in.checkResult(&slot)
+	}
 	return slot
 }
 
@@ -249,15 +252,18 @@ func checkSlot(in *BodyReader, slot *Slot, seen slotFields, encoded []byte) {
 	switch {
 	case !seen.i:
 		in.Fail(ReasonSlot, `the slot that ends at byte %d has no "i"`, in.Pos())
-	case seen.e && !seen.d && !seen.b && !seen.t:
-	case seen.d && !seen.b && !seen.e && !seen.t:
-		if flaw := in.flawOf(slot.Data); flaw != nil {
-			slot.Data, slot.Err = nil, flaw.Slot()
-		}
+	case seen.d && !seen.b && !seen.e && !seen.t, seen.e && !seen.d && !seen.b && !seen.t:
 	case seen.b && !seen.d && !seen.e:
 		slot.Data, slot.ContentType = binaryOf(in, "slot", slot.Ordinal, encoded, slot.ContentType, seen.t)
 	default:
 		in.Fail(ReasonSlot, `slot %d must have exactly one of "d", "b" (with "t") and "e"`, slot.Ordinal)
+	}
+}
+
+// checkResult gives a slot whose result is flawed that for an error.
+func (r *BodyReader) checkResult(slot *Slot) {
+	if flaw := r.flawOf(slot.Data); flaw != nil {
+		slot.Data, slot.Err = nil, flaw.Slot()
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
@@ -195,6 +196,8 @@ func cut(ctx context.Context, err error) bool {
 type Sink interface {
 	// Begin says which item the fetcher is at, for the case that it never comes back.
 	Begin(ordinal int)
+	// Worked says how long a host or source took for a request, without the waits before it.
+	Worked(took time.Duration)
 	// Take takes a slot, which must not be returned as well. It may wait until there is room.
 	Take(slot Slot)
 }
@@ -214,6 +217,14 @@ func (r *Request) Emit(slot Slot) bool {
 	}
 	r.sink.Take(slot)
 	return true
+}
+
+// Worked says how long a host or source took for one of the requests for a chunk, without what the fetcher itself waited
+// for: a rate, a turn, a connection. It may be called from several goroutines at once.
+func (r *Request) Worked(took time.Duration) {
+	if r.sink != nil {
+		r.sink.Worked(took)
+	}
 }
 
 func (r *Request) begin(ordinal int) {

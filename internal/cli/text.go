@@ -197,6 +197,11 @@ type PastTime struct{ time.Time }
 // UnmarshalText reads a duration back from now, a date, or a time with or without its zone.
 func (p *PastTime) UnmarshalText(text []byte) (err error) {
 	said := string(text)
+	defer func() {
+		if err == nil && p.IsZero() { // would be taken for none
+			err = fmt.Errorf("%q is too long ago; leave it out for all that was before", said)
+		}
+	}()
 	if back, err := time.ParseDuration(said); err == nil && back >= 0 {
 		p.Time = time.Now().Add(-back)
 		return nil

@@ -35,9 +35,11 @@ type collector struct {
 	job     *fetchJob
 	service string        // who answers
 	worked  time.Duration // that a service worked, by its own account; 0: it does not say
-	trace   wire.Trace
-	traced  func(error)
-	panics  atomic.Int64
+	// requests is how long those to a host or source took.
+	requests time.Duration
+	trace    wire.Trace
+	traced   func(error)
+	panics   atomic.Int64
 
 	ctx   context.Context //nolint:containedctx // of the job: Take has none
 	room  sync.Mutex      // held while results wait for room
@@ -134,6 +136,13 @@ func (c *collector) Answered(reply *wire.Reply) {
 	c.worked += reply.Took
 }
 
+// Worked implements fetch.Sink.
+func (c *collector) Worked(took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests += took
+}
+
 // flush hands what has piled up on, and waits until there is room for it. What finds none before the job ends is
 // dropped: those items are asked for again.
 func (c *collector) flush() {
@@ -187,7 +196,7 @@ func (c *collector) finish(ctx context.Context, failure *workqueue.SlotError, to
 	c.mu.Lock()
 	c.done = true
 	answer := settle.Answer{Slice: c.job.ID, Endpoint: c.job.Endpoint, Service: c.service, Answered: c.taken,
-		Slots: c.slots, Took: took.Seconds()}
+		Slots: c.slots, Took: took.Seconds(), Worked: c.requests.Seconds()}
 	if !c.asked.Empty() {
 		answer.Failure = failure
 	}

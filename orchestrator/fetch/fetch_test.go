@@ -174,8 +174,13 @@ func (s *sources) Fetcher(config []byte) (fetch.Fetcher, error) {
 	if s.missing.Load() {
 		return nil, errors.New("there is no source ledger")
 	}
-	return fetch.Each(func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+	each := fetch.Each(func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
 		return fetch.JSON(map[string]string{"of": item.Key, "config": string(config)})
+	})
+	return fetch.Func(func(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
+		req.Worked(time.Second)
+		req.Worked(2 * time.Second)
+		return each.Fetch(ctx, req)
 	}), nil
 }
 
@@ -213,6 +218,9 @@ func TestNodeThatLacksASource(t *testing.T) {
 	b.Join(t, b.Store, testenv.Conn(t, b.NS), with(has))
 	if done, failed := b.Outcome(t, run, 1); done != 1000 || failed != 0 {
 		t.Errorf("done %d, failed %d", done, failed)
+	}
+	if n := b.Number(t, `SELECT count(*) FROM work_slice WHERE state = 'recorded' AND worked IS DISTINCT FROM 3`); n != 0 {
+		t.Errorf("of %d slices it is not kept how long the source took for them", n)
 	}
 	const rest = 5 * time.Second // for which the node leaves the source alone
 	most := 4 * (1 + int64(time.Since(begun)/rest))

@@ -31,7 +31,8 @@ const maxQuarantinedBody = 64 << 10
 const insertQuarantine = `
 INSERT INTO quarantine (reason, detail, subject, run_id, slice_id, headers, body) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
-// Quarantine stores a message that could not be taken, so that its consumer can go on.
+// Quarantine stores a message that could not be taken, so that its consumer can go on. It does so in a transaction: a
+// statement outside of one may be done twice when the connection is lost.
 func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
 	headers, err := json.Marshal(pg.Sanitized(q.Headers))
 	if err != nil {
@@ -41,9 +42,12 @@ func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
 	if body == nil { // of an empty message: not the same as none
 		body = []byte{}
 	}
-	_, err = s.db.Pool.Exec(ctx, insertQuarantine, pg.Plain(q.Reason), pg.Plain(q.Detail), pg.Plain(q.Subject),
-		uuid.NullUUID{UUID: q.Run, Valid: q.Run != uuid.Nil}, uuid.NullUUID{UUID: q.Slice, Valid: q.Slice != uuid.Nil},
-		headers, body)
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, insertQuarantine, pg.Plain(q.Reason), pg.Plain(q.Detail), pg.Plain(q.Subject),
+			uuid.NullUUID{UUID: q.Run, Valid: q.Run != uuid.Nil}, uuid.NullUUID{UUID: q.Slice, Valid: q.Slice != uuid.Nil},
+			headers, body)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("quarantine a message on %s: %w", q.Subject, err)
 	}

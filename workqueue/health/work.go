@@ -223,10 +223,22 @@ func slowServices() query {
 			Subject: e.Endpoint, Since: e.Since, Title: e.String(),
 			Detail: fmt.Sprintf("Measured by the last requests that it answered, against the quickest of the last week. %s it.",
 				uses(e.Runs)),
-			Remedy: fmt.Sprintf("Find its instances, and look into their logs: `tranche endpoints show %s`. To send fewer "+
-				"requests at once: `tranche endpoints set %[1]s --max-in-flight N`", e.Endpoint),
+			Remedy: fmt.Sprintf("%s: `tranche endpoints show %s`. To send fewer requests at once: `tranche endpoints set %[2]s "+
+				"--max-in-flight N`", logsOf(e.Endpoint), e.Endpoint),
 		}
 	})
+}
+
+// logsOf says where to look for why something became slow.
+func logsOf(endpoint string) string {
+	switch kind, of := workqueue.TargetKind(endpoint); kind {
+	case workqueue.KindHTTP:
+		return "Ask who runs " + of
+	case workqueue.KindSQL:
+		return "Look at what the database of source " + of + " does"
+	default:
+		return "Find its instances, and look into their logs"
+	}
 }
 
 func uses(runs int64) string {

@@ -23,8 +23,8 @@ type BadPart struct {
 
 // Why says so.
 func (b *BadPart) Why() string {
-	return fmt.Sprintf("step %s fails for the part of step %s (%s), which a re-run of what failed would give it again: when "+
-		"the source of that part is mended, have step %s make it again", b.Step, b.Of, b.Code, b.Of)
+	return fmt.Sprintf("step %s fails for the part of step %s (%s), which a re-run of what failed would give it again: "+
+		"when the source of that part is mended, have step %s make it again", b.Step, b.Of, b.Code, b.Of)
 }
 
 // Command has the part made again.

@@ -48,6 +48,7 @@ type Answer struct {
 	Slots    []Slot
 	Failure  *workqueue.SlotError // the chunk failed as a whole; speaks for the items without a slot
 	Took     float64              // seconds that the service worked on the chunk; 0: it does not say
+	Worked   float64              // seconds that a host or source took for all requests of it; 0: it is neither
 	// Unreadable is set when a message of the reply could not be read; Failure says why. The slice ends at once, for
 	// nobody knows which of its items the message was about.
 	Unreadable bool

@@ -97,11 +97,11 @@ const updateSlices = `
 UPDATE work_slice s
 SET remaining = u.remaining, state = u.state, service = coalesce(nullif(u.service, ''), s.service),
     answered = nullif(u.answered, -1), error_code = u.code, error_message = u.message, error_retry = u.retry,
-    took = coalesce(nullif(u.took, 0), s.took),
+    took = coalesce(nullif(u.took, 0), s.took), worked = coalesce(nullif(u.worked, 0), s.worked),
     ended_at = CASE WHEN u.state IN ('claimed', 'sent') THEN NULL ELSE tranche_now() END
 FROM unnest($1::uuid[], $2::bit(8192)[], $3::text[], $4::text[], $5::int[], $6::text[], $7::text[], $8::bool[],
-            $9::float8[])
-     AS u (id, remaining, state, service, answered, code, message, retry, took)
+            $9::float8[], $10::float8[])
+     AS u (id, remaining, state, service, answered, code, message, retry, took, worked)
 WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`
 
 // What waits for its time waits at the endpoint that its step has now, where it is looked for: whoever changes that
@@ -172,16 +172,17 @@ func (s *settlement) endedArgs() []any {
 	ids, remaining := make([]workqueue.SliceID, n), make([]bitfield.Set, n)
 	states, services, answered := make([]string, n), make([]string, n), make([]int, n)
 	codes, messages, retries := make([]*string, n), make([]*string, n), make([]*bool, n)
-	took := make([]float64, n)
+	took, worked := make([]float64, n), make([]float64, n)
 	for i, e := range s.ended {
 		ids[i], remaining[i], states[i] = e.slice.ID, e.slice.Remaining, e.state
-		services[i], answered[i], took[i] = e.service, e.slice.Answered, e.took
+		services[i], answered[i] = e.service, e.slice.Answered
+		took[i], worked[i] = e.slice.Took, e.slice.Worked
 		if e.why != nil {
 			code, message := pg.Plain(e.why.Code), pg.Plain(e.why.Message)
 			codes[i], messages[i], retries[i] = &code, &message, &e.why.Retry
 		}
 	}
-	return []any{ids, pgbits.Slice(remaining), states, services, answered, codes, messages, retries, took}
+	return []any{ids, pgbits.Slice(remaining), states, services, answered, codes, messages, retries, took, worked}
 }
 
 func (s *settlement) madeArgs() []any {

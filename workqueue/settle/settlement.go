@@ -44,7 +44,6 @@ type sliceUpdate struct {
 	slice   *plane.HeldSlice
 	state   string
 	service string
-	took    float64              // seconds that the service worked on it; 0: it did not say
 	why     *workqueue.SlotError // of the slice as a whole; nil for a reply without a failure
 }
 
@@ -263,5 +262,5 @@ func (s *settlement) due() (in []time.Duration) {
 
 // end closes a slice, or keeps it open with fewer bits when state is the one it is in.
 func (s *settlement) end(h *plane.HeldSlice, state, service string, why *workqueue.SlotError) {
-	s.ended = append(s.ended, sliceUpdate{slice: h, state: state, service: pg.Plain(service), took: h.Took, why: why})
+	s.ended = append(s.ended, sliceUpdate{slice: h, state: state, service: pg.Plain(service), why: why})
 }

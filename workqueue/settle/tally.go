@@ -40,7 +40,7 @@ func (t *tally) take(set *settlement, a *Answer) Verdict {
 		return Verdict{Endpoint: t.Endpoint}
 	}
 	t.touched, t.service = true, a.Service
-	t.Took = max(t.Took, a.Took)
+	t.Took, t.Worked = max(t.Took, a.Took), max(t.Worked, a.Worked)
 	t.unreadable = t.unreadable || a.Unreadable
 	if a.Answered >= 0 {
 		t.Answered = a.Answered

@@ -16,8 +16,8 @@ import (
 	"github.com/tranchehq/tranche/gather/template"
 )
 
-// Codes of the errors, beside those of wire.Flaw. Those by which a service says that it is too much are throttled codes of package workqueue:
-// they are not held against the items.
+// Codes of the errors, beside those of wire.Flaw. Those by which a service says that it is too much are throttled codes
+// of package workqueue: they are not held against the items.
 const (
 	CodeBadStep      = "bad_step"          // the step's settings cannot be read by this version; not retryable
 	CodeNoSecret     = "no_secret"         // this node does not have it, or it is not meant for the host; not retryable
@@ -65,7 +65,8 @@ func (s *step) flawed(value []byte, maxDepth int) outcome {
 	if flaw == nil {
 		return outcome{}
 	}
-	return failed(flaw.Code, false, "%s answers with JSON %s%s", s.templates.URL.Shown(), flaw.Words, s.quoted([]byte(flaw.At)))
+	return failed(flaw.Code, false, "%s answers with JSON %s%s", s.templates.URL.Shown(), flaw.Words,
+		s.quoted([]byte(flaw.At)))
 }
 
 func (o outcome) failed() bool { return o.slot.Code != "" }

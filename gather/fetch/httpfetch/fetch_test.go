@@ -115,7 +115,8 @@ func TestWhatItemsGet(t *testing.T) {
 	for path, want := range map[string]string{
 		"/ok": `{"a":{"b":[1,2]}}`, "/ok#/a/b/1": "2", "/ok#/a/c": "bad_response", "/binary": "image/png; x=1 \x89PNG",
 		"/binary#/a": "bad_response", "/none": "application/octet-stream \x00\x01", "/silent": ` {"x": 1}`, "/empty": "null",
-		"/twice": "duplicate_name", "/twice#/c": "duplicate_name", "/surrogate": "lone_surrogate", "/deep": "nested_too_deep", "/deep#/c": "1",
+		"/twice": "duplicate_name", "/twice#/c": "duplicate_name", "/surrogate": "lone_surrogate",
+		"/deep": "nested_too_deep", "/deep#/c": "1",
 		"/latin": "unsupported_charset", "/ascii": `{"a":{"b":[1,2]}}`, "/notutf8": "not_utf8", "/mark": "byte_order_mark",
 		"/gzip": "bad_compression", "/shortgzip": "bad_compression!",
 		"/garbage": "bad_response", "/badkind": "bad_response", "/huge": "result_too_large", "/short": "unreachable!",
@@ -397,8 +398,9 @@ func TestMany(t *testing.T) {
 		case "/none":
 			_, _ = io.WriteString(w, `{"data":null}`)
 		case "/flawed":
-			_, _ = io.WriteString(w, `{"data":[{"id":"K0","v":{"x":1,"x":2}},{"id":"K1","v":"\ud83d"},{"id":"K2","v":"`+"\xfc"+`"},
-				{"id":"K3","v":`+strings.Repeat("[", 129)+strings.Repeat("]", 129)+`},{"id":"K4","v":1,"v":2},{"id":"K5","v":5}]}`)
+			_, _ = io.WriteString(w, `{"data":[{"id":"K0","v":{"x":1,"x":2}},{"id":"K1","v":"\ud83d"},{"id":"K2","v":"`+"\xfc"+
+				`"},{"id":"K3","v":`+strings.Repeat("[", 129)+strings.Repeat("]", 129)+
+				`},{"id":"K4","v":1,"v":2},{"id":"K5","v":5}]}`)
 		case "/twice":
 			_, _ = io.WriteString(w, `{"K0":{"v":1},"K0":{"v":2},"K1":{"v":2}}`)
 		case "/gone":
@@ -454,10 +456,27 @@ func TestMany(t *testing.T) {
 	}
 }
 
-type sink struct{ taken atomic.Int64 }
+// What the host took is told, without what the step waits for: here its rate.
+func TestWhatTheHostTook(t *testing.T) {
+	t.Parallel()
+	b := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{}`) })
+	into := &sink{}
+	began := time.Now()
+	req := (&fetch.Request{Items: items(3), Rate: 2}).WithSink(into)
+	if _, err := get(t, b.client, settings(b.server.URL+"/{key}", func(h *gather.HTTP) { h.Concurrency = 1 }), req); err != nil {
+		t.Fatal(err)
+	}
+	worked, all := time.Duration(into.worked.Load()), time.Since(began)
+	if into.taken.Load() != 3 || worked <= 0 || worked > all-900*time.Millisecond {
+		t.Errorf("it took %s of %s, of which a second was waiting", worked, all)
+	}
+}
 
-func (s *sink) Begin(int)       {}
-func (s *sink) Take(fetch.Slot) { s.taken.Add(1) }
+type sink struct{ taken, worked atomic.Int64 }
+
+func (s *sink) Begin(int)                 {}
+func (s *sink) Worked(took time.Duration) { s.worked.Add(int64(took)) }
+func (s *sink) Take(fetch.Slot)           { s.taken.Add(1) }
 
 // Results are handed on while others are at work; without anybody to take them a chunk does not pile them up.
 func TestLargeResults(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/time/rate"
@@ -20,7 +21,7 @@ func (s *step) fetchMany(ctx context.Context, req *fetch.Request, mine *share) (
 		values.Keys = append(values.Keys, req.Items[i].Key)
 		values.Items = append(values.Items, payload(&req.Items[i]))
 	}
-	unpaced := &share{turns: mine.turns} // by its claim the chunk is within the rate
+	unpaced := &share{turns: mine.turns, worked: mine.worked} // by its claim the chunk is within the rate
 	out, ok := s.patiently(ctx, unpaced, values)
 	switch {
 	case !ok:
@@ -154,6 +155,8 @@ type share struct {
 	users   int // chunks at work; guarded by the client's mutex
 	turns   chan struct{}
 	limiter *rate.Limiter // nil: no limit
+	// worked is told how long the host took for a request.
+	worked func(time.Duration)
 }
 
 // join takes part in a step's share until leave is called.
@@ -175,7 +178,7 @@ func (c *Client) join(req *fetch.Request, s *step) (mine *share, leave func()) {
 	default:
 		mine.limiter.SetLimit(rate.Limit(req.Rate))
 	}
-	limited := &share{turns: mine.turns, limiter: mine.limiter}
+	limited := &share{turns: mine.turns, limiter: mine.limiter, worked: req.Worked}
 	return limited, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()

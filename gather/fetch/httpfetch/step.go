@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -84,7 +86,7 @@ func (s *step) patiently(ctx context.Context, share *share, values *template.Val
 			out = failed(CodeThrottled, true, "the step's rate leaves no time for this item in its chunk")
 			return out, ctx.Err() == nil
 		}
-		out = s.rested(ctx, values)
+		out = s.rested(ctx, share, values)
 		share.leave()
 		_, rest := s.resting()
 		throttled := out.slot.Code == CodeThrottled || out.slot.Code == CodeOverloaded
@@ -101,12 +103,20 @@ func (s *step) patiently(ctx context.Context, share *share, values *template.Val
 const maxPauses = 3
 
 // rested asks unless the host wants to be left alone.
-func (s *step) rested(ctx context.Context, values *template.Values) outcome {
+func (s *step) rested(ctx context.Context, share *share, values *template.Values) outcome {
 	if out, resting := s.resting(); resting > 0 {
 		out.later = true
 		return out
 	}
-	return s.ask(ctx, values)
+	var connected atomic.Int64
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
+		connected.CompareAndSwap(0, time.Now().UnixNano())
+	}})
+	out := s.ask(ctx, values)
+	if at := connected.Load(); at != 0 {
+		share.worked(time.Since(time.Unix(0, at)))
+	}
+	return out
 }
 
 // resting says how long the host wants to be left alone, and what becomes of an item that cannot wait.

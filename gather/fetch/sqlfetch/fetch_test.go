@@ -49,9 +49,9 @@ func TestRows(t *testing.T) {
 			WHERE id = ANY($1)`), []string{"5"}, map[string]string{"5": `{"x":{"b": 1, "a": 1.50},"owner":"Owner 5"}`}},
 		"a name twice": {settings("SELECT id, " + twice + " AS x FROM account WHERE id = ANY($1)"),
 			[]string{"5"}, map[string]string{"5": "duplicate_name"}},
-		"a name twice in a value": {settings("SELECT id, " + twice + " AS x FROM account WHERE id = ANY($1)", value("x")),
+		"a name twice in a value": {settings("SELECT id, "+twice+" AS x FROM account WHERE id = ANY($1)", value("x")),
 			[]string{"5"}, map[string]string{"5": "duplicate_name"}},
-		"a name twice in a list": {settings("SELECT id, ARRAY[" + twice + "] AS x FROM account WHERE id = ANY($1)", many),
+		"a name twice in a list": {settings("SELECT id, ARRAY["+twice+"] AS x FROM account WHERE id = ANY($1)", many),
 			[]string{"5"}, map[string]string{"5": "duplicate_name"}},
 		"a name twice in a composite": {settings("SELECT id, ROW(1, " + twice + ") AS x FROM account WHERE id = ANY($1)"),
 			[]string{"5"}, map[string]string{"5": "duplicate_name"}},
@@ -60,7 +60,7 @@ func TestRows(t *testing.T) {
 			[]string{"5", "6"}, map[string]string{"5": "duplicate_name", "6": `{"x":[{"n":2,"of":{}}]}`}},
 		"half of a pair": {settings(`SELECT id, '"\ud83d"'::json AS x FROM account WHERE id = ANY($1)`),
 			[]string{"5"}, map[string]string{"5": "lone_surrogate"}},
-		"nested too deep": {settings("SELECT id, (repeat('[', id::int * 50) || repeat(']', id::int * 50))::json AS x " +
+		"nested too deep": {settings("SELECT id, (repeat('[', id::int * 50) || repeat(']', id::int * 50))::json AS x "+
 			"FROM account WHERE id = ANY($1)", value("x")), []string{"1", "5"},
 			map[string]string{"1": strings.Repeat("[", 50) + strings.Repeat("]", 50), "5": "nested_too_deep"}},
 		"a null": {settings("SELECT id, NULL::int AS x FROM account WHERE id = ANY($1)", value("x")), []string{"5"},

@@ -62,7 +62,9 @@ func (s *step) query(ctx context.Context, req *fetch.Request) ([]fetch.Slot, err
 	if err := connections.Begin(ctx, c, limit); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	slots, err := s.read(ctx, c, req, params)
+	req.Worked(time.Since(began))
 	if ended := s.end(ctx, c); ended != nil { // the connection is not to be used again
 		_ = c.Close(ctx)
 	}

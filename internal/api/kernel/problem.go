@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -395,6 +396,17 @@ func Cut(s string, limit int) string {
 		}
 	}
 	return s
+}
+
+// ZeroTimes refuses, of the times that a query gives by name, the zero time: it would be taken for none.
+func ZeroTimes(ctx huma.Context, names ...string) (problems []error) {
+	for _, name := range names {
+		if at, err := time.Parse(time.RFC3339, ctx.Query(name)); err == nil && at.IsZero() {
+			problems = append(problems, &huma.ErrorDetail{Message: "too long ago; leave it out", Location: "query." + name,
+				Value: ctx.Query(name)})
+		}
+	}
+	return problems
 }
 
 // CheckText refuses what PostgreSQL cannot store as text, and what is longer than a field holds.

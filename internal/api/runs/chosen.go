@@ -103,6 +103,11 @@ func (e *Evidence) given() bool {
 func (c *Chosen) check(ways string, all, failed bool) error {
 	err := cmp.Or(kernel.CheckText("service", c.Service, 2*kernel.MaxCodeBytes),
 		kernel.CheckText("where", c.Where, maxPathBytes), kernel.CheckText("where_result", c.WhereResult, maxPathBytes))
+	for _, at := range []*time.Time{c.Since, c.Until} {
+		if at != nil && at.IsZero() {
+			err = cmp.Or(err, kernel.BadInput("since and until: 0001-01-01T00:00:00Z is too long ago; leave it out"))
+		}
+	}
 	narrowed := failed || len(c.Codes) > 0 || len(c.Groups) > 0
 	used := []bool{all, failed, len(c.Keys) > 0, len(c.Codes) > 0, len(c.Groups) > 0, len(c.Ranges) > 0 && !narrowed}
 	if err != nil || c.given() && !slices.Contains(used, true) {
@@ -141,6 +146,11 @@ type EvidenceQuery struct {
 	Where       string    `query:"where" maxLength:"4000" doc:"only items for whose payload a path of SQL/JSON holds"`
 	WhereResult string    `query:"where_result" maxLength:"4000" doc:"or for whose result"`
 	Corrected   bool      `query:"corrected" doc:"only items whose payload was corrected"`
+}
+
+// Resolve refuses times that would be taken for none.
+func (q *EvidenceQuery) Resolve(ctx huma.Context) []error {
+	return kernel.ZeroTimes(ctx, "since", "until")
 }
 
 // Selection is the same as the store takes it.

@@ -150,6 +150,11 @@ type listInput struct {
 	Until    time.Time `query:"until" doc:"only runs that were made before"`
 }
 
+// Resolve refuses times that would be taken for none.
+func (in *listInput) Resolve(ctx huma.Context) []error {
+	return kernel.ZeroTimes(ctx, "since", "until")
+}
+
 // Bounds of a search.
 const (
 	maxSearch = 200 // bytes

@@ -57,7 +57,7 @@ func TestPastTime(t *testing.T) {
 	if err := p.UnmarshalText([]byte("90m")); err != nil || time.Since(p.Time).Round(time.Minute) != 90*time.Minute {
 		t.Errorf("90m: %v, %v", p.Time, err)
 	}
-	for _, text := range []string{"", "now", "-5m", "31.1.2026"} {
+	for _, text := range []string{"", "now", "-5m", "31.1.2026", "0001-01-01T00:00:00Z"} {
 		if err := p.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q is taken as %v", text, p.Time)
 		}

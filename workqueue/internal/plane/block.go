@@ -63,6 +63,7 @@ type HeldSlice struct {
 	Answered  int                  // slots that the final reply announced, or -1
 	Failure   *workqueue.SlotError // what an earlier message of the reply said of the chunk as a whole
 	Took      float64              // seconds that the service worked on it; 0: it did not say
+	Worked    float64              // seconds that a host or source took for all requests of it; 0: it is neither
 	Policy    Policy
 	MaxResult int  // bytes that a result of its step may have; 0: as many as are taken at all
 	Guarded   bool // the first outcomes of its step are looked at
