@@ -243,27 +243,21 @@ func TestCallThatIsCancelled(t *testing.T) {
 	eventually(t, "the late answers do no harm", func() bool { return b.backlog("slow") == 0 })
 }
 
-func TestCallWithoutAStream(t *testing.T) {
+func TestCallThatTheStreamDoesNotTake(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
-	_, err := Call[number, square](b.ctx, b.nc, "square", "k", number{1})
-	var refused *RequestError
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "start a Tranche node") {
-		t.Errorf("%v", err)
-	}
-}
-
-func TestCallWithAFullStream(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.bound(wire.StreamWork, 1)
-	ctx, cancel := context.WithTimeout(b.ctx, 4*time.Second)
-	defer cancel()
-	_, err := Call[number, square](ctx, b.nc, "square", "k", number{1})
-	var refused *RequestError
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "services do not keep up") {
-		t.Errorf("%v", err)
+	for says, spoil := range map[string]func(*bundle){
+		"start a Tranche node":    func(b *bundle) { check(b.t, b.js.DeleteStream(b.ctx, wire.StreamWork)) },
+		"services do not keep up": func(b *bundle) { b.bound(wire.StreamWork, 1) },
+	} {
+		b := setup(t)
+		spoil(b)
+		ctx, cancel := context.WithTimeout(b.ctx, 4*time.Second)
+		_, err := Call[number, square](ctx, b.nc, "square", "k", number{1})
+		cancel()
+		var refused *RequestError
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
+		}
 	}
 }
 

@@ -123,9 +123,7 @@ func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
 		}
 	}
 	for _, name := range []string{wire.StreamWork, wire.StreamReply, wire.StreamDead} {
-		stream, err := b.js.Stream(b.ctx, name)
-		check(t, err)
-		if n := stream.CachedInfo().State.LastSeq; n != 0 {
+		if n := b.stored(name); n != 0 {
 			t.Errorf("%d messages went to %s", n, name)
 		}
 	}
@@ -159,9 +157,7 @@ func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
 		t.Errorf("%+v, %v", reply, err)
 	}
 	for _, name := range []string{wire.StreamReply, wire.StreamStage, wire.StreamDead} {
-		stream, err := b.js.Stream(b.ctx, name)
-		check(t, err)
-		if n := stream.CachedInfo().State.LastSeq; n != 0 {
+		if n := b.stored(name); n != 0 {
 			t.Errorf("%d messages went to %s", n, name)
 		}
 	}

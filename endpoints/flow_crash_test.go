@@ -162,8 +162,7 @@ func (b *bundle) done(stream, endpoint string) {
 // drainReplies reads what is left of replies, and returns it.
 func (b *bundle) drainReplies() (left []*wire.Reply) {
 	b.t.Helper()
-	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
-	check(b.t, err)
+	recorder := b.recorder()
 	for {
 		batch, err := recorder.FetchNoWait(100)
 		check(b.t, err)
@@ -251,11 +250,7 @@ func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
 			break
 		}
 		b.Run(svc)
-		meta := newMeta()
-		meta.Deliveries = 1
-		builder := wire.NewRequestBuilder("flow", meta, 1<<20)
-		builder.Add(5, "k", []byte(`{"n":5}`))
-		b.publish(builder.Msg())
+		b.ask("flow", []payload{{5, `{"n":5}`}}, func(m *wire.Meta) { m.Deliveries = 1 })
 		await(t, "death", died)
 	}
 	<-dying

@@ -458,11 +458,9 @@ func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
 		t.Errorf("slot 0: %v", e)
 	}
 
-	meta := newMeta()
-	meta.Stack = wire.Stack(strings.Join(slices.Repeat([]string{"x:1"}, wire.MaxStack+1), ","))
-	builder := wire.NewRequestBuilder("deep", meta, 1<<20)
-	builder.Add(0, "k", []byte("{}"))
-	b.publish(builder.Msg())
+	meta := b.ask("deep", numbers(1), func(m *wire.Meta) {
+		m.Stack = wire.Stack(strings.Join(slices.Repeat([]string{"x:1"}, wire.MaxStack+1), ","))
+	})
 	w = b.collect(1)[meta.Slice]
 	if w.failure == nil || w.failure.Code != wire.CodeStackTooDeep || w.failure.Retry {
 		t.Errorf("failure %v", w.failure)
@@ -562,8 +560,8 @@ func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 	}
 }
 
-// TestItemsThatOutliveTheirStage hands the items of a stage to goroutines that continue after it has returned, and keeps
-// them for the next stage.
+// TestItemsThatOutliveTheirStage hands the items of a stage to goroutines that continue after it has returned, and
+// keeps them for the next stage.
 func TestItemsThatOutliveTheirStage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -40,7 +40,8 @@ func (l load) under(t testing.TB, opts ...Option) (*bundle, *atomic.Int64) {
 	}
 	svc := b.service()
 	if l.each {
-		check(t, HandleEach(svc, "busy", func(_ context.Context, in number) (square, error) { return work(in), nil }, opts...))
+		handle := func(_ context.Context, in number) (square, error) { return work(in), nil }
+		check(t, HandleEach(svc, "busy", handle, opts...))
 	} else {
 		check(t, HandleList(svc, "busy", each(func(i *Item[number, square]) { i.Reply(work(i.In)) }), opts...))
 	}

@@ -128,13 +128,8 @@ func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
 		}
 		return nil
 	}, Concurrency(slots)))
-	large := fmt.Appendf(nil, "%q", bytes.Repeat([]byte("x"), 1000_000))
 	for range requests {
-		builder := wire.NewRequestBuilder("large", newMeta(), int(b.nc.MaxPayload()))
-		if !builder.Add(0, "k", large) {
-			t.Fatal("it does not fit")
-		}
-		b.publish(builder.Msg())
+		b.ask("large", []payload{{0, fmt.Sprintf("%q", bytes.Repeat([]byte("x"), 1000_000))}})
 	}
 	b.Run(svc)
 	eventually(t, "all slots are taken", func() bool { return g.calls.Load() == slots })

@@ -193,9 +193,7 @@ func TestLateFlushSendsNothing(t *testing.T) {
 		t.Errorf("messages %d, answered %d", w.messages, w.answered)
 	}
 	eventually(t, "the request is acknowledged", func() bool { return b.backlog("list") == 0 })
-	stream, err := b.js.Stream(b.ctx, wire.StreamReply)
-	check(t, err)
-	if n := stream.CachedInfo().State.LastSeq; n != 1 {
+	if n := b.stored(wire.StreamReply); n != 1 {
 		t.Errorf("%d messages were sent", n)
 	}
 }

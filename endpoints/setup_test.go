@@ -246,17 +246,20 @@ func (b *bundle) bound(name string, bytes int64) {
 }
 
 // ask publishes a request.
-func (b *bundle) ask(endpoint string, items []payload) wire.Meta {
+func (b *bundle) ask(endpoint string, items []payload, change ...func(*wire.Meta)) wire.Meta {
 	b.t.Helper()
-	meta, msg := b.request(endpoint, items)
+	meta, msg := b.request(endpoint, items, change...)
 	b.publish(msg)
 	return meta
 }
 
-// request returns a request, and what its headers say.
-func (b *bundle) request(endpoint string, items []payload) (wire.Meta, *nats.Msg) {
+// request returns a request, and what its headers say, which may be changed.
+func (b *bundle) request(endpoint string, items []payload, change ...func(*wire.Meta)) (wire.Meta, *nats.Msg) {
 	b.t.Helper()
 	meta := newMeta()
+	for _, f := range change {
+		f(&meta)
+	}
 	builder := wire.NewRequestBuilder(endpoint, meta, int(b.nc.MaxPayload()))
 	for _, item := range items {
 		if !builder.Add(item.ordinal, fmt.Sprintf("KEY-%d", item.ordinal), []byte(item.json)) {
@@ -309,9 +312,7 @@ func (w *whole) holds(t testing.TB, what, failure string, want map[int]string) {
 // is new, which what is repeated is not, within patience.
 func (b *bundle) collect(n int) map[uuid.UUID]*whole {
 	b.t.Helper()
-	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
-	check(b.t, err)
-	found := map[uuid.UUID]*whole{}
+	recorder, found := b.recorder(), map[uuid.UUID]*whole{}
 	complete := func() (count int) {
 		for _, w := range found {
 			if w.answered >= 0 && len(w.slots) >= w.answered {
@@ -388,6 +389,22 @@ func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
 		w.answered, w.failure, w.took = reply.Answered, reply.Failure, reply.Took
 	}
 	check(b.t, msg.DoubleAck(b.ctx))
+}
+
+// recorder is the consumer through which a node reads replies.
+func (b *bundle) recorder() jetstream.Consumer {
+	b.t.Helper()
+	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
+	check(b.t, err)
+	return recorder
+}
+
+// stored returns how many messages a stream has ever taken.
+func (b *bundle) stored(name string) uint64 {
+	b.t.Helper()
+	found, err := b.js.Stream(b.ctx, name)
+	check(b.t, err)
+	return found.CachedInfo().State.LastSeq
 }
 
 // next takes one message, however long it is in coming: a server that stands still sends no heartbeats, either.

@@ -22,12 +22,7 @@ import (
 // suspect asks for something that was given up before.
 func (b *bundle) suspect(endpoint string) wire.Meta {
 	b.t.Helper()
-	meta := newMeta()
-	meta.Deliveries = wire.SuspectDeliveries
-	builder := wire.NewRequestBuilder(endpoint, meta, 1<<20)
-	builder.Add(0, "k", []byte(`{"n":3}`))
-	b.publish(builder.Msg())
-	return meta
+	return b.ask(endpoint, []payload{{0, `{"n":3}`}}, func(m *wire.Meta) { m.Deliveries = wire.SuspectDeliveries })
 }
 
 func TestSuspectRunsAlone(t *testing.T) {
@@ -229,14 +224,9 @@ func (b *bundle) letters(n int) []wire.DeadLetter {
 }
 
 // askSingle publishes a request of one item, for a node that waits.
-func (b *bundle) askSingle(endpoint, payload string, deliveries int) wire.Meta {
+func (b *bundle) askSingle(endpoint, text string, deliveries int) wire.Meta {
 	b.t.Helper()
-	meta := newMeta()
-	meta.Mode, meta.Deliveries = wire.ModeSingle, deliveries
-	builder := wire.NewRequestBuilder(endpoint, meta, int(b.nc.MaxPayload()))
-	builder.Add(0, "KEY-0", []byte(payload))
-	b.publish(builder.Msg())
-	return meta
+	return b.ask(endpoint, []payload{{0, text}}, func(m *wire.Meta) { m.Mode, m.Deliveries = wire.ModeSingle, deliveries })
 }
 
 func (b *bundle) settled(endpoint string) {

@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
-	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -219,8 +218,7 @@ func TestHold(t *testing.T) {
 	}
 	serveList(b, "hold", handler, Wrap(pass), Wrap(hold), FlushBytes(200))
 	meta := b.ask("hold", append(numbers(100), payload{100, `""`}))
-	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
-	check(t, err)
+	recorder := b.recorder()
 	early := b.next(recorder) // the payload that does not fit is not the handler's to answer
 	reply, err := wire.ParseReply(early.Subject(), early.Headers(), early.Data(), wire.Limits{})
 	check(t, err)
@@ -372,12 +370,9 @@ func TestSetTrace(t *testing.T) {
 	check(t, HandleList(svc, "traced", double, set(parent, "vendor=1")))
 	check(t, HandleList(svc, "broken", double, set("two\r\nlines", strings.Repeat("x", 600))))
 	b.Run(svc)
-	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
-	check(t, err)
+	recorder := b.recorder()
 	for endpoint, want := range map[string][2]string{"traced": {parent, "vendor=1"}, "broken": {}} {
-		builder := wire.NewRequestBuilder(endpoint, newMeta(), 1<<20)
-		builder.Add(0, "K", []byte(`{"n":1}`))
-		msg := builder.Msg()
+		_, msg := b.request(endpoint, numbers(1))
 		msg.Header[wire.HeaderTrace] = []string{"00-from-the-request-00"}
 		b.publish(msg)
 		reply := b.next(recorder)
@@ -437,7 +432,7 @@ func TestLargeResultsAreHeld(t *testing.T) {
 	text := func(n int) string { return strings.Repeat("x", 10+n%2*200_000) }
 	seen := make(chan []wire.Slot, 2)
 	for endpoint, outcome := range map[string]error{"kept": nil, "dropped": Fail("rolled_back", "it was")} {
-		check(t, HandleList(svc, endpoint, each(func(item *Item[number, string]) { item.Reply(text(item.In.N)) }), Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
+		hold := func(ctx context.Context, w *Work, next func(context.Context) error) error {
 			w.Hold()
 			if err := next(ctx); err != nil {
 				return err
@@ -446,7 +441,9 @@ func TestLargeResultsAreHeld(t *testing.T) {
 			check(t, err)
 			seen <- slots
 			return outcome
-		})))
+		}
+		reply := each(func(item *Item[number, string]) { item.Reply(text(item.In.N)) })
+		check(t, HandleList(svc, endpoint, reply, Wrap(hold)))
 	}
 	b.Run(svc)
 	kept := b.reply("kept", numbers(4))

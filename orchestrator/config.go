@@ -94,7 +94,7 @@ type Config struct {
 	Limits wire.Limits   // of the replies read
 	Faults *fault.Points // nil: none
 	Tracer core.Tracer   // nil: none
-	Meter  Meter         // nil: none
+	Meter  core.Meter    // nil: none
 }
 
 func (c Config) withDefaults() Config {
@@ -102,7 +102,7 @@ func (c Config) withDefaults() Config {
 		c.Log = zap.NewNop()
 	}
 	if c.Meter == nil {
-		c.Meter = noMeter{}
+		c.Meter = core.NoMeter{}
 	}
 	if c.Host == "" {
 		c.Host, _ = os.Hostname() // shown to people only

@@ -100,9 +100,9 @@ func (b *bundle) outcomes(t *testing.T, run workqueue.RunID) int {
 }
 
 // succeed runs a node that takes over from one that has crashed.
-func (b *bundle) succeed(t *testing.T, l *nodetest.Ledger) *orchestrator.Node {
+func (b *bundle) succeed(t *testing.T, l *nodetest.Ledger) {
 	t.Helper()
-	return b.StartNodeWith(t, orchestrator.Config{LocalWorkers: 4, Locals: statements(l, nil)})
+	b.StartNodeWith(t, orchestrator.Config{LocalWorkers: 4, Locals: statements(l, nil)})
 }
 
 // A node crashes at each moment that matters, and another comes after it: nothing is lost, nothing is there twice, no
@@ -159,7 +159,8 @@ func TestANodeCrashesAnywhere(t *testing.T) {
 					t.Errorf("completion was told %d times", n)
 				}
 				b.Check(t)
-				again, extra := b.Number(t, `SELECT count(*) FROM work_slice WHERE cause = 'session'`), l.Extra(items*len(steps))
+				again := b.Number(t, `SELECT count(*) FROM work_slice WHERE cause = 'session'`)
+				extra := l.Extra(items * len(steps))
 				t.Logf("%d slices came again, %d extra executions", again, extra)
 				if m.again && again == 0 {
 					t.Error("nothing of the dead node's came again")
@@ -167,7 +168,8 @@ func TestANodeCrashesAnywhere(t *testing.T) {
 				if extra < 0 || extra > again*crashChunk {
 					t.Errorf("%d extra executions for %d slices that came again", extra, again)
 				}
-				if n := b.Number(t, `SELECT count(*) FROM work_slice WHERE cause NOT IN ('ready', 'session') OR failures > 0`); n != 0 {
+				if n := b.Number(t, `SELECT count(*) FROM work_slice
+					WHERE cause NOT IN ('ready', 'session') OR failures > 0`); n != 0 {
 					t.Errorf("%d slices were made for another cause", n)
 				}
 			})
@@ -210,7 +212,8 @@ func TestACompletionIsToldAfterACrash(t *testing.T) {
 	}
 }
 
-// wantToldOnce checks that the only completion there is was told so many times, always under its id, and is stored once.
+// wantToldOnce checks that the only completion there is was told so many times, always under its id, and is stored
+// once.
 func (b *bundle) wantToldOnce(t *testing.T, told *nats.Subscription, times int) {
 	t.Helper()
 	var id string
@@ -296,9 +299,9 @@ func TestNodesCrashBetweenPieces(t *testing.T) {
 		}
 	}
 	b.Await(t, "nothing is open", `SELECT NOT EXISTS (SELECT FROM work_large WHERE recorded_at IS NULL)`)
-	if l, p := b.Number(t, `SELECT count(*) FROM work_large`), b.Number(t, `SELECT count(*) FROM work_piece`); l != items ||
-		p != pieces*items {
-		t.Errorf("%d results have %d pieces; want %d of %d each", l, p, items, pieces)
+	large, all := b.Number(t, `SELECT count(*) FROM work_large`), b.Number(t, `SELECT count(*) FROM work_piece`)
+	if large != items || all != pieces*items {
+		t.Errorf("%d results have %d pieces; want %d of %d each", large, all, items, pieces)
 	}
 	b.WantDrained(t)
 	b.Check(t)
@@ -425,7 +428,7 @@ func TestInfrastructureAloneFailsNothing(t *testing.T) {
 		})
 		return n
 	}
-	lost(3)
+	before := lost(0)
 	victims[0].Crash()
 	victims[0].Await(t, b.Bundle)
 	if err := b.NS.Restart(t.Context()); err != nil {
@@ -434,7 +437,7 @@ func TestInfrastructureAloneFailsNothing(t *testing.T) {
 	b.StartNode(t)
 	victims[1].Crash()
 	victims[1].Await(t, b.Bundle)
-	n := lost(lost(0) + 3)
+	n := lost(before)
 	stop()
 	b.WantSound(t, l, run, items)
 	if t.Logf("%d silences", n); n == 0 {

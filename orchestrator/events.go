@@ -19,6 +19,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/orchestrator/core"
+	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -26,28 +27,16 @@ import (
 
 const eventBatch = 100
 
-// meter measures what is told.
-type meter interface {
-	// Completed is told of a run, and whether some of its items failed.
-	Completed(failures bool)
-	// Announced is told how long it took from a run's last reply until the event that says so was published.
-	Announced(took time.Duration)
-}
-
-// suspecter has a stream tried that did not acknowledge a message.
-type suspecter interface{ Suspect(stream string) }
-
 // publisher publishes events.
 type publisher struct {
 	node    *core.Core
-	streams suspecter
-	meter   meter
+	streams *streams.Keeper
 	fresh   *freshEvents // that the node has just committed
 }
 
 // newPublisher returns what publishes events.
-func newPublisher(k *core.Core, streams suspecter, meter meter) *publisher {
-	return &publisher{node: k, streams: streams, meter: meter, fresh: newFreshEvents()}
+func newPublisher(k *core.Core, streams *streams.Keeper) *publisher {
+	return &publisher{node: k, streams: streams, fresh: newFreshEvents()}
 }
 
 // Run publishes what happened to runs, whenever told to, until ctx ends. An event is published under its id,
@@ -203,7 +192,11 @@ func (p *publisher) Announce(completed []settle.Completion, came time.Time) {
 		p.node.Log.Info("run completed", zap.Stringer("run", c.Run), zap.Int32("generation", int32(c.Generation)),
 			zap.Int64("done", c.Done), zap.Int64("failed", c.Failed))
 		p.fresh.add(freshEvent{c.Event, came})
-		p.meter.Completed(c.Failed > 0)
+		outcome := core.OutcomeClean
+		if c.Failed > 0 {
+			outcome = core.OutcomeFailures
+		}
+		p.node.Meter.Happened(core.EventCompleted, outcome, 1)
 	}
 }
 
@@ -323,7 +316,7 @@ func (p *publisher) publishNow(ctx context.Context, e *freshEvent) {
 	published := p.publishEvent(ctx, &e.Event) == nil // the next look at the outbox says why not
 	if published {
 		if !e.came.IsZero() {
-			p.meter.Announced(time.Since(e.came))
+			p.node.Meter.Took(core.TimingCompletion, time.Since(e.came))
 		}
 		p.node.Faults.Hit(fault.EventPublished)
 	}

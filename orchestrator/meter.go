@@ -1,62 +1,9 @@
 package orchestrator
 
 import (
-	"time"
-
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
-
-// Meter measures what a node does, beside what its [Stats] count. Its methods are called from several goroutines at
-// once and must not block.
-type Meter interface {
-	// Took is told how long something took that was done.
-	Took(what Timing, d time.Duration)
-	// Happened is told of something that happened n times. Of is the endpoint, unless Event says otherwise.
-	Happened(what Event, of string, n int)
-	// Settled is told of what a transaction settled.
-	Settled(of []settle.Settled)
-}
-
-// Timing is something that takes a time.
-type Timing int
-
-// What takes a time.
-const (
-	TimingClaim      Timing = iota // a transaction that brought work
-	TimingPublish                  // of a request, from its claim until the stream has it
-	TimingRecord                   // a transaction that recorded replies, or what the node has fetched
-	TimingCompletion               // of a run, from its last reply's arrival until the event that says so is published
-)
-
-// Event is something that happens, most often to requests.
-type Event int
-
-// What happens.
-const (
-	EventSent        Event = iota // a request: the stream has it, or the node has begun to work on a chunk itself
-	EventAgain                    // the same, when it is not the first attempt
-	EventRedelivered              // a message of its reply was delivered again
-	EventQuarantined              // a message of its reply was put aside; of: the reason
-	EventDead                     // it was kept as a dead letter
-	EventCompleted                // a run was completed; of: OutcomeClean or OutcomeFailures
-	EventLoaded                   // items of a run were read; of nothing
-	EventLoadedBytes              // the bytes of these, as they are stored; of nothing
-)
-
-// What becomes of a run.
-const (
-	OutcomeClean    = "clean"    // no item failed
-	OutcomeFailures = "failures" // some did
-)
-
-// noMeter measures nothing.
-type noMeter struct{}
-
-func (noMeter) Took(Timing, time.Duration)  {}
-func (noMeter) Happened(Event, string, int) {}
-func (noMeter) Settled([]settle.Settled)    {}
 
 // Leading is what a node says of its leading.
 type Leading struct {
@@ -83,39 +30,6 @@ func (l *Leading) pulses() []inspect.DutyPulse {
 		return nil
 	}
 	return l.Duties
-}
-
-// measured tells a Meter what rooms of a node say in words of their own.
-type measured struct{ meter Meter }
-
-func (m measured) Claimed(took time.Duration)   { m.meter.Took(TimingClaim, took) }
-func (m measured) Published(took time.Duration) { m.meter.Took(TimingPublish, took) }
-func (m measured) Recorded(took time.Duration)  { m.meter.Took(TimingRecord, took) }
-func (m measured) Announced(took time.Duration) { m.meter.Took(TimingCompletion, took) }
-
-func (m measured) Redelivered(endpoint string) { m.meter.Happened(EventRedelivered, endpoint, 1) }
-func (m measured) Quarantined(reason string)   { m.meter.Happened(EventQuarantined, reason, 1) }
-func (m measured) Buried(endpoint string)      { m.meter.Happened(EventDead, endpoint, 1) }
-
-// Sent is told of a request that is sent, or of a chunk that the node works on.
-func (m measured) Sent(endpoint string, attempt int) {
-	m.meter.Happened(EventSent, endpoint, 1)
-	if attempt > 1 {
-		m.meter.Happened(EventAgain, endpoint, 1)
-	}
-}
-
-func (m measured) Completed(failures bool) {
-	outcome := OutcomeClean
-	if failures {
-		outcome = OutcomeFailures
-	}
-	m.meter.Happened(EventCompleted, outcome, 1)
-}
-
-func (m measured) Loaded(items, bytes int) {
-	m.meter.Happened(EventLoaded, "", items)
-	m.meter.Happened(EventLoadedBytes, "", bytes)
 }
 
 // Stats is a reading of a node's counters since its start.

@@ -71,9 +71,9 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 		cfg: cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
 	}
 	n.core.Settling = n.core.Settling.Counting(cfg.Meter.Settled)
-	n.core.Faults, n.core.Wanted = cfg.Faults, cfg.RequestBytes
+	n.core.Faults, n.core.Wanted, n.core.Tracer, n.core.Meter = cfg.Faults, cfg.RequestBytes, cfg.Tracer, cfg.Meter
 	n.core.Name = strings.TrimSpace("node " + cfg.Version + " " + cfg.Host)
-	n.furnish()
+	n.newComponents()
 	duties := append(n.ownDuties(), cfg.Duties...)
 	if err := checkDuties(duties); err != nil {
 		return nil, err
@@ -82,26 +82,26 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// furnish makes the rooms, from what needs no other to what needs most.
-func (n *Node) furnish() {
-	k, cfg, meter := n.core, &n.cfg, measured{n.cfg.Meter}
+// newComponents builds the components in the order of their dependencies.
+func (n *Node) newComponents() {
+	k, cfg := n.core, &n.cfg
 	n.streams = streams.NewKeeper(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
 		Streams: cfg.Streams, Entered: func() { n.wakeOwnDuty(dutySweep) }, Try: func() { n.WakeDuty(dutyWritable) }})
 	n.database = newRewind(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
 	n.consumers = streams.NewConsumers(k, n.streams, cfg.ReconcileInterval)
-	n.events = newPublisher(k, n.streams, meter)
+	n.events = newPublisher(k, n.streams)
 	n.watch = newWatcher(k, n.events)
-	n.letters = streams.NewLetters(k, n.consumers, n.watch, meter)
+	n.letters = streams.NewLetters(k, n.consumers, n.watch)
 	n.recorder = record.New(k, n.streams, n.letters, n.watch, record.Config{RecordBatch: cfg.RecordBatch,
-		Recorders: cfg.Recorders, Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
+		Recorders: cfg.Recorders, Limits: cfg.Limits})
 	n.fetching = fetch.New(k, n.watch, fetch.Config{Locals: cfg.Locals, LocalWorkers: cfg.LocalWorkers,
 		Fetchers: cfg.Fetchers, Recorders: cfg.Recorders, RecordBatch: cfg.RecordBatch, ReplyBacklog: cfg.ReplyBacklog,
-		Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
+		Limits: cfg.Limits})
 	n.dispatch = dispatch.New(k, n.fetching, n.consumers, n.streams, n.watch, dispatch.Config{Poll: cfg.Poll,
-		ClaimSlices: cfg.ClaimSlices, Publishers: cfg.Publishers, Locals: n.Locals(), Tracer: cfg.Tracer, Meter: meter})
+		ClaimSlices: cfg.ClaimSlices, Publishers: cfg.Publishers, Locals: n.Locals()})
 	n.flushing = flush.New(k, n.watch, flush.Config{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
 		Recorders: cfg.Recorders, ReplyBacklog: cfg.ReplyBacklog, Limits: cfg.Limits})
-	n.runs = &Runs{node: k, events: n.events, meter: meter}
+	n.runs = &Runs{node: k, events: n.events}
 }
 
 // Session returns the node's present session, or the zero id before it has one. It changes when the node was cut off

@@ -18,17 +18,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// loadMeter measures what is loaded.
-type loadMeter interface {
-	// Loaded is told of items that were read, and of their bytes, as they are stored.
-	Loaded(items, bytes int)
-}
-
 // Runs starts, changes and redoes runs for people: what the store does, and what the nodes are told of it.
 type Runs struct {
 	node      *core.Core
 	events    core.Announcer
-	meter     loadMeter
 	uncleared runSet // failed loads of which something may be left
 }
 
@@ -36,7 +29,7 @@ type Runs struct {
 func (r *Runs) Start(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error,
 ) (start.Loaded, error) {
 	req.Session = r.node.Session()
-	loaded, err := start.New(r.node.Store).Load(ctx, req, counted(r.meter, next))
+	loaded, err := start.New(r.node.Store).Load(ctx, req, counted(r.node.Meter, next))
 	r.noteUncleared(err)
 	if err == nil {
 		r.events.Announce(loaded.Completions, time.Time{})
@@ -59,7 +52,7 @@ func (r *Runs) Add(ctx context.Context, req start.AddRequest) (start.Added, erro
 	if read := req.Items; read != nil {
 		req.Items = func() (func(*start.LoadItem) error, error) {
 			next, err := read()
-			return counted(r.meter, next), err
+			return counted(r.node.Meter, next), err
 		}
 	}
 	added, err := start.New(r.node.Store).Add(ctx, req)
@@ -188,7 +181,7 @@ func (r *Runs) Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corre
 const loadedAtOnce = 1000
 
 // counted has a meter told of the items that are read.
-func counted(m loadMeter, next func(*start.LoadItem) error) func(*start.LoadItem) error {
+func counted(m core.Meter, next func(*start.LoadItem) error) func(*start.LoadItem) error {
 	items, size := 0, 0
 	return func(item *start.LoadItem) error {
 		err := next(item)
@@ -196,7 +189,8 @@ func counted(m loadMeter, next func(*start.LoadItem) error) func(*start.LoadItem
 			items, size = items+1, size+len(item.Payload)
 		}
 		if items > 0 && (err != nil || items == loadedAtOnce) {
-			m.Loaded(items, size)
+			m.Happened(core.EventLoaded, "", items)
+			m.Happened(core.EventLoadedBytes, "", size)
 			items, size = 0, 0
 		}
 		return err

@@ -196,7 +196,7 @@ func TestThrottlingCostsNoAttempt(t *testing.T) {
 	b.Check()
 }
 
-func (b *bench) wantExplained(run workqueue.RunID, want health.Reason) {
+func (b *bench) wantExplained(run workqueue.RunID, want health.Kind) {
 	b.Helper()
 	e, err := health.New(b.Store).Explain(b.Context(), run)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 // told is what a test expects of a group.
 type told struct {
 	state  string
-	reason health.Reason
+	reason health.Kind
 	owner  health.Owner
 	items  int64
 }
@@ -290,7 +290,7 @@ func TestExplain(t *testing.T) {
 				b.openBreaker()
 				return b.Load(storetest.Request(), 10)
 			},
-			want: []told{{state: "ready", reason: health.ReasonBreaker, owner: timer, items: 10}}, says: "9 of 10 failed",
+			want: []told{{state: "ready", reason: health.BreakerOpen, owner: timer, items: 10}}, says: "9 of 10 failed",
 		},
 		"probe due": {
 			make: func(b *bench) workqueue.RunID {
@@ -298,7 +298,7 @@ func TestExplain(t *testing.T) {
 				b.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now()`)
 				return b.Load(storetest.Request(), 10)
 			},
-			want: []told{{state: "ready", reason: health.ReasonBreaker, owner: node,
+			want: []told{{state: "ready", reason: health.BreakerOpen, owner: node,
 				items: 10}}, says: "sends one item as a probe",
 		},
 		"probe out": {

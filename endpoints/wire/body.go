@@ -34,7 +34,7 @@ func NewBodyReader(body []byte, maxDepth int) *BodyReader {
 	return &BodyReader{dec: dec, body: body, maxDepth: maxDepth}
 }
 
-// newReplyReader reads a body of slots. Text that is none is the error of the slot that it stands in, and not the body's.
+// newReplyReader reads a body of slots. Text that is none is the error of the slot that it stands in, not the body's.
 func newReplyReader(body []byte, maxDepth int) *BodyReader {
 	r := NewBodyReader(body, maxDepth)
 	r.dec.Reset(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))

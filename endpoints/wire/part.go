@@ -128,13 +128,8 @@ func checkPart(in *BodyReader, part *Part, seen slotFields, encoded []byte) {
 	switch {
 	case seen.d && !seen.b && !seen.t:
 	case seen.b && !seen.d:
-		part.Data = decodeBinary(in, "the part that ends at byte", in.Pos(), encoded)
-		if !seen.t {
-			part.ContentType = DefaultBinaryType
-		} else if !ValidContentType(part.ContentType) {
-			in.Fail(ReasonSlot, "the part that ends at byte %d has content type %.80q, which is not one", in.Pos(),
-				part.ContentType)
-		}
+		part.Data, part.ContentType = binaryOf(in, "the part that ends at byte", in.Pos(), encoded, part.ContentType,
+			seen.t)
 	default:
 		in.Fail(ReasonSlot, `the part that ends at byte %d must have exactly one of "d" and "b" (with "t")`, in.Pos())
 	}

@@ -255,25 +255,25 @@ func checkSlot(in *BodyReader, slot *Slot, seen slotFields, encoded []byte) {
 			slot.Data, slot.Err = nil, flaw.Slot()
 		}
 	case seen.b && !seen.d && !seen.e:
-		slot.Data = decodeBinary(in, "slot", slot.Ordinal, encoded)
-		if !seen.t {
-			slot.ContentType = DefaultBinaryType
-		} else if !ValidContentType(slot.ContentType) {
-			in.Fail(ReasonSlot, "slot %d has content type %.80q, which is not one", slot.Ordinal, slot.ContentType)
-		}
+		slot.Data, slot.ContentType = binaryOf(in, "slot", slot.Ordinal, encoded, slot.ContentType, seen.t)
 	default:
 		in.Fail(ReasonSlot, `slot %d must have exactly one of "d", "b" (with "t") and "e"`, slot.Ordinal)
 	}
 }
 
-// decodeBinary reads a "b". Errors name it by what holds it, and a number.
-func decodeBinary(in *BodyReader, holder string, number int, text []byte) []byte {
+// binaryOf reads a "b", and checks its "t" where there is one. Errors name it by what holds it, and a number.
+func binaryOf(in *BodyReader, holder string, number int, text []byte, kind string, typed bool) ([]byte, string) {
 	data := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
 	n, err := base64.StdEncoding.Strict().Decode(data, text)
 	if err != nil {
 		in.Fail(ReasonSlot, "%s %d: b is not standard base64 with padding", holder, number)
 	}
-	return data[:n]
+	if !typed {
+		kind = DefaultBinaryType
+	} else if !ValidContentType(kind) {
+		in.Fail(ReasonSlot, "%s %d has content type %.80q, which is not one", holder, number, kind)
+	}
+	return data[:n], kind
 }
 
 // scanError reads {"code":…,"message":…,"retry":…}. Only the code is required.

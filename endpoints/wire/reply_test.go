@@ -121,12 +121,12 @@ func TestParseReplyRefuses(t *testing.T) {
 		"no code":            {reason: ReasonSlot, body: slot(`{"i":1,"e":{"message":"x"}}`)},
 		"long code":          {reason: ReasonSlot, body: slot(`{"i":1,"e":{"code":"` + strings.Repeat("x", 65) + `"}}`)},
 		"deep beside slots":  {reason: ReasonDepth, body: `{"slots":[],"x":` + nested(200) + `}`},
-		"deep elsewhere":    {reason: ReasonDepth, body: `{"x":` + strings.Repeat("[", 1<<20)},
-		"too many":          {reason: ReasonTooMany, body: slot(`{"i":1,"d":1},{"i":2,"d":1}`), limits: Limits{MaxSlots: 1}},
-		"final too many":    {reason: ReasonTooMany, body: good, headers: []string{HeaderFinal, "8193"}},
-		"final not number":  {reason: ReasonFinal, body: good, headers: []string{HeaderFinal, "yes"}},
-		"final too few":     {reason: ReasonFinal, body: slot(`{"i":1,"d":1}`), headers: []string{HeaderFinal, "0"}},
-		"failure not final": {reason: ReasonFinal, body: `{"error":{"code":"x"}}`},
+		"deep elsewhere":     {reason: ReasonDepth, body: `{"x":` + strings.Repeat("[", 1<<20)},
+		"too many":           {reason: ReasonTooMany, body: slot(`{"i":1,"d":1},{"i":2,"d":1}`), limits: Limits{MaxSlots: 1}},
+		"final too many":     {reason: ReasonTooMany, body: good, headers: []string{HeaderFinal, "8193"}},
+		"final not number":   {reason: ReasonFinal, body: good, headers: []string{HeaderFinal, "yes"}},
+		"final too few":      {reason: ReasonFinal, body: slot(`{"i":1,"d":1}`), headers: []string{HeaderFinal, "0"}},
+		"failure not final":  {reason: ReasonFinal, body: `{"error":{"code":"x"}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

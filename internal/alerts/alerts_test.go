@@ -14,30 +14,27 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/alerts"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/alert"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // A condition is told when it begins, when it gets worse and when it is over, and not again while nothing has changed.
 func TestAConditionIsToldOnce(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	round := func(conditions ...health.Condition) {
+	round := func(conditions ...store.Condition) {
 		b.says(conditions...)
 		for range 3 {
-			b.look(d, lease)
-			b.send(d, lease)
+			b.turn(d, lease)
 		}
 	}
-	round(condition("quiet", health.Info)) // not of its severity
-	round(condition("e", health.Warning))
-	round(condition("e", health.Critical))
-	round(condition("e", health.Warning)) // better, which is no news
+	round(condition("quiet", store.Info)) // not of its severity
+	round(condition("e", store.Warning))
+	round(condition("e", store.Critical))
+	round(condition("e", store.Warning)) // better, which is no news
 	round()
 	round()
 	told := host.told(t)
@@ -65,19 +62,16 @@ func TestAConditionIsToldOnce(t *testing.T) {
 // Two conditions of one kind and subject are told as one, as the worse of them.
 func TestAConditionThatIsSaidTwice(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	b.says(condition("e", health.Warning), condition("e", health.Critical), condition("e", health.Warning))
+	b.says(condition("e", store.Warning), condition("e", store.Critical), condition("e", store.Warning))
 	for range 2 {
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 	}
 	told := host.told(t)
-	if len(told) != 1 || told[0].BegunAll != 1 || told[0].Severity != health.Critical ||
-		told[0].Begun[0].Severity != health.Critical {
+	if len(told) != 1 || told[0].BegunAll != 1 || told[0].Severity != store.Critical ||
+		told[0].Begun[0].Severity != store.Critical {
 		t.Errorf("%+v", told)
 	}
 }
@@ -85,23 +79,20 @@ func TestAConditionThatIsSaidTwice(t *testing.T) {
 // What ends before it has held for as long as the rule says is not told at all.
 func TestWhatPassesIsNotTold(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\nwait: 1h\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	b.says()
 	b.look(d, lease)
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	if got := b.messages("r"); len(got) != 0 {
 		t.Fatalf("%+v", got)
 	}
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if host.count() != 1 {
 		t.Errorf("it was told %d times, want 1", host.count())
 	}
@@ -110,9 +101,7 @@ func TestWhatPassesIsNotTold(t *testing.T) {
 // Two thousand conditions at once are one message, whose text is bounded; what changes while it waits is the next one.
 func TestManyAreOneMessage(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.exec(`INSERT INTO batchrun (id, name, plan, spec, state, items, sealed_at, hold, hold_detail, held_at, held_by)
 		SELECT gen_random_uuid(), 'run ' || n, 'p', '{}', 'running', 10, tranche_now(), 'threshold', repeat('why ', 150),
 			tranche_now(), 'x'
@@ -145,27 +134,24 @@ func TestManyAreOneMessage(t *testing.T) {
 // Between two messages of a group there is a time, but not for what is critical.
 func TestTheIntervalOfAGroup(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\ninterval: 1h\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	all := []health.Condition{}
-	round := func(c health.Condition, want int) {
+	all := []store.Condition{}
+	round := func(c store.Condition, want int) {
 		t.Helper()
 		all = append(all, c)
 		b.says(all...)
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 		if host.count() != want {
 			t.Fatalf("with %s it was told %d times, want %d", c.Subject, host.count(), want)
 		}
 	}
-	round(condition("a", health.Warning), 1)
-	round(condition("b", health.Warning), 1)
-	round(condition("c", health.Critical), 2)
+	round(condition("a", store.Warning), 1)
+	round(condition("b", store.Warning), 1)
+	round(condition("c", store.Critical), 2)
 	b.exec(`UPDATE alert_message SET made_at = made_at - interval '1 hour'`)
-	round(condition("d", health.Warning), 3)
+	round(condition("d", store.Warning), 3)
 	if told := host.told(t); told[1].BegunAll != 2 || told[1].Title != "2 endpoints have nobody who listens (3 in all)" {
 		t.Errorf("%+v", told[1])
 	}
@@ -192,22 +178,20 @@ func (s *dying) Delivered(
 // same id, and it is recorded once.
 func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	first := b.lease()
-	store := &dying{Store: b.store}
-	store.die = func() {
+	dies := &dying{Store: b.store}
+	dies.die = func() {
 		if err := b.sessions.Resign(t.Context(), first); err != nil {
 			t.Error(err)
 		}
 	}
-	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = store })
-	b.says(condition("e", health.Critical))
+	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = dies })
+	b.says(condition("e", store.Critical))
 	b.look(d, first)
-	if _, err := d.Send(t.Context(), first); !errors.Is(err, workqueue.ErrNotLeader) || store.fired.Load() != 1 {
-		t.Fatalf("the fault fired %d times, and sending returned %v", store.fired.Load(), err)
+	if _, err := d.Send(t.Context(), first); !errors.Is(err, workqueue.ErrNotLeader) || dies.fired.Load() != 1 {
+		t.Fatalf("the fault fired %d times, and sending returned %v", dies.fired.Load(), err)
 	}
 	if got := b.messages("r"); len(got) != 1 || got[0].State != alert.MessageWaiting || host.count() != 1 {
 		t.Fatalf("%+v; told %d times", got, host.count())
@@ -224,8 +208,7 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 	if told[0].ID != told[1].ID || string(host.bodies[0]) != string(host.bodies[1]) {
 		t.Errorf("it was told\n%s\nand then\n%s", host.bodies[0], host.bodies[1])
 	}
-	b.look(next, second)
-	b.send(next, second)
+	b.turn(next, second)
 	if got := b.messages("r"); len(got) != 1 || got[0].State != alert.MessageDelivered || got[0].Attempts != 2 {
 		t.Errorf("%+v", got)
 	}
@@ -234,16 +217,14 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 // Of two nodes that both believe that they lead one does; and of two duties under one lease one sends.
 func TestTwoNodesThatBelieveTheyLead(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	old := b.lease()
 	if err := b.sessions.Resign(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
 	zombie, now := b.duty(), b.lease()
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	if _, err := zombie.Look(t.Context(), old); !errors.Is(err, workqueue.ErrNotLeader) {
 		t.Errorf("a node that does not lead looks: %v", err)
 	}
@@ -272,15 +253,14 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	const when = "when: {health: warning}\n"
 	b.apply("r", when+old.rule())
 	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.FirstRetry = time.Hour }), b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was tried", func() bool { return old.count() == 1 })
 	if _, err := b.store.Set(t.Context(), "r", alert.StatePaused, "ann"); err != nil {
 		t.Fatal(err)
 	}
-	b.says(condition("e", health.Warning), condition("f", health.Warning))
-	b.look(d, lease)
-	b.send(d, lease)
+	b.says(condition("e", store.Warning), condition("f", store.Warning))
+	b.turn(d, lease)
 	if got := b.messages("r"); len(got) != 1 || old.count() != 1 {
 		t.Fatalf("while it is paused: %+v; tried %d times", got, old.count())
 	}
@@ -297,18 +277,16 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	}
 	// What the rule does not speak of any more is not over.
 	b.apply("r", "when: {health: critical}\n"+host.rule())
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if host.count() != 2 {
 		t.Errorf("it was told %+v", host.told(t)[2:])
 	}
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	if done, err := b.store.Delete(t.Context(), "r", "ann"); err != nil || done.Waiting != 1 {
 		t.Fatal(done, err)
 	}
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if got := b.messages("r"); host.count() != 2 || got[0].State != alert.MessageDropped {
 		t.Errorf("it was told %d times; %+v", host.count(), got[0])
 	}
@@ -317,26 +295,23 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 // In quiet hours only what is critical is told; the rest at their end, if it holds still.
 func TestQuietHours(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\nquiet: {from: \"22:00\", to: \"07:00\", zone: Europe/Berlin}\n"+host.rule())
 	clock := &clocked{Store: b.store}
 	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = clock }), b.lease()
-	at := func(now string, want int, conditions ...health.Condition) {
+	at := func(now string, want int, conditions ...store.Condition) {
 		t.Helper()
 		clock.now, _ = time.Parse(time.RFC3339, now)
 		b.says(conditions...)
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 		if host.count() != want {
 			t.Fatalf("at %s it was told %d times, want %d", now, host.count(), want)
 		}
 	}
-	warning, passing := condition("w", health.Warning), condition("p", health.Warning)
+	warning, passing := condition("w", store.Warning), condition("p", store.Warning)
 	at("2031-01-05T20:59:00Z", 0)
 	at("2031-01-05T21:00:00Z", 0, warning, passing) // ten in Berlin
-	at("2031-01-06T02:00:00Z", 1, warning, passing, condition("c", health.Critical))
+	at("2031-01-06T02:00:00Z", 1, warning, passing, condition("c", store.Critical))
 	at("2031-01-06T03:00:00Z", 2, warning) // the critical one is over
 	at("2031-01-06T05:59:00Z", 2, warning)
 	at("2031-01-06T06:00:00Z", 3, warning)
@@ -358,17 +333,14 @@ func (c *clocked) Now(context.Context) (time.Time, error) { return c.now, nil }
 // That a receiver cannot be told is told by other alerts, and not by its own: that would have one more thing to tell.
 func TestAnAlertDoesNotTellOfItself(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("failing", "when: {health: info}\n"+host.rule())
 	b.apply("other", "when: {health: info}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	failing := condition("x", health.Warning)
-	failing.Kind, failing.Subject = health.AlertFailing, "failing"
+	failing := condition("x", store.Warning)
+	failing.Kind, failing.Subject = store.AlertFailing, "failing"
 	b.says(failing)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if told := host.told(t); len(told) != 1 || told[0].Alert != "other" {
 		t.Errorf("%+v", told)
 	}
@@ -377,21 +349,17 @@ func TestAnAlertDoesNotTellOfItself(t *testing.T) {
 // What does not stand in a list that was cut is not over.
 func TestWhatWasCutIsNotOver(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	b.says(condition("e", health.Warning), condition("f", health.Warning))
-	b.look(d, lease)
-	b.send(d, lease)
-	b.says(condition("f", health.Warning))
-	for i, cut := range [][]health.Kind{{health.NoListeners}, nil} {
+	b.says(condition("e", store.Warning), condition("f", store.Warning))
+	b.turn(d, lease)
+	b.says(condition("f", store.Warning))
+	for i, cut := range [][]store.Kind{{store.NoListeners}, nil} {
 		b.mu.Lock()
 		b.report.Cut = cut
 		b.mu.Unlock()
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 		if host.count() != i+1 {
 			t.Fatalf("with %q cut it was told %+v", cut, host.told(t))
 		}
@@ -401,33 +369,28 @@ func TestWhatWasCutIsNotOver(t *testing.T) {
 // What a look could not see is not over: what another server said of itself, and all of it without PostgreSQL.
 func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	b.exec(`INSERT INTO health_condition (kind, subject, since) VALUES ('no_listeners', 'e', tranche_now())`)
-	b.says(condition("e", health.Warning))
-	b.look(d, lease)
-	b.send(d, lease)
+	b.says(condition("e", store.Warning))
+	b.turn(d, lease)
 	b.says()
 	b.mu.Lock()
-	b.report.Unseen = []health.Kind{health.NoListeners} // NATS is away
+	b.report.Unseen = []store.Kind{store.NoListeners} // NATS is away
 	b.mu.Unlock()
 	b.look(d, lease)
 	b.mu.Lock()
 	b.report.Unseen, b.report.Blind = nil, true
 	b.mu.Unlock()
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if host.count() != 1 {
 		t.Fatalf("%+v", host.told(t))
 	}
 	b.mu.Lock()
 	b.report.Blind = false
 	b.mu.Unlock()
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if host.count() != 2 {
 		t.Error("its end was not told")
 	}
@@ -437,20 +400,17 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 // to be less bad is told to be worse again, and its end is told.
 func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t, 204, 410)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t, 204, 410)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	a, worse, better := condition("a", health.Warning), condition("w", health.Warning), condition("e", health.Warning)
-	round := func(conditions ...health.Condition) {
+	a, worse, better := condition("a", store.Warning), condition("w", store.Warning), condition("e", store.Warning)
+	round := func(conditions ...store.Condition) {
 		b.says(conditions...)
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 	}
 	round(a, worse, better)
-	worse.Severity, better.Severity = health.Critical, health.Critical
-	passing, fresh := condition("p", health.Warning), condition("n", health.Warning)
+	worse.Severity, better.Severity = store.Critical, store.Critical
+	passing, fresh := condition("p", store.Warning), condition("n", store.Warning)
 	b.says(a, worse, better, passing, fresh)
 	b.look(d, lease)
 	b.says(a, worse, fresh) // two end while the message about them waits
@@ -484,26 +444,22 @@ func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 // A change of a rule takes no end away: neither one that waits to be told, nor one that comes at the same time.
 func TestAnEndOutlivesAChangeOfItsRule(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	rule := "when: {health: warning}\nwait: 1h\n" + host.rule()
 	b.apply("r", rule)
 	d, lease := b.duty(), b.lease()
-	b.says(condition("a", health.Warning), condition("b", health.Warning))
+	b.says(condition("a", store.Warning), condition("b", store.Warning))
 	b.look(d, lease)
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
-	b.look(d, lease)
-	b.send(d, lease)
-	b.says(condition("b", health.Warning))
+	b.turn(d, lease)
+	b.says(condition("b", store.Warning))
 	b.look(d, lease) // it waits that a stays away
 	b.says()
 	b.apply("r", rule+"interval: 1s\n")
 	b.look(d, lease)
 	b.exec(`UPDATE alert_condition SET ended_at = ended_at - interval '1 hour'`)
 	b.exec(`UPDATE alert_message SET made_at = made_at - interval '1 hour'`)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if told := host.told(t); len(told) != 2 || told[1].OverAll != 2 {
 		t.Errorf("%+v", told)
 	}
@@ -526,7 +482,7 @@ func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
 	b.apply("r", fmt.Sprintf(when+"to: {webhook: {url: %q, secret: hooks}}\n", old.URL))
 	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Minute, time.Hour })
 	lease := b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	sent := make(chan error, 1)
 	go func() {
@@ -549,17 +505,14 @@ func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
 // Old messages are deleted, also those of a rule that is paused or deleted; what waits stays.
 func TestOldMessagesAreDeleted(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	d, lease := b.duty(), b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	for _, name := range []string{"paused", "deleted"} {
 		b.apply(name, "when: {health: warning}\n"+host.rule())
 	}
-	b.look(d, lease)
-	b.send(d, lease)
-	b.says(condition("e", health.Critical))
+	b.turn(d, lease)
+	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	if _, err := b.store.Set(t.Context(), "paused", alert.StatePaused, "ann"); err != nil {
 		t.Fatal(err)
@@ -580,13 +533,11 @@ func TestOldMessagesAreDeleted(t *testing.T) {
 // While somebody holds a rule, others are told.
 func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("held", "when: {health: warning}\n"+host.rule())
 	b.apply("other", "when: {health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	tx, err := b.pool.Begin(t.Context())
 	if err != nil {

@@ -11,33 +11,27 @@ import (
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/alert"
-	"github.com/tranchehq/tranche/workqueue/control"
-	storehealth "github.com/tranchehq/tranche/workqueue/health"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // seen is a condition, and what it is about.
 type seen struct {
-	health.Condition
+	store.Condition
 
 	key      string // its subject, and what else tells it from others of its kind
 	change   RunChange
 	plan     string
 	of       []string // endpoints
+	only     bool     // it is a change of a run only, and no condition of the health's
 	happened bool
 	aside    bool // somebody has put it aside: it holds, and is not told
-}
-
-// twin is by what a condition of health and what is told of a run are the same.
-type twin struct {
-	kind    health.Kind
-	subject string
 }
 
 // facts is what a look has read.
 type facts struct {
 	began     time.Time // by the database's clock
 	report    *health.Report
-	runs      []alert.Run
+	due       []alert.DueRun
 	left      map[workqueue.RunID]time.Duration // of runs that will be late; 0: not known any more
 	unknown   error                             // why an estimate could not be made
 	completed []alert.Completion
@@ -46,91 +40,55 @@ type facts struct {
 
 // all are the conditions that hold.
 func (f *facts) all() (all []seen) {
-	aside := map[twin]bool{}
 	for _, c := range slices.Concat(f.report.Conditions, f.report.Aside) {
-		s := seen{Condition: c, key: c.Subject, aside: c.Mark != nil && c.Mark.State == storehealth.Aside}
-		aside[twin{c.Kind, c.Subject}] = s.aside
+		rule := c.Kind.Rule()
+		s := seen{Condition: c, key: c.Subject, change: RunChange(rule.Change),
+			aside: c.Mark != nil && c.Mark.State == store.Aside}
 		if run, err := uuid.Parse(c.Subject); err == nil {
 			label := f.labels[workqueue.RunID(run)]
 			s.plan, s.of = label.Plan, label.Endpoints
-		} else if aboutEndpoint(c.Kind) {
+		} else if rule.Of == "endpoint" || rule.Stops == store.StopsEndpoint {
 			s.of = []string{c.Subject}
 		}
 		all = append(all, s)
 	}
-	for i := range f.runs {
-		for _, c := range f.ofRun(&f.runs[i]) {
-			c.aside = aside[twin{c.Kind, c.Subject}]
-			all = append(all, c)
+	for i := range f.due {
+		r := &f.due[i]
+		if left, known := f.left[r.ID]; known {
+			all = append(all, seen{change: RunWillMissTimes, key: r.ID.String(), plan: r.Plan, of: r.Endpoints, only: true,
+				Condition: store.WillBeLate(r.ID, r.Name, r.Plan, r.Schedule, r.DoneBy, f.began, left)})
 		}
 	}
 	for i := range f.completed {
 		c := &f.completed[i]
-		all = append(all, seen{change: RunCompleted, key: c.Event, plan: c.Plan, of: c.Endpoints, happened: true,
-			Condition: health.Completed(c)})
+		all = append(all, seen{change: RunCompleted, key: c.Event, plan: c.Plan, of: c.Endpoints, only: true, happened: true,
+			Condition: store.Completed(c.Run, c.Name, c.Plan, c.Done, c.Failed, c.Items, c.At)})
 	}
 	return all
 }
 
-func aboutEndpoint(k health.Kind) bool {
-	return slices.Contains([]health.Kind{
-		health.NoListeners, health.OldestWaiting, health.BreakerOpen, health.ServiceSlow, health.DeadLetters,
-	}, k)
-}
-
-func (f *facts) ofRun(r *alert.Run) (all []seen) {
-	add := func(change RunChange, c health.Condition) {
-		all = append(all, seen{Condition: c, change: change, key: c.Subject, plan: r.Plan, of: r.Endpoints})
-	}
-	if r.Hold != "" && r.HeldAt != nil {
-		change := RunPaused
-		if r.Hold == string(control.HoldCanary) {
-			change = RunWaits
-		}
-		add(change, health.Held(&storehealth.HeldRun{Run: r.ID, Name: r.Name, Plan: r.Plan, Hold: control.Hold(r.Hold),
-			Detail: r.HoldDetail, Since: *r.HeldAt, By: r.HeldBy}))
-	}
-	if r.GateSince != nil {
-		add(RunWaits, health.Held(&storehealth.HeldRun{Run: r.ID, Name: r.Name, Plan: r.Plan,
-			Hold: storehealth.Gate, Detail: r.Gate, Since: *r.GateSince, By: r.NotBy}))
-	}
-	if r.SealBy != nil {
-		add(RunOverdue, health.Unsealed(&storehealth.LateSeal{Run: r.ID, Name: r.Name, Plan: r.Plan, SealBy: *r.SealBy,
-			Items: r.Items}, f.began))
-	}
-	if r.DoneBy == nil {
-		return all
-	}
-	late := &storehealth.LateRun{Schedule: r.Schedule, Run: r.ID, Did: r.Late, DoneBy: *r.DoneBy}
-	if r.Late != "" {
-		add(RunOverdue, health.Late(late, f.began))
-	}
-	if left, known := f.left[r.ID]; known {
-		add(RunWillMissTimes, health.WillBeLate(late, r.Name, r.Plan, f.began, left))
-	}
-	return all
-}
-
-// told are the conditions that a rule tells of. What it tells of a run by itself it does not tell as health once more.
+// told are the conditions that a rule tells of: what it tells of a run by itself it does not tell as health once more.
 func (s *Spec) told(rule *alert.Rule, all []seen) (told []seen) {
-	runs := map[twin]bool{}
 	for i := range all {
-		if s.tells(rule, &all[i]) {
-			told = append(told, all[i])
-			if all[i].change != "" {
-				runs[twin{all[i].Kind, all[i].Subject}] = true
-			}
+		if c := s.of(all[i]); s.tells(rule, &c) {
+			told = append(told, c)
 		}
 	}
-	return slices.DeleteFunc(told, func(c seen) bool {
-		return c.change == "" && (runs[twin{c.Kind, c.Subject}] || s.toldCompletion(rule, &c))
-	})
+	return told
+}
+
+// of is a condition as a rule tells it: as a change of a run if it tells those, or else as health.
+func (s *Spec) of(c seen) seen {
+	if !c.only && !slices.Contains(s.Runs, c.change) {
+		c.change = ""
+	}
+	return c
 }
 
 // toldCompletion reports whether a condition is about failed items that the rule told when their run completed.
 func (s *Spec) toldCompletion(rule *alert.Rule, c *seen) bool {
 	_, err := uuid.Parse(c.Subject)
-	return err == nil && c.Kind == health.FailedItems && slices.Contains(s.Runs, RunCompleted) &&
+	return err == nil && c.Kind == store.FailedItems && slices.Contains(s.Runs, RunCompleted) &&
 		!c.Since.Before(rule.Since)
 }
 
@@ -141,10 +99,10 @@ func (s *Spec) tells(rule *alert.Rule, c *seen) bool {
 	if c.change != "" {
 		return slices.Contains(s.Runs, c.change) && (!c.happened || !c.Since.Before(rule.From))
 	}
-	if c.Kind == health.AlertFailing && c.Subject == s.Name { // it could not tell it, and would have one more to tell
+	if c.Kind == store.AlertFailing && c.Subject == s.Name { // it could not tell it, and would have one more to tell
 		return false
 	}
-	return s.Health != "" && c.Severity.Least(s.Health)
+	return s.Health != "" && c.Severity.Least(s.Health) && !s.toldCompletion(rule, c)
 }
 
 func (s *Spec) isAbout(c *seen) bool {
@@ -183,7 +141,8 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 		if known == nil {
 			known = make(map[[2]string]bool, len(all))
 			for i := range all {
-				known[[2]string{all[i].kind(), all[i].key}] = true
+				c := s.of(all[i])
+				known[[2]string{c.kind(), c.key}] = true
 			}
 		}
 		return known[[2]string{kind, subject}]
@@ -191,10 +150,10 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 }
 
 // putAside returns what tells whether somebody has put a condition aside.
-func putAside(all []seen) func(kind, subject string) bool {
+func (s *Spec) putAside(all []seen) func(kind, subject string) bool {
 	aside := map[[2]string]bool{}
 	for i := range all {
-		if c := &all[i]; c.aside {
+		if c := s.of(all[i]); c.aside {
 			aside[[2]string{c.kind(), c.key}] = true
 		}
 	}
@@ -221,42 +180,24 @@ func noted(told []seen) ([]alert.Condition, error) {
 
 func (c *seen) item() Item {
 	return Item{
-		Kind: string(c.Kind), Subject: c.Subject, Severity: c.Severity, Title: oneLine(c.Title, maxTitle),
-		Detail: oneLine(c.Detail, maxDetail), Since: c.Since, Turn: oneLine(turn(c), maxTitle),
-		Remedy: oneLine(c.Remedy, maxDetail), Link: c.Link, Plan: c.plan,
+		Kind: string(c.Kind), Subject: c.Subject, Severity: c.Severity, Title: store.OneLine(c.Title, maxTitle),
+		Detail: store.OneLine(c.Detail, maxDetail), Since: c.Since, Turn: store.OneLine(turn(c), maxTitle),
+		Remedy: store.OneLine(c.Remedy, maxDetail), Link: c.Link, Plan: c.plan,
 	}
 }
 
 // turn says whose turn it is.
 func turn(c *seen) string {
-	switch c.Kind {
-	case health.NoListeners, health.BreakerOpen, health.ServiceSlow, health.DeadLetters, health.Quarantined,
-		health.CollectorHangs:
+	switch c.Owner {
+	case store.OwnerService:
 		return "the service's: " + c.Subject
-	case health.OldestWaiting:
-		if len(c.of) > 0 {
-			return "the service's: " + strings.Join(c.of, ", ")
-		}
-	case health.Database, health.DatabaseGap, health.Connections:
+	case store.OwnerDatabase:
 		return "the database administrator's"
-	case health.NATS, health.StreamLimit, health.StreamSettings, health.Disk, health.Shortage, health.NodeDead,
-		health.NodeLate, health.LeaderMissing, health.EventsWaiting, health.StaleSlices:
+	case store.OwnerServers:
 		return "whoever runs the servers"
-	case health.RunCompleted:
-		if c.Severity == health.Info {
-			return "nobody's"
-		}
+	case store.OwnerNobody:
+		return "nobody's"
+	default:
+		return "an operator's"
 	}
-	return "an operator's"
-}
-
-// soonest are runs that are to end in time, those that should end first first.
-func soonest(runs []alert.Run) (due []*alert.Run) {
-	for i := range runs {
-		if runs[i].DoneBy != nil {
-			due = append(due, &runs[i])
-		}
-	}
-	slices.SortFunc(due, func(a, b *alert.Run) int { return a.DoneBy.Compare(*b.DoneBy) })
-	return due
 }

@@ -21,7 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -51,7 +50,7 @@ const (
 // Store keeps rules and messages; that of workqueue/alert is one.
 type Store interface {
 	Active(ctx context.Context) ([]alert.Rule, error)
-	Runs(ctx context.Context) ([]alert.Run, error)
+	Due(ctx context.Context) ([]alert.DueRun, error)
 	Completions(ctx context.Context, since time.Time) ([]alert.Completion, error)
 	Labels(ctx context.Context, runs []workqueue.RunID) (map[workqueue.RunID]alert.Label, error)
 	Standing(ctx context.Context, kind string) (map[string]bool, error)
@@ -160,7 +159,11 @@ func (d *Duty) rules(ctx context.Context) (rules []alert.Rule, specs []*Spec, er
 // readSpec reads a rule as the store keeps it.
 func readSpec(name string, text json.RawMessage) (*Spec, error) {
 	s := &Spec{}
-	if err := json.Unmarshal(text, s); err != nil {
+	err := json.Unmarshal(text, s)
+	if err == nil && s.To.channel == nil {
+		err = errors.New("it says nobody to tell")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("alert %s cannot be read by this version of tranche; apply it again: %w", name, err)
 	}
 	return s, nil
@@ -209,9 +212,6 @@ func wanted(rules []alert.Rule, specs []*Spec) map[RunChange]time.Time {
 }
 
 func (d *Duty) gatherRuns(ctx context.Context, f *facts, want map[RunChange]time.Time) (err error) {
-	if f.runs, err = d.cfg.Store.Runs(ctx); err != nil {
-		return err
-	}
 	if from, asked := want[RunCompleted]; asked {
 		if f.completed, err = d.cfg.Store.Completions(ctx, from); err != nil {
 			return err
@@ -236,11 +236,16 @@ const sureAfter = time.Minute
 
 // estimate finds the runs that will not end in time.
 func (d *Duty) estimate(ctx context.Context, f *facts) error {
+	var err error
+	if f.due, err = d.cfg.Store.Due(ctx); err != nil {
+		return err
+	}
 	before, err := d.cfg.Store.Standing(ctx, runPrefix+string(RunWillMissTimes))
 	if err != nil {
 		return err
 	}
-	for i, r := range soonest(f.runs) {
+	for i := range f.due {
+		r := &f.due[i]
 		var left time.Duration
 		var err error
 		if i < maxEstimates {
@@ -273,62 +278,17 @@ func (d *Duty) note(
 	}
 	look := &alert.Look{Rule: *rule, Began: f.began, Conditions: rows, Wait: time.Duration(spec.Wait),
 		Interval: time.Duration(spec.Interval), Quiet: spec.Quiet.At(f.began), Holds: spec.holds(all),
-		Aside: putAside(all)}
+		Aside: spec.putAside(all)}
 	for _, kind := range f.report.Unseen {
 		look.Unseen = append(look.Unseen, string(kind))
 	}
 	for _, kind := range f.report.Cut {
-		look.Cut = append(look.Cut, string(kind))
+		look.Cut = append(look.Cut, string(kind), runPrefix+kind.Rule().Change)
 	}
-	if len(f.runs) == alert.MaxRuns {
-		for _, change := range []RunChange{RunPaused, RunWaits, RunOverdue, RunWillMissTimes} {
-			look.Cut = append(look.Cut, runPrefix+string(change))
-		}
+	if len(f.due) == alert.MaxRuns {
+		look.Cut = append(look.Cut, runPrefix+string(RunWillMissTimes))
 	}
 	return d.cfg.Store.Note(ctx, lease, look, func(listed []alert.Listed) ([]alert.Message, error) {
 		return compose(rule.Name, f.began, listed, told)
 	})
-}
-
-// Quiet is the hours in which only what is critical is told.
-type Quiet struct {
-	From string `json:"from"` // a time of day, 22:00
-	To   string `json:"to"`   // the first time that is not quiet; before From: of the next day
-	Zone string `json:"zone"` // of IANA
-}
-
-const clockLayout = "15:04"
-
-var errSame = errors.New("it is the same as from: that would be the whole day; pause the rule instead")
-
-// check names the field that is wrong.
-func (q *Quiet) check() (field string, err error) {
-	for _, f := range []struct{ name, text string }{{"from", q.From}, {"to", q.To}} {
-		if at, err := time.Parse(clockLayout, f.text); err != nil || at.Format(clockLayout) != f.text {
-			return f.name, fmt.Errorf("want a time of day like \"22:00\", in quotes; this is %.20q", f.text)
-		}
-	}
-	if q.From == q.To {
-		return "to", errSame
-	}
-	if _, err := time.LoadLocation(q.Zone); err != nil || q.Zone == "" || strings.EqualFold(q.Zone, "local") {
-		return "zone", fmt.Errorf("there is no time zone %.60q; want a name of IANA, like Europe/Berlin or UTC", q.Zone)
-	}
-	return "", nil
-}
-
-// At reports whether a time is in the quiet hours, by the clock on the wall of their zone. nil: no time is.
-func (q *Quiet) At(t time.Time) bool {
-	if q == nil {
-		return false
-	}
-	zone, err := time.LoadLocation(q.Zone)
-	if err != nil {
-		return false // it was checked; rather too loud than silent
-	}
-	now := t.In(zone).Format(clockLayout)
-	if q.From < q.To {
-		return q.From <= now && now < q.To
-	}
-	return now >= q.From || now < q.To
 }

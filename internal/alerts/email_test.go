@@ -17,8 +17,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/connections"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue/alert"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // mailServer speaks SMTP as far as a client needs it, and does to a connection what behave says when it comes.
@@ -153,7 +153,7 @@ func TestMail(t *testing.T) {
 		return b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = timeout, time.Hour })
 	}
 	impatient, d, lease := within(50*time.Millisecond), within(time.Minute), b.lease()
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	server.does("hang")
 	b.send(impatient, lease)
@@ -207,7 +207,7 @@ func TestMailToSome(t *testing.T) {
 			b.apply("r", mailRule)
 			d := b.duty(func(c *alerts.Config, _ *alerts.DutyConfig) { c.Timeout = time.Minute })
 			lease := b.lease()
-			b.says(condition("e", health.Critical))
+			b.says(condition("e", store.Critical))
 			b.look(d, lease)
 			server.does(behave)
 			b.send(d, lease)
@@ -231,7 +231,7 @@ func TestMailIsCutOff(t *testing.T) {
 	b.apply("r", mailRule)
 	d := b.duty(func(c *alerts.Config, _ *alerts.DutyConfig) { c.Timeout = time.Hour })
 	lease := b.lease()
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	ctx, cancel := context.WithCancel(t.Context())
 	sent := make(chan error, 1)
@@ -268,9 +268,8 @@ func TestMailByTLS(t *testing.T) {
 	b.apply("r", mailRule)
 	d := b.duty(func(c *alerts.Config, _ *alerts.DutyConfig) { c.Timeout = time.Minute })
 	lease := b.lease()
-	b.says(condition("e", health.Critical))
-	b.look(d, lease)
-	b.send(d, lease)
+	b.says(condition("e", store.Critical))
+	b.turn(d, lease)
 	if got := b.alert("r"); len(server.taken()) != 1 || server.login != " tranche "+mailSecret {
 		t.Errorf("%d letters, by %q: %+v", len(server.taken()), server.login, got)
 	}

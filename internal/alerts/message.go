@@ -8,12 +8,11 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue/alert"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // Bounds of what is told, whatever there is to tell.
@@ -26,32 +25,32 @@ const (
 
 // Item is one condition of a message.
 type Item struct {
-	Kind     string          `json:"kind"`
-	Subject  string          `json:"subject"`
-	Severity health.Severity `json:"severity"`
-	Title    string          `json:"title"`
-	Detail   string          `json:"detail"`
-	Since    time.Time       `json:"since"`
-	Turn     string          `json:"turn"`   // whose turn it is
-	Remedy   string          `json:"remedy"` // what helps; commands stand between backquotes
-	Link     string          `json:"link,omitempty"`
-	Plan     string          `json:"plan,omitempty"`
+	Kind     string         `json:"kind"`
+	Subject  string         `json:"subject"`
+	Severity store.Severity `json:"severity"`
+	Title    string         `json:"title"`
+	Detail   string         `json:"detail"`
+	Since    time.Time      `json:"since"`
+	Turn     string         `json:"turn"`   // whose turn it is
+	Remedy   string         `json:"remedy"` // what helps; commands stand between backquotes
+	Link     string         `json:"link,omitempty"`
+	Plan     string         `json:"plan,omitempty"`
 }
 
 // Message is what a receiver is told. It is the same for each attempt.
 type Message struct {
-	ID       string          `json:"id"`
-	Alert    string          `json:"alert"`  // the rule
-	Group    string          `json:"group"`  // messages about the same have the same
-	Status   string          `json:"status"` // begun, worse, over or test
-	Severity health.Severity `json:"severity"`
-	At       time.Time       `json:"at"`
-	Title    string          `json:"title"`
-	Begun    []Item          `json:"begun,omitempty"` // and what got worse; the first of them
-	BegunAll int64           `json:"begun_count"`
-	Over     []Item          `json:"over,omitempty"`
-	OverAll  int64           `json:"over_count"`
-	Holding  int64           `json:"holding"` // conditions of the group that hold now, these included
+	ID       string         `json:"id"`
+	Alert    string         `json:"alert"`  // the rule
+	Group    string         `json:"group"`  // messages about the same have the same
+	Status   string         `json:"status"` // begun, worse, over or test
+	Severity store.Severity `json:"severity"`
+	At       time.Time      `json:"at"`
+	Title    string         `json:"title"`
+	Begun    []Item         `json:"begun,omitempty"` // and what got worse; the first of them
+	BegunAll int64          `json:"begun_count"`
+	Over     []Item         `json:"over,omitempty"`
+	OverAll  int64          `json:"over_count"`
+	Holding  int64          `json:"holding"` // conditions of the group that hold now, these included
 
 	Text string `json:"text,omitempty"` // for people; made when it is sent
 	Link string `json:"link,omitempty"`
@@ -84,7 +83,7 @@ func composeGroup(
 	rule string, at time.Time, listed []alert.Listed, current map[[2]string]*seen,
 ) (out alert.Message, err error) {
 	id := uuid.Must(uuid.NewV7())
-	m := Message{ID: id.String(), Alert: rule, Group: listed[0].Group, At: at, Severity: health.Info,
+	m := Message{ID: id.String(), Alert: rule, Group: listed[0].Group, At: at, Severity: store.Info,
 		Status: string(alert.ChangeOver), Holding: listed[0].Holds}
 	counted := map[alert.Change]int64{}
 	for i := range listed {
@@ -96,7 +95,7 @@ func composeGroup(
 		if c := current[[2]string{l.Kind, l.Subject}]; c != nil { // in today's words
 			item = c.item()
 		}
-		if severity := health.Severity(l.Severity); severity.Least(m.Severity) {
+		if severity := store.Severity(l.Severity); severity.Least(m.Severity) {
 			m.Severity = severity
 		}
 		counted[l.Change] = l.Count
@@ -119,13 +118,13 @@ func composeGroup(
 // title says it in a line: 14 runs are paused.
 func (m *Message) title() string {
 	if m.BegunAll == 0 {
-		return clip("Over: "+several(m.Group, m.OverAll, m.Over[0].Title), maxTitle)
+		return store.Clip("Over: "+several(m.Group, m.OverAll, m.Over[0].Title), maxTitle)
 	}
 	title := several(m.Group, m.BegunAll, m.Begun[0].Title)
 	if m.Holding > m.BegunAll {
 		title += fmt.Sprintf(" (%d in all)", m.Holding)
 	}
-	return clip(title, maxTitle)
+	return store.Clip(title, maxTitle)
 }
 
 // several names so many conditions of a group, of which the first has a title.
@@ -134,24 +133,16 @@ func several(group string, n int64, first string) string {
 		return first
 	}
 	kind, endpoint, _ := strings.Cut(group, ":")
-	for _, w := range []struct{ kind, words string }{
-		{"run_" + string(RunCompleted), "runs have completed"}, {"run_" + string(RunPaused), "runs are paused"},
-		{"run_" + string(RunWaits), "runs wait for an approval"}, {"run_" + string(RunOverdue), "runs are overdue"},
-		{"run_" + string(RunWillMissTimes), "runs will miss their time"},
-		{string(health.RunHeld), "runs are held"}, {string(health.RunApproval), "runs wait for an approval"},
-		{string(health.RunGuard), "runs are held by their guards"},
-		{string(health.RunGate), "runs wait at a gate for an approval"},
-		{string(health.FailedItems), "runs have failed items"},
-		{string(health.NoListeners), "endpoints have nobody who listens"},
-		{string(health.BreakerOpen), "endpoints fail most requests"},
-		{string(health.ServiceSlow), "services became slow"},
-	} {
-		if w.kind == kind {
-			return fmt.Sprintf("%d %s%s", n, w.words, prefixed(" for endpoint ", oneLine(endpoint, maxTitle)))
-		}
+	words := map[string]string{
+		"run_" + string(RunCompleted): "runs have completed", "run_" + string(RunPaused): "runs are paused",
+		"run_" + string(RunWaits): "runs wait for an approval", "run_" + string(RunOverdue): "runs are overdue",
+		"run_" + string(RunWillMissTimes): "runs will miss their time",
+	}[kind]
+	if words = cmp.Or(words, store.Kind(kind).Rule().Many); words != "" {
+		return fmt.Sprintf("%d %s%s", n, words, prefixed(" for endpoint ", store.OneLine(endpoint, maxTitle)))
 	}
-	if kind == string(health.OldestWaiting) && endpoint != "" {
-		return fmt.Sprintf("%d runs wait for endpoint %s", n, oneLine(endpoint, maxTitle))
+	if kind == string(store.OldestWaiting) && endpoint != "" {
+		return fmt.Sprintf("%d runs wait for endpoint %s", n, store.OneLine(endpoint, maxTitle))
 	}
 	return fmt.Sprintf("%s, and %d more like it", first, n-1)
 }
@@ -165,9 +156,9 @@ func prefixed(with, text string) string {
 
 // TestMessage is what a test of a rule sends.
 func TestMessage(rule string, at time.Time) (json.RawMessage, error) {
-	return json.Marshal(Message{Alert: rule, Group: "test", Status: "test", Severity: health.Info, At: at,
+	return json.Marshal(Message{Alert: rule, Group: "test", Status: "test", Severity: store.Info, At: at,
 		Title: "A test of the alert " + rule, Begun: []Item{{
-			Kind: "test", Subject: rule, Severity: health.Info, Title: "This is a test", Since: at, Turn: "nobody's",
+			Kind: "test", Subject: rule, Severity: store.Info, Title: "This is a test", Since: at, Turn: "nobody's",
 			Detail: "Somebody wanted to see whether messages of this alert arrive.", Remedy: "Nothing: it does",
 			Link: "/alerts?name=" + url.QueryEscape(rule),
 		}}, BegunAll: 1})
@@ -238,33 +229,7 @@ func (m *Message) text() string {
 			fmt.Fprintf(&b, "%d like it hold still.\n", m.Holding)
 		}
 	}
-	return clip(strings.TrimLeft(b.String(), "\n"), maxText)
+	return store.Clip(strings.TrimLeft(b.String(), "\n"), maxText)
 }
 
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
-
-// oneLine makes what others have written, like a run's name, fit to stand in a line of a text: nothing of it breaks the
-// line, is unseen, or turns the order of what is seen.
-func oneLine(text string, most int) string {
-	return clip(strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsControl(r), unicode.IsSpace(r):
-			return ' '
-		case !unicode.IsPrint(r):
-			return -1
-		}
-		return r
-	}, text), most)
-}
-
-// clip bounds a text to so many characters.
-func clip(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	runes := []rune(strings.ToValidUTF8(text, "\uFFFD"))
-	if len(runes) <= most {
-		return string(runes)
-	}
-	return string(runes[:most-1]) + "…"
-}

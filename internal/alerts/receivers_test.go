@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/alerts"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/alert"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // One receiver hangs, one refuses connections, one answers 500, one redirects: nothing else waits for any of them, not
@@ -44,7 +44,7 @@ func TestReceiversThatHang(t *testing.T) {
 	}
 	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Hour, time.Hour })
 	lease := b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	sent := make(chan error, 1)
 	go func() {
@@ -57,7 +57,7 @@ func TestReceiversThatHang(t *testing.T) {
 		return good.count() == 1 && b.messages("good")[0].State == alert.MessageDelivered
 	})
 	// While one hangs there is more to tell.
-	b.says(condition("e", health.Warning), condition("f", health.Warning))
+	b.says(condition("e", store.Warning), condition("f", store.Warning))
 	b.look(d, lease)
 	waitUntil(t, "the good one was told again", func() bool { return good.count() == 2 })
 	for name, want := range map[string]string{
@@ -107,13 +107,12 @@ func TestAReceiverThatIsSlowAndOneThatIsGone(t *testing.T) {
 		return b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = timeout, time.Hour })
 	}
 	impatient, d, lease := within(50*time.Millisecond), within(time.Minute), b.lease()
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.apply("slow", fmt.Sprintf("when: {health: warning}\nto: {webhook: {url: %q, secret: hooks}}\n", slow.URL))
 	b.look(d, lease)
 	b.send(impatient, lease)
 	b.apply("gone", "when: {health: warning}\n"+gone.rule())
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if got := b.alert("slow"); got.Failures != 1 || !strings.Contains(got.Error, "did not answer in time") {
 		t.Errorf("%+v", got)
 	}
@@ -137,9 +136,8 @@ func TestChats(t *testing.T) {
 	b.apply("teams", "when: {health: warning}\nto: {teams: {secret: chat1}}\n")
 	d := b.duty(func(_ *alerts.Config, w *alerts.DutyConfig) { w.FirstRetry = time.Hour })
 	lease := b.lease()
-	b.says(condition("<!channel>", health.Critical))
-	b.look(d, lease)
-	b.send(d, lease)
+	b.says(condition("<!channel>", store.Critical))
+	b.turn(d, lease)
 	if got := b.alert("slack"); !strings.Contains(got.Error, "answers 500") {
 		t.Errorf("its trouble is %q", got.Error)
 	}
@@ -176,12 +174,11 @@ func TestTextsOfOthersAreInert(t *testing.T) {
 	b.operator("", teams.URL)
 	b.apply("r", "when: {health: warning}\nto: {teams: {secret: chat0}}\n")
 	d, lease := b.duty(), b.lease()
-	c := condition("e\u202Ef", health.Critical)
+	c := condition("e\u202Ef", store.Critical)
 	c.Link = "/endpoint?name=e%E2%80%AEf" // as health makes it
 	c.Title = "a\u202Eb\u200B\u2028c\u00A0d\ne \\[here](https://evil.example)"
 	b.says(c)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	var doc struct {
 		Attachments []struct {
 			Content struct{ Body []struct{ Text string } }
@@ -267,16 +264,13 @@ func TestReceiversThatAreRefused(t *testing.T) {
 // A private address that the operator's file does not allow is not reached, whatever the secret says.
 func TestAddressesAreGuarded(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.conns.HTTP.AllowPrivate = nil
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	d := b.duty(func(_ *alerts.Config, w *alerts.DutyConfig) { w.FirstRetry = time.Hour })
 	lease := b.lease()
-	b.says(condition("e", health.Warning))
-	b.look(d, lease)
-	b.send(d, lease)
+	b.says(condition("e", store.Warning))
+	b.turn(d, lease)
 	if got := b.alert("r"); host.count() != 0 || !strings.Contains(got.Error, "private network") {
 		t.Errorf("it was told %d times: %+v", host.count(), got)
 	}
@@ -310,15 +304,14 @@ func TestPrograms(t *testing.T) {
 		})
 	}
 	impatient, d, lease := within(100*time.Millisecond), within(time.Minute), b.lease()
-	b.says(condition("e", health.Critical))
+	b.says(condition("e", store.Critical))
 	b.apply("hang", "when: {health: warning}\nto: {command: hang}\n")
 	b.look(d, lease)
 	b.send(impatient, lease)
 	for _, name := range []string{"page", "loud", "left"} {
 		b.apply(name, "when: {health: warning}\nto: {command: "+name+"}\n")
 	}
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	text, err := os.ReadFile(out)
 	if err != nil {
 		t.Fatal(err)

@@ -10,16 +10,14 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/alerts"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // A completion is told once in each generation, also when it was committed late, and none from before the rule.
 func TestCompletionsAreToldOnce(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.complete(b.run("before", "p", nil), 1, 0)
 	b.apply("r", "when: {runs: [completed]}\nplans: [p]\n"+host.rule())
 	d, lease := b.duty(), b.lease()
@@ -27,19 +25,16 @@ func TestCompletionsAreToldOnce(t *testing.T) {
 	b.complete(b.run("other", "another plan", nil), 1, 0)
 	b.complete(run, 1, 3)
 	for range 3 {
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 	}
 	b.complete(late, 1, 0)
 	b.exec(`UPDATE alert SET since = since - interval '1 hour'`)
 	b.exec(`UPDATE run_event SET at = at - interval '2 minutes' WHERE run_id = $1`, late)
 	b.exec(`DELETE FROM run_event WHERE run_id = (SELECT id FROM batchrun WHERE name = 'before')`)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	b.complete(run, 2, 0)
 	for range 3 {
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 	}
 	var got []string
 	for _, m := range host.told(t) {
@@ -54,11 +49,9 @@ func TestCompletionsAreToldOnce(t *testing.T) {
 // A rule tells what is about its plans and endpoints, and of a run in one place only.
 func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.run("canary", "year-end", "canary")
-	mine := b.run("mine", "year-end", "operator")
+	b.run("mine", "year-end", "operator")
 	other := b.run("other", "another", "threshold")
 	b.exec(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
 		retry_backoff) VALUES ($1, 0, 's', 'endpoint', 'compose', 100, 4, 3, '1 minute', '1 second')`, other)
@@ -73,9 +66,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 		b.apply(name, rule+host.rule())
 	}
 	d, lease := b.duty(), b.lease()
-	held := condition("x", health.Warning)
-	held.Kind, held.Subject = health.RunHeld, mine.String()
-	b.says(held, condition("compose", health.Critical), condition("elsewhere", health.Critical))
+	b.says(condition("compose", store.Critical), condition("elsewhere", store.Critical))
 	b.look(d, lease)
 	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 6 })
 	b.send(d, lease)
@@ -97,29 +88,25 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 // What a rule tells of a run does not take away what health says of it otherwise, and failed items are told once.
 func TestOtherConditionsOfARun(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {runs: [overdue, completed], health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	run, failed := b.run("mine", "p", nil), b.run("failed", "p", nil)
-	of := func(kind health.Kind, subject, title string) health.Condition {
-		c := condition("x", health.Warning)
+	of := func(kind store.Kind, subject, title string) store.Condition {
+		c := condition("x", store.Warning)
 		c.Kind, c.Subject, c.Title = kind, subject, title
 		return c
 	}
-	held, overdue := of(health.RunHeld, run.String(), "held"), of(health.RunOverdue, run.String(), "overdue as health")
+	held := of(store.RunHeld, run.String(), "held")
 	b.says(held)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = tranche_now() - interval '1 hour'
 		WHERE id = $1`, run)
 	b.complete(failed, 1, 3)
-	b.says(held, overdue, of(health.FailedItems, failed.String(), "failed as health"))
+	b.says(held, of(store.FailedItems, failed.String(), "failed as health"))
 	b.look(d, lease)
 	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 3 })
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	var got []string
 	for _, m := range host.told(t) {
 		got = append(got, m.Title)
@@ -134,9 +121,7 @@ func TestOtherConditionsOfARun(t *testing.T) {
 // A run that does not end in time, as fast as it goes, is told of once; the estimate may go up and down, and be gone.
 func TestRunsThatWillBeLate(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	run := b.run("nightly", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
@@ -157,8 +142,7 @@ func TestRunsThatWillBeLate(t *testing.T) {
 		b.mu.Lock()
 		b.left[run] = c.left
 		b.mu.Unlock()
-		b.look(d, lease)
-		b.send(d, lease)
+		b.turn(d, lease)
 		if host.count() != c.told {
 			t.Fatalf("with %s left it was told %d times, want %d", c.left, host.count(), c.told)
 		}
@@ -180,9 +164,7 @@ func TestRunsThatWillBeLate(t *testing.T) {
 // A run that was told of and is not estimated any more, since many others are to end before, is not over.
 func TestRunsThatAreNotEstimated(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	run := b.run("nightly", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
@@ -193,13 +175,11 @@ func TestRunsThatAreNotEstimated(t *testing.T) {
 	b.apply("r", "when: {runs: [will_be_late]}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	b.left[run] = 30 * time.Hour
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	for i := range 100 {
 		b.exec(start, b.run(fmt.Sprint("sooner ", i), "p", nil), i+1, 10)
 	}
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	if host.count() != 1 {
 		t.Errorf("it was told %+v", host.told(t))
 	}
@@ -208,9 +188,7 @@ func TestRunsThatAreNotEstimated(t *testing.T) {
 // A run that cannot be estimated keeps nothing else from being told.
 func TestARunThatCannotBeEstimated(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	bad, good := b.run("bad", "p", nil), b.run("good", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
@@ -219,7 +197,7 @@ func TestARunThatCannotBeEstimated(t *testing.T) {
 			tranche_now() + make_interval(hours => n::int), r, tranche_now()
 		FROM unnest($1::uuid[]) WITH ORDINALITY AS f (r, n)`, []workqueue.RunID{bad, good})
 	b.apply("r", "when: {runs: [will_be_late], health: warning}\n"+host.rule())
-	b.says(condition("e", health.Warning))
+	b.says(condition("e", store.Warning))
 	b.left[good] = 30 * time.Hour
 	wrong := errors.New("it cannot be told")
 	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) {
@@ -241,9 +219,7 @@ func TestARunThatCannotBeEstimated(t *testing.T) {
 // A test is sent at once, also by a paused rule and in the middle of a pause, and is tried once.
 func TestATestIsTriedOnce(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t, 500)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t, 500)
 	b.apply("r", "when: {runs: [paused]}\n"+host.rule())
 	if _, err := b.store.Set(t.Context(), "r", "paused", "ann"); err != nil {
 		t.Fatal(err)
@@ -274,22 +250,19 @@ func TestATestIsTriedOnce(t *testing.T) {
 // worse it is told as what begins.
 func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	t.Parallel()
-	host := newReceiver(t)
-	b := setup(t)
-	b.operator("", host.URL)
+	b, host := withReceiver(t)
 	b.apply("r", "when: {runs: [paused], health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	run := b.run("mine", "p", "operator")
-	known, held := condition("known", health.Warning), condition("x", health.Info)
-	held.Kind, held.Subject = health.RunHeld, run.String()
+	known, held := condition("known", store.Warning), condition("x", store.Info)
+	held.Kind, held.Subject = store.RunHeld, run.String()
 	b.says(known)
 	b.aside(held)
 	b.look(d, lease)
 	b.sendUntil(d, lease, "what is not put aside was told", func() bool { return host.count() >= 1 })
 	b.says()
 	b.aside(known, held)
-	b.look(d, lease)
-	b.send(d, lease)
+	b.turn(d, lease)
 	b.says(known)
 	b.aside(held)
 	b.look(d, lease)
@@ -301,11 +274,11 @@ func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	}
 }
 
-func (b *bench) aside(conditions ...health.Condition) {
+func (b *bench) aside(conditions ...store.Condition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range conditions {
-		conditions[i].Mark = &health.Mark{State: "aside", By: "ann"}
+		conditions[i].Mark = &store.Mark{State: "aside", By: "ann"}
 	}
 	b.report.Aside = conditions
 }

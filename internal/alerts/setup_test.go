@@ -26,6 +26,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/alert"
 	"github.com/tranchehq/tranche/workqueue/database"
+	store "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -43,6 +44,7 @@ type bench struct {
 	*testing.T
 	pool     *pgxpool.Pool
 	store    alert.Store
+	health   store.Store
 	sessions session.Store
 	conns    *connections.Connections
 
@@ -55,8 +57,16 @@ func setup(t *testing.T) *bench {
 	t.Helper()
 	pool := testenv.Pool(t)
 	db := database.New(pool)
-	return &bench{T: t, pool: pool, store: alert.New(db), sessions: session.New(db),
+	return &bench{T: t, pool: pool, store: alert.New(db), health: store.New(db), sessions: session.New(db),
 		conns: &connections.Connections{}, left: map[workqueue.RunID]time.Duration{}}
+}
+
+// withReceiver is a bench with a host that is told by HTTP.
+func withReceiver(t *testing.T, answer ...int) (*bench, *receiver) {
+	t.Helper()
+	host, b := newReceiver(t, answer...), setup(t)
+	b.operator("", host.URL)
+	return b, host
 }
 
 // operator is the operator's file: secrets for receivers of this machine, and a mail server if one is given.
@@ -99,7 +109,7 @@ func (b *bench) duty(change ...func(*alerts.Config, *alerts.DutyConfig)) *alerts
 	config := alerts.Config{Connections: b.conns, Transport: web.Transport(), Public: "https://tranche.bank.example",
 		Timeout: time.Minute}
 	with := alerts.DutyConfig{Store: b.store, FirstRetry: time.Millisecond,
-		Health: func(context.Context) (*health.Report, error) { return b.reported(), nil },
+		Health: b.reported,
 		Left: func(_ context.Context, run workqueue.RunID) (time.Duration, error) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -119,23 +129,32 @@ func (b *bench) duty(change ...func(*alerts.Config, *alerts.DutyConfig)) *alerts
 	return duty
 }
 
-func (b *bench) reported() *health.Report {
+// reported is what the test says, and what the health says of runs that are there.
+func (b *bench) reported(ctx context.Context) (*health.Report, error) {
+	facts, err := b.health.Health(ctx, store.Limits{Listed: 10_000})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	report := b.report
 	report.Conditions, report.Aside = slices.Clone(b.report.Conditions), slices.Clone(b.report.Aside)
-	return &report
+	for i := 0; err == nil && i < len(facts.Conditions); i++ {
+		c := facts.Conditions[i]
+		aside := slices.ContainsFunc(report.Aside, func(a store.Condition) bool { return a.Key() == c.Key() })
+		if c.Kind.Rule().Change != "" && !aside {
+			report.Conditions = append(report.Conditions, c)
+		}
+	}
+	return &report, err
 }
 
 // condition is one of an endpoint without listeners.
-func condition(endpoint string, severity health.Severity) health.Condition {
-	return health.Condition{Kind: health.NoListeners, Severity: severity, Subject: endpoint,
+func condition(endpoint string, severity store.Severity) store.Condition {
+	return store.Condition{Kind: store.NoListeners, Severity: severity, Subject: endpoint,
 		Link: "/endpoint?name=" + endpoint, Title: "Nobody listens on endpoint " + endpoint, Since: time.Now(),
 		Detail: "2 running runs have work for it.",
-		Remedy: "Start a service that listens on it: `tranche endpoints show " + endpoint + "`"}
+		Remedy: "Start a service that listens on it: `tranche endpoints show " + endpoint + "`"}.Filled()
 }
 
-func (b *bench) says(conditions ...health.Condition) {
+func (b *bench) says(conditions ...store.Condition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.report.Conditions = conditions
@@ -188,6 +207,13 @@ func (b *bench) send(d *alerts.Duty, lease workqueue.Lease) {
 	if _, err := d.Send(b.Context(), lease); err != nil {
 		b.Fatal(err)
 	}
+}
+
+// turn looks, and sends what there is to tell.
+func (b *bench) turn(d *alerts.Duty, lease workqueue.Lease) {
+	b.Helper()
+	b.look(d, lease)
+	b.send(d, lease)
 }
 
 // sendUntil sends until something is so.

@@ -2,17 +2,17 @@ package alerts
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-	"net/mail"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 	_ "time/tzdata" // a machine may have no time zones
 
-	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/gather/strictyaml"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // Limits and defaults of rules.
@@ -60,47 +60,7 @@ type Spec struct {
 type When struct {
 	Runs []RunChange `json:"runs,omitempty" enum:"completed,paused,waits_for_approval,overdue,will_be_late"`
 	// Health: conditions of this severity at least; empty: none.
-	Health health.Severity `json:"health,omitempty" enum:"info,warning,critical"`
-}
-
-// Receiver is who is told. One of its members is set.
-type Receiver struct {
-	Webhook *Webhook `json:"webhook,omitempty"`
-	Slack   *Chat    `json:"slack,omitempty"`
-	Teams   *Chat    `json:"teams,omitempty"`
-	Email   *Email   `json:"email,omitempty"`
-	Command string   `json:"command,omitempty"` // a name of serve --alert-program
-}
-
-// Webhook is a URL, and the secret that signs what goes there.
-type Webhook struct {
-	URL    string `json:"url"`
-	Secret string `json:"secret"`
-}
-
-// Chat is a channel whose URL is a secret.
-type Chat struct {
-	Secret string `json:"secret"`
-}
-
-// Email is people.
-type Email struct {
-	To []string `json:"to" min:"1" max:"20"`
-}
-
-// Kind is the name of the member that is set.
-func (r *Receiver) Kind() string {
-	switch {
-	case r.Webhook != nil:
-		return "webhook"
-	case r.Slack != nil:
-		return "slack"
-	case r.Teams != nil:
-		return "teams"
-	case r.Email != nil:
-		return "email"
-	}
-	return "command"
+	Health store.Severity `json:"health,omitempty" enum:"info,warning,critical"`
 }
 
 // Parse reads a rule from YAML, or from JSON, which is YAML too. The name is what errors call the input, and the rule's
@@ -157,45 +117,48 @@ func (s *Spec) check(doc *strictyaml.Document) error {
 			return doc.Fail("quiet."+field, "%v", err)
 		}
 	}
-	return s.To.check(doc)
+	return s.To.checkIn(doc)
 }
 
-func (r *Receiver) check(doc *strictyaml.Document) error {
-	given := 0
-	for _, set := range []bool{r.Webhook != nil, r.Slack != nil, r.Teams != nil, r.Email != nil, r.Command != ""} {
-		if set {
-			given++
-		}
-	}
-	if given != 1 {
-		return doc.Fail("to", "want one of webhook, slack, teams, email and command; for several receivers apply "+
-			"several rules")
-	}
-	switch {
-	case r.Webhook != nil && r.Webhook.URL == "":
-		return doc.Fail("to.webhook", "it has no url")
-	case r.Webhook != nil && r.Webhook.Secret == "":
-		return doc.Fail("to.webhook", "it has no secret: name one of the operator's file, which signs what is sent")
-	case r.Webhook != nil:
-		if _, err := httpfetch.CheckWebhookURL(r.Webhook.URL); err != nil {
-			return doc.Fail("to.webhook.url", "%v", err)
-		}
-	case r.Slack != nil && r.Slack.Secret == "" || r.Teams != nil && r.Teams.Secret == "":
-		return doc.Fail("to."+r.Kind(), "it has no secret: name one of the operator's file, which is the channel's URL")
-	case r.Email != nil:
-		return r.Email.check(doc)
-	}
-	return nil
+// Quiet is the hours in which only what is critical is told.
+type Quiet struct {
+	From string `json:"from"` // a time of day, 22:00
+	To   string `json:"to"`   // the first time that is not quiet; before From: of the next day
+	Zone string `json:"zone"` // of IANA
 }
 
-func (e *Email) check(doc *strictyaml.Document) error {
-	if len(e.To) == 0 {
-		return doc.Fail("to.email", "it has no to: name the addresses")
-	}
-	for i, to := range e.To {
-		if a, err := mail.ParseAddress(to); err != nil || a.Name != "" || a.Address != to {
-			return doc.Fail(fmt.Sprintf("to.email.to[%d]", i), "want an address like ops@bank.example; this is %.80q", to)
+const clockLayout = "15:04"
+
+var errSame = errors.New("it is the same as from: that would be the whole day; pause the rule instead")
+
+// check names the field that is wrong.
+func (q *Quiet) check() (field string, err error) {
+	for _, f := range []struct{ name, text string }{{"from", q.From}, {"to", q.To}} {
+		if at, err := time.Parse(clockLayout, f.text); err != nil || at.Format(clockLayout) != f.text {
+			return f.name, fmt.Errorf("want a time of day like \"22:00\", in quotes; this is %.20q", f.text)
 		}
 	}
-	return nil
+	if q.From == q.To {
+		return "to", errSame
+	}
+	if _, err := time.LoadLocation(q.Zone); err != nil || q.Zone == "" || strings.EqualFold(q.Zone, "local") {
+		return "zone", fmt.Errorf("there is no time zone %.60q; want a name of IANA, like Europe/Berlin or UTC", q.Zone)
+	}
+	return "", nil
+}
+
+// At reports whether a time is in the quiet hours, by the clock on the wall of their zone. nil: no time is.
+func (q *Quiet) At(t time.Time) bool {
+	if q == nil {
+		return false
+	}
+	zone, err := time.LoadLocation(q.Zone)
+	if err != nil {
+		return false // it was checked; rather too loud than silent
+	}
+	now := t.In(zone).Format(clockLayout)
+	if q.From < q.To {
+		return q.From <= now && now < q.To
+	}
+	return now >= q.From || now < q.To
 }

@@ -165,7 +165,8 @@ func rules() map[string]rule {
 		// What is measured of a node: it implements interfaces of the orchestrator's and the API's, which link no
 		// Prometheus.
 		"internal/metrics": {
-			own:   append([]string{"endpoints/wire", "orchestrator", "internal/health", "internal/buildinfo"}, store...),
+			own: append([]string{"endpoints/wire", "orchestrator", "orchestrator/core", "internal/health",
+				"internal/buildinfo"}, store...),
 			tests: append([]string{"endpoints", "internal/api", "internal/tracing", "internal/access"}, servers...),
 		},
 		// It judges what the store and NATS say; the API and streams show it.

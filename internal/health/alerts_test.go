@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/health"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // A receiver that could not be told anything for ten minutes is told of, unless its alert is paused.
@@ -25,13 +25,13 @@ func TestReceiversThatCannotBeTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []health.Condition
+	var got []store.Condition
 	for _, c := range report.Conditions {
-		if c.Kind == health.AlertFailing {
+		if c.Kind == store.AlertFailing {
 			got = append(got, c)
 		}
 	}
-	if len(got) != 1 || got[0].Subject != "long" || got[0].Severity != health.Warning ||
+	if len(got) != 1 || got[0].Subject != "long" || got[0].Severity != store.Warning ||
 		!strings.Contains(got[0].Detail, "7 attempts") || !strings.Contains(got[0].Detail, "mail: no connection.") {
 		t.Errorf("%+v", got)
 	}

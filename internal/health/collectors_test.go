@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue/collector"
+	store "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -27,37 +27,37 @@ func TestCollectorsInTrouble(t *testing.T) {
 	of := ` WHERE collector = (SELECT id FROM collector WHERE name = $1)`
 	w.exec(`UPDATE collector_op SET parked_at = tranche_now() - interval '2 h'`+of, "parks")
 	w.exec(`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL`+of, "parks")
-	w.appears(health.CollectorParked, "parks", health.Warning, "2 operations are parked", "2 h ago",
+	w.appears(store.CollectorParked, "parks", store.Warning, "2 operations are parked", "2 h ago",
 		"tranche collector requeue parks --all")
 	if n, err := collector.New(w.store).DropOps(t.Context(), "parks", collector.OpsSelection{All: true},
 		"test"); err != nil || n != 2 {
 		t.Fatal(n, err)
 	}
-	w.goes(health.CollectorParked, "parks")
+	w.goes(store.CollectorParked, "parks")
 
-	if _, there := seen(w.report(w.watch), health.CollectorLate, "late"); there {
+	if _, there := seen(w.report(w.watch), store.CollectorLate, "late"); there {
 		t.Error("operations count as late that came just now")
 	}
 	w.exec(`UPDATE collector_key SET oldest_at = oldest_at - interval '20 min', due_at = due_at - interval '20 min'`+of,
 		"late")
 	w.exec(`UPDATE collector SET failures = 3, failure_code = 'no_listeners', failure_message = 'nobody' WHERE name = $1`,
 		"late")
-	w.appears(health.CollectorLate, "late", health.Warning, "min longer than they should", "no_listeners: nobody",
+	w.appears(store.CollectorLate, "late", store.Warning, "min longer than they should", "no_listeners: nobody",
 		"tranche collector show late")
 	if _, err := collector.New(w.store).PauseCollector(t.Context(), "late", "ann"); err != nil {
 		t.Fatal(err)
 	}
-	w.appears(health.CollectorLate, "late", health.Info, "ann paused it", "tranche collector resume late")
+	w.appears(store.CollectorLate, "late", store.Info, "ann paused it", "tranche collector resume late")
 	w.exec(`UPDATE collector_key SET due_at = tranche_now()`+of, "late")
-	w.goes(health.CollectorLate, "late")
+	w.goes(store.CollectorLate, "late")
 
 	if err := collector.New(w.store).NoteRefused(t.Context(), "parks", "crm: no table"); err != nil {
 		t.Fatal(err)
 	}
-	w.appears(health.CollectorRefuses, "parks", health.Warning, "Adds are refused", "crm: no table", "Mend the source",
+	w.appears(store.CollectorRefuses, "parks", store.Warning, "Adds are refused", "crm: no table", "Mend the source",
 		"tranche collector show parks --source")
 	w.exec(`UPDATE collector SET refused_at = tranche_now() - interval '25 h' WHERE name = $1`, "parks")
-	w.goes(health.CollectorRefuses, "parks")
+	w.goes(store.CollectorRefuses, "parks")
 }
 
 // A flush that is under way for longer than it may, or for long after one that came to nothing, is told of.
@@ -83,16 +83,16 @@ func TestFlushesThatHang(t *testing.T) {
 		t.Fatalf("claimed %+v, %v", claimed, err)
 	}
 	w.exec(`UPDATE collector_key SET flushed_at = tranche_now() - interval '20 min'`)
-	if _, there := seen(w.report(w.watch), health.CollectorHangs, "c"); there {
+	if _, there := seen(w.report(w.watch), store.CollectorHangs, "c"); there {
 		t.Error("a flush counts as hung that has its time yet")
 	}
 	w.exec(`UPDATE collector SET failures = 1, failure_code = 'deadline', failure_message = 'its time is over'`)
-	w.appears(health.CollectorHangs, "c", health.Warning, "under way for 20 min", "key k7", "may take 1 h",
+	w.appears(store.CollectorHangs, "c", store.Warning, "under way for 20 min", "key k7", "may take 1 h",
 		"deadline: its time is over", "tranche endpoints show bills")
 	w.exec(`UPDATE collector SET failures = 0`)
-	w.goes(health.CollectorHangs, "c")
+	w.goes(store.CollectorHangs, "c")
 	w.exec(`UPDATE collector_key SET flushed_at = tranche_now() - interval '65 min'`)
-	w.appears(health.CollectorHangs, "c", health.Critical, "under way for 1 h")
+	w.appears(store.CollectorHangs, "c", store.Critical, "under way for 1 h")
 	w.exec(`UPDATE collector_key SET flush = NULL, session_id = NULL, flush_until = NULL`)
-	w.goes(health.CollectorHangs, "c")
+	w.goes(store.CollectorHangs, "c")
 }

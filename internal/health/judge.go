@@ -2,195 +2,195 @@ package health
 
 import (
 	"fmt"
-	"math"
-	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/health"
-	"github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 const (
-	// Not waits: how far back failed runs, quarantined messages and dead nodes are told of.
-	failedWindow = 14 * 24 * time.Hour
-	straysWindow = 24 * time.Hour
-	deadWindow   = time.Hour
-	// Not waits: so long before its end a token is told of, and is a warning.
-	tokenWindow = 7 * 24 * time.Hour
-	tokenUrgent = 24 * time.Hour
-	staleGrace  = 15 * time.Second // a leader sweeps every second
-	staleUrgent = 2 * time.Minute
 	lateAfter   = 3 * time.Second // three heartbeats
 	leaderGrace = 2 * time.Second // a lease changes hands within it
-	waitsLong   = 6               // times Config.Waiting
 )
 
 // judge says what of the facts a person should see to. It asks nobody.
-func judge(f *facts) (all []Condition) {
+func judge(f *facts) (all []health.Condition) {
 	if f.db == nil {
 		all = append(all, f.databaseAway())
 	} else {
-		all = append(all, f.runs()...)
-		all = append(all, f.work()...)
-		all = append(all, f.leftovers()...)
+		all = append(all, f.told()...)
 		all = append(all, f.nodes()...)
-		all = append(all, f.schedules()...)
-		all = append(all, f.collectors()...)
-		all = append(all, f.alerts()...)
 		all = append(all, f.others()...)
 	}
 	all = append(all, f.machine()...)
 	for i := range all {
-		all[i].Of, all[i].Count = max(all[i].Of, 1), max(all[i].Count, 1)
+		all[i] = all[i].Filled()
 	}
 	return all
 }
 
-// dated sets since when; kept conditions are dated later.
-func dated(at time.Time, c Condition) Condition {
-	c.Since = at
+// told is what the database tells, and who does not listen. Where nobody does, nothing else is said of what waits.
+func (f *facts) told() (all []health.Condition) {
+	none := map[string]bool{}
+	for _, e := range f.unheard {
+		none[e.Endpoint] = true
+		if kind, _ := workqueue.TargetKind(e.Endpoint); kind == workqueue.KindEndpoint && f.stalled() != nil {
+			continue // services may be at servers that are away: it can be told when JetStream answers again
+		}
+		all = append(all, f.nobody(e))
+	}
+	for i := range f.db.Conditions {
+		if c := f.db.Conditions[i]; c.Kind != health.OldestWaiting || !none[c.Subject] {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// nobody tells of work that nobody does.
+func (f *facts) nobody(e unheard) health.Condition {
+	c := health.Condition{Kind: health.NoListeners, Severity: health.Critical, Subject: e.Endpoint}
+	kind, target := workqueue.TargetKind(e.Endpoint)
+	if kind == workqueue.KindLocal {
+		c.Title = "No node has the function " + target
+		c.Detail = haveWork(e.Runs)
+		c.Remedy = "Start the program that embeds a node with this function"
+	} else {
+		c.Title = "Nobody listens on endpoint " + e.Endpoint
+		if e.like != "" {
+			c.Title += "; was " + e.like + " meant?"
+		}
+		c.Detail = fmt.Sprintf("%s Requests that are out: %d.", haveWork(e.Runs), e.Out)
+		c.Remedy = fmt.Sprintf("Start a service that listens on it; it is there when this names it: "+
+			"`tranche endpoints show %s`", e.Endpoint)
+	}
+	c.Undated = true
 	return c
 }
 
-func unkept(c Condition) Condition {
-	c.unkept = true
-	return c
-}
-
-// count writes a number with its noun: 1 item, 2 items.
-func count[N ~int | ~int64 | ~uint64](n N, noun string) string {
-	if n == 1 {
-		return "1 " + noun
+func haveWork(runs int64) string {
+	if runs == 1 {
+		return "1 running run has work for it."
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d running runs have work for it.", runs)
 }
 
-// runName is a run for people.
-func runName(id workqueue.RunID, name, plan string) string {
-	if name == "" {
-		return fmt.Sprintf("run %s of %s", id.String()[:8], plan)
+// nodes judges who is there and who leads. While the database takes no writes, nodes cannot say that they live.
+func (f *facts) nodes() (all []health.Condition) {
+	if f.db.Database.ReadOnly {
+		return []health.Condition{{
+			Undated: true, Kind: health.Database, Severity: health.Critical, Subject: f.host,
+			Link: "/nodes", Title: "PostgreSQL takes no writes",
+			Detail: "Nothing is sent and recorded, no command changes anything, and nodes cannot say that they live.",
+			Remedy: "See whether it is a standby (`SELECT pg_is_in_recovery()`) that --database should not lead to, or was " +
+				"set so (`SHOW default_transaction_read_only`); work goes on by itself when it takes writes again",
+		}}
 	}
-	return "run " + name
+	alive, first := 0, f.at // and since when one has been there
+	for i := range f.db.Nodes {
+		n := &f.db.Nodes[i]
+		if n.Alive {
+			alive++
+			if n.StartedAt.Before(first) {
+				first = n.StartedAt
+			}
+		}
+		all = append(all, f.node(n)...)
+	}
+	return append(append(all, f.leader(alive, first)...), f.quorum()...)
 }
 
-func runLink(id workqueue.RunID) string { return "/runs/" + id.String() }
-
-func endpointLink(name string) string { return "/endpoint?name=" + url.QueryEscape(name) }
-
-// ago is a time that has gone by, for people.
-func ago(d time.Duration) string {
+func (f *facts) node(n *health.NodeHealth) (all []health.Condition) {
 	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", int(max(d, 0).Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h", int(d.Hours()))
+	case !n.Alive:
+		c := health.Condition{
+			Kind: health.NodeDead, Subject: n.Session.String(), Since: n.ExpiresAt,
+			Title: "Died: " + n.Name(),
+			Detail: fmt.Sprintf("It was heard of last %s ago, and did not stop in good order. Others have taken over what it "+
+				"held.", health.Ago(f.at.Sub(n.BeatAt))),
+			Remedy: "Start it again: `tranche serve`; its log says why it died",
+		}
+		if n.Slices > 0 || n.Loads > 0 {
+			c.Severity = health.Critical
+			c.Detail = fmt.Sprintf("It was heard of last %s ago, and still holds %s with %s, and %s that it was loading. The "+
+				"node that leads takes them from it.", health.Ago(f.at.Sub(n.BeatAt)), health.Count(n.Slices, "request"),
+				health.Count(n.Items, "item"), health.Count(n.Loads, "run"))
+		}
+		all = append(all, c)
+	case f.at.Sub(n.BeatAt) > lateAfter:
+		all = append(all, health.Condition{
+			Since: n.BeatAt, Kind: health.NodeLate, Subject: n.Session.String(),
+			Title: "Not heard of: " + n.Name(),
+			Detail: fmt.Sprintf("It was heard of last %s ago, and holds %s with %s. It counts as dead in %s.",
+				health.Ago(f.at.Sub(n.BeatAt)), health.Count(n.Slices, "request"), health.Count(n.Items, "item"),
+				health.Ago(n.ExpiresAt.Sub(f.at))),
+			Remedy: "See whether its machine is overloaded, or cut off from PostgreSQL",
+		})
+	}
+	switch {
+	case !n.Alive || n.Host == f.host: // this one knows that better itself
+	case n.Refused != "":
+		all = append(all, natsRefuses(n.Host, n.Name(), n.Refused))
+	case n.Away:
+		all = append(all, health.Condition{
+			Undated: true, Kind: health.NATS, Severity: health.Critical, Subject: n.Host,
+			Title:  "Cannot reach NATS: " + n.Name(),
+			Detail: "It sends nothing and records nothing until it can.",
+			Remedy: health.NATSAdvice().Remedy(),
+		})
+	}
+	return all
+}
+
+func (f *facts) leader(alive int, first time.Time) []health.Condition {
+	c := health.Condition{
+		Kind: health.LeaderMissing, Severity: health.Critical, Subject: "leader", Title: "No node leads",
+		Detail: fmt.Sprintf("%s alive. Without a leader, requests of dead nodes and past deadlines are not issued again.",
+			health.ThereAre(alive, "node")),
+		Remedy: "Start a node: `tranche serve`",
+	}
+	if alive > 0 {
+		c.Remedy = "See what the nodes say in their logs: one of them should take the lead within seconds"
+	}
+	switch l := f.db.Leader; {
+	case l == nil && alive > 0 && f.at.Sub(first) <= leaderGrace: // the first node of all is about to
+		return nil
+	case l == nil:
+		c.Undated = true
+		return []health.Condition{c}
+	case f.at.Sub(l.ExpiresAt) > leaderGrace:
+		c.Detail = fmt.Sprintf("The lease ran out %s ago, and %s", health.Ago(f.at.Sub(l.ExpiresAt)), c.Detail)
+		c.Since = l.ExpiresAt
+		return []health.Condition{c}
 	default:
-		return fmt.Sprintf("%d days", int(d.Hours()/24))
-	}
-}
-
-// size is a number of bytes for people.
-func size(n uint64) string {
-	const step = 1024
-	if n < step {
-		return fmt.Sprintf("%d B", n)
-	}
-	power := min(int(math.Log2(float64(n))/10), 5)
-	return fmt.Sprintf("%.1f %ciB", float64(n)/math.Pow(step, float64(power)), "KMGTP"[power-1])
-}
-
-func percent(share float64) string { return fmt.Sprintf("%.0f%%", 100*share) }
-
-// events judges those that could not be published: NATS is away, or does not take them from the nodes' user.
-func (f *facts) events() []Condition {
-	e := f.db.Events
-	if e.Events == 0 || e.Since == nil {
 		return nil
 	}
-	return []Condition{dated(*e.Since, Condition{
-		Kind: EventsWaiting, Severity: Warning, Subject: "events", Link: "/nodes",
-		Title: count(e.Events, "event") + " could not be published",
-		Detail: fmt.Sprintf("The oldest is %s old; they say %s. Who waits for them does not know yet.",
-			ago(f.at.Sub(*e.Since)), strings.Join(e.Kinds, ", ")),
-		Remedy: "See to NATS, and to what the nodes log: their user may lack a permission for these kinds, or they are " +
-			"larger than max_payload. They are published as soon as NATS takes them",
-	})}
-}
-
-// alerts judges who could not be told.
-func (f *facts) alerts() (all []Condition) {
-	for i := range f.db.AlertsFailing {
-		a := &f.db.AlertsFailing[i]
-		all = append(all, dated(a.Since, Condition{
-			Kind: AlertFailing, Severity: Warning, Subject: a.Alert, Link: "/alerts?name=" + url.QueryEscape(a.Alert),
-			Title: "Nobody hears of alert " + a.Alert,
-			Detail: fmt.Sprintf("Its receiver could not be told anything for %s, at %s; %s. The last: %s.",
-				ago(f.at.Sub(a.Since)), count(a.Failures, "attempt"), isAre(int(a.Waiting), "message")+" waiting", a.Reason),
-			Remedy: fmt.Sprintf("Mend that, then try it: `tranche alert test %s`", a.Alert),
-		}))
-	}
-	return all
-}
-
-// gaps tells what was confirmed and is lost.
-func (f *facts) gaps() (all []Condition) {
-	const day = "2006-01-02 15:04:05.0 MST"
-	for i := range f.db.Gaps {
-		g := &f.db.Gaps[i]
-		c := Condition{
-			Kind: DatabaseGap, Severity: Critical, Subject: g.NoticedAt.UTC().Format("2006-01-02T15:04:05Z"), Link: "/nodes",
-			Title: "The database went back in time",
-			Detail: fmt.Sprintf("What was confirmed between %s and %s, or in the second after, is lost: runs that were "+
-				"started, items that were added, operations, acknowledgements, changes. What was out was issued again (%s "+
-				"under way).", g.From.UTC().Format(day), g.To.UTC().Format(day), count(int64(g.Runs), "run")),
-			Remedy: "Have what was sent to Tranche in that time sent again: with the same idempotency keys nothing is done " +
-				"twice. Replicate synchronously where a failover is to lose nothing",
-		}
-		if !g.Lost {
-			c.Severity, c.Title = Warning, "Another server took the database over"
-			c.Detail = fmt.Sprintf("Nothing is known to be lost. If it was replicated asynchronously, what was confirmed "+
-				"in the second after %s may be. What was out was issued again.", g.From.UTC().Format(day))
-		}
-		all = append(all, dated(g.NoticedAt, c))
-	}
-	return all
 }
 
 // quorum tells of streams that do not answer any node that reaches NATS.
-func (f *facts) quorum() []Condition {
+func (f *facts) quorum() []health.Condition {
 	stalled := f.stalled()
 	if stalled == nil {
 		return nil
 	}
-	return []Condition{unkept(dated(*stalled.StalledSince, Condition{ // nodes that start anew know only since then
-		Kind: NATS, Severity: Critical, Subject: jetStream, Title: "JetStream does not answer", Link: "/nodes",
+	return []health.Condition{{ // nodes that start anew know only since then
+		Undated: true, Since: *stalled.StalledSince, Kind: health.NATS, Severity: health.Critical, Subject: health.JetStream,
+		Title:  "JetStream does not answer",
 		Detail: "Nothing is sent and recorded until it does. " + health.StalledText(stalled.StalledWhy) + ".",
-		Remedy: "See that more than half of the NATS servers run and reach each other; nothing has to be done here then",
-	}))}
+		Remedy: health.QuorumAdvice().Remedy(),
+	}}
 }
 
-// jetStream is the subject of a condition of NATS that is about all nodes.
-const jetStream = "JetStream"
-
 // stalled returns the node that the streams have not answered for longest, or nil when they answer some node.
-func (f *facts) stalled() (first *health.NodeHealth) {
-	for i := range f.db.Nodes {
-		n := &f.db.Nodes[i]
-		switch {
-		case !n.Alive || n.Away:
-		case n.StalledSince == nil:
-			return nil
-		case first == nil || n.StalledSince.Before(*first.StalledSince):
-			first = n
+func (f *facts) stalled() *health.Node {
+	return health.Stalled(func(yield func(*health.Node) bool) {
+		for i := range f.db.Nodes {
+			if !yield(&f.db.Nodes[i].Node) {
+				return
+			}
 		}
-	}
-	return first
+	})
 }
 
 // answered reports whether the streams answer a node that would know by now if they did not.
@@ -198,126 +198,4 @@ func (f *facts) answered() bool {
 	return slices.ContainsFunc(f.db.Nodes, func(n health.NodeHealth) bool {
 		return n.Alive && !n.Away && n.StalledSince == nil && f.at.Sub(n.StartedAt) > settledAfter
 	})
-}
-
-// schedules judges what was to be started by the clock.
-func (f *facts) schedules() (all []Condition) {
-	for i := range f.db.SchedulesFailed {
-		s := &f.db.SchedulesFailed[i]
-		what := map[schedule.FireState]string{schedule.FireMissed: "missed its time"}[s.State]
-		if what == "" {
-			what = "could not start its run"
-		}
-		all = append(all, dated(s.Since, Condition{
-			Kind: ScheduleFailing, Severity: Warning, Subject: s.Schedule, Link: "/schedules",
-			Title:  fmt.Sprintf("Schedule %s %s", s.Schedule, what),
-			Detail: fmt.Sprintf("That of %s has no run: %s", moment(s.Due), s.Reason),
-			Remedy: fmt.Sprintf("Mend that, then start it: `tranche schedule run-now %s`; the next due time that "+
-				"goes well ends this, too", s.Schedule),
-		}))
-	}
-	for i := range f.db.SchedulesStuck {
-		all = append(all, f.stuck(&f.db.SchedulesStuck[i]))
-	}
-	for i := range f.db.SchedulesLate {
-		all = append(all, Late(&f.db.SchedulesLate[i], f.at))
-	}
-	return all
-}
-
-func (f *facts) stuck(s *health.StuckSchedule) Condition {
-	c := Condition{
-		Kind: ScheduleOverdue, Severity: Critical, Subject: s.Schedule, Link: "/schedules",
-		Title:  fmt.Sprintf("Schedule %s has been due for %s", s.Schedule, ago(f.at.Sub(s.Since))),
-		Detail: fmt.Sprintf("No leader has taken the due time %s.", moment(s.Due)),
-		Remedy: "See whether a node leads, and what its duties say: `tranche nodes`",
-	}
-	if s.Taken {
-		c.Severity = Warning
-		c.Detail = fmt.Sprintf("The run of %s is not started yet.", moment(s.Due))
-		switch {
-		case s.Loading != nil:
-			c.Detail += fmt.Sprintf(" Its items are being loaded, for %s.", ago(f.at.Sub(*s.Loading)))
-		case s.Reason != "":
-			c.Detail += " The last that was heard: " + s.Reason
-		}
-		c.Remedy = fmt.Sprintf("It is tried again by itself; mend what it says if it says anything. "+
-			"What became of it: `tranche schedule fires %s`", s.Schedule)
-	}
-	return dated(s.Since, c)
-}
-
-// moment is a time for people who may be anywhere.
-func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
-
-const collectorsLink = "/collectors"
-
-// collectors judges what waits to be flushed, and what is not tried again.
-func (f *facts) collectors() (all []Condition) {
-	for i := range f.db.CollectorsParked {
-		c := &f.db.CollectorsParked[i]
-		all = append(all, dated(c.Since, Condition{
-			Kind: CollectorParked, Severity: Warning, Subject: c.Collector, Link: collectorsLink, Count: c.Ops,
-			Title: fmt.Sprintf("%s parked: collector %s", isAre(int(c.Ops), "operation"), c.Collector),
-			Detail: fmt.Sprintf("They failed too often, or for good, the first %s ago, and are not tried again by "+
-				"themselves.", ago(f.at.Sub(c.Since))),
-			Remedy: fmt.Sprintf("See why: `tranche collector ops %s --state parked`; then try them again: `tranche collector "+
-				"requeue %s --all`, or give them up: `tranche collector drop %s --all`", c.Collector, c.Collector, c.Collector),
-		}))
-	}
-	for i := range f.db.CollectorsLate {
-		all = append(all, f.lateCollector(&f.db.CollectorsLate[i]))
-	}
-	for i := range f.db.FlushesHung {
-		all = append(all, f.hungFlush(&f.db.FlushesHung[i]))
-	}
-	for i := range f.db.CollectorsRefusing {
-		all = append(all, f.refusing(&f.db.CollectorsRefusing[i]))
-	}
-	return all
-}
-
-func (f *facts) refusing(c *health.RefusingCollector) Condition {
-	return dated(c.Since, Condition{
-		Kind: CollectorRefuses, Severity: f.waits(c.Since), Subject: c.Collector, Link: collectorsLink,
-		Title: fmt.Sprintf("Adds are refused for %s: collector %s", ago(f.at.Sub(c.Since)), c.Collector),
-		Detail: fmt.Sprintf("What enrich asks for cannot be had, last %s ago: %.300s. Nothing of such an add is stored, and "+
-			"producers are told to add again later.", ago(f.at.Sub(c.Last)), strings.TrimSuffix(c.Problem, ".")),
-		Remedy: fmt.Sprintf("Mend the source, or the query (`tranche collector show %s --source`, then `tranche collector "+
-			"apply FILE`); it is over with the first add that is taken: `tranche collector add %[1]s FILE`", c.Collector),
-	})
-}
-
-func (f *facts) lateCollector(c *health.LateCollector) Condition {
-	out := Condition{
-		Kind: CollectorLate, Severity: f.waits(c.Since), Subject: c.Collector, Link: collectorsLink,
-		Title: fmt.Sprintf("Operations wait %s longer than they should: collector %s", ago(f.at.Sub(c.Since)), c.Collector),
-		Detail: fmt.Sprintf("They are for endpoint %s, and have not been flushed within max_age.",
-			c.Endpoint),
-		Remedy: fmt.Sprintf("See what keeps them waiting: `tranche collector show %s`", c.Collector),
-	}
-	switch {
-	case c.State == collector.CollectorPaused:
-		out.Severity = Info
-		out.Detail = fmt.Sprintf("%s paused it, and it goes on taking operations.", c.PausedBy)
-		out.Remedy = fmt.Sprintf("Go on with: `tranche collector resume %s`", c.Collector)
-	case c.Code != "":
-		out.Detail += fmt.Sprintf(" The last flush failed with %s: %.200s.", c.Code, c.Message)
-	}
-	return dated(c.Since, out)
-}
-
-func (f *facts) hungFlush(h *health.HungFlush) Condition {
-	out := Condition{
-		Kind: CollectorHangs, Severity: f.waits(h.Since), Subject: h.Collector, Link: collectorsLink,
-		Title: fmt.Sprintf("A flush is under way for %s: collector %s", ago(f.at.Sub(h.Since)), h.Collector),
-		Detail: fmt.Sprintf("It is of key %.100s, for endpoint %s, and may take %s. What waits for its key goes after it.",
-			h.Key, h.Endpoint, ago(h.Timeout)),
-		Remedy: fmt.Sprintf("See whether the service still works on it: `tranche endpoints show %s`; restart it if not, and "+
-			"give the collector a shorter timeout: `tranche collector show %s`", h.Endpoint, h.Collector),
-	}
-	if h.Code != "" {
-		out.Detail += fmt.Sprintf(" The last flush failed with %s: %.200s.", h.Code, h.Message)
-	}
-	return dated(h.Since, out)
 }

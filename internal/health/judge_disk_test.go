@@ -1,6 +1,10 @@
 package health
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue/health"
+)
 
 // A disk is judged by what the streams on it may still grow by, and not by its size.
 func TestADiskIsJudgedByWhatIsNeeded(t *testing.T) {
@@ -15,20 +19,20 @@ func TestADiskIsJudgedByWhatIsNeeded(t *testing.T) {
 		free, size uint64
 		here       bool
 		fills      []fill
-		want       Severity
+		want       health.Severity
 	}{
 		"a small disk, almost empty":                       {855 * mib, 900 * mib, true, streams(500*mib, 0), ""},
 		"a small disk, its streams full":                   {350 * mib, 900 * mib, true, streams(500*mib, 500*mib), ""},
-		"a small disk that the streams may fill":           {855 * mib, 900 * mib, true, streams(4<<30, 0), Warning},
+		"a small disk that the streams may fill":           {855 * mib, 900 * mib, true, streams(4<<30, 0), health.Warning},
 		"likewise, and the streams are on another machine": {855 * mib, 900 * mib, false, streams(4<<30, 0), ""},
-		"a small disk, almost full":                        {40 * mib, 900 * mib, true, nil, Critical},
-		"a large disk, a gigabyte free":                    {1000 * mib, 1 << 40, false, nil, Critical},
-		"a large disk, five gigabytes free":                {5 << 30, 1 << 40, false, nil, Warning},
+		"a small disk, almost full":                        {40 * mib, 900 * mib, true, nil, health.Critical},
+		"a large disk, a gigabyte free":                    {1000 * mib, 1 << 40, false, nil, health.Critical},
+		"a large disk, five gigabytes free":                {5 << 30, 1 << 40, false, nil, health.Warning},
 		"a large disk":                                     {200 << 30, 1 << 40, true, streams(4<<30, 0), ""},
 	} {
 		f := &facts{disk: &diskSpace{free: tc.free, size: tc.size}, fills: tc.fills,
 			limits: Config{DiskFree: DefaultDiskFree, StoresStreams: tc.here}}
-		var got Severity
+		var got health.Severity
 		if all := f.room(); len(all) > 0 {
 			got = all[0].Severity
 		}

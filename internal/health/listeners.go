@@ -34,7 +34,7 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, 
 		case workqueue.KindEndpoint:
 			services = append(services, e)
 		case workqueue.KindLocal:
-			if !slices.ContainsFunc(db.Nodes, func(n health.NodeHealth) bool { return hasLocal(n, target) }) {
+			if !slices.ContainsFunc(db.Nodes, func(n health.NodeHealth) bool { return n.Has(target) }) {
 				none = append(none, unheard{WorkingEndpoint: e})
 			}
 		default: // every node can do it
@@ -58,11 +58,6 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, 
 		}
 	}
 	return none, true
-}
-
-// hasLocal reports whether a node has a function, or has not said yet what it has.
-func hasLocal(n health.NodeHealth, function string) bool {
-	return n.Alive && (n.Locals == nil || slices.Contains(*n.Locals, function))
 }
 
 // withoutPulls returns the endpoints of which JetStream knows nobody that waits for requests: there nobody listens, or

@@ -28,17 +28,17 @@ import (
 func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	store, toDatabase := w.through()
+	db, toDatabase := w.through()
 	toNATS := testenv.NewProxy(t, strings.TrimPrefix(w.ns.URL(), "nats://"))
 	nc := testenv.Dial(t, "nats://"+toNATS.Addr())
-	watch := w.look(health.Config{Store: store, NC: nc, DatabaseTimeout: soon})
-	w.goesFrom(watch, health.Database, "here")
+	watch := w.look(health.Config{Store: db, NC: nc, DatabaseTimeout: soon})
+	w.goesFrom(watch, store.Database, "here")
 
 	toNATS.Cut()
-	w.appearsTo(watch, health.NATS, "here", health.Critical, "cannot reach NATS")
+	w.appearsTo(watch, store.NATS, "here", store.Critical, "cannot reach NATS")
 	toDatabase.Cut()
-	first := w.appearsTo(watch, health.Database, "here", health.Critical, "PostgreSQL does not answer")
-	if again := w.appearsTo(watch, health.Database, "here", health.Critical); !again.Since.Equal(first.Since) {
+	first := w.appearsTo(watch, store.Database, "here", store.Critical, "PostgreSQL does not answer")
+	if again := w.appearsTo(watch, store.Database, "here", store.Critical); !again.Since.Equal(first.Since) {
 		t.Errorf("away since %s, then since %s", first.Since, again.Since)
 	}
 	if r := w.report(watch); r.Status != "critical" || r.Counts.Critical != 2 {
@@ -46,8 +46,8 @@ func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 	}
 	toDatabase.Heal()
 	toNATS.Heal()
-	w.goesFrom(watch, health.Database, "here")
-	w.goesFrom(watch, health.NATS, "here")
+	w.goesFrom(watch, store.Database, "here")
+	w.goesFrom(watch, store.NATS, "here")
 }
 
 // What only a server itself can see stands in the report of each: it can be put aside through
@@ -60,13 +60,13 @@ func TestWhatAnotherServerSeesOfItself(t *testing.T) {
 	var short atomic.Pointer[[]string]
 	short.Store(&[]string{"the disk of the database is full"})
 	there := w.look(health.Config{Host: "there", Short: func() []string { return *short.Load() }})
-	own := w.appearsTo(there, health.Shortage, "there", health.Critical, "is full")
-	other := w.appears(health.Shortage, "there", health.Critical, "is full")
+	own := w.appearsTo(there, store.Shortage, "there", store.Critical, "is full")
+	other := w.appears(store.Shortage, "there", store.Critical, "is full")
 	if !own.Since.Equal(other.Since) || own.Title != other.Title || own.Remedy != other.Remedy {
 		t.Errorf("it says of itself\n%+v, and another one says\n%+v", own, other)
 	}
-	w.says(store.Aside, health.Shortage, "there", 0)
-	w.stands(health.Shortage, "there", store.Aside)
+	w.says(store.Aside, store.Shortage, "there", 0)
+	w.stands(store.Shortage, "there", store.Aside)
 	if r := w.report(there); len(r.Conditions) != 0 || len(r.Aside) != 1 {
 		t.Errorf("it was put aside at another one, and here there is %+v, aside %+v", r.Conditions, r.Aside)
 	}
@@ -76,7 +76,7 @@ func TestWhatAnotherServerSeesOfItself(t *testing.T) {
 		t.Errorf("3 minutes later there is %+v, aside %+v", r.Conditions, r.Aside)
 	}
 	w.report(there)
-	w.stands(health.Shortage, "there", store.Aside)
+	w.stands(store.Shortage, "there", store.Aside)
 	short.Store(&[]string{})
 	if r := w.report(there); len(r.Conditions)+len(r.Aside) != 0 {
 		t.Errorf("it is over, and there is %+v, aside %+v", r.Conditions, r.Aside)
@@ -124,16 +124,16 @@ func TestAStreamIsNearlyFull(t *testing.T) {
 	}
 	const subject = wire.StreamWork + " bytes"
 	fill(17)
-	w.appears(health.StreamLimit, subject, health.Warning, "of 1.0 MiB", "tranche streams set")
+	w.appears(store.StreamLimit, subject, store.Warning, "of 1.0 MiB", "tranche streams set")
 	fill(3)
-	w.appears(health.StreamLimit, subject, health.Critical)
-	if _, there := seen(w.report(w.watch), health.StreamLimit, wire.StreamWork+" messages"); there {
+	w.appears(store.StreamLimit, subject, store.Critical)
+	if _, there := seen(w.report(w.watch), store.StreamLimit, wire.StreamWork+" messages"); there {
 		t.Error("20 messages of 10000 are near the limit")
 	}
 	if err := stream.Purge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.goes(health.StreamLimit, subject)
+	w.goes(store.StreamLimit, subject)
 }
 
 func TestTheAccountIsNearlyFull(t *testing.T) {
@@ -153,21 +153,21 @@ func TestTheAccountIsNearlyFull(t *testing.T) {
 		}
 	}
 	watch := w.look(health.Config{NC: nc})
-	w.appearsTo(watch, health.StreamLimit, "the account streams", health.Critical, "2 streams of 2", "NATS server")
+	w.appearsTo(watch, store.StreamLimit, "the account streams", store.Critical, "2 streams of 2", "NATS server")
 	if err := js.DeleteStream(t.Context(), "ONE"); err != nil {
 		t.Fatal(err)
 	}
-	w.goesFrom(watch, health.StreamLimit, "the account streams")
+	w.goesFrom(watch, store.StreamLimit, "the account streams")
 }
 
 func TestADiskWithLittleRoom(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	full := w.look(health.Config{DataDir: t.TempDir(), DiskFree: math.MaxUint64})
-	w.appearsTo(full, health.Disk, "here", health.Critical, "are free on the disk of here", "The database has")
+	w.appearsTo(full, store.Disk, "here", store.Critical, "are free on the disk of here", "The database has")
 	// Another server tells it too, and does not take it back; the one that said so does.
-	w.appearsTo(w.look(health.Config{DataDir: t.TempDir(), DiskFree: 1, Host: "elsewhere"}), health.Disk, "here",
-		health.Critical, "are free on the disk of here")
+	w.appearsTo(w.look(health.Config{DataDir: t.TempDir(), DiskFree: 1, Host: "elsewhere"}), store.Disk, "here",
+		store.Critical, "are free on the disk of here")
 	kept := func() (n int) {
 		t.Helper()
 		err := w.pool.QueryRow(t.Context(), `SELECT count(*) FROM health_condition WHERE kind = 'disk'`).Scan(&n)
@@ -179,7 +179,7 @@ func TestADiskWithLittleRoom(t *testing.T) {
 	if kept() != 1 {
 		t.Error("a server forgot what another one said")
 	}
-	w.goesFrom(w.look(health.Config{DataDir: t.TempDir(), DiskFree: 1}), health.Disk, "here")
+	w.goesFrom(w.look(health.Config{DataDir: t.TempDir(), DiskFree: 1}), store.Disk, "here")
 	if kept() != 0 {
 		t.Error("what is over is kept")
 	}
@@ -189,13 +189,13 @@ func TestConnectionsAreNearlyUsedUp(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	cluster := testenv.Postgres(t) // of 100 connections, 3 for superusers
-	store := database.New(testenv.Connect(t, cluster.URL()))
-	watch := w.look(health.Config{Store: store, DatabaseTimeout: soon})
-	w.goesFrom(watch, health.Connections, "PostgreSQL")
+	db := database.New(testenv.Connect(t, cluster.URL()))
+	watch := w.look(health.Config{Store: db, DatabaseTimeout: soon})
+	w.goesFrom(watch, store.Connections, "PostgreSQL")
 	free := occupy(t, cluster.URL(), 90)
-	w.appearsTo(watch, health.Connections, "PostgreSQL", health.Warning, "of 97 connections", "max_connections")
+	w.appearsTo(watch, store.Connections, "PostgreSQL", store.Warning, "of 97 connections", "max_connections")
 	free()
-	w.goesFrom(watch, health.Connections, "PostgreSQL")
+	w.goesFrom(watch, store.Connections, "PostgreSQL")
 }
 
 // occupy opens connections, and returns what closes them.
@@ -226,10 +226,10 @@ func TestWhatTheNodeMissedIsTold(t *testing.T) {
 	w := setup(t)
 	short := []string{"JetStream has no room for the streams"}
 	watch := w.look(health.Config{Short: func() []string { return short }})
-	w.appearsTo(watch, health.Shortage, "here", health.Critical, "JetStream has no room")
+	w.appearsTo(watch, store.Shortage, "here", store.Critical, "JetStream has no room")
 	watch.Wait()
 	short = nil
-	w.goesFrom(watch, health.Shortage, "here")
+	w.goesFrom(watch, store.Shortage, "here")
 }
 
 // Many who ask cause one look.

@@ -11,18 +11,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/health"
 )
 
-// MarkWorse is the state of what was put aside, and has got worse since: it is told of again.
-const MarkWorse health.MarkState = "worse"
-
-// Mark is what somebody said of a condition.
-type Mark struct {
-	State  health.MarkState `json:"state" enum:"aside,taken,worse" doc:"worse: it was put aside, and got worse"`
-	By     string           `json:"by" doc:"who said so"`
-	At     time.Time        `json:"at"`
-	Until  *time.Time       `json:"until,omitempty" doc:"until when it is put aside; absent: for good"`
-	Reason string           `json:"reason,omitempty"`
-}
-
 const (
 	// markSeenEvery is how seldom the table is told that what a mark is about is still there.
 	markSeenEvery = 24 * time.Hour
@@ -31,17 +19,17 @@ const (
 )
 
 // divide parts what is to be seen to from what somebody has put aside.
-func divide(marks []health.Mark, all []Condition) (open, aside []Condition) {
-	said := make(map[health.ConditionKey]*health.Mark, len(marks))
+func divide(marks []health.KeptMark, all []health.Condition) (open, aside []health.Condition) {
+	said := make(map[health.ConditionKey]*health.KeptMark, len(marks))
 	for i := range marks {
 		said[marks[i].ConditionKey] = &marks[i]
 	}
 	for i := range all {
 		c := &all[i]
-		if m := said[c.key()]; m != nil && !begunAgain(m, c) {
-			c.Mark = &Mark{m.State, m.By, m.At, m.Until, m.Reason}
+		if m := said[c.Key()]; m != nil && !begunAgain(m, c) {
+			c.Mark = &health.Mark{State: m.State, By: m.By, At: m.At, Until: m.Until, Reason: m.Reason}
 			if m.WorseAt != nil {
-				c.Mark.State = MarkWorse
+				c.Mark.State = health.MarkWorse
 			}
 		}
 		if c.Mark != nil && c.Mark.State == health.Aside {
@@ -55,32 +43,28 @@ func divide(marks []health.Mark, all []Condition) (open, aside []Condition) {
 
 // begunAgain reports whether what a mark is about was over and has begun once more, which is news of what somebody has
 // taken and of what is critical.
-func begunAgain(m *health.Mark, c *Condition) bool {
-	return (m.State == health.Taken || c.Severity == Critical) && c.Since.After(m.At)
+func begunAgain(m *health.KeptMark, c *health.Condition) bool {
+	return (m.State == health.Taken || c.Severity == health.Critical) && c.Since.After(m.At)
 }
 
 // worse reports whether a condition is worse than it was when somebody put it aside.
-func worse(m *health.Mark, c *Condition) bool {
+func worse(m *health.KeptMark, c *health.Condition) bool {
 	return m.State == health.Aside &&
-		(c.Count > m.Count || !Severity(m.Severity).Least(c.Severity) || begunAgain(m, c))
+		(c.Count > m.Count || !health.Severity(m.Severity).Least(c.Severity) || begunAgain(m, c))
 }
 
 // watchMarks keeps of what people said of conditions whether it still is as they said. What once got worse stays so
 // until it is over: what flaps would be told with each turn.
-func (w *Watch) watchMarks(ctx context.Context, f *facts, conditions []Condition) {
-	there := make(map[health.ConditionKey]*Condition, len(conditions))
+func (w *Watch) watchMarks(ctx context.Context, f *facts, conditions []health.Condition) {
+	there := make(map[health.ConditionKey]*health.Condition, len(conditions))
 	for i := range conditions {
-		there[conditions[i].key()] = &conditions[i]
-	}
-	var cut []Kind
-	if f.db != nil {
-		cut = f.cut(f.listed)
+		there[conditions[i].Key()] = &conditions[i]
 	}
 	var news []health.SeenMark
 	for i := range w.marks {
 		m := &w.marks[i]
 		c := there[m.ConditionKey]
-		if c == nil && (slices.Contains(cut, Kind(m.Kind)) || f.db == nil) {
+		if c == nil && (f.db == nil || slices.Contains(f.db.Cut, health.Kind(m.Kind))) {
 			continue // it may be there
 		}
 		if note, isNews := f.watchMark(m, c); isNews {
@@ -96,8 +80,8 @@ func (w *Watch) watchMarks(ctx context.Context, f *facts, conditions []Condition
 }
 
 // watchMark holds a mark against the condition that it is about, if there is one, and says what of it is to be kept.
-func (f *facts) watchMark(m *health.Mark, c *Condition) (note health.SeenMark, news bool) {
-	note.Mark = *m
+func (f *facts) watchMark(m *health.KeptMark, c *health.Condition) (note health.SeenMark, news bool) {
+	note.KeptMark = *m
 	if c == nil {
 		over := m.WorseAt != nil && f.looked(m.ConditionKey)
 		if over {
@@ -116,7 +100,7 @@ func (f *facts) watchMark(m *health.Mark, c *Condition) (note health.SeenMark, n
 // Measure says how bad a condition is, or without a subject all of a kind that are not put aside. There is nothing of
 // what does not hold.
 func (r *Report) Measure(key health.ConditionKey) (about []health.Measured) {
-	lists := [][]Condition{r.Conditions, r.Aside}
+	lists := [][]health.Condition{r.Conditions, r.Aside}
 	if key.Subject == "" {
 		lists = lists[:1]
 	}
@@ -144,7 +128,7 @@ const (
 // date says since when the conditions have been so, and keeps it for those of which nothing else tells it: in the
 // table, and in memory while there is no database. What the table knew and knows no more has been over meanwhile, maybe
 // while this process stood still: then memory does not count.
-func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
+func (w *Watch) date(ctx context.Context, f *facts, conditions []health.Condition) {
 	kept := map[health.ConditionKey]health.KeptCondition{}
 	if f.db != nil {
 		for _, k := range f.db.Kept {
@@ -155,11 +139,11 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
 	var there []health.KeptCondition
 	for i := range conditions {
 		c := &conditions[i]
-		if !c.unkept {
+		if !c.Undated {
 			continue
 		}
-		before, known := kept[c.key()]
-		first, remembered := w.seen[c.key()]
+		before, known := kept[c.Key()]
+		first, remembered := w.seen[c.Key()]
 		switch {
 		case known:
 			c.Since = before.Since
@@ -168,7 +152,7 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
 		case c.Since.IsZero():
 			c.Since = f.at
 		}
-		seen[c.key()] = c.Since
+		seen[c.Key()] = c.Since
 		if row, news := f.keep(c, before); news || !known {
 			there = append(there, row)
 		}
@@ -184,39 +168,40 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
 }
 
 // keep makes the row of a condition, and reports whether the one that there was is too old.
-func (f *facts) keep(c *Condition, before health.KeptCondition) (row health.KeptCondition, news bool) {
-	row = health.KeptCondition{ConditionKey: c.key(), Since: c.Since}
+func (f *facts) keep(c *health.Condition, before health.KeptCondition) (row health.KeptCondition, news bool) {
+	row = health.KeptCondition{ConditionKey: c.Key(), Since: c.Since}
 	news = before.SeenAt.Before(f.at.Add(-seenEvery))
-	if f.ownOnly(c.key()) {
+	if f.ownOnly(c.Key()) {
 		row.Said, _ = json.Marshal(c) // of texts, numbers and times
-		news = news || c.told(before.Said)
+		news = news || worded(c, before.Said)
 	}
 	return row, news
 }
 
 // ownOnly reports whether no other server can see a condition of this one's.
 func (f *facts) ownOnly(k health.ConditionKey) bool {
-	return k.Subject == f.host && (Kind(k.Kind) == Disk || Kind(k.Kind) == Shortage)
+	return k.Subject == f.host && (health.Kind(k.Kind) == health.Disk || health.Kind(k.Kind) == health.Shortage)
 }
 
-// told reports whether others are to be told anew of a condition, of which they know what is kept.
-func (c *Condition) told(kept json.RawMessage) bool {
-	var known Condition
+// worded reports whether others are to be told anew of a condition, of which they know what is kept.
+func worded(c *health.Condition, kept json.RawMessage) bool {
+	var known health.Condition
 	return json.Unmarshal(kept, &known) != nil || known.Severity != c.Severity
 }
 
 // others are what other servers have lately said of themselves.
-func (f *facts) others() (all []Condition) {
+func (f *facts) others() (all []health.Condition) {
 	if f.db == nil {
 		return nil
 	}
 	for _, k := range f.db.Kept {
-		var c Condition
+		var c health.Condition
 		if k.Said == nil || k.Subject == f.host || k.SeenAt.Before(f.at.Add(-saidFor)) ||
 			json.Unmarshal(k.Said, &c) != nil {
 			continue
 		}
-		all = append(all, dated(k.Since, c))
+		c.Since = k.Since
+		all = append(all, c)
 	}
 	return all
 }
@@ -234,13 +219,13 @@ func (f *facts) gone(seen map[health.ConditionKey]time.Time) (gone []health.Cond
 
 // looked reports whether this look would have found a condition.
 func (f *facts) looked(k health.ConditionKey) bool {
-	switch Kind(k.Kind) {
-	case NoListeners:
+	switch health.Kind(k.Kind) {
+	case health.NoListeners:
 		return f.asked && f.stalled() == nil
-	case StreamLimit:
+	case health.StreamLimit:
 		return f.filled
-	case NATS, Disk, Shortage:
-		return k.Subject == f.host || k.Subject == jetStream && f.answered()
+	case health.NATS, health.Disk, health.Shortage:
+		return k.Subject == f.host || k.Subject == health.JetStream && f.answered()
 	default:
 		return true
 	}

@@ -26,7 +26,7 @@ func (w *world) letters(endpoint string, n int) {
 }
 
 // says notes what somebody says of a condition as it is now, or of all of its kind.
-func (w *world) says(state store.MarkState, kind health.Kind, subject string, life time.Duration) {
+func (w *world) says(state store.MarkState, kind store.Kind, subject string, life time.Duration) {
 	w.Helper()
 	var about []store.Measured // a look that NATS does not answer in time finds nobody who does not listen
 	testenv.Until(w, soon, fmt.Sprintf("there is a %s of %q", kind, subject), func() bool {
@@ -41,15 +41,15 @@ func (w *world) says(state store.MarkState, kind health.Kind, subject string, li
 }
 
 // stands wants a condition to be told, with a mark or without one, or to be put aside.
-func (w *world) stands(kind health.Kind, subject string, want store.MarkState) *health.Report {
+func (w *world) stands(kind store.Kind, subject string, want store.MarkState) *health.Report {
 	w.Helper()
 	var r *health.Report
-	var all []health.Condition
+	var all []store.Condition
 	i := -1
 	testenv.Until(w, soon, fmt.Sprintf("there is a %s of %s", kind, subject), func() bool { // see says
 		r = w.report(w.watch)
 		all = slices.Concat(r.Conditions, r.Aside)
-		i = slices.IndexFunc(all, func(c health.Condition) bool { return c.Kind == kind && c.Subject == subject })
+		i = slices.IndexFunc(all, func(c store.Condition) bool { return c.Kind == kind && c.Subject == subject })
 		return i >= 0
 	})
 	var state store.MarkState
@@ -70,39 +70,39 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	w.calms()
 	w.letters("a", 3)
 	w.letters("b", 2)
-	r := w.stands(health.DeadLetters, "a", "")
+	r := w.stands(store.DeadLetters, "a", "")
 	if len(r.Kinds) != 1 || r.Kinds[0].Title != "Dead letters: 2 endpoints, 5 letters" {
 		t.Errorf("of their kind: %+v", r.Kinds)
 	}
-	w.says(store.Taken, health.DeadLetters, "a", 0)
-	if r := w.stands(health.DeadLetters, "a", store.Taken); r.Status != "warning" || r.Counts.Warning != 2 {
+	w.says(store.Taken, store.DeadLetters, "a", 0)
+	if r := w.stands(store.DeadLetters, "a", store.Taken); r.Status != "warning" || r.Counts.Warning != 2 {
 		t.Errorf("when one is taken: %s %+v", r.Status, r.Counts)
 	}
-	w.says(store.Aside, health.DeadLetters, "a", 0)
-	if r := w.stands(health.DeadLetters, "a", store.Aside); r.Counts.Warning != 1 {
+	w.says(store.Aside, store.DeadLetters, "a", 0)
+	if r := w.stands(store.DeadLetters, "a", store.Aside); r.Counts.Warning != 1 {
 		t.Errorf("when one is put aside: %+v", r.Counts)
 	}
 	w.letters("a", 2)
-	w.stands(health.DeadLetters, "a", store.Aside)
+	w.stands(store.DeadLetters, "a", store.Aside)
 	w.letters("a", 4)
-	w.stands(health.DeadLetters, "a", health.MarkWorse)
+	w.stands(store.DeadLetters, "a", store.MarkWorse)
 
 	// All of a kind: each comes back when it gets worse itself, and what begins later is news.
-	w.says(store.Aside, health.DeadLetters, "", time.Hour)
-	w.stands(health.DeadLetters, "a", store.Aside)
-	if r := w.stands(health.DeadLetters, "b", store.Aside); r.Status != "ok" || len(r.Conditions) != 0 {
+	w.says(store.Aside, store.DeadLetters, "", time.Hour)
+	w.stands(store.DeadLetters, "a", store.Aside)
+	if r := w.stands(store.DeadLetters, "b", store.Aside); r.Status != "ok" || len(r.Conditions) != 0 {
 		t.Errorf("all is put aside: %s %+v", r.Status, r.Conditions)
 	}
 	w.letters("c", 1)
 	w.exec(`UPDATE dead_letter SET at = tranche_now() WHERE endpoint = 'c'`)
-	w.stands(health.DeadLetters, "c", "")
-	w.stands(health.DeadLetters, "a", store.Aside)
+	w.stands(store.DeadLetters, "c", "")
+	w.stands(store.DeadLetters, "a", store.Aside)
 	w.letters("b", 3)
-	w.stands(health.DeadLetters, "b", health.MarkWorse)
-	w.stands(health.DeadLetters, "a", store.Aside)
+	w.stands(store.DeadLetters, "b", store.MarkWorse)
+	w.stands(store.DeadLetters, "a", store.Aside)
 	w.letters("b", 1)
 	w.exec(`UPDATE health_mark SET until = tranche_now()`)
-	w.stands(health.DeadLetters, "a", "")
+	w.stands(store.DeadLetters, "a", "")
 
 	// A breaker that only a collector uses informs; with a run it is worse.
 	spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
@@ -112,14 +112,14 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	}
 	w.exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_reason = 'down', breaker_since = tranche_now(),
 		probe_at = tranche_now() + interval '1 hour' WHERE endpoint = 'bills'`)
-	w.says(store.Aside, health.BreakerOpen, "bills", 0)
-	w.stands(health.BreakerOpen, "bills", store.Aside)
+	w.says(store.Aside, store.BreakerOpen, "bills", 0)
+	w.stands(store.BreakerOpen, "bills", store.Aside)
 	req := request("bills")
 	req.Session = w.session()
 	if _, err := start.New(w.store).Load(t.Context(), req, items(1)); err != nil {
 		t.Fatal(err)
 	}
-	w.stands(health.BreakerOpen, "bills", health.MarkWorse)
+	w.stands(store.BreakerOpen, "bills", store.MarkWorse)
 
 	var marks, audited int
 	if err := w.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM health_mark),
@@ -136,7 +136,7 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 			t.Errorf("taken back: %t, %v; want %t", found, err, want)
 		}
 	}
-	w.stands(health.BreakerOpen, "bills", "")
+	w.stands(store.BreakerOpen, "bills", "")
 }
 
 // What got worse than it was when it was put aside, and better, and worse again, is told of all the while, until
@@ -147,25 +147,25 @@ func TestWhatGotWorseStaysSo(t *testing.T) {
 	w.withNode()
 	w.calms()
 	w.letters("a", 3)
-	w.says(store.Aside, health.DeadLetters, "a", 0)
+	w.says(store.Aside, store.DeadLetters, "a", 0)
 	for _, n := range []int{4, 3, 2, 5, 1} {
 		w.letters("a", n)
-		w.stands(health.DeadLetters, "a", health.MarkWorse)
+		w.stands(store.DeadLetters, "a", store.MarkWorse)
 	}
-	if again := w.look(health.Config{}); !slices.ContainsFunc(w.report(again).Conditions, func(c health.Condition) bool {
-		return c.Subject == "a" && c.Mark != nil && c.Mark.State == health.MarkWorse
+	if again := w.look(health.Config{}); !slices.ContainsFunc(w.report(again).Conditions, func(c store.Condition) bool {
+		return c.Subject == "a" && c.Mark != nil && c.Mark.State == store.MarkWorse
 	}) {
 		t.Error("another server does not know that it got worse")
 	}
-	w.says(store.Aside, health.DeadLetters, "a", 0)
-	w.stands(health.DeadLetters, "a", store.Aside)
+	w.says(store.Aside, store.DeadLetters, "a", 0)
+	w.stands(store.DeadLetters, "a", store.Aside)
 	w.letters("a", 2)
-	w.stands(health.DeadLetters, "a", health.MarkWorse)
+	w.stands(store.DeadLetters, "a", store.MarkWorse)
 	w.letters("a", 0)
 	w.watch.Again()
-	w.goes(health.DeadLetters, "a")
+	w.goes(store.DeadLetters, "a")
 	w.letters("a", 1)
-	w.stands(health.DeadLetters, "a", store.Aside)
+	w.stands(store.DeadLetters, "a", store.Aside)
 }
 
 // What was said of something that nobody has seen for a season is forgotten, and what was said of what is still there,
@@ -178,12 +178,12 @@ func TestMarksOfLongAgoAreForgotten(t *testing.T) {
 	for _, endpoint := range []string{"there", "gone", "lately"} {
 		w.letters(endpoint, 1)
 	}
-	w.says(store.Aside, health.DeadLetters, "", 0)
+	w.says(store.Aside, store.DeadLetters, "", 0)
 	w.letters("gone", 0)
 	w.letters("lately", 0)
 	w.exec(`UPDATE health_mark SET seen_at = tranche_now() - interval '91 days' WHERE subject <> 'lately'`)
 	w.exec(`UPDATE health_mark SET seen_at = tranche_now() - interval '89 days' WHERE subject = 'lately'`)
-	w.stands(health.DeadLetters, "there", store.Aside)
+	w.stands(store.DeadLetters, "there", store.Aside)
 	var left string
 	if err := w.pool.QueryRow(t.Context(), `SELECT string_agg(subject || CASE WHEN seen_at > tranche_now() -
 		interval '1 minute' THEN ' seen' ELSE '' END, ', ' ORDER BY subject) FROM health_mark`).Scan(&left); err != nil {
@@ -203,25 +203,25 @@ func TestWhatIsPutAsideHidesNothing(t *testing.T) {
 	for n := range store.DefaultListed {
 		w.letters(fmt.Sprintf("e%02d", n), 1)
 	}
-	w.says(store.Aside, health.DeadLetters, "", 0)
-	w.stands(health.DeadLetters, "e00", store.Aside)
+	w.says(store.Aside, store.DeadLetters, "", 0)
+	w.stands(store.DeadLetters, "e00", store.Aside)
 	w.letters("more", 1)
-	w.stands(health.DeadLetters, "more", "")
-	w.says(store.Taken, health.DeadLetters, "", 0)
-	w.stands(health.DeadLetters, "more", store.Taken)
-	w.stands(health.DeadLetters, "e00", store.Aside)
+	w.stands(store.DeadLetters, "more", "")
+	w.says(store.Taken, store.DeadLetters, "", 0)
+	w.stands(store.DeadLetters, "more", store.Taken)
+	w.stands(store.DeadLetters, "e00", store.Aside)
 
 	// What is critical is news when it begins once more.
 	w.start(request("bills"), 1)
-	w.appears(health.NoListeners, "bills", health.Critical)
-	w.says(store.Aside, health.NoListeners, "bills", 0)
-	w.stands(health.NoListeners, "bills", store.Aside)
+	w.appears(store.NoListeners, "bills", store.Critical)
+	w.says(store.Aside, store.NoListeners, "bills", 0)
+	w.stands(store.NoListeners, "bills", store.Aside)
 	stop := w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
-	w.ends(health.NoListeners, "bills")
+	w.ends(store.NoListeners, "bills")
 	stop()
 	w.start(request("bills"), 1)
-	w.appears(health.NoListeners, "bills", health.Critical)
-	w.stands(health.NoListeners, "bills", "")
+	w.appears(store.NoListeners, "bills", store.Critical)
+	w.stands(store.NoListeners, "bills", "")
 }
 
 // Who changes what is said does not read what was so before.
@@ -251,13 +251,13 @@ func TestSinceOutlivesPauses(t *testing.T) {
 	nc := testenv.Dial(t, "nats://"+toNATS.Addr())
 	watch := w.look(health.Config{NC: nc})
 	toNATS.Cut()
-	first := w.appearsTo(watch, health.NATS, "here", health.Critical)
-	again := w.appearsTo(w.look(health.Config{NC: nc}), health.NATS, "here", health.Critical)
+	first := w.appearsTo(watch, store.NATS, "here", store.Critical)
+	again := w.appearsTo(w.look(health.Config{NC: nc}), store.NATS, "here", store.Critical)
 	if !again.Since.Equal(first.Since) {
 		t.Errorf("after a restart it is so since %s, and was since %s", again.Since, first.Since)
 	}
 	w.exec(`DELETE FROM health_condition`) // as another does who finds it gone
-	if again := w.appearsTo(watch, health.NATS, "here", health.Critical); !again.Since.After(first.Since) {
+	if again := w.appearsTo(watch, store.NATS, "here", store.Critical); !again.Since.After(first.Since) {
 		t.Errorf("it was over meanwhile, and is told to be so since %s", again.Since)
 	}
 }
@@ -270,7 +270,7 @@ func TestALookDoesNotWaitForNATS(t *testing.T) {
 	toNATS := testenv.NewProxy(t, strings.TrimPrefix(w.ns.URL(), "nats://"))
 	watch := w.look(health.Config{NC: testenv.Dial(t, "nats://"+toNATS.Addr())})
 	testenv.Until(t, soon, "it sees the streams while all is well", func() bool {
-		return !slices.Contains(w.report(watch).Unseen, health.StreamLimit)
+		return !slices.Contains(w.report(watch).Unseen, store.StreamLimit)
 	})
 	toNATS.Stall()
 	began := time.Now()
@@ -278,7 +278,7 @@ func TestALookDoesNotWaitForNATS(t *testing.T) {
 	if took := time.Since(began); took >= soon/2 {
 		t.Errorf("the look took %s", took)
 	}
-	if !slices.Contains(r.Unseen, health.StreamLimit) {
+	if !slices.Contains(r.Unseen, store.StreamLimit) {
 		t.Errorf("it has seen the streams of a NATS that does not answer, and not %v", r.Unseen)
 	}
 }

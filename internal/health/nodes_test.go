@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	store "github.com/tranchehq/tranche/workqueue/health"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -14,7 +14,7 @@ import (
 func TestNodesThatAreSilent(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.appears(health.LeaderMissing, "leader", health.Critical, "No node leads", "tranche serve")
+	w.appears(store.LeaderMissing, "leader", store.Critical, "No node leads", "tranche serve")
 	session := w.session()
 	req := request("bills")
 	req.Session = session
@@ -31,25 +31,25 @@ func TestNodesThatAreSilent(t *testing.T) {
 	if _, err := sessionstore.New(w.store).Lead(t.Context(), session, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	w.goes(health.LeaderMissing, "leader")
+	w.goes(store.LeaderMissing, "leader")
 
 	w.exec(`UPDATE node_session SET heartbeat_at = tranche_now() - interval '4 seconds'`)
-	w.appears(health.NodeLate, session.String(), health.Warning, "node there (pid 7)", "2 requests with 20 items")
+	w.appears(store.NodeLate, session.String(), store.Warning, "node there (pid 7)", "2 requests with 20 items")
 	w.exec(`UPDATE node_session SET expires_at = tranche_now() - interval '10 seconds'`)
 	w.exec(`UPDATE leader SET expires_at = tranche_now() - interval '10 seconds'`)
-	w.appears(health.NodeDead, session.String(), health.Critical, "Died: node there", "2 requests with 20 items")
-	w.goes(health.NodeLate, session.String())
-	c := w.appears(health.LeaderMissing, "leader", health.Critical, "The lease ran out", "no node is alive")
+	w.appears(store.NodeDead, session.String(), store.Critical, "Died: node there", "2 requests with 20 items")
+	w.goes(store.NodeLate, session.String())
+	c := w.appears(store.LeaderMissing, "leader", store.Critical, "The lease ran out", "no node is alive")
 	if age := w.report(w.watch).At.Sub(c.Since); age < 10*time.Second || age > soon {
 		t.Errorf("nobody leads for %s", age)
 	}
 
 	// Another node takes over: what the dead one held is free, and that it died is still to be told.
 	w.withNode()
-	w.goes(health.LeaderMissing, "leader")
-	w.appears(health.NodeDead, session.String(), health.Warning, "Others have taken over")
+	w.goes(store.LeaderMissing, "leader")
+	w.appears(store.NodeDead, session.String(), store.Warning, "Others have taken over")
 	w.session() // on the same host
-	w.goes(health.NodeDead, session.String())
+	w.goes(store.NodeDead, session.String())
 }
 
 // A JetStream without a quorum is one condition, not one of each node, and nobody is said not to listen.
@@ -69,34 +69,34 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	if _, err := start.New(w.store).Load(t.Context(), request("bills"), items(20)); err != nil {
 		t.Fatal(err)
 	}
-	unheard := w.appears(health.NoListeners, "bills", health.Critical)
+	unheard := w.appears(store.NoListeners, "bills", store.Critical)
 	stalled := map[string]any{"seconds": 60, "why": "stream TRANCHE_WORK: no answer"}
 	beat(one, stalled)
-	w.appears(health.NoListeners, "bills", health.Critical) // the other one says nothing of it
+	w.appears(store.NoListeners, "bills", store.Critical) // the other one says nothing of it
 	beat(other, stalled)
-	c := w.appears(health.NATS, "JetStream", health.Critical, "JetStream does not answer", "TRANCHE_WORK: no answer",
+	c := w.appears(store.NATS, "JetStream", store.Critical, "JetStream does not answer", "TRANCHE_WORK: no answer",
 		"half of the NATS servers")
 	if age := w.report(w.watch).At.Sub(c.Since); age < time.Minute || age > time.Minute+soon {
 		t.Errorf("it does not answer for %s", age)
 	}
-	w.goes(health.NoListeners, "bills")
+	w.goes(store.NoListeners, "bills")
 	beat(other, nil)
-	w.goes(health.NATS, "JetStream")
-	if again := w.appears(health.NoListeners, "bills", health.Critical); !again.Since.Equal(unheard.Since) {
+	w.goes(store.NATS, "JetStream")
+	if again := w.appears(store.NoListeners, "bills", store.Critical); !again.Since.Equal(unheard.Since) {
 		t.Errorf("nobody listens since %s, and before JetStream was silent it was since %s", again.Since, unheard.Since)
 	}
 	// A node that starts anew knows of the silence only since then, and says nothing of it at first.
 	for _, session := range []workqueue.SessionID{one, other} {
 		beat(session, map[string]any{"seconds": 1, "why": "stream TRANCHE_WORK: no answer"})
 	}
-	if again := w.appears(health.NATS, "JetStream", health.Critical); !again.Since.Equal(c.Since) {
+	if again := w.appears(store.NATS, "JetStream", store.Critical); !again.Since.Equal(c.Since) {
 		t.Errorf("silent since %s, and after a restart since %s", c.Since, again.Since)
 	}
 	beat(other, nil)
 	w.exec(`UPDATE node_session SET started_at = tranche_now() - interval '1 minute'`)
-	w.goes(health.NATS, "JetStream")
+	w.goes(store.NATS, "JetStream")
 	beat(other, stalled)
-	if again := w.appears(health.NATS, "JetStream", health.Critical); again.Since.Equal(c.Since) {
+	if again := w.appears(store.NATS, "JetStream", store.Critical); again.Since.Equal(c.Since) {
 		t.Error("what is over is not forgotten")
 	}
 }
@@ -113,7 +113,7 @@ func TestANodeThatCannotReachNATS(t *testing.T) {
 		}
 	}
 	beat(false)
-	w.appears(health.NATS, "there", health.Critical, "node there (pid 7)")
+	w.appears(store.NATS, "there", store.Critical, "node there (pid 7)")
 	beat(true)
-	w.goes(health.NATS, "there")
+	w.goes(store.NATS, "there")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	store "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -31,7 +32,7 @@ func TestFailedItemsWantARerun(t *testing.T) {
 		item.Fail("no_address", "there is none")
 	})
 	run := w.start(request("bills"), 7)
-	c := w.appears(health.FailedItems, run.String(), health.Warning, "7 items failed", "tranche run rerun "+run.String())
+	c := w.appears(store.FailedItems, run.String(), store.Warning, "7 items failed", "tranche run rerun "+run.String())
 	if c.Link != "/runs/"+run.String()+"/errors" {
 		t.Errorf("it leads to %s", c.Link)
 	}
@@ -40,7 +41,7 @@ func TestFailedItemsWantARerun(t *testing.T) {
 		Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	w.goes(health.FailedItems, run.String())
+	w.goes(store.FailedItems, run.String())
 	w.calms()
 }
 
@@ -71,11 +72,11 @@ func TestManyFailedRunsAreSummedUp(t *testing.T) {
 	w.exec(`INSERT INTO batchrun (id, plan, spec, state, items, done, failed, sealed_at, finished_at)
 		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, tranche_now(), tranche_now() - interval '15 days'
 		FROM generate_series(1, 5)`)
-	c := w.appears(health.FailedItems, "older runs", health.Warning)
+	c := w.appears(store.FailedItems, "older runs", store.Warning)
 	if c.Title != "240 items failed in 80 more runs before those" {
 		t.Error(c.Title)
 	}
-	if r := w.report(w.watch); r.Counts.Warning != 21 || !slices.Contains(r.Cut, health.FailedItems) {
+	if r := w.report(w.watch); r.Counts.Warning != 21 || !slices.Contains(r.Cut, store.FailedItems) {
 		t.Errorf("%+v, cut: %q", r.Counts, r.Cut)
 	}
 	if r := w.report(w.look(health.Config{Whole: true})); r.Counts.Warning != 100 || len(r.Cut) > 0 {
@@ -96,9 +97,9 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	sampled := request("letters")
 	sampled.Canary = 3
 	canary := w.start(sampled, 30)
-	w.appears(health.RunHeld, over.String(), health.Warning, "too many items failed", "--max-failed")
+	w.appears(store.RunHeld, over.String(), store.Warning, "too many items failed", "--max-failed")
 	goOn()
-	w.appears(health.RunApproval, canary.String(), health.Warning, "sample", "tranche run approve "+canary.String())
+	w.appears(store.RunApproval, canary.String(), store.Warning, "sample", "tranche run approve "+canary.String())
 
 	if _, err := w.node.Runs().Approve(t.Context(), control.Control{Run: canary, Actor: "test"}); err != nil {
 		t.Fatal(err)
@@ -107,15 +108,15 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	if _, err := w.node.Runs().Resume(t.Context(), control.Control{Run: over, Actor: "test"}, &more); err != nil {
 		t.Fatal(err)
 	}
-	w.goes(health.RunApproval, canary.String())
-	w.goes(health.RunHeld, over.String())
+	w.goes(store.RunApproval, canary.String())
+	w.goes(store.RunHeld, over.String())
 
 	idle := w.start(request("nowhere"), 1)
 	if _, err := w.node.Runs().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann",
 		Reason: "lunch"}); err != nil {
 		t.Fatal(err)
 	}
-	w.appears(health.RunHeld, idle.String(), health.Info, "Paused by Ann", "lunch", "tranche run resume")
+	w.appears(store.RunHeld, idle.String(), store.Info, "Paused by Ann", "lunch", "tranche run resume")
 }
 
 // A guard, and a gate: somebody has to look, and the health says who may not.
@@ -134,9 +135,9 @@ func TestGuardsAndGatesWantADecision(t *testing.T) {
 	send.Name, send.Needs, send.Barrier, send.Approval = "send", []int{0}, true, workqueue.ApproveOther
 	gated.Steps = append(gated.Steps, send)
 	waiting := w.start(gated, 30)
-	w.appears(health.RunGuard, bad.String(), health.Warning, "first outcomes", "no_address", "tranche run errors")
+	w.appears(store.RunGuard, bad.String(), store.Warning, "first outcomes", "no_address", "tranche run errors")
 	goOn()
-	w.appears(health.RunGate, waiting.String(), health.Warning, "Step send waits", "must not be test",
+	w.appears(store.RunGate, waiting.String(), store.Warning, "Step send waits", "must not be test",
 		"--step send --dry-run")
 
 	if _, err := w.node.Runs().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil); err != nil {
@@ -146,8 +147,8 @@ func TestGuardsAndGatesWantADecision(t *testing.T) {
 		Step: "send"}); err != nil {
 		t.Fatal(err)
 	}
-	w.goes(health.RunGuard, bad.String())
-	w.goes(health.RunGate, waiting.String())
+	w.goes(store.RunGuard, bad.String())
+	w.goes(store.RunGate, waiting.String())
 }
 
 func TestAnOpenRunIsOverdue(t *testing.T) {
@@ -160,11 +161,11 @@ func TestAnOpenRunIsOverdue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.appears(health.RunOverdue, opened.Run.String(), health.Warning, "tranche run seal "+opened.Run.String())
+	w.appears(store.RunOverdue, opened.Run.String(), store.Warning, "tranche run seal "+opened.Run.String())
 	if _, err := w.node.Runs().SealRun(t.Context(), start.SealRequest{Run: opened.Run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	w.goes(health.RunOverdue, opened.Run.String())
+	w.goes(store.RunOverdue, opened.Run.String())
 }
 
 // A run whose items nobody sends for long is told of, and not one that has just gone on.
@@ -179,17 +180,17 @@ func TestARunThatDoesNotMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := loaded.Run
-	w.goes(health.OldestWaiting, run.String())
+	w.goes(store.OldestWaiting, run.String())
 	w.exec(`UPDATE batchrun SET started_at = tranche_now() - interval '11 minutes' WHERE id = $1`, run)
 	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = tranche_now() - interval '11 minutes'
 		WHERE run_id = $1`, run)
-	w.appears(health.OldestWaiting, run.String(), health.Warning, "Nothing moves for 11 min", "tranche run explain")
+	w.appears(store.OldestWaiting, run.String(), store.Warning, "Nothing moves for 11 min", "tranche run explain")
 	w.exec(`UPDATE batchrun SET started_at = tranche_now() - interval '61 minutes' WHERE id = $1`, run)
 	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = tranche_now() - interval '61 minutes'
 		WHERE run_id = $1`, run)
-	first := w.appears(health.OldestWaiting, run.String(), health.Critical)
+	first := w.appears(store.OldestWaiting, run.String(), store.Critical)
 	w.exec(`INSERT INTO audit_log (actor, action, run_id) VALUES ('ann', 'note', $1)`, run) // moves nothing
-	if again := w.appears(health.OldestWaiting, run.String(), health.Critical); !again.Since.Equal(first.Since) {
+	if again := w.appears(store.OldestWaiting, run.String(), store.Critical); !again.Since.Equal(first.Since) {
 		t.Errorf("since %s, and after a note since %s", first.Since, again.Since)
 	}
 
@@ -200,12 +201,12 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	if err != nil || len(claimed.Slices) != 1 {
 		t.Fatal(claimed, err)
 	}
-	w.goes(health.OldestWaiting, run.String())
+	w.goes(store.OldestWaiting, run.String())
 	w.exec(`UPDATE work_slice SET state = 'recorded', remaining = B'0'::bit(8192), ended_at = tranche_now()`)
-	w.goes(health.OldestWaiting, run.String())
+	w.goes(store.OldestWaiting, run.String())
 	w.exec(`UPDATE work_slice SET created_at = created_at - interval '30 minutes',
 		ended_at = ended_at - interval '30 minutes'`)
-	w.appears(health.OldestWaiting, run.String(), health.Warning)
+	w.appears(store.OldestWaiting, run.String(), store.Warning)
 
 	// So did something when a person resumes it.
 	for _, act := range []func(control.Control) error{
@@ -215,7 +216,7 @@ func TestARunThatDoesNotMove(t *testing.T) {
 		if err := act(control.Control{Run: run, Actor: "test"}); err != nil {
 			t.Fatal(err)
 		}
-		w.goes(health.OldestWaiting, run.String())
+		w.goes(store.OldestWaiting, run.String())
 	}
 }
 

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	store "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/schedule"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -61,32 +61,32 @@ func TestSchedulesInTrouble(t *testing.T) {
 		Reason: "there is no file"}); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	w.appears(health.ScheduleFailing, "fails", health.Warning, "there is no file", "tranche schedule run-now fails")
+	w.appears(store.ScheduleFailing, "fails", store.Warning, "there is no file", "tranche schedule run-now fails")
 	start("fails")
-	w.goes(health.ScheduleFailing, "fails")
+	w.goes(store.ScheduleFailing, "fails")
 
 	w.exec(`UPDATE schedule SET next_due = tranche_now() - interval '2 min' WHERE name = 'idle'`)
-	w.appears(health.ScheduleOverdue, "idle", health.Critical, "No leader has taken", "tranche nodes")
+	w.appears(store.ScheduleOverdue, "idle", store.Critical, "No leader has taken", "tranche nodes")
 	w.exec(`UPDATE schedule SET next_due = tranche_now() WHERE name = 'idle'`)
-	w.goes(health.ScheduleOverdue, "idle")
+	w.goes(store.ScheduleOverdue, "idle")
 	begin("idle")
 	const loading, fires = "not started yet. Its items are being loaded, for ", "tranche schedule fires idle"
 	w.exec(`UPDATE schedule_fire SET created_at = created_at - interval '8 h', due_at = due_at - interval '8 h'
 		WHERE schedule = 'idle'`)
-	w.goes(health.ScheduleOverdue, "idle") // it waited for its window, which has opened just now
+	w.goes(store.ScheduleOverdue, "idle") // it waited for its window, which has opened just now
 	w.exec(`UPDATE schedule_fire SET attempts = 2 WHERE schedule = 'idle'`)
-	w.appears(health.ScheduleOverdue, "idle", health.Warning, loading, fires)
+	w.appears(store.ScheduleOverdue, "idle", store.Warning, loading, fires)
 	w.exec(`UPDATE schedule_fire SET attempts = 1 WHERE schedule = 'idle'`)
-	w.goes(health.ScheduleOverdue, "idle")
+	w.goes(store.ScheduleOverdue, "idle")
 	w.exec(`UPDATE schedule_fire SET began_at = began_at - interval '6 min' WHERE schedule = 'idle'`)
-	w.appears(health.ScheduleOverdue, "idle", health.Warning, loading, fires)
+	w.appears(store.ScheduleOverdue, "idle", store.Warning, loading, fires)
 
 	run := start("late")
 	w.exec(`UPDATE schedule_fire SET done_by = tranche_now(), late_at = tranche_now(), late = 'reported'
 		WHERE schedule = 'late'`)
-	w.appears(health.ScheduleLate, run.String(), health.Warning, "schedule late", "tranche run explain "+run.String())
+	w.appears(store.ScheduleLate, run.String(), store.Warning, "schedule late", "tranche run explain "+run.String())
 	if _, err := control.New(w.store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	w.goes(health.ScheduleLate, run.String())
+	w.goes(store.ScheduleLate, run.String())
 }

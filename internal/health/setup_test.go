@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	store "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -158,10 +159,10 @@ func (w *world) exec(sql string, args ...any) {
 }
 
 // seen returns the condition of a kind and subject in a report.
-func seen(r *health.Report, kind health.Kind, subject string) (health.Condition, bool) {
-	i := slices.IndexFunc(r.Conditions, func(c health.Condition) bool { return c.Kind == kind && c.Subject == subject })
+func seen(r *health.Report, kind store.Kind, subject string) (store.Condition, bool) {
+	i := slices.IndexFunc(r.Conditions, func(c store.Condition) bool { return c.Kind == kind && c.Subject == subject })
 	if i < 0 {
-		return health.Condition{}, false
+		return store.Condition{}, false
 	}
 	return r.Conditions[i], true
 }
@@ -181,14 +182,14 @@ func (w *world) report(watch *health.Watch) *health.Report {
 
 // appears waits for a condition that names the words, as it may not at first: services that are busy are heard late. It
 // must say all that one should.
-func (w *world) appears(kind health.Kind, subject string, severity health.Severity, words ...string) health.Condition {
+func (w *world) appears(kind store.Kind, subject string, severity store.Severity, words ...string) store.Condition {
 	w.Helper()
 	return w.appearsTo(w.watch, kind, subject, severity, words...)
 }
 
 func (w *world) appearsTo(
-	watch *health.Watch, kind health.Kind, subject string, severity health.Severity, words ...string,
-) health.Condition {
+	watch *health.Watch, kind store.Kind, subject string, severity store.Severity, words ...string,
+) store.Condition {
 	w.Helper()
 	var last *health.Report
 	for deadline := time.Now().Add(soon); time.Now().Before(deadline); {
@@ -205,21 +206,21 @@ func (w *world) appearsTo(
 		pause()
 	}
 	w.Fatalf("no %s of %s that is %s and says %q: %+v", kind, subject, severity, words, last)
-	return health.Condition{}
+	return store.Condition{}
 }
 
 // goes waits until a condition is not told of any more, be it put aside or not.
-func (w *world) goes(kind health.Kind, subject string) {
+func (w *world) goes(kind store.Kind, subject string) {
 	w.Helper()
 	w.goesFrom(w.watch, kind, subject)
 }
 
-func (w *world) goesFrom(watch *health.Watch, kind health.Kind, subject string, unseen ...health.Kind) {
+func (w *world) goesFrom(watch *health.Watch, kind store.Kind, subject string, unseen ...store.Kind) {
 	w.Helper()
-	told := func(c health.Condition) bool { return c.Kind == kind && c.Subject == subject }
+	told := func(c store.Condition) bool { return c.Kind == kind && c.Subject == subject }
 	for deadline := time.Now().Add(soon); time.Now().Before(deadline); pause() {
 		r := w.report(watch)
-		missed := slices.ContainsFunc(unseen, func(k health.Kind) bool { return slices.Contains(r.Unseen, k) })
+		missed := slices.ContainsFunc(unseen, func(k store.Kind) bool { return slices.Contains(r.Unseen, k) })
 		if !missed && !slices.ContainsFunc(slices.Concat(r.Conditions, r.Aside), told) {
 			return
 		}
@@ -228,7 +229,7 @@ func (w *world) goesFrom(watch *health.Watch, kind health.Kind, subject string, 
 }
 
 // ends waits until a look that would have found a condition does not.
-func (w *world) ends(kind health.Kind, subject string) {
+func (w *world) ends(kind store.Kind, subject string) {
 	w.Helper()
 	w.goesFrom(w.watch, kind, subject, kind)
 }

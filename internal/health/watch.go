@@ -79,7 +79,7 @@ type Watch struct {
 	// for while there is no database.
 	seen    map[health.ConditionKey]time.Time
 	unsaved bool
-	marks   []health.Mark
+	marks   []health.KeptMark
 }
 
 // New returns a Watch, which looks when it is asked.
@@ -102,10 +102,7 @@ func New(cfg Config) (*Watch, error) {
 		listed, timeout = wholeListed, wholeTimeout
 	}
 	cfg.DatabaseTimeout = cmp.Or(cfg.DatabaseTimeout, timeout)
-	return &Watch{cfg: cfg, limits: health.Limits{
-		Waiting: cfg.Waiting, Failed: failedWindow, Strays: straysWindow, Stale: staleGrace, Dead: deadWindow,
-		Token: tokenWindow, Listed: listed,
-	}, seen: map[health.ConditionKey]time.Time{}}, nil
+	return &Watch{cfg: cfg, limits: health.Limits{Waiting: cfg.Waiting, Listed: listed}, seen: map[health.ConditionKey]time.Time{}}, nil
 }
 
 // Report returns what a look has found within the last few seconds. The first one takes as long as it takes; after
@@ -215,12 +212,11 @@ func (w *Watch) Wait() { w.flying.Wait() }
 
 // facts is all that a look has found out.
 type facts struct {
-	host   string
-	at     time.Time     // the database's clock, or ours without it
-	db     *health.Facts // nil: it does not answer
-	dbErr  error
-	listed int  // how many each of its lists has at the most
-	nats   bool // connected
+	host  string
+	at    time.Time     // the database's clock, or ours without it
+	db    *health.Facts // nil: it does not answer
+	dbErr error
+	nats  bool // connected
 	// refused is what NATS refuses this server's user; empty: nothing.
 	refused string
 	fills   []fill
@@ -253,57 +249,24 @@ func (w *Watch) look(ctx context.Context) *Report {
 	}
 	w.watchMarks(ctx, f, conditions)
 	open, aside := divide(w.marks, conditions)
-	r := newReport(f.at, open, aside, f.more())
-	r.Unseen, r.Blind = f.unseen(), f.db == nil
-	if f.db != nil {
-		r.Cut = f.cut(f.listed)
+	if f.db == nil {
+		r := newReport(f.at, open, aside, nil)
+		r.Unseen, r.Blind = f.unseen(), true
+		return r
 	}
+	r := newReport(f.at, open, aside, f.db.More)
+	r.Unseen, r.Cut = f.unseen(), f.db.Cut
 	return r
 }
 
-// cut are the kinds of which there may be more than was read, when lists have so many at the most.
-func (f *facts) cut(listed int) (kinds []Kind) {
-	db := f.db
-	var letters, strays int64
-	for i := range db.Letters {
-		letters += db.Letters[i].Letters
-	}
-	for i := range db.Strays {
-		strays += db.Strays[i].Messages
-	}
-	for _, l := range []struct {
-		kind Kind
-		cut  bool
-	}{
-		{FailedItems, len(db.Failed) >= listed}, {RunHeld, len(db.Held) >= listed}, {RunApproval, len(db.Held) >= listed},
-		{RunGuard, len(db.Held) >= listed}, {RunGate, len(db.Held) >= listed},
-		{RunOverdue, len(db.Overdue) >= listed},
-		{OldestWaiting, db.IdleCut || len(db.Untaken) >= listed}, {StaleSlices, len(db.Stale) >= listed},
-		{BreakerOpen, len(db.Open) >= listed}, {ServiceSlow, len(db.Slow) >= listed},
-		{TokenExpiring, len(db.Tokens) >= listed},
-		{DeadLetters, len(db.Letters) >= listed || letters >= health.MaxCounted},
-		{Quarantined, len(db.Strays) >= listed || strays >= health.MaxCounted},
-		{ScheduleFailing, len(db.SchedulesFailed) >= listed}, {ScheduleOverdue, len(db.SchedulesStuck) >= listed},
-		{ScheduleLate, len(db.SchedulesLate) >= listed}, {CollectorParked, len(db.CollectorsParked) >= listed},
-		{CollectorLate, len(db.CollectorsLate) >= listed}, {CollectorHangs, len(db.FlushesHung) >= listed},
-		{CollectorRefuses, len(db.CollectorsRefusing) >= listed},
-		{AlertFailing, len(db.AlertsFailing) >= listed}, {DatabaseGap, len(db.Gaps) >= listed},
-	} {
-		if l.cut {
-			kinds = append(kinds, l.kind)
-		}
-	}
-	return kinds
-}
-
 // unseen are the kinds of which a look may have missed conditions.
-func (f *facts) unseen() []Kind {
-	kinds := []Kind{NATS, Disk, Shortage}              // of other servers
-	if !f.asked || f.db != nil && f.stalled() != nil { // then nothing is said of them
-		kinds = append(kinds, NoListeners)
+func (f *facts) unseen() []health.Kind {
+	kinds := []health.Kind{health.NATS, health.Disk, health.Shortage} // of other servers
+	if !f.asked || f.db != nil && f.stalled() != nil {                // then nothing is said of them
+		kinds = append(kinds, health.NoListeners)
 	}
 	if !f.filled {
-		kinds = append(kinds, StreamLimit)
+		kinds = append(kinds, health.StreamLimit)
 	}
 	return kinds
 }
@@ -319,7 +282,6 @@ func (w *Watch) gather(ctx context.Context) *facts {
 		// What was put aside at the last look takes nobody's place in the lists.
 		limits := w.limits
 		limits.Listed += min(len(w.marks), wholeListed)
-		f.listed = limits.Listed
 		f.db, f.dbErr = health.New(w.cfg.Store).Health(asking, limits)
 	}()
 	if f.db != nil {

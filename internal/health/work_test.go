@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	store "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -26,14 +27,14 @@ func TestNobodyListens(t *testing.T) {
 	w := setup(t)
 	w.withNode()
 	w.start(request("bills"), 20)
-	first := w.appears(health.NoListeners, "bills", health.Critical, "Nobody listens on endpoint bills",
+	first := w.appears(store.NoListeners, "bills", store.Critical, "Nobody listens on endpoint bills",
 		"1 running run has work for it.", "tranche endpoints show bills")
-	again := w.appearsTo(w.look(health.Config{Host: "elsewhere"}), health.NoListeners, "bills", health.Critical)
+	again := w.appearsTo(w.look(health.Config{Host: "elsewhere"}), store.NoListeners, "bills", store.Critical)
 	if !again.Since.Equal(first.Since) {
 		t.Errorf("since %s, and to another server since %s", first.Since, again.Since)
 	}
 	w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
-	w.ends(health.NoListeners, "bills")
+	w.ends(store.NoListeners, "bills")
 	testenv.Until(t, soon, "no condition is kept that is gone", func() bool {
 		w.report(w.watch) // which may have found another one: a slow machine looks like a node that is late
 		return testenv.Number(t, w.pool, `SELECT count(*) FROM health_condition`) == 0
@@ -44,7 +45,7 @@ func TestNobodyListens(t *testing.T) {
 	local.Plan, local.Steps[0].Name = "p", "render"
 	local.Steps[0].Kind, local.Steps[0].Endpoint = workqueue.KindLocal, "local:render"
 	w.start(local, 1)
-	w.appears(health.NoListeners, "local:render", health.Critical, "No node has the function render")
+	w.appears(store.NoListeners, "local:render", store.Critical, "No node has the function render")
 	busy, free := make(chan struct{}, 1), make(chan struct{})
 	w.serve("slow", func(item *endpoints.Item[any, any]) {
 		select {
@@ -57,7 +58,7 @@ func TestNobodyListens(t *testing.T) {
 	t.Cleanup(func() { close(free) }) // before the service is stopped
 	w.start(request("slow"), 100)
 	<-busy
-	w.ends(health.NoListeners, "slow") // a busy service may be heard late, and counts as one then
+	w.ends(store.NoListeners, "slow") // a busy service may be heard late, and counts as one then
 }
 
 // A list of runs says what each stands for, and a name with a slip in it finds the one that was meant.
@@ -68,8 +69,8 @@ func TestRunsThatStand(t *testing.T) {
 	w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
 	slip, other := w.start(request("bils"), 5), w.start(request("nobody-at-all"), 5)
 	done := w.start(request("bills"), 5)
-	w.appears(health.NoListeners, "bils", health.Critical, "was bills meant?")
-	w.appears(health.NoListeners, "nobody-at-all", health.Critical)
+	w.appears(store.NoListeners, "bils", store.Critical, "was bills meant?")
+	w.appears(store.NoListeners, "nobody-at-all", store.Critical)
 	want := map[workqueue.RunID]string{
 		slip: "Nobody listens on endpoint bils; was bills meant?", other: "Nobody listens on endpoint nobody-at-all",
 		done: "",
@@ -111,10 +112,10 @@ func TestAnEndpointThatIsDown(t *testing.T) {
 	req := request("bills")
 	req.Steps[0].MaxAttempts, req.Steps[0].Chunk, req.Steps[0].InFlight = 50, 5, 20
 	w.start(req, 500)
-	w.appears(health.BreakerOpen, "bills", health.Warning, "Most requests fail at bills", "tranche endpoints explain")
+	w.appears(store.BreakerOpen, "bills", store.Warning, "Most requests fail at bills", "tranche endpoints explain")
 	stop()
 	w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
-	w.goes(health.BreakerOpen, "bills")
+	w.goes(store.BreakerOpen, "bills")
 }
 
 func TestAServiceThatBecameSlow(t *testing.T) {
@@ -128,7 +129,7 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 			tranche_now() - n * interval '6 min', CASE WHEN n < 5 THEN 39 ELSE 0.001 END
 		FROM generate_series(0, 9) n`, run)
 	w.exec(`UPDATE work_slice SET ended_at = tranche_now() WHERE took = 39`)
-	w.appears(health.ServiceSlow, "bills", health.Warning, "bills became slow: an item takes 39 s, and took 1 ms before",
+	w.appears(store.ServiceSlow, "bills", store.Warning, "bills became slow: an item takes 39 s, and took 1 ms before",
 		"1 running run uses it.", "tranche endpoints show bills")
 }
 
@@ -155,9 +156,9 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 	}
 	run := loaded.Run.String()
 	w.exec(`UPDATE work_slice SET deadline = tranche_now() - interval '20 seconds'`)
-	w.appears(health.StaleSlices, run, health.Warning, "1 request past the deadline", "10 items")
+	w.appears(store.StaleSlices, run, store.Warning, "1 request past the deadline", "10 items")
 	w.exec(`UPDATE work_slice SET deadline = tranche_now() - interval '3 minutes'`)
-	w.appears(health.StaleSlices, run, health.Critical)
+	w.appears(store.StaleSlices, run, store.Critical)
 	lease, err := sessionstore.New(w.store).Lead(t.Context(), session, time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +167,7 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 	if err := settle.New(w.store).Extend(t.Context(), lease, []workqueue.SliceID{id}); err != nil {
 		t.Fatal(err)
 	}
-	w.goes(health.StaleSlices, run)
+	w.goes(store.StaleSlices, run)
 }
 
 // Requests wait in the stream while those who listen are busy.
@@ -186,9 +187,9 @@ func TestRequestsWaitForBusyServices(t *testing.T) {
 	})
 	testenv.Advance(t, w.pool, 10*time.Second)
 	watch := w.look(health.Config{Waiting: 10 * time.Second}) // after six times that it is more than a warning
-	w.appearsTo(watch, health.OldestWaiting, "slow", health.Warning, "Requests for slow have waited", "--concurrency")
+	w.appearsTo(watch, store.OldestWaiting, "slow", store.Warning, "Requests for slow have waited", "--concurrency")
 	release()
-	w.goesFrom(watch, health.OldestWaiting, "slow")
+	w.goesFrom(watch, store.OldestWaiting, "slow")
 }
 
 func TestWhatIsPutAside(t *testing.T) {
@@ -212,14 +213,14 @@ func TestWhatIsPutAside(t *testing.T) {
 		(gen_random_uuid(), 'over', 'viewer', sha256('d'), tranche_now() - interval '1 hour')`)
 	w.exec(`INSERT INTO run_event (id, run_id, generation, kind, payload, at)
 		VALUES (gen_random_uuid(), gen_random_uuid(), 1, 'completed', '{}', tranche_now() - interval '2 minutes')`)
-	letters := w.appears(health.DeadLetters, "bills", health.Warning, "3 dead letters of bills", "tranche dlq")
-	strays := w.appears(health.Quarantined, "json", health.Warning, "1 message", "tranche quarantine list")
+	letters := w.appears(store.DeadLetters, "bills", store.Warning, "3 dead letters of bills", "tranche dlq")
+	strays := w.appears(store.Quarantined, "json", store.Warning, "1 message", "tranche quarantine list")
 	if letters.Link != "/dead-letters?endpoint=bills" || strays.Link != "/dead-letters?tab=quarantine" {
 		t.Errorf("they lead to %q and %q", letters.Link, strays.Link)
 	}
-	w.appears(health.TokenExpiring, "nightly", health.Info, "expires in", "operator")
-	w.appears(health.TokenExpiring, "urgent", health.Warning)
-	w.appears(health.EventsWaiting, "events", health.Warning, "1 event", "completed")
+	w.appears(store.TokenExpiring, "nightly", store.Info, "expires in", "operator")
+	w.appears(store.TokenExpiring, "urgent", store.Warning)
+	w.appears(store.EventsWaiting, "events", store.Warning, "1 event", "completed")
 
 	if _, err := deadletter.New(w.store).Drop(t.Context(), deadletter.DeadSelection{All: true}, "test"); err != nil {
 		t.Fatal(err)
@@ -227,7 +228,7 @@ func TestWhatIsPutAside(t *testing.T) {
 	w.exec(`UPDATE quarantine SET at = tranche_now() - interval '25 hours'`)
 	w.exec(`UPDATE api_token SET revoked_at = tranche_now()`)
 	w.withNode() // it publishes events, and leads
-	w.goes(health.EventsWaiting, "events")
-	w.goes(health.LeaderMissing, "leader")
+	w.goes(store.EventsWaiting, "events")
+	w.goes(store.LeaderMissing, "leader")
 	w.calms()
 }

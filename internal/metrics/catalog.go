@@ -5,7 +5,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue/control"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
@@ -90,7 +89,7 @@ func yes(is bool) float64 {
 	return 0
 }
 
-func (s *system) tellConditions(to chan<- prometheus.Metric, all []health.Condition) {
+func (s *system) tellConditions(to chan<- prometheus.Metric, all []healthstore.Condition) {
 	type kind struct{ kind, severity string }
 	count := map[kind]int{}
 	for i := range all {
@@ -159,7 +158,7 @@ func (s *system) tellEndpoints(to chan<- prometheus.Metric, now seen) {
 		of(s.m.endpoints.claimed(name)).calls += float64(n) // anybody may publish
 	}
 	for i := range now.conditions {
-		if c := &now.conditions[i]; c.Kind == health.NoListeners {
+		if c := &now.conditions[i]; c.Kind == healthstore.NoListeners {
 			of(c.Subject).unheard = true
 		}
 	}

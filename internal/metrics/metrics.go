@@ -38,7 +38,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -88,7 +88,7 @@ type Metrics struct {
 	claim, publish, record, completes prometheus.Histogram
 }
 
-var _ orchestrator.Meter = (*Metrics)(nil)
+var _ core.Meter = (*Metrics)(nil)
 
 // New returns a Metrics, which tells of nothing but what it is told until it is bound.
 func New(config Config) (*Metrics, error) {
@@ -182,44 +182,44 @@ func (m *Metrics) events() []prometheus.Collector {
 		m.loaded, m.loadedBytes, m.claim, m.publish, m.record, m.completes, m.asked}
 }
 
-// Took implements orchestrator.Meter.
-func (m *Metrics) Took(what orchestrator.Timing, d time.Duration) {
+// Took implements core.Meter.
+func (m *Metrics) Took(what core.Timing, d time.Duration) {
 	switch what {
-	case orchestrator.TimingClaim:
+	case core.TimingClaim:
 		m.claim.Observe(d.Seconds())
-	case orchestrator.TimingPublish:
+	case core.TimingPublish:
 		m.publish.Observe(d.Seconds())
-	case orchestrator.TimingRecord:
+	case core.TimingRecord:
 		m.record.Observe(d.Seconds())
-	case orchestrator.TimingCompletion:
+	case core.TimingCompletion:
 		m.completes.Observe(d.Seconds())
 	}
 }
 
-// Happened implements orchestrator.Meter.
-func (m *Metrics) Happened(what orchestrator.Event, of string, n int) {
+// Happened implements core.Meter.
+func (m *Metrics) Happened(what core.Event, of string, n int) {
 	by := float64(n)
 	switch what {
-	case orchestrator.EventSent:
+	case core.EventSent:
 		m.sent.WithLabelValues(m.endpoints.of(of)).Add(by)
-	case orchestrator.EventAgain:
+	case core.EventAgain:
 		m.again.WithLabelValues(m.endpoints.of(of)).Add(by)
-	case orchestrator.EventRedelivered:
+	case core.EventRedelivered:
 		m.redelivered.WithLabelValues(m.endpoints.claimed(of)).Add(by)
-	case orchestrator.EventQuarantined:
+	case core.EventQuarantined:
 		m.quarantined.WithLabelValues(m.reasons.of(of)).Add(by)
-	case orchestrator.EventDead:
+	case core.EventDead:
 		m.dead.WithLabelValues(m.endpoints.claimed(of)).Add(by)
-	case orchestrator.EventCompleted:
+	case core.EventCompleted:
 		m.completed.WithLabelValues(of).Add(by)
-	case orchestrator.EventLoaded:
+	case core.EventLoaded:
 		m.loaded.Add(by)
-	case orchestrator.EventLoadedBytes:
+	case core.EventLoadedBytes:
 		m.loadedBytes.Add(by)
 	}
 }
 
-// Settled implements orchestrator.Meter.
+// Settled implements core.Meter.
 func (m *Metrics) Settled(of []settle.Settled) {
 	for i := range of {
 		s := &of[i]

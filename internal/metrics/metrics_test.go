@@ -22,6 +22,7 @@ import (
 	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
@@ -313,9 +314,9 @@ func TestSeriesAreBounded(t *testing.T) {
 	const endpoints, runs = 1000, 10_000
 	b.cloneRuns(model, endpoints, runs)
 	for i := range endpoints {
-		b.m.Happened(orchestrator.EventSent, fmt.Sprintf("e%d", i), 1)
-		b.m.Happened(orchestrator.EventDead, fmt.Sprintf("forged%d", i), 1)
-		b.m.Happened(orchestrator.EventQuarantined, fmt.Sprintf("reason%d", i), 1)
+		b.m.Happened(core.EventSent, fmt.Sprintf("e%d", i), 1)
+		b.m.Happened(core.EventDead, fmt.Sprintf("forged%d", i), 1)
+		b.m.Happened(core.EventQuarantined, fmt.Sprintf("reason%d", i), 1)
 		b.m.Settled([]settle.Settled{{Endpoint: fmt.Sprintf("e%d", i), Done: 1}})
 	}
 	for i := range runs {

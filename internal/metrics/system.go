@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue/database"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
@@ -28,7 +27,7 @@ type seen struct {
 	db         *healthstore.Metrics // nil: it could not be read
 	streams    []streamUse
 	calls      map[string]uint64 // that are not answered, by endpoint
-	conditions []health.Condition
+	conditions []healthstore.Condition
 	took       time.Duration
 	at         time.Time
 }
@@ -220,7 +219,7 @@ const (
 	maxRest = time.Minute
 )
 
-func (s *system) conditionsOf(ctx context.Context) []health.Condition {
+func (s *system) conditionsOf(ctx context.Context) []healthstore.Condition {
 	judge := s.m.judge.Load()
 	if judge == nil {
 		return nil

@@ -13,9 +13,9 @@
 // no more; and closed once all are there. So what is on its way is bounded by the owner's room, and twice that after a
 // fault.
 //
-// nats.go's Consumer.Messages loses nothing either. But its limit in bytes is that of one pull: of a consumer with three
-// replicas it held three times as much (51 messages where 17 were allowed, nats.go 1.55), and it cannot ask for less
-// while the owner has less room.
+// nats.go's Consumer.Messages loses nothing either. But its limit in bytes is that of one pull: with three replicas it
+// held three times as much (51 messages where 17 were allowed, nats.go 1.55), and it cannot ask for less while the
+// owner has less room.
 //
 // It is not the package's job to know what a message means, whether the consumer is the one that it was, or when to
 // look it up again. All of it is safe for concurrent use.

@@ -1,16 +1,17 @@
-// Package systest has tests of whole processes: nodes, services and operators' commands that are killed, stopped and told
-// to end, and the real binary as docs/operate has it run: with TLS, behind poolers, as a role that owns nothing, under
-// Prometheus.
+// Package systest has tests of whole processes: nodes, services and operators' commands that are killed, stopped and
+// told to end, and the real binary as docs/operate has it run: with TLS, behind poolers, as a role that owns nothing,
+// under Prometheus.
 //
-// What a crash leaves behind is tested without processes where that can be. One real kill for each role is here, to show
-// that the two agree. Which test finds which fault:
+// What a crash leaves behind is tested without processes where that can be. One real kill for each role is here, to
+// show that the two agree. Which test finds which fault:
 //
 //	node killed: claim, publish, record, ack  orchestrator TestANodeCrashesAnywhere, TestACompletionIsToldAfterACrash,
 //	                                          TestNodesCrashBetweenPieces; flush TestANodeCrashes…; TestNodeIsKilled
 //	node asleep for three leases              TestNodeSleepsForThreeLeases, orchestrator TestANodeThatWorksIsCutOff
 //	leader killed                             TestTheLeaderIsKilledToldToEndAndStopped, TestAlertsAreToldOnce…
-//	service killed                            TestServiceIsKilledInMidChunk, TestCallsWhileServicesAreReplaced; endpoints
-//	                                          TestAFlowSurvivesADeathAtEveryStep, orchestrator TestAFlowOfWhichAPartIsLost
+//	service killed                            TestServiceIsKilledInMidChunk, TestCallsWhileServicesAreReplaced;
+//	                                          endpoints TestAFlowSurvivesADeathAtEveryStep,
+//	                                          orchestrator TestAFlowOfWhichAPartIsLost
 //	operator's change cut off in its commit   TestOperator
 //	item that kills its node                  orchestrator TestAnItemThatCrashesItsNodes
 //	NATS restarted, wiped; streams lost       orchestrator TestRunSurvives…, streams TestRunSurvivesTheLossOfStreams

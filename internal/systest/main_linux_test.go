@@ -108,8 +108,8 @@ func runNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: log, Faults: faults, SessionTTL: session, Heartbeat: session / 5, LeaseTTL: lease, Poll: 100 * time.Millisecond,
-		Grace:   orchestrator.DefaultGrace,
+	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: log, Faults: faults, SessionTTL: session,
+		Heartbeat: session / 5, LeaseTTL: lease, Poll: 100 * time.Millisecond, Grace: orchestrator.DefaultGrace,
 		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		return err

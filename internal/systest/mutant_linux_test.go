@@ -59,8 +59,10 @@ func TestMutantsAreCaught(t *testing.T) {
 			in: "workqueue/dispatch", test: "TestClaimCutsEvenly$", says: "invariant: I1",
 		},
 		"a re-run that opens no generation": {
-			mutants: []mutant{{"redo/withdraw.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
-			in:      "workqueue/redo", test: "TestRerunWhileRunning$", says: "invariant: I3",
+			mutants: []mutant{
+				{"redo/withdraw.go", []string{"generation = generation + 1"}, []string{"generation = generation"}},
+			},
+			in: "workqueue/redo", test: "TestRerunWhileRunning$", says: "invariant: I3",
 		},
 		"a sweep that leaves what dead nodes had claimed": {
 			mutants: []mutant{{"settle/lost.go", []string{"s.state = 'claimed' AND NOT EXISTS ("},

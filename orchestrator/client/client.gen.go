@@ -97,10 +97,12 @@ const (
 
 // Defines values for Owner.
 const (
+	OwnerDatabase Owner = "database"
 	OwnerNATS     Owner = "nats"
 	OwnerNobody   Owner = "nobody"
 	OwnerNode     Owner = "node"
 	OwnerOperator Owner = "operator"
+	OwnerServers  Owner = "servers"
 	OwnerService  Owner = "service"
 	OwnerStep     Owner = "step"
 	OwnerTimer    Owner = "timer"
@@ -948,16 +950,16 @@ type Condition struct {
 	Severity Severity `json:"severity"`
 
 	// Subject of what: the id of a run, the name of an endpoint, a node, a stream, a host
-	Subject string    `json:"subject"`
-	Title   string    `json:"title"`
-	Detail  string    `json:"detail"`
-	Since   time.Time `json:"since"`
+	Subject string `json:"subject"`
+
+	// Owner whose turn it is
+	Owner  Owner     `json:"owner"`
+	Title  string    `json:"title"`
+	Detail string    `json:"detail"`
+	Since  time.Time `json:"since"`
 
 	// Remedy what helps; commands stand between backquotes
 	Remedy string `json:"remedy"`
-
-	// Resets a step has to be reset, as remedy says: a re-run would fail again
-	Resets bool `json:"resets,omitempty"`
 
 	// Link path of the dashboard's page about it
 	Link string `json:"link,omitempty"`
@@ -967,6 +969,9 @@ type Condition struct {
 
 	// Of how many runs, endpoints and so on it stands for, mostly 1
 	Of int64 `json:"of"`
+
+	// Resets a step has to be reset, as remedy says: a re-run would fail again
+	Resets bool `json:"resets,omitempty"`
 
 	// Mark what somebody said of it; absent: nothing
 	Mark *Mark `json:"mark,omitempty"`
@@ -6061,13 +6066,13 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 
 // ExportRun: All items with their outcomes, in order.
 //
-// A stream with constant memory. CSV has the columns key, state, result, error_code, error_message and accepted; a
-// cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
-// never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
-// that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
-// Parquet they are bytes. Of a run with several steps the results are those of one. Where a cell of a workbook cannot
-// hold what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number
-// of such cells. A stream that does not end properly is not whole.
+// A stream with constant memory. CSV has the columns key, state, result, error_code, error_message, accepted; a cell
+// that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers never
+// do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results that are
+// no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet
+// they are bytes. Of a run with several steps the results are those of one. Where a cell of a workbook cannot hold
+// what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number of
+// such cells. A stream that does not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -6653,4 +6658,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ac0c6931bdbfefa26ab8c5e9265c0cd6, is 2c6270f967f1641c148ad1e91b475440064515ae8fb61bd2cf1996c640073e24.
+// Of 3df647a9a6c15c5129c64b24f9cf6960, is 99c5fd361c01602d78340db509620cde142ec23ae048918ecfe750cf788bd848.

@@ -31,6 +31,8 @@ type Core struct {
 	JS       jetstream.JetStream
 	Settling settle.Store  // which has the meter told
 	Faults   *fault.Points // nil: none
+	Tracer   Tracer        // nil: none
+	Meter    Meter
 	Stats    Counters
 
 	Name   string       // what the node calls itself towards people: "node 1.2.3 host"
@@ -49,7 +51,7 @@ type Core struct {
 
 // New is one whose meter is told nothing.
 func New(store *database.DB, nc *nats.Conn, js jetstream.JetStream, log *zap.Logger) *Core {
-	return &Core{Log: log, Store: store, NC: nc, JS: js, Settling: settle.New(store), Send: nc.Publish,
+	return &Core{Log: log, Store: store, NC: nc, JS: js, Settling: settle.New(store), Send: nc.Publish, Meter: NoMeter{},
 		Wakes: make(chan struct{}, 1), Looks: make(chan struct{}, 1), Publish: make(chan struct{}, 1)}
 }
 

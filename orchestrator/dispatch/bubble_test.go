@@ -70,8 +70,9 @@ func (w *world) dispatcher() *Dispatcher {
 	w.begun = time.Now()
 	return &Dispatcher{queue: w, claims: w, own: w, endpoints: w, streams: w, after: after{w: w},
 		pending: semaphore.NewWeighted(maxPendingBytes),
-		node:    &core.Core{Log: zaptest.NewLogger(w), NC: &nats.Conn{}, JS: broker{w: w}, Wakes: make(chan struct{}, 1)},
-		cfg:     Config{Poll: 500 * time.Millisecond, ClaimSlices: 4, Meter: unmeasured{}}}
+		node: &core.Core{Log: zaptest.NewLogger(w), NC: &nats.Conn{}, JS: broker{w: w}, Wakes: make(chan struct{}, 1),
+			Meter: core.NoMeter{}},
+		cfg: Config{Poll: 500 * time.Millisecond, ClaimSlices: 4}}
 }
 
 // after implements follower.
@@ -82,12 +83,6 @@ type after struct {
 }
 
 func (a after) NextDue(now time.Time) time.Duration { return a.w.NextDue(now) }
-
-type unmeasured struct{}
-
-func (unmeasured) Claimed(time.Duration)   {}
-func (unmeasured) Published(time.Duration) {}
-func (unmeasured) Sent(string, int)        {}
 
 // claiming runs a claimer in a bubble until the test ends, and returns the items that it hands out.
 func claiming(t *testing.T, w *world, reachable func() bool, test func(d *Dispatcher, handed *[]time.Duration)) {

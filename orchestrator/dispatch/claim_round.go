@@ -196,7 +196,7 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 	}
 	n.Faults.Hit(fault.ClaimCommitted)
 	n.Stats.Claims.Add(1)
-	c.cfg.Meter.Claimed(time.Since(asked))
+	c.node.Meter.Took(core.TimingClaim, time.Since(asked))
 	n.Stats.Slices.Add(int64(taken))
 	for i := range claimed {
 		if !c.hand(ctx, handing{session, asked, reqs[i].Params}, &steps[i], &claimed[i]) {

@@ -26,18 +26,6 @@ type Config struct {
 	ClaimSlices int           // slices of one claim
 	Publishers  int           // requests built at once
 	Locals      []string      // names of the node's functions for steps of kind local; not nil
-	Tracer      core.Tracer   // nil: none
-	Meter       meter
-}
-
-// meter measures what goes out.
-type meter interface {
-	// Claimed is told how long a transaction took that brought work.
-	Claimed(took time.Duration)
-	// Published is told how long a request took from its claim until the stream had it.
-	Published(took time.Duration)
-	// Sent is told that the stream has a request.
-	Sent(endpoint string, attempt int)
 }
 
 // ownWork is what the node works on itself.

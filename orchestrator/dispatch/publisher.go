@@ -280,8 +280,8 @@ func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p p
 		ack, err := d.await(ctx, &p)
 		if err == nil {
 			p.published(nil)
-			d.cfg.Meter.Published(time.Since(p.Claimed))
-			d.cfg.Meter.Sent(p.Endpoint, p.Attempt)
+			d.node.Meter.Took(core.TimingPublish, time.Since(p.Claimed))
+			d.node.Sent(p.Endpoint, p.Attempt)
 			return append(batch, workqueue.Sent{ID: p.ID, StreamSeq: int64(ack.Sequence), StreamsEpoch: p.epoch})
 		}
 		if ctx.Err() != nil {
@@ -361,11 +361,11 @@ func (d *Dispatcher) await(ctx context.Context, p *publication) (*jetstream.PubA
 // tracePublishing begins the span of a publication and lets its request carry it.
 func (d *Dispatcher) tracePublishing(ctx context.Context, p *publication) {
 	p.published = func(error) {}
-	if d.cfg.Tracer == nil {
+	if d.node.Tracer == nil {
 		return
 	}
 	var t wire.Trace
-	t, p.published = d.cfg.Tracer.Publishing(ctx, core.TracedSlice{Run: uuid.UUID(p.Run), Slice: uuid.UUID(p.ID),
+	t, p.published = d.node.Tracer.Publishing(ctx, core.TracedSlice{Run: uuid.UUID(p.Run), Slice: uuid.UUID(p.ID),
 		Endpoint: p.Endpoint, Step: int(p.Step), Attempt: p.Attempt, Generation: int(p.Generation), Items: p.Mask.Count()})
 	t.SetHeader(p.msg.Header)
 }

@@ -89,16 +89,6 @@ type Config struct {
 	RecordBatch  int         // chunks of one commit at the most
 	ReplyBacklog int         // bytes of replies over core NATS that are held while they wait to be taken
 	Limits       wire.Limits // of the replies read
-	Tracer       core.Tracer // nil: none
-	Meter        meter
-}
-
-// meter measures what is fetched.
-type meter interface {
-	// Sent is told that the node has begun to work on a chunk.
-	Sent(endpoint string, attempt int)
-	// Recorded is told how long a commit took.
-	Recorded(took time.Duration)
 }
 
 // New returns what works on slices in this node.

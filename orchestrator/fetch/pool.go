@@ -185,7 +185,7 @@ func (f *Worker) run(ctx context.Context, job *fetchJob, call fetchCall, req *fe
 	defer stop()
 	f.node.Faults.Hit(fault.FetchBefore)
 	f.node.Stats.Fetches.Add(1)
-	f.cfg.Meter.Sent(job.Endpoint, job.Attempt)
+	f.node.Sent(job.Endpoint, job.Attempt)
 	begun := time.Now()
 	back := make(chan callEnd, 1)
 	go func() {

@@ -116,7 +116,7 @@ func (f *Worker) recordBatch(ctx context.Context, batch []fetchResult) {
 		switch {
 		case err == nil:
 			n.Faults.Hit(fault.RecordCommitted)
-			f.cfg.Meter.Recorded(time.Since(begun))
+			f.node.Meter.Took(core.TimingRecord, time.Since(begun))
 			f.recorded(batch, out, begun)
 			return
 		case len(batch) > 1 && (answered || workqueue.Refused(err)):
@@ -190,7 +190,7 @@ func (f *Worker) recorded(batch []fetchResult, out settle.Recorded, begun time.T
 // traceFetching begins the span of a chunk that the node works on itself. What comes of it is recorded within it, and a
 // request that is sent for it carries it.
 func (f *Worker) traceFetching(ctx context.Context, c *collector) context.Context {
-	tracer := f.cfg.Tracer
+	tracer := f.node.Tracer
 	if tracer == nil {
 		return ctx
 	}
@@ -202,13 +202,13 @@ func (f *Worker) traceFetching(ctx context.Context, c *collector) context.Contex
 
 // traceResults begins a span for each result that belongs to a trace. The function that it returns ends them.
 func (f *Worker) traceResults(ctx context.Context, batch []fetchResult) (end func(settle.Recorded, error)) {
-	if f.cfg.Tracer == nil {
+	if f.node.Tracer == nil {
 		return func(settle.Recorded, error) {}
 	}
 	ends := make([]func(core.TraceOutcome), len(batch))
 	for i := range batch {
 		a := &batch[i].answer
-		ends[i] = f.cfg.Tracer.Recording(ctx, batch[i].trace, core.TracedReply{Run: uuid.UUID(batch[i].job.Run),
+		ends[i] = f.node.Tracer.Recording(ctx, batch[i].trace, core.TracedReply{Run: uuid.UUID(batch[i].job.Run),
 			Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint, Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
 	}
 	return func(out settle.Recorded, err error) {

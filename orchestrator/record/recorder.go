@@ -36,18 +36,6 @@ type Config struct {
 	RecordBatch int         // replies of one commit at the most
 	Recorders   int         // commits under way at once
 	Limits      wire.Limits // of the replies read
-	Tracer      core.Tracer // nil: none
-	Meter       meter
-}
-
-// meter measures what comes in.
-type meter interface {
-	// Recorded is told how long a commit took.
-	Recorded(took time.Duration)
-	// Redelivered is told of a message of a reply that was delivered again.
-	Redelivered(endpoint string)
-	// Quarantined is told why one was put aside.
-	Quarantined(reason string)
 }
 
 // givenUp keeps what services have given up.
@@ -237,10 +225,10 @@ func (r *Recorder) keepGivenUp(ctx context.Context, of *reading) error {
 
 // measure tells of replies that are recorded.
 func (r *Recorder) measure(read []reading, took time.Duration) {
-	r.cfg.Meter.Recorded(took)
+	r.node.Meter.Took(core.TimingRecord, took)
 	for i := range read {
 		if about, err := read[i].msg.Metadata(); err == nil && about.NumDelivered > 1 {
-			r.cfg.Meter.Redelivered(read[i].answer.Endpoint)
+			r.node.Meter.Happened(core.EventRedelivered, read[i].answer.Endpoint, 1)
 		}
 	}
 }
@@ -267,7 +255,7 @@ func (r *Recorder) quarantine(
 	ctx context.Context, msg core.Message, reason, detail string, slice workqueue.SliceID,
 ) {
 	r.node.Stats.Quarantined.Add(1)
-	r.cfg.Meter.Quarantined(reason)
+	r.node.Meter.Happened(core.EventQuarantined, reason, 1)
 	r.node.Log.Warn("reply quarantined", zap.String("reason", reason), zap.String("detail", detail),
 		zap.String("subject", msg.Subject()), zap.Stringer("slice", slice))
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)

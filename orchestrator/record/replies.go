@@ -139,7 +139,7 @@ func (r *Recorder) failUnreadable(ctx context.Context, u unreadable) error {
 
 // traceRecording begins a span for each reply that belongs to a trace. The function that it returns ends them.
 func (r *Recorder) traceRecording(ctx context.Context, read []reading) (end func(settle.Recorded, error)) {
-	if r.cfg.Tracer == nil {
+	if r.node.Tracer == nil {
 		return func(settle.Recorded, error) {}
 	}
 	ends := make([]func(core.TraceOutcome), len(read))
@@ -147,7 +147,7 @@ func (r *Recorder) traceRecording(ctx context.Context, read []reading) (end func
 		h, a := read[i].msg.Headers(), &read[i].answer
 		if t := wire.TraceOfHeader(h); !t.IsZero() {
 			run, _ := uuid.Parse(h.Get(wire.HeaderRun)) // it was parsed before
-			ends[i] = r.cfg.Tracer.Recording(ctx, t, core.TracedReply{Run: run, Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint,
+			ends[i] = r.node.Tracer.Recording(ctx, t, core.TracedReply{Run: run, Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint,
 				Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
 		}
 	}

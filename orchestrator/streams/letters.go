@@ -32,23 +32,19 @@ const (
 	deadLettersPause = time.Second
 )
 
-// meter measures what is kept.
-type meter interface{ Buried(endpoint string) }
-
 // Letters keeps what no service could deal with, and sends it again.
 type Letters struct {
 	node      *core.Core
 	endpoints core.Ensurer
 	after     core.Seer
-	meter     meter
 	reader    *core.SharedConsumer // of what services have put aside
 	requeued  chan struct{}        // requeued dead letters wait to be sent
 	exhausted chan exhaustion
 }
 
 // NewLetters returns what takes in dead letters, and sends them again.
-func NewLetters(k *core.Core, endpoints core.Ensurer, after core.Seer, meter meter) *Letters {
-	return &Letters{node: k, endpoints: endpoints, after: after, meter: meter,
+func NewLetters(k *core.Core, endpoints core.Ensurer, after core.Seer) *Letters {
+	return &Letters{node: k, endpoints: endpoints, after: after,
 		reader:   core.NewShared(k, wire.StreamDead, wire.DeadLetterConsumer, stream.EnsureDeadLetterReader),
 		requeued: make(chan struct{}, 1), exhausted: make(chan exhaustion, advisoryRoom)}
 }
@@ -58,7 +54,7 @@ func (l *Letters) keep(ctx context.Context, letter *deadletter.DeadLetter) error
 	isNew, err := deadletter.New(l.node.Store).Bury(ctx, *letter)
 	if isNew {
 		l.node.Stats.Buried.Add(1)
-		l.meter.Buried(letter.Endpoint)
+		l.node.Meter.Happened(core.EventDead, letter.Endpoint, 1)
 		l.node.Log.Warn("dead letter", zap.String("endpoint", letter.Endpoint), zap.String("cause", letter.Cause),
 			zap.String("message", letter.Message), zap.String("service", letter.Service))
 	}

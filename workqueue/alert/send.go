@@ -183,25 +183,14 @@ func (s Store) end(
 // MaxRuns bounds what a look reads of runs, and of completions.
 const MaxRuns = 20_000
 
-// Run is a run under way of which there may be something to tell.
-type Run struct {
+// DueRun is a run of a schedule that is to end in time.
+type DueRun struct {
 	ID        workqueue.RunID
 	Name      string
 	Plan      string
 	Endpoints []string
-	Items     int64
-
-	Hold       string // operator, threshold, guard or canary; empty: it is not held
-	HoldDetail string
-	HeldAt     *time.Time
-	HeldBy     string
-	Gate       string // steps that wait for somebody to approve them; empty: none
-	GateSince  *time.Time
-	NotBy      string     // who must not
-	SealBy     *time.Time // of one that should have been sealed by now
-	Schedule   string     // of one that should end in time
-	DoneBy     *time.Time
-	Late       string // what was done since it did not
+	Schedule  string
+	DoneBy    time.Time
 }
 
 // Completion is a run that has completed.
@@ -220,23 +209,14 @@ type Completion struct {
 
 const (
 	// batchrun_active; the fire of a run by schedule_fire_run.
-	activeRuns = `
+	dueRuns = `
 SELECT r.id, coalesce(r.name, ''), r.plan, array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id),
-    r.items, coalesce(r.hold, ''), left(r.hold_detail, 500), r.held_at, r.held_by,
-    coalesce(g.name, ''), g.gate_since, CASE WHEN g.other THEN r.created_by ELSE '' END,
-    CASE WHEN r.opened AND r.sealed_at IS NULL AND r.seal_by <= tranche_now() THEN r.seal_by END,
-    coalesce(f.schedule, ''), f.done_by, coalesce(f.late, '')
-FROM batchrun r LEFT JOIN LATERAL (
-    SELECT schedule, done_by, late FROM schedule_fire f
-    WHERE f.run_id = r.id AND f.state = 'started' AND f.done_by IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f ON true
-LEFT JOIN LATERAL (
-    SELECT string_agg(st.name, ', ' ORDER BY st.step) AS name, min(st.gate_since) AS gate_since,
-        bool_or(st.approval = 'other') AS other
-    FROM run_step st
-    WHERE st.run_id = r.id AND st.barrier AND NOT st.barrier_passed AND st.gate_since IS NOT NULL) g ON true
-WHERE r.state = 'running' AND (r.hold IS NOT NULL OR g.name IS NOT NULL OR f.done_by IS NOT NULL
-    OR (r.opened AND r.sealed_at IS NULL AND r.seal_by <= tranche_now()))
-ORDER BY r.id LIMIT $1`
+    f.schedule, f.done_by
+FROM batchrun r CROSS JOIN LATERAL (
+    SELECT schedule, done_by FROM schedule_fire f
+    WHERE f.run_id = r.id AND f.state = 'started' AND f.done_by IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
+WHERE r.state = 'running'
+ORDER BY f.done_by, r.id LIMIT $1`
 
 	// run_event_completed. A run that was run again since has other counts now; those of the event stand in it.
 	completions = `
@@ -256,9 +236,9 @@ FROM batchrun r WHERE r.id = ANY ($1)`
 SELECT DISTINCT subject FROM alert_condition WHERE kind = $1 AND ended_at IS NULL AND NOT happened`
 )
 
-// Runs returns runs under way that are held, were not sealed in time, or are to end in time.
-func (s Store) Runs(ctx context.Context) ([]Run, error) {
-	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Run], activeRuns, MaxRuns)
+// Due returns runs that are to end in time, those that should end first first.
+func (s Store) Due(ctx context.Context) ([]DueRun, error) {
+	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueRun], dueRuns, MaxRuns)
 	if err != nil {
 		return nil, fmt.Errorf("read runs for alerts: %w", err)
 	}

@@ -170,7 +170,7 @@ func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 	}
 	rows := pg.Rows(ctx, tx, rememberOps, a.id, slices.Collect(maps.Keys(given)), a.now)
 	var id string
-	_, err := pgx.ForEachRow(rows, []any{&id}, func() error { delete(given, id); return nil })
+	err := pg.Each(rows, []any{&id}, func() { delete(given, id) })
 	if err != nil {
 		return fmt.Errorf("remember %d ids: %w", len(given), err)
 	}
@@ -298,11 +298,10 @@ func countsOf(perKey map[string]*keyCount) (names []string, fresh []int32, prior
 // seeNext finds the first time at which one of the keys is to be flushed.
 func (a *opsAdding) seeNext(rows pgx.Rows) error {
 	var seconds *float64
-	_, err := pgx.ForEachRow(rows, []any{&seconds}, func() error {
+	err := pg.Each(rows, []any{&seconds}, func() {
 		if seconds != nil {
 			a.next = min(a.next, time.Duration(*seconds*float64(time.Second)))
 		}
-		return nil
 	})
 	return err
 }

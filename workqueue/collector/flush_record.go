@@ -139,14 +139,13 @@ func (r *flushRecording) fence(ctx context.Context, tx pgx.Tx) error {
 		f := &r.ends[i].Flush
 		numberings[i], keys[i], ids[i], r.out[i].Stale = int32(f.Numbering), f.Key, f.ID, true
 	}
-	rows := pg.Rows(ctx, tx, lockFlushes, r.collector, numberings, keys, ids)
 	var place int
 	var left keyLeft
-	_, err := pgx.ForEachRow(rows, []any{&place, &left.fresh, &left.retrying, &left.parked}, func() error {
-		own := left
-		r.keys[place-1], r.out[place-1].Stale = &own, false
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, tx, lockFlushes, r.collector, numberings, keys, ids),
+		[]any{&place, &left.fresh, &left.retrying, &left.parked}, func() {
+			own := left
+			r.keys[place-1], r.out[place-1].Stale = &own, false
+		})
 	if err != nil {
 		return fmt.Errorf("lock keys: %w", err)
 	}
@@ -210,11 +209,10 @@ func (f *failedOps) add(seq int64, o *opFailure, into string) {
 func (r *flushRecording) seeDone(rows pgx.Rows) error {
 	var seq int64
 	var fresh bool
-	_, err := pgx.ForEachRow(rows, []any{&seq, &fresh}, func() error {
+	err := pg.Each(rows, []any{&seq, &fresh}, func() {
 		i := r.of[seq]
 		r.out[i].Done++
 		r.keys[i].take(fresh)
-		return nil
 	})
 	return err
 }
@@ -222,7 +220,7 @@ func (r *flushRecording) seeDone(rows pgx.Rows) error {
 func (r *flushRecording) seeFailed(rows pgx.Rows) error {
 	var seq int64
 	var fresh, parked bool
-	_, err := pgx.ForEachRow(rows, []any{&seq, &fresh, &parked}, func() error {
+	err := pg.Each(rows, []any{&seq, &fresh, &parked}, func() {
 		i := r.of[seq]
 		r.out[i].Failed++
 		r.keys[i].take(fresh)
@@ -232,7 +230,6 @@ func (r *flushRecording) seeFailed(rows pgx.Rows) error {
 		} else {
 			r.keys[i].retrying++
 		}
-		return nil
 	})
 	return err
 }

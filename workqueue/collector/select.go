@@ -192,15 +192,13 @@ func (s Store) candidates(ctx context.Context, c *opsChange, pass string, after 
 	if len(c.sel.IDs) > 0 {
 		args = append(args, c.ids, c.drop && c.sel.Waiting, !c.drop)
 	}
-	rows := pg.Rows(ctx, s.db.Pool, pass, args...)
 	var seq int64
 	var numbering int32
 	var key string
-	_, err = pgx.ForEachRow(rows, []any{&seq, &numbering, &key}, func() error {
+	err = pg.Each(pg.Rows(ctx, s.db.Pool, pass, args...), []any{&seq, &numbering, &key}, func() {
 		found.seqs = append(found.seqs, seq)
 		found.numberings = append(found.numberings, numbering)
 		found.keys = append(found.keys, key)
-		return nil
 	})
 	return found, err
 }
@@ -220,9 +218,8 @@ func (c *opsChange) change(ctx context.Context, tx pgx.Tx, found *foundOps) (n i
 	if c.drop {
 		statement, args = dropOps, []any{c.id, found.seqs, c.sel.Waiting}
 	}
-	rows := pg.Rows(ctx, tx, statement, args...)
 	ops := 0
-	_, err = pgx.ForEachRow(rows, []any{&ops}, func() error { n += int64(ops); return nil })
+	err = pg.Each(pg.Rows(ctx, tx, statement, args...), []any{&ops}, func() { n += int64(ops) })
 	switch {
 	case err != nil || n == 0:
 		return 0, err

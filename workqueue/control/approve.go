@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -58,14 +57,11 @@ func (s Store) Approve(ctx context.Context, c Control) (out Controlled, err erro
 	}
 	for _, run := range runs {
 		items, err := s.approve(ctx, Control{Run: run, Reason: c.Reason, Actor: c.Actor})
-		refused, ok := errors.AsType[*workqueue.StateError](err)
 		switch {
 		case err == nil:
 			out.Runs = append(out.Runs, run)
 			out.Items += items
-		case c.All && ok:
-			out.Left = append(out.Left, Refusal{run, "it is " + refused.State + "; " + refused.Fix})
-		default:
+		case !c.skips(run, err, &out):
 			return out, fmt.Errorf("approve: %w", err)
 		}
 	}
@@ -154,15 +150,14 @@ ORDER BY b.step, a.id DESC`
 func AcceptancesOf(ctx context.Context, tx pgx.Tx, run workqueue.RunID, item workqueue.Ordinal, steps []workqueue.Step,
 ) (map[workqueue.Step]*Acceptance, error) {
 	block, bit := item.Block()
-	rows := pg.Rows(ctx, tx, acceptancesOf, run, block, bit, steps)
 	all := map[workqueue.Step]*Acceptance{}
 	var step workqueue.Step
 	var a Acceptance
-	_, err := pgx.ForEachRow(rows, []any{&step, &a.At, &a.By, &a.Reason}, func() error {
-		one := a
-		all[step] = &one
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, tx, acceptancesOf, run, block, bit, steps),
+		[]any{&step, &a.At, &a.By, &a.Reason}, func() {
+			one := a
+			all[step] = &one
+		})
 	if err != nil {
 		return nil, fmt.Errorf("read who accepted item %d: %w", item, err)
 	}

@@ -59,15 +59,13 @@ func (s Store) Cancel(ctx context.Context, c Control) (out Cancelled, err error)
 	}
 	for _, run := range runs {
 		items, requests, err := s.cancel(ctx, run, &c)
-		refused, ok := errors.AsType[*workqueue.StateError](err)
 		switch {
 		case err == nil:
 			out.Runs = append(out.Runs, run)
 			out.Items += items
 			out.Slices += int64(len(requests))
 			out.Requests = append(out.Requests, requests...)
-		case c.All && ok:
-			out.Left = append(out.Left, Refusal{run, "it is " + refused.State + "; " + refused.Fix})
+		case c.skips(run, err, &out.Controlled):
 		case c.All:
 			return out, fmt.Errorf("cancel run %s, after %d others were cancelled: %w", run, len(out.Runs), err)
 		default:

@@ -367,11 +367,10 @@ func (v *GateView) read(ctx context.Context, tx pgx.Tx, before []workqueue.Step,
 // choose counts the items that go on, and takes some of them by chance: each has the same (Vitter's algorithm R). The
 // planes are read one after the other.
 func (v *GateView) choose(ctx context.Context, tx pgx.Tx, sample int) (chosen []workqueue.Ordinal, err error) {
-	rows := pg.Rows(ctx, tx, gatePlanes, v.Run, v.Step)
 	var block workqueue.Block
 	var going bitfield.Set
 	var skipped int64
-	_, err = pgx.ForEachRow(rows, []any{&block, pgbits.Into(&going), &skipped}, func() error {
+	err = pg.Each(pg.Rows(ctx, tx, gatePlanes, v.Run, v.Step), []any{&block, pgbits.Into(&going), &skipped}, func() {
 		v.LeftOut += skipped
 		for bit := range going.All() {
 			v.Items++
@@ -381,7 +380,6 @@ func (v *GateView) choose(ctx context.Context, tx pgx.Tx, sample int) (chosen []
 				chosen[at] = block.Ordinal(bit)
 			}
 		}
-		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the planes: %w", err)
@@ -390,24 +388,21 @@ func (v *GateView) choose(ctx context.Context, tx pgx.Tx, sample int) (chosen []
 }
 
 func (v *GateView) readSample(ctx context.Context, tx pgx.Tx, chosen []workqueue.Ordinal) error {
-	rows := pg.Rows(ctx, tx, gateKeys, v.Run, chosen)
 	at := map[workqueue.Ordinal]int{}
 	item := GateItem{Results: []GateResult{}}
-	_, err := pgx.ForEachRow(rows, []any{&item.Ordinal, &item.Key}, func() error {
+	err := pg.Each(pg.Rows(ctx, tx, gateKeys, v.Run, chosen), []any{&item.Ordinal, &item.Key}, func() {
 		at[item.Ordinal] = len(v.Sample)
 		v.Sample = append(v.Sample, item)
-		return nil
 	})
 	if err != nil {
 		return err
 	}
-	rows = pg.Rows(ctx, tx, gateResults, v.Run, v.Step, chosen)
 	var ordinal workqueue.Ordinal
 	var r GateResult
-	_, err = pgx.ForEachRow(rows, []any{&ordinal, &r.Step, &r.ContentType, &r.Bytes}, func() error {
-		of := &v.Sample[at[ordinal]]
-		of.Results = append(of.Results, r)
-		return nil
-	})
+	err = pg.Each(pg.Rows(ctx, tx, gateResults, v.Run, v.Step, chosen),
+		[]any{&ordinal, &r.Step, &r.ContentType, &r.Bytes}, func() {
+			of := &v.Sample[at[ordinal]]
+			of.Results = append(of.Results, r)
+		})
 	return err
 }

@@ -111,19 +111,25 @@ func readHold(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, er
 	return r, nil
 }
 
+// skips notes a run that refuses an operation on all runs. Any other error, and that of a single run, ends the operation.
+func (c *Control) skips(run workqueue.RunID, err error, out *Controlled) bool {
+	refused, ok := errors.AsType[*workqueue.StateError](err)
+	if ok && c.All {
+		out.Left = append(out.Left, Refusal{run, "it is " + refused.State + "; " + refused.Fix})
+	}
+	return ok && c.All
+}
+
 // sort keeps the runs that may change. What keeps a single run from it is an error.
 func (c *Control) sort(runs []*RunHold, may func(*RunHold) error, out *Controlled) ([]*RunHold, error) {
 	var chosen []*RunHold
 	for _, r := range runs {
 		err := may(r)
-		refused, ok := errors.AsType[*workqueue.StateError](err)
 		switch {
 		case err == nil:
 			chosen = append(chosen, r)
 			out.Runs = append(out.Runs, r.id)
-		case c.All && ok:
-			out.Left = append(out.Left, Refusal{r.id, "it is " + refused.State + "; " + refused.Fix})
-		default:
+		case !c.skips(r.id, err, out):
 			return nil, err
 		}
 	}

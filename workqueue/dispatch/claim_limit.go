@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -55,11 +56,10 @@ type contending struct {
 func (c *claims) scanRivals(rows pgx.Rows) error {
 	var r contending
 	var endpoint string
-	_, err := pgx.ForEachRow(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto}, func() error {
+	err := pg.Each(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto}, func() {
 		if pace := c.paces[endpoint]; pace != nil {
 			pace.rivals = append(pace.rivals, r)
 		}
-		return nil
 	})
 	return err
 }

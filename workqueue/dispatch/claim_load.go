@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -180,12 +181,12 @@ func (c *claims) lock(ctx context.Context) error {
 	batch.Queue(plane.PlanOnce)
 	batch.Queue(ofSteps, runs, steps).Query(func(rows pgx.Rows) error {
 		var ref StepRef
-		_, err := pgx.ForEachRow(rows, []any{&ref.Run, &ref.Step}, func() error { locked[ref] = true; return nil })
+		err := pg.Each(rows, []any{&ref.Run, &ref.Step}, func() { locked[ref] = true })
 		return err
 	})
 	batch.Queue(ofPaces, runs, steps).Query(func(rows pgx.Rows) error {
 		var endpoint string
-		_, err := pgx.ForEachRow(rows, []any{&endpoint}, func() error { lockedPaces[endpoint] = true; return nil })
+		err := pg.Each(rows, []any{&endpoint}, func() { lockedPaces[endpoint] = true })
 		return err
 	})
 	batch.Queue(ledger.SessionLive, c.session).Query(func(rows pgx.Rows) error {

@@ -101,14 +101,12 @@ func (s Store) CheckBarriers(ctx context.Context, run workqueue.RunID) (passed [
 		if _, err := tx.Exec(ctx, plane.LockStepsOfCanary, run); err != nil {
 			return fmt.Errorf("lock steps: %w", err)
 		}
-		rows := pg.Rows(ctx, tx, passBarriers, run, steps, needs)
 		var step workqueue.Step
 		var passes bool
-		_, err := pgx.ForEachRow(rows, []any{&step, &passes}, func() error {
+		err := pg.Each(pg.Rows(ctx, tx, passBarriers, run, steps, needs), []any{&step, &passes}, func() {
 			if passes {
 				passed = append(passed, step)
 			}
-			return nil
 		})
 		return err
 	})

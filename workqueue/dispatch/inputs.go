@@ -196,13 +196,12 @@ func (r *inputReader) readParts(rows pgx.Rows, n int) error {
 	var result, contentType pgtype.DriverBytes
 	var upto, large int64
 	last := -1
-	_, err := pgx.ForEachRow(rows, []any{&ordinal, &result, &contentType, &large, &upto}, func() error {
+	err := pg.Each(rows, []any{&ordinal, &result, &contentType, &large, &upto}, func() {
 		_, last = ordinal.Block()
 		if result != nil && r.now.Has(last) {
 			parts[last-r.begin] = PartInput{Data: r.bytes.Keep(result), ContentType: r.typeOf(contentType),
 				Large: large}
 		}
-		return nil
 	})
 	if upto >= r.room() { // there may be more
 		r.end = min(r.end, last+1)

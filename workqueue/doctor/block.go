@@ -8,6 +8,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -100,14 +101,13 @@ func (d *doctor) slices(
 	var id workqueue.SliceID
 	var mask, remaining bitfield.Set
 	var isLive bool
-	_, err = pgx.ForEachRow(rows, []any{&id, pgbits.Into(&mask), pgbits.Into(&remaining), &isLive}, func() error {
+	err = pg.Each(rows, []any{&id, pgbits.Into(&mask), pgbits.Into(&remaining), &isLive}, func() {
 		d.report.Slices++
 		masks[id] = mask
 		if isLive {
 			twice = twice.Or(live.And(remaining))
 			live = live.Or(remaining)
 		}
-		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func (p *partsCheck) read(results pgx.BatchResults) error {
 	// The plain types behind the named ones: pgx has a quicker way for them, and there are many rows.
 	to := []any{(*int32)(&part.ordinal), (*int32)(&part.generation), (*[16]byte)(&part.slice), &part.fault,
 		&part.broken}
-	_, err = pgx.ForEachRow(rows, to, func() error {
+	err = pg.Each(rows, to, func() {
 		_, bit := part.ordinal.Block()
 		if p.count > 0 && part.ordinal == before.ordinal {
 			p.supersede(bit, before, part)
@@ -198,7 +198,6 @@ func (p *partsCheck) read(results pgx.BatchResults) error {
 		p.count++
 		p.add(bit, part)
 		before = part
-		return nil
 	})
 	return err
 }

@@ -231,14 +231,12 @@ WHERE x.wrong AND c.state IS DISTINCT FROM 'deleting'
 GROUP BY 1, 2 ORDER BY 1, 2`
 
 func (d *doctor) collectors(ctx context.Context) error {
-	rows := pg.Rows(ctx, d.tx, doctorCollectors)
 	var (
 		name, what string
 		n          int64
 	)
-	_, err := pgx.ForEachRow(rows, []any{&name, &what, &n}, func() error {
+	err := pg.Each(pg.Rows(ctx, d.tx, doctorCollectors), []any{&name, &what, &n}, func() {
 		d.found(KeysAddUp, place{}, n, "collector "+name+": "+what)
-		return nil
 	})
 	return err
 }
@@ -280,15 +278,13 @@ WHERE x.n <> 0 AND s.deleted_at IS NULL
 ORDER BY s.batch_id`
 
 func (d *doctor) trackers(ctx context.Context) error {
-	rows := pg.Rows(ctx, d.tx, doctorTrackers)
 	var (
 		batch           uuid.UUID
 		invariant, what string
 		n               int64
 	)
-	_, err := pgx.ForEachRow(rows, []any{&batch, &invariant, &what, &n}, func() error {
+	err := pg.Each(pg.Rows(ctx, d.tx, doctorTrackers), []any{&batch, &invariant, &what, &n}, func() {
 		d.found(Invariant(invariant), place{}, n, "tracker "+batch.String()+": "+what)
-		return nil
 	})
 	return err
 }

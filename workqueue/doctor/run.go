@@ -106,13 +106,11 @@ func (d *doctor) database(ctx context.Context) error {
 	for i := range orphans {
 		d.found(AskedFor, place{run: &orphans[i]}, 1, "parts of a run that does not exist")
 	}
-	rows := pg.Rows(ctx, d.tx, doctorEvents)
 	var run workqueue.RunID
 	var count int64
-	_, err = pgx.ForEachRow(rows, []any{&run, &count}, func() error {
+	err = pg.Each(pg.Rows(ctx, d.tx, doctorEvents), []any{&run, &count}, func() {
 		id := run
 		d.found(OneCompletion, place{run: &id}, count, "completion events of one generation")
-		return nil
 	})
 	if err != nil {
 		return err
@@ -121,14 +119,12 @@ func (d *doctor) database(ctx context.Context) error {
 }
 
 func (d *doctor) gates(ctx context.Context) error {
-	rows := pg.Rows(ctx, d.tx, doctorGates)
 	var run workqueue.RunID
 	var step workqueue.Step
 	var count int64
-	_, err := pgx.ForEachRow(rows, []any{&run, &step, &count}, func() error {
+	err := pg.Each(pg.Rows(ctx, d.tx, doctorGates), []any{&run, &step, &count}, func() {
 		id, at := run, step
 		d.found(Approved, place{run: &id, step: &at}, count, "requests of a step that nobody had approved")
-		return nil
 	})
 	return err
 }
@@ -212,13 +208,11 @@ func (d *doctor) blocks(ctx context.Context, r *doctorRun) ([]stepBlock, error) 
 }
 
 func (d *doctor) groups(ctx context.Context, r *doctorRun) (map[workqueue.Block]trackerGroup, error) {
-	rows := pg.Rows(ctx, d.tx, doctorGroups, r.id)
 	groups := map[workqueue.Block]trackerGroup{}
 	var block workqueue.Block
 	var g trackerGroup
-	_, err := pgx.ForEachRow(rows, []any{&block, &g.size, pgbits.Into(&g.pending)}, func() error {
+	err := pg.Each(pg.Rows(ctx, d.tx, doctorGroups, r.id), []any{&block, &g.size, pgbits.Into(&g.pending)}, func() {
 		groups[block] = g
-		return nil
 	})
 	return groups, err
 }

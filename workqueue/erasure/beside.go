@@ -92,18 +92,17 @@ func (e *erasure) findOperations(ctx context.Context) (waiting []string, err err
 		var seq int64
 		var name, id, text string
 		var parked, own bool
-		rows := pg.Rows(ctx, e.db.Pool, operations, after, e.Key)
-		_, err := pgx.ForEachRow(rows, []any{&seq, &name, &id, &parked, &own, &text}, func() error {
-			after, more = seq, true
-			switch {
-			case !own && !n.in([]byte(text), maxNested):
-			case parked:
-				e.parked = append(e.parked, seq)
-			default:
-				waiting = append(waiting, name+" "+id)
-			}
-			return nil
-		})
+		err := pg.Each(pg.Rows(ctx, e.db.Pool, operations, after, e.Key),
+			[]any{&seq, &name, &id, &parked, &own, &text}, func() {
+				after, more = seq, true
+				switch {
+				case !own && !n.in([]byte(text), maxNested):
+				case parked:
+					e.parked = append(e.parked, seq)
+				default:
+					waiting = append(waiting, name+" "+id)
+				}
+			})
 		if err != nil {
 			return nil, err
 		}

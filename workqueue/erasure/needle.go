@@ -203,17 +203,15 @@ func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, eras
 ) (done Erased, err error) {
 	n := needle(e.Key)
 	for after := ""; ; {
-		rows := pg.Rows(ctx, e.db.Pool, page, after, run)
 		var found []string
 		var id, said string
 		var headers, body []byte
 		read := 0
-		_, err := pgx.ForEachRow(rows, []any{&id, &said, &headers, &body}, func() error {
+		err := pg.Each(pg.Rows(ctx, e.db.Pool, page, after, run), []any{&id, &said, &headers, &body}, func() {
 			read, after = read+1, id
 			if n.in([]byte(said), maxNested) || n.in(headers, maxNested) || n.in(body, maxNested) {
 				found = append(found, id)
 			}
-			return nil
 		})
 		if err != nil || read == 0 {
 			return done, err

@@ -123,14 +123,13 @@ func (p *exportPages) choose(
 	ctx context.Context, tx pgx.Tx, from workqueue.Ordinal,
 ) (next workqueue.Ordinal, err error) {
 	block, first := from.Block()
-	rows := pg.Rows(ctx, tx, exportBlock, p.run, p.steps, block)
 	var size int
 	var done, failed, open bitfield.Set
 	byStep := make([]bitfield.Set, len(p.steps))
 	var stepDone, stepFailed, accepted bitfield.Set
 	var step workqueue.Step
 	to := []any{&step, &size, pgbits.Into(&stepDone), pgbits.Into(&stepFailed), pgbits.Into(&accepted)}
-	_, err = pgx.ForEachRow(rows, to, func() error {
+	err = pg.Each(pg.Rows(ctx, tx, exportBlock, p.run, p.steps, block), to, func() {
 		i := slices.Index(p.steps, step)
 		if i == p.result {
 			done = stepDone
@@ -139,7 +138,6 @@ func (p *exportPages) choose(
 			byStep[i], failed = stepFailed, failed.Or(stepFailed)
 			open = open.Or(stepFailed.AndNot(accepted))
 		}
-		return nil
 	})
 	if err != nil {
 		return 0, err
@@ -230,14 +228,13 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 	}
 	p.room = max(p.room, 1) // the first item always comes
 	first, last := ranges(told)
-	rows := pg.Rows(ctx, tx, exportParts, p.run, p.steps[step], first, last, p.room)
 	var part Item
 	var large uuid.NullUUID
 	var result pgtype.DriverBytes
 	var upto int64
 	i := 0
 	to := []any{&part.Ordinal, &result, &part.ContentType, &part.ErrorCode, &part.ErrorMessage, &large, &upto}
-	_, err := pgx.ForEachRow(rows, to, func() error {
+	err := pg.Each(pg.Rows(ctx, tx, exportParts, p.run, p.steps[step], first, last, p.room), to, func() {
 		for i < len(p.page) && p.ordinals[i] < part.Ordinal {
 			i++
 		}
@@ -249,7 +246,6 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 		if result != nil {
 			item.Result = p.results.Keep(result)
 		}
-		return nil
 	})
 	if err == nil && upto >= p.room && part.Ordinal != told[len(told)-1] {
 		p.cut(i+1, next)
@@ -268,16 +264,14 @@ func (p *exportPages) cut(n int, next *workqueue.Ordinal) {
 
 func (p *exportPages) readKeys(ctx context.Context, tx pgx.Tx) error {
 	first, last := ranges(p.ordinals)
-	rows := pg.Rows(ctx, tx, exportKeys, p.run, first, last)
 	var ordinal workqueue.Ordinal
 	var key string
 	i := 0
-	_, err := pgx.ForEachRow(rows, []any{&ordinal, &key}, func() error {
+	err := pg.Each(pg.Rows(ctx, tx, exportKeys, p.run, first, last), []any{&ordinal, &key}, func() {
 		for p.ordinals[i] < ordinal {
 			i++
 		}
 		p.page[i].Key = key
-		return nil
 	})
 	return err
 }
@@ -285,19 +279,18 @@ func (p *exportPages) readKeys(ctx context.Context, tx pgx.Tx) error {
 // readCarried is readKeys with payloads. When they are more than a page may hold, the page ends earlier.
 func (p *exportPages) readCarried(ctx context.Context, tx pgx.Tx, next *workqueue.Ordinal) error {
 	first, last := ranges(p.ordinals)
-	rows := pg.Rows(ctx, tx, exportCarried, p.run, first, last, max(p.room, 1))
 	var ordinal workqueue.Ordinal
 	var key string
 	var payload pgtype.DriverBytes
 	var upto int64
 	i := 0
-	_, err := pgx.ForEachRow(rows, []any{&ordinal, &key, &payload, &upto}, func() error {
-		for p.ordinals[i] < ordinal {
-			i++
-		}
-		p.page[i].Key, p.page[i].Payload = key, p.results.Keep(payload)
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, tx, exportCarried, p.run, first, last, max(p.room, 1)),
+		[]any{&ordinal, &key, &payload, &upto}, func() {
+			for p.ordinals[i] < ordinal {
+				i++
+			}
+			p.page[i].Key, p.page[i].Payload = key, p.results.Keep(payload)
+		})
 	if err == nil && ordinal != p.ordinals[len(p.ordinals)-1] {
 		p.cut(i+1, next)
 	}

@@ -63,11 +63,9 @@ func (s Store) OpenResult(ctx context.Context, id uuid.UUID) (*Reader, error) {
 	r := &Reader{ctx: ctx, store: s, id: id, starts: []int64{0}}
 	timed, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows := pg.Rows(timed, s.db.Pool, pieceSizes, id)
 	var size int64
-	_, err := pgx.ForEachRow(rows, []any{&size}, func() error {
+	err := pg.Each(pg.Rows(timed, s.db.Pool, pieceSizes, id), []any{&size}, func() {
 		r.starts = append(r.starts, r.Size()+size)
-		return nil
 	})
 	if err == nil && r.Size() == 0 {
 		err = workqueue.ErrNotFound

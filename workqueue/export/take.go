@@ -132,34 +132,33 @@ func fence(ctx context.Context, tx pgx.Tx, pieces []Piece) ([]Taken, error) {
 		taken[i] = Taken{ID: p.id(), Standing: Stale}
 		numbers[i], ids[i], of[i], ordinals[i] = int32(i), taken[i].ID, p.Slice, p.Ordinal
 	}
-	rows := pg.Rows(ctx, tx, fencePieces, numbers, ids, of, ordinals)
 	var i int32
 	var live, asked, waits bool
 	var endpoint string
 	var open int64
 	more := map[uuid.UUID]int64{} // what this transaction opens, of each slice
 	begun := map[uuid.UUID]bool{}
-	_, err := pgx.ForEachRow(rows, []any{&i, &live, &endpoint, &asked, &waits, &open}, func() error {
-		p, t := &pieces[i], &taken[i]
-		t.Endpoint = endpoint
-		slice := uuid.UUID(p.Slice)
-		switch {
-		case !live:
-		case endpoint != p.Endpoint:
-			t.Standing = WrongEndpoint
-		case !asked:
-			t.Standing = Foreign
-		case !waits:
-		case !begun[t.ID] && open+more[slice]+p.Bytes > MaxOpen:
-			t.Standing = TooMuch
-		default:
-			t.Standing = Kept
-			if !begun[t.ID] {
-				begun[t.ID], more[slice] = true, more[slice]+p.Bytes
+	err := pg.Each(pg.Rows(ctx, tx, fencePieces, numbers, ids, of, ordinals),
+		[]any{&i, &live, &endpoint, &asked, &waits, &open}, func() {
+			p, t := &pieces[i], &taken[i]
+			t.Endpoint = endpoint
+			slice := uuid.UUID(p.Slice)
+			switch {
+			case !live:
+			case endpoint != p.Endpoint:
+				t.Standing = WrongEndpoint
+			case !asked:
+				t.Standing = Foreign
+			case !waits:
+			case !begun[t.ID] && open+more[slice]+p.Bytes > MaxOpen:
+				t.Standing = TooMuch
+			default:
+				t.Standing = Kept
+				if !begun[t.ID] {
+					begun[t.ID], more[slice] = true, more[slice]+p.Bytes
+				}
 			}
-		}
-		return nil
-	})
+		})
 	return taken, err
 }
 
@@ -193,10 +192,9 @@ func (k kept) write(ctx context.Context, tx pgx.Tx, pieces []Piece, taken []Take
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return err
 	}
-	rows := pg.Rows(ctx, tx, countPieces, ids)
 	var id uuid.UUID
 	var count, size int64
-	_, err := pgx.ForEachRow(rows, []any{&id, &count, &size}, func() error {
+	err := pg.Each(pg.Rows(ctx, tx, countPieces, ids), []any{&id, &count, &size}, func() {
 		i := last[id]
 		switch p := &pieces[i]; {
 		case size > p.Bytes, count == int64(p.Pieces) && size != p.Bytes:
@@ -204,7 +202,6 @@ func (k kept) write(ctx context.Context, tx pgx.Tx, pieces []Piece, taken []Take
 		case count == int64(p.Pieces):
 			taken[i].Standing = Complete
 		}
-		return nil
 	})
 	return err
 }

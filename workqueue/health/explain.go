@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,95 +15,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// Owner says whose turn it is.
-type Owner string
-
-// Owners.
-const (
-	OwnerService  Owner = "service"  // an instance that listens on the endpoint
-	OwnerNode     Owner = "node"     // a node, at once or with its next look
-	OwnerTimer    Owner = "timer"    // a time that has to come
-	OwnerOperator Owner = "operator" // a person
-	OwnerNATS     Owner = "nats"     // the NATS servers, which have to find a quorum
-	OwnerStep     Owner = "step"     // another step of the run, of which other groups tell
-	OwnerNobody   Owner = "nobody"   // nothing moves any more
-)
-
-// Reason says in one word why items are not answered yet.
-type Reason string
-
-// Reasons. Those that need a look at NATS are given by package api.
-const (
-	ReasonOperator    Reason = "paused"    // by an operator
-	ReasonThreshold   Reason = "threshold" // too many items failed
-	ReasonGuard       Reason = "guard"     // its first outcomes plainly failed
-	ReasonCanary      Reason = "canary"    // the sample is over and somebody has to approve
-	ReasonSampling    Reason = "sampling"  // held back while the sample runs
-	ReasonNoNode      Reason = "no_node"   // no node is alive
-	ReasonShort       Reason = "shortage"  // a node could not claim, for want of room, connections or speed
-	ReasonReadOnly    Reason = "database_read_only"
-	ReasonNATSAway    Reason = "nats_away"    // the node cannot reach NATS
-	ReasonUnwritable  Reason = "disk_full"    // JetStream's store cannot be written, for that or another reason
-	ReasonNATSRefused Reason = "nats_refused" // NATS refuses the node's user, or denies it to publish
-	ReasonNATSStalled Reason = "nats_stalled" // it can, and the streams do not answer: no quorum, or no leader
-	ReasonSettingUp   Reason = "setting_up"   // the node has no streams yet
-	ReasonBreaker     Reason = "breaker_open"
-	ReasonProbing     Reason = "probing" // the breaker is open and a probe is out
-	ReasonStepLimit   Reason = "step_limit"
-	ReasonBudget      Reason = "endpoint_budget"
-	ReasonAdaptive    Reason = "adaptive_limit"
-	ReasonPriority    Reason = "behind_priority"
-	ReasonShare       Reason = "fair_share" // other runs have work for the endpoint, and this one has its part of it
-	ReasonRate        Reason = "rate_limited"
-	ReasonNext        Reason = "next_to_claim"
-	ReasonBackoff     Reason = "backoff"
-	ReasonBreather    Reason = "breaker_pause" // failed with its endpoint: waits a few seconds
-	ReasonThrottled   Reason = "throttled"     // the service had too much to do
-	ReasonPostponed   Reason = "postponed"     // could not be published
-	ReasonPublishing  Reason = "publishing"    // claimed, on its way into the stream
-	ReasonClaimLost   Reason = "claim_lost"    // by a node that is gone, or for too long
-	ReasonStreamLost  Reason = "stream_lost"
-	ReasonOverdue     Reason = "overdue"
-	ReasonQueued      Reason = "queued" // in the stream, and nobody has taken it
-	ReasonNoListener  Reason = "no_listener"
-	ReasonNotTaking   Reason = "listeners_wait" // somebody listens and cannot take anything
-	ReasonBusy        Reason = "listeners_busy"
-	ReasonSuspended   Reason = "consumer_paused"
-	ReasonNoConsumer  Reason = "no_consumer"
-	ReasonWorking     Reason = "with_service"
-	ReasonGone        Reason = "service_gone" // who took it is gone
-	ReasonNested      Reason = "asks_unheard" // a flow asks an endpoint on which nobody listens
-	ReasonPartly      Reason = "partly_answered"
-	ReasonQuarantine  Reason = "reply_quarantined"
-	ReasonNeeds       Reason = "needs_step"
-	ReasonBarrier     Reason = "barrier"  // the step begins when others have ended for all items
-	ReasonGate        Reason = "approval" // it has, and somebody has to approve
-	ReasonNoLocal     Reason = "no_local" // no node has the local function
-	ReasonFetching    Reason = "fetching" // a node is at it itself
-	ReasonLane        Reason = "in_lane"  // behind another item of the same lane
-	ReasonUnplaced    Reason = "open_run" // of an open run, and their block is not full yet
-	ReasonCancelled   Reason = "cancelled"
-	ReasonStray       Reason = "inconsistent" // a fault of ours
-)
-
-// Amiss reports whether items would not wait for it if all were well: no service is at work on them, no node is about
-// to send them, and it is not their turn yet that they wait for.
-func (r Reason) Amiss() bool {
-	switch r {
-	case ReasonSampling, ReasonSettingUp, ReasonStepLimit, ReasonBudget, ReasonAdaptive, ReasonPriority, ReasonShare,
-		ReasonRate, ReasonNext, ReasonBackoff, ReasonThrottled, ReasonPublishing, ReasonQueued, ReasonBusy, ReasonWorking,
-		ReasonPartly, ReasonNeeds, ReasonBarrier, ReasonFetching, ReasonLane, ReasonUnplaced:
-		return false
-	default:
-		return true
-	}
-}
-
 // Advice is something that an operator could do.
 type Advice struct {
 	Do      string `json:"do"`
 	Command string `json:"command,omitempty" doc:"exact"`
 }
+
+// Remedy is an advice without a command as a condition says it.
+func (a Advice) Remedy() string { return strings.ToUpper(a.Do[:1]) + a.Do[1:] }
 
 // Happening is the last thing that happened to some items, or to a run.
 type Happening struct {
@@ -120,7 +40,7 @@ type StepPart struct {
 // reason (Steps), or, without any, in all. Every item that a step misses is in exactly one group of the step.
 type MissingGroup struct {
 	State    string     `json:"state" enum:"waiting,held,ready,scheduled,claimed,sent" doc:"of the items, by the bits"`
-	Reason   Reason     `json:"reason" doc:"in one word, like breaker_open or no_listener"`
+	Reason   Kind       `json:"reason" doc:"in one word, like breaker_open or no_listener"`
 	Items    int64      `json:"items" doc:"of several steps, those of the one with the most, or counted if that is more"`
 	Counted  int64      `json:"counted" doc:"of those, the ones in no group of a step before"`
 	Slices   int64      `json:"slices" doc:"that hold them; 0 while they are in none"`
@@ -321,17 +241,20 @@ func (e *Explanation) check(run *runFacts) error {
 // heldBack reports whether a group says that the run is held.
 func (e *Explanation) heldBack() bool {
 	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
-		return g.Reason == ReasonOperator || g.Reason == ReasonThreshold || g.Reason == ReasonGuard ||
-			g.Reason == ReasonCanary
+		return g.Reason == ReasonOperator || g.Reason.heldForFailures()
 	})
 }
 
 // heldForFailures reports whether a group tells already how to see what failed.
 func (e *Explanation) heldForFailures() bool {
 	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
-		return g.Reason == ReasonThreshold || g.Reason == ReasonGuard || g.Reason == ReasonCanary
+		return g.Reason.heldForFailures()
 	})
 }
 
 // errSums is a fault of ours: an explanation that leaves items out is none.
 var errSums = errors.New("an explanation does not add up")
+
+func (k Kind) heldForFailures() bool {
+	return k == ReasonThreshold || k == ReasonGuard || k == ReasonCanary
+}

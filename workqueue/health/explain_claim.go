@@ -75,7 +75,7 @@ func (f *facts) shut(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGro
 }
 
 // limited explains items that wait for a request to end.
-func limited(g *MissingGroup, reason Reason, live, limit int, what string, advice Advice) {
+func limited(g *MissingGroup, reason Kind, live, limit int, what string, advice Advice) {
 	g.Reason, g.Owner = reason, OwnerService
 	if kind, _ := workqueue.TargetKind(g.Endpoint); kind == workqueue.KindLocal {
 		g.Owner = OwnerNode
@@ -128,7 +128,7 @@ func haveWork(runs int) string {
 
 // breakerGroup explains items whose endpoint is not asked at the moment.
 func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
-	g.Reason, g.Owner, g.Who = ReasonBreaker, OwnerTimer, "the breaker of "+targetText(e.name)
+	g.Reason, g.Owner, g.Who = BreakerOpen, OwnerTimer, "the breaker of "+targetText(e.name)
 	g.Since, g.When = e.breakerSince, e.probeAt
 	g.Why = "most requests to " + targetText(e.name) + " failed, so nothing is sent to it"
 	if e.breakerReason != "" {

@@ -26,10 +26,10 @@ type facts struct {
 	steps     map[stepKey]*stepFacts
 	slices    []sliceFacts
 	endpoints map[string]*endpointFacts
-	sessions  map[workqueue.SessionID]*sessionFacts
-	alive     []*sessionFacts // none while the database is readOnly: nodes can do nothing then
-	led       bool            // some node has the lease
-	readOnly  bool            // the database takes no writes
+	sessions  map[workqueue.SessionID]*Node
+	alive     []*Node // none while the database is readOnly: nodes can do nothing then
+	led       bool    // some node has the lease
+	readOnly  bool    // the database takes no writes
 	faults    []session.StreamFault
 	slow      []pace.SlowEndpoint
 }
@@ -45,7 +45,7 @@ func readFacts(
 ) (*facts, error) {
 	f := &facts{runs: map[workqueue.RunID]*runFacts{}, steps: map[stepKey]*stepFacts{},
 		endpoints: map[string]*endpointFacts{},
-		sessions:  map[workqueue.SessionID]*sessionFacts{}}
+		sessions:  map[workqueue.SessionID]*Node{}}
 	var blocks []workqueue.Block
 	var only []bitfield.Set
 	for block, mask := range masks {

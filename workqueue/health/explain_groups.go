@@ -11,7 +11,7 @@ import (
 // mergeKey is what groups have in common that a person reads as one.
 type mergeKey struct {
 	step, endpoint, state, who string
-	reason                     Reason
+	reason                     Kind
 	needs                      stepSet
 	owner                      Owner
 }
@@ -98,7 +98,7 @@ func (g *MissingGroup) tell() {
 // alikeKey is what groups of several steps have in common that read alike.
 type alikeKey struct {
 	state, who, why, next, advice string
-	reason                        Reason
+	reason                        Kind
 	owner                         Owner
 }
 

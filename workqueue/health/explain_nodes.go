@@ -15,32 +15,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// sessionFacts is a node.
-type sessionFacts struct {
-	id        workqueue.SessionID
-	host      string
-	pid       int
-	beatAt    time.Time
-	expiresAt time.Time
-	endedAt   *time.Time
-	alive     bool
-	away      bool      // it said that it cannot reach NATS
-	stalled   Stalled   // it said that it does, and that the streams do not answer
-	refused   string    // what it said that NATS refuses it; empty: nothing
-	locals    *[]string // the local functions that it said it has; nil: it has not said
-}
-
-func (s *sessionFacts) name() string { return fmt.Sprintf("node %s (pid %d)", s.host, s.pid) }
-
 // The sessions that are alive, those asked for, and the one that was heard of last.
 const explainSessions = `
-SELECT id, host, pid, heartbeat_at, expires_at, ended_at, ended_at IS NULL AND expires_at > $2,
-    coalesce(stats -> 'nats' = 'false', false), ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `,
-    ` + inspect.Refused + `,
-    CASE jsonb_typeof(stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(stats -> 'locals'))
-        WHEN 'null' THEN '{}'::text[] END
-FROM node_session
-WHERE (ended_at IS NULL AND expires_at > $2) OR id = ANY ($1)
+SELECT ` + nodeColumns + `
+FROM node_session n
+WHERE (ended_at IS NULL AND expires_at > tranche_now()) OR id = ANY ($1)
     OR id = (SELECT id FROM node_session ORDER BY heartbeat_at DESC LIMIT 1)
 ORDER BY started_at, id`
 
@@ -58,18 +37,14 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return fmt.Errorf("ask whether the database takes writes: %w", err)
 	}
-	rows := pg.Rows(ctx, tx, explainSessions, asked, f.at)
-	sessions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*sessionFacts, error) {
-		s := &sessionFacts{}
-		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive, &s.away,
-			&s.stalled.Since, &s.stalled.Why, &s.refused, &s.locals)
-	})
+	rows := pg.Rows(ctx, tx, explainSessions, asked)
+	sessions, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[Node])
 	if err != nil {
 		return fmt.Errorf("read the nodes: %w", err)
 	}
 	for _, s := range sessions {
-		f.sessions[s.id] = s
-		if s.alive && !f.readOnly {
+		f.sessions[s.Session] = s
+		if s.Alive && !f.readOnly {
 			f.alive = append(f.alive, s)
 		}
 	}
@@ -83,15 +58,15 @@ func (f *facts) nodesText() string {
 	case 0:
 		return "no node"
 	case 1:
-		return able[0].name()
+		return able[0].Name()
 	default:
 		return fmt.Sprintf("any of %d nodes", len(able))
 	}
 }
 
 // able are the nodes that are alive and reach NATS, or all that are alive when none does.
-func (f *facts) able() []*sessionFacts {
-	able := slices.DeleteFunc(slices.Clone(f.alive), func(s *sessionFacts) bool { return s.away })
+func (f *facts) able() []*Node {
+	able := slices.DeleteFunc(slices.Clone(f.alive), func(s *Node) bool { return s.Away })
 	if len(able) == 0 {
 		return f.alive
 	}
@@ -100,16 +75,16 @@ func (f *facts) able() []*sessionFacts {
 
 // cutOff reports whether there are nodes and none of them reaches NATS.
 func (f *facts) cutOff() bool {
-	return len(f.alive) > 0 && !slices.ContainsFunc(f.alive, func(s *sessionFacts) bool { return !s.away })
+	return len(f.alive) > 0 && !slices.ContainsFunc(f.alive, func(s *Node) bool { return !s.Away })
 }
 
 // natsAway makes a group wait for its node, or for any, to reach NATS again.
-func (f *facts) natsAway(g *MissingGroup, nodes []*sessionFacts) {
+func (f *facts) natsAway(g *MissingGroup, nodes []*Node) {
 	g.Reason, g.Owner, g.When = ReasonNATSAway, OwnerNode, nil
 	g.Who = fmt.Sprintf("any of %d nodes", len(nodes))
 	g.Why = "no node can reach NATS, so nothing is sent at the moment"
 	if len(nodes) == 1 {
-		g.Who = nodes[0].name()
+		g.Who = nodes[0].Name()
 		g.Why = g.Who + " cannot reach NATS, so it sends nothing at the moment"
 	}
 	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
@@ -127,19 +102,21 @@ func (f *facts) refusedByNATS(st *stepFacts, g *MissingGroup) {
 	}
 }
 
-func refusedBy(g *MissingGroup, nodes []*sessionFacts) {
-	if len(nodes) == 0 || slices.ContainsFunc(nodes, func(s *sessionFacts) bool { return s.refused == "" }) {
+func refusedBy(g *MissingGroup, nodes []*Node) {
+	if len(nodes) == 0 || slices.ContainsFunc(nodes, func(s *Node) bool { return s.Refused == "" }) {
 		return
 	}
 	g.Reason, g.Owner, g.Who, g.When = ReasonNATSRefused, OwnerOperator, "whoever gives nodes their users of NATS", nil
-	g.Why = nodes[0].name() + ": " + nodes[0].refused + ", so nothing is sent at the moment"
+	g.Why = nodes[0].Name() + ": " + nodes[0].Refused + ", so nothing is sent at the moment"
 	g.Next = "it goes on trying, and they go on within seconds of NATS taking its user"
-	g.Advice = []Advice{{Do: RefusedRemedy}}
+	g.Advice = []Advice{RefusedAdvice()}
 }
 
-// RefusedRemedy is what an operator could do about nodes whose user NATS refuses, or denies a subject.
-const RefusedRemedy = "give the node a user that NATS takes (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or " +
-	"grant its user what `tranche nats-config` prints; nothing else has to be done then"
+// RefusedAdvice is what an operator could do about nodes whose user NATS refuses, or denies a subject.
+func RefusedAdvice() Advice {
+	return Advice{Do: "give the node a user that NATS takes (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or " +
+		"grant its user what `tranche nats-config` prints; nothing else has to be done then"}
+}
 
 // NATSAdvice is what an operator could do while nodes cannot reach NATS.
 func NATSAdvice() Advice {
@@ -151,10 +128,10 @@ func (f *facts) nodeNotes() []string {
 	var notes []string
 	for _, s := range f.alive {
 		switch {
-		case s.refused != "":
-			notes = append(notes, s.name()+": "+s.refused)
-		case s.away:
-			notes = append(notes, s.name()+" cannot reach NATS: it sends nothing and records nothing until it can")
+		case s.Refused != "":
+			notes = append(notes, s.Name()+": "+s.Refused)
+		case s.Away:
+			notes = append(notes, s.Name()+" cannot reach NATS: it sends nothing and records nothing until it can")
 		}
 	}
 	return notes
@@ -171,10 +148,10 @@ func (f *facts) slowNotes() []string {
 }
 
 // lastSeen is the node that was heard of last, when none is alive.
-func (f *facts) lastSeen() *sessionFacts {
-	var last *sessionFacts
+func (f *facts) lastSeen() *Node {
+	var last *Node
 	for _, s := range f.sessions {
-		if last == nil || s.beatAt.After(last.beatAt) {
+		if last == nil || s.BeatAt.After(last.BeatAt) {
 			last = s
 		}
 	}
@@ -228,49 +205,26 @@ func (f *facts) noNode(g *MissingGroup) {
 	g.Owner, g.Who, g.When = OwnerOperator, "whoever starts a node", nil
 	g.Why = "no node is alive"
 	if last := f.lastSeen(); last != nil {
-		g.Why += fmt.Sprintf("; %s was heard of last, %s", last.name(), clock(last.beatAt))
-		at := last.expiresAt
-		if last.endedAt != nil {
-			at = *last.endedAt
-		}
+		g.Why += fmt.Sprintf("; %s was heard of last, %s", last.Name(), clock(last.BeatAt))
+		at := last.gone()
 		g.Since = &at
 	}
 	g.Next = "they go on within seconds of a node's start"
 	g.Advice = []Advice{{"start a node", "tranche serve"}}
 }
 
-// Stalled is what a node says of streams that do not answer although its connection stands.
-type Stalled struct {
-	Since *time.Time // nil: they answer
-	Why   string
-}
-
-// stalled returns since when the streams have not answered any node that reaches NATS, or nil when they answer one.
-func (f *facts) stalled() (first *Stalled) {
-	for _, s := range f.alive {
-		switch {
-		case s.away:
-		case s.stalled.Since == nil:
-			return nil
-		case first == nil || s.stalled.Since.Before(*first.Since):
-			first = &s.stalled
-		}
-	}
-	return first
-}
-
 // withoutQuorum makes a group wait for NATS, if that is what it waits for whoever's turn it would be otherwise: while
 // the streams do not answer, neither nodes nor services can do anything about items that go through them.
 func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
-	stalled := f.stalled()
+	stalled := Stalled(slices.Values(f.alive))
 	turn := []Owner{OwnerNode, OwnerService}
 	if stalled == nil || st.kind != workqueue.KindEndpoint || !slices.Contains(turn, g.Owner) &&
 		g.Reason != ReasonPostponed {
 		return
 	}
 	g.Reason, g.Owner, g.Who, g.When = ReasonNATSStalled, OwnerNATS, "the NATS servers", nil
-	g.Since, g.by = stalled.Since, nil
-	g.Why = StalledText(stalled.Why)
+	g.Since, g.by = stalled.StalledSince, nil
+	g.Why = StalledText(stalled.StalledWhy)
 	g.Next = "they go on within seconds of the servers having elected leaders; what is in the streams stays there"
 	g.Advice = []Advice{QuorumAdvice()}
 }

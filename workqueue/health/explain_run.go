@@ -259,9 +259,9 @@ func correctAdvice(run workqueue.RunID) Advice {
 // loading explains a run that is not sealed: it has no items yet, and so no groups.
 func (r *runFacts) loading(f *facts) string {
 	s := f.sessions[r.loader]
-	if r.state == "loading" && s != nil && s.alive {
+	if r.state == "loading" && s != nil && s.Alive {
 		why := fmt.Sprintf("the run is still loading: %s so far, taken in by %s since %s. It starts when the upload "+
-			"ends, and is taken back when the upload breaks off", manyItems(r.loaded), s.name(), clock(r.createdAt))
+			"ends, and is taken back when the upload breaks off", manyItems(r.loaded), s.Name(), clock(r.createdAt))
 		if r.hold != "" {
 			why += ". It is paused already, and waits for `tranche run resume` then"
 		}
@@ -307,20 +307,20 @@ func servers(key string) string {
 }
 
 // fetching explains slices that a node is at itself.
-func (f *facts) fetching(st *stepFacts, s *sliceFacts, node *sessionFacts, g *MissingGroup) {
-	g.Reason, g.Owner, g.Who, g.When = ReasonFetching, OwnerNode, node.name(), s.lastDeadline
+func (f *facts) fetching(st *stepFacts, s *sliceFacts, node *Node, g *MissingGroup) {
+	g.Reason, g.Owner, g.Who, g.When = ReasonFetching, OwnerNode, node.Name(), s.lastDeadline
 	switch st.kind {
 	case workqueue.KindRequest:
 		g.Owner, g.Who = OwnerService, servers(s.endpoint)
-		g.Why = node.name() + " has asked for them in plain requests"
+		g.Why = node.Name() + " has asked for them in plain requests"
 	case workqueue.KindLocal:
-		g.Why = fmt.Sprintf("%s is running %s on them", node.name(), targetText(s.endpoint))
+		g.Why = fmt.Sprintf("%s is running %s on them", node.Name(), targetText(s.endpoint))
 	default:
-		g.Why = fmt.Sprintf("%s is asking %s for them", node.name(), targetText(s.endpoint))
+		g.Why = fmt.Sprintf("%s is asking %s for them", node.Name(), targetText(s.endpoint))
 	}
 	g.Next = "what comes is recorded; what has not come by the deadline is tried again"
-	if st.kind == workqueue.KindRequest && node.away {
-		f.natsAway(g, []*sessionFacts{node})
+	if st.kind == workqueue.KindRequest && node.Away {
+		f.natsAway(g, []*Node{node})
 		g.When = s.lastDeadline
 	}
 }
@@ -328,9 +328,7 @@ func (f *facts) fetching(st *stepFacts, s *sliceFacts, node *sessionFacts, g *Mi
 // someNodeHas reports whether a node that is alive has a local function. One that has not said yet may have it.
 func (f *facts) someNodeHas(key string) bool {
 	_, function := workqueue.TargetKind(key)
-	return slices.ContainsFunc(f.alive, func(s *sessionFacts) bool {
-		return s.locals == nil || slices.Contains(*s.locals, function)
-	})
+	return slices.ContainsFunc(f.alive, func(n *Node) bool { return n.Has(function) })
 }
 
 // noLocal explains items of a step whose function no node has.

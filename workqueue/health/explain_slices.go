@@ -43,34 +43,30 @@ func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 	g.Last = &Happening{since, "a node claimed them"}
 	node := f.sessions[s.session]
 	switch {
-	case node == nil || !node.alive:
+	case node == nil || !node.Alive:
 		name := "a node"
 		if node != nil {
-			name = node.name()
-			at := node.expiresAt
-			if node.endedAt != nil {
-				at = *node.endedAt
-			}
-			g.Last = &Happening{at, "the session of " + name + " ended"}
+			name = node.Name()
+			g.Last = &Happening{node.gone(), "the session of " + name + " ended"}
 		}
 		g.Reason, g.Why = ReasonClaimLost, name+" had claimed them and is gone"
 		f.swept(g, "they are issued again, which does not count against them")
 	case s.late && st.kind.Fetched():
-		g.Reason, g.Why, g.Since = ReasonOverdue, node.name()+" had no results of them by the deadline", s.firstDeadline
+		g.Reason, g.Why, g.Since = ReasonOverdue, node.Name()+" had no results of them by the deadline", s.firstDeadline
 		f.swept(g, "that counts as a failure of theirs: they are tried again, halved, or failed as deadline")
 	case st.kind.Fetched():
 		f.fetching(st, s, node, g)
 	case s.late:
-		g.Reason, g.Why = ReasonClaimLost, node.name()+" claimed them and did not publish them in time"
+		g.Reason, g.Why = ReasonClaimLost, node.Name()+" claimed them and did not publish them in time"
 		f.swept(g, "they are issued again, which does not count against them")
 	case f.unwritable(st.kind, g):
 	default:
-		g.Reason, g.Owner, g.Who = ReasonPublishing, OwnerNode, node.name()
+		g.Reason, g.Owner, g.Who = ReasonPublishing, OwnerNode, node.Name()
 		g.Why = "it has claimed them and is publishing their requests"
 		g.Next = "the requests are in the stream in a moment; if not, they are issued again"
 		g.When = s.lastDeadline
-		if node.away {
-			f.natsAway(g, []*sessionFacts{node})
+		if node.Away {
+			f.natsAway(g, []*Node{node})
 			g.Next = "it publishes them when NATS answers; what it cannot publish by its deadline is issued again"
 			g.When = s.lastDeadline
 		}

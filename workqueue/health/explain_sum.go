@@ -169,62 +169,8 @@ func (g *MissingGroup) headline() string {
 	if kind, _ := workqueue.TargetKind(g.Endpoint); kind != workqueue.KindEndpoint && g.Reason == ReasonPostponed {
 		return "not to be worked on at the moment"
 	}
-	if text, ok := headlines(targetText(g.Endpoint), g.Endpoint)[g.Reason]; ok {
-		return text
-	}
-	return "in no plane and in no slice: run `tranche doctor`"
-}
-
-func headlines(to, name string) map[Reason]string {
-	return map[Reason]string{
-		ReasonOperator:    "paused: waiting for somebody to resume the run",
-		ReasonThreshold:   "paused because too many items failed: waiting for an operator",
-		ReasonGuard:       "paused because the first outcomes plainly failed: waiting for an operator",
-		ReasonCanary:      "waiting for somebody to approve the canary",
-		ReasonSampling:    "held back until the canary's sample is over",
-		ReasonNoNode:      "waiting for a node: none is alive",
-		ReasonShort:       "waiting for what a node lacks to claim them",
-		ReasonReadOnly:    "waiting for PostgreSQL to take writes",
-		ReasonNATSRefused: "waiting for a user that NATS takes",
-		ReasonNATSAway:    "waiting for NATS, which the node cannot reach",
-		ReasonSettingUp:   "waiting for the streams to be set up",
-		ReasonBreaker:     "waiting for " + to + ", whose breaker is open",
-		ReasonProbing:     "waiting for " + to + ", whose breaker is open",
-		ReasonStepLimit:   "ready, while as many requests are out as the run allows",
-		ReasonBudget:      "ready, while the budget of " + to + " is used up",
-		ReasonAdaptive:    "ready, while " + to + " has as many requests as it takes well",
-		ReasonPriority:    "behind runs of higher priority at " + to,
-		ReasonShare:       "ready, while the run has its share of " + to,
-		ReasonRate:        "waiting for the rate limit",
-		ReasonNext:        "about to be claimed",
-		ReasonBackoff:     "waiting for their next try",
-		ReasonThrottled:   "waiting for " + to + ", which said it has too much to do",
-		ReasonBreather:    "waiting for " + to + ", which was down",
-		ReasonPostponed:   "not to be published at the moment",
-		ReasonPublishing:  "being published",
-		ReasonClaimLost:   "claimed by a node that is gone",
-		ReasonStreamLost:  "lost with a stream, about to be issued again",
-		ReasonOverdue:     "past their deadline",
-		ReasonQueued:      "queued for " + to,
-		ReasonNoListener:  "waiting for a service: nobody listens on " + to,
-		ReasonNotTaking:   "waiting for the services of " + to + ", which can take nothing",
-		ReasonBusy:        "queued behind other requests at " + to,
-		ReasonSuspended:   "waiting: the consumer of " + to + " was paused by hand",
-		ReasonNoConsumer:  "waiting for the consumer of " + to + " to be made",
-		ReasonWorking:     "with the services of " + to,
-		ReasonGone:        "with a service of " + to + " that is gone",
-		ReasonNested:      "with the flow " + name + ", which asks an endpoint on which nobody listens",
-		ReasonPartly:      "in requests that " + to + " has answered in part",
-		ReasonQuarantine:  "with " + to + ", a reply of which could not be taken",
-		ReasonNeeds:       "waiting for other steps",
-		ReasonBarrier:     "waiting at a barrier, until other steps have ended for all items",
-		ReasonGate:        "waiting for somebody to approve the step",
-		ReasonNoLocal:     "waiting for a node that has " + to,
-		ReasonFetching:    "being fetched: nodes are asking " + to,
-		ReasonLane:        "waiting in their lane for items before them",
-		ReasonUnplaced:    "waiting for more items, or for the run to be sealed",
-		ReasonCancelled:   "left without an outcome when the run was cancelled",
-	}
+	rule := g.Reason.Rule()
+	return rule.items(g.Endpoint)
 }
 
 func isAre(n int64) string {

@@ -20,8 +20,20 @@ const (
 	Taken MarkState = "taken" // somebody sees to it
 )
 
+// MarkWorse is the state of what was put aside, and has got worse since: it is told of again.
+const MarkWorse MarkState = "worse"
+
 // Mark is what somebody said of a condition.
 type Mark struct {
+	State  MarkState  `json:"state" enum:"aside,taken,worse" doc:"worse: it was put aside, and got worse"`
+	By     string     `json:"by" doc:"who said so"`
+	At     time.Time  `json:"at"`
+	Until  *time.Time `json:"until,omitempty" doc:"until when it is put aside; absent: for good"`
+	Reason string     `json:"reason,omitempty"`
+}
+
+// KeptMark is a mark on record.
+type KeptMark struct {
 	ConditionKey
 
 	State    MarkState
@@ -96,7 +108,7 @@ WHERE m.kind = f.kind AND m.subject = f.subject`
 
 // SeenMark is what a look has seen of what a mark is about.
 type SeenMark struct {
-	Mark
+	KeptMark
 
 	Seen   bool // it is there
 	Worse  bool // it is put aside, and is worse than it was then
@@ -191,7 +203,7 @@ func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (f
 func dropped(ctx context.Context, tx pgx.Tx, kind string, subjects []string) (was map[string]any, err error) {
 	rows := pg.Rows(ctx, tx, dropMarks, kind, subjects)
 	var ours bool
-	var m Mark
+	var m KeptMark
 	_, err = pgx.ForEachRow(rows, []any{&ours, &m.Subject, &m.State, &m.By, &m.Until, &m.Reason}, func() error {
 		if ours && was == nil {
 			was = map[string]any{}

@@ -1,32 +1,121 @@
 package health
 
 import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// FailedRun is a completed run with failed items that nobody has run again, or accepted. Failed and Items leave out
+// runRow is a run that something is said of.
+type runRow struct {
+	Run  workqueue.RunID
+	Name string
+	Plan string
+}
+
+// String is the run for people.
+func (r *runRow) String() string {
+	if r.Name == "" {
+		return fmt.Sprintf("run %s of %s", r.Run.String()[:8], r.Plan)
+	}
+	return "run " + r.Name
+}
+
+// failedRun is a completed run with failed items that nobody has run again, or accepted. Failed and Items leave out
 // those that are accepted; Runs and Items are those of all such runs.
-type FailedRun struct {
-	Run        workqueue.RunID
-	Name       string
-	Plan       string
+type failedRun struct {
+	runRow
+
 	Failed     int64
 	FinishedAt time.Time
 	Runs       int64
 	Items      int64
 }
 
-// HeldRun is a run that is paused. Runs counts those held for the same reason.
-type HeldRun struct {
-	Run    workqueue.RunID
-	Name   string
-	Plan   string
+// Not waits: how far back failed runs are told of.
+const failedWindow = 14 * 24 * time.Hour
+
+// batchrun_failed finds them.
+const healthFailed = `
+SELECT id, coalesce(name, ''), plan, failed - accepted, finished_at, count(*) OVER (),
+    (sum(failed - accepted) OVER ())::bigint
+FROM batchrun
+WHERE state = 'completed' AND failed > accepted AND finished_at > tranche_now() - $1::interval
+ORDER BY id DESC LIMIT $2`
+
+// failedRuns tells of runs that ended with failures that nobody has accepted. A re-run opens the run again, and takes
+// its condition away.
+var failedRuns = all(healthFailed, []any{failedWindow, listed}, func(f *Facts, rows []failedRun) (all []Condition) {
+	var runs, items int64
+	for i := range rows {
+		r := &rows[i]
+		if i == 0 {
+			items = r.Items
+		}
+		runs, items = r.Runs-int64(i)-1, items-r.Failed
+		all = append(all, Condition{
+			Subject: r.Run.String(), Since: r.FinishedAt, Link: runLink(r.Run.String()) + "/errors", Count: r.Failed,
+			Title: fmt.Sprintf("%s failed: %s", Count(r.Failed, "item"), r),
+			Detail: fmt.Sprintf("The run completed %s ago, and nobody has run its failed items again, or accepted them.",
+				Ago(f.At.Sub(r.FinishedAt))),
+			Remedy: againstFailures(r.Run, nil),
+		})
+	}
+	if runs > 0 {
+		all = append(all, Condition{
+			Subject: "older runs", Since: rows[len(rows)-1].FinishedAt, Link: "/runs?state=completed", Of: runs, Count: items,
+			Title:  fmt.Sprintf("%s failed in %s before those", Count(items, "item"), Count(runs, "more run")),
+			Detail: "They completed within the last two weeks, and nobody has run their failed items again, or accepted them.",
+			Remedy: "List them: `tranche run list --state completed`",
+		})
+	}
+	return all
+})
+
+// againstFailures is what helps a run: a re-run of what failed, or the reset of a step whose part is bad.
+func againstFailures(run workqueue.RunID, bad *inspect.BadPart) string {
+	again := fmt.Sprintf("then run them again: `tranche run rerun %s --failed`", run)
+	if bad != nil {
+		again = fmt.Sprintf("%s: `%s`", bad.Why(), bad.Command())
+	}
+	return fmt.Sprintf("See why: `tranche run errors %s`; %s, correct their data where that is wrong: "+
+		"`tranche run correct %[1]s --items FILE`, or accept them: `tranche run accept %[1]s --failed --reason TEXT`", run, again)
+}
+
+// adviseResets has the parts made again for which items failed: a re-run would give them the same parts.
+func (s Store) adviseResets(ctx context.Context, f *Facts) error {
+	failed := map[workqueue.RunID]*Condition{}
+	for i := range f.Conditions {
+		c := &f.Conditions[i]
+		if id, err := uuid.Parse(c.Subject); err == nil && c.Kind == FailedItems {
+			failed[workqueue.RunID(id)] = c
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	bad, err := inspect.ReadBadParts(ctx, s.db.Pool, slices.Collect(maps.Keys(failed)))
+	for i := range bad {
+		if c := failed[bad[i].Run]; !c.Resets { // the first says it
+			c.Remedy, c.Resets = againstFailures(bad[i].Run, &bad[i]), true
+		}
+	}
+	return err
+}
+
+// heldRun is a run that is paused. Runs counts those held for the same reason.
+type heldRun struct {
+	runRow
+
 	Hold   control.Hold
 	Detail string
 	Since  time.Time
@@ -34,30 +123,12 @@ type HeldRun struct {
 	Runs   int64
 }
 
-// Gate stands for the hold of a run that is not held, and of which steps wait for somebody: Detail names them, and By
+// gate stands for the hold of a run that is not held, and of which steps wait for somebody: Detail names them, and By
 // is who must not approve; empty: anybody may.
-const Gate control.Hold = "gate"
+const gate control.Hold = "gate"
 
-// LateSeal is an open run that was not sealed in time.
-type LateSeal struct {
-	Run    workqueue.RunID
-	Name   string
-	Plan   string
-	SealBy time.Time
-	Items  int64
-}
-
-const (
-	// batchrun_failed finds them.
-	healthFailed = `
-SELECT id, coalesce(name, ''), plan, failed - accepted, finished_at, count(*) OVER (),
-    (sum(failed - accepted) OVER ())::bigint
-FROM batchrun
-WHERE state = 'completed' AND failed > accepted AND finished_at > tranche_now() - $1::interval
-ORDER BY id DESC LIMIT $2`
-
-	// batchrun_active, and run_step_barrier for the steps that wait; a few of each reason.
-	healthHeld = `
+// batchrun_active, and run_step_barrier for the steps that wait; a few of each reason.
+const healthHeld = `
 SELECT id, name, plan, hold, hold_detail, held_at, held_by, runs FROM (
     SELECT id, name, plan, hold, hold_detail, held_at, held_by,
         count(*) OVER (PARTITION BY hold) AS runs, row_number() OVER (PARTITION BY hold ORDER BY held_at, id) AS n
@@ -71,157 +142,114 @@ SELECT id, name, plan, hold, hold_detail, held_at, held_by, runs FROM (
         WHERE r.state = 'running' AND st.gate_since IS NOT NULL GROUP BY r.id) w) h
 WHERE n <= $1 ORDER BY held_at, id`
 
-	// batchrun_active.
-	healthOverdue = `
+// heldRuns tells of runs that are paused, and of steps that wait for somebody.
+var heldRuns = all(healthHeld, []any{listed}, func(f *Facts, rows []heldRun) (all []Condition) {
+	known, found := map[Kind]int64{}, map[Kind]int64{}
+	for i := range rows {
+		c := rows[i].condition()
+		all = append(all, c)
+		known[c.Kind]++
+		found[c.Kind] = rows[i].Runs
+	}
+	for kind, n := range found {
+		f.More[kind] = n - known[kind]
+	}
+	return all
+})
+
+func (r *heldRun) condition() Condition {
+	c := Condition{Kind: RunHeld, Subject: r.Run.String(), Since: r.Since, Detail: r.Detail}
+	switch r.Hold {
+	case control.HoldThreshold:
+		c.Title = "Paused, too many items failed: " + r.String()
+		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then go on and allow more: "+
+			"`tranche run resume %[1]s --max-failed N`", r.Run)
+	case control.HoldGuard:
+		c.Kind, c.Title = RunGuard, "Paused, its first outcomes plainly failed: "+r.String()
+		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then go on: `tranche run resume %[1]s`, or not: "+
+			"`tranche run cancel %[1]s`", r.Run)
+	case control.HoldCanary:
+		c.Kind, c.Title = RunApproval, "Waits for an approval of its sample: "+r.String()
+		c.Remedy = fmt.Sprintf("Look at the sample: `tranche run show %s`; then let the rest go: `tranche run approve %[1]s`",
+			r.Run)
+	case gate:
+		r.atGate(&c)
+	default:
+		c.Severity, c.Title = Info, "Paused by "+r.By+": "+r.String()
+		c.Remedy = fmt.Sprintf("Go on with: `tranche run resume %s`", r.Run)
+	}
+	return c
+}
+
+// atGate tells of a run of which steps wait for somebody.
+func (r *heldRun) atGate(c *Condition) {
+	steps, step := "Step "+r.Detail+" waits", r.Detail
+	if strings.Contains(step, ", ") {
+		steps, step = "Steps "+r.Detail+" wait", "NAME"
+	}
+	c.Kind, c.Title = RunGate, steps+" for an approval: "+r.String()
+	c.Detail = "All that comes before has ended, and nothing goes on before somebody has looked."
+	if r.By != "" {
+		c.Detail += " That must not be " + r.By + ", who started the run."
+	}
+	c.Remedy = fmt.Sprintf("Look at the sample: `tranche run approve %s --step %s --dry-run`; then let it begin: "+
+		"`tranche run approve %[1]s --step %[2]s`", r.Run, step)
+}
+
+// unsealedRun is an open run that was not sealed in time.
+type unsealedRun struct {
+	runRow
+
+	SealBy time.Time
+	Items  int64
+}
+
+// batchrun_active.
+const healthOverdue = `
 SELECT id, coalesce(name, ''), plan, seal_by, items FROM batchrun
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= tranche_now()
 ORDER BY seal_by, id LIMIT $1`
-)
 
-func (f *Facts) queueRuns(b *pgx.Batch, l Limits) {
-	queueRows(b, &f.Failed, healthFailed, l.Failed, l.Listed)
-	queueRows(b, &f.Held, healthHeld, l.Listed)
-	queueRows(b, &f.Overdue, healthOverdue, l.Listed)
+// unsealedRuns tells of open runs that were not sealed in time.
+var unsealedRuns = each(healthOverdue, []any{listed}, func(f *Facts, r *unsealedRun) Condition {
+	return Condition{
+		Subject: r.Run.String(), Since: r.SealBy, Title: "Not sealed in time: " + r.String(),
+		Detail: fmt.Sprintf("It is open, holds %s, and should have been sealed %s ago. It cannot complete before.",
+			Count(r.Items, "item"), Ago(f.At.Sub(r.SealBy))),
+		Remedy: fmt.Sprintf("Seal it when all items are there: `tranche run seal %s`; or cancel it: "+
+			"`tranche run cancel %[1]s`", r.Run),
+	}
+})
+
+// WillBeLate is the condition of a run of a schedule that, as fast as it goes, ends after its window. It begins when it
+// is first seen to be so.
+func WillBeLate(
+	run workqueue.RunID, name, plan, schedule string, doneBy, at time.Time, left time.Duration,
+) Condition {
+	goes := "It is not known when it ends"
+	if left > 0 {
+		goes = "As fast as it goes, it ends about " + moment(at.Add(left))
+	}
+	return Condition{
+		Kind: RunWillBeLate, Subject: run.String(), Since: at,
+		Title:  fmt.Sprintf("Will miss its time: %s of schedule %s", &runRow{run, name, plan}, schedule),
+		Detail: fmt.Sprintf("%s; it should by %s.", goes, moment(doneBy)),
+		Remedy: fmt.Sprintf("See what holds it up: `tranche run explain %s`; let it go faster: `tranche run set %[1]s`", run),
+	}.Filled()
 }
 
-// WorkingEndpoint is something that steps ask, and that running runs have work for which could be done now.
-type WorkingEndpoint struct {
-	Endpoint string
-	Plain    bool // asked in plain requests only, over core NATS
-	Runs     int64
-	Out      int64 // requests
-}
-
-// WaitingRun is a run that has items to be sent for an endpoint, none that are out, and has had none for long.
-type WaitingRun struct {
-	Run      workqueue.RunID
-	Name     string
-	Plan     string
-	Endpoint string
-	Since    time.Time
-}
-
-// healthSteps returns the endpoints that running runs have work for, and the oldest steps of which nothing is out.
-// batchrun_active finds the runs, work_slice_live what is out of them or due, and work_block_ready, asked once for each
-// step, whether any block has ready items. Of the oldest idle steps only, the last thing that happened is looked up: an
-// operator's action in audit_log_run, of which notes and acceptances move nothing, and what became of slices in
-// work_slice_block, from its end and no further back than some thousand, since blocks are cut in order. A step
-// whose endpoint is known to be down waits for that.
-const healthSteps = `
-WITH live AS MATERIALIZED (
-    SELECT run_id, step, count(*) FILTER (WHERE state <> 'scheduled') AS out,
-        bool_or(state = 'scheduled' AND not_before <= tranche_now()) AS due
-    FROM work_slice WHERE state IN ('scheduled', 'claimed', 'sent') GROUP BY 1, 2),
-work AS MATERIALIZED (
-    SELECT r.id, r.name, r.plan, r.started_at, st.step, st.endpoint, st.kind, coalesce(l.out, 0) AS out,
-        b.ready OR l.due AS due
-    FROM batchrun r
-    JOIN run_step st ON st.run_id = r.id
-    LEFT JOIN live l ON l.run_id = st.run_id AND l.step = st.step
-    LEFT JOIN LATERAL (
-        SELECT true AS ready FROM work_block
-        WHERE run_id = st.run_id AND step = st.step AND has_ready LIMIT 1) b ON true
-    WHERE r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed)
-        AND (l.run_id IS NOT NULL OR b.ready)),
-idle AS MATERIALIZED (
-    SELECT * FROM work w
-    WHERE out = 0 AND due AND started_at < tranche_now() - $1::interval
-        AND NOT EXISTS (SELECT FROM endpoint_pace p WHERE p.endpoint = w.endpoint AND p.breaker = 'open')
-    ORDER BY started_at, id, step LIMIT $2),
-dated AS (
-    SELECT i.*, greatest(i.started_at,
-        (SELECT max(a.at) FROM audit_log a
-            WHERE a.run_id = i.id AND a.action NOT IN ('note', 'accept', 'accept_withdraw')),
-        (SELECT max(greatest(w.created_at, w.ended_at)) FROM (
-            SELECT s.created_at, s.ended_at FROM work_slice s
-            WHERE s.run_id = i.id AND s.step = i.step ORDER BY s.block DESC LIMIT 2000) w)) AS since
-    FROM idle i)
-SELECT endpoint, bool_and(kind = 'request'), count(DISTINCT id), sum(out)::bigint, NULL::uuid, '', '', NULL::timestamptz
-FROM work GROUP BY endpoint
-UNION ALL
-SELECT endpoint, false, (since < tranche_now() - $1::interval)::int, 0, id, coalesce(name, ''), plan, since
-FROM dated
-ORDER BY 8 NULLS FIRST, 1, 5`
-
-func (f *Facts) queueSteps(b *pgx.Batch, l Limits) {
-	most, idle := min(l.Listed, maxIdle), 0
-	b.Queue(healthSteps, l.Waiting, most).Query(func(rows pgx.Rows) error {
-		var e WorkingEndpoint
-		var run *workqueue.RunID
-		var w WaitingRun
-		var since *time.Time
-		_, err := pgx.ForEachRow(rows, []any{&e.Endpoint, &e.Plain, &e.Runs, &e.Out, &run, &w.Name, &w.Plan, &since},
-			func() error {
-				if run == nil || since == nil {
-					f.Working = append(f.Working, e)
-					return nil
-				}
-				idle++
-				f.IdleCut = idle == most
-				if e.Runs > 0 { // it has been idle for long
-					w.Run, w.Endpoint, w.Since = *run, e.Endpoint, *since
-					f.Waiting = append(f.Waiting, w)
-				}
-				return nil
-			})
-		return err
-	})
-}
-
-// StaleSlices are slices of one run that are past their deadline, and that no leader has seen to.
-type StaleSlices struct {
-	Run      workqueue.RunID
-	Name     string
-	Plan     string
-	Slices   int64
-	Items    int64
-	Deadline time.Time // of the first
-}
-
-// UntakenRequests are requests for one endpoint that lie in the stream and that no service has taken for long.
-type UntakenRequests struct {
-	Endpoint string
-	Slices   int64
-	Items    int64
-	Since    time.Time // the first was published
-}
-
-// OpenBreaker is an endpoint that most requests fail at.
-type OpenBreaker struct {
-	Endpoint string
-	Reason   string
-	Since    time.Time
-	Runs     int64 // running runs that use it
-}
-
-const (
-	// work_slice_live; what is out is bounded by the limits in flight.
-	healthStale = `
-SELECT w.run_id, coalesce(r.name, ''), r.plan, count(*), sum(bit_count(w.remaining))::bigint, min(w.deadline) AS first
-FROM work_slice w JOIN batchrun r ON r.id = w.run_id
-WHERE w.state IN ('claimed', 'sent') AND w.deadline < tranche_now() - $1::interval
-GROUP BY w.run_id, r.name, r.plan ORDER BY first, w.run_id LIMIT $2`
-
-	// The same. The leader notes from time to time what services have taken.
-	healthUntaken = `
-SELECT coalesce(w.endpoint, st.endpoint) AS endpoint, count(*), sum(bit_count(w.remaining))::bigint,
-    min(w.sent_at) AS first
-FROM work_slice w JOIN run_step st USING (run_id, step)
-WHERE w.state = 'sent' AND w.handed_at IS NULL AND w.sent_at < tranche_now() - $1::interval
-GROUP BY 1 ORDER BY first, 1 LIMIT $2`
-
-	// One row for each endpoint.
-	healthBreakers = `
-SELECT p.endpoint, p.breaker_reason, p.breaker_since,
-    (SELECT count(DISTINCT r.id) FROM batchrun r JOIN run_step st ON st.run_id = r.id
-     WHERE r.state = 'running' AND st.endpoint = p.endpoint)
-FROM endpoint_pace p WHERE p.breaker = 'open' AND ` + pace.Exists + ` ORDER BY p.breaker_since, p.endpoint LIMIT $1`
-)
-
-func (f *Facts) queueWork(b *pgx.Batch, l Limits) {
-	queueRows(b, &f.Stale, healthStale, l.Stale, l.Listed)
-	queueRows(b, &f.Untaken, healthUntaken, l.Waiting, l.Listed)
-	f.queueSteps(b, l)
-	queueRows(b, &f.Open, healthBreakers, l.Listed)
-	queueRows(b, &f.Slow, pace.SlowEndpoints, nil, l.Listed)
+// Completed says that a run has completed: alerts tell it, and no report.
+func Completed(run workqueue.RunID, name, plan string, done, failed, items int64, at time.Time) Condition {
+	c := Condition{
+		Kind: RunCompleted, Severity: Info, Owner: OwnerNobody, Subject: run.String(), Since: at,
+		Title:  "Completed: " + (&runRow{run, name, plan}).String(),
+		Detail: fmt.Sprintf("%d of %s done.", done, Count(items, "item")),
+		Remedy: fmt.Sprintf("Nothing; its account is there: `tranche run report %s`", run),
+	}
+	if failed > 0 {
+		c.Severity, c.Owner, c.Link = Warning, OwnerOperator, runLink(c.Subject)+"/errors"
+		c.Title = fmt.Sprintf("Completed, %s failed: %s", Count(failed, "item"), &runRow{run, name, plan})
+		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; and what helps: `tranche run explain %[1]s`", run)
+	}
+	return c.Filled()
 }

@@ -55,18 +55,17 @@ ORDER BY s.run_id, s.step`
 // ReadBadParts finds the parts of runs that steps after them say are bad. It decides, for all that tell what helps
 // against failures, whether it is a re-run or a reset.
 func ReadBadParts(ctx context.Context, db pg.Querier, runs []workqueue.RunID) (all []BadPart, err error) {
-	rows := pg.Rows(ctx, db, badParts, runs, []string{workqueue.CodeBadPart, codeMissingValue}, maxBadParts)
 	var b BadPart
 	var step workqueue.Step
 	var message string
 	var needs []string
-	_, err = pgx.ForEachRow(rows, []any{&b.Run, &step, &b.Step, &b.Code, &message, &needs}, func() error {
-		b.Of = partNamed(message)
-		if slices.Contains(needs, b.Of) && !slices.Contains(all, b) {
-			all = append(all, b)
-		}
-		return nil
-	})
+	err = pg.Each(pg.Rows(ctx, db, badParts, runs, []string{workqueue.CodeBadPart, codeMissingValue}, maxBadParts),
+		[]any{&b.Run, &step, &b.Step, &b.Code, &message, &needs}, func() {
+			b.Of = partNamed(message)
+			if slices.Contains(needs, b.Of) && !slices.Contains(all, b) {
+				all = append(all, b)
+			}
+		})
 	if err != nil {
 		return nil, fmt.Errorf("read the parts that are bad: %w", err)
 	}

@@ -221,25 +221,24 @@ func ReadErrors(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (Errors, err
 	if err := tx.QueryRow(ctx, errorSteps, id).Scan(&required, &optional); err != nil {
 		return out, err
 	}
-	rows := pg.Rows(ctx, tx, errorGroups, id, MaxErrorGroups, maxServices, maxExamples, required, optional)
 	var g ErrorGroup
 	var groups, listed int64
 	var counts []int64
 	to := []any{&g.ID, &g.step, &g.Step, &g.Optional, &g.Code, &g.Shape, &g.Count, &g.Also, &g.Accepted, &g.First,
 		&g.Last, &g.Services, &counts, &g.slices,
 		&g.firsts, &g.lasts, &groups, &out.Items, &out.Optional}
-	_, err := pgx.ForEachRow(rows, to, func() error {
-		g.ByService = []ServiceErrors{}
-		for i, service := range g.Services {
-			g.ByService = append(g.ByService, ServiceErrors{service, counts[i]})
-		}
-		out.Groups = append(out.Groups, g)
-		if !g.Optional {
-			listed += g.Count
-		}
-		g, counts = ErrorGroup{}, nil // the lists in it are the group's now
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, tx, errorGroups, id, MaxErrorGroups, maxServices, maxExamples, required, optional),
+		to, func() {
+			g.ByService = []ServiceErrors{}
+			for i, service := range g.Services {
+				g.ByService = append(g.ByService, ServiceErrors{service, counts[i]})
+			}
+			out.Groups = append(out.Groups, g)
+			if !g.Optional {
+				listed += g.Count
+			}
+			g, counts = ErrorGroup{}, nil // the lists in it are the group's now
+		})
 	if err != nil {
 		return out, err
 	}
@@ -268,15 +267,13 @@ func addExamples(ctx context.Context, tx pgx.Tx, run workqueue.RunID, groups []E
 	if len(nth) == 0 {
 		return nil
 	}
-	rows := pg.Rows(ctx, tx, errorExamples, run, nth, steps, ids, from, firsts, lasts, maxExampleText,
-		maxExamples)
 	var at int
 	var e ErrorExample
-	_, err := pgx.ForEachRow(rows, []any{&at, &e.Key, &e.Message}, func() error {
+	err := pg.Each(pg.Rows(ctx, tx, errorExamples, run, nth, steps, ids, from, firsts, lasts, maxExampleText,
+		maxExamples), []any{&at, &e.Key, &e.Message}, func() {
 		if len(groups[at].Examples) < maxExamples {
 			groups[at].Examples = append(groups[at].Examples, e)
 		}
-		return nil
 	})
 	return err
 }
@@ -393,12 +390,10 @@ ORDER BY s.step`
 // ReadExtent reads how many errors a run has, by step.
 func ReadExtent(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (ErrorsExtent, error) {
 	var out ErrorsExtent
-	rows := pg.Rows(ctx, tx, errorsOfSteps, run)
 	var step stepErrors
 	to := []any{&out.generation, &out.at, &step.name, &step.optional, &step.failed, &step.accepted, &step.stamp}
-	_, err := pgx.ForEachRow(rows, to, func() error {
+	err := pg.Each(pg.Rows(ctx, tx, errorsOfSteps, run), to, func() {
 		out.steps = append(out.steps, step)
-		return nil
 	})
 	if err == nil && len(out.steps) == 0 {
 		return out, workqueue.ErrNotFound

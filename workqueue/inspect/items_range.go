@@ -195,10 +195,10 @@ func itemAt(items []ItemRow, o workqueue.Ordinal) *ItemRow {
 }
 
 func readKeysOf(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []ItemRow) error {
-	rows := pg.Rows(ctx, tx, keysOf, run, ordinalsOf(items))
 	var o workqueue.Ordinal
 	var key string
-	_, err := pgx.ForEachRow(rows, []any{&o, &key}, func() error { itemAt(items, o).Key = key; return nil })
+	err := pg.Each(pg.Rows(ctx, tx, keysOf, run, ordinalsOf(items)),
+		[]any{&o, &key}, func() { itemAt(items, o).Key = key })
 	return err
 }
 
@@ -209,15 +209,14 @@ func readFailuresOf(
 	if len(failed) == 0 {
 		return nil
 	}
-	rows := pg.Rows(ctx, tx, failuresOf, run, steps, ordinalsOf(failed))
 	var o workqueue.Ordinal
 	var e ItemError
 	var accepted bool
-	_, err := pgx.ForEachRow(rows, []any{&o, &e.Code, &e.Message, &accepted}, func() error {
-		found := e
-		row := itemAt(items, o)
-		row.Error, row.Accepted = &found, accepted
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, tx, failuresOf, run, steps, ordinalsOf(failed)),
+		[]any{&o, &e.Code, &e.Message, &accepted}, func() {
+			found := e
+			row := itemAt(items, o)
+			row.Error, row.Accepted = &found, accepted
+		})
 	return err
 }

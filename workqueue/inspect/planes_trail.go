@@ -116,11 +116,10 @@ func readTrails(ctx context.Context, tx pgx.Tx, req *PlanesRequest, g *plane.Gra
 func (r *trailReader) readSlices(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 	blocks []workqueue.Block,
 ) error {
-	rows := pg.Rows(ctx, tx, slicesOfBlocks, run, steps, blocks)
 	var s trailed
 	at, begun := trailPlace{}, false
 	into := []any{&s.block, &s.step, pgbits.Into(&s.mask), &s.attempt, &s.took, &s.age}
-	_, err := pgx.ForEachRow(rows, into, func() error {
+	err := pg.Each(pg.Rows(ctx, tx, slicesOfBlocks, run, steps, blocks), into, func() {
 		if !begun || s.trailPlace != at {
 			if begun {
 				r.finish(at)
@@ -129,7 +128,6 @@ func (r *trailReader) readSlices(ctx context.Context, tx pgx.Tx, run workqueue.R
 			r.begin(at)
 		}
 		r.now.take(&s, r.layer)
-		return nil
 	})
 	if begun && err == nil {
 		r.finish(at)

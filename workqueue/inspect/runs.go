@@ -246,15 +246,13 @@ func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	rows := pg.Rows(ctx, s.db.Pool, answeredLately, ids, rateWindow)
 	var id workqueue.RunID
 	var seconds float64
 	var answered int64
-	_, err := pgx.ForEachRow(rows, []any{&id, &seconds, &answered}, func() error {
+	err := pg.Each(pg.Rows(ctx, s.db.Pool, answeredLately, ids, rateWindow), []any{&id, &seconds, &answered}, func() {
 		r := by[id]
 		left := (1 - r.Progress) * float64(r.Items) * float64(r.StepCount)
 		r.goes(answered, seconds, left, !r.Sampling)
-		return nil
 	})
 	return err
 }
@@ -292,12 +290,10 @@ func (s Store) Asks(
 		ids[i] = runs[i].ID
 	}
 	asks := map[workqueue.RunID][]string{}
-	rows := pg.Rows(ctx, s.db.Pool, runsThatAsk, ids, endpoints)
 	var run workqueue.RunID
 	var endpoint string
-	_, err := pgx.ForEachRow(rows, []any{&run, &endpoint}, func() error {
+	err := pg.Each(pg.Rows(ctx, s.db.Pool, runsThatAsk, ids, endpoints), []any{&run, &endpoint}, func() {
 		asks[run] = append(asks[run], endpoint)
-		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read what runs ask: %w", err)

@@ -98,14 +98,13 @@ func ReadBisections(ctx context.Context, db tracker.Querier, run workqueue.RunID
 
 // readFamilies runs a statement made of pieceColumns whose rows come root by root.
 func readFamilies(ctx context.Context, db tracker.Querier, statement string, args ...any) ([]family, error) {
-	rows := pg.Rows(ctx, db, statement, args...)
 	var all []family
 	var f family
 	var p member
 	failed, answered := false, false
 	to := []any{&f.root, &f.run, &f.step, &f.block, &f.endpoint, &p.id, &p.parent, &p.items, &p.cause, &p.live, &failed,
 		&answered, &p.counts, &p.at, &p.code, &p.message, &p.created, &p.ended}
-	_, err := pgx.ForEachRow(rows, to, func() error {
+	err := pg.Each(pg.Rows(ctx, db, statement, args...), to, func() {
 		p.counts = p.counts && !workqueue.Throttled(p.code)
 		p.how = endedWell
 		switch {
@@ -119,7 +118,6 @@ func readFamilies(ctx context.Context, db tracker.Querier, statement string, arg
 		}
 		last := &all[len(all)-1]
 		last.pieces = append(last.pieces, p)
-		return nil
 	})
 	return all, err
 }

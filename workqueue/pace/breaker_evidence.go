@@ -152,11 +152,10 @@ func Blames(ctx context.Context, db tracker.Querier, ids []workqueue.SliceID) (m
 	if len(ids) == 0 {
 		return known, nil
 	}
-	rows := pg.Rows(ctx, db, blameItems, ids, fewCulprits, unansweredCodes())
 	var id workqueue.SliceID
 	var b Blame
 	to := []any{&id, &b.Lone, &b.proven, &b.again, &b.rerun, &b.others}
-	_, err := pgx.ForEachRow(rows, to, func() error { known[id] = b; return nil })
+	err := pg.Each(pg.Rows(ctx, db, blameItems, ids, fewCulprits, unansweredCodes()), to, func() { known[id] = b })
 	if err != nil {
 		return nil, fmt.Errorf("read the history of %d slices: %w", len(ids), err)
 	}

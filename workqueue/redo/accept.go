@@ -228,13 +228,12 @@ func (a *acceptance) versions(ctx context.Context, blocks []workqueue.Block) (ma
 	if !a.Select.byError() {
 		return found, nil
 	}
-	rows := pg.Rows(ctx, a.tx, versionsOfBlocks, a.run, a.named, blocks)
 	var part partOfRun
 	var version string
-	_, err := pgx.ForEachRow(rows, []any{&part.step, &part.block, &version}, func() error {
-		found[part] = version
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, a.tx, versionsOfBlocks, a.run, a.named, blocks),
+		[]any{&part.step, &part.block, &version}, func() {
+			found[part] = version
+		})
 	if err != nil {
 		return nil, fmt.Errorf("read the versions of the blocks of run %s: %w", a.run, err)
 	}
@@ -300,18 +299,17 @@ func (a *acceptance) mark(ctx context.Context) error {
 	if a.Withdraw {
 		statement, args = withdrawAccepted, args[:4]
 	}
-	rows := pg.Rows(ctx, a.tx, statement, args...)
 	var step workqueue.Step
 	var block workqueue.Block
 	var failed, items bitfield.Set
 	var before int64
 	byStep, byBlock := make([]int64, len(a.steps)), map[workqueue.Block]bitfield.Set{}
-	_, err := pgx.ForEachRow(rows, []any{&step, &block, pgbits.Into(&failed), pgbits.Into(&items)}, func() error {
-		before += int64(failed.Count())
-		byStep[step] += int64(items.Count())
-		byBlock[block] = byBlock[block].Or(items)
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, a.tx, statement, args...),
+		[]any{&step, &block, pgbits.Into(&failed), pgbits.Into(&items)}, func() {
+			before += int64(failed.Count())
+			byStep[step] += int64(items.Count())
+			byBlock[block] = byBlock[block].Or(items)
+		})
 	if err != nil {
 		return fmt.Errorf("mark failures of run %s: %w", a.run, err)
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
@@ -45,12 +44,14 @@ func (b *bench) wantAccepted(run workqueue.RunID, failed, accepted int64) {
 // unaccepted is how many failed items health is told of.
 func (b *bench) unaccepted() (items int64) {
 	b.Helper()
-	facts, err := health.New(b.Store).Health(b.Context(), health.Limits{Failed: time.Hour, Listed: 10})
+	facts, err := health.New(b.Store).Health(b.Context(), health.Limits{Listed: 10})
 	if err != nil {
 		b.Fatal(err)
 	}
-	for i := range facts.Failed {
-		items += facts.Failed[i].Failed
+	for i := range facts.Conditions {
+		if c := &facts.Conditions[i]; c.Kind == health.FailedItems {
+			items += c.Count
+		}
 	}
 	return items
 }

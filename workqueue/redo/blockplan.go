@@ -59,13 +59,12 @@ func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func
 	var all []*blockPlan
 	to := []any{&step, &block, &size, &bytes, pgbits.Into(&p.Ready), pgbits.Into(&p.Held), pgbits.Into(&p.Done),
 		pgbits.Into(&p.Failed), pgbits.Into(&p.Skipped), pgbits.Into(&invalid)}
-	_, err := pgx.ForEachRow(rows, to, func() error {
+	err := pg.Each(rows, to, func() {
 		if len(all) == 0 || all[len(all)-1].block != block {
 			all = append(all, r.newBlockPlan(block, size))
 		}
 		c := all[len(all)-1]
 		c.at[step], c.bytes[step], c.there[step], c.never[step] = p, bytes, true, invalid
-		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("read %d blocks: %w", len(blocks), err)

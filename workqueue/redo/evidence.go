@@ -134,10 +134,10 @@ func (sel *Selection) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID
 
 // itemsThatFit finds the items whose payloads the evidence is true of.
 func (e *Evidence) itemsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (blockMasks, error) {
-	rows := pg.Rows(ctx, tx, itemsWhere, run, e.Where, e.Corrected)
 	masks := blockMasks{}
 	var o workqueue.Ordinal
-	if _, err := pgx.ForEachRow(rows, []any{&o}, func() error { masks.add(o); return nil }); err != nil {
+	if err := pg.Each(pg.Rows(ctx, tx, itemsWhere, run, e.Where, e.Corrected),
+		[]any{&o}, func() { masks.add(o) }); err != nil {
 		return nil, e.explain("find items", err)
 	}
 	return masks, nil
@@ -149,12 +149,9 @@ func (e *Evidence) partsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.Ru
 ) (map[workqueue.Step]blockMasks, error) {
 	done := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeDone)
 	failed := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeFailed)
-	rows := pg.Rows(ctx, tx, partsWhere, run, steps, e.Service, timeOrNull(e.Since), timeOrNull(e.Until), e.WhereResult,
-		done, failed, among)
-	made := map[workqueue.Step]blockMasks{}
-	var s workqueue.Step
-	var o workqueue.Ordinal
-	if _, err := pgx.ForEachRow(rows, []any{&s, &o}, func() error { masksOf(made, s).add(o); return nil }); err != nil {
+	made, err := masksAt(pg.Rows(ctx, tx, partsWhere, run, steps, e.Service, timeOrNull(e.Since), timeOrNull(e.Until),
+		e.WhereResult, done, failed, among))
+	if err != nil {
 		return nil, e.explain("find parts", err)
 	}
 	return made, nil

@@ -103,14 +103,13 @@ func (r *redo) demoteHeads(ctx context.Context, lanes []*redoneLane) error {
 	if len(heads) == 0 {
 		return nil
 	}
-	rows := pg.Rows(ctx, r.tx, notBegun, r.run, heads, r.graph.Numbers())
 	var idle settle.LaneMoves
 	var item settle.Follower
-	_, err := pgx.ForEachRow(rows, []any{&item.Item, &item.Steps}, func() error {
-		idle.Release(&item)
-		byHead[item.Item].LaneRow.Head = nil
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, r.tx, notBegun, r.run, heads, r.graph.Numbers()),
+		[]any{&item.Item, &item.Steps}, func() {
+			idle.Release(&item)
+			byHead[item.Item].LaneRow.Head = nil
+		})
 	if err != nil {
 		return fmt.Errorf("look for heads of lanes that give way: %w", err)
 	}

@@ -271,20 +271,28 @@ WHERE run_id = $1 AND step = ANY($2) AND failed <> B'0'::bit(8192)`
 func findFailed(
 	ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, unaccepted bool,
 ) (map[workqueue.Step]blockMasks, error) {
-	rows := pg.Rows(ctx, tx, failedPlanes, run, steps, unaccepted)
 	found := map[workqueue.Step]blockMasks{}
 	var step workqueue.Step
 	var block workqueue.Block
 	var failed bitfield.Set
-	_, err := pgx.ForEachRow(rows, []any{&step, &block, pgbits.Into(&failed)}, func() error {
-		one := failed
-		masksOf(found, step)[block] = &one
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, tx, failedPlanes, run, steps, unaccepted),
+		[]any{&step, &block, pgbits.Into(&failed)}, func() {
+			one := failed
+			masksOf(found, step)[block] = &one
+		})
 	if err != nil {
 		return nil, fmt.Errorf("find failed items: %w", err)
 	}
 	return found, nil
+}
+
+// masksAt reads rows of a step and an ordinal.
+func masksAt(rows pgx.Rows) (map[workqueue.Step]blockMasks, error) {
+	found := map[workqueue.Step]blockMasks{}
+	var step workqueue.Step
+	var o workqueue.Ordinal
+	err := pg.Each(rows, []any{&step, &o}, func() { masksOf(found, step).add(o) })
+	return found, err
 }
 
 func masksOf(found map[workqueue.Step]blockMasks, step workqueue.Step) blockMasks {
@@ -334,11 +342,7 @@ func (sel *Selection) findErrors(ctx context.Context, tx pgx.Tx, run workqueue.R
 	if len(sel.Groups) > 0 {
 		statement, by = ordinalsOfGroups, sel.Groups
 	}
-	rows := pg.Rows(ctx, tx, statement, run, steps, by, blocks)
-	found := map[workqueue.Step]blockMasks{}
-	var step workqueue.Step
-	var o workqueue.Ordinal
-	_, err := pgx.ForEachRow(rows, []any{&step, &o}, func() error { masksOf(found, step).add(o); return nil })
+	found, err := masksAt(pg.Rows(ctx, tx, statement, run, steps, by, blocks))
 	if err != nil {
 		return nil, fmt.Errorf("find failed items: %w", err)
 	}
@@ -350,10 +354,10 @@ func findKeys(ctx context.Context, tx pgx.Tx, run workqueue.RunID, keys []string
 	for _, k := range keys {
 		missing[k] = true
 	}
-	rows := pg.Rows(ctx, tx, ordinalsOfKeys, run, keys)
 	var key string
 	var o workqueue.Ordinal
-	_, err := pgx.ForEachRow(rows, []any{&key, &o}, func() error { masks.add(o); delete(missing, key); return nil })
+	err := pg.Each(pg.Rows(ctx, tx, ordinalsOfKeys, run, keys),
+		[]any{&key, &o}, func() { masks.add(o); delete(missing, key) })
 	if err != nil {
 		return nil, fmt.Errorf("find items by key: %w", err)
 	}

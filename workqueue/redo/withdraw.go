@@ -234,11 +234,8 @@ func (f *seen) read(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps [
 func recordedIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 	generation workqueue.Generation,
 ) (map[workqueue.Step]blockMasks, error) {
-	rows := pg.Rows(ctx, tx, recordedParts, run, steps, generation)
-	all := map[workqueue.Step]blockMasks{}
-	var s workqueue.Step
-	var o workqueue.Ordinal
-	if _, err := pgx.ForEachRow(rows, []any{&s, &o}, func() error { masksOf(all, s).add(o); return nil }); err != nil {
+	all, err := masksAt(pg.Rows(ctx, tx, recordedParts, run, steps, generation))
+	if err != nil {
 		return nil, fmt.Errorf("find what was recorded: %w", err)
 	}
 	return all, nil

@@ -55,24 +55,23 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 				Fix: "wait until it has ended, or cancel it: tranche run cancel " + id.String()}
 		}
 		c.gen = run.Generation
-		rows := pg.Rows(ctx, tx, carriedPlanes, id)
 		var block workqueue.Block
 		var size int
 		var settled, failed bitfield.Set
 		c.blocks = nil
-		_, err = pgx.ForEachRow(rows, []any{&block, &size, pgbits.Into(&settled), pgbits.Into(&failed)}, func() error {
-			var items bitfield.Set
-			if slices.Contains(states, workqueue.OutcomeFailed) {
-				items = items.Or(failed)
-			}
-			if slices.Contains(states, workqueue.OutcomeMissing) {
-				items = items.Or(bitfield.Full(size).AndNot(settled.Or(failed)))
-			}
-			if !items.Empty() {
-				c.blocks = append(c.blocks, carriedBlock{block, items})
-			}
-			return nil
-		})
+		err = pg.Each(pg.Rows(ctx, tx, carriedPlanes, id),
+			[]any{&block, &size, pgbits.Into(&settled), pgbits.Into(&failed)}, func() {
+				var items bitfield.Set
+				if slices.Contains(states, workqueue.OutcomeFailed) {
+					items = items.Or(failed)
+				}
+				if slices.Contains(states, workqueue.OutcomeMissing) {
+					items = items.Or(bitfield.Full(size).AndNot(settled.Or(failed)))
+				}
+				if !items.Empty() {
+					c.blocks = append(c.blocks, carriedBlock{block, items})
+				}
+			})
 		return err
 	})
 	if err != nil {

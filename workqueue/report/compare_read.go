@@ -105,24 +105,23 @@ CROSS JOIN LATERAL (
 ORDER BY w.nth`
 
 func (r *keyedRun) readPage(ctx context.Context) ([]keyedItem, error) {
-	rows := pg.Rows(ctx, r.store.Pool, comparedKeys, r.run, r.after.key, r.after.twin, comparePage)
 	page := make([]keyedItem, 0, comparePage)
 	var final []int // items that have a part, by their place in the page
 	var steps []workqueue.Step
 	var ordinals []workqueue.Ordinal
 	var key []byte
 	var ordinal workqueue.Ordinal
-	_, err := pgx.ForEachRow(rows, []any{&key, &r.after.twin, &ordinal}, func() error {
-		item := keyedItem{key: key}
-		var from []workqueue.Step
-		item.outcome, item.step, from = r.outcome(ordinal)
-		for _, step := range from {
-			final, steps, ordinals = append(final, len(page)), append(steps, step), append(ordinals, ordinal)
-		}
-		page = append(page, item)
-		key = nil // it is the item's now
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, r.store.Pool, comparedKeys, r.run, r.after.key, r.after.twin, comparePage),
+		[]any{&key, &r.after.twin, &ordinal}, func() {
+			item := keyedItem{key: key}
+			var from []workqueue.Step
+			item.outcome, item.step, from = r.outcome(ordinal)
+			for _, step := range from {
+				final, steps, ordinals = append(final, len(page)), append(steps, step), append(ordinals, ordinal)
+			}
+			page = append(page, item)
+			key = nil // it is the item's now
+		})
 	if err != nil || len(page) == 0 {
 		return nil, err
 	}
@@ -136,22 +135,21 @@ func (r *keyedRun) readResults(ctx context.Context, page []keyedItem, final []in
 	if len(final) == 0 {
 		return nil
 	}
-	rows := pg.Rows(ctx, r.store.Pool, comparedParts, r.run, steps, ordinals)
 	var nth int
 	var code string
 	var result []byte
-	_, err := pgx.ForEachRow(rows, []any{&nth, &code, &result}, func() error {
-		item := &page[final[nth]]
-		switch {
-		case item.outcome == workqueue.OutcomeFailed:
-			item.code = code
-		case code != "": // of an optional step
-			item.result = append(append(append(item.result, "error "...), code...), 0)
-		default:
-			item.result = append(item.result, result...)
-		}
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, r.store.Pool, comparedParts, r.run, steps, ordinals),
+		[]any{&nth, &code, &result}, func() {
+			item := &page[final[nth]]
+			switch {
+			case item.outcome == workqueue.OutcomeFailed:
+				item.code = code
+			case code != "": // of an optional step
+				item.result = append(append(append(item.result, "error "...), code...), 0)
+			default:
+				item.result = append(item.result, result...)
+			}
+		})
 	return err
 }
 

@@ -172,17 +172,15 @@ func readUnprocessed(ctx context.Context, tx pgx.Tx, run *inspect.RunSummary) ([
 
 // readOutcomeSteps reads the steps of a run; with a name those that this one needs, however far around.
 func (s Store) readOutcomeSteps(ctx context.Context, run workqueue.RunID, before string) (plane.OutcomeSteps, error) {
-	rows := pg.Rows(ctx, s.db.Pool, plane.ReadStepsOfRun, run)
 	var out plane.OutcomeSteps
 	var step workqueue.Step
 	var name string
 	var needs []workqueue.Step
 	var optional bool
 	var all [][]workqueue.Step
-	_, err := pgx.ForEachRow(rows, []any{&step, &name, &needs, &optional}, func() error {
+	err := pg.Each(pg.Rows(ctx, s.db.Pool, plane.ReadStepsOfRun, run), []any{&step, &name, &needs, &optional}, func() {
 		out.All, out.Names, out.Optional = append(out.All, step), append(out.Names, name), append(out.Optional, optional)
 		all = append(all, slices.Clone(needs))
-		return nil
 	})
 	if err == nil && before != "" {
 		all, err = upTo(&out, all, before)
@@ -223,12 +221,10 @@ CROSS JOIN LATERAL (SELECT payload FROM work_queue WHERE run_id = $1 AND item_ke
 
 // Payloads returns those that items have now, by their keys. A key that the run does not have is not in it.
 func (s Store) Payloads(ctx context.Context, run workqueue.RunID, keys []string) (map[string]string, error) {
-	rows := pg.Rows(ctx, s.db.Pool, payloadsOf, run, keys)
 	all := make(map[string]string, len(keys))
 	var key, payload string
-	_, err := pgx.ForEachRow(rows, []any{&key, &payload}, func() error {
+	err := pg.Each(pg.Rows(ctx, s.db.Pool, payloadsOf, run, keys), []any{&key, &payload}, func() {
 		all[key] = payload
-		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read payloads of run %s: %w", run, err)

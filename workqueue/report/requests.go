@@ -155,10 +155,10 @@ func (r *RunReport) readRates(ctx context.Context, tx pgx.Tx) error {
 	if span := r.At.Sub(r.CreatedAt); span > maxBuckets*width {
 		width = span / maxBuckets
 	}
-	rows := pg.Rows(ctx, tx, answersOverTime, r.ID, width.Seconds())
 	window := rateWindowSum{buckets: max(int64(bestWindow/width), 1)}
 	var bucket, items int64
-	_, err := pgx.ForEachRow(rows, []any{&bucket, &items}, func() error { window.add(bucket, items); return nil })
+	err := pg.Each(pg.Rows(ctx, tx, answersOverTime, r.ID, width.Seconds()),
+		[]any{&bucket, &items}, func() { window.add(bucket, items) })
 	taken := min(float64(window.buckets)*width.Seconds(), active)
 	r.BestRate = max(float64(window.best)/taken, r.Rate)
 	return err

@@ -68,14 +68,12 @@ func readGenerations(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime
 	if err != nil {
 		return nil, err
 	}
-	rows := pg.Rows(ctx, tx, requestsByGeneration, r.ID)
 	var g workqueue.Generation
 	var first, last *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&g, &first, &last}, func() error {
+	err = pg.Each(pg.Rows(ctx, tx, requestsByGeneration, r.ID), []any{&g, &first, &last}, func() {
 		if a := history.act(g); a != nil {
 			a.first, a.last = first, last
 		}
-		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -104,16 +102,14 @@ func countParts(ctx context.Context, tx pgx.Tx, r *RunReport, reports []Generati
 	if r.StepCount > 1 {
 		statement = itemsByGeneration
 	}
-	rows := pg.Rows(ctx, tx, statement, r.ID)
 	var g workqueue.Generation
 	var done, failed int64
-	_, err := pgx.ForEachRow(rows, []any{&g, &done, &failed}, func() error {
+	err := pg.Each(pg.Rows(ctx, tx, statement, r.ID), []any{&g, &done, &failed}, func() {
 		for i := range reports {
 			if reports[i].Generation == g {
 				reports[i].Done, reports[i].Failed = done, failed
 			}
 		}
-		return nil
 	})
 	return err
 }
@@ -137,7 +133,6 @@ type act struct {
 }
 
 func readHistory(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime) (*history, error) {
-	rows := pg.Rows(ctx, tx, runEvents, r.ID)
 	s := &history{}
 	if life.sealed != nil { // the start is also an event, but a run cannot do without it
 		s.acts = append(s.acts, act{generation: 1, span: span{from: *life.sealed}})
@@ -145,7 +140,7 @@ func readHistory(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime) (*
 	var kind workqueue.EventKind
 	var g workqueue.Generation
 	var at time.Time
-	_, err := pgx.ForEachRow(rows, []any{&kind, &g, &at}, func() error { s.tell(kind, g, at); return nil })
+	err := pg.Each(pg.Rows(ctx, tx, runEvents, r.ID), []any{&kind, &g, &at}, func() { s.tell(kind, g, at) })
 	if r.FinishedAt != nil {
 		s.end(*r.FinishedAt, r.State) // in case its events are gone
 	}

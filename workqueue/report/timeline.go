@@ -140,12 +140,11 @@ func fillTimeline(rows pgx.Rows, steps []workqueue.Step, into []StepTimeline) er
 	var bucket int
 	var done, failed, requests int64
 	var p50, p99 float64
-	_, err := pgx.ForEachRow(rows, []any{&step, &bucket, &done, &failed, &requests, &p50, &p99}, func() error {
+	err := pg.Each(rows, []any{&step, &bucket, &done, &failed, &requests, &p50, &p99}, func() {
 		t := &into[slices.Index(steps, step)]
 		t.Done[bucket], t.Failed[bucket], t.Requests[bucket] = done, failed, requests
 		half, most := p50, p99
 		t.P50[bucket], t.P99[bucket] = &half, &most
-		return nil
 	})
 	return err
 }

@@ -100,13 +100,12 @@ func changedParts(
 		ordinals = append(ordinals, id.Block.Ordinal(bit))
 	}
 	var changed bitfield.Set
-	rows := pg.Rows(ctx, tx, newParts, id.Run, id.Step, ordinals, g.Steps[id.Step].Optional, g.Before[id.Step])
 	var ordinal workqueue.Ordinal
-	_, err := pgx.ForEachRow(rows, []any{&ordinal}, func() error {
-		_, bit := ordinal.Block()
-		changed.Add(bit)
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, tx, newParts, id.Run, id.Step, ordinals, g.Steps[id.Step].Optional, g.Before[id.Step]),
+		[]any{&ordinal}, func() {
+			_, bit := ordinal.Block()
+			changed.Add(bit)
+		})
 	if err != nil {
 		return changed, fmt.Errorf("compare %d parts of step %d: %w", len(ordinals), id.Step, err)
 	}

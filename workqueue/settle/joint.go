@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -100,11 +101,10 @@ func (s *settlement) scanPlanes(rows pgx.Rows) error {
 	var done, failed, skipped nullBits
 	read, size := 0, 0
 	to := []any{&id.Run, &id.Step, &id.Block, &size, &done, &failed, &skipped}
-	_, err := pgx.ForEachRow(rows, to, func() error {
+	err := pg.Each(rows, to, func() {
 		read++
 		j := s.joint[plane.BlockID{Run: id.Run, Step: 0, Block: id.Block}]
 		j.size, j.at[id.Step] = size, plane.Planes{Done: done.Set, Failed: failed.Set, Skipped: skipped.Set}
-		return nil
 	})
 	if want := len(s.rows()); err == nil && read != want {
 		err = fmt.Errorf("%d blocks of %d: %w", read, want, workqueue.ErrFence)

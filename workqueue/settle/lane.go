@@ -81,13 +81,12 @@ func FindNext(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Grap
 		byLane[l.Lane] = l
 		ids, first = append(ids, l.Lane), append(first, from(l))
 	}
-	rows := pg.Rows(ctx, tx, nextHeld, run, ids, first, g.Numbers())
 	var lane int64
 	var next Follower
-	_, err := pgx.ForEachRow(rows, []any{&lane, &next.Item, &next.Steps}, func() error {
-		byLane[lane].next = &Follower{next.Item, slices.Clone(next.Steps)}
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, tx, nextHeld, run, ids, first, g.Numbers()),
+		[]any{&lane, &next.Item, &next.Steps}, func() {
+			byLane[lane].next = &Follower{next.Item, slices.Clone(next.Steps)}
+		})
 	if err != nil {
 		return fmt.Errorf("look for who is next in the lanes of run %s: %w", run, err)
 	}

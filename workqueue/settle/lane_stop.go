@@ -179,15 +179,14 @@ func (st *stopping) end(ctx context.Context, tx pgx.Tx) (int, error) {
 		lanes[i], low[i] = l.lane, l.low
 		byLane[l.lane] = l
 	}
-	rows := pg.Rows(ctx, tx, heldInLanes, st.run, lanes, low, st.graph.Numbers(), each)
 	var lane int64
 	var item Follower
 	total := 0
-	_, err := pgx.ForEachRow(rows, []any{&lane, &item.Item, &item.Steps}, func() error {
-		total++
-		st.fail(byLane[lane], &item)
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, tx, heldInLanes, st.run, lanes, low, st.graph.Numbers(), each),
+		[]any{&lane, &item.Item, &item.Steps}, func() {
+			total++
+			st.fail(byLane[lane], &item)
+		})
 	if err != nil {
 		return 0, fmt.Errorf("look for items of stopped lanes: %w", err)
 	}

@@ -135,16 +135,15 @@ func (s Store) Blamed(
 		return blamed, nil
 	}
 	var lone []workqueue.SliceID
-	rows := pg.Rows(ctx, s.db.Pool, othersAnswered, overdue, sentTogether, workqueue.CodeDeliveries)
 	var id workqueue.SliceID
 	var alone, answered bool
-	_, err := pgx.ForEachRow(rows, []any{&id, &alone, &answered}, func() error {
-		if alone {
-			lone = append(lone, id)
-		}
-		blamed[id] = answered && !doubted[id]
-		return nil
-	})
+	err := pg.Each(pg.Rows(ctx, s.db.Pool, othersAnswered, overdue, sentTogether, workqueue.CodeDeliveries),
+		[]any{&id, &alone, &answered}, func() {
+			if alone {
+				lone = append(lone, id)
+			}
+			blamed[id] = answered && !doubted[id]
+		})
 	if err != nil {
 		return nil, fmt.Errorf("look what services answered beside %d overdue slices: %w", len(overdue), err)
 	}

@@ -166,13 +166,11 @@ func (l *loader) known(ctx context.Context, q interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }, b *itemBatch,
 ) (map[string]int, error) {
-	rows := pg.Rows(ctx, q, knownKeys, l.run, b.keys())
 	found := map[string]int{}
 	var key string
 	var ordinal int
-	_, err := pgx.ForEachRow(rows, []any{&key, &ordinal}, func() error {
+	err := pg.Each(pg.Rows(ctx, q, knownKeys, l.run, b.keys()), []any{&key, &ordinal}, func() {
 		found[key] = ordinal
-		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for known keys: %w", err)

@@ -247,14 +247,12 @@ func (s Store) ReportOverdue(ctx context.Context, lease workqueue.Lease) ([]Over
 }
 
 func overdueRuns(ctx context.Context, tx pgx.Tx) (out []OverdueRun, err error) {
-	rows := pg.Rows(ctx, tx, reportOverdue)
 	var o OverdueRun
 	var gens []workqueue.Generation
 	var gen workqueue.Generation
-	_, err = pgx.ForEachRow(rows, []any{&o.Run, &o.SealBy, &o.Items, &o.OnOverdue, &gen}, func() error {
+	err = pg.Each(pg.Rows(ctx, tx, reportOverdue), []any{&o.Run, &o.SealBy, &o.Items, &o.OnOverdue, &gen}, func() {
 		o.Reported = true
 		out, gens = append(out, o), append(gens, gen)
-		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -268,14 +266,13 @@ func overdueRuns(ctx context.Context, tx pgx.Tx) (out []OverdueRun, err error) {
 			return nil, err
 		}
 	}
-	rows = pg.Rows(ctx, tx, leftOverdue, AbandonedAfter)
 	o = OverdueRun{}
-	_, err = pgx.ForEachRow(rows, []any{&o.Run, &o.SealBy, &o.Items, &o.OnOverdue, &o.Abandoned}, func() error {
-		if !known[o.Run] {
-			out = append(out, o)
-		}
-		return nil
-	})
+	err = pg.Each(pg.Rows(ctx, tx, leftOverdue, AbandonedAfter),
+		[]any{&o.Run, &o.SealBy, &o.Items, &o.OnOverdue, &o.Abandoned}, func() {
+			if !known[o.Run] {
+				out = append(out, o)
+			}
+		})
 	return out, err
 }
 
@@ -349,16 +346,14 @@ func (o *openState) fill(ctx context.Context, tx pgx.Tx, from, to int64) error {
 	if from == to {
 		return nil
 	}
-	rows := pg.Rows(ctx, tx, blockBytes, o.id, from, to)
 	first := int(from / bitfield.Size)
 	var sizes []int
 	var bytes []int64
 	var block int
 	var sum int64
-	_, err := pgx.ForEachRow(rows, []any{&block, &sum}, func() error {
+	err := pg.Each(pg.Rows(ctx, tx, blockBytes, o.id, from, to), []any{&block, &sum}, func() {
 		sizes = append(sizes, int(min(bitfield.Size, to-int64(block)*bitfield.Size)))
 		bytes = append(bytes, sum)
-		return nil
 	})
 	if err == nil && int64(len(sizes)) != (to-from+bitfield.Size-1)/bitfield.Size {
 		err = fmt.Errorf("items %d to %d lie in %d blocks: %w", from, to-1, len(sizes), workqueue.ErrFence)

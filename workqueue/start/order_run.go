@@ -146,14 +146,12 @@ RETURNING head`
 
 // headsFirst returns, block by block, which items from ordinal from on, and before to, are the heads of their lines.
 func headsFirst(ctx context.Context, tx pgx.Tx, run workqueue.RunID, from, to int64) ([]bitfield.Set, error) {
-	rows := pg.Rows(ctx, tx, lineUp, run, from, to)
 	heads := make([]bitfield.Set, (to-from+bitfield.Size-1)/bitfield.Size)
 	var head *int64
-	_, err := pgx.ForEachRow(rows, []any{&head}, func() error {
+	err := pg.Each(pg.Rows(ctx, tx, lineUp, run, from, to), []any{&head}, func() {
 		if head != nil && *head >= from && *head < to {
 			heads[(*head-from)/bitfield.Size].Add(int((*head - from) % bitfield.Size))
 		}
-		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("put items in line: %w", err)

@@ -131,10 +131,10 @@ func (e *Server) HeldDirect() int {
 // unstored is the origin of a request that nobody will send again.
 type unstored struct{}
 
-func (unstored) Acknowledge()                {}
+func (unstored) Acknowledge()           {}
 func (unstored) Nak(time.Duration) bool { return false }
-func (unstored) Terminate(error)             {}
-func (unstored) Delivered() int              { return 1 }
-func (unstored) Expires() time.Time          { return time.Time{} }
-func (unstored) LetterID() string            { return "" }
-func (unstored) Persisted() bool             { return false }
+func (unstored) Terminate(error)        {}
+func (unstored) Delivered() int         { return 1 }
+func (unstored) Expires() time.Time     { return time.Time{} }
+func (unstored) LetterID() string       { return "" }
+func (unstored) Persisted() bool        { return false }

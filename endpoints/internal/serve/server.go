@@ -1,4 +1,4 @@
-// Package serve serves one endpoint, from the delivery of a request, over a stream or core NATS, to its acknowledgement:
+// Package serve serves one endpoint, from the delivery of a request by a stream or core NATS to its acknowledgement:
 //
 //	puller, bind, room   take messages from one durable consumer, as many as there is room for
 //	slots, suspects      decide which chunk or call is handled next, and what must run alone

@@ -147,9 +147,9 @@ const (
 	endedTTL = "1s"
 )
 
-// soloAttempts is where it is written down how often a suspect was begun alone without being finished. Deliveries do not
-// tell: a request that was handed back has been delivered, too. The mark is a message of StreamFlow; where it cannot be
-// read or written, for want of a permission or the stream, deliveries have to do.
+// soloAttempts notes how often a suspect was begun alone without being finished. Deliveries do not tell: a request that
+// was handed back has been delivered, too. The mark is a message of StreamFlow; where it cannot be read or written, for
+// want of a permission or the stream, deliveries have to do.
 type soloAttempts struct {
 	out     *Outbox
 	subject string

@@ -54,7 +54,7 @@ func (s *Kernel) MayChange() error {
 // noNATS is told of what needs NATS while this node cannot reach it, or is refused.
 func (s *Kernel) noNATS() *AwayError {
 	if refused := stream.UserRefused(s.NC); refused != "" {
-		return Away(refused + "; " + health.RefusedRemedy)
+		return Away(refused + "; " + health.RefusedAdvice().Do)
 	}
 	return ErrNoNATS
 }
@@ -80,7 +80,7 @@ func (s *Kernel) Ready(w http.ResponseWriter, r *http.Request) {
 		missing = append(missing, NoWrites)
 	}
 	if refused := stream.UserRefused(s.NC); refused != "" {
-		missing = append(missing, refused+"; "+health.RefusedRemedy)
+		missing = append(missing, refused+"; "+health.RefusedAdvice().Do)
 	} else if !s.NC.IsConnected() {
 		missing = append(missing, "NATS is not connected")
 	}

@@ -82,7 +82,7 @@ func TestExplanationsAddUpUnderChaos(t *testing.T) {
 			return nil
 		})
 	}
-	reasons := map[health.Reason]int{}
+	reasons := map[health.Kind]int{}
 	asked := 0
 	for deadline := time.Now().Add(3 * time.Minute); ; asked++ {
 		found, err := health.New(e.Store).Explain(t.Context(), run)

@@ -43,20 +43,6 @@ const (
 	notHeldHeader = "Tranche-Cells-Not-Held"
 )
 
-// ExportedItem is one line of an export in NDJSON.
-type ExportedItem struct {
-	Ordinal     workqueue.Ordinal  `json:"ordinal"`
-	Key         string             `json:"key"`
-	State       workqueue.Outcome  `json:"state"`
-	Step        string             `json:"step,omitempty"`
-	Result      json.RawMessage    `json:"result,omitempty"`
-	ResultBytes []byte             `json:"result_bytes,omitempty"`
-	ContentType string             `json:"content_type,omitempty"`
-	Error       *inspect.ItemError `json:"error,omitempty"`
-	Payload     json.RawMessage    `json:"payload,omitempty" doc:"what it carries, when it was asked for"`
-	Accepted    bool               `json:"accepted,omitempty" doc:"its failures are accepted"`
-}
-
 type exportInput struct {
 	kernel.RunPath
 	Format string   `query:"format" enum:"ndjson,csv,parquet,xlsx" default:"ndjson"`
@@ -85,8 +71,8 @@ func (s exports) register(api huma.API) {
 
 func (s exports) registerExport(api huma.API) {
 	all := kernel.Heavy(kernel.Get("export-run", "/runs/{run}/export", "All items with their outcomes, in order"))
-	all.Description = "A stream with constant memory. CSV has the columns key, state, result, error_code, " +
-		"error_message and accepted; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
+	all.Description = "A stream with constant memory. CSV has the columns " +
+		strings.Join((&exportTable{columns: columnsIn(inTables, false)}).names(), ", ") + "; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
 		"unless raw is set; keys and numbers never do. XLSX has the same columns. For a flat table all items are read " +
 		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
 		"as result_bytes with their content_type; in Parquet they are bytes. Of a run with several steps the results are " +
@@ -155,6 +141,14 @@ func (s exports) exportStream(
 		err = kernel.BadInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
 			"parquet", found.Items(), xlsxRows))
 	}
+	shape.in = inTables
+	switch {
+	case shape.flat || len(shape.columns) > 0:
+	case format == formatNDJSON:
+		shape.in = inLines
+	case format == formatParquet:
+		shape.in = inParquet
+	}
 	var table *exportTable
 	if err == nil {
 		table, err = tableOf(s.whole(ctx, found, false), shape)
@@ -167,8 +161,7 @@ func (s exports) exportStream(
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		r, w := humago.Unwrap(hc)
-		s.export(w, r, found, exportForm{format: format, raw: raw, table: table,
-			asIs: !shape.flat && len(shape.columns) == 0})
+		s.export(w, r, found, exportForm{format: format, raw: raw, table: table, pieces: shape.in == inLines})
 	}}, nil
 }
 
@@ -183,7 +176,7 @@ type exportForm struct {
 	format string
 	raw    bool
 	table  *exportTable
-	asIs   bool // items, not a table of columns that were chosen
+	pieces bool // results that came in pieces are streamed
 	// open reads a result that did not fit a message.
 	open func(uuid.UUID) (io.Reader, error)
 }
@@ -200,14 +193,10 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *spool.Room) (mi
 			return mimeXLSX, nil, err
 		}
 		return mimeXLSX, book, nil
-	case f.format == formatParquet && f.asIs:
-		return MimeParquet, newParquetExport(out), nil
 	case f.format == formatParquet:
 		return MimeParquet, newParquetTable(out, f.table), nil
-	case f.asIs:
-		return kernel.MimeNDJSON, newNDJSONExport(out, f.open), nil
 	default:
-		return kernel.MimeNDJSON, newObjectExport(out, f.table), nil
+		return kernel.MimeNDJSON, newObjectExport(out, f.table, f.open), nil
 	}
 }
 
@@ -239,12 +228,13 @@ func (s exports) whole(ctx context.Context, all *export.Export, streams bool) ea
 // export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
 func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Export, form exportForm) {
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
-	form.open = func(id uuid.UUID) (io.Reader, error) { return export.New(s.Store).OpenResult(r.Context(), id) }
+	if form.pieces {
+		form.open = func(id uuid.UUID) (io.Reader, error) { return export.New(s.Store).OpenResult(r.Context(), id) }
+	}
 	mime, out, err := form.writer(buffer, s.config.SpoolDir, s.Spool)
 	w.Header().Set("Content-Type", mime)
 	if err == nil {
-		_, streams := out.(*ndjsonExport)
-		err = s.whole(r.Context(), all, streams)(out.line)
+		err = s.whole(r.Context(), all, form.pieces)(out.line)
 	}
 	if book, ok := out.(*xlsxExport); ok && book.notHeld > 0 {
 		w.Header().Set(notHeldHeader, strconv.Itoa(book.notHeld)) // nothing of it is sent before it is finished
@@ -280,78 +270,21 @@ func (f *flushing) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ndjsonExport writes a JSON object a line.
-type ndjsonExport struct {
-	out     *bufio.Writer
-	encoder *json.Encoder
-	open    func(uuid.UUID) (io.Reader, error) // results that came in pieces and are no JSON
-}
-
-func newNDJSONExport(out *bufio.Writer, open func(uuid.UUID) (io.Reader, error)) *ndjsonExport {
-	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false)
-	return &ndjsonExport{out, encoder, open}
-}
-
-func (e *ndjsonExport) line(item *export.Item) error {
-	line := ExportedItem{
-		Ordinal: item.Ordinal, Key: item.Key, State: item.State, Step: item.Step, ContentType: item.ContentType,
-		Accepted: item.Accepted, Payload: item.Payload,
-	}
-	switch {
-	case item.State == workqueue.OutcomeFailed:
-		line.Error = &inspect.ItemError{Code: item.ErrorCode, Message: item.ErrorMessage}
-	case item.Large != nil:
-		line.ContentType = item.Large.ContentType
-		return e.large(&line, item.Large.ID)
-	case item.ContentType == "" && json.Valid(item.Result):
-		line.Result = item.Result
-	default:
-		line.ResultBytes = item.Result
-	}
-	return e.encoder.Encode(&line)
-}
-
-// large writes a line with a result of which no more than a piece is held at once.
-func (e *ndjsonExport) large(line *ExportedItem, id uuid.UUID) error {
-	result, err := e.open(id)
-	if err != nil {
-		return err
-	}
-	var begin bytes.Buffer
-	encoder := json.NewEncoder(&begin)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(line); err != nil {
-		return err
-	}
-	_, _ = e.out.Write(bytes.TrimSuffix(begin.Bytes(), []byte("}\n"))) // the writer remembers what went wrong
-	_, _ = e.out.WriteString(`,"result_bytes":"`)
-	encoded := base64.NewEncoder(base64.StdEncoding, e.out)
-	if _, err := io.Copy(encoded, result); err != nil {
-		return err
-	}
-	if err := encoded.Close(); err != nil {
-		return err
-	}
-	_, err = e.out.WriteString("\"}\n")
-	return err
-}
-
-func (e *ndjsonExport) finish() error { return nil }
-
 // objectExport writes the columns of a table as the members of a JSON object a line.
 type objectExport struct {
 	out   *bufio.Writer
 	table *exportTable
-	names [][]byte
+	open  func(uuid.UUID) (io.Reader, error) // results that came in pieces and are no JSON; nil: there are none
+	buf   bytes.Buffer
+	texts *json.Encoder // into buf
 }
 
-func newObjectExport(out *bufio.Writer, table *exportTable) *objectExport {
-	e := &objectExport{out: out, table: table}
-	for _, name := range table.names() {
-		quoted, _ := json.Marshal(name) // a string
-		e.names = append(e.names, quoted)
-	}
+func newObjectExport(
+	out *bufio.Writer, table *exportTable, open func(uuid.UUID) (io.Reader, error),
+) *objectExport {
+	e := &objectExport{out: out, table: table, open: open}
+	e.texts = json.NewEncoder(&e.buf)
+	e.texts.SetEscapeHTML(false)
 	return e
 }
 
@@ -360,24 +293,73 @@ func (e *objectExport) line(item *export.Item) error {
 	if err != nil {
 		return err
 	}
-	line, first := []byte{'{'}, true
-	for i, column := range e.table.columns {
-		cell := column.cell(row)
+	e.buf.Reset()
+	for i := range e.table.columns {
+		cell := e.table.columns[i].cell(row)
 		if !cell.here {
 			continue
 		}
-		if !first {
-			line = append(line, ',')
+		if err := e.member(e.table.columns[i].name, &cell); err != nil {
+			return err
 		}
-		first = false
-		line = append(append(line, e.names[i]...), ':')
-		if cell.raw == nil {
-			cell.raw, _ = json.Marshal(cell.text) // a string
-		}
-		line = append(line, cell.raw...)
 	}
-	_, err = e.out.Write(append(line, '}', '\n'))
+	if e.buf.Len() == 0 {
+		e.buf.WriteByte('{')
+	}
+	if _, err := e.buf.WriteTo(e.out); err != nil {
+		return err
+	}
+	if item.Large != nil && e.open != nil {
+		if err := e.large(item.Large.ID); err != nil {
+			return err
+		}
+	}
+	_, err = e.out.WriteString("}\n")
 	return err
+}
+
+// member adds a member to the object: raw JSON in one line, anything else as a text.
+func (e *objectExport) member(name string, cell *exportCell) (err error) {
+	if e.buf.Len() == 0 {
+		e.buf.WriteByte('{')
+	} else {
+		e.buf.WriteByte(',')
+	}
+	if err = e.text(name); err != nil {
+		return err
+	}
+	e.buf.WriteByte(':')
+	switch {
+	case cell.raw != nil:
+		return json.Compact(&e.buf, cell.raw)
+	case cell.bytes != nil:
+		return e.text(base64.StdEncoding.EncodeToString(cell.bytes))
+	default:
+		return e.text(cell.text)
+	}
+}
+
+func (e *objectExport) text(text string) error {
+	err := e.texts.Encode(text)
+	e.buf.Truncate(e.buf.Len() - 1) // the end of the line
+	return err
+}
+
+// large adds a result of which no more than a piece is held at once.
+func (e *objectExport) large(id uuid.UUID) error {
+	result, err := e.open(id)
+	if err != nil {
+		return err
+	}
+	_, _ = e.out.WriteString(`,"result_bytes":"`) // the writer remembers what went wrong
+	encoded := base64.NewEncoder(base64.StdEncoding, e.out)
+	if _, err := io.Copy(encoded, result); err != nil {
+		return err
+	}
+	if err := encoded.Close(); err != nil {
+		return err
+	}
+	return e.out.WriteByte('"')
 }
 
 func (e *objectExport) finish() error { return nil }

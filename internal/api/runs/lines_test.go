@@ -3,6 +3,11 @@ package runs
 import (
 	"bufio"
 	"bytes"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/parquet-go/parquet-go"
@@ -51,7 +56,8 @@ func exportItems(t *testing.T, items []*export.Item, format func(*bufio.Writer) 
 // tables are joined, are as they are.
 func TestExportLines(t *testing.T) {
 	t.Parallel()
-	plain := &exportTable{columns: plainColumns(false)}
+	lines := &exportTable{columns: columnsIn(inLines, false)}
+	plain := &exportTable{columns: columnsIn(inTables, false)}
 	for name, c := range map[string]struct {
 		format func(*bufio.Writer) exportWriter
 		want   string
@@ -62,7 +68,7 @@ func TestExportLines(t *testing.T) {
 		"raw": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, plain, true) },
 			"key,state,result,error_code,error_message,accepted\n=1+1,done,\"{\"\"a\"\":1}\",,,\nB,done,AAE=,,,\n" +
 				"C,done,-x,,,\nD,failed,,BAD,@no,true\nE,missing,,,,\n"},
-		"ndjson": {func(w *bufio.Writer) exportWriter { return newNDJSONExport(w, nil) },
+		"ndjson": {func(w *bufio.Writer) exportWriter { return newObjectExport(w, lines, nil) },
 			`{"ordinal":0,"key":"=1+1","state":"done","step":"s","result":{"a":1}}
 {"ordinal":1,"key":"B","state":"done","step":"s","result_bytes":"AAE=","content_type":"image/png"}
 {"ordinal":2,"key":"C","state":"done","step":"s","result_bytes":"LXg=","content_type":"text/plain"}
@@ -78,23 +84,100 @@ func TestExportLines(t *testing.T) {
 
 func TestExportToParquet(t *testing.T) {
 	t.Parallel()
-	file := exportAll(t, func(w *bufio.Writer) exportWriter { return newParquetExport(w) })
+	type parquetRow struct {
+		Ordinal      int32   `parquet:"ordinal"`
+		Key          string  `parquet:"key"`
+		State        string  `parquet:"state"`
+		Step         *string `parquet:"step,optional"`
+		Result       *string `parquet:"result,optional"`
+		ResultBytes  []byte  `parquet:"result_bytes,optional"`
+		ContentType  *string `parquet:"content_type,optional"`
+		ErrorCode    *string `parquet:"error_code,optional"`
+		ErrorMessage *string `parquet:"error_message,optional"`
+		Accepted     bool    `parquet:"accepted"`
+	}
+	table := &exportTable{columns: columnsIn(inParquet, false)}
+	file := exportAll(t, func(w *bufio.Writer) exportWriter { return newParquetTable(w, table) })
 	rows, err := parquet.Read[parquetRow](bytes.NewReader(file), int64(len(file)))
 	if err != nil || len(rows) != 5 {
 		t.Fatalf("%d rows, %v", len(rows), err)
 	}
-	if r := rows[0]; r.Key != "=1+1" || r.Result == nil || *r.Result != `{"a": 1}` || r.ResultBytes != nil ||
-		*r.Step != "s" {
-		t.Errorf("%+v", r)
+	text := func(s string) *string { return &s }
+	for i, want := range []parquetRow{
+		{Key: "=1+1", State: "done", Step: text("s"), Result: text(`{"a": 1}`)},
+		{Ordinal: 1, Key: "B", State: "done", Step: text("s"), ResultBytes: []byte{0, 1}, ContentType: text("image/png")},
+		{Ordinal: 2, Key: "C", State: "done", Step: text("s"), ResultBytes: []byte("-x"), ContentType: text("text/plain")},
+		{Ordinal: 3, Key: "D", State: "failed", Step: text("r"), ErrorCode: text("BAD"), ErrorMessage: text("@no"),
+			Accepted: true},
+		{Ordinal: 4, Key: "E", State: "missing"},
+	} {
+		if !reflect.DeepEqual(rows[i], want) {
+			t.Errorf("row %d is %+v; want %+v", i, rows[i], want)
+		}
 	}
-	if r := rows[1]; !bytes.Equal(r.ResultBytes, []byte{0, 1}) || r.Result != nil || *r.ContentType != "image/png" {
-		t.Errorf("%+v", r)
+	opened, err := parquet.OpenFile(bytes.NewReader(file), int64(len(file)))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if r := rows[3]; r.State != "failed" || *r.ErrorCode != "BAD" || *r.ErrorMessage != "@no" || r.Result != nil ||
-		!r.Accepted {
-		t.Errorf("%+v", r)
+	var names []string
+	for _, field := range opened.Schema().Fields() {
+		names = append(names, field.Name())
 	}
-	if r := rows[4]; r.State != "missing" || r.Ordinal != 4 || r.Step != nil || r.ErrorCode != nil {
-		t.Errorf("%+v", r)
+	if !slices.Equal(names, table.names()) {
+		t.Errorf("the file has the columns %q; want %q", names, table.names())
+	}
+}
+
+// To add a column of exports takes a row: it is in each format, and can be chosen.
+//
+//nolint:paralleltest // it changes the table
+func TestAColumnIsOneRow(t *testing.T) {
+	before := itemColumns
+	t.Cleanup(func() { itemColumns = before })
+	itemColumns = append(slices.Clone(itemColumns), exportColumn{name: "moon", in: inAll,
+		cell: func(r *exportRow) exportCell { return textCell("over " + r.item.Key) }})
+	item := []*export.Item{{Key: "k", State: workqueue.OutcomeDone, Result: []byte("{}")}}
+	for name, format := range map[string]struct {
+		in    formats
+		write func(*bufio.Writer, *exportTable) exportWriter
+		want  string
+	}{
+		"ndjson": {inLines, func(w *bufio.Writer, t *exportTable) exportWriter { return newObjectExport(w, t, nil) },
+			`"moon":"over k"`},
+		"csv":     {inTables, func(w *bufio.Writer, t *exportTable) exportWriter { return newCSVExport(w, t, false) }, ",over k\n"},
+		"parquet": {inParquet, func(w *bufio.Writer, t *exportTable) exportWriter { return newParquetTable(w, t) }, "moon"},
+	} {
+		table, err := tableOf(nil, exportShape{in: format.in})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := exportItems(t, item, func(w *bufio.Writer) exportWriter { return format.write(w, table) })
+		if !bytes.Contains(got, []byte(format.want)) {
+			t.Errorf("%s: got %q; want %q in it", name, got, format.want)
+		}
+	}
+	if names := (&exportTable{columns: flatColumns(nil, nil)}).names(); !slices.Contains(names, "tranche.moon") {
+		t.Errorf("a flat table has the columns %q", names)
+	}
+	if _, err := tableOf(nil, exportShape{in: inTables, columns: []string{"moon"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// The page about exports names all columns.
+func TestColumnsAreDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "gather.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for format, in := range map[string]formats{"csv": inTables, "parquet": inParquet} {
+		_, line, _ := strings.Cut(string(page), "`--format "+format+"`")
+		line, _, _ = strings.Cut(line, "\n")
+		for _, name := range (&exportTable{columns: columnsIn(in, false)}).names() {
+			if !strings.Contains(line, name) {
+				t.Errorf("docs/gather.md does not name column %s of --format %s", name, format)
+			}
+		}
 	}
 }

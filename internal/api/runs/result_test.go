@@ -12,8 +12,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/export"
@@ -166,7 +166,7 @@ func TestLargeResults(t *testing.T) {
 	}
 	_, body = b.Get("/runs/large/export?format=ndjson")
 	lines := strings.Split(body, "\n")
-	var line runs.ExportedItem
+	var line client.ExportedItem
 	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || string(line.ResultBytes) != data ||
 		line.ContentType != "application/pdf" || line.Key != "a" || len(lines) != 4 ||
 		!strings.Contains(lines[1], `"result":{"small":1}`) || !strings.Contains(lines[2], `"result":`+object) {

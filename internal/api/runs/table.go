@@ -8,14 +8,18 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/parquet-go/parquet-go"
+
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // exportShape is which columns an export has.
 type exportShape struct {
+	in      formats
 	payload bool     // what items carry is among them
 	flat    bool     // a column for each field of payloads and results
 	columns []string // only these, in this order; none: all
@@ -29,10 +33,11 @@ const maxFields = 2000
 
 // exportCell is a value in a table. A program gets it as JSON, a person as text.
 type exportCell struct {
-	raw  json.RawMessage // nil: the text is the value
-	text string
-	here bool
-	key  bool // it is written as it is, whatever it is
+	raw   json.RawMessage // nil: the text is the value
+	text  string
+	bytes []byte // of what is no text: in base64, but for a format that has bytes
+	here  bool
+	key   bool // it is written as it is, whatever it is
 }
 
 // exportRow is an item, with its fields where they have columns.
@@ -41,10 +46,91 @@ type exportRow struct {
 	payload, result map[string]json.RawMessage // nil: there is none that has fields
 }
 
-// exportColumn is a column of a table.
+// formats are those that have a column.
+type formats uint8
+
+const (
+	inLines   formats = 1 << iota // NDJSON
+	inParquet                     // whole
+	inTables                      // CSV, XLSX, and in any format columns that were chosen
+	inFlat                        // tables with a column for each field
+
+	inFiles = inLines | inParquet
+	inAll   = inFiles | inTables | inFlat
+)
+
+// exportColumn is a column of an export.
 type exportColumn struct {
 	name string
+	in   formats
 	cell func(*exportRow) exportCell
+	node parquet.Node // its type in Parquet; nil: a text that may be missing
+}
+
+// itemColumns are what exports say of items. To add one, add a row.
+//
+//nolint:gochecknoglobals // a table
+var itemColumns = []exportColumn{
+	{name: "ordinal", in: inFiles, node: parquet.Int(32), cell: func(r *exportRow) exportCell {
+		text := strconv.Itoa(int(r.item.Ordinal))
+		return exportCell{raw: json.RawMessage(text), text: text, here: true}
+	}},
+	{name: "key", in: inAll, node: parquet.String(), cell: func(r *exportRow) exportCell {
+		return exportCell{text: r.item.Key, here: true, key: true}
+	}},
+	{name: "state", in: inAll, node: parquet.Encoded(parquet.String(), &parquet.RLEDictionary),
+		cell: func(r *exportRow) exportCell { return textCell(string(r.item.State)) }},
+	{name: "step", in: inFiles, node: few, cell: func(r *exportRow) exportCell { return textCell(r.item.Step) }},
+	{name: "result", in: inTables, cell: func(r *exportRow) exportCell { return resultCell(r.item) }},
+	{name: "result", in: inFiles, cell: func(r *exportRow) exportCell {
+		return exportCell{raw: r.item.Result, text: string(r.item.Result), here: jsonResult(r.item)}
+	}},
+	{name: "result_bytes", in: inFiles, node: parquet.Optional(parquet.Leaf(parquet.ByteArrayType)),
+		cell: func(r *exportRow) exportCell {
+			return exportCell{bytes: r.item.Result, here: len(r.item.Result) > 0 && !jsonResult(r.item)}
+		}},
+	{name: "content_type", in: inFiles, node: few, cell: func(r *exportRow) exportCell {
+		if r.item.Large != nil {
+			return textCell(r.item.Large.ContentType)
+		}
+		return textCell(r.item.ContentType)
+	}},
+	{name: "error", in: inLines, cell: func(r *exportRow) exportCell {
+		if r.item.State != workqueue.OutcomeFailed {
+			return exportCell{}
+		}
+		raw, _ := json.Marshal(inspect.ItemError{Code: r.item.ErrorCode, Message: r.item.ErrorMessage}) // two texts
+		return exportCell{raw: raw, here: true}
+	}},
+	{name: "error_code", in: inAll &^ inLines, node: few,
+		cell: func(r *exportRow) exportCell { return textCell(r.item.ErrorCode) }},
+	{name: "error_message", in: inAll &^ inLines,
+		cell: func(r *exportRow) exportCell { return textCell(r.item.ErrorMessage) }},
+	{name: "accepted", in: inAll, node: parquet.Leaf(parquet.BooleanType), cell: func(r *exportRow) exportCell {
+		if !r.item.Accepted {
+			return exportCell{}
+		}
+		return exportCell{raw: json.RawMessage("true"), text: "true", here: true}
+	}},
+	{name: payloadColumn, in: inAll &^ inFlat, cell: func(r *exportRow) exportCell {
+		return jsonCell(r.item.Payload, len(r.item.Payload) > 0)
+	}},
+}
+
+// payloadColumn is there when it was asked for.
+const payloadColumn = "payload"
+
+// few is the type of a text that may be missing, and of which there are few different ones.
+var few = parquet.Encoded(parquet.Optional(parquet.String()), &parquet.RLEDictionary)
+
+// columnsIn are the columns that formats have.
+func columnsIn(in formats, payload bool) (all []exportColumn) {
+	for _, c := range itemColumns {
+		if c.in&in != 0 && (payload || c.name != payloadColumn) {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 func textCell(text string) exportCell { return exportCell{text: text, here: text != ""} }
@@ -75,36 +161,9 @@ func (c *exportCell) isNumber() bool {
 	return len(c.raw) > 0 && (c.raw[0] == '-' || c.raw[0] >= '0' && c.raw[0] <= '9')
 }
 
-// ownColumns are what is said of items; names begin with prefix.
-func ownColumns(prefix string) (key exportColumn, told []exportColumn) {
-	key = exportColumn{prefix + "key", func(r *exportRow) exportCell {
-		return exportCell{text: r.item.Key, here: true, key: true}
-	}}
-	told = []exportColumn{
-		{prefix + "state", func(r *exportRow) exportCell { return textCell(string(r.item.State)) }},
-		{prefix + "error_code", func(r *exportRow) exportCell { return textCell(r.item.ErrorCode) }},
-		{prefix + "error_message", func(r *exportRow) exportCell { return textCell(r.item.ErrorMessage) }},
-		{prefix + "accepted", func(r *exportRow) exportCell {
-			if !r.item.Accepted {
-				return exportCell{}
-			}
-			return exportCell{raw: json.RawMessage("true"), text: "true", here: true}
-		}},
-	}
-	return key, told
-}
-
-// plainColumns are those of a table that is not flat.
-func plainColumns(payload bool) []exportColumn {
-	key, told := ownColumns("")
-	all := []exportColumn{key, told[0], {"result", func(r *exportRow) exportCell { return resultCell(r.item) }}}
-	all = append(all, told[1:]...)
-	if payload {
-		all = append(all, exportColumn{"payload", func(r *exportRow) exportCell {
-			return jsonCell(r.item.Payload, len(r.item.Payload) > 0)
-		}})
-	}
-	return all
+// jsonResult reports whether an item has a result that is JSON.
+func jsonResult(item *export.Item) bool {
+	return item.State == workqueue.OutcomeDone && item.ContentType == "" && json.Valid(item.Result)
 }
 
 // resultCell is JSON in one line, text as it is, and anything else in base64.
@@ -112,7 +171,7 @@ func resultCell(item *export.Item) exportCell {
 	switch {
 	case item.State != workqueue.OutcomeDone:
 		return exportCell{}
-	case item.ContentType == "" && json.Valid(item.Result):
+	case jsonResult(item):
 		var compact bytes.Buffer
 		_ = json.Compact(&compact, item.Result) // it is valid
 		return exportCell{raw: item.Result, text: compact.String(), here: true}
@@ -122,9 +181,12 @@ func resultCell(item *export.Item) exportCell {
 
 // flatColumns are a column for each field of payloads and results, and what is said of items.
 func flatColumns(payload, result []string) []exportColumn {
-	key, told := ownColumns(ours)
-	all := []exportColumn{key}
-	taken := map[string]bool{key.name: true}
+	own := columnsIn(inFlat, false)
+	for i := range own {
+		own[i].name = ours + own[i].name
+	}
+	all := own[:1:1] // the key
+	taken := map[string]bool{all[0].name: true}
 	add := func(c exportColumn) {
 		for taken[c.name] {
 			c.name += "_"
@@ -133,15 +195,15 @@ func flatColumns(payload, result []string) []exportColumn {
 		all = append(all, c)
 	}
 	for _, name := range payload {
-		add(exportColumn{name, func(r *exportRow) exportCell { return fieldCell(r.payload, name) }})
+		add(exportColumn{name: name, cell: func(r *exportRow) exportCell { return fieldCell(r.payload, name) }})
 	}
-	for _, c := range told {
+	for _, c := range own[1:] {
 		add(c)
 	}
 	for _, name := range result {
-		add(exportColumn{intake.ExportResult + name, func(r *exportRow) exportCell { return fieldCell(r.result, name) }})
+		add(exportColumn{name: intake.ExportResult + name, cell: func(r *exportRow) exportCell { return fieldCell(r.result, name) }})
 	}
-	add(exportColumn{ours + "result", func(r *exportRow) exportCell { // what has no fields
+	add(exportColumn{name: ours + "result", cell: func(r *exportRow) exportCell { // what has no fields
 		if r.result != nil {
 			return exportCell{}
 		}
@@ -234,7 +296,7 @@ func tableOf(each eachItem, shape exportShape) (*exportTable, error) {
 		}
 		t.columns, t.payload, t.result = flatColumns(payload.names, result.names), payload.known, result.known
 	} else {
-		t.columns = plainColumns(shape.payload)
+		t.columns = columnsIn(shape.in, shape.payload)
 	}
 	return t, t.choose(shape.columns)
 }
@@ -244,10 +306,7 @@ func (t *exportTable) choose(wanted []string) error {
 	if len(wanted) == 0 {
 		return nil
 	}
-	var names []string
-	for _, c := range t.columns {
-		names = append(names, c.name)
-	}
+	names := t.names()
 	chosen := make([]exportColumn, len(wanted))
 	for i, name := range wanted {
 		at := slices.Index(names, name)

@@ -2,11 +2,11 @@ package runs
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,7 +16,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/internal/intake/xlsx"
-	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 )
 
@@ -28,82 +27,41 @@ const (
 	parquetCells = 8 << 20
 )
 
-// parquetRow is a row of an export in Parquet. Its names are those of ExportedItem, and stable.
-type parquetRow struct {
-	Ordinal      int32   `parquet:"ordinal"`
-	Key          string  `parquet:"key"`
-	State        string  `parquet:"state,dict"`
-	Step         *string `parquet:"step,optional,dict"`
-	Result       *string `parquet:"result,optional"` // JSON
-	ResultBytes  []byte  `parquet:"result_bytes,optional"`
-	ContentType  *string `parquet:"content_type,optional,dict"`
-	ErrorCode    *string `parquet:"error_code,optional,dict"`
-	ErrorMessage *string `parquet:"error_message,optional"`
-	Accepted     bool    `parquet:"accepted"`
-	Payload      *string `parquet:"payload,optional"` // JSON, when it was asked for
-}
-
-// parquetExport writes a Parquet file, a row group at a time.
-type parquetExport struct {
-	rows  *parquet.GenericWriter[parquetRow]
-	row   [1]parquetRow
-	held  int // bytes of the row group
-	count int // rows of it
-}
-
-func newParquetExport(out *bufio.Writer) *parquetExport {
-	return &parquetExport{rows: parquet.NewGenericWriter[parquetRow](out,
-		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
-}
-
-func (e *parquetExport) line(item *export.Item) error {
-	e.row[0] = parquetRow{Ordinal: int32(item.Ordinal), Key: item.Key, State: string(item.State),
-		Step: unlessEmpty(item.Step), ContentType: unlessEmpty(item.ContentType), ErrorCode: unlessEmpty(item.ErrorCode),
-		ErrorMessage: unlessEmpty(item.ErrorMessage), Accepted: item.Accepted, Payload: unlessEmpty(string(item.Payload))}
-	switch {
-	case item.State != workqueue.OutcomeDone:
-	case item.ContentType == "" && json.Valid(item.Result):
-		text := string(item.Result)
-		e.row[0].Result = &text
-	default:
-		e.row[0].ResultBytes = item.Result
-	}
-	if _, err := e.rows.Write(e.row[:]); err != nil {
-		return err
-	}
-	e.count++
-	e.held += len(item.Result) + len(item.Key) + len(item.ErrorMessage) + len(item.Payload)
-	if e.held < parquetGroup && e.count < parquetRows {
-		return nil
-	}
-	e.held, e.count = 0, 0
-	return e.rows.Flush()
-}
-
-func (e *parquetExport) finish() error { return e.rows.Close() }
-
-// parquetTable writes the columns of a table as optional texts.
+// parquetTable writes the columns of a table, a row group at a time.
 type parquetTable struct {
 	rows        *parquet.GenericWriter[any]
 	table       *exportTable
-	at          []int // of each of our columns: which it is of the file's, which are sorted by their names
-	most        int   // rows of a row group
-	held, count int
+	most        int // rows of a row group
+	held, count int // bytes and rows of it
+}
+
+// inOrder is columns in the order in which they stand in the table, and not by their names.
+type inOrder struct {
+	parquet.Group
+
+	names []string
+}
+
+func (o inOrder) Fields() []parquet.Field {
+	fields := o.Group.Fields()
+	slices.SortFunc(fields, func(a, b parquet.Field) int {
+		return slices.Index(o.names, a.Name()) - slices.Index(o.names, b.Name())
+	})
+	return fields
 }
 
 func newParquetTable(out *bufio.Writer, table *exportTable) *parquetTable {
 	group := parquet.Group{}
-	for _, name := range table.names() {
-		group[name] = parquet.Optional(parquet.String())
+	for i := range table.columns {
+		c := &table.columns[i]
+		if c.node == nil {
+			c.node = parquet.Optional(parquet.String())
+		}
+		group[c.name] = c.node
 	}
-	schema := parquet.NewSchema("items", group)
-	e := &parquetTable{table: table, most: groupRows(len(table.columns)), rows: parquet.NewGenericWriter[any](out, schema,
+	schema := parquet.NewSchema("items", inOrder{group, table.names()})
+	return &parquetTable{table: table, most: groupRows(len(table.columns)), rows: parquet.NewGenericWriter[any](out, schema,
 		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
-	for _, name := range table.names() {
-		leaf, _ := schema.Lookup(name) // it was just put in
-		e.at = append(e.at, leaf.ColumnIndex)
-	}
-	return e
 }
 
 // groupRows is how many rows of so many columns make a row group.
@@ -115,14 +73,15 @@ func (e *parquetTable) line(item *export.Item) error {
 		return err
 	}
 	values := make(parquet.Row, len(e.table.columns))
-	for i, column := range e.table.columns {
+	for i := range e.table.columns {
+		column := &e.table.columns[i]
 		cell := column.cell(row)
-		value, defined := parquet.NullValue(), 0
-		if cell.here {
-			value, defined = parquet.ByteArrayValue([]byte(cell.text)), 1
-			e.held += len(cell.text)
+		e.held += len(cell.text) + len(cell.bytes)
+		defined := 0
+		if cell.here && column.node.Optional() {
+			defined = 1
 		}
-		values[e.at[i]] = value.Level(0, defined, e.at[i])
+		values[i] = cell.parquet(column.node).Level(0, defined, i)
 	}
 	if _, err := e.rows.WriteRows([]parquet.Row{values}); err != nil {
 		return err
@@ -136,11 +95,21 @@ func (e *parquetTable) line(item *export.Item) error {
 
 func (e *parquetTable) finish() error { return e.rows.Close() }
 
-func unlessEmpty(text string) *string {
-	if text == "" {
-		return nil
+// parquet is a cell as a value of a type.
+func (c *exportCell) parquet(node parquet.Node) parquet.Value {
+	switch kind := node.Type().Kind(); {
+	case kind == parquet.Boolean:
+		return parquet.BooleanValue(c.here)
+	case !c.here && node.Optional():
+		return parquet.NullValue()
+	case kind == parquet.Int32:
+		n, _ := strconv.ParseInt(c.text, 10, 32) // an ordinal
+		return parquet.Int32Value(int32(n))
+	case c.bytes != nil:
+		return parquet.ByteArrayValue(c.bytes)
+	default:
+		return parquet.ByteArrayValue([]byte(c.text))
 	}
-	return &text
 }
 
 const (

@@ -79,7 +79,7 @@ func alertText(doc json.RawMessage) (of, by string) {
 	if spec.Health != "" {
 		parts = append(parts, "health: "+string(spec.Health))
 	}
-	return strings.Join(parts, ", "), spec.To.Kind()
+	return strings.Join(parts, ", "), spec.To.Kind
 }
 
 // alertName is the argument of commands about one alert.

@@ -186,8 +186,8 @@ func (g *guardedCluster) start(node *orchestrator.Node, items int) workqueue.Run
 	return loaded.Run
 }
 
-// wantOnce checks that requests have three copies, and that each was delivered once at the most: one may be removed that
-// a busy node has published again.
+// wantOnce checks that requests have three copies, and that each was delivered once at the most: one may be removed
+// that a busy node has published again.
 func (g *guardedCluster) wantOnce(js jetstream.JetStream, endpoint string) {
 	g.Helper()
 	stream, err := js.Stream(g.Context(), wire.StreamWork)

@@ -113,8 +113,8 @@ func (w *world) tellsOfDisk(run workqueue.RunID, nc *nats.Conn) bool {
 		w.Fatal(err)
 	}
 	for _, g := range e.Groups {
-		if g.Reason != healthstore.ReasonUnwritable || g.Owner != healthstore.OwnerOperator || !strings.Contains(g.Why, "disk") ||
-			g.Who != "whoever runs the NATS server" {
+		if g.Reason != healthstore.ReasonUnwritable || g.Owner != healthstore.OwnerOperator ||
+			!strings.Contains(g.Why, "disk") || g.Who != "whoever runs the NATS server" {
 			w.Logf("%d items are explained by %s, whose turn it is is %s: %s", g.Items, g.Reason, g.Who, g.Why)
 			return false
 		}
@@ -128,7 +128,7 @@ func (w *world) tellsOfDisk(run workqueue.RunID, nc *nats.Conn) bool {
 	if err != nil {
 		w.Fatal(err)
 	}
-	return len(e.Groups) > 0 && slices.ContainsFunc(report.Conditions, func(c health.Condition) bool {
-		return c.Kind == health.Disk && c.Severity == health.Critical && strings.Contains(c.Detail, "full disk")
+	return len(e.Groups) > 0 && slices.ContainsFunc(report.Conditions, func(c healthstore.Condition) bool {
+		return c.Kind == healthstore.Disk && c.Severity == healthstore.Critical && strings.Contains(c.Detail, "full disk")
 	})
 }

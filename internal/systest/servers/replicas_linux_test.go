@@ -86,7 +86,11 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Keep(t, t.Errorf, "the node", node.Run)
-	testenv.Until(t, limit, "it waits for the third server", func() bool { mu.Lock(); defer mu.Unlock(); return waited > 3 })
+	testenv.Until(t, limit, "it waits for the third server", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return waited > 3
+	})
 	select {
 	case <-node.Ready():
 		t.Fatal("the node is ready with two servers")

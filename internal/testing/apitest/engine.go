@@ -184,7 +184,7 @@ func (e *Engine) AnswersAll(groups []health.MissingGroup, missing int64) {
 // Until explains a run until some group has the reason and says all that, and returns it. What services say of
 // themselves may come too late for one explanation.
 func (e *Engine) Until(
-	run workqueue.RunID, state string, reason health.Reason, says ...string,
+	run workqueue.RunID, state string, reason health.Kind, says ...string,
 ) (found health.MissingGroup) {
 	e.Helper()
 	var last health.Explanation
@@ -206,7 +206,7 @@ func (e *Engine) Until(
 
 // WantOwner explains a run until some group has the reason and says all that, and wants it to be somebody's turn.
 func (e *Engine) WantOwner(
-	run workqueue.RunID, state string, reason health.Reason, owner health.Owner, says ...string,
+	run workqueue.RunID, state string, reason health.Kind, owner health.Owner, says ...string,
 ) {
 	e.Helper()
 	if g := e.Until(run, state, reason, says...); g.Owner != owner {

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // Lock keeps everybody from reading a table until it is undone: whoever does holds a connection for as long.
@@ -259,7 +259,7 @@ func Looked(b *Bench) (text []byte) {
 			b.Fatalf("%d %s", code, answer)
 		}
 		text = answer
-		return !strings.Contains(string(text), `"kind":"`+string(health.Database)+`"`)
+		return !strings.Contains(string(text), `"kind":"`+string(store.Database)+`"`)
 	})
 	return text
 }

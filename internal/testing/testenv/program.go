@@ -23,10 +23,11 @@ var program struct {
 func Program(t testing.TB, root string) string {
 	t.Helper()
 	program.once.Do(func() {
-		if program.dir, program.err = os.MkdirTemp("", "tranche-program-"); program.err != nil {
+		program.dir, program.err = os.MkdirTemp("", "tranche-program-") //nolint:usetesting // it outlives the test
+		if program.err != nil {
 			return
 		}
-		if program.err = os.Chmod(program.dir, 0o755); program.err != nil { //nolint:gosec // another user may run it
+		if program.err = os.Chmod(program.dir, 0o755); program.err != nil { // another user may run it
 			return
 		}
 		cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", filepath.Join(program.dir, "tranche"), "./cmd/tranche")

@@ -44,6 +44,12 @@ func One[T any](ctx context.Context, from Querier, read pgx.RowToFunc[T], sql st
 	return pgx.CollectExactlyOneRow(Rows(ctx, from, sql, args...), read)
 }
 
+// Each scans row by row into the same places, calls f after each, and closes the rows.
+func Each(rows pgx.Rows, into []any, f func()) error {
+	_, err := pgx.ForEachRow(rows, into, func() error { f(); return nil })
+	return err
+}
+
 // Limit is how many rows a page has for who asks for so many; 0: as usual.
 func Limit(asked, usual, most int) int {
 	if asked <= 0 {

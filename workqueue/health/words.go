@@ -1,0 +1,71 @@
+package health
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Count writes a number with its noun: 1 item, 2 items.
+func Count[N ~int | ~int64 | ~uint64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// ThereAre is Count in a sentence: no item is, 1 item is, 2 items are.
+func ThereAre(n int, noun string) string {
+	switch n {
+	case 0:
+		return "no " + noun + " is"
+	case 1:
+		return "1 " + noun + " is"
+	default:
+		return fmt.Sprintf("%d %ss are", n, noun)
+	}
+}
+
+// Ago is a time that has gone by, for people.
+func Ago(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(max(d, 0).Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%d days", int(d.Hours()/24))
+	}
+}
+
+// moment is a time for people who may be anywhere.
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
+
+// OneLine makes what others have written, like a run's name, fit to stand in a line of a text: nothing of it breaks the
+// line, is unseen, or turns the order of what is seen.
+func OneLine(text string, most int) string {
+	return Clip(strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsControl(r), unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		}
+		return r
+	}, text), most)
+}
+
+// Clip bounds a text to so many characters.
+func Clip(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	runes := []rune(strings.ToValidUTF8(text, "\uFFFD"))
+	if len(runes) <= most {
+		return string(runes)
+	}
+	return string(runes[:most-1]) + "…"
+}
