@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -178,63 +179,71 @@ func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 // goes on, and says so; each runs when it wants to, when it is woken, and once at a time, until its term is over.
 func TestDutiesDoNotHinderEachOther(t *testing.T) {
 	compete(t, func(l *lease) {
-		var slow, quick, within int
-		var over error
+		var slow, quick, within atomic.Int32
+		var over atomic.Pointer[error]
+		ended := func() error {
+			if err := over.Load(); err != nil {
+				return *err
+			}
+			return nil
+		}
 		n, stop := l.join(0,
 			Duty{"slow", func(ctx context.Context, _ workqueue.Lease) (time.Duration, error) {
-				if slow++; within != 0 {
+				slow.Add(1)
+				if within.Add(1) != 1 {
 					l.Error("it runs twice at a time")
 				}
-				within++
-				defer func() { within-- }()
+				defer within.Add(-1)
 				select {
 				case <-time.After(10 * ttl):
 				case <-ctx.Done():
-					over = context.Cause(ctx)
+					cause := context.Cause(ctx)
+					over.Store(&cause)
 				}
 				return ttl, nil
 			}},
 			Duty{"panics", func(context.Context, workqueue.Lease) (time.Duration, error) { panic("a mistake\x00") }},
 			Duty{"quick", func(context.Context, workqueue.Lease) (time.Duration, error) {
-				quick++
+				quick.Add(1)
 				return time.Hour, nil
 			}})
 		n.WakeDuty("quick")
 		n.WakeDuty("slow")
 		<-time.After(5 * ttl)
+		synctest.Wait()
 		pulses := n.Leading().pulses()
-		if d := pulses[0]; d.Running != 5*ttl || slow != 1 {
-			l.Errorf("slow ran %d times: %+v", slow, d)
+		if d := pulses[0]; d.Running != 5*ttl || slow.Load() != 1 {
+			l.Errorf("slow ran %d times: %+v", slow.Load(), d)
 		}
 		if d := pulses[1]; !d.Failing || d.Failures < 20 || d.LastError != "panic: a mistake" {
 			l.Errorf("panics: %+v", d)
 		}
-		if d := pulses[2]; d.Runs != 2 || quick != 2 || d.Failing || d.Ended != 5*ttl {
-			l.Errorf("quick ran %d times: %+v", quick, d)
+		if d := pulses[2]; d.Runs != 2 || quick.Load() != 2 || d.Failing || d.Ended != 5*ttl {
+			l.Errorf("quick ran %d times: %+v", quick.Load(), d)
 		}
 		<-time.After(5*ttl + time.Millisecond) // it was woken while it ran, and begins again
-		if l.wantLeader(n, 1); slow != 2 {
-			l.Errorf("slow ran %d times; want 2", slow)
+		if l.wantLeader(n, 1); slow.Load() != 2 {
+			l.Errorf("slow ran %d times; want 2", slow.Load())
 		}
 		l.reachable(false)
 		<-time.After(ttl)
-		if synctest.Wait(); !errors.Is(over, context.Canceled) {
-			l.Errorf("the duty goes on when the lease has expired: %v", over)
+		if synctest.Wait(); !errors.Is(ended(), context.Canceled) {
+			l.Errorf("the duty goes on when the lease has expired: %v", ended())
 		}
 		l.reachable(true)
 		<-time.After(ttl / 4)
 		l.wantLeader(n, 2)
-		over = nil
+		over.Store(nil)
 		l.mu.Lock() // the session expired unnoticed, and another node leads
 		l.held.Session, l.until = workqueue.NewSessionID(), time.Now().Add(time.Hour)
 		l.mu.Unlock()
 		<-time.After(ttl / 4)
-		if l.wantLeader(nil, 0); !errors.Is(over, context.Canceled) {
-			l.Errorf("the duty went on: %v", over)
+		if l.wantLeader(nil, 0); !errors.Is(ended(), context.Canceled) {
+			l.Errorf("the duty went on: %v", ended())
 		}
 		<-time.After(10 * ttl)
-		if slow != 3 || quick != 3 {
-			l.Errorf("slow ran %d times and quick %d, of a node that does not lead", slow, quick)
+		if slow.Load() != 3 || quick.Load() != 3 {
+			l.Errorf("slow ran %d times and quick %d, of a node that does not lead", slow.Load(), quick.Load())
 		}
 		stop()
 	})

@@ -640,7 +640,8 @@ window: {not_before: "02:00", done_by: "06:00"}
 
 // A run that could not be started is told of by the exit code, whatever the output.
 func testRunNowThatFails(t *testing.T, b *bench) {
-	b.want(b.pipe(strings.Replace(nightly, "nightly", "at-once", 1)+"start_attempts: 1\n", "schedule", "apply", "-"), 0, "version 1")
+	b.want(b.pipe(strings.Replace(nightly, "nightly", "at-once", 1)+"start_attempts: 1\n", "schedule", "apply", "-"), 0,
+		"version 1")
 	b.want(b.tranche("schedule", "run-now", "at-once", "--wait", "2m"), 1, "the run failed", "year-end")
 	r := b.tranche("--json", "schedule", "run-now", "at-once", "--wait", "2m")
 	var fire client.Fire

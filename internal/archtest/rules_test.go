@@ -137,7 +137,7 @@ func rules() map[string]rule {
 		"internal/archtest": {others: []string{}},
 		"internal/backoff":  {others: []string{}},
 		"internal/fault":    {others: []string{}},
-		// Rows of all formats; below it what a row is, and the reader of Parquet, which decodes pages under bounds of its own.
+		// Rows of all formats; below it what a row is, and the reader of Parquet, which decodes pages under its own bounds.
 		"internal/intake":     {own: []string{"gather/itemschema", "internal/intake/..."}, tests: servers},
 		"internal/intake/row": {},
 		"internal/intake/parquet": {own: []string{"internal/intake/row"},

@@ -31,8 +31,8 @@ type ResponderConfig struct {
 	MaxBytes    int64 // of these; one that is alone is taken, however large it is
 }
 
-// Responder answers the requests of a subject, many concurrently, so that one that waits for PostgreSQL blocks no other. A
-// request is answered or refused immediately; one taken before [Responder.Close] has its answer when that returns nil.
+// Responder answers the requests of a subject, many concurrently, so that one that waits for PostgreSQL blocks no other.
+// A request is answered or refused immediately; one taken before [Responder.Close] has its answer when that returns nil.
 // Safe for concurrent use.
 type Responder struct {
 	config ResponderConfig
@@ -48,7 +48,7 @@ type Responder struct {
 	work   sync.WaitGroup
 }
 
-// NewResponder takes requests from now on, until Close. While there is no connection it takes them from when there is one.
+// NewResponder takes requests from now on, until Close. Without a connection it takes them as soon as there is one.
 func NewResponder(nc *nats.Conn, config ResponderConfig) (*Responder, error) {
 	r := &Responder{config: config, nc: nc, room: requestRoom{requests: int64(config.MaxRequests), bytes: config.MaxBytes}}
 	r.ctx, r.cancel = context.WithCancel(context.Background())

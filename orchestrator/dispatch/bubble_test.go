@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,7 +64,11 @@ func (w *world) ClaimAll(_ context.Context, reqs []dispatch.ClaimRequest, _ int)
 	return all, nil
 }
 
-func (w *world) NextDue(now time.Time) time.Duration { return max(0, w.due.Sub(now)) }
+func (w *world) NextDue(now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return max(0, w.due.Sub(now))
+}
 
 // dispatcher is one in this world.
 func (w *world) dispatcher() *Dispatcher {
@@ -138,6 +143,7 @@ func TestRatesAndLocksAreWaitedFor(t *testing.T) {
 	}
 	claiming(t, w, always, func(_ *Dispatcher, handed *[]time.Duration) {
 		<-time.After(n * apart)
+		synctest.Wait()
 		for i, at := range *handed {
 			if want := time.Duration(i) * apart; at != want {
 				t.Errorf("slice %d was handed out after %s; want %s", i, at, want)
@@ -153,11 +159,13 @@ func TestRatesAndLocksAreWaitedFor(t *testing.T) {
 // could not publish.
 func TestIdleNodesLook(t *testing.T) {
 	w := &world{}
-	var unreachable bool
-	claiming(t, w, func() bool { return !unreachable }, func(d *Dispatcher, _ *[]time.Duration) {
+	var unreachable atomic.Bool
+	claiming(t, w, func() bool { return !unreachable.Load() }, func(d *Dispatcher, _ *[]time.Duration) {
 		poll := d.cfg.Poll
 		looks := func(during time.Duration) int {
+			w.mu.Lock()
 			w.looks = nil
+			w.mu.Unlock()
 			<-time.After(during)
 			synctest.Wait()
 			return len(w.looks)
@@ -170,18 +178,20 @@ func TestIdleNodesLook(t *testing.T) {
 		if n := looks(time.Nanosecond); n != 1 {
 			t.Errorf("woken it looked %d times", n)
 		}
+		w.mu.Lock()
 		w.due = time.Now().Add(31 * time.Millisecond)
+		w.mu.Unlock()
 		d.node.Wake()
 		if looks(poll / 2); len(w.looks) < 2 || w.begun.Add(w.looks[1]) != w.due {
 			t.Errorf("it looked after %v, at a slice that came due at %s", w.looks, w.due.Sub(w.begun))
 		}
-		unreachable = true
+		unreachable.Store(true)
 		<-time.After(idlePolls * poll)
 		d.node.Wake()
 		if n := looks(100 * poll); n != 0 {
 			t.Errorf("it looked %d times for work that it could not publish", n)
 		}
-		unreachable = false
+		unreachable.Store(false)
 		if n := looks(poll); n == 0 {
 			t.Error("it did not look again within a poll")
 		}

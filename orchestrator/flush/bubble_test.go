@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,10 +151,11 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, _ := claimedKeys(3)
 		s := newSentFlushes(k, zaptest.NewLogger(t))
-		begun, ended := time.Now(), map[string]time.Duration{}
+		begun := time.Now()
+		var ended sync.Map // by token, when
 		wait := func(token string, id uuid.UUID, limit time.Duration) func() {
 			timed, stop := s.limit(t.Context(), token, id, limit)
-			context.AfterFunc(timed, func() { ended[token] = time.Since(begun) })
+			context.AfterFunc(timed, func() { ended.Store(token, time.Since(begun)) })
 			return stop
 		}
 		const limit = time.Hour
@@ -186,8 +188,11 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 		}
 		<-time.After(limit)
 		synctest.Wait()
-		if renewed(); ended["live"] != 2*limit || ended["lost"] != limit || ended["over"] != time.Minute {
-			t.Errorf("they were waited for until %v", ended)
+		renewed()
+		for token, want := range map[string]time.Duration{"live": 2 * limit, "lost": limit, "over": time.Minute} {
+			if at, _ := ended.Load(token); at != want {
+				t.Errorf("%s was waited for until %v; want %s", token, at, want)
+			}
 		}
 	})
 }

@@ -30,7 +30,8 @@ func TestAPartOfTheSweepKeepsNoOtherFromItsTurn(t *testing.T) {
 		}
 		hangs := func(ctx context.Context) error { done++; <-ctx.Done(); return ctx.Err() }
 		broken := errors.New("broken")
-		err := inTurn(t.Context(), time.Second, does(broken), hangs, does(nil), does(workqueue.ErrNotLeader), does(nil))
+		last := does(nil)
+		err := inTurn(t.Context(), time.Second, does(broken), hangs, does(nil), does(workqueue.ErrNotLeader), last)
 		if done != 4 || time.Since(begun) != time.Second || !errors.Is(err, broken) ||
 			!errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%d of 4 were done in %s: %v", done, time.Since(begun), err)

@@ -40,9 +40,10 @@ type SenderConfig struct {
 	Timeout time.Duration // of an attempt; 0: DefaultTimeout
 }
 
-// Sender sends messages to receivers by HTTP: signed as https://www.standardwebhooks.com specifies, or unsigned. A secret signs
-// only for the hosts in the operator's file, redirects are not followed, and the time and size of an answer are bounded.
-// What the receiver said is kept apart from our own words, since it may repeat the request. Safe for concurrent use.
+// Sender sends messages to receivers by HTTP: signed as https://www.standardwebhooks.com specifies, or unsigned. A
+// secret signs only for the hosts in the operator's file, redirects are not followed, and the time and size of an
+// answer are bounded. What the receiver said is kept apart from our own words, since it may repeat the request. Safe
+// for concurrent use.
 type Sender struct {
 	conns     *connections.Connections
 	transport http.RoundTripper

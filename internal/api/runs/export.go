@@ -325,7 +325,7 @@ func (e *objectExport) member(name string, cell *exportCell) (err error) {
 	} else {
 		e.buf.WriteByte(',')
 	}
-	if err = e.text(name); err != nil {
+	if err := e.text(name); err != nil {
 		return err
 	}
 	e.buf.WriteByte(':')
