@@ -181,6 +181,7 @@ const (
 // What failed goes to a department as a table, and comes back with a cell corrected, from a text or a workbook, into
 // the same run or into one that carries it on; all else is as it was.
 func testAnExportIsGivenBack(t *testing.T, b *bench) {
+	t.Helper()
 	b.echo(nil)
 	file := filepath.Join(t.TempDir(), "failed.xlsx")
 	start := []string{"run", "start", "--endpoint", "echo", "--items", "-", "--guard", "off", "--wait"}
@@ -235,6 +236,7 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 }
 
 func testRunGroups(t *testing.T, b *bench) {
+	t.Helper()
 	b.echo(nil)
 	b.want(b.pipe("id,branch\n1,north\n2,north\n3,\x1b[31m\n", "run", "start", "--endpoint", "echo", "--name",
 		"grouped", "--items", "-"), 0)
@@ -246,6 +248,7 @@ func testRunGroups(t *testing.T, b *bench) {
 
 // A job of a scheduler whose data is wrong ends, says why, and how to go on; so does one that takes too long.
 func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
+	t.Helper()
 	b.echo(nil)
 	var rows strings.Builder
 	rows.WriteString("id,name\n")
@@ -275,6 +278,7 @@ func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
 
 // Compose all, look, then send.
 func testAGateOnTheCommandLine(t *testing.T, b *bench) {
+	t.Helper()
 	b.echo(nil)
 	plan := filepath.Join(t.TempDir(), "letters.yaml")
 	text := "steps:\n  - {name: compose, endpoint: echo}\n" +
@@ -312,6 +316,7 @@ func testAGateOnTheCommandLine(t *testing.T, b *bench) {
 
 // A day of an open run: opened, added to, sealed, done. And items from a Parquet file.
 func testItemsThatComeLater(t *testing.T, b *bench) {
+	t.Helper()
 	b.echo(nil)
 	b.want(b.tranche("run", "open", "--endpoint", "echo", "--name", "later", "--seal-within", "6h"), 0, "is open until",
 		"run add", "run seal")
@@ -422,6 +427,7 @@ func TestANodeThatIsKilledWhileItAdds(t *testing.T) {
 
 // What operators see of a run, its errors and what was done to it. Keys and messages are hostile; want finds out.
 func testReportsByHand(t *testing.T, b *bench) {
+	t.Helper()
 	mended := make(chan struct{})
 	b.echo(mended)
 	const evil = "id,name\n1,ann\n\x1b[31m2,bad\n3,bad\n"
@@ -462,6 +468,7 @@ func testReportsByHand(t *testing.T, b *bench) {
 }
 
 func testTheAuditLogByHand(t *testing.T, b *bench) {
+	t.Helper()
 	b.want(b.tranche("audit"), 0, "nothing of this kind was done")
 	store := database.New(testenv.Connect(t, b.database))
 	for i := range 3 {
@@ -483,6 +490,7 @@ func testTheAuditLogByHand(t *testing.T, b *bench) {
 
 // A file is looked at, its schema proposed, refused when it does not fit, and let in with what fails alone.
 func testItemsWithASchema(t *testing.T, b *bench) {
+	t.Helper()
 	b.echo(nil)
 	good := written(t, "good.csv", "id,balance\nC-1,1\nC-2,2\n")
 	bad := written(t, "bad.csv", "id;saldo;x\nC-1;9;J\xfcrgen\nC-2;x;\nC-3;10;\n")
@@ -528,6 +536,7 @@ func written(t *testing.T, name, text string) string {
 }
 
 func testPlans(t *testing.T, b *bench) {
+	t.Helper()
 	file := written(t, "y.yaml", yearEndPlan)
 	b.want(b.tranche("plan", "list"), 0, "no plans on record", "tranche plan apply")
 	b.want(b.tranche("plan", "apply", file), 0, "plan year-end is on record, version 1", "tranche run start year-end")
@@ -565,6 +574,7 @@ func testPlans(t *testing.T, b *bench) {
 
 // Types follow what the services of a plan's steps announce; a step whose service does not gives none for any.
 func testTypesOfAPlan(t *testing.T, b *bench) {
+	t.Helper()
 	file := written(t, "y.yaml", strings.Replace(yearEndPlan, "name: year-end", "name: typed", 1))
 	b.want(b.tranche("plan", "apply", file), 0)
 	missing := b.tranche("plan", "types", "typed")
@@ -584,6 +594,7 @@ func testTypesOfAPlan(t *testing.T, b *bench) {
 }
 
 func testABadPlanNamesFileAndLine(t *testing.T, b *bench) {
+	t.Helper()
 	bad := written(t, "bad.yaml", strings.Replace(yearEndPlan, "250", "9000", 1))
 	want := []string{bad + ":8:12: steps[0].chunk: 9000 is not within 1 to 8192", "chunk: 9000"}
 	b.want(b.tranche("plan", "apply", bad), 1, want...)
@@ -595,6 +606,7 @@ func testABadPlanNamesFileAndLine(t *testing.T, b *bench) {
 }
 
 func testARunOfAPlan(t *testing.T, b *bench) {
+	t.Helper()
 	file := written(t, "y.yaml", strings.Replace(yearEndPlan, "name: year-end", "name: yearly", 1))
 	b.want(b.tranche("plan", "apply", file), 0)
 	start := func(code int, text string, args ...string) {
@@ -640,6 +652,7 @@ window: {not_before: "02:00", done_by: "06:00"}
 
 // A run that could not be started is told of by the exit code, whatever the output.
 func testRunNowThatFails(t *testing.T, b *bench) {
+	t.Helper()
 	b.want(b.pipe(strings.Replace(nightly, "nightly", "at-once", 1)+"start_attempts: 1\n", "schedule", "apply", "-"), 0,
 		"version 1")
 	b.want(b.tranche("schedule", "run-now", "at-once", "--wait", "2m"), 1, "the run failed", "year-end")
@@ -651,6 +664,7 @@ func testRunNowThatFails(t *testing.T, b *bench) {
 }
 
 func testSchedules(t *testing.T, b *bench) {
+	t.Helper()
 	file := written(t, "n.yaml", nightly)
 	b.want(b.tranche("schedule", "list"), 0, "no schedules on record", "tranche schedule apply")
 	b.want(b.tranche("schedule", "preview", file, "--count", "2"), 0, "DUE IN Europe/Berlin", " 02:30 +0", "DONE BY (UTC)",
@@ -698,6 +712,7 @@ func (b *bench) buried(endpoint string, n int, letter deadletter.DeadLetter) []w
 }
 
 func testDeadLettersByHand(t *testing.T, b *bench) {
+	t.Helper()
 	b.want(b.tranche("dlq", "list"), 0, "no dead letters")
 	b.want(b.tranche("dlq", "requeue", "--all"), 0, "no dead letter waits")
 	headers := map[string][]string{"Evil": {"\x1b[31m"}, wire.HeaderMode: {"single"}}
@@ -735,6 +750,7 @@ func testDeadLettersByHand(t *testing.T, b *bench) {
 }
 
 func testTheQuarantineByHand(t *testing.T, b *bench) {
+	t.Helper()
 	b.want(b.tranche("quarantine", "list"), 0, "nothing is in quarantine")
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "it"), 0, "3 items")
 	store := database.New(testenv.Connect(t, b.database))
@@ -759,6 +775,7 @@ func testTheQuarantineByHand(t *testing.T, b *bench) {
 
 // Operators change how much an instance does at once while it runs.
 func testEndpointsByHand(t *testing.T, b *bench) {
+	t.Helper()
 	b.echo(nil)
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--wait"), 3, "1 failed")
 	b.wantSoon([]string{"endpoints"}, "ENDPOINT", "BACKLOG", "CALLS", "RATE", "P99", "1: echo 1.0.0")
@@ -782,6 +799,7 @@ func testEndpointsByHand(t *testing.T, b *bench) {
 
 // A letter that was requeued comes to the service, which answers the one who asked.
 func testARequeuedLetterIsServed(t *testing.T, b *bench) {
+	t.Helper()
 	nc := testenv.Dial(t, b.nats, nats.Name("single"))
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "post", Version: "1.0.0"})
 	if err != nil {
@@ -819,6 +837,7 @@ func testARequeuedLetterIsServed(t *testing.T, b *bench) {
 }
 
 func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
+	t.Helper()
 	b.wantSoon([]string{"nodes"}, "NODE", "live", "leader")
 	b.want(b.tranche("nodes", "--json"), 0, `"nodes": [`)
 	b.wantSoon([]string{"health", "--json"}, `"conditions": `) // critical as long as no node leads
@@ -856,6 +875,7 @@ func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
 
 // A container's health check asks this, without a token.
 func testHealthReady(t *testing.T, b *bench) {
+	t.Helper()
 	b.wantSoon([]string{"health", "ready"}, "ready") // which does not wait for long
 	b.wantSoon([]string{"health", "ready", "--json"}, `"ready": true`)
 	b.want(runProgram(t, []string{"TRANCHE_URL=http://127.0.0.1:1"}, "", "health", "ready"), 1,

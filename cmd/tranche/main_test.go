@@ -92,17 +92,17 @@ func (all byHand) on(t *testing.T) {
 	}
 }
 
-func TestFirstSteps(t *testing.T) {
+func TestFirstSteps(t *testing.T) { //nolint:tparallel // its parts run one at a time, on one server
 	byHand{testPlans, testSchedules, testRunNowThatFails, testMistakes, testARunOfAPlan, testABadPlanNamesFileAndLine,
 		testTypesOfAPlan, testAPersonsDay, testEndpointsByHand, testHealthReady, testJSON}.on(t)
 }
 
-func TestRunsByHand(t *testing.T) {
+func TestRunsByHand(t *testing.T) { //nolint:tparallel // its parts run one at a time, on one server
 	byHand{testReportsByHand, testRunGroups, testAGateOnTheCommandLine, testItemsWithASchema, testAnExportIsGivenBack,
 		testAWaitEndsWhenNobodyComes, testItemsThatComeLater}.on(t)
 }
 
-func TestUpkeepByHand(t *testing.T) {
+func TestUpkeepByHand(t *testing.T) { //nolint:tparallel // its parts run one at a time, on one server
 	byHand{testTheAuditLogByHand, testWhatPeopleMustDoByHand, testDeadLettersByHand, testARequeuedLetterIsServed,
 		testTheQuarantineByHand}.on(t)
 }
@@ -214,6 +214,7 @@ func (b *bench) wantSoon(look []string, texts ...string) (r result) {
 const people = "id,name\n1,ann\n2,bad\n3,cy\n"
 
 func testAPersonsDay(t *testing.T, b *bench) {
+	t.Helper()
 	mended := make(chan struct{})
 	b.echo(mended)
 	file := filepath.Join(t.TempDir(), "people.csv")
@@ -247,6 +248,7 @@ func testAPersonsDay(t *testing.T, b *bench) {
 
 // Every command prints one JSON document and nothing else; streams print one a line.
 func testJSON(t *testing.T, b *bench) {
+	t.Helper()
 	b.echo(nil)
 	documents := func(code int, r result) {
 		t.Helper()
@@ -280,6 +282,7 @@ func testJSON(t *testing.T, b *bench) {
 }
 
 func testMistakes(t *testing.T, b *bench) {
+	t.Helper()
 	start := func(items string, code int, text string, args ...string) {
 		t.Helper()
 		b.want(b.pipe(items, append([]string{"run", "start", "--endpoint", "echo", "--items", "-"}, args...)...), code, text)

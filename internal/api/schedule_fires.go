@@ -149,9 +149,7 @@ func (s *scheduleRoutes) wakeSchedules() {
 
 // checkSchedule looks at what a schedule speaks of: what can never be is an error at its place in the text, and what is
 // not there now a warning.
-func (s *scheduleRoutes) checkSchedule(
-	ctx context.Context, spec *schedule.Spec, in *scheduleTextInput,
-) ([]string, error) {
+func (s *scheduleRoutes) checkSchedule(ctx context.Context, spec *schedule.Spec) ([]string, error) {
 	now, err := schedulestore.New(s.Store).DatabaseTime(ctx)
 	if err != nil {
 		return nil, err

@@ -148,7 +148,7 @@ func (s *scheduleRoutes) applySchedule(ctx context.Context, in *scheduleTextInpu
 	if err != nil {
 		return AppliedSchedule{}, err
 	}
-	warnings, err := s.checkSchedule(ctx, spec, in)
+	warnings, err := s.checkSchedule(ctx, spec)
 	if err != nil {
 		return AppliedSchedule{}, err
 	}
@@ -176,7 +176,7 @@ func (s *scheduleRoutes) previewSchedule(ctx context.Context, in *previewSchedul
 	if err != nil {
 		return ScheduleTimes{}, err
 	}
-	warnings, err := s.checkSchedule(ctx, spec, text)
+	warnings, err := s.checkSchedule(ctx, spec)
 	if err != nil {
 		return ScheduleTimes{}, err
 	}

@@ -329,31 +329,32 @@ func errorText(found *client.ErrorGroups, room int) string {
 	for i := range found.Groups {
 		groups.WriteString(groupText(&found.Groups[i], room))
 	}
-	text := groups.String()
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(&groups, format, args...) }
 	if found.MoreGroups > 0 {
-		text += fmt.Sprintf("and %s more, of %s; --all lists each item\n", cli.Plural(found.MoreGroups, "group"),
+		say("and %s more, of %s; --all lists each item\n", cli.Plural(found.MoreGroups, "group"),
 			cli.Plural(found.MoreItems, "item"))
 	}
 	run := cli.ShortID(found.Run)
-	text += "\n"
+	groups.WriteString("\n")
 	for i := range found.Groups {
 		for _, step := range found.Groups[i].Resets {
 			g := &found.Groups[i]
-			text += fmt.Sprintf("a part is bad, and a re-run gives it again; when its source is mended, have it made again:\n"+
-				"  tranche run reset %s --step %s --group %s --failed-at %s\n", run, step, g.ID, g.Step)
+			say("a part is bad, and a re-run gives it again; when its source is mended, have it "+
+				"made again:\n  tranche run reset %s --step %s --group %s --failed-at %s\n", run, step, g.ID, g.Step)
 		}
 	}
 	again := slices.IndexFunc(found.Groups, func(g client.ErrorGroup) bool {
 		return g.Code != workqueue.CodeInvalid && len(g.Resets) == 0
 	})
 	if again >= 0 {
-		text += fmt.Sprintf("run a group again with:  tranche run rerun %[1]s --group %[2]s\n"+
+		say("run a group again with:  tranche run rerun %[1]s --group %[2]s\n"+
 			"run all of them again:    tranche run rerun %[1]s --failed\n", run, found.Groups[again].ID)
 	}
-	return text + fmt.Sprintf("correct their data:       tranche run export %[1]s --state failed --flat --with payload "+
+	say("correct their data:       tranche run export %[1]s --state failed --flat --with payload "+
 		"--format xlsx -o failed.xlsx\n"+
 		"  and give it back:       tranche run correct %[1]s --items failed.xlsx\n"+
 		"accept a group:           tranche run accept %[1]s --group %[2]s --reason TEXT\n", run, found.Groups[0].ID)
+	return groups.String()
 }
 
 // groupText is a group with its examples, a line each.
