@@ -143,6 +143,9 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 			for i := range all {
 				c := s.of(all[i])
 				known[[2]string{c.kind(), c.key}] = true
+				if !c.only { // as the rule may have told it before it was changed
+					known[[2]string{string(c.Kind), c.key}] = true
+				}
 			}
 		}
 		return known[[2]string{kind, subject}]

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -78,5 +80,18 @@ func TestFailuresForABadPartWantAReset(t *testing.T) {
 			(bad != nil) || rerun == reset {
 			t.Errorf("with %v: %s", bad, remedy)
 		}
+	}
+}
+
+// Runs that an operator holds are of one kind with those over their threshold, and both are counted.
+func TestHeldRunsThatAreNotListedAreCounted(t *testing.T) {
+	t.Parallel()
+	f := &Facts{More: map[Kind]int64{}}
+	conditionsOfHeld(f, []heldRun{
+		{Hold: control.HoldOperator, Runs: 30}, {Hold: control.HoldThreshold, Runs: 2},
+		{Hold: control.HoldThreshold, Runs: 2}, {Hold: control.HoldCanary, Runs: 1},
+	})
+	if want := (map[Kind]int64{RunHeld: 29, RunApproval: 0}); !maps.Equal(f.More, want) {
+		t.Errorf("got %v, want %v", f.More, want)
 	}
 }

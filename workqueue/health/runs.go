@@ -146,20 +146,21 @@ SELECT id, name, plan, hold, hold_detail, held_at, held_by, runs FROM (
 WHERE n <= $1 ORDER BY held_at, id`
 
 // heldRuns tells of runs that are paused, and of steps that wait for somebody.
-func heldRuns() query {
-	return all(healthHeld, []any{listed}, func(f *Facts, rows []heldRun) (all []Condition) {
-		known, found := map[Kind]int64{}, map[Kind]int64{}
-		for i := range rows {
-			c := rows[i].condition()
-			all = append(all, c)
-			known[c.Kind]++
-			found[c.Kind] = rows[i].Runs
+func heldRuns() query { return all(healthHeld, []any{listed}, conditionsOfHeld) }
+
+func conditionsOfHeld(f *Facts, rows []heldRun) (all []Condition) {
+	counted := map[control.Hold]bool{} // several are of one kind
+	for i := range rows {
+		r := &rows[i]
+		c := r.condition()
+		all = append(all, c)
+		f.More[c.Kind]--
+		if !counted[r.Hold] {
+			counted[r.Hold] = true
+			f.More[c.Kind] += r.Runs
 		}
-		for kind, n := range found {
-			f.More[kind] = n - known[kind]
-		}
-		return all
-	})
+	}
+	return all
 }
 
 func (r *heldRun) condition() Condition {

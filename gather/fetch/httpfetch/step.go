@@ -108,13 +108,14 @@ func (s *step) rested(ctx context.Context, share *share, values *template.Values
 		out.later = true
 		return out
 	}
-	var connected atomic.Int64
+	var connected atomic.Pointer[time.Time]
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-		connected.CompareAndSwap(0, time.Now().UnixNano())
+		now := time.Now()
+		connected.CompareAndSwap(nil, &now)
 	}})
 	out := s.ask(ctx, values)
-	if at := connected.Load(); at != 0 {
-		share.worked(time.Since(time.Unix(0, at)))
+	if at := connected.Load(); at != nil {
+		share.worked(time.Since(*at))
 	}
 	return out
 }
