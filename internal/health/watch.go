@@ -286,6 +286,9 @@ func (w *Watch) gather(ctx context.Context) *facts {
 		f.db, f.dbErr = health.New(w.cfg.Store).Health(asking, limits)
 	}()
 	if f.db != nil {
+		if f.dbErr != nil { // what is known is shown
+			w.cfg.Log.Warn("look for parts to reset", zap.Error(f.dbErr))
+		}
 		f.at = f.db.At
 		f.unheard, f.asked = w.unheard(ctx, f.db)
 	}

@@ -88,7 +88,7 @@ const (
 type Spec struct {
 	Name  string             `json:"name"`
 	Cron  string             `json:"cron,omitempty"`  // one of both
-	Every workqueue.Duration `json:"every,omitempty"` // counted from 1970-01-01T00:00Z
+	Every workqueue.Duration `json:"every,omitempty" min:"1m" max:"8784h"` // counted from 1970-01-01T00:00Z
 	Zone  string             `json:"zone"`            // of IANA
 
 	Plan     string            `json:"plan,omitempty"`                // NAME or NAME@VERSION, of the record; or
