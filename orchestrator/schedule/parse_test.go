@@ -117,6 +117,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		`cron: "@every 10m0.5s"`:                  "want whole seconds",
 		`cron: "@every"`:                          "want an interval like 15m or 12h, a day being 24h; this is \"\"",
 		`every: 59s`:                              "s:1:8: every: want a duration like 90s, 2m or 1h30m, within 1m",
+		`every: 0s`:                               "s:1:8: every: want a duration like 90s, 2m or 1h30m, within 1m",
 		`every: 10000h`:                           "within 1m to 8784h",
 		`every: daily`:                            "want a duration like 90s",
 		`cron: "0 0 30 2 *"`:                      "never fires: there is no such day",
