@@ -87,9 +87,9 @@ const (
 // Spec is a schedule.
 type Spec struct {
 	Name  string             `json:"name"`
-	Cron  string             `json:"cron,omitempty"`  // one of both
+	Cron  string             `json:"cron,omitempty"`                       // one of both
 	Every workqueue.Duration `json:"every,omitempty" min:"1m" max:"8784h"` // counted from 1970-01-01T00:00Z
-	Zone  string             `json:"zone"`            // of IANA
+	Zone  string             `json:"zone"`                                 // of IANA
 
 	Plan     string            `json:"plan,omitempty"`                // NAME or NAME@VERSION, of the record; or
 	Endpoint string            `json:"endpoint,omitempty"`            // of a run with one step
