@@ -148,15 +148,16 @@ WHERE n <= $1 ORDER BY held_at, id`
 // heldRuns tells of runs that are paused, and of steps that wait for somebody.
 func heldRuns() query {
 	return all(healthHeld, []any{listed}, func(f *Facts, rows []heldRun) (all []Condition) {
-		known, found := map[Kind]int64{}, map[Kind]int64{}
+		counted := map[control.Hold]bool{}
 		for i := range rows {
-			c := rows[i].condition()
+			r := &rows[i]
+			c := r.condition()
 			all = append(all, c)
-			known[c.Kind]++
-			found[c.Kind] = rows[i].Runs
-		}
-		for kind, n := range found {
-			f.More[kind] = n - known[kind]
+			if !counted[r.Hold] { // a kind may have runs of several holds
+				counted[r.Hold] = true
+				f.More[c.Kind] += r.Runs
+			}
+			f.More[c.Kind]--
 		}
 		return all
 	})
