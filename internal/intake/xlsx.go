@@ -74,8 +74,8 @@ type xlsxReader struct {
 	row      int
 }
 
-func badWorkbook(numberFormat string, args ...any) error {
-	return &row.InputError{Reason: "the workbook cannot be read: " + fmt.Sprintf(numberFormat, args...) +
+func badWorkbook(format string, args ...any) error {
+	return &row.InputError{Reason: "the workbook cannot be read: " + fmt.Sprintf(format, args...) +
 		"; save the sheet as CSV (UTF-8)"}
 }
 
