@@ -160,8 +160,12 @@ func (d *Duty) rules(ctx context.Context) (rules []alert.Rule, specs []*Spec, er
 func readSpec(name string, text json.RawMessage) (*Spec, error) {
 	s := &Spec{}
 	err := json.Unmarshal(text, s)
-	if err == nil && s.To.channel == nil {
+	switch {
+	case err != nil:
+	case s.To.channel == nil:
 		err = errors.New("it says nobody to tell")
+	case len(s.Runs) == 0 && s.Health == "": // what it told would be over, and nobody would hear of more
+		err = errors.New("it says nothing to tell")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("alert %s cannot be read by this version of tranche; apply it again: %w", name, err)
