@@ -130,6 +130,16 @@ func (c *seen) kind() string {
 	return string(c.Kind)
 }
 
+// kinds are those by which the store may know a condition: as the rule tells it now, and as health, as a rule tells it
+// that did not ask for the change when it was noted.
+func (s *Spec) kinds(c *seen) []string {
+	told := s.of(*c)
+	if c.only {
+		return []string{told.kind()}
+	}
+	return []string{told.kind(), string(c.Kind)}
+}
+
 // holds returns what tells whether a condition holds, be it none that the rule tells of. Of runs it is known only for
 // what it does tell.
 func (s *Spec) holds(all []seen) func(kind, subject string) bool {
@@ -141,10 +151,8 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 		if known == nil {
 			known = make(map[[2]string]bool, len(all))
 			for i := range all {
-				c := s.of(all[i])
-				known[[2]string{c.kind(), c.key}] = true
-				if !c.only { // as the rule may have told it before it was changed
-					known[[2]string{string(c.Kind), c.key}] = true
+				for _, k := range s.kinds(&all[i]) {
+					known[[2]string{k, all[i].key}] = true
 				}
 			}
 		}
@@ -156,8 +164,10 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 func (s *Spec) putAside(all []seen) func(kind, subject string) bool {
 	aside := map[[2]string]bool{}
 	for i := range all {
-		if c := s.of(all[i]); c.aside {
-			aside[[2]string{c.kind(), c.key}] = true
+		if c := &all[i]; c.aside {
+			for _, k := range s.kinds(c) {
+				aside[[2]string{k, c.key}] = true
+			}
 		}
 	}
 	return func(kind, subject string) bool { return aside[[2]string{kind, subject}] }

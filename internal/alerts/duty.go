@@ -164,8 +164,8 @@ func readSpec(name string, text json.RawMessage) (*Spec, error) {
 	case err != nil:
 	case s.To.channel == nil:
 		err = errors.New("it says nobody to tell")
-	case len(s.When.Runs) == 0 && s.When.Health == "":
-		err = errors.New("it does not say when")
+	case len(s.Runs) == 0 && s.Health == "": // what it told would be over, and nobody would hear of more
+		err = errors.New("it says nothing to tell")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("alert %s cannot be read by this version of tranche; apply it again: %w", name, err)

@@ -90,13 +90,13 @@ func Parse(path string, text []byte) (*Connections, error) {
 		return nil, err
 	}
 	r := &reader{doc, filepath.Dir(path)}
-	for name, s := range c.Sources {
-		if err := r.source("sources."+name, name, s); err != nil {
+	for _, name := range sorted(c.Sources) { // of several mistakes always the same one is told
+		if err := r.source("sources."+name, name, c.Sources[name]); err != nil {
 			return nil, err
 		}
 	}
-	for name, s := range c.Secrets {
-		if err := r.secret("secrets."+name, name, s); err != nil {
+	for _, name := range sorted(c.Secrets) {
+		if err := r.secret("secrets."+name, name, c.Secrets[name]); err != nil {
 			return nil, err
 		}
 	}
@@ -109,6 +109,8 @@ type reader struct {
 
 	directory string
 }
+
+func sorted[T any](of map[string]T) []string { return slices.Sorted(maps.Keys(of)) }
 
 // beside makes a path that is not absolute one beside the file.
 func (r *reader) beside(path string) string {

@@ -93,7 +93,8 @@ func (r *reader) http(h *HTTP) error {
 		h.Proxy = u
 	}
 	hosts := map[string]*Host{}
-	for name, host := range h.Hosts {
+	for _, name := range sorted(h.Hosts) {
+		host := h.Hosts[name]
 		at := "http.hosts." + name
 		var found targets
 		if found.UnmarshalText([]byte(name)) != nil {

@@ -316,8 +316,8 @@ func (c *cells) moment(n float64, f numberFormat, text string) (form, string, st
 	at, ok := c.dateOf(whole)
 	switch {
 	case !ok:
-		return asText, text, "holds " + text + " as a date or time, and there is no such one; format the cell as text, and write " +
-			"the date as 2024-12-31 or the time as 23:59:59"
+		return asText, text, "holds " + text + " as a date or time, and there is no such one; format the cell as text, and " +
+			"write the date as 2024-12-31 or the time as 23:59:59"
 	case rest == 0 && !f.time:
 		return asText, at.Format(time.DateOnly), ""
 	default:

@@ -3,6 +3,7 @@ package schedule
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -59,6 +60,9 @@ func (s *Spec) check(doc *strictyaml.Document) error {
 	if err := gather.CheckName(s.Name); err != nil {
 		return doc.Fail("name", "%s", problemOf(err))
 	}
+	if doc.Given("every") && s.Every == 0 { // which else is not said
+		return doc.Fail("every", "%v", checkEvery(0))
+	}
 	if field, err := s.compile(); err != nil {
 		return doc.Fail(field, "%v", err)
 	}
@@ -69,9 +73,9 @@ func (s *Spec) check(doc *strictyaml.Document) error {
 	if err := gather.CheckName(name); err != nil && s.Plan != "" {
 		return doc.Fail("plan", "%s", problemOf(err))
 	}
-	for name, text := range s.Params {
-		if len(text) > maxParamBytes {
-			return doc.Fail("params."+name, "it has %d bytes, and at most %d are allowed", len(text), maxParamBytes)
+	for _, name := range slices.Sorted(maps.Keys(s.Params)) {
+		if n := len(s.Params[name]); n > maxParamBytes {
+			return doc.Fail("params."+name, "it has %d bytes, and at most %d are allowed", n, maxParamBytes)
 		}
 	}
 	if err := s.Settings.Validate(); err != nil {

@@ -135,7 +135,11 @@ func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
 		return slot
 	}
 	if flaw := wire.FlawOf(slot.Data, wire.DefaultMaxDepth); flaw != nil {
-		return fails(flaw.Code, "it gave JSON %s%.200s; convert it in the query%s", flaw.Words, flaw.At, converted(flaw.Code))
+		at := ""
+		if flaw.At != "" {
+			at = fmt.Sprintf(" (%.200s)", flaw.At)
+		}
+		return fails(flaw.Code, "it gave JSON %s%s; convert it in the query%s", flaw.Words, at, converted(flaw.Code))
 	}
 	return slot
 }

@@ -125,10 +125,13 @@ const payloadColumn = "payload"
 //nolint:gochecknoglobals // a constant
 var few = parquet.Encoded(parquet.Optional(parquet.String()), &parquet.RLEDictionary)
 
-// columnsIn are the columns that formats have.
+// columnsIn are the columns that formats have. In tables all of Parquet are texts that may be missing.
 func columnsIn(in formats, payload bool) (all []exportColumn) {
 	for _, c := range itemColumns {
 		if c.in&in != 0 && (payload || c.name != payloadColumn) {
+			if in&inParquet == 0 {
+				c.node = nil
+			}
 			all = append(all, c)
 		}
 	}
