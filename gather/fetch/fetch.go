@@ -219,7 +219,7 @@ func (r *Request) Emit(slot Slot) bool {
 	return true
 }
 
-// Worked says how long a host or source took for one of the requests for a chunk, without what the fetcher itself waited
+// Worked says how long a host or source took for one of the requests for a chunk, without what the fetcher waited
 // for: a rate, a turn, a connection. It may be called from several goroutines at once.
 func (r *Request) Worked(took time.Duration) {
 	if r.sink != nil {

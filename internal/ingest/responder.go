@@ -31,9 +31,9 @@ type ResponderConfig struct {
 	MaxBytes    int64 // of these; one that is alone is taken, however large it is
 }
 
-// Responder answers the requests of a subject, many concurrently, so that one that waits for PostgreSQL blocks no other.
-// A request is answered or refused immediately; one taken before [Responder.Close] has its answer when that returns nil.
-// Safe for concurrent use.
+// Responder answers the requests of a subject, many concurrently, so that one that waits for PostgreSQL blocks no
+// other. A request is answered or refused immediately; one taken before [Responder.Close] has its answer when that
+// returns nil. Safe for concurrent use.
 type Responder struct {
 	config ResponderConfig
 	nc     *nats.Conn

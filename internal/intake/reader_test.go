@@ -71,7 +71,9 @@ func TestGoodInput(t *testing.T) {
 				{"8", `{"id":"8","na\"me":"<é>\u0001"}`, 5},
 			}},
 		"csv, numbers stay strings": {in: "id,n\n007,1e3\n", want: []parsed{{"007", `{"id":"007","n":"1e3"}`, 2}}},
-		"csv, one column":           {in: "id\n1\n\"\"\"\"\n", want: []parsed{{"1", `{"id":"1"}`, 2}, {`"`, `{"id":"\""}`, 3}}},
+		"csv, one column": {
+			in: "id\n1\n\"\"\"\"\n", want: []parsed{{"1", `{"id":"1"}`, 2}, {`"`, `{"id":"\""}`, 3}},
+		},
 		"csv, key before id":        {in: "id,key\n1,a\n", want: []parsed{{"a", `{"id":"1","key":"a"}`, 2}}},
 		"csv, first column when nothing else is known": {
 			in: "nr,name\n1,a\n", want: []parsed{{"1", `{"nr":"1","name":"a"}`, 2}},

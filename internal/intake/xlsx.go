@@ -59,8 +59,8 @@ type xlsxConfig struct {
 	Ignored func(name string) bool
 }
 
-// xlsxReader reads the first sheet of a workbook that is a flat export given back. Its first row has the names. A row is
-// an object of what its cells show: a number or truth as such, a date or time as a text by ISO 8601, anything else as
+// xlsxReader reads the first sheet of a workbook that is a flat export given back. Its first row has the names. A row
+// is an object of what its cells show: a number or truth as such, a date or time as a text by ISO 8601, anything else as
 // its text. What has no such form is refused with its cell. Whatever is wrong with a workbook, there is an error and
 // never a panic.
 type xlsxReader struct {

@@ -335,8 +335,8 @@ const measured = `(
         SELECT 1 FROM run_step st WHERE st.run_id = m.run_id AND st.step = m.step AND st.config = p.config))
     ORDER BY m.ended_at DESC LIMIT a.most / 10)`
 
-// SlowEndpoints returns services, hosts and sources that running runs use and that became slow: of the endpoints $1, or
-// of all when it is null, at most $2, the slowest first. One is slow when its last requests took at least a second each,
+// SlowEndpoints returns services, hosts and sources that running runs use and that became slow: of the endpoints $1,
+// or of all when it is null, at most $2, the slowest first. One is slow when its last requests took a second or more,
 // and ten times as long as those at the quickest of some times before. That must hold by the request and by the item, so
 // that neither large nor small requests look slow, and the newest must not be quick again. What the node waits for by
 // itself, like a rate, does not count. Local functions are left out: what they do is not known.

@@ -463,7 +463,8 @@ func TestWhatTheHostTook(t *testing.T) {
 	into := &sink{}
 	began := time.Now()
 	req := (&fetch.Request{Items: items(3), Rate: 2}).WithSink(into)
-	if _, err := get(t, b.client, settings(b.server.URL+"/{key}", func(h *gather.HTTP) { h.Concurrency = 1 }), req); err != nil {
+	one := settings(b.server.URL+"/{key}", func(h *gather.HTTP) { h.Concurrency = 1 })
+	if _, err := get(t, b.client, one, req); err != nil {
 		t.Fatal(err)
 	}
 	worked, all := time.Duration(into.worked.Load()), time.Since(began)

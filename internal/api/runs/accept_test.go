@@ -1,6 +1,7 @@
 package runs_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -45,7 +46,8 @@ func TestAcceptFailures(t *testing.T) {
 	b.Says(422, "/runs/e/accept", `{"failed":true,"reason":"r","canary":1}`, `unknown member \"canary\"`)
 	b.Says(422, "/runs/e/accept", `{"failed":true,"reason":"r","until":"0001-01-01T00:00:00Z"}`, "too long ago")
 	for _, path := range []string{"/runs?until=0001-01-01T00:00:00Z", "/runs/e/export?until=0001-01-01T00:00:00Z"} {
-		if got, body := b.Get(path); got.StatusCode != 422 || !strings.Contains(body, "too long ago") { // not taken for none
+		got, body := b.Get(path)
+		if got.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(body, "too long ago") { // not taken for none
 			t.Errorf("%s: %+v %s", path, got, body)
 		}
 	}

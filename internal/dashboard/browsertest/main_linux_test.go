@@ -1,5 +1,5 @@
-// Package browsertest_test holds tests of the dashboard in a real browser: people's ways through it, on the keyboard, on a
-// phone and in the dark, with each role, against hostile data and over a restart of the server.
+// Package browsertest_test holds tests of the dashboard in a real browser: people's ways through it, on the keyboard,
+// on a phone and in the dark, with each role, against hostile data and over a restart of the server.
 //
 // One headless Chromium serves all tests of a process, and each page is a browser context of its own: no test sees the
 // cookies of another. What a page writes to its console as an error, what its content security policy refuses and what

@@ -106,8 +106,8 @@ func (b *Bench) Session(header ...string) (doc api.SessionDocument) {
 // OpenStream opens a stream of events, and sends how long it lasted from the moment that is sent to it.
 func (b *Bench) OpenStream(at string, header ...string) (opened bool, ended <-chan time.Time) {
 	b.Helper()
-	answer := exchange(b.Context(), b, http.MethodGet, at+api.Prefix+"/runs/it/events", nil,
-		header...) //nolint:bodyclose // at its end
+	at += api.Prefix + "/runs/it/events"
+	answer := exchange(b.Context(), b, http.MethodGet, at, nil, header...) //nolint:bodyclose // at its end
 	if answer.StatusCode != http.StatusOK {
 		b.Logf("%s answers %s", at, answer.Status)
 		_ = answer.Body.Close()
