@@ -74,7 +74,7 @@ func TestGoodInput(t *testing.T) {
 		"csv, one column": {
 			in: "id\n1\n\"\"\"\"\n", want: []parsed{{"1", `{"id":"1"}`, 2}, {`"`, `{"id":"\""}`, 3}},
 		},
-		"csv, key before id":        {in: "id,key\n1,a\n", want: []parsed{{"a", `{"id":"1","key":"a"}`, 2}}},
+		"csv, key before id": {in: "id,key\n1,a\n", want: []parsed{{"a", `{"id":"1","key":"a"}`, 2}}},
 		"csv, first column when nothing else is known": {
 			in: "nr,name\n1,a\n", want: []parsed{{"1", `{"nr":"1","name":"a"}`, 2}},
 		},
