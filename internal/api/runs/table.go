@@ -87,7 +87,8 @@ var itemColumns = []exportColumn{
 	}},
 	{name: "result_bytes", in: inFiles, node: parquet.Optional(parquet.Leaf(parquet.ByteArrayType)),
 		cell: func(r *exportRow) exportCell {
-			return exportCell{bytes: r.item.Result, here: len(r.item.Result) > 0 && !jsonResult(r.item)}
+			// What is streamed comes at the end of the line.
+			return exportCell{bytes: r.item.Result, here: r.item.Large == nil && len(r.item.Result) > 0 && !jsonResult(r.item)}
 		}},
 	{name: "content_type", in: inFiles, node: few, cell: func(r *exportRow) exportCell {
 		if r.item.Large != nil {
@@ -168,7 +169,7 @@ func (c *exportCell) isNumber() bool {
 
 // jsonResult reports whether an item has a result that is JSON.
 func jsonResult(item *export.Item) bool {
-	return item.State == workqueue.OutcomeDone && item.ContentType == "" && json.Valid(item.Result)
+	return item.State == workqueue.OutcomeDone && item.Large == nil && item.ContentType == "" && json.Valid(item.Result)
 }
 
 // resultCell is JSON in one line, text as it is, and anything else in base64.
