@@ -32,7 +32,9 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "TRANCHE_") {
+		name, _, _ := strings.Cut(v, "=")
+		ofTests := strings.HasPrefix(name, "TRANCHE_TEST_") || name == "TRANCHE_POSTGRES_BIN"
+		if strings.HasPrefix(name, "TRANCHE_") && !ofTests {
 			_ = os.Unsetenv(name) // commands of this process are not to heed it
 		}
 	}
