@@ -121,7 +121,7 @@ func TestFlawsAreFound(t *testing.T) {
 }
 
 // atOnce is how many suites run side by side. They wait more than they work.
-const atOnce = 8
+const atOnce = 5
 
 // reports runs the suite against each flaw. The slow checks run only where they are meant: what they say of a good
 // service, other tests show.
