@@ -30,13 +30,19 @@ func TestRowsOfAnExport(t *testing.T) {
 		"a key that nobody has":        {in: "tranche.key,n\n7,1\n", want: `{"n":"1"}`},
 		"no export":                    {in: "id,n\n1,2\n", want: `{"m":"2"}`},
 		"a field of that name":         {in: "tranche.key,result.r\nr,2\n", want: `{"result.r":"2"}`},
+		"an export that is not flat": {in: "key,state,result,error_code,error_message,accepted\n1,failed,,c,m,\n",
+			wrong: "--flat"},
+		"objects of an export that is not flat": {in: `{"ordinal":0,"key":"1","state":"failed","step":"s"}`, wrong: "--flat"},
 		"a heading that was a formula": {in: "tranche.key,'=f\nf,2\n", want: `{"=f":2}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			plan := intake.Config{Columns: []string{"n"}, Rename: map[string]string{"n": "m"}, Key: "id"}
-			if name == "no export" {
+			switch {
+			case name == "no export":
 				plan.Key = "m"
+			case strings.HasSuffix(name, "not flat"):
+				plan.Key = ""
 			}
 			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
 				return map[string]string{"1": have, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
