@@ -354,7 +354,7 @@ func (r *restored) same(cell, have []byte) bool {
 		return text == shown
 	}
 	text = asSheet(text)
-	return text == asSheet(shown) || text == asSheet(Defuse(shown)) || shown != "" && text == TooLongForCell(shown) ||
+	return text == asSheet(shown) || text == asSheet(Defuse(shown)) || text != "" && text == TooLongForCell(shown) ||
 		r.format == XLSX && text == shown+":00" && clockTime.MatchString(shown)
 }
 

@@ -20,6 +20,8 @@ func TestRowsOfAnExport(t *testing.T) {
 		"as a spreadsheet writes it": {in: "id;n;b;tranche.key\n1;12.5;TRUE;1\n", want: have},
 		"changed": {in: "tranche.key,n,s,t,b,o,z,e,new,result.r,tranche.x\n1,3,8,'=y,false,[],q,w,v,r,s\n",
 			want: `{"id":"1","n":3,"s":"8","t":"=y","b":false,"o":[],"z":"q","e":"w","new":"v"}`},
+		"emptied": {in: "tranche.key,n,s,t,b,o,z,e\n1,,,,,,,\n",
+			want: `{"id":"1","n":null,"s":"","t":"","b":null,"o":null,"z":null,"e":""}`},
 		"a number that is none": {in: "tranche.key,n\n1,\"1,5\"\n", wrong: `line 2, field "n"`},
 		"objects": {in: `{"tranche.key":"1","n":4,"s":"9"}`,
 			want: strings.NewReplacer("12.50", "4", "007", "9").Replace(have)},
