@@ -49,11 +49,37 @@ func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (
 		return open(back, true)
 	}
 	first, err := firstRow(open, cfg.raw())
-	isExportKey := func(f field) bool { return plainName(f.name) == ExportKey }
-	if err == nil && slices.ContainsFunc(fieldsOf(first.Payload), isExportKey) {
+	if err != nil {
+		return open(cfg.raw(), true)
+	}
+	fields := fieldsOf(first.Payload)
+	if named(fields, ExportKey) {
 		return nil, wrong // of an export that cannot be read as one
 	}
+	if isUnflat(fields) {
+		own, err := cfg.Export.Payloads([]string{first.Key})
+		if err != nil {
+			return nil, err
+		}
+		if !isUnflat(fieldsOf([]byte(own[first.Key]))) {
+			return nil, &row.InputError{Reason: "the input is an export without --flat, which would take the place of the " +
+				"data of its items; give back one of: tranche run export --flat --with payload"}
+		}
+	}
 	return open(cfg.raw(), true)
+}
+
+// isUnflat reports whether fields are those of an export that is not flat.
+func isUnflat(fields []field) bool {
+	return named(fields, "key", "state", "error_code", "error_message", "accepted") ||
+		named(fields, "ordinal", "key", "state", "step")
+}
+
+// named reports whether fields have all of the names.
+func named(fields []field, names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool {
+		return !slices.ContainsFunc(fields, func(f field) bool { return plainName(f.name) == name })
+	})
 }
 
 func firstRow(open func(cfg Config, last bool) (*Reader, error), cfg Config) (first row.Item, err error) {
@@ -328,7 +354,7 @@ func (r *restored) same(cell, have []byte) bool {
 		return text == shown
 	}
 	text = asSheet(text)
-	return text == asSheet(shown) || text == asSheet(Defuse(shown)) || shown != "" && text == TooLongForCell(shown) ||
+	return text == asSheet(shown) || text == asSheet(Defuse(shown)) || text != "" && text == TooLongForCell(shown) ||
 		r.format == XLSX && text == shown+":00" && clockTime.MatchString(shown)
 }
 

@@ -20,6 +20,8 @@ func TestRowsOfAnExport(t *testing.T) {
 		"as a spreadsheet writes it": {in: "id;n;b;tranche.key\n1;12.5;TRUE;1\n", want: have},
 		"changed": {in: "tranche.key,n,s,t,b,o,z,e,new,result.r,tranche.x\n1,3,8,'=y,false,[],q,w,v,r,s\n",
 			want: `{"id":"1","n":3,"s":"8","t":"=y","b":false,"o":[],"z":"q","e":"w","new":"v"}`},
+		"emptied": {in: "tranche.key,n,s,t,b,o,z,e\n1,,,,,,,\n",
+			want: `{"id":"1","n":null,"s":"","t":"","b":null,"o":null,"z":null,"e":""}`},
 		"a number that is none": {in: "tranche.key,n\n1,\"1,5\"\n", wrong: `line 2, field "n"`},
 		"objects": {in: `{"tranche.key":"1","n":4,"s":"9"}`,
 			want: strings.NewReplacer("12.50", "4", "007", "9").Replace(have)},
@@ -27,16 +29,22 @@ func TestRowsOfAnExport(t *testing.T) {
 		"line breaks of two items":     {in: "tranche.key,n\n\"t\n1\",2\n", wrong: "several items"},
 		"line breaks that are mixed": {in: "tranche.key,n\n\"m\n1\n2\",2\n",
 			wrong: `line 2, field "tranche.key": no item has this key`},
-		"a key that nobody has":        {in: "tranche.key,n\n7,1\n", want: `{"n":"1"}`},
-		"no export":                    {in: "id,n\n1,2\n", want: `{"m":"2"}`},
-		"a field of that name":         {in: "tranche.key,result.r\nr,2\n", want: `{"result.r":"2"}`},
-		"a heading that was a formula": {in: "tranche.key,'=f\nf,2\n", want: `{"=f":2}`},
+		"a key that nobody has": {in: "tranche.key,n\n7,1\n", want: `{"n":"1"}`},
+		"no export":             {in: "id,n\n1,2\n", want: `{"m":"2"}`},
+		"a field of that name":  {in: "tranche.key,result.r\nr,2\n", want: `{"result.r":"2"}`},
+		"an export that is not flat": {in: "key,state,result,error_code,error_message,accepted\n1,failed,,c,m,\n",
+			wrong: "--flat"},
+		"objects of an export that is not flat": {in: `{"ordinal":0,"key":"1","state":"failed","step":"s"}`, wrong: "--flat"},
+		"a heading that was a formula":          {in: "tranche.key,'=f\nf,2\n", want: `{"=f":2}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			plan := intake.Config{Columns: []string{"n"}, Rename: map[string]string{"n": "m"}, Key: "id"}
-			if name == "no export" {
+			switch {
+			case name == "no export":
 				plan.Key = "m"
+			case strings.HasSuffix(name, "not flat"):
+				plan.Key = ""
 			}
 			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
 				return map[string]string{"1": have, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,

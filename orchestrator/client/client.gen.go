@@ -1091,7 +1091,8 @@ type Corrected struct {
 	Paused string `json:"paused,omitempty"`
 
 	// Key the column or field that the keys came from
-	Key string `json:"key,omitempty"`
+	Key      string   `json:"key,omitempty"`
+	Warnings []string `json:"warnings"`
 }
 
 type CorrectedReport struct {
@@ -5024,6 +5025,9 @@ type CorrectParams struct {
 
 	// Types what a field becomes, like balance=number: number, text, bool or json
 	Types []string `form:"types,omitempty" json:"types,omitempty"`
+
+	// Contract when no item has a field that a service requires; one of refuse, warn, off
+	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 }
 
 type ListErrorsParams struct {
@@ -6011,6 +6015,7 @@ func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, 
 	ask.add("columns", params.Columns, true)
 	ask.add("rename", params.Rename, true)
 	ask.add("types", params.Types, true)
+	ask.add("contract", params.Contract, false)
 	return exchange[Corrected](ctx, c, ask, options)
 }
 
@@ -6658,4 +6663,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 55033d4b33e0eea7d68ad7e7f73bb8db, is 87f03f9284fc7b9576b7b0890db1a8ec6f8abb6c18cf3b49b83fb12016814dd9.
+// Of f208da4001752cbe838a5960f93c8e9d, is a010728d3e866e5b16798c8281797d2bd4117c99e44900315bef7f904d2df2a2.

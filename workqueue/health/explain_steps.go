@@ -224,7 +224,7 @@ func (f *facts) needsGroup(r *runFacts, st *stepFacts, needs stepSet, items shar
 	names := r.names(needs)
 	g.needs, g.needed, g.Reason, g.Owner, g.Since = needs, names, ReasonNeeds, OwnerStep, r.startedAt
 	g.Who = stepsText(names)
-	g.Why = fmt.Sprintf("step %s needs what %s is to bring for them", st.name, stepsText(names))
+	g.Why = fmt.Sprintf("step %s needs the parts of %s for them", st.name, stepsText(names))
 	g.Next = "an item is made ready in the transaction that records the last part that it needs"
 	switch {
 	case st.barred && st.gate != "":

@@ -33,8 +33,8 @@ func deadLetters() query {
 			Link:   "/dead-letters?endpoint=" + url.QueryEscape(l.Endpoint),
 			Title:  fmt.Sprintf("%s of %s", Count(l.Letters, "dead letter"), l.Endpoint),
 			Detail: fmt.Sprintf("No service could deal with them. The oldest came %s ago.", Ago(f.At.Sub(l.Since))),
-			Remedy: fmt.Sprintf("See them: `tranche dlq list --endpoint %s`; then send them again: `tranche dlq requeue`, or "+
-				"give them up: `tranche dlq drop`", l.Endpoint),
+			Remedy: fmt.Sprintf("See them: `tranche dlq list --endpoint %[1]s`; then send them again: "+
+				"`tranche dlq requeue --endpoint %[1]s`, or give them up: `tranche dlq drop --endpoint %[1]s`", l.Endpoint),
 		}
 	})
 }

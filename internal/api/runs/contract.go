@@ -131,7 +131,7 @@ func readerOf(endpoint string, schema json.RawMessage) (r reader, whole bool) {
 	return reader{endpoint, known.Required, known.Properties}, whole
 }
 
-// Comparison compares the first items of a start or an add with a Contract.
+// Comparison compares the first items of a start, an add or a correction with a Contract.
 type Comparison struct {
 	contract *Contract
 	rows     *intake.Reader
@@ -153,26 +153,31 @@ func (c *Comparison) Items() func(*start.LoadItem) error {
 	next := LoadItems(c.rows)
 	return func(item *start.LoadItem) error {
 		err := next(item)
-		if c.done || err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		if err == nil && item.Invalid == "" {
-			c.items++
-			for _, name := range addColumns(nil, item.Payload) {
-				if c.has[name] == 0 {
-					c.names = append(c.names, name)
-				}
-				c.has[name]++
-			}
-		}
-		if err != nil || c.items == maxCompared {
-			c.done = true
-			if wrong := c.verdict(); wrong != nil {
-				return wrong
-			}
-		}
+		return c.see(item.Payload, item.Invalid == "", err)
+	}
+}
+
+// see compares an item that was read with err, which is nil or that of the end, and returns err or what is wrong.
+func (c *Comparison) see(payload []byte, valid bool, err error) error {
+	if c.done || err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
+	if err == nil && valid {
+		c.items++
+		for _, name := range addColumns(nil, payload) {
+			if c.has[name] == 0 {
+				c.names = append(c.names, name)
+			}
+			c.has[name]++
+		}
+	}
+	if err != nil || c.items == maxCompared {
+		c.done = true
+		if wrong := c.verdict(); wrong != nil {
+			return wrong
+		}
+	}
+	return err
 }
 
 // verdict is an error when a required field is not there, and collects warnings.

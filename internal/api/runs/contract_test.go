@@ -76,6 +76,10 @@ id,blance
 	b.Want("/runs/open/items", "id,blance\n1,2\n", 422, lacks)
 	b.Want("/runs/open/items?contract=warn", "id,blance\n1,2\n", 200, lacks)
 	b.Want("/runs/open/items", "id,balance\n2,2\n", 200, `"items":1`)
+	b.Want("/runs/open/seal", "", 200)
+	b.Want("/runs/open/correct", "id,blance\n2,3\n", 422, lacks)
+	b.Want("/runs/open/correct?contract=warn&dry_run=true", "id,blance\n2,3\n", 200, lacks)
+	b.Want("/runs/open/correct", "id,balance\n2,3\n", 200, `"warnings":[]`)
 }
 
 // A start that is repeated is answered as before, also when the service requires more by now.

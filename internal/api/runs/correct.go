@@ -32,6 +32,7 @@ type Corrected struct {
 	Steps      []redo.StepReset     `json:"steps" nullable:"false" doc:"what becomes of the items at each step"`
 	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
 	Key        string               `json:"key,omitempty" doc:"the column or field that the keys came from"`
+	Warnings   []string             `json:"warnings" nullable:"false"`
 }
 
 // ItemCorrection is another payload for one item.
@@ -69,6 +70,7 @@ type correctInput struct {
 	Reason  string `query:"reason" doc:"why, for the audit log"`
 	ShapeQuery
 
+	Contract string `query:"contract" enum:"refuse,warn,off" doc:"when no item has a field that a service requires"`
 	kernel.Stream
 }
 
@@ -87,7 +89,16 @@ func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, 
 	if err != nil {
 		return out, errors.Join(err, kept.Close())
 	}
-	given := Adding{Config: config, Kept: kept}
+	plan, err := planOfRun(ctx, s.Store, in.ID)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	plan.Items.Contract = cmp.Or(in.Contract, plan.Items.Contract)
+	contract, err := s.contractOf(ctx, plan)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	given := Adding{Config: config, Kept: kept, contract: contract}
 	defer func() { _ = errors.Join(given.Close(), kept.Close()) }() // what was read has been read
 	if err := given.Open(); err != nil {
 		return out, err
@@ -97,14 +108,15 @@ func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, 
 			if err := given.Again(); err != nil {
 				return nil, err
 			}
+			given.compared = contract.Compare(given.Rows)
 			var read row.Item
 			return func(item *redo.Correction) error {
 				err := given.Rows.Next(&read)
 				item.Key, item.Payload, item.Line = read.Key, read.Payload, read.Line
-				return err
+				return given.compared.see(read.Payload, true, err)
 			}, nil
 		}})
-	out.Key = given.Rows.Key()
+	out.Key, out.Warnings = given.Rows.Key(), append([]string{}, given.warnings()...)
 	return out, err
 }
 
@@ -171,5 +183,5 @@ func (s changes) doCorrect(ctx context.Context, req *redo.CorrectRequest) (Corre
 	return Corrected{Run: req.Run, DryRun: req.DryRun, Cascade: req.Cascade, Items: done.Items, Same: done.Same,
 		Begun: done.Begun, Examples: done.Examples, Generation: done.Generation,
 		Steps:  append([]redo.StepReset{}, done.Steps...),
-		Paused: pausedText(done.Hold, done.HoldDetail)}, nil
+		Paused: pausedText(done.Hold, done.HoldDetail), Warnings: []string{}}, nil
 }

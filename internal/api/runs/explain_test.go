@@ -52,7 +52,7 @@ func TestExplainAnEndpointWithASlipInItsName(t *testing.T) {
 	apitest.Eventually(t, "the warning names it", func() bool {
 		var view struct{ Warnings []string }
 		e.Get("/runs/"+run.String(), &view)
-		return strings.Contains(strings.Join(view.Warnings, "\n"), "endpoint cout; was count meant?")
+		return strings.Contains(strings.Join(view.Warnings, "\n"), "endpoint cout (was count meant?); the run")
 	})
 	if _, err := e.Pool.Exec(t.Context(), `UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
 		probe_at = tranche_now() WHERE endpoint = 'cout'`); err != nil {

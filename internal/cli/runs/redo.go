@@ -270,6 +270,7 @@ type runCorrect struct {
 	DryRun  bool   `help:"Change nothing; say what would be done."`
 	waitFlags
 	cli.RowFlags
+	Contract string `enum:",refuse,warn,off" default:"" help:"When no item has a field that the service of a step requires: refuse, warn or off." placeholder:"WHAT"`
 }
 
 func (r *runCorrect) Validate() error {
@@ -279,12 +280,15 @@ func (r *runCorrect) Validate() error {
 func (r *runCorrect) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	params := client.CorrectParams{Key: r.Key, Format: r.Format, Cascade: r.Cascade, DryRun: r.DryRun,
 		Reason: r.Reason, Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
-		Columns: r.Columns, Rename: r.Rename, Types: r.Types}
+		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract}
 	done, err := cli.Upload(term, "--items", r.Items, func(items io.Reader) (client.Corrected, error) {
 		return cl.Correct(ctx, r.Ref, params, "application/octet-stream", items, term.Keep())
 	})
 	if err != nil {
 		return err
+	}
+	if !term.JSON {
+		term.Warn(done.Warnings)
 	}
 	return r.end(ctx, term, cl, done.Run, func() error { return cli.Say(term, correctText)(done, nil) })
 }
