@@ -199,7 +199,8 @@ func (p *PastTime) UnmarshalText(text []byte) (err error) {
 	said := string(text)
 	defer func() {
 		if err == nil && p.IsZero() { // would be taken for none
-			err = fmt.Errorf("%q is too long ago for anything to be recorded; give a later time, or leave the flag out for no bound", said)
+			err = fmt.Errorf("%q is too long ago for anything to be recorded; give a later time, or leave the flag out for "+
+				"no bound", said)
 		}
 	}()
 	if back, err := time.ParseDuration(said); err == nil && back >= 0 {
