@@ -60,8 +60,8 @@ type xlsxConfig struct {
 }
 
 // xlsxReader reads the first sheet of a workbook that is a flat export given back. Its first row has the names. A row
-// is an object of what its cells show: a number or truth as such, a date or time as a text by ISO 8601, anything else as
-// its text. What has no such form is refused with its cell. Whatever is wrong with a workbook, there is an error and
+// is an object of what its cells show: a number or truth as such, a date or time as ISO 8601 text, anything else as its
+// text. What has no such form is refused with its cell. Whatever is wrong with a workbook, there is an error and
 // never a panic.
 type xlsxReader struct {
 	cfg      xlsxConfig

@@ -337,7 +337,7 @@ const measured = `(
 
 // SlowEndpoints returns services, hosts and sources that running runs use and that became slow: of the endpoints $1,
 // or of all when it is null, at most $2, the slowest first. One is slow when its last requests took a second or more,
-// and ten times as long as those at the quickest of some times before. That must hold by the request and by the item, so
+// and ten times as long as those at the quickest of some times before. That must hold by request and by item, so
 // that neither large nor small requests look slow, and the newest must not be quick again. What the node waits for by
 // itself, like a rate, does not count. Local functions are left out: what they do is not known.
 const SlowEndpoints = `
