@@ -98,7 +98,7 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
 		"cron: 61 2 * * *\n" + rest:                                 "schedule s:1:7: cron",
 		"cron: 0 0 30 2 *\n" + rest:                                 "never fires",
-		"every: 1s\n" + rest:                                        "too often",
+		"every: 1s\n" + rest:                                        "within 1m",
 		"every: 1h\nzone: Europe/Berln\n" + rest:                    "schedule s:2:7: zone",
 		"every: 1h\ncolour: red\n" + rest:                           "schedule s:2:1: unknown field",
 		"every: 1h\nplan: p@0\nitems: {file: a.csv}\n":              "schedule s:2:7: plan: plan_ref",
