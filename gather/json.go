@@ -15,18 +15,18 @@ import (
 // The JSON form. Its names are stored with every run: they may be added to, not changed. What was added after the first
 // version is left out where it is off, as those that were written before do.
 type planJSON struct {
-	Name       string     `json:"name"`
-	Priority   int        `json:"priority,omitempty"`
-	MaxFailed  string     `json:"max_failed,omitempty"`
-	Guard      string     `json:"guard,omitempty"`
-	Canary     int        `json:"canary,omitempty"`
-	CanaryAuto bool       `json:"canary_auto,omitempty"`
-	OrderBy    string     `json:"order_by,omitempty"`
-	Values     []string   `json:"values,omitempty"`
-	Partitions int        `json:"partitions,omitempty"`
-	OnFailure  string     `json:"on_failure,omitempty"`
-	Items      *Items     `json:"items,omitempty"`
-	Steps      []stepJSON `json:"steps"`
+	Name              string     `json:"name"`
+	Priority          int        `json:"priority,omitempty"`
+	MaxFailed         string     `json:"max_failed,omitempty"`
+	Guard             string     `json:"guard,omitempty"`
+	Canary            int        `json:"canary,omitempty"`
+	CanaryAutoApprove bool       `json:"canary_auto_approve,omitempty"`
+	OrderBy           string     `json:"order_by,omitempty"`
+	Values            []string   `json:"values,omitempty"`
+	Partitions        int        `json:"partitions,omitempty"`
+	OnFailure         string     `json:"on_failure,omitempty"`
+	Items             *Items     `json:"items,omitempty"`
+	Steps             []stepJSON `json:"steps"`
 }
 
 type stepJSON struct {
@@ -41,14 +41,14 @@ type stepJSON struct {
 	Inputs   []string `json:"inputs,omitzero"` // none is not the same as not said
 	Optional bool     `json:"optional,omitempty"`
 	Barrier  barrier  `json:"barrier,omitempty"`
-	Approval string   `json:"approve_by,omitempty"`
+	Approval string   `json:"approvers,omitempty"`
 }
 
 // MarshalJSON writes the form in which a run keeps its plan. Every setting is written, so that a later version with
 // other defaults runs the plan as it was.
 func (p Plan) MarshalJSON() ([]byte, error) {
 	out := planJSON{Name: p.Name, Priority: p.Priority, MaxFailed: p.MaxFailed, Guard: p.Guard, Canary: p.Canary,
-		CanaryAuto: p.CanaryAuto, OrderBy: p.Order.By, Values: p.Order.Values, Partitions: p.Order.Partitions,
+		CanaryAutoApprove: p.CanaryAutoApprove, OrderBy: p.Order.By, Values: p.Order.Values, Partitions: p.Order.Partitions,
 		OnFailure: p.OnFailure, Steps: make([]stepJSON, len(p.Steps))}
 	if p.Items.given() {
 		out.Items = &p.Items
@@ -75,7 +75,7 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 		return errors.New("read plan: something follows it")
 	}
 	*p = Plan{Name: in.Name, Priority: in.Priority, MaxFailed: in.MaxFailed, Guard: in.Guard, Canary: in.Canary,
-		CanaryAuto: in.CanaryAuto, Steps: make([]Step, len(in.Steps)), OnFailure: in.OnFailure,
+		CanaryAutoApprove: in.CanaryAutoApprove, Steps: make([]Step, len(in.Steps)), OnFailure: in.OnFailure,
 		Order: order.Rule{By: in.OrderBy, Values: in.Values, Partitions: in.Partitions}}
 	if in.Items != nil {
 		p.Items = *in.Items

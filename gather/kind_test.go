@@ -68,7 +68,7 @@ func TestParseKindsThatFetch(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", got, query)
 	}
 	for i, want := range []string{"http:127.0.0.1:8081", "http:api.example", "sql:ledger"} {
-		if got := plan.Steps[i].PaceKey(); got != want {
+		if got := plan.Steps[i].TargetKey(); got != want {
 			t.Errorf("step %d is paced by %s, want %s", i, got, want)
 		}
 	}

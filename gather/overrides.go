@@ -16,11 +16,11 @@ import (
 // Overrides are settings of one run that are laid over its plan: those of steps over every step, and then those of
 // single steps. What is nil stays as the plan has it. Fields are called as in plans, here and in JSON.
 type Overrides struct {
-	Priority   *int    `json:"priority,omitempty" doc:"runs with a greater number go first" example:"10" placeholder:"N"`
-	MaxFailed  *string `json:"max_failed,omitempty" doc:"pause when more items fail: a number like 500, or 1%; or none" example:"1%" placeholder:"N|P%"`
-	Guard      *string `json:"guard,omitempty" doc:"pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off" example:"50/100" placeholder:"N/M|off"`
-	Canary     *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none" example:"100" placeholder:"N"`
-	CanaryAuto *bool   `json:"canary_auto,omitempty" doc:"let the others go by itself when no more of the sample failed than max_failed allows" example:"true" negatable:""`
+	Priority          *int    `json:"priority,omitempty" doc:"runs with a greater number go first" example:"10" placeholder:"N"`
+	MaxFailed         *string `json:"max_failed,omitempty" doc:"pause when more items fail: a number like 500, or 1%; or none" example:"1%" placeholder:"N|P%"`
+	Guard             *string `json:"guard,omitempty" doc:"pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off" example:"50/100" placeholder:"N/M|off"`
+	Canary            *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none" example:"100" placeholder:"N"`
+	CanaryAutoApprove *bool   `json:"canary_auto_approve,omitempty" doc:"let the others go by itself when no more of the sample failed than max_failed allows" example:"true" negatable:""`
 
 	OrderBy    *string `json:"order_by,omitempty" doc:"items of the same value of this field go one after the other, in their order" example:"customer.id" placeholder:"FIELD"`
 	Partitions *int    `json:"partitions,omitempty" doc:"with an order: values share so many lines, by their hash; 0: each has its own" example:"64" placeholder:"N"`
@@ -161,9 +161,9 @@ func (o *Overrides) lay(plan *Plan) {
 	}
 	if o.Canary != nil {
 		plan.Canary = *o.Canary
-		plan.CanaryAuto = plan.CanaryAuto && plan.Canary != 0
+		plan.CanaryAutoApprove = plan.CanaryAutoApprove && plan.Canary != 0
 	}
-	set(&plan.CanaryAuto, o.CanaryAuto)
+	set(&plan.CanaryAutoApprove, o.CanaryAutoApprove)
 	o.layOrder(plan)
 	o.layItems(plan)
 	for i := range plan.Steps {
@@ -256,7 +256,7 @@ func (o *Overrides) settings() []setting {
 		{"max_failed", reading(&o.MaxFailed, workqueue.ParseMaxFailed)},
 		{"guard", reading(&o.Guard, workqueue.CanonicalGuard)},
 		{"canary", reading(&o.Canary, workqueue.WholeNumber)},
-		{"canary_auto", reading(&o.CanaryAuto, readTruth)},
+		{"canary_auto_approve", reading(&o.CanaryAutoApprove, readTruth)},
 		{"order_by", reading(&o.OrderBy, readOrderBy)},
 		{"partitions", reading(&o.Partitions, workqueue.WholeNumber)},
 		{"on_failure", reading(&o.OnFailure, ParseOnFailure)},

@@ -42,23 +42,23 @@ func TestOverridesAreLaidOverThePlan(t *testing.T) {
 		`{"retry_backoff":"2m"}`: func(_ *gather.Plan, s *gather.Step) {
 			s.RetryBackoff, s.MaxBackoff = 2*time.Minute, 2*time.Minute
 		},
-		`{"max_backoff":"2m"}`:    func(_ *gather.Plan, s *gather.Step) { s.MaxBackoff = 2 * time.Minute },
-		`{"retry_codes":["A"]}`:   func(_ *gather.Plan, s *gather.Step) { s.RetryCodes = []string{"A"} },
-		`{"never_retry":["A"]}`:   func(_ *gather.Plan, s *gather.Step) { s.NeverRetry = []string{"A"} },
-		`{"timeout":"1h"}`:        func(_ *gather.Plan, s *gather.Step) { s.Timeout = time.Hour },
-		`{"chunk_bytes":"1MiB"}`:  func(_ *gather.Plan, s *gather.Step) { s.ChunkBytes = 1 << 20 },
-		`{"chunk_bytes":0}`:       func(_ *gather.Plan, s *gather.Step) { s.ChunkBytes = 0 },
-		`{"priority":0}`:          func(p *gather.Plan, _ *gather.Step) { p.Priority = 0 },
-		`{"max_failed":"none"}`:   func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "" },
-		`{"max_failed":"2.0%"}`:   func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "2%" },
-		`{"guard":"off"}`:         func(p *gather.Plan, _ *gather.Step) { p.Guard = "off" },
-		`{"guard":"50/100"}`:      func(p *gather.Plan, _ *gather.Step) { p.Guard = "50/100" },
-		`{"canary":0}`:            func(p *gather.Plan, _ *gather.Step) { p.Canary, p.CanaryAuto = 0, false },
-		`{"canary":5}`:            func(p *gather.Plan, _ *gather.Step) { p.Canary = 5 },
-		`{"canary_auto":false}`:   func(p *gather.Plan, _ *gather.Step) { p.CanaryAuto = false },
-		`{"max_failed":"10000"}`:  func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "10000" },
-		`{"chunk":1,"rate":1e3}`:  func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 1000 },
-		`{"chunk":"1","rate":10}`: func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 10 },
+		`{"max_backoff":"2m"}`:          func(_ *gather.Plan, s *gather.Step) { s.MaxBackoff = 2 * time.Minute },
+		`{"retry_codes":["A"]}`:         func(_ *gather.Plan, s *gather.Step) { s.RetryCodes = []string{"A"} },
+		`{"no_retry_codes":["A"]}`:      func(_ *gather.Plan, s *gather.Step) { s.NoRetryCodes = []string{"A"} },
+		`{"timeout":"1h"}`:              func(_ *gather.Plan, s *gather.Step) { s.Timeout = time.Hour },
+		`{"chunk_bytes":"1MiB"}`:        func(_ *gather.Plan, s *gather.Step) { s.ChunkBytes = 1 << 20 },
+		`{"chunk_bytes":0}`:             func(_ *gather.Plan, s *gather.Step) { s.ChunkBytes = 0 },
+		`{"priority":0}`:                func(p *gather.Plan, _ *gather.Step) { p.Priority = 0 },
+		`{"max_failed":"none"}`:         func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "" },
+		`{"max_failed":"2.0%"}`:         func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "2%" },
+		`{"guard":"off"}`:               func(p *gather.Plan, _ *gather.Step) { p.Guard = "off" },
+		`{"guard":"50/100"}`:            func(p *gather.Plan, _ *gather.Step) { p.Guard = "50/100" },
+		`{"canary":0}`:                  func(p *gather.Plan, _ *gather.Step) { p.Canary, p.CanaryAutoApprove = 0, false },
+		`{"canary":5}`:                  func(p *gather.Plan, _ *gather.Step) { p.Canary = 5 },
+		`{"canary_auto_approve":false}`: func(p *gather.Plan, _ *gather.Step) { p.CanaryAutoApprove = false },
+		`{"max_failed":"10000"}`:        func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "10000" },
+		`{"chunk":1,"rate":1e3}`:        func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 1000 },
+		`{"chunk":"1","rate":10}`:       func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 10 },
 	} {
 		var over gather.Overrides
 		if err := json.Unmarshal([]byte(text), &over); err != nil {
@@ -102,7 +102,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"schema":{"type":"x"}}`:                       "schema: it is no JSON Schema",
 		`{"schema":{},"invalid":"fail"}`:                "",
 		`{"schema":{},"invalid":"fail","order_by":"a"}`: "invalid: it does not go with order_by",
-		`{"canary_auto":true}`:                          "canary_auto: there is no canary",
+		`{"canary_auto_approve":true}`:                  "canary_auto_approve: there is no canary",
 		`{"max_failed":"some"}`:                         `max_failed: want a number of items`,
 		`{"guard":"10/5"}`:                              `guard: want failures of so many first outcomes`,
 		`{"canary":1000001}`:                            "canary: 1000001",
@@ -132,13 +132,13 @@ func TestSetOverrides(t *testing.T) {
 	t.Parallel()
 	var got gather.Overrides
 	texts := map[string]string{
-		"priority": "-2", "max_failed": "1.0%", "guard": "5/9", "canary": "100", "canary_auto": "true", "chunk": "auto",
+		"priority": "-2", "max_failed": "1.0%", "guard": "5/9", "canary": "100", "canary_auto_approve": "true", "chunk": "auto",
 		"order_by": "customer.id", "partitions": "8", "on_failure": "stop",
 		"schema": `{"type":"object"}`, "invalid": "fail", "contract": "warn", "encoding": "latin1",
 		"no_header": "true", "delimiter": ";", "columns": "a",
 		"rename": "a=b", "types": "b=number", "sort": "b", "desc": "true",
 		"chunk_bytes": "512KiB", "chunk_time": "5s", "in_flight": "64", "rate": "0.5", "max_attempts": "4",
-		"timeout": "1m", "retry_backoff": "0s", "max_backoff": "2m", "retry_codes": "BUSY", "never_retry": "GONE",
+		"timeout": "1m", "retry_backoff": "0s", "max_backoff": "2m", "retry_codes": "BUSY", "no_retry_codes": "GONE",
 		"max_result": "1MiB",
 	}
 	for _, field := range gather.OverrideFields() {
@@ -147,14 +147,14 @@ func TestSetOverrides(t *testing.T) {
 		}
 	}
 	var want gather.Overrides
-	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","guard":"5/9","canary":100,"canary_auto":true,
+	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","guard":"5/9","canary":100,"canary_auto_approve":true,
 		"chunk":"auto",
 		"order_by":"customer.id","partitions":8,"on_failure":"stop",
 		"schema":{"type":"object"},"invalid":"fail","contract":"warn","encoding":"latin-1","no_header":true,"columns":["a"],
 		"delimiter":"semicolon",
 		"rename":["a=b"],"types":["b=number"],"sort":"b","desc":true,
 		"chunk_bytes":524288,"chunk_time":"5s","in_flight":64,"rate":0.5,"max_attempts":4,"timeout":"1m",
-		"retry_backoff":"0s","max_backoff":"2m","retry_codes":["BUSY"],"never_retry":["GONE"],
+		"retry_backoff":"0s","max_backoff":"2m","retry_codes":["BUSY"],"no_retry_codes":["GONE"],
 		"max_result":1048576}`), &want)
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v, %v", got, want, err)
@@ -165,7 +165,7 @@ func TestSetOverrides(t *testing.T) {
 		}
 	}
 	for field, text := range map[string]string{
-		"chunk": "many", "rate": "1_000", "canary_auto": "yes", "timeout": "5", "chunk_bytes": "1KB", "max_failed": "few",
+		"chunk": "many", "rate": "1_000", "canary_auto_approve": "yes", "timeout": "5", "chunk_bytes": "1KB", "max_failed": "few",
 		"guard":       "5",
 		"retry_codes": "", "priority": "1.5", "colour": "red", "order_by": "a..b", "partitions": "x", "on_failure": "halt",
 	} {

@@ -54,7 +54,7 @@ priority: -3
 max_failed: 0.50%
 guard: 5/9
 canary: 100
-canary_auto: true
+canary_auto_approve: true
 steps:
 - name: a
   endpoint: b
@@ -70,7 +70,7 @@ steps:
   retry_backoff: 1s
   max_backoff: 1m
   retry_codes: [BUSY]
-  never_retry:
+  no_retry_codes:
   - GONE
 `
 
@@ -141,7 +141,7 @@ func TestParseSteps(t *testing.T) {
 	}
 	var got []string
 	for _, s := range plan.Ordered().Steps {
-		got = append(got, fmt.Sprintf("%s %s %s %v %v %v %d %v %v", s.Name, s.Kind(), s.PaceKey(), s.Needs, s.InputParts(),
+		got = append(got, fmt.Sprintf("%s %s %s %v %v %v %d %v %v", s.Name, s.Kind(), s.TargetKey(), s.Needs, s.InputParts(),
 			s.SeesItem(), s.Chunk, s.Optional, s.Barrier))
 	}
 	want := []string{
@@ -167,7 +167,7 @@ func TestParseFillsInDefaults(t *testing.T) {
 
 func TestParseErrorsNameThePlace(t *testing.T) {
 	t.Parallel()
-	const fields = "name, priority, max_failed, guard, canary, canary_auto, order_by, values, partitions, on_failure, " +
+	const fields = "name, priority, max_failed, guard, canary, canary_auto_approve, order_by, values, partitions, on_failure, " +
 		"items, steps"
 	for _, tc := range []struct{ text, want string }{
 		{"", "0:0: it is empty"},
@@ -272,8 +272,8 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		{"max_failed: 1.5\n", "1:13: max_failed: want a number of items like 500, a percentage"},
 		{"guard: 9/5\n", "1:8: guard: want failures of so many first outcomes, like 200/400, at most 10000; or off"},
 		{"max_failed: 200%\n", `1:13: max_failed: want a number of items like 500, a percentage of them like 1%`},
-		{"canary_auto: yes\n", `1:14: canary_auto: want true or false; this is the text "yes"`},
-		{"canary_auto: true\nsteps: [{endpoint: a}]", "1:14: canary_auto: there is no canary"},
+		{"canary_auto_approve: yes\n", `1:14: canary_auto_approve: want true or false; this is the text "yes"`},
+		{"canary_auto_approve: true\nsteps: [{endpoint: a}]", "1:14: canary_auto_approve: there is no canary"},
 		{"priority: 3000000000\nsteps: [{endpoint: a}]", "1:11: priority: 3000000000 is not within"},
 		{"steps:\n- endpoint: a\n  chunk: Auto\n", `3:10: steps[0].chunk: want a whole number like 500, or auto; this is`},
 		{"steps:\n- endpoint: a\n  chunk: auto\n  chunk_auto: false\n", "4:15: steps[0].chunk_auto: without auto, "},

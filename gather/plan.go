@@ -39,13 +39,13 @@ const (
 
 // Plan is what a run does with each of its items.
 type Plan struct {
-	Name       string // 1 to 64 of A-Z a-z 0-9 . _ -
-	Priority   int    // runs with a greater number go first
-	MaxFailed  string // failures at which the run pauses: more than "500", or than "1%" of the items; "": never
-	Guard      string // first failures of a step that hold the run, like "200/400", or "off"; "": workqueue.DefaultGuard
-	Canary     int    // items of a spread sample that goes first, up to 1,000,000; 0: none
-	CanaryAuto bool   // a sample within MaxFailed releases the others; else somebody has to
-	Steps      []Step
+	Name              string // 1 to 64 of A-Z a-z 0-9 . _ -
+	Priority          int    // runs with a greater number go first
+	MaxFailed         string // failures at which the run pauses: more than "500", or than "1%" of the items; "": never
+	Guard             string // first failures of a step that hold the run, like "200/400", or "off"; "": workqueue.DefaultGuard
+	Canary            int    // items of a spread sample that goes first, up to 1,000,000; 0: none
+	CanaryAutoApprove bool   // a sample within MaxFailed releases the others; else somebody has to
+	Steps             []Step
 
 	Order     order.Rule // items of the same value are worked on one after the other; zero: all side by side
 	OnFailure string     // FailureStop, or "": what follows an item that failed is worked on all the same
@@ -280,9 +280,9 @@ func (s *Step) target() string {
 	}
 }
 
-// PaceKey is what paces the step: steps with the same key share budgets, rates and the breaker. For endpoints it is
+// TargetKey is what paces the step: steps with the same key share budgets, rates and the breaker. For endpoints it is
 // their name, and for others the kind and the target, as in http:branches.example.com.
-func (s *Step) PaceKey() string {
+func (s *Step) TargetKey() string {
 	switch kind := s.Kind(); kind {
 	case KindEndpoint, KindRequest:
 		return s.target()

@@ -131,10 +131,10 @@ func TestValidateNamesTheField(t *testing.T) {
 			"steps[0].max_backoff", "retry_backoff: 1s"},
 		"bad code": {alone(func(s *gather.Step) { s.RetryCodes = []string{"a b"} }),
 			"steps[0].retry_codes", `"a b"`},
-		"code twice": {alone(func(s *gather.Step) { s.NeverRetry = []string{"A", "A"} }),
-			"steps[0].never_retry", "twice"},
-		"code in both": {alone(func(s *gather.Step) { s.RetryCodes, s.NeverRetry = []string{"A"}, []string{"A"} }),
-			"steps[0].never_retry", "retry_codes as well"},
+		"code twice": {alone(func(s *gather.Step) { s.NoRetryCodes = []string{"A", "A"} }),
+			"steps[0].no_retry_codes", "twice"},
+		"code in both": {alone(func(s *gather.Step) { s.RetryCodes, s.NoRetryCodes = []string{"A"}, []string{"A"} }),
+			"steps[0].no_retry_codes", "retry_codes as well"},
 		"many codes": {alone(func(s *gather.Step) { s.RetryCodes = make([]string, 101) }), "steps[0].retry_codes", "101"},
 		"priority":   {gather.Plan{Name: "p", Priority: 1 << 31, Steps: []gather.Step{step("a")}}, "priority", "2147483648"},
 		"max failed": {gather.Plan{Name: "p", MaxFailed: "1 %", Steps: []gather.Step{step("a")}}, "max_failed", `"1 %"`},
@@ -142,7 +142,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		"not canonical": {gather.Plan{Name: "p", MaxFailed: "1.0%", Steps: []gather.Step{step("a")}}, "max_failed",
 			`"1.0%"`},
 		"canary": {gather.Plan{Name: "p", Canary: -1, Steps: []gather.Step{step("a")}}, "canary", "-1"},
-		"canary auto alone": {gather.Plan{Name: "p", CanaryAuto: true, Steps: []gather.Step{step("a")}}, "canary_auto",
+		"canary auto alone": {gather.Plan{Name: "p", CanaryAutoApprove: true, Steps: []gather.Step{step("a")}}, "canary_auto_approve",
 			"set canary"},
 		"same names":   {graph(step("a"), step("b"), step("a")), "steps[2].name", `"a" is also the name of steps[0]`},
 		"unknown need": {graph(step("a"), step("b", "a", "c")), "steps[1].needs[1]", `no step "c"`},
@@ -226,12 +226,12 @@ func TestJSONIsStable(t *testing.T) {
 
 // everything is a plan in which no field is zero.
 func everything() *gather.Plan {
-	return &gather.Plan{Name: "p", Priority: -3, MaxFailed: "0.5%", Guard: "5/9", Canary: 100, CanaryAuto: true,
+	return &gather.Plan{Name: "p", Priority: -3, MaxFailed: "0.5%", Guard: "5/9", Canary: 100, CanaryAutoApprove: true,
 		Steps: []gather.Step{{
 			Name: "a", Endpoint: "b", Needs: []string{"c"}, StepSettings: workqueue.StepSettings{Chunk: 2000, ChunkAuto: true,
 				ChunkBytes: 512 << 10, ChunkTime: time.Second, InFlight: 256, InFlightAuto: true, Rate: 0.5, MaxAttempts: 4,
 				Timeout: time.Minute, RetryBackoff: time.Second, MaxBackoff: time.Minute, RetryCodes: []string{"BUSY"},
-				NeverRetry: []string{"GONE"}},
+				NoRetryCodes: []string{"GONE"}},
 		}}}
 }
 

@@ -17,7 +17,7 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 		{Name: "max_failed", Read: word(&plan.MaxFailed, workqueue.ParseMaxFailed, workqueue.ErrMaxFailed)},
 		{Name: "guard", Read: word(&plan.Guard, workqueue.CanonicalGuard, workqueue.ErrGuard)},
 		{Name: "canary", Read: strictyaml.Into(&plan.Canary)},
-		{Name: "canary_auto", Read: strictyaml.Into(&plan.CanaryAuto)},
+		{Name: "canary_auto_approve", Read: strictyaml.Into(&plan.CanaryAutoApprove)},
 		{Name: "order_by", Read: strictyaml.Into(&plan.Order.By)},
 		{Name: "values", Read: strictyaml.Into(&plan.Order.Values, `min:"1"`)},
 		{Name: "partitions", Read: strictyaml.Into(&plan.Order.Partitions, `min:"1" max:"65536"`)},
@@ -72,7 +72,7 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 		}},
 		{Name: "optional", Read: strictyaml.Into(&step.Optional)},
 		{Name: "barrier", Read: readBarrier(&step)},
-		{Name: "approve_by", Read: strictyaml.Into(&step.Approval)},
+		{Name: "approvers", Read: strictyaml.Into(&step.Approval)},
 	}
 	for name, field := range over.Fields() {
 		fields = append(fields, strictyaml.Field{Name: name, Read: settingOf(field)})
@@ -94,7 +94,7 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 	return step, err
 }
 
-// readBarrier reads true, false or approve, which is approve_by: anyone unless that says else, before or after it.
+// readBarrier reads true, false or approve, which is approvers: anyone unless that says else, before or after it.
 func readBarrier(step *Step) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		if said, ok := v.Plain(); ok && said == string(barrierApprove) {
@@ -193,7 +193,7 @@ func (o *Overrides) ReadYAML(v strictyaml.Value) error {
 					return set(v, func(text string) error { return o.SetStep(step + "." + name + "=" + text) })
 				})
 			})
-		case "retry_codes", "never_retry", "columns", "rename", "types":
+		case "retry_codes", "no_retry_codes", "columns", "rename", "types":
 			return v.List(func(v strictyaml.Value) error {
 				return set(v, func(text string) error { return o.Set(name, text) })
 			})

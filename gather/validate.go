@@ -42,8 +42,8 @@ func (p *Plan) Validate() error {
 	if err := p.validateValues(); err != nil {
 		return err
 	}
-	if p.CanaryAuto && p.Canary == 0 {
-		return fieldError("canary_auto", "there is no canary that it could be about; set canary, like canary: 100")
+	if p.CanaryAutoApprove && p.Canary == 0 {
+		return fieldError("canary_auto_approve", "there is no canary that it could be about; set canary, like canary: 100")
 	}
 	if err := p.checkOrder(); err != nil {
 		return err
@@ -129,7 +129,7 @@ const MaxPlanBytes = 64 << 10
 //	max_failed: 1%           # or 500 (items): more failures pause the run
 //	guard: 200/400           # or off: so many failures of the first outcomes of a step pause the run
 //	canary: 100              # a spread sample goes first
-//	canary_auto: true        # and releases the others when it stays within max_failed
+//	canary_auto_approve: true        # and releases the others when it stays within max_failed
 //	order_by: customer       # items of the same value go one after the other; without a canary
 //	partitions: 64           # values share so many lines; or values: [a, b], the only ones there may be
 //	on_failure: stop         # what follows an item that failed is not tried; or continue
@@ -149,7 +149,7 @@ const MaxPlanBytes = 64 << 10
 //	    retry_backoff: 1s
 //	    max_backoff: 5m
 //	    retry_codes: [BUSY]  # tried again, although the service says no
-//	    never_retry: [GONE]  # not tried again, although the service says yes
+//	    no_retry_codes: [GONE]  # not tried again, although the service says yes
 //	    timeout: 12m         # from the hand-out; longer than the service gives its handler
 //
 // Everything but the endpoint may be left out. With chunk_auto or in_flight_auto beside it, a number is the upper bound
@@ -253,7 +253,7 @@ func (s *Step) checkInputs(prefix string) error {
 	if s.Barrier && len(s.Needs) == 0 {
 		return fieldError(prefix+"barrier", "there is nothing that it could wait for; name steps in needs, or leave it out")
 	}
-	return s.checkApproval(prefix + "approve_by")
+	return s.checkApproval(prefix + "approvers")
 }
 
 func (s *Step) checkApproval(field string) error {
@@ -281,7 +281,7 @@ func checkAllCodes(prefix string, s workqueue.StepSettings) error {
 	if err := checkCodes(prefix+"retry_codes", s.RetryCodes); err != nil {
 		return err
 	}
-	return checkCodes(prefix+"never_retry", s.NeverRetry)
+	return checkCodes(prefix+"no_retry_codes", s.NoRetryCodes)
 }
 
 // validateTogether looks at settings that have to fit each other.
@@ -297,9 +297,9 @@ func (s *Step) validateTogether(prefix string) error {
 		return fieldError(prefix+"max_backoff", "%v is shorter than the first wait, retry_backoff: %v", s.MaxBackoff,
 			s.RetryBackoff)
 	}
-	for _, code := range s.NeverRetry {
+	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
-			return fieldError(prefix+"never_retry", "%q stands in retry_codes as well; leave it in one of them", code)
+			return fieldError(prefix+"no_retry_codes", "%q stands in retry_codes as well; leave it in one of them", code)
 		}
 	}
 	return nil

@@ -23,7 +23,7 @@ CREATE TABLE node_session (
     expires_at   timestamptz NOT NULL,
     ended_at     timestamptz,
     stats        jsonb       NOT NULL DEFAULT '{}',
-    speaks       integer     NOT NULL DEFAULT 1,
+    feature_level integer     NOT NULL DEFAULT 1,
     precedence   integer     NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE node_session IS
@@ -40,7 +40,7 @@ COMMENT ON COLUMN node_session.expires_at IS
 COMMENT ON COLUMN node_session.ended_at IS
     'When the node stopped in good order; null: it has not, though its session may have expired.';
 COMMENT ON COLUMN node_session.stats IS 'The node''s own counters, as of its last heartbeat.';
-COMMENT ON COLUMN node_session.speaks IS
+COMMENT ON COLUMN node_session.feature_level IS
     'What the node understands: 1 runs of one step, 2 runs of several steps, 3 runs whose items are kept in order.';
 COMMENT ON COLUMN node_session.precedence IS
     'Who leads before others: nodes of tranche serve have more than 0, and a session has it only while its node can '
@@ -91,7 +91,7 @@ COMMENT ON COLUMN database_mark.at IS 'When it was raised last.';
 INSERT INTO database_mark (name, lineage, beat, timeline, at)
 VALUES ('mark', gen_random_uuid(), 0, 0, tranche_now());
 
-CREATE TABLE database_gap (
+CREATE TABLE database_rewind (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     noticed_at timestamptz NOT NULL DEFAULT tranche_now(),
     lost       boolean     NOT NULL,
@@ -99,15 +99,15 @@ CREATE TABLE database_gap (
     to_at      timestamptz NOT NULL,
     runs       integer     NOT NULL
 );
-COMMENT ON TABLE database_gap IS 'Times at which the database went back in time, or another server took it over.';
-COMMENT ON COLUMN database_gap.id IS 'Number of the row.';
-COMMENT ON COLUMN database_gap.noticed_at IS 'When a node noticed it.';
-COMMENT ON COLUMN database_gap.lost IS
+COMMENT ON TABLE database_rewind IS 'Times at which the database went back in time, or another server took it over.';
+COMMENT ON COLUMN database_rewind.id IS 'Number of the row.';
+COMMENT ON COLUMN database_rewind.noticed_at IS 'When a node noticed it.';
+COMMENT ON COLUMN database_rewind.lost IS
     'True: what was confirmed in between is lost, or may be. False: another server took over, and all that is known '
     'is there.';
-COMMENT ON COLUMN database_gap.from_at IS 'What was confirmed after this may be lost.';
-COMMENT ON COLUMN database_gap.to_at IS 'And up to this.';
-COMMENT ON COLUMN database_gap.runs IS 'How many runs were under way.';
+COMMENT ON COLUMN database_rewind.from_at IS 'What was confirmed after this may be lost.';
+COMMENT ON COLUMN database_rewind.to_at IS 'And up to this.';
+COMMENT ON COLUMN database_rewind.runs IS 'How many runs were under way.';
 
 CREATE TABLE tracker_batch (
     id           uuid        PRIMARY KEY,
@@ -207,5 +207,5 @@ COMMENT ON COLUMN run_event.at IS 'When it happened.';
 COMMENT ON COLUMN run_event.published_at IS 'When JetStream had it; null: not yet.';
 
 -- +goose Down
-DROP TABLE run_event, quarantine, tracker_group, tracker_batch, database_gap, database_mark, leader, node_session;
+DROP TABLE run_event, quarantine, tracker_group, tracker_batch, database_rewind, database_mark, leader, node_session;
 DROP FUNCTION database_timeline(), tranche_now();

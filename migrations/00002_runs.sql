@@ -30,11 +30,11 @@ CREATE TABLE batchrun (
     guard             text        NOT NULL DEFAULT 'off',
     failed_limit      bigint      CHECK (failed_limit >= 0),
     canary            integer     NOT NULL DEFAULT 0 CHECK (canary >= 0),
-    canary_auto       boolean     NOT NULL DEFAULT false,
+    canary_auto_approve       boolean     NOT NULL DEFAULT false,
     canary_state      text        CHECK (canary_state IN ('sampling', 'waiting', 'passed')),
     canary_generation integer     CHECK (canary_generation >= 1),
     opened            boolean     NOT NULL DEFAULT false,
-    seal_by           timestamptz,
+    seal_deadline           timestamptz,
     overdue_at        timestamptz,
     on_overdue        text        NOT NULL DEFAULT 'report' CHECK (on_overdue IN ('report', 'seal', 'cancel')),
     on_duplicate      text        NOT NULL DEFAULT 'error' CHECK (on_duplicate IN ('error', 'skip', 'allow')),
@@ -98,12 +98,12 @@ COMMENT ON COLUMN batchrun.failed_limit IS 'The same in items; null: no limit, o
 COMMENT ON COLUMN batchrun.guard IS
     'How many of its first outcomes at a step hold it when they fail with one code for good, like 200/400; or off.';
 COMMENT ON COLUMN batchrun.canary IS 'How many items go first, as a sample, while the others are held back; 0: none.';
-COMMENT ON COLUMN batchrun.canary_auto IS 'A sample that did well lets the others go without anybody''s approval.';
+COMMENT ON COLUMN batchrun.canary_auto_approve IS 'A sample that did well lets the others go without anybody''s approval.';
 COMMENT ON COLUMN batchrun.canary_state IS 'sampling, waiting (for approval) or passed; null: there is no canary.';
 COMMENT ON COLUMN batchrun.canary_generation IS 'The generation in which the sample began; null: none has.';
 COMMENT ON COLUMN batchrun.opened IS
     'It was opened without items (run open), and takes them while it is worked on, until it is sealed.';
-COMMENT ON COLUMN batchrun.seal_by IS 'When an open run should have been sealed.';
+COMMENT ON COLUMN batchrun.seal_deadline IS 'When an open run should have been sealed.';
 COMMENT ON COLUMN batchrun.overdue_at IS 'When it was reported that it was not sealed in time; null: never.';
 COMMENT ON COLUMN batchrun.on_overdue IS 'What is done then: report, seal or cancel.';
 COMMENT ON COLUMN batchrun.on_duplicate IS
@@ -129,12 +129,12 @@ CREATE TABLE run_step (
     in_flight      integer          NOT NULL CHECK (in_flight BETWEEN 1 AND 10000),
     in_flight_auto boolean          NOT NULL DEFAULT false,
     max_attempts   integer          NOT NULL CHECK (max_attempts BETWEEN 1 AND 100),
-    slice_timeout  interval         NOT NULL CHECK (slice_timeout > interval '0'),
+    request_timeout  interval         NOT NULL CHECK (request_timeout > interval '0'),
     retry_backoff  interval         NOT NULL CHECK (retry_backoff >= interval '0'),
     max_backoff    interval         CHECK (max_backoff >= interval '0'),
     max_result     integer          CHECK (max_result > 0),
     retry_codes    text[]           NOT NULL DEFAULT '{}',
-    never_retry    text[]           NOT NULL DEFAULT '{}',
+    no_retry_codes    text[]           NOT NULL DEFAULT '{}',
     rate           double precision CHECK (rate > 0),
     tokens         double precision NOT NULL DEFAULT 0,
     tokens_at      timestamptz,
@@ -147,7 +147,7 @@ CREATE TABLE run_step (
     config         jsonb,
     approval       text             CHECK (approval IN ('anyone', 'other')),
     gate_since     timestamptz,
-    gate_shut_at   timestamptz,
+    gate_closed_at   timestamptz,
     approved_at    timestamptz,
     approved_by    text             NOT NULL DEFAULT '',
     PRIMARY KEY (run_id, step),
@@ -181,12 +181,12 @@ COMMENT ON COLUMN run_step.in_flight IS 'Requests under way at once, at most.';
 COMMENT ON COLUMN run_step.in_flight_auto IS
     'How many is found by trying, for the endpoint; in_flight is the upper bound.';
 COMMENT ON COLUMN run_step.max_attempts IS 'How often an item is tried before it has failed.';
-COMMENT ON COLUMN run_step.slice_timeout IS 'How long a request may take, once a service has it in hand.';
+COMMENT ON COLUMN run_step.request_timeout IS 'How long a request may take, once a service has it in hand.';
 COMMENT ON COLUMN run_step.retry_backoff IS 'Pause before the second attempt; it doubles with each further one.';
 COMMENT ON COLUMN run_step.max_backoff IS 'The longest such pause; null: the default.';
 COMMENT ON COLUMN run_step.max_result IS 'How many bytes a result may have; null: as many as are taken at all.';
 COMMENT ON COLUMN run_step.retry_codes IS 'Error codes that are tried again whatever the service says.';
-COMMENT ON COLUMN run_step.never_retry IS 'Error codes that are never tried again.';
+COMMENT ON COLUMN run_step.no_retry_codes IS 'Error codes that are never tried again.';
 COMMENT ON COLUMN run_step.rate IS 'Items a second, at most; null: no limit.';
 COMMENT ON COLUMN run_step.tokens IS 'What is left of the rate, in items.';
 COMMENT ON COLUMN run_step.tokens_at IS 'When tokens was computed.';
@@ -200,7 +200,7 @@ COMMENT ON COLUMN run_step.approval IS
     'Who has to approve before it passes its barrier: anyone, or other (not who started the run); null: nobody.';
 COMMENT ON COLUMN run_step.gate_since IS
     'Since when it waits for that, all that it needs having ended; null: it does not.';
-COMMENT ON COLUMN run_step.gate_shut_at IS
+COMMENT ON COLUMN run_step.gate_closed_at IS
     'When it was shut again, because what it needs is made anew; null: never.';
 COMMENT ON COLUMN run_step.approved_at IS 'When it was approved; null: it is not.';
 COMMENT ON COLUMN run_step.approved_by IS 'By whom; empty: it is not.';
@@ -361,7 +361,7 @@ CREATE TABLE work_slice (
     deadline      timestamptz,
     created_at    timestamptz      NOT NULL DEFAULT tranche_now(),
     sent_at       timestamptz,
-    handed_at     timestamptz,
+    delivered_at     timestamptz,
     ended_at      timestamptz,
     suspect       boolean          NOT NULL DEFAULT false,
     endpoint      text             COLLATE "C",
@@ -416,14 +416,14 @@ COMMENT ON COLUMN work_slice.answered IS 'Slots that were sent in all, as the fi
 COMMENT ON COLUMN work_slice.stream_epoch IS 'Epoch of the streams (stream_epoch.epoch) in which it was sent.';
 COMMENT ON COLUMN work_slice.stream_seq IS 'Its sequence in the work stream; null: not sent.';
 COMMENT ON COLUMN work_slice.error_code IS
-    'What was wrong with the chunk as a whole; null: nothing. Errors of single items are in work_part and work_error.';
+    'What was wrong with the chunk as a whole; null: nothing. Errors of single items are in work_result and work_error.';
 COMMENT ON COLUMN work_slice.error_message IS 'The same in words.';
 COMMENT ON COLUMN work_slice.error_retry IS 'Whether the service says that it may be tried again.';
 COMMENT ON COLUMN work_slice.not_before IS 'When it may be claimed, of one that is scheduled.';
 COMMENT ON COLUMN work_slice.deadline IS 'When it is given up.';
 COMMENT ON COLUMN work_slice.created_at IS 'When it was made.';
 COMMENT ON COLUMN work_slice.sent_at IS 'When JetStream had it; null: not sent, or not known before its reply came.';
-COMMENT ON COLUMN work_slice.handed_at IS
+COMMENT ON COLUMN work_slice.delivered_at IS
     'When it was seen to be in the hands of a service; the deadline counts from here.';
 COMMENT ON COLUMN work_slice.ended_at IS 'When it left the states scheduled, claimed and sent; null: it is live.';
 COMMENT ON COLUMN work_slice.suspect IS
@@ -436,7 +436,7 @@ COMMENT ON COLUMN work_slice.worked IS
     'Seconds that a host or source took for all requests of it, without the waits of the node; null: another kind.';
 
 -- Insert-only: a re-run adds a row under a later generation.
-CREATE TABLE work_part (
+CREATE TABLE work_result (
     run_id        uuid     NOT NULL,
     slice_id      uuid     NOT NULL,
     ordinal       integer  NOT NULL,
@@ -448,22 +448,22 @@ CREATE TABLE work_part (
     error_message text,
     error_keyed   text,
     PRIMARY KEY (run_id, step, ordinal, generation),
-    CONSTRAINT work_part_outcome CHECK ((result IS NULL) <> (error_code IS NULL))
+    CONSTRAINT work_result_outcome CHECK ((result IS NULL) <> (error_code IS NULL))
 ) PARTITION BY HASH (run_id);
-COMMENT ON TABLE work_part IS
+COMMENT ON TABLE work_result IS
     'Outcomes: the slot of an item at one step in one generation, with its result or its error. The newest row of an '
     'item counts while the bit of the item is set in work_block.done or failed; one that was nulled out stays here '
     'as history.';
-COMMENT ON COLUMN work_part.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN work_part.slice_id IS 'The slice that it was answered in (work_slice.id).';
-COMMENT ON COLUMN work_part.ordinal IS 'The item (work_queue.ordinal).';
-COMMENT ON COLUMN work_part.generation IS 'Of the run, when it was recorded.';
-COMMENT ON COLUMN work_part.step IS 'The step (run_step.step).';
-COMMENT ON COLUMN work_part.result IS 'The result, in its own bytes; null: it is an error.';
-COMMENT ON COLUMN work_part.content_type IS 'Of the result; null: application/json.';
-COMMENT ON COLUMN work_part.error_code IS 'Error code of the slot; null: it is a result.';
-COMMENT ON COLUMN work_part.error_message IS 'The error in words.';
-COMMENT ON COLUMN work_part.error_keyed IS
+COMMENT ON COLUMN work_result.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN work_result.slice_id IS 'The slice that it was answered in (work_slice.id).';
+COMMENT ON COLUMN work_result.ordinal IS 'The item (work_queue.ordinal).';
+COMMENT ON COLUMN work_result.generation IS 'Of the run, when it was recorded.';
+COMMENT ON COLUMN work_result.step IS 'The step (run_step.step).';
+COMMENT ON COLUMN work_result.result IS 'The result, in its own bytes; null: it is an error.';
+COMMENT ON COLUMN work_result.content_type IS 'Of the result; null: application/json.';
+COMMENT ON COLUMN work_result.error_code IS 'Error code of the slot; null: it is a result.';
+COMMENT ON COLUMN work_result.error_message IS 'The error in words.';
+COMMENT ON COLUMN work_result.error_keyed IS
     'Its beginning with {key} for the item''s own key, of which groups of like errors are made; null: it has no key.';
 
 -- All partitions that there will ever be: who has made a run has chosen one by its id (workqueue.Partitions). A run that
@@ -475,21 +475,21 @@ DECLARE
     part text;
 BEGIN
     FOR n IN 0..31 LOOP
-        FOREACH part IN ARRAY ARRAY['work_queue', 'work_part'] LOOP
+        FOREACH part IN ARRAY ARRAY['work_queue', 'work_result'] LOOP
             EXECUTE format('CREATE TABLE %s PARTITION OF %s FOR VALUES WITH (MODULUS 32, REMAINDER %s)
                 WITH (autovacuum_vacuum_scale_factor = 0.05)', part || to_char(n, '"_"FM00'), part, n);
         END LOOP;
         -- With names of their own, which errors name.
         EXECUTE format('CREATE UNIQUE INDEX work_queue_%1$s_key ON work_queue_%1$s (run_id, item_key, twin)',
             to_char(n, 'FM00'));
-        EXECUTE format('CREATE INDEX work_part_%1$s_error ON work_part_%1$s (run_id, step, error_code, ordinal)
+        EXECUTE format('CREATE INDEX work_result_%1$s_error ON work_result_%1$s (run_id, step, error_code, ordinal)
             WHERE error_code IS NOT NULL', to_char(n, 'FM00'));
     END LOOP;
 END
 $migration$;
 -- +goose StatementEnd
 CREATE UNIQUE INDEX work_queue_key ON work_queue (run_id, item_key, twin);
-CREATE INDEX work_part_error ON work_part (run_id, step, error_code, ordinal) WHERE error_code IS NOT NULL;
+CREATE INDEX work_result_error ON work_result (run_id, step, error_code, ordinal) WHERE error_code IS NOT NULL;
 
 CREATE TABLE work_error (
     run_id        uuid        NOT NULL,
@@ -502,7 +502,7 @@ CREATE TABLE work_error (
     PRIMARY KEY (run_id, step, ordinal, slice_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE work_error IS
-    'Error slots that were not final: the item was tried again. With work_part, what became of the attempts of an '
+    'Error slots that were not final: the item was tried again. With work_result, what became of the attempts of an '
     'item.';
 COMMENT ON COLUMN work_error.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_error.step IS 'The step (run_step.step).';
@@ -585,7 +585,7 @@ LEFT JOIN LATERAL (
     SELECT max(n.generation) AS generation, max(n.error_code) AS error_code, max(n.error_message) AS error_message,
         max(n.slice_id::text)::uuid AS slice_id
     FROM (
-        SELECT x.generation, x.error_code, x.error_message, x.slice_id FROM work_part x
+        SELECT x.generation, x.error_code, x.error_message, x.slice_id FROM work_result x
         WHERE x.run_id = r.id AND x.step = st.step AND x.ordinal = i.ordinal
             AND (get_bit(b.done, i.bit) = 1 OR get_bit(b.failed, i.bit) = 1)
         ORDER BY x.generation DESC LIMIT 1) n) p ON true
@@ -624,5 +624,5 @@ COMMENT ON COLUMN run_item.lane IS
 
 -- +goose Down
 DROP VIEW run_item;
-DROP TABLE work_order, work_error, work_part, work_slice, run_acceptance, work_block, work_queue, run_step, batchrun;
+DROP TABLE work_order, work_error, work_result, work_slice, run_acceptance, work_block, work_queue, run_step, batchrun;
 DROP FUNCTION work_block_place();

@@ -28,7 +28,7 @@ CREATE TABLE endpoint_setting (
     changed_at    timestamptz      NOT NULL DEFAULT tranche_now(),
     max_in_flight integer          NOT NULL DEFAULT 0 CHECK (max_in_flight BETWEEN 0 AND 10000),
     rate          double precision NOT NULL DEFAULT 0 CHECK (rate >= 0),
-    call_rate     double precision NOT NULL DEFAULT 0 CHECK (call_rate >= 0)
+    request_rate     double precision NOT NULL DEFAULT 0 CHECK (request_rate >= 0)
 );
 COMMENT ON TABLE endpoint_setting IS 'What operators have set for an endpoint, over all runs and nodes.';
 COMMENT ON COLUMN endpoint_setting.endpoint IS 'The endpoint, or http:HOST, sql:SOURCE, local:FUNCTION.';
@@ -38,7 +38,7 @@ COMMENT ON COLUMN endpoint_setting.changed_by IS 'Who changed it last.';
 COMMENT ON COLUMN endpoint_setting.changed_at IS 'When it was changed last.';
 COMMENT ON COLUMN endpoint_setting.max_in_flight IS 'Requests under way at once, at most; 0: no limit.';
 COMMENT ON COLUMN endpoint_setting.rate IS 'Items a second, at most; 0: no limit.';
-COMMENT ON COLUMN endpoint_setting.call_rate IS 'Requests a second, at most; 0: no limit.';
+COMMENT ON COLUMN endpoint_setting.request_rate IS 'Requests a second, at most; 0: no limit.';
 
 -- Every claim for the endpoint locks its row, which makes limits over all runs and nodes exact. Heap-only updates need
 -- room.
@@ -58,7 +58,7 @@ CREATE TABLE endpoint_pace (
     probes          integer          NOT NULL DEFAULT 0 CHECK (probes >= 0),
     probe_at        timestamptz,
     probe_slice     uuid,
-    trusted_until   timestamptz,
+    breaker_suppressed_until   timestamptz,
     changed_at      timestamptz      NOT NULL DEFAULT tranche_now(),
     call_tokens     double precision NOT NULL DEFAULT 0,
     call_tokens_at  timestamptz,
@@ -84,10 +84,10 @@ COMMENT ON COLUMN endpoint_pace.breaker_since IS 'When it last changed.';
 COMMENT ON COLUMN endpoint_pace.probes IS 'Items that were sent to see, since it opened.';
 COMMENT ON COLUMN endpoint_pace.probe_at IS 'When the next one may be sent.';
 COMMENT ON COLUMN endpoint_pace.probe_slice IS 'The last one (work_slice.id).';
-COMMENT ON COLUMN endpoint_pace.trusted_until IS
+COMMENT ON COLUMN endpoint_pace.breaker_suppressed_until IS
     'Until when failures of large chunks do not open it, since a probe was answered or an operator said so.';
 COMMENT ON COLUMN endpoint_pace.changed_at IS 'When the row was changed last by what was found out.';
-COMMENT ON COLUMN endpoint_pace.call_tokens IS 'What is left of endpoint_setting.call_rate, in requests.';
+COMMENT ON COLUMN endpoint_pace.call_tokens IS 'What is left of endpoint_setting.request_rate, in requests.';
 COMMENT ON COLUMN endpoint_pace.call_tokens_at IS 'When the tokens were computed.';
 
 CREATE TABLE endpoint_change (

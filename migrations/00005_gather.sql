@@ -33,8 +33,8 @@ BEGIN
     RETURN NEW;
 END $$;
 -- +goose StatementEnd
-CREATE TRIGGER node_session_speaks BEFORE INSERT ON node_session
-    FOR EACH ROW WHEN (NEW.speaks < 2) EXECUTE FUNCTION refuse_old_node();
+CREATE TRIGGER node_session_feature_level BEFORE INSERT ON node_session
+    FOR EACH ROW WHEN (NEW.feature_level < 2) EXECUTE FUNCTION refuse_old_node();
 COMMENT ON FUNCTION refuse_old_node() IS
     'Trigger: no session for a node that knows of one step only, while runs of several are under way.';
 
@@ -50,6 +50,6 @@ BEGIN
     END IF;
 END $$;
 -- +goose StatementEnd
-DROP TRIGGER node_session_speaks ON node_session;
+DROP TRIGGER node_session_feature_level ON node_session;
 DROP FUNCTION refuse_old_node;
 DROP TABLE run_add;

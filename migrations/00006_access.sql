@@ -64,7 +64,7 @@ CREATE TABLE api_request (
     fingerprint  bytea       NOT NULL,
     claim        uuid        NOT NULL, -- fences the request that works on it
     session_id   uuid        NOT NULL,
-    carried_out  jsonb,
+    committed_action  jsonb,
     status       integer,
     content_type text        NOT NULL DEFAULT '',
     headers      jsonb       NOT NULL DEFAULT '{}',
@@ -81,7 +81,7 @@ COMMENT ON COLUMN api_request.operation IS 'What was asked for: an operation of 
 COMMENT ON COLUMN api_request.fingerprint IS 'Digest of the request: another one with the same key is refused.';
 COMMENT ON COLUMN api_request.claim IS 'The request that works on it.';
 COMMENT ON COLUMN api_request.session_id IS 'The node that does (node_session.id).';
-COMMENT ON COLUMN api_request.carried_out IS 'What was committed: action and run; null: nothing.';
+COMMENT ON COLUMN api_request.committed_action IS 'What was committed: action and run; null: nothing.';
 COMMENT ON COLUMN api_request.status IS 'HTTP status of the answer; null: it is under way.';
 COMMENT ON COLUMN api_request.content_type IS 'Content-Type of the answer.';
 COMMENT ON COLUMN api_request.headers IS 'Other headers of the answer.';

@@ -6,8 +6,8 @@ CREATE TABLE collector (
     name            text        COLLATE "C" NOT NULL,
     run_id          uuid        NOT NULL,
     version         integer     NOT NULL DEFAULT 1 CHECK (version >= 1),
-    numbering       integer     NOT NULL DEFAULT 1 CHECK (numbering >= 1),
-    settled         integer     NOT NULL DEFAULT 1 CHECK (settled <= numbering),
+    key_version       integer     NOT NULL DEFAULT 1 CHECK (key_version >= 1),
+    settled         integer     NOT NULL DEFAULT 1 CHECK (settled <= key_version),
     timed           integer     NOT NULL DEFAULT 1,
     timing          integer     NOT NULL DEFAULT 1,
     state           text        NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'deleting')),
@@ -30,8 +30,8 @@ CREATE TABLE collector (
     failed_at       timestamptz,
     failure_code    text        NOT NULL DEFAULT '',
     failure_message text        NOT NULL DEFAULT '',
-    rest_until      timestamptz,
-    good_at         timestamptz,
+    backoff_until      timestamptz,
+    last_success_at         timestamptz,
     refused_since   timestamptz,
     refused_at      timestamptz,
     refused_for     text        NOT NULL DEFAULT '',
@@ -49,9 +49,9 @@ COMMENT ON COLUMN collector.id IS 'The collector.';
 COMMENT ON COLUMN collector.name IS 'Its name.';
 COMMENT ON COLUMN collector.run_id IS 'What its requests carry as their run; there is no such batch run.';
 COMMENT ON COLUMN collector.version IS 'One more with each change of its definition.';
-COMMENT ON COLUMN collector.numbering IS
+COMMENT ON COLUMN collector.key_version IS
     'One more each time that keys are made in another way; older keys keep the old number.';
-COMMENT ON COLUMN collector.settled IS 'No key of an older numbering than this has anything that waits.';
+COMMENT ON COLUMN collector.settled IS 'No key of an older key version than this has anything that waits.';
 COMMENT ON COLUMN collector.timed IS 'The timing by which the times of its keys are set.';
 COMMENT ON COLUMN collector.timing IS 'One more each time that they have to be set anew.';
 COMMENT ON COLUMN collector.state IS 'active, paused or deleting.';
@@ -75,8 +75,8 @@ COMMENT ON COLUMN collector.failures IS 'Flushes in a row that came to nothing.'
 COMMENT ON COLUMN collector.failed_at IS 'When the last one of them ended.';
 COMMENT ON COLUMN collector.failure_code IS 'What it failed with: a code.';
 COMMENT ON COLUMN collector.failure_message IS 'The same in words.';
-COMMENT ON COLUMN collector.rest_until IS 'Nothing is flushed before then, since flushes failed.';
-COMMENT ON COLUMN collector.good_at IS 'When the service last dealt with a flush, to half a second.';
+COMMENT ON COLUMN collector.backoff_until IS 'Nothing is flushed before then, since flushes failed.';
+COMMENT ON COLUMN collector.last_success_at IS 'When the service last dealt with a flush, to half a second.';
 COMMENT ON COLUMN collector.refused_since IS
     'Since when adds are refused, as what its enrich asks for cannot be had; null: they are not.';
 COMMENT ON COLUMN collector.refused_at IS 'When that was last noted.';
@@ -91,7 +91,7 @@ COMMENT ON COLUMN collector.paused_at IS 'When.';
 -- A key is there while it has operations. due_at is collector_due of the rest.
 CREATE TABLE collector_key (
     collector      integer     NOT NULL,
-    numbering      integer     NOT NULL,
+    key_version      integer     NOT NULL,
     key            text        COLLATE "C" NOT NULL,
     fresh          integer     NOT NULL CHECK (fresh >= 0),
     retrying       integer     NOT NULL DEFAULT 0 CHECK (retrying >= 0),
@@ -111,11 +111,11 @@ CREATE TABLE collector_key (
     session_id     uuid,
     flushed_at     timestamptz,
     flush_until    timestamptz,
-    PRIMARY KEY (collector, numbering, key),
+    PRIMARY KEY (collector, key_version, key),
     CONSTRAINT collector_key_flush CHECK ((flush IS NULL) = (session_id IS NULL)
         AND (flush IS NULL) = (flush_until IS NULL) AND (flush IS NULL OR flushed_at IS NOT NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
-CREATE INDEX collector_key_due ON collector_key (collector, numbering, priority, due_at)
+CREATE INDEX collector_key_due ON collector_key (collector, key_version, priority, due_at)
     WHERE flush IS NULL AND due_at IS NOT NULL;
 CREATE INDEX collector_key_flushing ON collector_key (collector) WHERE flush IS NOT NULL;
 CREATE INDEX collector_key_failed ON collector_key (collector, failed_at) WHERE failed_at IS NOT NULL;
@@ -123,7 +123,7 @@ COMMENT ON TABLE collector_key IS
     'The keys of collectors that have operations, and when they are flushed. Operations of a flush under way still '
     'count.';
 COMMENT ON COLUMN collector_key.collector IS 'The collector (collector.id).';
-COMMENT ON COLUMN collector_key.numbering IS 'In which way the key was made (collector.numbering).';
+COMMENT ON COLUMN collector_key.key_version IS 'In which way the key was made (collector.key_version).';
 COMMENT ON COLUMN collector_key.key IS 'The key.';
 COMMENT ON COLUMN collector_key.fresh IS 'Operations that were not tried yet.';
 COMMENT ON COLUMN collector_key.retrying IS 'Operations that have failed and are tried again.';
@@ -149,7 +149,7 @@ COMMENT ON COLUMN collector_key.flush_until IS 'When the one under way is given 
 CREATE TABLE collector_op (
     seq           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     collector     integer     NOT NULL,
-    numbering     integer     NOT NULL,
+    key_version     integer     NOT NULL,
     key           text        COLLATE "C" NOT NULL,
     op_id         text        COLLATE "C" NOT NULL,
     payload       text        NOT NULL,
@@ -165,9 +165,9 @@ CREATE TABLE collector_op (
     failed_last   timestamptz
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_insert_scale_factor = 0.2);
-CREATE INDEX collector_op_queue ON collector_op (collector, numbering, key, priority DESC, seq)
+CREATE INDEX collector_op_queue ON collector_op (collector, key_version, key, priority DESC, seq)
     WHERE parked_at IS NULL;
-CREATE INDEX collector_op_retry ON collector_op (collector, numbering, key, not_before)
+CREATE INDEX collector_op_retry ON collector_op (collector, key_version, key, not_before)
     WHERE parked_at IS NULL AND not_before IS NOT NULL;
 CREATE INDEX collector_op_parked ON collector_op (collector, seq) WHERE parked_at IS NOT NULL;
 CREATE INDEX collector_op_id ON collector_op (collector, op_id);
@@ -175,7 +175,7 @@ COMMENT ON TABLE collector_op IS
     'Operations that collectors have: inserted once, and deleted when they have succeeded.';
 COMMENT ON COLUMN collector_op.seq IS 'Number of the operation, in the order in which they were added.';
 COMMENT ON COLUMN collector_op.collector IS 'The collector (collector.id).';
-COMMENT ON COLUMN collector_op.numbering IS 'In which way its key was made (collector.numbering).';
+COMMENT ON COLUMN collector_op.key_version IS 'In which way its key was made (collector.key_version).';
 COMMENT ON COLUMN collector_op.key IS 'The key that it belongs to (collector_key.key).';
 COMMENT ON COLUMN collector_op.op_id IS 'Its id, by which the same operation counts once.';
 COMMENT ON COLUMN collector_op.payload IS 'What it carries: JSON.';

@@ -46,7 +46,7 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 CREATE TRIGGER node_session_order BEFORE INSERT ON node_session
-    FOR EACH ROW WHEN (NEW.speaks < 3) EXECUTE FUNCTION refuse_node_without_lines();
+    FOR EACH ROW WHEN (NEW.feature_level < 3) EXECUTE FUNCTION refuse_node_without_lines();
 COMMENT ON FUNCTION refuse_node_without_lines() IS
     'Trigger: no session for a node that cannot keep items in order, while runs that want it are under way.';
 

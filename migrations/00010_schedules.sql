@@ -35,7 +35,7 @@ COMMENT ON COLUMN schedule.deleted_at IS 'When it was deleted; null: it was not.
 
 -- The primary key is what makes a due time fire once, whoever takes it; attempts and epoch together fence those who
 -- start it.
-CREATE TABLE schedule_fire (
+CREATE TABLE schedule_occurrence (
     schedule   text        COLLATE "C" NOT NULL REFERENCES schedule,
     due_at     timestamptz NOT NULL,
     kind       text        NOT NULL CHECK (kind IN ('due', 'now')),
@@ -46,7 +46,7 @@ CREATE TABLE schedule_fire (
     asked_by   text        NOT NULL DEFAULT '',
     start_at   timestamptz NOT NULL,
     start_by   timestamptz,
-    done_by    timestamptz,
+    end_deadline    timestamptz,
     late_at    timestamptz,
     late       text        NOT NULL DEFAULT '',
     run_id     uuid,
@@ -62,37 +62,37 @@ CREATE TABLE schedule_fire (
     CHECK ((state IN ('due', 'queued', 'starting')) = (ended_at IS NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 -- What waits to be started.
-CREATE INDEX schedule_fire_waiting ON schedule_fire (start_at) WHERE state IN ('due', 'queued', 'starting');
+CREATE INDEX schedule_occurrence_waiting ON schedule_occurrence (start_at) WHERE state IN ('due', 'queued', 'starting');
 -- The schedule of a run under way.
-CREATE INDEX schedule_fire_run ON schedule_fire (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX schedule_occurrence_run ON schedule_occurrence (run_id) WHERE run_id IS NOT NULL;
 -- Runs that may be late.
-CREATE INDEX schedule_fire_late ON schedule_fire (done_by) WHERE state = 'started' AND late_at IS NULL AND done_by IS NOT NULL;
-COMMENT ON TABLE schedule_fire IS 'What became of each due time of a schedule, and of each wish to run at once.';
-COMMENT ON COLUMN schedule_fire.schedule IS 'The schedule (schedule.name).';
-COMMENT ON COLUMN schedule_fire.due_at IS 'The due time, or when somebody wanted it.';
-COMMENT ON COLUMN schedule_fire.kind IS 'due: by the clock; now: somebody wanted it at once.';
-COMMENT ON COLUMN schedule_fire.version IS 'Of the schedule, when it was taken.';
-COMMENT ON COLUMN schedule_fire.state IS
+CREATE INDEX schedule_occurrence_late ON schedule_occurrence (end_deadline) WHERE state = 'started' AND late_at IS NULL AND end_deadline IS NOT NULL;
+COMMENT ON TABLE schedule_occurrence IS 'What became of each due time of a schedule, and of each wish to run at once.';
+COMMENT ON COLUMN schedule_occurrence.schedule IS 'The schedule (schedule.name).';
+COMMENT ON COLUMN schedule_occurrence.due_at IS 'The due time, or when somebody wanted it.';
+COMMENT ON COLUMN schedule_occurrence.kind IS 'due: by the clock; now: somebody wanted it at once.';
+COMMENT ON COLUMN schedule_occurrence.version IS 'Of the schedule, when it was taken.';
+COMMENT ON COLUMN schedule_occurrence.state IS
     'due, queued (the run before is not done), starting, started; skipped, missed (its time went by) or failed: no '
     'run was started.';
-COMMENT ON COLUMN schedule_fire.reason IS 'Why it is in this state, in words.';
-COMMENT ON COLUMN schedule_fire.asked_by IS 'Who wanted it at once; empty: it came by the clock.';
-COMMENT ON COLUMN schedule_fire.start_at IS
+COMMENT ON COLUMN schedule_occurrence.reason IS 'Why it is in this state, in words.';
+COMMENT ON COLUMN schedule_occurrence.asked_by IS 'Who wanted it at once; empty: it came by the clock.';
+COMMENT ON COLUMN schedule_occurrence.start_at IS
     'It is not started before: jitter, a window, or a pause between two attempts.';
-COMMENT ON COLUMN schedule_fire.start_by IS 'Nor after; null: it may be.';
-COMMENT ON COLUMN schedule_fire.done_by IS 'When its run should have ended; null: whenever.';
-COMMENT ON COLUMN schedule_fire.late_at IS 'When it was looked whether it had.';
-COMMENT ON COLUMN schedule_fire.late IS
+COMMENT ON COLUMN schedule_occurrence.start_by IS 'Nor after; null: it may be.';
+COMMENT ON COLUMN schedule_occurrence.end_deadline IS 'When its run should have ended; null: whenever.';
+COMMENT ON COLUMN schedule_occurrence.late_at IS 'When it was looked whether it had.';
+COMMENT ON COLUMN schedule_occurrence.late IS
     'What was done since it had not; empty: it was in time, or was not looked at yet.';
-COMMENT ON COLUMN schedule_fire.run_id IS
+COMMENT ON COLUMN schedule_occurrence.run_id IS
     'The run that it started (batchrun.id), also when that is deleted; null: none.';
-COMMENT ON COLUMN schedule_fire.attempts IS 'How often it was tried to start it.';
-COMMENT ON COLUMN schedule_fire.session_id IS 'The leader that tried last (node_session.id).';
-COMMENT ON COLUMN schedule_fire.epoch IS 'Its epoch (leader.epoch).';
-COMMENT ON COLUMN schedule_fire.created_at IS 'When the due time was taken.';
-COMMENT ON COLUMN schedule_fire.began_at IS 'When the last attempt to start it began.';
-COMMENT ON COLUMN schedule_fire.ended_at IS
+COMMENT ON COLUMN schedule_occurrence.attempts IS 'How often it was tried to start it.';
+COMMENT ON COLUMN schedule_occurrence.session_id IS 'The leader that tried last (node_session.id).';
+COMMENT ON COLUMN schedule_occurrence.epoch IS 'Its epoch (leader.epoch).';
+COMMENT ON COLUMN schedule_occurrence.created_at IS 'When the due time was taken.';
+COMMENT ON COLUMN schedule_occurrence.began_at IS 'When the last attempt to start it began.';
+COMMENT ON COLUMN schedule_occurrence.ended_at IS
     'When it came to its end: started, or not to be; null: it is still to be started.';
 
 -- +goose Down
-DROP TABLE schedule_fire, schedule;
+DROP TABLE schedule_occurrence, schedule;

@@ -27,7 +27,7 @@ COMMENT ON COLUMN audit_log.after IS 'The same as it is since; null: nothing.';
 -- Explanations read what was done to runs under way;
 -- the newest re-run of a run is the evidence for its generation, for which doctor looks. What says that rows went stays
 -- for a year, whatever the limits are.
-CREATE VIEW audit_expendable AS
+CREATE VIEW audit_deletable AS
 SELECT a.id, a.at, coalesce(pg_column_size(a.detail), 0) + coalesce(pg_column_size(a.before), 0)
     + coalesce(pg_column_size(a.after), 0) + 150 AS size
 FROM audit_log a
@@ -36,10 +36,10 @@ WHERE (a.action <> 'audit_expire' OR a.at < tranche_now() - interval '1 year')
         OR a.action IN ('rerun', 'reset', 'correct', 'resume') AND a.detail ->> 'generation' = r.generation::text));
 
 
-COMMENT ON VIEW audit_expendable IS 'What of the audit log may ever go.';
-COMMENT ON COLUMN audit_expendable.id IS 'The row (audit_log.id).';
-COMMENT ON COLUMN audit_expendable.at IS 'When it was done.';
-COMMENT ON COLUMN audit_expendable.size IS 'How large the row is, in bytes, about.';
+COMMENT ON VIEW audit_deletable IS 'What of the audit log may ever go.';
+COMMENT ON COLUMN audit_deletable.id IS 'The row (audit_log.id).';
+COMMENT ON COLUMN audit_deletable.at IS 'When it was done.';
+COMMENT ON COLUMN audit_deletable.size IS 'How large the row is, in bytes, about.';
 
 -- Nobody but audit_expire writes here.
 CREATE TABLE audit_expiry (
@@ -85,7 +85,7 @@ BEGIN
             IF cut IS NULL THEN
                 WITH ranked AS (
                     SELECT x.at, row_number() OVER newest AS n, sum(x.size) OVER newest AS bytes
-                    FROM %1$I.audit_expendable x WHERE keep.max_count IS NOT NULL OR keep.max_bytes IS NOT NULL
+                    FROM %1$I.audit_deletable x WHERE keep.max_count IS NOT NULL OR keep.max_bytes IS NOT NULL
                     WINDOW newest AS (ORDER BY x.at DESC, x.id DESC))
                 SELECT least(until, %1$I.tranche_now() - interval '1 hour', coalesce(greatest(
                     %1$I.tranche_now() - keep.age,
@@ -100,7 +100,7 @@ BEGIN
             END IF;
             PERFORM set_config('tranche.audit_expire', 'on', true);
             WITH d AS (DELETE FROM %1$I.audit_log a WHERE a.id = ANY (ARRAY(
-                SELECT x.id FROM %1$I.audit_expendable x WHERE x.at < cut LIMIT most)) RETURNING a.at)
+                SELECT x.id FROM %1$I.audit_deletable x WHERE x.at < cut LIMIT most)) RETURNING a.at)
             SELECT count(*) AS n, min(d.at) AS oldest, max(d.at) AS newest INTO gone FROM d;
             PERFORM set_config('tranche.audit_expire', '', true);
             IF gone.n > 0 THEN
@@ -145,5 +145,5 @@ COMMENT ON FUNCTION audit_guard() IS 'Trigger: refuses to change or delete rows 
 DROP TRIGGER audit_guard ON audit_log;
 DROP FUNCTION audit_guard(), audit_expire(timestamptz, integer);
 DROP TABLE audit_expiry;
-DROP VIEW audit_expendable;
+DROP VIEW audit_deletable;
 DROP TABLE audit_log;

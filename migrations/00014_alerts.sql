@@ -8,7 +8,7 @@ CREATE TABLE alert (
     source        text        NOT NULL,
     state         text        NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused')),
     since         timestamptz NOT NULL DEFAULT tranche_now(),
-    looked_at     timestamptz NOT NULL DEFAULT tranche_now(),
+    last_checked_at     timestamptz NOT NULL DEFAULT tranche_now(),
     next_at       timestamptz NOT NULL DEFAULT tranche_now(),
     failures      integer     NOT NULL DEFAULT 0 CHECK (failures >= 0),
     failing_since timestamptz,
@@ -28,7 +28,7 @@ COMMENT ON COLUMN alert.spec IS 'The rule, with all its settings; of secrets the
 COMMENT ON COLUMN alert.source IS 'The rule as people wrote it.';
 COMMENT ON COLUMN alert.state IS 'active or paused.';
 COMMENT ON COLUMN alert.since IS 'When it was made or resumed: what happened before is not told.';
-COMMENT ON COLUMN alert.looked_at IS 'When it was last looked what there is to tell.';
+COMMENT ON COLUMN alert.last_checked_at IS 'When it was last looked what there is to tell.';
 COMMENT ON COLUMN alert.next_at IS 'Its receiver is not told anything before: a pause after what failed, or an attempt.';
 COMMENT ON COLUMN alert.failures IS 'Attempts that failed since its receiver was last told something.';
 COMMENT ON COLUMN alert.failing_since IS 'When the first of them failed; null: none did.';

@@ -1,6 +1,6 @@
 -- +goose Up
 
-CREATE TABLE health_mark (
+CREATE TABLE health_ack (
     kind     text        NOT NULL,
     subject  text        NOT NULL,
     state    text        NOT NULL CHECK (state IN ('aside', 'taken')),
@@ -15,24 +15,24 @@ CREATE TABLE health_mark (
     PRIMARY KEY (kind, subject),
     CHECK (state = 'aside' AND reason <> '' OR state = 'taken' AND until IS NULL)
 );
-COMMENT ON TABLE health_mark IS
+COMMENT ON TABLE health_ack IS
     'What people said of conditions of health: that they are put aside, or that somebody has taken them.';
-COMMENT ON COLUMN health_mark.kind IS 'What the condition is: a short code.';
-COMMENT ON COLUMN health_mark.subject IS
+COMMENT ON COLUMN health_ack.kind IS 'What the condition is: a short code.';
+COMMENT ON COLUMN health_ack.subject IS
     'Of what: an endpoint, a run, a node.';
-COMMENT ON COLUMN health_mark.state IS
+COMMENT ON COLUMN health_ack.state IS
     'aside: it is not told of until it gets worse, or the time is up. taken: somebody sees to it.';
-COMMENT ON COLUMN health_mark.by IS 'Who said so.';
-COMMENT ON COLUMN health_mark.at IS 'When.';
-COMMENT ON COLUMN health_mark.until IS 'Until when it is put aside; NULL: for good.';
-COMMENT ON COLUMN health_mark.reason IS 'Why.';
-COMMENT ON COLUMN health_mark.severity IS 'How severe it was then.';
-COMMENT ON COLUMN health_mark.count IS
+COMMENT ON COLUMN health_ack.by IS 'Who said so.';
+COMMENT ON COLUMN health_ack.at IS 'When.';
+COMMENT ON COLUMN health_ack.until IS 'Until when it is put aside; NULL: for good.';
+COMMENT ON COLUMN health_ack.reason IS 'Why.';
+COMMENT ON COLUMN health_ack.severity IS 'How severe it was then.';
+COMMENT ON COLUMN health_ack.count IS
     'How many items, letters, messages or operations it was about then, 1 of what is not counted.';
-COMMENT ON COLUMN health_mark.worse_at IS
+COMMENT ON COLUMN health_ack.worse_at IS
     'Since when what is put aside is worse than it was then: it is told of until it is over; NULL: it has not got worse.';
-COMMENT ON COLUMN health_mark.seen_at IS
+COMMENT ON COLUMN health_ack.seen_at IS
     'When the condition was last seen, within a day. What nobody has seen for 90 days is forgotten.';
 
 -- +goose Down
-DROP TABLE health_mark;
+DROP TABLE health_ack;

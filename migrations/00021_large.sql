@@ -1,7 +1,7 @@
 -- +goose Up
 
 -- A result that does not fit a message comes in pieces, and stays in them: nobody needs to hold all of it at once.
-CREATE TABLE work_large (
+CREATE TABLE large_result (
     id           uuid        PRIMARY KEY,
     run_id       uuid        NOT NULL,
     step         smallint    NOT NULL,
@@ -14,26 +14,26 @@ CREATE TABLE work_large (
     began_at     timestamptz NOT NULL DEFAULT tranche_now(),
     recorded_at  timestamptz
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX work_large_place ON work_large (run_id, step, ordinal);
-CREATE INDEX work_large_open ON work_large (slice_id) WHERE recorded_at IS NULL;
-COMMENT ON TABLE work_large IS
+CREATE INDEX large_result_place ON large_result (run_id, step, ordinal);
+CREATE INDEX large_result_open ON large_result (slice_id) WHERE recorded_at IS NULL;
+COMMENT ON TABLE large_result IS
     'Results that do not fit a message, and such as are still coming. One that is not recorded goes once its slice has '
     'ended.';
-COMMENT ON COLUMN work_large.id IS 'Follows from the slice and from what the service says about the result.';
-COMMENT ON COLUMN work_large.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN work_large.step IS 'The step (run_step.step).';
-COMMENT ON COLUMN work_large.ordinal IS 'The item (work_queue.ordinal).';
-COMMENT ON COLUMN work_large.slice_id IS 'The slice that it is an answer in (work_slice.id).';
-COMMENT ON COLUMN work_large.pieces IS 'Of how many pieces it consists (work_piece).';
-COMMENT ON COLUMN work_large.bytes IS 'How many bytes it has; of one that is not recorded, by what the service says.';
-COMMENT ON COLUMN work_large.sha256 IS 'Its SHA-256; likewise.';
-COMMENT ON COLUMN work_large.content_type IS 'What the service calls it.';
-COMMENT ON COLUMN work_large.began_at IS 'When its first piece came.';
-COMMENT ON COLUMN work_large.recorded_at IS
-    'When it became the result of its item, checked by size and hash (work_part.large_id); null: it has not.';
+COMMENT ON COLUMN large_result.id IS 'Follows from the slice and from what the service says about the result.';
+COMMENT ON COLUMN large_result.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN large_result.step IS 'The step (run_step.step).';
+COMMENT ON COLUMN large_result.ordinal IS 'The item (work_queue.ordinal).';
+COMMENT ON COLUMN large_result.slice_id IS 'The slice that it is an answer in (work_slice.id).';
+COMMENT ON COLUMN large_result.pieces IS 'Of how many pieces it consists (work_piece).';
+COMMENT ON COLUMN large_result.bytes IS 'How many bytes it has; of one that is not recorded, by what the service says.';
+COMMENT ON COLUMN large_result.sha256 IS 'Its SHA-256; likewise.';
+COMMENT ON COLUMN large_result.content_type IS 'What the service calls it.';
+COMMENT ON COLUMN large_result.began_at IS 'When its first piece came.';
+COMMENT ON COLUMN large_result.recorded_at IS
+    'When it became the result of its item, checked by size and hash (work_result.large_id); null: it has not.';
 
 CREATE TABLE work_piece (
-    large_id uuid    NOT NULL REFERENCES work_large ON DELETE CASCADE,
+    large_id uuid    NOT NULL REFERENCES large_result ON DELETE CASCADE,
     piece    integer NOT NULL CHECK (piece >= 1),
     bytes    bytea   NOT NULL,
     PRIMARY KEY (large_id, piece)
@@ -41,15 +41,15 @@ CREATE TABLE work_piece (
 -- What is so large is compressed already, mostly.
 ALTER TABLE work_piece ALTER COLUMN bytes SET STORAGE EXTERNAL;
 COMMENT ON TABLE work_piece IS 'The pieces of large results.';
-COMMENT ON COLUMN work_piece.large_id IS 'The result (work_large.id).';
+COMMENT ON COLUMN work_piece.large_id IS 'The result (large_result.id).';
 COMMENT ON COLUMN work_piece.piece IS 'Which piece of it, from 1 on.';
 COMMENT ON COLUMN work_piece.bytes IS 'The bytes of the piece.';
 
-ALTER TABLE work_part ADD COLUMN large_id uuid;
-COMMENT ON COLUMN work_part.large_id IS
-    'Where the result is, when it did not fit a message (work_large.id); result then is a JSON object with its bytes and '
+ALTER TABLE work_result ADD COLUMN large_id uuid;
+COMMENT ON COLUMN work_result.large_id IS
+    'Where the result is, when it did not fit a message (large_result.id); result then is a JSON object with its bytes and '
     'its SHA-256. Null: result has all of it.';
 
 -- +goose Down
-ALTER TABLE work_part DROP COLUMN large_id;
-DROP TABLE work_piece, work_large;
+ALTER TABLE work_result DROP COLUMN large_id;
+DROP TABLE work_piece, large_result;

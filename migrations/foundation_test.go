@@ -26,13 +26,13 @@ func plane(bits ...string) string {
 const (
 	id   = "'00000000-0000-7000-8000-000000000001'"
 	run  = `INSERT INTO batchrun (id, plan, spec, state) VALUES (` + id + `, 'p', '{}', 'running')`
-	step = `INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+	step = `INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
 		retry_backoff) VALUES (` + id + `, 0, 's', 'endpoint', 'e', 500, 64, 3, '30 s', '1 s')`
 	batch  = `INSERT INTO tracker_batch (id, owner, state) VALUES (` + id + `, 'o', 'open')`
 	insert = `INSERT INTO work_block (run_id, step, block, size, ready, done, failed) VALUES (` + id + `, 0, 0, `
 	cut    = `INSERT INTO work_slice (id, run_id, step, block, generation, state, attempt, cause, deadline, mask,
 		remaining) VALUES (gen_random_uuid(), ` + id + `, 0, 0, 1, 'claimed', 1, 'ready', `
-	part = `INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, result, error_code) VALUES (` +
+	part = `INSERT INTO work_result (run_id, slice_id, ordinal, generation, step, result, error_code) VALUES (` +
 		id + `, ` + id + `, 0, 1, 0, `
 	group = `INSERT INTO tracker_group VALUES (` + id + `, 0, `
 )
@@ -75,9 +75,9 @@ func TestFoundationGuardsItsStates(t *testing.T) {
 			cut + "tranche_now(), " + plane("0") + ", " + plane("0") + ")"}, "work_slice_run_id_step_block_fkey"},
 		"part, result":         {[]string{part + "'x', NULL)"}, ""},
 		"part, error":          {[]string{part + "NULL, 'E')"}, ""},
-		"part, both":           {[]string{part + "'x', 'E')"}, "work_part_outcome"},
-		"part, neither":        {[]string{part + "NULL, NULL)"}, "work_part_outcome"},
-		"part, twice":          {[]string{part + "'x', NULL)", part + "NULL, 'E')"}, "work_part_25_pkey"},
+		"part, both":           {[]string{part + "'x', 'E')"}, "work_result_outcome"},
+		"part, neither":        {[]string{part + "NULL, NULL)"}, "work_result_outcome"},
+		"part, twice":          {[]string{part + "'x', NULL)", part + "NULL, 'E')"}, "work_result_25_pkey"},
 		"group":                {[]string{batch, group + "2, " + plane("0", "1") + ")"}, ""},
 		"group, full":          {[]string{batch, group + "8192, ~" + plane() + ")"}, ""},
 		"group, past its size": {[]string{batch, group + "2, " + plane("2") + ")"}, "tracker_group_within_size"},
@@ -96,8 +96,8 @@ func TestFoundationGuardsItsStates(t *testing.T) {
 		"run, completed at no time": {[]string{run,
 			`UPDATE batchrun SET state = 'completed', done = 0, failed = 0`}, "batchrun_check"},
 		"run, of no known state": {[]string{run, `UPDATE batchrun SET state = 'stuck'`}, "batchrun_state_check"},
-		"step, no deadline": {[]string{run, step, `UPDATE run_step SET slice_timeout = '0'`},
-			"run_step_slice_timeout_check"},
+		"step, no deadline": {[]string{run, step, `UPDATE run_step SET request_timeout = '0'`},
+			"run_step_request_timeout_check"},
 		"step, chunk of none": {[]string{run, step, `UPDATE run_step SET chunk = 0`}, "run_step_chunk_check"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestNodesWithoutLinesStayAwayFromRunsInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const session = `INSERT INTO node_session (id, host, pid, version, speaks, expires_at)
+	const session = `INSERT INTO node_session (id, host, pid, version, feature_level, expires_at)
 		VALUES (gen_random_uuid(), 'h', 1, 'v', $1, tranche_now())`
 	exec(`INSERT INTO batchrun (id, plan, state, spec) VALUES ($1, 'p', 'running', '{}')`, run)
 	exec(session, 2)

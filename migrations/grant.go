@@ -63,7 +63,7 @@ func owned() []string { return []string{versionTable, "audit_log", "audit_expiry
 // partitions are tables that are emptied when a large run is deleted; rights on the whole are no rights on them.
 const partitions = `
 SELECT i.inhrelid::regclass::text FROM pg_inherits i
-WHERE i.inhparent IN ('work_queue'::regclass, 'work_part'::regclass) ORDER BY 1`
+WHERE i.inhparent IN ('work_queue'::regclass, 'work_result'::regclass) ORDER BY 1`
 
 func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	var known, super bool
@@ -95,7 +95,7 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 		"REVOKE ALL ON " + within(schema, owned()) + from,
 		"GRANT SELECT, INSERT, UPDATE, DELETE ON " + within(schema, serve) + to,
 		"GRANT SELECT, TRUNCATE ON " + strings.Join(parts, ", ") + to,
-		"GRANT SELECT ON " + within(schema, append([]string{"audit_expendable", itemView}, owned()...)) + to,
+		"GRANT SELECT ON " + within(schema, append([]string{"audit_deletable", itemView}, owned()...)) + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"tranche_now"}) + "()" + to,
 		"GRANT INSERT (" + written + ") ON " + within(schema, []string{"audit_log"}) + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_expire"}) + "(timestamptz, integer)" + to,

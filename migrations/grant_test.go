@@ -75,7 +75,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 	if partitions != 2*workqueue.Partitions {
 		t.Errorf("there are %d partitions; want %d of each of two tables", partitions, workqueue.Partitions)
 	}
-	for _, view := range []string{"audit_expendable", "run_item"} {
+	for _, view := range []string{"audit_deletable", "run_item"} {
 		var may bool
 		err := admin.QueryRow(t.Context(), `SELECT has_table_privilege($1, $2, 'SELECT')`, role, view).Scan(&may)
 		if err != nil || !may {

@@ -354,7 +354,7 @@ func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
 		VALUES ($1, 'p', 'running', '{}', '{}', 'test')`, run)
 	for step, kind := range []string{"endpoint", "local"} {
 		exec(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, retry_backoff,
-			slice_timeout) VALUES ($1, $2, $3, $3, $3, 1, 1, 1, '1 s', '1 s')`, run, step, kind)
+			request_timeout) VALUES ($1, $2, $3, $3, $3, 1, 1, 1, '1 s', '1 s')`, run, step, kind)
 		exec(`INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, skipped)
 			VALUES ($1, $2, 0, 1, 2, B'0'::bit(8192), B'1'::bit(8192))`, run, step)
 	}

@@ -29,7 +29,7 @@ const crashChunk = 20
 // step is a step of a run in which a node crashes. Its deadlines lie beyond the test: what comes again comes for a
 // better reason.
 func step(name string, kind workqueue.Kind, needs ...int) workqueue.StepSpec {
-	return workqueue.StepSpec{Name: name, Kind: kind, Endpoint: workqueue.PaceKey(kind, "statement"), Needs: needs,
+	return workqueue.StepSpec{Name: name, Kind: kind, Endpoint: workqueue.TargetKey(kind, "statement"), Needs: needs,
 		Inputs: needs, StepSettings: workqueue.StepSettings{Chunk: crashChunk, InFlight: 8, MaxAttempts: 3,
 			Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond}}
 }
@@ -273,7 +273,7 @@ func TestNodesCrashBetweenPieces(t *testing.T) {
 		node.Start(t, point, 1, orchestrator.Config{})
 		node.Await(t, b.Bundle)
 		kept, recorded := b.Number(t, `SELECT count(*) FROM work_piece`),
-			b.Number(t, `SELECT count(*) FROM work_large WHERE recorded_at IS NOT NULL`)
+			b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NOT NULL`)
 		t.Logf("at %s: %d pieces were kept, %d results recorded", point, kept, recorded)
 		if kept == 0 || recorded > 0 && point == fault.PiecesKept || b.outcomes(t, run) == items {
 			t.Fatal("the node did not crash in the middle of it")
@@ -298,8 +298,8 @@ func TestNodesCrashBetweenPieces(t *testing.T) {
 			t.Errorf("%s is not what the service sent (%v)", key, err)
 		}
 	}
-	b.Await(t, "nothing is open", `SELECT NOT EXISTS (SELECT FROM work_large WHERE recorded_at IS NULL)`)
-	large, all := b.Number(t, `SELECT count(*) FROM work_large`), b.Number(t, `SELECT count(*) FROM work_piece`)
+	b.Await(t, "nothing is open", `SELECT NOT EXISTS (SELECT FROM large_result WHERE recorded_at IS NULL)`)
+	large, all := b.Number(t, `SELECT count(*) FROM large_result`), b.Number(t, `SELECT count(*) FROM work_piece`)
 	if large != items || all != pieces*items {
 		t.Errorf("%d results have %d pieces; want %d of %d each", large, all, items, pieces)
 	}
@@ -337,7 +337,7 @@ func TestAnItemThatCrashesItsNodes(t *testing.T) {
 		}
 		node.Await(t, b.Bundle)
 	}
-	failed := b.Number(t, `SELECT count(*) FROM work_part WHERE run_id = $1 AND error_code = $2 AND ordinal = $3`, run,
+	failed := b.Number(t, `SELECT count(*) FROM work_result WHERE run_id = $1 AND error_code = $2 AND ordinal = $3`, run,
 		workqueue.CodeDeliveries, poison)
 	if b.WantRight(t, run, items-1); failed != 1 || deaths == 0 {
 		t.Errorf("the item failed %d times after %d crashes; want once", failed, deaths)
@@ -377,7 +377,7 @@ func TestANodeThatWorksIsCutOff(t *testing.T) {
 	b.Exec(t, `UPDATE leader SET expires_at = tranche_now() WHERE session_id = $1`, session)
 	b.succeed(t, l)
 	b.Outcome(t, run, 1)
-	const version = `SELECT md5(string_agg(xmin::text, ',' ORDER BY ordinal)) FROM work_part`
+	const version = `SELECT md5(string_agg(xmin::text, ',' ORDER BY ordinal)) FROM work_result`
 	var before, after string
 	if err := b.Pool.QueryRow(t.Context(), version).Scan(&before); err != nil {
 		t.Fatal(err)
@@ -420,7 +420,7 @@ func TestInfrastructureAloneFailsNothing(t *testing.T) {
 	steps := ask()
 	steps[0].Chunk, steps[0].MaxAttempts = 1, 1
 	run := b.load(t, items, steps...)
-	b.Exec(t, `UPDATE run_step SET slice_timeout = '5s'`)
+	b.Exec(t, `UPDATE run_step SET request_timeout = '5s'`)
 	lost := func(more int) (n int) {
 		nodetest.Until(t, "replies are lost", func() bool {
 			n = b.Number(t, `SELECT count(*) FROM work_slice WHERE error_code IN ('lost', 'deadline')`)

@@ -136,8 +136,8 @@ func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
 	b.completed(t, kept)
 	nodetest.Until(t, "only what there is of the newest is left", func() bool {
 		b.Node.WakeDuty(orchestrator.DutyRetention)
-		return b.Number(t, `SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_part)
-			+ (SELECT count(*) FROM work_queue) + (SELECT count(*) FROM retention_run WHERE gone_at IS NULL)`) == 3
+		return b.Number(t, `SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_result)
+			+ (SELECT count(*) FROM work_queue) + (SELECT count(*) FROM deleted_run WHERE purged_at IS NULL)`) == 3
 	})
 	if _, err := inspect.New(b.Store).Resolve(t.Context(), run.String()); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("the run: %v", err)

@@ -34,7 +34,7 @@ func newRewind(k *core.Core, streams core.Epochs, leads func() bool, interval ti
 // RecallMark reads from JetStream how far the database had come before this node was started. A stream that was wiped
 // says nothing: nodes that lived through it know.
 func (w *rewind) RecallMark(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, core.LookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.QueryTimeout)
 	defer cancel()
 	stream, err := w.node.JS.Stream(ctx, wire.StreamFlow)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -122,7 +122,7 @@ func (w *rewind) keepMark(ctx context.Context) error {
 		return err
 	}
 	msg := &nats.Msg{Subject: wire.DatabaseMark, Data: doc, Header: nats.Header{jetstream.MsgTTLHeader: {"never"}}}
-	ctx, cancel := context.WithTimeout(ctx, core.LookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.QueryTimeout)
 	defer cancel()
 	if _, err := w.node.JS.PublishMsg(ctx, msg); err != nil {
 		w.node.Log.Debug("keep the database's mark", zap.Error(err)) // the next one is kept

@@ -62,7 +62,7 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 	}
 	before, after := string(entries.Entries[0].Before), string(entries.Entries[0].After)
 	if !strings.Contains(before, `"breaker": "open"`) || !strings.Contains(after, `"closed"`) ||
-		!strings.Contains(after, "trusted_until") {
+		!strings.Contains(after, "breaker_suppressed_until") {
 		t.Errorf("audited from %s to %s", before, after)
 	}
 	b.Check()
@@ -110,7 +110,7 @@ func TestOperatorsTrustEnds(t *testing.T) {
 	if state, _ := b.Breaker(); state != "closed" {
 		t.Fatal("it opened while it was trusted")
 	}
-	b.Exec(`UPDATE endpoint_pace SET trusted_until = tranche_now()`)
+	b.Exec(`UPDATE endpoint_pace SET breaker_suppressed_until = tranche_now()`)
 	for _, s := range b.Claim(run, 20) {
 		b.Look(b.Record(down(s)).Look)
 	}
@@ -213,7 +213,7 @@ func TestThrottlingAndThePolicyOfTheStep(t *testing.T) {
 	b := setup(t)
 	req := storetest.Chunked(1)
 	req.Steps[0].MaxAttempts = 1
-	req.Steps[0].NeverRetry, req.Steps[0].RetryCodes = []string{"throttled"}, []string{"429"}
+	req.Steps[0].NoRetryCodes, req.Steps[0].RetryCodes = []string{"throttled"}, []string{"429"}
 	run := b.Load(req, 2)
 	claimed := b.Claim(run, storetest.Plenty)
 	b.Record(storetest.Faulty(claimed[0], workqueue.SlotError{Code: "throttled", Retry: true}),

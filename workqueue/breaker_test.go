@@ -468,7 +468,7 @@ func TestRetryPolicyOfTheStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(1)
-	req.Steps[0].RetryCodes, req.Steps[0].NeverRetry = []string{"soft"}, []string{"hard"}
+	req.Steps[0].RetryCodes, req.Steps[0].NoRetryCodes = []string{"soft"}, []string{"hard"}
 	req.Steps[0].RetryBackoff, req.Steps[0].MaxBackoff = time.Hour, time.Minute
 	run := b.Load(req, 3)
 	codes := []workqueue.SlotError{{Code: "soft"}, {Code: "hard", Retry: true}, {Code: "other"}}

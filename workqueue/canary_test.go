@@ -17,7 +17,7 @@ import (
 func (b *bench) withCanary(n int, auto bool, maxFailed string) workqueue.RunID {
 	b.Helper()
 	req := storetest.Request()
-	req.Canary, req.CanaryAuto, req.MaxFailed = 10, auto, maxFailed
+	req.Canary, req.CanaryAutoApprove, req.MaxFailed = 10, auto, maxFailed
 	return b.Load(req, n)
 }
 
@@ -147,7 +147,7 @@ func TestRerunWithACanary(t *testing.T) {
 	b.Check()
 
 	// The service is mended; its sample is tried again before all others.
-	again.Select, again.Canary, again.CanaryAuto = redo.Selection{Codes: []string{"still"}}, 1000, true
+	again.Select, again.Canary, again.CanaryAutoApprove = redo.Selection{Codes: []string{"still"}}, 1000, true
 	if out, err = redo.New(b.Store).Rerun(t.Context(), again); err != nil || out.Held != 0 || out.Hold != "" {
 		t.Fatalf("the sample again: %+v, %v", out, err)
 	}
@@ -220,7 +220,7 @@ func TestCanaryDoesNotNeedTheAuditLog(t *testing.T) {
 	b := setup(t)
 	run, even, odd := b.Damaged(2000)
 	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
-		Canary: 10, CanaryAuto: true, Actor: "ann"})
+		Canary: 10, CanaryAutoApprove: true, Actor: "ann"})
 	if err != nil {
 		t.Fatal(err)
 	}

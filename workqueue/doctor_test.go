@@ -20,7 +20,7 @@ import (
 
 const (
 	dropChecks = `ALTER TABLE work_block DROP CONSTRAINT work_block_disjoint, DROP CONSTRAINT work_block_within_size;`
-	dropKey    = `ALTER TABLE work_part DROP CONSTRAINT work_part_pkey;`
+	dropKey    = `ALTER TABLE work_result DROP CONSTRAINT work_result_pkey;`
 )
 
 // Every check has to see the harm it is there for: each case does one kind by SQL.
@@ -70,12 +70,12 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 			sql:    `DELETE FROM work_block WHERE run_id = $1`,
 			want:   doctor.ItemsAddUp, what: "sizes",
 		},
-		"key of work_part gone": {
+		"key of work_result gone": {
 			sql:  `SELECT $1::uuid`,
 			want: doctor.OnePart, what: "no primary key", before: dropKey,
 		},
 		"two parts": {
-			before: dropKey, sql: `INSERT INTO work_part SELECT * FROM work_part WHERE run_id = $1 AND ordinal = 1`,
+			before: dropKey, sql: `INSERT INTO work_result SELECT * FROM work_result WHERE run_id = $1 AND ordinal = 1`,
 			want: doctor.OnePart, what: "two parts", items: []workqueue.Ordinal{1},
 		},
 		"reset without audit": {
@@ -83,8 +83,8 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 			want: doctor.AuditedReset, what: "without a later re-run", items: []workqueue.Ordinal{2},
 		},
 		"superseded without audit": {
-			sql: `INSERT INTO work_part SELECT run_id, slice_id, ordinal, 2, step, result
-				FROM work_part WHERE run_id = $1 AND ordinal = 1`,
+			sql: `INSERT INTO work_result SELECT run_id, slice_id, ordinal, 2, step, result
+				FROM work_result WHERE run_id = $1 AND ordinal = 1`,
 			want: doctor.AuditedReset, what: "without a later re-run", items: []workqueue.Ordinal{1},
 		},
 		"done becomes failed": {
@@ -92,7 +92,7 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 			want: doctor.TruthsAgree, what: "not an error", items: []workqueue.Ordinal{1},
 		},
 		"done without part": {
-			sql:  `DELETE FROM work_part WHERE run_id = $1 AND ordinal = 3`,
+			sql:  `DELETE FROM work_result WHERE run_id = $1 AND ordinal = 3`,
 			want: doctor.TruthsAgree, what: "not a result", items: []workqueue.Ordinal{3},
 		},
 		"pending in the tracker": {
@@ -133,13 +133,13 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 			completed: true, want: doctor.AskedFor, what: "did not hold", items: []workqueue.Ordinal{2},
 		},
 		"part outside": {
-			sql: `INSERT INTO work_part SELECT run_id, slice_id, 9000, generation, step, result
-				FROM work_part WHERE run_id = $1 AND ordinal = 1`,
+			sql: `INSERT INTO work_result SELECT run_id, slice_id, 9000, generation, step, result
+				FROM work_result WHERE run_id = $1 AND ordinal = 1`,
 			completed: true, want: doctor.AskedFor, what: "outside every block",
 		},
 		"parts of no run": {
-			sql: `INSERT INTO work_part SELECT gen_random_uuid(), slice_id, ordinal, generation, step, result
-				FROM work_part WHERE run_id = $1 AND ordinal = 1`,
+			sql: `INSERT INTO work_result SELECT gen_random_uuid(), slice_id, ordinal, generation, step, result
+				FROM work_result WHERE run_id = $1 AND ordinal = 1`,
 			completed: true, want: doctor.AskedFor, what: "a run that does not exist",
 		},
 		"two completions": {

@@ -78,14 +78,14 @@ func (b *bench) personal() workqueue.RunID {
 		Message: person + ": nobody is called " + secret}))
 	b.WantState(run, "completed", 2)
 	for _, ordinal := range []int{1, 2} {
-		b.Exec(`WITH l AS (INSERT INTO work_large (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)
+		b.Exec(`WITH l AS (INSERT INTO large_result (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)
 			VALUES (gen_random_uuid(), $1, 0, $2, $3, 1, 8, sha256('x'), $4) RETURNING id)
 			INSERT INTO work_piece (large_id, piece, bytes) SELECT id, 1, convert_to($5, 'UTF8') FROM l`, run, ordinal, s.ID,
 			map[bool]string{true: "text/" + secret, false: "text/plain"}[ordinal == 1],
 			map[bool]string{true: "letter to " + secret, false: "letter"}[ordinal == 1])
 	}
 	b.Exec(`UPDATE batchrun SET params = jsonb_build_object('of', $2::text, $2::text, 1) WHERE id = $1`, run, person)
-	b.Exec(`UPDATE work_part SET error_message = $2, error_keyed = $2 WHERE run_id = $1 AND ordinal = 3
+	b.Exec(`UPDATE work_result SET error_message = $2, error_keyed = $2 WHERE run_id = $1 AND ordinal = 3
 		AND error_code IS NOT NULL`, run, "the same as "+person)
 	b.Exec(`UPDATE run_correction SET reason = $2 WHERE run_id = $1`, run, "the address of "+person+" was wrong")
 	l := letter("l"+run.String(), "e")
@@ -124,7 +124,7 @@ func (b *bench) aside() {
 			gone, slice, []byte(body))
 	}
 	b.Exec(`INSERT INTO quarantine (reason, detail, subject, body) VALUES ('r', 'd', 's', $1), ('r', 'd', 's', 'x')`, body)
-	b.Exec(`INSERT INTO health_mark (kind, subject, state, by, reason, severity, count)
+	b.Exec(`INSERT INTO health_ack (kind, subject, state, by, reason, severity, count)
 		VALUES ('k', 's', 'aside', 'ann', $1, 'info', 1)`, "waits for "+person+".")
 	b.Exec(`INSERT INTO api_request (user_name, key, operation, fingerprint, claim, session_id, status, content_type, body)
 		VALUES ('ann', 'k', 'GET /items/' || $2, '', gen_random_uuid(), gen_random_uuid(), 200, 'application/json', $1)`,
@@ -385,11 +385,11 @@ func TestErasurePagesErrors(t *testing.T) {
 	b := setup(t)
 	run := b.LoadKeys(storetest.Chunked(1), "C1")
 	const all = 7_000
-	b.Exec(`INSERT INTO work_part (run_id, slice_id, step, ordinal, generation, error_code, error_message)
+	b.Exec(`INSERT INTO work_result (run_id, slice_id, step, ordinal, generation, error_code, error_message)
 		SELECT $1, gen_random_uuid(), 0, 0, n, 'BAD', $2 FROM generate_series(1, $3) n`, run, "as "+person, all)
 	b.Exec(`INSERT INTO work_error (run_id, slice_id, step, ordinal, error_code, error_message)
 		SELECT $1, gen_random_uuid(), 0, 0, 'BAD', $2 FROM generate_series(1, $3) n`, run, "as "+person, all)
-	release := b.HoldRows(`SELECT FROM work_part WHERE run_id = $1 AND generation = $2 FOR UPDATE`, run, all)
+	release := b.HoldRows(`SELECT FROM work_result WHERE run_id = $1 AND generation = $2 FOR UPDATE`, run, all)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -402,7 +402,7 @@ func TestErasurePagesErrors(t *testing.T) {
 		t.Fatal("it was not broken off")
 	}
 	release()
-	if n := b.Number(`SELECT count(*) FROM work_part WHERE error_message LIKE '%erased-%'`); n == 0 || n == all {
+	if n := b.Number(`SELECT count(*) FROM work_result WHERE error_message LIKE '%erased-%'`); n == 0 || n == all {
 		t.Errorf("the page before erased %d errors", n)
 	}
 	if did := b.erase(erasure.Request{DryRun: true}); did.Erased.Errors >= 2*all || did.Erased.Errors < all {
@@ -419,8 +419,8 @@ func TestErasurePagesErrors(t *testing.T) {
 
 // rowColumns are those whose rows are found by the item's key, or by their contents, and deleted or emptied.
 const rowColumns = `
-work_queue.item_key work_queue.payload work_correction.payload work_part.result work_part.content_type
-work_part.error_message work_part.error_keyed work_error.error_message work_large.content_type work_piece.bytes
+work_queue.item_key work_queue.payload work_correction.payload work_result.result work_result.content_type
+work_result.error_message work_result.error_keyed work_error.error_message large_result.content_type work_piece.bytes
 dead_letter.message dead_letter.stack dead_letter.origin dead_letter.headers dead_letter.body quarantine.detail
 quarantine.subject quarantine.headers quarantine.body collector_op.key collector_op.op_id collector_op.payload
 collector_op.fold
@@ -432,34 +432,34 @@ func exemptColumns() map[string]string {
 	return map[string]string{
 		"names of plans, endpoints and the like": `
 alert.name alert_condition.alert alert_message.alert batchrun.plan collector.name collector.endpoint
-endpoint_change.endpoint endpoint_pace.endpoint endpoint_setting.endpoint plan.name retention_run.plan
-run_step.name run_step.endpoint schedule.name schedule.zone schedule_fire.schedule tracker_service.webhook_host
+endpoint_change.endpoint endpoint_pace.endpoint endpoint_setting.endpoint plan.name deleted_run.plan
+run_step.name run_step.endpoint schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook_host
 tracker_service.webhook_secret work_block.endpoint work_slice.endpoint`,
 		"who did what": `
 alert.created_by alert.changed_by api_request.user_name api_token.name api_token.created_by api_token.revoked_by
 audit_log.actor batchrun.created_by batchrun.held_by collector.created_by collector.changed_by
-collector.paused_by endpoint_setting.changed_by health_mark.by plan.created_by retention.changed_by
-retention_run.deleted_by run_acceptance.actor run_correction.actor run_step.approved_by schedule.created_by
-schedule.changed_by schedule_fire.asked_by stream_setting.changed_by tracker_service.created_by
+collector.paused_by endpoint_setting.changed_by health_ack.by plan.created_by retention.changed_by
+deleted_run.deleted_by run_acceptance.actor run_correction.actor run_step.approved_by schedule.created_by
+schedule.changed_by schedule_occurrence.asked_by stream_setting.changed_by tracker_service.created_by
 web_session.user_name web_session.subject`,
 		"codes": `
 collector.failure_code collector_key.failed_code collector_op.error_code dead_letter.cause quarantine.reason
-run_guard.codes run_step.retry_codes run_step.never_retry tracker_failed.code work_error.error_code
-work_part.error_code work_slice.error_code`,
+run_guard.codes run_step.retry_codes run_step.no_retry_codes tracker_failed.code work_error.error_code
+work_result.error_code work_slice.error_code`,
 		"states, settings, numbers and names of programs": `
 alert.state alert_condition.kind alert_condition.severity alert_condition.told alert_condition.before
 alert_message.what alert_message.severity alert_message.state api_request.content_type api_token.role
 audit_log.action batchrun.state batchrun.hold batchrun.max_failed batchrun.guard batchrun.canary_state
 batchrun.on_overdue batchrun.on_duplicate collector.state database_mark.name dead_letter.mode
 dead_letter.service dead_letter.state endpoint_change.what endpoint_change.before endpoint_change.after
-endpoint_pace.learned endpoint_pace.breaker health_condition.kind health_mark.kind health_mark.state
-health_mark.severity leader.name node_session.host node_session.version node_session.stats retention.kind
-run_event.kind run_step.kind run_step.approval schedule.state schedule_fire.kind schedule_fire.state
+endpoint_pace.learned endpoint_pace.breaker health_condition.kind health_ack.kind health_ack.state
+health_ack.severity leader.name node_session.host node_session.version node_session.stats retention.kind
+run_event.kind run_step.kind run_step.approval schedule.state schedule_occurrence.kind schedule_occurrence.state
 stream_epoch.name stream_fault.stream stream_setting.name stream_setting.applied tracker_batch.owner
 tracker_batch.state tracker_service.webhook_state web_session.role work_slice.state work_slice.cause
 work_slice.service`,
 		"digests, and what is sealed": `
-api_request.fingerprint api_token.hash run_add.digest web_session.hash web_session.renewal work_large.sha256`,
+api_request.fingerprint api_token.hash run_add.digest web_session.hash web_session.renewal large_result.sha256`,
 	}
 }
 

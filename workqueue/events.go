@@ -26,7 +26,7 @@ const (
 	EventRewound   EventKind = "rewound"   // the database went back in time: what it had confirmed of the run is lost
 
 	// EventGap is of no run: the database went back in time, or another server took it over.
-	EventGap EventKind = "database.gap"
+	EventGap EventKind = "database.rewound"
 )
 
 // Event is one thing that happened to a run. It is stored in the transaction that made it happen and published to

@@ -342,8 +342,8 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "claimed", reason: health.ReasonNATSAway, owner: node, items: 4},
-				{state: "ready", reason: health.ReasonNATSAway, owner: node, items: 3}},
+			want: []told{{state: "claimed", reason: health.ReasonNATSUnreachable, owner: node, items: 4},
+				{state: "ready", reason: health.ReasonNATSUnreachable, owner: node, items: 3}},
 			says: "node test (pid 1) cannot reach NATS, so it sends nothing",
 		},
 		"no quorum": {
@@ -577,7 +577,7 @@ func (b *bench) openBreaker() {
 func (b *bench) handed(s ...workqueue.Slice) {
 	b.Helper()
 	b.Send(s...)
-	b.Exec(`UPDATE work_slice SET handed_at = tranche_now() WHERE state = 'sent'`)
+	b.Exec(`UPDATE work_slice SET delivered_at = tranche_now() WHERE state = 'sent'`)
 }
 
 func TestExplainARunThatLoads(t *testing.T) {

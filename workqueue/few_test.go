@@ -25,7 +25,7 @@ $$ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER note_way AFTER INSERT ON work_queue FOR EACH STATEMENT EXECUTE FUNCTION note_way();
-CREATE TRIGGER note_way AFTER INSERT ON work_part FOR EACH STATEMENT EXECUTE FUNCTION note_way()`
+CREATE TRIGGER note_way AFTER INSERT ON work_result FOR EACH STATEMENT EXECUTE FUNCTION note_way()`
 
 // odd are texts that mean something to one of the formats on the way.
 func odd() []string {
@@ -102,7 +102,7 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 			b.wantRows(want, `SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND twin = 0
 				ORDER BY ordinal`, "%d %q %q", loaded.Run)
 			b.wantParts(loaded.Run, tc.large)
-			b.wantWays("work_part "+tc.results, "work_part INSERT", "work_queue "+tc.items)
+			b.wantWays("work_result "+tc.results, "work_result INSERT", "work_queue "+tc.items)
 			b.WantState(loaded.Run, "completed", 1)
 			b.Check()
 		})
@@ -131,7 +131,7 @@ func (b *bench) wantParts(run workqueue.RunID, large int) {
 	}
 	b.Record(reply)
 	b.wantRows(want, `SELECT ordinal, result IS NULL, coalesce(result, ''), coalesce(content_type, '<nil>'),
-		coalesce(error_code, '<nil>'), coalesce(error_message, '<nil>') FROM work_part
+		coalesce(error_code, '<nil>'), coalesce(error_message, '<nil>') FROM work_result
 		WHERE run_id = $1 AND slice_id = $2 AND generation = 1 AND step = 0 ORDER BY ordinal`, "%d %v %q %s %s %s", run, s.ID)
 }
 

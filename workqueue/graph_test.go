@@ -65,7 +65,7 @@ func TestCanaryBeforeABarrier(t *testing.T) {
 	b := setup(t)
 	req := storetest.Planned(storetest.Need("fetch"), storetest.Need("more"), storetest.Barrier(storetest.Need("sum", 0)),
 		storetest.Need("page", 1))
-	req.Canary, req.CanaryAuto, req.MaxFailed = 4, true, "1"
+	req.Canary, req.CanaryAutoApprove, req.MaxFailed = 4, true, "1"
 	run := b.Load(req, 20)
 	for _, step := range []workqueue.Step{0, 1, 3} {
 		if n := b.RecordStep(run, step); n != 4 {
@@ -212,7 +212,7 @@ func TestFourEyes(t *testing.T) {
 		t.Errorf("who started it approves: %v", err)
 	}
 	b.ApplySchedule("night", `{}`) // ann had it started at once
-	b.Exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, asked_by, start_at, run_id, ended_at)
+	b.Exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, asked_by, start_at, run_id, ended_at)
 		VALUES ('night', tranche_now(), 'now', 1, 'started', 'ann', tranche_now(), $1, tranche_now())`, run)
 	if _, err := b.approveStep(run, "ann", "send"); !errors.As(err, &eyes) || eyes.Actor != "ann" {
 		t.Errorf("who had it started approves: %v", err)

@@ -20,7 +20,7 @@ func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
 			SELECT gen_random_uuid(), 'big', '{}', 'running', 10000000, tranche_now() - interval '1 hour', tranche_now()
 			RETURNING id),
 		steps AS (
-			INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+			INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
 				retry_backoff)
 			SELECT id, n, 's' || n, 'endpoint', 'e' || n, 500, 64, 3, '1 minute', '1 second'
 			FROM big, generate_series(0, 2) n RETURNING run_id, step)
@@ -40,7 +40,7 @@ func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
 			FROM (SELECT CASE n % 2 WHEN 0 THEN 'running' ELSE 'completed' END AS s FROM generate_series(1, 10000) n) n
 			RETURNING id, state),
 		steps AS (
-			INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+			INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
 				retry_backoff)
 			SELECT id, 0, 's', 'endpoint', 'e' || (hashtext(id::text) % 50), 500, 64, 3, '1 minute', '1 second'
 			FROM small RETURNING run_id)

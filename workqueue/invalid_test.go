@@ -143,7 +143,7 @@ func TestInvalidItemsBesideCanaryAndDuplicates(t *testing.T) {
 	if loaded.Items != 60 || loaded.Skipped != 30 || loaded.Invalid != 3 {
 		t.Errorf("%+v", loaded)
 	}
-	if n := b.Number(`SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+	if n := b.Number(`SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 		WHERE p.error_code = 'invalid' AND q.item_key IN ('C7', 'C40', 'C59')`); n != 3 {
 		t.Errorf("%d parts of the items that are invalid", n)
 	}
@@ -181,7 +181,7 @@ func TestInvalidItemsAreNoCanary(t *testing.T) {
 			"canary by tranche: nobody was asked about any item of its canary"},
 	} {
 		req := storetest.Chunked(10)
-		req.Canary, req.CanaryAuto = c.sample, true
+		req.Canary, req.CanaryAutoApprove = c.sample, true
 		run := b.loadInvalid(req, func() func(*start.LoadItem) error {
 			next, i := storetest.Keys(storetest.Names(90)...), 0
 			return func(item *start.LoadItem) error {

@@ -113,7 +113,7 @@ func TestMarksOfOtherDatabasesAndTimelines(t *testing.T) {
 	if err != nil || gap == nil || gap.Lost {
 		t.Errorf("the gap is %+v, %v; want one in which nothing is known to be lost", gap, err)
 	}
-	const harmless = `SELECT count(*) FROM run_event WHERE kind = 'database.gap' AND NOT (payload->>'lost')::bool`
+	const harmless = `SELECT count(*) FROM run_event WHERE kind = 'database.rewound' AND NOT (payload->>'lost')::bool`
 	if n := b.Number(harmless); n != 1 {
 		t.Errorf("%d events tell of it", n)
 	}

@@ -287,7 +287,7 @@ func TestAnEndpointThatNeverWas(t *testing.T) {
 	if breakers, measured := told(); breakers != 0 || measured != 0 {
 		t.Errorf("of one that never was: %d breakers, %d endpoints are measured", breakers, measured)
 	}
-	b.Exec(`UPDATE work_slice SET handed_at = tranche_now() WHERE id = $1`, probe.ID)
+	b.Exec(`UPDATE work_slice SET delivered_at = tranche_now() WHERE id = $1`, probe.ID)
 	if breakers, measured := told(); breakers != 1 || measured != 1 {
 		t.Errorf("of one that has taken a request: %d breakers, %d endpoints are measured", breakers, measured)
 	}

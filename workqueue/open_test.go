@@ -139,7 +139,7 @@ func TestOpeningIsIdempotent(t *testing.T) {
 		t.Fatal(err)
 	}
 	two, err := start.New(b.Store).OpenRun(t.Context(), req)
-	if err != nil || two.Run != one.Run || !two.Existing || !two.SealBy.Equal(one.SealBy) {
+	if err != nil || two.Run != one.Run || !two.Existing || !two.SealDeadline.Equal(one.SealDeadline) {
 		t.Errorf("opened again: %+v, %v", two, err)
 	}
 	load := req.LoadRequest
@@ -296,7 +296,7 @@ func TestOverdueRuns(t *testing.T) {
 	if due, err := start.New(b.Store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 0 {
 		t.Errorf("before the time: %v, %v", due, err)
 	}
-	b.Exec(`UPDATE batchrun SET seal_by = tranche_now() WHERE id = ANY($1)`, mapKeys(late))
+	b.Exec(`UPDATE batchrun SET seal_deadline = tranche_now() WHERE id = ANY($1)`, mapKeys(late))
 	due, err := start.New(b.Store).ReportOverdue(t.Context(), lease)
 	if err != nil || len(due) != 3 {
 		t.Fatalf("%v, %v; want 3 runs", due, err)
@@ -331,7 +331,7 @@ func TestAnAbandonedOpenRunEnds(t *testing.T) {
 	worked := b.OpenRun(nil)
 	b.Add(worked, storetest.Names(8192)) // a block, which begins
 	b.PauseRun(paused)
-	b.Exec(`UPDATE batchrun SET seal_by = tranche_now()`)
+	b.Exec(`UPDATE batchrun SET seal_deadline = tranche_now()`)
 	if due, err := start.New(b.Store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 5 {
 		t.Fatal(due, err)
 	}

@@ -50,7 +50,7 @@ func openStore(t *testing.T, url string, cfg database.PoolConfig) (store *databa
 func TestStoreThroughAPooler(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	store := openStore(t, url, database.PoolConfig{ThroughPooler: true})
+	store := openStore(t, url, database.PoolConfig{TransactionPooler: true})
 	b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url), Store: store}}
 	b.Session = b.Open()
 	lease := b.Lead()
@@ -95,7 +95,7 @@ func TestStoreGoesByItsOwnSettings(t *testing.T) {
 				b.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database());
 					EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = "` + isolation + `"',
 					current_database()); END $$`)
-				b.Store = openStore(t, url, database.PoolConfig{ThroughPooler: pooler})
+				b.Store = openStore(t, url, database.PoolConfig{TransactionPooler: pooler})
 				b.Session = b.Open()
 				var within, outside, later, usual string
 				err := session.New(b.Store).AsLeader(t.Context(), b.Lead(), func(ctx context.Context, tx pgx.Tx) error {

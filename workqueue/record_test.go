@@ -107,7 +107,7 @@ func TestRecordStoresAnyText(t *testing.T) {
 	}
 	b.WantTally(run, storetest.Tally{Live: 1, Done: 1, Failed: 2})
 	var message string
-	err := b.Pool.QueryRow(t.Context(), `SELECT error_message FROM work_part WHERE error_code IS NOT NULL LIMIT 1`).
+	err := b.Pool.QueryRow(t.Context(), `SELECT error_message FROM work_result WHERE error_code IS NOT NULL LIMIT 1`).
 		Scan(&message)
 	if err != nil || !strings.Contains(message, "bidi") || strings.Contains(message, "\x00") {
 		t.Errorf("stored %q, %v", message, err)
@@ -311,7 +311,7 @@ func TestWhatIsSettledIsCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.Exec(`UPDATE work_slice SET handed_at = tranche_now() - interval '1 hour',
+	b.Exec(`UPDATE work_slice SET delivered_at = tranche_now() - interval '1 hour',
 		deadline = tranche_now() - interval '1 min' WHERE state = 'sent'`)
 	if n, err := store.Expire(t.Context(), lease, ids(claimed[1])); err != nil || n != 1 {
 		t.Fatalf("expired %d slices, %v", n, err)

@@ -305,7 +305,7 @@ func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 func (b *bench) hand(claimed ...workqueue.Slice) {
 	b.Helper()
 	b.Send(claimed...)
-	b.Exec(`UPDATE work_slice SET handed_at = tranche_now() WHERE id = ANY ($1)`, ids(claimed...))
+	b.Exec(`UPDATE work_slice SET delivered_at = tranche_now() WHERE id = ANY ($1)`, ids(claimed...))
 }
 
 // judge has the deadlines of slices pass and says which of them are held against their items.
@@ -394,7 +394,7 @@ func TestSilenceComesToAnEnd(t *testing.T) {
 		b.Check()
 	}
 	b.WantTally(run, storetest.Tally{Failed: 1})
-	if n := b.Number(`SELECT count(*) FROM work_part WHERE error_code = 'deadline'`); n != 1 {
+	if n := b.Number(`SELECT count(*) FROM work_result WHERE error_code = 'deadline'`); n != 1 {
 		t.Error("it did not fail by its deadline")
 	}
 }

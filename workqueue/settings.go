@@ -29,11 +29,11 @@ type StepSettings struct {
 	Rate         float64 `bounds:"0.001 10000000" unit:" items a second" zero:"is no limit" column:",null"`
 	MaxAttempts  int     `bounds:"1 100"` // how often an item that fails is tried, in all
 	// from handing a request to a service to giving up
-	Timeout      time.Duration `bounds:"1ms 24h" column:"slice_timeout"`
+	Timeout      time.Duration `bounds:"1ms 24h" column:"request_timeout"`
 	RetryBackoff time.Duration `bounds:"0s 24h"`                 // before the second attempt, doubled for each later one
 	MaxBackoff   time.Duration `bounds:"1ms 24h" column:",null"` // the longest such wait; 0: 5 minutes
 	RetryCodes   []string      // error codes that are tried again, whatever the service says
-	NeverRetry   []string      // error codes that never are
+	NoRetryCodes []string      // error codes that never are
 	MaxResult    int           `bounds:"1 64MiB" zero:"leaves it at 64MiB" column:",null"` // bytes; more fails the item
 }
 
@@ -46,11 +46,11 @@ type StepOverrides struct {
 	InFlight     *Adaptive `json:"in_flight,omitempty" doc:"requests out at once, over all nodes, or auto: found while running (auto)" placeholder:"N|auto"`
 	Rate         *float64  `json:"rate,omitempty" doc:"items a second at the most, over all nodes (no limit)" example:"1000" placeholder:"N"`
 	MaxAttempts  *int      `json:"max_attempts,omitempty" doc:"how often an item that fails is tried, in all (3)" example:"3" name:"attempts" placeholder:"N"`
-	Timeout      *Duration `json:"timeout,omitempty" doc:"for the reply, from when a service has the request; more than the service gives its handler (12m)" example:"12m" name:"slice-timeout" placeholder:"TIME"`
+	Timeout      *Duration `json:"timeout,omitempty" doc:"for the reply, from when a service has the request; more than the service gives its handler (12m)" example:"12m" name:"request-timeout" placeholder:"TIME"`
 	RetryBackoff *Duration `json:"retry_backoff,omitempty" doc:"the wait before the second attempt, doubled for each later one (1s)" example:"1s" name:"backoff" placeholder:"TIME"`
 	MaxBackoff   *Duration `json:"max_backoff,omitempty" doc:"the longest such wait (5m)" example:"5m" placeholder:"TIME"`
 	RetryCodes   []string  `json:"retry_codes,omitempty" nullable:"false" doc:"error codes that are tried again although the service says no; none: no code is (none)" name:"retry-code" sep:"none" placeholder:"CODE"`
-	NeverRetry   []string  `json:"never_retry,omitempty" nullable:"false" doc:"error codes that are not, although the service says yes; likewise (none)" sep:"none" placeholder:"CODE"`
+	NoRetryCodes []string  `json:"no_retry_codes,omitempty" nullable:"false" doc:"error codes that are not, although the service says yes; likewise (none)" sep:"none" placeholder:"CODE"`
 	MaxResult    *Bytes    `json:"max_result,omitempty" doc:"bytes of an item's result; a larger one fails the item as result_too_large (64MiB)" placeholder:"SIZE"`
 }
 
@@ -68,7 +68,7 @@ type SettingsView struct {
 	RetryBackoff Duration `json:"retry_backoff" doc:"before the second attempt; doubled for each later one"`
 	MaxBackoff   Duration `json:"max_backoff,omitempty" doc:"the longest such wait; absent: 5 minutes"`
 	RetryCodes   []string `json:"retry_codes,omitempty" doc:"error codes that are tried again"`
-	NeverRetry   []string `json:"never_retry,omitempty" doc:"error codes that never are"`
+	NoRetryCodes []string `json:"no_retry_codes,omitempty" doc:"error codes that never are"`
 	MaxResult    Bytes    `json:"max_result,omitempty" doc:"bytes of an item's result at most; absent: 64MiB"`
 }
 
@@ -227,7 +227,7 @@ func (s *StepSettings) SetInFlight(n Adaptive) {
 
 // Clone returns settings that share nothing with these.
 func (s StepSettings) Clone() StepSettings {
-	s.RetryCodes, s.NeverRetry = slices.Clone(s.RetryCodes), slices.Clone(s.NeverRetry)
+	s.RetryCodes, s.NoRetryCodes = slices.Clone(s.RetryCodes), slices.Clone(s.NoRetryCodes)
 	return s
 }
 

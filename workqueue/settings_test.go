@@ -133,7 +133,7 @@ func TestStepsKeepToTheirOwnSettings(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	small, large, slow := storetest.Need("small"), storetest.Need("large"), storetest.Need("slow")
-	small.Chunk, small.InFlight, small.NeverRetry = 2, 1, []string{"soft"}
+	small.Chunk, small.InFlight, small.NoRetryCodes = 2, 1, []string{"soft"}
 	large.Chunk, large.InFlight, large.MaxAttempts, large.RetryBackoff = 5, 2, 3, time.Hour
 	small.MaxAttempts, slow.Rate = 3, 0.01
 	run := b.Load(storetest.Planned(small, large, slow), 20)

@@ -133,9 +133,9 @@ type StepInput struct {
 	Name string
 }
 
-// PaceKey is what paces a step of a kind: the name of the endpoint, or the target behind the kind's name, as in
+// TargetKey is what paces a step of a kind: the name of the endpoint, or the target behind the kind's name, as in
 // local:render.
-func PaceKey(kind Kind, target string) string {
+func TargetKey(kind Kind, target string) string {
 	if kind == KindEndpoint || kind == KindRequest || kind == "" {
 		return target
 	}
@@ -146,7 +146,7 @@ func PaceKey(kind Kind, target string) string {
 func PaceKeys(kind Kind, targets []string) []string {
 	keys := make([]string, len(targets))
 	for i, target := range targets {
-		keys[i] = PaceKey(kind, target)
+		keys[i] = TargetKey(kind, target)
 	}
 	return keys
 }
@@ -167,7 +167,7 @@ func TargetKind(key string) (kind Kind, target string) {
 	return KindEndpoint, key
 }
 
-// Partitions is how many work_queue has, and work_part as many. PostgreSQL puts the rows of a run into one of them by a
+// Partitions is how many work_queue has, and work_result as many. PostgreSQL puts the rows of a run into one of them by a
 // hash of its id; whoever makes the id chooses which by trying ids. Most runs share partition 0; a large load takes
 // another one, if it can one that nobody has, so that deleting it is emptying a table. Which one a run is in is of no
 // matter to anything but that.

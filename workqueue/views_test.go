@@ -88,7 +88,7 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 	b := setup(t)
 	req := storetest.Chunked(7)
 	req.MaxFailed, req.Priority, req.PlanVersion = "1%", 3, 4
-	req.Steps[0].InFlightAuto, req.Steps[0].NeverRetry = true, []string{"BAD", "WORSE"}
+	req.Steps[0].InFlightAuto, req.Steps[0].NoRetryCodes = true, []string{"BAD", "WORSE"}
 	run := b.Load(req, 20)
 	entry := b.audit(inspect.AuditFilter{Run: run, Action: "start"}).Entries[0]
 	var after map[string]any
@@ -97,7 +97,7 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 	}
 	for name, want := range map[string]any{
 		"plan": req.Plan, "version": 4.0, "items": 20.0, "chunk": "7", "max_failed": "1%", "priority": 3.0,
-		"never_retry": "BAD, WORSE", "endpoint": storetest.Endpoint, "canary": nil, "rate": nil,
+		"no_retry_codes": "BAD, WORSE", "endpoint": storetest.Endpoint, "canary": nil, "rate": nil,
 	} {
 		if fmt.Sprint(after[name]) != fmt.Sprint(want) {
 			t.Errorf("%s is %v; want %v", name, after[name], want)
@@ -129,7 +129,7 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	req.MaxFailed, req.PlanVersion = "1%", 3
 	step := &req.Steps[0]
 	step.ChunkAuto, step.ChunkBytes, step.ChunkTime, step.Rate = true, 4096, 5*time.Second, 2.5
-	step.MaxBackoff, step.RetryCodes, step.NeverRetry = time.Minute, []string{"BUSY"}, []string{"BAD"}
+	step.MaxBackoff, step.RetryCodes, step.NoRetryCodes = time.Minute, []string{"BUSY"}, []string{"BAD"}
 	held, free := b.Load(req, 10), b.Load(storetest.Request(), 10)
 	last := b.One(held)
 	b.pause(held)
@@ -162,7 +162,7 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 		set.ChunkBytes != 4096 ||
 		set.ChunkTime != workqueue.Duration(5*time.Second) || set.Rate != 2.5 ||
 		set.MaxBackoff != workqueue.Duration(time.Minute) || set.RetryCodes[0] != "BUSY" ||
-		set.NeverRetry[0] != "BAD" || set.MaxAttempts != 3 || set.Timeout != workqueue.Duration(time.Minute) {
+		set.NoRetryCodes[0] != "BAD" || set.MaxAttempts != 3 || set.Timeout != workqueue.Duration(time.Minute) {
 		t.Errorf("the settings are %+v", set)
 	}
 

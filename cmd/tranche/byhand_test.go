@@ -97,7 +97,7 @@ func TestControlOfRuns(t *testing.T) {
 	for _, args := range [][]string{
 		{"pause"}, {"pause", "it", "--all"}, {"resume", "--all", "--max-failed", "1"}, {"set", "it"},
 		{"resume", "it", "--max-failed", "x"}, {"set", "it", "--chunk", "0"}, {"set", "it", "--rate", "fast"},
-		{"rerun", "it", "--failed", "--canary-auto"}, {"rerun", "it", "--failed", "--dry-run", "--wait"},
+		{"rerun", "it", "--failed", "--canary-auto-approve"}, {"rerun", "it", "--failed", "--dry-run", "--wait"},
 		{"rerun", "it", "--keys", "no-such-file"}, {"accept", "it", "--failed"}, {"accept", "it", "--reason", "r"},
 	} {
 		b.want(b.tranche(append([]string{"run"}, args...)...), 2)
@@ -158,8 +158,8 @@ func TestDeletionOfARun(t *testing.T) {
 	b.want(b.tranche("run", "delete"), 2)
 	eventually(t, "nothing is left of it", func() bool {
 		var left int
-		err := db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM work_queue) + (SELECT count(*) FROM work_part)
-			+ (SELECT count(*) FROM run_step) + (SELECT count(*) FROM retention_run WHERE gone_at IS NULL)`).Scan(&left)
+		err := db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM work_queue) + (SELECT count(*) FROM work_result)
+			+ (SELECT count(*) FROM run_step) + (SELECT count(*) FROM deleted_run WHERE purged_at IS NULL)`).Scan(&left)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	file := filepath.Join(t.TempDir(), "failed.xlsx")
 	start := []string{"run", "start", "--endpoint", "echo", "--items", "-", "--guard", "off", "--wait"}
 	b.want(b.pipe(givenPeople, append(start, "--name", "it")...), 3, "3 failed")
-	b.want(b.tranche("run", "errors", "it"), 0, "--flat --with payload --format xlsx", "tranche run correct")
+	b.want(b.tranche("run", "errors", "it"), 0, "--flat --include payload --format xlsx", "tranche run correct")
 	b.want(b.tranche("run", "explain", "it"), 0, "tranche run correct")
 	export := []string{"run", "export", "it", "--state", "failed", "--flat", "--with", "payload", "--format"}
 	csv := b.tranche(append(export, "csv")...)
@@ -282,7 +282,7 @@ func testAGateOnTheCommandLine(t *testing.T, b *bench) {
 	b.echo(nil)
 	plan := filepath.Join(t.TempDir(), "letters.yaml")
 	text := "steps:\n  - {name: compose, endpoint: echo}\n" +
-		"  - {name: send, endpoint: echo, needs: [compose], inputs: [item], barrier: approve, approve_by: other}\n"
+		"  - {name: send, endpoint: echo, needs: [compose], inputs: [item], barrier: approve, approvers: other}\n"
 	if err := os.WriteFile(plan, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -616,8 +616,8 @@ func testARunOfAPlan(t *testing.T, b *bench) {
 	start(0, "plan yearly@1, 3 items", "yearly", "--name", "newest")
 	start(0, "plan yearly@1, 3 items", "yearly@1", "--chunk", "auto", "--chunk-time", "2s", "--chunk-bytes", "1MiB",
 		"--in-flight", "auto", "--rate", "10", "--attempts", "5", "--backoff", "2s", "--max-backoff", "1m",
-		"--retry-code", "BUSY", "--retry-code", "SLOW", "--never-retry", "GONE", "--slice-timeout", "1m",
-		"--max-failed", "0.5%", "--canary", "2", "--canary-auto", "--priority=-3", "--name", "otherwise")
+		"--retry-code", "BUSY", "--retry-code", "SLOW", "--no-retry-codes", "GONE", "--request-timeout", "1m",
+		"--max-failed", "0.5%", "--canary", "2", "--canary-auto-approve", "--priority=-3", "--name", "otherwise")
 	start(0, "plan yearly, 3 items", file)
 	start(0, "no service listens on endpoint echo", "--endpoint", "echo", "--max-failed", "none")
 	b.want(b.tranche("--json", "run", "show", "newest"), 0, `"priority": 7`, `"max_failed": "1%"`)
@@ -633,12 +633,12 @@ func testARunOfAPlan(t *testing.T, b *bench) {
 	start(2, "--in-flight: 0 is not within 1 to 10000", "yearly", "--in-flight", "0")
 	start(2, "--attempts: 0 is not within 1 to 100", "yearly", "--attempts", "0")
 	start(2, "--backoff: want a duration", "yearly", "--backoff", "5")
-	start(2, "--slice-timeout: 0s is not", "yearly", "--slice-timeout", "0s")
+	start(2, "--request-timeout: 0s is not", "yearly", "--request-timeout", "0s")
 	start(2, "--max-failed: want a number of items like 500, a percentage", "yearly", "--max-failed", "few")
 	start(2, "--rate: -1 is not within", "yearly", "--rate=-1")
 	start(2, `--retry-code: "a b"`, "yearly", "--retry-code", "a b")
 	start(1, "chunk_time: it goes with chunk: auto only, and the chunk is 250", "yearly", "--chunk-time", "1s")
-	start(1, "canary_auto: there is no canary", "yearly", "--canary-auto")
+	start(1, "canary_auto_approve: there is no canary", "yearly", "--canary-auto-approve")
 	b.want(b.tranche("run", "cancel", "--all"), 0)
 }
 
@@ -647,7 +647,7 @@ cron: "30 2 * * *"
 zone: Europe/Berlin
 plan: year-end
 items: {file: "{due.date}.csv"}
-window: {not_before: "02:00", done_by: "06:00"}
+window: {not_before: "02:00", end_deadline: "06:00"}
 `
 
 // A run that could not be started is told of by the exit code, whatever the output.
@@ -675,9 +675,9 @@ func testSchedules(t *testing.T, b *bench) {
 	b.want(b.pipe(strings.Replace(nightly, "30 2", "0 3", 1), "schedule", "apply", "-"), 0,
 		"version 2 now, after version 1")
 	b.want(b.tranche("schedule", "list"), 0, "0 3 * * *", "Europe/Berlin", "year-end", "active")
-	b.want(b.tranche("schedule", "run-now", "nightly", "--wait", "0s"), 0, "it is due", "tranche schedule fires nightly")
+	b.want(b.tranche("schedule", "run-now", "nightly", "--wait", "0s"), 0, "it is due", "tranche schedule history nightly")
 	b.want(b.tranche("schedule", "pause", "nightly"), 0, "nightly is paused", "1 that are due wait for it")
-	b.want(b.tranche("schedule", "fires", "nightly"), 0, "DUE", "now")
+	b.want(b.tranche("schedule", "history", "nightly"), 0, "DUE", "now")
 	b.want(b.tranche("schedule", "resume", "nightly"), 0, "nightly goes on; due next ")
 	r := b.tranche("--json", "schedule", "delete", "nightly")
 	if r.code != 0 || !json.Valid([]byte(r.out)) {
@@ -841,32 +841,32 @@ func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
 	b.wantSoon([]string{"nodes"}, "NODE", "live", "leader")
 	b.want(b.tranche("nodes", "--json"), 0, `"nodes": [`)
 	b.wantSoon([]string{"health", "--json"}, `"conditions": `) // critical as long as no node leads
-	b.want(b.tranche("health", "aside", "failed_items", "--reason", "known"), 2, "--for")
-	b.want(b.tranche("health", "aside", "failed_items", "--for", "8h"), 2, "--reason")
-	b.want(b.tranche("health", "aside", "failed_items", "--for", "8h", "--reason", "known"), 1, "tranche health")
+	b.want(b.tranche("health", "mute", "failed_items", "--reason", "known"), 2, "--for")
+	b.want(b.tranche("health", "mute", "failed_items", "--for", "8h"), 2, "--reason")
+	b.want(b.tranche("health", "mute", "failed_items", "--for", "8h", "--reason", "known"), 1, "tranche health")
 	db := testenv.Connect(t, b.database)
 	if _, err := db.Exec(t.Context(), `INSERT INTO dead_letter (id, msg_id, endpoint, cause)
 		VALUES (gen_random_uuid(), '1', 'lost', 'gave_up')`); err != nil {
 		t.Fatal(err)
 	}
 	b.wantSoon([]string{"health", "--json"}, `"kind": "dead_letters"`)
-	b.want(b.tranche("health", "take", "dead_letters", "lost"), 0, "dead_letters lost is taken by ")
+	b.want(b.tranche("health", "ack", "dead_letters", "lost"), 0, "dead_letters lost is taken by ")
 	b.wantSoon([]string{"health"}, "WARNING 1 dead letter of lost", "taken")
-	b.want(b.tranche("health", "aside", "dead_letters", "--for-good", "--reason", "of the test"), 0, "for good",
-		"tranche health back dead_letters")
+	b.want(b.tranche("health", "mute", "dead_letters", "--until-worse", "--reason", "of the test"), 0, "for good",
+		"tranche health clear dead_letters")
 	shown := b.wantSoon([]string{"health"}, "PUT ASIDE", "of the test")
 	// The disk may be full.
 	if before, _, _ := strings.Cut(shown.out, "PUT ASIDE"); strings.Contains(before, "dead letter") {
 		t.Errorf("it is told all the same:\n%s", before)
 	}
-	b.want(b.tranche("health", "back", "dead_letters"), 0, "told as it was before")
-	b.want(b.tranche("health", "back", "dead_letters"), 0, "nothing was said of")
+	b.want(b.tranche("health", "clear", "dead_letters"), 0, "told as it was before")
+	b.want(b.tranche("health", "clear", "dead_letters"), 0, "nothing was said of")
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "people"), 0, "started")
 	b.want(b.tranche("run", "items", "people", "--from", "1", "--limit", "1"), 0, "ORDINAL", "--after 1")
 	b.want(b.tranche("run", "items", "people", "--state", "odd"), 2, "--state")
 	b.want(b.tranche("run", "items", "people", "--limit", "0"), 2, "--limit")
-	b.want(b.tranche("run", "slices", "people"), 0, "scheduled", "sent")
-	b.want(b.tranche("run", "slices", "nope"), 1, "tranche run list")
+	b.want(b.tranche("run", "requests", "people"), 0, "scheduled", "sent")
+	b.want(b.tranche("run", "requests", "nope"), 1, "tranche run list")
 	b.want(b.tranche("dlq", "drop", "--all"), 0)
 	if _, err := db.Exec(t.Context(), `DELETE FROM dead_letter`); err != nil {
 		t.Fatal(err)

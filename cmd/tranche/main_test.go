@@ -69,7 +69,7 @@ func setup(t *testing.T) *bench {
 // serve starts a server, and returns what it says about itself. It is stopped before the test ends.
 func (b *bench) serve() map[string]string {
 	b.Helper()
-	s := launch(b.T, true, "--database", b.database, "--nats", b.nats, "--grace", "1m")
+	s := launch(b.T, true, "--database", b.database, "--nats", b.nats, "--shutdown-timeout", "1m")
 	b.Cleanup(func() {
 		if err := s.stop(); err != nil {
 			b.Errorf("serve ended with %v: %s", err, s.log.String())
@@ -366,7 +366,7 @@ func TestWrongSettingsOfServe(t *testing.T) {
 			1, "192.0.2.9", []string{"TRANCHE_LISTEN=192.0.2.9:1"}, []string{"--config", config("listen: 0.0.0.0:0\n")},
 		},
 		"env below flag": {1, "192.0.2.7", []string{"TRANCHE_LISTEN=192.0.2.9:1"}, []string{"--listen", "192.0.2.7:1"}},
-		"grace":          {2, "--grace", nil, []string{"--grace", "0s"}},
+		"grace":          {2, "--shutdown-timeout", nil, []string{"--shutdown-timeout", "0s"}},
 		"no such database": {
 			1, "127.0.0.1:1", nil,
 			[]string{"--listen", "127.0.0.1:0", "--database-wait", "0s", "--database", "postgres://u:canary@127.0.0.1:1/x"},

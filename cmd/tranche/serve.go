@@ -38,16 +38,16 @@ type serveCommand struct {
 	NATSListen  string          `name:"nats-listen" env:"TRANCHE_NATS_LISTEN" default:"127.0.0.1:4222" help:"Address of the embedded NATS (${default})." placeholder:"ADDR"`
 	MaxPayload  string          `name:"nats-max-payload" env:"TRANCHE_NATS_MAX_PAYLOAD" default:"1MiB" help:"The largest message of the embedded NATS, up to 64MiB (${default}); 8MiB is advised as the most." placeholder:"SIZE"`
 	AllowHost   []string        `env:"TRANCHE_ALLOW_HOST" help:"Another name that the API may be called by." placeholder:"NAME"`
-	Grace       time.Duration   `env:"TRANCHE_GRACE" default:"20s" help:"What a stop may take (${default})." placeholder:"TIME"`
+	Grace       time.Duration   `env:"TRANCHE_SHUTDOWN_TIMEOUT" default:"20s" help:"What a stop may take (${default})." placeholder:"TIME"`
 	LogLevel    string          `env:"TRANCHE_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error (${default})." placeholder:"LEVEL"`
 	LogFormat   string          `env:"TRANCHE_LOG_FORMAT" enum:"console,json" default:"console" help:"console or json (${default})." placeholder:"FORMAT"`
 	TraceOTLP   string          `name:"trace-otlp" env:"TRANCHE_TRACE_OTLP" help:"Send spans to this OTLP/HTTP receiver; 'env': to where the OTEL_ variables say." placeholder:"URL"`
 	TraceRatio  float64         `env:"TRANCHE_TRACE_RATIO" default:"1" help:"Share of the slices that are traced, 0 to 1 (${default})." placeholder:"N"`
 	NoMigrate   bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
 
-	DatabaseWait   time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" help:"How long a start waits for a PostgreSQL that is not there yet, starts up or has no connection left (${default}); 0s: not at all." placeholder:"TIME"`
-	MaxConnections int           `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside six that are kept for heartbeats, credentials and duties (16)." placeholder:"N"`
-	ThroughPooler  bool          `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction that does not make itself known as one; PgBouncer does."`
+	DatabaseWait      time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" help:"How long a start waits for a PostgreSQL that is not there yet, starts up or has no connection left (${default}); 0s: not at all." placeholder:"TIME"`
+	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside six that are kept for heartbeats, credentials and duties (16)." placeholder:"N"`
+	TransactionPooler bool          `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one; PgBouncer does."`
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
 
@@ -65,7 +65,7 @@ const minConnections = 4
 func (s *serveCommand) Validate() error {
 	switch {
 	case s.Grace <= 0:
-		return fmt.Errorf("--grace is %s; it must be positive", s.Grace)
+		return fmt.Errorf("--shutdown-timeout is %s; it must be positive", s.Grace)
 	case s.DatabaseWait < 0:
 		return fmt.Errorf("--database-wait is %s; it must be positive, or 0s to fail at once", s.DatabaseWait)
 	case s.MaxConnections != 0 && s.MaxConnections < minConnections:
@@ -246,7 +246,7 @@ func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 type pulseFlags struct {
 	Heartbeat  time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" help:"Between two signs of life of the node (${default}): 100ms to 20s, and a third of --session-ttl at the most." placeholder:"TIME"`
 	SessionTTL time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" help:"When a node without a sign of life counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
-	Poll       time.Duration `env:"TRANCHE_POLL" default:"500ms" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
+	Poll       time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
 }
 
 func (f *pulseFlags) validatePulse() error {
@@ -316,7 +316,7 @@ func (e *ending) bounded(what string, f func() error) error {
 	case err := <-ended:
 		return err
 	case <-time.After(time.Until(e.until)):
-		return fmt.Errorf("%s did not stop within --grace %s; what it holds goes to others when its session expires",
+		return fmt.Errorf("%s did not stop within --shutdown-timeout %s; what it holds goes to others when its session expires",
 			what, e.grace)
 	}
 }
@@ -343,6 +343,6 @@ func (e *ending) undo(all []func(context.Context) error) error {
 	case err := <-ended:
 		return err
 	case <-time.After(lastMoment / 2):
-		return fmt.Errorf("not everything stopped within --grace %s", e.grace)
+		return fmt.Errorf("not everything stopped within --shutdown-timeout %s", e.grace)
 	}
 }

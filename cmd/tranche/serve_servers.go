@@ -180,7 +180,7 @@ func (s *serveCommand) openStore(
 		conns = int(config.MaxConns)
 	}
 	store, release, err := database.Open(ctx, url, database.PoolConfig{
-		MaxConns: conns, ThroughPooler: s.ThroughPooler, Serving: true,
+		MaxConns: conns, TransactionPooler: s.TransactionPooler, Serving: true,
 	})
 	if err != nil {
 		return err

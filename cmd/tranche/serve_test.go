@@ -121,7 +121,7 @@ func TestAStopEndsUploadsFirst(t *testing.T) {
 	const grace = 40 * time.Second // a busy machine needs time to take 40,000 rows back
 	const atMost = 5 + wqdatabase.ReservedConns
 	database := testenv.Database(t)
-	s := launch(t, true, "--database", database, "--nats", testenv.NATS(t).URL(), "--grace", grace.String(),
+	s := launch(t, true, "--database", database, "--nats", testenv.NATS(t).URL(), "--shutdown-timeout", grace.String(),
 		"--max-connections", strconv.Itoa(atMost-wqdatabase.ReservedConns))
 	pool := testenv.Connect(t, database)
 	number := func(query string) (n int) {
@@ -162,13 +162,13 @@ func TestAStopIsBounded(t *testing.T) {
 	proxy := testenv.NewProxy(t, address)
 	through := url.URL{Scheme: "postgres", User: url.UserPassword(direct.User, direct.Password), Host: proxy.Addr(),
 		Path: direct.Database, RawQuery: "sslmode=disable"}
-	s := launch(t, true, "--database", through.String(), "--nats", testenv.NATS(t).URL(), "--grace", grace.String())
+	s := launch(t, true, "--database", through.String(), "--nats", testenv.NATS(t).URL(), "--shutdown-timeout", grace.String())
 	proxy.Stall(testenv.Up, testenv.Down)
 	took, err := s.End(t)
 	if took > grace+slack {
 		t.Errorf("the stop took %s; want %s", took, grace)
 	}
-	if text := s.log.String(); err == nil || !strings.Contains(text, "--grace") {
+	if text := s.log.String(); err == nil || !strings.Contains(text, "--shutdown-timeout") {
 		t.Errorf("it ended with %v and does not say what was left: %s", err, text)
 	}
 }
@@ -176,7 +176,7 @@ func TestAStopIsBounded(t *testing.T) {
 // Without NATS a serve says so, and its API is there to say it too.
 func TestServeWithoutNATS(t *testing.T) {
 	t.Parallel()
-	s := launch(t, false, "--database", testenv.Database(t), "--nats", "nats://127.0.0.1:1", "--grace", ample.String())
+	s := launch(t, false, "--database", testenv.Database(t), "--nats", "nats://127.0.0.1:1", "--shutdown-timeout", ample.String())
 	const before, after = "waiting for NATS, which does not answer at nats://127.0.0.1:1", " answers, with status 503"
 	eventually(t, "serve says what it waits for", func() bool { return strings.Contains(s.log.String(), before) })
 	_, rest, _ := strings.Cut(s.log.String(), "the API at ")
@@ -441,7 +441,7 @@ func TestServeNamesAFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := launch(t, false, "--database", database, "--nats", testenv.NATS(t).URL(), "--grace", ample.String())
+	s := launch(t, false, "--database", database, "--nats", testenv.NATS(t).URL(), "--shutdown-timeout", ample.String())
 	where := s.waitingAPI(t)
 	eventually(t, "the reason is named", func() bool {
 		code, text := readyz(t, where)
@@ -601,7 +601,7 @@ func reachable(t *testing.T) string {
 func alone(t *testing.T) (s *server, postmaster string) {
 	t.Helper()
 	data := reachable(t)
-	s = launch(t, true, "--data-dir", data, "--nats-listen", "127.0.0.1:0", "--grace", "10m")
+	s = launch(t, true, "--data-dir", data, "--nats-listen", "127.0.0.1:0", "--shutdown-timeout", "10m")
 	text, err := os.ReadFile(filepath.Join(data, "postgres", "cluster", "postmaster.pid"))
 	if err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ const (
 //	  sql: {source: crm, query: "SELECT id, name FROM customer WHERE id = ANY($1)"}
 //	  payload: {change: "{item}", name: "{parts.sql.name}"}
 //	retry_codes: [BUSY]      # tried again, although the service says no
-//	never_retry: [GONE]      # not tried again, although the service says yes
+//	no_retry_codes: [GONE]      # not tried again, although the service says yes
 //
 // Everything but the endpoint may be left out. What is wrong is a *strictyaml.Error.
 func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
@@ -145,11 +145,11 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 	if size, err := json.Marshal(s.Params); err != nil || len(size) > maxParamsBytes {
 		return doc.Fail("params", "they have %d bytes; at most %d KiB are allowed", len(size), maxParamsBytes>>10)
 	}
-	if _, err := collector.ParseCallRate(s.Rate); err != nil {
+	if _, err := collector.ParseRequestRate(s.Rate); err != nil {
 		return doc.Fail("rate", "want calls in a time, like 10/s, 50/m, 100/h or 500/d, at least %g and at most %d a "+
-			"second; this is %.40q", pace.MinCallRate, pace.MaxCallRate, s.Rate)
+			"second; this is %.40q", pace.MinRequestRate, pace.MaxRequestRate, s.Rate)
 	}
-	return cmp.Or(checkCodes(doc, "retry_codes", s.RetryCodes), checkCodes(doc, "never_retry", s.NeverRetry),
+	return cmp.Or(checkCodes(doc, "retry_codes", s.RetryCodes), checkCodes(doc, "no_retry_codes", s.NoRetryCodes),
 		checkKeying(doc, keying), checkFold(doc, s), checkEnrichment(doc, s), checkPairs(doc, s))
 }
 
@@ -214,9 +214,9 @@ func checkPairs(doc *strictyaml.Document, given *collector.CollectorSpec) error 
 	case given.MaxBackoff != 0 && s.MaxAttempts == 1:
 		return doc.Fail("max_backoff", "with max_attempts: 1 nothing is tried again; leave it out")
 	}
-	for _, code := range s.NeverRetry {
+	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
-			return doc.Fail("never_retry", "%q stands in retry_codes, too", code)
+			return doc.Fail("no_retry_codes", "%q stands in retry_codes, too", code)
 		}
 	}
 	return nil

@@ -56,7 +56,7 @@ enrich:
   optional: true
   payload: {was: "{item}", row: "{parts.sql}"}
 retry_codes: [BUSY, net.down]
-never_retry: [GONE]
+no_retry_codes: [GONE]
 `))
 	want := &collectorstore.CollectorSpec{
 		Name: "crm", Endpoint: "crm-update", Params: map[string]string{"year": "2026", "mode": "x"}, MinSize: 5, MaxSize: 10,
@@ -67,7 +67,7 @@ never_retry: [GONE]
 			`"rows":"one","timeout":"2s","max_rows":100000,"max_bytes":4194304}`), By: "customer.no", Optional: true,
 			Payload: []byte(`{"row":"{parts.sql}","was":"{item}"}`)},
 		OrderBy: &collectorstore.OpKeying{Field: "customer.id", Partitions: 8}, RetryCodes: []string{"BUSY", "net.down"},
-		NeverRetry: []string{"GONE"},
+		NoRetryCodes: []string{"GONE"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
@@ -151,8 +151,8 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 			`retry_codes[0]: "a b" is no error code`},
 		{"endpoint: e\nretry_codes: [A, A]\n",
 			`f.yaml:2:18: retry_codes[1]: "A" stands twice`},
-		{"endpoint: e\nretry_codes: [A]\nnever_retry: [A]\n",
-			`f.yaml:3:14: never_retry: "A" stands in retry_codes, too`},
+		{"endpoint: e\nretry_codes: [A]\nno_retry_codes: [A]\n",
+			`f.yaml:3:14: no_retry_codes: "A" stands in retry_codes, too`},
 		{"endpoint: e\nparams: x\n",
 			"params: want names and values"},
 		{"endpoint: e\nparams: {a: [1]}\n",

@@ -56,7 +56,7 @@ func (f *facts) all() (all []seen) {
 		r := &f.due[i]
 		if left, known := f.left[r.ID]; known {
 			all = append(all, seen{change: RunWillMissTimes, key: r.ID.String(), plan: r.Plan, of: r.Endpoints, only: true,
-				Condition: store.WillBeLate(r.ID, r.Name, r.Plan, r.Schedule, r.DoneBy, f.began, left)})
+				Condition: store.WillBeLate(r.ID, r.Name, r.Plan, r.Schedule, r.EndDeadline, f.began, left)})
 		}
 	}
 	for i := range f.completed {

@@ -263,7 +263,7 @@ func (d *Duty) estimate(ctx context.Context, f *facts) error {
 		case err != nil: // what was told of it stays as it is
 			left, f.unknown = 0, fmt.Errorf("estimate when run %s ends: %w", r.ID, err)
 		}
-		within, was := r.DoneBy.Sub(f.began), before[r.ID.String()]
+		within, was := r.EndDeadline.Sub(f.began), before[r.ID.String()]
 		switch {
 		case left > within+sureAfter, was && (left == 0 || within <= 0 || left > within-sureAfter):
 			f.left[r.ID] = left

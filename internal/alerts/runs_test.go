@@ -53,10 +53,10 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	b.run("canary", "year-end", "canary")
 	b.run("mine", "year-end", "operator")
 	other := b.run("other", "another", "threshold")
-	b.exec(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+	b.exec(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
 		retry_backoff) VALUES ($1, 0, 's', 'endpoint', 'compose', 100, 4, 3, '1 minute', '1 second')`, other)
 	late := b.run("late", "year-end", nil)
-	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = tranche_now() - interval '1 hour'
+	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_deadline = tranche_now() - interval '1 hour'
 		WHERE id = $1`, late)
 	for name, rule := range map[string]string{
 		"plan":     "when: {runs: [paused, waits_for_approval, overdue], health: info}\nplans: [year-end]\n",
@@ -100,7 +100,7 @@ func TestOtherConditionsOfARun(t *testing.T) {
 	held := of(store.RunHeld, run.String(), "held")
 	b.says(held)
 	b.turn(d, lease)
-	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = tranche_now() - interval '1 hour'
+	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_deadline = tranche_now() - interval '1 hour'
 		WHERE id = $1`, run)
 	b.complete(failed, 1, 3)
 	b.says(held, of(store.FailedItems, failed.String(), "failed as health"))
@@ -126,7 +126,7 @@ func TestRunsThatWillBeLate(t *testing.T) {
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
 	clock := &clocked{Store: b.store, now: time.Now()} // it stands still
-	b.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
+	b.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
 		VALUES ('s', tranche_now(), 'due', 1, 'started', tranche_now(), $2, $1, tranche_now())`,
 		run, clock.now.Add(time.Hour))
 	b.apply("r", "when: {runs: [will_be_late, overdue]}\n"+host.rule())
@@ -147,8 +147,8 @@ func TestRunsThatWillBeLate(t *testing.T) {
 			t.Fatalf("with %s left it was told %d times, want %d", c.left, host.count(), c.told)
 		}
 	}
-	b.exec(`UPDATE schedule_fire SET late = 'reported', late_at = tranche_now(),
-		done_by = tranche_now() - interval '1 minute'`)
+	b.exec(`UPDATE schedule_occurrence SET late = 'reported', late_at = tranche_now(),
+		end_deadline = tranche_now() - interval '1 minute'`)
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was told that it is overdue", func() bool { return host.count() == 4 })
 	b.complete(run, 1, 0)
@@ -168,7 +168,7 @@ func TestRunsThatAreNotEstimated(t *testing.T) {
 	run := b.run("nightly", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
-	const start = `INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
+	const start = `INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
 		VALUES ('s', tranche_now() + make_interval(secs => $2), 'due', 1, 'started', tranche_now(),
 			tranche_now() + make_interval(hours => $3), $1, tranche_now())`
 	b.exec(start, run, 0, 20)
@@ -192,7 +192,7 @@ func TestARunThatCannotBeEstimated(t *testing.T) {
 	bad, good := b.run("bad", "p", nil), b.run("good", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
-	b.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
+	b.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
 		SELECT 's', tranche_now() + make_interval(secs => n), 'due', 1, 'started', tranche_now(),
 			tranche_now() + make_interval(hours => n::int), r, tranche_now()
 		FROM unnest($1::uuid[]) WITH ORDINALITY AS f (r, n)`, []workqueue.RunID{bad, good})

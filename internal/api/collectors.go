@@ -178,7 +178,7 @@ func (s *collectorRoutes) getCollector(ctx context.Context, in *CollectorPath) (
 // whoIsAway says what the database does not know: whether there is anybody who takes a flush.
 func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
 	if !s.NC.IsConnected() {
-		return []collectorstore.CollectorReason{{Code: "nats_away",
+		return []collectorstore.CollectorReason{{Code: "nats_unreachable",
 			Text: "this node cannot reach NATS; it connects again by " +
 				"itself as soon as NATS answers"}}
 	}

@@ -203,14 +203,14 @@ func bodyExamples() map[string]any {
 	all := fields{"all": true, "reason": "the bank's ledger is being repaired"}
 	why := fields{"reason": "the bank's ledger is being repaired"}
 	return map[string]any{
-		"rerun":                fields{"codes": []string{"TIMEOUT"}, "canary": 100, "canary_auto": true, "chunk": 50},
+		"rerun":                fields{"codes": []string{"TIMEOUT"}, "canary": 100, "canary_auto_approve": true, "chunk": 50},
 		"reset":                fields{"step": "accounts", "keys": []string{"CUST-7"}, "reason": "the account was corrected"},
 		"accept":               fields{"groups": []string{"5f2c9a10"}, "reason": "these accounts are closed"},
 		"correct-item":         fields{"payload": fields{"id": "CUST-7", "balance": "120.50"}, "reason": "was a number"},
 		"note-run":             fields{"text": "the bank sends the rest of the accounts at 22:00"},
-		"put-aside":            fields{"kind": "dead_letters", "subject": "lost", "for": "8h", "reason": "until the release"},
-		"take-condition":       fields{"kind": "no_listeners", "subject": "compose"},
-		"bring-back":           fields{"kind": "dead_letters"},
+		"mute-condition":       fields{"kind": "dead_letters", "subject": "lost", "for": "8h", "reason": "until the release"},
+		"ack-condition":        fields{"kind": "no_listeners", "subject": "compose"},
+		"clear-condition":      fields{"kind": "dead_letters"},
 		"pause-run":            why,
 		"pause-all-runs":       all,
 		"resume-run":           fields{"max_failed": "2%"},

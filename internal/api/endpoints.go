@@ -48,7 +48,7 @@ type Endpoint struct {
 
 	MaxInFlight int                `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
 	RateLimit   float64            `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
-	CallRate    float64            `json:"call_rate" doc:"requests a second in all, set by an operator; 0: none"`
+	RequestRate float64            `json:"request_rate" doc:"requests a second in all, set by an operator; 0: none"`
 	Pace        *inspect.PaceView  `json:"pace,omitempty" doc:"what nodes found out about it"`
 	Reads       json.RawMessage    `json:"reads,omitempty" doc:"of one endpoint: a JSON Schema of the items that it reads"`
 	Answers     json.RawMessage    `json:"answers,omitempty" doc:"of one endpoint: a JSON Schema of its results"`
@@ -89,7 +89,7 @@ type EndpointSettings struct {
 	Concurrency *int     `json:"concurrency,omitempty" minimum:"0" maximum:"1024" doc:"of each instance; 0: its own"`
 	MaxInFlight *int     `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
 	Rate        *float64 `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
-	CallRate    *float64 `json:"call_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
+	RequestRate *float64 `json:"request_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
 	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets that chunks over some size fail as a whole"`
 	Breaker     *string  `json:"breaker,omitempty" enum:"closed" doc:"closes the breaker, and keeps it so for 10 minutes"`
 }
@@ -213,14 +213,14 @@ type setEndpointInput struct {
 
 func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.EndpointSetting, error) {
 	change := pace.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
-		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, CallRate: in.Body.CallRate,
+		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, RequestRate: in.Body.RequestRate,
 		ClearChunkCap: in.Body.ChunkCap != nil, CloseBreaker: in.Body.Breaker != nil}
 	if err := kernel.CheckTarget(in.Endpoint); err != nil {
 		return pace.EndpointSetting{}, err
 	}
 	if in.Body == (EndpointSettings{}) {
 		return pace.EndpointSetting{}, kernel.BadInput(
-			"give concurrency, max_in_flight, rate, call_rate, chunk_cap or breaker")
+			"give concurrency, max_in_flight, rate, request_rate, chunk_cap or breaker")
 	}
 	return s.setter.ChangeEndpoint(ctx, change, in.Name)
 }
@@ -261,10 +261,10 @@ func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, e
 		}
 	}
 	for _, set := range settings {
-		if set.Concurrency > 0 || set.MaxInFlight > 0 || set.Rate > 0 || set.CallRate > 0 {
+		if set.Concurrency > 0 || set.MaxInFlight > 0 || set.Rate > 0 || set.RequestRate > 0 {
 			e := named(set.Endpoint)
 			e.Concurrency, e.MaxInFlight, e.RateLimit = set.Concurrency, set.MaxInFlight, set.Rate
-			e.CallRate = set.CallRate
+			e.RequestRate = set.RequestRate
 		}
 	}
 	for i := range listeners {

@@ -38,7 +38,7 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 		return (*Health)(found), err
 	})
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "put-aside", Method: http.MethodPost, Path: "/health/aside",
+		OperationID: "mute-condition", Method: http.MethodPost, Path: "/health/mute",
 		Summary: "Put a condition aside, or all of its kind that there are",
 		Description: "It does not count in the status, stands in a list of its own, and alerts do not tell it, until it " +
 			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. Of all " +
@@ -46,12 +46,12 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 			"was over and begins once more.",
 	}), o.putAside)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "take-condition", Method: http.MethodPost, Path: "/health/take",
+		OperationID: "ack-condition", Method: http.MethodPost, Path: "/health/ack",
 		Summary:     "Say that you see to a condition, or to all of its kind that there are",
 		Description: "It counts and is told as before; others see who does. Whoever takes it later has it.",
 	}), o.takeCondition)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "bring-back", Method: http.MethodPost, Path: "/health/back",
+		OperationID: "clear-condition", Method: http.MethodPost, Path: "/health/clear",
 		Summary: "Take back what was said of a condition, or of all of its kind",
 	}), o.bringBack)
 	nodes := kernel.Get("list-nodes", "/nodes", "The nodes, who leads, and what each holds")
@@ -74,13 +74,13 @@ type ConditionName struct {
 	Subject string `json:"subject,omitempty" doc:"absent: all of the kind"`
 }
 
-// AsideSettings say of a condition that it is put aside.
-type AsideSettings struct {
+// MuteSettings say of a condition that it is put aside.
+type MuteSettings struct {
 	ConditionName
 
-	For     string `json:"for,omitempty" doc:"for how long" example:"8h"`
-	ForGood bool   `json:"for_good,omitempty" doc:"instead of for: until it gets worse"`
-	Reason  string `json:"reason" minLength:"1" maxLength:"500" doc:"why, for whoever looks"`
+	For        string `json:"for,omitempty" doc:"for how long" example:"8h"`
+	UntilWorse bool   `json:"until_worse,omitempty" doc:"instead of for: until it gets worse"`
+	Reason     string `json:"reason" minLength:"1" maxLength:"500" doc:"why, for whoever looks"`
 }
 
 // MarkedCondition is what was said of a condition.
@@ -97,7 +97,7 @@ type MarkedCondition struct {
 
 func (o *healthOps) putAside(ctx context.Context, in *struct {
 	kernel.Actor
-	Body AsideSettings
+	Body MuteSettings
 },
 ) (MarkedCondition, error) {
 	b := &in.Body
@@ -110,11 +110,11 @@ func (o *healthOps) putAside(ctx context.Context, in *struct {
 }
 
 // life is for how long it is put aside; 0: for good.
-func (a *AsideSettings) life() (time.Duration, error) {
-	if a.ForGood == (a.For != "") {
-		return 0, kernel.BadInput("give either for, like 8h, or for_good")
+func (a *MuteSettings) life() (time.Duration, error) {
+	if a.UntilWorse == (a.For != "") {
+		return 0, kernel.BadInput("give either for, like 8h, or until_worse")
 	}
-	if a.ForGood {
+	if a.UntilWorse {
 		return 0, nil
 	}
 	life, err := time.ParseDuration(a.For)

@@ -17,8 +17,8 @@ func TestWhatIsSaidOfConditions(t *testing.T) {
 		status     int
 		says       string
 	}{
-		{"aside", `{"kind":"dead_letters","reason":"known"}`, 422, "for_good"},
-		{"aside", `{"kind":"dead_letters","reason":"known","for":"8h","for_good":true}`, 422, "for_good"},
+		{"aside", `{"kind":"dead_letters","reason":"known"}`, 422, "until_worse"},
+		{"aside", `{"kind":"dead_letters","reason":"known","for":"8h","until_worse":true}`, 422, "until_worse"},
 		{"aside", `{"kind":"dead_letters","reason":"known","for":"2s"}`, 422, "8h"},
 		{"aside", `{"kind":"dead_letters","for":"8h"}`, 422, "reason"},
 		{"aside", `{"kind":"dead_leters","reason":"known","for":"8h"}`, 404, "tranche health"},
@@ -26,12 +26,12 @@ func TestWhatIsSaidOfConditions(t *testing.T) {
 	} {
 		b.Want("/health/"+r.path, r.body, r.status, r.says)
 	}
-	b.Want("/health/aside", `{"kind":"dead_letters","subject":"lost","reason":"known","for":"8h"}`, 200, `"until"`)
+	b.Want("/health/mute", `{"kind":"dead_letters","subject":"lost","reason":"known","for":"8h"}`, 200, `"until"`)
 	b.Told(0, 1)
-	b.Want("/health/take", `{"kind":"dead_letters"}`, 404, "tranche health") // of all of a kind only those in the open
-	b.Want("/health/take", `{"kind":"dead_letters","subject":"lost"}`, 200, `"taken"`)
+	b.Want("/health/ack", `{"kind":"dead_letters"}`, 404, "tranche health") // of all of a kind only those in the open
+	b.Want("/health/ack", `{"kind":"dead_letters","subject":"lost"}`, 200, `"taken"`)
 	b.Told(1, 0)
-	b.Want("/health/back", `{"kind":"dead_letters"}`, 200, `"unchanged":false`)
-	b.Want("/health/back", `{"kind":"dead_letters"}`, 200, `"unchanged":true`)
+	b.Want("/health/clear", `{"kind":"dead_letters"}`, 200, `"unchanged":false`)
+	b.Want("/health/clear", `{"kind":"dead_letters"}`, 200, `"unchanged":true`)
 	b.Told(1, 0)
 }

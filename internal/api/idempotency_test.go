@@ -101,7 +101,7 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 		t.Helper()
 		_, err := b.Pool.Exec(t.Context(), `UPDATE api_request SET status = NULL, body = NULL, headers = '{}',
 			fingerprint = substring(fingerprint FOR 32), session_id = gen_random_uuid(),
-			carried_out = `+carriedOut+` WHERE key = $1`, key)
+			committed_action = `+carriedOut+` WHERE key = $1`, key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,20 +111,20 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 		&started); err != nil {
 		t.Fatal(err)
 	}
-	dead("start", "carried_out")
+	dead("start", "committed_action")
 	b.Sent(200, true, `"run":"`+started.Run.String(), "start", "/runs?endpoint=echo", apitest.Three)
 	b.Sent(200, true, `"existing":true`, "start", "/runs?endpoint=echo", apitest.Three)
 
 	b.Sent(200, false, "", "pause", "/runs/last/pause", "")
-	dead("pause", "carried_out")
+	dead("pause", "committed_action")
 	b.Sent(409, false, "nothing is done again", "pause", "/runs/last/pause", "")
 	b.Sent(200, false, "", "resume", "/runs/last/resume", "")
-	dead("resume", "carried_out")
+	dead("resume", "committed_action")
 	b.Sent(422, false, "another request", "resume", "/runs/last/pause", "")
 
 	b.Sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
-	if n := b.Number(`SELECT count(*) FROM api_request WHERE key = 'set' AND carried_out->>'action' = 'set'
-		AND carried_out->>'run' = $1`, started.Run.String()); n != 1 {
+	if n := b.Number(`SELECT count(*) FROM api_request WHERE key = 'set' AND committed_action->>'action' = 'set'
+		AND committed_action->>'run' = $1`, started.Run.String()); n != 1 {
 		t.Error("the change did not note that it was carried out")
 	}
 	dead("set", "NULL") // it had not come to its commit

@@ -133,7 +133,7 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 	b.Refused(503, "streams", http.MethodGet, "/readyz", nil)
 	b.Refused(503, "has not started", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
 
-	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{LookTimeout: time.Nanosecond})
+	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{QueryTimeout: time.Nanosecond})
 	b.Refused(503, "PostgreSQL", http.MethodGet, api.Prefix+"/runs/last", nil)
 
 	server := testenv.Postgres(t)

@@ -125,7 +125,7 @@ func TestWhatIsSaidWhileNATSIsAmiss(t *testing.T) {
 	}{
 		"NATS gone": {
 			become: func(_ *testing.T, ns *testenv.GuardedNATS) { ns.Stop() },
-			says: says{`"nats_away"`, "This server cannot reach NATS", "NATS is not connected", "it cannot reach NATS",
+			says: says{`"nats_unreachable"`, "This server cannot reach NATS", "NATS is not connected", "it cannot reach NATS",
 				"NATS does not answer"},
 		},
 		"… refusing the password": {

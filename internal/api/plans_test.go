@@ -101,7 +101,7 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 	first := run("plan_ref=year-end")
 	b.Apply(strings.Replace(apitest.YearEnd, "100", "200", 1), "")
 	second := run("plan_ref=year-end@2&chunk=auto&chunk_time=2s&in_flight=9&rate=0&max_attempts=5&retry_backoff=2s" +
-		"&max_backoff=1m&retry_codes=A&retry_codes=B&never_retry=C&timeout=1m&priority=-1&max_failed=none&canary=0" +
+		"&max_backoff=1m&retry_codes=A&retry_codes=B&no_retry_codes=C&timeout=1m&priority=-1&max_failed=none&canary=0" +
 		"&chunk_bytes=1MiB")
 	if first.PlanVersion != 1 || second.PlanVersion != 2 || second.Plan != "year-end" {
 		t.Errorf("started %+v and %+v", first, second)
@@ -115,10 +115,10 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 		err := b.Pool.QueryRow(t.Context(), `
 			SELECT format('%s@%s %s %s %s %s | %s %s %s %s %s %s %s %s %s %s %s %s %s',
 			
-				r.plan, r.plan_version, r.priority, r.max_failed, r.canary, r.canary_auto::text, s.chunk, s.chunk_auto::text,
+				r.plan, r.plan_version, r.priority, r.max_failed, r.canary, r.canary_auto_approve::text, s.chunk, s.chunk_auto::text,
 			coalesce(s.chunk_bytes::text, '-'), coalesce(s.chunk_time::text, '-'), s.in_flight, s.in_flight_auto::text,
-			coalesce(s.rate::text, '-'), s.max_attempts, s.retry_backoff, s.max_backoff, s.retry_codes, s.never_retry,
-			s.slice_timeout) FROM batchrun r JOIN run_step s ON s.run_id = r.id WHERE r.id = $1`, id).Scan(&got)
+			coalesce(s.rate::text, '-'), s.max_attempts, s.retry_backoff, s.max_backoff, s.retry_codes, s.no_retry_codes,
+			s.request_timeout) FROM batchrun r JOIN run_step s ON s.run_id = r.id WHERE r.id = $1`, id).Scan(&got)
 		if err != nil || got != want {
 			t.Errorf("got  %s, %v\nwant %s", got, err, want)
 		}
@@ -145,7 +145,7 @@ func TestMistakesInSettingsAreNamed(t *testing.T) {
 		"plan_ref=year-end&chunk=many":                        "chunk: want a whole number like 500, or auto",
 		"plan_ref=year-end&chunk=1&chunk=2":                   "chunk: it is given twice",
 		"plan_ref=year-end&chunk_time=5s":                     "chunk_time: it goes with chunk: auto only, and the",
-		"plan_ref=year-end&canary=0&canary_auto=true":         "canary_auto: there is no canary",
+		"plan_ref=year-end&canary=0&canary_auto_approve=true": "canary_auto_approve: there is no canary",
 		"endpoint=echo&rate=-1":                               "rate: -1 is not within",
 		"endpoint=echo&max_failed=some":                       "max_failed: want a number of items like 500, a percentage",
 		"endpoint=echo&priority=3000000000":                   "priority: 3000000000",

@@ -116,7 +116,7 @@ func retentionKind(r *retention.Retention) RetentionKind {
 
 type setRetentionInput struct {
 	kernel.Actor
-	Kind string `path:"kind" doc:"runs, events, audit, quarantine, dead_letters, sessions or schedule_fires"`
+	Kind string `path:"kind" doc:"runs, events, audit, quarantine, dead_letters, sessions or schedule_occurrences"`
 	Body RetentionSettings
 }
 

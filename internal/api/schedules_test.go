@@ -234,7 +234,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 		t.Helper()
 		err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM batchrun WHERE state = 'completed'),
 			(SELECT count(*) FROM batchrun WHERE state IN ('loading', 'running')) +
-			(SELECT count(*) FROM schedule_fire WHERE state IN ('due', 'queued', 'starting'))`).Scan(&ended, &ahead)
+			(SELECT count(*) FROM schedule_occurrence WHERE state IN ('due', 'queued', 'starting'))`).Scan(&ended, &ahead)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -120,8 +120,8 @@ type Config struct {
 	// ReadTimeout is how long a caller may go without sending, or taking, a byte. What is done between is not bounded by
 	// it. Zero: DefaultReadTimeout.
 	ReadTimeout time.Duration
-	// LookTimeout bounds the work for a GET, but for exports and the doctor. Zero: DefaultLookTimeout.
-	LookTimeout time.Duration
+	// QueryTimeout bounds the work for a GET, but for exports and the doctor. Zero: DefaultLookTimeout.
+	QueryTimeout time.Duration
 }
 
 // Server is the API on a store, a node and a NATS connection. It closes none of them.
@@ -154,7 +154,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 		config.Log = zap.NewNop()
 	}
 	config.ReadTimeout = cmp.Or(config.ReadTimeout, DefaultReadTimeout)
-	config.LookTimeout = cmp.Or(config.LookTimeout, DefaultLookTimeout)
+	config.QueryTimeout = cmp.Or(config.QueryTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
 	k := kernel.New(store, node, nc, config.kernel(store.Connections()))
 	s := &Server{kernel: k, log: config.Log, config: config, cut: cutTimeout}
@@ -165,7 +165,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 	if s.whole, err = watchHealth(k, &config, store, nc, true); err != nil {
 		return nil, err
 	}
-	if err := s.furnish(&node); err != nil {
+	if err := s.newComponents(&node); err != nil {
 		return nil, err
 	}
 	s.handler = s.routes()
@@ -176,7 +176,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 func (c *Config) kernel(connections int) kernel.Config {
 	config := kernel.Config{
 		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies, BehindProxy: c.BehindProxy,
-		Trouble: c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, LookTimeout: c.LookTimeout,
+		Trouble: c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, QueryTimeout: c.QueryTimeout,
 		WakeDuty: c.WakeDuty, Started: runs.StartedOf, Connections: connections,
 	}
 	if c.Metrics != nil {
@@ -186,7 +186,7 @@ func (c *Config) kernel(connections int) kernel.Config {
 }
 
 // furnish makes the rooms.
-func (s *Server) furnish(node *Node) (err error) {
+func (s *Server) newComponents(node *Node) (err error) {
 	k, c := s.kernel, &s.config
 	s.runs, err = runs.New(k, runs.Config{Engine: node.Starts, Redo: node.Redo, Controls: node.Controls,
 		Health: s.health, RestsUntil: c.RestsUntil, Connections: c.Connections, SpoolDir: c.SpoolDir})
@@ -336,7 +336,7 @@ func Document() *huma.OpenAPI {
 	store, node, config := database.New(nil), Node{Controls: struct{ runs.Controls }{}, Redo: struct{ runs.Redo }{},
 		Collectors: struct{ CollectorEngine }{}}, Config{Log: zap.NewNop()}
 	s := &Server{kernel: kernel.New(store, node, nil, config.kernel(0)), config: config}
-	if err := s.furnish(&node); err != nil {
+	if err := s.newComponents(&node); err != nil {
 		panic(err) // a mistake in this package
 	}
 	s.routes()

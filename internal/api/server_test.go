@@ -242,7 +242,7 @@ func TestGETsChangeNothing(t *testing.T) {
 			(SELECT string_agg(md5(k::text), ';') FROM work_block k), (SELECT string_agg(d::text, ';') FROM dead_letter d),
 			(SELECT string_agg(q::text, ';') FROM quarantine q), (SELECT count(*) FROM audit_log),
 			(SELECT string_agg(c::text, ';') FROM collector c), (SELECT string_agg(o::text, ';') FROM collector_op o),
-			(SELECT string_agg(s::text, ';') FROM schedule s), (SELECT count(*) FROM schedule_fire),
+			(SELECT string_agg(s::text, ';') FROM schedule s), (SELECT count(*) FROM schedule_occurrence),
 			(SELECT string_agg(md5(g::text), ';') FROM tracker_group g),
 			(SELECT string_agg(t::text, ';') FROM tracker_service t),
 			(SELECT string_agg(a::text, ';') FROM alert a), (SELECT count(*) FROM alert_message))`).Scan(&state)

@@ -35,7 +35,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 		b.Locked()
 		viewer := b.Token("vic", access.Viewer, 0)
 		operator := []string{"Authorization", "Bearer " + b.Token("ops", access.Operator, 0).Secret}
-		table, meanwhile := "work_part", "/runs/it"
+		table, meanwhile := "work_result", "/runs/it"
 		switch {
 		case strings.HasSuffix(path, "explain"):
 			table, meanwhile = "work_slice", "/runs"
@@ -113,7 +113,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Gated = true
-	b.Over(api.NodeOf(node), nc, api.Config{Access: gate, LookTimeout: time.Hour})
+	b.Over(api.NodeOf(node), nc, api.Config{Access: gate, QueryTimeout: time.Hour})
 	b.Server.LetWait(time.Hour) // until they are revoked, and not until their turn does not come
 	admin := []string{"Authorization", "Bearer " + b.Token("ann", access.Admin, 0).Secret, "Idempotency-Key", "once"}
 	viewer := b.Token("vic", access.Viewer, 0)

@@ -97,7 +97,7 @@ func (c *Console) Fail(err error) int {
 		return ExitOther
 	}
 	text, code := err.Error(), ExitOther
-	if _, ok := errors.AsType[*client.SilentError](err); ok {
+	if _, ok := errors.AsType[*client.NoResponseError](err); ok {
 		text += " with --timeout"
 	}
 	if _, ok := errors.AsType[*usageError](err); ok {

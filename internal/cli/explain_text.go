@@ -139,7 +139,7 @@ func (t *Prose) advice(all []client.Advice) {
 	}
 }
 
-func (t *Prose) happening(h *client.Happening) string { return t.Ago(h.At) + ": " + Inert(h.What) }
+func (t *Prose) happening(h *client.LastEvent) string { return t.Ago(h.At) + ": " + Inert(h.What) }
 
 // Ago writes a time that has come.
 func (t *Prose) Ago(at time.Time) string {

@@ -32,9 +32,9 @@ type Source struct {
 	MaxRows        int                `json:"max_rows" min:"1" max:"1000000000"`
 	MaxBytes       workqueue.Bytes    `json:"max_bytes" min:"1KiB" max:"1TiB"` // of what the rows contain
 	MaxTime        workqueue.Duration `json:"max_time" min:"1ms" max:"24h"`
-	// ThroughPooler says that a pooler which hands out connections by transaction stands in between.
-	ThroughPooler  bool `json:"through_pooler"`
-	AllowSuperuser bool `json:"allow_superuser"`
+	// TransactionPooler says that a pooler which hands out connections by transaction stands in between.
+	TransactionPooler bool `json:"through_pooler"`
+	AllowSuperuser    bool `json:"allow_superuser"`
 }
 
 var errNoDSN = errors.New("it is no connection string of PostgreSQL; want one like " +
@@ -75,7 +75,7 @@ func (s *Source) config() (*pgxpool.Config, error) {
 	cc := cfg.ConnConfig
 	cc.ConnectTimeout = sourceConnectTimeout
 	cc.RuntimeParams["application_name"] = "tranche source " + s.Name
-	if s.ThroughPooler {
+	if s.TransactionPooler {
 		cc.DefaultQueryExecMode = pgx.QueryExecModeExec
 		return cfg, nil
 	}

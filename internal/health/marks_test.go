@@ -101,7 +101,7 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	w.stands(store.DeadLetters, "b", store.MarkWorse)
 	w.stands(store.DeadLetters, "a", store.Aside)
 	w.letters("b", 1)
-	w.exec(`UPDATE health_mark SET until = tranche_now()`)
+	w.exec(`UPDATE health_ack SET until = tranche_now()`)
 	w.stands(store.DeadLetters, "a", "")
 
 	// A breaker that only a collector uses informs; with a run it is worse.
@@ -122,8 +122,8 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	w.stands(store.BreakerOpen, "bills", store.MarkWorse)
 
 	var marks, audited int
-	if err := w.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM health_mark),
-		(SELECT count(*) FROM audit_log WHERE action = 'health_aside' AND actor = 'ann')`,
+	if err := w.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM health_ack),
+		(SELECT count(*) FROM audit_log WHERE action = 'health_mute' AND actor = 'ann')`,
 	).Scan(&marks, &audited); err != nil {
 		t.Fatal(err)
 	}
@@ -181,12 +181,12 @@ func TestMarksOfLongAgoAreForgotten(t *testing.T) {
 	w.says(store.Aside, store.DeadLetters, "", 0)
 	w.letters("gone", 0)
 	w.letters("lately", 0)
-	w.exec(`UPDATE health_mark SET seen_at = tranche_now() - interval '91 days' WHERE subject <> 'lately'`)
-	w.exec(`UPDATE health_mark SET seen_at = tranche_now() - interval '89 days' WHERE subject = 'lately'`)
+	w.exec(`UPDATE health_ack SET seen_at = tranche_now() - interval '91 days' WHERE subject <> 'lately'`)
+	w.exec(`UPDATE health_ack SET seen_at = tranche_now() - interval '89 days' WHERE subject = 'lately'`)
 	w.stands(store.DeadLetters, "there", store.Aside)
 	var left string
 	if err := w.pool.QueryRow(t.Context(), `SELECT string_agg(subject || CASE WHEN seen_at > tranche_now() -
-		interval '1 minute' THEN ' seen' ELSE '' END, ', ' ORDER BY subject) FROM health_mark`).Scan(&left); err != nil {
+		interval '1 minute' THEN ' seen' ELSE '' END, ', ' ORDER BY subject) FROM health_ack`).Scan(&left); err != nil {
 		t.Fatal(err)
 	}
 	if left != "lately, there seen" {

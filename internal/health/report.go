@@ -4,7 +4,7 @@
 // A [Watch] looks at PostgreSQL, NATS and the machine at most every few seconds, however many ask, and answers within
 // a fraction of a second from what it saw last when a look takes longer. It changes nothing but two tables:
 // health_condition keeps since when something has been so where nothing else tells it, over looks, servers and
-// restarts, and what a server says of itself that no other one can see, so that all of them show it; and health_mark,
+// restarts, and what a server says of itself that no other one can see, so that all of them show it; and health_ack,
 // whether what people have put aside has got worse. When PostgreSQL or NATS is away that is a condition like any
 // other, and what is known without it is said.
 //

@@ -70,19 +70,19 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w.exec(`UPDATE schedule SET next_due = tranche_now() WHERE name = 'idle'`)
 	w.goes(store.ScheduleOverdue, "idle")
 	begin("idle")
-	const loading, fires = "not started yet. Its items are being loaded, for ", "tranche schedule fires idle"
-	w.exec(`UPDATE schedule_fire SET created_at = created_at - interval '8 h', due_at = due_at - interval '8 h'
+	const loading, fires = "not started yet. Its items are being loaded, for ", "tranche schedule history idle"
+	w.exec(`UPDATE schedule_occurrence SET created_at = created_at - interval '8 h', due_at = due_at - interval '8 h'
 		WHERE schedule = 'idle'`)
 	w.goes(store.ScheduleOverdue, "idle") // it waited for its window, which has opened just now
-	w.exec(`UPDATE schedule_fire SET attempts = 2 WHERE schedule = 'idle'`)
+	w.exec(`UPDATE schedule_occurrence SET attempts = 2 WHERE schedule = 'idle'`)
 	w.appears(store.ScheduleOverdue, "idle", store.Warning, loading, fires)
-	w.exec(`UPDATE schedule_fire SET attempts = 1 WHERE schedule = 'idle'`)
+	w.exec(`UPDATE schedule_occurrence SET attempts = 1 WHERE schedule = 'idle'`)
 	w.goes(store.ScheduleOverdue, "idle")
-	w.exec(`UPDATE schedule_fire SET began_at = began_at - interval '6 min' WHERE schedule = 'idle'`)
+	w.exec(`UPDATE schedule_occurrence SET began_at = began_at - interval '6 min' WHERE schedule = 'idle'`)
 	w.appears(store.ScheduleOverdue, "idle", store.Warning, loading, fires)
 
 	run := start("late")
-	w.exec(`UPDATE schedule_fire SET done_by = tranche_now(), late_at = tranche_now(), late = 'reported'
+	w.exec(`UPDATE schedule_occurrence SET end_deadline = tranche_now(), late_at = tranche_now(), late = 'reported'
 		WHERE schedule = 'late'`)
 	w.appears(store.ScheduleLate, run.String(), store.Warning, "schedule late", "tranche run explain "+run.String())
 	if _, err := control.New(w.store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {

@@ -63,7 +63,7 @@ func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (
 		}
 		if !isUnflat(fieldsOf([]byte(own[first.Key]))) {
 			return nil, &row.InputError{Reason: "the input is an export without --flat, which would take the place of the " +
-				"data of its items; give back one of: tranche run export --flat --with payload"}
+				"data of its items; give back one of: tranche run export --flat --include payload"}
 		}
 	}
 	return open(cfg.raw(), true)

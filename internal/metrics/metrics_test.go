@@ -187,7 +187,7 @@ func TestARunIsMeasured(t *testing.T) {
 		return sum(b.gathered(), "tranche_run_completion_delay_seconds") == 1
 	})
 	b.until("it is told that nobody listens", func() bool {
-		return sum(b.gathered(), "tranche_endpoint_unheard", "endpoint", "nobody") == 1
+		return sum(b.gathered(), "tranche_endpoint_no_listeners", "endpoint", "nobody") == 1
 	})
 	caller := testenv.Dial(t, b.nats)
 	for _, name := range []string{"nobody", "unknown", "nobody", "unknown"} { // runs have never asked the second
@@ -216,9 +216,9 @@ func TestARunIsMeasured(t *testing.T) {
 		{"tranche_runs_completed_total", []string{"outcome", "failures"}, 1},
 		{"tranche_runs", []string{"state", "running"}, 1},
 		{"tranche_intake_rows_total", nil, 230},
-		{"tranche_node_leads", nil, 1},
+		{"tranche_node_is_leader", nil, 1},
 		{"tranche_leader_epoch", nil, 1},
-		{"tranche_reading_success", nil, 1},
+		{"tranche_database_scrape_success", nil, 1},
 		{"tranche_nodes", []string{"state", "alive"}, 1},
 		{"tranche_nats_connected", nil, 1},
 		{"tranche_endpoint_breaker_open", nil, 0},
@@ -236,7 +236,7 @@ func TestARunIsMeasured(t *testing.T) {
 	}
 	for _, name := range []string{"tranche_claim_duration_seconds", "tranche_publish_duration_seconds",
 		"tranche_record_duration_seconds", "tranche_intake_bytes_total", "tranche_stream_size_bytes",
-		"tranche_stream_limit_bytes", "tranche_database_size_bytes", "tranche_duty_last_success_timestamp_seconds",
+		"tranche_stream_limit_bytes", "tranche_database_size_bytes", "tranche_leader_task_last_success_timestamp_seconds",
 		"tranche_pool_connections_limit", "tranche_endpoint_requests_limit", "go_goroutines",
 		"process_cpu_seconds_total"} {
 		if sum(all, name) <= 0 {
@@ -295,7 +295,7 @@ func TestOnlyTheLeaderTellsOfTheWhole(t *testing.T) {
 	leader := b.gathered()
 	b.m = follower
 	other := b.gathered()
-	if sum(other, "tranche_node_leads") != 0 || sum(leader, "tranche_node_leads") != 1 {
+	if sum(other, "tranche_node_is_leader") != 0 || sum(leader, "tranche_node_is_leader") != 1 {
 		t.Error("not one of them leads")
 	}
 	for _, m := range follower.Catalog() {
@@ -325,7 +325,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	var all map[string]*dto.MetricFamily
 	b.until("the database is read", func() bool { // a slow machine may need another try
 		all = b.gathered()
-		return sum(all, "tranche_reading_success") == 1
+		return sum(all, "tranche_database_scrape_success") == 1
 	})
 	series := 0
 	for name, f := range all {
@@ -345,7 +345,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	begun := time.Now()
 	b.m.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	t.Logf("%d series of %d endpoints and %d runs; the reading took %.3f s, an answer after it %.3f s", series, endpoints,
-		runs, sum(all, "tranche_reading_duration_seconds"), time.Since(begun).Seconds())
+		runs, sum(all, "tranche_database_scrape_duration_seconds"), time.Since(begun).Seconds())
 	if series > 9000 {
 		t.Errorf("%d series; docs/metrics.md says 9,000 at the most", series)
 	}
@@ -397,14 +397,14 @@ func TestADatabaseThatIsAway(t *testing.T) {
 	}
 	all := b.gathered()
 	_, told := all["tranche_runs"]
-	_, known := all["tranche_reading_success"]
-	if told || !known || sum(all, "tranche_node_leads") != 1 || sum(all, "tranche_reading_success") != 0 {
+	_, known := all["tranche_database_scrape_success"]
+	if told || !known || sum(all, "tranche_node_is_leader") != 1 || sum(all, "tranche_database_scrape_success") != 0 {
 		t.Errorf("told: %v", slices.Collect(maps.Keys(all)))
 	}
 	if err := lock.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.until("it is read again", func() bool { return sum(b.gathered(), "tranche_reading_success") == 1 })
+	b.until("it is read again", func() bool { return sum(b.gathered(), "tranche_database_scrape_success") == 1 })
 }
 
 // BenchmarkReading reads what is told of a database with ten million items that are ready, in five steps each, and of a
@@ -414,7 +414,7 @@ func BenchmarkReading(b *testing.B) {
 	for _, sql := range []string{
 		`INSERT INTO batchrun (id, plan, spec, state, items, started_at, sealed_at)
 		 VALUES (gen_random_uuid(), 'p', '{}', 'running', 10000000, tranche_now(), tranche_now())`,
-		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
 			retry_backoff)
 		 SELECT id, i, 's' || i, 'endpoint', 'e' || i, 500, 16, 3, '1 min', '1 s' FROM batchrun, generate_series(0, 4) i`,
 		`INSERT INTO work_block (run_id, step, block, size, ready)

@@ -64,13 +64,13 @@ func newNode(m *Metrics) *node {
 
 func nodeGauges() []row[*nodeSays] {
 	return []row[*nodeSays]{
-		{"tranche_node_leads", "1 while this node leads, else 0.", "",
+		{"tranche_node_is_leader", "1 while this node leads, else 0.", "",
 			one(func(n *nodeSays) float64 { return yes(n.leads) })},
 		{"tranche_nats_connected", "1 while this node is connected to NATS, else 0.", "",
 			one(func(n *nodeSays) float64 { return yes(n.connected) })},
 		{"tranche_node_chunks", "Chunks that the node works on itself now.", "",
 			one(func(n *nodeSays) int64 { return n.Fetching })},
-		{"tranche_node_calls_hung", "Calls of functions that were given up and have not come back.", "",
+		{"tranche_node_calls_stuck", "Calls of functions that were given up and have not come back.", "",
 			one(func(n *nodeSays) int64 { return n.Hung })},
 		{"tranche_pool_connections_used", "Connections to the database in use, by what they are for.", "pool",
 			perPool(func(p *database.PoolUse) float64 { return float64(p.AcquiredConns()) })},
@@ -139,7 +139,7 @@ func leaderGauges() []row[*orchestrator.Leading] {
 	return []row[*orchestrator.Leading]{
 		{"tranche_leader_epoch", "Epoch of the lease.", "",
 			one(func(l *orchestrator.Leading) int64 { return l.Epoch })},
-		{"tranche_duty_last_success_timestamp_seconds", "When a duty ran last without failing, by the node's clock.", "duty",
+		{"tranche_leader_task_last_success_timestamp_seconds", "When a duty ran last without failing, by the node's clock.", "duty",
 			func(l *orchestrator.Leading, put func(float64, ...string)) {
 				for i := range l.Duties {
 					if d := &l.Duties[i]; d.Succeeded >= 0 {
@@ -147,16 +147,16 @@ func leaderGauges() []row[*orchestrator.Leading] {
 					}
 				}
 			}},
-		{"tranche_duty_running_seconds", "For how long a duty has been running; 0: it rests.", "duty",
+		{"tranche_leader_task_running_seconds", "For how long a duty has been running; 0: it rests.", "duty",
 			perDuty(func(d *inspect.DutyPulse) float64 { return d.Running.Seconds() })},
 	}
 }
 
 func leaderTotals() []row[*orchestrator.Leading] {
 	return []row[*orchestrator.Leading]{
-		{"tranche_duty_runs_total", "Times that a duty ran since this node leads.", "duty",
+		{"tranche_leader_task_runs_total", "Times that a duty ran since this node leads.", "duty",
 			perDuty(func(d *inspect.DutyPulse) float64 { return float64(d.Runs) })},
-		{"tranche_duty_failures_total", "Those of them that failed.", "duty",
+		{"tranche_leader_task_failures_total", "Those of them that failed.", "duty",
 			perDuty(func(d *inspect.DutyPulse) float64 { return float64(d.Failures) })},
 	}
 }

@@ -8,9 +8,9 @@ import (
 // alwaysRows are what is told whether the database can be read or not.
 func alwaysRows() []row[*seen] {
 	return []row[*seen]{
-		{"tranche_reading_success", "1 when the database could be read for what follows, else 0.", "",
+		{"tranche_database_scrape_success", "1 when the database could be read for what follows, else 0.", "",
 			one(func(s *seen) float64 { return yes(s.db != nil) })},
-		{"tranche_reading_duration_seconds", "What the last reading took.", "",
+		{"tranche_database_scrape_duration_seconds", "What the last reading took.", "",
 			one(func(s *seen) float64 { return s.took.Seconds() })},
 		{"tranche_health_conditions",
 			"Conditions that a person must see to, as tranche health and its page have them; 20 of a kind at the most.",
@@ -122,7 +122,7 @@ func endpointRows() []row[*seen] {
 			"endpoint", perEndpoint(func(e *endpointSum) *float64 { return e.rate })},
 		{"tranche_endpoint_pace_chunk_items", "Items in a request that get most done; absent: not known yet.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return e.chunk })},
-		{"tranche_endpoint_unheard", "1 while runs have work for it and nobody listens, else 0.", "endpoint",
+		{"tranche_endpoint_no_listeners", "1 while runs have work for it and nobody listens, else 0.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return new(yes(e.unheard)) })},
 		{"tranche_endpoint_calls_unanswered",
 			"Requests that somebody waits for, in the lane of calls: not taken, or being worked on.", "endpoint",

@@ -51,12 +51,12 @@ func TestNodeSleepsForThreeLeases(t *testing.T) {
 	w.start("service")
 	w.until("others have done it all", func() bool { return w.done(run) == items })
 	w.until("it has slept long enough", func() bool { return time.Since(asleep) > 3*sessionTTL })
-	parts := w.number(`SELECT count(*) FROM work_part`)
+	parts := w.number(`SELECT count(*) FROM work_result`)
 	w.signal(sleeper, syscall.SIGCONT)
 	w.until("the sleeper counts its loss", func() bool {
 		return w.number(`SELECT count(*) FROM node_session WHERE (stats->>'sessions_lost')::int > 0`) > 0
 	})
-	if n := w.number(`SELECT count(*) FROM work_part`); n != parts {
+	if n := w.number(`SELECT count(*) FROM work_result`); n != parts {
 		w.Errorf("%d parts were written by a zombie", n-parts)
 	}
 	w.wantSound(run)

@@ -214,7 +214,7 @@ func letsACanaryPass(t *testing.T, binary string) {
 	const items = 2000
 	o := newOffice(t, binary, faultyservice.Config{})
 	s := o.serve()
-	run := o.begin(s, items, "--canary", "50", "--canary-auto")
+	run := o.begin(s, items, "--canary", "50", "--canary-auto-approve")
 	o.wantEnd(run, items, 0, once)
 	if n := o.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND canary_state = 'passed'`, run); n != 1 {
 		t.Error("the canary did not pass")
@@ -226,7 +226,7 @@ func letsACanaryPass(t *testing.T, binary string) {
 	poison := &faultyservice.Poison{Ordinals: all, Way: faultyservice.WayItem}
 	bad := newOffice(t, binary, faultyservice.Config{Poison: poison})
 	s = bad.serve()
-	run = bad.begin(s, items, "--canary", "50", "--canary-auto")
+	run = bad.begin(s, items, "--canary", "50", "--canary-auto-approve")
 	bad.until("the run is held", func() bool {
 		return bad.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND hold = 'canary'`, run) == 1
 	})

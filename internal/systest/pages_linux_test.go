@@ -63,7 +63,7 @@ func older(t *testing.T, binary string) {
 	database, ns := testenv.Database(t), testenv.NATS(t)
 	conn := testenv.Connect(t, database)
 	for _, sql := range []string{
-		"ALTER TABLE work_part ADD COLUMN of_the_next_version text NOT NULL DEFAULT 'x'",
+		"ALTER TABLE work_result ADD COLUMN of_the_next_version text NOT NULL DEFAULT 'x'",
 		"ALTER TABLE batchrun ADD COLUMN of_the_next_version integer",
 		"CREATE TABLE of_the_next_version (id int)",
 		"INSERT INTO tranche_migration (version_id, is_applied) VALUES (99999, true)",

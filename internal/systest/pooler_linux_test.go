@@ -97,7 +97,7 @@ func wantNoLock(t *testing.T, database string) {
 // A pooler that cannot carry what we need, or refuses what the URL asks for, ends the start, with the remedy.
 func TestAPoolerThatIsNotSetUpForUs(t *testing.T) {
 	binary := testenv.Program(t, root)
-	direct, ns, told := testenv.Database(t), testenv.NATS(t), []string{"--through-pooler"}
+	direct, ns, told := testenv.Database(t), testenv.NATS(t), []string{"--transaction-pooler"}
 	for name, c := range map[string]struct {
 		settings, parameters, says string
 		flags                      []string

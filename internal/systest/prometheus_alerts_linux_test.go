@@ -27,7 +27,7 @@ func TestAlertsFireAndGoOut(t *testing.T) {
 	serveAccounts(t, nc, "fails", "*")
 	until(t, "a node leads, as Prometheus knows, and nothing is wrong", func() bool {
 		var answer struct{ Data struct{ Result []any } }
-		p.ask(t, "/api/v1/query?query=tranche_reading_success==1", &answer)
+		p.ask(t, "/api/v1/query?query=tranche_database_scrape_success==1", &answer)
 		now := p.firing(t)
 		return len(answer.Data.Result) == 1 && now != nil && len(now) == 0
 	})
@@ -43,9 +43,9 @@ func TestAlertsFireAndGoOut(t *testing.T) {
 	release := o.holdSchedule(first, files)
 	o.kill(second)
 	p.fires(t, "TrancheScheduleLate", "TrancheNodeGone", "TrancheRunHeld", "TrancheNobodyListens dies",
-		"TrancheEndpointStandsStill dies")
+		"TrancheEndpointStalled dies")
 	// Nothing is wrong there; for as long as a leader is late with its reading it may look so.
-	p.goesOut(t, "TrancheEndpointStandsStill fails", "TrancheDatabaseUnread", "TrancheDeadLetters")
+	p.goesOut(t, "TrancheEndpointStalled fails", "TrancheDatabaseUnread", "TrancheDeadLetters")
 
 	// All of it is mended.
 	serve(second.metrics)
@@ -55,7 +55,7 @@ func TestAlertsFireAndGoOut(t *testing.T) {
 	o.must(first, "schedule", "pause", "stuck")
 	o.must(first, "schedule", "resume", "stuck")
 	p.goesOut(t, "TrancheScheduleLate", "TrancheNodeGone", "TrancheRunHeld", "TrancheNobodyListens dies",
-		"TrancheEndpointStandsStill dies", "TrancheItemsFail fails")
+		"TrancheEndpointStalled dies", "TrancheItemsFail fails")
 }
 
 // holdSchedule makes a schedule that is due, and that somebody keeps the leader from: a session that has forgotten to

@@ -133,8 +133,8 @@ func outlast(t *testing.T, binary string, n *server, admin *pgxpool.Pool) {
 	untilSQL(t, admin, "the events are published", `SELECT count(*) = 0 FROM run_event WHERE published_at IS NULL`)
 	change(t, admin, `UPDATE batchrun SET finished_at = finished_at - interval '2 hours'`)
 	command("", "retention", "set", "runs", "--age", "1h")
-	untilSQL(t, admin, "the runs are deleted", `SELECT count(*) = 3 AND bool_and(gone_at IS NOT NULL) AND
-		NOT EXISTS (SELECT FROM batchrun) AND NOT EXISTS (SELECT FROM work_part) FROM retention_run`)
+	untilSQL(t, admin, "the runs are deleted", `SELECT count(*) = 3 AND bool_and(purged_at IS NOT NULL) AND
+		NOT EXISTS (SELECT FROM batchrun) AND NOT EXISTS (SELECT FROM work_result) FROM deleted_run`)
 }
 
 // refuse tries what neither role may do, and what only the owner may.

@@ -225,7 +225,7 @@ func (w *world) executions() map[execution]int {
 func (w *world) wantSound(run workqueue.RunID) (extra int) {
 	w.Helper()
 	w.complete(run)
-	right := w.number(`SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+	right := w.number(`SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run)
 	if right != w.items {
 		w.Errorf("%d results of %d are right", right, w.items)

@@ -464,25 +464,6 @@ type ApproveSettings struct {
 	Seen *time.Time `json:"seen,omitempty"`
 }
 
-type AsideSettings struct {
-	// Kind Examples: failed_items
-	Kind string `json:"kind"`
-
-	// Subject absent: all of the kind
-	Subject string `json:"subject,omitempty"`
-
-	// For for how long
-	//
-	// Examples: 8h
-	For string `json:"for,omitempty"`
-
-	// ForGood instead of for: until it gets worse
-	ForGood bool `json:"for_good,omitempty"`
-
-	// Reason why, for whoever looks
-	Reason string `json:"reason"`
-}
-
 type Attempt struct {
 	Slice      string `json:"slice"`
 	Generation int32  `json:"generation"`
@@ -830,8 +811,8 @@ type CollectorSpec struct {
 	// RetryCodes error codes that are tried again in any case
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry and never
-	NeverRetry []string `json:"never_retry,omitempty"`
+	// NoRetryCodes and never
+	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 }
 
 type CollectorSwitched struct {
@@ -855,14 +836,14 @@ type CollectorView struct {
 	// Source as it was handed in; of one collector
 	Source string `json:"source,omitempty"`
 
-	// Numbering of its keys; what waits under a lower one goes first
-	Numbering int        `json:"numbering"`
-	CreatedBy string     `json:"created_by"`
-	CreatedAt time.Time  `json:"created_at"`
-	ChangedBy string     `json:"changed_by"`
-	ChangedAt time.Time  `json:"changed_at"`
-	PausedBy  string     `json:"paused_by,omitempty"`
-	PausedAt  *time.Time `json:"paused_at,omitempty"`
+	// KeyVersion of its keys; what waits under a lower one goes first
+	KeyVersion int        `json:"key_version"`
+	CreatedBy  string     `json:"created_by"`
+	CreatedAt  time.Time  `json:"created_at"`
+	ChangedBy  string     `json:"changed_by"`
+	ChangedAt  time.Time  `json:"changed_at"`
+	PausedBy   string     `json:"paused_by,omitempty"`
+	PausedAt   *time.Time `json:"paused_at,omitempty"`
 
 	// DrainAt what was added until then waits for no more operations
 	DrainAt *time.Time `json:"drain_at,omitempty"`
@@ -885,7 +866,7 @@ type CollectorView struct {
 	// Due keys that could be flushed now, if nothing else held them up
 	Due int64 `json:"due"`
 
-	// Older operations that wait under an older numbering of the keys
+	// Older operations that wait under an older key_version of the keys
 	Older int64 `json:"older"`
 
 	// OldestAt when the oldest that has not failed was added
@@ -900,8 +881,8 @@ type CollectorView struct {
 	FailureCode    string     `json:"failure_code,omitempty"`
 	FailureMessage string     `json:"failure_message,omitempty"`
 
-	// RestUntil nothing is flushed before then, because flushes failed
-	RestUntil *time.Time `json:"rest_until,omitempty"`
+	// BackoffUntil nothing is flushed before then, because flushes failed
+	BackoffUntil *time.Time `json:"backoff_until,omitempty"`
 
 	// RefusedSince since when adds are refused: its source fails
 	RefusedSince *time.Time `json:"refused_since,omitempty"`
@@ -1476,8 +1457,8 @@ type Endpoint struct {
 	// RateLimit items a second over all runs, set by an operator; 0: none
 	RateLimit float64 `json:"rate_limit"`
 
-	// CallRate requests a second in all, set by an operator; 0: none
-	CallRate float64 `json:"call_rate"`
+	// RequestRate requests a second in all, set by an operator; 0: none
+	RequestRate float64 `json:"request_rate"`
 
 	// Pace what nodes found out about it
 	Pace *PaceView `json:"pace,omitempty"`
@@ -1535,10 +1516,10 @@ type EndpointSetting struct {
 	// Rate items a second over all runs and nodes; 0: no limit
 	Rate float64 `json:"rate"`
 
-	// CallRate requests a second over all runs, collectors and nodes; 0: no limit
-	CallRate  float64   `json:"call_rate"`
-	ChangedBy string    `json:"changed_by,omitempty"`
-	ChangedAt time.Time `json:"changed_at"`
+	// RequestRate requests a second over all runs, collectors and nodes; 0: no limit
+	RequestRate float64   `json:"request_rate"`
+	ChangedBy   string    `json:"changed_by,omitempty"`
+	ChangedAt   time.Time `json:"changed_at"`
 }
 
 type EndpointSettings struct {
@@ -1551,8 +1532,8 @@ type EndpointSettings struct {
 	// Rate items a second over all runs; 0: no limit
 	Rate *float64 `json:"rate,omitempty"`
 
-	// CallRate requests a second in all; 0: no limit
-	CallRate *float64 `json:"call_rate,omitempty"`
+	// RequestRate requests a second in all; 0: no limit
+	RequestRate *float64 `json:"request_rate,omitempty"`
 
 	// ChunkCap 0 forgets that chunks over some size fail as a whole
 	ChunkCap *int `json:"chunk_cap,omitempty"`
@@ -1783,7 +1764,7 @@ type Explanation struct {
 	Of []ItemView `json:"of,omitempty"`
 
 	// Last the last thing that happened to the run
-	Last *Happening `json:"last,omitempty"`
+	Last *LastEvent `json:"last,omitempty"`
 
 	// Advice about the run as a whole
 	Advice []Advice `json:"advice,omitempty"`
@@ -1820,8 +1801,8 @@ type Fire struct {
 	// StartBy nor after
 	StartBy *time.Time `json:"start_by,omitempty"`
 
-	// DoneBy when its run should have ended
-	DoneBy *time.Time `json:"done_by,omitempty"`
+	// EndDeadline when its run should have ended
+	EndDeadline *time.Time `json:"end_deadline,omitempty"`
 
 	// Late what was done when it had not
 	Late string  `json:"late,omitempty"`
@@ -1856,8 +1837,8 @@ type Firing struct {
 	Local string `json:"local"`
 
 	// Start with jitter and window
-	Start  time.Time  `json:"start"`
-	DoneBy *time.Time `json:"done_by,omitempty"`
+	Start       time.Time  `json:"start"`
+	EndDeadline *time.Time `json:"end_deadline,omitempty"`
 }
 
 // Format is a text; a newer server may know more values.
@@ -1870,8 +1851,8 @@ type Gate struct {
 	// State shut: what it needs has not ended
 	State GateState `json:"state"`
 
-	// ApproveBy other: not by whoever started the run; one of anyone, other
-	ApproveBy string `json:"approve_by"`
+	// Approvers other: not by whoever started the run; one of anyone, other
+	Approvers string `json:"approvers"`
 
 	// StartedBy who started the run
 	StartedBy string `json:"started_by"`
@@ -1978,8 +1959,8 @@ type GoneRun struct {
 	// Rows that were deleted of it so far
 	Rows int64 `json:"rows"`
 
-	// GoneAt when nothing was left of it; absent while there is
-	GoneAt *time.Time `json:"gone_at,omitempty"`
+	// PurgedAt when nothing was left of it; absent while there is
+	PurgedAt *time.Time `json:"purged_at,omitempty"`
 }
 
 type GroupPage struct {
@@ -2024,11 +2005,6 @@ type GroupsAdded struct {
 
 	// Existing the key was used before, for as many items
 	Existing bool `json:"existing"`
-}
-
-type Happening struct {
-	At   time.Time `json:"at"`
-	What string    `json:"what"`
 }
 
 type Health struct {
@@ -2277,6 +2253,11 @@ type KindSummary struct {
 	Count int64 `json:"count"`
 }
 
+type LastEvent struct {
+	At   time.Time `json:"at"`
+	What string    `json:"what"`
+}
+
 type LeaderView struct {
 	Session string `json:"session"`
 
@@ -2460,7 +2441,7 @@ type MissingGroup struct {
 	Since *time.Time `json:"since,omitempty"`
 
 	// Last the last thing that happened to them
-	Last *Happening `json:"last,omitempty"`
+	Last *LastEvent `json:"last,omitempty"`
 
 	// Next what will happen
 	Next string `json:"next"`
@@ -2478,6 +2459,25 @@ type MissingPage struct {
 
 	// Next value of after for the next page; absent on the last
 	Next string `json:"next,omitempty"`
+}
+
+type MuteSettings struct {
+	// Kind Examples: failed_items
+	Kind string `json:"kind"`
+
+	// Subject absent: all of the kind
+	Subject string `json:"subject,omitempty"`
+
+	// For for how long
+	//
+	// Examples: 8h
+	For string `json:"for,omitempty"`
+
+	// UntilWorse instead of for: until it gets worse
+	UntilWorse bool `json:"until_worse,omitempty"`
+
+	// Reason why, for whoever looks
+	Reason string `json:"reason"`
 }
 
 type NodeRun struct {
@@ -2567,8 +2567,8 @@ type OpView struct {
 	ID     string `json:"id"`
 	Key    string `json:"key"`
 
-	// Numbering of the keys when it was added
-	Numbering int `json:"numbering"`
+	// KeyVersion of the keys when it was added
+	KeyVersion int `json:"key_version"`
 
 	// State one of waiting, backoff, parked
 	State string `json:"state"`
@@ -2666,10 +2666,10 @@ type OpenSettings struct {
 	// Examples: 100
 	Canary *int `json:"canary,omitempty"`
 
-	// CanaryAuto let the others go by itself when no more of the sample failed than max_failed allows
+	// CanaryAutoApprove let the others go by itself when no more of the sample failed than max_failed allows
 	//
 	// Examples: true
-	CanaryAuto *bool `json:"canary_auto,omitempty"`
+	CanaryAutoApprove *bool `json:"canary_auto_approve,omitempty"`
 
 	// OrderBy items of the same value of this field go one after the other, in their order
 	//
@@ -2787,8 +2787,8 @@ type OpenSettings struct {
 	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not, although the service says yes; likewise (none)
-	NeverRetry []string `json:"never_retry,omitempty"`
+	// NoRetryCodes error codes that are not, although the service says yes; likewise (none)
+	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
 	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
 	//
@@ -2808,8 +2808,8 @@ type OpenSettings struct {
 }
 
 type OpenView struct {
-	// SealBy when it should have been sealed
-	SealBy *time.Time `json:"seal_by,omitempty"`
+	// SealDeadline when it should have been sealed
+	SealDeadline *time.Time `json:"seal_deadline,omitempty"`
 
 	// Overdue that time is over, and it was reported
 	Overdue bool `json:"overdue,omitempty"`
@@ -2824,10 +2824,10 @@ type Opened struct {
 	Plan string `json:"plan"`
 
 	// PlanVersion of a plan on record
-	PlanVersion int       `json:"plan_version,omitempty"`
-	SealBy      time.Time `json:"seal_by"`
-	Existing    bool      `json:"existing"`
-	Warnings    []string  `json:"warnings"`
+	PlanVersion  int       `json:"plan_version,omitempty"`
+	SealDeadline time.Time `json:"seal_deadline"`
+	Existing     bool      `json:"existing"`
+	Warnings     []string  `json:"warnings"`
 }
 
 type OperationChoice struct {
@@ -3280,8 +3280,8 @@ type RerunSettings struct {
 	// Canary items of a spread sample that run first; 0: none
 	Canary int `json:"canary,omitempty"`
 
-	// CanaryAuto a sample within max_failed lets the others go
-	CanaryAuto bool `json:"canary_auto,omitempty"`
+	// CanaryAutoApprove a sample within max_failed lets the others go
+	CanaryAutoApprove bool `json:"canary_auto_approve,omitempty"`
 
 	// DryRun change nothing, and say what would be done
 	DryRun bool `json:"dry_run,omitempty"`
@@ -3512,8 +3512,8 @@ type RunChanges struct {
 	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not, although the service says yes; likewise (none)
-	NeverRetry []string `json:"never_retry,omitempty"`
+	// NoRetryCodes error codes that are not, although the service says yes; likewise (none)
+	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
 	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
 	//
@@ -3682,10 +3682,10 @@ type RunSettings struct {
 	// Examples: 100
 	Canary *int `json:"canary,omitempty"`
 
-	// CanaryAuto let the others go by itself when no more of the sample failed than max_failed allows
+	// CanaryAutoApprove let the others go by itself when no more of the sample failed than max_failed allows
 	//
 	// Examples: true
-	CanaryAuto *bool `json:"canary_auto,omitempty"`
+	CanaryAutoApprove *bool `json:"canary_auto_approve,omitempty"`
 
 	// OrderBy items of the same value of this field go one after the other, in their order
 	//
@@ -3803,8 +3803,8 @@ type RunSettings struct {
 	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not, although the service says yes; likewise (none)
-	NeverRetry []string `json:"never_retry,omitempty"`
+	// NoRetryCodes error codes that are not, although the service says yes; likewise (none)
+	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
 	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
 	//
@@ -4060,8 +4060,8 @@ type SettingsView struct {
 	// RetryCodes error codes that are tried again
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that never are
-	NeverRetry []string `json:"never_retry,omitempty"`
+	// NoRetryCodes error codes that never are
+	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
 	// MaxResult bytes of an item's result at most; absent: 64MiB
 	//
@@ -4113,9 +4113,9 @@ type SliceView struct {
 	CreatedAt time.Time  `json:"created_at"`
 	SentAt    *time.Time `json:"sent_at,omitempty"`
 
-	// HandedAt when it was seen in the hands of a service
-	HandedAt *time.Time `json:"handed_at,omitempty"`
-	Deadline *time.Time `json:"deadline,omitempty"`
+	// DeliveredAt when it was seen in the hands of a service
+	DeliveredAt *time.Time `json:"delivered_at,omitempty"`
+	Deadline    *time.Time `json:"deadline,omitempty"`
 
 	// NotBefore of a scheduled one
 	NotBefore *time.Time `json:"not_before,omitempty"`
@@ -4212,8 +4212,8 @@ type StepOverrides struct {
 	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not, although the service says yes; likewise (none)
-	NeverRetry []string `json:"never_retry,omitempty"`
+	// NoRetryCodes error codes that are not, although the service says yes; likewise (none)
+	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
 	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
 	//
@@ -4848,8 +4848,8 @@ type StartRunParams struct {
 	// Canary items of a spread sample that goes first; 0: none
 	Canary string `form:"canary,omitempty" json:"canary,omitempty"`
 
-	// CanaryAuto let the others go by itself when no more of the sample failed than max_failed allows
-	CanaryAuto string `form:"canary_auto,omitempty" json:"canary_auto,omitempty"`
+	// CanaryAutoApprove let the others go by itself when no more of the sample failed than max_failed allows
+	CanaryAutoApprove string `form:"canary_auto_approve,omitempty" json:"canary_auto_approve,omitempty"`
 
 	// OrderBy items of the same value of this field go one after the other, in their order
 	OrderBy string `form:"order_by,omitempty" json:"order_by,omitempty"`
@@ -4923,8 +4923,8 @@ type StartRunParams struct {
 	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
 	RetryCodes []string `form:"retry_codes,omitempty" json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not, although the service says yes; likewise (none)
-	NeverRetry []string `form:"never_retry,omitempty" json:"never_retry,omitempty"`
+	// NoRetryCodes error codes that are not, although the service says yes; likewise (none)
+	NoRetryCodes []string `form:"no_retry_codes,omitempty" json:"no_retry_codes,omitempty"`
 
 	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
 	MaxResult string `form:"max_result,omitempty" json:"max_result,omitempty"`
@@ -5645,33 +5645,33 @@ func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, err
 
 }
 
-// PutAside: Put a condition aside, or all of its kind that there are.
+// AckCondition: Say that you see to a condition, or to all of its kind that there are.
+//
+// It counts and is told as before; others see who does. Whoever takes it later has it.
+//
+// It is POST /health/ack, for role operator.
+func (c *Client) AckCondition(ctx context.Context, body ConditionName, options ...CallOption) (MarkedCondition, error) {
+	return exchange[MarkedCondition](ctx, c, request{operation: "ack-condition", method: http.MethodPost, path: path("/health/ack"), document: body}, options)
+
+}
+
+// ClearCondition: Take back what was said of a condition, or of all of its kind.
+//
+// It is POST /health/clear, for role operator.
+func (c *Client) ClearCondition(ctx context.Context, body ConditionName, options ...CallOption) (MarkedCondition, error) {
+	return exchange[MarkedCondition](ctx, c, request{operation: "clear-condition", method: http.MethodPost, path: path("/health/clear"), document: body}, options)
+
+}
+
+// MuteCondition: Put a condition aside, or all of its kind that there are.
 //
 // It does not count in the status, stands in a list of its own, and alerts do not tell it, until it gets worse (a
 // higher severity, or more items, letters, messages or operations), or its time is up. Of all of a kind each is put
 // aside by itself, and what begins later is news; so is something critical that was over and begins once more.
 //
-// It is POST /health/aside, for role operator.
-func (c *Client) PutAside(ctx context.Context, body AsideSettings, options ...CallOption) (MarkedCondition, error) {
-	return exchange[MarkedCondition](ctx, c, request{operation: "put-aside", method: http.MethodPost, path: path("/health/aside"), document: body}, options)
-
-}
-
-// BringBack: Take back what was said of a condition, or of all of its kind.
-//
-// It is POST /health/back, for role operator.
-func (c *Client) BringBack(ctx context.Context, body ConditionName, options ...CallOption) (MarkedCondition, error) {
-	return exchange[MarkedCondition](ctx, c, request{operation: "bring-back", method: http.MethodPost, path: path("/health/back"), document: body}, options)
-
-}
-
-// TakeCondition: Say that you see to a condition, or to all of its kind that there are.
-//
-// It counts and is told as before; others see who does. Whoever takes it later has it.
-//
-// It is POST /health/take, for role operator.
-func (c *Client) TakeCondition(ctx context.Context, body ConditionName, options ...CallOption) (MarkedCondition, error) {
-	return exchange[MarkedCondition](ctx, c, request{operation: "take-condition", method: http.MethodPost, path: path("/health/take"), document: body}, options)
+// It is POST /health/mute, for role operator.
+func (c *Client) MuteCondition(ctx context.Context, body MuteSettings, options ...CallOption) (MarkedCondition, error) {
+	return exchange[MarkedCondition](ctx, c, request{operation: "mute-condition", method: http.MethodPost, path: path("/health/mute"), document: body}, options)
 
 }
 
@@ -5853,7 +5853,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("max_failed", params.MaxFailed, true)
 	ask.add("guard", params.Guard, true)
 	ask.add("canary", params.Canary, true)
-	ask.add("canary_auto", params.CanaryAuto, true)
+	ask.add("canary_auto_approve", params.CanaryAutoApprove, true)
 	ask.add("order_by", params.OrderBy, true)
 	ask.add("partitions", params.Partitions, true)
 	ask.add("on_failure", params.OnFailure, true)
@@ -5878,7 +5878,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("retry_backoff", params.RetryBackoff, true)
 	ask.add("max_backoff", params.MaxBackoff, true)
 	ask.add("retry_codes", params.RetryCodes, true)
-	ask.add("never_retry", params.NeverRetry, true)
+	ask.add("no_retry_codes", params.NoRetryCodes, true)
 	ask.add("max_result", params.MaxResult, true)
 	ask.add("endpoint", params.Endpoint, false)
 	ask.add("plan_ref", params.PlanRef, false)
@@ -5965,7 +5965,7 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 
 // ApproveRun: Let the items go that a canary held back, or a step begin.
 //
-// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: other, who
+// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: other, who
 // started the run is refused with 403. With seen, what is approved is what was looked at.
 //
 // It is POST /runs/{run}/approve, for role operator.
@@ -6663,4 +6663,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of f208da4001752cbe838a5960f93c8e9d, is a010728d3e866e5b16798c8281797d2bd4117c99e44900315bef7f904d2df2a2.
+// Of 00da00d0721c4d82a1d7e43da862192c, is 25415dbf6eda3542e5cf7fb8b7fd9578876cf680178d10f007d9b3a15555f59e.

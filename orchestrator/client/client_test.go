@@ -87,9 +87,9 @@ func TestASilentServerIsGivenUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := ask(t.Context())
-			silent, ok := errors.AsType[*client.SilentError](err)
+			silent, ok := errors.AsType[*client.NoResponseError](err)
 			if !ok || silent.URL != at || !strings.Contains(err.Error(), "wait longer") {
-				t.Errorf("got %v; want a SilentError of %s", err, at)
+				t.Errorf("got %v; want a NoResponseError of %s", err, at)
 			}
 		})
 	}
@@ -164,8 +164,8 @@ func TestAStreamThatBeginsTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := &late{}
 		_, err := dial(t, client.DefaultURL, short, client.WithTransport(answer)).FailedItems(t.Context(), "last")
-		if _, ok := errors.AsType[*client.SilentError](err); !ok || !answer.closed {
-			t.Errorf("got %v, closed %t; want a SilentError and the answer closed", err, answer.closed)
+		if _, ok := errors.AsType[*client.NoResponseError](err); !ok || !answer.closed {
+			t.Errorf("got %v, closed %t; want a NoResponseError and the answer closed", err, answer.closed)
 		}
 	})
 }
@@ -182,8 +182,8 @@ func TestADocumentThatStops(t *testing.T) {
 	defer server.Close()
 	defer close(gone)
 	_, err := dial(t, server.URL, short).ListRuns(t.Context(), client.ListRunsParams{Limit: 1})
-	if _, ok := errors.AsType[*client.SilentError](err); !ok {
-		t.Errorf("got %v; want a SilentError", err)
+	if _, ok := errors.AsType[*client.NoResponseError](err); !ok {
+		t.Errorf("got %v; want a NoResponseError", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(short, cancel)

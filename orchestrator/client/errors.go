@@ -55,19 +55,19 @@ func (e *UnreachableError) Error() string {
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// SilentError is returned when somebody took the connection and then said nothing.
-type SilentError struct {
+// NoResponseError is returned when somebody took the connection and then said nothing.
+type NoResponseError struct {
 	URL  string
 	Wait time.Duration
 }
 
-func (e *SilentError) Error() string {
+func (e *NoResponseError) Error() string {
 	return fmt.Sprintf("%s took the connection and has not answered for %s; see whether tranche serve is there and well "+
 		"(its log, and %s/readyz), or wait longer", e.URL, e.Wait, e.URL)
 }
 
 // Timeout makes it an error of that kind.
-func (e *SilentError) Timeout() bool { return true }
+func (e *NoResponseError) Timeout() bool { return true }
 
 func readProblem(answer *http.Response) error {
 	p := &ProblemError{Problem: Problem{Status: answer.StatusCode, Title: http.StatusText(answer.StatusCode)}}

@@ -120,8 +120,8 @@ func (k *Core) Spread() {
 // Look makes the node look at the streams now.
 func (k *Core) Look() { Signal(k.Looks) }
 
-// LookTimeout bounds one look. A server that restarts may leave a request unanswered; the next look asks again.
-const LookTimeout = 2 * time.Second
+// QueryTimeout bounds one look. A server that restarts may leave a request unanswered; the next look asks again.
+const QueryTimeout = 2 * time.Second
 
 // ElsewherePause is the least time between two looks of a node that find nothing to do but work of others: whoever
 // makes some wakes all nodes.

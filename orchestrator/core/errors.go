@@ -55,13 +55,13 @@ func IsEnd(err error) bool {
 	return !own && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// TimeOverError is the cause with which the context of a call ends whose time is over.
-type TimeOverError struct{ Limit time.Duration }
+// DeadlineError is the cause with which the context of a call ends whose time is over.
+type DeadlineError struct{ Limit time.Duration }
 
-func (e TimeOverError) Error() string { return fmt.Sprintf("it did not end within %s", e.Limit) }
+func (e DeadlineError) Error() string { return fmt.Sprintf("it did not end within %s", e.Limit) }
 
 // Is makes it a context.DeadlineExceeded.
-func (TimeOverError) Is(target error) bool { return target == context.DeadlineExceeded }
+func (DeadlineError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // ErrSessionGone ends what is under way for a session that is over.
 var ErrSessionGone = errors.New("the session of the claim is over")

@@ -187,7 +187,7 @@ func NewShared(k *Core, stream, name string,
 
 // Bind creates or finds the consumer, and returns when it was made.
 func (s *SharedConsumer) Bind(ctx context.Context) (made time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, LookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
 	asked := time.Now()
 	if _, err := s.ensure(ctx, s.node.JS); err != nil {

@@ -239,7 +239,7 @@ func (c *collector) limit(ctx context.Context, timeout time.Duration) (timed con
 	go func() {
 		for left := timeout; left > 0 && backoff.Sleep(timed, left) == nil; left = timeout + c.waited() - time.Since(begun) {
 		}
-		cancel(core.TimeOverError{Limit: timeout}) // or it has ended before
+		cancel(core.DeadlineError{Limit: timeout}) // or it has ended before
 	}()
 	return timed, func() { cancel(nil) }
 }

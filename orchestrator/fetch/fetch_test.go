@@ -22,7 +22,7 @@ import (
 
 // local is a request for a run of one step that a function of the node does.
 func local(function string) start.LoadRequest {
-	req := nodetest.Small(workqueue.PaceKey(workqueue.KindLocal, function))
+	req := nodetest.Small(workqueue.TargetKey(workqueue.KindLocal, function))
 	req.Plan, req.Steps[0].Name, req.Steps[0].Kind = function, function, workqueue.KindLocal
 	return req
 }

@@ -340,7 +340,7 @@ func (f *Worker) fetcherOf(job *fetchJob) (fetch.Fetcher, error) {
 	case workqueue.KindRequest:
 		return nil, nil
 	case workqueue.KindLocal:
-		name := strings.TrimPrefix(job.Endpoint, workqueue.PaceKey(kind, ""))
+		name := strings.TrimPrefix(job.Endpoint, workqueue.TargetKey(kind, ""))
 		if local := f.cfg.Locals[name]; local != nil {
 			return local, nil
 		}

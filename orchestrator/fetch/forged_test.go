@@ -92,7 +92,7 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Rollback(t.Context()) //nolint:errcheck // it is over
-	if _, err := held.Exec(t.Context(), `LOCK TABLE work_part IN SHARE MODE`); err != nil {
+	if _, err := held.Exec(t.Context(), `LOCK TABLE work_result IN SHARE MODE`); err != nil {
 		t.Fatal(err)
 	}
 	const items, size = 180, 90 << 10

@@ -55,7 +55,7 @@ func TestResetWhileServicesAreAtIt(t *testing.T) {
 	req.Steps = append(req.Steps, composing)
 	run := b.Start(t, req, n)
 	nodetest.Until(t, "the service has all, and some is composed", func() bool {
-		recorded := b.Number(t, `SELECT count(*) FROM work_part WHERE run_id = $1 AND step = 1`, run)
+		recorded := b.Number(t, `SELECT count(*) FROM work_result WHERE run_id = $1 AND step = 1`, run)
 		sent := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND step = 0 AND state = 'sent'`, run)
 		return asked.Load() >= n/100 && recorded == 100 && sent == n/100-1
 	})
@@ -76,7 +76,7 @@ func TestResetWhileServicesAreAtIt(t *testing.T) {
 		}
 	}
 	var counting int
-	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_part WHERE run_id = $1 AND generation = 2
+	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_result WHERE run_id = $1 AND generation = 2
 		AND convert_from(result, 'utf8') = '{"of":"new"}'`, run).Scan(&counting)
 	if err != nil || counting != 2*n {
 		t.Errorf("%d parts of the new generation are right; want %d (%v)", counting, 2*n, err)

@@ -116,7 +116,7 @@ func (b *bundle) holdSlice(t *testing.T, slice uuid.UUID) (release func()) {
 	}
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // it has ended, unless the test failed
 	var alone bool
-	err = tx.QueryRow(t.Context(), `SELECT handed_at IS NOT NULL FROM work_slice WHERE id = $1 FOR UPDATE`, slice).
+	err = tx.QueryRow(t.Context(), `SELECT delivered_at IS NOT NULL FROM work_slice WHERE id = $1 FOR UPDATE`, slice).
 		Scan(&alone)
 	if err != nil || !alone {
 		t.Fatalf("slice %s was begun alone: %t, %v", slice, alone, err)

@@ -107,7 +107,7 @@ func (nb *benched) empty(b *testing.B) {
 		if err := nb.Pool.QueryRow(b.Context(), `
 			SELECT EXISTS (SELECT FROM collector c JOIN collector_key k ON k.collector = c.id WHERE k.flush IS NOT NULL)
 				OR EXISTS (SELECT FROM collector c CROSS JOIN LATERAL (
-					SELECT k.due_at FROM collector_key k WHERE k.collector = c.id AND k.numbering = c.numbering
+					SELECT k.due_at FROM collector_key k WHERE k.collector = c.id AND k.key_version = c.key_version
 						AND k.priority = 0 AND k.flush IS NULL AND k.due_at IS NOT NULL ORDER BY k.due_at LIMIT 1) k
 					WHERE k.due_at < tranche_now() + interval '10 minutes')`).Scan(&left); err != nil {
 			b.Fatal(err)
@@ -145,9 +145,9 @@ func BenchmarkCollector(b *testing.B) {
 			}
 			if _, err := nb.Pool.Exec(b.Context(), `
 				WITH c AS (SELECT id FROM collector), o AS (
-				INSERT INTO collector_op (collector, numbering, key, op_id, payload)
+				INSERT INTO collector_op (collector, key_version, key, op_id, payload)
 				SELECT c.id, 1, 'm' || n, 'first' || n, '{"id":"CUST-1234567"}' FROM c, generate_series(0, $1 - 1) n)
-				INSERT INTO collector_key (collector, numbering, key, fresh, oldest_at, due_at)
+				INSERT INTO collector_key (collector, key_version, key, fresh, oldest_at, due_at)
 				SELECT c.id, 1, 'm' || n, 1, tranche_now(), tranche_now() + interval '1 hour' FROM c, generate_series(0, $1 - 1) n`,
 				bench.rows); err != nil {
 				b.Fatal(err)

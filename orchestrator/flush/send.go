@@ -116,7 +116,7 @@ func failureOf(timed context.Context, q *core.Question, err error, limit time.Du
 			Message: "the reply is announced to have more slots than came"}
 	case timed.Err() != nil && core.IsEnd(err):
 		return &workqueue.SlotError{Code: core.CodeDeadline, Retry: true,
-			Message: core.TimeOverError{Limit: limit}.Error()}
+			Message: core.DeadlineError{Limit: limit}.Error()}
 	default:
 		return core.SlotError(fetch.ErrorOf(err, true))
 	}
@@ -196,7 +196,7 @@ func (s *sentFlushes) limit(ctx context.Context, token string, id uuid.UUID, lim
 ) {
 	timed, cancel := context.WithCancelCause(ctx)
 	sent := &sentFlush{id: id, limit: limit, last: time.Now().Add(2 * limit),
-		end: time.AfterFunc(limit, func() { cancel(core.TimeOverError{Limit: limit}) })}
+		end: time.AfterFunc(limit, func() { cancel(core.DeadlineError{Limit: limit}) })}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all[token] = sent

@@ -73,7 +73,7 @@ func (c *Controller) paceRate(t *tally, s *Sample) {
 func (c *Controller) lowerRate(t *tally) {
 	m := &c.memory.Rate
 	lately := c.lately(3)
-	if c.set.Rate > 0 && c.now.Sub(m.LoweredAt) < max(2*time.Second, lately.sojourn()*3/2) {
+	if c.set.Rate > 0 && c.now.Sub(m.LoweredAt) < max(2*time.Second, lately.timeInSystem()*3/2) {
 		m.RefusedAt = c.now
 		return // what was sent before the last time is still being refused
 	}

@@ -122,10 +122,10 @@ func (t *tally) perSecond(n int) float64 {
 
 // throughput is the items done a second by Little's law: what is in flight by the time for which it is.
 func (t *tally) throughput() float64 {
-	if t.requests == 0 || t.sojourn() <= 0 {
+	if t.requests == 0 || t.timeInSystem() <= 0 {
 		return 0
 	}
-	return t.mean(t.live) / t.sojourn().Seconds() * float64(t.done) / float64(t.requests)
+	return t.mean(t.live) / t.timeInSystem().Seconds() * float64(t.done) / float64(t.requests)
 }
 
 // mean is a sum over the samples as one of them has it.
@@ -158,8 +158,8 @@ func (t *tally) service() time.Duration {
 	return time.Duration(t.mean(t.inHands) * float64(t.window) / float64(t.requests))
 }
 
-// sojourn is how long a request is under way.
-func (t *tally) sojourn() time.Duration {
+// timeInSystem is how long a request is under way.
+func (t *tally) timeInSystem() time.Duration {
 	if t.clocked > 0 {
 		return t.stay / time.Duration(t.clocked)
 	}

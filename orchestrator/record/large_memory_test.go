@@ -76,7 +76,7 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	if used > bound {
 		t.Errorf("the heap took %d MiB at once; want at most %d", used>>20, bound>>20)
 	}
-	if open := b.Number(t, `SELECT count(*) FROM work_large WHERE recorded_at IS NULL`); open != 0 {
+	if open := b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`); open != 0 {
 		t.Errorf("%d results are left open", open)
 	}
 	b.Check(t)

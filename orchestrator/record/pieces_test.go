@@ -108,7 +108,7 @@ func TestResultsOfAnySize(t *testing.T) {
 			t.Errorf("%s of %d bytes: large is %v", key, size, found.Large.Valid)
 		}
 	}
-	if open := b.Number(t, `SELECT count(*) FROM work_large WHERE recorded_at IS NULL`); open != 0 {
+	if open := b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`); open != 0 {
 		t.Errorf("%d results are left open", open)
 	}
 	b.Check(t)
@@ -184,14 +184,14 @@ func TestPiecesThatAreNotRight(t *testing.T) {
 		slice.String()+`'`); left != "1" {
 		t.Errorf("the slice waits for %s items, want the one whose piece was lost", left)
 	}
-	if open := b.Number(t, `SELECT count(*) FROM work_large WHERE recorded_at IS NULL`); open != 4 {
+	if open := b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`); open != 4 {
 		t.Errorf("%d results are open, want the three that are damaged and the one that is not whole", open)
 	}
 	// Its time is over: what has come goes, and a piece that comes after all changes nothing.
-	b.Exec(t, `UPDATE work_slice SET deadline = tranche_now() - interval '1 hour', handed_at = created_at
+	b.Exec(t, `UPDATE work_slice SET deadline = tranche_now() - interval '1 hour', delivered_at = created_at
 		WHERE state = 'sent' AND id = '`+slice.String()+`'`)
 	nodetest.Until(t, "what nobody will record is deleted", func() bool {
-		return b.Number(t, `SELECT count(*) FROM work_large WHERE recorded_at IS NULL`) == 0
+		return b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`) == 0
 	})
 	if pieces := b.Number(t, `SELECT count(*) FROM work_piece`); pieces != 4 {
 		t.Errorf("%d pieces are left, want the four of the result that was recorded", pieces)
@@ -203,7 +203,7 @@ func TestPiecesThatAreNotRight(t *testing.T) {
 	if s := b.Node.Stats().Stale; s < stale+5 {
 		t.Errorf("%d late pieces are stale, want 5", s-stale)
 	}
-	if n := b.Number(t, `SELECT count(*) FROM work_large`); n != 1 {
+	if n := b.Number(t, `SELECT count(*) FROM large_result`); n != 1 {
 		t.Errorf("%d results are kept, want the one", n)
 	}
 }
@@ -284,7 +284,7 @@ func TestAServiceKilledBetweenPieces(t *testing.T) {
 	if n := b.Number(t, `SELECT count(*) FROM work_piece`); n < 3 || n >= whole {
 		t.Fatalf("%d pieces of %d have come; want some, and not all", n, whole)
 	}
-	b.Await(t, "the leader knows that a service had the request", `SELECT count(handed_at) = 1 FROM work_slice`)
+	b.Await(t, "the leader knows that a service had the request", `SELECT count(delivered_at) = 1 FROM work_slice`)
 	testenv.Advance(t, b.Pool, req.Steps[0].Timeout)
 	serveBytes(t, testenv.Conn(t, b.NS), "statement", func(string) int { return 3_000_000 })
 	if done, failed := b.Outcome(t, id, 1); done != 1 || failed != 0 {
@@ -294,7 +294,7 @@ func TestAServiceKilledBetweenPieces(t *testing.T) {
 		t.Errorf("the result has %d bytes, want those of the service that lived", len(all))
 	}
 	nodetest.Until(t, "the pieces of the dead service are deleted", func() bool {
-		return b.Number(t, `SELECT count(*) FROM work_large`) == 1 && b.Number(t, `SELECT count(*) FROM work_piece`) == 6
+		return b.Number(t, `SELECT count(*) FROM large_result`) == 1 && b.Number(t, `SELECT count(*) FROM work_piece`) == 6
 	})
 	b.Check(t)
 }

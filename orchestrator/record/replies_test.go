@@ -221,13 +221,13 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	}
 	var ordinal int
 	var code, message string
-	err = b.Pool.QueryRow(t.Context(), `SELECT ordinal, error_code, error_message FROM work_part
+	err = b.Pool.QueryRow(t.Context(), `SELECT ordinal, error_code, error_message FROM work_result
 		WHERE error_code IS NOT NULL`).Scan(&ordinal, &code, &message)
 	if err != nil || ordinal != giant || code != "item_too_large" || !strings.Contains(message, "65536") {
 		t.Errorf("item %d failed with %s: %s (%v)", ordinal, code, message, err)
 	}
 	var right int
-	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 		WHERE convert_from(p.result, 'utf8')::json->>'of' = q.payload::json->>'id'`).Scan(&right)
 	if err != nil || right != count-1 {
 		t.Errorf("%d results are right, %v", right, err)

@@ -14,7 +14,7 @@ func TestStartOfADeadLeaderIsOutOfTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:59:00")
 	w.apply("deadline", hourly+"start_deadline: 30m\n")
-	w.apply("window", hourly+"window: {not_before: \"08:00\", done_by: \"09:30\"}\n")
+	w.apply("window", hourly+"window: {not_before: \"08:00\", end_deadline: \"09:30\"}\n")
 	w.apply("free", hourly)
 	w.dieStarting()
 	w.want("window", "09:00 starting")
@@ -61,7 +61,7 @@ func TestAQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly+"overlap: queue\n")
-	w.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at)
+	w.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at)
 SELECT 's', tranche_now() - n * interval '1 s', 'now', 1, 'due', tranche_now() FROM generate_series(1, 103) n`)
 	w.lead().settle()
 	states := map[store.FireState]int{}
@@ -84,7 +84,7 @@ func TestStartThatEndsItsNodes(t *testing.T) {
 	w.apply("s", hourly)
 	w.dieStarting()
 	w.want("s", "09:00 starting")
-	w.exec(`UPDATE schedule_fire SET attempts = 25`) // so many leaders came after the first
+	w.exec(`UPDATE schedule_occurrence SET attempts = 25`) // so many leaders came after the first
 	second := w.lead()
 	second.settle()
 	w.want("s", "09:00 failed")

@@ -116,7 +116,7 @@ func TestLeadersRace(t *testing.T) {
 	w.exec(`UPDATE schedule SET spec = jsonb_set(spec, '{overlap}', '"queue"')`) // so that each has its turn
 	w.before = meeting()
 	refused := 0
-	for i := 0; w.number(`SELECT count(*) FROM schedule_fire WHERE state = 'started'`) < dues+others; i++ {
+	for i := 0; w.number(`SELECT count(*) FROM schedule_occurrence WHERE state = 'started'`) < dues+others; i++ {
 		if i > 300 {
 			t.Fatalf("it does not end: %s", w.fires("s"))
 		}
@@ -138,7 +138,7 @@ func TestLeadersRace(t *testing.T) {
 		w.end()
 		testenv.Advance(w, w.pool, 10*time.Second) // who gave up in favour of the other tries again
 	}
-	double := w.number(`SELECT count(*) FROM (SELECT 1 FROM schedule_fire GROUP BY run_id HAVING count(*) > 1) x`)
+	double := w.number(`SELECT count(*) FROM (SELECT 1 FROM schedule_occurrence GROUP BY run_id HAVING count(*) > 1) x`)
 	if got := w.runs(); got != dues+others || double != 0 || refused == 0 {
 		t.Errorf("%d runs for %d due times, %d fires share a run, the stale leader was refused %d times", got, dues+others,
 			double, refused)
@@ -319,7 +319,7 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 	w.want("skip", "09:00 started/running, 10:00 skipped")
 	w.want("queue", "09:00 started/running, 10:00 queued")
 	w.want("cancel", "09:00 started/cancelled, 10:00 started/running")
-	if n := w.number(`SELECT count(*) FROM schedule_fire WHERE attempts > 1`); n != 0 {
+	if n := w.number(`SELECT count(*) FROM schedule_occurrence WHERE attempts > 1`); n != 0 {
 		t.Errorf("%d were started more than once", n)
 	}
 }
@@ -355,7 +355,7 @@ func TestWindowAndLate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "20:30:00")
 	for _, policy := range []string{"report", "pause", "cancel"} {
-		w.apply(policy, "cron: 0 21 * * *\nwindow: {not_before: '22:00', done_by: '06:00'}\non_late: "+policy+"\n")
+		w.apply(policy, "cron: 0 21 * * *\nwindow: {not_before: '22:00', end_deadline: '06:00'}\non_late: "+policy+"\n")
 	}
 	l := w.lead()
 	w.set("21:00:00")
@@ -391,7 +391,7 @@ func TestWindowAndLate(t *testing.T) {
 func TestWindowShutMeanwhile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "20:30:00")
-	w.apply("s", "cron: 0 21 * * *\nwindow: {not_before: '22:00', done_by: '23:00'}\noverlap: queue\n")
+	w.apply("s", "cron: 0 21 * * *\nwindow: {not_before: '22:00', end_deadline: '23:00'}\noverlap: queue\n")
 	l := w.lead()
 	w.set("21:00:00")
 	l.settle()
@@ -400,7 +400,7 @@ func TestWindowShutMeanwhile(t *testing.T) {
 	l.settle()
 	f := w.last("s")
 	if f.State != store.FireWaiting || f.StartAt.UTC().Format("02 15:04") != "06 22:00" ||
-		f.DoneBy.UTC().Format("02 15:04") != "06 23:00" {
+		f.EndDeadline.UTC().Format("02 15:04") != "06 23:00" {
 		t.Errorf("it waits as %+v", f)
 	}
 	w.set("2031-05-06T20:00:00Z")

@@ -103,7 +103,7 @@ func TestLeaderDiesAsItCancels(t *testing.T) {
 func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:30:00")
-	const window = "cron: 0 9-11 * * *\nwindow: {not_before: '09:00', done_by: '11:30'}\n"
+	const window = "cron: 0 9-11 * * *\nwindow: {not_before: '09:00', end_deadline: '11:30'}\n"
 	w.apply("cancel", window+"overlap: queue\non_late: cancel\n")
 	w.apply("pause", window+"overlap: queue\non_late: pause\n")
 	w.apply("skip", window+"on_late: cancel\n")
@@ -136,7 +136,7 @@ func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	if w.runs() != runs+1 {
 		t.Errorf("%d runs more; want 1", w.runs()-runs)
 	}
-	if f := w.last("cancel"); f.DoneBy.Sub(f.StartAt) > 3*time.Hour {
+	if f := w.last("cancel"); f.EndDeadline.Sub(f.StartAt) > 3*time.Hour {
 		t.Errorf("the last fire is %+v", f)
 	}
 }

@@ -32,7 +32,7 @@ import (
 //	overlap: skip               # or queue, cancel_old
 //	misfire: once               # or all (with misfire_limit: 10), none
 //	jitter: 5m
-//	window: {not_before: "22:00", done_by: "06:00"}
+//	window: {not_before: "22:00", end_deadline: "06:00"}
 //	on_late: report             # or pause, cancel
 //	start_deadline: 1h
 //	start_attempts: 5
@@ -95,11 +95,11 @@ func (s *Spec) checkPolicies(doc *strictyaml.Document) error {
 	if doc.Given("misfire_limit") && s.Misfire != MisfireAll {
 		return doc.Fail("misfire_limit", "it goes with misfire: all")
 	}
-	if s.Window.NotBefore != nil && s.Window.DoneBy != nil && *s.Window.NotBefore == *s.Window.DoneBy {
-		return doc.Fail("window", "not_before and done_by are the same time, so that it is never open")
+	if s.Window.NotBefore != nil && s.Window.EndDeadline != nil && *s.Window.NotBefore == *s.Window.EndDeadline {
+		return doc.Fail("window", "not_before and end_deadline are the same time, so that it is never open")
 	}
-	if doc.Given("on_late") && s.Window.DoneBy == nil {
-		return doc.Fail("on_late", "it goes with a window that has done_by")
+	if doc.Given("on_late") && s.Window.EndDeadline == nil {
+		return doc.Fail("on_late", "it goes with a window that has end_deadline")
 	}
 	return nil
 }

@@ -2,7 +2,7 @@
 // leads. It also reads items from where schedules take them: files below the operator's directory, and URLs.
 //
 // A [Spec] comes from [Parse]. [Spec.Next] is its due time after another; [Spec.Planned] is when the run of a due time
-// is to start, with jitter and window; [Spec.DoneBy] is when it should have ended; [Spec.Due] divides the due times
+// is to start, with jitter and window; [Spec.EndDeadline] is when it should have ended; [Spec.Due] divides the due times
 // that have passed by the misfire policy; [Spec.Resolve] fills a due time into params, file names, URLs and queries.
 //
 // Expressions are read and stepped by robfig/cron, which is asked in UTC only, where every day has 24 hours. What a

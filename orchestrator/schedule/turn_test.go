@@ -60,7 +60,7 @@ func TestTurnsAreTold(t *testing.T) {
 		}
 	}
 	const failed = "attempt 1 of 5: there is no file"
-	w.exec(`UPDATE schedule_fire SET reason = $1, attempts = 1 WHERE schedule = 'g'`, failed)
+	w.exec(`UPDATE schedule_occurrence SET reason = $1, attempts = 1 WHERE schedule = 'g'`, failed)
 	w.stop("09:00:05")
 	l.look()
 	if f := w.last("g"); f.Reason != failed {
@@ -112,7 +112,7 @@ func TestNobodyOvertakesWithinALook(t *testing.T) {
 		w.apply(name, hourly)
 	}
 	w.stop("10:02:00")
-	w.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at)
+	w.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at)
 SELECT name, due, 'due', 1, 'due', $2 FROM (VALUES ('r', $1::timestamptz), ('s', $2)) f (name, due)`,
 		instant(t, "10:01:00"), instant(t, "10:02:00"))
 	hands := make(chan struct{})
@@ -157,7 +157,7 @@ func TestSlowLoadsAreBounded(t *testing.T) {
 	for minute, want := range []int{4, 8, 12, 16, 16, 16} {
 		w.stop(fmt.Sprintf("09:%02d:%02d", minute, minute))
 		l.look()
-		if n := w.number(`SELECT count(*) FROM schedule_fire WHERE state = 'starting'`); n != want {
+		if n := w.number(`SELECT count(*) FROM schedule_occurrence WHERE state = 'starting'`); n != want {
 			t.Errorf("after %d minutes %d runs are being loaded; want %d", minute, n, want)
 		}
 	}
@@ -219,7 +219,7 @@ func TestNotesAreFenced(t *testing.T) {
 	if got := w.last("s"); got.Reason != "one" || !got.StartAt.Equal(f.StartAt) || got.State != f.State {
 		t.Errorf("it is %+v; it was %+v", got, f)
 	}
-	w.exec(`UPDATE schedule_fire SET state = 'skipped', ended_at = tranche_now()`)
+	w.exec(`UPDATE schedule_occurrence SET state = 'skipped', ended_at = tranche_now()`)
 	if err := note(second.lease, "one", "four"); err != nil || w.last("s").Reason != "one" {
 		t.Errorf("one that was skipped: %+v, %v", w.last("s"), err)
 	}

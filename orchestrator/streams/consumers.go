@@ -120,7 +120,7 @@ func (e *Consumers) ChangeEndpoint(
 	if change.Concurrency == nil {
 		return set, nil
 	}
-	timed, cancel := context.WithTimeout(ctx, core.LookTimeout)
+	timed, cancel := context.WithTimeout(ctx, core.QueryTimeout)
 	defer cancel()
 	if err := e.applySetting(timed, set); err != nil {
 		e.node.Log.Debug("set an endpoint's consumer; the leader will see to it", zap.Error(err))

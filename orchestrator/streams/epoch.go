@@ -167,7 +167,7 @@ func (k *Keeper) Watch(ctx context.Context) {
 // known, or one of them has lost messages at its end, a new epoch begins: readers bind again, and the leader issues
 // again what was sent before.
 func (k *Keeper) LookAtEpoch(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, core.LookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, core.QueryTimeout)
 	defer cancel()
 	return stream.During(ctx, k.node.NC, k.lookAtStreams, "$JS.API.STREAM.>", "$JS.API.CONSUMER.INFO.>")
 }

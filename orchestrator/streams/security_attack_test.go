@@ -220,7 +220,7 @@ func tookOver(a *attacker) bool {
 			a.t.Fatal(err)
 		}
 	}
-	return a.Number(a.t, `SELECT count(*) FROM batchrun r JOIN work_part p ON p.run_id = r.id
+	return a.Number(a.t, `SELECT count(*) FROM batchrun r JOIN work_result p ON p.run_id = r.id
 		WHERE r.id = $1 AND r.state = 'completed' AND r.done = 20 AND convert_from(p.result, 'UTF8') LIKE '%' || $2 || '%'`,
 		a.taken, marked) == 20
 }

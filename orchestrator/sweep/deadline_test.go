@@ -52,7 +52,7 @@ func TestDeadlineCountsFromTheHandOut(t *testing.T) {
 		<-inHand
 		nodetest.Until(t, "the leader knows who has it, and what has been done", func() bool {
 			b.Node.WakeDuty("sweep")
-			return b.Number(t, `SELECT count(handed_at) FROM work_slice`) > i &&
+			return b.Number(t, `SELECT count(delivered_at) FROM work_slice`) > i &&
 				b.Number(t, `SELECT count(*) FROM work_slice WHERE state = 'recorded'`) == i
 		})
 		b.pass(t, work)
@@ -94,7 +94,7 @@ func TestRequestsOutliveTheirConsumer(t *testing.T) {
 
 // hangsAlone says whether a run is over, and whether one request, which a service has, has all that is not done of it.
 const hangsAlone = `
-SELECT r.state = 'completed', (SELECT count(*) = 1 AND bool_and(s.handed_at IS NOT NULL) AND sum(bit_count(s.mask)) =
+SELECT r.state = 'completed', (SELECT count(*) = 1 AND bool_and(s.delivered_at IS NOT NULL) AND sum(bit_count(s.mask)) =
     (SELECT sum(k.size - bit_count(k.done | k.failed)) FROM work_block k WHERE k.run_id = r.id)
     FROM work_slice s WHERE s.run_id = r.id AND s.state = 'sent')
 FROM batchrun r WHERE r.id = $1`
@@ -135,7 +135,7 @@ func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
 		t.Errorf("done %d, failed %d; want one failed: %s", done, failed, b.Dump(t, id))
 	}
 	var code string
-	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(error_code, ' ') FROM work_part
+	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(error_code, ' ') FROM work_result
 		WHERE run_id = $1 AND error_code IS NOT NULL`, id).Scan(&code)
 	if err != nil || code != "deadline" {
 		t.Errorf("it failed with %q, %v", code, err)
@@ -155,7 +155,7 @@ func (b *bundle) story(t *testing.T, run workqueue.RunID) (text string) {
 	t.Helper()
 	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(format(
 			'%s of %s: %s, %s failures, sent %s, handed %s, ended %s', cause, bit_count(mask), error_code, failures,
-			sent_at::time, handed_at::time, ended_at::time), E'\n' ORDER BY created_at)
+			sent_at::time, delivered_at::time, ended_at::time), E'\n' ORDER BY created_at)
 		FROM work_slice WHERE run_id = $1`, run).Scan(&text)
 	if err != nil {
 		t.Fatal(err)

@@ -294,7 +294,7 @@ func (b *bed) completion(ctx context.Context, run string) (done finish, err erro
 // far as SQL can tell.
 const runProof = `SELECT count(*) FROM batchrun r
 JOIN work_queue q ON q.run_id = r.id
-JOIN work_part p ON p.run_id = q.run_id AND p.ordinal = q.ordinal AND p.step < $2 AND p.generation = 1
+JOIN work_result p ON p.run_id = q.run_id AND p.ordinal = q.ordinal AND p.step < $2 AND p.generation = 1
 WHERE r.id = $1 AND r.state = 'completed' AND r.done = r.items AND r.failed = 0
   AND convert_from(p.result, 'UTF8') = q.payload AND q.payload::jsonb ->> 'id' = q.item_key`
 

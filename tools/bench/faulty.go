@@ -115,7 +115,7 @@ func beginOutages(ctx context.Context, l *lab) (*outages, error) {
 		}
 		flags := []string{"--chunk", "100"}
 		if way == faultyservice.WayHang {
-			flags = append(flags, "--slice-timeout", "5s")
+			flags = append(flags, "--request-timeout", "5s")
 		}
 		run, err := l.begin(ctx, outageEndpoint(way), outageItems, flags...)
 		if err != nil {
@@ -240,7 +240,7 @@ func (l *lab) ended(ctx context.Context, run string, begun time.Time, c *otherCa
 const countItems = `SELECT items::float8 FROM batchrun WHERE id = $1`
 
 // countRight counts the items that have the right result, which is their payload.
-const countRight = `SELECT count(*)::float8 FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+const countRight = `SELECT count(*)::float8 FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 WHERE run_id = $1 AND convert_from(p.result, 'UTF8') = q.payload`
 
 // memoryKiller is a service that fails on chunks of over 100 items. Two runs: what the first taught helps the second.
@@ -330,7 +330,7 @@ func liars(ctx context.Context, l *lab) (c otherCase, err error) {
 			return c, err
 		}
 		running.Go(func() { errs[i] = liar.Run(lying) })
-		if runs[i], err = l.begin(ctx, endpoint, 2000, "--slice-timeout", "2s"); err != nil {
+		if runs[i], err = l.begin(ctx, endpoint, 2000, "--request-timeout", "2s"); err != nil {
 			return c, err
 		}
 	}

@@ -14,7 +14,7 @@ const (
 	floorPage   = 8_000 // items a read; a multiple of floorCommit
 )
 
-// The floor's tables: work_queue and work_part with what any solution needs, and nothing else.
+// The floor's tables: work_queue and work_result with what any solution needs, and nothing else.
 const floorSchema = `
 CREATE TABLE item (
     run_id   uuid    NOT NULL,

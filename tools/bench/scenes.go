@@ -196,7 +196,7 @@ func (l *lab) refill(
 	return reset, time.Since(begun), err
 }
 
-const countParts = `SELECT count(*)::float8 FROM work_part p JOIN run_step s USING (run_id, step)
+const countParts = `SELECT count(*)::float8 FROM work_result p JOIN run_step s USING (run_id, step)
 WHERE p.run_id = $1 AND p.generation = $2 AND (s.name = $3) = $4 AND p.result IS NOT NULL`
 
 // count asks the database what a generation of the run has brought, by the steps before the composition and by it.
@@ -234,7 +234,7 @@ const (
 	// restedFor is how long a run has to have ended until it can be deleted.
 	restedFor = 61 * time.Second
 
-	isGone  = `(SELECT gone_at IS NOT NULL FROM retention_run WHERE run_id = $1)`
+	isGone  = `(SELECT purged_at IS NOT NULL FROM deleted_run WHERE run_id = $1)`
 	hasSize = `SELECT pg_database_size(current_database())`
 )
 

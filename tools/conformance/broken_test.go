@@ -38,7 +38,7 @@ const (
 	unbounded         flaw = "decompresses without end"
 	unlisted          flaw = "is not listed"
 	nullIsNothing     flaw = "takes null for no result"
-	neverRetry        flaw = "never says retry"
+	noRetryCodes      flaw = "never says retry"
 	plainFailure      flaw = "says failures in the body only"
 	lastCounts        flaw = "lets the last answer count"
 	neverFlushes      flaw = "sends everything at the end"
@@ -94,7 +94,7 @@ func TestFlawsAreFound(t *testing.T) {
 		unbounded:         {"zstd-bomb"},
 		unlisted:          {"discovery", "lane"},
 		nullIsNothing:     {"results", "parts"},
-		neverRetry:        {"error-slots"},
+		noRetryCodes:      {"error-slots"},
 		plainFailure:      {"fail-chunk"},
 		lastCounts:        {"twice"},
 		neverFlushes:      {"partial"},

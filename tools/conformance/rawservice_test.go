@@ -392,7 +392,7 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 			info, _ := json.Marshal(itemInfo{key, params, run}) // it can be written
 			r.result(ordinal, string(info))
 		case "fail", "retry":
-			e := slotError{in.Code, in.Message, in.Do == "retry" && !s.has(neverRetry)}
+			e := slotError{in.Code, in.Message, in.Do == "retry" && !s.has(noRetryCodes)}
 			r.fail(ordinal, e)
 		case "twice":
 			first, second := `"first"`, `"second"`

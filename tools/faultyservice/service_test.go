@@ -73,7 +73,7 @@ func TestPoisonStandsAlone(t *testing.T) {
 			if extra > bound {
 				t.Errorf("%d extra slices; want at most %d\n%s", extra, bound, w.situation())
 			}
-			n := w.number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND error_code = $2`, run, tc.code)
+			n := w.number(`SELECT count(*) FROM work_result WHERE run_id = $1 AND error_code = $2`, run, tc.code)
 			if n != bad {
 				t.Errorf("%d items failed with code %s; want %d", n, tc.code, bad)
 			}

@@ -203,7 +203,7 @@ func (w *world) wantSound(run workqueue.RunID, ledger *Ledger, done, failed int)
 	if d, f := w.completed(run); d != done || f != failed {
 		w.Errorf("%d done and %d failed; want %d and %d\n%s", d, f, done, failed, w.situation())
 	}
-	right := w.number(`SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+	right := w.number(`SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'id' = q.item_key`, run)
 	if right != done {
 		w.Errorf("%d results of %d are right", right, done)

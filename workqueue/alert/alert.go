@@ -74,7 +74,7 @@ SET version = CASE WHEN spec = 'null' THEN 1 ELSE version + 1 END, spec = $2, so
     created_by = CASE WHEN deleted_at IS NULL THEN created_by ELSE $4 END,
     created_at = CASE WHEN deleted_at IS NULL THEN created_at ELSE tranche_now() END,
     since = CASE WHEN deleted_at IS NULL THEN since ELSE tranche_now() END,
-    looked_at = CASE WHEN deleted_at IS NULL THEN looked_at ELSE tranche_now() END,
+    last_checked_at = CASE WHEN deleted_at IS NULL THEN last_checked_at ELSE tranche_now() END,
     told_at = CASE WHEN deleted_at IS NULL THEN told_at END, deleted_at = NULL
 WHERE name = $1
 RETURNING version, changed_at`
@@ -151,7 +151,7 @@ const (
 	setAlert = `
 UPDATE alert SET state = $2, changed_by = $3, changed_at = tranche_now(), next_at = tranche_now(),
     since = CASE $2 WHEN 'active' THEN tranche_now() ELSE since END,
-    looked_at = CASE $2 WHEN 'active' THEN tranche_now() ELSE looked_at END
+    last_checked_at = CASE $2 WHEN 'active' THEN tranche_now() ELSE last_checked_at END
 WHERE name = $1`
 
 	countWaiting = `SELECT count(*) FROM alert_message WHERE alert = $1 AND state = 'waiting'`

@@ -37,7 +37,7 @@ type Rule struct {
 }
 
 const activeRules = `
-SELECT name, version, spec, greatest(since, looked_at - $1::interval), since FROM alert
+SELECT name, version, spec, greatest(since, last_checked_at - $1::interval), since FROM alert
 WHERE state = 'active' AND deleted_at IS NULL ORDER BY name`
 
 // Active returns the rules that are neither paused nor deleted.
@@ -180,7 +180,7 @@ INSERT INTO alert_message (id, alert, what, grp, severity, body)
 SELECT id, $1, 'alert', grp, severity, body
 FROM unnest($2::uuid[], $3::text[], $4::text[], $5::jsonb[]) AS f (id, grp, severity, body)`
 
-	noteLook = `UPDATE alert SET looked_at = greatest(looked_at, $2) WHERE name = $1`
+	noteLook = `UPDATE alert SET last_checked_at = greatest(last_checked_at, $2) WHERE name = $1`
 
 	forgetHappened = `
 DELETE FROM alert_condition

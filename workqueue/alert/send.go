@@ -185,12 +185,12 @@ const MaxRuns = 20_000
 
 // DueRun is a run of a schedule that is to end in time.
 type DueRun struct {
-	ID        workqueue.RunID
-	Name      string
-	Plan      string
-	Endpoints []string
-	Schedule  string
-	DoneBy    time.Time
+	ID          workqueue.RunID
+	Name        string
+	Plan        string
+	Endpoints   []string
+	Schedule    string
+	EndDeadline time.Time
 }
 
 // Completion is a run that has completed.
@@ -208,15 +208,15 @@ type Completion struct {
 }
 
 const (
-	// batchrun_active; the fire of a run by schedule_fire_run.
+	// batchrun_active; the fire of a run by schedule_occurrence_run.
 	dueRuns = `
 SELECT r.id, coalesce(r.name, ''), r.plan, array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id),
-    f.schedule, f.done_by
+    f.schedule, f.end_deadline
 FROM batchrun r CROSS JOIN LATERAL (
-    SELECT schedule, done_by FROM schedule_fire f
-    WHERE f.run_id = r.id AND f.state = 'started' AND f.done_by IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
+    SELECT schedule, end_deadline FROM schedule_occurrence f
+    WHERE f.run_id = r.id AND f.state = 'started' AND f.end_deadline IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
 WHERE r.state = 'running'
-ORDER BY f.done_by, r.id LIMIT $1`
+ORDER BY f.end_deadline, r.id LIMIT $1`
 
 	// run_event_completed. A run that was run again since has other counts now; those of the event stand in it.
 	completions = `

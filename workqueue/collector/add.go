@@ -18,7 +18,7 @@ import (
 const (
 	// addTarget is read under the shared lock of the name: what it says holds until the commit.
 	addTarget = `
-SELECT id, version, numbering, levels > 0 AND spec ->> 'order' = 'priority', dedupe > interval '0', tranche_now()
+SELECT id, version, key_version, levels > 0 AND spec ->> 'order' = 'priority', dedupe > interval '0', tranche_now()
 FROM collector WHERE name = $1 AND state <> 'deleting'`
 
 	// rememberOps notes ids in the order of the ids, so that those who add the same ones wait for each other in one
@@ -31,7 +31,7 @@ RETURNING op_id`
 
 	// insertOps numbers operations in the order in which they are given: defaults are made after the sort.
 	insertOps = `
-INSERT INTO collector_op (collector, numbering, key, op_id, payload, priority, fold, added_at)
+INSERT INTO collector_op (collector, key_version, key, op_id, payload, priority, fold, added_at)
 SELECT $1, $2, o.key, o.id, o.payload, o.priority, nullif(o.fold, ''), $8
 FROM unnest($3::text[], $4::text[], $5::text[], $6::smallint[], $7::text[])
     WITH ORDINALITY AS o (key, id, payload, priority, fold, place)
@@ -39,13 +39,13 @@ ORDER BY o.place`
 
 	// insertKeys comes last, so that the row of a hot key is held for no longer than the commit takes.
 	insertKeys = `
-INSERT INTO collector_key AS k (collector, numbering, key, fresh, priority, oldest_at, due_at)
-SELECT c.id, c.numbering, o.key, o.fresh, o.priority, $5,
+INSERT INTO collector_key AS k (collector, key_version, key, fresh, priority, oldest_at, due_at)
+SELECT c.id, c.key_version, o.key, o.fresh, o.priority, $5,
        collector_due(o.fresh, $5, NULL, NULL, c.min_size, c.max_age, c.drain_at)
 FROM unnest($2::text[], $3::int[], $4::smallint[]) AS o (key, fresh, priority) CROSS JOIN collector c
 WHERE c.id = $1
 ORDER BY o.key COLLATE "C"
-ON CONFLICT (collector, numbering, key) DO UPDATE
+ON CONFLICT (collector, key_version, key) DO UPDATE
 SET fresh = k.fresh + excluded.fresh, priority = greatest(k.priority, excluded.priority),
     oldest_at = least(k.oldest_at, excluded.oldest_at),
     due_at = (SELECT collector_due(k.fresh + excluded.fresh, least(k.oldest_at, excluded.oldest_at), k.retry_at,
@@ -92,13 +92,13 @@ type opsAdding struct {
 	version int
 	batches [][]Op
 
-	id        int32
-	numbering int
-	now       time.Time
-	ranked    bool // priorities count
-	known     map[string]bool
-	out       []AddedOps
-	next      time.Duration
+	id         int32
+	keyVersion int
+	now        time.Time
+	ranked     bool // priorities count
+	known      map[string]bool
+	out        []AddedOps
+	next       time.Duration
 }
 
 func (a *opsAdding) check() error {
@@ -140,7 +140,7 @@ func (a *opsAdding) target(ctx context.Context, tx pgx.Tx) (remembers bool, err 
 	batch := &pgx.Batch{}
 	batch.Queue(shareCollector, a.name)
 	batch.Queue(addTarget, a.name).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&a.id, &newest, &a.numbering, &a.ranked, &remembers, &a.now)
+		return row.Scan(&a.id, &newest, &a.keyVersion, &a.ranked, &remembers, &a.now)
 	})
 	err = tx.SendBatch(ctx, batch).Close()
 	switch {
@@ -276,7 +276,7 @@ func (a *opsAdding) insert(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(insertOps, a.id, a.numbering, keys, ids, payloads, priorities, folds, a.now)
+	batch.Queue(insertOps, a.id, a.keyVersion, keys, ids, payloads, priorities, folds, a.now)
 	names, fresh, priorities := countsOf(perKey)
 	batch.Queue(insertKeys, a.id, names, fresh, priorities, a.now).Query(a.seeNext)
 	return tx.SendBatch(ctx, batch).Close()

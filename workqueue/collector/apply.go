@@ -35,7 +35,7 @@ const (
 
 const (
 	storedCollector = `
-SELECT id, version, numbering, spec = $2::jsonb AND source = $3, spec, changed_by, changed_at
+SELECT id, version, key_version, spec = $2::jsonb AND source = $3, spec, changed_by, changed_at
 FROM collector WHERE name = $1 AND state <> 'deleting'`
 
 	insertCollector = `
@@ -44,14 +44,14 @@ INSERT INTO collector (name, run_id, spec, source, endpoint, min_size, max_size,
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15)
 RETURNING changed_at`
 
-	// updateCollector has what waits under the old numbering go at once, since what comes has to wait for it. Priorities
+	// updateCollector has what waits under the old key version go at once, since what comes has to wait for it. Priorities
 	// that were stored once are looked for as long as the collector lives.
 	updateCollector = `
 UPDATE collector
 SET version = version + 1, spec = $2, source = $3, endpoint = $4, min_size = $5, max_size = $6, max_age = $7,
     in_flight = $8, rate = $9, timeout = $10, dedupe = $11, strict = $12, levels = greatest(levels, $13),
-    numbering = numbering + $15, drain_at = CASE WHEN $15 > 0 THEN tranche_now() ELSE drain_at END,
-    timing = timing + 1, failures = 0, rest_until = NULL, refused_since = NULL,
+    key_version = key_version + $15, drain_at = CASE WHEN $15 > 0 THEN tranche_now() ELSE drain_at END,
+    timing = timing + 1, failures = 0, backoff_until = NULL, refused_since = NULL,
     changed_by = $14, changed_at = tranche_now()
 WHERE id = $1
 RETURNING version, changed_at`
@@ -104,11 +104,11 @@ func (c *collectorChange) apply(ctx context.Context, tx pgx.Tx) (out AppliedColl
 		return out, err
 	}
 	var id int32
-	var numbering int
+	var keyVersion int
 	var same bool
 	var before json.RawMessage
 	err = tx.QueryRow(ctx, storedCollector, c.Name, c.doc, c.Source).
-		Scan(&id, &out.Version, &numbering, &same, &before, &out.ChangedBy, &out.ChangedAt)
+		Scan(&id, &out.Version, &keyVersion, &same, &before, &out.ChangedBy, &out.ChangedAt)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return c.create(ctx, tx)

@@ -60,7 +60,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	c := collect(t, gatherOps())
 	since := time.Now()
 	c.failKeys(6, retried(collector.CodeNoListeners))
-	c.Stretch("collector", "rest_until", since, time.Second)
+	c.Stretch("collector", "backoff_until", since, time.Second)
 	if !c.isOpen() {
 		t.Fatal("six keys found nobody, and the breaker is closed")
 	}
@@ -86,7 +86,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	}
 	c.wait()
 	c.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now()`)
-	c.Exec(`UPDATE collector SET rest_until = tranche_now() + interval '1 hour'`)
+	c.Exec(`UPDATE collector SET backoff_until = tranche_now() + interval '1 hour'`)
 	c.none("the collector rests")
 	c.Exec(`UPDATE endpoint_pace SET breaker = 'closed', breaker_since = tranche_now(), probe_at = NULL`)
 	if flushes = c.claimAll(); len(flushes) != 6 {
@@ -227,7 +227,7 @@ func TestTheBreakerNamesWhatKeysFailedOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			spec := gatherOps()
-			spec.NeverRetry = tc.never
+			spec.NoRetryCodes = tc.never
 			c := collect(t, spec)
 			for i, f := range c.flushKeys(6) {
 				if code := tc.rest; i == 0 {

@@ -49,7 +49,7 @@ func (c *Text) validate() (rate float64, err error) {
 	if err := cmp.Or(c.checkKeying(), c.checkFold()); err != nil {
 		return 0, err
 	}
-	return ParseCallRate(s.Rate)
+	return ParseRequestRate(s.Rate)
 }
 
 func (c *Text) wrong(format string, args ...any) error {
@@ -209,9 +209,9 @@ func (v *CollectorView) explain() {
 	if v.State == CollectorPaused {
 		v.because("paused", nil, "%s paused the collector; resume it", cmp.Or(v.PausedBy, "somebody"))
 	}
-	if v.RestUntil != nil {
-		v.because("failing", v.RestUntil, "flushes fail, the last of %d with %s: %.200s; the next is tried at %s", v.Failures,
-			v.FailureCode, v.FailureMessage, stamp(*v.RestUntil))
+	if v.BackoffUntil != nil {
+		v.because("failing", v.BackoffUntil, "flushes fail, the last of %d with %s: %.200s; the next is tried at %s", v.Failures,
+			v.FailureCode, v.FailureMessage, stamp(*v.BackoffUntil))
 	}
 	v.explainEndpoint()
 	if wait := v.after(v.callsIn); v.Due > 0 && wait != nil {
@@ -219,7 +219,7 @@ func (v *CollectorView) explain() {
 	}
 	v.explainFlushing()
 	if v.Older > 0 {
-		v.because("numbering", nil, "%d operations were added before the keys were made otherwise: they go first", v.Older)
+		v.because("key_version", nil, "%d operations were added before the keys were made otherwise: they go first", v.Older)
 	}
 	if v.Due == 0 && v.NextDue != nil {
 		v.because("waiting", v.NextDue, "no key has %d operations, an old enough one or one that is due for its next try; "+
@@ -271,7 +271,7 @@ func (v *CollectorView) explainEndpoint() {
 		return
 	}
 	if wait := v.after(e.callsIn); wait != nil {
-		v.because("endpoint_call_rate", wait, "endpoint %s may be called again at %s, by its call rate", v.Spec.Endpoint,
+		v.because("endpoint_request_rate", wait, "endpoint %s may be called again at %s, by its call rate", v.Spec.Endpoint,
 			stamp(*wait))
 	}
 	if wait := v.after(e.itemsIn); wait != nil {

@@ -34,7 +34,7 @@ const (
 	MaxFlushTimeout   = time.Hour
 	MaxFlushAttempts  = 1000
 	maxCollectorText  = 256 << 10
-	maxCollectorParts = 1 << 20 // of a numbering
+	maxCollectorParts = 1 << 20 // of a key version
 )
 
 // Defaults of CollectorSpec.
@@ -85,14 +85,14 @@ type CollectorSpec struct {
 	Timeout     Span `json:"timeout" min:"10ms" max:"1h" doc:"of a flush"`
 	Dedupe      Span `json:"dedupe" min:"0s" max:"720h" doc:"how long IDs are remembered; 0s: not at all"`
 
-	Order      string      `json:"order" enum:"fifo,priority"`
-	Strict     bool        `json:"strict,omitempty" doc:"an operation that failed holds its key up"`
-	OrderBy    *OpKeying   `json:"order_by,omitempty" doc:"the key is a field of the payload; null: operations bring it"`
-	Fold       string      `json:"fold,omitempty" enum:"last,merge" doc:"operations of a key go as one; absent: singly"`
-	FoldBy     string      `json:"fold_by,omitempty" doc:"those with the same value of it; absent: of order_by, or key"`
-	Enrich     *Enrichment `json:"enrich,omitempty" doc:"what is stored instead of the payload that was sent"`
-	RetryCodes []string    `json:"retry_codes,omitempty" max:"100" doc:"error codes that are tried again in any case"`
-	NeverRetry []string    `json:"never_retry,omitempty" max:"100" doc:"and never"`
+	Order        string      `json:"order" enum:"fifo,priority"`
+	Strict       bool        `json:"strict,omitempty" doc:"an operation that failed holds its key up"`
+	OrderBy      *OpKeying   `json:"order_by,omitempty" doc:"the key is a field of the payload; null: operations bring it"`
+	Fold         string      `json:"fold,omitempty" enum:"last,merge" doc:"operations of a key go as one; absent: singly"`
+	FoldBy       string      `json:"fold_by,omitempty" doc:"those with the same value of it; absent: of order_by, or key"`
+	Enrich       *Enrichment `json:"enrich,omitempty" doc:"what is stored instead of the payload that was sent"`
+	RetryCodes   []string    `json:"retry_codes,omitempty" max:"100" doc:"error codes that are tried again in any case"`
+	NoRetryCodes []string    `json:"no_retry_codes,omitempty" max:"100" doc:"and never"`
 }
 
 // OpKeying says how the key of an operation follows from its payload.
@@ -124,9 +124,9 @@ func (s CollectorSpec) WithDefaults() CollectorSpec {
 	return s
 }
 
-// ParseCallRate reads a rate of calls like "50/m", "10/s" or "0.5/s": so many in a second, a minute, an hour or a day.
+// ParseRequestRate reads a rate of calls like "50/m", "10/s" or "0.5/s": so many in a second, a minute, an hour or a day.
 // It returns calls a second, 0 for an empty text.
-func ParseCallRate(text string) (perSecond float64, err error) {
+func ParseRequestRate(text string) (perSecond float64, err error) {
 	if text == "" {
 		return 0, nil
 	}
@@ -139,10 +139,10 @@ func ParseCallRate(text string) (perSecond float64, err error) {
 	if err != nil || !found || !known {
 		return 0, wrong
 	}
-	if n /= seconds; !(n >= pace.MinCallRate && n <= pace.MaxCallRate) { // so that NaN is refused
+	if n /= seconds; !(n >= pace.MinRequestRate && n <= pace.MaxRequestRate) { // so that NaN is refused
 		return 0, &workqueue.SettingError{Detail: fmt.Sprintf("rate is %.40q; give at least %g and at most %d calls a second",
 			text,
-			pace.MinCallRate, pace.MaxCallRate)}
+			pace.MinRequestRate, pace.MaxRequestRate)}
 	}
 	return n, nil
 }
@@ -223,7 +223,7 @@ type OpView struct {
 	Number      int64           `json:"number" doc:"they are numbered in the order in which they were added"`
 	ID          string          `json:"id"`
 	Key         string          `json:"key"`
-	Numbering   int             `json:"numbering" doc:"of the keys when it was added"`
+	KeyVersion  int             `json:"key_version" doc:"of the keys when it was added"`
 	State       string          `json:"state" enum:"waiting,backoff,parked"`
 	Flushing    bool            `json:"flushing" doc:"its key is being flushed, it perhaps among others"`
 	Priority    int             `json:"priority"`
@@ -251,12 +251,12 @@ type OpsSelection struct {
 
 // KeyFlush is one flush of a key. Its id is the fence of every write about it.
 type KeyFlush struct {
-	ID        uuid.UUID
-	Collector int32
-	Numbering int
-	Key       string
-	Claimed   time.Time // by the clock of the database
-	Limit     int       // operations that it may take
-	failures  int       // flushes of the key before it that came to nothing
-	shrunk    int       // what flushes that came to nothing have brought max_size down to; 0: nothing
+	ID         uuid.UUID
+	Collector  int32
+	KeyVersion int
+	Key        string
+	Claimed    time.Time // by the clock of the database
+	Limit      int       // operations that it may take
+	failures   int       // flushes of the key before it that came to nothing
+	shrunk     int       // what flushes that came to nothing have brought max_size down to; 0: nothing
 }

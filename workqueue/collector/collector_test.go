@@ -142,9 +142,9 @@ func TestAnOutageIsHeldAgainstNoOperation(t *testing.T) {
 	for _, f := range flushes {
 		c.fail(f, retried(collector.CodeNoListeners))
 	}
-	c.Stretch("collector", "rest_until", since, time.Second)
+	c.Stretch("collector", "backoff_until", since, time.Second)
 	v, err := collector.New(c.Store).Collector(t.Context(), "c")
-	if err != nil || v.Failures != 1 || v.RestUntil == nil || len(v.Why) == 0 || v.Why[0].Code != "failing" {
+	if err != nil || v.Failures != 1 || v.BackoffUntil == nil || len(v.Why) == 0 || v.Why[0].Code != "failing" {
 		t.Fatalf("the collector is %+v, %v; it rests, and flushes that were under way together count once", v, err)
 	}
 	c.Exec(`UPDATE collector_key SET held_until = NULL, due_at = tranche_now()`)
@@ -298,7 +298,7 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 	}
 	c.add("0/3", "c", "d")
 	old := c.claimAll() // young and alone as they are
-	if len(old) != 2 || old[0].end.Flush.Numbering != 1 || old[1].end.Flush.Numbering != 1 {
+	if len(old) != 2 || old[0].end.Flush.KeyVersion != 1 || old[1].end.Flush.KeyVersion != 1 {
 		t.Fatalf("claimed %v", flushedIDs(old))
 	}
 	c.record(old[0], map[string]workqueue.SlotError{old[0].end.Ops[0].ID: refused("bad")})
@@ -416,7 +416,7 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 		}
 	}
 	rate, budget := 0.001, 2
-	set(pacestore.EndpointChange{CallRate: &rate})
+	set(pacestore.EndpointChange{RequestRate: &rate})
 	if n := calls(0); n != 1 {
 		t.Errorf("%d calls by the endpoint's rate of calls", n)
 	}
@@ -424,7 +424,7 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 		t.Errorf("%d more", n)
 	}
 	rate = 0
-	set(pacestore.EndpointChange{CallRate: &rate, MaxInFlight: &budget})
+	set(pacestore.EndpointChange{RequestRate: &rate, MaxInFlight: &budget})
 	if flushes := c.claimAll(); len(flushes) != 2 {
 		t.Errorf("%d flushes within a budget of 2", len(flushes))
 	}

@@ -22,7 +22,7 @@ UPDATE collector SET state = 'paused', paused_by = $2, paused_at = tranche_now()
 
 	// resumeCollector lets the first flush try at once whatever came before.
 	resumeCollector = `
-UPDATE collector SET state = 'active', paused_by = '', paused_at = NULL, rest_until = NULL, failures = 0 WHERE id = $1`
+UPDATE collector SET state = 'active', paused_by = '', paused_at = NULL, backoff_until = NULL, failures = 0 WHERE id = $1`
 
 	drainCollector = `
 UPDATE collector SET drain_at = tranche_now(), timing = timing + 1 WHERE id = $1`
@@ -138,17 +138,17 @@ SELECT id, timing, timed < timing FROM collector WHERE name = $1 AND state <> 'd
 	// Those that are being flushed get theirs when the flush is recorded.
 	retimeKeys = `
 WITH part AS MATERIALIZED (
-    SELECT numbering, key FROM collector_key
-    WHERE collector = $1 AND (numbering, key) > ($2, $3::text COLLATE "C")
-    ORDER BY numbering, key LIMIT $4 FOR NO KEY UPDATE),
+    SELECT key_version, key FROM collector_key
+    WHERE collector = $1 AND (key_version, key) > ($2, $3::text COLLATE "C")
+    ORDER BY key_version, key LIMIT $4 FOR NO KEY UPDATE),
 timed AS (
     UPDATE collector_key k
     SET due_at = collector_due(k.fresh, k.oldest_at, k.retry_at, k.held_until, c.min_size, c.max_age, c.drain_at)
     FROM part p, collector c
-    WHERE c.id = $1 AND k.collector = $1 AND k.numbering = p.numbering AND k.key = p.key AND k.flush IS NULL
+    WHERE c.id = $1 AND k.collector = $1 AND k.key_version = p.key_version AND k.key = p.key AND k.flush IS NULL
       AND k.due_at IS DISTINCT FROM
           collector_due(k.fresh, k.oldest_at, k.retry_at, k.held_until, c.min_size, c.max_age, c.drain_at))
-SELECT numbering, key FROM part ORDER BY numbering DESC, key DESC LIMIT 1`
+SELECT key_version, key FROM part ORDER BY key_version DESC, key DESC LIMIT 1`
 
 	markTimed = `UPDATE collector SET timed = $2 WHERE id = $1 AND timed < $2`
 )
@@ -157,7 +157,7 @@ SELECT numbering, key FROM part ORDER BY numbering DESC, key DESC LIMIT 1`
 // is done by the leader.
 func (s Store) retime(ctx context.Context, name string) error {
 	var id int32
-	var timing, numbering int
+	var timing, keyVersion int
 	var due bool
 	var key string
 	timed, cancel := context.WithTimeout(ctx, database.TxTimeout)
@@ -168,7 +168,7 @@ func (s Store) retime(ctx context.Context, name string) error {
 	}
 	for more := err == nil; more; {
 		more, err = false, s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-			err := tx.QueryRow(ctx, retimeKeys, id, numbering, key, timingBatch).Scan(&numbering, &key)
+			err := tx.QueryRow(ctx, retimeKeys, id, keyVersion, key, timingBatch).Scan(&keyVersion, &key)
 			if errors.Is(err, pgx.ErrNoRows) {
 				_, err = tx.Exec(ctx, markTimed, id, timing)
 				return err

@@ -53,16 +53,16 @@ WHERE endpoint = (SELECT endpoint FROM collector WHERE id = $1) FOR NO KEY UPDAT
 	// endpoint is counted only when there is a budget. A collector that rests goes on when the breaker of its endpoint has
 	// closed since.
 	loadFlushing = `
-SELECT c.name, c.run_id, c.spec, c.endpoint, c.strict, c.numbering, c.settled, c.max_size, c.in_flight, c.timeout,
+SELECT c.name, c.run_id, c.spec, c.endpoint, c.strict, c.key_version, c.settled, c.max_size, c.in_flight, c.timeout,
        (SELECT count(*) FROM collector_key k WHERE k.collector = c.id AND k.flush IS NOT NULL),
        coalesce(c.rate, 0), c.tokens, extract(epoch FROM t.now - c.tokens_at)::float8,
        c.failures, CASE WHEN p.breaker = 'closed' AND p.breaker_since > c.failed_at THEN 0
-           ELSE coalesce(greatest(extract(epoch FROM c.rest_until - t.now), 0), 0) END::float8,
+           ELSE coalesce(greatest(extract(epoch FROM c.backoff_until - t.now), 0), 0) END::float8,
        coalesce(p.breaker = 'open', false), coalesce(greatest(extract(epoch FROM p.probe_at - t.now), 0), 0)::float8,
        EXISTS (SELECT 1 FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent')),
        coalesce(p.probes, 0), coalesce(p.tokens, 0), extract(epoch FROM t.now - p.tokens_at)::float8,
        coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
-       coalesce(e.max_in_flight, 0), coalesce(e.rate, 0), coalesce(e.call_rate, 0),
+       coalesce(e.max_in_flight, 0), coalesce(e.rate, 0), coalesce(e.request_rate, 0),
        CASE WHEN e.max_in_flight > 0 THEN
            ` + plane.BusyAt + `
        ELSE 0 END,
@@ -71,15 +71,15 @@ FROM collector c CROSS JOIN (SELECT tranche_now() AS now) t CROSS JOIN LATERAL (
 LEFT JOIN endpoint_pace p ON p.endpoint = c.endpoint LEFT JOIN endpoint_setting e ON e.endpoint = c.endpoint
 WHERE c.id = $1 AND c.state = 'active'`
 
-	// olderKeys finds the lowest numbering under which something waits, by the primary key: keys that are empty are gone.
+	// olderKeys finds the lowest key version under which something waits, by the primary key: keys that are empty are gone.
 	olderKeys = `
-SELECT numbering FROM collector_key
-WHERE collector = $1 AND numbering < $2 AND (fresh > 0 OR retrying > 0) ORDER BY numbering LIMIT 1`
-	settleNumbering = `UPDATE collector SET settled = $2 WHERE id = $1`
+SELECT key_version FROM collector_key
+WHERE collector = $1 AND key_version < $2 AND (fresh > 0 OR retrying > 0) ORDER BY key_version LIMIT 1`
+	settleKeyVersion = `UPDATE collector SET settled = $2 WHERE id = $1`
 
-	// foreignFlush looks for flushes of another numbering, by collector_key_flushing.
+	// foreignFlush looks for flushes of another key version, by collector_key_flushing.
 	foreignFlush = `
-SELECT EXISTS (SELECT FROM collector_key WHERE collector = $1 AND flush IS NOT NULL AND numbering <> $2)`
+SELECT EXISTS (SELECT FROM collector_key WHERE collector = $1 AND flush IS NOT NULL AND key_version <> $2)`
 
 	// takeKeys takes the keys that are due, the most urgent first and of those the oldest, by collector_key_due. Keys
 	// that others have locked, who add or record, are for the next claim. $9: only keys whose flushes do not fail.
@@ -88,13 +88,13 @@ WITH due AS MATERIALIZED (
     SELECT f.key FROM generate_series($8::int, 0, -1) AS l (priority)
     CROSS JOIN LATERAL (
         SELECT k.key FROM collector_key k
-        WHERE k.collector = $1 AND k.numbering = $2 AND k.priority = l.priority AND k.flush IS NULL AND k.due_at <= $3
+        WHERE k.collector = $1 AND k.key_version = $2 AND k.priority = l.priority AND k.flush IS NULL AND k.due_at <= $3
           AND (NOT $9 OR k.failures = 0)
         ORDER BY k.due_at LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED) f
     LIMIT $4)
 UPDATE collector_key k
 SET flush = gen_random_uuid(), session_id = $5, flushed_at = $3, flush_until = $3::timestamptz + $6::interval
-FROM due WHERE k.collector = $1 AND k.numbering = $2 AND k.key = due.key AND k.flush IS NULL
+FROM due WHERE k.collector = $1 AND k.key_version = $2 AND k.key = due.key AND k.flush IS NULL
 RETURNING k.key, k.flush, least($7::int, coalesce(k.size_limit, $7)), k.fresh + k.retrying, k.failures,
           coalesce(k.size_limit, 0)`
 
@@ -144,27 +144,27 @@ type flushClaim struct {
 
 // flushLoad is what a collector and its endpoint are like, read under the locks of both.
 type flushLoad struct {
-	found              bool
-	name               string
-	run                uuid.UUID
-	spec               CollectorSpec
-	endpoint           string
-	strict             bool
-	numbering, settled int
-	maxSize, inFlight  int
-	timeout            time.Duration
-	live               int
-	calls              pace.Bucket // of the collector
-	failures           int
-	restIn             float64 // seconds
-	down               bool
-	probeIn            float64
-	probing            bool
-	probes             int
-	budget, busy       int
-	items              pace.Bucket // of the endpoint
-	paceCalls          pace.Bucket // likewise
-	now                time.Time
+	found               bool
+	name                string
+	run                 uuid.UUID
+	spec                CollectorSpec
+	endpoint            string
+	strict              bool
+	keyVersion, settled int
+	maxSize, inFlight   int
+	timeout             time.Duration
+	live                int
+	calls               pace.Bucket // of the collector
+	failures            int
+	restIn              float64 // seconds
+	down                bool
+	probeIn             float64
+	probing             bool
+	probes              int
+	budget, busy        int
+	items               pace.Bucket // of the endpoint
+	paceCalls           pace.Bucket // likewise
+	now                 time.Time
 }
 
 func (c *flushClaim) run(ctx context.Context) (ClaimedFlushes, error) {
@@ -178,17 +178,17 @@ func (c *flushClaim) run(ctx context.Context) (ClaimedFlushes, error) {
 		out.Wait = c.wait
 		return out, nil
 	}
-	numbering, alone, err := c.lowest(ctx)
+	keyVersion, alone, err := c.lowest(ctx)
 	if err != nil || !alone {
 		return out, err
 	}
 	// One at a time, it is the turn of a key that has not failed: keys which fail whenever they are tried are due before
 	// all others, which would wait for each of them, and for a rest after each.
 	if c.single() {
-		out.Flushes, err = c.take(ctx, numbering, true)
+		out.Flushes, err = c.take(ctx, keyVersion, true)
 	}
 	if err == nil && len(out.Flushes) == 0 {
-		out.Flushes, err = c.take(ctx, numbering, false)
+		out.Flushes, err = c.take(ctx, keyVersion, false)
 	}
 	if err != nil || len(out.Flushes) == 0 {
 		return out, err
@@ -232,7 +232,7 @@ func (c *flushClaim) begin(ctx context.Context) error {
 func (l *flushLoad) scan(row pgx.Row) error {
 	var spec []byte
 	var callsAge, itemsAge, paceAge *float64
-	err := row.Scan(&l.name, &l.run, &spec, &l.endpoint, &l.strict, &l.numbering, &l.settled, &l.maxSize, &l.inFlight,
+	err := row.Scan(&l.name, &l.run, &spec, &l.endpoint, &l.strict, &l.keyVersion, &l.settled, &l.maxSize, &l.inFlight,
 		&l.timeout, &l.live, &l.calls.Rate, &l.calls.Tokens, &callsAge, &l.failures, &l.restIn,
 		&l.down, &l.probeIn, &l.probing, &l.probes, &l.items.Tokens, &itemsAge, &l.paceCalls.Tokens, &paceAge,
 		&l.budget, &l.items.Rate, &l.paceCalls.Rate, &l.busy, &l.now)
@@ -282,41 +282,41 @@ func (c *flushClaim) single() bool { return c.load.failures >= restAfter || c.lo
 // shut takes nothing, and asks again after a while.
 func (c *flushClaim) shut(wait time.Duration) { c.free, c.wait = 0, max(c.wait, wait) }
 
-// lowest returns the numbering whose keys are to be flushed: the oldest under which something waits. alone is false
+// lowest returns the key version whose keys are to be flushed: the oldest under which something waits. alone is false
 // while keys of another one are being flushed, so that no value is at work under two keys.
-func (c *flushClaim) lowest(ctx context.Context) (numbering int, alone bool, err error) {
+func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, err error) {
 	l := &c.load
-	if l.settled == l.numbering {
-		return l.numbering, true, nil
+	if l.settled == l.keyVersion {
+		return l.keyVersion, true, nil
 	}
-	numbering = l.numbering
-	err = c.tx.QueryRow(ctx, olderKeys, c.Collector, l.numbering).Scan(&numbering)
+	keyVersion = l.keyVersion
+	err = c.tx.QueryRow(ctx, olderKeys, c.Collector, l.keyVersion).Scan(&keyVersion)
 	none := errors.Is(err, pgx.ErrNoRows)
 	if err != nil && !none {
 		return 0, false, fmt.Errorf("look for older keys: %w", err)
 	}
 	var foreign bool
-	if err := c.tx.QueryRow(ctx, foreignFlush, c.Collector, numbering).Scan(&foreign); err != nil {
+	if err := c.tx.QueryRow(ctx, foreignFlush, c.Collector, keyVersion).Scan(&foreign); err != nil {
 		return 0, false, fmt.Errorf("look for flushes of other keys: %w", err)
 	}
 	if none && !foreign { // also none of which everything was dropped while it was under way
-		if _, err := c.tx.Exec(ctx, settleNumbering, c.Collector, l.numbering); err != nil {
+		if _, err := c.tx.Exec(ctx, settleKeyVersion, c.Collector, l.keyVersion); err != nil {
 			return 0, false, fmt.Errorf("note that older keys are empty: %w", err)
 		}
 	}
-	return numbering, !foreign, nil
+	return keyVersion, !foreign, nil
 }
 
-func (c *flushClaim) take(ctx context.Context, numbering int, unfailed bool) ([]KeyFlush, error) {
+func (c *flushClaim) take(ctx context.Context, keyVersion int, unfailed bool) ([]KeyFlush, error) {
 	l := &c.load
 	hold, most := l.timeout+c.TTL, l.maxSize
 	if l.down {
 		most = 1
 	}
-	rows := pg.Rows(ctx, c.tx, takeKeys, c.Collector, numbering, l.now, c.free, c.Session, hold, most,
+	rows := pg.Rows(ctx, c.tx, takeKeys, c.Collector, keyVersion, l.now, c.free, c.Session, hold, most,
 		MaxOpPriority, unfailed)
 	taken, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (KeyFlush, error) {
-		f := KeyFlush{Collector: c.Collector, Numbering: numbering, Claimed: l.now}
+		f := KeyFlush{Collector: c.Collector, KeyVersion: keyVersion, Claimed: l.now}
 		waiting := 0
 		err := row.Scan(&f.Key, &f.ID, &f.Limit, &waiting, &f.failures, &f.shrunk)
 		l.items.Tokens -= float64(min(f.Limit, waiting))

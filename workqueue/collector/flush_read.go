@@ -27,14 +27,14 @@ const (
 	// whatever its size. By collector_op_queue. In a strict collector nothing passes an operation in backoff.
 	flushOps = `
 SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.alone, ''
-FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (numbering, key, size, place)
+FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (key_version, key, size, place)
 CROSS JOIN LATERAL (
     SELECT w.*, row_number() OVER line AS n,
            sum(octet_length(w.payload) + octet_length(w.op_id) + 64) OVER line AS bytes,
            bool_or(w.not_before > $7) OVER line AS held
     FROM (
         SELECT q.seq, q.op_id, q.payload, q.attempts, q.alone, q.not_before, q.priority FROM collector_op q
-        WHERE q.collector = $1 AND q.numbering = k.numbering AND q.key = k.key AND q.parked_at IS NULL
+        WHERE q.collector = $1 AND q.key_version = k.key_version AND q.key = k.key AND q.parked_at IS NULL
           AND ($6 OR q.not_before IS NULL OR q.not_before <= $7)
         ORDER BY q.priority DESC, q.seq LIMIT k.size) w
     WINDOW line AS (ORDER BY w.priority DESC, w.seq)) o
@@ -47,7 +47,7 @@ ORDER BY k.place, o.priority DESC, o.seq`
 	// those of its value that come after it; when it is the first of its key, the key is not due (held_until).
 	foldedOps = `
 SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.alone, coalesce(o.fold, '')
-FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (numbering, key, size, place)
+FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (key_version, key, size, place)
 CROSS JOIN LATERAL (
     SELECT v.*, min(v.nth) OVER (PARTITION BY v.fold, CASE WHEN v.fold IS NULL THEN v.seq END) AS rank
     FROM (
@@ -59,7 +59,7 @@ CROSS JOIN LATERAL (
             FROM (
                 SELECT q.seq, q.op_id, q.payload, q.attempts, q.alone, q.not_before, q.priority, q.fold
                 FROM collector_op q
-                WHERE q.collector = $1 AND q.numbering = k.numbering AND q.key = k.key AND q.parked_at IS NULL
+                WHERE q.collector = $1 AND q.key_version = k.key_version AND q.key = k.key AND q.parked_at IS NULL
                 ORDER BY q.priority DESC, q.seq LIMIT $6) q
             WINDOW own AS (PARTITION BY q.fold ORDER BY q.seq)) w
         WHERE NOT coalesce(w.held, false)
@@ -68,16 +68,16 @@ CROSS JOIN LATERAL (
 WHERE o.rank <= k.size
 ORDER BY k.place, o.priority DESC, o.seq`
 
-	// dueCollectors finds the active collectors with the time of their next key, by collector_key_due: in each numbering
+	// dueCollectors finds the active collectors with the time of their next key, by collector_key_due: in each key version
 	// and priority that there may be, its first. What rests or may make no call yet is left to the claim.
 	dueCollectors = `
 SELECT c.id, c.name, extract(epoch FROM min(d.due_at) - tranche_now())::float8
 FROM collector c
-CROSS JOIN LATERAL generate_series(c.settled, c.numbering) AS g (numbering)
+CROSS JOIN LATERAL generate_series(c.settled, c.key_version) AS g (key_version)
 CROSS JOIN LATERAL generate_series(0, c.levels::int) AS l (priority)
 CROSS JOIN LATERAL (
     SELECT k.due_at FROM collector_key k
-    WHERE k.collector = c.id AND k.numbering = g.numbering AND k.priority = l.priority AND k.flush IS NULL
+    WHERE k.collector = c.id AND k.key_version = g.key_version AND k.priority = l.priority AND k.flush IS NULL
       AND k.due_at IS NOT NULL
     ORDER BY k.due_at LIMIT 1) d
 WHERE c.state = 'active'
@@ -96,7 +96,7 @@ func (s Store) ReadFlushes(ctx context.Context, claimed *ClaimedFlushes, bytes i
 	numberings, keys, sizes := make([]int32, n), make([]string, n), make([]int32, n)
 	read := make([]folding, n)
 	for i, f := range claimed.Flushes {
-		numberings[i], keys[i], sizes[i] = int32(f.Numbering), f.Key, int32(f.Limit)
+		numberings[i], keys[i], sizes[i] = int32(f.KeyVersion), f.Key, int32(f.Limit)
 		read[i] = folding{how: claimed.Spec.Fold, limit: f.Limit, bytes: bytes}
 	}
 	first := &claimed.Flushes[0]
@@ -162,7 +162,7 @@ const (
 	worsenCollector = `
 UPDATE collector
 SET failures = failures + 1, failed_at = tranche_now(), failure_code = $3, failure_message = $4,
-    rest_until = CASE WHEN $5 OR failures + 1 >= $6 THEN tranche_now()
+    backoff_until = CASE WHEN $5 OR failures + 1 >= $6 THEN tranche_now()
         + least($8::interval, $7::interval * power(2, least(failures + 1 - CASE WHEN $5 THEN 1 ELSE $6 END, 20))) END
 WHERE id = $1 AND (failed_at IS NULL OR failed_at <= $2)`
 
@@ -170,10 +170,10 @@ WHERE id = $1 AND (failed_at IS NULL OR failed_at <= $2)`
 	// that was begun after them, at $2. Mostly it finds that this is known.
 	noteGood = `
 UPDATE collector
-SET good_at = tranche_now(), failures = CASE WHEN $2::timestamptz > failed_at THEN 0 ELSE failures END,
-    rest_until = CASE WHEN $2 > failed_at THEN NULL ELSE rest_until END
+SET last_success_at = tranche_now(), failures = CASE WHEN $2::timestamptz > failed_at THEN 0 ELSE failures END,
+    backoff_until = CASE WHEN $2 > failed_at THEN NULL ELSE backoff_until END
 WHERE id = $1
-  AND (failures > 0 AND $2 > failed_at OR good_at IS NULL OR good_at <= tranche_now() - $3::interval)`
+  AND (failures > 0 AND $2 > failed_at OR last_success_at IS NULL OR last_success_at <= tranche_now() - $3::interval)`
 
 	// failProbe counts a flush that was a probe and failed. It leaves alone what runs probe with at the same time, which
 	// is still to be judged.

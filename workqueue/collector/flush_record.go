@@ -26,9 +26,9 @@ const (
 	// their primary key, and their operations after them.
 	lockFlushes = `
 SELECT g.place, k.fresh, k.retrying, k.parked
-FROM unnest($2::int[], $3::text[], $4::uuid[]) WITH ORDINALITY AS g (numbering, key, flush, place)
-JOIN collector_key k ON k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key AND k.flush = g.flush
-ORDER BY k.numbering, k.key FOR NO KEY UPDATE OF k`
+FROM unnest($2::int[], $3::text[], $4::uuid[]) WITH ORDINALITY AS g (key_version, key, flush, place)
+JOIN collector_key k ON k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key AND k.flush = g.flush
+ORDER BY k.key_version, k.key FOR NO KEY UPDATE OF k`
 
 	deleteOps = `DELETE FROM collector_op WHERE seq = ANY ($1) RETURNING seq, not_before IS NULL`
 
@@ -45,8 +45,8 @@ WHERE o.seq = f.seq
 RETURNING o.seq, old.not_before IS NULL, f.parked`
 
 	deleteKeys = `
-DELETE FROM collector_key k USING unnest($2::uuid[], $3::int[], $4::text[]) AS g (flush, numbering, key)
-WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key AND k.flush = g.flush`
+DELETE FROM collector_key k USING unnest($2::uuid[], $3::int[], $4::text[]) AS g (flush, key_version, key)
+WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key AND k.flush = g.flush`
 
 	// endFlushes frees keys and sets their times by what is left: the first fresh operation of each priority, the next
 	// try of those that failed, and in a strict collector the first of all. Each is one look into an index.
@@ -62,12 +62,12 @@ SET flush = NULL, session_id = NULL, flush_until = NULL, fresh = g.fresh, retryi
     due_at = collector_due(g.fresh, l.oldest_at, l.retry_at, l.held_until, c.min_size, c.max_age, c.drain_at)
 FROM unnest($2::uuid[], $3::int[], $4::text[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[], $10::interval[],
         $11::int[], $12::text[], $13::text[])
-    AS g (flush, numbering, key, fresh, retrying, parked, failures, size_limit, hold, outage, code, message)
+    AS g (flush, key_version, key, fresh, retrying, parked, failures, size_limit, hold, outage, code, message)
 CROSS JOIN collector c
 CROSS JOIN LATERAL (
     SELECT f.oldest_at,
         (SELECT min(o.not_before) FROM collector_op o WHERE g.retrying > 0 AND o.collector = $1
-            AND o.numbering = g.numbering AND o.key = g.key AND o.parked_at IS NULL AND o.not_before IS NOT NULL)
+            AND o.key_version = g.key_version AND o.key = g.key AND o.parked_at IS NULL AND o.not_before IS NOT NULL)
             AS retry_at,
         h.priority,
         greatest(CASE WHEN c.strict THEN h.not_before END,
@@ -76,14 +76,14 @@ CROSS JOIN LATERAL (
         SELECT min(o.added_at) AS oldest_at FROM generate_series(0, c.levels::int) AS level (priority)
         CROSS JOIN LATERAL (
             SELECT q.added_at FROM collector_op q
-            WHERE q.collector = $1 AND q.numbering = g.numbering AND q.key = g.key AND q.parked_at IS NULL
+            WHERE q.collector = $1 AND q.key_version = g.key_version AND q.key = g.key AND q.parked_at IS NULL
               AND q.priority = level.priority AND q.not_before IS NULL AND g.fresh > 0
             ORDER BY q.seq LIMIT 1) o) f
     LEFT JOIN LATERAL (
         SELECT q.priority, q.not_before FROM collector_op q
-        WHERE q.collector = $1 AND q.numbering = g.numbering AND q.key = g.key AND q.parked_at IS NULL
+        WHERE q.collector = $1 AND q.key_version = g.key_version AND q.key = g.key AND q.parked_at IS NULL
         ORDER BY q.priority DESC, q.seq LIMIT 1) h ON true) l
-WHERE c.id = $1 AND k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key AND k.flush = g.flush`
+WHERE c.id = $1 AND k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key AND k.flush = g.flush`
 )
 
 // RecordFlushes writes what became of flushes of one collector in one transaction: what succeeded leaves, what failed
@@ -137,7 +137,7 @@ func (r *flushRecording) fence(ctx context.Context, tx pgx.Tx) error {
 	numberings, keys, ids := make([]int32, n), make([]string, n), make([]uuid.UUID, n)
 	for i := range r.ends {
 		f := &r.ends[i].Flush
-		numberings[i], keys[i], ids[i], r.out[i].Stale = int32(f.Numbering), f.Key, f.ID, true
+		numberings[i], keys[i], ids[i], r.out[i].Stale = int32(f.KeyVersion), f.Key, f.ID, true
 	}
 	var place int
 	var left keyLeft
@@ -262,7 +262,7 @@ func (c *flushColumns) add(end *FlushEnd, left *keyLeft, v *flushVerdict) {
 	case v.unasked:
 		outageOps = -1
 	}
-	c.ids, c.numberings, c.keys = append(c.ids, f.ID), append(c.numberings, int32(f.Numbering)), append(c.keys, f.Key)
+	c.ids, c.numberings, c.keys = append(c.ids, f.ID), append(c.numberings, int32(f.KeyVersion)), append(c.keys, f.Key)
 	c.fresh, c.retrying, c.parked = append(c.fresh, left.fresh), append(c.retrying, left.retrying),
 		append(c.parked, left.parked)
 	c.failures, c.limits = append(c.failures, int32(v.failures)), append(c.limits, int32(v.sizeLimit))

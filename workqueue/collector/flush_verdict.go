@@ -109,7 +109,7 @@ func newFlushJudge(c *ClaimedFlushes) flushJudge {
 	spec := &c.Spec
 	return flushJudge{maxSize: spec.MaxSize, health: c.Health, probe: c.Probe, Policy: plane.Policy{
 		MaxAttempts: spec.MaxAttempts, Backoff: time.Duration(spec.Backoff), MaxBackoff: time.Duration(spec.MaxBackoff),
-		RetryCodes: spec.RetryCodes, NeverRetry: spec.NeverRetry}}
+		RetryCodes: spec.RetryCodes, NoRetryCodes: spec.NoRetryCodes}}
 }
 
 // judge decides by operation where the service answered for it, and for all of the rest together where it did not:

@@ -19,7 +19,7 @@ const (
 	// Candidates are found without a lock, by the index that fits: that of parked ones, that of what failed and waits,
 	// that of what waits.
 	opCandidates = `
-SELECT o.seq, o.numbering, o.key FROM collector_op o
+SELECT o.seq, o.key_version, o.key FROM collector_op o
 WHERE o.collector = $1 AND o.seq > $2 AND ($3::text[] IS NULL OR o.key = ANY ($3)) AND ($4 = '' OR o.error_code = $4)`
 	parkedCandidates  = opCandidates + ` AND o.parked_at IS NOT NULL ORDER BY o.seq LIMIT $5`
 	backoffCandidates = opCandidates + `
@@ -39,9 +39,9 @@ WHERE collector = $1 AND op_id = ANY ($2) AND folded_into IS NOT NULL`
 	lockKeysOf = `
 SELECT count(*) FROM (
     SELECT 1 FROM collector_key k
-    JOIN (SELECT DISTINCT numbering, key FROM unnest($2::int[], $3::text[]) AS u (numbering, key)) g
-        ON k.numbering = g.numbering AND k.key = g.key
-    WHERE k.collector = $1 ORDER BY k.numbering, k.key FOR NO KEY UPDATE OF k) locked`
+    JOIN (SELECT DISTINCT key_version, key FROM unnest($2::int[], $3::text[]) AS u (key_version, key)) g
+        ON k.key_version = g.key_version AND k.key = g.key
+    WHERE k.collector = $1 ORDER BY k.key_version, k.key FOR NO KEY UPDATE OF k) locked`
 
 	// requeueOps has them tried again as if they were new, in their old place in the order. The key is due at once.
 	requeueOps = `
@@ -51,17 +51,17 @@ WITH old AS (
 again AS (
     UPDATE collector_op o SET parked_at = NULL, not_before = NULL, attempts = 0, alone = false
     FROM old WHERE o.seq = old.seq
-    RETURNING o.numbering, o.key, o.added_at, o.priority, old.parked),
+    RETURNING o.key_version, o.key, o.added_at, o.priority, old.parked),
 keys AS (
-    SELECT numbering, key, count(*)::int AS ops, (count(*) FILTER (WHERE parked))::int AS parked,
+    SELECT key_version, key, count(*)::int AS ops, (count(*) FILTER (WHERE parked))::int AS parked,
            min(added_at) AS oldest, max(priority) AS priority
-    FROM again GROUP BY numbering, key)
+    FROM again GROUP BY key_version, key)
 UPDATE collector_key k
 SET fresh = k.fresh + g.ops, parked = k.parked - g.parked, retrying = k.retrying - (g.ops - g.parked),
     oldest_at = least(k.oldest_at, g.oldest), priority = greatest(k.priority, g.priority), held_until = NULL,
     retry_at = tranche_now(), due_at = tranche_now()
 FROM keys g
-WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key
+WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key
 RETURNING g.ops`
 
 	// unsettle has the claims look for older keys again.
@@ -73,23 +73,23 @@ UPDATE collector SET settled = least(settled, $2) WHERE id = $1 AND settled > $2
 	dropOps = `
 WITH gone AS (
     DELETE FROM collector_op WHERE seq = ANY ($2) AND (parked_at IS NOT NULL OR $3)
-    RETURNING numbering, key, parked_at IS NOT NULL AS parked, not_before IS NULL AS fresh),
+    RETURNING key_version, key, parked_at IS NOT NULL AS parked, not_before IS NULL AS fresh),
 keys AS (
-    SELECT numbering, key, count(*)::int AS ops, (count(*) FILTER (WHERE parked))::int AS parked,
+    SELECT key_version, key, count(*)::int AS ops, (count(*) FILTER (WHERE parked))::int AS parked,
            (count(*) FILTER (WHERE fresh AND NOT parked))::int AS fresh
-    FROM gone GROUP BY numbering, key)
+    FROM gone GROUP BY key_version, key)
 UPDATE collector_key k
 SET fresh = k.fresh - g.fresh, parked = k.parked - g.parked, retrying = k.retrying - (g.ops - g.parked - g.fresh),
     oldest_at = CASE WHEN k.fresh > g.fresh THEN k.oldest_at END,
     retry_at = CASE WHEN k.retrying > g.ops - g.parked - g.fresh THEN k.retry_at END,
     due_at = CASE WHEN k.fresh - g.fresh + k.retrying - (g.ops - g.parked - g.fresh) > 0 THEN k.due_at END
 FROM keys g
-WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key
+WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key
 RETURNING g.ops`
 
 	dropKeys = `
-DELETE FROM collector_key k USING unnest($2::int[], $3::text[]) AS g (numbering, key)
-WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key
+DELETE FROM collector_key k USING unnest($2::int[], $3::text[]) AS g (key_version, key)
+WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key
   AND k.fresh = 0 AND k.retrying = 0 AND k.parked = 0 AND k.flush IS NULL`
 )
 
@@ -193,11 +193,11 @@ func (s Store) candidates(ctx context.Context, c *opsChange, pass string, after 
 		args = append(args, c.ids, c.drop && c.sel.Waiting, !c.drop)
 	}
 	var seq int64
-	var numbering int32
+	var keyVersion int32
 	var key string
-	err = pg.Each(pg.Rows(ctx, s.db.Pool, pass, args...), []any{&seq, &numbering, &key}, func() {
+	err = pg.Each(pg.Rows(ctx, s.db.Pool, pass, args...), []any{&seq, &keyVersion, &key}, func() {
 		found.seqs = append(found.seqs, seq)
-		found.numberings = append(found.numberings, numbering)
+		found.numberings = append(found.numberings, keyVersion)
 		found.keys = append(found.keys, key)
 	})
 	return found, err

@@ -156,7 +156,7 @@ func (c *opsBench) wait() {
 	c.Exec(`UPDATE collector_op SET not_before = tranche_now() WHERE not_before IS NOT NULL`)
 	c.Exec(`UPDATE collector_key SET due_at = tranche_now(), held_until = NULL,
 		retry_at = CASE WHEN retry_at IS NOT NULL THEN tranche_now() END WHERE due_at IS NOT NULL`)
-	c.Exec(`UPDATE collector SET rest_until = NULL`)
+	c.Exec(`UPDATE collector SET backoff_until = NULL`)
 }
 
 // checkKeys holds what the keys count against the operations.
@@ -164,11 +164,11 @@ func (c *opsBench) checkKeys() {
 	c.Helper()
 	wrong := c.Number(`
 		SELECT count(*) FROM collector_key k
-		FULL JOIN (SELECT collector, numbering, key,
+		FULL JOIN (SELECT collector, key_version, key,
 		             count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NULL) AS fresh,
 		             count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NOT NULL) AS retrying,
 		             count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked
-		           FROM collector_op GROUP BY 1, 2, 3) o USING (collector, numbering, key)
+		           FROM collector_op GROUP BY 1, 2, 3) o USING (collector, key_version, key)
 		WHERE (k.fresh, k.retrying, k.parked) IS DISTINCT FROM
 		        (coalesce(o.fresh, 0), coalesce(o.retrying, 0), coalesce(o.parked, 0))
 		   OR k.flush IS NULL AND k.fresh + k.retrying + k.parked = 0

@@ -24,40 +24,40 @@ const (
 	// recorded at the moment are locked, and passed over. By collector_key_flushing.
 	releaseFlushes = `
 WITH dead AS MATERIALIZED (
-    SELECT f.collector, f.numbering, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
+    SELECT f.collector, f.key_version, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
     WHERE f.flush IS NOT NULL AND (f.flush_until <= tranche_now() OR NOT EXISTS (
         SELECT FROM node_session s
         WHERE s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > tranche_now()))
-    ORDER BY f.collector, f.numbering, f.key LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED),` + freeKeys
+    ORDER BY f.collector, f.key_version, f.key LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED),` + freeKeys
 
 	// endFlushesOf frees the keys of a session, in the order in which keys are locked.
 	endFlushesOf = `
 WITH dead AS MATERIALIZED (
-    SELECT f.collector, f.numbering, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
+    SELECT f.collector, f.key_version, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
     WHERE f.flush IS NOT NULL AND f.session_id = $1
-    ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE),` + freeKeys
+    ORDER BY f.collector, f.key_version, f.key FOR NO KEY UPDATE),` + freeKeys
 
 	// prolongFlushes keeps keys for flushes, by collector_key_flushing and in the order in which keys are locked. Those of
 	// a session that is over are somebody else's at any moment, and are not kept.
 	prolongFlushes = `
 WITH mine AS MATERIALIZED (
-    SELECT f.collector, f.numbering, f.key, g.hold FROM collector_key f
+    SELECT f.collector, f.key_version, f.key, g.hold FROM collector_key f
     JOIN unnest($1::uuid[], $2::interval[]) AS g (flush, hold) ON f.flush = g.flush
     JOIN node_session s ON s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > tranche_now()
     WHERE f.flush IS NOT NULL
-    ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE OF f)
+    ORDER BY f.collector, f.key_version, f.key FOR NO KEY UPDATE OF f)
 UPDATE collector_key k SET flush_until = tranche_now() + mine.hold
-FROM mine WHERE k.collector = mine.collector AND k.numbering = mine.numbering AND k.key = mine.key
+FROM mine WHERE k.collector = mine.collector AND k.key_version = mine.key_version AND k.key = mine.key
 RETURNING k.flush`
 
 	// freeKeys deletes those of which everything was dropped meanwhile.
 	freeKeys = `
 gone AS (
     DELETE FROM collector_key k USING dead d
-    WHERE NOT d.holds AND k.collector = d.collector AND k.numbering = d.numbering AND k.key = d.key)
+    WHERE NOT d.holds AND k.collector = d.collector AND k.key_version = d.key_version AND k.key = d.key)
 UPDATE collector_key k SET flush = NULL, session_id = NULL, flush_until = NULL
 FROM dead d
-WHERE d.holds AND k.collector = d.collector AND k.numbering = d.numbering AND k.key = d.key AND k.flush IS NOT NULL`
+WHERE d.holds AND k.collector = d.collector AND k.key_version = d.key_version AND k.key = d.key AND k.flush IS NOT NULL`
 
 	// forgetOps deletes ids that were remembered long enough, by collector_seen_at. One whose operation is still there is
 	// remembered for as long again.
@@ -87,8 +87,8 @@ DELETE FROM collector_seen WHERE collector = $1
   AND op_id IN (SELECT op_id FROM collector_seen WHERE collector = $1 ORDER BY op_id LIMIT $2)`
 	clearKeys = `
 DELETE FROM collector_key k USING (
-    SELECT numbering, key FROM collector_key WHERE collector = $1 ORDER BY numbering, key LIMIT $2 FOR UPDATE) old
-WHERE k.collector = $1 AND k.numbering = old.numbering AND k.key = old.key`
+    SELECT key_version, key FROM collector_key WHERE collector = $1 ORDER BY key_version, key LIMIT $2 FOR UPDATE) old
+WHERE k.collector = $1 AND k.key_version = old.key_version AND k.key = old.key`
 	clearCollector = `DELETE FROM collector WHERE id = $1 AND state = 'deleting'`
 )
 

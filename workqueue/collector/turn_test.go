@@ -21,7 +21,7 @@ func TestKeysThatFailDoNotHoldUpOthers(t *testing.T) {
 		}
 	}
 	c.add("good", "x", "y")
-	c.Exec(`UPDATE collector SET rest_until = NULL`)
+	c.Exec(`UPDATE collector SET backoff_until = NULL`)
 	c.Exec(`UPDATE collector_key SET held_until = NULL, due_at = oldest_at`)
 	c.record(c.one("x", "y"), nil)
 	c.Exec(`UPDATE collector_key SET held_until = NULL, due_at = oldest_at`)
@@ -30,7 +30,7 @@ func TestKeysThatFailDoNotHoldUpOthers(t *testing.T) {
 	}
 }
 
-// A flush of an older numbering is waited for also when its operations are dropped under way.
+// A flush of an older key version is waited for also when its operations are dropped under way.
 func TestDroppedOperationsUnderWayAreWaitedFor(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())

@@ -17,19 +17,19 @@ import (
 
 // CollectorView is a collector as people see it.
 type CollectorView struct {
-	Name      string        `json:"name"`
-	Version   int           `json:"version"`
-	State     string        `json:"state" enum:"active,paused"`
-	Spec      CollectorSpec `json:"spec"`
-	Source    string        `json:"source,omitempty" doc:"as it was handed in; of one collector"`
-	Numbering int           `json:"numbering" doc:"of its keys; what waits under a lower one goes first"`
-	CreatedBy string        `json:"created_by"`
-	CreatedAt time.Time     `json:"created_at"`
-	ChangedBy string        `json:"changed_by"`
-	ChangedAt time.Time     `json:"changed_at"`
-	PausedBy  string        `json:"paused_by,omitempty"`
-	PausedAt  *time.Time    `json:"paused_at,omitempty"`
-	DrainAt   *time.Time    `json:"drain_at,omitempty" doc:"what was added until then waits for no more operations"`
+	Name       string        `json:"name"`
+	Version    int           `json:"version"`
+	State      string        `json:"state" enum:"active,paused"`
+	Spec       CollectorSpec `json:"spec"`
+	Source     string        `json:"source,omitempty" doc:"as it was handed in; of one collector"`
+	KeyVersion int           `json:"key_version" doc:"of its keys; what waits under a lower one goes first"`
+	CreatedBy  string        `json:"created_by"`
+	CreatedAt  time.Time     `json:"created_at"`
+	ChangedBy  string        `json:"changed_by"`
+	ChangedAt  time.Time     `json:"changed_at"`
+	PausedBy   string        `json:"paused_by,omitempty"`
+	PausedAt   *time.Time    `json:"paused_at,omitempty"`
+	DrainAt    *time.Time    `json:"drain_at,omitempty" doc:"what was added until then waits for no more operations"`
 
 	Keys     int64      `json:"keys" doc:"that have operations"`
 	Waiting  int64      `json:"waiting" doc:"operations that have not failed, those under way among them"`
@@ -37,7 +37,7 @@ type CollectorView struct {
 	Parked   int64      `json:"parked" doc:"operations that are not tried again unless they are requeued"`
 	Flushing int        `json:"flushing" doc:"keys that are being flushed"`
 	Due      int64      `json:"due" doc:"keys that could be flushed now, if nothing else held them up"`
-	Older    int64      `json:"older" doc:"operations that wait under an older numbering of the keys"`
+	Older    int64      `json:"older" doc:"operations that wait under an older key_version of the keys"`
 	OldestAt *time.Time `json:"oldest_at,omitempty" doc:"when the oldest that has not failed was added"`
 	NextDue  *time.Time `json:"next_due,omitempty" doc:"when the next key is to be flushed that is not being flushed"`
 
@@ -45,7 +45,7 @@ type CollectorView struct {
 	FailedAt       *time.Time `json:"failed_at,omitempty"`
 	FailureCode    string     `json:"failure_code,omitempty"`
 	FailureMessage string     `json:"failure_message,omitempty"`
-	RestUntil      *time.Time `json:"rest_until,omitempty" doc:"nothing is flushed before then, because flushes failed"`
+	BackoffUntil   *time.Time `json:"backoff_until,omitempty" doc:"nothing is flushed before then, because flushes failed"`
 
 	RefusedSince *time.Time `json:"refused_since,omitempty" doc:"since when adds are refused: its source fails"`
 	RefusedAt    *time.Time `json:"refused_at,omitempty" doc:"when that was last noted, to a minute"`
@@ -77,18 +77,18 @@ type flushedEndpoint struct {
 	probeAt *time.Time
 	budget  int
 	busy    int
-	callsIn float64 // seconds until call_rate lets the next one pass
+	callsIn float64 // seconds until request_rate lets the next one pass
 	itemsIn float64 // and rate the next items
 }
 
 const (
 	collectorColumns = `
-SELECT c.id, c.name, c.version, c.state, c.spec, c.source, c.numbering, c.created_by, c.created_at, c.changed_by,
+SELECT c.id, c.name, c.version, c.state, c.spec, c.source, c.key_version, c.created_by, c.created_at, c.changed_by,
        c.changed_at, c.paused_by, c.paused_at, c.drain_at, c.failures, c.failed_at, c.failure_code, c.failure_message,
-       CASE WHEN c.rest_until > t.now AND NOT EXISTS (
+       CASE WHEN c.backoff_until > t.now AND NOT EXISTS (
            SELECT FROM endpoint_pace p
            WHERE p.endpoint = c.endpoint AND p.breaker = 'closed' AND p.breaker_since > c.failed_at)
-       THEN c.rest_until END,
+       THEN c.backoff_until END,
        coalesce(greatest(0, (1 - c.tokens) / c.rate - extract(epoch FROM t.now - c.tokens_at)), 0)::float8,
        k.keys, k.waiting, k.backoff, k.parked, k.flushing, k.flushed_at, k.flush_until, k.due, k.older, k.oldest_at,
        k.next_due, c.refused_since, CASE WHEN c.refused_since IS NOT NULL THEN c.refused_at END,
@@ -100,7 +100,7 @@ CROSS JOIN LATERAL (
            count(k.flush) AS flushing, min(k.flushed_at) FILTER (WHERE k.flush IS NOT NULL) AS flushed_at,
            min(k.flush_until) AS flush_until,
            count(*) FILTER (WHERE k.flush IS NULL AND k.due_at <= t.now) AS due,
-           coalesce(sum(k.fresh + k.retrying) FILTER (WHERE k.numbering < c.numbering), 0)::bigint AS older,
+           coalesce(sum(k.fresh + k.retrying) FILTER (WHERE k.key_version < c.key_version), 0)::bigint AS older,
            min(k.oldest_at) AS oldest_at, min(k.due_at) FILTER (WHERE k.flush IS NULL) AS next_due
     FROM collector_key k WHERE k.collector = c.id) k
 WHERE c.state <> 'deleting'`
@@ -113,7 +113,7 @@ WHERE c.state <> 'deleting'`
 SELECT coalesce(p.breaker = 'open', false), p.breaker_since, coalesce(p.breaker_reason, ''), p.probe_at,
        coalesce(e.max_in_flight, 0),
        ` + plane.BusyAt + `,
-       coalesce(greatest(0, (1 - p.call_tokens) / nullif(e.call_rate, 0)
+       coalesce(greatest(0, (1 - p.call_tokens) / nullif(e.request_rate, 0)
            - extract(epoch FROM tranche_now() - p.call_tokens_at)), 0)::float8,
        coalesce(greatest(0, -p.tokens / nullif(e.rate, 0) - extract(epoch FROM tranche_now() - p.tokens_at)),
            0)::float8
@@ -162,9 +162,9 @@ func (s Store) Collector(ctx context.Context, name string) (CollectorView, error
 
 func scanCollector(row pgx.CollectableRow) (v CollectorView, err error) {
 	var spec []byte
-	err = row.Scan(&v.id, &v.Name, &v.Version, &v.State, &spec, &v.Source, &v.Numbering, &v.CreatedBy, &v.CreatedAt,
+	err = row.Scan(&v.id, &v.Name, &v.Version, &v.State, &spec, &v.Source, &v.KeyVersion, &v.CreatedBy, &v.CreatedAt,
 		&v.ChangedBy, &v.ChangedAt, &v.PausedBy, &v.PausedAt, &v.DrainAt, &v.Failures, &v.FailedAt, &v.FailureCode,
-		&v.FailureMessage, &v.RestUntil, &v.callsIn, &v.Keys, &v.Waiting, &v.Backoff, &v.Parked, &v.Flushing,
+		&v.FailureMessage, &v.BackoffUntil, &v.callsIn, &v.Keys, &v.Waiting, &v.Backoff, &v.Parked, &v.Flushing,
 		&v.flushedAt, &v.flushUntil, &v.Due, &v.Older, &v.OldestAt, &v.NextDue,
 		&v.RefusedSince, &v.RefusedAt, &v.RefusedFor, &v.At)
 	if err == nil {
@@ -201,13 +201,13 @@ const (
 	collectorID = `SELECT id FROM collector WHERE name = $1 AND state <> 'deleting'`
 
 	opColumns = `
-SELECT o.seq, o.op_id, o.key, o.numbering,
+SELECT o.seq, o.op_id, o.key, o.key_version,
        CASE WHEN o.parked_at IS NOT NULL THEN 'parked' WHEN o.not_before > tranche_now() THEN 'backoff'
             ELSE 'waiting' END,
        k.flush IS NOT NULL AND o.parked_at IS NULL, o.priority, o.attempts, o.error_code, o.error_message, o.added_at,
        o.failed_first, o.failed_last, CASE WHEN o.parked_at IS NULL THEN o.not_before END, coalesce(o.fold, ''),
        coalesce(o.folded_into, ''), o.payload
-FROM collector_op o JOIN collector_key k USING (collector, numbering, key)
+FROM collector_op o JOIN collector_key k USING (collector, key_version, key)
 WHERE o.collector = $1 AND o.seq > $2 AND ($3 = '' OR o.error_code = $3)`
 
 	// Each form has the index that fits it: that of parked ones, of keys, of ids, and the primary key.
@@ -256,7 +256,7 @@ func (s Store) Ops(ctx context.Context, name string, f OpsFilter) ([]OpView, err
 
 func scanOp(row pgx.CollectableRow) (v OpView, err error) {
 	var payload string
-	err = row.Scan(&v.Number, &v.ID, &v.Key, &v.Numbering, &v.State, &v.Flushing, &v.Priority, &v.Attempts, &v.Code,
+	err = row.Scan(&v.Number, &v.ID, &v.Key, &v.KeyVersion, &v.State, &v.Flushing, &v.Priority, &v.Attempts, &v.Code,
 		&v.Message, &v.AddedAt, &v.FailedFirst, &v.FailedLast, &v.NotBefore, &v.Fold, &v.FoldedInto, &payload)
 	v.Payload = []byte(payload)
 	return v, err

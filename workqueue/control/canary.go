@@ -32,7 +32,7 @@ const (
     AND NOT EXISTS (SELECT FROM work_slice s WHERE s.run_id = r.id AND s.state IN ('scheduled', 'claimed', 'sent'))`
 
 	canaryEnded = `
-SELECT r.generation, r.items, r.max_failed, r.failed_limit, r.canary_auto FROM batchrun r
+SELECT r.generation, r.items, r.max_failed, r.failed_limit, r.canary_auto_approve FROM batchrun r
 WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.canary_state = 'sampling' AND ` + sampleEnded
 
 	// The sample is the items that were asked for since the canary began, at whatever step; nobody was asked about what

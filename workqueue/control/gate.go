@@ -26,7 +26,7 @@ type Gate struct {
 	Step       workqueue.Step  `json:"-"`
 	Name       string          `json:"step"`
 	State      GateState       `json:"state" enum:"shut,waiting,approved" doc:"shut: what it needs has not ended"`
-	ApproveBy  string          `json:"approve_by" enum:"anyone,other" doc:"other: not by whoever started the run"`
+	Approvers  string          `json:"approvers" enum:"anyone,other" doc:"other: not by whoever started the run"`
 	StartedBy  string          `json:"started_by" doc:"who started the run"`
 	Since      *time.Time      `json:"since,omitempty" doc:"when it began to wait for somebody"`
 	ApprovedBy string          `json:"approved_by,omitempty"`
@@ -38,7 +38,7 @@ type GateState string
 
 // The states of a gate.
 const (
-	GateShut     GateState = "shut"
+	GateClosed   GateState = "shut"
 	GateWaiting  GateState = "waiting"
 	GateApproved GateState = "approved"
 )
@@ -51,7 +51,7 @@ type FourEyesError struct {
 }
 
 func (e *FourEyesError) Error() string {
-	return fmt.Sprintf("%s started run %s, and its plan wants step %s approved by somebody else (approve_by: other)",
+	return fmt.Sprintf("%s started run %s, and its plan wants step %s approved by somebody else (approvers: other)",
 		e.Actor, e.Run, e.Step)
 }
 
@@ -62,10 +62,10 @@ func (g *Gate) Refused(actor string) error {
 	case g.State == GateApproved:
 		return &workqueue.StateError{Run: g.Run, State: "past this gate, which " + g.ApprovedBy + " has approved", Op: again,
 			Fix: "there is nothing to do"}
-	case g.State == GateShut:
+	case g.State == GateClosed:
 		return &workqueue.StateError{Run: g.Run, State: "not there yet: steps before have not ended for all items", Op: again,
 			Fix: "see what it waits for with tranche run explain " + g.Run.String()}
-	case g.ApproveBy == workqueue.ApproveOther && actor == g.StartedBy:
+	case g.Approvers == workqueue.ApproveOther && actor == g.StartedBy:
 		return &FourEyesError{Run: g.Run, Step: g.Name, Actor: actor}
 	}
 	return nil
@@ -83,7 +83,7 @@ func (g *Gate) notAsSeen(since time.Time) error {
 }
 
 // StartedBy is who started a batchrun r: of a schedule that somebody had run at once, that person.
-const StartedBy = `coalesce((SELECT max(f.asked_by) FROM schedule_fire f
+const StartedBy = `coalesce((SELECT max(f.asked_by) FROM schedule_occurrence f
         WHERE f.run_id = r.id AND f.kind = 'now' AND f.asked_by <> ''), r.created_by)`
 
 const readGates = `
@@ -294,14 +294,14 @@ WHERE st.run_id = $1 AND st.step = ANY ($2) GROUP BY st.step, st.name ORDER BY s
 
 	gateKeys = `SELECT ordinal, item_key FROM work_queue WHERE run_id = $1 AND ordinal = ANY ($2) ORDER BY ordinal`
 
-	// Points of work_part's primary key, the newest generation of each.
+	// Points of work_result's primary key, the newest generation of each.
 	gateResults = `
 SELECT u.ordinal, st.name, coalesce(p.content_type, ''),
     CASE WHEN p.large_id IS NULL THEN octet_length(p.result)::bigint
-        ELSE (SELECT l.bytes FROM work_large l WHERE l.id = p.large_id) END
+        ELSE (SELECT l.bytes FROM large_result l WHERE l.id = p.large_id) END
 FROM run_step g JOIN run_step st ON st.run_id = g.run_id AND st.step = ANY (g.needs)
 CROSS JOIN unnest($3::int[]) AS u (ordinal)
-CROSS JOIN LATERAL (SELECT result, content_type, large_id FROM work_part
+CROSS JOIN LATERAL (SELECT result, content_type, large_id FROM work_result
     WHERE run_id = g.run_id AND step = st.step AND ordinal = u.ordinal ORDER BY generation DESC LIMIT 1) p
 WHERE g.run_id = $1 AND g.step = $2 AND p.result IS NOT NULL
 ORDER BY u.ordinal, st.step`

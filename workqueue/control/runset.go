@@ -298,10 +298,10 @@ func StepNames(steps []StepSettings) (names []string) {
 
 // checkCodes refuses a code that would be both tried again and not.
 func (s *StepSettings) checkCodes() error {
-	for _, code := range s.NeverRetry {
+	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
 			return &workqueue.SettingError{Detail: fmt.Sprintf(
-				"code %.80q would stand in retry_codes and in never_retry of step %s; take it out of one of them", code, s.Name)}
+				"code %.80q would stand in retry_codes and in no_retry_codes of step %s; take it out of one of them", code, s.Name)}
 		}
 	}
 	return nil

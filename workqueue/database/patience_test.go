@@ -173,7 +173,7 @@ func TestAStatementOnAClosedConnectionIsDoneAgain(t *testing.T) {
 // PostgreSQL has fewer bits for how long a statement may take than a deadline has.
 func TestAFarDeadline(t *testing.T) {
 	t.Parallel()
-	s, release, err := Open(t.Context(), testenv.EmptyDatabase(t), PoolConfig{ThroughPooler: true})
+	s, release, err := Open(t.Context(), testenv.EmptyDatabase(t), PoolConfig{TransactionPooler: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,9 +43,9 @@ type PoolConfig struct {
 	MaxConns          int
 	LockTimeout       time.Duration // a statement that waits longer for a lock fails, and its transaction with it
 	IdleInTransaction time.Duration // PostgreSQL ends a transaction whose client has gone silent
-	// ThroughPooler makes the store fit for a pooler that hands out connections per transaction: no prepared statements,
+	// TransactionPooler makes the store fit for a pooler that hands out connections per transaction: no prepared statements,
 	// and no settings but those of a transaction. A pooler that makes itself known, as PgBouncer does, needs no word.
-	ThroughPooler bool
+	TransactionPooler bool
 	// Serving keeps a connection of each kind open: others may have taken all that PostgreSQL has when it is needed.
 	Serving bool
 }
@@ -58,7 +58,7 @@ func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release f
 	if err != nil {
 		return nil, nil, fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
-	cfg.ThroughPooler = cfg.ThroughPooler || behind
+	cfg.TransactionPooler = cfg.TransactionPooler || behind
 	var pools []*pgxpool.Pool
 	release = func() {
 		for _, pool := range slices.Backward(pools) {
@@ -80,7 +80,7 @@ func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release f
 	}
 	store = New(pools[0])
 	store.Sessions, store.Pool.credentials, store.Pool.duties = pools[1], pools[2], pools[3]
-	if cfg.ThroughPooler {
+	if cfg.TransactionPooler {
 		store.settings = cfg.transactionSettings(url)
 		store.Pool.settings, store.Pool.begins = store.settings, otherIsolation
 	}
@@ -112,7 +112,7 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 	cfg.ConnConfig.OnPgError = keepAfter
 	params := cfg.ConnConfig.RuntimeParams
 	setUnlessGiven(params, "application_name", "tranche")
-	if c.ThroughPooler {
+	if c.TransactionPooler {
 		forTransactions(params)
 		// It asks PostgreSQL for the types of parameters once: without them, maps and ids cannot be written.
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
@@ -245,7 +245,7 @@ func PoolerRemedy(err error) error {
 		return fmt.Errorf("the pooler refuses a parameter of the connection; let it pass, by "+
 			"ignore_startup_parameters = lock_timeout,idle_in_transaction_session_timeout and the one that it names: %w", err)
 	case pg.Code == "42P05", pg.Code == "26000" && strings.Contains(pg.Message, "prepared statement"):
-		return fmt.Errorf("a pooler by transaction seems to stand in between; say so by --through-pooler: %w", err)
+		return fmt.Errorf("a pooler by transaction seems to stand in between; say so by --transaction-pooler: %w", err)
 	}
 	return err
 }

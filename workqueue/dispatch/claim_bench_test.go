@@ -34,7 +34,7 @@ func BenchmarkClaim(b *testing.B) {
 				run := workqueue.NewRunID()
 				fill(`INSERT INTO batchrun (id, plan, spec, state, items) VALUES ($1, 'p', '{}', 'running', 8192 * $2::int)`,
 					run, blocks)
-				fill(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+				fill(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
 					retry_backoff, in_flight_auto) VALUES ($1, 0, 'only', 'endpoint', 'e', 500, 1000, 1, '1 min', '0', $2)`,
 					run, c.auto)
 				fill(`INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready)

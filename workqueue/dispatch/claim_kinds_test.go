@@ -20,7 +20,7 @@ func TestClaimOfOwnKinds(t *testing.T) {
 	b := setup(t)
 	local := storetest.Need("render", 0)
 	local.Kind, local.Timeout = workqueue.KindLocal, time.Hour
-	local.Endpoint = workqueue.PaceKey(local.Kind, "pdf")
+	local.Endpoint = workqueue.TargetKey(local.Kind, "pdf")
 	local.Config = []byte(`{"scale": 2}`)
 	run := b.Load(storetest.Planned(storetest.Need("fetch"), local), 4)
 	b.RecordStep(run, 0)

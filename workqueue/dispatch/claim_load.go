@@ -34,7 +34,7 @@ SELECT p.endpoint FROM (` + endpointsOfSteps + ` OFFSET 0) n CROSS JOIN LATERAL 
 	loadSteps = `
 SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed), r.generation, r.priority,
        CASE WHEN u.params THEN nullif(r.params, '{}')::text END,
-       st.name, st.kind, st.config::text, st.input_item, st.inputs, st.slice_timeout,
+       st.name, st.kind, st.config::text, st.input_item, st.inputs, st.request_timeout,
        (SELECT count(*) FROM run_step o WHERE o.run_id = r.id),
        st.endpoint, st.chunk, st.chunk_auto, coalesce(st.chunk_bytes, 0), st.in_flight, st.in_flight_auto,
        (SELECT count(*) FROM work_slice s
@@ -73,7 +73,7 @@ SELECT at.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p
            (SELECT count(*) FROM work_slice s WHERE s.endpoint = at.endpoint AND ` + plane.SliceInFlight + ` AND (
                SELECT o.in_flight_auto FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
        ELSE 0 END,
-       coalesce(e.call_rate, 0), coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
+       coalesce(e.request_rate, 0), coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
        t.now
 FROM (` + endpointsOfSteps + `) at
 LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = at.endpoint OFFSET 0) p ON true

@@ -21,15 +21,15 @@ type Store struct{ db *database.DB }
 func New(db *database.DB) Store { return Store{db: db} }
 
 // A slice of a step whose work nodes do themselves, and which may kill its node, is tried alone. That it is begun
-// stands in handed_at, as for a request that is in a service's hands: the slice that follows it when its node is gone
+// stands in delivered_at, as for a request that is in a service's hands: the slice that follows it when its node is gone
 // so tells one that killed it from one that waited its turn.
 const (
 	beginAlone = `
-UPDATE work_slice SET handed_at = tranche_now()
+UPDATE work_slice SET delivered_at = tranche_now()
 WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 
 	triedAlone = `
-SELECT p.handed_at IS NOT NULL FROM work_slice s JOIN work_slice p ON p.id = s.parent WHERE s.id = $1`
+SELECT p.delivered_at IS NOT NULL FROM work_slice s JOIN work_slice p ON p.id = s.parent WHERE s.id = $1`
 )
 
 // BeginAlone notes that a claimed slice is begun, with nothing else at work beside it. It returns false when the slice

@@ -85,7 +85,7 @@ var fullEndpoints = []string{
 	`INSERT INTO batchrun (id, plan, spec, state, source)
 	SELECT gen_random_uuid(), 'p', '{}', 'running', 'e-' || e FROM generate_series(1, 50) e, generate_series(1, 17)`,
 	`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, in_flight_auto, max_attempts,
-		slice_timeout, retry_backoff)
+		request_timeout, retry_backoff)
 	SELECT id, 0, 's', 'endpoint', source, 500, 64, true, 3, '1h', '1s' FROM batchrun`,
 	`INSERT INTO work_block (run_id, step, block, size, ready, endpoint, turn, auto)
 	SELECT id, 0, 0, 1, (B'1' || repeat('0', 8191)::bit(8191))::bit(8192), source, 0, true FROM (

@@ -76,13 +76,13 @@ const readInputs = `
 SELECT ordinal, CASE WHEN get_bit(coalesce((SELECT b.skipped FROM work_block b
                                             WHERE b.run_id = $1 AND b.step = $2 AND b.block = $6), B'0'::bit(8192)),
                                   ordinal % 8192) = 0 THEN result END, coalesce(content_type, ''),
-    CASE WHEN large_id IS NULL THEN 0 ELSE (SELECT l.bytes FROM work_large l WHERE l.id = large_id) END, upto
+    CASE WHEN large_id IS NULL THEN 0 ELSE (SELECT l.bytes FROM large_result l WHERE l.id = large_id) END, upto
 FROM (
     SELECT p.*, sum(p.size) OVER (ORDER BY p.ordinal ROWS UNBOUNDED PRECEDING) AS upto
     FROM unnest($3::integer[], $4::integer[]) AS wanted (first, last)
     CROSS JOIN LATERAL (
         SELECT DISTINCT ON (ordinal) ordinal, result, content_type, coalesce(octet_length(result), 0) AS size, large_id
-        FROM work_part
+        FROM work_result
         WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN wanted.first AND wanted.last
         ORDER BY ordinal DESC, generation DESC
     ) AS p

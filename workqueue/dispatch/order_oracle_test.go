@@ -333,7 +333,7 @@ func TestServicesSeeEachValueInOrder(t *testing.T) {
 
 // wasStopped reports whether an item has ended because another of its lane failed.
 func (o *ordering) wasStopped(item workqueue.Ordinal) bool {
-	return o.Number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND ordinal = $2 AND error_code = $3`, o.run, item,
+	return o.Number(`SELECT count(*) FROM work_result WHERE run_id = $1 AND ordinal = $2 AND error_code = $3`, o.run, item,
 		workqueue.CodeStopped) > 0
 }
 

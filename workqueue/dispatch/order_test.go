@@ -112,7 +112,7 @@ func TestAFailureStopsItsLineOnly(t *testing.T) {
 	b.WantState(run, "completed", 1)
 	b.WantCounts(run, 2, 3)
 	b.Check()
-	n := b.Number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND error_code = $2
+	n := b.Number(`SELECT count(*) FROM work_result WHERE run_id = $1 AND error_code = $2
 		AND error_message = 'item "C0" of the same lane failed before it'`, run, workqueue.CodeStopped)
 	if n != 2 {
 		t.Errorf("%d items say that they were stopped; want 2", n)

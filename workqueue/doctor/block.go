@@ -17,13 +17,13 @@ const doctorSlices = `
 SELECT id, mask, remaining, state IN ('scheduled', 'claimed', 'sent')
 FROM work_slice WHERE run_id = $1 AND step = $2 AND block = $3`
 
-// A range of work_part's primary key, in its order. What is kept in pieces is looked for by keys.
+// A range of work_result's primary key, in its order. What is kept in pieces is looked for by keys.
 const doctorParts = `
 SELECT ordinal, generation, slice_id, error_code IS NOT NULL,
     CASE WHEN large_id IS NULL THEN false ELSE NOT EXISTS (
-        SELECT FROM work_large l WHERE l.id = large_id AND l.recorded_at IS NOT NULL
+        SELECT FROM large_result l WHERE l.id = large_id AND l.recorded_at IS NOT NULL
             AND l.pieces = (SELECT count(*) FROM work_piece c WHERE c.large_id = l.id)) END
-FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN $3 AND $4
+FROM work_result WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN $3 AND $4
 ORDER BY ordinal, generation`
 
 // block checks all steps of one block of a run.
@@ -172,7 +172,7 @@ type partsCheck struct {
 	broken            bitfield.Set // I6: pieces of the result are missing
 }
 
-// partRow is one row of work_part, without its contents.
+// partRow is one row of work_result, without its contents.
 type partRow struct {
 	ordinal    workqueue.Ordinal
 	generation workqueue.Generation

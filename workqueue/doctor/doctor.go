@@ -207,15 +207,15 @@ const KeysAddUp Invariant = "C1"
 // adds up no more.
 const doctorCollectors = `
 WITH counted AS (
-    SELECT collector, numbering, key,
+    SELECT collector, key_version, key,
         count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NULL) AS fresh,
         count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NOT NULL) AS retrying,
         count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked
-    FROM collector_op GROUP BY collector, numbering, key
+    FROM collector_op GROUP BY collector, key_version, key
 )
 SELECT coalesce(c.name, 'number ' || collector), x.what, count(*)
 FROM collector_key k
-FULL JOIN counted o USING (collector, numbering, key)
+FULL JOIN counted o USING (collector, key_version, key)
 LEFT JOIN collector c ON c.id = collector
 CROSS JOIN LATERAL (VALUES
     ('keys with operations, of no collector', c.id IS NULL),
@@ -224,8 +224,8 @@ CROSS JOIN LATERAL (VALUES
     ('keys without an operation', k.flush IS NULL AND k.fresh + k.retrying + k.parked = 0),
     ('keys with operations that wait for no time, or with a time that nothing waits for',
         k.flush IS NULL AND (k.due_at IS NULL) <> (k.fresh + k.retrying = 0)),
-    ('keys that wait under a numbering that counts as done, or is not there yet',
-        k.fresh + k.retrying > 0 AND k.numbering NOT BETWEEN c.settled AND c.numbering)
+    ('keys that wait under a key_version that counts as done, or is not there yet',
+        k.fresh + k.retrying > 0 AND k.key_version NOT BETWEEN c.settled AND c.key_version)
 ) AS x (what, wrong)
 WHERE x.wrong AND c.state IS DISTINCT FROM 'deleting'
 GROUP BY 1, 2 ORDER BY 1, 2`

@@ -14,20 +14,20 @@ import (
 
 const doctorPartKey = `
 SELECT count(*) FROM pg_constraint c JOIN pg_index i ON i.indexrelid = c.conindid
-WHERE c.conrelid = 'work_part'::regclass AND c.contype = 'p' AND i.indisvalid
+WHERE c.conrelid = 'work_result'::regclass AND c.contype = 'p' AND i.indisvalid
     AND (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_attribute a
         WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)) = '{generation,ordinal,run_id,step}'`
 
-// Hops from run to run in work_part's primary key instead of reading it. What is being deleted is nobody's.
+// Hops from run to run in work_result's primary key instead of reading it. What is being deleted is nobody's.
 const doctorOrphans = `
 WITH RECURSIVE runs AS (
-    (SELECT run_id FROM work_part ORDER BY run_id LIMIT 1)
+    (SELECT run_id FROM work_result ORDER BY run_id LIMIT 1)
     UNION ALL
-    SELECT (SELECT p.run_id FROM work_part p WHERE p.run_id > runs.run_id ORDER BY p.run_id LIMIT 1)
+    SELECT (SELECT p.run_id FROM work_result p WHERE p.run_id > runs.run_id ORDER BY p.run_id LIMIT 1)
     FROM runs WHERE runs.run_id IS NOT NULL
 )
 SELECT run_id FROM runs WHERE run_id IS NOT NULL AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = runs.run_id)
-    AND NOT EXISTS (SELECT FROM retention_run g WHERE g.run_id = runs.run_id AND g.gone_at IS NULL)`
+    AND NOT EXISTS (SELECT FROM deleted_run g WHERE g.run_id = runs.run_id AND g.purged_at IS NULL)`
 
 const doctorEvents = `
 SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id, generation HAVING count(*) > 1`
@@ -37,17 +37,17 @@ SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id,
 const doctorGates = `
 SELECT st.run_id, st.step, count(*) FROM run_step st JOIN work_slice s USING (run_id, step)
 WHERE st.approval IS NOT NULL AND s.cause IN ('ready', 'probe')
-  AND s.created_at > coalesce(st.gate_shut_at, '-infinity')
+  AND s.created_at > coalesce(st.gate_closed_at, '-infinity')
   AND (st.approved_at IS NULL OR s.created_at < st.approved_at)
 GROUP BY st.run_id, st.step`
 
-// The counts read work_queue and work_part by their primary keys, index only where the visibility map allows.
+// The counts read work_queue and work_result by their primary keys, index only where the visibility map allows.
 const doctorRuns = `
 SELECT r.id, r.state, r.generation, r.items, coalesce(r.done, 0), coalesce(r.failed, 0), r.accepted,
     coalesce(r.canary_state, ''),
     (SELECT count(*) FROM work_queue q WHERE q.run_id = r.id),
     coalesce((SELECT max(q.ordinal) FROM work_queue q WHERE q.run_id = r.id), -1),
-    (SELECT count(*) FROM work_part p WHERE p.run_id = r.id),
+    (SELECT count(*) FROM work_result p WHERE p.run_id = r.id),
     coalesce(t.state, ''), coalesce(t.open_groups, 0), r.opened,
     coalesce((SELECT max((a.detail->>'generation')::integer) FROM audit_log a
         WHERE a.run_id = r.id AND a.action IN ('rerun', 'reset', 'correct', 'resume')
@@ -97,7 +97,7 @@ func (d *doctor) database(ctx context.Context) error {
 		return err
 	}
 	if keys == 0 {
-		d.found(OnePart, place{}, 1, "work_part has no primary key over run, step, ordinal and generation")
+		d.found(OnePart, place{}, 1, "work_result has no primary key over run, step, ordinal and generation")
 	}
 	orphans, err := pg.Collect(ctx, d.tx, pgx.RowTo[workqueue.RunID], doctorOrphans)
 	if err != nil {

@@ -34,19 +34,19 @@ FROM collector_op o JOIN collector c ON c.id = o.collector WHERE o.seq > $1 ORDE
 
 	// The keys are locked before their operations, in the order of their primary key.
 	lockParked = `
-SELECT k.parked FROM collector_key k WHERE (k.collector, k.numbering, k.key) IN (
-    SELECT o.collector, o.numbering, o.key FROM collector_op o WHERE o.seq = ANY ($1))
-ORDER BY k.collector, k.numbering, k.key FOR NO KEY UPDATE`
+SELECT k.parked FROM collector_key k WHERE (k.collector, k.key_version, k.key) IN (
+    SELECT o.collector, o.key_version, o.key FROM collector_op o WHERE o.seq = ANY ($1))
+ORDER BY k.collector, k.key_version, k.key FOR NO KEY UPDATE`
 
 	eraseParked = `
 WITH gone AS (
-    DELETE FROM collector_op WHERE seq = ANY ($1) AND parked_at IS NOT NULL RETURNING collector, numbering, key, op_id),
+    DELETE FROM collector_op WHERE seq = ANY ($1) AND parked_at IS NOT NULL RETURNING collector, key_version, key, op_id),
 seen AS (
     DELETE FROM collector_seen s USING gone g WHERE s.collector = g.collector AND s.op_id = g.op_id),
-keys AS (SELECT collector, numbering, key, count(*)::int AS ops FROM gone GROUP BY collector, numbering, key),
+keys AS (SELECT collector, key_version, key, count(*)::int AS ops FROM gone GROUP BY collector, key_version, key),
 less AS (
     UPDATE collector_key k SET parked = k.parked - g.ops, failed_message = 'erased' FROM keys g
-    WHERE k.collector = g.collector AND k.numbering = g.numbering AND k.key = g.key)
+    WHERE k.collector = g.collector AND k.key_version = g.key_version AND k.key = g.key)
 SELECT count(*) FROM gone`
 
 	// No key is without operations but those that have just lost them.
@@ -193,11 +193,11 @@ func Searched() []Columns {
 	return []Columns{
 		{Text, `alert.error alert_message.error api_request.operation batchrun.name batchrun.source batchrun.hold_detail
 			collector.failure_message collector.refused_for collector_key.failed_message collector_op.error_message
-			dead_letter.msg_id endpoint_change.reason endpoint_pace.breaker_reason health_mark.reason retention_run.name
-			retention_run.why run_acceptance.reason run_correction.reason run_guard.tripped schedule_fire.reason
-			schedule_fire.late stream_fault.detail stream_setting.trouble tracker_service.webhook_error
+			dead_letter.msg_id endpoint_change.reason endpoint_pace.breaker_reason health_ack.reason deleted_run.name
+			deleted_run.why run_acceptance.reason run_correction.reason run_guard.tripped schedule_occurrence.reason
+			schedule_occurrence.late stream_fault.detail stream_setting.trouble tracker_service.webhook_error
 			work_slice.error_message`, ""},
-		{JSON, `alert_condition.said alert_message.body api_request.headers api_request.carried_out health_condition.said
+		{JSON, `alert_condition.said alert_message.body api_request.headers api_request.committed_action health_condition.said
 			run_event.payload tracker_service.event`, ""},
 		{Kept, `alert.spec alert.source batchrun.spec collector.spec collector.source plan.spec plan.source run_order.rule
 			run_step.config schedule.spec schedule.source tracker_service.webhook_url`,
@@ -205,7 +205,7 @@ func Searched() []Columns {
 		{Kept, `api_request.key batchrun.idempotency_key collector_seen.op_id run_add.key tracker_add.key
 			tracker_service.owner tracker_service.key`,
 			"a caller gave it as a name or an id, by which a repeated request is known: it goes with the rest of its row"},
-		{Kept, `alert_condition.subject alert_condition.grp alert_message.grp health_condition.subject health_mark.subject
+		{Kept, `alert_condition.subject alert_condition.grp alert_message.grp health_condition.subject health_ack.subject
 			dead_letter.endpoint`, "it is the name of something that has to be seen to"},
 	}
 }

@@ -55,13 +55,13 @@ SELECT count(*) FROM items`
 UPDATE work_correction SET payload = $3 WHERE run_id = $1 AND ordinal = ANY ($2) AND payload <> $3`
 
 	eraseParts = `
-UPDATE work_part SET result = CASE WHEN result IS NOT NULL THEN 'null'::bytea END, content_type = NULL, large_id = NULL,
+UPDATE work_result SET result = CASE WHEN result IS NOT NULL THEN 'null'::bytea END, content_type = NULL, large_id = NULL,
     error_message = CASE WHEN error_code IS NOT NULL THEN 'erased' END, error_keyed = NULL
 WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1)) AND ordinal = ANY ($2)`
 
 	// With their pieces.
 	eraseLarge = `
-DELETE FROM work_large WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1))
+DELETE FROM large_result WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1))
     AND ordinal = ANY ($2)`
 
 	eraseErrors = `
@@ -84,11 +84,11 @@ UPDATE quarantine SET ` + emptyQuarantined + ` WHERE run_id = $1 AND slice_id = 
 	// A page of the failures of a run, by their index. Their blocks change with them.
 	eraseFailures = `
 WITH page AS (
-    SELECT step, error_code, ordinal, generation FROM work_part
+    SELECT step, error_code, ordinal, generation FROM work_result
     WHERE run_id = $1 AND error_code IS NOT NULL AND (step, error_code, ordinal, generation) > ($4, $5, $6, $7)
     ORDER BY step, error_code, ordinal, generation LIMIT $8),
 changed AS (
-    UPDATE work_part w SET error_message = erased_text(error_message, $2, $3),
+    UPDATE work_result w SET error_message = erased_text(error_message, $2, $3),
         error_keyed = erased_text(error_keyed, $2, $3)
     FROM page p WHERE w.run_id = $1 AND w.step = p.step AND w.ordinal = p.ordinal AND w.generation = p.generation
         AND CASE WHEN strpos(concat_ws(' ', error_message, error_keyed), $2) > 0

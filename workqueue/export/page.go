@@ -28,7 +28,7 @@ const exportBlock = `
 SELECT step, size, done, failed, coalesce(accepted, ` + plane.NoBits + `) FROM work_block
 WHERE run_id = $1 AND step = ANY ($2) AND block = $3 ORDER BY step`
 
-// The newest parts in ranges of ordinals, each a walk along work_part's primary key: one range when all items are
+// The newest parts in ranges of ordinals, each a walk along work_result's primary key: one range when all items are
 // wanted, a point for each when few are. LATERAL holds the planner to it, also where nothing was ever analyzed. Of the
 // bytes, which TOAST tells without reading them, only so many are fetched as a page may hold; upto tells whether that
 // was all.
@@ -41,7 +41,7 @@ FROM (
     CROSS JOIN LATERAL (
         SELECT DISTINCT ON (ordinal) ordinal, result, content_type, error_code, error_message, large_id,
             coalesce(octet_length(result), 0) + coalesce(octet_length(error_message), 0) AS size
-        FROM work_part
+        FROM work_result
         WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN wanted.first AND wanted.last
         ORDER BY ordinal, generation DESC
     ) AS p

@@ -184,8 +184,8 @@ ORDER BY ordinal LIMIT $4`
 const oneResult = `
 SELECT p.generation, p.result, coalesce(p.content_type, ''), p.large_id,
     CASE WHEN p.large_id IS NULL THEN sha256(p.result)
-        ELSE (SELECT l.sha256 FROM work_large l WHERE l.id = p.large_id) END
-FROM work_part p
+        ELSE (SELECT l.sha256 FROM large_result l WHERE l.id = p.large_id) END
+FROM work_result p
 JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = $4
 WHERE p.run_id = $1 AND p.step = $2 AND p.ordinal = $3 AND p.result IS NOT NULL AND get_bit(b.done, $5) = 1
 ORDER BY p.generation DESC LIMIT 1`

@@ -70,12 +70,12 @@ type Taken struct {
 }
 
 const (
-	// Slices are found by their key, what is open of them by work_large_open. Nothing is locked: a slice that ends
+	// Slices are found by their key, what is open of them by large_result_open. Nothing is locked: a slice that ends
 	// meanwhile leaves what is swept up, and recording fences it again.
 	fencePieces = `
 SELECT u.n, s.state IN ('claimed', 'sent'), coalesce(s.endpoint, st.endpoint),
     s.block = u.ordinal >> 13 AND get_bit(s.mask, u.ordinal & 8191) = 1, get_bit(s.remaining, u.ordinal & 8191) = 1,
-    (SELECT coalesce(sum(o.bytes), 0) FROM work_large o
+    (SELECT coalesce(sum(o.bytes), 0) FROM large_result o
      WHERE o.slice_id = s.id AND o.recorded_at IS NULL AND o.id <> u.id)::bigint
 FROM unnest($1::int[], $2::uuid[], $3::uuid[], $4::int[]) AS u (n, id, slice, ordinal)
 JOIN work_slice s ON s.id = u.slice JOIN run_step st USING (run_id, step)`
@@ -83,7 +83,7 @@ JOIN work_slice s ON s.id = u.slice JOIN run_step st USING (run_id, step)`
 	// The row of a result is locked, in the order of the ids, by whoever adds a piece to it: of two who bring the last two
 	// pieces at the same time, the later sees both.
 	openLarge = `
-INSERT INTO work_large (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)
+INSERT INTO large_result (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)
 SELECT u.id, s.run_id, s.step, u.ordinal, s.id, u.pieces, u.bytes, u.sha256, u.content_type
 FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::bigint[], $6::bytea[], $7::text[])
      AS u (id, slice, ordinal, pieces, bytes, sha256, content_type)
@@ -222,11 +222,11 @@ func claims(ids []uuid.UUID, last map[uuid.UUID]int, pieces []Piece) []any {
 // sweepAtOnce bounds the results that one transaction deletes: each may be 64 MiB.
 const sweepAtOnce = 4
 
-// By work_large_open, and slices by their key. A slice that has ended comes never back, and recording marks a result in
+// By large_result_open, and slices by their key. A slice that has ended comes never back, and recording marks a result in
 // the transaction that may end its slice: what is seen as not recorded of a slice that has ended is nobody's.
 const deleteAbandoned = `
-DELETE FROM work_large WHERE recorded_at IS NULL AND id = ANY (ARRAY(
-    SELECT l.id FROM work_large l
+DELETE FROM large_result WHERE recorded_at IS NULL AND id = ANY (ARRAY(
+    SELECT l.id FROM large_result l
     WHERE l.recorded_at IS NULL AND NOT EXISTS (
         SELECT FROM work_slice s WHERE s.id = l.slice_id AND s.state IN ('scheduled', 'claimed', 'sent'))
     LIMIT $1))`

@@ -60,7 +60,7 @@ func (l *lastFlush) String() string {
 	return fmt.Sprintf(" The last flush failed with %s: %.200s.", l.Code, l.Message)
 }
 
-// collector_key_due, once for each numbering and priority that there may be. A key that is full is due since its
+// collector_key_due, once for each key version and priority that there may be. A key that is full is due since its
 // oldest operation was added, up to max_age before it was.
 const healthLateFlushes = `
 SELECT c.name, c.endpoint, c.state, c.paused_by, d.due_at + c.max_age,
@@ -68,10 +68,10 @@ SELECT c.name, c.endpoint, c.state, c.paused_by, d.due_at + c.max_age,
     CASE WHEN c.failures > 0 THEN c.failure_message ELSE '' END
 FROM collector c CROSS JOIN LATERAL (
     SELECT min(first.due_at) AS due_at
-    FROM generate_series(c.settled, c.numbering) AS n CROSS JOIN generate_series(0, c.levels) AS p
+    FROM generate_series(c.settled, c.key_version) AS n CROSS JOIN generate_series(0, c.levels) AS p
     CROSS JOIN LATERAL (
         SELECT due_at FROM collector_key k
-        WHERE k.collector = c.id AND k.numbering = n AND k.priority = p AND flush IS NULL AND due_at IS NOT NULL
+        WHERE k.collector = c.id AND k.key_version = n AND k.priority = p AND flush IS NULL AND due_at IS NOT NULL
         ORDER BY due_at LIMIT 1) first) d
 WHERE c.state <> 'deleting' AND d.due_at < tranche_now() - c.max_age - $1::interval
 ORDER BY 5, 1 LIMIT $2`

@@ -24,8 +24,8 @@ type Advice struct {
 // Remedy is an advice without a command as a condition says it.
 func (a Advice) Remedy() string { return strings.ToUpper(a.Do[:1]) + a.Do[1:] }
 
-// Happening is the last thing that happened to some items, or to a run.
-type Happening struct {
+// LastEvent is the last thing that happened to some items, or to a run.
+type LastEvent struct {
 	At   time.Time `json:"at"`
 	What string    `json:"what"`
 }
@@ -54,7 +54,7 @@ type MissingGroup struct {
 	Stands   bool       `json:"stands,omitempty" doc:"something is amiss: they would not wait if all were well"`
 	Why      string     `json:"why" doc:"the reason in a sentence"`
 	Since    *time.Time `json:"since,omitempty"`
-	Last     *Happening `json:"last,omitempty" doc:"the last thing that happened to them"`
+	Last     *LastEvent `json:"last,omitempty" doc:"the last thing that happened to them"`
 	Next     string     `json:"next" doc:"what will happen"`
 	When     *time.Time `json:"when,omitempty" doc:"at the latest; absent: at once, or not by itself"`
 	Advice   []Advice   `json:"advice,omitempty" doc:"what an operator could do"`
@@ -93,7 +93,7 @@ type Explanation struct {
 	Groups     []MissingGroup       `json:"groups" doc:"the ones that need somebody first"`
 	Key        string               `json:"key,omitempty" doc:"all counts are of the items of this key"`
 	Of         []inspect.ItemView   `json:"of,omitempty" doc:"those items with every attempt"`
-	Last       *Happening           `json:"last,omitempty" doc:"the last thing that happened to the run"`
+	Last       *LastEvent           `json:"last,omitempty" doc:"the last thing that happened to the run"`
 	Advice     []Advice             `json:"advice,omitempty" doc:"about the run as a whole"`
 	Notes      []string             `json:"notes,omitempty"`
 	Nodes      int                  `json:"nodes" doc:"that are alive"`

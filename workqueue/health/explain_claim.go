@@ -60,7 +60,7 @@ func (f *facts) shut(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGro
 	case len(f.alive) == 0:
 		f.noNode(g)
 	case st.kind.OverNATS() && f.cutOff():
-		f.natsAway(g, f.alive)
+		f.natsUnreachable(g, f.alive)
 	case f.unwritable(st.kind, g):
 	case st.barred:
 		f.barrierGroup(r, st, g)
@@ -182,10 +182,10 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 			targetText(e.name), perSecond(e.rate)),
 			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
 	}
-	if e.callRate > 0 {
-		consider(e.callTokens, e.callTokensAt, e.callRate, fmt.Sprintf("%s gets at most %s requests a second in all",
-			targetText(e.name), perSecond(e.callRate)),
-			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --call-rate N/s", e.name)})
+	if e.requestRate > 0 {
+		consider(e.callTokens, e.callTokensAt, e.requestRate, fmt.Sprintf("%s gets at most %s requests a second in all",
+			targetText(e.name), perSecond(e.requestRate)),
+			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --request-rate N/s", e.name)})
 	}
 	if st.inFlightAuto && e.learnedRate != nil && (e.rate <= 0 || *e.learnedRate < e.rate) {
 		consider(e.tokens, e.tokensAt, *e.learnedRate, fmt.Sprintf(

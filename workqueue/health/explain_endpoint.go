@@ -143,7 +143,7 @@ type endpointFacts struct {
 	liveAuto      int     // those of automatic steps
 	maxInFlight   int     // budget; 0: none
 	rate          float64 // budget; 0: none
-	callRate      float64 // likewise, of requests
+	requestRate   float64 // likewise, of requests
 	callTokens    float64
 	callTokensAt  *time.Time
 	paced         bool // there is a row of endpoint_pace
@@ -204,7 +204,7 @@ SELECT n.name, coalesce(live.slices, 0), coalesce(live.auto, 0), coalesce(t.max_
     coalesce(probe.state, ''), probe.sent_at,
     coalesce((SELECT c.reason FROM endpoint_change c WHERE c.endpoint = n.name AND c.what = 'in_flight'
               ORDER BY c.id DESC LIMIT 1), ''),
-    coalesce(t.call_rate, 0), coalesce(p.call_tokens, 0) - 1, p.call_tokens_at
+    coalesce(t.request_rate, 0), coalesce(p.call_tokens, 0) - 1, p.call_tokens_at
 FROM unnest($1::text[]) AS n (name)
 LEFT JOIN live ON live.endpoint = n.name
 LEFT JOIN endpoint_setting t ON t.endpoint = n.name
@@ -218,7 +218,7 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 		return e, row.Scan(&e.name, &e.live, &e.liveAuto, &e.maxInFlight, &e.rate, &e.paced, &e.inFlight,
 			&e.learnedRate, &e.chunk, &e.chunkCap, &e.chunkCapUntil, &e.tokens, &e.tokensAt, &e.open, &e.breakerReason,
 			&e.breakerSince, &e.probes, &e.probeAt, &e.probeState, &e.probeSentAt, &e.change,
-			&e.callRate, &e.callTokens, &e.callTokensAt)
+			&e.requestRate, &e.callTokens, &e.callTokensAt)
 	})
 	if err != nil {
 		return fmt.Errorf("read the endpoints: %w", err)

@@ -137,7 +137,7 @@ SELECT st.run_id, st.step, st.name, st.endpoint, st.in_flight, st.in_flight_auto
     st.max_attempts,
     (SELECT count(*) FROM work_slice s
      WHERE s.run_id = st.run_id AND s.step = st.step AND s.state IN ('claimed', 'sent')),
-    st.kind, st.needs, st.slice_timeout, st.optional, st.barrier AND NOT st.barrier_passed,
+    st.kind, st.needs, st.request_timeout, st.optional, st.barrier AND NOT st.barrier_passed,
     coalesce(st.approval, ''), st.gate_since,
     CASE WHEN EXISTS (SELECT 1 FROM run_step n WHERE n.run_id = st.run_id AND n.barrier AND NOT n.barrier_passed) THEN
         (SELECT coalesce(sum(b.size - bit_count(` + plane.SettledBits + `)), 0) FROM work_block b
@@ -209,7 +209,7 @@ type sliceFacts struct {
 	maxFailures                 int
 	newest                      workqueue.SliceID
 
-	before *Happening // how the slice ended that the newest was made from
+	before *LastEvent // how the slice ended that the newest was made from
 }
 
 // Slices are put together as far as an explanation tells them apart. What is claimed next goes where its step goes
@@ -218,15 +218,15 @@ const explainSlices = explainPlanes + `
 SELECT s.run_id, s.step, CASE s.state WHEN 'scheduled' THEN st.endpoint ELSE coalesce(s.endpoint, st.endpoint) END,
     s.state, CASE s.state WHEN 'scheduled' THEN s.cause ELSE '' END,
     coalesce(s.session_id, '00000000-0000-0000-0000-000000000000'),
-    s.due, s.unsent, s.handed_at IS NOT NULL, s.lost, s.late, s.remaining <> s.mask, coalesce(q.reason, ''),
+    s.due, s.unsent, s.delivered_at IS NOT NULL, s.lost, s.late, s.remaining <> s.mask, coalesce(q.reason, ''),
     s.answered IS NOT NULL AND s.remaining <> s.mask,
     count(*), sum(bit_count(s.remaining & p.missing))::bigint, sum(bit_count(s.remaining & p.counted))::bigint,
     sum(bit_count(s.mask) - bit_count(s.remaining))::bigint,
     min(s.created_at), max(s.created_at), min(s.not_before), max(s.not_before), min(s.deadline), max(s.deadline),
-    min(s.sent_at), max(s.sent_at), min(s.handed_at), max(s.handed_at), max(q.at), max(s.failures),
+    min(s.sent_at), max(s.sent_at), min(s.delivered_at), max(s.delivered_at), max(q.at), max(s.failures),
     (array_agg(s.id ORDER BY s.created_at DESC, s.id))[1]
 FROM (
-    SELECT s.id, s.run_id, s.step, s.block, s.endpoint, s.state, s.cause, s.mask, s.remaining, s.handed_at, s.sent_at,
+    SELECT s.id, s.run_id, s.step, s.block, s.endpoint, s.state, s.cause, s.mask, s.remaining, s.delivered_at, s.sent_at,
         s.answered, s.created_at, s.not_before, s.deadline, s.failures,
         CASE s.state WHEN 'claimed' THEN s.session_id END AS session_id,
         s.state = 'scheduled' AND s.not_before <= $4 AS due,
@@ -234,7 +234,7 @@ FROM (
 	`' THEN coalesce(s.error_message, '')
             ELSE '' END AS unsent,
         s.state = 'sent' AND s.stream_epoch < (SELECT epoch FROM stream_epoch WHERE name = 'streams') AS lost,
-        s.deadline <= $4 AND (s.state = 'claimed' OR s.state = 'sent' AND s.handed_at IS NOT NULL) AS late
+        s.deadline <= $4 AND (s.state = 'claimed' OR s.state = 'sent' AND s.delivered_at IS NOT NULL) AS late
     FROM work_slice s
     WHERE s.run_id = ANY ($1) AND s.state IN ('scheduled', 'claimed', 'sent')
 ) s
@@ -294,7 +294,7 @@ func (f *facts) readBefore(ctx context.Context, tx pgx.Tx) error {
 	var state, service, code, message string
 	var items int64
 	_, err := pgx.ForEachRow(rows, []any{&id, &at, &state, &service, &items, &code, &message}, func() error {
-		made[id].before = &Happening{at, endedText(state, service, items, code, message)}
+		made[id].before = &LastEvent{at, endedText(state, service, items, code, message)}
 		return nil
 	})
 	if err != nil {

@@ -78,9 +78,9 @@ func (f *facts) cutOff() bool {
 	return len(f.alive) > 0 && !slices.ContainsFunc(f.alive, func(s *Node) bool { return !s.Away })
 }
 
-// natsAway makes a group wait for its node, or for any, to reach NATS again.
-func (f *facts) natsAway(g *MissingGroup, nodes []*Node) {
-	g.Reason, g.Owner, g.When = ReasonNATSAway, OwnerNode, nil
+// natsUnreachable makes a group wait for its node, or for any, to reach NATS again.
+func (f *facts) natsUnreachable(g *MissingGroup, nodes []*Node) {
+	g.Reason, g.Owner, g.When = ReasonNATSUnreachable, OwnerNode, nil
 	g.Who = fmt.Sprintf("any of %d nodes", len(nodes))
 	g.Why = "no node can reach NATS, so nothing is sent at the moment"
 	if len(nodes) == 1 {

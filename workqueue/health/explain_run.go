@@ -18,41 +18,41 @@ import (
 
 // runFacts is a run as a whole.
 type runFacts struct {
-	id          workqueue.RunID
-	state       string
-	generation  workqueue.Generation
-	priority    int
-	createdAt   time.Time
-	sealedAt    *time.Time
-	startedAt   *time.Time
-	finishedAt  *time.Time
-	hold        string // why it is held; empty: it is not
-	holdDetail  string
-	heldAt      *time.Time
-	heldBy      string
-	canary      int
-	canaryAuto  bool
-	canaryState string
-	failedLimit *int64
-	maxFailed   string
-	loader      workqueue.SessionID
-	loaded      int64
-	quarantined int64
-	letters     int64
+	id                workqueue.RunID
+	state             string
+	generation        workqueue.Generation
+	priority          int
+	createdAt         time.Time
+	sealedAt          *time.Time
+	startedAt         *time.Time
+	finishedAt        *time.Time
+	hold              string // why it is held; empty: it is not
+	holdDetail        string
+	heldAt            *time.Time
+	heldBy            string
+	canary            int
+	canaryAutoApprove bool
+	canaryState       string
+	failedLimit       *int64
+	maxFailed         string
+	loader            workqueue.SessionID
+	loaded            int64
+	quarantined       int64
+	letters           int64
 
-	lastDone            *Happening // the slice that ended last
-	lastOrder           *Happening // the last thing that an operator did
-	items, done, failed int64
-	settled             int64 // items that every step has an outcome for
-	unplaced            int64 // items of an open run whose block is not there yet
-	open                bool
-	createdBy           string
-	sealBy, overdueAt   *time.Time
-	onOverdue           string
-	ordered             bool     // its items stand in lines
-	ahead               []string // in front of the items that were asked about
-	steps               []*stepFacts
-	bad                 []inspect.BadPart
+	lastDone                *LastEvent // the slice that ended last
+	lastOrder               *LastEvent // the last thing that an operator did
+	items, done, failed     int64
+	settled                 int64 // items that every step has an outcome for
+	unplaced                int64 // items of an open run whose block is not there yet
+	open                    bool
+	createdBy               string
+	sealDeadline, overdueAt *time.Time
+	onOverdue               string
+	ordered                 bool     // its items stand in lines
+	ahead                   []string // in front of the items that were asked about
+	steps                   []*stepFacts
+	bad                     []inspect.BadPart
 }
 
 // viewState is the state as views show it: a run that is held is paused.
@@ -66,7 +66,7 @@ func (r *runFacts) viewState() string {
 // The rows that a load has brought so far are told by the last ordinal, at the end of work_queue's primary key.
 const explainRuns = `
 SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.started_at, r.finished_at,
-    coalesce(r.hold, ''), r.hold_detail, r.held_at, r.held_by, r.canary, r.canary_auto, coalesce(r.canary_state, ''),
+    coalesce(r.hold, ''), r.hold_detail, r.held_at, r.held_by, r.canary, r.canary_auto_approve, coalesce(r.canary_state, ''),
     r.failed_limit, r.max_failed, coalesce(r.loader_session, '00000000-0000-0000-0000-000000000000'),
     CASE WHEN r.sealed_at IS NULL THEN coalesce((SELECT max(q.ordinal) + 1 FROM work_queue q WHERE q.run_id = r.id), 0)
         ELSE 0 END,
@@ -74,7 +74,7 @@ SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.sta
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = r.id AND d.state = 'waiting'),
     r.items, coalesce(c.done, 0)::bigint, coalesce(c.failed, 0)::bigint, coalesce(c.settled, 0)::bigint,
     greatest(r.items - coalesce(c.size, 0), 0)::bigint,
-    r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at, r.on_overdue,
+    r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_deadline, r.overdue_at, r.on_overdue,
     EXISTS (SELECT 1 FROM run_order o WHERE o.run_id = r.id), ` + control.StartedBy + `
 FROM batchrun r
 LEFT JOIN LATERAL (
@@ -100,9 +100,9 @@ func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) 
 	runs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*runFacts, error) {
 		r := &runFacts{}
 		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.createdAt, &r.sealedAt, &r.startedAt,
-			&r.finishedAt, &r.hold, &r.holdDetail, &r.heldAt, &r.heldBy, &r.canary, &r.canaryAuto, &r.canaryState,
+			&r.finishedAt, &r.hold, &r.holdDetail, &r.heldAt, &r.heldBy, &r.canary, &r.canaryAutoApprove, &r.canaryState,
 			&r.failedLimit, &r.maxFailed, &r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.done, &r.failed,
-			&r.settled, &r.unplaced, &r.open, &r.sealBy, &r.overdueAt, &r.onOverdue, &r.ordered,
+			&r.settled, &r.unplaced, &r.open, &r.sealDeadline, &r.overdueAt, &r.onOverdue, &r.ordered,
 			&r.createdBy)
 	})
 	if err != nil {
@@ -124,7 +124,7 @@ func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 	var items int64
 	var at time.Time
 	_, err := pgx.ForEachRow(rows, []any{&at, &state, &service, &items, &code, &message}, func() error {
-		r.lastDone = &Happening{at, endedText(state, service, items, code, message)}
+		r.lastDone = &LastEvent{at, endedText(state, service, items, code, message)}
 		return nil
 	})
 	if err != nil {
@@ -133,7 +133,7 @@ func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 	rows = pg.Rows(ctx, tx, explainLastAction, r.id)
 	var actor, action, hold string
 	_, err = pgx.ForEachRow(rows, []any{&at, &actor, &action, &hold}, func() error {
-		r.lastOrder = &Happening{at, actionText(actor, action, control.Hold(hold))}
+		r.lastOrder = &LastEvent{at, actionText(actor, action, control.Hold(hold))}
 		return nil
 	})
 	if err != nil {
@@ -177,11 +177,11 @@ func endedText(state, service string, items int64, code, message string) string 
 }
 
 // last is the last thing that happened to the run.
-func (r *runFacts) last(f *facts) *Happening {
-	last := &Happening{r.createdAt, "the run was made"}
+func (r *runFacts) last(f *facts) *LastEvent {
+	last := &LastEvent{r.createdAt, "the run was made"}
 	consider := func(at *time.Time, what string) {
 		if at != nil && !at.Before(last.At) {
-			last = &Happening{*at, what}
+			last = &LastEvent{*at, what}
 		}
 	}
 	consider(r.startedAt, fmt.Sprintf("generation %d started", r.generation))
@@ -320,7 +320,7 @@ func (f *facts) fetching(st *stepFacts, s *sliceFacts, node *Node, g *MissingGro
 	}
 	g.Next = "what comes is recorded; what has not come by the deadline is tried again"
 	if st.kind == workqueue.KindRequest && node.Away {
-		f.natsAway(g, []*Node{node})
+		f.natsUnreachable(g, []*Node{node})
 		g.When = s.lastDeadline
 	}
 }
@@ -344,13 +344,13 @@ func (f *facts) noLocal(st *stepFacts, g *MissingGroup) {
 // unplacedGroup explains items of an open run whose block is not there yet.
 func (f *facts) unplacedGroup(r *runFacts) MissingGroup {
 	g := MissingGroup{run: r.id, State: "waiting", Items: r.unplaced, Counted: r.unplaced, Since: &r.createdAt}
-	g.Reason, g.Owner, g.Who, g.When = ReasonUnplaced, OwnerOperator, "whoever adds items to the run", r.sealBy
+	g.Reason, g.Owner, g.Who, g.When = ReasonUnplaced, OwnerOperator, "whoever adds items to the run", r.sealDeadline
 	g.Why = "the run is open, and items begin when 8192 of them have come or the run is sealed"
 	g.Next = "they begin when more items fill their block, or when the run is sealed"
 	switch {
 	case r.overdueAt != nil:
-		g.Next, g.When = g.Next+"; it should have been by "+clock(*r.sealBy), nil
-	case r.sealBy != nil:
+		g.Next, g.When = g.Next+"; it should have been by "+clock(*r.sealDeadline), nil
+	case r.sealDeadline != nil:
 		g.Next += "; it should be by"
 	}
 	g.Advice = []Advice{sealAdvice(r.id)}
@@ -367,14 +367,14 @@ func (r *runFacts) openNote() string {
 	switch {
 	case r.overdueAt != nil:
 		note = fmt.Sprintf("%s; it should have been by %s, which was reported at %s: `tranche run seal %s`, or cancel it",
-			note, clock(*r.sealBy), clock(*r.overdueAt), r.id)
+			note, clock(*r.sealDeadline), clock(*r.overdueAt), r.id)
 		if r.onOverdue == string(start.OverdueReport) {
 			note += fmt.Sprintf("; it is cancelled when nobody does anything with it, nor works on its items, for %d days",
 				start.AbandonedAfter/(24*time.Hour))
 		}
 		return note
-	case r.sealBy != nil:
-		return fmt.Sprintf("%s, by %s (then: %s)", note, clock(*r.sealBy), r.onOverdue)
+	case r.sealDeadline != nil:
+		return fmt.Sprintf("%s, by %s (then: %s)", note, clock(*r.sealDeadline), r.onOverdue)
 	default:
 		return note
 	}

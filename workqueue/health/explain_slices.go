@@ -40,14 +40,14 @@ func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 		}
 	}
 	g.Since = &since
-	g.Last = &Happening{since, "a node claimed them"}
+	g.Last = &LastEvent{since, "a node claimed them"}
 	node := f.sessions[s.session]
 	switch {
 	case node == nil || !node.Alive:
 		name := "a node"
 		if node != nil {
 			name = node.Name()
-			g.Last = &Happening{node.gone(), "the session of " + name + " ended"}
+			g.Last = &LastEvent{node.gone(), "the session of " + name + " ended"}
 		}
 		g.Reason, g.Why = ReasonClaimLost, name+" had claimed them and is gone"
 		f.swept(g, "they are issued again, which does not count against them")
@@ -66,7 +66,7 @@ func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 		g.Next = "the requests are in the stream in a moment; if not, they are issued again"
 		g.When = s.lastDeadline
 		if node.Away {
-			f.natsAway(g, []*Node{node})
+			f.natsUnreachable(g, []*Node{node})
 			g.Next = "it publishes them when NATS answers; what it cannot publish by its deadline is issued again"
 			g.When = s.lastDeadline
 		}
@@ -77,7 +77,7 @@ func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	g.Since = s.firstSent
 	if s.lastSent != nil {
-		g.Last = &Happening{*s.lastSent, "their request was published"}
+		g.Last = &LastEvent{*s.lastSent, "their request was published"}
 	}
 	switch {
 	case s.lost:
@@ -102,7 +102,7 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	}
 	g.Reason, g.Owner, g.Who, g.Since = ReasonWorking, OwnerService, servers(s.endpoint), s.firstHanded
 	if s.lastHanded != nil {
-		g.Last = &Happening{*s.lastHanded, "a service took their request"}
+		g.Last = &LastEvent{*s.lastHanded, "a service took their request"}
 	}
 	g.Why = "a service has taken them"
 	g.Next, g.When = "the service answers; without a reply by the deadline they are tried again", s.firstDeadline
@@ -115,7 +115,7 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 		}
 	}
 	if s.refused != "" {
-		g.Reason, g.Last = ReasonQuarantine, &Happening{*s.refusedAt, "a reply could not be taken: " + s.refused}
+		g.Reason, g.Last = ReasonQuarantine, &LastEvent{*s.refusedAt, "a reply could not be taken: " + s.refused}
 		g.by = []cameBy{{"a reply could not be taken: " + s.refused, g.Items}}
 		g.Advice = []Advice{{"see what the service sent",
 			fmt.Sprintf("tranche quarantine list --run %s", s.run)}}
@@ -164,7 +164,7 @@ func causeTexts() map[workqueue.Cause]string {
 // scheduledGroup explains slices that wait for their time, or for a node once it has come.
 func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *MissingGroup) {
 	since := s.firstAt
-	g.Since, g.Last = &since, &Happening{s.lastAt, causeText(s.cause)}
+	g.Since, g.Last = &since, &LastEvent{s.lastAt, causeText(s.cause)}
 	if s.before != nil {
 		g.Last = s.before
 	}

@@ -269,7 +269,7 @@ func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g.Why = fmt.Sprintf("a sample of %s runs first and these are held back (--canary %d)", manyItems(int64(r.canary)),
 		r.canary)
 	g.Next = "when the last item of the sample has its outcome, the run waits for somebody to approve"
-	if r.canaryAuto {
+	if r.canaryAutoApprove {
 		g.Next = "when the last item of the sample has its outcome, they are released if no more of it failed than may, " +
 			"or else wait for somebody to approve"
 	}

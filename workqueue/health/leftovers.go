@@ -195,7 +195,7 @@ const (
 
 // healthGaps goes through a table of few rows.
 const healthGaps = `
-SELECT noticed_at, from_at, to_at, lost, runs FROM database_gap
+SELECT noticed_at, from_at, to_at, lost, runs FROM database_rewind
 WHERE noticed_at > tranche_now() - CASE WHEN lost THEN $2::interval ELSE $3::interval END
 ORDER BY id DESC LIMIT $1`
 

@@ -66,18 +66,18 @@ type Measured struct {
 
 const (
 	healthMarks = `
-SELECT kind, subject, state, by, at, until, reason, severity, count, worse_at, seen_at FROM health_mark
+SELECT kind, subject, state, by, at, until, reason, severity, count, worse_at, seen_at FROM health_ack
 WHERE until IS NULL OR until > tranche_now()`
 
 	// Of all subjects when there are none. Rows whose time is up go, too.
 	dropMarks = `
-DELETE FROM health_mark WHERE kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)) OR until <= tranche_now()
+DELETE FROM health_ack WHERE kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)) OR until <= tranche_now()
 RETURNING kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)), subject, state, by, until, reason`
 
 	// Somebody else may have said something since the rows were deleted: the later word holds. What is said at once has
 	// one time.
 	putMarks = `
-INSERT INTO health_mark AS m (kind, subject, state, by, at, until, reason, severity, count)
+INSERT INTO health_ack AS m (kind, subject, state, by, at, until, reason, severity, count)
 SELECT $1, u.subject, $3, $4, t.now, t.now + nullif($5::interval, '0'), $6, u.severity, u.count
 FROM (SELECT tranche_now() AS now) t, unnest($2::text[], $7::text[], $8::bigint[]) AS u (subject, severity, count)
 ORDER BY u.subject
@@ -89,18 +89,18 @@ RETURNING at, until`
 	// Of what somebody has said anew meanwhile nothing is noted, and what got worse after a look had begun is not over by
 	// what that look has seen. Rows are locked in the order of the key.
 	noteMarks = `
-UPDATE health_mark m SET seen_at = CASE WHEN f.seen THEN tranche_now() ELSE m.seen_at END,
+UPDATE health_ack m SET seen_at = CASE WHEN f.seen THEN tranche_now() ELSE m.seen_at END,
     worse_at = CASE WHEN f.worse THEN coalesce(m.worse_at, tranche_now()) WHEN m.worse_at < $6 AND NOT f.seen
         THEN NULL ELSE m.worse_at END
-FROM (SELECT u.* FROM health_mark h
+FROM (SELECT u.* FROM health_ack h
       JOIN unnest($1::text[], $2::text[], $3::timestamptz[], $4::boolean[], $5::boolean[])
           AS u (kind, subject, at, seen, worse) USING (kind, subject)
       WHERE h.at = u.at ORDER BY 1, 2 FOR UPDATE OF h) f
 WHERE m.kind = f.kind AND m.subject = f.subject`
 
 	forgetMarks = `
-DELETE FROM health_mark m USING (
-    SELECT h.kind, h.subject FROM health_mark h JOIN unnest($1::text[], $2::text[], $3::timestamptz[])
+DELETE FROM health_ack m USING (
+    SELECT h.kind, h.subject FROM health_ack h JOIN unnest($1::text[], $2::text[], $3::timestamptz[])
         AS u (kind, subject, at) USING (kind, subject)
     WHERE h.at = u.at ORDER BY 1, 2 FOR UPDATE OF h) f
 WHERE m.kind = f.kind AND m.subject = f.subject`
@@ -166,7 +166,7 @@ func (s Store) PutMark(ctx context.Context, m NewMark) (at time.Time, until *tim
 		if _, err = pgx.ForEachRow(rows, []any{&at, &until}, func() error { return nil }); err != nil {
 			return err
 		}
-		verb := map[MarkState]string{Aside: "health_aside", Taken: "health_take"}[m.State]
+		verb := map[MarkState]string{Aside: "health_mute", Taken: "health_ack"}[m.State]
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: m.Actor, Name: verb, Subject: audited(m.Kind, subjects),
 			Before: was, After: map[string]any{"state": m.State, "until": until, "reason": pg.Plain(m.Reason),
 				"subjects": len(subjects)}})
@@ -189,7 +189,7 @@ func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (f
 		if found = was != nil; !found || err != nil {
 			return err
 		}
-		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "health_back",
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "health_clear",
 			Subject: audited(key.Kind, subjects),
 			Before:  was})
 	})

@@ -152,7 +152,7 @@ FROM batchrun WHERE state IN ('loading', 'running') GROUP BY 1, 2 ORDER BY 1, 2`
 	// batchrun_active.
 	overdueRuns = `
 SELECT count(*) FROM batchrun
-WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= tranche_now()`
+WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()`
 
 	// endpointMetrics reads batchrun_active and, for each of the runs, work_block_ready; what is out is found by
 	// work_slice_live and bounded by the limits in flight. A block's plane is read only where something is ready.
@@ -162,7 +162,7 @@ WITH live AS MATERIALIZED (
         count(*) FILTER (WHERE s.state <> 'scheduled') AS requests,
         sum(bit_count(s.remaining)) FILTER (WHERE s.state <> 'scheduled') AS in_flight,
         sum(bit_count(s.remaining)) FILTER (WHERE s.state = 'scheduled') AS scheduled,
-        min(s.sent_at) FILTER (WHERE s.state = 'sent' AND s.handed_at IS NULL) AS untaken
+        min(s.sent_at) FILTER (WHERE s.state = 'sent' AND s.delivered_at IS NULL) AS untaken
     FROM work_slice s
     JOIN run_step st ON st.run_id = s.run_id AND st.step = s.step
     JOIN batchrun r ON r.id = s.run_id AND (r.hold IS NULL OR s.state <> 'scheduled')
@@ -186,7 +186,7 @@ FULL JOIN live USING (endpoint)
 FULL JOIN ready USING (endpoint)
 ORDER BY coalesce(ready.items, 0) + coalesce(live.requests, 0) > 0 DESC, endpoint`
 
-	// Collectors are few; collector_key_due, once for each numbering and priority that there may be,
+	// Collectors are few; collector_key_due, once for each key version and priority that there may be,
 	// collector_key_flushing and collector_op_parked.
 	collectorMetrics = `
 SELECT c.name,
@@ -195,10 +195,10 @@ SELECT c.name,
 FROM collector c
 CROSS JOIN LATERAL (
     SELECT min(coalesce(first.oldest_at, first.due_at)) AS oldest_at
-    FROM generate_series(c.settled, c.numbering) AS n CROSS JOIN generate_series(0, c.levels) AS p
+    FROM generate_series(c.settled, c.key_version) AS n CROSS JOIN generate_series(0, c.levels) AS p
     CROSS JOIN LATERAL (
         SELECT oldest_at, due_at FROM collector_key k
-        WHERE k.collector = c.id AND k.numbering = n AND k.priority = p AND flush IS NULL AND due_at IS NOT NULL
+        WHERE k.collector = c.id AND k.key_version = n AND k.priority = p AND flush IS NULL AND due_at IS NOT NULL
         ORDER BY due_at LIMIT 1) first) d
 CROSS JOIN LATERAL (
     SELECT min(oldest_at) AS oldest_at FROM collector_key k WHERE k.collector = c.id AND flush IS NOT NULL) f
@@ -207,18 +207,18 @@ CROSS JOIN LATERAL (
         SELECT FROM collector_op o WHERE o.collector = c.id AND parked_at IS NOT NULL ORDER BY seq LIMIT $1) few) p
 WHERE c.state <> 'deleting' ORDER BY c.name`
 
-	// schedule_due, schedule_fire_waiting, schedule_fire_run; schedules are few, and the last fire of each is found by
+	// schedule_due, schedule_occurrence_waiting, schedule_occurrence_run; schedules are few, and the last fire of each is found by
 	// the primary key, backwards.
 	scheduleMetrics = `
 SELECT s.overdue, s.oldest, (
-        SELECT count(*) FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
+        SELECT count(*) FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
         WHERE f.state IN ('due', 'starting') AND s.state = 'active'
             AND f.start_at < tranche_now() - interval '1 min'),
     (SELECT count(*) FROM schedule s CROSS JOIN LATERAL (
-        SELECT state FROM schedule_fire f
+        SELECT state FROM schedule_occurrence f
         WHERE f.schedule = s.name AND f.ended_at IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
      WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')),
-    (SELECT count(*) FROM batchrun r JOIN schedule_fire f ON f.run_id = r.id
+    (SELECT count(*) FROM batchrun r JOIN schedule_occurrence f ON f.run_id = r.id
      WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late <> '')
 FROM (
     SELECT count(*) AS overdue, coalesce(extract(epoch FROM tranche_now() - min(next_due)), 0)::float8 AS oldest

@@ -4,97 +4,97 @@ import "strings"
 
 // Kinds of conditions.
 const (
-	FailedItems    Kind = "failed_items"   // of completed runs, that nobody has run again or accepted
-	StaleSlices    Kind = "stale_slices"   // past their deadline, and no leader has seen to them
-	NoListeners    Kind = "no_listeners"   // runs have work for an endpoint or a function, and nobody does it
-	OldestWaiting  Kind = "oldest_waiting" // items, or requests, that nobody has taken for long
+	FailedItems    Kind = "failed_items" // of completed runs, that nobody has run again or accepted
+	StaleSlices    Kind = "stale_slices" // past their deadline, and no leader has seen to them
+	NoListeners    Kind = "no_listeners" // runs have work for an endpoint or a function, and nobody does it
+	OldestWaiting  Kind = "work_stuck"   // items, or requests, that nobody has taken for long
 	DeadLetters    Kind = "dead_letters"
 	Quarantined    Kind = "quarantined"
 	BreakerOpen    Kind = "breaker_open"
 	ServiceSlow    Kind = "service_slow" // it takes far longer for an item than before
 	LeaderMissing  Kind = "leader_missing"
 	NodeDead       Kind = "node_dead"
-	NodeLate       Kind = "node_late"
+	NodeLate       Kind = "node_unresponsive"
 	StreamLimit    Kind = "stream_limit"
 	Disk           Kind = "disk"
-	StreamSettings Kind = "stream_settings"  // the streams are not as they are set
-	RunHeld        Kind = "run_held"         // by its threshold, or by somebody
-	RunApproval    Kind = "run_approval"     // its canary waits for somebody
-	RunGuard       Kind = "run_guard"        // by its guard: its first outcomes plainly failed
-	RunGate        Kind = "run_gate"         // a step of it waits for somebody
-	RunOverdue     Kind = "run_overdue"      // not sealed in time
-	RunWillBeLate  Kind = "run_will_be_late" // in alerts only
-	RunCompleted   Kind = "run_completed"    // in alerts only
+	StreamSettings Kind = "stream_settings"      // the streams are not as they are set
+	RunHeld        Kind = "run_held"             // by its threshold, or by somebody
+	RunApproval    Kind = "run_approval"         // its canary waits for somebody
+	RunGuard       Kind = "run_guard"            // by its guard: its first outcomes plainly failed
+	RunGate        Kind = "run_gate"             // a step of it waits for somebody
+	RunOverdue     Kind = "run_overdue"          // not sealed in time
+	RunWillBeLate  Kind = "run_deadline_at_risk" // in alerts only
+	RunCompleted   Kind = "run_completed"        // in alerts only
 
 	ScheduleFailing Kind = "schedule_failing" // the run of its last due time could not be started
 	ScheduleOverdue Kind = "schedule_overdue" // a due time that nobody takes, or whose run is not started
-	ScheduleLate    Kind = "schedule_late"    // a run has not ended by the end of its window
+	ScheduleLate    Kind = "run_past_window"  // a run has not ended by the end of its window
 
-	CollectorParked  Kind = "collector_parked"  // operations that are not tried again
-	CollectorLate    Kind = "collector_late"    // operations that wait far longer than max_age
-	CollectorHangs   Kind = "collector_hangs"   // a flush that is under way for far too long
-	CollectorRefuses Kind = "collector_refuses" // what a collector stores with operations cannot be had
+	CollectorParked  Kind = "collector_parked"    // operations that are not tried again
+	CollectorLate    Kind = "collector_late"      // operations that wait far longer than max_age
+	CollectorHangs   Kind = "flush_stuck"         // a flush that is under way for far too long
+	CollectorRefuses Kind = "collector_rejecting" // what a collector stores with operations cannot be had
 
-	AlertFailing  Kind = "alert_failing" // a receiver of alerts has not been told for long
-	Database      Kind = "database"
-	DatabaseGap   Kind = "database_gap" // it went back in time, or another server took it over
-	Connections   Kind = "database_connections"
-	NATS          Kind = "nats"
-	Shortage      Kind = "shortage" // something was used up when the node last needed it
-	EventsWaiting Kind = "events_waiting"
-	TokenExpiring Kind = "token_expiring"
+	AlertFailing   Kind = "alert_failing" // a receiver of alerts has not been told for long
+	Database       Kind = "database"
+	DatabaseRewind Kind = "database_rewind" // it went back in time, or another server took it over
+	Connections    Kind = "database_connections"
+	NATS           Kind = "nats"
+	Shortage       Kind = "shortage" // something was used up when the node last needed it
+	EventsWaiting  Kind = "events_waiting"
+	TokenExpiring  Kind = "token_expiring"
 )
 
 // What items wait for. Package api says those that need a look at NATS.
 const (
-	ReasonOperator    Kind = "paused"
-	ReasonThreshold   Kind = "threshold"
-	ReasonGuard       Kind = "guard"
-	ReasonCanary      Kind = "canary"
-	ReasonSampling    Kind = "sampling"
-	ReasonNoNode      Kind = "no_node"
-	ReasonReadOnly    Kind = "database_read_only"
-	ReasonNATSAway    Kind = "nats_away"
-	ReasonUnwritable  Kind = "disk_full" // JetStream's store cannot be written, for that or another reason
-	ReasonNATSRefused Kind = "nats_refused"
-	ReasonNATSStalled Kind = "nats_stalled" // it can be reached, and the streams do not answer: no quorum, or no leader
-	ReasonSettingUp   Kind = "setting_up"
-	ReasonProbing     Kind = "probing" // the breaker is open and a probe is out
-	ReasonStepLimit   Kind = "step_limit"
-	ReasonBudget      Kind = "endpoint_budget"
-	ReasonAdaptive    Kind = "adaptive_limit"
-	ReasonPriority    Kind = "behind_priority"
-	ReasonShare       Kind = "fair_share"
-	ReasonRate        Kind = "rate_limited"
-	ReasonNext        Kind = "next_to_claim"
-	ReasonBackoff     Kind = "backoff"
-	ReasonBreather    Kind = "breaker_pause"
-	ReasonThrottled   Kind = "throttled"
-	ReasonPostponed   Kind = "postponed"
-	ReasonPublishing  Kind = "publishing"
-	ReasonClaimLost   Kind = "claim_lost"
-	ReasonStreamLost  Kind = "stream_lost"
-	ReasonOverdue     Kind = "overdue"
-	ReasonQueued      Kind = "queued"
-	ReasonNoListener  Kind = "no_listener"
-	ReasonNotTaking   Kind = "listeners_wait"
-	ReasonBusy        Kind = "listeners_busy"
-	ReasonSuspended   Kind = "consumer_paused"
-	ReasonNoConsumer  Kind = "no_consumer"
-	ReasonWorking     Kind = "with_service"
-	ReasonGone        Kind = "service_gone"
-	ReasonNested      Kind = "asks_unheard"
-	ReasonPartly      Kind = "partly_answered"
-	ReasonQuarantine  Kind = "reply_quarantined"
-	ReasonNeeds       Kind = "needs_step"
-	ReasonBarrier     Kind = "barrier"
-	ReasonGate        Kind = "approval"
-	ReasonNoLocal     Kind = "no_local"
-	ReasonFetching    Kind = "fetching"
-	ReasonLane        Kind = "in_lane"
-	ReasonUnplaced    Kind = "open_run"
-	ReasonCancelled   Kind = "cancelled"
-	ReasonStray       Kind = "inconsistent" // a fault of ours
+	ReasonOperator        Kind = "paused"
+	ReasonThreshold       Kind = "threshold"
+	ReasonGuard           Kind = "guard"
+	ReasonCanary          Kind = "canary"
+	ReasonSampling        Kind = "sampling"
+	ReasonNoNode          Kind = "no_node"
+	ReasonReadOnly        Kind = "database_read_only"
+	ReasonNATSUnreachable Kind = "nats_unreachable"
+	ReasonUnwritable      Kind = "disk_full" // JetStream's store cannot be written, for that or another reason
+	ReasonNATSRefused     Kind = "nats_refused"
+	ReasonNATSStalled     Kind = "nats_stalled" // it can be reached, and the streams do not answer: no quorum, or no leader
+	ReasonSettingUp       Kind = "setting_up"
+	ReasonProbing         Kind = "probing" // the breaker is open and a probe is out
+	ReasonStepLimit       Kind = "step_limit"
+	ReasonBudget          Kind = "endpoint_budget"
+	ReasonAdaptive        Kind = "adaptive_limit"
+	ReasonPriority        Kind = "behind_priority"
+	ReasonShare           Kind = "fair_share"
+	ReasonRate            Kind = "rate_limited"
+	ReasonNext            Kind = "next_to_claim"
+	ReasonBackoff         Kind = "backoff"
+	ReasonBreather        Kind = "breaker_pause"
+	ReasonThrottled       Kind = "throttled"
+	ReasonPostponed       Kind = "postponed"
+	ReasonPublishing      Kind = "publishing"
+	ReasonClaimLost       Kind = "claim_lost"
+	ReasonStreamLost      Kind = "stream_lost"
+	ReasonOverdue         Kind = "overdue"
+	ReasonQueued          Kind = "queued"
+	ReasonNoListener      Kind = "no_listener"
+	ReasonNotTaking       Kind = "listeners_blocked"
+	ReasonBusy            Kind = "listeners_busy"
+	ReasonSuspended       Kind = "consumer_paused"
+	ReasonNoConsumer      Kind = "no_consumer"
+	ReasonWorking         Kind = "with_service"
+	ReasonGone            Kind = "service_gone"
+	ReasonNested          Kind = "callee_no_listener"
+	ReasonPartly          Kind = "partly_answered"
+	ReasonQuarantine      Kind = "reply_quarantined"
+	ReasonNeeds           Kind = "needs_step"
+	ReasonBarrier         Kind = "barrier"
+	ReasonGate            Kind = "approval"
+	ReasonNoLocal         Kind = "no_local"
+	ReasonFetching        Kind = "fetching"
+	ReasonLane            Kind = "in_lane"
+	ReasonUnplaced        Kind = "open_run"
+	ReasonCancelled       Kind = "cancelled"
+	ReasonStray           Kind = "inconsistent" // a fault of ours
 )
 
 // rules are all reasons. To add one, add a row.
@@ -147,7 +147,7 @@ var rules = []Rule{
 		find: refusals()},
 	{Kind: AlertFailing, Owner: OwnerOperator, Title: "Nobody hears of them", Of: "alert", find: failingAlerts()},
 	{Kind: StreamSettings, Owner: OwnerServers, find: streamTrouble()},
-	{Kind: DatabaseGap, Owner: OwnerDatabase, Link: "/nodes", find: databaseGaps()},
+	{Kind: DatabaseRewind, Owner: OwnerDatabase, Link: "/nodes", find: databaseGaps()},
 
 	// What servers see themselves.
 	{Kind: Database, Owner: OwnerDatabase},
@@ -169,7 +169,7 @@ var rules = []Rule{
 	{Kind: ReasonNoNode, Items: "waiting for a node: none is alive"},
 	{Kind: ReasonReadOnly, Items: "waiting for PostgreSQL to take writes"},
 	{Kind: ReasonNATSRefused, Items: "waiting for a user that NATS takes"},
-	{Kind: ReasonNATSAway, Items: "waiting for NATS, which the node cannot reach"},
+	{Kind: ReasonNATSUnreachable, Items: "waiting for NATS, which the node cannot reach"},
 	{Kind: ReasonNATSStalled, Items: "waiting for JetStream, which does not answer"},
 	{Kind: ReasonUnwritable, Items: "waiting for JetStream, whose store cannot be written"},
 	{Kind: ReasonSettingUp, Items: "waiting for the streams to be set up", Normal: true},

@@ -206,23 +206,23 @@ func (r *heldRun) atGate(c *Condition) {
 type unsealedRun struct {
 	runRow
 
-	SealBy time.Time
-	Items  int64
+	SealDeadline time.Time
+	Items        int64
 }
 
 // batchrun_active.
 const healthOverdue = `
-SELECT id, coalesce(name, ''), plan, seal_by, items FROM batchrun
-WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= tranche_now()
-ORDER BY seal_by, id LIMIT $1`
+SELECT id, coalesce(name, ''), plan, seal_deadline, items FROM batchrun
+WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()
+ORDER BY seal_deadline, id LIMIT $1`
 
 // unsealedRuns tells of open runs that were not sealed in time.
 func unsealedRuns() query {
 	return each(healthOverdue, []any{listed}, func(f *Facts, r *unsealedRun) Condition {
 		return Condition{
-			Subject: r.Run.String(), Since: r.SealBy, Title: "Not sealed in time: " + r.String(),
+			Subject: r.Run.String(), Since: r.SealDeadline, Title: "Not sealed in time: " + r.String(),
 			Detail: fmt.Sprintf("It is open, holds %s, and should have been sealed %s ago. It cannot complete before.",
-				Count(r.Items, "item"), Ago(f.At.Sub(r.SealBy))),
+				Count(r.Items, "item"), Ago(f.At.Sub(r.SealDeadline))),
 			Remedy: fmt.Sprintf("Seal it when all items are there: `tranche run seal %s`; or cancel it: "+
 				"`tranche run cancel %[1]s`", r.Run),
 		}
@@ -232,7 +232,7 @@ func unsealedRuns() query {
 // WillBeLate is the condition of a run of a schedule that, as fast as it goes, ends after its window. It begins when it
 // is first seen to be so.
 func WillBeLate(
-	run workqueue.RunID, name, plan, schedule string, doneBy, at time.Time, left time.Duration,
+	run workqueue.RunID, name, plan, schedule string, endDeadline, at time.Time, left time.Duration,
 ) Condition {
 	goes := "It is not known when it ends"
 	if left > 0 {
@@ -241,7 +241,7 @@ func WillBeLate(
 	return Condition{
 		Kind: RunWillBeLate, Subject: run.String(), Since: at,
 		Title:  fmt.Sprintf("Will miss its time: %s of schedule %s", &runRow{run, name, plan}, schedule),
-		Detail: fmt.Sprintf("%s; it should by %s.", goes, moment(doneBy)),
+		Detail: fmt.Sprintf("%s; it should by %s.", goes, moment(endDeadline)),
 		Remedy: fmt.Sprintf("See what holds it up: `tranche run explain %s`; let it go faster: `tranche run set %[1]s`", run),
 	}.Filled()
 }

@@ -21,7 +21,7 @@ type failedSchedule struct {
 const healthScheduleFailed = `
 SELECT s.name, f.state, f.due_at, f.reason, f.ended_at
 FROM schedule s CROSS JOIN LATERAL (
-    SELECT * FROM schedule_fire f WHERE f.schedule = s.name AND f.ended_at IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
+    SELECT * FROM schedule_occurrence f WHERE f.schedule = s.name AND f.ended_at IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
 WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')
 ORDER BY f.ended_at DESC, s.name LIMIT $1`
 
@@ -58,7 +58,7 @@ const (
 	startPatience = 5 * time.Minute
 )
 
-// schedule_due and schedule_fire_waiting. What is queued waits for a run, about which others tell. A first attempt may
+// schedule_due and schedule_occurrence_waiting. What is queued waits for a run, about which others tell. A first attempt may
 // begin long after the due time: when a window opens, or when it is its turn.
 const healthScheduleStuck = `
 SELECT name, next_due, false, '', NULL::timestamptz, next_due FROM schedule
@@ -66,7 +66,7 @@ WHERE state = 'active' AND deleted_at IS NULL AND next_due < tranche_now() - $1:
 UNION ALL
 SELECT f.schedule, f.due_at, true, f.reason, CASE f.state WHEN 'starting' THEN f.began_at END,
     greatest(f.created_at, f.due_at)
-FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
+FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
 WHERE f.state IN ('due', 'starting') AND s.state = 'active'
   AND CASE WHEN f.state = 'starting' AND f.attempts = 1 THEN f.began_at
            WHEN f.attempts > 0 THEN f.created_at ELSE f.start_at END < tranche_now() - $2::interval
@@ -93,33 +93,33 @@ func stuckSchedules() query {
 				c.Detail += " The last that was heard: " + s.Reason
 			}
 			c.Remedy = fmt.Sprintf("It is tried again by itself; mend what it says if it says anything. "+
-				"What became of it: `tranche schedule fires %s`", s.Schedule)
+				"What became of it: `tranche schedule history %s`", s.Schedule)
 			return c
 		})
 }
 
 // lateRun is a run of a schedule that has not ended by the end of its window, and still goes on.
 type lateRun struct {
-	Schedule string
-	Run      workqueue.RunID
-	Did      string // what was done about it
-	DoneBy   time.Time
+	Schedule    string
+	Run         workqueue.RunID
+	Did         string // what was done about it
+	EndDeadline time.Time
 }
 
-// batchrun_active and schedule_fire_run.
+// batchrun_active and schedule_occurrence_run.
 const healthScheduleLate = `
-SELECT f.schedule, r.id, f.late, f.done_by
-FROM batchrun r JOIN schedule_fire f ON f.run_id = r.id
+SELECT f.schedule, r.id, f.late, f.end_deadline
+FROM batchrun r JOIN schedule_occurrence f ON f.run_id = r.id
 WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late <> ''
-ORDER BY f.done_by, r.id LIMIT $1`
+ORDER BY f.end_deadline, r.id LIMIT $1`
 
 // lateRuns tells of runs that go on after the end of their window.
 func lateRuns() query {
 	return each(healthScheduleLate, []any{listed}, func(f *Facts, s *lateRun) Condition {
 		return Condition{
-			Subject: s.Run.String(), Since: s.DoneBy, Title: fmt.Sprintf("A run of schedule %s is late", s.Schedule),
-			Detail: fmt.Sprintf("It should have ended by %s, %s ago, and has not; what was done: %s.", moment(s.DoneBy),
-				Ago(f.At.Sub(s.DoneBy)), s.Did),
+			Subject: s.Run.String(), Since: s.EndDeadline, Title: fmt.Sprintf("A run of schedule %s is late", s.Schedule),
+			Detail: fmt.Sprintf("It should have ended by %s, %s ago, and has not; what was done: %s.", moment(s.EndDeadline),
+				Ago(f.At.Sub(s.EndDeadline)), s.Did),
 			Remedy: fmt.Sprintf("See what it waits for: `tranche run explain %s`; or cancel it: `tranche run cancel %[1]s`",
 				s.Run),
 		}

@@ -167,7 +167,7 @@ const healthUntaken = `
 SELECT coalesce(w.endpoint, st.endpoint) AS endpoint, count(*), sum(bit_count(w.remaining))::bigint,
     min(w.sent_at) AS first
 FROM work_slice w JOIN run_step st USING (run_id, step)
-WHERE w.state = 'sent' AND w.handed_at IS NULL AND w.sent_at < tranche_now() - $1::interval
+WHERE w.state = 'sent' AND w.delivered_at IS NULL AND w.sent_at < tranche_now() - $1::interval
 GROUP BY 1 ORDER BY first, 1 LIMIT $2`
 
 // untakenRequests tells of requests that no service has taken for long.

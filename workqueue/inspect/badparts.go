@@ -44,11 +44,11 @@ const badParts = `
 SELECT DISTINCT s.run_id, s.step, s.name, p.error_code, left(p.error_message, 200),
     ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (s.needs))
 FROM run_step s CROSS JOIN LATERAL (
-    SELECT run_id, step, ordinal, generation, error_code, error_message FROM work_part
+    SELECT run_id, step, ordinal, generation, error_code, error_message FROM work_result
     WHERE run_id = s.run_id AND step = s.step AND error_code = ANY ($2) LIMIT $3) p
 JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
 WHERE s.run_id = ANY ($1) AND s.needs <> '{}' AND get_bit(b.failed, p.ordinal % 8192) = 1 AND p.generation = (
-    SELECT max(n.generation) FROM work_part n
+    SELECT max(n.generation) FROM work_result n
     WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)
 ORDER BY s.run_id, s.step`
 

@@ -81,7 +81,7 @@ type ErrorExample struct {
 }
 
 // A part counts when the item's bit is still in the failed plane and no later generation wrote another.
-// work_part_error finds the parts. Their blocks are joined to them as a FULL JOIN, whose other rows nothing comes of,
+// work_result_error finds the parts. Their blocks are joined to them as a FULL JOIN, whose other rows nothing comes of,
 // for it is hashed or merged whatever the planner believes: a nested loop, which it takes when it believes in few
 // parts, is quadratic. So are the shapes, of which each message has one, and the beginnings of groups. For the same
 // reason the newest generation is looked up one by one, only in runs that have more than one. Whether a step before
@@ -103,14 +103,14 @@ WITH by_message AS MATERIALIZED (
         FROM (
             SELECT p.*, b.failed, b.accepted
             FROM (SELECT run_id, step, ordinal, generation, slice_id, error_code, error_message, error_keyed
-                FROM work_part WHERE run_id = $1 AND error_code IS NOT NULL) p
+                FROM work_result WHERE run_id = $1 AND error_code IS NOT NULL) p
             FULL JOIN (SELECT step, block, failed, accepted FROM work_block
                 WHERE run_id = $1 AND failed <> B'0'::bit(8192)) b ON b.step = p.step AND b.block = p.ordinal / 8192
             OFFSET 0
         ) p
         WHERE get_bit(p.failed, p.ordinal % 8192) = 1
             AND ((SELECT generation FROM batchrun WHERE id = $1) = 1
-                OR p.generation = (SELECT max(n.generation) FROM work_part n
+                OR p.generation = (SELECT max(n.generation) FROM work_result n
                     WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal))
     ) c
     GROUP BY c.step, c.error_code, c.keyed, c.slice_id
@@ -164,7 +164,7 @@ SELECT coalesce(array_agg(step) FILTER (WHERE NOT optional), '{}'),
 FROM run_step WHERE run_id = $1`
 
 // The examples of each group, from the first slices that have some. The shapes of their parts are made once more, but
-// of each part once: it is linear however many groups share a slice. The parts are ranges of work_part's primary key.
+// of each part once: it is linear however many groups share a slice. The parts are ranges of work_result's primary key.
 const errorExamples = `
 WITH wanted AS (
     SELECT * FROM unnest($2::int[], $3::smallint[], $4::text[], $5::uuid[], $6::int[], $7::int[])
@@ -175,7 +175,7 @@ WITH wanted AS (
     SELECT f.*, row_number() OVER (PARTITION BY f.slice_id, f.id ORDER BY f.ordinal) AS place
     FROM slices s CROSS JOIN LATERAL (
         SELECT p.slice_id, p.ordinal, q.item_key, p.error_message, ` + plane.MessageGroup + ` AS id
-        FROM work_part p JOIN work_queue q ON q.run_id = p.run_id AND q.ordinal = p.ordinal
+        FROM work_result p JOIN work_queue q ON q.run_id = p.run_id AND q.ordinal = p.ordinal
         WHERE p.run_id = $1 AND p.step = s.step AND p.ordinal BETWEEN s.first AND s.last
             AND p.slice_id = s.slice_id AND p.error_code IS NOT NULL
         OFFSET 0

@@ -18,11 +18,11 @@ func BenchmarkExport(b *testing.B) {
 	run := workqueue.NewRunID()
 	for _, fill := range []string{
 		`INSERT INTO batchrun (id, plan, spec, state, items) VALUES ($1, 'p', '{}', 'running', $2)`,
-		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
 			retry_backoff) SELECT $1, 0, 'only', 'endpoint', 'e', 500, 1, 1, '1 min', '0' WHERE $2 > 0`,
 		`INSERT INTO work_queue (run_id, ordinal, item_key, payload)
 			SELECT $1, i, 'CUSTOMER-' || i, '{}' FROM generate_series(0, $2 - 1) i`,
-		`INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, result, error_code, error_message)
+		`INSERT INTO work_result (run_id, slice_id, ordinal, generation, step, result, error_code, error_message)
 			SELECT $1, gen_random_uuid(), i, 1, 0,
 				CASE WHEN i % 100 > 0 THEN convert_to('{"of":"' || rpad(i::text, 120, 'x') || '"}', 'UTF8') END,
 				CASE WHEN i % 100 = 0 THEN 'BAD' END, CASE WHEN i % 100 = 0 THEN 'no' END

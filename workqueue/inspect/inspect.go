@@ -147,14 +147,14 @@ type GoneRun struct {
 	Why        string          `json:"why" doc:"the limits that it was past, or the reason that was given"`
 	By         string          `json:"by,omitempty" doc:"who deleted it; absent: it was past the limits"`
 	Rows       int64           `json:"rows" doc:"that were deleted of it so far"`
-	GoneAt     *time.Time      `json:"gone_at,omitempty" doc:"when nothing was left of it; absent while there is"`
+	GoneAt     *time.Time      `json:"purged_at,omitempty" doc:"when nothing was left of it; absent while there is"`
 }
 
 // GoneFields are those of a [GoneRun].
-const GoneFields = `run_id, name, plan, items, finished_at, deleted_at, why, deleted_by, deleted, gone_at`
+const GoneFields = `run_id, name, plan, items, finished_at, deleted_at, why, deleted_by, deleted, purged_at`
 
 const goneInRange = `
-SELECT ` + GoneFields + ` FROM retention_run WHERE run_id BETWEEN $1 AND $2 ORDER BY run_id DESC LIMIT 2`
+SELECT ` + GoneFields + ` FROM deleted_run WHERE run_id BETWEEN $1 AND $2 ORDER BY run_id DESC LIMIT 2`
 
 // GoneRuns reads runs that were removed.
 func (s Store) GoneRuns(ctx context.Context, statement string, args ...any) ([]GoneRun, error) {

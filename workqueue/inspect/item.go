@@ -124,7 +124,7 @@ LEFT JOIN work_block b ON b.run_id = s.run_id AND b.step = s.step AND b.block = 
 WHERE s.run_id = $1
 ORDER BY s.step`
 
-// The parts of an item, the newest of each step with all of its result, unless it is kept apart. Ranges of work_part's
+// The parts of an item, the newest of each step with all of its result, unless it is kept apart. Ranges of work_result's
 // primary key, and the slices and what is kept apart by theirs.
 const itemParts = `
 SELECT p.step, p.generation, coalesce(w.ended_at, w.sent_at), coalesce(w.service, ''),
@@ -132,11 +132,11 @@ SELECT p.step, p.generation, coalesce(w.ended_at, w.sent_at), coalesce(w.service
     coalesce(p.content_type, ''), coalesce(l.bytes, octet_length(p.result), 0)::integer,
     coalesce(encode(CASE WHEN p.large_id IS NULL THEN sha256(p.result) ELSE l.sha256 END, 'hex'), ''),
     p.large_id IS NOT NULL, p.error_code, coalesce(p.error_message, '')
-FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id LEFT JOIN work_large l ON l.id = p.large_id
+FROM work_result p LEFT JOIN work_slice w ON w.id = p.slice_id LEFT JOIN large_result l ON l.id = p.large_id
 WHERE p.run_id = $1 AND p.step = ANY ($3) AND p.ordinal = $2
 ORDER BY p.step, p.generation DESC`
 
-// work_slice_block finds the slices; work_error and work_part are read by primary key.
+// work_slice_block finds the slices; work_error and work_result are read by primary key.
 const itemAttempts = `
 SELECT w.step, w.id, w.generation, w.attempt, w.cause, w.state, bit_count(w.mask)::integer, coalesce(w.service, ''),
     w.created_at,
@@ -151,7 +151,7 @@ SELECT w.step, w.id, w.generation, w.attempt, w.cause, w.state, bit_count(w.mask
     coalesce(p.error_message, e.error_message, w.error_message, '')
 FROM work_slice w
 LEFT JOIN work_error e ON e.run_id = w.run_id AND e.step = w.step AND e.ordinal = $4 AND e.slice_id = w.id
-LEFT JOIN work_part p ON p.run_id = w.run_id AND p.step = w.step AND p.ordinal = $4 AND p.slice_id = w.id
+LEFT JOIN work_result p ON p.run_id = w.run_id AND p.step = w.step AND p.ordinal = $4 AND p.slice_id = w.id
 WHERE w.run_id = $1 AND w.block = $2 AND w.step = ANY ($5) AND get_bit(w.mask, $3) = 1
 ORDER BY w.step, w.created_at, w.id`
 

@@ -53,7 +53,7 @@ const (
 	// keysOf are point reads of work_queue's primary key.
 	keysOf = `SELECT ordinal, item_key FROM work_queue WHERE run_id = $1 AND ordinal = ANY ($2) ORDER BY ordinal`
 
-	// failuresOf are point reads of work_part's primary key; the newest part of a step counts, and of several steps the
+	// failuresOf are point reads of work_result's primary key; the newest part of a step counts, and of several steps the
 	// first. It is accepted when each failure of it is; work_block is read by its primary key.
 	failuresOf = `
 SELECT DISTINCT ON (ordinal) ordinal, error_code, coalesce(error_message, ''),
@@ -61,7 +61,7 @@ SELECT DISTINCT ON (ordinal) ordinal, error_code, coalesce(error_message, ''),
         WHERE b.run_id = $1 AND b.step = ANY ($2) AND b.block = ordinal / 8192
             AND get_bit(b.failed, ordinal % 8192) = 1), false)
 FROM (
-    SELECT DISTINCT ON (ordinal, step) ordinal, step, error_code, error_message FROM work_part
+    SELECT DISTINCT ON (ordinal, step) ordinal, step, error_code, error_message FROM work_result
     WHERE run_id = $1 AND step = ANY ($2) AND ordinal = ANY ($3)
     ORDER BY ordinal, step, generation DESC) newest
 WHERE error_code IS NOT NULL ORDER BY ordinal, step`

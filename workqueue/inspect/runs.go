@@ -71,9 +71,9 @@ type HoldView struct {
 
 // OpenView is a run that takes items over time, until somebody seals it.
 type OpenView struct {
-	SealBy    *time.Time `json:"seal_by,omitempty" doc:"when it should have been sealed"`
-	Overdue   bool       `json:"overdue,omitempty" doc:"that time is over, and it was reported"`
-	OnOverdue string     `json:"on_overdue" doc:"what happens then: report, seal or cancel"`
+	SealDeadline *time.Time `json:"seal_deadline,omitempty" doc:"when it should have been sealed"`
+	Overdue      bool       `json:"overdue,omitempty" doc:"that time is over, and it was reported"`
+	OnOverdue    string     `json:"on_overdue" doc:"what happens then: report, seal or cancel"`
 }
 
 // Missing returns the number of items whose outcome is not final.
@@ -145,7 +145,7 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     r.source, r.created_by, r.created_at, r.started_at, r.finished_at, steps.n,
     CASE WHEN r.state = 'completed' THEN 1
         ELSE coalesce(counts.parts / nullif(greatest(counts.all_parts, r.items * steps.n), 0), 0) END::float8,
-    r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at IS NOT NULL,
+    r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_deadline, r.overdue_at IS NOT NULL,
     r.on_overdue, coalesce(r.canary_state, '') = 'sampling',
     CASE WHEN r.state = 'running' THEN ARRAY(SELECT st.name FROM run_step st
         WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
@@ -194,7 +194,7 @@ SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, tranche_now(),
     (SELECT count(*) FROM quarantine q WHERE q.run_id = batchrun.id),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'waiting'),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'reissued'),
-    max_failed, guard, failed_limit, canary, canary_auto, coalesce(canary_state, ''),
+    max_failed, guard, failed_limit, canary, canary_auto_approve, coalesce(canary_state, ''),
     CASE WHEN state = 'completed' THEN 0 ELSE coalesce((SELECT sum(bit_count(o.failed & ~o.settled))
         FROM (SELECT * FROM batchrun WHERE id = $1) r CROSS JOIN LATERAL (` + plane.OutcomePlanes +
 	`) o), 0) END::bigint
@@ -382,7 +382,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Generation, &r.Priority, &r.Items, &r.Skipped, &r.Done,
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
-		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
+		&open.SealDeadline, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
 		&r.CarriedOn, &r.broken)
 	if isOpen {
 		r.Open = &open

@@ -18,22 +18,22 @@ import (
 
 // SliceView is one request of a run that is being made, is out, or waits for its time.
 type SliceView struct {
-	ID        workqueue.SliceID `json:"id"`
-	Step      string            `json:"step"`
-	Block     workqueue.Block   `json:"block"`
-	Items     int               `json:"items"`
-	Remaining int               `json:"remaining" doc:"items without an outcome"`
-	Attempt   int               `json:"attempt" doc:"how often these items were asked for, this time included"`
-	Cause     workqueue.Cause   `json:"cause" doc:"why it was made: cut, retry, deadline, …"`
-	State     string            `json:"state" enum:"scheduled,claimed,sent" doc:"scheduled: to be tried again later"`
-	Node      *SliceNode        `json:"node,omitempty" doc:"who claimed it"`
-	Service   string            `json:"service,omitempty" doc:"who has answered a part of it"`
-	FirstKey  string            `json:"first_key" doc:"of the first item that remains"`
-	CreatedAt time.Time         `json:"created_at"`
-	SentAt    *time.Time        `json:"sent_at,omitempty"`
-	HandedAt  *time.Time        `json:"handed_at,omitempty" doc:"when it was seen in the hands of a service"`
-	Deadline  *time.Time        `json:"deadline,omitempty"`
-	NotBefore *time.Time        `json:"not_before,omitempty" doc:"of a scheduled one"`
+	ID          workqueue.SliceID `json:"id"`
+	Step        string            `json:"step"`
+	Block       workqueue.Block   `json:"block"`
+	Items       int               `json:"items"`
+	Remaining   int               `json:"remaining" doc:"items without an outcome"`
+	Attempt     int               `json:"attempt" doc:"how often these items were asked for, this time included"`
+	Cause       workqueue.Cause   `json:"cause" doc:"why it was made: cut, retry, deadline, …"`
+	State       string            `json:"state" enum:"scheduled,claimed,sent" doc:"scheduled: to be tried again later"`
+	Node        *SliceNode        `json:"node,omitempty" doc:"who claimed it"`
+	Service     string            `json:"service,omitempty" doc:"who has answered a part of it"`
+	FirstKey    string            `json:"first_key" doc:"of the first item that remains"`
+	CreatedAt   time.Time         `json:"created_at"`
+	SentAt      *time.Time        `json:"sent_at,omitempty"`
+	DeliveredAt *time.Time        `json:"delivered_at,omitempty" doc:"when it was seen in the hands of a service"`
+	Deadline    *time.Time        `json:"deadline,omitempty"`
+	NotBefore   *time.Time        `json:"not_before,omitempty" doc:"of a scheduled one"`
 }
 
 // SliceNode is a node that holds a slice.
@@ -91,7 +91,7 @@ SELECT w.id, s.name, w.block, bit_count(w.mask)::int, bit_count(w.remaining)::in
     w.session_id, coalesce(n.host, ''), coalesce(n.pid, 0), coalesce(w.service, ''),
     coalesce((SELECT q.item_key FROM work_queue q WHERE q.run_id = w.run_id
         AND q.ordinal = w.block * 8192 + position(B'1' IN w.remaining) - 1), ''),
-    w.created_at, w.sent_at, w.handed_at, w.deadline, CASE WHEN w.state = 'scheduled' THEN w.not_before END
+    w.created_at, w.sent_at, w.delivered_at, w.deadline, CASE WHEN w.state = 'scheduled' THEN w.not_before END
 FROM page JOIN work_slice w USING (id) JOIN run_step s USING (run_id, step)
 LEFT JOIN node_session n ON n.id = w.session_id
 ORDER BY w.id`
@@ -136,7 +136,7 @@ func scanSliceView(row pgx.CollectableRow) (v SliceView, err error) {
 	var session *uuid.UUID
 	var node SliceNode
 	err = row.Scan(&v.ID, &v.Step, &v.Block, &v.Items, &v.Remaining, &v.Attempt, &v.Cause, &v.State, &session, &node.Host,
-		&node.PID, &v.Service, &v.FirstKey, &v.CreatedAt, &v.SentAt, &v.HandedAt, &v.Deadline, &v.NotBefore)
+		&node.PID, &v.Service, &v.FirstKey, &v.CreatedAt, &v.SentAt, &v.DeliveredAt, &v.Deadline, &v.NotBefore)
 	if session != nil {
 		node.Session = workqueue.SessionID(*session)
 		v.Node = &node

@@ -345,12 +345,12 @@ func TestViewsOfAnOpenRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b", 0)), 6)
-	b.Exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, items = 9, seal_by = tranche_now() + '1 hour'
+	b.Exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, items = 9, seal_deadline = tranche_now() + '1 hour'
 		WHERE id = $1`, run)
 	b.Exec(`INSERT INTO work_queue (run_id, ordinal, item_key, payload) SELECT $1, n, 'C' || n, '{}'
 		FROM generate_series(6, 8) n`, run)
 	view, err := inspect.New(b.Store).Run(t.Context(), run)
-	if err != nil || view.Open == nil || view.Open.SealBy == nil || view.Items != 9 || view.Steps[0].Waiting != 3 ||
+	if err != nil || view.Open == nil || view.Open.SealDeadline == nil || view.Items != 9 || view.Steps[0].Waiting != 3 ||
 		view.Steps[1].Waiting != 9 {
 		t.Errorf("the run is %+v, %v", view, err)
 	}
@@ -369,7 +369,7 @@ func TestViewsOfAnOpenRun(t *testing.T) {
 		t.Errorf("C7 is %+v, %v", e, err)
 	}
 	b.Report(run)
-	b.Exec(`UPDATE batchrun SET seal_by = tranche_now(), overdue_at = tranche_now() WHERE id = $1`, run)
+	b.Exec(`UPDATE batchrun SET seal_deadline = tranche_now(), overdue_at = tranche_now() WHERE id = $1`, run)
 	if e, err = health.New(b.Store).Explain(t.Context(), run); err != nil || e.Groups[0].When != nil ||
 		!strings.Contains(e.Groups[0].Next, "it should have been by") {
 		t.Errorf("overdue: %+v, %v", e.Groups[0], err)

@@ -31,14 +31,14 @@ const (
 	openBreaker = `
 UPDATE endpoint_pace
 SET breaker = 'open', breaker_reason = $2, breaker_since = tranche_now(), probes = 0, probe_slice = NULL,
-    probe_at = tranche_now() + $3::interval, trusted_until = NULL, changed_at = tranche_now()
+    probe_at = tranche_now() + $3::interval, breaker_suppressed_until = NULL, changed_at = tranche_now()
 WHERE endpoint = $1 AND breaker = 'closed'`
 
 	// CloseBreaker lets work go to an endpoint again.
 	CloseBreaker = `
 UPDATE endpoint_pace
 SET breaker = 'closed', breaker_reason = '', breaker_since = tranche_now(), probes = 0, probe_slice = NULL,
-    probe_at = NULL, trusted_until = tranche_now() + $2::interval, changed_at = tranche_now()
+    probe_at = NULL, breaker_suppressed_until = tranche_now() + $2::interval, changed_at = tranche_now()
 WHERE endpoint = $1 AND breaker = 'open'`
 
 	// A probe that came to nothing by our own fault, say because its node died, leaves the time of the next as it is.
@@ -326,9 +326,9 @@ WITH was AS MATERIALIZED (
 UPDATE endpoint_pace p
 SET breaker = 'closed', breaker_reason = $2, probes = 0, probe_slice = NULL, probe_at = NULL,
     breaker_since = CASE WHEN was.breaker = 'open' THEN tranche_now() ELSE p.breaker_since END,
-    trusted_until = tranche_now() + $3::interval, changed_at = tranche_now()
+    breaker_suppressed_until = tranche_now() + $3::interval, changed_at = tranche_now()
 FROM was WHERE p.endpoint = was.endpoint
-RETURNING was.breaker, p.trusted_until`
+RETURNING was.breaker, p.breaker_suppressed_until`
 
 // closeByHand closes the breaker of an endpoint because an operator says that there is no outage, and keeps it closed
 // for a while, also when it is closed already. It returns what the breaker was, and until when it stays closed.

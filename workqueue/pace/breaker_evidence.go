@@ -26,8 +26,8 @@ type BreakerState struct {
 
 // readBreaker takes no lock: whoever settles slices must not wait for claims. No row means closed.
 const readBreaker = `
-SELECT breaker = 'open', breaker_since, probes, probe_slice, coalesce(trusted_until > tranche_now(), false),
-       coalesce(breaker = 'closed' AND breaker_reason <> '' AND trusted_until > tranche_now(), false)
+SELECT breaker = 'open', breaker_since, probes, probe_slice, coalesce(breaker_suppressed_until > tranche_now(), false),
+       coalesce(breaker = 'closed' AND breaker_reason <> '' AND breaker_suppressed_until > tranche_now(), false)
 FROM endpoint_pace WHERE endpoint = $1`
 
 func (b *BreakerState) Read(ctx context.Context, db tracker.Querier, statement, endpoint string) error {
@@ -66,7 +66,7 @@ UNION ALL
  CROSS JOIN LATERAL (
     SELECT k.failed_at, k.failed_ops, k.failed_code, k.failed_message FROM collector_key k
     WHERE k.collector = c.id AND k.failed_at > (
-        SELECT greatest(tranche_now() - $2::interval, $3, max(o.good_at) + $5::interval,
+        SELECT greatest(tranche_now() - $2::interval, $3, max(o.last_success_at) + $5::interval,
             (SELECT max(at) FROM slices WHERE how = 0) + $5::interval)
         FROM collector o WHERE o.endpoint = $1)
     ORDER BY k.failed_at DESC LIMIT $4) f
@@ -130,7 +130,7 @@ SELECT s.id, h.lone,
     h.counted_at IS NOT NULL,
     s.generation > 1 AND bit_count(s.mask) <= $2 AND (
         SELECT bool_and(coalesce((
-            SELECT p.error_code <> ALL ($3) FROM work_part p
+            SELECT p.error_code <> ALL ($3) FROM work_result p
             WHERE p.run_id = s.run_id AND p.step = s.step AND p.ordinal = s.block * 8192 + g.bit
               AND p.generation < s.generation
             ORDER BY p.generation DESC LIMIT 1), false))

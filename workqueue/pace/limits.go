@@ -32,7 +32,7 @@ type EndpointSetting struct {
 	Concurrency int       `json:"concurrency" doc:"chunks at once in each instance; 0 leaves it to the service"`
 	MaxInFlight int       `json:"max_in_flight" doc:"requests at once over all runs and nodes; 0: no limit of its own"`
 	Rate        float64   `json:"rate" doc:"items a second over all runs and nodes; 0: no limit"`
-	CallRate    float64   `json:"call_rate" doc:"requests a second over all runs, collectors and nodes; 0: no limit"`
+	RequestRate float64   `json:"request_rate" doc:"requests a second over all runs, collectors and nodes; 0: no limit"`
 	ChangedBy   string    `json:"changed_by,omitempty"`
 	ChangedAt   time.Time `json:"changed_at"`
 }
@@ -43,7 +43,7 @@ type EndpointChange struct {
 	Concurrency   *int
 	MaxInFlight   *int
 	Rate          *float64
-	CallRate      *float64
+	RequestRate   *float64
 	ClearChunkCap bool // forget that chunks above some size fail as a whole
 	CloseBreaker  bool // it is no outage: send again, and let nothing open the breaker for ten minutes
 }
@@ -76,10 +76,10 @@ func (c *EndpointChange) validate() error {
 }
 
 func (c *EndpointChange) validateCalls() error {
-	if r := c.CallRate; r != nil && *r != 0 && !(*r >= MinCallRate && *r <= MaxCallRate) {
+	if r := c.RequestRate; r != nil && *r != 0 && !(*r >= MinRequestRate && *r <= MaxRequestRate) {
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"call_rate %v of endpoint %s: give %g to %d requests a second, or 0 for no limit",
-			*r, c.Endpoint, MinCallRate, MaxCallRate)}
+			"request_rate %v of endpoint %s: give %g to %d requests a second, or 0 for no limit",
+			*r, c.Endpoint, MinRequestRate, MaxRequestRate)}
 	}
 	return nil
 }
@@ -88,15 +88,15 @@ const (
 	// lockSetting makes sure of a row and holds it, so that what the audit calls before is what was there.
 	makeSetting = `INSERT INTO endpoint_setting (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`
 	lockSetting = `
-SELECT endpoint, concurrency, max_in_flight, rate, call_rate, changed_by, changed_at
+SELECT endpoint, concurrency, max_in_flight, rate, request_rate, changed_by, changed_at
 FROM endpoint_setting WHERE endpoint = $1 FOR NO KEY UPDATE`
 
 	updateSetting = `
 UPDATE endpoint_setting
 SET concurrency = coalesce($2, concurrency), max_in_flight = coalesce($3, max_in_flight), rate = coalesce($4, rate),
-    call_rate = coalesce($6, call_rate), changed_by = $5, changed_at = tranche_now()
+    request_rate = coalesce($6, request_rate), changed_by = $5, changed_at = tranche_now()
 WHERE endpoint = $1
-RETURNING endpoint, concurrency, max_in_flight, rate, call_rate, changed_by, changed_at`
+RETURNING endpoint, concurrency, max_in_flight, rate, request_rate, changed_by, changed_at`
 
 	// clearChunkCap takes the row of the pace after that of the setting; claims lock only the pace.
 	clearChunkCap = `
@@ -138,7 +138,7 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 		return after, err
 	}
 	row := tx.QueryRow(ctx, updateSetting, change.Endpoint, change.Concurrency, change.MaxInFlight, change.Rate, actor,
-		change.CallRate)
+		change.RequestRate)
 	if err := row.Scan(after.columns()...); err != nil {
 		return after, err
 	}
@@ -155,7 +155,7 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 		if err != nil {
 			return after, err
 		}
-		was["breaker"], is["breaker"], is["trusted_until"] = breaker, string(workqueue.BreakerClosed), until
+		was["breaker"], is["breaker"], is["breaker_suppressed_until"] = breaker, string(workqueue.BreakerClosed), until
 	}
 	for name := range is { // only what has changed is worth telling
 		if was[name] == is[name] {
@@ -180,16 +180,16 @@ func forgetChunkCap(ctx context.Context, tx pgx.Tx, endpoint, actor string) (lim
 }
 
 func (s *EndpointSetting) columns() []any {
-	return []any{&s.Endpoint, &s.Concurrency, &s.MaxInFlight, &s.Rate, &s.CallRate, &s.ChangedBy, &s.ChangedAt}
+	return []any{&s.Endpoint, &s.Concurrency, &s.MaxInFlight, &s.Rate, &s.RequestRate, &s.ChangedBy, &s.ChangedAt}
 }
 
 func (s *EndpointSetting) limits() map[string]any {
 	return map[string]any{"concurrency": s.Concurrency, "max_in_flight": s.MaxInFlight, "rate": s.Rate,
-		"call_rate": s.CallRate}
+		"request_rate": s.RequestRate}
 }
 
 const endpointSettings = `
-SELECT endpoint, concurrency, max_in_flight, rate, call_rate, changed_by, changed_at
+SELECT endpoint, concurrency, max_in_flight, rate, request_rate, changed_by, changed_at
 FROM endpoint_setting ORDER BY endpoint`
 
 // EndpointSettings returns what was ever set, ordered by endpoint; one that was set back to the default has only zeros.
@@ -201,11 +201,11 @@ func (s Store) EndpointSettings(ctx context.Context) ([]EndpointSetting, error) 
 	return settings, nil
 }
 
-// MinCallRate and MaxCallRate bound a rate of calls.
-const MinCallRate = 0.0001 // calls a second: about one in three hours
+// MinRequestRate and MaxRequestRate bound a rate of calls.
+const MinRequestRate = 0.0001 // calls a second: about one in three hours
 
-// MaxCallRate is in calls a second.
-const MaxCallRate = 100_000
+// MaxRequestRate is in calls a second.
+const MaxRequestRate = 100_000
 
 // DrainPaceCalls takes calls from the pace of an endpoint.
 const DrainPaceCalls = `UPDATE endpoint_pace SET call_tokens = $2, call_tokens_at = $3 WHERE endpoint = $1`

@@ -45,9 +45,9 @@ FROM endpoint_pace p FULL JOIN endpoint_setting e USING (endpoint) WHERE endpoin
 // collector uses it, or one of its last requests was taken or dealt with. The index on endpoint and end finds those.
 const Exists = `(p.endpoint IN (SELECT st.endpoint FROM batchrun r JOIN run_step st ON st.run_id = r.id
         WHERE r.state = 'running' UNION ALL SELECT endpoint FROM collector)
-    OR EXISTS (SELECT FROM (SELECT s.handed_at, s.state, s.error_code FROM work_slice s
+    OR EXISTS (SELECT FROM (SELECT s.delivered_at, s.state, s.error_code FROM work_slice s
         WHERE s.endpoint = p.endpoint AND s.ended_at IS NOT NULL ORDER BY s.ended_at DESC LIMIT 1000) s
-        WHERE s.handed_at IS NOT NULL OR s.state = 'recorded' AND s.error_code IS NULL))`
+        WHERE s.delivered_at IS NOT NULL OR s.state = 'recorded' AND s.error_code IS NULL))`
 
 // Observation is what was going on at the endpoints whose pace is automatic.
 type Observation struct {
@@ -148,7 +148,7 @@ WITH ended AS MATERIALIZED (
 erring AS MATERIALIZED (
     SELECT run_id, step,
            EXISTS (SELECT 1 FROM work_error w WHERE w.run_id = d.run_id AND w.step = d.step) AS retried,
-           EXISTS (SELECT 1 FROM work_part p WHERE p.run_id = d.run_id AND p.step = d.step
+           EXISTS (SELECT 1 FROM work_result p WHERE p.run_id = d.run_id AND p.step = d.step
                      AND p.error_code = ANY($4)) AS refused
     FROM (SELECT DISTINCT run_id, step FROM ended) d)
 SELECT e.endpoint, e.code, count(*), sum(e.items), coalesce(sum(w.retried), 0),
@@ -161,7 +161,7 @@ LEFT JOIN LATERAL (
     WHERE g.retried AND w.run_id = e.run_id AND w.step = e.step AND w.ordinal BETWEEN e.first AND e.last
       AND w.slice_id = e.id) w ON true
 LEFT JOIN LATERAL (
-    SELECT count(*) AS refused FROM work_part p
+    SELECT count(*) AS refused FROM work_result p
     WHERE g.refused AND p.run_id = e.run_id AND p.step = e.step AND p.error_code = ANY($4)
       AND p.ordinal BETWEEN e.first AND e.last AND p.slice_id = e.id) p ON true
 GROUP BY e.endpoint, e.code, floor(ln(greatest(e.items, 1)) * 5)`

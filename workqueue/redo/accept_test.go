@@ -308,7 +308,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = step.Rollback(context.Background()) }() // as above
-	if _, err := reading.Exec(t.Context(), `LOCK TABLE work_part IN ACCESS EXCLUSIVE MODE`); err != nil {
+	if _, err := reading.Exec(t.Context(), `LOCK TABLE work_result IN ACCESS EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -331,8 +331,8 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	// in the same block: it came too late
 	b.Record(storetest.Faulty(out[1], workqueue.SlotError{Code: "bad", Message: "m"}))
 	for _, change := range []string{
-		`UPDATE work_part SET error_code = 'other' WHERE run_id = $1 AND error_code = 'bad' AND ordinal =
-			(SELECT min(ordinal) FROM work_part WHERE run_id = $1)`,
+		`UPDATE work_result SET error_code = 'other' WHERE run_id = $1 AND error_code = 'bad' AND ordinal =
+			(SELECT min(ordinal) FROM work_result WHERE run_id = $1)`,
 		`UPDATE work_block SET ready = ready WHERE run_id = $1`,
 	} {
 		if _, err := step.Exec(t.Context(), change, run); err != nil {
@@ -346,7 +346,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	if want := size - 1; accepted.Items != want {
 		t.Errorf("%d items are accepted; want %d: those that were found, but for who failed otherwise", accepted.Items, want)
 	}
-	if n := b.Number(`SELECT count(*) FROM work_part p JOIN work_block k USING (run_id, step) WHERE run_id = $1
+	if n := b.Number(`SELECT count(*) FROM work_result p JOIN work_block k USING (run_id, step) WHERE run_id = $1
 		AND p.error_code = 'other' AND k.block = p.ordinal / 8192 AND get_bit(k.accepted, p.ordinal % 8192) = 1`,
 		run); n != 0 {
 		t.Error("an item was accepted that failed otherwise")

@@ -95,7 +95,7 @@ WHERE q.run_id = $1 AND CASE WHEN $2 = '' THEN true ELSE ` + pathHolds + ` END
 	// partsWhere reads the parts of some steps, the newest of each item, with the slices that they came in. A result that
 	// is no JSON fits no path.
 	partsWhere = `
-SELECT p.step, p.ordinal FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id
+SELECT p.step, p.ordinal FROM work_result p LEFT JOIN work_slice w ON w.id = p.slice_id
 CROSS JOIN LATERAL (SELECT convert_from(p.result, 'UTF8') AS json, $6::text AS path) d
 WHERE p.run_id = $1 AND p.step = ANY ($2) AND ($9::int[] IS NULL OR p.ordinal = ANY ($9)) AND ` + newestPart + `
     AND ($3::text = '' OR w.service = $3 OR starts_with(w.service, $3 || ' ') OR starts_with(w.service, $3 || '@'))

@@ -266,7 +266,7 @@ func (s Store) RepairLanes(ctx context.Context, lease workqueue.Lease) (int, err
 		var next lanePlace
 		err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
 			next = at // the transaction may be run again
-			p, err = s.healLines(ctx, tx, after, &next)
+			p, err = s.repairLanes(ctx, tx, after, &next)
 			return err
 		})
 		at = next
@@ -280,9 +280,9 @@ type lanePlace struct {
 	lane int64
 }
 
-// healLines looks at the next few lanes of a run. There is more to look at as long as it moved none on: a run in which
+// repairLanes looks at the next few lanes of a run. There is more to look at as long as it moved none on: a run in which
 // something moves again is not at rest.
-func (s Store) healLines(
+func (s Store) repairLanes(
 	ctx context.Context, tx pgx.Tx, after workqueue.RunID, at *lanePlace,
 ) (p settle.Progress, err error) {
 	err = tx.QueryRow(ctx, runAtRest, after).Scan(&p.Run)

@@ -309,5 +309,5 @@ func (r *redo) shutBarriers(ctx context.Context) error {
 
 const shutBarriers = `
 UPDATE run_step SET barrier_passed = false, gate_since = NULL, approved_at = NULL, approved_by = '',
-    gate_shut_at = CASE WHEN approval IS NOT NULL THEN tranche_now() END
+    gate_closed_at = CASE WHEN approval IS NOT NULL THEN tranche_now() END
 WHERE run_id = $1 AND step = ANY($2) AND barrier AND (barrier_passed OR gate_since IS NOT NULL)`

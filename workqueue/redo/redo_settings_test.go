@@ -18,7 +18,7 @@ func TestSettingsOfStepsOfSeveralKinds(t *testing.T) {
 	b := setup(t)
 	req := storetest.Collecting()
 	req.Steps[storetest.Statement].Kind = workqueue.KindLocal
-	req.Steps[storetest.Statement].Endpoint = workqueue.PaceKey(workqueue.KindLocal, "render")
+	req.Steps[storetest.Statement].Endpoint = workqueue.TargetKey(workqueue.KindLocal, "render")
 	g := &gatherer{bench: b, run: b.Load(req, 8)}
 	g.fresh()
 	g.fail(storetest.Statement, 3)

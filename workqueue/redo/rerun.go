@@ -19,14 +19,14 @@ import (
 
 // RerunRequest says what to run again, and how.
 type RerunRequest struct {
-	Run        workqueue.RunID
-	Select     Selection
-	Settings   control.StepChange // new settings of the step; an Endpoint is where its items go from now on
-	Canary     int                // items of a spread sample that run before the others; 0: all run at once
-	CanaryAuto bool               // let the others go when the sample does well
-	DryRun     bool               // change nothing, and say what would be done
-	Reason     string
-	Actor      string
+	Run               workqueue.RunID
+	Select            Selection
+	Settings          control.StepChange // new settings of the step; an Endpoint is where its items go from now on
+	Canary            int                // items of a spread sample that run before the others; 0: all run at once
+	CanaryAutoApprove bool               // let the others go when the sample does well
+	DryRun            bool               // change nothing, and say what would be done
+	Reason            string
+	Actor             string
 }
 
 // Rerun is what a re-run set going, or would set going.
@@ -75,8 +75,8 @@ func (req *RerunRequest) validate() error {
 	if req.Canary < 0 {
 		return &workqueue.SettingError{Detail: fmt.Sprintf("canary is %d; give a number of items, or 0 for none", req.Canary)}
 	}
-	if req.Canary == 0 && req.CanaryAuto {
-		return &workqueue.SettingError{Detail: "canary_auto needs a canary: give the number of its items"}
+	if req.Canary == 0 && req.CanaryAutoApprove {
+		return &workqueue.SettingError{Detail: "canary_auto_approve needs a canary: give the number of its items"}
 	}
 	return req.Settings.Validate()
 }
@@ -216,7 +216,7 @@ func (r *rerun) tell() {
 
 // finish opens the next generation, and writes down what was done.
 func (r *rerun) finish(ctx context.Context) error {
-	canary := newCanary{items: r.Canary, auto: r.CanaryAuto}
+	canary := newCanary{items: r.Canary, auto: r.CanaryAutoApprove}
 	run, err := r.rearm(ctx, &canary, &r.diff)
 	if err != nil {
 		return err

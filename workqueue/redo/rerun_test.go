@@ -148,7 +148,7 @@ func TestRerunOfAStep(t *testing.T) {
 		t.Errorf("rerun %+v", out)
 	}
 	for name, req := range map[string]redo.RerunRequest{
-		"a canary below zero": {Canary: -1}, "auto without a canary": {CanaryAuto: true},
+		"a canary below zero": {Canary: -1}, "auto without a canary": {CanaryAutoApprove: true},
 		"a large chunk": {Settings: storetest.Chunking(8193, 0)},
 	} {
 		req.Run, req.Select = run, redo.Selection{Failed: true}

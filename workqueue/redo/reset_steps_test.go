@@ -283,11 +283,11 @@ func TestResetOfWhatIsOut(t *testing.T) {
 	g.answer(storetest.Accounts, again...)
 	g.work()
 	g.WantState(g.run, "completed", 2)
-	if n := g.Number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND step = 0
+	if n := g.Number(`SELECT count(*) FROM work_result WHERE run_id = $1 AND step = 0
 		AND convert_from(result, 'UTF8') LIKE '%old%' AND ordinal IN (0, 4, 5, 6, 7)`, g.run); n != 0 {
 		t.Errorf("%d parts of the late reply were taken", n)
 	}
-	if n := g.Number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND step = 0 AND generation = 2`, g.run); n != 5 {
+	if n := g.Number(`SELECT count(*) FROM work_result WHERE run_id = $1 AND step = 0 AND generation = 2`, g.run); n != 5 {
 		t.Errorf("%d parts of the new generation; want 5", n)
 	}
 	g.Check()

@@ -233,7 +233,7 @@ func TestCancelRaces(t *testing.T) {
 		rerun := false
 		wg.Go(func() {
 			b.Until("some work is done, or nobody does any", func() bool { // who was in the others' way did nothing
-				return b.Number(`SELECT count(*) FROM work_part WHERE run_id = $1`, run) >= round%20 || working.Load() == 0
+				return b.Number(`SELECT count(*) FROM work_result WHERE run_id = $1`, run) >= round%20 || working.Load() == 0
 			})
 			var state *workqueue.StateError
 			_, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"})

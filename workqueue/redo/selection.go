@@ -148,11 +148,11 @@ SELECT item_key, ordinal FROM work_queue WHERE run_id = $1 AND item_key = ANY($2
 	// Errors that count: those of an item's newest part. Found by the partial index on error codes. The newest is asked
 	// for item by item in the primary key; as an anti-join, over a run that was never analyzed, it is quadratic.
 	newestPart = `p.generation = (
-    SELECT max(n.generation) FROM work_part n
+    SELECT max(n.generation) FROM work_result n
     WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)`
 
 	ordinalsOfCodes = `
-SELECT p.step, p.ordinal FROM work_part p
+SELECT p.step, p.ordinal FROM work_result p
 WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code = ANY($3)
   AND ($4::int[] IS NULL OR p.ordinal / 8192 = ANY($4)) AND ` + newestPart
 
@@ -160,7 +160,7 @@ WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code = ANY($3)
 	ordinalsOfGroups = `
 WITH parts AS MATERIALIZED (
     SELECT p.step, p.ordinal, p.error_code, ` + plane.MessageAlike + ` AS keyed
-    FROM work_part p
+    FROM work_result p
     WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code IS NOT NULL
       AND ($4::int[] IS NULL OR p.ordinal / 8192 = ANY($4)) AND ` + newestPart + `
 ), alike AS (

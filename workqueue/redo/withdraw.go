@@ -117,7 +117,7 @@ UPDATE batchrun
 SET state = 'running', generation = generation + 1, done = NULL, failed = NULL, accepted = 0,
     finished_at = NULL,
     started_at = tranche_now(), hold = nullif($3, ''), hold_detail = $4, held_at = $5, held_by = $6,
-    canary = coalesce($7, canary), canary_auto = coalesce($8, canary_auto), canary_state = nullif($9, ''),
+    canary = coalesce($7, canary), canary_auto_approve = coalesce($8, canary_auto_approve), canary_state = nullif($9, ''),
     canary_generation = CASE WHEN $7 IS NULL THEN canary_generation ELSE generation + 1 END
 WHERE id = $1 AND state IN ('running', 'completed') AND generation = $2
 RETURNING generation`
@@ -178,9 +178,9 @@ const (
 
 	stepsToSee = `SELECT step FROM run_step WHERE run_id = $1 AND ($2 = '' OR name = $2) ORDER BY step`
 
-	// recordedParts is a walk along work_part's primary key, beside its table.
+	// recordedParts is a walk along work_result's primary key, beside its table.
 	recordedParts = `
-SELECT step, ordinal FROM work_part WHERE run_id = $1 AND step = ANY ($2) AND generation = $3`
+SELECT step, ordinal FROM work_result WHERE run_id = $1 AND step = ANY ($2) AND generation = $3`
 )
 
 // see looks for what the evidence of a selection is true of, without a lock.

@@ -94,12 +94,12 @@ const comparedKeys = `
 SELECT item_key, twin, ordinal FROM work_queue
 WHERE run_id = $1 AND (item_key, twin) > ($2, $3) ORDER BY item_key, twin LIMIT $4`
 
-// Points of work_part's primary key, the newest generation of each. A result is too long to be sent here.
+// Points of work_result's primary key, the newest generation of each. A result is too long to be sent here.
 const comparedParts = `
 SELECT w.nth - 1, coalesce(p.error_code, ''), coalesce(sha256(p.result), ''::bytea)
 FROM unnest($2::smallint[], $3::int[]) WITH ORDINALITY AS w (step, ordinal, nth)
 CROSS JOIN LATERAL (
-    SELECT error_code, result FROM work_part
+    SELECT error_code, result FROM work_result
     WHERE run_id = $1 AND step = w.step AND ordinal = w.ordinal ORDER BY generation DESC LIMIT 1
 ) p
 ORDER BY w.nth`

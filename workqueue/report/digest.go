@@ -194,9 +194,9 @@ func (d *digester) readItems(ctx context.Context, first, last workqueue.Ordinal)
 	return nil
 }
 
-// A range of work_part's primary key for each step, with every generation.
+// A range of work_result's primary key for each step, with every generation.
 const digestParts = `
-SELECT ordinal, step, result, error_code FROM work_part
+SELECT ordinal, step, result, error_code FROM work_result
 WHERE run_id = $1 AND step = ANY ($2) AND ordinal BETWEEN $3 AND $4 ORDER BY ordinal, generation`
 
 // readParts takes in the outcomes of the page whose keys are at hand.

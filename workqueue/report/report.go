@@ -271,7 +271,7 @@ SELECT count(*), count(*) FILTER (WHERE i.done AND i.made),
 FROM fixed f JOIN planes p ON p.block = f.ordinal >> 13
 CROSS JOIN LATERAL (SELECT get_bit(p.done, f.ordinal & 8191) = 1 AS done,
     get_bit(p.failed, f.ordinal & 8191) = 1 AS failed,
-    EXISTS (SELECT FROM work_part w WHERE w.run_id = $1 AND w.ordinal = f.ordinal AND w.generation >= f.since
+    EXISTS (SELECT FROM work_result w WHERE w.run_id = $1 AND w.ordinal = f.ordinal AND w.generation >= f.since
         AND w.step IN (SELECT s.step FROM run_step s WHERE s.run_id = $1 AND NOT EXISTS (
             SELECT FROM run_step t WHERE t.run_id = $1 AND s.step = ANY (t.needs)))) AS made) i`
 )

@@ -195,7 +195,7 @@ FROM work_queue q
 JOIN work_block b ON b.run_id = q.run_id AND b.block = q.ordinal / 8192
 CROSS JOIN LATERAL (SELECT CASE WHEN get_bit(b.done, q.ordinal % 8192) = 1 THEN 'done'
     WHEN get_bit(b.failed, q.ordinal % 8192) = 1 THEN 'failed' ELSE 'missing' END AS outcome) o
-LEFT JOIN LATERAL (SELECT * FROM work_part p WHERE p.run_id = q.run_id AND p.step = 0 AND p.ordinal = q.ordinal
+LEFT JOIN LATERAL (SELECT * FROM work_result p WHERE p.run_id = q.run_id AND p.step = 0 AND p.ordinal = q.ordinal
     ORDER BY p.generation DESC LIMIT 1) p ON true
 WHERE q.run_id = $1`
 

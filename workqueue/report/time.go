@@ -42,10 +42,10 @@ const requestsByGeneration = `
 SELECT generation, min(` + plane.AskedAt + `), max(ended_at) FILTER (WHERE state = 'recorded')
 FROM work_slice WHERE run_id = $1 AND ` + plane.AskedAt + ` IS NOT NULL GROUP BY generation`
 
-// partsByGeneration walks along the primary key of work_part. A run of one generation has its counts elsewhere.
+// partsByGeneration walks along the primary key of work_result. A run of one generation has its counts elsewhere.
 const partsByGeneration = `
 SELECT generation, count(*) FILTER (WHERE error_code IS NULL), count(*) FILTER (WHERE error_code IS NOT NULL)
-FROM work_part WHERE run_id = $1 GROUP BY generation`
+FROM work_result WHERE run_id = $1 GROUP BY generation`
 
 // itemsByGeneration counts an item once for each generation: as failed when a step that is not optional failed it in
 // that generation, as done when it got a result there, which is the part of a step that no other one needs.
@@ -59,7 +59,7 @@ SELECT generation, count(*) FILTER (WHERE done AND NOT failed), count(*) FILTER 
 FROM (
     SELECT p.generation, p.ordinal, bool_or(p.error_code IS NULL AND s.last) AS done,
         bool_or(p.error_code IS NOT NULL AND NOT s.optional) AS failed
-    FROM work_part p JOIN steps s USING (step)
+    FROM work_result p JOIN steps s USING (step)
     WHERE p.run_id = $1 GROUP BY p.generation, p.ordinal
 ) items GROUP BY generation`
 

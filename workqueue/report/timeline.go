@@ -56,12 +56,12 @@ FROM batchrun WHERE id = $1`
 
 	// timelineOf reads the slices of a run in the order of work_slice_block. An item counts for the newest slice of its
 	// generation that held it: those before it had it tried again. What became of it is in the block, or, for earlier
-	// generations, it has failed if it has a part that says so: work_part_error finds those.
+	// generations, it has failed if it has a part that says so: work_result_error finds those.
 	timelineOf = `
 WITH failures AS MATERIALIZED (
     SELECT step, (ordinal >> 13)::int AS block, generation,
         bit_or(set_bit(` + plane.NoBits + `, ordinal & 8191, 1)) AS items
-    FROM work_part
+    FROM work_result
     WHERE $3::int < $4::int AND run_id = $1 AND step = ANY ($2) AND error_code IS NOT NULL AND generation >= $3
         AND generation < $4
     GROUP BY 1, 2, 3

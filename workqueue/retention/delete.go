@@ -151,30 +151,30 @@ const leastToEmpty = 20_000
 // A partition whose rows are all of runs that are being deleted is emptied, which leaves no dead rows and takes as long
 // for ten million as for one. What is in it says so, and not what somebody believes of it: the runs are asked of its
 // primary key, one probe for each, up to the first that is not being deleted. Until that is said again under the lock
-// nobody has lost anything; what somebody has written and not committed keeps the lock from us. work_part_00
+// nobody has lost anything; what somebody has written and not committed keeps the lock from us. work_result_00
 // stands for any partition.
 const (
 	partitionIsSpent = `
 WITH RECURSIVE runs AS (
-    (SELECT run_id FROM work_part_00 ORDER BY run_id LIMIT 1)
+    (SELECT run_id FROM work_result_00 ORDER BY run_id LIMIT 1)
     UNION ALL
-    SELECT (SELECT p.run_id FROM work_part_00 p WHERE p.run_id > runs.run_id ORDER BY p.run_id LIMIT 1)
+    SELECT (SELECT p.run_id FROM work_result_00 p WHERE p.run_id > runs.run_id ORDER BY p.run_id LIMIT 1)
     FROM runs WHERE runs.run_id IS NOT NULL)
 SELECT NOT EXISTS (
         SELECT FROM runs WHERE run_id IS NOT NULL AND NOT EXISTS (
-            SELECT FROM retention_run g WHERE g.run_id = runs.run_id AND g.gone_at IS NULL))
-    AND EXISTS (SELECT FROM work_part_00 WHERE run_id = $1)`
+            SELECT FROM deleted_run g WHERE g.run_id = runs.run_id AND g.purged_at IS NULL))
+    AND EXISTS (SELECT FROM work_result_00 WHERE run_id = $1)`
 
 	// While we wait for the lock, who would read or write the partition waits for us: briefly, and then we try again.
 	waitBriefly = `SET LOCAL lock_timeout = '50ms'`
 
-	lockPartition = `LOCK TABLE work_part_00 IN ACCESS EXCLUSIVE MODE`
+	lockPartition = `LOCK TABLE work_result_00 IN ACCESS EXCLUSIVE MODE`
 
-	emptyPartition = `TRUNCATE work_part_00`
+	emptyPartition = `TRUNCATE work_result_00`
 
 	noteEmptied = `
-UPDATE retention_run SET deleted = deleted + items * CASE WHEN $2 THEN steps ELSE 1 END
-WHERE run_id = $1 AND gone_at IS NULL`
+UPDATE deleted_run SET deleted = deleted + items * CASE WHEN $2 THEN steps ELSE 1 END
+WHERE run_id = $1 AND purged_at IS NULL`
 )
 
 // Emptying is what became of trying to empty the partitions of a run.
@@ -186,7 +186,7 @@ type Emptying struct {
 // Empty takes away the items and outcomes of a run that is being deleted where no other run has any in the same
 // partition, but for such as are being deleted too. What it leaves is for [Store.DeletePiece]. Leader work.
 func (s Store) Empty(ctx context.Context, lease workqueue.Lease, run workqueue.RunID) (out Emptying, err error) {
-	for _, table := range []string{"work_part", "work_queue"} {
+	for _, table := range []string{"work_result", "work_queue"} {
 		emptied, err := s.emptyOne(ctx, lease, run, table)
 		switch {
 		case pg.IsLockTimeout(err):
@@ -203,7 +203,7 @@ func (s Store) Empty(ctx context.Context, lease workqueue.Lease, run workqueue.R
 func (s Store) emptyOne(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, table string,
 ) (emptied bool, err error) {
 	name := fmt.Sprintf("%s_%02d", table, run.Partition())
-	say := func(statement string) string { return strings.ReplaceAll(statement, "work_part_00", name) }
+	say := func(statement string) string { return strings.ReplaceAll(statement, "work_result_00", name) }
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		emptied = false
 		var large, spent bool
@@ -226,11 +226,11 @@ func (s Store) emptyOne(ctx context.Context, lease workqueue.Lease, run workqueu
 			return err
 		}
 		emptied = true
-		_, err = tx.Exec(ctx, noteEmptied, run, table == "work_part")
+		_, err = tx.Exec(ctx, noteEmptied, run, table == "work_result")
 		return err
 	})
 	return emptied && err == nil, err
 }
 
 const isLarge = `
-SELECT EXISTS (SELECT FROM retention_run WHERE run_id = $1 AND gone_at IS NULL AND items >= $2)`
+SELECT EXISTS (SELECT FROM deleted_run WHERE run_id = $1 AND purged_at IS NULL AND items >= $2)`

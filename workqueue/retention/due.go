@@ -38,7 +38,7 @@ const (
 
 	// The rules stand in the schema, for audit_expire, which alone may delete.
 	oldAudit = `
-    SELECT id::text AS id, at, size FROM audit_expendable`
+    SELECT id::text AS id, at, size FROM audit_deletable`
 
 	oldQuarantine = `
     SELECT q.ctid, q.id::text AS id, q.at, pg_column_size(q.body) + pg_column_size(q.detail) + 250 AS size
@@ -60,8 +60,8 @@ const (
 
 	// A due time whose run is under way, or that was not looked at for being late, is not dealt with yet.
 	oldFires = `
-    SELECT f.ctid, f.schedule || ' ' || f.due_at || f.kind AS id, f.ended_at AS at, 250 AS size FROM schedule_fire f
-    WHERE f.ended_at IS NOT NULL AND (f.done_by IS NULL OR f.late_at IS NOT NULL OR f.state <> 'started')
+    SELECT f.ctid, f.schedule || ' ' || f.due_at || f.kind AS id, f.ended_at AS at, 250 AS size FROM schedule_occurrence f
+    WHERE f.ended_at IS NOT NULL AND (f.end_deadline IS NULL OR f.late_at IS NOT NULL OR f.state <> 'started')
         AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = f.run_id AND r.state IN ('loading', 'running'))`
 )
 
@@ -108,7 +108,7 @@ FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
 	deleteQuarantine = `DELETE FROM quarantine` + deleteMiddle + oldQuarantine + deleteTail
 	deleteLetters    = `DELETE FROM dead_letter` + deleteMiddle + oldLetters + deleteTail
 	deleteSessions   = `DELETE FROM node_session` + deleteMiddle + oldSessions + deleteTail
-	deleteFires      = `DELETE FROM schedule_fire` + deleteMiddle + oldFires + deleteTail
+	deleteFires      = `DELETE FROM schedule_occurrence` + deleteMiddle + oldFires + deleteTail
 )
 
 // retained is the statements of a kind.

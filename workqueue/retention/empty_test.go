@@ -35,13 +35,13 @@ func TestALargeLoadHasAPartitionForItself(t *testing.T) {
 func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for _, partition := range []string{"work_part_00", "work_queue_00"} { // else autovacuum may be at work in it
+	for _, partition := range []string{"work_result_00", "work_queue_00"} { // else autovacuum may be at work in it
 		b.Exec(`ALTER TABLE ` + partition + ` SET (autovacuum_enabled = off)`)
 	}
 	lease := b.Lead()
 	run, other := b.Ended(30, time.Hour), b.Ended(30, time.Hour)
 	had, others := b.inTables(run), b.inTables(other)
-	if had["work_part"] == 0 || had["work_queue"] == 0 {
+	if had["work_result"] == 0 || had["work_queue"] == 0 {
 		t.Fatal(had)
 	}
 	empty := func(want retention.Emptying, why string) {
@@ -56,7 +56,7 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 		if !b.deleteRun(lease, run) {
 			t.Fatal("it was not deleted")
 		}
-		b.Exec(`UPDATE retention_run SET items = $2 WHERE run_id = $1`, run, items)
+		b.Exec(`UPDATE deleted_run SET items = $2 WHERE run_id = $1`, run, items)
 	}
 	while := func(want retention.Emptying, why, statement string, args ...any) {
 		t.Helper()
@@ -79,12 +79,12 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 		t.Errorf("of the other run there was %v and is %v", others, after)
 	}
 	goes(other, 30)
-	b.Exec(`UPDATE retention_run SET items = 30 WHERE run_id = $1`, run)
+	b.Exec(`UPDATE deleted_run SET items = 30 WHERE run_id = $1`, run)
 	empty(retention.Emptying{}, "a small run")
-	b.Exec(`UPDATE retention_run SET items = 1000000 WHERE run_id = $1`, run)
+	b.Exec(`UPDATE deleted_run SET items = 1000000 WHERE run_id = $1`, run)
 	// The tables are new when it is found that the lease cannot be held: nothing has happened, as after a kill -9.
 	while(retention.Emptying{Busy: true}, "broken off before the commit", `SELECT FROM leader FOR UPDATE`)
-	if now := b.inTables(run); now["work_part"] != had["work_part"] || now["work_queue"] != had["work_queue"] {
+	if now := b.inTables(run); now["work_result"] != had["work_result"] || now["work_queue"] != had["work_queue"] {
 		t.Errorf("of a run whose partition was not emptied there was %v and is %v", had, now)
 	}
 	while(retention.Emptying{Emptied: 1, Busy: true}, "while somebody writes an item",
@@ -95,7 +95,7 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 	running := b.Load(storetest.Request(), 9)
 	for _, gone := range []workqueue.RunID{run, other} {
 		now := b.inTables(gone)
-		if now["work_part"]+now["work_queue"] > 0 || now["work_slice"] == 0 {
+		if now["work_result"]+now["work_queue"] > 0 || now["work_slice"] == 0 {
 			t.Errorf("of a run whose partitions were emptied there is %v", now)
 		}
 		b.Check()
@@ -107,7 +107,7 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 		}
 		left := b.inTables(gone)
 		delete(left, "audit_log")
-		delete(left, "retention_run")
+		delete(left, "deleted_run")
 		if len(left) > 0 {
 			t.Errorf("there is left: %v", left)
 		}

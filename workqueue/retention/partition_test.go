@@ -26,7 +26,7 @@ func TestTheIDChoosesThePartition(t *testing.T) {
 		id := workqueue.RunID(uuid.New())
 		ids, want = append(ids, id), append(want, id.Partition())
 	}
-	for _, table := range []string{"work_queue", "work_part"} {
+	for _, table := range []string{"work_queue", "work_result"} {
 		var wrong int
 		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM unnest($1::uuid[], $2::int[]) u (id, partition)
 			WHERE NOT satisfies_hash_partition($3::text::regclass, $4, partition, id)`, ids, want, table,

@@ -79,7 +79,7 @@ func TestResultsOverTheirLimitFail(t *testing.T) {
 		b.Record(storetest.LargeAnswer(s, pieces[0], taken[1]))
 	}
 	b.WantTally(run, storetest.Tally{Done: 2, Failed: 2})
-	if n := b.Number(`SELECT count(*) FROM work_part WHERE error_code = 'result_too_large'
+	if n := b.Number(`SELECT count(*) FROM work_result WHERE error_code = 'result_too_large'
 		AND error_message = 'the result has 2001 bytes; max_result of the step is 2000'`); n != 2 {
 		t.Errorf("%d items failed for their size; want 2", n)
 	}
@@ -178,7 +178,7 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 func (b *bench) largeRows() (n int) {
 	b.Helper()
 	if err := b.Pool.QueryRow(b.Context(),
-		`SELECT (SELECT count(*) FROM work_large) + (SELECT count(*) FROM work_piece)`).Scan(&n); err != nil {
+		`SELECT (SELECT count(*) FROM large_result) + (SELECT count(*) FROM work_piece)`).Scan(&n); err != nil {
 		b.Fatal(err)
 	}
 	return n

@@ -29,13 +29,13 @@ type RetentionKind string
 
 // The kinds that are kept for a time.
 const (
-	RetainRuns        RetentionKind = "runs"           // finished runs, with everything of theirs but the audit log
-	RetainEvents      RetentionKind = "events"         // published ones
-	RetainAudit       RetentionKind = "audit"          // who did what
-	RetainQuarantine  RetentionKind = "quarantine"     // messages that could not be taken
-	RetainDeadLetters RetentionKind = "dead_letters"   // those that wait for nobody
-	RetainSessions    RetentionKind = "sessions"       // of nodes that are gone
-	RetainFires       RetentionKind = "schedule_fires" // due times that have been dealt with
+	RetainRuns        RetentionKind = "runs"                 // finished runs, with everything of theirs but the audit log
+	RetainEvents      RetentionKind = "events"               // published ones
+	RetainAudit       RetentionKind = "audit"                // who did what
+	RetainQuarantine  RetentionKind = "quarantine"           // messages that could not be taken
+	RetainDeadLetters RetentionKind = "dead_letters"         // those that wait for nobody
+	RetainSessions    RetentionKind = "sessions"             // of nodes that are gone
+	RetainFires       RetentionKind = "schedule_occurrences" // due times that have been dealt with
 )
 
 // Kinds are all kinds, in the order in which people are shown them.
@@ -201,7 +201,7 @@ func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limi
 // AskRetention notes that somebody wants what is past its limits to be deleted now.
 func (s Store) AskRetention(ctx context.Context, actor string) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "retention_run", Subject: "retention"})
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "deleted_run", Subject: "retention"})
 	})
 	if err != nil {
 		return fmt.Errorf("delete what is past its limits: %w", err)

@@ -33,7 +33,7 @@ func (b *bench) wantGone(run workqueue.RunID, by string, other workqueue.RunID, 
 	b.Helper()
 	left := b.inTables(run)
 	delete(left, "audit_log")
-	delete(left, "retention_run")
+	delete(left, "deleted_run")
 	if len(left) > 0 {
 		b.Errorf("there is left: %v", left)
 	}
@@ -84,10 +84,10 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	other, run := b.Ended(30, time.Hour), b.Ended(30, time.Hour)
 	before, had := b.inTables(other), b.inTables(run)
 	for _, id := range []workqueue.RunID{other, run} {
-		b.Exec(`INSERT INTO health_mark (kind, subject, state, by, reason, severity, count)
+		b.Exec(`INSERT INTO health_ack (kind, subject, state, by, reason, severity, count)
 			VALUES ('failed_items', '` + id.String() + `', 'aside', 'ann', 'known', 'warning', 1)`)
 	}
-	for _, table := range []string{"work_part", "work_error", "work_slice", "quarantine", "dead_letter", "run_event"} {
+	for _, table := range []string{"work_result", "work_error", "work_slice", "quarantine", "dead_letter", "run_event"} {
 		if had[table] == 0 {
 			t.Errorf("the run has nothing in %s: %v", table, had)
 		}
@@ -96,7 +96,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 		t.Fatal("it was not deleted")
 	}
 	var marked string
-	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(subject, ' ') FROM health_mark`).Scan(&marked)
+	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(subject, ' ') FROM health_ack`).Scan(&marked)
 	if err != nil || marked != other.String() {
 		t.Errorf("what was said of conditions is left of: %s, %v; want that of run %s", marked, err, other)
 	}

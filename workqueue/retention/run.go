@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// A finished run is deleted in two moves. The first takes its row out of batchrun and leaves one in retention_run
+// A finished run is deleted in two moves. The first takes its row out of batchrun and leaves one in deleted_run
 // instead, in one transaction: from then on nobody finds the run, and nobody can begin anything with it. The second
 // deletes what else there is of it, in small pieces, each in a transaction that also says how far it is; whoever leads
 // goes on where the leader before has stopped. See retention_stage.go.
@@ -84,8 +84,8 @@ taken AS (
         AND NOT EXISTS (SELECT FROM run_event e WHERE e.run_id = r.id AND e.published_at IS NULL)
         AND NOT EXISTS (SELECT FROM batchrun o WHERE o.from_run = r.id)
     RETURNING r.*),
-marks AS (DELETE FROM health_mark m USING taken t WHERE m.subject = t.id::text)
-INSERT INTO retention_run (run_id, name, plan, items, steps, generation, finished_at, why, deleted_by)
+marks AS (DELETE FROM health_ack m USING taken t WHERE m.subject = t.id::text)
+INSERT INTO deleted_run (run_id, name, plan, items, steps, generation, finished_at, why, deleted_by)
 SELECT t.id, coalesce(t.name, ''), t.plan, t.items, $5, t.generation, t.finished_at, $3, $6 FROM taken t
 RETURNING name, plan, items, generation, finished_at`
 )
@@ -180,7 +180,7 @@ func takeToDelete(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before ti
 		Before: taken, Detail: map[string]any{"why": why}})
 }
 
-// takeRunRow moves a run's row from batchrun to retention_run, and returns what it was; nil when it may not go.
+// takeRunRow moves a run's row from batchrun to deleted_run, and returns what it was; nil when it may not go.
 func takeRunRow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before *time.Time, why, by string, steps int,
 ) (map[string]any, error) {
 	var name, plan string
@@ -200,7 +200,7 @@ func takeRunRow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before *tim
 
 const (
 	goingRuns = `
-SELECT ` + inspect.GoneFields + ` FROM retention_run WHERE gone_at IS NULL AND run_id <> ALL ($2::uuid[])
+SELECT ` + inspect.GoneFields + ` FROM deleted_run WHERE purged_at IS NULL AND run_id <> ALL ($2::uuid[])
 ORDER BY deleted_at, run_id LIMIT $1`
 )
 

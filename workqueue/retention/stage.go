@@ -19,9 +19,9 @@ import (
 // so that a table that has little of the run, or nothing, costs one look.
 const (
 	nextRunParts = `
-SELECT min(ordinal) FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal >= $3`
+SELECT min(ordinal) FROM work_result WHERE run_id = $1 AND step = $2 AND ordinal >= $3`
 	nextRunLarge = `
-SELECT min(ordinal) FROM work_large WHERE run_id = $1 AND step = $2 AND ordinal >= $3`
+SELECT min(ordinal) FROM large_result WHERE run_id = $1 AND step = $2 AND ordinal >= $3`
 	nextRunErrors = `
 SELECT min(ordinal) FROM work_error WHERE run_id = $1 AND step = $2 AND ordinal >= $3`
 	nextRunSlices = `
@@ -40,11 +40,11 @@ SELECT min(grp) FROM tracker_group WHERE batch_id = $1 AND $2::int = 0 AND grp >
 
 const (
 	deleteRunParts = `
-DELETE FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
+DELETE FROM work_result WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
 
-	// By work_large_place. What they consist of goes with them.
+	// By large_result_place. What they consist of goes with them.
 	deleteRunLarge = `
-DELETE FROM work_large WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
+DELETE FROM large_result WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
 
 	deleteRunErrors = `
 DELETE FROM work_error WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
@@ -126,11 +126,11 @@ func stages() []stage {
 
 const (
 	lockGone = `
-SELECT steps, stage, step, position FROM retention_run WHERE run_id = $1 AND gone_at IS NULL FOR UPDATE`
+SELECT steps, stage, step, position FROM deleted_run WHERE run_id = $1 AND purged_at IS NULL FOR UPDATE`
 
 	moveGone = `
-UPDATE retention_run SET stage = $2, step = $3, position = $4, deleted = deleted + $5,
-    gone_at = CASE WHEN $6 THEN tranche_now() END
+UPDATE deleted_run SET stage = $2, step = $3, position = $4, deleted = deleted + $5,
+    purged_at = CASE WHEN $6 THEN tranche_now() END
 WHERE run_id = $1`
 )
 
@@ -206,7 +206,7 @@ func (at *pieceAt) next(st *stage) {
 const goneKept = 400 * 24 * time.Hour
 
 const forgetGone = `
-DELETE FROM retention_run WHERE gone_at < tranche_now() - $1::interval`
+DELETE FROM deleted_run WHERE purged_at < tranche_now() - $1::interval`
 
 // ForgetGone forgets runs that were deleted long ago: from then on they are like runs that never were. Leader work.
 func (s Store) ForgetGone(ctx context.Context, lease workqueue.Lease) error {

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// FireKind says why a schedule fires.
+// FireKind says why a schedule history.
 type FireKind string
 
 // The kinds of fire.
@@ -69,31 +69,31 @@ type Fire struct {
 
 	StartAt time.Time `json:"start_at" doc:"it is not started before: jitter, a window, or a pause between two attempts"`
 
-	StartBy  *time.Time       `json:"start_by,omitempty" doc:"nor after"`
-	DoneBy   *time.Time       `json:"done_by,omitempty" doc:"when its run should have ended"`
-	Late     string           `json:"late,omitempty" doc:"what was done when it had not"`
-	Run      *workqueue.RunID `json:"run,omitempty"`
-	RunState string           `json:"run_state,omitempty" doc:"absent: there is no such run, or not any more"`
-	Attempts int              `json:"attempts"`
-	BeganAt  *time.Time       `json:"began_at,omitempty"`
-	EndedAt  *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or given up"`
+	StartBy     *time.Time       `json:"start_by,omitempty" doc:"nor after"`
+	EndDeadline *time.Time       `json:"end_deadline,omitempty" doc:"when its run should have ended"`
+	Late        string           `json:"late,omitempty" doc:"what was done when it had not"`
+	Run         *workqueue.RunID `json:"run,omitempty"`
+	RunState    string           `json:"run_state,omitempty" doc:"absent: there is no such run, or not any more"`
+	Attempts    int              `json:"attempts"`
+	BeganAt     *time.Time       `json:"began_at,omitempty"`
+	EndedAt     *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or given up"`
 }
 
 // A pause is no fire's state: it is said of those that it keeps waiting, as long as it lasts.
-const fireColumns = `schedule_fire.schedule, schedule_fire.due_at, schedule_fire.kind, schedule_fire.version,
-    schedule_fire.state,
-    CASE WHEN schedule_fire.state IN ('due', 'queued') AND schedule_fire.kind = 'due'
-              AND EXISTS (SELECT FROM schedule p WHERE p.name = schedule_fire.schedule AND p.state = 'paused')
-         THEN concat_ws('; ', 'the schedule is paused', nullif(schedule_fire.reason, ''))
-         ELSE schedule_fire.reason END, schedule_fire.asked_by, schedule_fire.start_at, schedule_fire.start_by,
-    schedule_fire.done_by, schedule_fire.late, schedule_fire.run_id,
-    coalesce((SELECT r.state FROM batchrun r WHERE r.id = schedule_fire.run_id), ''),
-    schedule_fire.attempts, schedule_fire.began_at, schedule_fire.ended_at`
+const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, schedule_occurrence.kind, schedule_occurrence.version,
+    schedule_occurrence.state,
+    CASE WHEN schedule_occurrence.state IN ('due', 'queued') AND schedule_occurrence.kind = 'due'
+              AND EXISTS (SELECT FROM schedule p WHERE p.name = schedule_occurrence.schedule AND p.state = 'paused')
+         THEN concat_ws('; ', 'the schedule is paused', nullif(schedule_occurrence.reason, ''))
+         ELSE schedule_occurrence.reason END, schedule_occurrence.asked_by, schedule_occurrence.start_at, schedule_occurrence.start_by,
+    schedule_occurrence.end_deadline, schedule_occurrence.late, schedule_occurrence.run_id,
+    coalesce((SELECT r.state FROM batchrun r WHERE r.id = schedule_occurrence.run_id), ''),
+    schedule_occurrence.attempts, schedule_occurrence.began_at, schedule_occurrence.ended_at`
 
 // scanFire reads fireColumns.
 func scanFire(row pgx.CollectableRow) (f Fire, err error) {
 	err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.State, &f.Reason, &f.AskedBy, &f.StartAt, &f.StartBy,
-		&f.DoneBy, &f.Late, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
+		&f.EndDeadline, &f.Late, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
 	return f, err
 }
 
@@ -114,7 +114,7 @@ const (
 // The primary key, backwards. A due time of both kinds to the microsecond is as good as impossible.
 const listFires = `
 SELECT ` + fireColumns + `
-FROM schedule_fire
+FROM schedule_occurrence
 WHERE schedule = $1 AND ($2 = '' OR state = $2) AND ($3::timestamptz IS NULL OR due_at < $3)
 ORDER BY due_at DESC, kind
 LIMIT $4`
@@ -158,7 +158,7 @@ type FireClaim struct {
 // One that is being started already is begun anew: by the next leader after the one that died, or by this one, which
 // knows what it is at work on. The run's idempotency key keeps both from starting it.
 const beginFire = `
-UPDATE schedule_fire f
+UPDATE schedule_occurrence f
 SET state = 'starting', attempts = f.attempts + 1, session_id = $4, epoch = $5, began_at = tranche_now(),
     reason = ''
 FROM schedule s
@@ -195,8 +195,8 @@ type FireEnd struct {
 	Again  time.Duration   // of FireWaiting and FireQueued: when to look at it again
 	// StartAt is that, to the instant: of fires that wait for the same one, the one that was due first goes first. Nil:
 	// Again counts, from now.
-	StartAt *time.Time
-	DoneBy  *time.Time // when its run should have ended then; nil: as before
+	StartAt     *time.Time
+	EndDeadline *time.Time // when its run should have ended then; nil: as before
 }
 
 // errFireLost says that a fire is not this leader's to start any more.
@@ -204,11 +204,11 @@ var errFireLost = errors.New("another leader has taken up the start of this run"
 
 // $7: the attempt that ends it; 0: a leader that found it waiting.
 const endFire = `
-UPDATE schedule_fire
+UPDATE schedule_occurrence
 SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000000000'::uuid),
     start_at = CASE WHEN $4 IN ('due', 'queued') THEN coalesce($11, tranche_now() + $8::interval)
                     ELSE start_at END,
-    done_by = coalesce($10, done_by),
+    end_deadline = coalesce($10, end_deadline),
     ended_at = CASE WHEN $4 IN ('due', 'queued') THEN NULL ELSE tranche_now() END
 WHERE schedule = $1 AND due_at = $2 AND kind = $3
   AND CASE WHEN $7 = 0 THEN state IN ('due', 'queued') ELSE state = 'starting' AND attempts = $7 AND epoch = $9 END`
@@ -229,7 +229,7 @@ func (s Store) EndFire(ctx context.Context, claim FireClaim, end FireEnd) (ok bo
 func writeFireEnd(ctx context.Context, tx pgx.Tx, claim *FireClaim, end *FireEnd) (ok bool, err error) {
 	tag, err := tx.Exec(ctx, endFire, claim.Schedule, claim.Due, string(claim.Kind), string(end.State),
 		pg.Plain(end.Reason),
-		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.DoneBy, end.StartAt)
+		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.EndDeadline, end.StartAt)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}
@@ -248,7 +248,7 @@ type FireNote struct {
 
 // Nothing but the reason changes, and only of a fire that waits for the reason that was read.
 const noteFires = `
-UPDATE schedule_fire f SET reason = n.reason
+UPDATE schedule_occurrence f SET reason = n.reason
 FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[]) AS n(schedule, due, kind, was, reason)
 WHERE f.schedule = n.schedule AND f.due_at = n.due AND f.kind = n.kind AND f.state IN ('due', 'queued')
   AND f.reason = n.was`

@@ -204,7 +204,7 @@ const (
 	// The row is held, so that due times are taken before or after.
 	holdSchedule = `
 SELECT state, spec, next_due, tranche_now(),
-    (SELECT count(*) FROM schedule_fire f WHERE f.schedule = s.name AND f.state IN ('due', 'queued', 'starting'))
+    (SELECT count(*) FROM schedule_occurrence f WHERE f.schedule = s.name AND f.state IN ('due', 'queued', 'starting'))
 FROM schedule s WHERE name = $1 AND deleted_at IS NULL
 FOR NO KEY UPDATE OF s`
 
@@ -218,7 +218,7 @@ WHERE name = $1`
 	// What is being started just now, too: its run begins before, or does not begin. A leader that dies in the middle of
 	// it would leave it for the schedule that has the name next.
 	dropFires = `
-UPDATE schedule_fire SET state = 'skipped', reason = 'the schedule was deleted', ended_at = tranche_now()
+UPDATE schedule_occurrence SET state = 'skipped', reason = 'the schedule was deleted', ended_at = tranche_now()
 WHERE schedule = $1 AND state IN ('due', 'queued', 'starting')`
 )
 
@@ -313,7 +313,7 @@ const (
 	shareSchedule = `SELECT version FROM schedule WHERE name = $1 AND deleted_at IS NULL FOR SHARE`
 
 	insertFireNow = `
-INSERT INTO schedule_fire (schedule, due_at, kind, version, state, asked_by, start_at)
+INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, asked_by, start_at)
 SELECT $1, t.now, 'now', $2, 'due', $3, t.now FROM (SELECT tranche_now() AS now) t
 RETURNING ` + fireColumns
 )

@@ -266,7 +266,7 @@ func TestLateRunsAreToldOfOnce(t *testing.T) {
 		due := b.fallDue(name)
 		take := takeAt(name, due)
 		by := due.Add(time.Second)
-		take.Fires[0].DoneBy = &by
+		take.Fires[0].EndDeadline = &by
 		if ok, err := schedule.New(b.Store).TakeFires(t.Context(), lease, take); err != nil || !ok {
 			t.Fatal(ok, err)
 		}
@@ -284,8 +284,8 @@ func TestLateRunsAreToldOfOnce(t *testing.T) {
 		return key
 	}
 	slow, quick := start("slow"), start("quick")
-	b.Exec(`UPDATE schedule_fire SET done_by = tranche_now() - interval '1 second'`) // they may have started sooner
-	b.Exec(`UPDATE batchrun SET state = 'cancelled', finished_at = (SELECT done_by FROM schedule_fire WHERE schedule = $1)
+	b.Exec(`UPDATE schedule_occurrence SET end_deadline = tranche_now() - interval '1 second'`) // they may have started sooner
+	b.Exec(`UPDATE batchrun SET state = 'cancelled', finished_at = (SELECT end_deadline FROM schedule_occurrence WHERE schedule = $1)
 		WHERE idempotency_key = $2`, quick.Schedule, quick.RunKey())
 	late, err := schedule.New(b.Store).LateFires(t.Context(), lease, 10)
 	if err != nil || len(late) != 1 || late[0].Schedule != "slow" {

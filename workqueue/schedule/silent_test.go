@@ -19,7 +19,7 @@ func TestLooksAtSchedulesEndWhenPostgresIsSilent(t *testing.T) {
 	b := setup(t)
 	tx, err := b.Pool.Begin(t.Context())
 	if err == nil {
-		_, err = tx.Exec(t.Context(), `LOCK TABLE schedule, schedule_fire, plan, batchrun IN ACCESS EXCLUSIVE MODE`)
+		_, err = tx.Exec(t.Context(), `LOCK TABLE schedule, schedule_occurrence, plan, batchrun IN ACCESS EXCLUSIVE MODE`)
 	}
 	if err != nil {
 		t.Fatal(err)

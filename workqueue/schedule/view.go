@@ -49,13 +49,13 @@ const (
 )
 
 const (
-	// The last fire by the primary key, backwards; those that wait by schedule_fire_waiting; runs under way by
-	// batchrun_active and schedule_fire_run.
+	// The last fire by the primary key, backwards; those that wait by schedule_occurrence_waiting; runs under way by
+	// batchrun_active and schedule_occurrence_run.
 	scheduleColumns = `s.name, s.version, s.state, s.zone,
     coalesce(nullif(s.spec->>'cron', ''), 'every ' || nullif(s.spec->>'every', ''), ''),
     coalesce(nullif(s.spec->>'plan', ''), s.spec->>'endpoint', ''), s.next_due, s.last_due,
-    (SELECT count(*) FROM schedule_fire f WHERE f.schedule = s.name AND f.state IN ('due', 'queued', 'starting')),
-    (SELECT count(*) FROM batchrun r JOIN schedule_fire f ON f.run_id = r.id
+    (SELECT count(*) FROM schedule_occurrence f WHERE f.schedule = s.name AND f.state IN ('due', 'queued', 'starting')),
+    (SELECT count(*) FROM batchrun r JOIN schedule_occurrence f ON f.run_id = r.id
      WHERE r.state IN ('loading', 'running') AND f.schedule = s.name AND f.state = 'started'),
     s.created_by, s.created_at, s.changed_by, s.changed_at, s.spec, s.source, tranche_now()`
 
@@ -70,8 +70,8 @@ FROM schedule s WHERE s.deleted_at IS NULL AND s.name = $1`
 	lastFires = `
 SELECT ` + fireColumns + `
 FROM unnest($1::text[]) AS n(name)
-CROSS JOIN LATERAL (SELECT * FROM schedule_fire f WHERE f.schedule = n.name ORDER BY f.due_at DESC, f.kind LIMIT 1
-) schedule_fire`
+CROSS JOIN LATERAL (SELECT * FROM schedule_occurrence f WHERE f.schedule = n.name ORDER BY f.due_at DESC, f.kind LIMIT 1
+) schedule_occurrence`
 )
 
 // Schedules lists schedules by name. more says whether others follow.
@@ -171,25 +171,25 @@ func addScheduleEvent(ctx context.Context, tx pgx.Tx, kind workqueue.EventKind, 
 // LateFire is a fire whose run has not ended by the time by which it should have.
 type LateFire struct {
 	FireKey
-	Run    workqueue.RunID
-	Spec   json.RawMessage // of the schedule now
-	DoneBy time.Time
-	Now    time.Time
+	Run         workqueue.RunID
+	Spec        json.RawMessage // of the schedule now
+	EndDeadline time.Time
+	Now         time.Time
 }
 
 const (
-	// Both by schedule_fire_late. A run that is gone, or has ended in time, is none that is late.
+	// Both by schedule_occurrence_late. A run that is gone, or has ended in time, is none that is late.
 	settleInTime = `
-UPDATE schedule_fire f SET late_at = tranche_now()
-WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
+UPDATE schedule_occurrence f SET late_at = tranche_now()
+WHERE f.state = 'started' AND f.late_at IS NULL AND f.end_deadline <= tranche_now()
   AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = f.run_id
-                  AND (r.state IN ('loading', 'running') OR r.finished_at > f.done_by))`
+                  AND (r.state IN ('loading', 'running') OR r.finished_at > f.end_deadline))`
 
 	lateFires = `
-SELECT f.schedule, f.due_at, f.kind, f.run_id, s.spec, f.done_by, tranche_now()
-FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
-WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
-ORDER BY f.done_by LIMIT $1`
+SELECT f.schedule, f.due_at, f.kind, f.run_id, s.spec, f.end_deadline, tranche_now()
+FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
+WHERE f.state = 'started' AND f.late_at IS NULL AND f.end_deadline <= tranche_now()
+ORDER BY f.end_deadline LIMIT $1`
 )
 
 // LateFires returns fires whose runs should have ended by now and have not, or ended late, and that nobody has looked
@@ -201,7 +201,7 @@ func (s Store) LateFires(ctx context.Context, lease workqueue.Lease, limit int) 
 		}
 		rows := pg.Rows(ctx, tx, lateFires, limit)
 		late, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f LateFire, err error) {
-			err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Run, &f.Spec, &f.DoneBy, &f.Now)
+			err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Run, &f.Spec, &f.EndDeadline, &f.Now)
 			return f, err
 		})
 		return err
@@ -214,7 +214,7 @@ func (s Store) LateFires(ctx context.Context, lease workqueue.Lease, limit int) 
 
 // Once: late_at is the fence.
 const noteLate = `
-UPDATE schedule_fire SET late_at = tranche_now(), late = $4
+UPDATE schedule_occurrence SET late_at = tranche_now(), late = $4
 WHERE schedule = $1 AND due_at = $2 AND kind = $3 AND state = 'started' AND late_at IS NULL
 RETURNING run_id`
 

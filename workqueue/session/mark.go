@@ -113,7 +113,7 @@ INSERT INTO run_event (id, run_id, generation, kind, payload)
 VALUES (gen_random_uuid(), '00000000-0000-0000-0000-000000000000', 0, $1, $2)`
 
 	insertGap = `
-INSERT INTO database_gap (lost, from_at, to_at, runs)
+INSERT INTO database_rewind (lost, from_at, to_at, runs)
 VALUES ($1, $2, $3, (SELECT count(*) FROM batchrun WHERE state IN ('loading', 'running')))
 RETURNING from_at, to_at, lost, runs`
 )

@@ -45,16 +45,16 @@ INSERT INTO api_request AS r (user_name, key, operation, fingerprint, claim, ses
 VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (user_name, key) DO UPDATE
 SET operation = excluded.operation, fingerprint = excluded.fingerprint, claim = excluded.claim,
-    session_id = excluded.session_id, carried_out = NULL, status = NULL, content_type = '', headers = '{}', body = NULL,
+    session_id = excluded.session_id, committed_action = NULL, status = NULL, content_type = '', headers = '{}', body = NULL,
     created_at = tranche_now()
-WHERE CASE WHEN r.status IS NOT NULL OR r.carried_out IS NOT NULL
+WHERE CASE WHEN r.status IS NOT NULL OR r.committed_action IS NOT NULL
     THEN r.created_at < tranche_now() - $7::interval
     ELSE r.operation = excluded.operation AND r.fingerprint = excluded.fingerprint
         AND NOT EXISTS (SELECT FROM node_session n WHERE n.id = r.session_id AND n.id <> excluded.session_id
                         AND n.ended_at IS NULL AND n.expires_at > tranche_now()) END`
 
 	keptRequest = `
-SELECT operation, fingerprint, carried_out, status, content_type, headers, body, created_at
+SELECT operation, fingerprint, committed_action, status, content_type, headers, body, created_at
 FROM api_request WHERE user_name = $1 AND key = $2`
 
 	answerRequest = `
@@ -62,13 +62,13 @@ UPDATE api_request SET status = $4, content_type = $5, headers = $6, body = $7, 
 WHERE user_name = $1 AND key = $2 AND claim = $3`
 
 	dropRequest = `
-DELETE FROM api_request WHERE user_name = $1 AND key = $2 AND claim = $3 AND carried_out IS NULL`
+DELETE FROM api_request WHERE user_name = $1 AND key = $2 AND claim = $3 AND committed_action IS NULL`
 
 	// The oldest, by api_request_created. A load may be under way for more than a day.
 	sweepRequests = `
 DELETE FROM api_request WHERE (user_name, key) IN (
     SELECT user_name, key FROM api_request r
-    WHERE created_at < tranche_now() - $1::interval AND (status IS NOT NULL OR carried_out IS NOT NULL
+    WHERE created_at < tranche_now() - $1::interval AND (status IS NOT NULL OR committed_action IS NOT NULL
         OR NOT EXISTS (SELECT FROM node_session n WHERE n.id = r.session_id AND n.ended_at IS NULL
                        AND n.expires_at > tranche_now()))
     ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)`

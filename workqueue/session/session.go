@@ -27,7 +27,7 @@ type NodeInfo struct {
 }
 
 const insertSession = `
-INSERT INTO node_session (id, host, pid, version, speaks, expires_at)
+INSERT INTO node_session (id, host, pid, version, feature_level, expires_at)
 VALUES ($1, $2, $3, $4, 3, tranche_now() + $5)`
 
 // StartSession opens a session that lives for ttl beyond its last heartbeat.

@@ -73,20 +73,20 @@ func (s Store) WatchedEndpoints(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// newParts compares the newest part of items with the one before it: two looks into work_part's primary key for each.
+// newParts compares the newest part of items with the one before it: two looks into work_result's primary key for each.
 // Two errors are the same to whoever goes on without the part. A step that was left out in between, because one that it
 // needs ($5) had failed, was missing to them meanwhile, so that what comes again is new.
 const newParts = `
 SELECT n.ordinal
 FROM unnest($3::int[]) AS o (ordinal)
-CROSS JOIN LATERAL (SELECT p.ordinal, p.generation, p.result, p.content_type, p.error_code FROM work_part p
+CROSS JOIN LATERAL (SELECT p.ordinal, p.generation, p.result, p.content_type, p.error_code FROM work_result p
     WHERE p.run_id = $1 AND p.step = $2 AND p.ordinal = o.ordinal ORDER BY p.generation DESC LIMIT 1) n
-LEFT JOIN LATERAL (SELECT p.generation, p.result, p.content_type, p.error_code FROM work_part p
+LEFT JOIN LATERAL (SELECT p.generation, p.result, p.content_type, p.error_code FROM work_result p
     WHERE p.run_id = $1 AND p.step = $2 AND p.ordinal = o.ordinal AND p.generation < n.generation
     ORDER BY p.generation DESC LIMIT 1) f ON true
 WHERE f.generation IS NULL OR (f.error_code IS NULL) <> (n.error_code IS NULL)
    OR f.result IS DISTINCT FROM n.result OR f.content_type IS DISTINCT FROM n.content_type
-   OR $4 AND n.error_code IS NULL AND EXISTS (SELECT FROM work_part e
+   OR $4 AND n.error_code IS NULL AND EXISTS (SELECT FROM work_result e
        WHERE e.run_id = $1 AND e.step = ANY($5::smallint[]) AND e.ordinal = o.ordinal
          AND e.generation > f.generation AND e.error_code IS NOT NULL)`
 
@@ -120,7 +120,7 @@ WITH free AS MATERIALIZED (
     SELECT id FROM work_slice WHERE id = ANY($1) AND state = 'claimed' ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE work_slice s
 SET state = 'sent', sent_at = tranche_now(), stream_seq = u.seq, stream_epoch = u.epoch,
-    deadline = tranche_now() + st.slice_timeout
+    deadline = tranche_now() + st.request_timeout
 FROM free, unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS u (id, seq, epoch), run_step st
 WHERE s.id = free.id AND s.id = u.id AND s.state = 'claimed' AND st.run_id = s.run_id AND st.step = s.step`
 

@@ -126,7 +126,7 @@ const sliceEndpoint = `coalesce(s.endpoint,
 const undelivered = `
 SELECT ` + sliceEndpoint + `, s.stream_epoch, min(s.stream_seq)
 FROM work_slice s
-WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq IS NOT NULL AND s.stream_epoch IS NOT NULL
+WHERE s.state = 'sent' AND s.delivered_at IS NULL AND s.stream_seq IS NOT NULL AND s.stream_epoch IS NOT NULL
 GROUP BY 1, 2`
 
 // Undelivered returns the requests that wait for services.
@@ -141,12 +141,12 @@ func (s Store) Undelivered(ctx context.Context) ([]Undelivered, error) {
 // handedOut locks in the order of ids, as everywhere; rows that others hold are for the next sweep.
 const handedOut = `
 WITH handed AS MATERIALIZED (
-    SELECT s.id, st.slice_timeout
+    SELECT s.id, st.request_timeout
     FROM work_slice s JOIN run_step st USING (run_id, step)
     JOIN unnest($1::text[], $2::bigint[]) AS u (endpoint, up_to) ON u.endpoint = coalesce(s.endpoint, st.endpoint)
-    WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq <= u.up_to AND s.stream_epoch = $3
+    WHERE s.state = 'sent' AND s.delivered_at IS NULL AND s.stream_seq <= u.up_to AND s.stream_epoch = $3
     ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED)
-UPDATE work_slice s SET handed_at = tranche_now(), deadline = tranche_now() + handed.slice_timeout
+UPDATE work_slice s SET delivered_at = tranche_now(), deadline = tranche_now() + handed.request_timeout
 FROM handed WHERE s.id = handed.id AND s.state = 'sent'`
 
 // Handed says how far the services of an endpoint have come in the work stream.
@@ -192,9 +192,9 @@ const noticedWithin = 10 * time.Second
 // overdue goes by work_slice_late.
 const overdue = `
 SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.stream_epoch, 0),
-       s.handed_at IS NOT NULL,
-       CASE WHEN s.handed_at IS NULL THEN interval '0'
-            ELSE least(tranche_now() - s.handed_at + $3, tranche_now() - s.created_at) END, s.attempt >= $2
+       s.delivered_at IS NOT NULL,
+       CASE WHEN s.delivered_at IS NULL THEN interval '0'
+            ELSE least(tranche_now() - s.delivered_at + $3, tranche_now() - s.created_at) END, s.attempt >= $2
 FROM work_slice s JOIN run_step st USING (run_id, step)
 WHERE (s.state IN ('claimed', 'sent') AND s.deadline IS NOT NULL) IS TRUE AND s.deadline <= (SELECT tranche_now())
 ORDER BY s.deadline LIMIT $1`
@@ -210,7 +210,7 @@ func (s Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error) 
 }
 
 const extendSlices = `
-UPDATE work_slice s SET deadline = tranche_now() + st.slice_timeout
+UPDATE work_slice s SET deadline = tranche_now() + st.request_timeout
 FROM run_step st
 WHERE s.id = ANY($1) AND s.state = 'sent' AND st.run_id = s.run_id AND st.step = s.step`
 

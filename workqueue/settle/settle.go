@@ -69,8 +69,8 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 // Rows of results that are kept apart are locked after the slices that they are answers in, and before what else is
 // settled; nobody who holds one of them waits for anything.
 const recordLarge = `
-WITH locked AS MATERIALIZED (SELECT id FROM work_large WHERE id = ANY ($1) ORDER BY id FOR UPDATE)
-UPDATE work_large l SET recorded_at = tranche_now() FROM locked WHERE l.id = locked.id AND l.recorded_at IS NULL`
+WITH locked AS MATERIALIZED (SELECT id FROM large_result WHERE id = ANY ($1) ORDER BY id FOR UPDATE)
+UPDATE large_result l SET recorded_at = tranche_now() FROM locked WHERE l.id = locked.id AND l.recorded_at IS NULL`
 
 // markLarge says of results that are kept apart that they are those of their items.
 func (s *settlement) markLarge(ctx context.Context, tx pgx.Tx) error {

@@ -126,20 +126,20 @@ func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 }
 
 // copyParts and part go together, and so do they and insertFailed.
-const copyParts = `COPY work_part
+const copyParts = `COPY work_result
 (run_id, slice_id, ordinal, generation, step, result, content_type, large_id)
 FROM STDIN (FORMAT binary)`
 
 // insertParts is copyParts for a few: it need not travel alone.
 const insertParts = `
-INSERT INTO work_part
+INSERT INTO work_result
     (run_id, slice_id, ordinal, generation, step, result, content_type, large_id)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[], $6::bytea[], $7::text[], $8::uuid[])`
 
 // Errors are put down with what groups of like ones are made of: who looks at a million of them is not to look up a
 // million keys.
 const insertFailed = `
-INSERT INTO work_part
+INSERT INTO work_result
     (run_id, slice_id, ordinal, generation, step, error_code, error_message, error_keyed)
 SELECT p.*, ` + plane.ErrorKeyed + `
 FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[], $6::text[], $7::text[])

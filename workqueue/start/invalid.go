@@ -61,7 +61,7 @@ SELECT u.id, $1, u.step, u.block, 1, u.mask, B'0'::bit(8192), 'cancelled', 1, 'r
 FROM unnest($3::uuid[], $4::smallint[], $5::int[], $6::bit(8192)[]) AS u (id, step, block, mask)`
 
 	insertInvalidParts = `
-INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, error_code, error_message, error_keyed)
+INSERT INTO work_result (run_id, slice_id, ordinal, generation, step, error_code, error_message, error_keyed)
 SELECT p.run_id, p.slice, p.ordinal, 1, $2, $3, p.error_message, ` + plane.ErrorKeyed + `
 FROM (SELECT $1::uuid AS run_id, *
     FROM unnest($4::uuid[], $5::int[], $6::text[]) AS u (slice, ordinal, error_message)) p

@@ -170,8 +170,8 @@ type keyEntry struct {
 	size    int // of the payload
 }
 
-// keyTwins is what is known of keys that stand more than once.
-type keyTwins struct {
+// duplicateKeys is what is known of keys that stand more than once.
+type duplicateKeys struct {
 	items int64 // without those whose keys came first
 	bytes int64 // of their payloads
 	first *workqueue.DuplicateKeyError
@@ -224,7 +224,7 @@ func (k *keyLog) open() (err error) {
 
 // twins looks for keys that stand more than once. The first of them is the one that is met first when all items are
 // gone through in their order.
-func (k *keyLog) twins() (found keyTwins, err error) {
+func (k *keyLog) twins() (found duplicateKeys, err error) {
 	for i := range k.shares {
 		known := map[string]keyEntry{}
 		err := k.each(&k.shares[i], func(e keyEntry) {
@@ -241,7 +241,7 @@ func (k *keyLog) twins() (found keyTwins, err error) {
 			}
 		})
 		if err != nil {
-			return keyTwins{}, err
+			return duplicateKeys{}, err
 		}
 	}
 	return found, nil

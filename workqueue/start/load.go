@@ -32,27 +32,27 @@ const (
 
 // LoadRequest describes a run to be made.
 type LoadRequest struct {
-	Name           string // may be empty; need not be unique
-	Plan           string
-	Spec           json.RawMessage   // the plan in full, kept as it is
-	Params         map[string]string // reach the service with every request; at most MaxParamBytes as JSON
-	Priority       int
-	Steps          []workqueue.StepSpec
-	OnDuplicate    OnDuplicate // empty: DuplicateError
-	Source         string      // where the items come from, for people
-	Unit           string      // what LoadItem.Line counts, for errors; empty: lines
-	CreatedBy      string
-	IdempotencyKey string              // empty: none
-	Session        workqueue.SessionID // the node that loads; should it die, the half-made run is cleared away
-	PlanVersion    int                 // of a plan on record; 0: the plan came with the run
-	MaxFailed      string              // how many failed items hold the run: "", "500" or "1%"
-	Canary         int                 // items that are tried before all others; 0: none
-	Guard          workqueue.GuardRule // of the first outcomes of each step, when they hold the run; zero: never
-	CanaryAuto     bool                // go on without an operator when no more of them failed than MaxFailed allows
-	FromRun        workqueue.RunID     // that it carries on; zero: none
-	FromErased     int                 // [Store.Erasures] of that run before the first item was read
-	Content        *Content            // what an idempotency key stands for; nil: that is in the key
-	Order          *workqueue.RunOrder // items of the same value go one after the other; nil: all of them side by side
+	Name              string // may be empty; need not be unique
+	Plan              string
+	Spec              json.RawMessage   // the plan in full, kept as it is
+	Params            map[string]string // reach the service with every request; at most MaxParamBytes as JSON
+	Priority          int
+	Steps             []workqueue.StepSpec
+	OnDuplicate       OnDuplicate // empty: DuplicateError
+	Source            string      // where the items come from, for people
+	Unit              string      // what LoadItem.Line counts, for errors; empty: lines
+	CreatedBy         string
+	IdempotencyKey    string              // empty: none
+	Session           workqueue.SessionID // the node that loads; should it die, the half-made run is cleared away
+	PlanVersion       int                 // of a plan on record; 0: the plan came with the run
+	MaxFailed         string              // how many failed items hold the run: "", "500" or "1%"
+	Canary            int                 // items that are tried before all others; 0: none
+	Guard             workqueue.GuardRule // of the first outcomes of each step, when they hold the run; zero: never
+	CanaryAutoApprove bool                // go on without an operator when no more of them failed than MaxFailed allows
+	FromRun           workqueue.RunID     // that it carries on; zero: none
+	FromErased        int                 // [Store.Erasures] of that run before the first item was read
+	Content           *Content            // what an idempotency key stands for; nil: that is in the key
+	Order             *workqueue.RunOrder // items of the same value go one after the other; nil: all of them side by side
 
 	// Sealing is the last that is done in the transaction that sets the run going; an error undoes it. See
 	// schedule.OfFire.

@@ -49,19 +49,19 @@ type OpenRequest struct {
 
 // Opened is a run that was opened.
 type Opened struct {
-	Run      workqueue.RunID
-	SealBy   time.Time
-	Existing bool // the idempotency key was known: this is the run that was opened with it
+	Run          workqueue.RunID
+	SealDeadline time.Time
+	Existing     bool // the idempotency key was known: this is the run that was opened with it
 }
 
 // openRun goes on where insertRun left off, in its transaction. A number of failed items limits the run at once, a part
 // of them from the seal on, when it is known how many there are.
 const openRun = `
 UPDATE batchrun
-SET state = 'running', opened = true, seal_by = tranche_now() + $2::interval, on_overdue = $3, on_duplicate = $4,
+SET state = 'running', opened = true, seal_deadline = tranche_now() + $2::interval, on_overdue = $3, on_duplicate = $4,
     failed_limit = $5, started_at = tranche_now(), loader_session = NULL
 WHERE id = $1 AND state = 'loading'
-RETURNING seal_by`
+RETURNING seal_deadline`
 
 // makeGate makes the row that adds and the seal of an open run take turns by. It is the run's entry in run_add without
 // a key, which no add has.
@@ -138,7 +138,7 @@ func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened,
 		return out, err
 	}
 	err = tx.QueryRow(ctx, openRun, l.run, req.SealWithin, string(req.OnOverdue), string(req.OnDuplicate), limit).
-		Scan(&out.SealBy)
+		Scan(&out.SealDeadline)
 	if err != nil {
 		return out, fmt.Errorf("open run %s: %w", l.run, err)
 	}
@@ -153,7 +153,7 @@ func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened,
 		return out, err
 	}
 	return out, ledger.AddEvent(ctx, tx, l.run, 1, workqueue.EventStarted,
-		map[string]any{"plan": req.Plan, "items": 0, "open": true, "seal_by": out.SealBy})
+		map[string]any{"plan": req.Plan, "items": 0, "open": true, "seal_deadline": out.SealDeadline})
 }
 
 // limitWhileOpen is the limit of failed items of a run whose items are still coming: nil when it is a part of them.
@@ -166,7 +166,7 @@ func limitWhileOpen(maxFailed string) (*int64, error) {
 }
 
 const openedByKey = `
-SELECT id, opened, seal_by, plan, spec = $2 AND params = $3
+SELECT id, opened, seal_deadline, plan, spec = $2 AND params = $3
 FROM batchrun WHERE idempotency_key = $1`
 
 func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error) {
@@ -176,9 +176,9 @@ func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error
 	out := Opened{Existing: true}
 	var opened, same bool
 	var plan string
-	var sealBy *time.Time
+	var sealDeadline *time.Time
 	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.spec(), req.params()).
-		Scan(&out.Run, &opened, &sealBy, &plan, &same)
+		Scan(&out.Run, &opened, &sealDeadline, &plan, &same)
 	op := fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -192,20 +192,20 @@ func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error
 		return Opened{}, &workqueue.StateError{Run: out.Run, State: "of plan " + plan + " with other settings", Op: op,
 			Fix: "use another key for another run"}
 	}
-	if sealBy != nil {
-		out.SealBy = *sealBy
+	if sealDeadline != nil {
+		out.SealDeadline = *sealDeadline
 	}
 	return out, nil
 }
 
 // OverdueRun is an open run that was not sealed in time.
 type OverdueRun struct {
-	Run       workqueue.RunID
-	SealBy    time.Time
-	Items     int64
-	OnOverdue OnOverdue // what is to be done now
-	Reported  bool      // just now, and not before
-	Abandoned bool      // nobody has done anything with it for [AbandonedAfter]
+	Run          workqueue.RunID
+	SealDeadline time.Time
+	Items        int64
+	OnOverdue    OnOverdue // what is to be done now
+	Reported     bool      // just now, and not before
+	Abandoned    bool      // nobody has done anything with it for [AbandonedAfter]
 }
 
 const (
@@ -213,13 +213,13 @@ const (
 	reportOverdue = `
 UPDATE batchrun SET overdue_at = tranche_now()
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NULL
-  AND seal_by <= (SELECT tranche_now())
-RETURNING id, seal_by, items, on_overdue, generation`
+  AND seal_deadline <= (SELECT tranche_now())
+RETURNING id, seal_deadline, items, on_overdue, generation`
 
 	// What a leader has reported and not brought to its end. All that is done with a run stands in the audit log, of
 	// which nothing goes while the run is under way. While its backlog is worked on somebody needs it.
 	leftOverdue = `
-SELECT id, seal_by, items, CASE WHEN on_overdue = 'report' THEN 'cancel' ELSE on_overdue END, on_overdue = 'report'
+SELECT id, seal_deadline, items, CASE WHEN on_overdue = 'report' THEN 'cancel' ELSE on_overdue END, on_overdue = 'report'
 FROM batchrun
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NOT NULL
   AND (on_overdue <> 'report' OR hold IS NULL AND overdue_at < tranche_now() - $1::interval
@@ -250,7 +250,7 @@ func overdueRuns(ctx context.Context, tx pgx.Tx) (out []OverdueRun, err error) {
 	var o OverdueRun
 	var gens []workqueue.Generation
 	var gen workqueue.Generation
-	err = pg.Each(pg.Rows(ctx, tx, reportOverdue), []any{&o.Run, &o.SealBy, &o.Items, &o.OnOverdue, &gen}, func() {
+	err = pg.Each(pg.Rows(ctx, tx, reportOverdue), []any{&o.Run, &o.SealDeadline, &o.Items, &o.OnOverdue, &gen}, func() {
 		o.Reported = true
 		out, gens = append(out, o), append(gens, gen)
 	})
@@ -261,14 +261,14 @@ func overdueRuns(ctx context.Context, tx pgx.Tx) (out []OverdueRun, err error) {
 	for i := range out {
 		known[out[i].Run] = true
 		err := ledger.AddEvent(ctx, tx, out[i].Run, gens[i], workqueue.EventOverdue,
-			map[string]any{"seal_by": out[i].SealBy, "items": out[i].Items, "on_overdue": out[i].OnOverdue})
+			map[string]any{"seal_deadline": out[i].SealDeadline, "items": out[i].Items, "on_overdue": out[i].OnOverdue})
 		if err != nil {
 			return nil, err
 		}
 	}
 	o = OverdueRun{}
 	err = pg.Each(pg.Rows(ctx, tx, leftOverdue, AbandonedAfter),
-		[]any{&o.Run, &o.SealBy, &o.Items, &o.OnOverdue, &o.Abandoned}, func() {
+		[]any{&o.Run, &o.SealDeadline, &o.Items, &o.OnOverdue, &o.Abandoned}, func() {
 			if !known[o.Run] {
 				out = append(out, o)
 			}

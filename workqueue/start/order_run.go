@@ -165,7 +165,7 @@ func headsFirst(ctx context.Context, tx pgx.Tx, run workqueue.RunID, from, to in
 // goes.
 const freePartition = `
 SELECT right(c.relname, 2)::int FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-WHERE i.inhparent IN ('work_queue'::regclass, 'work_part'::regclass) AND c.relname !~ '_00$'
+WHERE i.inhparent IN ('work_queue'::regclass, 'work_result'::regclass) AND c.relname !~ '_00$'
 GROUP BY 1 ORDER BY coalesce(sum(pg_relation_size(c.oid)), 0), random() LIMIT 1`
 
 // choosePartition gives a large load, of which nothing is written yet, an id that leads to the freest partition.

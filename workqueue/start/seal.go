@@ -197,7 +197,7 @@ func (l *loader) settings() map[string]any {
 	d.Add("max_failed", "", l.req.MaxFailed)
 	d.Add("guard", workqueue.GuardOff, l.req.Guard.String())
 	d.Add("canary", 0, l.req.Canary)
-	d.Add("canary_auto", false, l.req.CanaryAuto)
+	d.Add("canary_auto_approve", false, l.req.CanaryAutoApprove)
 	if o := l.req.Order; o != nil {
 		d.Add("order_by", "", o.Rule.By)
 		d.Add("partitions", 0, o.Rule.Partitions)

@@ -116,8 +116,8 @@ func (*slowBodyError) Timeout() bool { return true }
 // Temporary is true: the next may come faster.
 func (*slowBodyError) Temporary() bool { return true }
 
-// CameTooSlowly reports whether an error says that a body was waited for in vain, and how.
-func CameTooSlowly(err error) (how string, slow bool) {
+// SlowBody reports whether an error says that a body was waited for in vain, and how.
+func SlowBody(err error) (how string, slow bool) {
 	if trickle, ok := errors.AsType[*slowBodyError](err); ok {
 		return trickle.Error(), true
 	}
@@ -163,7 +163,7 @@ type wholeBody struct {
 
 func (w *wholeBody) Read(p []byte) (int, error) {
 	n, err := w.from.Read(p)
-	how, slow := CameTooSlowly(err)
+	how, slow := SlowBody(err)
 	_, said := Told(err)
 	switch {
 	case err == nil, errors.Is(err, io.EOF), said != nil:

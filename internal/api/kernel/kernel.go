@@ -59,8 +59,8 @@ type Config struct {
 	Trouble     func() (Trouble, bool) // the last thing that went wrong in the node; nil: nothing is known
 	StreamBytes func() int64           // what the streams take on each server that keeps them; nil: it is not known
 
-	ReadTimeout time.Duration // how long a caller may go without sending, or taking, a byte
-	LookTimeout time.Duration // bounds the work for a GET
+	ReadTimeout  time.Duration // how long a caller may go without sending, or taking, a byte
+	QueryTimeout time.Duration // bounds the work for a GET
 
 	// WakeDuty has the node that leads do a duty now; nil: it does it when its time comes.
 	WakeDuty func(name string)
@@ -112,7 +112,7 @@ func (s *Kernel) Wake(duty string) {
 
 // Looking bounds the work for what only looks.
 func (s *Kernel) Looking(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, s.config.LookTimeout, errTooSlow)
+	return context.WithTimeoutCause(ctx, s.config.QueryTimeout, errTooSlow)
 }
 
 // answer is an answer with a JSON body.
@@ -123,7 +123,7 @@ type answer[T any] struct{ Body T }
 func Register[In, Out any](
 	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
 ) {
-	RegisterWithin(k, api, op, k.config.LookTimeout, handle)
+	RegisterWithin(k, api, op, k.config.QueryTimeout, handle)
 }
 
 // RegisterWithin is Register with a bound of its own for what only looks.

@@ -22,13 +22,13 @@ import (
 // PingTimeout is how long PostgreSQL has to say that it is there.
 const PingTimeout = 2 * time.Second
 
-// AwayError is about something the API needs that is not there at the moment.
-type AwayError struct{ detail string }
+// UnavailableError is about something the API needs that is not there at the moment.
+type UnavailableError struct{ detail string }
 
-func (e *AwayError) Error() string { return e.detail }
+func (e *UnavailableError) Error() string { return e.detail }
 
 // Away is an error about something that is not there at the moment.
-func Away(detail string) *AwayError { return &AwayError{detail} }
+func Away(detail string) *UnavailableError { return &UnavailableError{detail} }
 
 var (
 	// ErrNoNATS is told of what needs NATS while it is away.
@@ -52,7 +52,7 @@ func (s *Kernel) MayChange() error {
 }
 
 // noNATS is told of what needs NATS while this node cannot reach it, or is refused.
-func (s *Kernel) noNATS() *AwayError {
+func (s *Kernel) noNATS() *UnavailableError {
 	if refused := stream.UserRefused(s.NC); refused != "" {
 		return Away(refused + "; " + health.RefusedAdvice().Do)
 	}
@@ -103,8 +103,8 @@ func (s *Kernel) Ready(w http.ResponseWriter, r *http.Request) {
 
 // away returns what an error says about PostgreSQL or NATS being away, or out of something; nil when it is about
 // something else.
-func (s *Kernel) away(err error) *AwayError {
-	if found, ok := errors.AsType[*AwayError](err); ok {
+func (s *Kernel) away(err error) *UnavailableError {
+	if found, ok := errors.AsType[*UnavailableError](err); ok {
 		return found
 	}
 	if found := s.shortage(err); found != "" {

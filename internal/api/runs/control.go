@@ -248,7 +248,7 @@ func (s changes) registerGates(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "approve-run", Method: http.MethodPost, Path: "/runs/{run}/approve",
 		Summary: "Let the items go that a canary held back, or a step begin",
-		Description: "With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: " +
+		Description: "With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: " +
 			"other, who started the run is refused with 403. With seen, what is approved is what was looked at.",
 	}), s.approve)
 }

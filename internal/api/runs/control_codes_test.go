@@ -20,12 +20,12 @@ func TestCodesOfARunAreSet(t *testing.T) {
 	}
 	set(200, `"after":{"retry_codes":"B, C.D"}`, `{"retry_codes":["B","C.D"]}`)
 	set(200, `"before":{"retry_codes":"B, C.D"}`, `{"retry_codes":["none"]}`)
-	set(200, `"after":{"never_retry":"B"}`, `{"never_retry":["B"],"retry_codes":[]}`)
-	set(422, `code \"B\" would stand in retry_codes and in never_retry`, `{"retry_codes":["B"]}`)
+	set(200, `"after":{"no_retry_codes":"B"}`, `{"no_retry_codes":["B"],"retry_codes":[]}`)
+	set(422, `code \"B\" would stand in retry_codes and in no_retry_codes`, `{"retry_codes":["B"]}`)
 	set(422, "stands twice", `{"retry_codes":["A","A"]}`)
-	set(422, "a b", `{"never_retry":["a b"]}`)
+	set(422, "a b", `{"no_retry_codes":["a b"]}`)
 	var codes string
-	err := b.Pool.QueryRow(t.Context(), `SELECT retry_codes::text || never_retry::text FROM run_step`).Scan(&codes)
+	err := b.Pool.QueryRow(t.Context(), `SELECT retry_codes::text || no_retry_codes::text FROM run_step`).Scan(&codes)
 	if err != nil || codes != "{}{B}" {
 		t.Errorf("the step has the codes %s, %v", codes, err)
 	}

@@ -128,7 +128,7 @@ func (v *servicesSeen) away(g *health.MissingGroup) {
 	if held || timed || !mine && !v.alone || g.State == "claimed" && !mine {
 		return
 	}
-	g.Reason, g.Owner, g.Who, g.When = health.ReasonNATSAway, health.OwnerNode, "this node", nil
+	g.Reason, g.Owner, g.Who, g.When = health.ReasonNATSUnreachable, health.OwnerNode, "this node", nil
 	g.Why = cannot + ", so nothing is sent at the moment"
 	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
 	g.Advice = []health.Advice{health.NATSAdvice()}

@@ -161,7 +161,7 @@ func TestExplainWithoutNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := e.Load("count", 100, nil)
-	e.WantOwner(run, "ready", health.ReasonNATSAway, health.OwnerNode, "cannot reach NATS",
+	e.WantOwner(run, "ready", health.ReasonNATSUnreachable, health.OwnerNode, "cannot reach NATS",
 		"connects again by itself")
 	e.WantOwner(sent, "sent", health.ReasonQueued, health.OwnerService, "replies wait until it does")
 }

@@ -18,7 +18,7 @@ import (
 const gatedPlan = `name: g
 steps:
   - {name: compose, endpoint: echo}
-  - {name: send, endpoint: echo, needs: [compose], barrier: approve, approve_by: other}
+  - {name: send, endpoint: echo, needs: [compose], barrier: approve, approvers: other}
 `
 
 // Who started a run does not approve it, whatever name they give; somebody else sees what waits, and what is other than
@@ -69,7 +69,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 	}
 	for _, name := range []string{"first", "second"} {
 		run := begin(name)
-		ask(403, ann, http.MethodPost, "/runs/"+name+"/approve", `{"step":"send"}`, "ann started run", "approve_by: other")
+		ask(403, ann, http.MethodPost, "/runs/"+name+"/approve", `{"step":"send"}`, "ann started run", "approvers: other")
 		ask(200, ann, http.MethodGet, "/runs/"+name+"/gate", "", `"state":"waiting"`, `"refused":"ann started`)
 		ask(200, bob, http.MethodGet, "/runs/"+name+"/gate?step=send&sample=2", "", `"items":3`, `"left_out":0`,
 			`"results":[{"step":"compose","bytes":`)

@@ -33,13 +33,13 @@ type OpenSettings struct {
 
 // Opened is a run that takes items, or, when Existing, the one that the idempotency key had opened before.
 type Opened struct {
-	Run         workqueue.RunID `json:"run"`
-	Name        string          `json:"name,omitempty"`
-	Plan        string          `json:"plan"`
-	PlanVersion int             `json:"plan_version,omitempty" doc:"of a plan on record"`
-	SealBy      time.Time       `json:"seal_by"`
-	Existing    bool            `json:"existing"`
-	Warnings    []string        `json:"warnings"`
+	Run          workqueue.RunID `json:"run"`
+	Name         string          `json:"name,omitempty"`
+	Plan         string          `json:"plan"`
+	PlanVersion  int             `json:"plan_version,omitempty" doc:"of a plan on record"`
+	SealDeadline time.Time       `json:"seal_deadline"`
+	Existing     bool            `json:"existing"`
+	Warnings     []string        `json:"warnings"`
 }
 
 // AddedItems is what an add did, or, when Existing, what it did the first time.
@@ -123,7 +123,7 @@ func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
 	if err != nil {
 		return Opened{}, err
 	}
-	return Opened{Run: opened.Run, Name: open.Name, Plan: open.Plan, PlanVersion: open.PlanVersion, SealBy: opened.SealBy,
+	return Opened{Run: opened.Run, Name: open.Name, Plan: open.Plan, PlanVersion: open.PlanVersion, SealDeadline: opened.SealDeadline,
 		Existing: opened.Existing, Warnings: s.Unheard(ctx, servicesOf(open.Steps))}, nil
 }
 

@@ -10,7 +10,7 @@ func TestOpenAddAndSeal(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Open(`{"endpoint":"echo","name":"it","seal_within":"6h"}`)
-	if run.Run.String() == "" || run.SealBy.IsZero() || run.Existing || run.Plan != "echo" {
+	if run.Run.String() == "" || run.SealDeadline.IsZero() || run.Existing || run.Plan != "echo" {
 		t.Errorf("opened: %+v", run)
 	}
 	b.Want("/runs/it/items?idempotency_key=a", apitest.Three, 200, `"items":3`, `"first":0`, `"total":3`,

@@ -157,7 +157,7 @@ func (b *previewBody) Read(p []byte) (int, error) {
 // preview reads rows to their end, or to where they are cut.
 func preview(rows *intake.Reader, key string) (Preview, error) {
 	out := Preview{Format: rows.Format(), Columns: []string{}, Rows: []PreviewRow{}, Warnings: []string{}}
-	twins := previewTwins{first: map[string]int{}}
+	twins := duplicateFinder{first: map[string]int{}}
 	var guess itemschema.Guess
 	unit := rows.Unit()
 	if unit == "" {
@@ -206,13 +206,13 @@ func (p *Preview) nameKey(found, wanted string) {
 	}
 }
 
-// previewTwins looks for keys that stand more than once.
-type previewTwins struct {
+// duplicateFinder looks for keys that stand more than once.
+type duplicateFinder struct {
 	first map[string]int // where keys stand first
 	items int            // whose keys came before
 }
 
-func (t *previewTwins) add(item *row.Item) (twice bool) {
+func (t *duplicateFinder) add(item *row.Item) (twice bool) {
 	if _, twice = t.first[item.Key]; twice {
 		t.items++
 	} else {
@@ -221,7 +221,7 @@ func (t *previewTwins) add(item *row.Item) (twice bool) {
 	return twice
 }
 
-func (t *previewTwins) warning(item *row.Item, unit string) string {
+func (t *duplicateFinder) warning(item *row.Item, unit string) string {
 	return fmt.Sprintf("%s %d: key %q stands on %s %d already; a start refuses that unless it is told to skip or to "+
 		"allow duplicates", unit, item.Line, kernel.Cut(item.Key, kernel.MaxEchoed), unit, t.first[item.Key])
 }

@@ -28,7 +28,7 @@ func TestReports(t *testing.T) {
 	b.Finish(first.Run)
 	second := b.Start("name=second")
 	b.Finish(second.Run)
-	const change = `UPDATE work_part SET result = 'null' WHERE run_id = $1 AND ordinal = 2`
+	const change = `UPDATE work_result SET result = 'null' WHERE run_id = $1 AND ordinal = 2`
 	_, err := b.Pool.Exec(t.Context(), change, second.Run)
 	if err != nil {
 		t.Fatal(err)

@@ -26,13 +26,13 @@ type RerunSettings struct {
 	FailedAt string `json:"failed_at,omitempty" maxLength:"64" doc:"with codes or groups: failed at this step"`
 	Chosen
 
-	Chunk      Sizing `json:"chunk,omitzero" doc:"new size of slices, 1 to 8192, or auto; 0 keeps it"`
-	InFlight   Sizing `json:"in_flight,omitzero" doc:"new limit of slices, 1 to 10000, or auto; 0 keeps it"`
-	Endpoint   string `json:"endpoint,omitempty" maxLength:"64" doc:"where requests go from now on; absent: as before"`
-	Canary     int    `json:"canary,omitempty" minimum:"0" doc:"items of a spread sample that run first; 0: none"`
-	CanaryAuto bool   `json:"canary_auto,omitempty" doc:"a sample within max_failed lets the others go"`
-	DryRun     bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
-	Reason     string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+	Chunk             Sizing `json:"chunk,omitzero" doc:"new size of slices, 1 to 8192, or auto; 0 keeps it"`
+	InFlight          Sizing `json:"in_flight,omitzero" doc:"new limit of slices, 1 to 10000, or auto; 0 keeps it"`
+	Endpoint          string `json:"endpoint,omitempty" maxLength:"64" doc:"where requests go from now on; absent: as before"`
+	Canary            int    `json:"canary,omitempty" minimum:"0" doc:"items of a spread sample that run first; 0: none"`
+	CanaryAutoApprove bool   `json:"canary_auto_approve,omitempty" doc:"a sample within max_failed lets the others go"`
+	DryRun            bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	Reason            string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
 // Rerun is a re-run that was set going, or would be.
@@ -118,7 +118,7 @@ func (set *RerunSettings) check() error {
 // request is what the store is asked for.
 func (set *RerunSettings) request(run workqueue.RunID, actor string) redo.RerunRequest {
 	req := redo.RerunRequest{Run: run, Actor: actor, Reason: set.Reason, Canary: set.Canary,
-		CanaryAuto: set.CanaryAuto, DryRun: set.DryRun, Select: set.selection(set.Step)}
+		CanaryAutoApprove: set.CanaryAutoApprove, DryRun: set.DryRun, Select: set.selection(set.Step)}
 	req.Select.Failed, req.Select.At = set.Failed, set.FailedAt
 	req.Settings.Chunk, req.Settings.InFlight = set.Chunk.given(), set.InFlight.given()
 	req.Settings.Endpoint = set.Endpoint

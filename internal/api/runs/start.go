@@ -272,7 +272,7 @@ func stepSpecs(plan *gather.Plan) ([]workqueue.StepSpec, error) {
 			return nil, err
 		}
 		steps[i] = workqueue.StepSpec{
-			Name: step.Name, Endpoint: step.PaceKey(), StepSettings: step.StepSettings,
+			Name: step.Name, Endpoint: step.TargetKey(), StepSettings: step.StepSettings,
 			Kind: workqueue.Kind(step.Kind()), Needs: numbersOf(plan, step.Needs),
 			Inputs: numbersOf(plan, step.InputParts()), NoItem: !step.SeesItem(), Optional: step.Optional,
 			Barrier: step.Barrier, Approval: step.Approval, Config: config,

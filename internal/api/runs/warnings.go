@@ -31,7 +31,7 @@ func overdue(run *inspect.RunView) []string {
 		return []string{}
 	}
 	return []string{fmt.Sprintf("it is open, and should have been sealed by %s; say that no more items come with: "+
-		"tranche run seal %s", run.Open.SealBy.UTC().Format(time.RFC3339), run.ID)}
+		"tranche run seal %s", run.Open.SealDeadline.UTC().Format(time.RFC3339), run.ID)}
 }
 
 // strays tells of messages about a run that ended elsewhere.
@@ -83,7 +83,7 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 // gateWarning says whose turn it is at a step that waits for somebody.
 func gateWarning(g *controlstore.Gate) string {
 	but := ""
-	if g.ApproveBy == workqueue.ApproveOther {
+	if g.Approvers == workqueue.ApproveOther {
 		but = ", other than " + g.StartedBy + ","
 	}
 	return fmt.Sprintf("step %s waits for somebody%s to approve it; look first with: tranche run approve %s --step %s "+

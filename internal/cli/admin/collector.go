@@ -197,8 +197,8 @@ func collectorHead(c *client.CollectorView) string {
 	if len(p.RetryCodes) > 0 {
 		t.Row("tried again", strings.Join(p.RetryCodes, ", ")+", whatever the service says")
 	}
-	if len(p.NeverRetry) > 0 {
-		t.Row("not tried again", strings.Join(p.NeverRetry, ", ")+", whatever the service says")
+	if len(p.NoRetryCodes) > 0 {
+		t.Row("not tried again", strings.Join(p.NoRetryCodes, ", ")+", whatever the service says")
 	}
 	t.Row("ids", "remembered for "+cli.ShortTime(p.Dedupe.String()))
 	t.Row("applied", fmt.Sprintf("%s by %s, version %d", cli.Moment(c.ChangedAt), c.ChangedBy, c.Version))

@@ -28,8 +28,8 @@ import (
 
 // Doctor checks the invariants of a database.
 type Doctor struct {
-	Database      string `help:"Check this database directly instead of asking a server." placeholder:"URL"`
-	ThroughPooler bool   `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
+	Database          string `help:"Check this database directly instead of asking a server." placeholder:"URL"`
+	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
 }
 
 // Run checks the invariants.
@@ -52,7 +52,7 @@ func (d *Doctor) examine(ctx context.Context, term *cli.Console) (found doctor.R
 	if _, err := pgxpool.ParseConfig(d.Database); err != nil {
 		return found, cli.Usage("--database: " + err.Error())
 	}
-	store, release, err := database.Open(ctx, d.Database, database.PoolConfig{ThroughPooler: d.ThroughPooler})
+	store, release, err := database.Open(ctx, d.Database, database.PoolConfig{TransactionPooler: d.TransactionPooler})
 	if err != nil {
 		return found, err
 	}
@@ -154,9 +154,9 @@ type Tokens struct {
 
 // tokenPlace is where tokens and sessions are. The first one cannot be made through an API that needs one.
 type tokenPlace struct {
-	Database      string `xor:"place" help:"Straight in this database, instead of through a server; env: in that of TRANCHE_DATABASE." placeholder:"URL"`
-	DataDir       string `xor:"place" help:"Straight in the private database of this data directory." placeholder:"DIR"`
-	ThroughPooler bool   `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
+	Database          string `xor:"place" help:"Straight in this database, instead of through a server; env: in that of TRANCHE_DATABASE." placeholder:"URL"`
+	DataDir           string `xor:"place" help:"Straight in the private database of this data directory." placeholder:"DIR"`
+	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
 }
 
 // tokenKeeper is the API, or a database.
@@ -192,7 +192,7 @@ func (p *tokenPlace) with(ctx context.Context, term *cli.Console, use func(token
 	if err := migrations.Ready(ctx, url); err != nil {
 		return errors.Join(fmt.Errorf("the database of the tokens: %w", err), stop())
 	}
-	store, release, err := database.Open(ctx, url, database.PoolConfig{MaxConns: 1, ThroughPooler: p.ThroughPooler})
+	store, release, err := database.Open(ctx, url, database.PoolConfig{MaxConns: 1, TransactionPooler: p.TransactionPooler})
 	if err != nil {
 		return errors.Join(err, stop())
 	}

@@ -255,8 +255,8 @@ func (e *endpointsExplain) Run(ctx context.Context, term *cli.Console, cl *clien
 // paceRows adds what limits an endpoint over all runs to its head.
 func paceRows(t *cli.Table, e *client.Endpoint) {
 	limits := []string{budgetText(e.MaxInFlight), rateLimitText(e.RateLimit)}
-	if e.CallRate > 0 {
-		limits = append(limits, callRateText(e.CallRate))
+	if e.RequestRate > 0 {
+		limits = append(limits, requestRateText(e.RequestRate))
 	}
 	t.Row("limits", strings.Join(limits, ", "))
 	p := e.Pace
@@ -308,14 +308,14 @@ type endpointsSet struct {
 	Concurrency *concurrency   `help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
 	MaxInFlight *requestBudget `help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
 	Rate        *itemRate      `help:"Items a second over all runs, or none." placeholder:"N"`
-	CallRate    *callRate      `help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
+	RequestRate *requestRate   `help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
 	ChunkCap    *chunkCap      `help:"0 forgets that requests over some size fail as a whole." placeholder:"0"`
 	Breaker     *breakerState  `help:"closed says that it is no outage: for 10 minutes failures use up attempts." placeholder:"closed"`
 }
 
 func (e *endpointsSet) Validate() error {
 	if *e == (endpointsSet{Name: e.Name}) {
-		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --call-rate, --chunk-cap 0 or " +
+		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --request-rate, --chunk-cap 0 or " +
 			"--breaker closed")
 	}
 	return nil
@@ -368,19 +368,19 @@ func (r *itemRate) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// callRate is requests a second, or 0 for no limit.
-type callRate float64
+// requestRate is requests a second, or 0 for no limit.
+type requestRate float64
 
-func (r *callRate) UnmarshalText(text []byte) error {
+func (r *requestRate) UnmarshalText(text []byte) error {
 	if string(text) == "none" {
 		*r = 0
 		return nil
 	}
-	n, err := collector.ParseCallRate(string(text))
+	n, err := collector.ParseRequestRate(string(text))
 	if err != nil || n == 0 {
 		return fmt.Errorf("%.100q is no rate of requests like 10/s, 50/m or 100/h, nor none", text)
 	}
-	*r = callRate(n)
+	*r = requestRate(n)
 	return nil
 }
 
@@ -410,7 +410,7 @@ func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	return cli.Say(term, func(set *client.EndpointSetting) string {
 		return "endpoint " + cli.Inert(e.Name) + ": " + strings.Join(e.told(set), "; ")
 	})(cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Concurrency: (*int)(e.Concurrency),
-		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), CallRate: (*float64)(e.CallRate),
+		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), RequestRate: (*float64)(e.RequestRate),
 		ChunkCap: (*int)(e.ChunkCap), Breaker: (*string)(e.Breaker)}, term.Keep()))
 }
 
@@ -426,7 +426,7 @@ func (e *endpointsSet) told(set *client.EndpointSetting) []string {
 		text  string
 	}{
 		{e.Concurrency != nil, concurrency + ", within seconds"}, {e.MaxInFlight != nil, budgetText(set.MaxInFlight)},
-		{e.Rate != nil, rateLimitText(set.Rate)}, {e.CallRate != nil, callRateText(set.CallRate)},
+		{e.Rate != nil, rateLimitText(set.Rate)}, {e.RequestRate != nil, requestRateText(set.RequestRate)},
 		{e.ChunkCap != nil, "requests may be of any size again"},
 		{e.Breaker != nil, "its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts"},
 	} {
@@ -451,7 +451,7 @@ func rateLimitText(perSecond float64) string {
 	return fmt.Sprintf("at most %s items a second over all runs", cli.Pace(perSecond))
 }
 
-func callRateText(perSecond float64) string {
+func requestRateText(perSecond float64) string {
 	switch {
 	case perSecond <= 0:
 		return "no limit of requests a second"

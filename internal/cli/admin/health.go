@@ -25,9 +25,9 @@ import (
 type Health struct {
 	Show  healthShow  `cmd:"" default:"1" help:"Show what a person must do, and what helps."`
 	Ready healthReady `cmd:"" help:"Check whether the server is ready, for a container's health check: exit 1 when it is not. Needs no token."`
-	Aside healthAside `cmd:"" help:"Hide a condition, or all of its kind, until it worsens or the time is up: it does not count, and alerts leave it out."`
-	Take  healthTake  `cmd:"" help:"Say that you handle a condition, or all of its kind."`
-	Back  healthBack  `cmd:"" help:"Undo what was said of a condition, or of all of its kind."`
+	Mute  healthMute  `cmd:"" help:"Hide a condition, or all of its kind, until it worsens or the time is up: it does not count, and alerts leave it out."`
+	Ack   healthAck   `cmd:"" help:"Say that you handle a condition, or all of its kind."`
+	Clear healthClear `cmd:"" help:"Undo what was said of a condition, or of all of its kind."`
 }
 
 type healthShow struct{}
@@ -44,32 +44,32 @@ type conditionArgs struct {
 	Subject string `arg:"" optional:"" help:"Of what, as tranche health says; all of the kind when it is left out."`
 }
 
-type healthAside struct {
+type healthMute struct {
 	conditionArgs
 
-	For     time.Duration `help:"For how long, like 8h." xor:"until" required:""`
-	ForGood bool          `help:"Until it gets worse." xor:"until" required:""`
-	Reason  string        `help:"Why, for whoever looks." required:""`
+	For        time.Duration `help:"For how long, like 8h." xor:"until" required:""`
+	UntilWorse bool          `help:"Until it gets worse." xor:"until" required:""`
+	Reason     string        `help:"Why, for whoever looks." required:""`
 }
 
-func (a *healthAside) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	set := client.AsideSettings{Kind: a.Kind, Subject: a.Subject, ForGood: a.ForGood, Reason: a.Reason}
-	if !a.ForGood {
+func (a *healthMute) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	set := client.MuteSettings{Kind: a.Kind, Subject: a.Subject, UntilWorse: a.UntilWorse, Reason: a.Reason}
+	if !a.UntilWorse {
 		set.For = a.For.String()
 	}
-	return cli.Say(term, markedText)(cl.PutAside(ctx, set, term.Keep()))
+	return cli.Say(term, markedText)(cl.MuteCondition(ctx, set, term.Keep()))
 }
 
-type healthTake struct{ conditionArgs }
+type healthAck struct{ conditionArgs }
 
-func (a *healthTake) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, markedText)(cl.TakeCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep()))
+func (a *healthAck) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Say(term, markedText)(cl.AckCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep()))
 }
 
-type healthBack struct{ conditionArgs }
+type healthClear struct{ conditionArgs }
 
-func (a *healthBack) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, markedText)(cl.BringBack(ctx, client.ConditionName(a.conditionArgs), term.Keep()))
+func (a *healthClear) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Say(term, markedText)(cl.ClearCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep()))
 }
 
 func markedText(said *client.MarkedCondition) string {
@@ -78,7 +78,7 @@ func markedText(said *client.MarkedCondition) string {
 	case said.Unchanged:
 		return "nothing was said of " + what
 	case said.State == string(health.Aside):
-		return fmt.Sprintf("%s is put aside by %s%s; take that back with: tranche health back %s", what, cli.Inert(said.By),
+		return fmt.Sprintf("%s is put aside by %s%s; take that back with: tranche health clear %s", what, cli.Inert(said.By),
 			untilText(said.Until), what)
 	case said.State == string(health.Taken):
 		return what + " is taken by " + cli.Inert(said.By)

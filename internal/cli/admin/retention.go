@@ -54,7 +54,7 @@ func retentionText(list *client.RetentionList, room int) string {
 }
 
 type retentionSet struct {
-	Kind     string  `arg:"" help:"runs, events, audit, quarantine, dead_letters, sessions or schedule_fires."`
+	Kind     string  `arg:"" help:"runs, events, audit, quarantine, dead_letters, sessions or schedule_occurrences."`
 	Age      *string `help:"Keep what is not older: 90d, 36h; or off." placeholder:"AGE"`
 	MaxCount *string `help:"Keep so many, the newest; or off." placeholder:"N"`
 	MaxBytes *string `help:"Keep so much, roughly, of the newest: 50GiB; or off." placeholder:"SIZE"`

@@ -20,7 +20,7 @@ type Schedules struct {
 	List    scheduleList    `cmd:"" help:"List schedules: when each is due, and the outcome of its last due time."`
 	Show    scheduleShow    `cmd:"" help:"Show a schedule as it was applied, and its state."`
 	Preview schedulePreview `cmd:"" help:"Show when a schedule, saved or in a file, is due next."`
-	Fires   scheduleFires   `cmd:"" help:"List a schedule's due times, newest first, and the outcome of each."`
+	History scheduleHistory `cmd:"" help:"List a schedule's due times, newest first, and the outcome of each."`
 	RunNow  scheduleRunNow  `cmd:"" help:"Start a run of a schedule immediately."`
 	Pause   schedulePause   `cmd:"" help:"Pause a schedule: it starts nothing until it is resumed."`
 	Resume  scheduleResume  `cmd:"" help:"Resume a schedule: it continues with its next due time."`
@@ -156,7 +156,7 @@ func timesText(times *client.ScheduleTimes, room int) string {
 		return fmt.Sprintf("schedule %s is never due again\n", cli.Inert(times.Name))
 	}
 	columns := "DUE IN " + cli.Inert(times.Zone) + "|UTC|STARTS"
-	if slices.ContainsFunc(times.Times, func(f client.Firing) bool { return f.DoneBy != nil }) {
+	if slices.ContainsFunc(times.Times, func(f client.Firing) bool { return f.EndDeadline != nil }) {
 		columns += "|DONE BY (UTC)"
 	}
 	t := cli.NewTable(columns, room)
@@ -166,25 +166,25 @@ func timesText(times *client.ScheduleTimes, room int) string {
 		if later := f.Start.Sub(f.Due); later > 0 {
 			starts = cli.Span(later) + " later"
 		}
-		if f.DoneBy != nil {
-			by = f.DoneBy.UTC().Format(time.DateTime)
+		if f.EndDeadline != nil {
+			by = f.EndDeadline.UTC().Format(time.DateTime)
 		}
 		t.Row(f.Local, f.Due.UTC().Format(time.DateTime), starts, by)
 	}
 	return t.String()
 }
 
-type scheduleFires struct {
+type scheduleHistory struct {
 	scheduleName
 	State string `enum:",due,queued,starting,started,skipped,missed,failed" default:"" help:"Only those that are due, queued, starting, started, skipped, missed or failed." placeholder:"STATE"`
 	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
 }
 
-func (f *scheduleFires) Validate() error {
+func (f *scheduleHistory) Validate() error {
 	return cli.Within("--limit", &f.Limit, schedulestore.MaxFires)
 }
 
-func (f *scheduleFires) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (f *scheduleHistory) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListFires(ctx, f.Name, client.ListFiresParams{State: f.State, Limit: f.Limit}, term.Keep())
 	return (&cli.List[client.Fire]{
 		Columns: "DUE|KIND|STATE|RUN|RUN IS|WHY",
@@ -251,7 +251,7 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.
 		why = ": " + cli.Inert(fire.Reason)
 	}
 	return term.Printf("schedule %s has not started it yet, it is %s%s; see what becomes of it with: "+
-		"tranche schedule fires %s\n", name, fire.State, why, name)
+		"tranche schedule history %s\n", name, fire.State, why, name)
 }
 
 // await looks until the fire has ended, or waits for something.

@@ -93,7 +93,7 @@ func TestAuditIsWholeOnANarrowTerminal(t *testing.T) {
 func TestCollectorShowTellsOfAllSettings(t *testing.T) {
 	t.Parallel()
 	c := &client.CollectorView{Spec: client.CollectorSpec{Params: map[string]string{"year": "2026", "branch": "R&D\x1b"},
-		RetryCodes: []string{"LOCKED", "BUSY"}, NeverRetry: []string{"GONE"}, Fold: "merge", FoldBy: "no",
+		RetryCodes: []string{"LOCKED", "BUSY"}, NoRetryCodes: []string{"GONE"}, Fold: "merge", FoldBy: "no",
 		Enrich: &client.Enrichment{SQL: []byte(`{"source":"crm"}`), Payload: []byte(`"{item}"`)}}}
 	head := collectorHead(c)
 	for _, want := range []string{"branch=R&D", "year=2026", "LOCKED, BUSY, whatever the service says", "GONE, whatever",

@@ -153,7 +153,7 @@ func (r *runApprove) Validate() error {
 	case r.Step != "" && r.All:
 		return errors.New("--step is of one run; name it")
 	case r.Seen != nil && r.Step == "":
-		return errors.New("--seen says how a step was looked at; name it by --step NAME")
+		return errors.New("--if-waiting-since says how a step was looked at; name it by --step NAME")
 	case r.DryRun && r.Step == "":
 		return errors.New("--dry-run shows what waits at a step; name it by --step NAME")
 	}
@@ -185,7 +185,7 @@ func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Cli
 	}
 	text := gateText(&gate, term.Room())
 	if gate.State == "waiting" && gate.Since != nil && gate.Refused == "" {
-		text += fmt.Sprintf("let exactly this go on: tranche run approve %s --step %s --seen %s\n", cli.ShortID(gate.Run),
+		text += fmt.Sprintf("let exactly this go on: tranche run approve %s --step %s --if-waiting-since %s\n", cli.ShortID(gate.Run),
 			cli.ShellWord(gate.Step), gate.Since.UTC().Format(time.RFC3339Nano))
 	}
 	if gate.Earlier == nil || gate.State == "shut" {
@@ -211,7 +211,7 @@ func gateText(g *client.GateDocument, room int) string {
 	case "shut":
 		state = "not there yet: steps before have not ended for all items"
 	}
-	if g.ApproveBy == "other" {
+	if g.Approvers == "other" {
 		by = "anybody but " + g.StartedBy + ", who started the run"
 	}
 	t := cli.NewTable("|", room)

@@ -34,7 +34,7 @@ type runExport struct {
 	Step    string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
 	State   []string `enum:"done,failed,missing" help:"Only items in this state; may stand more than once." placeholder:"STATE"`
 	With    []string `enum:"payload" help:"payload: what items carry, too." placeholder:"WHAT"`
-	Flat    bool     `help:"A column for each field of payloads and results, with --with payload for the payloads."`
+	Flat    bool     `help:"A column for each field of payloads and results, with --include payload for the payloads."`
 	Columns []string `help:"Only these columns, in this order; with --flat any of its columns." placeholder:"A,B"`
 	Raw     bool     `help:"Write CSV cells as they are, also those that a spreadsheet would run as formulas."`
 	Out     string   `short:"o" xor:"to" help:"The file to write; standard output when absent." placeholder:"FILE"`

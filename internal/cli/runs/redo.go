@@ -20,14 +20,14 @@ type runRerun struct {
 	Failed bool `xor:"which" help:"All items that failed."`
 	chosen
 	failedAt
-	Step       string              `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
-	Chunk      *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
-	InFlight   *workqueue.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
-	Endpoint   string              `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
-	Canary     int                 `help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
-	CanaryAuto bool                `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
-	Reason     string              `help:"Why, for the audit log." placeholder:"TEXT"`
-	DryRun     bool                `help:"Change nothing; say how many items and requests it would be."`
+	Step              string              `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
+	Chunk             *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
+	InFlight          *workqueue.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
+	Endpoint          string              `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
+	Canary            int                 `help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
+	CanaryAutoApprove bool                `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
+	Reason            string              `help:"Why, for the audit log." placeholder:"TEXT"`
+	DryRun            bool                `help:"Change nothing; say how many items and requests it would be."`
 	waitFlags
 }
 
@@ -37,8 +37,8 @@ func (r *runRerun) Validate() error {
 		return errors.New("say which items: --failed, " + chooseOf)
 	case r.Canary < 0:
 		return fmt.Errorf("--canary is %d; it must be 1 or more", r.Canary)
-	case r.CanaryAuto && r.Canary == 0:
-		return errors.New("--canary-auto needs --canary N")
+	case r.CanaryAutoApprove && r.Canary == 0:
+		return errors.New("--canary-auto-approve needs --canary N")
 	}
 	return cmp.Or(r.Check(r.DryRun), sizingWithin("--chunk", r.Chunk, bitfield.Size),
 		sizingWithin("--in-flight", r.InFlight, workqueue.MaxInFlight))
@@ -71,13 +71,13 @@ func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	}
 	term.Warn(again.Warnings)
 	return r.end(ctx, term, cl, again.Run, func() error {
-		return rerun.tell(term, &again, func(again *client.Rerun) string { return rerunText(again, r.CanaryAuto) })
+		return rerun.tell(term, &again, func(again *client.Rerun) string { return rerunText(again, r.CanaryAutoApprove) })
 	})
 }
 
 func (r *runRerun) settings(keys []string, dry bool) (client.RerunSettings, error) {
 	set := client.RerunSettings{Failed: r.Failed, FailedAt: r.FailedAt, Step: r.Step, Endpoint: r.Endpoint,
-		Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: dry, Reason: r.Reason}
+		Canary: r.Canary, CanaryAutoApprove: r.CanaryAutoApprove, DryRun: dry, Reason: r.Reason}
 	if r.Chunk != nil {
 		set.Chunk = client.Sizing(*r.Chunk)
 	}
@@ -88,7 +88,7 @@ func (r *runRerun) settings(keys []string, dry bool) (client.RerunSettings, erro
 }
 
 // rerunText says what was set going, or would be, and what comes next.
-func rerunText(again *client.Rerun, canaryAuto bool) string {
+func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
 	if again.DryRun {
 		text := fmt.Sprintf("dry run: run %s would run %s again, as generation %d: %s over %s\n",
 			again.Run, cli.Plural(again.Items, "item"), again.Generation, cli.Plural(again.Slices, "request"),
@@ -106,7 +106,7 @@ func rerunText(again *client.Rerun, canaryAuto bool) string {
 		text += fmt.Sprintf("%s of them run first; %s are held back. ", cli.Count(again.Items-again.Held),
 			cli.Count(again.Held))
 		next := "When the first have ended:"
-		if canaryAuto {
+		if canaryAutoApprove {
 			next = "They follow by themselves, unless more of the first fail than --max-failed of the run allows; then:"
 		}
 		text += fmt.Sprintf("%s tranche run approve %s\n", next, again.Run)

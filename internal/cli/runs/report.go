@@ -350,7 +350,7 @@ func errorText(found *client.ErrorGroups, room int) string {
 		say("run a group again with:  tranche run rerun %[1]s --group %[2]s\n"+
 			"run all of them again:    tranche run rerun %[1]s --failed\n", run, found.Groups[again].ID)
 	}
-	say("correct their data:       tranche run export %[1]s --state failed --flat --with payload "+
+	say("correct their data:       tranche run export %[1]s --state failed --flat --include payload "+
 		"--format xlsx -o failed.xlsx\n"+
 		"  and give it back:       tranche run correct %[1]s --items failed.xlsx\n"+
 		"accept a group:           tranche run accept %[1]s --group %[2]s --reason TEXT\n", run, found.Groups[0].ID)

@@ -118,8 +118,8 @@ func runHead(run *client.RunDocument) string {
 	if run.Settling > 0 {
 		t.Row("", cli.Count(run.Settling)+" of the failed ones are still on their way through other steps")
 	}
-	if run.Open != nil && run.Open.SealBy != nil {
-		t.Row("open", "until "+cli.Moment(*run.Open.SealBy)+", then: "+run.Open.OnOverdue)
+	if run.Open != nil && run.Open.SealDeadline != nil {
+		t.Row("open", "until "+cli.Moment(*run.Open.SealDeadline)+", then: "+run.Open.OnOverdue)
 	}
 	if len(run.Steps) > 1 {
 		t.Row("progress", percent(run.Progress)+" of all parts")
@@ -292,8 +292,8 @@ func settingsText(step *client.StepView) []string {
 	if len(s.RetryCodes) > 0 {
 		lines = append(lines, "always retried: "+cli.Inert(strings.Join(s.RetryCodes, ", ")))
 	}
-	if len(s.NeverRetry) > 0 {
-		lines = append(lines, "never retried: "+cli.Inert(strings.Join(s.NeverRetry, ", ")))
+	if len(s.NoRetryCodes) > 0 {
+		lines = append(lines, "never retried: "+cli.Inert(strings.Join(s.NoRetryCodes, ", ")))
 	}
 	if s.MaxResult > 0 {
 		lines = append(lines, "results of at most "+cli.Count(int64(s.MaxResult))+" bytes")

@@ -313,7 +313,7 @@ func (r *runOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 			return fmt.Sprintf("run %s is there already, by its idempotency key", opened.Run)
 		}
 		return fmt.Sprintf("run %[1]s is open until %[2]s\nadd items with: tranche run add %[1]s FILE\n"+
-			"then: tranche run seal %[1]s", opened.Run, cli.Moment(opened.SealBy))
+			"then: tranche run seal %[1]s", opened.Run, cli.Moment(opened.SealDeadline))
 	})(opened, start.Explain(&plan, err))
 }
 

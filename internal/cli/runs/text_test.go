@@ -93,7 +93,7 @@ func TestAnExplanationReadsWell(t *testing.T) {
 	e := &client.Explanation{Run: workqueue.NewRunID().String(), Plan: "year-end\x1b[31m",
 		State: "running", Items: 1_000_000,
 		Done: 999_588, Missing: 412, At: now, Summary: "412 of 1,000,000 items are missing: waiting for a service",
-		Last: &client.Happening{At: since, What: "a request was published"},
+		Last: &client.LastEvent{At: since, What: "a request was published"},
 		Groups: []client.MissingGroup{{
 			State: "sent", Reason: string(health.ReasonNoListener), Items: 412, Slices: 2, Step: "s", Endpoint: "statement",
 			Owner: client.OwnerOperator, Who: "whoever runs the services of endpoint statement",

@@ -307,16 +307,16 @@ func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) 
 
 const maxPage = 1000 // entries of a list that the API gives at once
 
-type runSlices struct {
+type runRequests struct {
 	runArg
 	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
 	After string   `help:"Only those behind this one, by its whole id." placeholder:"ID"`
 	Limit int      `default:"20" help:"How many." placeholder:"N"`
 }
 
-func (r *runSlices) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
+func (r *runRequests) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
 
-func (r *runSlices) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runRequests) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListSlices(ctx, r.Ref, client.ListSlicesParams{State: r.State, After: r.After, Limit: r.Limit},
 		term.Keep())
 	if err == nil && !term.JSON {

@@ -146,7 +146,7 @@ func (s *stack) synthetic(items int) workqueue.RunID {
 		`INSERT INTO batchrun (id, name, plan, spec, state, items, started_at, sealed_at, hold, held_at)
 			VALUES ($1, 'a million', 'p', '{"steps":[]}', 'running', $2, tranche_now(),
 				tranche_now(), 'operator', tranche_now())`,
-		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
 				retry_backoff)
 			SELECT $1, 0, 'only', 'endpoint', 'nobody', 500, 8, 3, '1 minute', '1 second'`,
 		`INSERT INTO work_block (run_id, step, block, size, ready, done, failed)

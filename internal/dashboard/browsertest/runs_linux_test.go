@@ -154,7 +154,7 @@ func aPartIsMadeAgain(s *stack, p *page) {
 	p.says("reset-tried", "would be made again")
 	p.click("reset-go")
 	p.lacks("reset-dialog")
-	s.until("parts are made again", `SELECT count(*) FROM work_part WHERE generation = 2`)
+	s.until("parts are made again", `SELECT count(*) FROM work_result WHERE generation = 2`)
 	s.ended(run)
 
 	p.visit("/runs/" + run.String() + "/item?key=C3")
@@ -162,7 +162,7 @@ func aPartIsMadeAgain(s *stack, p *page) {
 	p.click("reset-part")
 	p.has("reset-dialog")
 	p.click("reset-go")
-	s.until("the part is made again", `SELECT count(*) FROM work_part WHERE ordinal = 3 AND generation =
+	s.until("the part is made again", `SELECT count(*) FROM work_result WHERE ordinal = 3 AND generation =
 	(SELECT max(generation) FROM batchrun) AND generation > 2`)
 }
 
@@ -665,7 +665,7 @@ func whyNothingStarts(s *stack, p *page) {
 	const text = "name: night\ncron: 0 3 * * *\nplan: nothing\nitems: {file: a.csv}\n"
 	s.post("/schedules", "application/yaml", text)
 	_, err := s.pool.Exec(s.Context(), `
-INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, reason, began_at, attempts, session_id,
+INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, reason, began_at, attempts, session_id,
     epoch)
 SELECT 'night', t.now - n * interval '1 h', 'due', 1, state, t.now + wait * interval '1 h', reason, t.now, n,
     gen_random_uuid(), 1

@@ -103,7 +103,7 @@ func (s *stack) serve() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages, LookTimeout: patience}
+	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages, QueryTimeout: patience}
 	settings.Alerts, err = alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
 		Programs: map[string]string{"page": "/bin/true"}})
 	if err != nil {

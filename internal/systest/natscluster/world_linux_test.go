@@ -286,9 +286,9 @@ func (w *world) must(args ...string) {
 }
 
 const (
-	rightStatements = `SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+	rightStatements = `SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`
-	rightInterest = `SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+	rightInterest = `SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 WHERE run_id = $1 AND (convert_from(p.result, 'utf8')::json->>'amount')::numeric = q.ordinal * 0.03`
 )
 
@@ -299,7 +299,7 @@ func (w *world) wantSound(run workqueue.RunID, endpoint string, items int) (extr
 	w.until("the run completes", func() bool {
 		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed' AND done = $2`, run, items) == 1
 	})
-	if _, err := w.pool.Exec(context.Background(), "ANALYZE work_part, work_queue"); err != nil {
+	if _, err := w.pool.Exec(context.Background(), "ANALYZE work_result, work_queue"); err != nil {
 		w.Fatal(err)
 	}
 	right := rightStatements

@@ -140,10 +140,10 @@ func (c *caller) fall() (run string) {
 	c.Helper()
 	_, err := testenv.Connect(c, c.url).Exec(c.Context(), `UPDATE schedule SET next_due = $1`, c.due)
 	c.must(err)
-	const started = `SELECT count(*) FROM schedule_fire f JOIN batchrun r ON r.id = f.run_id
+	const started = `SELECT count(*) FROM schedule_occurrence f JOIN batchrun r ON r.id = f.run_id
 		WHERE f.due_at = $1 AND f.state = 'started' AND r.state = 'completed' AND r.done = r.items`
 	c.until("the schedule's run is done", func() bool { return c.number(c.url, started, c.due) == 1 })
-	const its = `SELECT run_id::text FROM schedule_fire WHERE due_at = $1`
+	const its = `SELECT run_id::text FROM schedule_occurrence WHERE due_at = $1`
 	c.must(testenv.Connect(c, c.url).QueryRow(c.Context(), its, c.due).Scan(&run))
 	return run
 }
@@ -217,7 +217,7 @@ func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 	front.Turn(standby.Target(t))
 	c = c.at(standby.URL())
 	w.until("the loss is noticed", func() bool {
-		return w.number(c.url, `SELECT count(*) FROM database_gap WHERE lost`) == 1
+		return w.number(c.url, `SELECT count(*) FROM database_rewind WHERE lost`) == 1
 	})
 
 	c.wantLess()

@@ -19,7 +19,7 @@ func TestADumpIsRestoredElsewhere(t *testing.T) {
 	w.wantSound(w.url, "long", b.long, items)
 	w.wantSound(w.url, "short", b.short, 2*chunk)
 	w.wantInvariants(w.url)
-	if n := w.number(w.url, `SELECT count(*) FROM database_gap WHERE lost`); n != 0 {
+	if n := w.number(w.url, `SELECT count(*) FROM database_rewind WHERE lost`); n != 0 {
 		t.Errorf("%d gaps are told of", n)
 	}
 }

@@ -168,7 +168,7 @@ func TestAFlowLosesWhatItWaitsFor(t *testing.T) {
 			w.flow("letter", "statement")
 			w.until("the chunks are suspended, and nobody answers", func() bool {
 				return w.states() == out && w.number(
-					`SELECT count(*) FROM work_slice WHERE state = 'sent' AND handed_at IS NOT NULL`) == out &&
+					`SELECT count(*) FROM work_slice WHERE state = 'sent' AND delivered_at IS NOT NULL`) == out &&
 					w.held(wire.StreamWork) == out
 			})
 			w.purge(wire.StreamWork)

@@ -68,7 +68,7 @@ func (w *past) wantWhole(url string, b before) {
 	w.wantSound(url, "long", b.long, items)
 	w.wantSound(url, "short", b.short, 2*chunk)
 	w.wantInvariants(url)
-	const noted = `SELECT count(*) FROM database_gap WHERE lost AND to_at > from_at`
+	const noted = `SELECT count(*) FROM database_rewind WHERE lost AND to_at > from_at`
 	if n := w.number(url, noted); n != 1 {
 		w.Errorf("%d gaps were noted; want one", n)
 	}
@@ -77,7 +77,7 @@ func (w *past) wantWhole(url string, b before) {
 		w.Errorf("the run's history tells of %d gaps", n)
 	}
 	facts, err := health.New(database.New(testenv.Connect(w, url))).Health(context.Background(), health.Limits{})
-	gap := func(c health.Condition) bool { return c.Kind == health.DatabaseGap && c.Severity == health.Critical }
+	gap := func(c health.Condition) bool { return c.Kind == health.DatabaseRewind && c.Severity == health.Critical }
 	if err != nil || !slices.ContainsFunc(facts.Conditions, gap) {
 		w.Errorf("the health knows of %+v, %v", facts, err)
 	}
@@ -183,10 +183,10 @@ func TestSynchronousStandbyTakesOver(t *testing.T) {
 	w.wantSound(standby.URL(), "long", b.long, items)
 	w.wantSound(standby.URL(), "short", b.short, 2*chunk)
 	w.wantInvariants(standby.URL())
-	if n := w.number(standby.URL(), `SELECT count(*) FROM database_gap WHERE lost`); n != 0 {
+	if n := w.number(standby.URL(), `SELECT count(*) FROM database_rewind WHERE lost`); n != 0 {
 		t.Errorf("%d gaps are told of", n)
 	}
-	if n := w.number(standby.URL(), `SELECT count(*) FROM database_gap`); n != 1 {
+	if n := w.number(standby.URL(), `SELECT count(*) FROM database_rewind`); n != 1 {
 		t.Errorf("the take-over was noted %d times", n)
 	}
 	if n := w.number(standby.URL(), `SELECT count(*) FROM run_event WHERE kind = 'rewound'`); n != 0 {

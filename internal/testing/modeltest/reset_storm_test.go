@@ -26,7 +26,7 @@ SELECT o.ordinal, string_agg(coalesce(convert_from(p.result, 'UTF8'), '-'), '+' 
 FROM unnest($3::int[]) AS o (ordinal)
 CROSS JOIN (SELECT unnest(inputs) AS step FROM run_step WHERE run_id = $1 AND step = $2) i
 LEFT JOIN LATERAL (SELECT CASE WHEN get_bit(b.done, o.ordinal % 8192) = 1 THEN n.result END AS result
-                   FROM work_part n JOIN work_block b
+                   FROM work_result n JOIN work_block b
                      ON b.run_id = $1 AND b.step = i.step AND b.block = o.ordinal / 8192
                    WHERE n.run_id = $1 AND n.step = i.step AND n.ordinal = o.ordinal
                    ORDER BY n.generation DESC LIMIT 1) p ON true
@@ -179,7 +179,7 @@ func (s *storm) wantFresh(run workqueue.RunID) {
 	for step := storetest.Statement; step <= storetest.Posting; step++ {
 		rows, err := s.Pool.Query(s.Context(), `SELECT DISTINCT ON (p.ordinal) p.ordinal,
 			coalesce(convert_from(p.result, 'UTF8'), 'failed')
-			FROM work_part p JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
+			FROM work_result p JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
 			WHERE p.run_id = $1 AND p.step = $2 AND get_bit(b.done, p.ordinal % 8192) = 1
 			ORDER BY p.ordinal, p.generation DESC`, run, step)
 		if err != nil {

@@ -92,7 +92,7 @@ func (s *simulation) checkStep(step workqueue.Step, was, is *planes) {
 }
 
 const readCode = `
-SELECT coalesce(error_code, '') FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal = $3
+SELECT coalesce(error_code, '') FROM work_result WHERE run_id = $1 AND step = $2 AND ordinal = $3
 ORDER BY generation DESC LIMIT 1`
 
 // checkFailed wants a reason for every failure: a service said so, or the item had all its attempts.
@@ -171,7 +171,7 @@ func (s *simulation) tally() (text string) {
 
 const readParts = `
 SELECT DISTINCT ON (step, ordinal) step, ordinal, coalesce(convert_from(result, 'UTF8'), ''), coalesce(error_code, '')
-FROM work_part WHERE run_id = $1 ORDER BY step, ordinal, generation DESC`
+FROM work_result WHERE run_id = $1 ORDER BY step, ordinal, generation DESC`
 
 // compare holds every outcome against what it has to be, given those before it.
 func (s *simulation) compare() {
@@ -238,7 +238,7 @@ SELECT string_agg(format('SELECT %L AS name, count(*) AS n FROM %I WHERE run_id 
     ' UNION ALL ')
 FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name)
 WHERE c.column_name = 'run_id' AND table_schema = 'public' AND t.table_type = 'BASE TABLE'
-    AND table_name NOT IN ('audit_log', 'retention_run')`
+    AND table_name NOT IN ('audit_log', 'deleted_run')`
 
 // delete deletes the run, and wants nothing of it to be left.
 func (s *simulation) delete() {

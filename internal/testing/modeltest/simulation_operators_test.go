@@ -210,7 +210,7 @@ func (s *simulation) erase() {
 	}
 	s.erased[o] = true
 	if n := s.Number(`SELECT (SELECT count(*) FROM work_queue WHERE run_id = $1 AND (item_key = $2 OR ordinal = $3
-		AND payload::text <> '{"erased":true}')) + (SELECT count(*) FROM work_part WHERE run_id = $1
+		AND payload::text <> '{"erased":true}')) + (SELECT count(*) FROM work_result WHERE run_id = $1
 		AND ordinal = $3 AND result <> 'null')`, s.run, key, o); n > 0 {
 		s.failf("%d rows of an erased item are there", n)
 	}

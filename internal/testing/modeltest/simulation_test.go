@@ -276,7 +276,7 @@ func (s *simulation) begin(r *rand.Rand) {
 		req.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v"}, Stop: !optional && r.IntN(2) == 0}
 		s.stops = req.Order.Stop
 	case r.IntN(4) == 0 && s.items > 1:
-		req.Canary, req.CanaryAuto = 1+r.IntN(s.items-1), r.IntN(2) == 0
+		req.Canary, req.CanaryAutoApprove = 1+r.IntN(s.items-1), r.IntN(2) == 0
 	}
 	s.Exec(`DELETE FROM leader`)
 	s.Exec(`DELETE FROM node_session`)

@@ -251,7 +251,7 @@ func (s *storm) operators() {
 			req.Select = redo.Selection{Keys: storetest.Names(40)[r.IntN(20):]}
 		}
 		if r.IntN(2) == 0 {
-			req.Canary, req.CanaryAuto = 5, r.IntN(2) == 0
+			req.Canary, req.CanaryAutoApprove = 5, r.IntN(2) == 0
 		}
 		_, err := redo.New(s.Store).Rerun(ctx, req)
 		return err
@@ -394,7 +394,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	s := newStorm(t)
 	req := storetest.Request()
 	req.Steps[0].Timeout = 200 * time.Millisecond
-	req.Canary, req.CanaryAuto = 10, true
+	req.Canary, req.CanaryAutoApprove = 10, true
 	for range stormRuns {
 		s.runs = append(s.runs, s.Load(req, 40))
 	}

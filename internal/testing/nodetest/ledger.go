@@ -152,7 +152,7 @@ func (b *Bundle) WantRight(t *testing.T, run workqueue.RunID, items int) {
 	t.Helper()
 	var right int
 	err := b.Pool.QueryRow(context.Background(), `
-		SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+		SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run).Scan(&right)
 	if err != nil {
 		t.Fatal(err)

@@ -144,7 +144,7 @@ func (b *Bundle) Number(t *testing.T, sql string, args ...any) int {
 func (b *Bundle) ErrorOf(t *testing.T, run workqueue.RunID, key string) string {
 	t.Helper()
 	var text string
-	err := b.Pool.QueryRow(t.Context(), `SELECT p.error_code || ': ' || p.error_message FROM work_part p
+	err := b.Pool.QueryRow(t.Context(), `SELECT p.error_code || ': ' || p.error_message FROM work_result p
 		JOIN work_queue q USING (run_id, ordinal) WHERE run_id = $1 AND item_key = $2 AND p.error_code IS NOT NULL`,
 		run, key).Scan(&text)
 	if err != nil {

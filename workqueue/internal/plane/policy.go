@@ -11,11 +11,11 @@ import (
 
 // Policy is what a step says about tries.
 type Policy struct {
-	MaxAttempts int
-	Backoff     time.Duration
-	MaxBackoff  time.Duration // the longest pause; 0: maxBackoff
-	RetryCodes  []string      // tried again whatever the service says
-	NeverRetry  []string      // and never; it goes before RetryCodes
+	MaxAttempts  int
+	Backoff      time.Duration
+	MaxBackoff   time.Duration // the longest pause; 0: maxBackoff
+	RetryCodes   []string      // tried again whatever the service says
+	NoRetryCodes []string      // and never; it goes before RetryCodes
 }
 
 const (
@@ -36,7 +36,7 @@ const (
 // says.
 func (p Policy) Retries(e workqueue.SlotError) bool {
 	switch {
-	case slices.Contains(p.NeverRetry, e.Code):
+	case slices.Contains(p.NoRetryCodes, e.Code):
 		return false
 	case slices.Contains(p.RetryCodes, e.Code):
 		return true

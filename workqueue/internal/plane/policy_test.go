@@ -196,7 +196,7 @@ func TestSilenceCostsNobodyAnAttempt(t *testing.T) {
 
 func TestPolicyGoesBeforeWhatTheServiceSays(t *testing.T) {
 	t.Parallel()
-	p := Policy{RetryCodes: []string{"busy", "both"}, NeverRetry: []string{"gone", "both"}}
+	p := Policy{RetryCodes: []string{"busy", "both"}, NoRetryCodes: []string{"gone", "both"}}
 	for _, tc := range []struct {
 		code        string
 		retry, want bool

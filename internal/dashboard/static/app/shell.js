@@ -62,7 +62,7 @@ function Side() {
       <ul aria-labelledby=${"nav-" + i}>${all.filter(([path]) => path !== "/tokens" || can("admin")).map(
         ([path, label, icon, key, own]) => html`<li><${Link} to=${path} title=${`${label} (g ${key})`}
           aria-current=${own.includes(page) ? "page" : undefined} data-test=${"nav-" + icon}>
-          <${Icon} name=${icon}/><span>${label}</span>${path === "/health" && html`<${HealthMark}/>`}<//></li>`)}</ul>`)}</nav>
+          <${Icon} name=${icon}/><span>${label}</span>${path === "/health" && html`<${HealthAck}/>`}<//></li>`)}</ul>`)}</nav>
     <div class="side-foot">
       <${Connection}/>
       <${User}/>
@@ -84,7 +84,7 @@ function Top() {
     <${Button} kind="ghost" icon="menu" label="Menu" test="menu" aria-expanded=${String(drawer.value)} aria-controls="side"
       onClick=${() => { drawer.value = !drawer.value; }}/>
     <${Link} to=${at ? at[0] : "/runs"} class="brand"><${Logo}/>${at ? at[1] : "Tranche"}<//>
-    <${HealthMark} link/>
+    <${HealthAck} link/>
   </header>`;
 }
 
@@ -94,7 +94,7 @@ export function Logo({ size = 22 }) {
     <path d="M6 9.5h20M6 16h13M6 22.5h6"/></svg>`;
 }
 
-function HealthMark({ link = false }) {
+function HealthAck({ link = false }) {
   const h = health.value;
   if (!h || h.status === "ok" || !h.status) return null;
   const critical = h.counts?.critical || 0, warning = h.counts?.warning || 0;

@@ -39,7 +39,7 @@ export default function Health() {
         <ul class="conditions" data-rows>${found.map((k) => html`<${Kind} key=${k.kind} kind=${k} conditions=${all.filter((c) => c.kind === k.kind)} tone=${tone} onAside=${put} onDone=${reload} />`)}</ul>
       </section>`;
     })}
-    ${data?.aside?.length > 0 && html`<${PutAside} conditions=${data.aside} onDone=${reload} />`}
+    ${data?.aside?.length > 0 && html`<${MuteCondition} conditions=${data.aside} onDone=${reload} />`}
     ${aside && html`<${AsideDialog} ...${aside} onDone=${reload} onClose=${() => setAside(null)} />`}
   <//>`;
 }
@@ -126,8 +126,8 @@ function Mark({ mark: m }) {
   return html`<p class="condition-mark muted" data-test="mark" data-state=${m.state}>${text}</p>`;
 }
 
-// PutAside lists what does not count, by whom and until when; what was put aside together comes back together.
-function PutAside({ conditions, onDone }) {
+// MuteCondition lists what does not count, by whom and until when; what was put aside together comes back together.
+function MuteCondition({ conditions, onDone }) {
   const groups = new Map();
   for (const c of conditions) {
     const key = `${c.kind}/${c.mark?.by}/${c.mark?.at}`;

@@ -113,8 +113,8 @@ export default function Start({ query }) {
           <${Field} label="A key that stands twice" error=${wrong("on_duplicate")}><${Select} value=${form.on_duplicate} test="on_duplicate"
             onChange=${(v) => set({ on_duplicate: v })} options=${[["", "is an error"], ["skip", "is left out"], ["allow", "is allowed"]]}/><//>
         </div>
-        ${Number(form.canary) > 0 && html`<${Check} checked=${form.canary_auto} onChange=${(v) => set({ canary_auto: v })}
-          test="canary_auto">Go on by itself when no more of the canary failed than is allowed<//>`}
+        ${Number(form.canary) > 0 && html`<${Check} checked=${form.canary_auto_approve} onChange=${(v) => set({ canary_auto_approve: v })}
+          test="canary_auto_approve">Go on by itself when no more of the canary failed than is allowed<//>`}
         <${Params} params=${form.params} onChange=${(params) => set({ params })} error=${wrong("params")}/>
         <details class="start-more" open=${more.some(([n]) => at === n) || undefined}><summary>Retries, time and priority</summary>
           <div class="fields">${more.map(input)}</div></details>

@@ -85,7 +85,7 @@ export function AsideDialog({ name, title, onDone, onClose }) {
     e.preventDefault();
     const { time, reason } = form;
     try {
-      await api.post("/health/aside", { ...name, ...(time ? { for: time } : { for_good: true }), reason });
+      await api.post("/health/mute", { ...name, ...(time ? { for: time } : { until_worse: true }), reason });
       onClose();
       onDone();
     } catch (err) {

@@ -124,7 +124,7 @@ function settings(form) {
   const set = {};
   if (form.canaryOn) {
     set.canary = Number(form.canary);
-    set.canary_auto = form.auto;
+    set.canary_auto_approve = form.auto;
   }
   if (form.chunk) set.chunk = size(form.chunk);
   if (form.inFlight) set.in_flight = size(form.inFlight);

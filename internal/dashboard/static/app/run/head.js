@@ -23,8 +23,8 @@ export function Reason({ run }) {
           max=${60}>${hold.by}<//>`}</span></span></p>`}
     ${open && html`<p class=${"run-reason " + (open.overdue ? "warn" : "calm")} data-test="open">
       <${Icon}
-          name="upload"/><span><strong>${open.overdue ? "Overdue: it should have been sealed" : "Open: it takes items until it is sealed"}</strong>${open.seal_by &&
-      html` · ${open.overdue ? "due" : "by"} <${Time} at=${open.seal_by} mode="clock" />`}<span
+          name="upload"/><span><strong>${open.overdue ? "Overdue: it should have been sealed" : "Open: it takes items until it is sealed"}</strong>${open.seal_deadline &&
+      html` · ${open.overdue ? "due" : "by"} <${Time} at=${open.seal_deadline} mode="clock" />`}<span
           class="muted"> · then: ${inert(open.on_overdue)}</span></span></p>`}`;
 }
 

@@ -16,7 +16,7 @@ const kinds = [["out", "Under way", ["claimed", "sent"]], ["later", "To be retri
 const states = { claimed: ["plain", "being sent"], sent: ["plain", "queued"], handed: ["busy", "at a service"], scheduled: ["warn", "to be retried"] };
 
 // What was sent lies in the queue until a service takes it.
-const stateOf = (s) => states[s.state === "sent" && s.handed_at ? "handed" : s.state] ?? ["plain", inert(s.state)];
+const stateOf = (s) => states[s.state === "sent" && s.delivered_at ? "handed" : s.state] ?? ["plain", inert(s.state)];
 
 export function Slices({ run, step, onShow }) {
   const [kind, setKind] = useState("out");
@@ -69,7 +69,7 @@ function cells(run, onShow) {
     { key: "state", title: "State", render: (s) => html`<${Badge} tone=${stateOf(s)[0]}>${stateOf(s)[1]}<//>` },
     { key: "who", title: "Held by", render: (s) => html`<${Holder} slice=${s} />` },
     { key: "since", title: "For", align: "right", render: (s) => html`<${Since}
-        at=${s.handed_at ?? s.sent_at ?? s.created_at} />` },
+        at=${s.delivered_at ?? s.sent_at ?? s.created_at} />` },
     { key: "until", title: "Until", align: "right", render: (s) => html`<${Until} slice=${s} />` },
     { key: "attempt", title: "Attempt", align: "right", render: (s) => html`<span
         class="num">${s.attempt}</span>${s.cause && s.cause !== "ready" &&
@@ -81,7 +81,7 @@ function Holder({ slice: s }) {
   if (s.state === "scheduled") return html`<span class="muted">nobody, until its time</span>`;
   if (s.service) return html`<${Text} max=${40}>${servedBy(s.service)}<//>`;
   if (!s.node) return html`<span class="muted">–</span>`;
-  const words = s.state === "claimed" ? "node " : s.handed_at ? "a service, for " : "the queue, from ";
+  const words = s.state === "claimed" ? "node " : s.delivered_at ? "a service, for " : "the queue, from ";
   return html`<span><span class="muted">${words}</span><${Text} max=${30}>${s.node.host}<//> <span
       class="muted">${s.node.pid}</span></span>`;
 }

@@ -3,7 +3,7 @@ import { query } from "../api.js";
 
 export const blank = {
   what: "plan", plan: "", endpoint: "", key: "", name: "", chunk: "", in_flight: "", rate: "", max_failed: "", guard: "", canary: "",
-  canary_auto: false, on_duplicate: "", priority: "", max_attempts: "", timeout: "", retry_backoff: "", params: [],
+  canary_auto_approve: false, on_duplicate: "", priority: "", max_attempts: "", timeout: "", retry_backoff: "", params: [],
 };
 
 // Fields that are one text each: [name, label, placeholder, hint].
@@ -30,7 +30,7 @@ export const more = [
 export function path(form, file, { dryRun = false, key = "" } = {}) {
   const plain = {};
   for (const [name] of [...pacing, ...care, ...more]) plain[name] = form[name].trim();
-  if (Number(form.canary) > 0) plain.canary_auto = form.canary_auto ? "true" : "";
+  if (Number(form.canary) > 0) plain.canary_auto_approve = form.canary_auto_approve ? "true" : "";
   return "/runs" + query({
     ...plain, name: form.name.trim(), key: form.key, on_duplicate: form.on_duplicate, source: file.name,
     endpoint: form.what === "endpoint" ? form.endpoint.trim() : "", plan_ref: form.what === "plan" ? form.plan : "",
