@@ -300,8 +300,8 @@ const (
 	// service answers what is too much for it with an error.
 	callWindow   = 16
 	directWindow = 4
-	// missingPatience is how long a stream may be missing: one that was lost is made anew at once.
-	missingPatience = time.Second
+	// missingTimeout is how long a stream may be missing: one that was lost is made anew at once.
+	missingTimeout = time.Second
 )
 
 // publishAll cuts the items into requests and publishes these, some at once. It returns when the last is on its way.
@@ -397,7 +397,7 @@ func (c *call) publish(ctx context.Context, msg *nats.Msg) error {
 	}
 	var last error // that says more than that time is over
 	begun := time.Now()
-	pauses := backoff.Doubling{First: serve.FirstPause, Longest: serve.LongestPause}
+	pauses := backoff.Exponential{First: serve.FirstPause, Longest: serve.LongestPause}
 	for {
 		err := c.try(ctx, msg)
 		if err == nil || errors.Is(ctx.Err(), context.Canceled) { // the call has ended
@@ -431,7 +431,7 @@ func mayBeTaken(err error, tried time.Duration) bool {
 	case serve.Hopeless(err):
 		return false
 	case serve.IsMissing(err):
-		return tried < missingPatience
+		return tried < missingTimeout
 	case errors.As(err, &api):
 		return api.ErrorCode == serve.StreamFull || api.Code == 503
 	default: // no acknowledgement came

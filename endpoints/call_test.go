@@ -581,7 +581,7 @@ func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
 	check(t, HandleFlow(svc, "flow", threeStagesOf(func(item *numberItem) {
 		item.State.Trail = make([]int, 100)
 	})))
-	svc.endpoints[0].flow.Patience = 500 * time.Millisecond
+	svc.endpoints[0].flow.Timeout = 500 * time.Millisecond
 	b.Run(svc)
 	for range 8 {
 		b.ask("flow", numbers(100))

@@ -47,7 +47,7 @@ func plainService(endpoint string) (publish, subscribe []string) {
 func setupGuarded(t *testing.T, publish, subscribe []string) (*bundle, *testenv.GuardedNATS) {
 	t.Helper()
 	server := testenv.NATSByConfig(t, guarded(publish, subscribe))
-	ctx, cancel := context.WithTimeout(t.Context(), allPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
 	t.Cleanup(cancel)
 	b := newBundle(t, ctx)
 	b.nc = server.Conn(t, "all", "p", "_INBOX_all")

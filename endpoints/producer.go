@@ -111,7 +111,7 @@ func (p *Producer) message(lines [][]byte, first int) (body []byte, next int) {
 // send asks nodes until one has stored a message, or refused it for good. When its time is over it tells why the last
 // try failed that came to its end: the time may be over in the middle of one, which says nothing.
 func (p *Producer) send(ctx context.Context, body []byte) (wire.Collected, error) {
-	pauses := backoff.Doubling{First: firstCollectPause, Longest: longestCollectPause}
+	pauses := backoff.Exponential{First: firstCollectPause, Longest: longestCollectPause}
 	var reason error
 	for {
 		done, err := p.ask(ctx, body)

@@ -178,7 +178,7 @@ func TestWatchdogGivesALostPullUp(t *testing.T) {
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
 	const patience = 500 * time.Millisecond
-	svc.endpoints[0].Work.Watchdog.Patience = patience
+	svc.endpoints[0].Work.Watchdog.Timeout = patience
 	svc.endpoints[0].Work.Heartbeat = outlastsStalls
 	b.Run(svc)
 	open := func() bool {

@@ -24,8 +24,8 @@ import (
 // patience bounds every wait of the tests: what a stall has held up may be delivered again after an AckWait only.
 const patience = 2 * time.Minute
 
-// allPatience bounds them together. Without a deadline JetStream would give each call 5 s.
-const allPatience = 4 * patience
+// allTimeout bounds them together. Without a deadline JetStream would give each call 5 s.
+const allTimeout = 4 * patience
 
 // outlastsStalls is for times that a test must not see the end of, on a machine that stands still for seconds.
 const outlastsStalls = 12 * time.Second
@@ -48,7 +48,7 @@ type bundle struct {
 // setup starts a server of its own. Options may change its configuration.
 func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), allPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
 	t.Cleanup(cancel)
 	b := newBundle(t, ctx)
 	b.opts = &server.Options{

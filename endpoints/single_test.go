@@ -133,7 +133,7 @@ func TestSuspectThatAsksItsOwnProcess(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	svc.host.Suspects.Patience = 100 * time.Millisecond
+	svc.host.Suspects.Timeout = 100 * time.Millisecond
 	helped := make(chan struct{}, 2)
 	check(t, HandleEach(svc, "helper", func(ctx context.Context, in number) (square, error) {
 		helped <- struct{}{}

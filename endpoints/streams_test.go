@@ -182,7 +182,7 @@ func TestConsumerThatLosesWhatItDeliversIsRefused(t *testing.T) {
 // replicated is setup on three servers, with three replicas of everything.
 func replicated(t *testing.T) *bundle {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), allPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
 	t.Cleanup(cancel)
 	b := newBundle(t, ctx)
 	b.url = testenv.NATSCluster(t).URLs()[0]

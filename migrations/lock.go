@@ -90,10 +90,10 @@ func behindPooler(ctx context.Context, conn *sql.Conn) (pooled bool, err error) 
 }
 
 func lock(ctx context.Context, conn *sql.Conn, inTransaction bool, log *zap.Logger) error {
-	waiting, cancel := context.WithTimeoutCause(ctx, lockPatience,
-		fmt.Errorf("another process has been migrating this database for %s", lockPatience))
+	waiting, cancel := context.WithTimeoutCause(ctx, lockTimeout,
+		fmt.Errorf("another process has been migrating this database for %s", lockTimeout))
 	defer cancel()
-	pauses := backoff.Doubling{First: saidFirst, Longest: saidLongest}
+	pauses := backoff.Exponential{First: saidFirst, Longest: saidLongest}
 	say := time.After(pauses.Next())
 	for {
 		var locked bool
@@ -118,7 +118,7 @@ func sayBlockers(ctx context.Context, db *sql.DB, log *zap.Logger) (stop func())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		pauses := backoff.Doubling{First: saidFirst, Longest: saidLongest}
+		pauses := backoff.Exponential{First: saidFirst, Longest: saidLongest}
 		for backoff.Sleep(ctx, pauses.Next()) == nil {
 			found, err := texts(ctx, db, blockers, applicationName)
 			if err == nil && len(found) > 0 {

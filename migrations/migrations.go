@@ -40,10 +40,10 @@ const (
 	// lockID is the key of the advisory lock: the bytes of "tranche".
 	lockID = 0x7472616e636865
 
-	// lockPause is how long a process that finds another one at it waits before it looks again, and lockPatience for how
+	// lockPause is how long a process that finds another one at it waits before it looks again, and lockTimeout for how
 	// long it does.
-	lockPause    = time.Second
-	lockPatience = 5 * time.Minute
+	lockPause   = time.Second
+	lockTimeout = 5 * time.Minute
 	// saidFirst is how long something is waited for before the log says so, saidLongest the longest pause, doubled from
 	// one time to the next, until it says so again.
 	saidFirst   = 5 * time.Second

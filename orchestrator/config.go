@@ -78,10 +78,10 @@ type Config struct {
 	// nodes.
 	Fetchers map[workqueue.Kind]nodefetch.Fetchers
 
-	// Duties are done by the node that leads, beside those that every node has.
-	Duties []Duty
+	// LeaderTasks are done by the node that leads, beside those that every node has.
+	LeaderTasks []LeaderTask
 	// Precedence is that of this node in leading: it leaves it to nodes that have a higher one. The nodes of tranche serve
-	// have 1, since a leader without their duties would start no schedule.
+	// have 1, since a leader without their leader tasks would start no schedule.
 	Precedence int
 
 	// Streams are what the streams are to be like when nothing is set yet in the database, where it is kept for all nodes
@@ -122,7 +122,7 @@ func (c Config) withDefaults() Config {
 	c.Recorders = cmp.Or(c.Recorders, DefaultRecorders)
 	c.ReplyBacklog = cmp.Or(c.ReplyBacklog, DefaultReplyBacklog)
 	c.LocalWorkers = cmp.Or(c.LocalWorkers, runtime.GOMAXPROCS(0))
-	c.Duties = slices.Clone(c.Duties)
+	c.LeaderTasks = slices.Clone(c.LeaderTasks)
 	c.Locals, c.Fetchers = maps.Clone(c.Locals), maps.Clone(c.Fetchers)
 	return c
 }

@@ -1,7 +1,7 @@
 // Package orchestrator is a node: it cuts ready items into slices, publishes them as list requests, records the
 // replies, and sees to it that whatever is lost on the way is issued again.
 //
-// This package is the node's life: its session, the lease, its duties, and the making of its rooms ([New]). What it
+// This package is the node's life: its session, the lease, its leader tasks, and the making of its rooms ([New]). What it
 // does stands in packages beside it, which know nothing of the node, and of one another little more than an interface.
 //
 // # Way of a slice

@@ -69,7 +69,7 @@ func TestTheStoreKeepsTheLease(t *testing.T) {
 	lead(0, 0, session.HeldError{Left: time.Minute, Outranked: true})
 }
 
-// A leader that was stopped in the middle of a duty, and wakes up when another leads, commits nothing; the duty is told
+// A leader that was stopped in the middle of a leader task, and wakes up when another leads, commits nothing; the leader task is told
 // that it is over, and does not run here any more.
 func TestAPausedLeaderDoesNothing(t *testing.T) {
 	t.Parallel()
@@ -94,25 +94,25 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 		return time.Hour, err
 	}
 	b.Node = b.StartNodeWith(t, orchestrator.Config{LeaseTTL: 20 * time.Second,
-		Duties: []orchestrator.Duty{{Name: "write", Run: write}}})
+		LeaderTasks: []orchestrator.LeaderTask{{Name: "write", Run: write}}})
 	<-inside
 	proceed := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(proceed)
 	heir := workqueue.NewSessionID() // its lease is over, and somebody else has it
-	nodetest.Until(t, "the heartbeat tells of the duty", func() bool {
+	nodetest.Until(t, "the heartbeat tells of the task", func() bool {
 		nodes, err := inspect.New(b.Store).Nodes(t.Context())
-		return err == nil && slices.ContainsFunc(nodes.Duties, func(d inspect.DutyView) bool {
+		return err == nil && slices.ContainsFunc(nodes.LeaderTasks, func(d inspect.LeaderTaskView) bool {
 			return d.Name == "write" && d.Running > 0
 		})
 	})
 	b.Exec(t, `UPDATE leader SET epoch = epoch + 1, session_id = $1, expires_at = tranche_now() + interval '1 hour'`, heir)
-	nodetest.Until(t, "the duty is told that it is over", over.Load)
+	nodetest.Until(t, "the task is told that it is over", over.Load)
 	proceed()
 	if err := <-ended; !errors.Is(err, workqueue.ErrNotLeader) {
 		t.Errorf("the zombie's work: %v; want ErrNotLeader", err)
 	}
 	if n := b.Number(t, `SELECT count(*) FROM written`); n != 0 || runs.Load() != 1 {
-		t.Errorf("%d rows were written by a zombie; the duty ran %d times", n, runs.Load())
+		t.Errorf("%d rows were written by a zombie; the task ran %d times", n, runs.Load())
 	}
 	if n := b.Number(t, `SELECT count(*) FROM leader WHERE session_id = $1 AND epoch = 2`, heir); n != 1 {
 		t.Error("its heir does not lead any more")
@@ -135,7 +135,7 @@ func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
 	kept := b.Start(t, nodetest.Request("echo"), 1)
 	b.completed(t, kept)
 	nodetest.Until(t, "only what there is of the newest is left", func() bool {
-		b.Node.WakeDuty(orchestrator.DutyRetention)
+		b.Node.WakeLeaderTask(orchestrator.TaskRetention)
 		return b.Number(t, `SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_result)
 			+ (SELECT count(*) FROM work_queue) + (SELECT count(*) FROM deleted_run WHERE purged_at IS NULL)`) == 3
 	})

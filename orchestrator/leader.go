@@ -21,30 +21,30 @@ import (
 // What goes with wakeSubject beside its first meaning. Nothing depends on either: nodes look by themselves.
 const (
 	wakeElection = "lead"  // a leader has resigned: who wants to lead tries at once
-	wakeDuty     = "duty " // and the duty's name: the leader runs it now
+	wakeTask     = "task " // and the leader task's name: the leader runs it now
 )
 
-// The duties that every node has. Those of Config.Duties come beside them.
+// The leader tasks that every node has. Those of Config.LeaderTasks come beside them.
 const (
-	dutySweep      = "sweep"      // issues again what cannot come to an end by itself
-	dutyStalled    = "stalled"    // ends transactions of processes that have stopped in the middle of them
-	dutyClear      = "clear"      // takes back loads whose node is gone; gigabytes take minutes
-	dutyReconcile  = "reconcile"  // looks after endpoints and their consumers
-	dutyPace       = "pace"       // decides how fast endpoints are asked
-	dutyWritable   = "writable"   // sees to it that the streams take messages
-	dutyLost       = "lost"       // issues again what was lost in a stream that looks whole
-	dutyCollectors = "collectors" // frees keys of nodes that are gone, and clears away what collectors need no more
-	DutyStreams    = "streams"    // brings what is set for the streams to JetStream
-	DutyRetention  = "retention"  // deletes what is past its limits
+	taskSweep      = "sweep"      // issues again what cannot come to an end by itself
+	taskStalled    = "stalled"    // ends transactions of processes that have stopped in the middle of them
+	taskClear      = "clear"      // takes back loads whose node is gone; gigabytes take minutes
+	taskReconcile  = "reconcile"  // looks after endpoints and their consumers
+	taskPace       = "pace"       // decides how fast endpoints are asked
+	taskWritable   = "writable"   // sees to it that the streams take messages
+	taskLost       = "lost"       // issues again what was lost in a stream that looks whole
+	taskCollectors = "collectors" // frees keys of nodes that are gone, and clears away what collectors need no more
+	TaskStreams    = "streams"    // brings what is set for the streams to JetStream
+	TaskRetention  = "retention"  // deletes what is past its limits
 )
 
-func (n *Node) ownDuties() []Duty {
+func (n *Node) ownLeaderTasks() []LeaderTask {
 	sweeper := sweep.New(n.core, n.streams, n.consumers, n.watch, n.letters, n.runs,
 		sweep.Config{LeaseTTL: n.cfg.LeaseTTL, Queues: n.queuesOf, FewQueues: fewQueues})
-	return []Duty{{dutySweep, sweeper.Sweeping}, {dutyStalled, sweeper.EndingStalled}, {dutyClear, sweeper.Clearing},
-		{dutyReconcile, n.consumers.Reconciling(n.letters.Sweeping())}, {DutyStreams, n.streams.Tending()},
-		{dutyWritable, n.streams.Trying()}, {dutyLost, sweeper.FindingLost()}, {dutyPace, n.pacing()},
-		{DutyRetention, retaining(n.core)}, {dutyCollectors, n.flushing.Tend}}
+	return []LeaderTask{{taskSweep, sweeper.Sweeping}, {taskStalled, sweeper.EndingStalled}, {taskClear, sweeper.Clearing},
+		{taskReconcile, n.consumers.Reconciling(n.letters.Sweeping())}, {TaskStreams, n.streams.Tending()},
+		{taskWritable, n.streams.Trying()}, {taskLost, sweeper.FindingLost()}, {taskPace, n.pacing()},
+		{TaskRetention, retaining(n.core)}, {taskCollectors, n.flushing.Tend}}
 }
 
 // sessionStore keeps sessions and the leader's lease.
@@ -69,15 +69,15 @@ type term struct {
 	fuse *time.Timer
 }
 
-// lead tries for the lease and, while it has it, has the duties done. It does nothing else itself, so that nothing
+// lead tries for the lease and, while it has it, has the leader tasks done. It does nothing else itself, so that nothing
 // keeps it from prolonging the lease. On a clean stop it resigns first of all.
 func (n *Node) lead(ctx context.Context) {
 	var now *term
-	var duties sync.WaitGroup
-	defer duties.Wait()
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
 	for {
 		var pause time.Duration
-		now, pause = n.leadOnce(ctx, now, &duties)
+		now, pause = n.leadOnce(ctx, now, &tasks)
 		next := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -94,7 +94,7 @@ func (n *Node) lead(ctx context.Context) {
 
 // leadOnce takes or prolongs the lease. It returns the term that goes on, or nil when others lead, and when to look
 // again: at the latest when the lease of whoever leads runs out.
-func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) (*term, time.Duration) {
+func (n *Node) leadOnce(ctx context.Context, had *term, tasks *sync.WaitGroup) (*term, time.Duration) {
 	if had != nil && had.lease.Session != n.core.Session() {
 		n.stepDown(ctx, had) // the session had expired: its successor need not wait for the end of the lease
 		had = nil
@@ -117,7 +117,7 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 		return had, n.cfg.beatOfLease()
 	}
 	n.endTerm(had)
-	return n.beginTerm(ctx, lease, left, duties), n.cfg.beatOfLease()
+	return n.beginTerm(ctx, lease, left, tasks), n.cfg.beatOfLease()
 }
 
 // stand has the node's session compete for the lease, with its precedence.
@@ -157,14 +157,14 @@ func (n *Node) leaveTo(ctx context.Context, had *term, held *sessionstore.HeldEr
 // leaseSlack is how long after the end of another's lease it is tried for.
 const leaseSlack = 5 * time.Millisecond
 
-// beginTerm has every duty done until the term is over.
-func (n *Node) beginTerm(ctx context.Context, lease workqueue.Lease, left time.Duration, duties *sync.WaitGroup) *term {
+// beginTerm has every leader task done until the term is over.
+func (n *Node) beginTerm(ctx context.Context, lease workqueue.Lease, left time.Duration, tasks *sync.WaitGroup) *term {
 	ctx, end := context.WithCancel(ctx)
 	now := &term{lease: lease, end: end, over: ctx.Done(), fuse: time.AfterFunc(left, end)}
 	n.core.Log.Info("this node leads", zap.Int64("epoch", lease.Epoch))
 	n.lease.Store(&lease)
-	for _, d := range n.duties {
-		duties.Go(func() { n.serve(ctx, d, lease) })
+	for _, d := range n.tasks {
+		tasks.Go(func() { n.serve(ctx, d, lease) })
 	}
 	return now
 }
@@ -201,8 +201,8 @@ type pulse struct {
 	Stalled *streams.StalledStreams `json:"stalled,omitempty"` // it is, and the streams do not answer; likewise
 	Refused string                  `json:"refused,omitempty"` // what NATS refuses its user; likewise
 	Locals  []string                `json:"locals"`            // its functions for steps of kind local; likewise
-	// Duties are there while it leads; the view of the nodes reads them.
-	Duties []inspect.DutyPulse `json:"duties,omitempty"`
+	// LeaderTasks are there while it leads; the view of the nodes reads them.
+	LeaderTasks []inspect.TaskPulse `json:"leader_tasks,omitempty"`
 }
 
 func (n *Node) pulse() pulse {

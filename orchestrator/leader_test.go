@@ -78,7 +78,7 @@ func (l *lease) reachable(is bool) {
 const ttl = 4 * time.Second
 
 // join runs what a node does about leading, until it is told to stop.
-func (l *lease) join(precedence int, duties ...Duty) (n *Node, stop func()) {
+func (l *lease) join(precedence int, tasks ...LeaderTask) (n *Node, stop func()) {
 	ctx, cancel := context.WithCancel(l.Context())
 	send := func(_ string, what []byte) error {
 		for _, n := range l.nodes {
@@ -87,7 +87,7 @@ func (l *lease) join(precedence int, duties ...Duty) (n *Node, stop func()) {
 		return nil
 	}
 	n = &Node{sessions: l, core: &core.Core{Log: zaptest.NewLogger(l), Send: send},
-		cfg: Config{LeaseTTL: ttl, Precedence: precedence}, elections: make(chan struct{}, 1), duties: newDuties(duties)}
+		cfg: Config{LeaseTTL: ttl, Precedence: precedence}, elections: make(chan struct{}, 1), tasks: newLeaderTasks(tasks)}
 	n.core.SetSession(workqueue.NewSessionID())
 	l.nodes = append(l.nodes, n)
 	var leading sync.WaitGroup
@@ -154,7 +154,7 @@ func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 		lesser, stopLesser := l.join(0)
 		l.wantLeader(lesser, 1)
 		end := make(chan struct{})
-		first, stopFirst := l.join(1, Duty{"long", func(context.Context, workqueue.Lease) (time.Duration, error) {
+		first, stopFirst := l.join(1, LeaderTask{"long", func(context.Context, workqueue.Lease) (time.Duration, error) {
 			<-end
 			return 0, nil
 		}})
@@ -175,9 +175,9 @@ func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 	})
 }
 
-// A duty that takes longer than the lease lives holds up neither the lease nor the others; one that panics or fails
+// A leader task that takes longer than the lease lives holds up neither the lease nor the others; one that panics or fails
 // goes on, and says so; each runs when it wants to, when it is woken, and once at a time, until its term is over.
-func TestDutiesDoNotHinderEachOther(t *testing.T) {
+func TestLeaderTasksDoNotHinderEachOther(t *testing.T) {
 	compete(t, func(l *lease) {
 		var slow, quick, within atomic.Int32
 		var over atomic.Pointer[error]
@@ -188,7 +188,7 @@ func TestDutiesDoNotHinderEachOther(t *testing.T) {
 			return nil
 		}
 		n, stop := l.join(0,
-			Duty{"slow", func(ctx context.Context, _ workqueue.Lease) (time.Duration, error) {
+			LeaderTask{"slow", func(ctx context.Context, _ workqueue.Lease) (time.Duration, error) {
 				slow.Add(1)
 				if within.Add(1) != 1 {
 					l.Error("it runs twice at a time")
@@ -202,13 +202,13 @@ func TestDutiesDoNotHinderEachOther(t *testing.T) {
 				}
 				return ttl, nil
 			}},
-			Duty{"panics", func(context.Context, workqueue.Lease) (time.Duration, error) { panic("a mistake\x00") }},
-			Duty{"quick", func(context.Context, workqueue.Lease) (time.Duration, error) {
+			LeaderTask{"panics", func(context.Context, workqueue.Lease) (time.Duration, error) { panic("a mistake\x00") }},
+			LeaderTask{"quick", func(context.Context, workqueue.Lease) (time.Duration, error) {
 				quick.Add(1)
 				return time.Hour, nil
 			}})
-		n.WakeDuty("quick")
-		n.WakeDuty("slow")
+		n.WakeLeaderTask("quick")
+		n.WakeLeaderTask("slow")
 		<-time.After(5 * ttl)
 		synctest.Wait()
 		pulses := n.Leading().pulses()
@@ -228,7 +228,7 @@ func TestDutiesDoNotHinderEachOther(t *testing.T) {
 		l.reachable(false)
 		<-time.After(ttl)
 		if synctest.Wait(); !errors.Is(ended(), context.Canceled) {
-			l.Errorf("the duty goes on when the lease has expired: %v", ended())
+			l.Errorf("the task goes on when the lease has expired: %v", ended())
 		}
 		l.reachable(true)
 		<-time.After(ttl / 4)
@@ -239,7 +239,7 @@ func TestDutiesDoNotHinderEachOther(t *testing.T) {
 		l.mu.Unlock()
 		<-time.After(ttl / 4)
 		if l.wantLeader(nil, 0); !errors.Is(ended(), context.Canceled) {
-			l.Errorf("the duty went on: %v", ended())
+			l.Errorf("the task went on: %v", ended())
 		}
 		<-time.After(10 * ttl)
 		if slow.Load() != 3 || quick.Load() != 3 {
@@ -249,16 +249,16 @@ func TestDutiesDoNotHinderEachOther(t *testing.T) {
 	})
 }
 
-func TestDutiesAreChecked(t *testing.T) {
+func TestLeaderTasksAreChecked(t *testing.T) {
 	t.Parallel()
 	noop := func(context.Context, workqueue.Lease) (time.Duration, error) { return 0, nil }
-	for _, duties := range [][]Duty{
+	for _, tasks := range [][]LeaderTask{
 		{{Name: "", Run: noop}}, {{Name: "a"}}, {{Name: "a", Run: noop}, {Name: "a", Run: noop}},
-		{{Name: dutySweep, Run: noop}},
+		{{Name: taskSweep, Run: noop}},
 	} {
-		err := checkDuties(append([]Duty{{dutySweep, noop}}, duties...))
-		if err == nil || !strings.Contains(err.Error(), "Config.Duties") {
-			t.Errorf("%+v: %v", duties, err)
+		err := checkLeaderTasks(append([]LeaderTask{{taskSweep, noop}}, tasks...))
+		if err == nil || !strings.Contains(err.Error(), "Config.LeaderTasks") {
+			t.Errorf("%+v: %v", tasks, err)
 		}
 	}
 }

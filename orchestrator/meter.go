@@ -7,8 +7,8 @@ import (
 
 // Leading is what a node says of its leading.
 type Leading struct {
-	Epoch  int64 // of the lease
-	Duties []inspect.DutyPulse
+	Epoch       int64 // of the lease
+	LeaderTasks []inspect.TaskPulse
 }
 
 // Leading returns what there is to say while this node leads; nil when it does not.
@@ -17,19 +17,19 @@ func (n *Node) Leading() *Leading {
 	if lease == nil {
 		return nil
 	}
-	l := &Leading{Epoch: lease.Epoch, Duties: make([]inspect.DutyPulse, 0, len(n.duties))}
-	for _, d := range n.duties {
-		l.Duties = append(l.Duties, d.pulse())
+	l := &Leading{Epoch: lease.Epoch, LeaderTasks: make([]inspect.TaskPulse, 0, len(n.tasks))}
+	for _, d := range n.tasks {
+		l.LeaderTasks = append(l.LeaderTasks, d.pulse())
 	}
 	return l
 }
 
 // pulses is nil while the node does not lead.
-func (l *Leading) pulses() []inspect.DutyPulse {
+func (l *Leading) pulses() []inspect.TaskPulse {
 	if l == nil {
 		return nil
 	}
-	return l.Duties
+	return l.LeaderTasks
 }
 
 // Stats is a reading of a node's counters since its start.

@@ -38,13 +38,13 @@ type Node struct {
 	stirred   atomic.Bool                     // there may be other work than there was; for the pacer
 	elections chan struct{}                   // look for the lease
 	lease     atomic.Pointer[workqueue.Lease] // nil while this node does not lead
-	duties    []*duty
+	tasks     []*task
 	stands    workqueue.SessionID // which has said its precedence; lead's alone
 
 	streams   *streams.Keeper
 	database  *rewind
 	consumers *streams.Consumers
-	backlogs  queueList // what several duties ask for
+	backlogs  queueList // what several leader tasks ask for
 	events    *publisher
 	watch     *watcher
 	dispatch  *dispatch.Dispatcher
@@ -74,11 +74,11 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	n.core.Faults, n.core.Wanted, n.core.Tracer, n.core.Meter = cfg.Faults, cfg.RequestBytes, cfg.Tracer, cfg.Meter
 	n.core.Name = strings.TrimSpace("node " + cfg.Version + " " + cfg.Host)
 	n.newComponents()
-	duties := append(n.ownDuties(), cfg.Duties...)
-	if err := checkDuties(duties); err != nil {
+	tasks := append(n.ownLeaderTasks(), cfg.LeaderTasks...)
+	if err := checkLeaderTasks(tasks); err != nil {
 		return nil, err
 	}
-	n.duties = newDuties(duties)
+	n.tasks = newLeaderTasks(tasks)
 	return n, nil
 }
 
@@ -86,7 +86,7 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 func (n *Node) newComponents() {
 	k, cfg := n.core, &n.cfg
 	n.streams = streams.NewKeeper(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
-		Streams: cfg.Streams, Entered: func() { n.wakeOwnDuty(dutySweep) }, Try: func() { n.WakeDuty(dutyWritable) }})
+		Streams: cfg.Streams, Entered: func() { n.wakeOwnTask(taskSweep) }, Try: func() { n.WakeLeaderTask(taskWritable) }})
 	n.database = newRewind(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
 	n.consumers = streams.NewConsumers(k, n.streams, cfg.ReconcileInterval)
 	n.events = newPublisher(k, n.streams)
@@ -160,10 +160,10 @@ func (n *Node) subscribe() ([]*nats.Subscription, error) {
 
 // woken is told what other nodes know, this one's own messages included.
 func (n *Node) woken(what string) {
-	name, isDuty := strings.CutPrefix(what, wakeDuty)
+	name, isTask := strings.CutPrefix(what, wakeTask)
 	switch {
-	case isDuty:
-		n.wakeOwnDuty(name)
+	case isTask:
+		n.wakeOwnTask(name)
 	case what == wakeElection:
 		core.Signal(n.elections)
 	case what == flush.WakeFlush:
@@ -178,7 +178,7 @@ func (n *Node) woken(what string) {
 
 // Open gets a session, NATS and the streams, however long they take to be there, unless Config.Waits says otherwise.
 func (n *Node) open(ctx context.Context) error {
-	if err := n.core.Insist(ctx, "start a session", n.newSession, n.waits); err != nil {
+	if err := n.core.RetryUntil(ctx, "start a session", n.newSession, n.waits); err != nil {
 		return err
 	}
 	beating, stop := context.WithCancel(ctx)
@@ -189,10 +189,10 @@ func (n *Node) open(ctx context.Context) error {
 	if err := n.awaitNATS(ctx); err != nil {
 		return err
 	}
-	if err := n.core.Insist(ctx, "set up the streams", n.streams.LookAtEpoch, n.waits); err != nil {
+	if err := n.core.RetryUntil(ctx, "set up the streams", n.streams.LookAtEpoch, n.waits); err != nil {
 		return err
 	}
-	return n.core.Insist(ctx, "recall how far the database had come", n.database.RecallMark, n.waits)
+	return n.core.RetryUntil(ctx, "recall how far the database had come", n.database.RecallMark, n.waits)
 }
 
 // waits tells whoever wants to know what the node waits for.

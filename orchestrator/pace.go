@@ -29,7 +29,7 @@ const (
 	pruneEvery = 10 * time.Minute
 )
 
-// pacing is the duty that looks at the endpoints whose pace is automatic, once in PaceInterval, and stores what follows
+// pacing is the leader task that looks at the endpoints whose pace is automatic, once in PaceInterval, and stores what follows
 // for all nodes to claim by.
 func (n *Node) pacing() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	p := newPacer(n, workqueue.Lease{})

@@ -38,7 +38,7 @@ const (
 	mostSpan  = 20_000
 )
 
-// retaining is the duty that deletes what is past its limits. Runs come first: what is left of one that a leader before
+// retaining is the leader task that deletes what is past its limits. Runs come first: what is left of one that a leader before
 // had begun with, then those that are past their limits now.
 func retaining(k *core.Core) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {

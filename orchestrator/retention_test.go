@@ -140,7 +140,7 @@ func (s *shelf) GuessRun(_ context.Context, _ workqueue.Lease, run workqueue.Run
 	return 1, nil
 }
 
-// retained is one round of the duty, in a bubble.
+// retained is one round of the leader task, in a bubble.
 func retained(t *testing.T, s *shelf, check func(failed error)) {
 	t.Helper()
 	t.Parallel()

@@ -33,7 +33,7 @@ func (r *Runs) Start(ctx context.Context, req start.LoadRequest, next func(*star
 	r.noteUncleared(err)
 	if err == nil {
 		r.events.Announce(loaded.Completions, time.Time{})
-		r.node.Spread()
+		r.node.NotifyChange()
 	}
 	return loaded, err
 }
@@ -42,7 +42,7 @@ func (r *Runs) Start(ctx context.Context, req start.LoadRequest, next func(*star
 func (r *Runs) OpenRun(ctx context.Context, req start.OpenRequest) (start.Opened, error) {
 	opened, err := start.New(r.node.Store).OpenRun(ctx, req)
 	if err == nil {
-		r.node.Spread()
+		r.node.NotifyChange()
 	}
 	return opened, err
 }
@@ -57,7 +57,7 @@ func (r *Runs) Add(ctx context.Context, req start.AddRequest) (start.Added, erro
 	}
 	added, err := start.New(r.node.Store).Add(ctx, req)
 	if err == nil && !added.Existing {
-		r.node.Spread() // blocks may have become full
+		r.node.NotifyChange() // blocks may have become full
 	}
 	return added, err
 }
@@ -68,7 +68,7 @@ func (r *Runs) SealRun(ctx context.Context, req start.SealRequest) (start.Sealed
 	if err == nil {
 		r.events.Announce(sealed.Completions, time.Time{})
 		r.Recheck(ctx, []workqueue.RunID{req.Run})
-		r.node.Spread()
+		r.node.NotifyChange()
 	}
 	return sealed, err
 }
@@ -77,7 +77,7 @@ func (r *Runs) SealRun(ctx context.Context, req start.SealRequest) (start.Sealed
 func (r *Runs) Pause(ctx context.Context, by control.Control) (control.Controlled, error) {
 	paused, err := control.New(r.node.Store).Pause(ctx, by)
 	if err == nil {
-		r.node.Spread()
+		r.node.NotifyChange()
 	}
 	return paused, err
 }
@@ -87,7 +87,7 @@ func (r *Runs) Resume(ctx context.Context, by control.Control, maxFailed *string
 	resumed, err := control.New(r.node.Store).Resume(ctx, by, maxFailed)
 	if err == nil {
 		r.Recheck(ctx, resumed.Runs)
-		r.node.Spread()
+		r.node.NotifyChange()
 	}
 	return resumed, err
 }
@@ -96,7 +96,7 @@ func (r *Runs) Resume(ctx context.Context, by control.Control, maxFailed *string
 func (r *Runs) Approve(ctx context.Context, by control.Control) (control.Controlled, error) {
 	approved, err := control.New(r.node.Store).Approve(ctx, by)
 	if len(approved.Runs) > 0 {
-		r.node.Spread()
+		r.node.NotifyChange()
 	}
 	return approved, err
 }
@@ -106,7 +106,7 @@ func (r *Runs) SetRun(ctx context.Context, change control.RunChange) (control.Ru
 	changed, err := control.New(r.node.Store).SetRun(ctx, change)
 	if err == nil {
 		r.Recheck(ctx, []workqueue.RunID{change.Run})
-		r.node.Spread()
+		r.node.NotifyChange()
 	}
 	return changed, err
 }
@@ -116,7 +116,7 @@ func (r *Runs) Cancel(ctx context.Context, by control.Control) (control.Cancelle
 	cancelled, err := control.New(r.node.Store).Cancel(ctx, by)
 	if len(cancelled.Runs) > 0 {
 		core.RemoveRequests(ctx, r.node, cancelled.Requests)
-		r.node.Spread()
+		r.node.NotifyChange()
 	}
 	return cancelled, err
 }
@@ -151,7 +151,7 @@ func (r *Runs) Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, er
 	rerun, err := redo.New(r.node.Store).Rerun(ctx, req)
 	if err == nil && !req.DryRun {
 		core.RemoveRequests(ctx, r.node, rerun.Requests)
-		r.node.Spread()
+		r.node.NotifyChange()
 	}
 	return rerun, err
 }
@@ -161,7 +161,7 @@ func (r *Runs) Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, er
 	reset, err := redo.New(r.node.Store).Reset(ctx, req)
 	if err == nil && !req.DryRun {
 		core.RemoveRequests(ctx, r.node, reset.Requests)
-		r.node.Spread()
+		r.node.NotifyChange()
 	}
 	return reset, err
 }
@@ -172,7 +172,7 @@ func (r *Runs) Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corre
 	corrected, err := redo.New(r.node.Store).Correct(ctx, req)
 	if err == nil && !req.DryRun {
 		core.RemoveRequests(ctx, r.node, corrected.Requests)
-		r.node.Spread()
+		r.node.NotifyChange()
 	}
 	return corrected, err
 }

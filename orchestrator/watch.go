@@ -199,7 +199,7 @@ func (w *watcher) SweepHolds(ctx context.Context) error {
 		failed, err = errors.Join(failed, err), nil
 	}
 	if len(due) > 0 {
-		w.node.Spread()
+		w.node.NotifyChange()
 	}
 	return failed
 }

@@ -851,7 +851,7 @@ func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
 	}
 	b.wantSoon([]string{"health", "--json"}, `"kind": "dead_letters"`)
 	b.want(b.tranche("health", "ack", "dead_letters", "lost"), 0, "dead_letters lost is taken by ")
-	b.wantSoon([]string{"health"}, "WARNING 1 dead letter of lost", "taken")
+	b.wantSoon([]string{"health"}, "WARNING 1 dead letter of lost", "acknowledged")
 	b.want(b.tranche("health", "mute", "dead_letters", "--until-worse", "--reason", "of the test"), 0, "for good",
 		"tranche health clear dead_letters")
 	shown := b.wantSoon([]string{"health"}, "PUT ASIDE", "of the test")

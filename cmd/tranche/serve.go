@@ -46,7 +46,7 @@ type serveCommand struct {
 	NoMigrate   bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
 
 	DatabaseWait      time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" help:"How long a start waits for a PostgreSQL that is not there yet, starts up or has no connection left (${default}); 0s: not at all." placeholder:"TIME"`
-	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside six that are kept for heartbeats, credentials and duties (16)." placeholder:"N"`
+	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside six that are kept for heartbeats, credentials and tasks (16)." placeholder:"N"`
 	TransactionPooler bool          `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one; PgBouncer does."`
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
@@ -100,12 +100,12 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	if err != nil {
 		return err
 	}
-	if err := s.addDuties(p, log); err != nil {
+	if err := s.addLeaderTasks(p, log); err != nil {
 		return err
 	}
 	node, err := orchestrator.New(p.store, p.nc, s.pulseFlags.set(orchestrator.Config{
 		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.Waits, Tracer: tracer,
-		Meter: p.metrics, Fetchers: p.fetchers, Duties: p.duties, Precedence: 1,
+		Meter: p.metrics, Fetchers: p.fetchers, LeaderTasks: p.tasks, Precedence: 1,
 	}))
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: p.wait.Needs, SpoolDir: filepath.Join(p.directory, "spool"),
 		Dashboard: pages, Trackers: service, Producers: taking,
-		WakeDuty: node.WakeDuty, Metrics: p.metrics,
+		WakeLeaderTask: node.WakeLeaderTask, Metrics: p.metrics,
 	}), p)
 	if err != nil {
 		return err

@@ -56,7 +56,7 @@ type parts struct {
 	schedules   api.Schedules
 	receivers   *alerts.Receivers
 	later       later
-	duties      []orchestrator.Duty            // of the node that leads
+	tasks       []orchestrator.LeaderTask      // of the node that leads
 	transport   http.RoundTripper              // to hosts of others, guarded as the operator's file says
 	restsUntil  func(paceKey string) time.Time // of HTTP services that want to be left alone
 	fetchers    map[workqueue.Kind]fetch.Fetchers
@@ -139,8 +139,8 @@ func (s *serveCommand) openConnections(p *parts) (err error) {
 	return nil
 }
 
-// answersPatience is how long a stop waits for the answers to operations that came before it. Others need time, too.
-const answersPatience = 5 * time.Second
+// answersTimeout is how long a stop waits for the answers to operations that came before it. Others need time, too.
+const answersTimeout = 5 * time.Second
 
 // openCollectors takes operations for collectors over NATS. Those that were taken have their answers before the
 // connections are closed.
@@ -152,22 +152,22 @@ func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.
 		return nil, err
 	}
 	p.undo = append(p.undo, func(ctx context.Context) error {
-		timed, cancel := context.WithTimeout(ctx, answersPatience)
+		timed, cancel := context.WithTimeout(ctx, answersTimeout)
 		defer cancel()
 		return errors.Join(listener.Close(timed), taking.Wait(ctx))
 	})
 	return taking, nil
 }
 
-// webhookDuty tells of the ends of tracker batches, by HTTP.
-func (s *serveCommand) webhookDuty(p *parts, log *zap.Logger) (orchestrator.Duty, error) {
+// webhookTask tells of the ends of tracker batches, by HTTP.
+func (s *serveCommand) webhookTask(p *parts, log *zap.Logger) (orchestrator.LeaderTask, error) {
 	hooks, err := trackers.NewWebhooks(trackerstore.New(p.store), trackers.WebhooksConfig{
 		Connections: p.connections, Transport: p.transport, Log: log.Named("webhooks"),
 	})
 	if err != nil {
-		return orchestrator.Duty{}, err
+		return orchestrator.LeaderTask{}, err
 	}
-	return orchestrator.Duty{Name: "tracker webhooks", Run: hooks.Run}, nil
+	return orchestrator.LeaderTask{Name: "tracker webhooks", Run: hooks.Run}, nil
 }
 
 // openTrackers makes the tracker service and takes requests to it over NATS. Those that were taken have their answers
@@ -191,9 +191,9 @@ func (s *serveCommand) openTrackers(p *parts, node *orchestrator.Node, log *zap.
 	return service, nil
 }
 
-// addDuties gives the node what only the one that leads does, beside what every node has by itself.
-func (s *serveCommand) addDuties(p *parts, log *zap.Logger) error {
-	hooks, err := s.webhookDuty(p, log)
+// addLeaderTasks gives the node what only the one that leads does, beside what every node has by itself.
+func (s *serveCommand) addLeaderTasks(p *parts, log *zap.Logger) error {
+	hooks, err := s.webhookTask(p, log)
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (s *serveCommand) addDuties(p *parts, log *zap.Logger) error {
 	if err != nil {
 		return err
 	}
-	p.duties = append(p.duties, hooks, orchestrator.Duty{Name: "reap trackers", Run: reaper.Run})
+	p.tasks = append(p.tasks, hooks, orchestrator.LeaderTask{Name: "reap trackers", Run: reaper.Run})
 	if p.oidc == nil {
 		return nil
 	}
@@ -209,7 +209,7 @@ func (s *serveCommand) addDuties(p *parts, log *zap.Logger) error {
 	if err != nil {
 		return err
 	}
-	p.duties = append(p.duties, orchestrator.Duty{Name: "renew sessions", Run: renewer.Run})
+	p.tasks = append(p.tasks, orchestrator.LeaderTask{Name: "renew sessions", Run: renewer.Run})
 	return nil
 }
 
@@ -231,7 +231,7 @@ func (f *scheduleFlags) openSchedules(p *parts, web *httpfetch.Client) (err erro
 	return nil
 }
 
-// later is what duties of the node use that is made after it: the node has its duties from the start.
+// later is what leader tasks of the node use that is made after it: the node has its leader tasks from the start.
 type later struct {
 	node   atomic.Pointer[orchestrator.Node]
 	server atomic.Pointer[api.Server]
@@ -239,16 +239,16 @@ type later struct {
 
 var errNoServer = errors.New("this node has not started yet")
 
-// startSchedules gives the node the duty to start what is due.
+// startSchedules gives the node the leader task to start what is due.
 func startSchedules(p *parts, log *zap.Logger) error {
-	duty, err := schedule.New(p.store, &p.later, &p.later, schedule.Config{Log: log.Named("schedules")})
+	task, err := schedule.New(p.store, &p.later, &p.later, schedule.Config{Log: log.Named("schedules")})
 	if err != nil {
 		return err
 	}
-	p.schedules.Wake = func() { p.later.WakeDuty(schedule.DutyName) }
-	p.duties = append(p.duties, duty.Duty())
+	p.schedules.Wake = func() { p.later.WakeLeaderTask(schedule.TaskName) }
+	p.tasks = append(p.tasks, task.LeaderTask())
 	p.undo = append(p.undo, func(context.Context) error {
-		duty.Wait() // what the node was loading when it stopped: its context has ended
+		task.Wait() // what the node was loading when it stopped: its context has ended
 		return nil
 	})
 	return nil
@@ -292,10 +292,10 @@ func (l *later) Cancel(ctx context.Context, c control.Control) (control.Cancelle
 	return node.Runs().Cancel(ctx, c)
 }
 
-// WakeDuty implements schedule.Runs.
-func (l *later) WakeDuty(name string) {
+// WakeLeaderTask implements schedule.Runs.
+func (l *later) WakeLeaderTask(name string) {
 	if node := l.node.Load(); node != nil {
-		node.WakeDuty(name)
+		node.WakeLeaderTask(name)
 	}
 }
 
@@ -305,7 +305,7 @@ type alertFlags struct {
 	AlertProgram map[string]string `env:"TRANCHE_ALERT_PROGRAM" help:"A program that alerts may have run on this server, and their name for it; may stand several times." placeholder:"NAME=PATH"`
 }
 
-// startAlerts gives the node the duties to look what there is to tell, and to tell it.
+// startAlerts gives the node the leader tasks to look what there is to tell, and to tell it.
 func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 	p.receivers, err = alerts.NewReceivers(alerts.Config{
 		Connections: p.connections, Transport: p.transport, Programs: s.AlertProgram, Public: s.PublicURL,
@@ -314,9 +314,9 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 		return fmt.Errorf("--alert-program, --public-url: %w", err)
 	}
 	runs := inspect.New(p.store)
-	duty, err := alerts.New(alerts.DutyConfig{
+	task, err := alerts.New(alerts.TaskConfig{
 		Store: alertstore.New(p.store), Receivers: p.receivers, Health: p.later.health,
-		Wake: p.later.WakeDuty, Log: log.Named("alerts"),
+		Wake: p.later.WakeLeaderTask, Log: log.Named("alerts"),
 		Left: func(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
 			view, err := runs.Run(ctx, run)
 			if err != nil || view.ETASeconds == nil {
@@ -328,7 +328,7 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	p.duties = append(p.duties, duty.Duties()...)
+	p.tasks = append(p.tasks, task.LeaderTasks()...)
 	return nil
 }
 

@@ -150,7 +150,7 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 		return fmt.Errorf("--database: %w", err)
 	}
 	p.database = fmt.Sprintf("%s:%d/%s", config.ConnConfig.Host, config.ConnConfig.Port, config.ConnConfig.Database)
-	wait := startup.DatabaseWait{At: p.database, Patience: s.DatabaseWait, Log: log}
+	wait := startup.DatabaseWait{At: p.database, Timeout: s.DatabaseWait, Log: log}
 	err = wait.Until(ctx, func(ctx context.Context) error {
 		if err := wait.Knock(ctx, config.ConnConfig); err != nil {
 			return database.PoolerRemedy(err)

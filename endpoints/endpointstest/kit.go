@@ -21,7 +21,7 @@
 // # Guarantees
 //
 // Nothing here waits for a time to pass: each call returns as soon as what it is about has happened, and ends the test
-// with a message that says what is missing when that takes longer than Patience, or DefaultPatience for what the kit
+// with a message that says what is missing when that takes longer than Timeout, or DefaultTimeout for what the kit
 // does itself. The messages are real: requests and replies go through JetStream and the codecs of package endpoints.
 // When the test ends, instances are stopped, and one that ended with an error, or does not end, fails the test.
 //
@@ -57,8 +57,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 )
 
-// DefaultPatience is how long a call waits for what must happen, unless Patience says otherwise.
-const DefaultPatience = 20 * time.Second
+// DefaultTimeout is how long a call waits for what must happen, unless Timeout says otherwise.
+const DefaultTimeout = 20 * time.Second
 
 // Option changes a kit.
 type Option func(*settings)
@@ -68,9 +68,9 @@ type settings struct {
 	maxPayload int32
 }
 
-// Patience is how long a call waits for what must happen. Default 20 s. It does not hurry the kit itself: starting the
-// server or sending a request may take DefaultPatience even when less is set.
-func Patience(d time.Duration) Option { return func(s *settings) { s.patience = d } }
+// Timeout is how long a call waits for what must happen. Default 20 s. It does not hurry the kit itself: starting the
+// server or sending a request may take DefaultTimeout even when less is set.
+func Timeout(d time.Duration) Option { return func(s *settings) { s.patience = d } }
 
 // MaxPayload is the server's max_payload in bytes, at most 8 MiB. Default 1 MiB. A small one has replies come in
 // several messages.
@@ -98,7 +98,7 @@ type Kit struct {
 // New starts a server for one test. It is stopped when the test ends.
 func New(t testing.TB, opts ...Option) *Kit {
 	t.Helper()
-	s := settings{patience: DefaultPatience, maxPayload: 1 << 20}
+	s := settings{patience: DefaultTimeout, maxPayload: 1 << 20}
 	for _, set := range opts {
 		set(&s)
 	}
@@ -127,7 +127,7 @@ func (k *Kit) start(s settings) {
 		ns.Shutdown()
 		ns.WaitForShutdown()
 	})
-	if !ns.ReadyForConnections(k.ownPatience()) || !ns.JetStreamEnabled() {
+	if !ns.ReadyForConnections(k.ownTimeout()) || !ns.JetStreamEnabled() {
 		k.t.Fatal("endpointstest: the NATS server did not start, or without JetStream")
 	}
 	k.server = ns
@@ -145,7 +145,7 @@ func (k *Kit) streams() {
 // Conn returns a connection to the server, for callers such as endpoints.Call. It is closed when the test ends.
 func (k *Kit) Conn() *nats.Conn {
 	k.t.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(k.server), nats.Name(k.t.Name()), nats.Timeout(k.ownPatience()))
+	nc, err := nats.Connect("", nats.InProcessServer(k.server), nats.Name(k.t.Name()), nats.Timeout(k.ownTimeout()))
 	if err != nil {
 		k.t.Fatalf("endpointstest: connect to NATS: %v", err)
 	}
@@ -153,12 +153,12 @@ func (k *Kit) Conn() *nats.Conn {
 	return nc
 }
 
-// ownPatience is how long something may take that the kit does itself.
-func (k *Kit) ownPatience() time.Duration { return max(k.patience, DefaultPatience) }
+// ownTimeout is how long something may take that the kit does itself.
+func (k *Kit) ownTimeout() time.Duration { return max(k.patience, DefaultTimeout) }
 
 // own returns a context for one thing that the kit does itself.
 func (k *Kit) own() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(k.ctx, k.ownPatience())
+	return context.WithTimeout(k.ctx, k.ownTimeout())
 }
 
 // Log returns what the services have logged so far, from level info on, a line an entry.
@@ -222,7 +222,7 @@ func (k *Kit) Serve(register func(*endpoints.Service) error, configure ...func(*
 	}
 	i := &Instance{kit: k, config: config, register: register, ended: make(chan struct{}), held: map[string]delivery{}}
 	nc, err := nats.Connect("nats://endpointstest", nats.SetCustomDialer(dialer{i}), nats.NoReconnect(),
-		nats.Name(config.Name), nats.Timeout(k.ownPatience()),
+		nats.Name(config.Name), nats.Timeout(k.ownTimeout()),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		k.t.Fatalf("endpointstest: connect the service to NATS: %v", err)

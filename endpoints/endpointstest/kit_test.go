@@ -47,7 +47,7 @@ func serveBooks(svc *endpoints.Service) error {
 
 func TestSend(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t, endpointstest.Patience(patience))
+	kit := endpointstest.New(t, endpointstest.Timeout(patience))
 	kit.Serve(serveBooks)
 	reply := kit.Send("books", endpointstest.Param("year", "2026"),
 		endpointstest.Item("A", account{Balance: 120}), endpointstest.Item("B", account{Balance: -3}),
@@ -71,7 +71,7 @@ func TestSend(t *testing.T) {
 
 func TestRedeliverAndReissue(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t, endpointstest.Patience(patience))
+	kit := endpointstest.New(t, endpointstest.Timeout(patience))
 	var calls atomic.Int32
 	kit.Serve(func(svc *endpoints.Service) error {
 		return endpoints.HandleList(svc, "count", func(_ context.Context, chunk *endpoints.Chunk[int, string]) error {
@@ -100,7 +100,7 @@ func TestRedeliverAndReissue(t *testing.T) {
 
 func TestKillBeforeReply(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t, endpointstest.Patience(patience))
+	kit := endpointstest.New(t, endpointstest.Timeout(patience))
 	kit.Serve(serveBooks)
 	kit.Serve(serveBooks)
 	kill := kit.KillBeforeReply("books")
@@ -115,7 +115,7 @@ func TestKillBeforeReply(t *testing.T) {
 
 func TestKill(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t, endpointstest.Patience(patience))
+	kit := endpointstest.New(t, endpointstest.Timeout(patience))
 	entered, release := make(chan struct{}, 2), make(chan struct{})
 	slow := func(svc *endpoints.Service) error {
 		return endpoints.HandleList(svc, "slow", func(_ context.Context, chunk *endpoints.Chunk[int, int]) error {
@@ -141,7 +141,7 @@ func TestKill(t *testing.T) {
 
 func TestStub(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t, endpointstest.Patience(patience))
+	kit := endpointstest.New(t, endpointstest.Timeout(patience))
 	stub := kit.Stub("accounts", func(asked []endpointstest.Asked) ([]wire.Slot, error) {
 		return []wire.Slot{
 			asked[0].Answer(account{Balance: 5}), asked[1].Retry("busy", "later"), asked[2].Fail("gone", "no such account"),

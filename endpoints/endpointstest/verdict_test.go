@@ -54,17 +54,17 @@ func TestVerdicts(t *testing.T) {
 		want []string
 	}{
 		"nobody serves": {func(v *verdict) {
-			endpointstest.New(v, endpointstest.Patience(shortly)).Send("books", endpointstest.Item("A", 1))
+			endpointstest.New(v, endpointstest.Timeout(shortly)).Send("books", endpointstest.Item("A", 1))
 		}, []string{"no reply of endpoint books to a request with 1 items", "no instance has served the endpoint"}},
 		"stopped": {func(v *verdict) {
-			kit := endpointstest.New(v, endpointstest.Patience(shortlyServed))
+			kit := endpointstest.New(v, endpointstest.Timeout(shortlyServed))
 			instance := kit.Serve(serveBooks)
 			kit.Send("books", endpointstest.Item("A", account{Balance: 1}))
 			instance.Stop()
 			kit.Send("books", endpointstest.Item("A", account{Balance: 1}))
 		}, []string{"1 requests wait to be fetched", "no instance serves the endpoint now"}},
 		"hangs": {func(v *verdict) {
-			kit := endpointstest.New(v, endpointstest.Patience(10*shortly))
+			kit := endpointstest.New(v, endpointstest.Timeout(10*shortly))
 			begun := make(chan struct{})
 			kit.Serve(func(svc *endpoints.Service) error {
 				return endpoints.HandleList(svc, "hangs", func(ctx context.Context, _ *endpoints.Chunk[int, int]) error {
@@ -76,13 +76,13 @@ func TestVerdicts(t *testing.T) {
 			pending := kit.Post("hangs", endpointstest.Item("A", 1))
 			select {
 			case <-begun:
-			case <-time.After(endpointstest.DefaultPatience):
+			case <-time.After(endpointstest.DefaultTimeout):
 				v.Fatal("the handler was never called")
 			}
 			pending.Wait()
 		}, []string{"1 are at work"}},
 		"nobody to kill": {func(v *verdict) {
-			endpointstest.New(v, endpointstest.Patience(shortly)).KillBetween("books", 1).Wait()
+			endpointstest.New(v, endpointstest.Timeout(shortly)).KillBetween("books", 1).Wait()
 		}, []string{"none that acknowledges stage 1 of endpoint books"}},
 		"bad registration": {func(v *verdict) {
 			endpointstest.New(v).Serve(func(*endpoints.Service) error { return endpoints.Fail("no", "way") })
@@ -98,7 +98,7 @@ func TestVerdicts(t *testing.T) {
 			kit.PostReissue(kit.Post("books", endpointstest.Item("A", 1)).Request, "B")
 		}, []string{`the request has not all of the items ["B"]`}},
 		"no dead letter": {func(v *verdict) {
-			endpointstest.New(v, endpointstest.Patience(shortly)).DeadLetter()
+			endpointstest.New(v, endpointstest.Timeout(shortly)).DeadLetter()
 		}, []string{"there was no dead letter"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestResultVerdicts(t *testing.T) {
 
 func TestDeadLetter(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t, endpointstest.Patience(patience))
+	kit := endpointstest.New(t, endpointstest.Timeout(patience))
 	kit.Serve(serveBooks)
 	single := endpointstest.Meta(func(m *wire.Meta) { m.Mode = wire.ModeSingle })
 	reply := kit.Send("books", single, endpointstest.Item("A", "no account"))

@@ -23,7 +23,7 @@ func TestWhatIsCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kit := endpointstest.New(t, endpointstest.Patience(time.Minute))
+	kit := endpointstest.New(t, endpointstest.Timeout(time.Minute))
 	kit.Serve(func(svc *endpoints.Service) error {
 		return endpoints.HandleEach(svc, "each", func(_ context.Context, fails bool) (int, error) {
 			if fails {

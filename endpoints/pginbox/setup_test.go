@@ -38,7 +38,7 @@ func setup(t *testing.T) *bundle {
 	inbox, err := pginbox.New(pool, pginbox.Config{})
 	check(t, err)
 	check(t, inbox.Create(t.Context()))
-	b := &bundle{t: t, kit: endpointstest.New(t, endpointstest.Patience(patience)), pool: pool, inbox: inbox}
+	b := &bundle{t: t, kit: endpointstest.New(t, endpointstest.Timeout(patience)), pool: pool, inbox: inbox}
 	b.exec(effects)
 	return b
 }

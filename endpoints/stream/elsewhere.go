@@ -22,18 +22,18 @@ import (
 )
 
 const (
-	// elsewherePatience is how long JetStream may be silent over a connection that stands, until it is asked at the other
+	// elsewhereTimeout is how long JetStream may be silent over a connection that stands, until it is asked at the other
 	// servers of the cluster: the one at hand may be cut off from them, and they have elected leaders without it.
-	elsewherePatience = 4 * time.Second
+	elsewhereTimeout = 4 * time.Second
 	// firstElsewhere and longestElsewhere are the pauses between two such rounds, doubled from one to the other. An
 	// election takes seconds, and whoever looked just before its end is not to stay where it is for long.
 	firstElsewhere   = 2 * time.Second
 	longestElsewhere = 5 * time.Second
-	// elsewhereTimeout bounds the connection to another server, and its answer.
-	elsewhereTimeout = time.Second
-	// quorumPatience is how long a leader has not heard of the others when it no longer counts as one. A server takes ten
+	// dialTimeout bounds the connection to another server, and its answer.
+	dialTimeout = time.Second
+	// quorumTimeout is how long a leader has not heard of the others when it no longer counts as one. A server takes ten
 	// seconds to see that itself; heartbeats come every second.
-	quorumPatience = 4 * time.Second
+	quorumTimeout = 4 * time.Second
 )
 
 // errElsewhere is told to a connection's error handler when it is taken to another server.
@@ -102,13 +102,13 @@ func (e *elsewhere) unanswered(nc *nats.Conn, question string, err error) {
 	switch {
 	case !silent:
 		if errors.Is(err, errStale) || errors.Is(err, errLeaderless) {
-			now = now.Add(-quorumPatience)
+			now = now.Add(-quorumTimeout)
 		}
 		if e.silent == nil {
 			e.silent = map[string]time.Time{}
 		}
 		e.silent[question] = now
-	case now.Sub(since) >= elsewherePatience && now.After(e.next) && e.question != "" && !e.looking:
+	case now.Sub(since) >= elsewhereTimeout && now.After(e.next) && e.question != "" && !e.looking:
 		e.looking = true
 		go e.look(nc, question, cmp.Or(question, e.question))
 	}
@@ -152,7 +152,7 @@ func (e *elsewhere) looked(silent string, found bool) bool {
 func answersAt(nc *nats.Conn, server, question string) bool {
 	opts := nc.Opts // with what it takes to be let in
 	opts.Url, opts.Servers, opts.AllowReconnect, opts.RetryOnFailedConnect = server, nil, false, false
-	opts.Timeout, opts.Name = elsewhereTimeout, opts.Name+" looks elsewhere"
+	opts.Timeout, opts.Name = dialTimeout, opts.Name+" looks elsewhere"
 	opts.ClosedCB, opts.DisconnectedErrCB, opts.ConnectedCB, opts.ReconnectedCB = nil, nil, nil, nil
 	opts.ReconnectErrCB, opts.DiscoveredServersCB, opts.LameDuckModeHandler = nil, nil, nil
 	opts.AsyncErrorCB = func(*nats.Conn, *nats.Subscription, error) {}
@@ -164,7 +164,7 @@ func answersAt(nc *nats.Conn, server, question string) bool {
 		return false
 	}
 	defer there.Close()
-	msg, err := there.Request(question, nil, elsewhereTimeout)
+	msg, err := there.Request(question, nil, dialTimeout)
 	if err != nil {
 		return false
 	}
@@ -201,7 +201,7 @@ func Leads(c *jetstream.ClusterInfo) error {
 	}
 	heard := 1 // the leader itself
 	for _, r := range c.Replicas {
-		if !r.Offline && r.Active < quorumPatience {
+		if !r.Offline && r.Active < quorumTimeout {
 			heard++
 		}
 	}

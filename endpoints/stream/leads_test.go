@@ -10,7 +10,7 @@ import (
 
 // What a server says of a stream counts as an answer when it leads it, and has lately heard of most of the others.
 func TestLeads(t *testing.T) {
-	heard, lost := &jetstream.PeerInfo{Active: time.Second}, &jetstream.PeerInfo{Active: quorumPatience}
+	heard, lost := &jetstream.PeerInfo{Active: time.Second}, &jetstream.PeerInfo{Active: quorumTimeout}
 	offline := &jetstream.PeerInfo{Offline: true}
 	just := &jetstream.PeerInfo{} // what a server that has stopped leading says of those it has lost
 	for name, tc := range map[string]struct {

@@ -97,13 +97,13 @@ func (g *Gate) LogOut(ctx context.Context, p Principal) error {
 
 // BusyError is returned to who has too much under way already.
 type BusyError struct {
-	All       bool // everybody together has
-	Strangers bool // those of an address have of whom it is not known who they are
-	Limit     int
+	All             bool // everybody together has
+	Unauthenticated bool // those of an address have of whom it is not known who they are
+	Limit           int
 }
 
 func (e *BusyError) Error() string {
-	if e.Strangers {
+	if e.Unauthenticated {
 		return fmt.Sprintf("%d requests from this address, by nobody who has logged in, are under way, which is as many as "+
 			"there may be; try again soon, or send a token that is good", e.Limit)
 	}

@@ -76,7 +76,7 @@ func NewRenewer(o *OIDC, store RenewalStore, log *zap.Logger) (*Renewer, error) 
 	return &Renewer{oidc: o, store: store, log: log, missed: map[string]missedRenewal{}}, nil
 }
 
-// Run asks about all who are due. It is a duty: one at a time is enough, of which a refresh token may want to be used.
+// Run asks about all who are due. It is a leader task: one at a time is enough, of which a refresh token may want to be used.
 // What goes wrong with one session keeps no other from being asked about, unless it goes wrong with all.
 func (r *Renewer) Run(ctx context.Context, _ workqueue.Lease) (again time.Duration, err error) {
 	limit := renewBatch + r.forgetOld()

@@ -24,7 +24,7 @@ func TestAConditionIsToldOnce(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	round := func(conditions ...store.Condition) {
 		b.says(conditions...)
 		for range 3 {
@@ -64,7 +64,7 @@ func TestAConditionThatIsSaidTwice(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	b.says(condition("e", store.Warning), condition("e", store.Critical), condition("e", store.Warning))
 	for range 2 {
 		b.turn(d, lease)
@@ -81,7 +81,7 @@ func TestWhatPassesIsNotTold(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\nwait: 1h\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	b.says()
@@ -107,7 +107,7 @@ func TestManyAreOneMessage(t *testing.T) {
 			tranche_now(), 'x'
 		FROM generate_series(1, 2000) n`)
 	b.apply("r", "when: {runs: [paused], health: warning}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	b.look(d, lease)
 	begun := time.Now()
 	b.look(d, lease)
@@ -136,7 +136,7 @@ func TestTheIntervalOfAGroup(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\ninterval: 1h\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	all := []store.Condition{}
 	round := func(c store.Condition, want int) {
 		t.Helper()
@@ -187,7 +187,7 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = dies })
+	d := b.task(func(_ *alerts.Config, c *alerts.TaskConfig) { c.Store = dies })
 	b.says(condition("e", store.Critical))
 	b.look(d, first)
 	if _, err := d.Send(t.Context(), first); !errors.Is(err, workqueue.ErrNotLeader) || dies.fired.Load() != 1 {
@@ -196,7 +196,7 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 	if got := b.messages("r"); len(got) != 1 || got[0].State != alert.MessageWaiting || host.count() != 1 {
 		t.Fatalf("%+v; told %d times", got, host.count())
 	}
-	next, second := b.duty(), b.lease()
+	next, second := b.task(), b.lease()
 	b.look(next, second)
 	b.send(next, second) // the first attempt may be under way still
 	if host.count() != 1 {
@@ -214,7 +214,7 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 	}
 }
 
-// Of two nodes that both believe that they lead one does; and of two duties under one lease one sends.
+// Of two nodes that both believe that they lead one does; and of two leader tasks under one lease one sends.
 func TestTwoNodesThatBelieveTheyLead(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
@@ -223,19 +223,19 @@ func TestTwoNodesThatBelieveTheyLead(t *testing.T) {
 	if err := b.sessions.Resign(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	zombie, now := b.duty(), b.lease()
+	zombie, now := b.task(), b.lease()
 	b.says(condition("e", store.Critical))
 	if _, err := zombie.Look(t.Context(), old); !errors.Is(err, workqueue.ErrNotLeader) {
 		t.Errorf("a node that does not lead looks: %v", err)
 	}
-	leader, twin := b.duty(), b.duty()
+	leader, twin := b.task(), b.task()
 	b.look(leader, now)
 	b.look(twin, now)
 	if _, err := zombie.Send(t.Context(), old); !errors.Is(err, workqueue.ErrNotLeader) || host.count() != 0 {
 		t.Errorf("a node that does not lead tells: %v, %d", err, host.count())
 	}
 	var both sync.WaitGroup
-	for _, d := range []*alerts.Duty{leader, twin} {
+	for _, d := range []*alerts.LeaderTask{leader, twin} {
 		both.Go(func() { b.send(d, now) })
 	}
 	both.Wait()
@@ -252,7 +252,7 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	b.operator("", old.URL, host.URL)
 	const when = "when: {health: warning}\n"
 	b.apply("r", when+old.rule())
-	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.FirstRetry = time.Hour }), b.lease()
+	d, lease := b.task(func(_ *alerts.Config, c *alerts.TaskConfig) { c.FirstRetry = time.Hour }), b.lease()
 	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was tried", func() bool { return old.count() == 1 })
@@ -298,7 +298,7 @@ func TestQuietHours(t *testing.T) {
 	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\nquiet: {from: \"22:00\", to: \"07:00\", zone: Europe/Berlin}\n"+host.rule())
 	clock := &clocked{Store: b.store}
-	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = clock }), b.lease()
+	d, lease := b.task(func(_ *alerts.Config, c *alerts.TaskConfig) { c.Store = clock }), b.lease()
 	at := func(now string, want int, conditions ...store.Condition) {
 		t.Helper()
 		clock.now, _ = time.Parse(time.RFC3339, now)
@@ -336,7 +336,7 @@ func TestAnAlertDoesNotTellOfItself(t *testing.T) {
 	b, host := withReceiver(t)
 	b.apply("failing", "when: {health: info}\n"+host.rule())
 	b.apply("other", "when: {health: info}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	failing := condition("x", store.Warning)
 	failing.Kind, failing.Subject = store.AlertFailing, "failing"
 	b.says(failing)
@@ -351,7 +351,7 @@ func TestWhatWasCutIsNotOver(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	b.says(condition("e", store.Warning), condition("f", store.Warning))
 	b.turn(d, lease)
 	b.says(condition("f", store.Warning))
@@ -371,7 +371,7 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	b.exec(`INSERT INTO health_condition (kind, subject, since) VALUES ('no_listeners', 'e', tranche_now())`)
 	b.says(condition("e", store.Warning))
 	b.turn(d, lease)
@@ -402,7 +402,7 @@ func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t, 204, 410)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	a, worse, better := condition("a", store.Warning), condition("w", store.Warning), condition("e", store.Warning)
 	round := func(conditions ...store.Condition) {
 		b.says(conditions...)
@@ -447,7 +447,7 @@ func TestAnEndOutlivesAChangeOfItsRule(t *testing.T) {
 	b, host := withReceiver(t)
 	rule := "when: {health: warning}\nwait: 1h\n" + host.rule()
 	b.apply("r", rule)
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	b.says(condition("a", store.Warning), condition("b", store.Warning))
 	b.look(d, lease)
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
@@ -480,7 +480,7 @@ func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
 	b.operator("", old.URL, host.URL)
 	const when = "when: {health: warning}\n"
 	b.apply("r", fmt.Sprintf(when+"to: {webhook: {url: %q, secret: hooks}}\n", old.URL))
-	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Minute, time.Hour })
+	d := b.task(func(c *alerts.Config, w *alerts.TaskConfig) { c.Timeout, w.FirstRetry = time.Minute, time.Hour })
 	lease := b.lease()
 	b.says(condition("e", store.Warning))
 	b.look(d, lease)
@@ -506,7 +506,7 @@ func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
 func TestOldMessagesAreDeleted(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	b.says(condition("e", store.Warning))
 	for _, name := range []string{"paused", "deleted"} {
 		b.apply(name, "when: {health: warning}\n"+host.rule())
@@ -521,7 +521,7 @@ func TestOldMessagesAreDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.exec(`UPDATE alert_message SET made_at = made_at - interval '31 days', ended_at = ended_at - interval '31 days'`)
-	b.look(b.duty(), lease)
+	b.look(b.task(), lease)
 	if got := b.messages("paused"); len(got) != 1 || got[0].State != alert.MessageWaiting {
 		t.Errorf("%+v", got)
 	}
@@ -536,7 +536,7 @@ func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
 	b, host := withReceiver(t)
 	b.apply("held", "when: {health: warning}\n"+host.rule())
 	b.apply("other", "when: {health: warning}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	tx, err := b.pool.Begin(t.Context())

@@ -24,7 +24,7 @@ type seen struct {
 	of       []string // endpoints
 	only     bool     // it is a change of a run only, and no condition of the health's
 	happened bool
-	aside    bool // somebody has put it aside: it holds, and is not told
+	muted    bool // somebody has muted it: it holds, and is not told
 }
 
 // facts is what a look has read.
@@ -40,10 +40,10 @@ type facts struct {
 
 // all are the conditions that hold.
 func (f *facts) all() (all []seen) {
-	for _, c := range slices.Concat(f.report.Conditions, f.report.Aside) {
+	for _, c := range slices.Concat(f.report.Conditions, f.report.Muted) {
 		rule := c.Kind.Rule()
 		s := seen{Condition: c, key: c.Subject, change: RunChange(rule.Change),
-			aside: c.Mark != nil && c.Mark.State == store.Aside}
+			muted: c.Mark != nil && c.Mark.State == store.Muted}
 		if run, err := uuid.Parse(c.Subject); err == nil {
 			label := f.labels[workqueue.RunID(run)]
 			s.plan, s.of = label.Plan, label.Endpoints
@@ -93,7 +93,7 @@ func (s *Spec) toldCompletion(rule *alert.Rule, c *seen) bool {
 }
 
 func (s *Spec) tells(rule *alert.Rule, c *seen) bool {
-	if c.aside || !s.isAbout(c) {
+	if c.muted || !s.isAbout(c) {
 		return false
 	}
 	if c.change != "" {
@@ -160,17 +160,17 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 	}
 }
 
-// putAside returns what tells whether somebody has put a condition aside.
-func (s *Spec) putAside(all []seen) func(kind, subject string) bool {
-	aside := map[[2]string]bool{}
+// isMuted returns what tells whether somebody has muted a condition.
+func (s *Spec) isMuted(all []seen) func(kind, subject string) bool {
+	muted := map[[2]string]bool{}
 	for i := range all {
-		if c := &all[i]; c.aside {
+		if c := &all[i]; c.muted {
 			for _, k := range s.kinds(c) {
-				aside[[2]string{k, c.key}] = true
+				muted[[2]string{k, c.key}] = true
 			}
 		}
 	}
-	return func(kind, subject string) bool { return aside[[2]string{kind, subject}] }
+	return func(kind, subject string) bool { return muted[[2]string{kind, subject}] }
 }
 
 // runPrefix stands before a change of runs that is a kind in the store.

@@ -149,8 +149,8 @@ func TestMail(t *testing.T) {
 	b := setup(t)
 	b.operator(server.Addr().String())
 	b.apply("r", mailRule)
-	within := func(timeout time.Duration) *alerts.Duty {
-		return b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = timeout, time.Hour })
+	within := func(timeout time.Duration) *alerts.LeaderTask {
+		return b.task(func(c *alerts.Config, w *alerts.TaskConfig) { c.Timeout, w.FirstRetry = timeout, time.Hour })
 	}
 	impatient, d, lease := within(50*time.Millisecond), within(time.Minute), b.lease()
 	b.says(condition("e", store.Critical))
@@ -205,7 +205,7 @@ func TestMailToSome(t *testing.T) {
 			b := setup(t)
 			b.operator(server.Addr().String())
 			b.apply("r", mailRule)
-			d := b.duty(func(c *alerts.Config, _ *alerts.DutyConfig) { c.Timeout = time.Minute })
+			d := b.task(func(c *alerts.Config, _ *alerts.TaskConfig) { c.Timeout = time.Minute })
 			lease := b.lease()
 			b.says(condition("e", store.Critical))
 			b.look(d, lease)
@@ -229,7 +229,7 @@ func TestMailIsCutOff(t *testing.T) {
 	b := setup(t)
 	b.operator(server.Addr().String())
 	b.apply("r", mailRule)
-	d := b.duty(func(c *alerts.Config, _ *alerts.DutyConfig) { c.Timeout = time.Hour })
+	d := b.task(func(c *alerts.Config, _ *alerts.TaskConfig) { c.Timeout = time.Hour })
 	lease := b.lease()
 	b.says(condition("e", store.Critical))
 	b.look(d, lease)
@@ -266,7 +266,7 @@ func TestMailByTLS(t *testing.T) {
 	b.conns.SMTP.TLS, b.conns.SMTP.RootCAs = connections.SMTPTLS, x509.NewCertPool()
 	b.conns.SMTP.RootCAs.AddCert(web.Certificate())
 	b.apply("r", mailRule)
-	d := b.duty(func(c *alerts.Config, _ *alerts.DutyConfig) { c.Timeout = time.Minute })
+	d := b.task(func(c *alerts.Config, _ *alerts.TaskConfig) { c.Timeout = time.Minute })
 	lease := b.lease()
 	b.says(condition("e", store.Critical))
 	b.turn(d, lease)

@@ -42,7 +42,7 @@ func TestReceiversThatHang(t *testing.T) {
 	} {
 		b.apply(name, rule(url))
 	}
-	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Hour, time.Hour })
+	d := b.task(func(c *alerts.Config, w *alerts.TaskConfig) { c.Timeout, w.FirstRetry = time.Hour, time.Hour })
 	lease := b.lease()
 	b.says(condition("e", store.Warning))
 	b.look(d, lease)
@@ -103,8 +103,8 @@ func TestAReceiverThatIsSlowAndOneThatIsGone(t *testing.T) {
 	gone := newReceiver(t, 410)
 	b := setup(t)
 	b.operator("", slow.URL, gone.URL)
-	within := func(timeout time.Duration) *alerts.Duty {
-		return b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = timeout, time.Hour })
+	within := func(timeout time.Duration) *alerts.LeaderTask {
+		return b.task(func(c *alerts.Config, w *alerts.TaskConfig) { c.Timeout, w.FirstRetry = timeout, time.Hour })
 	}
 	impatient, d, lease := within(50*time.Millisecond), within(time.Minute), b.lease()
 	b.says(condition("e", store.Warning))
@@ -134,7 +134,7 @@ func TestChats(t *testing.T) {
 	b.operator("", slack.URL, teams.URL)
 	b.apply("slack", "when: {health: warning}\nto: {slack: {secret: chat0}}\n")
 	b.apply("teams", "when: {health: warning}\nto: {teams: {secret: chat1}}\n")
-	d := b.duty(func(_ *alerts.Config, w *alerts.DutyConfig) { w.FirstRetry = time.Hour })
+	d := b.task(func(_ *alerts.Config, w *alerts.TaskConfig) { w.FirstRetry = time.Hour })
 	lease := b.lease()
 	b.says(condition("<!channel>", store.Critical))
 	b.turn(d, lease)
@@ -173,7 +173,7 @@ func TestTextsOfOthersAreInert(t *testing.T) {
 	b := setup(t)
 	b.operator("", teams.URL)
 	b.apply("r", "when: {health: warning}\nto: {teams: {secret: chat0}}\n")
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	c := condition("e\u202Ef", store.Critical)
 	c.Link = "/endpoint?name=e%E2%80%AEf" // as health makes it
 	c.Title = "a\u202Eb\u200B\u2028c\u00A0d\ne \\[here](https://evil.example)"
@@ -267,7 +267,7 @@ func TestAddressesAreGuarded(t *testing.T) {
 	b, host := withReceiver(t)
 	b.conns.HTTP.AllowPrivate = nil
 	b.apply("r", "when: {health: warning}\n"+host.rule())
-	d := b.duty(func(_ *alerts.Config, w *alerts.DutyConfig) { w.FirstRetry = time.Hour })
+	d := b.task(func(_ *alerts.Config, w *alerts.TaskConfig) { w.FirstRetry = time.Hour })
 	lease := b.lease()
 	b.says(condition("e", store.Warning))
 	b.turn(d, lease)
@@ -298,8 +298,8 @@ func TestPrograms(t *testing.T) {
 		"hang": program(t, "echo begun\nsleep 1000 &\nwait\n"),
 		"left": program(t, "sleep 1000 &\n"),
 	}
-	within := func(timeout time.Duration) *alerts.Duty {
-		return b.duty(func(c *alerts.Config, w *alerts.DutyConfig) {
+	within := func(timeout time.Duration) *alerts.LeaderTask {
+		return b.task(func(c *alerts.Config, w *alerts.TaskConfig) {
 			c.Programs, c.Timeout, w.FirstRetry = programs, timeout, time.Hour
 		})
 	}

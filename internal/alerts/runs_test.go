@@ -20,7 +20,7 @@ func TestCompletionsAreToldOnce(t *testing.T) {
 	b, host := withReceiver(t)
 	b.complete(b.run("before", "p", nil), 1, 0)
 	b.apply("r", "when: {runs: [completed]}\nplans: [p]\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	run, late := b.run("one", "p", nil), b.run("late", "p", nil)
 	b.complete(b.run("other", "another plan", nil), 1, 0)
 	b.complete(run, 1, 3)
@@ -65,7 +65,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	} {
 		b.apply(name, rule+host.rule())
 	}
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	b.says(condition("compose", store.Critical), condition("elsewhere", store.Critical))
 	b.look(d, lease)
 	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 6 })
@@ -90,7 +90,7 @@ func TestOtherConditionsOfARun(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
 	b.apply("r", "when: {runs: [overdue, completed], health: warning}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	run, failed := b.run("mine", "p", nil), b.run("failed", "p", nil)
 	of := func(kind store.Kind, subject, title string) store.Condition {
 		c := condition("x", store.Warning)
@@ -130,7 +130,7 @@ func TestRunsThatWillBeLate(t *testing.T) {
 		VALUES ('s', tranche_now(), 'due', 1, 'started', tranche_now(), $2, $1, tranche_now())`,
 		run, clock.now.Add(time.Hour))
 	b.apply("r", "when: {runs: [will_be_late, overdue]}\n"+host.rule())
-	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = clock }), b.lease()
+	d, lease := b.task(func(_ *alerts.Config, c *alerts.TaskConfig) { c.Store = clock }), b.lease()
 	for _, c := range []struct {
 		left time.Duration
 		told int
@@ -173,7 +173,7 @@ func TestRunsThatAreNotEstimated(t *testing.T) {
 			tranche_now() + make_interval(hours => $3), $1, tranche_now())`
 	b.exec(start, run, 0, 20)
 	b.apply("r", "when: {runs: [will_be_late]}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	b.left[run] = 30 * time.Hour
 	b.turn(d, lease)
 	for i := range 100 {
@@ -200,7 +200,7 @@ func TestARunThatCannotBeEstimated(t *testing.T) {
 	b.says(condition("e", store.Warning))
 	b.left[good] = 30 * time.Hour
 	wrong := errors.New("it cannot be told")
-	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) {
+	d := b.task(func(_ *alerts.Config, c *alerts.TaskConfig) {
 		left := c.Left
 		c.Left = func(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
 			if run == bad {
@@ -224,7 +224,7 @@ func TestATestIsTriedOnce(t *testing.T) {
 	if _, err := b.store.Set(t.Context(), "r", "paused", "ann"); err != nil {
 		t.Fatal(err)
 	}
-	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.FirstRetry = time.Hour })
+	d := b.task(func(_ *alerts.Config, c *alerts.TaskConfig) { c.FirstRetry = time.Hour })
 	lease := b.lease()
 	for want := 1; want <= 2; want++ {
 		body, err := alerts.TestMessage("r", time.Now())
@@ -246,25 +246,25 @@ func TestATestIsTriedOnce(t *testing.T) {
 	}
 }
 
-// What somebody has put aside is told by no alert, neither as health nor as a run, and not as over either; when it gets
+// What somebody has muted is told by no alert, neither as health nor as a run, and not as over either; when it gets
 // worse it is told as what begins.
 func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
 	b.apply("r", "when: {runs: [paused], health: warning}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.task(), b.lease()
 	run := b.run("mine", "p", "operator")
 	known, held := condition("known", store.Warning), condition("x", store.Info)
 	held.Kind, held.Subject = store.RunHeld, run.String()
 	b.says(known)
-	b.aside(held)
+	b.muted(held)
 	b.look(d, lease)
-	b.sendUntil(d, lease, "what is not put aside was told", func() bool { return host.count() >= 1 })
+	b.sendUntil(d, lease, "what is not muted was told", func() bool { return host.count() >= 1 })
 	b.says()
-	b.aside(known, held)
+	b.muted(known, held)
 	b.turn(d, lease)
 	b.says(known)
-	b.aside(held)
+	b.muted(held)
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was told again", func() bool { return host.count() >= 2 })
 	for _, m := range host.told(t) {
@@ -274,11 +274,11 @@ func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	}
 }
 
-func (b *bench) aside(conditions ...store.Condition) {
+func (b *bench) muted(conditions ...store.Condition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range conditions {
-		conditions[i].Mark = &store.Mark{State: "aside", By: "ann"}
+		conditions[i].Mark = &store.Mark{State: "muted", By: "ann"}
 	}
-	b.report.Aside = conditions
+	b.report.Muted = conditions
 }

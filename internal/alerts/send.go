@@ -26,16 +26,16 @@ const (
 	// makes it longer up to there.
 	firstRetry   = 5 * time.Second
 	longestRetry = 10 * time.Minute
-	// messagePatience is how long a message is tried before it is given up, and messageAttempts how often at the least.
+	// messageTimeout is how long a message is tried before it is given up, and messageAttempts how often at the least.
 	// What holds then is told anew.
-	messagePatience = 24 * time.Hour
+	messageTimeout  = 24 * time.Hour
 	messageAttempts = 12
 )
 
 // Send makes an attempt at everything that is due, until nothing is. Attempts are independent of each other: a receiver
 // that hangs keeps none but its own rule's messages waiting. What comes of an attempt is noted under the lease, and so
 // is that it is made. Send returns when all of them have ended, after an error too.
-func (d *Duty) Send(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
+func (d *LeaderTask) Send(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	under := map[string]bool{} // the rules that have one under way
 	ended := make(chan ended, attemptsAtOnce)
 	look := time.NewTicker(sendLook)
@@ -65,7 +65,7 @@ type ended struct {
 	err  error // what came of it could not be noted
 }
 
-func (d *Duty) begin(ctx context.Context, lease workqueue.Lease, under map[string]bool, done chan<- ended) error {
+func (d *LeaderTask) begin(ctx context.Context, lease workqueue.Lease, under map[string]bool, done chan<- ended) error {
 	room := attemptsAtOnce - len(under)
 	if room <= 0 {
 		return nil
@@ -82,10 +82,10 @@ func (d *Duty) begin(ctx context.Context, lease workqueue.Lease, under map[strin
 	return nil
 }
 
-func (d *Duty) hold() time.Duration { return attemptHold + d.cfg.Receivers.timeout }
+func (d *LeaderTask) hold() time.Duration { return attemptHold + d.cfg.Receivers.timeout }
 
-// survive makes a panic of an attempt an error of the duty: the recover of whoever runs that is in another goroutine.
-func (d *Duty) survive(a *alert.Attempt, attempt func() error) (err error) {
+// survive makes a panic of an attempt an error of the leader task: the recover of whoever runs that is in another goroutine.
+func (d *LeaderTask) survive(a *alert.Attempt, attempt func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			d.log.Error("an attempt at a message panicked", zap.String("alert", a.Alert), zap.Any("panic", p),
@@ -97,7 +97,7 @@ func (d *Duty) survive(a *alert.Attempt, attempt func() error) (err error) {
 }
 
 // attempt sends a message and notes what came of it.
-func (d *Duty) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) error {
+func (d *LeaderTask) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) error {
 	came := d.tell(ctx, a)
 	if ctx.Err() != nil {
 		return ctx.Err() // it was cut off, and is tried again by whoever leads then
@@ -115,7 +115,7 @@ func (d *Duty) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Atte
 		retry.First = firstRetry
 	}
 	failure := alert.Failure{Reason: came.Reason(), Pause: retry.In(a.Failures+1, came.Wait),
-		GiveUp: came.GiveUp || a.Test || a.Age >= messagePatience && a.Number >= messageAttempts}
+		GiveUp: came.GiveUp || a.Test || a.Age >= messageTimeout && a.Number >= messageAttempts}
 	noted, err := d.cfg.Store.Failed(ctx, lease, a, failure)
 	if noted && (a.Failures == 0 || failure.GiveUp) {
 		log.Warn("a receiver could not be told", zap.String("why", came.Why), zap.Bool("given_up", failure.GiveUp))
@@ -123,7 +123,7 @@ func (d *Duty) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Atte
 	return err
 }
 
-func (d *Duty) tell(ctx context.Context, a *alert.Attempt) httpfetch.Delivery {
+func (d *LeaderTask) tell(ctx context.Context, a *alert.Attempt) httpfetch.Delivery {
 	spec, err := readSpec(a.Alert, a.Spec)
 	if err != nil {
 		return httpfetch.Delivery{Why: err.Error()}

@@ -98,8 +98,8 @@ func (b *bench) operator(mailServer string, hosts ...string) {
 	b.conns = conns
 }
 
-// duty is a node's; change says what is particular about it.
-func (b *bench) duty(change ...func(*alerts.Config, *alerts.DutyConfig)) *alerts.Duty {
+// leader task is a node's; change says what is particular about it.
+func (b *bench) task(change ...func(*alerts.Config, *alerts.TaskConfig)) *alerts.LeaderTask {
 	b.Helper()
 	web, err := httpfetch.New(b.conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
 	if err != nil {
@@ -108,7 +108,7 @@ func (b *bench) duty(change ...func(*alerts.Config, *alerts.DutyConfig)) *alerts
 	b.Cleanup(web.Close)
 	config := alerts.Config{Connections: b.conns, Transport: web.Transport(), Public: "https://tranche.bank.example",
 		Timeout: time.Minute}
-	with := alerts.DutyConfig{Store: b.store, FirstRetry: time.Millisecond,
+	with := alerts.TaskConfig{Store: b.store, FirstRetry: time.Millisecond,
 		Health: b.reported,
 		Left: func(_ context.Context, run workqueue.RunID) (time.Duration, error) {
 			b.mu.Lock()
@@ -122,11 +122,11 @@ func (b *bench) duty(change ...func(*alerts.Config, *alerts.DutyConfig)) *alerts
 	if with.Receivers, err = alerts.NewReceivers(config); err != nil {
 		b.Fatal(err)
 	}
-	duty, err := alerts.New(with)
+	task, err := alerts.New(with)
 	if err != nil {
 		b.Fatal(err)
 	}
-	return duty
+	return task
 }
 
 // reported is what the test says, and what the health says of runs that are there.
@@ -135,11 +135,11 @@ func (b *bench) reported(ctx context.Context) (*health.Report, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	report := b.report
-	report.Conditions, report.Aside = slices.Clone(b.report.Conditions), slices.Clone(b.report.Aside)
+	report.Conditions, report.Muted = slices.Clone(b.report.Conditions), slices.Clone(b.report.Muted)
 	for i := 0; err == nil && i < len(facts.Conditions); i++ {
 		c := facts.Conditions[i]
-		aside := slices.ContainsFunc(report.Aside, func(a store.Condition) bool { return a.Key() == c.Key() })
-		if c.Kind.Rule().Change != "" && !aside {
+		muted := slices.ContainsFunc(report.Muted, func(a store.Condition) bool { return a.Key() == c.Key() })
+		if c.Kind.Rule().Change != "" && !muted {
 			report.Conditions = append(report.Conditions, c)
 		}
 	}
@@ -195,14 +195,14 @@ func (b *bench) lease() workqueue.Lease {
 	return lease
 }
 
-func (b *bench) look(d *alerts.Duty, lease workqueue.Lease) {
+func (b *bench) look(d *alerts.LeaderTask, lease workqueue.Lease) {
 	b.Helper()
 	if _, err := d.Look(b.Context(), lease); err != nil {
 		b.Fatal(err)
 	}
 }
 
-func (b *bench) send(d *alerts.Duty, lease workqueue.Lease) {
+func (b *bench) send(d *alerts.LeaderTask, lease workqueue.Lease) {
 	b.Helper()
 	if _, err := d.Send(b.Context(), lease); err != nil {
 		b.Fatal(err)
@@ -210,14 +210,14 @@ func (b *bench) send(d *alerts.Duty, lease workqueue.Lease) {
 }
 
 // turn looks, and sends what there is to tell.
-func (b *bench) turn(d *alerts.Duty, lease workqueue.Lease) {
+func (b *bench) turn(d *alerts.LeaderTask, lease workqueue.Lease) {
 	b.Helper()
 	b.look(d, lease)
 	b.send(d, lease)
 }
 
 // sendUntil sends until something is so.
-func (b *bench) sendUntil(d *alerts.Duty, lease workqueue.Lease, what string, so func() bool) {
+func (b *bench) sendUntil(d *alerts.LeaderTask, lease workqueue.Lease, what string, so func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(soon); !so(); {
 		if time.Now().After(deadline) {

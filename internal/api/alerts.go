@@ -122,7 +122,7 @@ func (o *alertRoutes) apply(ctx context.Context, in *alertTextInput) (alertstore
 	}
 	text := alertstore.Text{Name: spec.Name, Spec: doc, Source: string(in.RawBody)}
 	applied, err := o.store.Apply(ctx, text, in.Actor.Name)
-	o.Wake(alerts.LookDuty)
+	o.Wake(alerts.LookTask)
 	return applied, err
 }
 
@@ -184,14 +184,14 @@ func (o *alertRoutes) test(ctx context.Context, in *alertActionInput) (out Teste
 		return out, err
 	}
 	out.Message, err = o.store.Test(ctx, in.Alert, body, in.Name)
-	o.Wake(alerts.SendDuty)
+	o.Wake(alerts.SendTask)
 	return out, kernel.Seen(err, seeAlerts)
 }
 
 func (o *alertRoutes) set(state string) func(context.Context, *alertActionInput) (alertstore.ControlledAlert, error) {
 	return func(ctx context.Context, in *alertActionInput) (alertstore.ControlledAlert, error) {
 		out, err := o.store.Set(ctx, in.Alert, state, in.Name)
-		o.Wake(alerts.LookDuty)
+		o.Wake(alerts.LookTask)
 		return out, kernel.Seen(err, seeAlerts)
 	}
 }

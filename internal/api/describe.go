@@ -128,7 +128,7 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	if op.RequestBody != nil {
 		all = append(all, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge)
 	}
-	if role == access.None || kernel.IsSet(op, kernel.MetaHeavy) || changes || flows(op) {
+	if role == access.None || kernel.IsSet(op, kernel.MetaScansRun) || changes || flows(op) {
 		all = append(all, http.StatusTooManyRequests)
 	}
 	return all

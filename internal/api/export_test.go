@@ -24,7 +24,9 @@ const MaxIdleEach = maxIdleEach
 const HeaderTimeout = headerTimeout
 
 // LetStrangers has so many requests of an address be under way of which nobody knows who makes them.
-func (s *Server) LetStrangers(most int) { s.kernel.Strangers = access.NewSlots(most, math.MaxInt) }
+func (s *Server) LetStrangers(most int) {
+	s.kernel.Unauthenticated = access.NewSlots(most, math.MaxInt)
+}
 
 // LetSpool has uploads take so many bytes of the disk.
 func (s *Server) LetSpool(most int64) { s.runs.Spool = intake.NewRoom(most, nil) }

@@ -39,12 +39,12 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 	})
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "mute-condition", Method: http.MethodPost, Path: "/health/mute",
-		Summary: "Put a condition aside, or all of its kind that there are",
+		Summary: "Mute a condition, or all of its kind that there are",
 		Description: "It does not count in the status, stands in a list of its own, and alerts do not tell it, until it " +
 			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. Of all " +
-			"of a kind each is put aside by itself, and what begins later is news; so is something critical that " +
+			"of a kind each is muted by itself, and what begins later is news; so is something critical that " +
 			"was over and begins once more.",
-	}), o.putAside)
+	}), o.isMuted)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "ack-condition", Method: http.MethodPost, Path: "/health/ack",
 		Summary:     "Say that you see to a condition, or to all of its kind that there are",
@@ -64,8 +64,8 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 const (
 	seeHealth = "tranche health"
 
-	// Not a wait: the longest time that a condition is put aside for, unless for good.
-	maxAside = 366 * 24 * time.Hour
+	// Not a wait: the longest time that a condition is muted for, unless for good.
+	maxMuted = 366 * 24 * time.Hour
 )
 
 // ConditionName names a condition, or all of a kind.
@@ -74,7 +74,7 @@ type ConditionName struct {
 	Subject string `json:"subject,omitempty" doc:"absent: all of the kind"`
 }
 
-// MuteSettings say of a condition that it is put aside.
+// MuteSettings say of a condition that it is muted.
 type MuteSettings struct {
 	ConditionName
 
@@ -87,7 +87,7 @@ type MuteSettings struct {
 type MarkedCondition struct {
 	ConditionName
 
-	State string     `json:"state" enum:"aside,taken,back"`
+	State string     `json:"state" enum:"muted,acknowledged,cleared"`
 	By    string     `json:"by"`
 	At    *time.Time `json:"at,omitempty"`
 	Until *time.Time `json:"until,omitempty" doc:"absent: for good"`
@@ -95,7 +95,7 @@ type MarkedCondition struct {
 	Unchanged bool `json:"unchanged" doc:"nothing had been said of it: nothing was done"`
 }
 
-func (o *healthOps) putAside(ctx context.Context, in *struct {
+func (o *healthOps) isMuted(ctx context.Context, in *struct {
 	kernel.Actor
 	Body MuteSettings
 },
@@ -106,10 +106,10 @@ func (o *healthOps) putAside(ctx context.Context, in *struct {
 		return MarkedCondition{}, err
 	}
 	return o.mark(ctx, b.ConditionName, healthstore.NewMark{Actor: in.Name, For: life,
-		State: healthstore.Aside, Reason: b.Reason})
+		State: healthstore.Muted, Reason: b.Reason})
 }
 
-// life is for how long it is put aside; 0: for good.
+// life is for how long it is muted; 0: for good.
 func (a *MuteSettings) life() (time.Duration, error) {
 	if a.UntilWorse == (a.For != "") {
 		return 0, kernel.BadInput("give either for, like 8h, or until_worse")
@@ -118,9 +118,9 @@ func (a *MuteSettings) life() (time.Duration, error) {
 		return 0, nil
 	}
 	life, err := time.ParseDuration(a.For)
-	if err != nil || life < time.Minute || life > maxAside {
+	if err != nil || life < time.Minute || life > maxMuted {
 		return 0, kernel.BadInput(fmt.Sprintf("for is %s; write it like 8h or 30m, between 1m and %s",
-			strconv.Quote(kernel.Cut(a.For, kernel.MaxEchoed)), maxAside))
+			strconv.Quote(kernel.Cut(a.For, kernel.MaxEchoed)), maxMuted))
 	}
 	return life, nil
 }
@@ -131,7 +131,7 @@ type conditionInput struct {
 }
 
 func (o *healthOps) takeCondition(ctx context.Context, in *conditionInput) (MarkedCondition, error) {
-	return o.mark(ctx, in.Body, healthstore.NewMark{Actor: in.Name, State: healthstore.Taken})
+	return o.mark(ctx, in.Body, healthstore.NewMark{Actor: in.Name, State: healthstore.Acknowledged})
 }
 
 func (c *ConditionName) check(reason string) error {
@@ -173,7 +173,7 @@ func (o *healthOps) bringBack(ctx context.Context, in *conditionInput) (MarkedCo
 	}
 	defer o.lookAgain()
 	found, err := o.store.DropMarks(ctx, healthstore.ConditionKey(in.Body), in.Name)
-	return MarkedCondition{ConditionName: in.Body, State: "back", By: in.Name, Unchanged: !found}, err
+	return MarkedCondition{ConditionName: in.Body, State: "cleared", By: in.Name, Unchanged: !found}, err
 }
 
 // lookAgain has whoever asks next see what was said.

@@ -17,11 +17,11 @@ func TestWhatIsSaidOfConditions(t *testing.T) {
 		status     int
 		says       string
 	}{
-		{"aside", `{"kind":"dead_letters","reason":"known"}`, 422, "until_worse"},
-		{"aside", `{"kind":"dead_letters","reason":"known","for":"8h","until_worse":true}`, 422, "until_worse"},
-		{"aside", `{"kind":"dead_letters","reason":"known","for":"2s"}`, 422, "8h"},
-		{"aside", `{"kind":"dead_letters","for":"8h"}`, 422, "reason"},
-		{"aside", `{"kind":"dead_leters","reason":"known","for":"8h"}`, 404, "tranche health"},
+		{"muted", `{"kind":"dead_letters","reason":"known"}`, 422, "until_worse"},
+		{"muted", `{"kind":"dead_letters","reason":"known","for":"8h","until_worse":true}`, 422, "until_worse"},
+		{"muted", `{"kind":"dead_letters","reason":"known","for":"2s"}`, 422, "8h"},
+		{"muted", `{"kind":"dead_letters","for":"8h"}`, 422, "reason"},
+		{"muted", `{"kind":"dead_leters","reason":"known","for":"8h"}`, 404, "tranche health"},
 		{"take", `{"kind":"dead_letters","subject":"elsewhere"}`, 404, "tranche health"},
 	} {
 		b.Want("/health/"+r.path, r.body, r.status, r.says)
@@ -29,7 +29,7 @@ func TestWhatIsSaidOfConditions(t *testing.T) {
 	b.Want("/health/mute", `{"kind":"dead_letters","subject":"lost","reason":"known","for":"8h"}`, 200, `"until"`)
 	b.Told(0, 1)
 	b.Want("/health/ack", `{"kind":"dead_letters"}`, 404, "tranche health") // of all of a kind only those in the open
-	b.Want("/health/ack", `{"kind":"dead_letters","subject":"lost"}`, 200, `"taken"`)
+	b.Want("/health/ack", `{"kind":"dead_letters","subject":"lost"}`, 200, `"acknowledged"`)
 	b.Told(1, 0)
 	b.Want("/health/clear", `{"kind":"dead_letters"}`, 200, `"unchanged":false`)
 	b.Want("/health/clear", `{"kind":"dead_letters"}`, 200, `"unchanged":true`)

@@ -35,7 +35,7 @@ func (slowEngine) work(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return errors.New("the context of the work ended")
-	case <-time.After(apitest.Patience + 2*time.Second):
+	case <-time.After(apitest.Timeout + 2*time.Second):
 		return nil
 	}
 }
@@ -69,7 +69,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	b.Over(apitest.NodeOf(slowEngine{b.Engine}), testenv.Conn(t, testenv.NATS(t)),
-		api.Config{ReadTimeout: apitest.Patience})
+		api.Config{ReadTimeout: apitest.Timeout})
 	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + apitest.Three + "\r\n--x--\r\n"
 	for name, c := range map[string]struct{ path, kind, body string }{

@@ -129,7 +129,7 @@ func (s *adminRoutes) setRetention(ctx context.Context, in *setRetentionInput) (
 	if err != nil {
 		return RetentionKind{}, kernel.Seen(err, seeRetention)
 	}
-	s.Wake(orchestrator.DutyRetention) // else it does within ten minutes
+	s.Wake(orchestrator.TaskRetention) // else it does within ten minutes
 	return retentionKind(&set), nil
 }
 
@@ -201,7 +201,7 @@ func (s *adminRoutes) runRetention(ctx context.Context, in *runRetentionInput) (
 		return RetentionDue{}, err
 	}
 	if !in.Body.DryRun {
-		s.Wake(orchestrator.DutyRetention) // else it does within ten minutes
+		s.Wake(orchestrator.TaskRetention) // else it does within ten minutes
 	}
 	return RetentionDue{DryRun: in.Body.DryRun, Kinds: due}, nil
 }

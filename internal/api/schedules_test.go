@@ -145,8 +145,8 @@ type clockwork struct {
 func (c *clockwork) StartFire(ctx context.Context, job scheduling.Job) (scheduling.Started, error) {
 	return c.server.Starter().StartFire(ctx, job)
 }
-func (c *clockwork) Permanent(err error) bool { return c.server.Starter().Permanent(err) }
-func (c *clockwork) WakeDuty(name string)     { c.node.Load().WakeDuty(name) }
+func (c *clockwork) Permanent(err error) bool   { return c.server.Starter().Permanent(err) }
+func (c *clockwork) WakeLeaderTask(name string) { c.node.Load().WakeLeaderTask(name) }
 func (c *clockwork) Pause(ctx context.Context, in control.Control) (control.Controlled, error) {
 	return c.node.Load().Runs().Pause(ctx, in)
 }
@@ -159,28 +159,28 @@ func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *
 	t.Helper()
 	c := &clockwork{}
 	log := zaptest.NewLogger(t)
-	duty, err := scheduling.New(store, c, c, scheduling.Config{Log: log})
+	task, err := scheduling.New(store, c, c, scheduling.Config{Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	nc := testenv.Conn(t, ns)
 	node, err := orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second,
-		Duties:  []orchestrator.Duty{duty.Duty()},
-		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+		LeaderTasks: []orchestrator.LeaderTask{task.LeaderTask()},
+		Streams:     stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.node.Store(node)
 	c.server, err = api.New(store, api.NodeOf(node), nc, api.Config{Build: buildinfo.Info{Version: "test"},
 		Schedules: api.Schedules{
-			Files: files, Wake: func() { node.WakeDuty(scheduling.DutyName) },
+			Files: files, Wake: func() { node.WakeLeaderTask(scheduling.TaskName) },
 		}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := &apitest.Engine{Bench: &apitest.Bench{T: t}}
 	stop := e.Keep(node.Run)
-	c.stop = func() { stop(); duty.Wait() }
+	c.stop = func() { stop(); task.Wait() }
 	t.Cleanup(c.stop)
 	select {
 	case <-node.Ready():
@@ -229,7 +229,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), past); err != nil {
 		t.Fatal(err)
 	}
-	first.node.Load().WakeDuty(scheduling.DutyName)
+	first.node.Load().WakeLeaderTask(scheduling.TaskName)
 	look := func() (ended, ahead int) {
 		t.Helper()
 		err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM batchrun WHERE state = 'completed'),

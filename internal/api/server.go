@@ -109,8 +109,8 @@ type Config struct {
 	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
 	RestsUntil func(paceKey string) time.Time
 
-	// WakeDuty has the node that leads do a duty now; nil: it does it when its time comes.
-	WakeDuty func(name string)
+	// WakeLeaderTask has the node that leads do a leader task now; nil: it does it when its time comes.
+	WakeLeaderTask func(name string)
 
 	// Trouble returns the last thing that went wrong in the node, if anything did; nil: nothing is known.
 	Trouble func() (Trouble, bool)
@@ -177,7 +177,7 @@ func (c *Config) kernel(connections int) kernel.Config {
 	config := kernel.Config{
 		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies, BehindProxy: c.BehindProxy,
 		Trouble: c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, QueryTimeout: c.QueryTimeout,
-		WakeDuty: c.WakeDuty, Started: runs.StartedOf, Connections: connections,
+		WakeLeaderTask: c.WakeLeaderTask, Started: runs.StartedOf, Connections: connections,
 	}
 	if c.Metrics != nil {
 		config.Meter = c.Metrics
@@ -216,7 +216,7 @@ func (s *Server) Routes() []kernel.Route { return s.kernel.Routes() }
 // Starter starts the runs of schedules.
 func (s *Server) Starter() schedule.Starter { return s.schedules }
 
-// Watch looks after the system's health for a duty: what callers get, but whole.
+// Watch looks after the system's health for a leader task: what callers get, but whole.
 func (s *Server) Watch() *health.Watch { return s.whole }
 
 // watchHealth makes what looks after the system's health.
@@ -249,7 +249,7 @@ func (s *Server) routes() http.Handler {
 		s.config.Metrics.Watch(s.health.Report)
 	}
 	s.admin.RegisterOIDC(mux)
-	mux.HandleFunc(kernel.Everywhere, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
+	mux.HandleFunc(kernel.CatchAll, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
 	mux.Assign(s.document)
 	return s.kernel.Guard(mux)
 }

@@ -88,7 +88,7 @@ func TestWhatReadsARunIsBounded(t *testing.T) {
 
 // PROOF: who may do what, 4.
 // Whoever has taken all ordinary connections keeps nobody from revoking his token, and neither
-// heartbeats nor the leader's duties from going on.
+// heartbeats nor the leader tasks from going on.
 func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
@@ -130,7 +130,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	if err := inspect.New(store).Ping(ctx); err == nil {
 		t.Fatal("there is an ordinary connection left: the test shows nothing")
 	}
-	const sweeps = `(SELECT (d->>'runs')::bigint FROM node_session, jsonb_array_elements(stats->'duties') d
+	const sweeps = `(SELECT (d->>'runs')::bigint FROM node_session, jsonb_array_elements(stats->'leader_tasks') d
 		WHERE d->>'name' = 'sweep')`
 	before := b.Number("SELECT coalesce("+sweeps+", $1)", 0)
 	if code, text := b.Ask(http.MethodPost, api.Prefix+"/tokens/vic/revoke", nil, admin...); code != http.StatusOK {

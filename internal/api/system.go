@@ -57,7 +57,7 @@ func (s *adminRoutes) Register(api huma.API) {
 
 func (s *adminRoutes) registerSystem(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("info", "/info", "What this server is"), s.info)
-	check := kernel.Heavy(kernel.Get("doctor", "/doctor", "Check the invariants over the whole database"))
+	check := kernel.ScansRun(kernel.Get("doctor", "/doctor", "Check the invariants over the whole database"))
 	kernel.RegisterWithin(s.Kernel, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (doctor.Report,
 		error) {
 		return doctor.New(s.Store).Doctor(ctx)
@@ -74,7 +74,7 @@ func (s *adminRoutes) info(context.Context, *struct{}) (Info, error) {
 }
 
 func (s *adminRoutes) registerAudit(api huma.API) {
-	list := kernel.Broad(kernel.Get("list-audit", "/audit",
+	list := kernel.ReadsMany(kernel.Get("list-audit", "/audit",
 		"What operators did, newest first: who, what, before and after"))
 	kernel.Register(s.Kernel, api, list, s.listAudit)
 }
@@ -187,7 +187,7 @@ func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (S
 	if set, err = session.New(s.Store).ChangeStreams(ctx, in.Body, in.Name); err != nil {
 		return Streams{}, kernel.Seen(err, "tranche streams")
 	}
-	s.Wake(orchestrator.DutyStreams)
+	s.Wake(orchestrator.TaskStreams)
 	view, _ := s.streamsAre(ctx, set)
 	return view, nil
 }
@@ -255,7 +255,7 @@ func streamView(s *stream.State, set *session.StreamSettings) StreamView {
 	case set.Trouble != "":
 		v.Why = set.Trouble
 	default:
-		v.Why = "the node that leads has not been at it yet; tranche nodes shows its duty " + orchestrator.DutyStreams
+		v.Why = "the node that leads has not been at it yet; tranche nodes shows its task " + orchestrator.TaskStreams
 	}
 	return v
 }

@@ -36,7 +36,7 @@ func TestABodyThatTricklesIsEnded(t *testing.T) {
 		"/trackers":           "",
 		"/runs/it/settings":   "",
 	} {
-		b.Server.LetStall(tricklePatience)
+		b.Server.LetStall(trickleTimeout)
 		kind, body := "", "{"+strings.Repeat(" ", 5000)+"}"
 		if strings.HasPrefix(path, "/runs?") || path == "/items/preview" {
 			kind, body = csv, many
@@ -50,16 +50,16 @@ func TestABodyThatTricklesIsEnded(t *testing.T) {
 	trickled(b, "/runs?endpoint=echo&name=long", csv, many, 1000, func(status int, _ string) bool {
 		return status == http.StatusCreated
 	})
-	if took := time.Since(began); took < 2*tricklePatience {
+	if took := time.Since(began); took < 2*trickleTimeout {
 		t.Errorf("a long body took %s only", took)
 	}
-	b.LockedWith(api.Config{ReadTimeout: tricklePatience}, access.Config{})
+	b.LockedWith(api.Config{ReadTimeout: trickleTimeout}, access.Config{})
 	trickled(b, "/session", "", `{"token":"`+strings.Repeat("x", 5000), 1, func(status int, _ string) bool {
 		return status >= 400
 	})
 }
 
-const tricklePatience = 400 * time.Millisecond
+const trickleTimeout = 400 * time.Millisecond
 
 // trickled sends a body in pieces, and wants a good answer. A machine that stands still makes the sender a silent one,
 // which is answered in another way: then it is sent again.
@@ -67,11 +67,11 @@ func trickled(b *apitest.Bench, path, kind, body string, piece int, good func(st
 	b.Helper()
 	for tries := 1; ; tries++ {
 		watch := testenv.NewWatch(b.T)
-		status, text := b.Trickle(path, kind, body, piece, tricklePatience/10)
+		status, text := b.Trickle(path, kind, body, piece, trickleTimeout/10)
 		if good(status, text) {
 			return
 		}
-		if watch.Longest() < tricklePatience/4 || tries == 20 {
+		if watch.Longest() < trickleTimeout/4 || tries == 20 {
 			b.Errorf("%s: a trickle is answered %d %s, after %s", path, status, text, watch.Ran())
 			return
 		}

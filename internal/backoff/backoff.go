@@ -3,7 +3,7 @@
 // Not its job: to try. Whoever does knows which errors pass, what is told of them, and when it is enough; a function
 // that took all that would make each place longer, as those of the libraries do.
 //
-// Concurrency: a [Doubling] belongs to one goroutine; a [Seldom] is safe for concurrent use.
+// Concurrency: a [Exponential] belongs to one goroutine; a [Seldom] is safe for concurrent use.
 package backoff
 
 import (
@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// Doubling are pauses that follow one another: the first, and each twice the one before, up to the longest.
-type Doubling struct {
+// Exponential are pauses that follow one another: the first, and each twice the one before, up to the longest.
+type Exponential struct {
 	First, Longest time.Duration
 
 	given int
 }
 
 // Next returns the next pause.
-func (d *Doubling) Next() time.Duration {
+func (d *Exponential) Next() time.Duration {
 	d.given++
 	return Nth(d.First, d.Longest, d.given)
 }
 
 // Wait waits for the next pause, as [Sleep] does.
-func (d *Doubling) Wait(ctx context.Context) error { return Sleep(ctx, d.Next()) }
+func (d *Exponential) Wait(ctx context.Context) error { return Sleep(ctx, d.Next()) }
 
 // Reset has the pauses begin anew.
-func (d *Doubling) Reset() { d.given = 0 }
+func (d *Exponential) Reset() { d.given = 0 }
 
-// Nth returns the n-th pause of a [Doubling], from 1.
+// Nth returns the n-th pause of a [Exponential], from 1.
 func Nth(first, longest time.Duration, n int) time.Duration {
 	pause := min(first, longest)
 	for ; n > 1 && pause < longest; n-- {

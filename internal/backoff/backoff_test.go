@@ -17,7 +17,7 @@ func TestDoubling(t *testing.T) {
 	for _, test := range []struct{ first, longest time.Duration }{
 		{10, 70}, {10, 80}, {10, 10}, {20, 10}, {10, 1}, {3, 1000}, {1, math.MaxInt64},
 	} {
-		d := backoff.Doubling{First: test.first, Longest: test.longest}
+		d := backoff.Exponential{First: test.first, Longest: test.longest}
 		want := min(test.first, test.longest)
 		for n := 1; n < 80; n++ {
 			got := d.Next()
@@ -50,7 +50,7 @@ func TestNthTakesAnyNumber(t *testing.T) {
 
 func TestWaitEnds(t *testing.T) {
 	t.Parallel()
-	d := backoff.Doubling{First: time.Nanosecond, Longest: time.Hour}
+	d := backoff.Exponential{First: time.Nanosecond, Longest: time.Hour}
 	if err := d.Wait(t.Context()); err != nil {
 		t.Error(err)
 	}

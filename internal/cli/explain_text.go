@@ -17,7 +17,7 @@ const explainColumns = 96
 // ExplanationText is an explanation with the most important sentence first.
 func ExplanationText(e *client.Explanation, room int) string {
 	t := Prose{Columns: ExplainWidth(room), Now: e.At}
-	t.Paragraph("", capital(Inert(e.Summary))+".")
+	t.Paragraph("", capital(EscapeControl(e.Summary))+".")
 	for i := range e.Groups { // what to do stands first, and once
 		if g := &e.Groups[i]; g.Owner == client.OwnerOperator || g.Owner == client.OwnerNATS {
 			t.advice(g.Advice)
@@ -29,7 +29,7 @@ func ExplanationText(e *client.Explanation, room int) string {
 		state += fmt.Sprintf(", generation %d", e.Generation)
 	}
 	t.Paragraph("", fmt.Sprintf("run %s (%s): %s, %s of %s items done, %s failed; as of %s", e.Run,
-		Inert(cmp.Or(e.Name, e.Plan)), state, Count(e.Done), Count(e.Items), Count(e.Failed), Moment(e.At)))
+		EscapeControl(cmp.Or(e.Name, e.Plan)), state, Count(e.Done), Count(e.Items), Count(e.Failed), Moment(e.At)))
 	if e.Last != nil {
 		t.Field("last", t.happening(e.Last))
 	}
@@ -40,7 +40,7 @@ func ExplanationText(e *client.Explanation, room int) string {
 		t.leftOut(&e.Steps[i])
 	}
 	for _, note := range e.Notes {
-		t.Field("note", Inert(note))
+		t.Field("note", EscapeControl(note))
 	}
 	for i := range e.Of {
 		t.B.WriteString("\n" + ItemText(&e.Of[i], room))
@@ -72,10 +72,10 @@ const fieldIndent = 12
 func (t *Prose) leftOut(s *client.StepStanding) {
 	var causes []string
 	for _, l := range s.LeftOut {
-		causes = append(causes, fmt.Sprintf("%s because step %s failed", Count(l.Items), Inert(l.Because)))
+		causes = append(causes, fmt.Sprintf("%s because step %s failed", Count(l.Items), EscapeControl(l.Because)))
 	}
 	if len(causes) > 0 {
-		t.Field("left out", fmt.Sprintf("step %s leaves out %s", Inert(s.Name), strings.Join(causes, ", ")))
+		t.Field("left out", fmt.Sprintf("step %s leaves out %s", EscapeControl(s.Name), strings.Join(causes, ", ")))
 	}
 }
 
@@ -89,25 +89,25 @@ func (t *Prose) group(g *client.MissingGroup, several bool) {
 	}
 	t.B.WriteString("\n")
 	if several && g.Step != "" {
-		head = "step " + Inert(g.Step) + ": " + head
+		head = "step " + EscapeControl(g.Step) + ": " + head
 	}
 	t.Paragraph("", fmt.Sprintf("%s: %s", head, strings.ReplaceAll(g.Reason, "_", " ")))
 	var parts []string
 	for _, p := range g.Steps {
-		parts = append(parts, Inert(p.Step)+" "+Count(p.Items))
+		parts = append(parts, EscapeControl(p.Step)+" "+Count(p.Items))
 	}
 	if len(parts) > 0 {
 		t.Field("steps", strings.Join(parts, ", "))
 	}
-	t.Field("turn", string(g.Owner)+": "+Inert(g.Who))
-	t.Field("why", Inert(g.Why))
+	t.Field("turn", string(g.Owner)+": "+EscapeControl(g.Who))
+	t.Field("why", EscapeControl(g.Why))
 	if g.Since != nil {
 		t.Field("since", t.Ago(*g.Since))
 	}
 	if g.Last != nil {
 		t.Field("last", t.happening(g.Last))
 	}
-	next := Inert(g.Next)
+	next := EscapeControl(g.Next)
 	if g.When != nil {
 		next += ": " + t.until(*g.When)
 	}
@@ -123,7 +123,7 @@ func (t *Prose) advice(all []client.Advice) {
 			continue
 		}
 		t.advised = append(t.advised, a)
-		head, do := "you could", Inert(a.Do)
+		head, do := "you could", EscapeControl(a.Do)
 		if rest, ok := strings.CutPrefix(do, "or"); ok && strings.ContainsAny(rest[:min(1, len(rest))], " ,") {
 			head, do = "or", strings.TrimLeft(rest, " ,")
 		} else if !first {
@@ -135,11 +135,13 @@ func (t *Prose) advice(all []client.Advice) {
 			continue
 		}
 		t.Field(head, do+":")
-		t.B.WriteString(strings.Repeat(" ", fieldIndent) + Inert(a.Command) + "\n") // never broken: it is to be copied
+		t.B.WriteString(strings.Repeat(" ", fieldIndent) + EscapeControl(a.Command) + "\n") // never broken: it is to be copied
 	}
 }
 
-func (t *Prose) happening(h *client.LastEvent) string { return t.Ago(h.At) + ": " + Inert(h.What) }
+func (t *Prose) happening(h *client.LastEvent) string {
+	return t.Ago(h.At) + ": " + EscapeControl(h.What)
+}
 
 // Ago writes a time that has come.
 func (t *Prose) Ago(at time.Time) string {
@@ -207,14 +209,14 @@ func capital(s string) string {
 // EndpointExplanationText is the same for an endpoint.
 func EndpointExplanationText(e *client.EndpointExplanation, room int) string {
 	t := Prose{Columns: ExplainWidth(room), Now: e.At}
-	t.Paragraph("", capital(Inert(e.Summary))+".")
-	t.Field("listens", Inert(e.Listens))
+	t.Paragraph("", capital(EscapeControl(e.Summary))+".")
+	t.Field("listens", EscapeControl(e.Listens))
 	t.Field("as of", Moment(e.At))
 	for i := range e.Groups {
 		t.group(&e.Groups[i], false)
 	}
 	for _, note := range e.Notes {
-		t.Field("note", Inert(note))
+		t.Field("note", EscapeControl(note))
 	}
 	return t.B.String()
 }
@@ -226,14 +228,14 @@ func ItemText(item *client.ItemView, room int) string {
 	t.Row("ordinal", fmt.Sprint(item.Ordinal))
 	t.Row("state", item.State)
 	t.Field("lane", item.Lane)
-	t.Row("payload", Shown(Inert(string(item.Payload)), room))
+	t.Row("payload", Shown(EscapeControl(string(item.Payload)), room))
 	for i := range item.EarlierPayloads {
 		e := &item.EarlierPayloads[i]
 		by := "corrected by " + e.Actor + " at " + Moment(e.At)
 		if e.Reason != "" {
 			by += ": " + e.Reason
 		}
-		t.Row(fmt.Sprintf("until generation %d", e.Generation), Shown(Inert(string(e.Payload)), room), by)
+		t.Row(fmt.Sprintf("until generation %d", e.Generation), Shown(EscapeControl(string(e.Payload)), room), by)
 	}
 	texts := []string{t.String()}
 	for i := range item.Steps {
@@ -248,13 +250,13 @@ func stepText(step *client.ItemStep, room int) string {
 	t.Row("state", itemState(step))
 	switch {
 	case step.Error != nil:
-		t.Row("error", Inert(step.Error.Code)+": "+Shown(Inert(step.Error.Message), room))
+		t.Row("error", EscapeControl(step.Error.Code)+": "+Shown(EscapeControl(step.Error.Message), room))
 	case step.Large:
 		t.Row("result", fmt.Sprintf("%s of %s, in pieces", bytesText(step.Size), step.ContentType))
 	case len(step.ResultBytes) > 0:
 		t.Row("result", fmt.Sprintf("%s bytes of %s", Count(int64(len(step.ResultBytes))), step.ContentType))
 	case len(step.Result) > 0:
-		t.Row("result", Shown(Inert(string(step.Result)), room))
+		t.Row("result", Shown(EscapeControl(string(step.Result)), room))
 	}
 	if a := step.Accepted; a != nil {
 		t.Row("accepted", Moment(a.At)+" by "+a.By+": "+a.Reason)
@@ -303,7 +305,7 @@ func attemptErrors(attempts []client.Attempt) string {
 		if last != first {
 			tries = fmt.Sprintf("tries %d to %d", first.Attempt, last.Attempt)
 		}
-		fmt.Fprintf(&b, "  %s: %s: %s\n", tries, Inert(first.Error.Code), Inert(first.Error.Message))
+		fmt.Fprintf(&b, "  %s: %s: %s\n", tries, EscapeControl(first.Error.Code), EscapeControl(first.Error.Message))
 	}
 	return b.String()
 }
@@ -334,9 +336,9 @@ func itemState(step *client.ItemStep) string {
 
 func stepNames(names []string) string {
 	if len(names) == 1 {
-		return "step " + Inert(names[0])
+		return "step " + EscapeControl(names[0])
 	}
-	return "steps " + Inert(strings.Join(names, ", "))
+	return "steps " + EscapeControl(strings.Join(names, ", "))
 }
 
 // OptionalText says that a step may fail without harm.
@@ -360,7 +362,7 @@ func partOrigin(step *client.ItemStep) string {
 		parts = append(parts, Moment(*step.RecordedAt))
 	}
 	if step.Service != "" {
-		parts = append(parts, "by "+Inert(step.Service))
+		parts = append(parts, "by "+EscapeControl(step.Service))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -369,7 +371,7 @@ func partOrigin(step *client.ItemStep) string {
 func earlierText(p *client.EarlierPart) string {
 	text := fmt.Sprintf("generation %d, ", p.Generation)
 	if p.Error != nil {
-		text += "failed with " + Inert(p.Error.Code)
+		text += "failed with " + EscapeControl(p.Error.Code)
 	} else {
 		text += bytesText(p.Size) + ", sha256 " + shortHash(p.SHA256)
 	}
@@ -388,12 +390,12 @@ func shortHash(hash string) string { return hash[:min(len(hash), 16)] }
 func TargetText(key string) string {
 	switch kind, target := workqueue.TargetKind(key); kind {
 	case workqueue.KindHTTP:
-		return "HTTP service " + Inert(target)
+		return "HTTP service " + EscapeControl(target)
 	case workqueue.KindSQL:
-		return "source " + Inert(target)
+		return "source " + EscapeControl(target)
 	case workqueue.KindLocal:
-		return "local function " + Inert(target)
+		return "local function " + EscapeControl(target)
 	default:
-		return "endpoint " + Inert(target)
+		return "endpoint " + EscapeControl(target)
 	}
 }

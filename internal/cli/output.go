@@ -271,7 +271,7 @@ func Cell(value any) string {
 	if at, ok := value.(time.Time); ok {
 		return Moment(at)
 	}
-	return Inert(fmt.Sprint(value))
+	return EscapeControl(fmt.Sprint(value))
 }
 
 // String lays the table out, two spaces between columns, no spaces at the ends of lines.

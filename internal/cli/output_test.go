@@ -27,7 +27,7 @@ func TestInert(t *testing.T) {
 		"del\x7f":           `del\x7f`,
 		"real \ufffd stays": "real \ufffd stays",
 	} {
-		if got := Inert(in); got != want {
+		if got := EscapeControl(in); got != want {
 			t.Errorf("inert(%q) = %q; want %q", in, got, want)
 		}
 	}
@@ -152,7 +152,7 @@ func TestList(t *testing.T) {
 func TestEscapesAreTakenBack(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"plain", "a\x1b[31m", "\u202eb", "tab\there", "ä\x00"} {
-		shown := Inert(key)
+		shown := EscapeControl(key)
 		if got, escaped := Unescaped(shown); got != key || escaped != (shown != key) {
 			t.Errorf("%q is shown as %s, and read as %q, %v", key, shown, got, escaped)
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Inert makes a text from outside safe to print on one line of a terminal: what could move the cursor, change colours
+// EscapeControl makes a text from outside safe to print on one line of a terminal: what could move the cursor, change colours
 // or turn the direction of writing is shown as an escape.
-func Inert(s string) string { return escape(s, "") }
+func EscapeControl(s string) string { return escape(s, "") }
 
 // InertText is inert for a text that may have lines and tabs.
 func InertText(s string) string { return escape(s, "\n\t") }
@@ -41,7 +41,7 @@ func escape(s, kept string) string {
 	return b.String()
 }
 
-// Unescaped takes back what Inert did to a text; false: there is no escape in it. What stands for itself and what is an
+// Unescaped takes back what EscapeControl did to a text; false: there is no escape in it. What stands for itself and what is an
 // escape cannot be told apart: try the text itself first.
 func Unescaped(s string) (text string, escaped bool) {
 	var b strings.Builder
@@ -137,7 +137,7 @@ func ShortRun(id *string) string {
 	if id == nil {
 		return "-"
 	}
-	return Inert(ShortID(*id))
+	return EscapeControl(ShortID(*id))
 }
 
 // OrDash is a text, or a dash for none.
@@ -145,7 +145,7 @@ func OrDash(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return Inert(s)
+	return EscapeControl(s)
 }
 
 // Rate writes items a second.

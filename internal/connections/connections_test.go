@@ -251,7 +251,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		{"a: '" + canary, "c.yaml:1:4: this is not YAML"},
 		{"http:\n\tproxy: " + canary, "c.yaml:2:1: a tab"},
 		{canary, "c.yaml:1:1: want fields: sources, secrets, http, smtp; this is a text"},
-		{"sources:\n  a:\n    dsn: {file: dsn}\n    through_pooler: " + canary, "want true or false; this is a text"},
+		{"sources:\n  a:\n    dsn: {file: dsn}\n    transaction_pooler: " + canary, "want true or false; this is a text"},
 		{"smtp: {tls: " + canary + "}", "c.yaml:1:13: smtp.tls: want one of starttls, tls, none; this is a text"},
 		{"- 1", "c.yaml:1:1: want fields: sources, secrets, http, smtp; this is a list"},
 		{"http: {}\n---\nhttp: {}", "c.yaml:3:5: a second document"},

@@ -33,7 +33,7 @@ type Source struct {
 	MaxBytes       workqueue.Bytes    `json:"max_bytes" min:"1KiB" max:"1TiB"` // of what the rows contain
 	MaxTime        workqueue.Duration `json:"max_time" min:"1ms" max:"24h"`
 	// TransactionPooler says that a pooler which hands out connections by transaction stands in between.
-	TransactionPooler bool `json:"through_pooler"`
+	TransactionPooler bool `json:"transaction_pooler"`
 	AllowSuperuser    bool `json:"allow_superuser"`
 }
 

@@ -127,7 +127,7 @@ func (n *NATS) hasStream(name string) bool {
 // revive starts a new server at the same address, however often it takes.
 func (n *NATS) revive(ctx context.Context, why string) {
 	n.config.Log.Warn("restarting the NATS server", zap.String("because", why), zap.String("store", n.config.StoreDir))
-	pauses := backoff.Doubling{First: firstPause, Longest: longPause}
+	pauses := backoff.Exponential{First: firstPause, Longest: longPause}
 	for {
 		err := n.renew(ctx)
 		if err == nil {
@@ -164,7 +164,7 @@ const (
 // watch starts the server again when it has ended by itself, until ctx ends.
 func (p *Postgres) watch(ctx context.Context) {
 	defer close(p.watched)
-	pauses := backoff.Doubling{First: firstPause, Longest: longPause}
+	pauses := backoff.Exponential{First: firstPause, Longest: longPause}
 	for {
 		proc := p.proc // only this goroutine replaces it
 		select {

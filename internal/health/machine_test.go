@@ -50,7 +50,7 @@ func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 	w.goesFrom(watch, store.NATS, "here")
 }
 
-// What only a server itself can see stands in the report of each: it can be put aside through
+// What only a server itself can see stands in the report of each: it can be muted through
 // any of them.
 func TestWhatAnotherServerSeesOfItself(t *testing.T) {
 	t.Parallel()
@@ -65,24 +65,24 @@ func TestWhatAnotherServerSeesOfItself(t *testing.T) {
 	if !own.Since.Equal(other.Since) || own.Title != other.Title || own.Remedy != other.Remedy {
 		t.Errorf("it says of itself\n%+v, and another one says\n%+v", own, other)
 	}
-	w.says(store.Aside, store.Shortage, "there", 0)
-	w.stands(store.Shortage, "there", store.Aside)
-	if r := w.report(there); len(r.Conditions) != 0 || len(r.Aside) != 1 {
-		t.Errorf("it was put aside at another one, and here there is %+v, aside %+v", r.Conditions, r.Aside)
+	w.says(store.Muted, store.Shortage, "there", 0)
+	w.stands(store.Shortage, "there", store.Muted)
+	if r := w.report(there); len(r.Conditions) != 0 || len(r.Muted) != 1 {
+		t.Errorf("it was muted at another one, and here there is %+v, muted %+v", r.Conditions, r.Muted)
 	}
 	// Of who says nothing for long it is not known whether it is so still, and what was said of it stays.
 	w.exec(`UPDATE health_condition SET seen_at = seen_at - interval '3 minutes'`)
-	if r := w.report(w.watch); len(r.Conditions)+len(r.Aside) != 0 {
-		t.Errorf("3 minutes later there is %+v, aside %+v", r.Conditions, r.Aside)
+	if r := w.report(w.watch); len(r.Conditions)+len(r.Muted) != 0 {
+		t.Errorf("3 minutes later there is %+v, muted %+v", r.Conditions, r.Muted)
 	}
 	w.report(there)
-	w.stands(store.Shortage, "there", store.Aside)
+	w.stands(store.Shortage, "there", store.Muted)
 	short.Store(&[]string{})
-	if r := w.report(there); len(r.Conditions)+len(r.Aside) != 0 {
-		t.Errorf("it is over, and there is %+v, aside %+v", r.Conditions, r.Aside)
+	if r := w.report(there); len(r.Conditions)+len(r.Muted) != 0 {
+		t.Errorf("it is over, and there is %+v, muted %+v", r.Conditions, r.Muted)
 	}
-	if r := w.report(w.watch); len(r.Conditions)+len(r.Aside) != 0 {
-		t.Errorf("it is over, and another one says %+v, aside %+v", r.Conditions, r.Aside)
+	if r := w.report(w.watch); len(r.Conditions)+len(r.Muted) != 0 {
+		t.Errorf("it is over, and another one says %+v, muted %+v", r.Conditions, r.Muted)
 	}
 }
 

@@ -18,8 +18,8 @@ const (
 	forgetMarkAfter = 90 * 24 * time.Hour
 )
 
-// divide parts what is to be seen to from what somebody has put aside.
-func divide(marks []health.KeptMark, all []health.Condition) (open, aside []health.Condition) {
+// divide parts what is to be seen to from what somebody has muted.
+func divide(marks []health.KeptMark, all []health.Condition) (open, muted []health.Condition) {
 	said := make(map[health.ConditionKey]*health.KeptMark, len(marks))
 	for i := range marks {
 		said[marks[i].ConditionKey] = &marks[i]
@@ -32,24 +32,24 @@ func divide(marks []health.KeptMark, all []health.Condition) (open, aside []heal
 				c.Mark.State = health.MarkWorse
 			}
 		}
-		if c.Mark != nil && c.Mark.State == health.Aside {
-			aside = append(aside, *c)
+		if c.Mark != nil && c.Mark.State == health.Muted {
+			muted = append(muted, *c)
 		} else {
 			open = append(open, *c)
 		}
 	}
-	return open, aside
+	return open, muted
 }
 
 // begunAgain reports whether what a mark is about was over and has begun once more, which is news of what somebody has
 // taken and of what is critical.
 func begunAgain(m *health.KeptMark, c *health.Condition) bool {
-	return (m.State == health.Taken || c.Severity == health.Critical) && c.Since.After(m.At)
+	return (m.State == health.Acknowledged || c.Severity == health.Critical) && c.Since.After(m.At)
 }
 
-// worse reports whether a condition is worse than it was when somebody put it aside.
+// worse reports whether a condition is worse than it was when somebody put it muted.
 func worse(m *health.KeptMark, c *health.Condition) bool {
-	return m.State == health.Aside &&
+	return m.State == health.Muted &&
 		(c.Count > m.Count || !health.Severity(m.Severity).Least(c.Severity) || begunAgain(m, c))
 }
 
@@ -97,10 +97,10 @@ func (f *facts) watchMark(m *health.KeptMark, c *health.Condition) (note health.
 	return note, note.Worse || m.SeenAt.Before(f.at.Add(-markSeenEvery))
 }
 
-// Measure says how bad a condition is, or without a subject all of a kind that are not put aside. There is nothing of
+// Measure says how bad a condition is, or without a subject all of a kind that are not muted. There is nothing of
 // what does not hold.
 func (r *Report) Measure(key health.ConditionKey) (about []health.Measured) {
-	lists := [][]health.Condition{r.Conditions, r.Aside}
+	lists := [][]health.Condition{r.Conditions, r.Muted}
 	if key.Subject == "" {
 		lists = lists[:1]
 	}

@@ -40,7 +40,7 @@ func (w *world) says(state store.MarkState, kind store.Kind, subject string, lif
 	}
 }
 
-// stands wants a condition to be told, with a mark or without one, or to be put aside.
+// stands wants a condition to be told, with a mark or without one, or to be muted.
 func (w *world) stands(kind store.Kind, subject string, want store.MarkState) *health.Report {
 	w.Helper()
 	var r *health.Report
@@ -48,7 +48,7 @@ func (w *world) stands(kind store.Kind, subject string, want store.MarkState) *h
 	i := -1
 	testenv.Until(w, soon, fmt.Sprintf("there is a %s of %s", kind, subject), func() bool { // see says
 		r = w.report(w.watch)
-		all = slices.Concat(r.Conditions, r.Aside)
+		all = slices.Concat(r.Conditions, r.Muted)
 		i = slices.IndexFunc(all, func(c store.Condition) bool { return c.Kind == kind && c.Subject == subject })
 		return i >= 0
 	})
@@ -56,13 +56,13 @@ func (w *world) stands(kind store.Kind, subject string, want store.MarkState) *h
 	if mark := all[i].Mark; mark != nil {
 		state = mark.State
 	}
-	if aside := i >= len(r.Conditions); state != want || aside != (want == store.Aside) {
-		w.Errorf("%s of %s is %q, in the list of what is put aside: %t; want %q", kind, subject, state, aside, want)
+	if muted := i >= len(r.Conditions); state != want || muted != (want == store.Muted) {
+		w.Errorf("%s of %s is %q, in the list of what is muted: %t; want %q", kind, subject, state, muted, want)
 	}
 	return r
 }
 
-// What is put aside does not count until there is more of it, or it is worse, or the time is up.
+// What is muted does not count until there is more of it, or it is worse, or the time is up.
 func TestWhatIsPutAsideComesBack(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -74,32 +74,32 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	if len(r.Kinds) != 1 || r.Kinds[0].Title != "Dead letters: 2 endpoints, 5 letters" {
 		t.Errorf("of their kind: %+v", r.Kinds)
 	}
-	w.says(store.Taken, store.DeadLetters, "a", 0)
-	if r := w.stands(store.DeadLetters, "a", store.Taken); r.Status != "warning" || r.Counts.Warning != 2 {
+	w.says(store.Acknowledged, store.DeadLetters, "a", 0)
+	if r := w.stands(store.DeadLetters, "a", store.Acknowledged); r.Status != "warning" || r.Counts.Warning != 2 {
 		t.Errorf("when one is taken: %s %+v", r.Status, r.Counts)
 	}
-	w.says(store.Aside, store.DeadLetters, "a", 0)
-	if r := w.stands(store.DeadLetters, "a", store.Aside); r.Counts.Warning != 1 {
-		t.Errorf("when one is put aside: %+v", r.Counts)
+	w.says(store.Muted, store.DeadLetters, "a", 0)
+	if r := w.stands(store.DeadLetters, "a", store.Muted); r.Counts.Warning != 1 {
+		t.Errorf("when one is muted: %+v", r.Counts)
 	}
 	w.letters("a", 2)
-	w.stands(store.DeadLetters, "a", store.Aside)
+	w.stands(store.DeadLetters, "a", store.Muted)
 	w.letters("a", 4)
 	w.stands(store.DeadLetters, "a", store.MarkWorse)
 
 	// All of a kind: each comes back when it gets worse itself, and what begins later is news.
-	w.says(store.Aside, store.DeadLetters, "", time.Hour)
-	w.stands(store.DeadLetters, "a", store.Aside)
-	if r := w.stands(store.DeadLetters, "b", store.Aside); r.Status != "ok" || len(r.Conditions) != 0 {
-		t.Errorf("all is put aside: %s %+v", r.Status, r.Conditions)
+	w.says(store.Muted, store.DeadLetters, "", time.Hour)
+	w.stands(store.DeadLetters, "a", store.Muted)
+	if r := w.stands(store.DeadLetters, "b", store.Muted); r.Status != "ok" || len(r.Conditions) != 0 {
+		t.Errorf("all is muted: %s %+v", r.Status, r.Conditions)
 	}
 	w.letters("c", 1)
 	w.exec(`UPDATE dead_letter SET at = tranche_now() WHERE endpoint = 'c'`)
 	w.stands(store.DeadLetters, "c", "")
-	w.stands(store.DeadLetters, "a", store.Aside)
+	w.stands(store.DeadLetters, "a", store.Muted)
 	w.letters("b", 3)
 	w.stands(store.DeadLetters, "b", store.MarkWorse)
-	w.stands(store.DeadLetters, "a", store.Aside)
+	w.stands(store.DeadLetters, "a", store.Muted)
 	w.letters("b", 1)
 	w.exec(`UPDATE health_ack SET until = tranche_now()`)
 	w.stands(store.DeadLetters, "a", "")
@@ -112,8 +112,8 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	}
 	w.exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_reason = 'down', breaker_since = tranche_now(),
 		probe_at = tranche_now() + interval '1 hour' WHERE endpoint = 'bills'`)
-	w.says(store.Aside, store.BreakerOpen, "bills", 0)
-	w.stands(store.BreakerOpen, "bills", store.Aside)
+	w.says(store.Muted, store.BreakerOpen, "bills", 0)
+	w.stands(store.BreakerOpen, "bills", store.Muted)
 	req := request("bills")
 	req.Session = w.session()
 	if _, err := start.New(w.store).Load(t.Context(), req, items(1)); err != nil {
@@ -139,15 +139,15 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	w.stands(store.BreakerOpen, "bills", "")
 }
 
-// What got worse than it was when it was put aside, and better, and worse again, is told of all the while, until
-// somebody puts it aside anew or it is over: alerts would tell each turn.
+// What got worse than it was when it was muted, and better, and worse again, is told of all the while, until
+// somebody puts it muted anew or it is over: alerts would tell each turn.
 func TestWhatGotWorseStaysSo(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	w.calms()
 	w.letters("a", 3)
-	w.says(store.Aside, store.DeadLetters, "a", 0)
+	w.says(store.Muted, store.DeadLetters, "a", 0)
 	for _, n := range []int{4, 3, 2, 5, 1} {
 		w.letters("a", n)
 		w.stands(store.DeadLetters, "a", store.MarkWorse)
@@ -157,15 +157,15 @@ func TestWhatGotWorseStaysSo(t *testing.T) {
 	}) {
 		t.Error("another server does not know that it got worse")
 	}
-	w.says(store.Aside, store.DeadLetters, "a", 0)
-	w.stands(store.DeadLetters, "a", store.Aside)
+	w.says(store.Muted, store.DeadLetters, "a", 0)
+	w.stands(store.DeadLetters, "a", store.Muted)
 	w.letters("a", 2)
 	w.stands(store.DeadLetters, "a", store.MarkWorse)
 	w.letters("a", 0)
 	w.watch.Again()
 	w.goes(store.DeadLetters, "a")
 	w.letters("a", 1)
-	w.stands(store.DeadLetters, "a", store.Aside)
+	w.stands(store.DeadLetters, "a", store.Muted)
 }
 
 // What was said of something that nobody has seen for a season is forgotten, and what was said of what is still there,
@@ -178,12 +178,12 @@ func TestMarksOfLongAgoAreForgotten(t *testing.T) {
 	for _, endpoint := range []string{"there", "gone", "lately"} {
 		w.letters(endpoint, 1)
 	}
-	w.says(store.Aside, store.DeadLetters, "", 0)
+	w.says(store.Muted, store.DeadLetters, "", 0)
 	w.letters("gone", 0)
 	w.letters("lately", 0)
 	w.exec(`UPDATE health_ack SET seen_at = tranche_now() - interval '91 days' WHERE subject <> 'lately'`)
 	w.exec(`UPDATE health_ack SET seen_at = tranche_now() - interval '89 days' WHERE subject = 'lately'`)
-	w.stands(store.DeadLetters, "there", store.Aside)
+	w.stands(store.DeadLetters, "there", store.Muted)
 	var left string
 	if err := w.pool.QueryRow(t.Context(), `SELECT string_agg(subject || CASE WHEN seen_at > tranche_now() -
 		interval '1 minute' THEN ' seen' ELSE '' END, ', ' ORDER BY subject) FROM health_ack`).Scan(&left); err != nil {
@@ -194,7 +194,7 @@ func TestMarksOfLongAgoAreForgotten(t *testing.T) {
 	}
 }
 
-// What is put aside takes no place in the lists, and what is said of all of a kind leaves it alone.
+// What is muted takes no place in the lists, and what is said of all of a kind leaves it alone.
 func TestWhatIsPutAsideHidesNothing(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -203,19 +203,19 @@ func TestWhatIsPutAsideHidesNothing(t *testing.T) {
 	for n := range store.DefaultListed {
 		w.letters(fmt.Sprintf("e%02d", n), 1)
 	}
-	w.says(store.Aside, store.DeadLetters, "", 0)
-	w.stands(store.DeadLetters, "e00", store.Aside)
+	w.says(store.Muted, store.DeadLetters, "", 0)
+	w.stands(store.DeadLetters, "e00", store.Muted)
 	w.letters("more", 1)
 	w.stands(store.DeadLetters, "more", "")
-	w.says(store.Taken, store.DeadLetters, "", 0)
-	w.stands(store.DeadLetters, "more", store.Taken)
-	w.stands(store.DeadLetters, "e00", store.Aside)
+	w.says(store.Acknowledged, store.DeadLetters, "", 0)
+	w.stands(store.DeadLetters, "more", store.Acknowledged)
+	w.stands(store.DeadLetters, "e00", store.Muted)
 
 	// What is critical is news when it begins once more.
 	w.start(request("bills"), 1)
 	w.appears(store.NoListeners, "bills", store.Critical)
-	w.says(store.Aside, store.NoListeners, "bills", 0)
-	w.stands(store.NoListeners, "bills", store.Aside)
+	w.says(store.Muted, store.NoListeners, "bills", 0)
+	w.stands(store.NoListeners, "bills", store.Muted)
 	stop := w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
 	w.ends(store.NoListeners, "bills")
 	stop()

@@ -5,10 +5,10 @@
 // a fraction of a second from what it saw last when a look takes longer. It changes nothing but two tables:
 // health_condition keeps since when something has been so where nothing else tells it, over looks, servers and
 // restarts, and what a server says of itself that no other one can see, so that all of them show it; and health_ack,
-// whether what people have put aside has got worse. When PostgreSQL or NATS is away that is a condition like any
+// whether what people have muted has got worse. When PostgreSQL or NATS is away that is a condition like any
 // other, and what is known without it is said.
 //
-// What people have put aside, by workqueue/health, stands in a list of its own and counts for nothing until it is
+// What people have muted, by workqueue/health, stands in a list of its own and counts for nothing until it is
 // worse than it was then, and stays so until it is over; what somebody has taken says so.
 //
 // The rules of workqueue/health say what a condition of the database is; judge adds what a server sees for itself, of
@@ -37,9 +37,9 @@ type SeverityCounts struct {
 type Report struct {
 	Status     string             `json:"status" enum:"ok,warning,critical" doc:"the worst severity; info is ok"`
 	At         time.Time          `json:"at" doc:"when this was so; all who ask within a few seconds share a report"`
-	Counts     SeverityCounts     `json:"counts" doc:"of conditions; what is put aside does not count, here and in status"`
+	Counts     SeverityCounts     `json:"counts" doc:"of conditions; what is muted does not count, here and in status"`
 	Conditions []health.Condition `json:"conditions" doc:"what is to be seen to, the worst first"`
-	Aside      []health.Condition `json:"aside" doc:"what is put aside, until it gets worse or the time is up"`
+	Muted      []health.Condition `json:"muted" doc:"what is muted, until it gets worse or the time is up"`
 	Kinds      []KindSummary      `json:"kinds" doc:"the kinds of conditions, the worst first"`
 
 	// Unseen are kinds of which there may be conditions that were not looked at: those of other servers, and what NATS
@@ -62,16 +62,16 @@ type KindSummary struct {
 	Count    int64           `json:"count" doc:"how many items, letters, messages or operations, added up"`
 }
 
-// newReport makes one of what is to be seen to and what is put aside. more is how many of a kind are not listed.
-func newReport(at time.Time, conditions, aside []health.Condition, more map[health.Kind]int64) *Report {
-	for _, list := range [][]health.Condition{conditions, aside} {
+// newReport makes one of what is to be seen to and what is muted. more is how many of a kind are not listed.
+func newReport(at time.Time, conditions, muted []health.Condition, more map[health.Kind]int64) *Report {
+	for _, list := range [][]health.Condition{conditions, muted} {
 		slices.SortFunc(list, func(a, b health.Condition) int {
 			return cmp.Or(cmp.Compare(b.Severity.Weight(), a.Severity.Weight()), a.Since.Compare(b.Since),
 				cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Subject, b.Subject))
 		})
 	}
 	r := &Report{Status: okStatus, At: at, Conditions: append([]health.Condition{}, conditions...),
-		Aside: append([]health.Condition{}, aside...), Kinds: append([]KindSummary{}, kindsOf(conditions, more)...)}
+		Muted: append([]health.Condition{}, muted...), Kinds: append([]KindSummary{}, kindsOf(conditions, more)...)}
 	for i := range conditions {
 		switch conditions[i].Severity {
 		case health.Critical:
@@ -138,7 +138,7 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 		return ctx.Err()
 	}
 	var endpoints []string
-	all := slices.Concat(report.Conditions, report.Aside) // what is put aside stops runs all the same
+	all := slices.Concat(report.Conditions, report.Muted) // what is muted stops runs all the same
 	for i := range all {
 		if c := &all[i]; c.Stops() == health.StopsEndpoint {
 			endpoints = append(endpoints, c.Subject)
@@ -161,7 +161,7 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 func underWay(r inspect.RunSummary) bool { return r.State == "running" && r.Hold == nil }
 
 // standing is the worst that stops a run.
-func standing(all []health.Condition, r *inspect.RunSummary, asks []string) *inspect.Obstacle {
+func standing(all []health.Condition, r *inspect.RunSummary, asks []string) *inspect.Blocker {
 	for i := range all {
 		c := &all[i]
 		var stops bool
@@ -175,7 +175,7 @@ func standing(all []health.Condition, r *inspect.RunSummary, asks []string) *ins
 		case health.StopsNothing:
 		}
 		if stops {
-			return &inspect.Obstacle{Kind: string(c.Kind), Text: c.Title, Since: c.Since}
+			return &inspect.Blocker{Kind: string(c.Kind), Text: c.Title, Since: c.Since}
 		}
 	}
 	return nil

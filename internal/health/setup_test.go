@@ -170,7 +170,7 @@ func seen(r *health.Report, kind store.Kind, subject string) (store.Condition, b
 func (w *world) report(watch *health.Watch) *health.Report {
 	w.Helper()
 	if w.node != nil {
-		w.node.WakeDuty("sweep") // its lease lives for so long that by itself it sweeps seldom
+		w.node.WakeLeaderTask("sweep") // its lease lives for so long that by itself it sweeps seldom
 	}
 	watch.Again() // what a look has found that began earlier is no answer, however slow this machine is
 	r, err := watch.Report(w.Context())
@@ -209,7 +209,7 @@ func (w *world) appearsTo(
 	return store.Condition{}
 }
 
-// goes waits until a condition is not told of any more, be it put aside or not.
+// goes waits until a condition is not told of any more, be it muted or not.
 func (w *world) goes(kind store.Kind, subject string) {
 	w.Helper()
 	w.goesFrom(w.watch, kind, subject)
@@ -221,7 +221,7 @@ func (w *world) goesFrom(watch *health.Watch, kind store.Kind, subject string, u
 	for deadline := time.Now().Add(soon); time.Now().Before(deadline); pause() {
 		r := w.report(watch)
 		missed := slices.ContainsFunc(unseen, func(k store.Kind) bool { return slices.Contains(r.Unseen, k) })
-		if !missed && !slices.ContainsFunc(slices.Concat(r.Conditions, r.Aside), told) {
+		if !missed && !slices.ContainsFunc(slices.Concat(r.Conditions, r.Muted), told) {
 			return
 		}
 	}

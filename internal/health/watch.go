@@ -249,13 +249,13 @@ func (w *Watch) look(ctx context.Context) *Report {
 		w.marks = f.db.Marks
 	}
 	w.watchMarks(ctx, f, conditions)
-	open, aside := divide(w.marks, conditions)
+	open, muted := divide(w.marks, conditions)
 	if f.db == nil {
-		r := newReport(f.at, open, aside, nil)
+		r := newReport(f.at, open, muted, nil)
 		r.Unseen, r.Blind = f.unseen(), true
 		return r
 	}
-	r := newReport(f.at, open, aside, f.db.More)
+	r := newReport(f.at, open, muted, f.db.More)
 	r.Unseen, r.Cut = f.unseen(), f.db.Cut
 	return r
 }
@@ -280,7 +280,7 @@ func (w *Watch) gather(ctx context.Context) *facts {
 	func() {
 		asking, cancel := context.WithTimeout(ctx, w.cfg.DatabaseTimeout)
 		defer cancel()
-		// What was put aside at the last look takes nobody's place in the lists.
+		// What was muted at the last look takes nobody's place in the lists.
 		limits := w.limits
 		limits.Listed += min(len(w.marks), wholeListed)
 		f.db, f.dbErr = health.New(w.cfg.Store).Health(asking, limits)

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// serverPatience is how long the server is given to take a subscription, and to send what it took for a stopping node.
-const serverPatience = 2 * time.Second
+// serverTimeout is how long the server is given to take a subscription, and to send what it took for a stopping node.
+const serverTimeout = 2 * time.Second
 
 // ResponderConfig says what is answered, and how much of it at once.
 type ResponderConfig struct {
@@ -58,7 +58,7 @@ func NewResponder(nc *nats.Conn, config ResponderConfig) (*Responder, error) {
 		return nil, fmt.Errorf("listen for requests to %s: %w", config.Subject, err)
 	}
 	if nc.IsConnected() {
-		_ = nc.FlushTimeout(serverPatience) // else the server knows of it later
+		_ = nc.FlushTimeout(serverTimeout) // else the server knows of it later
 	}
 	return r, nil
 }
@@ -131,7 +131,7 @@ func (r *Responder) drain(ctx context.Context) {
 		_ = r.sub.Unsubscribe()
 		return
 	}
-	timer := time.NewTimer(serverPatience)
+	timer := time.NewTimer(serverTimeout)
 	defer timer.Stop()
 	select {
 	case <-closed:

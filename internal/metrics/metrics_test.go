@@ -80,7 +80,7 @@ func (b *bench) keep(f func(context.Context) error) {
 func (b *bench) until(what string, is func() bool) {
 	b.Helper()
 	testenv.Until(b, 3*time.Minute, what, func() bool {
-		b.node.WakeDuty("sweep") // its lease lives for so long that by itself it sweeps seldom
+		b.node.WakeLeaderTask("sweep") // its lease lives for so long that by itself it sweeps seldom
 		return is()
 	})
 }

@@ -139,32 +139,32 @@ func leaderGauges() []row[*orchestrator.Leading] {
 	return []row[*orchestrator.Leading]{
 		{"tranche_leader_epoch", "Epoch of the lease.", "",
 			one(func(l *orchestrator.Leading) int64 { return l.Epoch })},
-		{"tranche_leader_task_last_success_timestamp_seconds", "When a duty ran last without failing, by the node's clock.", "duty",
+		{"tranche_leader_task_last_success_timestamp_seconds", "When a task ran last without failing, by the node's clock.", "task",
 			func(l *orchestrator.Leading, put func(float64, ...string)) {
-				for i := range l.Duties {
-					if d := &l.Duties[i]; d.Succeeded >= 0 {
+				for i := range l.LeaderTasks {
+					if d := &l.LeaderTasks[i]; d.Succeeded >= 0 {
 						put(float64(time.Now().Add(-d.Succeeded).UnixMilli())/1e3, d.Name)
 					}
 				}
 			}},
-		{"tranche_leader_task_running_seconds", "For how long a duty has been running; 0: it rests.", "duty",
-			perDuty(func(d *inspect.DutyPulse) float64 { return d.Running.Seconds() })},
+		{"tranche_leader_task_running_seconds", "For how long a task has been running; 0: it rests.", "task",
+			perTask(func(d *inspect.TaskPulse) float64 { return d.Running.Seconds() })},
 	}
 }
 
 func leaderTotals() []row[*orchestrator.Leading] {
 	return []row[*orchestrator.Leading]{
-		{"tranche_leader_task_runs_total", "Times that a duty ran since this node leads.", "duty",
-			perDuty(func(d *inspect.DutyPulse) float64 { return float64(d.Runs) })},
-		{"tranche_leader_task_failures_total", "Those of them that failed.", "duty",
-			perDuty(func(d *inspect.DutyPulse) float64 { return float64(d.Failures) })},
+		{"tranche_leader_task_runs_total", "Times that a task ran since this node leads.", "task",
+			perTask(func(d *inspect.TaskPulse) float64 { return float64(d.Runs) })},
+		{"tranche_leader_task_failures_total", "Those of them that failed.", "task",
+			perTask(func(d *inspect.TaskPulse) float64 { return float64(d.Failures) })},
 	}
 }
 
-func perDuty(value func(*inspect.DutyPulse) float64) func(*orchestrator.Leading, func(float64, ...string)) {
+func perTask(value func(*inspect.TaskPulse) float64) func(*orchestrator.Leading, func(float64, ...string)) {
 	return func(l *orchestrator.Leading, put func(float64, ...string)) {
-		for i := range l.Duties {
-			put(value(&l.Duties[i]), l.Duties[i].Name)
+		for i := range l.LeaderTasks {
+			put(value(&l.LeaderTasks[i]), l.LeaderTasks[i].Name)
 		}
 	}
 }

@@ -96,7 +96,7 @@ func (s *system) look(from *Sources, epoch int64) seen {
 		return s.last
 	}
 	s.whose = epoch
-	ctx, cancel := context.WithTimeout(database.ForDuties(context.Background()), s.timeout)
+	ctx, cancel := context.WithTimeout(database.ForLeader(context.Background()), s.timeout)
 	defer cancel()
 	begun := time.Now()
 	now := seen{}

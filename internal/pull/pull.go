@@ -227,7 +227,7 @@ func (p *Pull) end(err error, status *status) {
 func (p *Pull) becomeLate(bytes int) {
 	p.owe(amount{p.asked.messages - p.left - p.came.messages, max(bytes, 0)})
 	p.become(late)
-	p.patience = time.AfterFunc(p.puller.config.Patience, func() {
+	p.patience = time.AfterFunc(p.puller.config.Timeout, func() {
 		p.mu.Lock()
 		then := func() {}
 		if p.state == late {
@@ -291,7 +291,7 @@ func (p *Pull) drain() {
 	if p.sub.Drain() == nil {
 		select {
 		case <-p.unsubscribed:
-		case <-time.After(closePatience):
+		case <-time.After(closeTimeout):
 		}
 	}
 	p.close()

@@ -143,7 +143,7 @@ func (p *played) listening() int {
 func TestLateMessagesAreTakenAndCounted(t *testing.T) {
 	t.Parallel()
 	p := play(t)
-	p.puller.config.Patience = time.Hour
+	p.puller.config.Timeout = time.Hour
 	one, inbox := p.open(8)
 	p.send(inbox, 1)
 	p.status(inbox, "409", "Message Size Exceeds MaxBytes", 3)
@@ -170,7 +170,7 @@ func TestWhatNeverComesDoesNotCountForEver(t *testing.T) {
 	p.status(inbox, "409", "Batch Completed", 0)
 	must(t, p.over(one))
 	p.eventually("nothing counts", func() bool { _, late := p.state(); return late == amount{} })
-	if took := time.Since(began); took < latePatience || p.most.messages != 2 {
+	if took := time.Since(began); took < lateTimeout || p.most.messages != 2 {
 		t.Errorf("%d messages counted for %s", p.most.messages, took)
 	}
 	p.send(inbox, 2) // the leader was only slow
@@ -215,7 +215,7 @@ func TestEndsOfPulls(t *testing.T) {
 func TestCloseTakesWhatIsOnItsWay(t *testing.T) {
 	t.Parallel()
 	p := play(t)
-	p.puller.config.Patience = time.Hour
+	p.puller.config.Timeout = time.Hour
 	one, inbox := p.open(5)
 	p.status(inbox, "409", "Batch Completed", 0)
 	must(t, p.over(one))

@@ -22,17 +22,17 @@ const (
 	// expiry is how long the server keeps a pull open that nothing comes for. It is short for the sake of clusters: what a
 	// server that stands still had asked for on behalf of its clients, who have gone elsewhere, takes messages until then.
 	expiry = 5 * time.Second
-	// latePatience is Patience, if the owner does not say otherwise. A leader that was replaced in between never sends
+	// lateTimeout is Timeout, if the owner does not say otherwise. A leader that was replaced in between never sends
 	// what it has promised.
-	latePatience = 2 * time.Second
+	lateTimeout = 2 * time.Second
 	// lingering is how long a pull is listened to that may still bring something. The server has ended it by then.
 	lingering = 30 * time.Second
 	// Settling is how long nothing may come for an open pull before Settle takes it that nothing is on its way, and
 	// settles is how often it looks again when something did come.
 	Settling = 100 * time.Millisecond
 	settles  = 10
-	// closePatience is how long Close waits for the server's word that nothing more comes.
-	closePatience = time.Second
+	// closeTimeout is how long Close waits for the server's word that nothing more comes.
+	closeTimeout = time.Second
 )
 
 // Config says what to pull from, and who takes it in.
@@ -42,8 +42,8 @@ type Config struct {
 	Consumer string
 	// Heartbeat is how long the server may at least be silent about an open pull. Default Heartbeat.
 	Heartbeat time.Duration
-	// Patience is how long messages that the server has promised count against the owner's room. Default latePatience.
-	Patience time.Duration
+	// Timeout is how long messages that the server has promised count against the owner's room. Default lateTimeout.
+	Timeout time.Duration
 	// Take is given each message, with what Open was given. It must not wait: heartbeats come the same way. It may be
 	// called by several goroutines.
 	Take func(msg jetstream.Msg, made time.Time)
@@ -71,8 +71,8 @@ func New(config Config) *Puller {
 	if config.Heartbeat == 0 {
 		config.Heartbeat = Heartbeat
 	}
-	if config.Patience == 0 {
-		config.Patience = latePatience
+	if config.Timeout == 0 {
+		config.Timeout = lateTimeout
 	}
 	return &Puller{config: config, nc: config.JS.Conn(), pulls: map[*Pull]bool{},
 		next: Subject(config.JS, config.Stream, config.Consumer)}

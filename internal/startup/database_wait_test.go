@@ -100,7 +100,7 @@ func (s *scripted) wait(t *testing.T, patience time.Duration) (logged []observer
 	if err != nil {
 		t.Fatal(err)
 	}
-	wait := DatabaseWait{At: "here", Patience: patience, Knocking: time.Hour, Log: zap.New(core)}
+	wait := DatabaseWait{At: "here", Timeout: patience, Knocking: time.Hour, Log: zap.New(core)}
 	err = wait.Until(t.Context(), func(ctx context.Context) error { return wait.Knock(ctx, config) })
 	return logs.All(), err
 }
@@ -170,7 +170,7 @@ func TestEachHostHasATimeOfItsOwn(t *testing.T) {
 func TestAStopEndsTheWait(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
-	err := DatabaseWait{Patience: time.Hour, Log: zap.NewNop()}.Until(ctx, func(context.Context) error {
+	err := DatabaseWait{Timeout: time.Hour, Log: zap.NewNop()}.Until(ctx, func(context.Context) error {
 		stop()
 		return &net.DNSError{Name: "db"}
 	})

@@ -29,7 +29,7 @@ func (w *Wait) unconnected(err error) obstacle {
 		o.waiting = fmt.Sprintf("NATS at %s: the name %s is not known yet (%v)", w.Where(), dns.Name, err)
 	}
 	end := func(kind, problem, remedy string) obstacle {
-		return obstacle{kind: kind, waiting: "NATS at " + w.Where() + ", " + problem, patience: refusedPatience,
+		return obstacle{kind: kind, waiting: "NATS at " + w.Where() + ", " + problem, patience: refusedTimeout,
 			end: fmt.Sprintf("NATS at %s %s; %s", w.Where(), problem, remedy)}
 	}
 	switch said := ""; {
@@ -108,14 +108,14 @@ func (w *Wait) byJetStream(err error) (o obstacle, ok bool) {
 			"account, or give the streams less with --work-max-bytes, --reply-max-bytes and the others", here, err,
 			cli.Gibibytes(w.Needs()), w.Needs())}
 	case stream.TooFewServers(err):
-		o = obstacle{kind: "servers", first: true, patience: peersPatience, end: fmt.Sprintf("%s has too few servers for "+
+		o = obstacle{kind: "servers", first: true, patience: peersTimeout, end: fmt.Sprintf("%s has too few servers for "+
 			"the copies that each stream is to have (%v); start the others, or say with --stream-replicas 1 that one copy is "+
 			"enough", here, err)}
 	default:
 		return w.conflict(err)
 	}
 	if o.patience == 0 {
-		o.patience = refusedPatience
+		o.patience = refusedTimeout
 	}
 	o.waiting = "the streams: " + o.end
 	if o.first {
@@ -126,7 +126,7 @@ func (w *Wait) byJetStream(err error) (o obstacle, ok bool) {
 
 func (w *Wait) conflict(err error) (obstacle, bool) {
 	if conflict, ok := errors.AsType[*stream.ConflictError](err); ok && streams.Keeps(conflict.Stream) {
-		return obstacle{kind: "conflict", patience: refusedPatience, waiting: conflict.Error(), end: conflict.Error()}, true
+		return obstacle{kind: "conflict", patience: refusedTimeout, waiting: conflict.Error(), end: conflict.Error()}, true
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || stream.Unavailable(err) {
 		return obstacle{kind: "quorum", waiting: fmt.Sprintf("JetStream at %s, which does not answer yet: in a cluster it "+

@@ -102,7 +102,7 @@ func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 	if err := w.Waits("set up the streams", nats.ErrNoResponders); err != nil || len(said) != 5 {
 		t.Errorf("something else: %v, %v", err, said)
 	}
-	now = now.Add(refusedPatience)
+	now = now.Add(refusedTimeout)
 	if err := w.Waits("set up the streams", nats.ErrNoResponders); err == nil {
 		t.Error("what does not mend itself is waited for")
 	}

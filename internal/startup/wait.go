@@ -29,10 +29,10 @@ import (
 
 // Times of a start that waits for NATS and the streams. What may pass by itself is waited for as long as it takes.
 const (
-	// refusedPatience is for what a server that is starting, or being set up, may say and take back.
-	refusedPatience = 5 * time.Second
-	// peersPatience is for the other servers of a cluster to come up.
-	peersPatience = 2 * time.Minute
+	// refusedTimeout is for what a server that is starting, or being set up, may say and take back.
+	refusedTimeout = 5 * time.Second
+	// peersTimeout is for the other servers of a cluster to come up.
+	peersTimeout = 2 * time.Minute
 	// What is waited for is said at once, and again after pauses that double.
 	saidFirst, saidPause = 5 * time.Second, 5 * time.Minute
 	// settingsTimeout bounds what the wait itself asks the database.
@@ -63,7 +63,7 @@ type Wait struct {
 	kind  string
 	since time.Time
 	next  time.Time // when it is said again
-	gaps  backoff.Doubling
+	gaps  backoff.Exponential
 }
 
 // Hear has the wait told why NATS cannot be connected to.
@@ -99,7 +99,7 @@ func (w *Wait) Waits(what string, err error) error {
 	now := w.Now()
 	if o.kind != w.kind {
 		w.kind, w.since, w.next = o.kind, now, now
-		w.gaps = backoff.Doubling{First: saidFirst, Longest: saidPause}
+		w.gaps = backoff.Exponential{First: saidFirst, Longest: saidPause}
 	}
 	if o.end != "" && now.Sub(w.since) >= o.patience && (!o.first || w.unset()) {
 		return errors.New(o.end)
@@ -222,7 +222,7 @@ const (
 // a loss of power. What is wrong for good ends it at once.
 type DatabaseWait struct {
 	At       string        // where it is, for people
-	Patience time.Duration // 0: none
+	Timeout  time.Duration // 0: none
 	Knocking time.Duration // how long an address, or who knows them, may take to answer; 0: 5 s
 	Log      *zap.Logger   // required by Until
 }
@@ -254,7 +254,7 @@ func (w DatabaseWait) Knock(ctx context.Context, config *pgx.ConnConfig) error {
 // not cut short: a migration may take as long as it needs. All else of a try bounds itself.
 func (w DatabaseWait) Until(ctx context.Context, try func(context.Context) error) error {
 	begun, said := time.Now(), ""
-	pauses := backoff.Doubling{First: knockFirst, Longest: knockPause}
+	pauses := backoff.Exponential{First: knockFirst, Longest: knockPause}
 	for {
 		err := try(ctx)
 		if ctx.Err() != nil {
@@ -266,17 +266,17 @@ func (w DatabaseWait) Until(ctx context.Context, try func(context.Context) error
 		case err == nil && said != "":
 			w.Log.Info("PostgreSQL is there", zap.String("database", w.At), zap.Duration("after", waited))
 			return nil
-		case err == nil || !coming || w.Patience <= 0:
+		case err == nil || !coming || w.Timeout <= 0:
 			return err
-		case waited >= w.Patience:
-			return fmt.Errorf("PostgreSQL %s, and was waited for %s (--database-wait): %w", why, cli.Span(w.Patience), err)
+		case waited >= w.Timeout:
+			return fmt.Errorf("PostgreSQL %s, and was waited for %s (--database-wait): %w", why, cli.Span(w.Timeout), err)
 		}
 		if why != said {
-			w.Log.Warn("PostgreSQL "+why+"; waiting for it, up to "+cli.Span(w.Patience)+" in all",
+			w.Log.Warn("PostgreSQL "+why+"; waiting for it, up to "+cli.Span(w.Timeout)+" in all",
 				zap.String("database", w.At), zap.Error(err))
 			said = why
 		}
-		if backoff.Sleep(ctx, min(pauses.Next(), w.Patience-waited)) != nil {
+		if backoff.Sleep(ctx, min(pauses.Next(), w.Timeout-waited)) != nil {
 			return context.Cause(ctx)
 		}
 	}

@@ -88,7 +88,7 @@ func TestTheLeaderIsKilledToldToEndAndStopped(t *testing.T) {
 	}
 	// Nodes say so with their heartbeat: the new leader's first may be yet to come, the sleeper's has come.
 	w.until("just the new leader says that it leads", func() bool {
-		return w.number(`SELECT count(*) FROM node_session WHERE stats ? 'duties' AND expires_at > tranche_now()
+		return w.number(`SELECT count(*) FROM node_session WHERE stats ? 'leader_tasks' AND expires_at > tranche_now()
 			AND ended_at IS NULL`) == 1
 	})
 }

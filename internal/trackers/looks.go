@@ -213,7 +213,7 @@ type ReapStore interface {
 }
 
 // Reaper ends batches that everybody forgot, and deletes those that ended long ago, a little at a time. Its Run is a
-// duty of the leader's.
+// leader task.
 type Reaper struct {
 	store ReapStore
 	log   *zap.Logger

@@ -47,7 +47,7 @@ type WebhooksConfig struct {
 	Timeout time.Duration
 }
 
-// Webhooks tell of the ends of batches. Their Run is a duty of the leader's.
+// Webhooks tell of the ends of batches. Their Run is a leader task.
 type Webhooks struct {
 	store  WebhookStore
 	sender *httpfetch.Sender
@@ -119,7 +119,7 @@ func (w *Webhooks) tell(ctx context.Context, lease workqueue.Lease, hook *servic
 		}
 		return err
 	}
-	give := came.GiveUp || hook.Owed >= webhookPatience && hook.Attempts+1 >= webhookAttempts
+	give := came.GiveUp || hook.Owed >= webhookTimeout && hook.Attempts+1 >= webhookAttempts
 	pause := w.retry.In(hook.Attempts+1, came.Wait)
 	noted, err := w.store.TrackerWebhookFailed(ctx, lease, *hook, came.Reason(), pause, give)
 	if noted && give {
@@ -133,9 +133,9 @@ const (
 	// makes it longer up to there.
 	firstRetry   = 5 * time.Second
 	longestRetry = time.Hour
-	// webhookPatience is how long one is tried before it is given up, and webhookAttempts how often at the least: when
+	// webhookTimeout is how long one is tried before it is given up, and webhookAttempts how often at the least: when
 	// nobody could send it, because Tranche was down, no time of its receiver's has passed.
-	webhookPatience = 24 * time.Hour
+	webhookTimeout  = 24 * time.Hour
 	webhookAttempts = 12
 )
 
@@ -217,7 +217,7 @@ func (u *underWay) start(hook *service.Webhook, attempt func() error) {
 	go func() { u.ended <- endedAttempt{hook.Batch, u.survive(hook.Batch, attempt)} }()
 }
 
-// survive makes a panic of an attempt an error of the duty: the recover of whoever runs that is in another goroutine.
+// survive makes a panic of an attempt an error of the leader task: the recover of whoever runs that is in another goroutine.
 func (u *underWay) survive(batch uuid.UUID, attempt func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

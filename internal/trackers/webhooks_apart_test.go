@@ -75,7 +75,7 @@ func (b *bench) delivered() int {
 }
 
 // A host that hangs has its own webhooks wait, those of others go out, also those that become due meanwhile. None is
-// handed out twice. When the duty ends what hangs is cut off, and stays due.
+// handed out twice. When the leader task ends what hangs is cut off, and stays due.
 func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	hung, live := newHanging(t), newReceiver(t)
@@ -101,12 +101,12 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 	}
 	select {
 	case err := <-done:
-		t.Errorf("the duty ended, though attempts are under way: %v", err)
+		t.Errorf("the task ended, though attempts are under way: %v", err)
 	default:
 	}
 	stop()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("the duty ended with %v", err)
+		t.Errorf("the task ended with %v", err)
 	}
 	left := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due' AND webhook_attempts = 0`)
 	if left != most+4 {
@@ -128,9 +128,9 @@ type broken struct{ http.RoundTripper }
 
 func (broken) RoundTrip(*http.Request) (*http.Response, error) { panic("a mistake") }
 
-// A panic in an attempt is an error of the duty, which the node shows, and no end of the process. The webhook stays
+// A panic in an attempt is an error of the leader task, which the node shows, and no end of the process. The webhook stays
 // due.
-func TestAPanicOfAnAttemptIsAnErrorOfTheDuty(t *testing.T) {
+func TestAPanicOfAnAttemptIsAnErrorOfTheTask(t *testing.T) {
 	t.Parallel()
 	host := newReceiver(t)
 	conns := operator(t, true, host.URL)
@@ -139,7 +139,7 @@ func TestAPanicOfAnAttemptIsAnErrorOfTheDuty(t *testing.T) {
 	id := b.due(host.URL, 1)[0]
 	bad := b.webhooks(conns, func(c *trackers.WebhooksConfig) { c.Transport = broken{} })
 	if _, err := bad.Run(t.Context(), lease); err == nil || !strings.Contains(err.Error(), "panic: a mistake") {
-		t.Errorf("the duty ended with %v", err)
+		t.Errorf("the task ended with %v", err)
 	}
 	if got := b.webhook(id, trackers.All); got.State != "due" || got.Attempts != 0 {
 		t.Errorf("after the panic: %+v", got)

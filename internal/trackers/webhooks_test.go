@@ -132,7 +132,7 @@ func (b *bench) webhooks(
 	return hooks
 }
 
-// runHooks does the duty until the webhook of the batch is in a state, and returns it.
+// runHooks does the leader task until the webhook of the batch is in a state, and returns it.
 func (b *bench) runHooks(
 	hooks *trackers.Webhooks, lease workqueue.Lease, batch uuid.UUID, until func(*fanout.WebhookView) bool,
 ) *fanout.WebhookView {

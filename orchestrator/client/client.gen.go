@@ -75,9 +75,9 @@ const (
 
 // Defines values for MarkState.
 const (
-	MarkStateAside MarkState = "aside"
-	MarkStateTaken MarkState = "taken"
-	MarkStateWorse MarkState = "worse"
+	MarkStateAcknowledged MarkState = "acknowledged"
+	MarkStateMuted        MarkState = "muted"
+	MarkStateWorse        MarkState = "worse"
 )
 
 // Defines values for MessageState.
@@ -691,6 +691,13 @@ type Bisections struct {
 	More int `json:"more"`
 }
 
+type Blocker struct {
+	// Kind as in GET /health, like no_listeners
+	Kind  string    `json:"kind"`
+	Text  string    `json:"text"`
+	Since time.Time `json:"since"`
+}
+
 // BreakerState is a text; a newer server may know more values.
 type BreakerState string
 
@@ -1005,7 +1012,7 @@ type Controlled struct {
 	Runs []string `json:"runs"`
 
 	// Left of all runs, those that could not change
-	Left []LeftRun `json:"left"`
+	Left []SkippedRun `json:"left"`
 
 	// Items paused: out; approved: let go; cancelled, resumed: without outcome
 	Items int64 `json:"items"`
@@ -1335,32 +1342,6 @@ type DryRunStep struct {
 
 	// Services instances that listen; of other kinds, nodes that can do it
 	Services int `json:"services"`
-}
-
-type DutyView struct {
-	Name string `json:"name"`
-	Runs int64  `json:"runs"`
-
-	// Failures of those runs
-	Failures int64 `json:"failures"`
-
-	// Running seconds for which it runs; absent when it does not
-	Running float64 `json:"running,omitempty"`
-
-	// EndedAt when it ran last; absent when it has not yet
-	EndedAt *time.Time `json:"ended_at,omitempty"`
-
-	// Took seconds that its last run took
-	Took float64 `json:"took"`
-
-	// Failing its last run failed
-	Failing bool `json:"failing"`
-
-	// LastError of the last run that failed
-	LastError string `json:"last_error,omitempty"`
-
-	// FailedAt when that was
-	FailedAt *time.Time `json:"failed_at,omitempty"`
 }
 
 type EarlierPart struct {
@@ -2014,14 +1995,14 @@ type Health struct {
 	// At when this was so; all who ask within a few seconds share a report
 	At time.Time `json:"at"`
 
-	// Counts of conditions; what is put aside does not count, here and in status
+	// Counts of conditions; what is muted does not count, here and in status
 	Counts SeverityCounts `json:"counts"`
 
 	// Conditions what is to be seen to, the worst first
 	Conditions []Condition `json:"conditions"`
 
-	// Aside what is put aside, until it gets worse or the time is up
-	Aside []Condition `json:"aside"`
+	// Muted what is muted, until it gets worse or the time is up
+	Muted []Condition `json:"muted"`
 
 	// Kinds the kinds of conditions, the worst first
 	Kinds []KindSummary `json:"kinds"`
@@ -2258,6 +2239,32 @@ type LastEvent struct {
 	What string    `json:"what"`
 }
 
+type LeaderTaskView struct {
+	Name string `json:"name"`
+	Runs int64  `json:"runs"`
+
+	// Failures of those runs
+	Failures int64 `json:"failures"`
+
+	// Running seconds for which it runs; absent when it does not
+	Running float64 `json:"running,omitempty"`
+
+	// EndedAt when it ran last; absent when it has not yet
+	EndedAt *time.Time `json:"ended_at,omitempty"`
+
+	// Took seconds that its last run took
+	Took float64 `json:"took"`
+
+	// Failing its last run failed
+	Failing bool `json:"failing"`
+
+	// LastError of the last run that failed
+	LastError string `json:"last_error,omitempty"`
+
+	// FailedAt when that was
+	FailedAt *time.Time `json:"failed_at,omitempty"`
+}
+
 type LeaderView struct {
 	Session string `json:"session"`
 
@@ -2273,11 +2280,6 @@ type LeftOut struct {
 	// Because the step that failed; the first one, if several did
 	Because string `json:"because"`
 	Items   int64  `json:"items"`
-}
-
-type LeftRun struct {
-	Run string `json:"run"`
-	Why string `json:"why"`
 }
 
 type LetterSelection struct {
@@ -2367,14 +2369,14 @@ type LogIn struct {
 }
 
 type Mark struct {
-	// State worse: it was put aside, and got worse
+	// State worse: it was muted, and got worse
 	State MarkState `json:"state"`
 
 	// By who said so
 	By string    `json:"by"`
 	At time.Time `json:"at"`
 
-	// Until until when it is put aside; absent: for good
+	// Until until when it is muted; absent: for good
 	Until  *time.Time `json:"until,omitempty"`
 	Reason string     `json:"reason,omitempty"`
 }
@@ -2385,7 +2387,7 @@ type MarkState string
 type MarkedCondition struct {
 	ConditionName
 
-	// State one of aside, taken, back
+	// State one of muted, acknowledged, cleared
 	State string     `json:"state"`
 	By    string     `json:"by"`
 	At    *time.Time `json:"at,omitempty"`
@@ -2531,8 +2533,8 @@ type Nodes struct {
 	// Leader null while nobody leads
 	Leader *LeaderView `json:"leader"`
 
-	// Duties what the node that leads does as such, as it said with its last heartbeat
-	Duties []DutyView `json:"duties"`
+	// LeaderTasks what the node that leads does as such, as it said with its last heartbeat
+	LeaderTasks []LeaderTaskView `json:"leader_tasks"`
 
 	// Nodes those that are there, then those that are gone, newest first, up to 50 of them
 	Nodes []NodeView `json:"nodes"`
@@ -2542,13 +2544,6 @@ type Nodes struct {
 
 	// DatabaseReadOnly PostgreSQL takes no writes: nodes cannot say that they live
 	DatabaseReadOnly bool `json:"database_read_only,omitempty"`
-}
-
-type Obstacle struct {
-	// Kind as in GET /health, like no_listeners
-	Kind  string    `json:"kind"`
-	Text  string    `json:"text"`
-	Since time.Time `json:"since"`
 }
 
 type OpKeying struct {
@@ -3879,7 +3874,7 @@ type RunSummary struct {
 	CarriedOn []string `json:"carried_on,omitempty"`
 
 	// Stands why it does not go on although it is running; in lists
-	Stands *Obstacle `json:"stands,omitempty"`
+	Stands *Blocker `json:"stands,omitempty"`
 }
 
 type RunsTopic struct {
@@ -4076,6 +4071,11 @@ type SeverityCounts struct {
 	Info     int `json:"info"`
 	Warning  int `json:"warning"`
 	Critical int `json:"critical"`
+}
+
+type SkippedRun struct {
+	Run string `json:"run"`
+	Why string `json:"why"`
 }
 
 type SliceNode struct {
@@ -5663,11 +5663,11 @@ func (c *Client) ClearCondition(ctx context.Context, body ConditionName, options
 
 }
 
-// MuteCondition: Put a condition aside, or all of its kind that there are.
+// MuteCondition: Mute a condition, or all of its kind that there are.
 //
 // It does not count in the status, stands in a list of its own, and alerts do not tell it, until it gets worse (a
-// higher severity, or more items, letters, messages or operations), or its time is up. Of all of a kind each is put
-// aside by itself, and what begins later is news; so is something critical that was over and begins once more.
+// higher severity, or more items, letters, messages or operations), or its time is up. Of all of a kind each is muted
+// by itself, and what begins later is news; so is something critical that was over and begins once more.
 //
 // It is POST /health/mute, for role operator.
 func (c *Client) MuteCondition(ctx context.Context, body MuteSettings, options ...CallOption) (MarkedCondition, error) {
@@ -6663,4 +6663,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 00da00d0721c4d82a1d7e43da862192c, is 25415dbf6eda3542e5cf7fb8b7fd9578876cf680178d10f007d9b3a15555f59e.
+// Of 19e308b239f4473d069a1d63bae80869, is ef9cfd5cbeb1c1f444e6ea0f0b54c50089d246113724c58a5c433c86159b67ed.

@@ -52,7 +52,7 @@ func (e *Event) Decode(into any) error {
 func (c *Client) events(ctx context.Context, ask request, options []CallOption) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		f := follower{client: c, ask: ask, options: options,
-			pauses: backoff.Doubling{First: eventsBackoff, Longest: eventsMost}}
+			pauses: backoff.Exponential{First: eventsBackoff, Longest: eventsMost}}
 		for ctx.Err() == nil {
 			err := f.once(ctx, func(e Event) bool { return yield(e, nil) })
 			switch {
@@ -79,7 +79,7 @@ type follower struct {
 	options []CallOption
 	last    string // id of the last event
 	met     bool   // a connection has been made
-	pauses  backoff.Doubling
+	pauses  backoff.Exponential
 	server  time.Duration // what the server wants instead
 }
 

@@ -28,7 +28,7 @@ func (r *RunDocument) Ended() bool { return r.State == RunCompleted || r.State =
 // Wait looks at a run until it has ended: all its items have an outcome, or it was cancelled. A run that is paused has
 // not; whoever does not want to wait for an operator gives a context with an end.
 func (c *Client) Wait(ctx context.Context, run string, options ...CallOption) (RunDocument, error) {
-	pauses := backoff.Doubling{First: waitFirst, Longest: waitMost}
+	pauses := backoff.Exponential{First: waitFirst, Longest: waitMost}
 	for {
 		found, err := c.GetRun(ctx, run, options...)
 		if err != nil || found.Ended() {

@@ -111,8 +111,8 @@ func (k *Core) WakeFreed() {
 	})
 }
 
-// Spread tells the nodes and the world of a change that has been committed.
-func (k *Core) Spread() {
+// NotifyChange tells the nodes and the world of a change that has been committed.
+func (k *Core) NotifyChange() {
 	k.WakeOthers()
 	Signal(k.Publish)
 }
@@ -147,11 +147,11 @@ func Shuffle[T any](things []T) {
 	rand.Shuffle(len(things), func(i, j int) { things[i], things[j] = things[j], things[i] })
 }
 
-// ReconcileTimeout bounds one round of a duty that asks JetStream much; the next begins anew.
+// ReconcileTimeout bounds one round of a leader task that asks JetStream much; the next begins anew.
 const ReconcileTimeout = 30 * time.Second
 
-// Seer sees to what a commit brought beside outcomes, of what came at a time.
-type Seer interface {
+// OutcomeObserver sees to what a commit brought beside outcomes, of what came at a time.
+type OutcomeObserver interface {
 	Seen(out settle.Recorded, came time.Time)
 }
 
@@ -188,11 +188,11 @@ type Counters struct {
 	StaleFlushes                          atomic.Int64
 }
 
-// maxDutyError bounds what a heartbeat carries of an error, in bytes.
-const maxDutyError = 500
+// maxTaskError bounds what a heartbeat carries of an error, in bytes.
+const maxTaskError = 500
 
 // Readable is the text of an error as a heartbeat can carry it.
 func Readable(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\x00", "") // PostgreSQL takes none
-	return strings.ToValidUTF8(text[:min(len(text), maxDutyError)], "")
+	return strings.ToValidUTF8(text[:min(len(text), maxTaskError)], "")
 }

@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	// stragglerPatience is how long the rest of a reply may take after its final message: messages may overtake one
+	// stragglerTimeout is how long the rest of a reply may take after its final message: messages may overtake one
 	// another, and over core NATS one may be lost.
-	stragglerPatience = 2 * time.Second
-	// ResendPatience is how long services may take to come back, and to answer, when the connection was lost.
-	ResendPatience = 2 * time.Second
+	stragglerTimeout = 2 * time.Second
+	// ResendTimeout is how long services may take to come back, and to answer, when the connection was lost.
+	ResendTimeout = 2 * time.Second
 )
 
 // Error codes of requests over core NATS.
@@ -130,7 +130,7 @@ func (d *Calls) again() {
 	lost := slices.Collect(maps.Keys(d.waiting))
 	d.mu.Unlock()
 	if len(lost) > 0 {
-		time.AfterFunc(ResendPatience, func() { d.resend(lost) })
+		time.AfterFunc(ResendTimeout, func() { d.resend(lost) })
 	}
 }
 
@@ -138,7 +138,7 @@ func (d *Calls) resend(tokens []string) {
 	if d.Renew != nil {
 		var later []string
 		if tokens, later = d.Renew(tokens); len(later) > 0 {
-			time.AfterFunc(ResendPatience, func() { d.resend(later) })
+			time.AfterFunc(ResendTimeout, func() { d.resend(later) })
 		}
 	}
 	d.mu.Lock()
@@ -275,7 +275,7 @@ func (d *Calls) Ask(ctx context.Context, q *Question, c Taker) error {
 // await takes replies.
 func (d *Calls) await(ctx context.Context, q *Question, c Taker) error {
 	var patience <-chan time.Time
-	look := time.NewTicker(stragglerPatience)
+	look := time.NewTicker(stragglerTimeout)
 	defer look.Stop()
 	for {
 		over, err := q.wait(ctx, look.C, patience)
@@ -299,7 +299,7 @@ func (d *Calls) await(ctx context.Context, q *Question, c Taker) error {
 			}
 			return nil
 		case q.Final >= 0 && patience == nil:
-			patience = time.After(stragglerPatience)
+			patience = time.After(stragglerTimeout)
 		}
 	}
 }

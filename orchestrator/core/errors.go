@@ -68,7 +68,7 @@ var ErrSessionGone = errors.New("the session of the claim is over")
 
 // Retry calls f until it succeeds or ctx ends, with growing pauses.
 func (k *Core) Retry(ctx context.Context, what string, f func(context.Context) error) error {
-	return k.Insist(ctx, what, f, k.Warn)
+	return k.RetryUntil(ctx, what, f, k.Warn)
 }
 
 // Warn tells of something that is tried again.
@@ -77,11 +77,11 @@ func (k *Core) Warn(what string, err error, pause time.Duration) error {
 	return nil
 }
 
-// Insist is retry, which ends with what tell returns when that is told of an error.
-func (k *Core) Insist(ctx context.Context, what string, f func(context.Context) error,
+// RetryUntil is retry, which ends with what tell returns when that is told of an error.
+func (k *Core) RetryUntil(ctx context.Context, what string, f func(context.Context) error,
 	tell func(what string, err error, pause time.Duration) error,
 ) error {
-	pauses := backoff.Doubling{First: 100 * time.Millisecond, Longest: 5 * time.Second}
+	pauses := backoff.Exponential{First: 100 * time.Millisecond, Longest: 5 * time.Second}
 	for {
 		err := f(ctx)
 		if err == nil {
@@ -99,5 +99,5 @@ func (k *Core) Insist(ctx context.Context, what string, f func(context.Context) 
 	}
 }
 
-// SameError is how long a duty that fails in the same way over and over is not logged again.
+// SameError is how long a leader task that fails in the same way over and over is not logged again.
 const SameError = time.Minute

@@ -82,7 +82,7 @@ func (w *world) dispatcher() *Dispatcher {
 
 // after implements follower.
 type after struct {
-	core.Seer
+	core.OutcomeObserver
 
 	w *world
 }

@@ -58,7 +58,7 @@ type streamWatch interface {
 
 // follower sees to what commits brought.
 type follower interface {
-	core.Seer
+	core.OutcomeObserver
 
 	// NextDue returns how long until the first slice comes due that this node has scheduled; 0: there is none.
 	NextDue(now time.Time) time.Duration
@@ -162,7 +162,7 @@ func (l *LargeInputs) Take(a *Assignment, in *dispatch.Input) bool {
 }
 
 // Refuse fails the items of a slice whose parts are too large, and has the others claimed anew.
-func (l *LargeInputs) Refuse(ctx context.Context, n *core.Core, after core.Seer, a Assignment) error {
+func (l *LargeInputs) Refuse(ctx context.Context, n *core.Core, after core.OutcomeObserver, a Assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	id := a.ID

@@ -131,7 +131,7 @@ func (n *Node) openAPI(ctx context.Context, config *APIConfig, measured *metrics
 	if n.listener, err = api.Listen(ctx, config.Listen, guarded); err != nil {
 		return err
 	}
-	settings := api.Config{Log: log, Build: n.build(), Hosts: config.Hosts, WakeDuty: n.node.WakeDuty,
+	settings := api.Config{Log: log, Build: n.build(), Hosts: config.Hosts, WakeLeaderTask: n.node.WakeLeaderTask,
 		SecureCookies: guarded.Encrypted(), BehindProxy: config.BehindProxy, Metrics: measured}
 	if settings.Dashboard, err = dashboard.Handler(dashboard.Config{}); err != nil {
 		return err

@@ -35,8 +35,8 @@ const (
 	fetchChunkLimit = 32 << 20
 	// fetcherRest is how long a node leaves steps alone for which it has no fetcher: another may have one.
 	fetcherRest = 5 * time.Second
-	// queuePatience is how long a slice may wait for a worker of this node.
-	queuePatience = 5 * time.Second
+	// queueTimeout is how long a slice may wait for a worker of this node.
+	queueTimeout = 5 * time.Second
 )
 
 var errWaited = errors.New("the node that had claimed the slice did not get to it")
@@ -46,7 +46,7 @@ var errWaited = errors.New("the node that had claimed the slice did not get to i
 type Worker struct {
 	node      *core.Core
 	cfg       Config
-	after     core.Seer
+	after     core.OutcomeObserver
 	calls     *core.Calls
 	isolation *isolation
 	reading   *semaphore.Weighted // chunks that are being read
@@ -92,7 +92,7 @@ type Config struct {
 }
 
 // New returns what works on slices in this node.
-func New(k *core.Core, after core.Seer, cfg Config) *Worker {
+func New(k *core.Core, after core.OutcomeObserver, cfg Config) *Worker {
 	return &Worker{
 		node: k, cfg: cfg, after: after, calls: core.NewCalls(k, cfg.Limits, cfg.ReplyBacklog), isolation: newIsolation(),
 		reading: semaphore.NewWeighted(fetchReaders), inputs: semaphore.NewWeighted(fetchInputBytes),
@@ -143,18 +143,18 @@ func (f *Worker) next(pool *fetchPool) *fetchJob {
 
 // Tend gives back what has waited too long for a worker, and ends what was taken back.
 func (f *Worker) Tend(ctx context.Context) {
-	f.handBack(ctx)
+	f.nak(ctx)
 	f.endTaken(ctx)
 }
 
-// handBack gives back what has waited for a worker longer than was to be expected, so that others may take it.
-func (f *Worker) handBack(ctx context.Context) {
+// nak gives back what has waited for a worker longer than was to be expected, so that others may take it.
+func (f *Worker) nak(ctx context.Context) {
 	f.mu.Lock()
 	var late []*fetchJob
 	for _, pool := range f.pools {
-		for len(pool.queue) > 0 && time.Since(pool.queue[0].Claimed) > queuePatience {
+		for len(pool.queue) > 0 && time.Since(pool.queue[0].Claimed) > queueTimeout {
 			late, pool.queue = append(late, pool.queue[0]), pool.queue[1:]
-			pool.took = queuePatience // no more are claimed ahead until chunks are quick again
+			pool.took = queueTimeout // no more are claimed ahead until chunks are quick again
 		}
 	}
 	f.mu.Unlock()

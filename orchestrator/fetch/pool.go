@@ -168,8 +168,8 @@ func (f *Worker) AtWork() (n int) {
 	return len(f.jobs)
 }
 
-// hangPatience is how long a call may take to come back after its context has ended. Then it is given up.
-const hangPatience = time.Second
+// hangTimeout is how long a call may take to come back after its context has ended. Then it is given up.
+const hangTimeout = time.Second
 
 // callEnd is what a call came back with.
 type callEnd struct {
@@ -227,7 +227,7 @@ func waitFor(ctx context.Context, back <-chan callEnd) (end callEnd, came bool) 
 		return end, true
 	case <-ctx.Done():
 	}
-	timer := time.NewTimer(hangPatience)
+	timer := time.NewTimer(hangTimeout)
 	defer timer.Stop()
 	select {
 	case end = <-back:

@@ -101,7 +101,7 @@ func (f *Worker) queued(first fetchResult) []fetchResult {
 // is in it fails.
 func (f *Worker) recordBatch(ctx context.Context, batch []fetchResult) {
 	n := f.node
-	again := backoff.Doubling{First: recordAgain, Longest: recordAgainMax}
+	again := backoff.Exponential{First: recordAgain, Longest: recordAgainMax}
 	for {
 		batch = f.ours(batch)
 		if len(batch) == 0 {

@@ -19,8 +19,8 @@ const (
 	nodesLost = 3
 	// alonePause is how long a suspect rests while another has the node for itself.
 	alonePause = 200 * time.Millisecond
-	// alonePatience is how long a suspect waits for the other work of its node to end, and that for the suspect.
-	alonePatience = 10 * time.Second
+	// aloneTimeout is how long a suspect waits for the other work of its node to end, and that for the suspect.
+	aloneTimeout = 10 * time.Second
 )
 
 // errAlone gives a suspect back while another has its node for itself: were the node lost, it would be lost with it.
@@ -97,7 +97,7 @@ func (s *isolation) change(how func()) {
 	s.changed = make(chan struct{})
 }
 
-// begin waits until a job may begin, within alonePatience. A suspect is refused while there is another one. leave ends
+// begin waits until a job may begin, within aloneTimeout. A suspect is refused while there is another one. leave ends
 // it.
 func (s *isolation) begin(ctx context.Context, suspect bool) (leave func(), err error) {
 	if suspect {
@@ -123,7 +123,7 @@ func (s *isolation) begin(ctx context.Context, suspect bool) (leave func(), err 
 
 // await waits until a condition, which is looked at with mu held, is met. It returns false when that takes too long.
 func (s *isolation) await(ctx context.Context, met func() bool) bool {
-	timer := time.NewTimer(alonePatience)
+	timer := time.NewTimer(aloneTimeout)
 	defer timer.Stop()
 	for {
 		s.mu.Lock()

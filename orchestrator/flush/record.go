@@ -141,10 +141,10 @@ func (f *Flusher) flushAfter(err error) error {
 	return nil
 }
 
-// collectorsPause is the time between two rounds of the duty for collectors.
+// collectorsPause is the time between two rounds of the leader task for collectors.
 const collectorsPause = time.Second
 
-// Tend is that duty.
+// Tend is that leader task.
 func (f *Flusher) Tend(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	for {
 		swept, err := collectorstore.New(f.node.Store).SweepCollectors(ctx, lease)

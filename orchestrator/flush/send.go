@@ -163,7 +163,7 @@ func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flus
 // sentFlushes are those whose requests are out, by the tokens of their calls. A request may be sent again, after the
 // connection was lost; its service may then begin only now. So that no other flush of the key begins beside it, its
 // time begins again, and the key is kept for as long, before it is sent: up to twice the time in all, however often the
-// connection is lost, and not again within resendPatience.
+// connection is lost, and not again within resendTimeout.
 //
 // What remains is that one and the same flush may be worked on twice side by side. A service that went on with it while
 // the connection was lost does not keep another from beginning with what is sent again; and what is published just when
@@ -223,7 +223,7 @@ func (s *sentFlushes) due(tokens []string) map[string]renewal {
 	defer s.mu.Unlock()
 	for _, token := range tokens {
 		f := s.all[token]
-		if f == nil || now.Sub(f.tried) < core.ResendPatience {
+		if f == nil || now.Sub(f.tried) < core.ResendTimeout {
 			continue
 		}
 		if left := min(f.limit, f.last.Sub(now)); left > 0 {
@@ -244,7 +244,7 @@ func (s *sentFlushes) renew(tokens []string) (again, later []string) {
 	for _, r := range due {
 		ids, limits = append(ids, r.flush.id), append(limits, r.limit)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), core.ResendPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), core.ResendTimeout)
 	defer cancel()
 	kept, err := s.keys.ProlongFlushes(ctx, ids, limits)
 	if err != nil {

@@ -49,13 +49,13 @@ type Recorder struct {
 	cfg        Config
 	streams    core.Epochs
 	letters    givenUp
-	after      core.Seer
+	after      core.OutcomeObserver
 	replies    *core.SharedConsumer // the consumer
 	unrecorded chan struct{}        // a reply could not be recorded
 }
 
 // New returns what records replies.
-func New(k *core.Core, streams core.Epochs, letters givenUp, after core.Seer, cfg Config) *Recorder {
+func New(k *core.Core, streams core.Epochs, letters givenUp, after core.OutcomeObserver, cfg Config) *Recorder {
 	return &Recorder{node: k, cfg: cfg, streams: streams, letters: letters, after: after,
 		replies:    core.NewShared(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),
 		unrecorded: make(chan struct{}, 1)}

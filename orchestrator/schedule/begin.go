@@ -22,7 +22,7 @@ const maxTakeovers = 20
 
 // round is one look at the fires that wait.
 type round struct {
-	*Duty
+	*LeaderTask
 	lease workqueue.Lease
 	// busy are schedules of which a run is being started. The store sees runs under way once they have their items.
 	busy map[string]store.FireKey
@@ -34,8 +34,8 @@ type round struct {
 }
 
 // begin begins to start runs whose time has come.
-func (d *Duty) begin(ctx context.Context, lease workqueue.Lease) (began bool, err error) {
-	r := round{Duty: d, lease: lease, busy: d.atWork(lease), queued: map[string]int{}}
+func (d *LeaderTask) begin(ctx context.Context, lease workqueue.Lease) (began bool, err error) {
+	r := round{LeaderTask: d, lease: lease, busy: d.atWork(lease), queued: map[string]int{}}
 	// The map is older than the list: a start that has ended in between shows as a run under way in the list.
 	fires, err := d.store.WaitingFires(ctx, maxWaiting)
 	if err != nil {
@@ -58,7 +58,7 @@ func (d *Duty) begin(ctx context.Context, lease workqueue.Lease) (began bool, er
 }
 
 // atWork returns what is being started under the lease.
-func (d *Duty) atWork(lease workqueue.Lease) map[string]store.FireKey {
+func (d *LeaderTask) atWork(lease workqueue.Lease) map[string]store.FireKey {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	busy := map[string]store.FireKey{}
@@ -94,7 +94,7 @@ func (r *round) look(ctx context.Context, f *store.WaitingFire) (did bool, err e
 	return r.set(ctx, f, spec)
 }
 
-// mine reports whether a goroutine of this duty is starting the run, under whatever lease.
+// mine reports whether a goroutine of this leader task is starting the run, under whatever lease.
 func (r *round) mine(key store.FireKey) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -218,7 +218,7 @@ func over(err error) bool {
 
 func actor(name string) string { return "schedule " + name }
 
-// set begins to start a run, whose items are loaded beside the duty.
+// set begins to start a run, whose items are loaded beside the leader task.
 func (r *round) set(ctx context.Context, f *store.WaitingFire, spec *Spec) (did bool, err error) {
 	// Hands that come free in the midst of a look are for the next one: nobody overtakes those who found none.
 	if len(r.crowded) > 0 || !r.handsFree(f.Now) {
@@ -248,10 +248,10 @@ func (r *round) set(ctx context.Context, f *store.WaitingFire, spec *Spec) (did 
 }
 
 // load starts the run of a fire, and notes why when it cannot.
-func (d *Duty) load(ctx context.Context, claim store.FireClaim, spec *Spec) {
+func (d *LeaderTask) load(ctx context.Context, claim store.FireClaim, spec *Spec) {
 	log := d.log.With(zap.String("schedule", claim.Schedule), zap.Time("due", claim.Due),
 		zap.Int("attempt", claim.Attempt))
-	defer d.runs.WakeDuty(DutyName) // a run may wait for this one, or for free hands
+	defer d.runs.WakeLeaderTask(TaskName) // a run may wait for this one, or for free hands
 	defer d.drop(claim)
 	started, err := d.startSafely(ctx, Job{Claim: claim, Spec: spec})
 	switch {
@@ -271,7 +271,7 @@ func (d *Duty) load(ctx context.Context, claim store.FireClaim, spec *Spec) {
 	}
 }
 
-func (d *Duty) drop(claim store.FireClaim) {
+func (d *LeaderTask) drop(claim store.FireClaim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.loading[claim.FireKey].lease == claim.Lease {
@@ -280,7 +280,7 @@ func (d *Duty) drop(claim store.FireClaim) {
 }
 
 // startSafely makes an error of a panic: it must not end the node, and with it the leader after it, and the next.
-func (d *Duty) startSafely(ctx context.Context, job Job) (started Started, err error) {
+func (d *LeaderTask) startSafely(ctx context.Context, job Job) (started Started, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			d.log.Error("the start of a run panicked", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
@@ -291,7 +291,7 @@ func (d *Duty) startSafely(ctx context.Context, job Job) (started Started, err e
 }
 
 // afterFailure decides whether a start is tried again.
-func (d *Duty) afterFailure(claim *store.FireClaim, spec *Spec, err error) store.FireEnd {
+func (d *LeaderTask) afterFailure(claim *store.FireClaim, spec *Spec, err error) store.FireEnd {
 	if state, ok := errors.AsType[*workqueue.StateError](err); ok && state.State == "loading" {
 		return store.FireEnd{State: store.FireWaiting, Again: loadingPause,
 			Reason: "what a leader before had loaded of the run is being cleared away"}

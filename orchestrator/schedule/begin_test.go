@@ -102,11 +102,11 @@ func (w *world) dieStarting() {
 		return ctx.Err()
 	}
 	for range 3 {
-		if _, err := leader.duty.Run(ctx, leader.lease); err != nil {
+		if _, err := leader.task.Run(ctx, leader.lease); err != nil {
 			w.Fatal(err)
 		}
 	}
 	kill()
-	leader.duty.Wait()
+	leader.task.Wait()
 	w.before = nil
 }

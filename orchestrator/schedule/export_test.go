@@ -9,7 +9,7 @@ import (
 )
 
 // Take is the part of Run that makes fires of due times.
-func (d *Duty) Take(ctx context.Context, lease workqueue.Lease) (taken bool, err error) {
+func (d *LeaderTask) Take(ctx context.Context, lease workqueue.Lease) (taken bool, err error) {
 	return d.take(ctx, lease)
 }
 

@@ -74,9 +74,9 @@ func TestLeaderDiesAsItCancels(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			die(w, first, func() { cancel(died) })
 			for range 3 {
-				_, _ = first.duty.Run(ctx, first.lease) // it is dead by then
+				_, _ = first.task.Run(ctx, first.lease) // it is dead by then
 			}
-			first.duty.Wait()
+			first.task.Wait()
 			if !errors.Is(context.Cause(ctx), died) {
 				t.Fatal("the leader did not die")
 			}
@@ -91,7 +91,7 @@ func TestLeaderDiesAsItCancels(t *testing.T) {
 			if w.runs() != 2 || cancels != 1 || items != 3 {
 				t.Errorf("%d runs, %d cancels, %d items of the new run", w.runs(), cancels, items)
 			}
-			if _, err := first.duty.Run(t.Context(), first.lease); !errors.Is(err, workqueue.ErrNotLeader) {
+			if _, err := first.task.Run(t.Context(), first.lease); !errors.Is(err, workqueue.ErrNotLeader) {
 				t.Errorf("the leader that died still works: %v", err)
 			}
 		})

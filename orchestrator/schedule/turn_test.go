@@ -27,11 +27,11 @@ func (w *world) holdUp(slow func(schedule string) bool) {
 	}
 }
 
-// look has the duty look a few times, whatever it is loading.
+// look has the leader task look a few times, whatever it is loading.
 func (l *leader) look() {
 	l.Helper()
 	for range 3 {
-		if _, err := l.duty.Run(l.Context(), l.lease); err != nil {
+		if _, err := l.task.Run(l.Context(), l.lease); err != nil {
 			l.Fatal(err)
 		}
 	}
@@ -135,7 +135,7 @@ SELECT name, due, 'due', 1, 'due', $2 FROM (VALUES ('r', $1::timestamptz), ('s',
 			runtime.Gosched()
 		}
 	}
-	if _, err := l.duty.Run(t.Context(), l.lease); err != nil {
+	if _, err := l.task.Run(t.Context(), l.lease); err != nil {
 		t.Fatal(err)
 	}
 	w.want("a", "10:00 started/running")

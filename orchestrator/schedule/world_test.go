@@ -117,7 +117,7 @@ func (w *world) apply(name, lines string) {
 // leader is a node that leads, or thinks so.
 type leader struct {
 	*world
-	duty  *schedule.Duty
+	task  *schedule.LeaderTask
 	lease workqueue.Lease
 	woken atomic.Int32
 	// cancels is called before a run is cancelled, and after it; nil: it is not.
@@ -138,8 +138,8 @@ func (l *leader) Cancel(ctx context.Context, c control.Control) (control.Cancell
 	return control.New(l.store).Cancel(ctx, c)
 }
 
-// WakeDuty implements schedule.Runs.
-func (l *leader) WakeDuty(string) { l.woken.Add(1) }
+// WakeLeaderTask implements schedule.Runs.
+func (l *leader) WakeLeaderTask(string) { l.woken.Add(1) }
 
 // StartFire implements schedule.Starter.
 func (s *starter) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
@@ -185,31 +185,31 @@ func (w *world) lead() *leader {
 		l.lease, err = sessionstore.New(w.store).Lead(w.Context(), session, forEver)
 	}
 	if err == nil {
-		l.duty, err = schedule.New(w.store, l, w, schedule.Config{Log: zaptest.NewLogger(w)})
+		l.task, err = schedule.New(w.store, l, w, schedule.Config{Log: zaptest.NewLogger(w)})
 	}
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.Cleanup(l.duty.Wait)
+	w.Cleanup(l.task.Wait)
 	return l
 }
 
 const forEver = 10_000 * time.Hour
 
-// settle runs the duty until nothing comes of it.
+// settle runs the leader task until nothing comes of it.
 func (l *leader) settle() (again time.Duration) {
 	l.Helper()
 	for range 50 {
-		again, err := l.duty.Run(l.Context(), l.lease)
+		again, err := l.task.Run(l.Context(), l.lease)
 		if err != nil {
 			l.Fatal(err)
 		}
-		l.duty.Wait()
+		l.task.Wait()
 		if again >= 100*time.Millisecond {
 			return again
 		}
 	}
-	l.Fatal("the duty does not come to rest")
+	l.Fatal("the task does not come to rest")
 	return 0
 }
 

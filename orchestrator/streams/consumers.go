@@ -204,7 +204,7 @@ const (
 	maxMadeConsumers = 1000
 )
 
-// Reconciling is the duty for what nobody waits for and what may take its time: it makes the consumers of services that
+// Reconciling is the leader task for what nobody waits for and what may take its time: it makes the consumers of services that
 // may not make their own, brings the limit of deliveries and the settings of endpoints to their consumers, and removes
 // messages that are delivered no more. All of it is in JetStream, which knows of no lease: whoever does it twice, or
 // late, does what the next round would do.

@@ -36,14 +36,14 @@ const (
 type Letters struct {
 	node      *core.Core
 	endpoints core.Ensurer
-	after     core.Seer
+	after     core.OutcomeObserver
 	reader    *core.SharedConsumer // of what services have put aside
 	requeued  chan struct{}        // requeued dead letters wait to be sent
 	exhausted chan exhaustion
 }
 
 // NewLetters returns what takes in dead letters, and sends them again.
-func NewLetters(k *core.Core, endpoints core.Ensurer, after core.Seer) *Letters {
+func NewLetters(k *core.Core, endpoints core.Ensurer, after core.OutcomeObserver) *Letters {
 	return &Letters{node: k, endpoints: endpoints, after: after,
 		reader:   core.NewShared(k, wire.StreamDead, wire.DeadLetterConsumer, stream.EnsureDeadLetterReader),
 		requeued: make(chan struct{}, 1), exhausted: make(chan exhaustion, advisoryRoom)}

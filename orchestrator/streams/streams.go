@@ -114,10 +114,10 @@ func (k *Keeper) tellDiffering(set *session.StreamSettings) {
 type refusal struct {
 	revision int64
 	until    time.Time
-	pauses   backoff.Doubling
+	pauses   backoff.Exponential
 }
 
-// Tending is the duty that makes the streams as they are set. What it does in JetStream, which knows of no
+// Tending is the leader task that makes the streams as they are set. What it does in JetStream, which knows of no
 // lease, is what the next leader would do; what became of it is noted under the lease.
 func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	var led workqueue.Lease
@@ -139,7 +139,7 @@ func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration
 		switch {
 		case refused(err):
 			if last.revision != set.Revision {
-				last = refusal{revision: set.Revision, pauses: backoff.Doubling{First: refusedFirst, Longest: refusedPause}}
+				last = refusal{revision: set.Revision, pauses: backoff.Exponential{First: refusedFirst, Longest: refusedPause}}
 				k.node.Log.Error("the streams cannot be made as they are set; see: tranche streams", zap.Error(err))
 			}
 			pause := last.pauses.Next()

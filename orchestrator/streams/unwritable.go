@@ -29,9 +29,9 @@ const (
 	probeIdle  = time.Minute
 	// probePause is the time between two looks at what is to be tried.
 	probePause = time.Second
-	// replicatedPatience is how long a replicated stream has to take nothing until it is replaced: a server whose disk is
+	// replicatedTimeout is how long a replicated stream has to take nothing until it is replaced: a server whose disk is
 	// full leaves the stream to the others.
-	replicatedPatience = 30 * time.Second
+	replicatedTimeout = 30 * time.Second
 	// eventsLately is how far back events are published again when their stream had to be replaced.
 	eventsLately = 10 * time.Minute
 )
@@ -71,7 +71,7 @@ func (k *Keeper) Suspect(stream string) {
 	k.cfg.Try()
 }
 
-// Trying is the duty that tries streams of which nothing was heard, and replaces those that are broken.
+// Trying is the leader task that tries streams of which nothing was heard, and replaces those that are broken.
 func (k *Keeper) Trying() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	c := &streamReconciler{Keeper: k}
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
@@ -258,7 +258,7 @@ func (c *streamReconciler) silent(ctx context.Context, name string, room bool, m
 		c.cfg.Try()
 		return nil
 	}
-	if info.Config.Replicas > 1 && time.Since(c.faults[name]) < replicatedPatience {
+	if info.Config.Replicas > 1 && time.Since(c.faults[name]) < replicatedTimeout {
 		return nil
 	}
 	return c.replace(ctx, name)

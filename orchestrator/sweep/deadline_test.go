@@ -51,7 +51,7 @@ func TestDeadlineCountsFromTheHandOut(t *testing.T) {
 	for i := range chunks { // far longer than their deadline, all in all
 		<-inHand
 		nodetest.Until(t, "the leader knows who has it, and what has been done", func() bool {
-			b.Node.WakeDuty("sweep")
+			b.Node.WakeLeaderTask("sweep")
 			return b.Number(t, `SELECT count(delivered_at) FROM work_slice`) > i &&
 				b.Number(t, `SELECT count(*) FROM work_slice WHERE state = 'recorded'`) == i
 		})
@@ -122,7 +122,7 @@ func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
 	id := b.Start(t, req, chunks*chunk)
 	for over := false; !over; {
 		nodetest.Until(t, "one request hangs, and nothing else is left", func() bool {
-			b.Node.WakeDuty("sweep")
+			b.Node.WakeLeaderTask("sweep")
 			var hangs bool
 			err := b.Pool.QueryRow(t.Context(), hangsAlone, id).Scan(&over, &hangs)
 			return err == nil && (over || hangs)

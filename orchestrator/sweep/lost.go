@@ -86,7 +86,7 @@ func newLostSweep(w *Sweeper, store lostStore, lease workqueue.Lease, epoch int6
 	return &lostSweep{Sweeper: w, store: store, lease: lease, epoch: epoch, marks: map[workqueue.SliceID]*lostMark{}}
 }
 
-// FindingLost is the duty that looks for them.
+// FindingLost is the leader task that looks for them.
 func (w *Sweeper) FindingLost() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	s := newLostSweep(w, w.node.Settling, workqueue.Lease{}, 0)
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {

@@ -33,7 +33,7 @@ func (b *bundle) pass(t *testing.T, by time.Duration) {
 	t.Helper()
 	testenv.Advance(t, b.Pool, by)
 	nodetest.Until(t, "no request is late", func() bool {
-		b.Node.WakeDuty("sweep")
+		b.Node.WakeLeaderTask("sweep")
 		return b.Number(t, `SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')
 			AND deadline <= tranche_now()`) == 0
 	})

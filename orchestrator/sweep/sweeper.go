@@ -83,7 +83,7 @@ func New(k *core.Core, streams streamsSeen, endpoints madeConsumers, watch misse
 // swept counts what a sweep found to do.
 type swept struct{ dead, lost, standing, late int }
 
-// Sweeping is the duty that sweeps, at every beat of the lease.
+// Sweeping is the leader task that sweeps, at every beat of the lease.
 func (w *Sweeper) Sweeping(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	var s swept
 	err := w.sweep(ctx, lease, &s)
@@ -98,7 +98,7 @@ func (w *Sweeper) Sweeping(ctx context.Context, lease workqueue.Lease) (time.Dur
 	return 0, err
 }
 
-// EndingStalled is the duty that ends transactions of processes which have stopped in the middle of them, at every beat
+// EndingStalled is the leader task that ends transactions of processes which have stopped in the middle of them, at every beat
 // of the lease. What they have locked holds up parts of a sweep, and so would hold up their end.
 func (w *Sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	timed, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL)
@@ -151,7 +151,7 @@ func inTurn(ctx context.Context, limit time.Duration, parts ...func(context.Cont
 	return failed
 }
 
-// Clearing is that duty, at every beat of the lease.
+// Clearing is that leader task, at every beat of the lease.
 func (w *Sweeper) Clearing(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	cleared, err := start.New(w.node.Store).ClearAbandonedLoads(ctx, lease)
 	if len(cleared) > 0 {
@@ -200,7 +200,7 @@ func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) erro
 		if o := &due[i]; o.Reported {
 			w.node.Log.Warn("an open run was not sealed in time", zap.Stringer("run", o.Run), zap.Time("seal_deadline", o.SealDeadline),
 				zap.Int64("items", o.Items), zap.String("on_overdue", string(o.OnOverdue)))
-			w.node.Spread()
+			w.node.NotifyChange()
 		}
 		if err := w.endUnsealed(ctx, &due[i]); err != nil {
 			w.node.Log.Warn("end a run that was not sealed in time; trying again", zap.Stringer("run", due[i].Run),

@@ -67,8 +67,8 @@ type Look struct {
 	Cut        []string // kinds of which not all that holds was seen
 	// Holds reports whether a condition holds, or may, of which the rule does not tell; nil: none does.
 	Holds func(kind, subject string) bool
-	// Aside reports whether somebody has put a condition aside: it holds, and nothing is told of it; nil: none is.
-	Aside    func(kind, subject string) bool
+	// Muted reports whether somebody has muted a condition: it holds, and nothing is told of it; nil: none is.
+	Muted    func(kind, subject string) bool
 	Wait     time.Duration // how long a condition holds, or is over, before it is told
 	Interval time.Duration // between two messages of a group that tell of nothing critical
 	Quiet    bool          // only what is critical is told
@@ -264,7 +264,7 @@ func (l *Look) kept(ctx context.Context, tx pgx.Tx) ([]key, error) {
 }
 
 // queue adds the writes by which what was becomes what is. What was never told ends without a word, and so does what is
-// put aside, and what holds and the rule, since it was changed, does not speak of any more.
+// muted, and what holds and the rule, since it was changed, does not speak of any more.
 func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 	before := make(map[key]*noted, len(was))
 	for i := range was {
@@ -295,7 +295,7 @@ func (l *Look) unseen(before map[key]*noted) (over, gone *columns) {
 	for k, old := range before {
 		c := &Condition{Kind: k.kind, Subject: k.subject}
 		switch {
-		case l.Aside != nil && l.Aside(k.kind, k.subject):
+		case l.Muted != nil && l.Muted(k.kind, k.subject):
 			gone.add(c)
 		case old.happened, old.ended, old.told && slices.Contains(l.Cut, k.kind):
 		case !old.told || old.version != l.Rule.Version && l.Holds != nil && l.Holds(k.kind, k.subject):

@@ -204,7 +204,7 @@ func (c *flushClaim) run(ctx context.Context) (ClaimedFlushes, error) {
 func (c *flushClaim) begin(ctx context.Context) error {
 	live, l := false, &c.load
 	batch := &pgx.Batch{}
-	batch.Queue(dispatch.ClaimPatience)
+	batch.Queue(dispatch.ClaimTimeout)
 	batch.Queue(lockFlushing, c.Collector)
 	batch.Queue(lockFlushPace, c.Collector)
 	batch.Queue(ledger.SessionLive, c.Session).Query(func(rows pgx.Rows) error {

@@ -12,9 +12,9 @@ import (
 )
 
 // connections is those that a store has beside the ones for sessions. Whoever takes all of the ordinary ones must keep
-// nobody from revoking his token, nor the leader from its duties: these have some that nobody else takes.
+// nobody from revoking his token, nor the leader from its leader tasks: these have some that nobody else takes.
 type connections struct {
-	ordinary, credentials, duties *pgxpool.Pool
+	ordinary, credentials, tasks *pgxpool.Pool
 
 	settings string // what each statement outside of a transaction brings along, see [pg.Wrapped]; empty: nothing
 	begins   bool   // likewise
@@ -27,7 +27,7 @@ type reserved int
 
 const (
 	reservedForCredentials reserved = iota + 1
-	reservedForDuties
+	reservedForLeaderTasks
 )
 
 // ForCredentials returns a context whose statements take the connections that are kept for credentials. It is for short
@@ -36,10 +36,10 @@ func ForCredentials(ctx context.Context) context.Context {
 	return context.WithValue(ctx, reservedKey{}, reservedForCredentials)
 }
 
-// ForDuties returns a context whose statements take the connections that are kept for the leader's duties, and ordinary
+// ForLeader returns a context whose statements take the connections that are kept for the leader tasks, and ordinary
 // ones while these are taken.
-func ForDuties(ctx context.Context) context.Context {
-	return context.WithValue(ctx, reservedKey{}, reservedForDuties)
+func ForLeader(ctx context.Context) context.Context {
+	return context.WithValue(ctx, reservedKey{}, reservedForLeaderTasks)
 }
 
 // Of returns the pool for a statement.
@@ -47,9 +47,9 @@ func (c *connections) Of(ctx context.Context) *pgxpool.Pool {
 	switch whose, _ := ctx.Value(reservedKey{}).(reserved); whose {
 	case reservedForCredentials:
 		return c.credentials
-	case reservedForDuties:
-		if stat := c.duties.Stat(); stat.AcquiredConns() < stat.MaxConns() {
-			return c.duties
+	case reservedForLeaderTasks:
+		if stat := c.tasks.Stat(); stat.AcquiredConns() < stat.MaxConns() {
+			return c.tasks
 		}
 	}
 	return c.ordinary
@@ -184,7 +184,7 @@ func (s *DB) Pools() []PoolUse {
 		name string
 		pool *pgxpool.Pool
 	}{
-		{"ordinary", s.Pool.ordinary}, {"duties", s.Pool.duties}, {"credentials", s.Pool.credentials},
+		{"ordinary", s.Pool.ordinary}, {"tasks", s.Pool.tasks}, {"credentials", s.Pool.credentials},
 		{"sessions", s.Sessions},
 	} {
 		if !seen[p.pool] {

@@ -29,7 +29,7 @@ type DB struct {
 
 // New returns a database on a pool that has been migrated. It does not close the pool. See also [Open].
 func New(pool *pgxpool.Pool) *DB {
-	return &DB{Pool: &connections{ordinary: pool, credentials: pool, duties: pool}, Sessions: pool}
+	return &DB{Pool: &connections{ordinary: pool, credentials: pool, tasks: pool}, Sessions: pool}
 }
 
 // Kept returns the T that is kept for a database, such as a cache: a zero one at first. It must be safe for concurrent
@@ -91,7 +91,7 @@ func (s *DB) InTxWithin(ctx context.Context, limit time.Duration,
 	f func(ctx context.Context, tx pgx.Tx) error,
 ) error {
 	begun, conflicts := time.Now(), 0
-	pauses := backoff.Doubling{First: againFirst, Longest: againMost}
+	pauses := backoff.Exponential{First: againFirst, Longest: againMost}
 	var holders *[]string // nil: nobody is known to hold anything
 	for {
 		committing, err := s.tryTx(ctx, limit, holders, f)

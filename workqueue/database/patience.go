@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// restartPatience is how long a connection that was closed, as a restart does, is made anew for who is patient; what
+	// restartTimeout is how long a connection that was closed, as a restart does, is made anew for who is patient; what
 	// somebody holds is waited for as long as he says.
-	restartPatience = 5 * time.Second
+	restartTimeout = 5 * time.Second
 	// againFirst and againMost are the pauses between two tries, doubled.
 	againFirst = 50 * time.Millisecond
 	againMost  = time.Second
@@ -41,12 +41,12 @@ func patient(ctx context.Context, begun time.Time, err error, committing bool) b
 	if pg.IsLockTimeout(err) {
 		return time.Since(begun) < patience
 	}
-	return Lost(err) && (!committing || pgconn.SafeToRetry(err)) && time.Since(begun) < min(patience, restartPatience)
+	return Lost(err) && (!committing || pgconn.SafeToRetry(err)) && time.Since(begun) < min(patience, restartTimeout)
 }
 
 // again does what may be done twice until nothing breaks it off, for as long as ctx is patient.
 func again(ctx context.Context, f func() error) error {
-	begun, pauses := time.Now(), backoff.Doubling{First: againFirst, Longest: againMost}
+	begun, pauses := time.Now(), backoff.Exponential{First: againFirst, Longest: againMost}
 	for {
 		err := f()
 		if err == nil || ctx.Err() != nil || !patient(ctx, begun, err, false) || pauses.Wait(ctx) != nil {

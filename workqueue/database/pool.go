@@ -33,7 +33,7 @@ const (
 	idleAnswer = 5 * time.Second
 
 	// ReservedConns is what a store opens beside MaxConns: two each for sessions and leases, for credentials, and for the
-	// leader's duties.
+	// leader tasks.
 	ReservedConns = 3 * reservedConns
 	reservedConns = 2
 )
@@ -50,8 +50,8 @@ type PoolConfig struct {
 	Serving bool
 }
 
-// Open returns a store on the database at url. Sessions and leases, credentials (see [ForCredentials]) and duties (see
-// [ForDuties]) have connections of their own, so that they go on while everything else waits for one. release closes
+// Open returns a store on the database at url. Sessions and leases, credentials (see [ForCredentials]) and leader tasks (see
+// [ForLeader]) have connections of their own, so that they go on while everything else waits for one. release closes
 // all of them.
 func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release func(), err error) {
 	behind, otherIsolation, err := pooled(ctx, url)
@@ -79,7 +79,7 @@ func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release f
 		}
 	}
 	store = New(pools[0])
-	store.Sessions, store.Pool.credentials, store.Pool.duties = pools[1], pools[2], pools[3]
+	store.Sessions, store.Pool.credentials, store.Pool.tasks = pools[1], pools[2], pools[3]
 	if cfg.TransactionPooler {
 		store.settings = cfg.transactionSettings(url)
 		store.Pool.settings, store.Pool.begins = store.settings, otherIsolation

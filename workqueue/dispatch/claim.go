@@ -56,9 +56,9 @@ const (
 	BoundEnough pace.Bound = "enough" // the claim has all that it was to take, of other steps
 )
 
-// ClaimPatience bounds the wait for another claim of the step or of the endpoint. A re-run or a cancel may hold a step
+// ClaimTimeout bounds the wait for another claim of the step or of the endpoint. A re-run or a cancel may hold a step
 // longer; other runs do not wait for that.
-const ClaimPatience = `SET LOCAL lock_timeout = '200ms'`
+const ClaimTimeout = `SET LOCAL lock_timeout = '200ms'`
 
 // Claim takes slices of one step for a session: first those whose time to be tried again has come, put together where
 // they belong together, then new cuts of ready items, in order. The slices are the session's until they are marked as

@@ -178,7 +178,7 @@ func (c *claims) lock(ctx context.Context) error {
 	c.paces = map[string]*paceLoad{}
 	live, locked, lockedPaces := false, map[StepRef]bool{}, map[string]bool{}
 	batch := &pgx.Batch{}
-	batch.Queue(ClaimPatience)
+	batch.Queue(ClaimTimeout)
 	batch.Queue(plane.PlanOnce)
 	batch.Queue(ofSteps, runs, steps).Query(func(rows pgx.Rows) error {
 		var ref StepRef

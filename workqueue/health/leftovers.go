@@ -77,8 +77,8 @@ type unpublished struct {
 	Kinds  []string // which those are
 }
 
-// eventPatience is how long an event may take to be published.
-const eventPatience = time.Minute
+// eventTimeout is how long an event may take to be published.
+const eventTimeout = time.Minute
 
 // run_event_unpublished.
 const healthEvents = `
@@ -87,7 +87,7 @@ FROM run_event WHERE published_at IS NULL AND at < tranche_now() - $1::interval`
 
 // waitingEvents tells of events that could not be published.
 func waitingEvents() query {
-	return all(healthEvents, []any{eventPatience}, func(f *Facts, rows []unpublished) []Condition {
+	return all(healthEvents, []any{eventTimeout}, func(f *Facts, rows []unpublished) []Condition {
 		if len(rows) == 0 || rows[0].Since == nil {
 			return nil
 		}
@@ -147,8 +147,8 @@ type failingAlert struct {
 	Waiting  int64 // messages
 }
 
-// alertPatience is how long a receiver may fail before anybody is told.
-const alertPatience = 10 * time.Minute
+// alertTimeout is how long a receiver may fail before anybody is told.
+const alertTimeout = 10 * time.Minute
 
 // Rules are few.
 const healthAlerts = `
@@ -160,7 +160,7 @@ ORDER BY a.failing_since, a.name LIMIT $2`
 
 // failingAlerts tells of receivers that could not be told anything for long.
 func failingAlerts() query {
-	return each(healthAlerts, []any{alertPatience, listed}, func(f *Facts, a *failingAlert) Condition {
+	return each(healthAlerts, []any{alertTimeout, listed}, func(f *Facts, a *failingAlert) Condition {
 		return Condition{
 			Subject: a.Alert, Since: a.Since, Link: "/alerts?name=" + url.QueryEscape(a.Alert),
 			Title: "Nobody hears of alert " + a.Alert,

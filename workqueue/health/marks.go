@@ -16,19 +16,19 @@ type MarkState string
 
 // The states of a mark.
 const (
-	Aside MarkState = "aside" // it is not told of, until it gets worse or the time is up
-	Taken MarkState = "taken" // somebody sees to it
+	Muted        MarkState = "muted"        // it is not told of, until it gets worse or the time is up
+	Acknowledged MarkState = "acknowledged" // somebody sees to it
 )
 
-// MarkWorse is the state of what was put aside, and has got worse since: it is told of again.
+// MarkWorse is the state of what was muted, and has got worse since: it is told of again.
 const MarkWorse MarkState = "worse"
 
 // Mark is what somebody said of a condition.
 type Mark struct {
-	State  MarkState  `json:"state" enum:"aside,taken,worse" doc:"worse: it was put aside, and got worse"`
+	State  MarkState  `json:"state" enum:"muted,acknowledged,worse" doc:"worse: it was muted, and got worse"`
 	By     string     `json:"by" doc:"who said so"`
 	At     time.Time  `json:"at"`
-	Until  *time.Time `json:"until,omitempty" doc:"until when it is put aside; absent: for good"`
+	Until  *time.Time `json:"until,omitempty" doc:"until when it is muted; absent: for good"`
 	Reason string     `json:"reason,omitempty"`
 }
 
@@ -43,7 +43,7 @@ type KeptMark struct {
 	Reason   string
 	Severity string     // when it was said
 	Count    int64      // the same
-	WorseAt  *time.Time // since when what is put aside is worse than it was then; nil: it has not got worse
+	WorseAt  *time.Time // since when what is muted is worse than it was then; nil: it has not got worse
 	SeenAt   time.Time  // when the condition was last seen, within a day
 }
 
@@ -111,12 +111,12 @@ type SeenMark struct {
 	KeptMark
 
 	Seen   bool // it is there
-	Worse  bool // it is put aside, and is worse than it was then
+	Worse  bool // it is muted, and is worse than it was then
 	Forget bool // it was not there for long, and what was said of it goes
 }
 
 // NoteMarks notes what a look, begun at a time of the database's clock, has seen of what marks are about: that it is
-// there, that it is worse than when it was put aside, or that it is over.
+// there, that it is worse than when it was muted, or that it is over.
 func (s Store) NoteMarks(ctx context.Context, marks []SeenMark, begun time.Time) error {
 	var noted, forgotten markColumns
 	for i := range marks {
@@ -166,7 +166,7 @@ func (s Store) PutMark(ctx context.Context, m NewMark) (at time.Time, until *tim
 		if _, err = pgx.ForEachRow(rows, []any{&at, &until}, func() error { return nil }); err != nil {
 			return err
 		}
-		verb := map[MarkState]string{Aside: "health_mute", Taken: "health_ack"}[m.State]
+		verb := map[MarkState]string{Muted: "health_mute", Acknowledged: "health_ack"}[m.State]
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: m.Actor, Name: verb, Subject: audited(m.Kind, subjects),
 			Before: was, After: map[string]any{"state": m.State, "until": until, "reason": pg.Plain(m.Reason),
 				"subjects": len(subjects)}})

@@ -52,10 +52,10 @@ type stuckSchedule struct {
 }
 
 const (
-	// schedulePatience is how long after its time a due time may be taken: a new leader is there within seconds.
-	schedulePatience = time.Minute
-	// startPatience is how long a run may be tried to be started before anybody is told.
-	startPatience = 5 * time.Minute
+	// scheduleTimeout is how long after its time a due time may be taken: a new leader is there within seconds.
+	scheduleTimeout = time.Minute
+	// startTimeout is how long a run may be tried to be started before anybody is told.
+	startTimeout = 5 * time.Minute
 )
 
 // schedule_due and schedule_occurrence_waiting. What is queued waits for a run, about which others tell. A first attempt may
@@ -74,13 +74,13 @@ ORDER BY 6, 1 LIMIT $3`
 
 // stuckSchedules tells of due times without a run.
 func stuckSchedules() query {
-	return each(healthScheduleStuck, []any{schedulePatience, startPatience, listed},
+	return each(healthScheduleStuck, []any{scheduleTimeout, startTimeout, listed},
 		func(f *Facts, s *stuckSchedule) Condition {
 			c := Condition{
 				Severity: Critical, Subject: s.Schedule, Since: s.Since,
 				Title:  fmt.Sprintf("Schedule %s has been due for %s", s.Schedule, Ago(f.At.Sub(s.Since))),
 				Detail: fmt.Sprintf("No leader has taken the due time %s.", moment(s.Due)),
-				Remedy: "See whether a node leads, and what its duties say: `tranche nodes`",
+				Remedy: "See whether a node leads, and what its tasks say: `tranche nodes`",
 			}
 			if !s.Taken {
 				return c

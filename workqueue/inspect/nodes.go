@@ -76,10 +76,10 @@ type NodeRun struct {
 
 // Nodes is who is there and who leads.
 type Nodes struct {
-	Leader *LeaderView `json:"leader" doc:"null while nobody leads"`
-	Duties []DutyView  `json:"duties" doc:"what the node that leads does as such, as it said with its last heartbeat"`
-	Nodes  []NodeView  `json:"nodes" doc:"those that are there, then those that are gone, newest first, up to 50 of them"`
-	At     time.Time   `json:"at" doc:"the database's clock when it looked"`
+	Leader      *LeaderView      `json:"leader" doc:"null while nobody leads"`
+	LeaderTasks []LeaderTaskView `json:"leader_tasks" doc:"what the node that leads does as such, as it said with its last heartbeat"`
+	Nodes       []NodeView       `json:"nodes" doc:"those that are there, then those that are gone, newest first, up to 50 of them"`
+	At          time.Time        `json:"at" doc:"the database's clock when it looked"`
 	// ReadOnly is why nodes that live are dead here: they cannot say so.
 	ReadOnly bool `json:"database_read_only,omitempty" doc:"PostgreSQL takes no writes: nodes cannot say that they live"`
 }
@@ -129,7 +129,7 @@ ORDER BY k.alive DESC, k.started_at DESC, k.id`
 
 // Nodes returns the nodes that are there and those that were there lately.
 func (s Store) Nodes(ctx context.Context) (Nodes, error) {
-	out := Nodes{Duties: []DutyView{}}
+	out := Nodes{LeaderTasks: []LeaderTaskView{}}
 	b := &pgx.Batch{}
 	b.Queue(nodeViews, maxGoneNodes, lateAfter, ledger.LeaseName, maxNodeRuns).Query(func(rows pgx.Rows) (err error) {
 		out.Nodes, err = pgx.CollectRows(rows, scanNode)
@@ -148,7 +148,7 @@ func (s Store) Nodes(ctx context.Context) (Nodes, error) {
 	}
 	for i := range out.Nodes {
 		if n := &out.Nodes[i]; n.Leader {
-			out.Duties = append(out.Duties, dutiesOf(n)...)
+			out.LeaderTasks = append(out.LeaderTasks, dutiesOf(n)...)
 		}
 	}
 	return out, nil
@@ -171,9 +171,9 @@ type LeaderView struct {
 // HealthLeader reads the leader, if there is one.
 const HealthLeader = `SELECT session_id, epoch, since, expires_at FROM leader WHERE name = $1`
 
-// DutyPulse is what a node that leads says of one of its duties with each heartbeat. Times are ages: nobody's clock is
+// TaskPulse is what a node that leads says of one of its leader tasks with each heartbeat. Times are ages: nobody's clock is
 // compared with that of others.
-type DutyPulse struct {
+type TaskPulse struct {
 	Name      string        `json:"name"`
 	Runs      int64         `json:"runs"`
 	Failures  int64         `json:"failures"`
@@ -186,8 +186,8 @@ type DutyPulse struct {
 	Succeeded time.Duration `json:"-"`          // the last run that did not fail, so long ago; -1: none has
 }
 
-// DutyView is a duty of the node that leads, since it began to lead.
-type DutyView struct {
+// LeaderTaskView is a leader task of the node that leads, since it began to lead.
+type LeaderTaskView struct {
 	Name      string     `json:"name"`
 	Runs      int64      `json:"runs"`
 	Failures  int64      `json:"failures" doc:"of those runs"`
@@ -200,16 +200,16 @@ type DutyView struct {
 }
 
 // dutiesOf reads what a node said with a heartbeat. One of another version may say other things.
-func dutiesOf(n *NodeView) []DutyView {
+func dutiesOf(n *NodeView) []LeaderTaskView {
 	var said struct {
-		Duties []DutyPulse `json:"duties"`
+		LeaderTasks []TaskPulse `json:"leader_tasks"`
 	}
 	if json.Unmarshal(n.Stats, &said) != nil {
 		return nil
 	}
-	out := make([]DutyView, len(said.Duties))
-	for i, d := range said.Duties {
-		out[i] = DutyView{Name: d.Name, Runs: d.Runs, Failures: d.Failures, Running: d.Running.Seconds(),
+	out := make([]LeaderTaskView, len(said.LeaderTasks))
+	for i, d := range said.LeaderTasks {
+		out[i] = LeaderTaskView{Name: d.Name, Runs: d.Runs, Failures: d.Failures, Running: d.Running.Seconds(),
 			EndedAt: n.before(d.Ended), Took: d.Took.Seconds(), Failing: d.Failing, LastError: d.LastError,
 			FailedAt: n.before(d.Failed)}
 	}

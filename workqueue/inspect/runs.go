@@ -49,13 +49,13 @@ type RunSummary struct {
 	FromRun   *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it carries on"`
 	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"by these runs, which took items of it"`
 
-	Stands *Obstacle `json:"stands,omitempty" doc:"why it does not go on although it is running; in lists"`
+	Stands *Blocker `json:"stands,omitempty" doc:"why it does not go on although it is running; in lists"`
 
 	broken bool // the breaker of an unfinished step's endpoint is open
 }
 
-// Obstacle says what a run waits for that somebody has to see to.
-type Obstacle struct {
+// Blocker says what a run waits for that somebody has to see to.
+type Blocker struct {
 	Kind  string    `json:"kind" doc:"as in GET /health, like no_listeners"`
 	Text  string    `json:"text"`
 	Since time.Time `json:"since"`

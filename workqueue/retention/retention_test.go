@@ -472,8 +472,8 @@ func (e *endless) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 
 func (e *endless) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// What the leader's duties read ends, also when PostgreSQL's host has vanished and nothing says so.
-func TestReadsOfDutiesAreLimited(t *testing.T) {
+// What the leader tasks read ends, also when PostgreSQL's host has vanished and nothing says so.
+func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 	t.Parallel()
 	config, err := pgxpool.ParseConfig(testenv.Database(t))
 	if err != nil {

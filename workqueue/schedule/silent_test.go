@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// A database that says nothing has the leader's looks at schedules end, and those at what their runs start with: a duty
+// A database that says nothing has the leader's looks at schedules end, and those at what their runs start with: a leader task
 // that hangs would start nothing, and its node would go on leading.
 func TestLooksAtSchedulesEndWhenPostgresIsSilent(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestLooksAtSchedulesEndWhenPostgresIsSilent(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // without a deadline, as a duty's is
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // without a deadline, as a leader task's is
 	defer cancel()
 	keyed := storetest.Request()
 	keyed.IdempotencyKey = "k"

@@ -128,8 +128,8 @@ func (s Store) AsLeader(
 	})
 }
 
-// stalledPatience is how long a client may keep PostgreSQL waiting in the middle of a statement that holds locks.
-const stalledPatience = 10 * time.Second
+// stalledTimeout is how long a client may keep PostgreSQL waiting in the middle of a statement that holds locks.
+const stalledTimeout = 10 * time.Second
 
 // A process that was stopped, or cut off, in the middle of a COPY keeps its locks: PostgreSQL waits for the rest, and
 // idle_in_transaction_session_timeout does not count while a statement is under way, nor is statement_timeout looked at
@@ -169,7 +169,7 @@ type stalledWatch struct {
 	seen map[stalledClient]time.Time
 }
 
-// overdue takes what is seen now, and returns those that have not moved for stalledPatience.
+// overdue takes what is seen now, and returns those that have not moved for stalledTimeout.
 func (w *stalledWatch) overdue(clients []stalledClient, now time.Time) (stuck []stalledClient) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,7 +180,7 @@ func (w *stalledWatch) overdue(clients []stalledClient, now time.Time) (stuck []
 			first = now
 		}
 		seen[c] = first
-		if now.Sub(first) >= stalledPatience {
+		if now.Sub(first) >= stalledTimeout {
 			stuck = append(stuck, c)
 		}
 	}

@@ -37,8 +37,8 @@ type Flow struct {
 
 	// Most is how many bytes a state may take: MaxState, or less in tests.
 	Most int
-	// Patience is how long room for a state is waited for: statePatience, or less in tests.
-	Patience time.Duration
+	// Timeout is how long room for a state is waited for: stateTimeout, or less in tests.
+	Timeout time.Duration
 	// Crash is called at each step at which a service may die; tests let it die there.
 	Crash func(step string)
 }
@@ -52,7 +52,7 @@ func New(
 	e *serve.Server, stages int, open func(*Work) Sheet, reopen func(*Work, *Suspended) (Sheet, error),
 ) *Flow {
 	f := &Flow{Server: e, Stages: stages, open: open, reopen: reopen, Recent: NewRecent(), Most: MaxState,
-		Patience: statePatience}
+		Timeout: stateTimeout}
 	e.Stages = stages
 	e.Begin = func(j *serve.Job) serve.Work { return f.start(j) }
 	return f

@@ -166,11 +166,11 @@ func (w *Work) send(ctx context.Context, body []byte, questions []question) erro
 	return group.Wait()
 }
 
-// statePatience is how long room for a state is waited for.
-const statePatience = 5 * time.Second
+// stateTimeout is how long room for a state is waited for.
+const stateTimeout = 5 * time.Second
 
 func (f *Flow) writeState(ctx context.Context, id wire.FlowID, header nats.Header, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, f.Patience)
+	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
 	defer cancel()
 	return f.Store.write(ctx, id, header, body)
 }

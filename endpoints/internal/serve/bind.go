@@ -36,7 +36,7 @@ const (
 // It creates the consumer when it may. Its error is ctx's, or says that the connection is closed for good.
 func (p *Puller) bind(ctx context.Context) error {
 	told := map[string]*backoff.Seldom{} // by reasons
-	pauses := backoff.Doubling{First: firstBind, Longest: longestBind}
+	pauses := backoff.Exponential{First: firstBind, Longest: longestBind}
 	for ctx.Err() == nil {
 		asked := time.Now()
 		consumer, err := p.tryBind(ctx)
@@ -201,8 +201,8 @@ func (p *Puller) logAbout(id RequestID, d Delivery) *zap.Logger {
 	return log
 }
 
-// stallPatience is how long messages may wait at the server while a pull is open and nothing comes.
-const stallPatience = 5 * time.Second
+// stallTimeout is how long messages may wait at the server while a pull is open and nothing comes.
+const stallTimeout = 5 * time.Second
 
 // errStalled ends a pull that the watchdog has given up.
 var errStalled = errors.New("messages wait at the server, and none is sent to an open pull")
@@ -213,9 +213,9 @@ var errStalled = errors.New("messages wait at the server, and none is sent to an
 //
 // It is safe for concurrent use.
 type watchdog struct {
-	Patience time.Duration
-	stalled  chan struct{} // gets a value when the open pull is to be given up
-	came     atomic.Int64  // messages, in all
+	Timeout time.Duration
+	stalled chan struct{} // gets a value when the open pull is to be given up
+	came    atomic.Int64  // messages, in all
 
 	Mu    sync.Mutex
 	Open  bool
@@ -224,7 +224,7 @@ type watchdog struct {
 }
 
 func newWatchdog() *watchdog {
-	return &watchdog{Patience: stallPatience, stalled: make(chan struct{}, 1)}
+	return &watchdog{Timeout: stallTimeout, stalled: make(chan struct{}, 1)}
 }
 
 // opened notes that a pull is open from now on, until closed is called.
@@ -254,7 +254,7 @@ func (w *watchdog) look(now time.Time, info *jetstream.ConsumerInfo) {
 		w.since = time.Time{}
 	case w.since.IsZero() || count != w.count:
 		w.since, w.count = now, count
-	case now.Sub(w.since) >= w.Patience:
+	case now.Sub(w.since) >= w.Timeout:
 		w.since = time.Time{}
 		select {
 		case w.stalled <- struct{}{}:

@@ -19,10 +19,10 @@ import (
 const (
 	// outboxBytes bounds the replies of a service that JetStream has not acknowledged. A stream takes 128 MiB in all.
 	outboxBytes = 16 << 20
-	// replyPatience is how long a reply is tried before its request is handed back.
-	replyPatience = 30 * time.Second
-	// DeniedPatience is how long NATS may deny it: permissions that are reloaded may be gone for a moment.
-	DeniedPatience = time.Second
+	// replyTimeout is how long a reply is tried before its request is handed back.
+	replyTimeout = 30 * time.Second
+	// DeniedTimeout is how long NATS may deny it: permissions that are reloaded may be gone for a moment.
+	DeniedTimeout = time.Second
 	// FirstPause and LongestPause are between two tries to send a reply.
 	FirstPause = 25 * time.Millisecond
 	// LongestPause is the longest of them.
@@ -51,18 +51,18 @@ func (o *Outbox) Reserve(ctx context.Context, n int) error {
 // Release gives back what so many bytes of a reply have taken.
 func (o *Outbox) Release(n int) { o.room.Release(int64(min(n, outboxBytes))) }
 
-// Publish returns when JetStream has acknowledged msg, or when it cannot be had to within replyPatience.
+// Publish returns when JetStream has acknowledged msg, or when it cannot be had to within replyTimeout.
 func (o *Outbox) Publish(ctx context.Context, msg *nats.Msg) error {
-	ctx, cancel := context.WithTimeout(ctx, replyPatience)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	begun := time.Now()
-	pauses := backoff.Doubling{First: FirstPause, Longest: LongestPause}
+	pauses := backoff.Exponential{First: FirstPause, Longest: LongestPause}
 	for {
 		err := o.Try(ctx, msg)
 		if err == nil {
 			return nil
 		}
-		if Hopeless(err) || stream.Denied(err) && time.Since(begun) > DeniedPatience || pauses.Wait(ctx) != nil {
+		if Hopeless(err) || stream.Denied(err) && time.Since(begun) > DeniedTimeout || pauses.Wait(ctx) != nil {
 			return fmt.Errorf("publish reply %s: %w", msg.Subject, err)
 		}
 	}

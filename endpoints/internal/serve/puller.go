@@ -118,7 +118,7 @@ func (p *Puller) fetchAll(ctx context.Context, pulls *pull.Puller) error {
 		}
 		if stream.Denied(err) {
 			p.Life.set(wire.StateWaiting, err.Error())
-			_ = backoff.Sleep(ctx, DeniedPatience)
+			_ = backoff.Sleep(ctx, DeniedTimeout)
 		}
 		if ctx.Err() == nil {
 			p.log.Debug("fetching ended; binding again", zap.Error(err))

@@ -21,8 +21,8 @@ const (
 	FirstRetry = time.Second
 	// LongestRetry is the longest of them.
 	LongestRetry = 30 * time.Second
-	// buryPatience is how long a letter is tried before its request is handed back.
-	buryPatience = 5 * time.Second
+	// buryTimeout is how long a letter is tried before its request is handed back.
+	buryTimeout = 5 * time.Second
 )
 
 // retryDelay is how long a request rests that has been tried so often: twice as long each time, more or less, so that
@@ -125,7 +125,7 @@ func (e *Server) bury(
 		Service: e.Host.Identity,
 		At:      time.Now(), ID: from.LetterID()}, int(e.Host.NC.MaxPayload()))
 	log = log.With(zap.String("cause", fault.Code), zap.Int("deliveries", from.Delivered()))
-	ctx, cancel := context.WithTimeout(ctx, buryPatience)
+	ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 	defer cancel()
 	if err := e.Host.Outbox.Publish(ctx, letter); err != nil {
 		log.Error("a dead letter could not be sent; the request is handed back", zap.Error(err))
@@ -140,8 +140,8 @@ func (e *Server) bury(
 const (
 	// MaxBegun is how often a suspect may be begun alone and never finished.
 	MaxBegun = 2
-	// markPatience bounds each look at a mark, and each change of one.
-	markPatience = time.Second
+	// markTimeout bounds each look at a mark, and each change of one.
+	markTimeout = time.Second
 	// begunTTL is how long a mark is kept, endedTTL what has taken its place.
 	begunTTL = "1h"
 	endedTTL = "1s"
@@ -162,7 +162,7 @@ func newSoloAttempts(out *Outbox, endpoint string, slice uuid.UUID, log *zap.Log
 
 // read returns how often the request was begun and not finished.
 func (m soloAttempts) read(ctx context.Context) int {
-	ctx, cancel := context.WithTimeout(ctx, markPatience)
+	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
 	var msg *nats.Msg
 	api := "$JS.API.DIRECT.GET." + wire.StreamFlow + "." + m.subject
@@ -183,7 +183,7 @@ func (m soloAttempts) read(ctx context.Context) int {
 
 // write notes how often the request was begun; 0 when it was finished, whatever came of it.
 func (m soloAttempts) write(ctx context.Context, n int) {
-	ctx, cancel := context.WithTimeout(ctx, markPatience)
+	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
 	ttl := begunTTL
 	if n == 0 {

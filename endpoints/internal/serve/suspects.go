@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// isolationPatience is how long a suspect waits to be alone, and others wait for a suspect, while no handler ends. It
+	// isolationTimeout is how long a suspect waits to be alone, and others wait for a suspect, while no handler ends. It
 	// ends what would wait for ever: a handler that asks its own process for something and waits.
-	isolationPatience = 30 * time.Second
+	isolationTimeout = 30 * time.Second
 )
 
 // Suspects keeps requests that may kill their process apart from all others in it, whatever endpoint they are of: if
@@ -25,7 +25,7 @@ const (
 //
 // It is safe for concurrent use.
 type Suspects struct {
-	Patience time.Duration
+	Timeout time.Duration
 
 	Mu      sync.Mutex
 	running map[uuid.UUID]int // handlers at work, by what they are done for
@@ -51,7 +51,7 @@ type Stay struct {
 
 // NewSuspects knows of no suspect.
 func NewSuspects() *Suspects {
-	return &Suspects{Patience: isolationPatience, running: map[uuid.UUID]int{}, alone: map[uuid.UUID]int{}}
+	return &Suspects{Timeout: isolationTimeout, running: map[uuid.UUID]int{}, alone: map[uuid.UUID]int{}}
 }
 
 // Enter waits until a visitor may be handled, or nothing has ended for so long that it will do no good to wait on. It
@@ -67,7 +67,7 @@ func (s *Suspects) Enter(root uuid.UUID, suspect bool, stop <-chan struct{}) (St
 	if s.welcome(v) {
 		return s.admit(v, suspect, false), true
 	}
-	patience := time.NewTimer(s.Patience)
+	patience := time.NewTimer(s.Timeout)
 	defer patience.Stop()
 	for !s.welcome(v) {
 		changed := s.change()
@@ -75,7 +75,7 @@ func (s *Suspects) Enter(root uuid.UUID, suspect bool, stop <-chan struct{}) (St
 		over, stopped := false, false
 		select {
 		case <-changed:
-			patience.Reset(s.Patience)
+			patience.Reset(s.Timeout)
 		case <-patience.C:
 			over = true
 		case <-stop:

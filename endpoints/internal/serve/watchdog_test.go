@@ -35,7 +35,7 @@ func TestWatchdogLeavesPullsAlone(t *testing.T) {
 			w.opened()
 			w.look(start, tc.info)
 			tc.between(w)
-			w.look(start.Add(stallPatience), tc.info)
+			w.look(start.Add(stallTimeout), tc.info)
 			if got := len(w.stalled) == 1; got != tc.bites {
 				t.Errorf("it bites: %t", got)
 			}

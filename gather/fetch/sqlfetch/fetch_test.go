@@ -202,7 +202,7 @@ func TestSources(t *testing.T) {
 	if got, err := get(t, allowed, q, "1"); got["1"] != `{"x":1}` || err != nil {
 		t.Errorf("a superuser that is allowed: %v, %v", got, err)
 	}
-	pooled := client(t, super, "    allow_superuser: true", "    through_pooler: true")
+	pooled := client(t, super, "    allow_superuser: true", "    transaction_pooler: true")
 	readOnly := settings("SELECT k, current_setting('transaction_read_only') AS x FROM unnest($1::text[]) k")
 	if got, err := get(t, pooled, readOnly, "1"); err != nil || got["1"] != `{"x":"on"}` {
 		t.Errorf("through a pooler: %v, %v", got, err)

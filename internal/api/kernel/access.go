@@ -27,8 +27,8 @@ import (
 const (
 	heavyShare = 2 // one of so many
 	broadShare = 4
-	// broadPatience is how long one of the latter waits for its turn: pages ask for several of them at once.
-	broadPatience = 5 * time.Second
+	// broadTimeout is how long one of the latter waits for its turn: pages ask for several of them at once.
+	broadTimeout = 5 * time.Second
 	// maxHeld is how many answers may be under way at once that are held as a whole until the slowest of readers has
 	// taken them, and one user half of them; the others wait for a turn, too. One may be a result of 64 MiB.
 	maxHeld = 8
@@ -345,16 +345,16 @@ func (s *Kernel) CookieName() string {
 
 // Members of an operation's metadata.
 const (
-	MetaRole     = "role"     // an access.Role: who may. Without it nobody may
-	MetaHeavy    = "heavy"    // true: few at once
-	metaHeavyIf  = "heavy if" // a string: few at once of those in which this parameter is true
-	metaBroad    = "broad"    // true: few at once, and the others wait for a while
-	metaBroadIf  = "broad if" // []string: so when one of these parameters is there
-	metaHeld     = "held"     // true: its answer may be large and is held as a whole; few at once, and the others wait
-	metaCredent  = "credent"  // true: it is about who may do what, and goes on while all else stands still
-	metaBulk     = "bulk"     // an int64: its body, of so many bytes, is held as a whole, and few are at once
-	MetaStreamed = "streamed" // an *huma.RequestBody that is read as it comes, and may take as long as it keeps coming
-	metaUnstored = "unstored" // true: its answer holds a secret, and is kept nowhere
+	MetaRole       = "role"     // an access.Role: who may. Without it nobody may
+	MetaScansRun   = "heavy"    // true: few at once
+	metaScansRunIf = "heavy if" // a string: few at once of those in which this parameter is true
+	metaReadsMany  = "broad"    // true: few at once, and the others wait for a while
+	metaBroadIf    = "broad if" // []string: so when one of these parameters is there
+	metaHeld       = "held"     // true: its answer may be large and is held as a whole; few at once, and the others wait
+	metaCredent    = "credent"  // true: it is about who may do what, and goes on while all else stands still
+	metaBulk       = "bulk"     // an int64: its body, of so many bytes, is held as a whole, and few are at once
+	MetaStreamed   = "streamed" // an *huma.RequestBody that is read as it comes, and may take as long as it keeps coming
+	metaUnstored   = "unstored" // true: its answer holds a secret, and is kept nowhere
 )
 
 // ByAnyone says that an operation is open to those who have not logged in.
@@ -369,16 +369,16 @@ func ByOperator(op huma.Operation) huma.Operation { return noted(op, MetaRole, a
 // ByAdmin says that an operation is for admins.
 func ByAdmin(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Admin) }
 
-// Heavy says that an operation reads a whole run or more: only a few of them are done at once.
-func Heavy(op huma.Operation) huma.Operation { return noted(op, MetaHeavy, true) }
+// ScansRun says that an operation reads a whole run or more: only a few of them are done at once.
+func ScansRun(op huma.Operation) huma.Operation { return noted(op, MetaScansRun, true) }
 
-// HeavyIf says that an operation is heavy when a parameter of it is true, and broad otherwise.
-func HeavyIf(parameter string, op huma.Operation) huma.Operation {
-	return noted(Broad(op), metaHeavyIf, parameter)
+// ScansRunIf says that an operation is heavy when a parameter of it is true, and broad otherwise.
+func ScansRunIf(parameter string, op huma.Operation) huma.Operation {
+	return noted(ReadsMany(op), metaScansRunIf, parameter)
 }
 
-// Broad says that an operation reads much of a run at once: only a few of them are done at once.
-func Broad(op huma.Operation) huma.Operation { return noted(op, metaBroad, true) }
+// ReadsMany says that an operation reads much of a run at once: only a few of them are done at once.
+func ReadsMany(op huma.Operation) huma.Operation { return noted(op, metaReadsMany, true) }
 
 // BroadIf says that an operation is broad when one of some parameters is there: it looks through everything then.
 func BroadIf(op huma.Operation, parameters ...string) huma.Operation {
@@ -428,9 +428,9 @@ func (s *Kernel) countStranger(w http.ResponseWriter, r *http.Request) error {
 	if s.Access == nil || !ok || timed.known || timed.leave != nil || isProbe(r) {
 		return nil
 	}
-	leave, err := s.Strangers.Take(access.NetworkOf(s.CallerAddress(r)).String())
+	leave, err := s.Unauthenticated.Take(access.NetworkOf(s.CallerAddress(r)).String())
 	if busy, ok := errors.AsType[*access.BusyError](err); ok {
-		busy.Strangers = true
+		busy.Unauthenticated = true
 		return busy
 	}
 	timed.leave = leave

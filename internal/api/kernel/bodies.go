@@ -337,8 +337,8 @@ const (
 	maxBulk = 16 << 20
 	// bulkStep is how many bytes wait for room at once.
 	bulkStep = 32 << 10
-	// bulkPatience is how long they wait before the request is refused.
-	bulkPatience = 2 * time.Second
+	// bulkTimeout is how long they wait before the request is refused.
+	bulkTimeout = 2 * time.Second
 )
 
 // Bulky says that the body of an operation has so many bytes at the most, and is in memory as a whole: there is room
@@ -401,7 +401,7 @@ func (h *heldBody) take(ctx context.Context, n int) error {
 	if n == 0 { // as at the end, of which a context that ended with it tells no more
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, bulkPatience)
+	ctx, cancel := context.WithTimeout(ctx, bulkTimeout)
 	defer cancel()
 	if h.room.Acquire(ctx, int64(n)) != nil {
 		return &fanout.Error{Code: fanout.CodeBusy,

@@ -35,7 +35,7 @@ const (
 	maxRequestKey   = 200
 	maxKeptAnswer   = 64 << 10
 	underWayRetry   = "1"             // seconds
-	keepPatience    = 5 * time.Second // for PostgreSQL to take an answer that is to be kept
+	keepTimeout     = 5 * time.Second // for PostgreSQL to take an answer that is to be kept
 	locationHeader  = "Location"
 	truncatedHeader = "Tranche-Not-Kept" // of an answer whose body was not kept; never sent
 )
@@ -141,7 +141,7 @@ func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request,
 func (s *Kernel) settleRequest(ctx context.Context, claim *workqueue.RequestClaim, body *printedBody, kept *keptWriter,
 	ended bool,
 ) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
 	defer cancel()
 	var err error
 	if ended && kept.status() < http.StatusMultipleChoices {

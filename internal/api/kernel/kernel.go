@@ -62,8 +62,8 @@ type Config struct {
 	ReadTimeout  time.Duration // how long a caller may go without sending, or taking, a byte
 	QueryTimeout time.Duration // bounds the work for a GET
 
-	// WakeDuty has the node that leads do a duty now; nil: it does it when its time comes.
-	WakeDuty func(name string)
+	// WakeLeaderTask has the node that leads do a leader task now; nil: it does it when its time comes.
+	WakeLeaderTask func(name string)
 	// Started is what a start answers of a run, for one whose answer was lost.
 	Started func(run *inspect.RunView) any
 	// Connections is how many the store has.
@@ -78,35 +78,35 @@ type Kernel struct {
 	Log    *zap.Logger
 	Access *access.Gate // nil: everybody is an admin
 
-	config    Config
-	Silence   time.Duration // how long a caller may go without sending, or taking, a byte
-	Turn      time.Duration // how long a request that reads much waits for its turn
-	mux       *RouteMux
-	heavy     *access.Slots // of requests that read whole runs,
-	broad     *access.Slots // and of those that read much of one at once
-	held      *access.Slots // of those whose answer is held as a whole
-	Strangers *access.Slots // of requests of whom it is not known who makes them, of each address
-	bulk      bulkRoom
-	underWay  underWay // requests that named a key
-	Streams   streams
-	active    sync.WaitGroup // requests under way
+	config          Config
+	Silence         time.Duration // how long a caller may go without sending, or taking, a byte
+	Turn            time.Duration // how long a request that reads much waits for its turn
+	mux             *RouteMux
+	heavy           *access.Slots // of requests that read whole runs,
+	broad           *access.Slots // and of those that read much of one at once
+	held            *access.Slots // of those whose answer is held as a whole
+	Unauthenticated *access.Slots // of requests of whom it is not known who makes them, of each address
+	bulk            bulkRoom
+	underWay        underWay // requests that named a key
+	Streams         streams
+	active          sync.WaitGroup // requests under way
 }
 
 // New returns the kernel of a server.
 func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 	return &Kernel{
 		Store: store, Node: node, NC: nc, Log: config.Log, Access: config.Access, config: config, Silence: config.ReadTimeout,
-		Turn:  broadPatience,
+		Turn:  broadTimeout,
 		heavy: slotsOf(config.Access, config.Connections/heavyShare),
 		broad: slotsOf(config.Access, config.Connections/broadShare),
-		held:  slotsOf(config.Access, maxHeld), Strangers: access.NewSlots(maxStrangers, math.MaxInt), bulk: newBulkRoom(),
+		held:  slotsOf(config.Access, maxHeld), Unauthenticated: access.NewSlots(maxStrangers, math.MaxInt), bulk: newBulkRoom(),
 	}
 }
 
-// Wake has the node that leads do a duty now; else it does it when its time comes.
-func (s *Kernel) Wake(duty string) {
-	if s.config.WakeDuty != nil {
-		s.config.WakeDuty(duty)
+// Wake has the node that leads do a leader task now; else it does it when its time comes.
+func (s *Kernel) Wake(task string) {
+	if s.config.WakeLeaderTask != nil {
+		s.config.WakeLeaderTask(task)
 	}
 }
 

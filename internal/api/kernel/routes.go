@@ -57,7 +57,7 @@ func plainRoutes() []Route {
 		{Pattern: "GET /metrics", Role: access.Viewer},
 		{Pattern: "GET " + OIDCLogin, Role: access.None, anonymous: true},
 		{Pattern: "GET " + OIDCCallback, Role: access.None, anonymous: true},
-		{Pattern: Everywhere, Role: access.None, anonymous: true}, // pages; below Prefix there is nothing
+		{Pattern: CatchAll, Role: access.None, anonymous: true}, // pages; below Prefix there is nothing
 	}
 	for _, described := range []string{"openapi.json", "openapi.yaml", "openapi-3.0.json", "openapi-3.0.yaml",
 		"schemas/{schema}"} {
@@ -77,11 +77,11 @@ func (m *RouteMux) Assign(described *huma.OpenAPI) {
 		for _, op := range DescribedOf(item) {
 			role, _ := op.Metadata[MetaRole].(access.Role)
 			bulk, _ := op.Metadata[metaBulk].(int64)
-			heavyIf, _ := op.Metadata[metaHeavyIf].(string)
+			heavyIf, _ := op.Metadata[metaScansRunIf].(string)
 			broadIf, _ := op.Metadata[metaBroadIf].([]string)
 			known = append(known, Route{
-				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: IsSet(op, MetaHeavy),
-				heavyIf: heavyIf, broad: IsSet(op, metaBroad), broadIf: broadIf, credentials: IsSet(op, metaCredent),
+				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: IsSet(op, MetaScansRun),
+				heavyIf: heavyIf, broad: IsSet(op, metaReadsMany), broadIf: broadIf, credentials: IsSet(op, metaCredent),
 				streamed: op.Metadata[MetaStreamed] != nil, held: IsSet(op, metaHeld),
 				unstored: IsSet(op, metaUnstored), bulk: bulk,
 			})
@@ -97,7 +97,7 @@ func (m *RouteMux) Assign(described *huma.OpenAPI) {
 // route returns the route that a request takes.
 func (m *RouteMux) route(r *http.Request) Route {
 	_, pattern := m.Handler(r)
-	if pattern == Everywhere && belowPrefix(r.URL.Path) {
+	if pattern == CatchAll && belowPrefix(r.URL.Path) {
 		return Route{Pattern: pattern, Role: access.Viewer} // what is there, and what is not, is nobody's business
 	}
 	return m.routes[pattern]
@@ -134,8 +134,8 @@ const (
 	OIDCCallback = "/auth/oidc/callback"
 )
 
-// Everywhere is the pattern of what no other fits.
-const Everywhere = "/"
+// CatchAll is the pattern of what no other fits.
+const CatchAll = "/"
 
 // WrongMethod answers a request whose path is a route's with another method.
 func WrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) bool {
@@ -145,7 +145,7 @@ func WrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) boo
 	} {
 		other := r.Clone(r.Context())
 		other.Method = method
-		if _, pattern := mux.Handler(other); pattern != Everywhere && pattern != "" {
+		if _, pattern := mux.Handler(other); pattern != CatchAll && pattern != "" {
 			takes = append(takes, method)
 		}
 	}
@@ -158,8 +158,8 @@ func WrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) boo
 	return true
 }
 
-// lookPatience is how long what only looks waits for a connection that was closed to be made anew.
-const lookPatience = time.Second
+// lookTimeout is how long what only looks waits for a connection that was closed to be made anew.
+const lookTimeout = time.Second
 
 // Guard refuses foreign hosts and origins, and who may not do what they ask for, and bounds how long a caller may be
 // silent.
@@ -180,7 +180,7 @@ func (s *Kernel) Guard(mux *RouteMux) http.Handler {
 		defer timed.left()
 		patience := database.OperatorTimeout
 		if r.Method == http.MethodGet {
-			patience = lookPatience
+			patience = lookTimeout
 		}
 		s.admit(timed, r.WithContext(database.Patiently(r.Context(), patience)), protected)
 		if !timed.body.whole && s.countStranger(timed, r) != nil {

@@ -39,13 +39,13 @@ type Controlled struct {
 	Action string            `json:"action" enum:"pause,resume,approve,cancel"`
 	Run    *workqueue.RunID  `json:"run,omitempty" doc:"when one run was meant"`
 	Runs   []workqueue.RunID `json:"runs" doc:"those that changed"`
-	Left   []LeftRun         `json:"left" doc:"of all runs, those that could not change"`
+	Left   []SkippedRun      `json:"left" doc:"of all runs, those that could not change"`
 	Items  int64             `json:"items" doc:"paused: out; approved: let go; cancelled, resumed: without outcome"`
 	Slices int64             `json:"slices" doc:"paused: requests that are out; cancelled: requests called back"`
 }
 
-// LeftRun is a run that an operation on all runs left as it is.
-type LeftRun struct {
+// SkippedRun is a run that an operation on all runs left as it is.
+type SkippedRun struct {
 	Run workqueue.RunID `json:"run"`
 	Why string          `json:"why"`
 }
@@ -124,10 +124,10 @@ func (s changes) cancelled(ctx context.Context, c controlstore.Control) (control
 }
 
 func controlled(action string, run *workqueue.RunID, done controlstore.Controlled) Controlled {
-	out := Controlled{Action: action, Run: run, Runs: append([]workqueue.RunID{}, done.Runs...), Left: []LeftRun{},
+	out := Controlled{Action: action, Run: run, Runs: append([]workqueue.RunID{}, done.Runs...), Left: []SkippedRun{},
 		Items: done.Items, Slices: done.Slices}
 	for _, l := range done.Left {
-		out.Left = append(out.Left, LeftRun(l))
+		out.Left = append(out.Left, SkippedRun(l))
 	}
 	return out
 }
@@ -244,7 +244,7 @@ type GateDocument struct {
 
 func (s changes) registerGates(api huma.API) {
 	show := kernel.Get("get-gate", "/runs/{run}/gate", "What waits for somebody between two steps of a run")
-	kernel.Register(s.Kernel, api, kernel.Heavy(show), s.gate)
+	kernel.Register(s.Kernel, api, kernel.ScansRun(show), s.gate)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "approve-run", Method: http.MethodPost, Path: "/runs/{run}/approve",
 		Summary: "Let the items go that a canary held back, or a step begin",
@@ -314,7 +314,7 @@ func (s changes) deleteRun(ctx context.Context, in *runChange[*DeleteSettings]) 
 		return RunDeleted{}, err
 	}
 	if !req.DryRun {
-		s.Wake(orchestrator.DutyRetention) // has the node that leads begin
+		s.Wake(orchestrator.TaskRetention) // has the node that leads begin
 	}
 	return RunDeleted{Run: in.ID, DryRun: req.DryRun, Deletion: done}, nil
 }

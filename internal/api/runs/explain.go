@@ -17,12 +17,12 @@ import (
 )
 
 func (s *Routes) registerExplain(api huma.API) {
-	run := kernel.Broad(kernel.Get("explain-run", "/runs/{run}/explain", "Why a run is not done"))
+	run := kernel.ReadsMany(kernel.Get("explain-run", "/runs/{run}/explain", "Why a run is not done"))
 	run.Description = "The missing items in groups that add up, all as of one moment: how many, where they are, whose " +
 		"turn it is, since when, what will happen next, and what an operator could do. With item, the same for the " +
 		"items of one key, with every attempt."
 	kernel.Register(s.Kernel, api, run, s.explainRun)
-	endpoint := kernel.Broad(kernel.Get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint does not move"))
+	endpoint := kernel.ReadsMany(kernel.Get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint does not move"))
 	endpoint.Description = "The items of running runs that wait for the endpoint, in groups that add up."
 	kernel.Register(s.Kernel, api, endpoint, s.explainEndpoint)
 }

@@ -121,7 +121,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	b := apitest.Setup(t)
 	b.Start("chunk=2")
 	server, err := api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{
-		Build: buildinfo.Info{Version: "test"}, ReadTimeout: apitest.Patience,
+		Build: buildinfo.Info{Version: "test"}, ReadTimeout: apitest.Timeout,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	s, topics := other.Follow("/runs/last/events?planes=true"), other.Follow("/events?topic=runs")
 	s.Next("run")
 	topics.Next("runs")
-	<-time.After(apitest.Patience + 2*time.Second)
+	<-time.After(apitest.Timeout + 2*time.Second)
 	run := b.Start("name=second&chunk=2").Run
 	for !strings.Contains(topics.Next("runs"), run.String()) { // before it there may be news of the first
 	}

@@ -156,13 +156,13 @@ type groupsMapInput struct {
 }
 
 func (s *Routes) registerGroups(api huma.API) {
-	op := kernel.Broad(kernel.Get("get-groups", "/runs/{run}/groups",
+	op := kernel.ReadsMany(kernel.Get("get-groups", "/runs/{run}/groups",
 		"Items by the value of a field of their payloads, or by lane"))
 	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, " +
 		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
 		"of more than 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups."
 	kernel.Register(s.Kernel, api, op, s.getGroups)
-	op = kernel.Broad(kernel.Get("get-groups-map", "/runs/{run}/groups/map",
+	op = kernel.ReadsMany(kernel.Get("get-groups-map", "/runs/{run}/groups/map",
 		"The group of each item as a byte, for a picture of all"))
 	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of " +
 		"its value in the groups of /runs/{run}/groups, from 0 on, and 50 for the others."

@@ -260,7 +260,7 @@ type RunNote struct {
 }
 
 func (s *Routes) registerHistory(api huma.API) {
-	op := kernel.Broad(kernel.Get("get-history", "/runs/{run}/history", "What happened to a run"))
+	op := kernel.ReadsMany(kernel.Get("get-history", "/runs/{run}/history", "What happened to a run"))
 	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
 		"closed, versions of services that first answered, and alerts that were told of it."
 	kernel.Register(s.Kernel, api, op, s.getHistory)
@@ -304,7 +304,7 @@ func (in *itemsInput) Resolve(ctx huma.Context) []error {
 }
 
 func (s *Routes) registerItemsList(api huma.API) {
-	op := kernel.Broad(kernel.Get("list-items", "/runs/{run}/items", "Items of a range, in order"))
+	op := kernel.ReadsMany(kernel.Get("list-items", "/runs/{run}/items", "Items of a range, in order"))
 	op.Description = "The items from one ordinal to another, with their states as in the planes. An item's whole story " +
 		"is at /runs/{run}/items/{key}."
 	kernel.Register(s.Kernel, api, op, s.listItems)
@@ -329,7 +329,7 @@ type slicesInput struct {
 }
 
 func (s *Routes) registerSlices(api huma.API) {
-	op := kernel.Broad(kernel.Get("list-slices", "/runs/{run}/slices",
+	op := kernel.ReadsMany(kernel.Get("list-slices", "/runs/{run}/slices",
 		"Requests that are out or wait for their time, and who holds them"))
 	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
 		"itself; sent: it is with a service, or on its way; scheduled: it waits to be tried again. They come by their ids, " +

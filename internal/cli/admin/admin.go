@@ -23,10 +23,10 @@ type document struct {
 
 // text says what apply did, and then what comes next.
 func (d document) text(next string) string {
-	text := fmt.Sprintf("%s %s is ", d.noun, cli.Inert(d.name))
+	text := fmt.Sprintf("%s %s is ", d.noun, cli.EscapeControl(d.name))
 	switch {
 	case d.unchanged:
-		text += fmt.Sprintf("unchanged: version %d, applied %s by %s", d.version, cli.Moment(d.at), cli.Inert(d.by))
+		text += fmt.Sprintf("unchanged: version %d, applied %s by %s", d.version, cli.Moment(d.at), cli.EscapeControl(d.by))
 	case d.previous > 0:
 		text += fmt.Sprintf("version %d now, after version %d", d.version, d.previous)
 	default:

@@ -33,9 +33,9 @@ type alertApply struct {
 
 func (a *alertApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(a *client.AppliedAlert) string {
-		next := "try it with: tranche alert test " + cli.Inert(a.Name)
+		next := "try it with: tranche alert test " + cli.EscapeControl(a.Name)
 		if a.State == alert.StatePaused {
-			next = "it is paused; go on with: tranche alert resume " + cli.Inert(a.Name)
+			next = "it is paused; go on with: tranche alert resume " + cli.EscapeControl(a.Name)
 		}
 		return document{"alert", a.Name, a.Version, a.Previous, a.Unchanged, a.ChangedAt, a.ChangedBy}.text(next)
 	})(cli.Apply(term, "alert", a.File, alerts.MaxBytes, alerts.Parse,
@@ -128,7 +128,7 @@ func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.C
 			_ = json.Unmarshal(told.Body, &said) // without a title, at worst
 			return []any{told.MadeAt, told.State, told.Attempts, told.Severity, said.Title, cli.OrDash(told.Error)}
 		},
-		Empty: "alert " + cli.Inert(m.Name) + " has told nothing yet", More: list.Next != nil,
+		Empty: "alert " + cli.EscapeControl(m.Name) + " has told nothing yet", More: list.Next != nil,
 	}).Print(term, list.Messages, err)
 }
 
@@ -148,12 +148,12 @@ func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	if err := t.await(ctx, cl, &told); err != nil {
 		return err
 	}
-	state, name := alert.MessageState(told.State), cli.Inert(t.Name)
+	state, name := alert.MessageState(told.State), cli.EscapeControl(t.Name)
 	switch {
 	case term.JSON:
 		return cli.FailIf(state == alert.MessageGivenUp, cli.ExitOther, term.Document(told))
 	case state == alert.MessageDelivered && told.Error != "":
-		return term.Printf("alert %s: the test was delivered, but not to all: %s\n", name, cli.Inert(told.Error))
+		return term.Printf("alert %s: the test was delivered, but not to all: %s\n", name, cli.EscapeControl(told.Error))
 	case state == alert.MessageDelivered:
 		return term.Printf("alert %s: the test was delivered\n", name)
 	case state == alert.MessageGivenUp, state == alert.MessageDropped:
@@ -217,5 +217,5 @@ func (d *alertDelete) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 func alertSay(
 	term *cli.Console, became func(*client.ControlledAlert) string,
 ) func(client.ControlledAlert, error) error {
-	return cli.Say(term, func(c *client.ControlledAlert) string { return "alert " + cli.Inert(c.Name) + " " + became(c) })
+	return cli.Say(term, func(c *client.ControlledAlert) string { return "alert " + cli.EscapeControl(c.Name) + " " + became(c) })
 }

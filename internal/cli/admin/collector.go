@@ -44,7 +44,7 @@ func (a *collectorApply) Run(ctx context.Context, term *cli.Console, cl *client.
 		if c.Renumbered {
 			term.Note("its keys are made otherwise now: what waits goes under the old ones, before what is added from now on")
 		}
-		name := cli.Inert(c.Name)
+		name := cli.EscapeControl(c.Name)
 		switch {
 		case c.Created:
 			return fmt.Sprintf("collector %s is there; add to it with: tranche collector add %s FILE", name, name)
@@ -91,9 +91,9 @@ type collectorPause struct{ collectorName }
 func (p *collectorPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(c *client.CollectorSwitched) string {
 		if !c.Changed {
-			return "collector " + cli.Inert(c.Name) + " was paused already"
+			return "collector " + cli.EscapeControl(c.Name) + " was paused already"
 		}
-		return fmt.Sprintf("collector %[1]s is paused; go on with: tranche collector resume %[1]s", cli.Inert(c.Name))
+		return fmt.Sprintf("collector %[1]s is paused; go on with: tranche collector resume %[1]s", cli.EscapeControl(c.Name))
 	})(cl.PauseCollector(ctx, p.Name, term.Keep()))
 }
 
@@ -102,9 +102,9 @@ type collectorResume struct{ collectorName }
 func (r *collectorResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(c *client.CollectorSwitched) string {
 		if !c.Changed {
-			return "collector " + cli.Inert(c.Name) + " was not paused"
+			return "collector " + cli.EscapeControl(c.Name) + " was not paused"
 		}
-		return "collector " + cli.Inert(c.Name) + " goes on"
+		return "collector " + cli.EscapeControl(c.Name) + " goes on"
 	})(cl.ResumeCollector(ctx, r.Name, term.Keep()))
 }
 
@@ -113,13 +113,13 @@ type collectorDrain struct{ collectorName }
 func (d *collectorDrain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(c *client.Drained) string {
 		if c.Ops == 0 {
-			return "collector " + cli.Inert(d.Name) + " has nothing that waits"
+			return "collector " + cli.EscapeControl(d.Name) + " has nothing that waits"
 		}
 		if c.Paused {
 			term.Note("it is paused, so nothing goes until: tranche collector resume %s", d.Name)
 		}
 		return fmt.Sprintf("%s of %s need not wait for min_size or max_age any more; see: tranche collector show %s",
-			cli.Plural(c.Ops, "operation"), cli.Plural(c.Keys, "key"), cli.Inert(d.Name))
+			cli.Plural(c.Ops, "operation"), cli.Plural(c.Keys, "key"), cli.EscapeControl(d.Name))
 	})(cl.DrainCollector(ctx, d.Name, term.Keep()))
 }
 
@@ -130,7 +130,7 @@ type collectorDelete struct {
 
 func (d *collectorDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(gone *client.DeletedCollector) string {
-		text := "collector " + cli.Inert(gone.Name) + " is deleted"
+		text := "collector " + cli.EscapeControl(gone.Name) + " is deleted"
 		if gone.Ops+gone.Parked > 0 {
 			text += fmt.Sprintf(", and with it %s that waited and %s that were parked",
 				cli.Plural(gone.Ops, "operation"), cli.Count(gone.Parked))
@@ -214,9 +214,9 @@ func storedText(e *client.Enrichment) string {
 		Source string `json:"source"`
 	}
 	if len(e.SQL) == 0 || json.Unmarshal(e.SQL, &query) != nil {
-		return cli.Inert(string(e.Payload))
+		return cli.EscapeControl(string(e.Payload))
 	}
-	return cli.Inert(string(e.Payload)) + ", with a row of source " + cli.Inert(query.Source)
+	return cli.EscapeControl(string(e.Payload)) + ", with a row of source " + cli.EscapeControl(query.Source)
 }
 
 // foldText says which operations go as one.
@@ -224,9 +224,9 @@ func foldText(p *client.CollectorSpec) string {
 	by := "key"
 	switch {
 	case p.FoldBy != "":
-		by = "payload's " + cli.Inert(p.FoldBy)
+		by = "payload's " + cli.EscapeControl(p.FoldBy)
 	case p.OrderBy != nil && p.OrderBy.Field != order.Key:
-		by = "payload's " + cli.Inert(p.OrderBy.Field)
+		by = "payload's " + cli.EscapeControl(p.OrderBy.Field)
 	}
 	if p.Fold == collectorstore.FoldMerge {
 		return "those of the same " + by + " go as one, with their payloads merged"
@@ -252,7 +252,7 @@ func collectorCounts(c *client.CollectorView) string {
 func collectorWhy(c *client.CollectorView) string {
 	var text strings.Builder
 	for _, why := range c.Why {
-		fmt.Fprintf(&text, "%s: %s\n", why.Code, cli.Inert(why.Text))
+		fmt.Fprintf(&text, "%s: %s\n", why.Code, cli.EscapeControl(why.Text))
 	}
 	switch {
 	case c.Waiting+c.Backoff+c.Parked == 0:
@@ -262,7 +262,7 @@ func collectorWhy(c *client.CollectorView) string {
 	}
 	if c.Parked > 0 {
 		fmt.Fprintf(&text, "see what is parked:  tranche collector ops %s --state parked\n"+
-			"try it again:        tranche collector requeue %s --all\n", cli.Inert(c.Name), cli.Inert(c.Name))
+			"try it again:        tranche collector requeue %s --all\n", cli.EscapeControl(c.Name), cli.EscapeControl(c.Name))
 	}
 	return text.String()
 }
@@ -344,9 +344,9 @@ func addedText(added *client.AddedOperations) string {
 		o := &added.Sample[i]
 		fold := ""
 		if o.Fold != "" {
-			fold = ", folded by " + cli.Inert(o.Fold)
+			fold = ", folded by " + cli.EscapeControl(o.Fold)
 		}
-		text += fmt.Sprintf("\n  key %s%s: %s", cli.Inert(o.Key), fold, cli.Inert(string(o.Payload)))
+		text += fmt.Sprintf("\n  key %s%s: %s", cli.EscapeControl(o.Key), fold, cli.EscapeControl(string(o.Payload)))
 	}
 	if more := added.Added - len(added.Sample); more > 0 {
 		text += fmt.Sprintf("\n  and %s more", cli.Count(int64(more)))
@@ -423,7 +423,7 @@ func opText(o *client.OpView, room int) string {
 	t.Row("added", o.AddedAt)
 	t.Row("tries", o.Attempts)
 	if o.Code != "" {
-		t.Row("last error", cli.Shown(cli.Inert(o.Code+": "+o.Message), room))
+		t.Row("last error", cli.Shown(cli.EscapeControl(o.Code+": "+o.Message), room))
 	}
 	if o.FailedFirst != nil && o.FailedLast != nil {
 		t.Row("failed", fmt.Sprintf("first %s, last %s", cli.Moment(*o.FailedFirst), cli.Moment(*o.FailedLast)))
@@ -453,7 +453,7 @@ func (r *collectorRequeue) Run(ctx context.Context, term *cli.Console, cl *clien
 		client.OperationChoice{IDs: r.IDs, Keys: r.Key, Code: r.Code, All: r.All}, term.Keep())
 	if err == nil && len(r.IDs) > 0 && done.Requeued == 0 {
 		return errors.New("no operation with such an id is parked or waits for its next try; see: tranche collector ops " +
-			cli.Inert(r.Name))
+			cli.EscapeControl(r.Name))
 	}
 	return cli.Say(term, func(done *client.RequeuedOperations) string {
 		if done.Requeued == 0 {

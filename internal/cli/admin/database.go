@@ -88,7 +88,7 @@ func reportText(r *doctor.Report) string {
 		return text
 	}
 	for _, v := range r.Violations {
-		text += cli.Inert(v.String()) + "\n"
+		text += cli.EscapeControl(v.String()) + "\n"
 	}
 	return text + cli.Count(int64(r.Found)) + " violations"
 }
@@ -138,7 +138,7 @@ func (m *Migrate) text(files []string) string {
 		text += applied + file + "\n"
 	}
 	for _, role := range m.Grant {
-		text += before + cli.Inert(role) + after
+		text += before + cli.EscapeControl(role) + after
 	}
 	return text
 }
@@ -311,7 +311,7 @@ func (t *tokenRevoke) Run(ctx context.Context, term *cli.Console) error {
 	return t.with(ctx, term, func(keeper tokenKeeper) error {
 		gone, err := keeper.RevokeToken(ctx, t.Token, term.Keep())
 		return cli.Say(term, func(gone *client.TokenView) string {
-			return fmt.Sprintf("token %s of %s is revoked", gone.ID[:8], cli.Inert(gone.Name))
+			return fmt.Sprintf("token %s of %s is revoked", gone.ID[:8], cli.EscapeControl(gone.Name))
 		})(gone, seeList(err, "token"))
 	})
 }
@@ -370,7 +370,7 @@ func (r *sessionRevoke) Run(ctx context.Context, term *cli.Console) error {
 	return r.with(ctx, term, func(keeper tokenKeeper) error {
 		gone, err := keeper.RevokeSessions(ctx, client.RevokeSessions{User: r.User}, term.Keep())
 		return cli.Say(term, func(gone *client.RevokedSessions) string {
-			return fmt.Sprintf("%d sessions of %s have ended", gone.Sessions, cli.Inert(gone.User))
+			return fmt.Sprintf("%d sessions of %s have ended", gone.Sessions, cli.EscapeControl(gone.User))
 		})(gone, seeList(err, "session"))
 	})
 }

@@ -125,7 +125,7 @@ func requeuedText(done *client.Requeue) string {
 		lines[0] += ", " + cli.Count(int64(done.RefusedTotal)) + " refused"
 	}
 	for _, refused := range done.Refused {
-		lines = append(lines, "  "+shortDeadLetter(refused.ID)+": "+cli.Inert(refused.Reason))
+		lines = append(lines, "  "+shortDeadLetter(refused.ID)+": "+cli.EscapeControl(refused.Reason))
 	}
 	if more := done.RefusedTotal - len(done.Refused); more > 0 {
 		lines = append(lines, "  and "+cli.Count(int64(more))+" more")
@@ -180,7 +180,7 @@ func quarantinedHead(m *client.QuarantinedDocument, room int) string {
 	t.Row("number", strconv.FormatInt(m.ID, 10))
 	t.Row("time", m.At)
 	t.Row("reason", m.Reason)
-	t.Row("detail", cli.Shown(cli.Inert(m.Detail), room))
+	t.Row("detail", cli.Shown(cli.EscapeControl(m.Detail), room))
 	t.Row("subject", m.Subject)
 	t.Field("run", m.Run)
 	t.Field("slice", m.Slice)
@@ -194,7 +194,7 @@ func headersText(headers map[string][]string, room int) string {
 	}
 	t := cli.Table{}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		t.Row("  "+cli.Inert(name), cli.Shown(cli.Inert(strings.Join(headers[name], ", ")), room))
+		t.Row("  "+cli.EscapeControl(name), cli.Shown(cli.EscapeControl(strings.Join(headers[name], ", ")), room))
 	}
 	return "\nheaders\n" + t.String()
 }
@@ -203,7 +203,7 @@ func headersText(headers map[string][]string, room int) string {
 func contentText(c *client.Content, room int, full bool) string {
 	head := fmt.Sprintf("\nbody, %s bytes", cli.Count(int64(c.Size)))
 	if c.Unpacked != "" {
-		head += " unpacked from " + cli.Inert(c.Unpacked)
+		head += " unpacked from " + cli.EscapeControl(c.Unpacked)
 	}
 	text := c.Text
 	switch {

@@ -80,7 +80,7 @@ func doers(e *client.Endpoint) string {
 	case len(e.Nodes) == 0:
 		return "no node"
 	case len(e.Nodes) == 1:
-		return cli.Inert(e.Nodes[0])
+		return cli.EscapeControl(e.Nodes[0])
 	default:
 		return fmt.Sprintf("%d nodes", len(e.Nodes))
 	}
@@ -102,7 +102,7 @@ func services(all []client.Listener, versions bool) []string {
 		if versions {
 			name += " " + all[i].Version
 		}
-		if name = cli.Inert(name); !slices.Contains(names, name) {
+		if name = cli.EscapeControl(name); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -176,10 +176,10 @@ func fieldsText(schema any) string {
 		if !slices.Contains(said.Required, name) {
 			field += " (optional)"
 		}
-		fields = append(fields, cli.Inert(field))
+		fields = append(fields, cli.EscapeControl(field))
 	}
 	if len(fields) == 0 {
-		return cli.Inert(fmt.Sprintf("%v", cmp.Or(said.Type, any("anything"))))
+		return cli.EscapeControl(fmt.Sprintf("%v", cmp.Or(said.Type, any("anything"))))
 	}
 	return strings.Join(fields, ", ")
 }
@@ -243,7 +243,7 @@ func instanceNotes(l *client.Listener) string {
 	if len(notes) == 0 {
 		return ""
 	}
-	return "  " + cli.Inert(l.Instance+": "+strings.Join(notes, ", ")) + "\n"
+	return "  " + cli.EscapeControl(l.Instance+": "+strings.Join(notes, ", ")) + "\n"
 }
 
 type endpointsExplain struct{ endpointName }
@@ -267,7 +267,7 @@ func paceRows(t *cli.Table, e *client.Endpoint) {
 	t.Row("pace", learnedText(p))
 	breaker := "closed"
 	if p.Breaker == client.BreakerStateOpen {
-		breaker = "OPEN: " + cli.Inert(p.BreakerReason)
+		breaker = "OPEN: " + cli.EscapeControl(p.BreakerReason)
 		if p.BreakerSince != nil {
 			breaker += ", since " + cli.Moment(*p.BreakerSince)
 		}
@@ -408,7 +408,7 @@ func (b *breakerState) UnmarshalText(text []byte) error {
 
 func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(set *client.EndpointSetting) string {
-		return "endpoint " + cli.Inert(e.Name) + ": " + strings.Join(e.told(set), "; ")
+		return "endpoint " + cli.EscapeControl(e.Name) + ": " + strings.Join(e.told(set), "; ")
 	})(cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Concurrency: (*int)(e.Concurrency),
 		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), RequestRate: (*float64)(e.RequestRate),
 		ChunkCap: (*int)(e.ChunkCap), Breaker: (*string)(e.Breaker)}, term.Keep()))

@@ -73,15 +73,15 @@ func (a *healthClear) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 }
 
 func markedText(said *client.MarkedCondition) string {
-	what := cli.Inert(strings.TrimSpace(said.Kind + " " + said.Subject))
+	what := cli.EscapeControl(strings.TrimSpace(said.Kind + " " + said.Subject))
 	switch {
 	case said.Unchanged:
 		return "nothing was said of " + what
-	case said.State == string(health.Aside):
-		return fmt.Sprintf("%s is put aside by %s%s; take that back with: tranche health clear %s", what, cli.Inert(said.By),
+	case said.State == string(health.Muted):
+		return fmt.Sprintf("%s is muted by %s%s; take that back with: tranche health clear %s", what, cli.EscapeControl(said.By),
 			untilText(said.Until), what)
-	case said.State == string(health.Taken):
-		return what + " is taken by " + cli.Inert(said.By)
+	case said.State == string(health.Acknowledged):
+		return what + " is taken by " + cli.EscapeControl(said.By)
 	default:
 		return what + " is told as it was before"
 	}
@@ -94,35 +94,35 @@ func untilText(until *time.Time) string {
 	return " until " + cli.Moment(*until)
 }
 
-// healthText is the conditions by their kinds, the worst first, each with its remedy; and what is put aside.
+// healthText is the conditions by their kinds, the worst first, each with its remedy; and what is muted.
 func healthText(h *client.Health, room int) string {
 	t := &cli.Prose{Columns: cli.ExplainWidth(room), Now: h.At}
 	if len(h.Conditions) == 0 {
 		t.Paragraph("", "ok: nothing is to be done, as of "+cli.Moment(h.At))
 	} else {
-		t.Paragraph("", fmt.Sprintf("%s: %s, as of %s", cli.Inert(h.Status), countsText(&h.Counts), cli.Moment(h.At)))
+		t.Paragraph("", fmt.Sprintf("%s: %s, as of %s", cli.EscapeControl(h.Status), countsText(&h.Counts), cli.Moment(h.At)))
 	}
 	for i := range h.Kinds {
 		k := &h.Kinds[i]
 		of := slices.DeleteFunc(slices.Clone(h.Conditions), func(c client.Condition) bool { return c.Kind != k.Kind })
 		if len(of) > 1 {
 			t.B.WriteString("\n")
-			t.Paragraph("", strings.ToUpper(string(k.Severity))+" "+cli.Inert(k.Title))
-			t.Field("kind", cli.Inert(k.Kind))
+			t.Paragraph("", strings.ToUpper(string(k.Severity))+" "+cli.EscapeControl(k.Title))
+			t.Field("kind", cli.EscapeControl(k.Kind))
 			t.Field("since", t.Ago(k.Since))
 		}
 		for j := range of {
 			tellCondition(t, &of[j], len(of) > 1)
 		}
 	}
-	if len(h.Aside) > 0 {
+	if len(h.Muted) > 0 {
 		t.B.WriteString("\n")
-		t.Paragraph("", "PUT ASIDE")
+		t.Paragraph("", "MUTED")
 	}
-	for i := range h.Aside {
-		c := &h.Aside[i]
-		t.Paragraph("", cli.Inert(c.Title))
-		t.Field("of", cli.Inert(c.Kind+" "+c.Subject))
+	for i := range h.Muted {
+		c := &h.Muted[i]
+		t.Paragraph("", cli.EscapeControl(c.Title))
+		t.Field("of", cli.EscapeControl(c.Kind+" "+c.Subject))
 		tellMark(t, c.Mark)
 	}
 	return t.B.String()
@@ -131,17 +131,17 @@ func healthText(h *client.Health, room int) string {
 // tellCondition tells one, shorter when it is one of several of its kind.
 func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
 	if several {
-		t.Paragraph("", cli.Inert(c.Title))
+		t.Paragraph("", cli.EscapeControl(c.Title))
 	} else {
 		t.B.WriteString("\n")
-		t.Paragraph("", strings.ToUpper(string(c.Severity))+" "+cli.Inert(c.Title))
-		t.Field("kind", cli.Inert(c.Kind))
+		t.Paragraph("", strings.ToUpper(string(c.Severity))+" "+cli.EscapeControl(c.Title))
+		t.Field("kind", cli.EscapeControl(c.Kind))
 		t.Field("since", t.Ago(c.Since))
-		t.Field("detail", cli.Inert(c.Detail))
+		t.Field("detail", cli.EscapeControl(c.Detail))
 	}
-	t.Field("of", cli.Inert(c.Subject))
+	t.Field("of", cli.EscapeControl(c.Subject))
 	tellMark(t, c.Mark)
-	t.Field("remedy", cli.Inert(c.Remedy))
+	t.Field("remedy", cli.EscapeControl(c.Remedy))
 }
 
 // tellMark tells what somebody said of a condition.
@@ -149,17 +149,17 @@ func tellMark(t *cli.Prose, m *client.Mark) {
 	if m == nil {
 		return
 	}
-	text := "by " + cli.Inert(m.By) + ", " + t.Ago(m.At)
+	text := "by " + cli.EscapeControl(m.By) + ", " + t.Ago(m.At)
 	if m.Reason != "" {
-		text += ": " + cli.Inert(m.Reason)
+		text += ": " + cli.EscapeControl(m.Reason)
 	}
 	switch m.State {
-	case client.MarkState(health.Taken):
-		t.Field("taken", text)
-	case client.MarkState(health.Aside):
-		t.Field("aside", strings.TrimSpace(untilText(m.Until))+", "+text)
+	case client.MarkState(health.Acknowledged):
+		t.Field("acknowledged", text)
+	case client.MarkState(health.Muted):
+		t.Field("muted", strings.TrimSpace(untilText(m.Until))+", "+text)
 	default:
-		t.Field("worse", "since it was put aside "+text)
+		t.Field("worse", "since it was muted "+text)
 	}
 }
 
@@ -189,7 +189,7 @@ func (healthReady) Run(ctx context.Context, term *cli.Console) error {
 		if decoder.Decode(&problem) != nil || problem.Detail == "" { // somebody else answers there
 			problem.Detail = answer.Status
 		}
-		return errors.New("not ready: " + cli.Inert(problem.Detail))
+		return errors.New("not ready: " + cli.EscapeControl(problem.Detail))
 	}
 	if term.JSON {
 		return term.Document(map[string]bool{"ready": true})
@@ -227,7 +227,7 @@ func nodesText(found *client.Nodes, room int) string {
 	var refused strings.Builder
 	for i := range found.Nodes {
 		if n := &found.Nodes[i]; n.NATS != "" {
-			refused.WriteString(cli.ShortID(n.Session) + ": " + cli.Inert(n.NATS) + "; see tranche health\n")
+			refused.WriteString(cli.ShortID(n.Session) + ": " + cli.EscapeControl(n.NATS) + "; see tranche health\n")
 		}
 	}
 	text := list.Text(found.Nodes, room) + refused.String()
@@ -251,22 +251,22 @@ func leaderText(found *client.Nodes, room int) string {
 	lead := found.Leader
 	text := fmt.Sprintf("\n%s leads since %s (%s), epoch %d\n", cli.ShortID(lead.Session),
 		cli.Moment(lead.Since), cli.Span(max(found.At.Sub(lead.Since), 0)), lead.Epoch)
-	if len(found.Duties) == 0 {
+	if len(found.LeaderTasks) == 0 {
 		return text
 	}
-	list := cli.List[client.DutyView]{Columns: "DUTY|RUNS>|FAILED>|LAST|TOOK>|STATE", Row: func(d *client.DutyView) []any {
+	list := cli.List[client.LeaderTaskView]{Columns: "DUTY|RUNS>|FAILED>|LAST|TOOK>|STATE", Row: func(d *client.LeaderTaskView) []any {
 		last := "-"
 		if d.EndedAt != nil {
 			last = since(found, *d.EndedAt, 100*time.Millisecond)
 		}
 		return []any{d.Name, d.Runs, d.Failures, last, cli.Span(cli.Seconds(d.Took).Round(time.Millisecond)),
-			dutyState(found, d)}
+			taskState(found, d)}
 	}}
-	return text + list.Text(found.Duties, room)
+	return text + list.Text(found.LeaderTasks, room)
 }
 
-// dutyState says how a duty is doing, and what went wrong with it last.
-func dutyState(found *client.Nodes, d *client.DutyView) string {
+// taskState says how a leader task is doing, and what went wrong with it last.
+func taskState(found *client.Nodes, d *client.LeaderTaskView) string {
 	state := "waiting"
 	switch {
 	case d.Running > 0:
@@ -359,24 +359,24 @@ func auditChange(e *client.AuditEntry) string {
 	before, after, detail := auditFields(e.Before), auditFields(e.After), auditFields(e.Detail)
 	names := maps.Clone(before)
 	maps.Copy(names, after)
-	told := map[string]bool{cli.Inert("by " + e.Actor): true}
+	told := map[string]bool{cli.EscapeControl("by " + e.Actor): true}
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		was, is := auditValue(before[name]), auditValue(after[name])
 		switch {
-		case was == is || told[cli.Inert(name)+" "+is]:
+		case was == is || told[cli.EscapeControl(name)+" "+is]:
 		case len(before) == 0: // it is new, as a run that starts
-			parts = append(parts, cli.Inert(name)+" "+is)
+			parts = append(parts, cli.EscapeControl(name)+" "+is)
 		default:
-			parts = append(parts, cli.Inert(name)+" "+was+" → "+is)
+			parts = append(parts, cli.EscapeControl(name)+" "+was+" → "+is)
 		}
-		told[cli.Inert(name)+" "+is] = true
+		told[cli.EscapeControl(name)+" "+is] = true
 	}
 	told["reason "+auditValue(after["detail"])] = true // of a hold
 	for _, name := range slices.Sorted(maps.Keys(detail)) {
 		value := auditValue(detail[name])
-		if value != nothing && value != "no" && value != "0" && !told[cli.Inert(name)+" "+value] {
-			parts = append(parts, cli.Inert(name)+" "+value)
+		if value != nothing && value != "no" && value != "0" && !told[cli.EscapeControl(name)+" "+value] {
+			parts = append(parts, cli.EscapeControl(name)+" "+value)
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -403,8 +403,8 @@ func auditValue(doc json.RawMessage) string {
 	default:
 		var s string
 		if json.Unmarshal(doc, &s) == nil {
-			return cli.Inert(s)
+			return cli.EscapeControl(s)
 		}
-		return cli.Inert(text)
+		return cli.EscapeControl(text)
 	}
 }

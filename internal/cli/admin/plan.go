@@ -35,7 +35,7 @@ type planApply struct {
 
 func (p *planApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(a *client.AppliedPlan) string {
-		next := "start it with: tranche run start " + cli.Inert(a.Name) + " --items FILE"
+		next := "start it with: tranche run start " + cli.EscapeControl(a.Name) + " --items FILE"
 		if a.Unchanged {
 			next = ""
 		} else if a.Previous > 0 {
@@ -146,7 +146,7 @@ func (p *planDelete) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	}
 	return cli.Say(term, func(gone *client.DeletedPlan) string {
 		return fmt.Sprintf("plan %s is deleted, with its %d versions; runs keep what they started with",
-			cli.Inert(gone.Name), gone.Versions)
+			cli.EscapeControl(gone.Name), gone.Versions)
 	})(cl.DeletePlan(ctx, p.Name, term.Keep()))
 }
 

@@ -41,7 +41,7 @@ func (a *scheduleApply) Run(ctx context.Context, term *cli.Console, cl *client.C
 		due := "it is never due"
 		switch {
 		case s.State == schedulestore.SchedulePaused:
-			due = "it is paused; go on with: tranche schedule resume " + cli.Inert(s.Name)
+			due = "it is paused; go on with: tranche schedule resume " + cli.EscapeControl(s.Name)
 		case s.NextDue != nil:
 			due = "due next " + cli.Moment(*s.NextDue)
 		}
@@ -153,9 +153,9 @@ func (p *schedulePreview) times(
 
 func timesText(times *client.ScheduleTimes, room int) string {
 	if len(times.Times) == 0 {
-		return fmt.Sprintf("schedule %s is never due again\n", cli.Inert(times.Name))
+		return fmt.Sprintf("schedule %s is never due again\n", cli.EscapeControl(times.Name))
 	}
-	columns := "DUE IN " + cli.Inert(times.Zone) + "|UTC|STARTS"
+	columns := "DUE IN " + cli.EscapeControl(times.Zone) + "|UTC|STARTS"
 	if slices.ContainsFunc(times.Times, func(f client.Firing) bool { return f.EndDeadline != nil }) {
 		columns += "|DONE BY (UTC)"
 	}
@@ -192,7 +192,7 @@ func (f *scheduleHistory) Run(ctx context.Context, term *cli.Console, cl *client
 			return []any{fire.DueAt, fire.Kind, fire.State, cli.ShortRun(fire.Run), cli.OrDash(fire.RunState),
 				whyFire(fire, time.Now())}
 		},
-		Empty: "schedule " + cli.Inert(f.Name) + " has no such due time yet", More: list.Next != nil,
+		Empty: "schedule " + cli.EscapeControl(f.Name) + " has no such due time yet", More: list.Next != nil,
 	}).Print(term, list.Fires, err)
 }
 
@@ -233,7 +233,7 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.
 	if err := r.await(ctx, cl, &fire); err != nil {
 		return err
 	}
-	state, name := schedulestore.FireState(fire.State), cli.Inert(r.Name)
+	state, name := schedulestore.FireState(fire.State), cli.EscapeControl(r.Name)
 	failed := state == schedulestore.FireFailed || state == schedulestore.FireMissed
 	switch {
 	case term.JSON:
@@ -244,11 +244,11 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.
 		return term.Printf("schedule %s has started a run; follow it with: tranche run watch %s\n", name,
 			cli.ShortRun(fire.Run))
 	case state == schedulestore.FireSkipped:
-		return term.Printf("schedule %s has skipped it: %s\n", name, cli.Inert(fire.Reason))
+		return term.Printf("schedule %s has skipped it: %s\n", name, cli.EscapeControl(fire.Reason))
 	}
 	why := ""
 	if fire.Reason != "" {
-		why = ": " + cli.Inert(fire.Reason)
+		why = ": " + cli.EscapeControl(fire.Reason)
 	}
 	return term.Printf("schedule %s has not started it yet, it is %s%s; see what becomes of it with: "+
 		"tranche schedule history %s\n", name, fire.State, why, name)
@@ -311,6 +311,6 @@ func scheduleSay(
 	term *cli.Console, became func(*client.ControlledSchedule) string,
 ) func(client.ControlledSchedule, error) error {
 	return cli.Say(term, func(c *client.ControlledSchedule) string {
-		return "schedule " + cli.Inert(c.Name) + " " + became(c)
+		return "schedule " + cli.EscapeControl(c.Name) + " " + became(c)
 	})
 }

@@ -130,12 +130,12 @@ func streamsWanted(s *client.Streams) string {
 func streamsText(s *client.Streams, room int) string {
 	text := streamsWanted(s) + "\n"
 	if s.ChangedBy != "" {
-		text += fmt.Sprintf("by %s at %s; ", cli.Inert(s.ChangedBy), cli.Moment(s.ChangedAt))
+		text += fmt.Sprintf("by %s at %s; ", cli.EscapeControl(s.ChangedBy), cli.Moment(s.ChangedAt))
 	}
 	switch {
 	case s.Trouble != nil:
 		text += fmt.Sprintf("not brought about since %s, tried %s times: %s\n", cli.Moment(s.Trouble.Since),
-			cli.Count(int64(s.Trouble.Tries)), cli.Inert(s.Trouble.Error))
+			cli.Count(int64(s.Trouble.Tries)), cli.EscapeControl(s.Trouble.Error))
 		if s.Trouble.NextTry != nil {
 			text += "tried again at " + cli.Moment(*s.Trouble.NextTry) + ", and at once when it is changed\n"
 		}
@@ -145,7 +145,7 @@ func streamsText(s *client.Streams, room int) string {
 		text += "brought about at " + cli.MomentOrNever(s.AppliedAt) + "\n"
 	}
 	if s.Unknown != "" {
-		return text + "what the streams have is not known: " + cli.Inert(s.Unknown) + "\n"
+		return text + "what the streams have is not known: " + cli.EscapeControl(s.Unknown) + "\n"
 	}
 	list := cli.List[client.StreamView]{
 		Columns: "STREAM|REPLICAS>|ROOM>|BYTES>|MESSAGES>|LEADER|DIFFERS",

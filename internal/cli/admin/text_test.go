@@ -164,18 +164,18 @@ func TestHealthReadsWell(t *testing.T) {
 				Since: now.Add(-time.Minute), Detail: "since the last \x1b[31mleader died",
 				Remedy: "start a node: `tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`"},
 			{Kind: "failed_items", Severity: "warning", Title: "3 items failed: it", Subject: "it", Since: now,
-				Remedy: "see why", Mark: &client.Mark{State: "taken", By: "ann", At: now.Add(-time.Minute)}},
+				Remedy: "see why", Mark: &client.Mark{State: "acknowledged", By: "ann", At: now.Add(-time.Minute)}},
 			{Kind: "failed_items", Severity: "warning", Title: "1000 items failed: more", Subject: "more", Since: now,
 				Remedy: "see why", Mark: &client.Mark{State: "worse", By: "bob", At: now, Reason: "known"}},
 		},
-		Aside: []client.Condition{{Kind: "dead_letters", Title: "2 dead letters of e", Subject: "e",
-			Mark: &client.Mark{State: "aside", By: "eve", At: now, Until: &until, Reason: "until the release"}}},
+		Muted: []client.Condition{{Kind: "dead_letters", Title: "2 dead letters of e", Subject: "e",
+			Mark: &client.Mark{State: "muted", By: "eve", At: now, Until: &until, Reason: "until the release"}}},
 	}
 	text := healthText(h, 80)
 	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL nobody leads", "1m00s ago", `\x1b[31m`,
 		"start a node:\n", "`tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`\n",
 		"WARNING Failed items: 2 runs, 1,003 items", "3 items failed: it", "by ann, 1m00s ago",
-		"since it was put aside by bob", "PUT ASIDE", "dead_letters e", ": until the release"} {
+		"since it was muted by bob", "MUTED", "dead_letters e", ": until the release"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

@@ -65,10 +65,10 @@ func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 	}
 	return cli.Say(term, func(opened *client.BatchOpened) string {
 		if opened.Existing {
-			return "batch " + cli.Inert(opened.ID) + " is there already"
+			return "batch " + cli.EscapeControl(opened.ID) + " is there already"
 		}
 		return fmt.Sprintf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\n"+
-			"then: tranche tracker seal %[1]s", cli.Inert(opened.ID))
+			"then: tranche tracker seal %[1]s", cli.EscapeControl(opened.ID))
 	})(cl.OpenTracker(ctx, set, term.Keep()))
 }
 
@@ -102,8 +102,8 @@ func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		if added.Existing {
 			what = "were there already, by their key"
 		}
-		return fmt.Sprintf("%s %s: %s to %s", cli.Plural(added.Items, "item"), what, cli.Inert(added.FirstID),
-			cli.Inert(added.LastID))
+		return fmt.Sprintf("%s %s: %s to %s", cli.Plural(added.Items, "item"), what, cli.EscapeControl(added.FirstID),
+			cli.EscapeControl(added.LastID))
 	})(added, err)
 }
 
@@ -112,7 +112,7 @@ func printIDs(term *cli.Console, added *client.GroupsAdded) error {
 	const group = 8192
 	var lines strings.Builder
 	for n := range added.Items {
-		fmt.Fprintf(&lines, "%s:%d:%d\n", cli.Inert(added.Batch), int64(added.FirstGroup)+n/group, n%group)
+		fmt.Fprintf(&lines, "%s:%d:%d\n", cli.EscapeControl(added.Batch), int64(added.FirstGroup)+n/group, n%group)
 		if n%group == group-1 || n == added.Items-1 {
 			if err := term.Printf("%s", lines.String()); err != nil {
 				return err
@@ -127,7 +127,7 @@ type trackerSeal struct{ batchID }
 
 func (s *trackerSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(sealed *client.BatchSealed) string {
-		id := cli.Inert(sealed.Batch)
+		id := cli.EscapeControl(sealed.Batch)
 		if sealed.Completed {
 			return "batch " + id + " sealed, and complete by that"
 		}
@@ -144,7 +144,7 @@ type trackerDelete struct{ batchID }
 
 func (d *trackerDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(gone *client.BatchDeleted) string {
-		return "batch " + cli.Inert(gone.Batch) + " is deleted"
+		return "batch " + cli.EscapeControl(gone.Batch) + " is deleted"
 	})(cl.DeleteTracker(ctx, d.Batch, term.Keep()))
 }
 
@@ -238,9 +238,9 @@ func missingText(b *client.BatchView) string {
 	var text strings.Builder
 	text.WriteString("\nmissing:\n")
 	for _, r := range b.Missing {
-		fmt.Fprintf(&text, "  %s:%s\n", cli.Inert(b.ID), cli.Inert(r))
+		fmt.Fprintf(&text, "  %s:%s\n", cli.EscapeControl(b.ID), cli.EscapeControl(r))
 	}
-	fmt.Fprintf(&text, "all of it: tranche tracker missing %s\n", cli.Inert(b.ID))
+	fmt.Fprintf(&text, "all of it: tranche tracker missing %s\n", cli.EscapeControl(b.ID))
 	return text.String()
 }
 
@@ -292,7 +292,7 @@ func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.
 func joined(lines []string) string {
 	var text strings.Builder
 	for _, line := range lines {
-		text.WriteString(cli.Inert(line) + "\n")
+		text.WriteString(cli.EscapeControl(line) + "\n")
 	}
 	return text.String()
 }
@@ -403,7 +403,7 @@ func ackedText(acked *client.BatchesAcked) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s newly acknowledged\n", cli.Plural(acked.Newly, "item"))
 	for _, batch := range acked.Completed {
-		fmt.Fprintf(&text, "batch %s is complete by that\n", cli.Inert(batch))
+		fmt.Fprintf(&text, "batch %s is complete by that\n", cli.EscapeControl(batch))
 	}
 	return text.String()
 }
@@ -473,7 +473,7 @@ func (l *ackLines) place(err error, p *ackPiece) error {
 		var i int
 		_, miss := fmt.Sscanf(refused.Errors[0].Location, "body."+list+"[%d]", &i)
 		if miss == nil && i >= 0 && i < len(lines) {
-			return fmt.Errorf("%s %d: %s", l.unit, lines[i], cli.Inert(refused.Errors[0].Message))
+			return fmt.Errorf("%s %d: %s", l.unit, lines[i], cli.EscapeControl(refused.Errors[0].Message))
 		}
 	}
 	return err

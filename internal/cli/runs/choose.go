@@ -174,7 +174,7 @@ func firstKeys(keys []string, of int64) string {
 func keysText(keys []string, of int64) string {
 	shown := make([]string, len(keys))
 	for i, k := range keys {
-		shown[i] = cli.Short(cli.Inert(k), 40)
+		shown[i] = cli.Short(cli.EscapeControl(k), 40)
 	}
 	text := strings.Join(shown, ", ")
 	if more := of - int64(len(keys)); more > 0 {

@@ -242,7 +242,7 @@ func sampleText(item *client.GateItem) string {
 		r := &item.Results[i]
 		parts = append(parts, fmt.Sprintf("%s: %s, %s bytes", r.Step, cmp.Or(r.ContentType, "JSON"), cli.Count(r.Bytes)))
 	}
-	return cli.Short(cli.Inert(item.Key), 40) + "  " + strings.Join(parts, "; ")
+	return cli.Short(cli.EscapeControl(item.Key), 40) + "  " + strings.Join(parts, "; ")
 }
 
 type runDelete struct {
@@ -264,9 +264,9 @@ func (r *runDelete) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 func deletedText(d *client.RunDeleted) string {
 	which := "run " + d.Run
 	if d.Name != "" {
-		which += fmt.Sprintf(" (%s)", cli.Inert(d.Name))
+		which += fmt.Sprintf(" (%s)", cli.EscapeControl(d.Name))
 	}
-	text := fmt.Sprintf("%s of plan %s, %s %s: %s in %d steps, about %s bytes", which, cli.Inert(d.Plan), d.State,
+	text := fmt.Sprintf("%s of plan %s, %s %s: %s in %d steps, about %s bytes", which, cli.EscapeControl(d.Plan), d.State,
 		cli.Moment(d.FinishedAt), itemCount(d.Items), d.Steps, cli.Count(d.Bytes))
 	if d.DeadLetters > 0 {
 		text += fmt.Sprintf("\nwith it %s dead letters, of which %s wait for somebody", cli.Count(d.DeadLetters),
@@ -315,10 +315,10 @@ func setText(done *client.ChangedRun) string {
 	for _, name := range slices.Sorted(maps.Keys(done.After)) {
 		t.Row("  "+strings.ReplaceAll(name, "_", " "), value(done.Before[name])+" → "+value(done.After[name]))
 	}
-	text := fmt.Sprintf("run %s, step %s\n%s", done.Run, cli.Inert(done.Step), t.String()) +
+	text := fmt.Sprintf("run %s, step %s\n%s", done.Run, cli.EscapeControl(done.Step), t.String()) +
 		"requests that are sent from now on go by it; those that are out stay as they are"
 	if done.Paused != "" {
-		text += fmt.Sprintf("\nthe run stays paused %s\ngo on with: tranche run resume %s", cli.Inert(done.Paused), done.Run)
+		text += fmt.Sprintf("\nthe run stays paused %s\ngo on with: tranche run resume %s", cli.EscapeControl(done.Paused), done.Run)
 	}
 	return text
 }

@@ -221,7 +221,7 @@ func (r *runExport) openDir() (*os.Root, error) {
 	if some, _ := listed.Readdirnames(1); len(some) > 0 && !r.Resume {
 		_ = root.Close()
 		return nil, cli.Usage(fmt.Sprintf("--dir %s: there is something in it (%s); give a new directory, or --resume "+
-			"to go on with an export that broke off", r.Dir, cli.Inert(some[0])))
+			"to go on with an export that broke off", r.Dir, cli.EscapeControl(some[0])))
 	}
 	return root, nil
 }
@@ -288,7 +288,7 @@ func (e *fileExport) all(stream io.Reader) error {
 			continue
 		}
 		if err := e.item(&item); err != nil {
-			return fmt.Errorf("item %d (%s): %w", item.Ordinal, cli.Inert(item.Key), err)
+			return fmt.Errorf("item %d (%s): %w", item.Ordinal, cli.EscapeControl(item.Key), err)
 		}
 	}
 }
@@ -396,5 +396,5 @@ func (e *fileExport) tellMissing(term *cli.Console) {
 	}
 	first := slices.Min(slices.Collect(maps.Keys(e.wanted)))
 	term.Note("warning: %s of the keys have no result in this run, such as %s", cli.Count(int64(len(e.wanted))),
-		cli.Inert(fmt.Sprintf("%q", cli.Short(first, 100))))
+		cli.EscapeControl(fmt.Sprintf("%q", cli.Short(first, 100))))
 }

@@ -196,10 +196,10 @@ func resetText(done *client.Reset) string {
 		b.WriteString("dry run: ")
 	}
 	fmt.Fprintf(&b, "run %s %s %s at step %s, as generation %d\n", done.Run, verb, itemCount(done.Items),
-		cli.Inert(done.Step), done.Generation)
+		cli.EscapeControl(done.Step), done.Generation)
 	b.WriteString(resetSteps(done.Steps))
 	for _, note := range done.Notes {
-		fmt.Fprintf(&b, "%s\n", cli.Inert(note))
+		fmt.Fprintf(&b, "%s\n", cli.EscapeControl(note))
 	}
 	switch {
 	case done.DryRun:
@@ -247,10 +247,10 @@ func resetNext(done *client.Reset) string {
 	var later []string
 	for i := range done.Steps {
 		if st := &done.Steps[i]; !st.Named && st.Redone+st.Kept+st.Waiting > 0 {
-			later = append(later, cli.Inert(st.Step))
+			later = append(later, cli.EscapeControl(st.Step))
 		}
 	}
-	text := "next: step " + cli.Inert(done.Step) + " does them again"
+	text := "next: step " + cli.EscapeControl(done.Step) + " does them again"
 	if len(later) > 0 {
 		when := "where a part changes, and what was not done yet"
 		if done.Cascade {
@@ -302,7 +302,7 @@ func correctText(done *client.Corrected) string {
 	text := fmt.Sprintf("%srun %s %s %s corrected, as generation %d", dry, done.Run, verb, itemCount(done.Items),
 		done.Generation)
 	if done.Key != "" {
-		text += "; keys from " + cli.Inert(done.Key)
+		text += "; keys from " + cli.EscapeControl(done.Key)
 	}
 	text += "\n  " + keysText(done.Examples, done.Items) + "\n"
 	if done.Same > 0 {
@@ -326,5 +326,5 @@ func correctText(done *client.Corrected) string {
 // pausedStill says that nothing comes of a change yet.
 func pausedStill(why, run string) string {
 	return fmt.Sprintf("the run is paused (%s): nothing is done again until it is resumed: tranche run resume %s",
-		cli.Inert(why), run)
+		cli.EscapeControl(why), run)
 }

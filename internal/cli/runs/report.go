@@ -53,7 +53,7 @@ func (r *runReport) list(ctx context.Context, term *cli.Console, cl *client.Clie
 	}
 	defer func() { _ = stream.Close() }()
 	return cli.PrintLines(term, stream, func(d *client.Difference) string {
-		return fmt.Sprintf("%s\t%s\t%s\t%s", cli.Inert(d.Key), cli.Inert(d.Change), standingText(d.There),
+		return fmt.Sprintf("%s\t%s\t%s\t%s", cli.EscapeControl(d.Key), cli.EscapeControl(d.Change), standingText(d.There),
 			standingText(d.Here))
 	})
 }
@@ -63,11 +63,11 @@ func standingText(s *client.Standing) string {
 	case s == nil:
 		return "-"
 	case s.Step != "":
-		return cli.Inert(string(s.Outcome) + " " + s.ErrorCode + " in " + s.Step)
+		return cli.EscapeControl(string(s.Outcome) + " " + s.ErrorCode + " in " + s.Step)
 	case s.ErrorCode != "":
-		return cli.Inert(string(s.Outcome) + " " + s.ErrorCode)
+		return cli.EscapeControl(string(s.Outcome) + " " + s.ErrorCode)
 	default:
-		return cli.Inert(string(s.Outcome))
+		return cli.EscapeControl(string(s.Outcome))
 	}
 }
 
@@ -141,8 +141,8 @@ func reportCorrected(c *client.CorrectedReport) string {
 	var t cli.Table
 	for i := range c.Times {
 		one := &c.Times[i]
-		t.Row(fmt.Sprintf("  generation %d", one.Generation), itemCount(one.Items), "by "+cli.Inert(one.Actor),
-			cli.Moment(one.At), cli.Inert(one.Reason))
+		t.Row(fmt.Sprintf("  generation %d", one.Generation), itemCount(one.Items), "by "+cli.EscapeControl(one.Actor),
+			cli.Moment(one.At), cli.EscapeControl(one.Reason))
 	}
 	return text + t.String()
 }
@@ -217,7 +217,7 @@ func reportBisections(b *client.Bisections) string {
 	fmt.Fprintf(&text, "  chunks that failed as a whole took %s more; %s of them failed alone\n",
 		cli.Plural(int64(b.Slices), "request"), cli.Plural(int64(b.Culprits), "item"))
 	for _, kind := range slices.Sorted(maps.Keys(b.Kinds)) {
-		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(cli.Inert(kind), "_", " "), cli.Count(int64(b.Kinds[kind])))
+		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(cli.EscapeControl(kind), "_", " "), cli.Count(int64(b.Kinds[kind])))
 	}
 	return text.String()
 }
@@ -252,7 +252,7 @@ func reportDigests(r *client.ReportDocument) string {
 	t.Row("sha256 of results", cli.OrDash(r.Digests.Results))
 	text := "\n" + t.String()
 	if r.Digests.Note != "" {
-		text += cli.Inert(r.Digests.Note) + "\n"
+		text += cli.EscapeControl(r.Digests.Note) + "\n"
 	}
 	return text
 }
@@ -273,17 +273,17 @@ func reportAgainst(r *client.ReportDocument) string {
 		fmt.Fprintf(&text, "  this run counts as one with %s, which it carries on\n", strings.Join(a.CarriedOn, ", "))
 	}
 	if a.Note != "" {
-		fmt.Fprintf(&text, "  %s\n", cli.Inert(a.Note))
+		fmt.Fprintf(&text, "  %s\n", cli.EscapeControl(a.Note))
 	}
 	for i := range a.Changes {
 		c := &a.Changes[i]
 		if c.Change == string(reportstore.ChangeNotCompared) && c.Items == 0 {
 			continue // the results are compared
 		}
-		fmt.Fprintf(&text, "  %-13s  %s\n", strings.ReplaceAll(cli.Inert(c.Change), "_", " "), cli.Count(c.Items))
+		fmt.Fprintf(&text, "  %-13s  %s\n", strings.ReplaceAll(cli.EscapeControl(c.Change), "_", " "), cli.Count(c.Items))
 		for j := range c.Examples {
 			d := &c.Examples[j]
-			fmt.Fprintf(&text, "      %s  %s → %s\n", cli.Inert(d.Key), standingText(d.There),
+			fmt.Fprintf(&text, "      %s  %s → %s\n", cli.EscapeControl(d.Key), standingText(d.There),
 				standingText(d.Here))
 		}
 	}
@@ -367,10 +367,10 @@ func groupText(g *client.ErrorGroup, room int) string {
 		}
 		text.WriteString(said + "\n")
 	}
-	line("%s  %s  %s  %s", g.ID, cli.Count(g.Count+g.Also), cli.Inert(g.Code), cli.Inert(g.Shape))
+	line("%s  %s  %s  %s", g.ID, cli.Count(g.Count+g.Also), cli.EscapeControl(g.Code), cli.EscapeControl(g.Shape))
 	line("    %s", groupOrigin(g))
 	for _, e := range g.Examples {
-		line("    %s  %s", cli.Inert(e.Key), cli.Inert(e.Message))
+		line("    %s  %s", cli.EscapeControl(e.Key), cli.EscapeControl(e.Message))
 	}
 	if more := g.Count + g.Also - int64(len(g.Examples)); more > 0 {
 		line("    and %s more", cli.Count(more))
@@ -383,7 +383,7 @@ func groupText(g *client.ErrorGroup, room int) string {
 
 // groupOrigin says where and when a group of errors came from.
 func groupOrigin(g *client.ErrorGroup) string {
-	origin := "step " + cli.Inert(g.Step)
+	origin := "step " + cli.EscapeControl(g.Step)
 	if g.Optional {
 		origin += " (optional: the items went on without it)"
 	}
@@ -391,7 +391,7 @@ func groupOrigin(g *client.ErrorGroup) string {
 		origin += ", " + between(*g.First, *g.Last)
 	}
 	if len(g.Services) > 0 {
-		origin += ", by " + cli.Inert(strings.Join(g.Services, ", "))
+		origin += ", by " + cli.EscapeControl(strings.Join(g.Services, ", "))
 	}
 	switch g.Accepted {
 	case 0:
@@ -421,7 +421,7 @@ func errorLine(item *client.ExportedItem) string {
 	if item.Error == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s\t%s\t%s", cli.Inert(item.Key), cli.Inert(item.Error.Code), cli.Inert(item.Error.Message))
+	return fmt.Sprintf("%s\t%s\t%s", cli.EscapeControl(item.Key), cli.EscapeControl(item.Error.Code), cli.EscapeControl(item.Error.Message))
 }
 
 type runHistory struct{ runArg }

@@ -55,7 +55,7 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	var stand []string
 	for i := range page.Runs {
 		if stands := page.Runs[i].Stands; stands != nil {
-			stand = append(stand, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(page.Runs[i].ID), cli.Inert(stands.Text),
+			stand = append(stand, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(page.Runs[i].ID), cli.EscapeControl(stands.Text),
 				cli.Moment(stands.Since)))
 		}
 	}
@@ -160,9 +160,9 @@ func runRules(t *cli.Table, run *client.RunDocument) {
 // planText is a plan with the version that the run started with.
 func planText(name string, version int) string {
 	if version == 0 {
-		return cli.Inert(name)
+		return cli.EscapeControl(name)
 	}
-	return fmt.Sprintf("%s, version %d", cli.Inert(name), version)
+	return fmt.Sprintf("%s, version %d", cli.EscapeControl(name), version)
 }
 
 // runTimes adds when the run began, how long it took so far, and how fast it goes.
@@ -239,17 +239,17 @@ func itemCount(n int64) string { return cli.Plural(n, "item") }
 func heldText(hold *client.HoldView, now time.Time) string {
 	by := ""
 	if hold.By != "" {
-		by = " by " + cli.Inert(hold.By)
+		by = " by " + cli.EscapeControl(hold.By)
 	}
 	text := fmt.Sprintf(" (%s)%s, %s ago", hold.Kind, by, cli.Span(now.Sub(hold.Since)))
 	if hold.Detail != "" {
-		text += ": " + cli.Inert(hold.Detail)
+		text += ": " + cli.EscapeControl(hold.Detail)
 	}
 	return text
 }
 
 func maxFailedText(run *client.RunDocument) string {
-	text := cli.Inert(run.MaxFailed)
+	text := cli.EscapeControl(run.MaxFailed)
 	if run.FailedLimit != nil && strings.HasSuffix(run.MaxFailed, "%") {
 		text += fmt.Sprintf(", which is %s items", cli.Count(*run.FailedLimit))
 	}
@@ -290,10 +290,10 @@ func settingsText(step *client.StepView) []string {
 	retry = append(retry, fmt.Sprintf("timeout %s", time.Duration(s.Timeout)))
 	lines := []string{strings.Join(pace, ", "), strings.Join(retry, ", ")}
 	if len(s.RetryCodes) > 0 {
-		lines = append(lines, "always retried: "+cli.Inert(strings.Join(s.RetryCodes, ", ")))
+		lines = append(lines, "always retried: "+cli.EscapeControl(strings.Join(s.RetryCodes, ", ")))
 	}
 	if len(s.NoRetryCodes) > 0 {
-		lines = append(lines, "never retried: "+cli.Inert(strings.Join(s.NoRetryCodes, ", ")))
+		lines = append(lines, "never retried: "+cli.EscapeControl(strings.Join(s.NoRetryCodes, ", ")))
 	}
 	if s.MaxResult > 0 {
 		lines = append(lines, "results of at most "+cli.Count(int64(s.MaxResult))+" bytes")
@@ -347,14 +347,14 @@ func relationText(s *client.StepView) string {
 		parts[0] += ", by plain requests"
 	}
 	if len(s.Needs) > 0 {
-		parts = append(parts, "needs "+cli.Inert(strings.Join(s.Needs, ", ")))
+		parts = append(parts, "needs "+cli.EscapeControl(strings.Join(s.Needs, ", ")))
 	}
 	if sees := seenText(s); sees != "" {
 		parts = append(parts, sees)
 	}
 	switch {
 	case s.Gate != nil && s.Gate.State == "approved":
-		parts = append(parts, "approved by "+cli.Inert(s.Gate.ApprovedBy))
+		parts = append(parts, "approved by "+cli.EscapeControl(s.Gate.ApprovedBy))
 	case s.Gate != nil && s.Gate.State == "waiting":
 		parts = append(parts, "waits for somebody to approve it")
 	case s.Gate != nil:
@@ -382,17 +382,17 @@ func seenText(s *client.StepView) string {
 	if len(seen) == 0 {
 		return "sees keys only"
 	}
-	return "sees " + cli.Inert(strings.Join(seen, ", "))
+	return "sees " + cli.EscapeControl(strings.Join(seen, ", "))
 }
 
 // orderText says how the items of a run are put in lanes.
 func orderText(o *client.OrderView) string {
-	text := "by " + cli.Inert(o.By)
+	text := "by " + cli.EscapeControl(o.By)
 	switch {
 	case o.Partitions > 0:
 		text += fmt.Sprintf(" over %s partitions", cli.Count(int64(o.Partitions)))
 	case len(o.Values) > 0:
-		text += ", with these values: " + cli.Inert(strings.Join(o.Values, ", "))
+		text += ", with these values: " + cli.EscapeControl(strings.Join(o.Values, ", "))
 	}
 	text += "; one after the other in each lane"
 	if o.OnFailure == "stop" {
@@ -416,7 +416,7 @@ func (r *runGroups) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		if len(found.Fields) == 0 {
 			return errors.New("--by FIELD is missing, and the payloads of the first items have no field to group by")
 		}
-		return errors.New("--by FIELD is missing; the first items have: " + cli.Inert(strings.Join(found.Fields, ", ")))
+		return errors.New("--by FIELD is missing; the first items have: " + cli.EscapeControl(strings.Join(found.Fields, ", ")))
 	}
 	if term.JSON {
 		return term.Sent()
@@ -425,7 +425,7 @@ func (r *runGroups) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 }
 
 func groupsText(found *client.PayloadGroups) string {
-	t := cli.NewTable(cli.Inert(strings.ToUpper(found.By))+"|ITEMS|DONE|FAILED|IN PROGRESS|DONE OF ALL", 0)
+	t := cli.NewTable(cli.EscapeControl(strings.ToUpper(found.By))+"|ITEMS|DONE|FAILED|IN PROGRESS|DONE OF ALL", 0)
 	row := func(name string, g *client.PayloadGroup) {
 		t.Row(name, g.Items, g.Done, g.Failed, g.InProgress, percent(float64(g.Done)/float64(max(g.Items, 1))))
 	}

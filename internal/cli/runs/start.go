@@ -162,7 +162,7 @@ func startedText(s *client.Started) string {
 		text += fmt.Sprintf(" (%s invalid, which have failed: tranche run errors %s)", cli.Count(s.Invalid), s.Run)
 	}
 	if s.Key != "" {
-		text += ", keys from " + cli.Inert(s.Key)
+		text += ", keys from " + cli.EscapeControl(s.Key)
 	}
 	return text
 }
@@ -170,9 +170,9 @@ func startedText(s *client.Started) string {
 // planRefText is a plan as an argument names it.
 func planRefText(name string, version int) string {
 	if version > 0 {
-		return fmt.Sprintf("%s@%d", cli.Inert(name), version)
+		return fmt.Sprintf("%s@%d", cli.EscapeControl(name), version)
 	}
-	return cli.Inert(name)
+	return cli.EscapeControl(name)
 }
 
 // runSettings are the settings of a plan that one run may have otherwise. What is not given stays as the plan has it.
@@ -243,7 +243,7 @@ func dryRunText(found *client.DryRun) string {
 		return fmt.Sprintf("nothing would be started: run %s is there already, by its idempotency key", *found.Existing)
 	}
 	text := fmt.Sprintf("would start: plan %s, %s of %s, keys from %s\n", planRefText(found.Plan, found.PlanVersion),
-		cli.Plural(found.Items, "item"), cli.Plural(found.Bytes, "byte"), cli.Inert(found.Key))
+		cli.Plural(found.Items, "item"), cli.Plural(found.Bytes, "byte"), cli.EscapeControl(found.Key))
 	if found.Skipped > 0 {
 		text += cli.Plural(found.Skipped, "duplicate") + " would be skipped\n"
 	}
@@ -259,8 +259,8 @@ func dryRunText(found *client.DryRun) string {
 	}
 	var first strings.Builder
 	for _, row := range found.First[:min(len(found.First), 3)] {
-		fmt.Fprintf(&first, "item %s: %s\n", cli.Inert(cli.Short(row.Key, 40)),
-			cli.Inert(cli.Short(string(row.Payload), 100)))
+		fmt.Fprintf(&first, "item %s: %s\n", cli.EscapeControl(cli.Short(row.Key, 40)),
+			cli.EscapeControl(cli.Short(string(row.Payload), 100)))
 	}
 	return text + steps.Text(found.Steps, 0) + first.String() + "nothing was started"
 }

@@ -165,7 +165,7 @@ func runLine(run client.RunDocument, steps bool) string {
 	for i := range run.Steps {
 		s := &run.Steps[i]
 		out += s.InFlight
-		progress[i] = cli.Inert(s.Name) + " " + percent(s.Progress)
+		progress[i] = cli.EscapeControl(s.Name) + " " + percent(s.Progress)
 	}
 	parts = append(parts, cli.Count(out)+" in flight", cli.Count(run.Failed)+" failed")
 	if steps {
@@ -175,7 +175,7 @@ func runLine(run client.RunDocument, steps bool) string {
 		parts = append(parts, run.State+openText(run.Open))
 	}
 	if (run.State == "paused" || run.State == "running") && len(run.Warnings) > 0 {
-		parts = append(parts, cli.Inert(run.Warnings[0])) // what a person should know first
+		parts = append(parts, cli.EscapeControl(run.Warnings[0])) // what a person should know first
 	}
 	return strings.Join(parts, "  ")
 }
@@ -389,7 +389,7 @@ func liveLines(run client.RunDocument, columns int) []string {
 		return []string{barLine(run, columns)}
 	}
 	lines := []string{cli.Short(runLine(run, false), columns-1)}
-	name := func(i int) string { return cli.Short(cli.Inert(run.Steps[i].Name), 16) }
+	name := func(i int) string { return cli.Short(cli.EscapeControl(run.Steps[i].Name), 16) }
 	width := 0
 	for i := range run.Steps {
 		width = max(width, len([]rune(name(i))))

@@ -467,7 +467,7 @@ func (p *page) another(t *testing.T) *page {
 	return q
 }
 
-// Failed items of seven runs are one card: one run is taken, all are put aside and brought back, and run again, by
+// Failed items of seven runs are one card: one run is taken, all are muted and brought back, and run again, by
 // buttons.
 func healthIsAnInbox(s *stack, p *page) {
 	service := &bills{codes: threeBad}
@@ -489,17 +489,17 @@ func healthIsAnInbox(s *stack, p *page) {
 	p.click("take-one")
 	p.says("mark", "sees to it")
 
-	p.ofFailed("aside")
-	p.fill("aside-reason", "they come from the old ledger")
-	p.click("aside-go")
+	p.ofFailed("muted")
+	p.fill("mute-reason", "they come from the old ledger")
+	p.click("mute-go")
 	p.says("verdict", "All is well")
-	p.says("aside-list", "they come from the old ledger")
+	p.says("mute-list", "they come from the old ledger")
 	p.lacks("condition")
 	p.inTheme("dark")
-	p.accessible("dark, put aside")
+	p.accessible("dark, muted")
 	p.click("back")
 	p.says("condition", "Failed items: 7 runs, ")
-	p.lacks("aside-list")
+	p.lacks("mute-list")
 	p.accessible("dark, many of a kind")
 	p.asPhone()
 	p.fits("a phone", 390)

@@ -30,14 +30,14 @@ type planner struct {
 	store *database.DB
 }
 
-func (p *planner) duty() orchestrator.Duty {
+func (p *planner) task() orchestrator.LeaderTask {
 	p.past.Helper()
-	duty, err := schedule.New(p.store, p, p, schedule.Config{})
+	task, err := schedule.New(p.store, p, p, schedule.Config{})
 	if err != nil {
 		p.past.Fatal(err)
 	}
-	p.past.Cleanup(duty.Wait)
-	return duty.Duty()
+	p.past.Cleanup(task.Wait)
+	return task.LeaderTask()
 }
 
 // StartFire implements schedule.Starter.

@@ -127,7 +127,7 @@ func (w *past) start() {
 		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
 	plans := &planner{past: w, store: store}
 	if w.plans {
-		cfg.Duties = append(cfg.Duties, plans.duty())
+		cfg.LeaderTasks = append(cfg.LeaderTasks, plans.task())
 	}
 	node, err := orchestrator.New(store, testenv.Conn(w, w.ns), cfg)
 	if err != nil {

@@ -31,8 +31,8 @@ func (b *Bench) Told(open, aside int) {
 			found[0]++
 		}
 	}
-	for i := range h.Aside {
-		if h.Aside[i].Kind == "dead_letters" {
+	for i := range h.Muted {
+		if h.Muted[i].Kind == "dead_letters" {
 			found[1]++
 		}
 	}

@@ -234,7 +234,7 @@ func (b *Bench) LogInBy(p *Provider) []string {
 	return browser
 }
 
-// Renew has the leader's duty done once.
+// Renew has the leader task done once.
 func (b *Bench) Renew() {
 	b.Helper()
 	renewer, err := access.NewRenewer(b.Oidc, identity.New(b.Store), nil)

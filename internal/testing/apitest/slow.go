@@ -103,8 +103,8 @@ func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duratio
 const (
 	// Silence is what a caller may be silent where Over serves.
 	Silence = 2 * time.Second // of which a sender's end comes
-	// Patience is had with callers.
-	Patience = 10 * time.Second // with callers that are not silent, but may be as slow as the machine
+	// Timeout is had with callers.
+	Timeout = 10 * time.Second // with callers that are not silent, but may be as slow as the machine
 	// longest is more than anything takes that a test waits for, also on a machine that stands still for a while.
 	longest = 2 * time.Minute
 )

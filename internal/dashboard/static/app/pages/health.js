@@ -6,7 +6,7 @@ import { go } from "../router.js";
 import { health } from "../live.js";
 import { inert, num, plural } from "../format.js";
 import { Command } from "../parts/explain.js";
-import { Acts, AsideDialog, back, take } from "../parts/conditions.js";
+import { Acts, MuteDialog, back, take } from "../parts/conditions.js";
 import { onEnter } from "../parts/enter.js";
 
 const words = {
@@ -19,14 +19,14 @@ const few = 5; // conditions of a kind that are shown at first
 /** Health is the page /health. */
 export default function Health() {
   const { data, error, reload } = useLoad("/health", [], { every: 5 });
-  const [aside, setAside] = useState(null);
+  const [muted, setMuted] = useState(null);
   const known = health.value;
   useEffect(() => {
     if (data && known && known.status !== data.status) reload(); // the stream knows something newer
   }, [known?.status]);
   const all = data?.conditions ?? [];
   const kinds = data?.kinds ?? [];
-  const put = (name, title) => setAside({ name, title });
+  const put = (name, title) => setMuted({ name, title });
   return html`<${Page} title="Health" subtitle=${data && html`as of <${Time} at=${data.at} />`} test="health-page"
     actions=${html`<${Button} icon="reload" onClick=${reload} test="reload">Look again<//>`}>
     <${ErrorBox} error=${error} retry=${reload} />
@@ -36,11 +36,11 @@ export default function Health() {
       const found = kinds.filter((k) => k.severity === severity);
       return found.length > 0 && html`<section class="health-group" key=${severity} aria-label=${title}>
         <h2 class="health-head">${title} <span class="muted">${meaning}</span></h2>
-        <ul class="conditions" data-rows>${found.map((k) => html`<${Kind} key=${k.kind} kind=${k} conditions=${all.filter((c) => c.kind === k.kind)} tone=${tone} onAside=${put} onDone=${reload} />`)}</ul>
+        <ul class="conditions" data-rows>${found.map((k) => html`<${Kind} key=${k.kind} kind=${k} conditions=${all.filter((c) => c.kind === k.kind)} tone=${tone} onMuted=${put} onDone=${reload} />`)}</ul>
       </section>`;
     })}
-    ${data?.aside?.length > 0 && html`<${MuteCondition} conditions=${data.aside} onDone=${reload} />`}
-    ${aside && html`<${AsideDialog} ...${aside} onDone=${reload} onClose=${() => setAside(null)} />`}
+    ${data?.muted?.length > 0 && html`<${MuteCondition} conditions=${data.muted} onDone=${reload} />`}
+    ${muted && html`<${MuteDialog} ...${muted} onDone=${reload} onClose=${() => setMuted(null)} />`}
   <//>`;
 }
 
@@ -51,16 +51,16 @@ function Verdict({ report: r }) {
     ? `${plural(critical, "thing needs", "things need")} somebody now`
     : warning ? `${plural(warning, "thing wants", "things want")} to be seen to` : "All is well";
   const more = critical && warning ? `, and ${plural(warning, "warning")}` : "";
-  const aside = r.aside?.length ? ` ${plural(r.aside.length, "condition")} put aside.` : "";
+  const muted = r.muted?.length ? ` ${plural(r.muted.length, "condition")} muted.` : "";
   return html`<section class=${`verdict tone-${tone}`} role="status" data-test="verdict" data-status=${r.status}>
     <span class="verdict-mark"><${Icon} name=${tone === "ok" ? "check" : "warn"} size=${24} /></span>
     <div><p class="verdict-title">${title}${more}</p>
-    <p class="muted">${tone === "ok" ? "Runs, endpoints, nodes, streams and disks are as they should be." : "Each below, with since when it is so and what helps."}${aside}</p></div>
+    <p class="muted">${tone === "ok" ? "Runs, endpoints, nodes, streams and disks are as they should be." : "Each below, with since when it is so and what helps."}${muted}</p></div>
   </section>`;
 }
 
 // Kind is the conditions of a kind as one card; one alone is told whole, of several each has a line.
-function Kind({ kind: k, conditions, tone, onAside, onDone }) {
+function Kind({ kind: k, conditions, tone, onMuted, onDone }) {
   const [whole, setWhole] = useState(false);
   const [c] = conditions;
   if (!c) return null;
@@ -78,11 +78,11 @@ function Kind({ kind: k, conditions, tone, onAside, onDone }) {
     <${Mark} mark=${mark} />
     ${!several && c.detail && html`<p class="condition-detail"><bdi>${inert(c.detail, 2000)}</bdi></p>`}
     ${!several && c.subject && ![c.title, c.remedy].some((t) => t?.includes(c.subject)) && html`<p class="condition-subject muted"><${Text} max=${120}>${c.subject}<//></p>`}
-    ${several && html`<ul class="condition-list">${conditions.slice(0, whole ? conditions.length : few).map((one) => html`<${Line} key=${one.subject} condition=${one} marked=${!mark} onAside=${onAside} onDone=${onDone} />`)}</ul>`}
+    ${several && html`<ul class="condition-list">${conditions.slice(0, whole ? conditions.length : few).map((one) => html`<${Line} key=${one.subject} condition=${one} marked=${!mark} onMuted=${onMuted} onDone=${onDone} />`)}</ul>`}
     ${conditions.length > few && html`<${Button} small kind="ghost" onClick=${() => setWhole(!whole)} test="show-all">${whole ? "Show fewer" : `Show all ${num(conditions.length)}`}<//>`}
     <div class="condition-foot">
       <${Acts} conditions=${conditions} onDone=${onDone} />
-      <${Words} name=${name} title=${title} mark=${mark} onAside=${onAside} onDone=${onDone} />
+      <${Words} name=${name} title=${title} mark=${mark} onMuted=${onMuted} onDone=${onDone} />
       ${!several && inside(c) && html`<${ButtonLink} icon="right" to=${c.link} test="condition-link">Look<//>`}
     </div>
     <${Remedy} text=${c.remedy} more=${several} />
@@ -91,7 +91,7 @@ function Kind({ kind: k, conditions, tone, onAside, onDone }) {
 
 const inside = (c) => c.link?.startsWith("/") && !c.link.startsWith("//");
 
-function Line({ condition: c, marked, onAside, onDone }) {
+function Line({ condition: c, marked, onMuted, onDone }) {
   const name = { kind: c.kind, subject: c.subject };
   return html`<li data-test="condition-line" data-subject=${c.subject}>
     <span class="condition-line"><bdi>${inert(c.title, 200)}</bdi> <span class="muted"><${Time} at=${c.since} mode="for" /></span>
@@ -99,7 +99,7 @@ function Line({ condition: c, marked, onAside, onDone }) {
     <span class="condition-acts"><${Acts} conditions=${[c]} onDone=${onDone} small />
       ${inside(c) && html`<${ButtonLink} small to=${c.link} label=${`Look at ${inert(c.title, 80)}`}>Look<//>`}
       <${Menu} small label=${`More about ${inert(c.title, 80)}`} test="line-more" items=${[
-        { label: "Put aside…", icon: "pause", role: "operator", test: "aside-one", onClick: () => onAside(name, c.title) },
+        { label: "Mute…", icon: "pause", role: "operator", test: "mute-one", onClick: () => onMuted(name, c.title) },
         { label: "I see to it", icon: "check", role: "operator", test: "take-one", onClick: () => take(name, onDone) },
         c.mark && { label: "Take that back", icon: "cross", role: "operator", test: "back-one", onClick: () => back(name, onDone) },
       ].filter(Boolean)} /></span>
@@ -107,9 +107,9 @@ function Line({ condition: c, marked, onAside, onDone }) {
 }
 
 // Words are the buttons by which people say something of conditions.
-function Words({ name, title, mark, onAside, onDone }) {
-  return html`<${Button} role="operator" test="aside" onClick=${() => onAside(name, title)}>Put aside…<//>
-    ${mark?.state === "taken"
+function Words({ name, title, mark, onMuted, onDone }) {
+  return html`<${Button} role="operator" test="muted" onClick=${() => onMuted(name, title)}>Mute…<//>
+    ${mark?.state === "acknowledged"
       ? html`<${Button} role="operator" test="back" onClick=${() => back(name, onDone)}>Give back<//>`
       : html`<${Button} role="operator" test="take" onClick=${() => take(name, onDone)}>I see to it<//>`}`;
 }
@@ -119,22 +119,22 @@ function Mark({ mark: m }) {
   const by = html`<bdi>${inert(m.by, 60)}</bdi>`;
   const why = m.reason && html`: <bdi>${inert(m.reason, 500)}</bdi>`;
   const text = {
-    taken: html`${by} took it <${Time} at=${m.at} />, and sees to it`,
-    worse: html`It has got worse since ${by} put it aside <${Time} at=${m.at} />${why}`,
-    aside: html`Put aside by ${by} <${Time} at=${m.at} />, ${m.until ? html`back <${Time} at=${m.until} />` : "for good"}${why}`,
+    acknowledged: html`${by} took it <${Time} at=${m.at} />, and sees to it`,
+    worse: html`It has got worse since ${by} muted it <${Time} at=${m.at} />${why}`,
+    muted: html`Muted by ${by} <${Time} at=${m.at} />, ${m.until ? html`back <${Time} at=${m.until} />` : "for good"}${why}`,
   }[m.state];
   return html`<p class="condition-mark muted" data-test="mark" data-state=${m.state}>${text}</p>`;
 }
 
-// MuteCondition lists what does not count, by whom and until when; what was put aside together comes back together.
+// MuteCondition lists what does not count, by whom and until when; what was muted together comes back together.
 function MuteCondition({ conditions, onDone }) {
   const groups = new Map();
   for (const c of conditions) {
     const key = `${c.kind}/${c.mark?.by}/${c.mark?.at}`;
     groups.set(key, [...(groups.get(key) ?? []), c]);
   }
-  return html`<section class="health-group" aria-label="Put aside" data-test="aside-list">
-    <h2 class="health-head">Put aside <span class="muted">comes back when it gets worse, or its time is up</span></h2>
+  return html`<section class="health-group" aria-label="Muted" data-test="mute-list">
+    <h2 class="health-head">Muted <span class="muted">comes back when it gets worse, or its time is up</span></h2>
     <ul class="conditions">${[...groups].map(([key, of]) => html`<li class="condition tone-plain" key=${key} data-kind=${of[0].kind}>
       <div class="condition-head"><h3><bdi>${inert(of[0].title, 300)}</bdi>${of.length > 1 && ` and ${num(of.length - 1)} more`}</h3>
         <${Badge}>${inert(of[0].kind.replaceAll("_", " "), 40)}<//></div>

@@ -1,4 +1,4 @@
-// What a button can do about conditions of health, by their kind, and what people say of them: aside, taken, back.
+// What a button can do about conditions of health, by their kind, and what people say of them: muted, taken, back.
 
 import { html, useId, useState } from "../html.js";
 import { api, segment } from "../api.js";
@@ -71,13 +71,13 @@ async function said(verb, names, onDone) {
   }
 }
 
-export const take = (name, onDone) => said("take", name, onDone);
-export const back = (name, onDone) => said("back", name, onDone);
+export const take = (name, onDone) => said("ack", name, onDone);
+export const back = (name, onDone) => said("clear", name, onDone);
 
 const times = [["1h", "For an hour"], ["8h", "For 8 hours"], ["24h", "For a day"], ["168h", "For a week"], ["", "For good"]];
 
-/** AsideDialog puts a condition aside, or without a subject all of its kind. */
-export function AsideDialog({ name, title, onDone, onClose }) {
+/** MuteDialog mutes a condition, or without a subject all of its kind. */
+export function MuteDialog({ name, title, onDone, onClose }) {
   const [form, setForm] = useState({ time: "8h", reason: "" });
   const [error, setError] = useState(null);
   const id = useId();
@@ -93,13 +93,13 @@ export function AsideDialog({ name, title, onDone, onClose }) {
     }
   };
   const footer = html`<${Button} onClick=${onClose}>Cancel<//>
-    <${Button} kind="primary" role="operator" type="submit" form=${id} test="aside-go">Put aside<//>`;
-  return html`<${Dialog} title="Put aside" onClose=${onClose} footer=${footer} test="aside-dialog">
+    <${Button} kind="primary" role="operator" type="submit" form=${id} test="mute-go">Mute<//>`;
+  return html`<${Dialog} title="Mute" onClose=${onClose} footer=${footer} test="mute-dialog">
     <form id=${id} class="rerun" onSubmit=${submit}>
       <p><strong><bdi>${inert(title, 200)}</bdi></strong></p>
       <p class="muted">It does not count, and alerts do not tell it, until it gets worse or the time is up.</p>
-      <${Field} label="How long"><${Select} value=${form.time} options=${times} test="aside-time" onChange=${(time) => setForm({ ...form, time })} /><//>
-      <${Field} label="Why"><input required maxlength="500" value=${form.reason} data-test="aside-reason"
+      <${Field} label="How long"><${Select} value=${form.time} options=${times} test="mute-time" onChange=${(time) => setForm({ ...form, time })} /><//>
+      <${Field} label="Why"><input required maxlength="500" value=${form.reason} data-test="mute-reason"
         onInput=${(e) => setForm({ ...form, reason: e.currentTarget.value })} /><//>
       <${ErrorBox} error=${error} />
     </form>

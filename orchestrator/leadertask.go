@@ -16,32 +16,32 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// Duty is something that only the node does that leads, again and again. Each duty has a goroutine of its own, so that
-// a slow one keeps neither the lease nor the other duties waiting, and runs at most once at a time, on all nodes
+// LeaderTask is something that only the node does that leads, again and again. Each leader task has a goroutine of its own, so that
+// a slow one keeps neither the lease nor the other leader tasks waiting, and runs at most once at a time, on all nodes
 // together as far as what it commits goes: its transactions check the lease's epoch ([session.Store.AsLeader]).
-type Duty struct {
+type LeaderTask struct {
 	// Name stands in logs and views: lower case, a few words.
 	Name string
 	// Run does what there is to do. Its ctx ends when the lease is lost or the node stops. again is when it wants to run
-	// next, unless it is woken before (see [Node.WakeDuty]); 0 means at the next beat of the lease. What it returns as an
+	// next, unless it is woken before (see [Node.WakeLeaderTask]); 0 means at the next beat of the lease. What it returns as an
 	// error is logged and shown beside the node; that it panics is, too.
 	Run func(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error)
 }
 
-// duty is a Duty of this node, with what has become of it.
-type duty struct {
-	Duty
+// task is a LeaderTask of this node, with what has become of it.
+type task struct {
+	LeaderTask
 	turn chan struct{} // has room for who runs it
 	wake chan struct{}
 
 	mu     sync.Mutex
-	state  dutyState
+	state  taskState
 	told   time.Time // when its last error was logged
 	silent string    // which that was
 }
 
-// dutyState is what became of a duty since its node began to lead.
-type dutyState struct {
+// taskState is what became of a leader task since its node began to lead.
+type taskState struct {
 	runs, failures int64
 	began, ended   time.Time // of its last run; ended is before began while it runs
 	took           time.Duration
@@ -51,30 +51,30 @@ type dutyState struct {
 	succeeded      time.Time
 }
 
-func newDuties(all []Duty) []*duty {
-	duties := make([]*duty, len(all))
+func newLeaderTasks(all []LeaderTask) []*task {
+	tasks := make([]*task, len(all))
 	for i, d := range all {
-		duties[i] = &duty{Duty: d, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+		tasks[i] = &task{LeaderTask: d, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	}
-	return duties
+	return tasks
 }
 
-// checkDuties refuses duties that nobody could tell from one another.
-func checkDuties(duties []Duty) error {
+// checkLeaderTasks refuses leader tasks that nobody could tell from one another.
+func checkLeaderTasks(tasks []LeaderTask) error {
 	seen := map[string]bool{}
-	for _, d := range duties {
+	for _, d := range tasks {
 		if d.Name == "" || d.Run == nil || seen[d.Name] {
-			return fmt.Errorf("orchestrator: Config.Duties has %q; each has a name of its own and a function "+
-				"(%q, %q, %q, %q, %q, %q, %q, %q, %q and %q are taken)", d.Name, dutySweep, dutyStalled, dutyClear, dutyReconcile,
-				DutyStreams, dutyWritable, dutyLost, dutyPace, DutyRetention, dutyCollectors)
+			return fmt.Errorf("orchestrator: Config.LeaderTasks has %q; each has a name of its own and a function "+
+				"(%q, %q, %q, %q, %q, %q, %q, %q, %q and %q are taken)", d.Name, taskSweep, taskStalled, taskClear, taskReconcile,
+				TaskStreams, taskWritable, taskLost, taskPace, TaskRetention, taskCollectors)
 		}
 		seen[d.Name] = true
 	}
 	return nil
 }
 
-// serve runs a duty until ctx ends: as often as it wants to, and when it is woken.
-func (n *Node) serve(ctx context.Context, d *duty, lease workqueue.Lease) {
+// serve runs a leader task until ctx ends: as often as it wants to, and when it is woken.
+func (n *Node) serve(ctx context.Context, d *task, lease workqueue.Lease) {
 	select {
 	case d.turn <- struct{}{}: // what it did under an earlier lease has come to its end
 		defer func() { <-d.turn }()
@@ -99,8 +99,8 @@ func (n *Node) serve(ctx context.Context, d *duty, lease workqueue.Lease) {
 	}
 }
 
-// perform runs a duty once, and survives it.
-func (n *Node) perform(ctx context.Context, d *duty, lease workqueue.Lease) (again time.Duration) {
+// perform runs a leader task once, and survives it.
+func (n *Node) perform(ctx context.Context, d *task, lease workqueue.Lease) (again time.Duration) {
 	if ctx.Err() != nil {
 		return 0
 	}
@@ -108,7 +108,7 @@ func (n *Node) perform(ctx context.Context, d *duty, lease workqueue.Lease) (aga
 	err := error(nil)
 	defer func() {
 		if p := recover(); p != nil {
-			n.core.Log.Error("a duty panicked", zap.String("duty", d.Name), zap.Any("panic", p),
+			n.core.Log.Error("a task panicked", zap.String("task", d.Name), zap.Any("panic", p),
 				zap.ByteString("stack", debug.Stack()))
 			again, err = 0, fmt.Errorf("panic: %v", p)
 		}
@@ -119,20 +119,20 @@ func (n *Node) perform(ctx context.Context, d *duty, lease workqueue.Lease) (aga
 			err = nil // it was cut off
 		}
 		if d.end(err) {
-			n.core.Log.Warn("a duty failed; trying again", zap.String("duty", d.Name), zap.Error(err))
+			n.core.Log.Warn("a task failed; trying again", zap.String("task", d.Name), zap.Error(err))
 		}
 	}()
-	again, err = d.Run(database.ForDuties(ctx), lease)
+	again, err = d.Run(database.ForLeader(ctx), lease)
 	return again
 }
 
-func (d *duty) reset() {
+func (d *task) reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.state = dutyState{}
+	d.state = taskState{}
 }
 
-func (d *duty) begin() {
+func (d *task) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.state.began = time.Now()
@@ -140,7 +140,7 @@ func (d *duty) begin() {
 }
 
 // end notes how a run ended, and reports whether its error is to be logged.
-func (d *duty) end(err error) (tell bool) {
+func (d *task) end(err error) (tell bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &d.state
@@ -159,20 +159,20 @@ func (d *duty) end(err error) (tell bool) {
 	return true
 }
 
-// WakeDuty has the node that leads, be it this one or another, run a duty now. A lost message costs no more than what
-// the duty would have waited.
-func (n *Node) WakeDuty(name string) {
-	if !n.wakeOwnDuty(name) {
-		n.core.Notify(wakeDuty + name)
+// WakeLeaderTask has the node that leads, be it this one or another, run a leader task now. A lost message costs no more than what
+// the leader task would have waited.
+func (n *Node) WakeLeaderTask(name string) {
+	if !n.wakeOwnTask(name) {
+		n.core.Notify(wakeTask + name)
 	}
 }
 
-// wakeOwnDuty wakes a duty when this node leads, and reports whether it does.
-func (n *Node) wakeOwnDuty(name string) bool {
+// wakeOwnTask wakes a leader task when this node leads, and reports whether it does.
+func (n *Node) wakeOwnTask(name string) bool {
 	if n.lease.Load() == nil {
 		return false
 	}
-	for _, d := range n.duties {
+	for _, d := range n.tasks {
 		if d.Name == name {
 			core.Signal(d.wake)
 		}
@@ -180,11 +180,11 @@ func (n *Node) wakeOwnDuty(name string) bool {
 	return true
 }
 
-func (d *duty) pulse() inspect.DutyPulse {
+func (d *task) pulse() inspect.TaskPulse {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.state
-	p := inspect.DutyPulse{Name: d.Name, Runs: s.runs, Failures: s.failures, Ended: ago(s.ended), Took: s.took,
+	p := inspect.TaskPulse{Name: d.Name, Runs: s.runs, Failures: s.failures, Ended: ago(s.ended), Took: s.took,
 		Failing: s.failing, LastError: s.lastError, Failed: ago(s.lastFailed),
 		Succeeded: ago(s.succeeded)}
 	if s.began.After(s.ended) {

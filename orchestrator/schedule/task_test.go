@@ -47,7 +47,7 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 }
 
 // TestNoClockButTheDatabases has the database's clock an hour behind that of the node, and then an hour before it: what
-// is due follows the database. The duty has no clock of its own to be wrong.
+// is due follows the database. The leader task has no clock of its own to be wrong.
 func TestNoClockButTheDatabases(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:00:00")
@@ -95,7 +95,7 @@ func meeting() func(context.Context, schedule.Job) error {
 	}
 }
 
-// TestLeadersRace has two duties that both believe in the lease, which cannot be, and a third whose lease is over. They
+// TestLeadersRace has two leader tasks that both believe in the lease, which cannot be, and a third whose lease is over. They
 // look at the same due times at once, again and again.
 func TestLeadersRace(t *testing.T) {
 	t.Parallel()
@@ -108,10 +108,10 @@ func TestLeadersRace(t *testing.T) {
 	a := w.lead()
 	b := &leader{world: w, lease: a.lease}
 	var err error
-	if b.duty, err = schedule.New(w.store, b, w, schedule.Config{}); err != nil {
+	if b.task, err = schedule.New(w.store, b, w, schedule.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(b.duty.Wait)
+	t.Cleanup(b.task.Wait)
 	w.set("08:12:00")
 	w.exec(`UPDATE schedule SET spec = jsonb_set(spec, '{overlap}', '"queue"')`) // so that each has its turn
 	w.before = meeting()
@@ -123,14 +123,14 @@ func TestLeadersRace(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, l := range []*leader{a, b} {
 			wg.Go(func() {
-				if _, err := l.duty.Run(w.Context(), l.lease); err != nil {
+				if _, err := l.task.Run(w.Context(), l.lease); err != nil {
 					t.Error(err)
 				}
-				l.duty.Wait()
+				l.task.Wait()
 			})
 		}
 		wg.Go(func() {
-			if _, err := stale.duty.Run(w.Context(), stale.lease); errors.Is(err, workqueue.ErrNotLeader) {
+			if _, err := stale.task.Run(w.Context(), stale.lease); errors.Is(err, workqueue.ErrNotLeader) {
 				refused++
 			}
 		})
@@ -144,7 +144,7 @@ func TestLeadersRace(t *testing.T) {
 			double, refused)
 	}
 	if lost := int(w.starts.Load()) - w.runs(); lost == 0 {
-		t.Error("the duties never met")
+		t.Error("the tasks never met")
 	}
 }
 
@@ -163,7 +163,7 @@ func TestLeaderDies(t *testing.T) {
 	died := errors.New("it died")
 	for name, die := range map[string]func(w *world, l *leader, kill func()){
 		"after the fire's row": func(w *world, l *leader, _ func()) {
-			if taken, err := l.duty.Take(w.Context(), l.lease); !taken || err != nil {
+			if taken, err := l.task.Take(w.Context(), l.lease); !taken || err != nil {
 				w.Fatal(taken, err)
 			}
 			w.want("s", "09:00 due")
@@ -181,9 +181,9 @@ func TestLeaderDies(t *testing.T) {
 			die(w, l, func() { cancel(died) })
 			if w.before != nil || w.after != nil {
 				for range 2 {
-					_, _ = l.duty.Run(ctx, l.lease) // it is dead by then
+					_, _ = l.task.Run(ctx, l.lease) // it is dead by then
 				}
-				l.duty.Wait()
+				l.task.Wait()
 				if !errors.Is(context.Cause(ctx), died) {
 					t.Fatal("the leader did not die")
 				}
@@ -216,7 +216,7 @@ func TestStoppedLeaderComesBack(t *testing.T) {
 		return nil
 	}
 	for range 2 {
-		if _, err := first.duty.Run(t.Context(), first.lease); err != nil {
+		if _, err := first.task.Run(t.Context(), first.lease); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -225,12 +225,12 @@ func TestStoppedLeaderComesBack(t *testing.T) {
 	w.want("s", "09:00 started/running")
 	run := *w.last("s").Run
 	close(goOn)
-	first.duty.Wait()
+	first.task.Wait()
 	w.want("s", "09:00 started/running")
 	if f := w.last("s"); w.runs() != 1 || *f.Run != run || f.Attempts != 2 || w.starts.Load() != 2 {
 		t.Errorf("%d runs, %d starts, %+v", w.runs(), w.starts.Load(), f)
 	}
-	if _, err := first.duty.Run(t.Context(), first.lease); !errors.Is(err, workqueue.ErrNotLeader) {
+	if _, err := first.task.Run(t.Context(), first.lease); !errors.Is(err, workqueue.ErrNotLeader) {
 		t.Errorf("the first leader still works: %v", err)
 	}
 }
@@ -301,7 +301,7 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 	for _, now := range []string{"09:00:00", "10:00:00"} {
 		w.set(now)
 		for range 3 {
-			if _, err := l.duty.Run(t.Context(), l.lease); err != nil {
+			if _, err := l.task.Run(t.Context(), l.lease); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -314,7 +314,7 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 		t.Errorf("it waits as %+v", f)
 	}
 	close(loaded)
-	l.duty.Wait()
+	l.task.Wait()
 	l.settle()
 	w.want("skip", "09:00 started/running, 10:00 skipped")
 	w.want("queue", "09:00 started/running, 10:00 queued")
@@ -473,11 +473,11 @@ func TestOneScheduleThatCannotBeRead(t *testing.T) {
 	l := w.lead()
 	w.set("09:00:00")
 	for range 3 {
-		_, err := l.duty.Run(t.Context(), l.lease)
+		_, err := l.task.Run(t.Context(), l.lease)
 		if err == nil || !strings.Contains(err.Error(), "schedule a cannot be read by this version of tranche") {
 			t.Errorf("it says %v", err)
 		}
-		l.duty.Wait()
+		l.task.Wait()
 	}
 	w.want("a", "")
 	w.want("b", "09:00 started/running")

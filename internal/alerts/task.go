@@ -1,6 +1,6 @@
 // Package alerts tells people, and programs, what they must see to: rules say of what, and whom.
 //
-// A [Duty] of the leader's looks every few seconds at the health report and at runs, compares that with what each rule
+// A [LeaderTask] of the leader's looks every few seconds at the health report and at runs, compares that with what each rule
 // has told, and makes messages of the difference; another sends them. What was told, and what waits to be, stands in
 // PostgreSQL ([github.com/tranchehq/tranche/workqueue/alert]).
 //
@@ -32,10 +32,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue/alert"
 )
 
-// Names of the leader's duties.
+// Names of the leader tasks.
 const (
-	LookDuty = "alerts"
-	SendDuty = "alert messages"
+	LookTask = "alerts"
+	SendTask = "alert messages"
 )
 
 const (
@@ -64,32 +64,32 @@ type Store interface {
 	Failed(ctx context.Context, lease workqueue.Lease, a *alert.Attempt, f alert.Failure) (noted bool, err error)
 }
 
-// DutyConfig is what a Duty looks at, and tells by.
-type DutyConfig struct {
+// TaskConfig is what a LeaderTask looks at, and tells by.
+type TaskConfig struct {
 	Store     Store
 	Receivers *Receivers
 	// Health returns what a person must see to; nil, nil: it is not known yet.
 	Health func(ctx context.Context) (*health.Report, error)
 	// Left returns how long a run takes still, as fast as it goes; 0: there is no estimate.
 	Left func(ctx context.Context, run workqueue.RunID) (time.Duration, error)
-	// Wake has the leader do a duty now; nil: it does it when its time comes.
-	Wake func(duty string)
+	// Wake has the leader do a leader task now; nil: it does it when its time comes.
+	Wake func(task string)
 	Log  *zap.Logger // nil: none
 
 	// FirstRetry is the pause after a first attempt that failed; 0: 5 s.
 	FirstRetry time.Duration
 }
 
-// Duty looks what there is to tell, and tells it, while its node leads.
-type Duty struct {
-	cfg    DutyConfig
+// LeaderTask looks what there is to tell, and tells it, while its node leads.
+type LeaderTask struct {
+	cfg    TaskConfig
 	log    *zap.Logger
 	lost   map[string]int // versions of rules that cannot be read, told of once
 	forgot time.Time      // when old messages were deleted last
 }
 
-// New returns the duties of a node.
-func New(cfg DutyConfig) (*Duty, error) {
+// New returns the leader tasks of a node.
+func New(cfg TaskConfig) (*LeaderTask, error) {
 	if cfg.Store == nil || cfg.Receivers == nil || cfg.Health == nil || cfg.Left == nil {
 		return nil, errors.New("alerts: a store, receivers, the health and estimates are needed")
 	}
@@ -99,17 +99,17 @@ func New(cfg DutyConfig) (*Duty, error) {
 	if cfg.Wake == nil {
 		cfg.Wake = func(string) {}
 	}
-	return &Duty{cfg: cfg, log: cfg.Log, lost: map[string]int{}}, nil
+	return &LeaderTask{cfg: cfg, log: cfg.Log, lost: map[string]int{}}, nil
 }
 
-// Duties returns them as the node takes them: what looks does not wait for what sends.
-func (d *Duty) Duties() []orchestrator.Duty {
-	return []orchestrator.Duty{{Name: LookDuty, Run: d.Look}, {Name: SendDuty, Run: d.Send}}
+// LeaderTasks returns them as the node takes them: what looks does not wait for what sends.
+func (d *LeaderTask) LeaderTasks() []orchestrator.LeaderTask {
+	return []orchestrator.LeaderTask{{Name: LookTask, Run: d.Look}, {Name: SendTask, Run: d.Send}}
 }
 
 // Look compares what there is to tell with what was told, rule by rule. What it cannot do for one rule keeps no other
 // waiting.
-func (d *Duty) Look(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
+func (d *LeaderTask) Look(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	defer func() { err = errors.Join(err, d.forget(ctx, lease)) }()
 	rules, specs, err := d.rules(ctx)
 	if err != nil || len(rules) == 0 {
@@ -128,13 +128,13 @@ func (d *Duty) Look(ctx context.Context, lease workqueue.Lease) (again time.Dura
 		made, err = made+n, errors.Join(err, bad)
 	}
 	if made > 0 {
-		d.cfg.Wake(SendDuty)
+		d.cfg.Wake(SendTask)
 	}
 	return lookEvery, err
 }
 
 // forget deletes old messages, of rules that tell nothing any more, too.
-func (d *Duty) forget(ctx context.Context, lease workqueue.Lease) error {
+func (d *LeaderTask) forget(ctx context.Context, lease workqueue.Lease) error {
 	if time.Since(d.forgot) < forgetEvery {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (d *Duty) forget(ctx context.Context, lease workqueue.Lease) error {
 	return d.cfg.Store.Forget(ctx, lease)
 }
 
-func (d *Duty) rules(ctx context.Context) (rules []alert.Rule, specs []*Spec, err error) {
+func (d *LeaderTask) rules(ctx context.Context) (rules []alert.Rule, specs []*Spec, err error) {
 	all, err := d.cfg.Store.Active(ctx)
 	for i := range all {
 		spec, bad := readSpec(all[i].Name, all[i].Spec)
@@ -174,7 +174,7 @@ func readSpec(name string, text json.RawMessage) (*Spec, error) {
 }
 
 // gather reads what there may be to tell. There are no facts while PostgreSQL tells nothing.
-func (d *Duty) gather(ctx context.Context, rules []alert.Rule, specs []*Spec) (f *facts, err error) {
+func (d *LeaderTask) gather(ctx context.Context, rules []alert.Rule, specs []*Spec) (f *facts, err error) {
 	f = &facts{left: map[workqueue.RunID]time.Duration{}}
 	if f.began, err = d.cfg.Store.Now(ctx); err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func (d *Duty) gather(ctx context.Context, rules []alert.Rule, specs []*Spec) (f
 
 // runsOf are the runs that conditions are about.
 func runsOf(report *health.Report) (runs []workqueue.RunID) {
-	for _, c := range slices.Concat(report.Conditions, report.Aside) {
+	for _, c := range slices.Concat(report.Conditions, report.Muted) {
 		if id, err := uuid.Parse(c.Subject); err == nil {
 			runs = append(runs, workqueue.RunID(id))
 		}
@@ -215,7 +215,7 @@ func wanted(rules []alert.Rule, specs []*Spec) map[RunChange]time.Time {
 	return want
 }
 
-func (d *Duty) gatherRuns(ctx context.Context, f *facts, want map[RunChange]time.Time) (err error) {
+func (d *LeaderTask) gatherRuns(ctx context.Context, f *facts, want map[RunChange]time.Time) (err error) {
 	if from, asked := want[RunCompleted]; asked {
 		if f.completed, err = d.cfg.Store.Completions(ctx, from); err != nil {
 			return err
@@ -239,7 +239,7 @@ const maxEstimates = 100
 const sureAfter = time.Minute
 
 // estimate finds the runs that will not end in time.
-func (d *Duty) estimate(ctx context.Context, f *facts) error {
+func (d *LeaderTask) estimate(ctx context.Context, f *facts) error {
 	var err error
 	if f.due, err = d.cfg.Store.Due(ctx); err != nil {
 		return err
@@ -272,7 +272,7 @@ func (d *Duty) estimate(ctx context.Context, f *facts) error {
 	return nil
 }
 
-func (d *Duty) note(
+func (d *LeaderTask) note(
 	ctx context.Context, lease workqueue.Lease, rule *alert.Rule, spec *Spec, f *facts, all []seen,
 ) (made int, err error) {
 	told := spec.told(rule, all)
@@ -282,7 +282,7 @@ func (d *Duty) note(
 	}
 	look := &alert.Look{Rule: *rule, Began: f.began, Conditions: rows, Wait: time.Duration(spec.Wait),
 		Interval: time.Duration(spec.Interval), Quiet: spec.Quiet.At(f.began), Holds: spec.holds(all),
-		Aside: spec.putAside(all)}
+		Muted: spec.isMuted(all)}
 	for _, kind := range f.report.Unseen {
 		look.Unseen = append(look.Unseen, string(kind))
 	}

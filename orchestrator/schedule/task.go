@@ -19,10 +19,10 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
-// DutyName is what the leader's duty is called.
-const DutyName = "schedules"
+// TaskName is what the leader task is called.
+const TaskName = "schedules"
 
-// How the duty goes about it.
+// How the leader task goes about it.
 const (
 	DefaultStarts = 4 // runs whose items are loaded at once, but for those that take long
 	slowStarts    = 4 // so many times as many with those
@@ -43,21 +43,21 @@ const (
 	maxQueued  = 100 // of one schedule
 )
 
-// Runs is what the duty does with runs that are there. A node can.
+// Runs is what the leader task does with runs that are there. A node can.
 type Runs interface {
 	Pause(ctx context.Context, c control.Control) (control.Controlled, error)
 	Cancel(ctx context.Context, c control.Control) (control.Cancelled, error)
-	WakeDuty(name string)
+	WakeLeaderTask(name string)
 }
 
-// Config sets a Duty up. A zero field means its default.
+// Config sets a LeaderTask up. A zero field means its default.
 type Config struct {
 	Log    *zap.Logger // nil: none
 	Starts int         // runs whose items are loaded at once; those that take long make room for others
 }
 
-// Duty starts the runs of schedules while its node leads.
-type Duty struct {
+// LeaderTask starts the runs of schedules while its node leads.
+type LeaderTask struct {
 	store store.Store
 	runs  Runs
 	start Starter
@@ -65,7 +65,7 @@ type Duty struct {
 	log   *zap.Logger
 
 	mu      sync.Mutex
-	loading map[store.FireKey]loading // by goroutines of this duty
+	loading map[store.FireKey]loading // by goroutines of this leader task
 	told    time.Time                 // when fires were last noted to wait for their turn
 	loads   sync.WaitGroup
 }
@@ -76,8 +76,8 @@ type loading struct {
 	since time.Time // the database's time
 }
 
-// New returns the duty of a node.
-func New(db *database.DB, runs Runs, start Starter, cfg Config) (*Duty, error) {
+// New returns the leader task of a node.
+func New(db *database.DB, runs Runs, start Starter, cfg Config) (*LeaderTask, error) {
 	if db == nil || runs == nil || start == nil {
 		return nil, errors.New("schedules: a store, runs and a starter are needed")
 	}
@@ -90,19 +90,21 @@ func New(db *database.DB, runs Runs, start Starter, cfg Config) (*Duty, error) {
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop()
 	}
-	return &Duty{store: store.New(db), runs: runs, start: start, cfg: cfg, log: cfg.Log,
+	return &LeaderTask{store: store.New(db), runs: runs, start: start, cfg: cfg, log: cfg.Log,
 		loading: map[store.FireKey]loading{}}, nil
 }
 
-// Duty returns it as the node takes it.
-func (d *Duty) Duty() orchestrator.Duty { return orchestrator.Duty{Name: DutyName, Run: d.Run} }
+// LeaderTask returns it as the node takes it.
+func (d *LeaderTask) LeaderTask() orchestrator.LeaderTask {
+	return orchestrator.LeaderTask{Name: TaskName, Run: d.Run}
+}
 
 // Wait waits for loads that were under way when the lease was lost. Their context has ended by then.
-func (d *Duty) Wait() { d.loads.Wait() }
+func (d *LeaderTask) Wait() { d.loads.Wait() }
 
 // Run takes due times, begins to start runs, and looks after those that are late. It does not wait for the items of
 // runs: they are loaded beside it, until ctx ends. What it cannot do for one schedule keeps no other waiting.
-func (d *Duty) Run(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
+func (d *LeaderTask) Run(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	taken, err := d.take(ctx, lease)
 	began, err2 := d.begin(ctx, lease)
 	late, err3 := d.late(ctx, lease)
@@ -156,7 +158,7 @@ type Starter interface {
 }
 
 // take makes fires of due times that have come.
-func (d *Duty) take(ctx context.Context, lease workqueue.Lease) (taken bool, err error) {
+func (d *LeaderTask) take(ctx context.Context, lease workqueue.Lease) (taken bool, err error) {
 	due, err := d.store.DueSchedules(ctx, page)
 	if err != nil {
 		return false, err
@@ -172,7 +174,7 @@ func (d *Duty) take(ctx context.Context, lease workqueue.Lease) (taken bool, err
 	return taken, err
 }
 
-func (d *Duty) takeOne(
+func (d *LeaderTask) takeOne(
 	ctx context.Context, lease workqueue.Lease, due *store.DueSchedule,
 ) (taken bool, err error) {
 	spec, err := read(due.Name, due.Spec)
@@ -225,7 +227,7 @@ func firesOf(spec *Spec, passed *Passed, now time.Time) []store.NewFire {
 // handsFree reports whether the items of another run may be loaded. Sources that are slow, of which a few may last for
 // half an hour, do not have all others wait for them: there is an end to that, too, since each has a connection and may
 // have a file.
-func (d *Duty) handsFree(now time.Time) bool {
+func (d *LeaderTask) handsFree(now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	quick := 0
@@ -274,7 +276,7 @@ func (r *round) tell(ctx context.Context, fires []store.WaitingFire) error {
 	return r.store.NoteFires(ctx, r.lease, r.notes)
 }
 
-func (d *Duty) tellNow(now time.Time) bool {
+func (d *LeaderTask) tellNow(now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if since := now.Sub(d.told); since >= 0 && since < tellPause {
@@ -285,7 +287,7 @@ func (d *Duty) tellNow(now time.Time) bool {
 }
 
 // crowd names the runs that are being loaded. Empty: there are none by now.
-func (d *Duty) crowd() string {
+func (d *LeaderTask) crowd() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	names := make([]string, 0, len(d.loading))
@@ -320,7 +322,7 @@ func turn(was, crowd string, before int) string {
 }
 
 // late looks after runs that have not ended at the end of their window.
-func (d *Duty) late(ctx context.Context, lease workqueue.Lease) (did bool, err error) {
+func (d *LeaderTask) late(ctx context.Context, lease workqueue.Lease) (did bool, err error) {
 	fires, err := d.store.LateFires(ctx, lease, page)
 	if err != nil {
 		return false, err
@@ -338,7 +340,7 @@ func (d *Duty) late(ctx context.Context, lease workqueue.Lease) (did bool, err e
 
 // lateOne acts before it notes: a leader that dies in between leaves the rest to the next one, who finds the run paused
 // or cancelled already.
-func (d *Duty) lateOne(ctx context.Context, lease workqueue.Lease, f *store.LateFire) (did bool, err error) {
+func (d *LeaderTask) lateOne(ctx context.Context, lease workqueue.Lease, f *store.LateFire) (did bool, err error) {
 	policy := LateReport // when the schedule cannot be read any more
 	if spec, err := read(f.Schedule, f.Spec); err == nil {
 		policy = spec.OnLate
