@@ -33,7 +33,7 @@ SOAK_TESTS  := TestMakeCluster|TestWhatAScriptCosts|TestNodeServicePasses|TestNo
 TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$|/cmd/tranche$$
 # Tests of a package at once. They wait more than they calculate.
 TEST_PARALLEL ?= 4
-# among chooses packages of $$all, except leaves some out; tested runs packages, and what fails once more.
+# among chooses packages of $$all, except leaves some out; tested runs packages, and what fails again.
 PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)|/internal/archtest$$'); \
 	among() { grep -E "$$1" || true; }; except() { grep -vE "$$1" || true; }; \
 	tool=$$(scripts/tool.sh $(GOTESTSUM)); tested() { scripts/test.sh $$tool "$$@" -vet=off -timeout $(TIMEOUT); }

@@ -50,7 +50,7 @@ type callOptions struct {
 }
 
 // Direct has the call go over core NATS: nothing is persisted and nothing delivered again, and it is at once clear when
-// nobody listens. Without it the request waits in a stream until a service is there, or its time is over.
+// no one listens. Without it the request waits in a stream until a service is there, or its time is over.
 func Direct() CallOption { return func(o *callOptions) { o.direct = true } }
 
 // CallerName names who calls. It is a part of the subject that answers come in by, tranche.call.<name>.>, which is what
@@ -73,9 +73,9 @@ func CallOrigin(origin string) CallOption { return func(o *callOptions) { o.orig
 // The error is a *SlotError when the endpoint, or its service, has answered with an error; Retry then says whether it
 // may pass. Otherwise there is no answer: a *NoListenersError (with Direct), a *PermissionError, a *RequestError, a
 // *BadReplyError, or an *UnansweredError, which is a context.DeadlineExceeded or context.Canceled as well. The request
-// may have been worked on all the same.
+// may have been worked on anyway.
 //
-// The request is in mode single: what fails and may pass is tried again while there is time, and what dies is kept as a
+// The request is in mode single: what fails and may pass is retried while there is time, and what dies is kept as a
 // dead letter; with Direct neither. Each call is a run of its own, so handlers see other idempotency keys each time.
 //
 // It may be used in a handler. Then the endpoints that wait for one another are counted, and a call that would be one
@@ -158,7 +158,7 @@ const (
 	defaultCaller = "caller"
 )
 
-// call is one Call or CallList under way.
+// call is one Call or CallList in progress.
 type call struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream // nil for one over core NATS
@@ -167,7 +167,7 @@ type call struct {
 	trace    nats.Header
 	params   []byte
 	ttl      string
-	lane     bool // the endpoint reads what somebody waits for apart from chunks
+	lane     bool // the endpoint reads what someone waits for apart from chunks
 	box      *answerBox
 }
 
@@ -300,7 +300,7 @@ const (
 	// service answers what is too much for it with an error.
 	callWindow   = 16
 	directWindow = 4
-	// missingTimeout is how long a stream may be missing: one that was lost is made anew at once.
+	// missingTimeout is how long a stream may be missing: one that was lost is made again at once.
 	missingTimeout = time.Second
 )
 
@@ -380,10 +380,10 @@ func (c *call) message(b *wire.RequestBuilder) *nats.Msg {
 	maps.Copy(msg.Header, c.trace)
 	msg.Subject = c.subject()
 	if c.js == nil {
-		msg.Reply = c.meta.ReplyTo.String() // where the server says that nobody listens
+		msg.Reply = c.meta.ReplyTo.String() // where the server says that no one listens
 		return msg
 	}
-	msg.Header[wire.HeaderTTL] = []string{c.ttl} // so that nobody works for a caller who has gone
+	msg.Header[wire.HeaderTTL] = []string{c.ttl} // so that no one works for a caller who has gone
 	return msg
 }
 
@@ -424,7 +424,7 @@ func (c *call) try(ctx context.Context, msg *nats.Msg) error {
 	}, msg.Subject)
 }
 
-// mayBeTaken reports whether a request that was refused may be taken if it is tried again.
+// mayBeTaken reports whether a request that was refused may be taken if it is retried.
 func mayBeTaken(err error, tried time.Duration) bool {
 	var api *jetstream.APIError
 	switch {

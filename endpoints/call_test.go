@@ -476,8 +476,8 @@ func TestFlowsAnswerCallers(t *testing.T) {
 	serveFlow(b, "flow", threeStages())
 	nc := b.connect()
 	for name, opts := range map[string][]CallOption{"JetStream": nil, "core NATS": {Direct()}} {
-		if name != "JetStream" { // nobody keeps a direct request until there is a listener
-			eventually(t, "somebody listens", func() bool {
+		if name != "JetStream" { // no one keeps a direct request until there is a listener
+			eventually(t, "someone listens", func() bool {
 				var none *NoListenersError
 				_, err := Call[number, square](b.ctx, nc, "flow", "K", number{0}, opts...)
 				return !errors.As(err, &none)
@@ -514,7 +514,7 @@ func TestAFailedLaterStageOfASingleRequestIsTold(t *testing.T) {
 	b := setup(t)
 	b.callees()
 	stages := threeStages()
-	stages[1] = func(context.Context, *numberStage) error { return Fail("broken", "for good") }
+	stages[1] = func(context.Context, *numberStage) error { return Fail("broken", "permanently") }
 	serveFlow(b, "flow", stages)
 	var slot *wire.SlotError
 	if _, err := Call[number, square](b.ctx, b.connect(), "flow", "K", number{5}); !errors.As(err, &slot) ||

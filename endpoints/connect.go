@@ -32,8 +32,8 @@ const (
 	// A server that refuses a user, or is not there, is logged again after so long; each pause is twice the one before.
 	sameTrouble        = time.Minute
 	longestSameTrouble = 16 * time.Minute
-	// pingInterval is how often a connection asks its server for a sign of life. One that leaves pingsOut of them
-	// unanswered stands still, or is out of reach: another server of the cluster is tried. nats.go's own is two minutes.
+	// pingInterval is how often a connection asks its server for a heartbeat. One that leaves pingsOut of them
+	// unanswered is stalled, or is out of reach: another server of the cluster is tried. nats.go's own is two minutes.
 	pingInterval = 2 * time.Second
 	pingsOut     = 2
 	// writeTimeout is how long a server may leave what is written to it unread. nats.go holds the lock of the connection
@@ -41,7 +41,7 @@ const (
 	writeTimeout = 3 * time.Second
 )
 
-// Options is how a connection lives on that is to last: it is tried for ever, and left when its server stands still.
+// Options is how a connection lives on that is to last: it is tried indefinitely, and left when its server is stalled.
 func Options() []nats.Option {
 	return []nats.Option{
 		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
@@ -66,7 +66,7 @@ func Options() []nats.Option {
 // The NATS server that `tranche serve` runs itself takes a password that it has made, and that only its user can read:
 // who says nothing of a user, and connects to that server as the same user, is let in by it.
 //
-// It does not fail when no server is there, or one that refuses this user: it goes on trying, for ever, as it does
+// It does not fail when no server is there, or one that refuses this user: it goes on trying, indefinitely, as it does
 // after a loss. An error means that something in the environment cannot be used. Losses, refusals
 // and denied permissions are said on standard error, or to the log that LogTo names.
 func Connect(opts ...nats.Option) (*nats.Conn, error) {
@@ -128,7 +128,7 @@ func LogTo(log *zap.Logger) nats.Option {
 	return func(o *nats.Options) error {
 		refused := backoff.Seldom{First: sameTrouble, Longest: longestSameTrouble}
 		away := backoff.Seldom{First: sameTrouble, Longest: longestSameTrouble}
-		var refusals atomic.Int32 // one after the other
+		var refusals atomic.Int32 // one at a time
 		refusal := func(nc *nats.Conn, err error) bool {
 			if !stream.LoginRefused(err) {
 				return false
@@ -168,7 +168,7 @@ func LogTo(log *zap.Logger) nats.Option {
 			if errors.Is(err, nats.ErrPermissionViolation) {
 				level := zap.ErrorLevel
 				if _, _, ours := stream.ReadViolation(err.Error(), nc.Opts.InboxPrefix); ours {
-					level = zap.DebugLevel // tried again and again; a Service tells it once, by Permissions.Run
+					level = zap.DebugLevel // retried and again; a Service tells it once, by Permissions.Run
 				}
 				log.Log(level, "NATS denies this user a subject; grant it in the server's permissions", zap.Error(err))
 				return

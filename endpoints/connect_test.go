@@ -98,7 +98,7 @@ func TestConnectGoesOnWhenItIsRefused(t *testing.T) {
 		return refused.Load() >= 3 || nc.IsClosed()
 	})
 	if nc.IsClosed() {
-		t.Fatalf("the connection is closed for good: %v", nc.LastError())
+		t.Fatalf("the connection is closed permanently: %v", nc.LastError())
 	}
 	b.stop()
 	b.opts.Password = "p"

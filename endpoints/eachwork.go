@@ -14,7 +14,7 @@ import (
 
 // eachWork calls a HandleEach handler. Workers go through the items, each in a slot that it keeps. One is added
 // whenever there is a free slot, and one leaves whenever there are more than there should be, or
-// somebody waits who comes first.
+// someone waits who comes first.
 type eachWork[In, Out any] struct {
 	job       *serve.Job
 	chunk     *Chunk[In, Out]

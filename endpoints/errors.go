@@ -11,8 +11,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Fail returns an error that a handler may return, or wrap, to fail an item for good: trying it again would not help. A
-// HandleList handler that returns it has failed all items that are not answered.
+// Fail returns an error that a handler may return, or wrap, to fail an item permanently: trying it again would not
+// help. A HandleList handler that returns it has failed all items that are not answered.
 // The code groups errors in lists and re-runs: keep it short and the same for the same cause, of A-Z a-z 0-9 _ . -, at
 // most 64 characters. The message is cut at 2 KiB.
 func Fail(code, format string, args ...any) error {
@@ -51,7 +51,7 @@ func (e *RequestError) remedy() string {
 	case errors.As(e.Err, &api) && api.ErrorCode == serve.StreamFull:
 		return "services do not keep up: start more, or raise the size of the stream"
 	case errors.As(e.Err, &api):
-		return "is the stream one of this version of Tranche? A node mends it"
+		return "is the stream one of this version of Tranche? A node fixes it"
 	default:
 		return "is the NATS server there, with JetStream?"
 	}

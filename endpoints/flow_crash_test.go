@@ -104,7 +104,7 @@ func TestAFlowSurvivesADeathAtEveryStep(t *testing.T) {
 		2: {"state stored", "request 0 sent", "stage run", "answered", "state removed"},
 	} {
 		for _, step := range steps {
-			// In a world of its own, so that what a death leaves behind comes late to nobody else.
+			// In a world of its own, so that what a death leaves behind comes late to no one else.
 			t.Run(fmt.Sprintf("%s %d", step, times), func(t *testing.T) {
 				t.Parallel()
 				setup(t).dieAt(step, times)
@@ -149,7 +149,7 @@ func (b *bundle) pending(stream, endpoint string) int {
 func (b *bundle) done(stream, endpoint string) {
 	b.t.Helper()
 	for floor := uint64(0); b.pending(stream, endpoint) > 0; {
-		eventually(b.t, "another message for "+endpoint+" is dealt with", func() bool {
+		eventually(b.t, "another message for "+endpoint+" is handled", func() bool {
 			consumer, err := b.js.Consumer(b.ctx, stream, wire.ConsumerName(endpoint))
 			check(b.t, err)
 			before := floor

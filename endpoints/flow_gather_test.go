@@ -35,7 +35,7 @@ func twoStages(join bool) numberStages {
 	}
 }
 
-// requestFor takes one request for an endpoint that nobody serves.
+// requestFor takes one request for an endpoint that no one serves.
 func (b *bundle) requestFor(endpoint string) jetstream.Msg {
 	b.t.Helper()
 	check(b.t, stream.EnsureConsumer(b.ctx, b.js, endpoint, stream.ConsumerSettings{}))
@@ -217,7 +217,7 @@ func TestAReplyOfManyMessages(t *testing.T) {
 	if w == nil || w.answered != items || w.failure != nil {
 		t.Fatalf("%+v", w)
 	}
-	t.Logf("it took %s, and stood still for %s at the longest", watch.Ran(), watch.Longest())
+	t.Logf("it took %s, and was stalled for %s at the longest", watch.Ran(), watch.Longest())
 	stood := watch.Longest() > stream.AckTimeout/2 // so the server may seem not to have answered in time
 	back := b.logged.FilterMessageSnippet("could not be taken").Filter(func(entry observer.LoggedEntry) bool {
 		return !stood || !strings.Contains(fmt.Sprint(entry.ContextMap()["error"]), context.DeadlineExceeded.Error())
@@ -278,7 +278,7 @@ func (b *bundle) spoil(meta wire.Meta, part string, change func(h nats.Header, b
 	b.publish(msg)
 }
 
-// TestSpoiledStatesAndHeads has somebody write into the stream of suspended chunks. No service dies of it, and the
+// TestSpoiledStatesAndHeads has someone write into the stream of suspended chunks. No service dies of it, and the
 // asker is told, as long as it stands there who he is.
 func TestSpoiledStatesAndHeads(t *testing.T) {
 	t.Parallel()
@@ -361,7 +361,7 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 }
 
 // TestRepliesOfEveryWrongKind has the callee of a flow answer in ways that it should not. The flow's own asker has an
-// outcome for each item all the same.
+// outcome for each item anyway.
 func TestRepliesOfEveryWrongKind(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

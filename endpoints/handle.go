@@ -15,9 +15,9 @@ import (
 
 // HandleList has svc serve an endpoint chunk by chunk: one call of handler for all items of a request, so that one
 // query can fetch what all of them need. The handler answers each item with Reply, Fail or Retry; an item that it
-// leaves out will be tried again. An error, or a panic, speaks for the items not answered by then.
+// leaves out will be retried. An error, or a panic, speaks for the items not answered by then.
 //
-// A panic, and an error that is not of Fail, count as something that may pass: the items are tried again together,
+// A panic, and an error that is not of Fail, count as something that may pass: the items are retried together,
 // after a pause that grows, and only when their attempts are used up in ever smaller chunks, to find the culprit. After
 // an error of Fail they are taken apart at once.
 //
@@ -120,7 +120,7 @@ const MaxState = flow.MaxState
 const (
 	DefaultListConcurrency = 2
 	DefaultEachConcurrency = 8
-	// One handler, or stage; then `timeout`, to be tried again.
+	// One handler, or stage; then `timeout`, to be retried.
 	DefaultTimeout    = 10 * time.Minute
 	DefaultFlushBytes = 256 << 10
 )
@@ -145,7 +145,7 @@ func Concurrency(n int) Option { return func(o *options) { o.Concurrency = n } }
 func Reserve(n int) Option { return func(o *options) { o.Reserve = n } }
 
 // Timeout is how long a chunk may take, by default 10 minutes. Then the handler's context ends, and what is not
-// answered by then is reported as to be tried again. The node's deadline for the slice should be longer.
+// answered by then is reported as to be retried. The node's deadline for the slice should be longer.
 func Timeout(d time.Duration) Option { return func(o *options) { o.Timeout = d } }
 
 // FlushBytes sends a part of the reply whenever so many bytes are ready, by default 256 KiB. A message never passes the

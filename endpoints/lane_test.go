@@ -83,7 +83,7 @@ func knowsLane(b *bundle, nc *nats.Conn, endpoint string) {
 	eventually(b.t, endpoint+" has a lane", func() bool { return stream.HasLane(b.ctx, nc, endpoint) })
 }
 
-// TestACallDoesNotWaitForTheQueue has far more chunks lie in the stream than are worked on while somebody calls.
+// TestACallDoesNotWaitForTheQueue has far more chunks lie in the stream than are worked on while someone calls.
 func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -143,7 +143,7 @@ func TestAThousandCallersDoNotStopABatch(t *testing.T) {
 	callers.Wait()
 }
 
-// A flow that somebody waits for goes before its chunks in each stage, and what it asks before those of its callee.
+// A flow that someone waits for goes before its chunks in each stage, and what it asks before those of its callee.
 func TestAFlowOnBehalfOfACallComesFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -274,7 +274,7 @@ func TestNobodyWorksForCallersWhoAreGone(t *testing.T) {
 	}
 	gone.Wait()
 	lane := wire.WorkSubject(wire.LaneOf("square"))
-	eventually(t, "what nobody waits for has left the stream", func() bool {
+	eventually(t, "what no one waits for has left the stream", func() bool {
 		work, err := b.js.Stream(b.ctx, wire.StreamWork)
 		if err != nil {
 			return false
@@ -287,11 +287,11 @@ func TestNobodyWorksForCallersWhoAreGone(t *testing.T) {
 		t.Errorf("a call after that: %+v, %v", got, err)
 	}
 	if n := g.calls.Load(); n > 5 { // the chunk, two that were fetched and one ahead, and the last
-		t.Errorf("%d requests were worked on, of %d that nobody waited for", n, callers)
+		t.Errorf("%d requests were worked on, of %d that no one waited for", n, callers)
 	}
 }
 
-// A hostile service of the same account says that another's endpoint has a lane, which nobody reads, and answers what
+// A hostile service of the same account says that another's endpoint has a lane, which no one reads, and answers what
 // it was not asked. Permissions forbid both; without them a call ends in its time, with an error that says so, and
 // takes no answer that is not of its slice.
 func TestAHostileServiceCostsACallNoMoreThanItsTime(t *testing.T) {

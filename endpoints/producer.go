@@ -59,14 +59,14 @@ func NewProducer(nc *nats.Conn, collector string) (*Producer, error) {
 // they are given.
 //
 // An operation without an ID is given a random one, so that a try that was not answered can be made again without
-// storing it twice. What may pass is tried again until ctx ends, or for 30 s if it has no deadline.
+// storing it twice. What may pass is retried until ctx ends, or for 30 s if it has no deadline.
 //
 // What a try has stored whose answer was lost counts as duplicates in the next one: Added and Duplicates together are
 // what is stored.
 //
-// The operations are sent in as few messages as they fit, one after the other, each of which is stored as a whole or
+// The operations are sent in as few messages as they fit, one at a time, each of which is stored as a whole or
 // not at all. When there is an error the counts are those of the messages before. It is a *CollectError when a node has
-// refused them, a *PermissionError when NATS has, or an *UnstoredError when nobody has answered.
+// refused them, a *PermissionError when NATS has, or an *UnstoredError when no one has answered.
 func (p *Producer) Add(ctx context.Context, ops ...wire.Operation) (wire.Collected, error) {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
@@ -108,8 +108,8 @@ func (p *Producer) message(lines [][]byte, first int) (body []byte, next int) {
 	return body, next
 }
 
-// send asks nodes until one has stored a message, or refused it for good. When its time is over it tells why the last
-// try failed that came to its end: the time may be over in the middle of one, which says nothing.
+// send asks nodes until one has stored a message, or refused it permanently. When its time is over it tells why the
+// last try failed that came to its end: the time may be over in the middle of one, which says nothing.
 func (p *Producer) send(ctx context.Context, body []byte) (wire.Collected, error) {
 	pauses := backoff.Exponential{First: firstCollectPause, Longest: longestCollectPause}
 	var reason error

@@ -34,7 +34,7 @@ func newGate(t *testing.T) *gate {
 	return g
 }
 
-// let opens the gate for good.
+// let opens the gate permanently.
 func (g *gate) let() {
 	select {
 	case <-g.open:
@@ -53,7 +53,7 @@ func (g *gate) handle(_ context.Context, chunk *Chunk[number, square]) error {
 	return nil
 }
 
-// remake deletes the stream of requests and makes it anew, with the endpoint's consumer.
+// remake deletes the stream of requests and makes it again, with the endpoint's consumer.
 func (b *bundle) remake(endpoint string) {
 	b.t.Helper()
 	check(b.t, b.js.DeleteStream(b.ctx, wire.StreamWork))
@@ -145,7 +145,7 @@ func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
 	b.collect(requests)
 }
 
-// deaf has the server lose all pulls of an endpoint, while somebody goes on to send their heartbeats; lost gets a value
+// deaf has the server lose all pulls of an endpoint, while someone goes on to send their heartbeats; lost gets a value
 // for each. The returned function ends it; pulls that were lost by then stay lost.
 func (b *bundle) deaf(endpoint string) (lost <-chan struct{}, end func()) {
 	b.t.Helper()

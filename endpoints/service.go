@@ -153,7 +153,7 @@ func (e *DrainError) Error() string {
 
 // Run serves until ctx ends. Then it takes no new chunks, lets running ones end within the drain timeout, and returns
 // nil when all were answered and acknowledged. After the drain timeout handlers' contexts end, and what is not answered
-// goes back to be tried again; a handler that still does not return is left behind and named in a *DrainError.
+// goes back to be retried; a handler that still does not return is left behind and named in a *DrainError.
 //
 // It waits as long as it takes for a server and a node's streams, saying so in the log, and survives the loss of
 // either. Other errors mean that the connection was closed, or that there is nothing to serve.

@@ -148,8 +148,8 @@ func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
 			Message: "the handler panicked: boom", Retry: true}},
 		"error": {func() error { return errors.New("no database") },
 			wire.SlotError{Code: wire.CodeHandlerError, Message: "no database", Retry: true}},
-		"fail": {func() error { return fmt.Errorf("open: %w", Fail("gone", "for good")) },
-			wire.SlotError{Code: "gone", Message: "open: gone: for good", Retry: false}},
+		"fail": {func() error { return fmt.Errorf("open: %w", Fail("gone", "permanently")) },
+			wire.SlotError{Code: "gone", Message: "open: gone: permanently", Retry: false}},
 		"retry": {func() error { return Retry("db", "down") }, wire.SlotError{Code: "db", Message: "down", Retry: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -460,7 +460,7 @@ func TestRepliesSayHowLongTheServiceWorked(t *testing.T) {
 	replies := b.collect(2)
 	first, second := await(t, "end of the first", ended), await(t, "end of the second", ended)
 	one, other := replies[first.slice].took, replies[second.slice].took
-	// They were worked on one after the other.
+	// They were worked on one at a time.
 	if since := time.Since(first.at); one < nap || other < nap || other > since {
 		t.Errorf("two lists took %s and %s, the second within %s; each was worked on for %s", one, other, since, nap)
 	}
@@ -541,7 +541,7 @@ func TestCleanStopsRepeatNothing(t *testing.T) {
 			t.Logf("slice %s was finished %d times", slice, times)
 		}
 	}
-	// On a machine that stands still the server may not say in time whom to acknowledge to.
+	// On a machine that is stalled the server may not say in time whom to acknowledge to.
 	if stood := watch.Longest() > stream.AckTimeout/2; again > 0 && (!stood || again > b.unacknowledged()) {
 		t.Errorf("%d slices were finished again", again)
 	}
@@ -602,7 +602,7 @@ func stepwise(steps <-chan struct{}) func(context.Context, number) (square, erro
 	}
 }
 
-// TestConcurrencyOfItemsChangesWithinAChunk has a chunk under way get more workers, and fewer.
+// TestConcurrencyOfItemsChangesWithinAChunk has a chunk in progress get more workers, and fewer.
 func TestConcurrencyOfItemsChangesWithinAChunk(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -27,7 +27,7 @@ const patience = 2 * time.Minute
 // allTimeout bounds them together. Without a deadline JetStream would give each call 5 s.
 const allTimeout = 4 * patience
 
-// outlastsStalls is for times that a test must not see the end of, on a machine that stands still for seconds.
+// outlastsStalls is for times that a test must not see the end of, on a machine that is stalled for seconds.
 const outlastsStalls = 12 * time.Second
 
 // bundle is a NATS server with the streams, and a node's side of the protocol.
@@ -53,7 +53,7 @@ func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	b := newBundle(t, ctx)
 	b.opts = &server.Options{
 		Host: "127.0.0.1", Port: testenv.QuietPort(t), JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
-		WriteDeadline: patience, AuthTimeout: patience.Seconds(), // a client that stands still is not turned out
+		WriteDeadline: patience, AuthTimeout: patience.Seconds(), // a client that is stalled is not turned out
 		DisableShortFirstPing: true, // a first PING after 2 s may overtake the PONG of a login that takes as long
 	}
 	for _, f := range change {
@@ -407,7 +407,7 @@ func (b *bundle) stored(name string) uint64 {
 	return found.CachedInfo().State.LastSeq
 }
 
-// next takes one message, however long it is in coming: a server that stands still sends no heartbeats, either.
+// next takes one message, however long it is in coming: a server that is stalled sends no heartbeats, either.
 func (b *bundle) next(consumer jetstream.Consumer) jetstream.Msg {
 	b.t.Helper()
 	msg, err := consumer.Next(jetstream.FetchMaxWait(patience), jetstream.FetchHeartbeat(patience/2))

@@ -140,7 +140,7 @@ func TestSuspectThatAsksItsOwnProcess(t *testing.T) {
 		return squares(ctx, in)
 	}))
 	check(t, HandleEach(svc, "suspect", func(ctx context.Context, in number) (square, error) {
-		b.ask("helper", numbers(1)) // for nobody that could be known
+		b.ask("helper", numbers(1)) // for no one that could be known
 		await(t, "help", helped)
 		return squares(ctx, in)
 	}))
@@ -252,7 +252,7 @@ func TestSingleRequestIsTriedAgainUntilItWorks(t *testing.T) {
 		t.Errorf("%+v, %v after %d tries", out, err, tries.Load())
 	}
 	if took := time.Since(begun); took < serve.FirstRetry*3/4 {
-		t.Errorf("tried again after %s", took)
+		t.Errorf("retried after %s", took)
 	}
 	b.settled("work")
 	b.letters(0)
@@ -330,13 +330,13 @@ func TestSingleRequestOfAListThatDies(t *testing.T) {
 		case 0:
 			return errors.New("no database")
 		case 1:
-			return Fail("gone", "for good")
+			return Fail("gone", "permanently")
 		default:
 			return nil // and leaves the item out
 		}
 	})
 	for n, want := range []wire.SlotError{{Code: wire.CodeHandlerError, Message: "no database", Retry: true},
-		{Code: "gone", Message: "for good", Retry: false},
+		{Code: "gone", Message: "permanently", Retry: false},
 		{Code: wire.CodeUnanswered, Message: "the handler left the item out", Retry: true}} {
 		meta := b.askSingle("list", strings.Replace(`{"n":N}`, "N", string(rune('0'+n)), 1), 1)
 		if w := b.collect(1)[meta.Slice]; w.failure == nil || *w.failure != want {

@@ -158,8 +158,8 @@ func encodeState(buf *bytes.Buffer, state any) error {
 	return wire.EncodePayload(buf, state)
 }
 
-// StageItem is one item in a stage of a flow. It has to be answered, to ask (with a Target) or to go on (Next): an item
-// that does none of these is left out, and will be tried again.
+// StageItem is one item in a stage of a flow. It must be answered, to ask (with a Target) or to go on (Next): an item
+// that does none of these is left out, and will be retried.
 type StageItem[In, Out, State, Shared any] struct {
 	Ordinal int    // its place in the run, from 0
 	Key     string // the caller's id of it
@@ -219,11 +219,11 @@ type None struct{}
 
 // HandleFlow has svc serve an endpoint in stages, which read from top to bottom like one function. A stage may ask
 // other endpoints, item by item, with a [Target]; the next stage begins when all the answers are there, on any instance
-// of the service. In between nobody waits: the chunk is suspended, and its state (State of each item, Shared of the
+// of the service. In between no one waits: the chunk is suspended, and its state (State of each item, Shared of the
 // chunk) lies in a stream.
 //
 // In each stage an item is answered (Reply, Fail, Retry), asks for something, goes on as it is (Next), or is left out,
-// and will then be tried again. An item that was answered is not seen by later stages. An item whose question came back
+// and will then be retried. An item that was answered is not seen by later stages. An item whose question came back
 // as an error is answered with that error, unless the target keeps errors; so is one that was left out, with
 // CodeUnanswered. When the whole chunk of a question failed, the failure speaks for its items here, too.
 //

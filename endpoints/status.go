@@ -28,11 +28,11 @@ type EndpointStats struct {
 	// Lane says that calls are read apart from chunks.
 	Lane   bool
 	Stages int // of a flow; otherwise 0
-	// Stale counts replies to a flow whose chunk had gone on, Refused those that nobody waited for, or not from there.
+	// Stale counts replies to a flow whose chunk had gone on, Refused those that no one waited for, or not from there.
 	Stale, Refused int64
 
 	State      wire.State
-	Reason     string        // of StateWaiting, or what is denied to one that listens all the same
+	Reason     string        // of StateWaiting, or what is denied to one that listens anyway
 	Rate       float64       // items a second, in the last minute
 	P50, P99   time.Duration // an item, in the last minute: the time of its chunk divided by the chunk's items
 	AvgPerItem time.Duration // since Run

@@ -195,7 +195,7 @@ func replicated(t *testing.T) *bundle {
 }
 
 // TestReplicatedConsumersLoseNothing has servers send messages after the word that a pull is over. What is lost comes
-// again after an AckWait. So does what a machine that stood still did not acknowledge, or delivered under a leader that
+// again after an AckWait. So does what a machine that was stalled did not acknowledge, or delivered under a leader that
 // the others lost: that is no fault.
 func TestReplicatedConsumersLoseNothing(t *testing.T) {
 	t.Parallel()
@@ -223,10 +223,10 @@ func TestReplicatedConsumersLoseNothing(t *testing.T) {
 	if info.Cluster == nil || len(info.Cluster.Replicas) != 2 {
 		t.Errorf("the consumer is not replicated: %+v", info.Cluster)
 	}
-	t.Logf("%d chunks in %s; it stood still for %s at the longest", chunks, took, watch.Longest())
+	t.Logf("%d chunks in %s; it was stalled for %s at the longest", chunks, took, watch.Longest())
 }
 
-// unacknowledged is how often services could not acknowledge in time what they had dealt with.
+// unacknowledged is how often services could not acknowledge in time what they had handled.
 func (b *bundle) unacknowledged() int {
 	return b.logged.FilterMessageSnippet("could not acknowledge a request").Len()
 }

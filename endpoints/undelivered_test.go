@@ -9,7 +9,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// A node answers a request that nobody can deal with in the place of its service.
+// A node answers a request that no one can deal with in the place of its service.
 func TestFailureMsg(t *testing.T) {
 	t.Parallel()
 	meta := wire.Meta{Run: uuid.New(), Slice: uuid.New(), Step: 1, Attempt: 2, Generation: 3}

@@ -21,7 +21,7 @@ import (
 //
 // next returns the handler's error. It also returns one, of code CodePanic, when the handler has panicked, and one of
 // code CodeTimeout or CodeShutdown when the handler has run out of time, whatever it returned. With HandleEach the
-// errors of single items are answers, and next returns when every item has been dealt with.
+// errors of single items are answers, and next returns when every item has been handled.
 //
 // A wrapper's own error and panic count like a handler's. Wrappers of several chunks run at the same time.
 type Wrapper func(ctx context.Context, w *Work, next func(context.Context) error) error

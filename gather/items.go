@@ -16,7 +16,7 @@ import (
 
 // What becomes of items that do not fit the schema.
 const (
-	InvalidFail   = "fail"   // they have failed, with code invalid, and nobody is asked about them
+	InvalidFail   = "fail"   // they have failed, with code invalid, and no one is asked about them
 	InvalidRefuse = "refuse" // nothing is started: the default, which plans keep as ""
 )
 

@@ -92,7 +92,7 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// barrier is how a step begins for all items at once: by itself, or when somebody approves. As JSON and YAML it is true
+// barrier is how a step begins for all items at once: by itself, or when someone approves. As JSON and YAML it is true
 // or "approve".
 type barrier string
 

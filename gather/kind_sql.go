@@ -50,7 +50,7 @@ type SQL struct {
 	ContentType string             `json:"content_type,omitempty"`
 	Rows        string             `json:"rows"`      // one row for an item; or many: a list, which may be empty
 	Timeout     workqueue.Duration `json:"timeout"`   // of a query; 1ms to 1h; the operator may allow less
-	MaxRows     int                `json:"max_rows"`  // of a query; likewise
+	MaxRows     int                `json:"max_rows"`  // of a query; also
 	MaxBytes    workqueue.Bytes    `json:"max_bytes"` // of one part; 1 to 256 MiB
 }
 

@@ -73,7 +73,7 @@ func (p *Plan) checkOrder() error {
 }
 
 // Ordered returns the plan with its steps in an order in which each comes after those it needs; otherwise they stay as
-// they stand. The plan has to be valid.
+// they stand. The plan must be valid.
 func (p *Plan) Ordered() *Plan {
 	out := p.clone()
 	rest, placed := out.Steps, map[string]bool{}

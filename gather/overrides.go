@@ -18,11 +18,11 @@ import (
 type Overrides struct {
 	Priority          *int    `json:"priority,omitempty" doc:"runs with a greater number go first" example:"10" placeholder:"N"`
 	MaxFailed         *string `json:"max_failed,omitempty" doc:"pause when more items fail: a number like 500, or 1%; or none" example:"1%" placeholder:"N|P%"`
-	Guard             *string `json:"guard,omitempty" doc:"pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off" example:"50/100" placeholder:"N/M|off"`
+	Guard             *string `json:"guard,omitempty" doc:"pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off" example:"50/100" placeholder:"N/M|off"`
 	Canary            *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none" example:"100" placeholder:"N"`
 	CanaryAutoApprove *bool   `json:"canary_auto_approve,omitempty" doc:"let the others go by itself when no more of the sample failed than max_failed allows" example:"true" negatable:""`
 
-	OrderBy    *string `json:"order_by,omitempty" doc:"items of the same value of this field go one after the other, in their order" example:"customer.id" placeholder:"FIELD"`
+	OrderBy    *string `json:"order_by,omitempty" doc:"items of the same value of this field go one at a time, in their order" example:"customer.id" placeholder:"FIELD"`
 	Partitions *int    `json:"partitions,omitempty" doc:"with an order: values share so many lines, by their hash; 0: each has its own" example:"64" placeholder:"N"`
 	OnFailure  *string `json:"on_failure,omitempty" doc:"with an order: continue, or stop, and what follows a failed item is not tried" example:"stop" placeholder:"WHAT"`
 
@@ -36,7 +36,7 @@ type Overrides struct {
 	Sort      *string         `json:"sort,omitempty" doc:"the field that the items are ordered by, whatever their order in the input" example:"balance" placeholder:"FIELD"`
 	Desc      *bool           `json:"desc,omitempty" doc:"with sort: the greatest first" example:"true" negatable:""`
 
-	Invalid *string `json:"invalid,omitempty" doc:"what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them" example:"fail" placeholder:"WHAT"`
+	Invalid *string `json:"invalid,omitempty" doc:"what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and no one is asked about them" example:"fail" placeholder:"WHAT"`
 
 	Contract *string `json:"contract,omitempty" doc:"when no item has a field that the service of a step requires: refuse, warn or off" example:"warn" placeholder:"WHAT"`
 

@@ -13,7 +13,7 @@
 //
 // Not its job: files, the database, running anything. It decides nothing about single items.
 //
-// Concurrency: plans are plain values; a plan that nobody changes can be shared.
+// Concurrency: plans are plain values; a plan that no one changes can be shared.
 package gather
 
 import (
@@ -44,11 +44,11 @@ type Plan struct {
 	MaxFailed         string // failures at which the run pauses: more than "500", or than "1%" of the items; "": never
 	Guard             string // first failures of a step that hold the run, like "200/400", or "off"; "": workqueue.DefaultGuard
 	Canary            int    // items of a spread sample that goes first, up to 1,000,000; 0: none
-	CanaryAutoApprove bool   // a sample within MaxFailed releases the others; else somebody has to
+	CanaryAutoApprove bool   // a sample within MaxFailed releases the others; else someone has to
 	Steps             []Step
 
-	Order     order.Rule // items of the same value are worked on one after the other; zero: all side by side
-	OnFailure string     // FailureStop, or "": what follows an item that failed is worked on all the same
+	Order     order.Rule // items of the same value are worked on one at a time; zero: all side by side
+	OnFailure string     // FailureStop, or "": what follows an item that failed is worked on anyway
 
 	Items Items // what they must look like
 }
@@ -67,7 +67,7 @@ type Step struct {
 	Inputs   []string // what it sees: "item", and steps of Needs; nil: the item and all of Needs
 	Optional bool     // steps that need it go on without its part
 	Barrier  bool     // it begins when its needs have ended for all items
-	Approval string   // and, with a barrier, when somebody has approved it: ApproveAnyone or ApproveOther; "": by itself
+	Approval string   // and, with a barrier, when someone has approved it: ApproveAnyone or ApproveOther; "": by itself
 }
 
 // Who may let a step with a barrier begin.
@@ -122,7 +122,7 @@ func (p *Plan) WithDefaults() *Plan {
 	return out
 }
 
-// defaultChunk is the size of a chunk that nobody has set: what takes its items one by one gets fewer.
+// defaultChunk is the size of a chunk that no one has set: what takes its items one by one gets fewer.
 func (s *Step) defaultChunk() int {
 	switch {
 	case s.HTTP != nil && !s.HTTP.Many:

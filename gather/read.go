@@ -118,7 +118,7 @@ func together(doc *strictyaml.Document, path string, number **workqueue.Adaptive
 	case is == nil && *auto:
 		*number = &workqueue.Adaptive{Auto: true}
 	case is == nil || is.Auto && !*auto:
-		return doc.Fail(path+"_auto", "without auto, %s has to be a number", path[strings.LastIndexByte(path, '.')+1:])
+		return doc.Fail(path+"_auto", "without auto, %s must be a number", path[strings.LastIndexByte(path, '.')+1:])
 	default:
 		is.Auto = *auto
 	}

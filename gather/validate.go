@@ -130,7 +130,7 @@ const MaxPlanBytes = 64 << 10
 //	guard: 200/400           # or off: so many failures of the first outcomes of a step pause the run
 //	canary: 100              # a spread sample goes first
 //	canary_auto_approve: true        # and releases the others when it stays within max_failed
-//	order_by: customer       # items of the same value go one after the other; without a canary
+//	order_by: customer       # items of the same value go one at a time; without a canary
 //	partitions: 64           # values share so many lines; or values: [a, b], the only ones there may be
 //	on_failure: stop         # what follows an item that failed is not tried; or continue
 //	items:
@@ -148,8 +148,8 @@ const MaxPlanBytes = 64 << 10
 //	    max_attempts: 3
 //	    retry_backoff: 1s
 //	    max_backoff: 5m
-//	    retry_codes: [BUSY]  # tried again, although the service says no
-//	    no_retry_codes: [GONE]  # not tried again, although the service says yes
+//	    retry_codes: [BUSY]  # retried, although the service says no
+//	    no_retry_codes: [GONE]  # not retried, although the service says yes
 //	    timeout: 12m         # from the hand-out; longer than the service gives its handler
 //
 // Everything but the endpoint may be left out. With chunk_auto or in_flight_auto beside it, a number is the upper bound

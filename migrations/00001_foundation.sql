@@ -53,11 +53,11 @@ CREATE TABLE leader (
     expires_at timestamptz NOT NULL,
     since      timestamptz NOT NULL DEFAULT tranche_now()
 );
-COMMENT ON TABLE leader IS 'The lease of the node that leads. One row.';
+COMMENT ON TABLE leader IS 'The lease of the leader. One row.';
 COMMENT ON COLUMN leader.name IS 'Always the same.';
 COMMENT ON COLUMN leader.epoch IS
     'Grows each time that another node takes the lease; each transaction of a leader checks it.';
-COMMENT ON COLUMN leader.session_id IS 'The node that leads (node_session.id).';
+COMMENT ON COLUMN leader.session_id IS 'The leader (node_session.id).';
 COMMENT ON COLUMN leader.expires_at IS 'Others may take the lease then, unless it is prolonged before.';
 COMMENT ON COLUMN leader.since IS 'When this node began to lead.';
 
@@ -81,7 +81,7 @@ CREATE TABLE database_mark (
     timeline bigint      NOT NULL,
     at       timestamptz NOT NULL
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE database_mark IS 'A count by which nodes notice that the database went back in time. One row.';
+COMMENT ON TABLE database_mark IS 'A count by which nodes notice that the database lost recent commits. One row.';
 COMMENT ON COLUMN database_mark.name IS 'Always mark.';
 COMMENT ON COLUMN database_mark.lineage IS 'Of this database: counts of others say nothing of it.';
 COMMENT ON COLUMN database_mark.counter IS
@@ -99,7 +99,7 @@ CREATE TABLE database_rewind (
     to_at      timestamptz NOT NULL,
     runs       integer     NOT NULL
 );
-COMMENT ON TABLE database_rewind IS 'Times at which the database went back in time, or another server took it over.';
+COMMENT ON TABLE database_rewind IS 'Times at which the database lost recent commits, or another server took it over.';
 COMMENT ON COLUMN database_rewind.id IS 'Number of the row.';
 COMMENT ON COLUMN database_rewind.noticed_at IS 'When a node noticed it.';
 COMMENT ON COLUMN database_rewind.lost IS
@@ -107,7 +107,7 @@ COMMENT ON COLUMN database_rewind.lost IS
     'is there.';
 COMMENT ON COLUMN database_rewind.from_at IS 'What was confirmed after this may be lost.';
 COMMENT ON COLUMN database_rewind.to_at IS 'And up to this.';
-COMMENT ON COLUMN database_rewind.runs IS 'How many runs were under way.';
+COMMENT ON COLUMN database_rewind.runs IS 'How many runs were in progress.';
 
 CREATE TABLE tracker_batch (
     id           uuid        PRIMARY KEY,
@@ -124,7 +124,7 @@ CREATE TABLE tracker_batch (
     CHECK (state <> 'completed' OR open_groups = 0)
 );
 COMMENT ON TABLE tracker_batch IS
-    'A batch of items of which somebody wants to know that all are acknowledged: one of each run, and those that '
+    'A batch of items of which someone wants to know that all are acknowledged: one of each run, and those that '
     'others open (tracker_service).';
 COMMENT ON COLUMN tracker_batch.id IS 'Of a run''s batch the id of the run.';
 COMMENT ON COLUMN tracker_batch.owner IS 'Whose it is: run, or service for those that others have opened.';
@@ -154,7 +154,7 @@ COMMENT ON COLUMN tracker_group.batch_id IS 'The batch (tracker_batch.id).';
 COMMENT ON COLUMN tracker_group.grp IS 'Number of the group in its batch, from 0 on.';
 COMMENT ON COLUMN tracker_group.size IS 'How many items it has.';
 COMMENT ON COLUMN tracker_group.pending IS
-    'A set bit is an item that nobody has acknowledged yet; the first bit is the first item.';
+    'A set bit is an item that no one has acknowledged yet; the first bit is the first item.';
 
 CREATE TABLE quarantine (
     id       bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -52,7 +52,7 @@ CREATE INDEX batchrun_unsealed ON batchrun (id) WHERE sealed_at IS NULL;
 CREATE INDEX batchrun_name ON batchrun (name, id) WHERE name IS NOT NULL;
 -- Which runs a plan has: the list of plans counts them without reading them.
 CREATE INDEX batchrun_plan ON batchrun (plan, plan_version, state) WHERE plan_version IS NOT NULL;
--- Completed runs with failures that nobody has accepted: what an operator is told to see to.
+-- Completed runs with failures that no one has accepted: what an operator is told to see to.
 CREATE INDEX batchrun_failed ON batchrun (id) WHERE state = 'completed' AND failed > accepted;
 -- What the leader looks at every second, among thousands of runs.
 CREATE INDEX batchrun_limited ON batchrun (id)
@@ -96,7 +96,7 @@ COMMENT ON COLUMN batchrun.max_failed IS
     'How many items may fail before it pauses, as it was given: a number, a percentage, or empty for no limit.';
 COMMENT ON COLUMN batchrun.failed_limit IS 'The same in items; null: no limit, or not known before the seal.';
 COMMENT ON COLUMN batchrun.guard IS
-    'How many of its first outcomes at a step hold it when they fail with one code for good, like 200/400; or off.';
+    'How many of its first outcomes at a step hold it when they fail with one code permanently, like 200/400; or off.';
 COMMENT ON COLUMN batchrun.canary IS 'How many items go first, as a sample, while the others are held back; 0: none.';
 COMMENT ON COLUMN batchrun.canary_auto_approve IS 'A sample that did well lets the others go without anybody''s approval.';
 COMMENT ON COLUMN batchrun.canary_state IS 'sampling, waiting (for approval) or passed; null: there is no canary.';
@@ -152,13 +152,13 @@ CREATE TABLE run_step (
     approved_by    text             NOT NULL DEFAULT '',
     PRIMARY KEY (run_id, step),
     UNIQUE (run_id, name),
-    -- Nothing passes a gate that nobody has approved.
+    -- Nothing passes a gate that no one has approved.
     CONSTRAINT run_step_approved CHECK (approval IS NULL OR barrier_passed = (approved_at IS NOT NULL)),
     CONSTRAINT run_step_gate CHECK (gate_since IS NULL OR (approval IS NOT NULL AND NOT barrier_passed)),
     CONSTRAINT run_step_kind CHECK (kind IN ('endpoint', 'request', 'http', 'sql', 'local'))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX run_step_barrier ON run_step (run_id) WHERE barrier AND NOT barrier_passed;
--- Whether an endpoint has steps whose limit is fixed at all, so that nobody counts what is out of them.
+-- Whether an endpoint has steps whose limit is fixed at all, so that no one counts what is out of them.
 CREATE INDEX run_step_fixed ON run_step ((endpoint COLLATE "C")) WHERE (NOT in_flight_auto) IS TRUE;
 COMMENT ON TABLE run_step IS
     'A step of a run: one piece of work for each item. A run of several scatters its items to services and gathers '
@@ -177,7 +177,7 @@ COMMENT ON COLUMN run_step.chunk_auto IS 'The size of chunks is found by trying;
 COMMENT ON COLUMN run_step.chunk_bytes IS 'Bytes of items in a request, about; null: no such limit.';
 COMMENT ON COLUMN run_step.chunk_time IS
     'How long a request should take, for chunks whose size is found; null: the default.';
-COMMENT ON COLUMN run_step.in_flight IS 'Requests under way at once, at most.';
+COMMENT ON COLUMN run_step.in_flight IS 'Requests in progress at once, at most.';
 COMMENT ON COLUMN run_step.in_flight_auto IS
     'How many is found by trying, for the endpoint; in_flight is the upper bound.';
 COMMENT ON COLUMN run_step.max_attempts IS 'How often an item is tried before it has failed.';
@@ -185,8 +185,8 @@ COMMENT ON COLUMN run_step.request_timeout IS 'How long a request may take, once
 COMMENT ON COLUMN run_step.retry_backoff IS 'Pause before the second attempt; it doubles with each further one.';
 COMMENT ON COLUMN run_step.max_backoff IS 'The longest such pause; null: the default.';
 COMMENT ON COLUMN run_step.max_result IS 'How many bytes a result may have; null: as many as are taken at all.';
-COMMENT ON COLUMN run_step.retry_codes IS 'Error codes that are tried again whatever the service says.';
-COMMENT ON COLUMN run_step.no_retry_codes IS 'Error codes that are never tried again.';
+COMMENT ON COLUMN run_step.retry_codes IS 'Error codes that are retried whatever the service says.';
+COMMENT ON COLUMN run_step.no_retry_codes IS 'Error codes that are never retried.';
 COMMENT ON COLUMN run_step.rate IS 'Items a second, at most; null: no limit.';
 COMMENT ON COLUMN run_step.tokens IS 'What is left of the rate, in items.';
 COMMENT ON COLUMN run_step.tokens_at IS 'When tokens was computed.';
@@ -197,11 +197,11 @@ COMMENT ON COLUMN run_step.optional IS 'What needs this step goes on when it has
 COMMENT ON COLUMN run_step.barrier IS 'It begins for no item before what it needs has ended for all of them.';
 COMMENT ON COLUMN run_step.barrier_passed IS 'The barrier has been passed.';
 COMMENT ON COLUMN run_step.approval IS
-    'Who has to approve before it passes its barrier: anyone, or other (not who started the run); null: nobody.';
+    'Who has to approve before it passes its barrier: anyone, or other (not who started the run); null: no one.';
 COMMENT ON COLUMN run_step.gate_since IS
     'Since when it waits for that, all that it needs having ended; null: it does not.';
 COMMENT ON COLUMN run_step.gate_closed_at IS
-    'When it was shut again, because what it needs is made anew; null: never.';
+    'When it was shut again, because what it needs is made again; null: never.';
 COMMENT ON COLUMN run_step.approved_at IS 'When it was approved; null: it is not.';
 COMMENT ON COLUMN run_step.approved_by IS 'By whom; empty: it is not.';
 COMMENT ON COLUMN run_step.config IS 'Settings of the kind: a URL, a query and the like.';
@@ -290,14 +290,14 @@ COMMENT ON COLUMN work_block.skipped IS
     'Items that are left out here, because a step that is needed has failed for them; null: none.';
 COMMENT ON COLUMN work_block.result_bytes IS 'Bytes of the results in it, about.';
 COMMENT ON COLUMN work_block.endpoint IS
-    'Where its ready items are asked for; null: nobody asks for them, or none has been ready yet.';
+    'Where its ready items are asked for; null: no one asks for them, or none has been ready yet.';
 COMMENT ON COLUMN work_block.turn IS 'Minus the priority of the run, so that the most urgent come first.';
 COMMENT ON COLUMN work_block.auto IS
     'The step leaves its limit in flight to what nodes find for the endpoint (run_step.in_flight_auto).';
 COMMENT ON COLUMN work_block.accepted IS
-    'Of the failed items those whose failure somebody has accepted (run_acceptance); null: none.';
+    'Of the failed items those whose failure someone has accepted (run_acceptance); null: none.';
 
--- Fills in by whom a block is found, so that nobody who makes or fills blocks can forget it.
+-- Fills in by whom a block is found, so that no one who makes or fills blocks can forget it.
 -- +goose StatementBegin
 CREATE FUNCTION work_block_place() RETURNS trigger LANGUAGE plpgsql AS $f$
     BEGIN
@@ -324,7 +324,7 @@ CREATE TABLE run_acceptance (
     FOREIGN KEY (run_id, step, block) REFERENCES work_block ON DELETE CASCADE
 );
 COMMENT ON TABLE run_acceptance IS
-    'Who has accepted failures, and why: a row for each block of a step in which somebody did, each time.';
+    'Who has accepted failures, and why: a row for each block of a step in which someone did, each time.';
 COMMENT ON COLUMN run_acceptance.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN run_acceptance.step IS 'The step (run_step.step).';
 COMMENT ON COLUMN run_acceptance.block IS 'The block (work_block.block).';
@@ -387,7 +387,7 @@ CREATE INDEX work_slice_busy ON work_slice (endpoint, run_id, step)
     WHERE (state IN ('claimed', 'sent')) IS TRUE;
 -- What is in the streams, by where it lies: nodes look for requests that are lost.
 CREATE INDEX work_slice_sent ON work_slice (stream_epoch, stream_seq) WHERE (state = 'sent') IS TRUE;
--- What is late. Each second somebody looks, whatever is out.
+-- What is late. Each second someone looks, whatever is out.
 CREATE INDEX work_slice_late ON work_slice (deadline)
     WHERE (state IN ('claimed', 'sent') AND deadline IS NOT NULL) IS TRUE;
 -- What lately became of an endpoint's slices, newest first.
@@ -400,10 +400,10 @@ COMMENT ON COLUMN work_slice.block IS 'The block (work_block.block).';
 COMMENT ON COLUMN work_slice.generation IS 'Of the run, when it was made.';
 COMMENT ON COLUMN work_slice.mask IS 'The items that it was made for, as bits of the block.';
 COMMENT ON COLUMN work_slice.remaining IS
-    'Those of them that it still has; of a live slice they are in flight, or wait to be tried again.';
+    'Those of them that it still has; of a live slice they are in flight, or wait to be retried.';
 COMMENT ON COLUMN work_slice.state IS
     'scheduled: waits for its time; claimed: a node has it; sent: it is in the stream; recorded: answered; expired: '
-    'given up, and issued again; split: cut in smaller ones; cancelled.';
+    'given up, and reissued; split: cut in smaller ones; cancelled.';
 COMMENT ON COLUMN work_slice.attempt IS 'How often these items were issued, for any cause, this time included.';
 COMMENT ON COLUMN work_slice.failures IS 'Of those, how often they themselves were at fault.';
 COMMENT ON COLUMN work_slice.cause IS
@@ -411,14 +411,14 @@ COMMENT ON COLUMN work_slice.cause IS
     'that failed) and others.';
 COMMENT ON COLUMN work_slice.parent IS 'The slice that it was made from; null: none.';
 COMMENT ON COLUMN work_slice.session_id IS 'The node that claimed it (node_session.id).';
-COMMENT ON COLUMN work_slice.service IS 'Who answered: name, version and instance; null: nobody has.';
+COMMENT ON COLUMN work_slice.service IS 'Who answered: name, version and instance; null: no one has.';
 COMMENT ON COLUMN work_slice.answered IS 'Slots that were sent in all, as the final reply says; null: none has come.';
 COMMENT ON COLUMN work_slice.stream_epoch IS 'Epoch of the streams (stream_epoch.epoch) in which it was sent.';
 COMMENT ON COLUMN work_slice.stream_seq IS 'Its sequence in the work stream; null: not sent.';
 COMMENT ON COLUMN work_slice.error_code IS
     'What was wrong with the chunk as a whole; null: nothing. Errors of single items are in work_result and work_error.';
 COMMENT ON COLUMN work_slice.error_message IS 'The same in words.';
-COMMENT ON COLUMN work_slice.error_retry IS 'Whether the service says that it may be tried again.';
+COMMENT ON COLUMN work_slice.error_retry IS 'Whether the service says that it may be retried.';
 COMMENT ON COLUMN work_slice.not_before IS 'When it may be claimed, of one that is scheduled.';
 COMMENT ON COLUMN work_slice.deadline IS 'When it is given up.';
 COMMENT ON COLUMN work_slice.created_at IS 'When it was made.';
@@ -502,7 +502,7 @@ CREATE TABLE work_error (
     PRIMARY KEY (run_id, step, ordinal, slice_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE work_error IS
-    'Error slots that were not final: the item was tried again. With work_result, what became of the attempts of an '
+    'Error slots that were not final: the item was retried. With work_result, what became of the attempts of an '
     'item.';
 COMMENT ON COLUMN work_error.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_error.step IS 'The step (run_step.step).';
@@ -532,7 +532,7 @@ COMMENT ON COLUMN work_order.lane IS 'The lane: a number that the value of the i
 -- it knows nothing for a minute, and would go through all items once for each. OFFSET 0 keeps it from that, and GROUP BY
 -- does, which lets a condition on the key through. That one is to find its index, work_queue_key, although the planner
 -- knows nothing: a pair in place of the upper bound has it expect many rows of a block, and a bound that every key is
--- above has it expect few of a key. Of a run of some 100,000 items it may read the block all the same.
+-- above has it expect few of a key. Of a run of some 100,000 items it may read the block anyway.
 --
 -- m is worked out once for a block: what its live slices have, and what has ended at all steps that come before this one
 -- (planeColumn.states of workqueue/inspect is the same in Go).
@@ -603,7 +603,7 @@ COMMENT ON COLUMN run_item.key IS 'Key of the item: the caller''s own id of it.'
 COMMENT ON COLUMN run_item.step IS 'Number of the step, from 0 on.';
 COMMENT ON COLUMN run_item.step_name IS 'Name of the step in the plan.';
 COMMENT ON COLUMN run_item.state IS
-    'Not started: waiting (for a step before, or to be loaded), held (by a canary, or in line), ready. Under way: '
+    'Not started: waiting (for a step before, or to be loaded), held (by a canary, or in line), ready. In progress: '
     'in_flight, scheduled (an attempt was lost or failed: reissued at its time). Finished: done, failed, skipped '
     '(left out); stale is done, of parts that are being made again.';
 COMMENT ON COLUMN run_item.generation IS 'Of the run, when the result or the error was recorded; null: there is none.';
@@ -612,13 +612,13 @@ COMMENT ON COLUMN run_item.error_code IS 'Error code of its slot, when it has fa
 COMMENT ON COLUMN run_item.error_message IS 'The error in words.';
 COMMENT ON COLUMN run_item.endpoint IS
     'The list-variant endpoint that is asked; of other kinds http:HOST, sql:SOURCE or local:FUNCTION.';
-COMMENT ON COLUMN run_item.service IS 'Who answered: name, version and instance; null: nobody.';
+COMMENT ON COLUMN run_item.service IS 'Who answered: name, version and instance; null: no one.';
 COMMENT ON COLUMN run_item.host IS
     'Machine of the fetcher node that asked; null: none has, or its session is kept no longer.';
 COMMENT ON COLUMN run_item.node_id IS 'That node (node_session.id).';
 COMMENT ON COLUMN run_item.finished_at IS 'When the result or the error came; null: there is none.';
 COMMENT ON COLUMN run_item.changed_at IS 'When it last moved, about.';
-COMMENT ON COLUMN run_item.accepted IS 'It has failed, and somebody has accepted that.';
+COMMENT ON COLUMN run_item.accepted IS 'It has failed, and someone has accepted that.';
 COMMENT ON COLUMN run_item.lane IS
     'The lane that it stands in: the number of its partition, or a hash of its value; null: the run is in no order.';
 

@@ -37,10 +37,10 @@ COMMENT ON TABLE dead_letter IS 'Requests that no service could deal with, as th
 COMMENT ON COLUMN dead_letter.id IS 'The dead letter; later ones have greater ids.';
 COMMENT ON COLUMN dead_letter.msg_id IS 'Message id of the letter, which follows from that of the request.';
 COMMENT ON COLUMN dead_letter.endpoint IS 'The endpoint that was asked.';
-COMMENT ON COLUMN dead_letter.cause IS 'Why nobody could deal with it: a short code.';
+COMMENT ON COLUMN dead_letter.cause IS 'Why no one could deal with it: a short code.';
 COMMENT ON COLUMN dead_letter.message IS 'The same in words.';
 COMMENT ON COLUMN dead_letter.mode IS
-    'batch: a chunk of a run or a list; single: one item that somebody waited for; empty: the request does not say.';
+    'batch: a chunk of a run or a list; single: one item that someone waited for; empty: the request does not say.';
 COMMENT ON COLUMN dead_letter.run_id IS 'The run; null: it is of none.';
 COMMENT ON COLUMN dead_letter.slice_id IS 'The slice (work_slice.id); null: none.';
 COMMENT ON COLUMN dead_letter.root_id IS
@@ -52,8 +52,8 @@ COMMENT ON COLUMN dead_letter.deliveries IS 'How often it was delivered; 0: not 
 COMMENT ON COLUMN dead_letter.requeued IS 'How often operators have sent it again, over all of its letters.';
 COMMENT ON COLUMN dead_letter.items IS 'How many items it has; 0: not known.';
 COMMENT ON COLUMN dead_letter.state IS
-    'waiting: for somebody to requeue or drop it; requeued: sent to its endpoint again; reissued: its items went on '
-    'by themselves; dropped: nobody wants it.';
+    'waiting: for someone to requeue or drop it; requeued: sent to its endpoint again; reissued: its items went on '
+    'by themselves; dropped: no one wants it.';
 COMMENT ON COLUMN dead_letter.headers IS 'Headers of the request.';
 COMMENT ON COLUMN dead_letter.body IS 'The request, up to 16 MiB; null: it is not kept.';
 COMMENT ON COLUMN dead_letter.at IS 'When it died.';

@@ -36,7 +36,7 @@ COMMENT ON COLUMN endpoint_setting.concurrency IS
     'Requests that each instance of the service works on at once; 0: as the service has it.';
 COMMENT ON COLUMN endpoint_setting.changed_by IS 'Who changed it last.';
 COMMENT ON COLUMN endpoint_setting.changed_at IS 'When it was changed last.';
-COMMENT ON COLUMN endpoint_setting.max_in_flight IS 'Requests under way at once, at most; 0: no limit.';
+COMMENT ON COLUMN endpoint_setting.max_in_flight IS 'Requests in progress at once, at most; 0: no limit.';
 COMMENT ON COLUMN endpoint_setting.rate IS 'Items a second, at most; 0: no limit.';
 COMMENT ON COLUMN endpoint_setting.request_rate IS 'Requests a second, at most; 0: no limit.';
 
@@ -67,7 +67,7 @@ CREATE TABLE endpoint_pace (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 COMMENT ON TABLE endpoint_pace IS 'What nodes have found out about how an endpoint is best asked, over all runs.';
 COMMENT ON COLUMN endpoint_pace.endpoint IS 'The endpoint, or http:HOST, sql:SOURCE, local:FUNCTION.';
-COMMENT ON COLUMN endpoint_pace.in_flight IS 'Requests under way at once, at most, of steps that leave it to this.';
+COMMENT ON COLUMN endpoint_pace.in_flight IS 'Requests in progress at once, at most, of steps that leave it to this.';
 COMMENT ON COLUMN endpoint_pace.rate IS
     'Items a second that the endpoint takes, as it has shown by refusing more; null: it has not.';
 COMMENT ON COLUMN endpoint_pace.chunk IS

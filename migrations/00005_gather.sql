@@ -27,7 +27,7 @@ CREATE FUNCTION refuse_old_node() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM batchrun r JOIN run_step s ON s.run_id = r.id
                WHERE r.state IN ('loading', 'running') AND (s.step > 0 OR s.kind <> 'endpoint')) THEN
-        RAISE EXCEPTION 'this version of Tranche cannot run plans of several steps, of which some are under way: '
+        RAISE EXCEPTION 'this version of Tranche cannot run plans of several steps, of which some are in progress: '
             'start a newer version here, or wait until those runs have ended';
     END IF;
     RETURN NEW;
@@ -36,7 +36,7 @@ END $$;
 CREATE TRIGGER node_session_feature_level BEFORE INSERT ON node_session
     FOR EACH ROW WHEN (NEW.feature_level < 2) EXECUTE FUNCTION refuse_old_node();
 COMMENT ON FUNCTION refuse_old_node() IS
-    'Trigger: no session for a node that knows of one step only, while runs of several are under way.';
+    'Trigger: no session for a node that knows of one step only, while runs of several are in progress.';
 
 -- +goose Down
 
@@ -46,7 +46,7 @@ DO $$
 BEGIN
     IF EXISTS (SELECT FROM batchrun r JOIN run_step s ON s.run_id = r.id
                WHERE r.state IN ('loading', 'running') AND (s.step > 0 OR s.kind <> 'endpoint' OR r.opened)) THEN
-        RAISE EXCEPTION 'runs of several steps, or open ones, are under way: wait until they have ended, or cancel them';
+        RAISE EXCEPTION 'runs of several steps, or open ones, are in progress: wait until they have ended, or cancel them';
     END IF;
 END $$;
 -- +goose StatementEnd

@@ -82,7 +82,7 @@ COMMENT ON COLUMN api_request.fingerprint IS 'Digest of the request: another one
 COMMENT ON COLUMN api_request.claim IS 'The request that works on it.';
 COMMENT ON COLUMN api_request.session_id IS 'The node that does (node_session.id).';
 COMMENT ON COLUMN api_request.committed_action IS 'What was committed: action and run; null: nothing.';
-COMMENT ON COLUMN api_request.status IS 'HTTP status of the answer; null: it is under way.';
+COMMENT ON COLUMN api_request.status IS 'HTTP status of the answer; null: it is in progress.';
 COMMENT ON COLUMN api_request.content_type IS 'Content-Type of the answer.';
 COMMENT ON COLUMN api_request.headers IS 'Other headers of the answer.';
 COMMENT ON COLUMN api_request.body IS 'The answer; null: none.';

@@ -53,7 +53,7 @@ COMMENT ON COLUMN collector.key_version IS
     'One more each time that keys are made in another way; older keys keep the old number.';
 COMMENT ON COLUMN collector.settled IS 'No key of an older key version than this has anything that waits.';
 COMMENT ON COLUMN collector.timed IS 'The timing by which the times of its keys are set.';
-COMMENT ON COLUMN collector.timing IS 'One more each time that they have to be set anew.';
+COMMENT ON COLUMN collector.timing IS 'One more each time that they must be set again.';
 COMMENT ON COLUMN collector.state IS 'active, paused or deleting.';
 COMMENT ON COLUMN collector.spec IS 'Its definition, with all its settings.';
 COMMENT ON COLUMN collector.source IS 'Its definition as it was handed in.';
@@ -61,14 +61,14 @@ COMMENT ON COLUMN collector.endpoint IS 'The list-variant endpoint that it flush
 COMMENT ON COLUMN collector.min_size IS 'A key is flushed when it has so many operations,';
 COMMENT ON COLUMN collector.max_age IS 'or when its oldest operation is so old.';
 COMMENT ON COLUMN collector.max_size IS 'Operations in a flush, at most.';
-COMMENT ON COLUMN collector.in_flight IS 'Flushes under way at once, at most.';
+COMMENT ON COLUMN collector.in_flight IS 'Flushes in progress at once, at most.';
 COMMENT ON COLUMN collector.rate IS 'Flushes a second, at most; null: no limit.';
 COMMENT ON COLUMN collector.timeout IS 'How long a flush may take.';
 COMMENT ON COLUMN collector.dedupe IS 'For how long the ids of operations are remembered; 0: not at all.';
 COMMENT ON COLUMN collector.strict IS
     'Operations of a key go strictly in their order: none before another that failed.';
 COMMENT ON COLUMN collector.levels IS 'The highest priority that an operation may have: 0 or 9.';
-COMMENT ON COLUMN collector.drain_at IS 'What was added until then goes at once; null: nobody has asked for that.';
+COMMENT ON COLUMN collector.drain_at IS 'What was added until then goes at once; null: no one has asked for that.';
 COMMENT ON COLUMN collector.tokens IS 'What is left of the rate, in flushes.';
 COMMENT ON COLUMN collector.tokens_at IS 'When the tokens were computed.';
 COMMENT ON COLUMN collector.failures IS 'Flushes in a row that came to nothing.';
@@ -76,7 +76,7 @@ COMMENT ON COLUMN collector.failed_at IS 'When the last one of them ended.';
 COMMENT ON COLUMN collector.failure_code IS 'What it failed with: a code.';
 COMMENT ON COLUMN collector.failure_message IS 'The same in words.';
 COMMENT ON COLUMN collector.backoff_until IS 'Nothing is flushed before then, since flushes failed.';
-COMMENT ON COLUMN collector.last_success_at IS 'When the service last dealt with a flush, to half a second.';
+COMMENT ON COLUMN collector.last_success_at IS 'When the service last handled a flush, to half a second.';
 COMMENT ON COLUMN collector.refused_since IS
     'Since when adds are refused, as what its enrich asks for cannot be had; null: they are not.';
 COMMENT ON COLUMN collector.refused_at IS 'When that was last noted.';
@@ -85,7 +85,7 @@ COMMENT ON COLUMN collector.created_by IS 'Who made it.';
 COMMENT ON COLUMN collector.created_at IS 'When.';
 COMMENT ON COLUMN collector.changed_by IS 'Who changed it last.';
 COMMENT ON COLUMN collector.changed_at IS 'When.';
-COMMENT ON COLUMN collector.paused_by IS 'Who paused it; empty: nobody.';
+COMMENT ON COLUMN collector.paused_by IS 'Who paused it; empty: no one.';
 COMMENT ON COLUMN collector.paused_at IS 'When.';
 
 -- A key is there while it has operations. due_at is collector_due of the rest.
@@ -120,18 +120,18 @@ CREATE INDEX collector_key_due ON collector_key (collector, key_version, priorit
 CREATE INDEX collector_key_flushing ON collector_key (collector) WHERE flush IS NOT NULL;
 CREATE INDEX collector_key_failed ON collector_key (collector, failed_at) WHERE failed_at IS NOT NULL;
 COMMENT ON TABLE collector_key IS
-    'The keys of collectors that have operations, and when they are flushed. Operations of a flush under way still '
+    'The keys of collectors that have operations, and when they are flushed. Operations of a flush in progress still '
     'count.';
 COMMENT ON COLUMN collector_key.collector IS 'The collector (collector.id).';
 COMMENT ON COLUMN collector_key.key_version IS 'In which way the key was made (collector.key_version).';
 COMMENT ON COLUMN collector_key.key IS 'The key.';
 COMMENT ON COLUMN collector_key.fresh IS 'Operations that were not tried yet.';
-COMMENT ON COLUMN collector_key.retrying IS 'Operations that have failed and are tried again.';
+COMMENT ON COLUMN collector_key.retrying IS 'Operations that have failed and are retried.';
 COMMENT ON COLUMN collector_key.parked IS
-    'Operations that have failed for good, and wait for somebody to retry or drop them.';
+    'Operations that have failed permanently, and wait for someone to retry or drop them.';
 COMMENT ON COLUMN collector_key.priority IS 'The highest of what waits.';
 COMMENT ON COLUMN collector_key.oldest_at IS 'When the oldest fresh one was added.';
-COMMENT ON COLUMN collector_key.retry_at IS 'When the first one that failed is tried again.';
+COMMENT ON COLUMN collector_key.retry_at IS 'When the first one that failed is retried.';
 COMMENT ON COLUMN collector_key.held_until IS 'Nothing of it goes before then.';
 COMMENT ON COLUMN collector_key.due_at IS 'When it is to be flushed; null: nothing waits.';
 COMMENT ON COLUMN collector_key.size_limit IS
@@ -141,10 +141,10 @@ COMMENT ON COLUMN collector_key.failed_at IS 'When the last flush ended, if as i
 COMMENT ON COLUMN collector_key.failed_ops IS 'How many operations that one had.';
 COMMENT ON COLUMN collector_key.failed_code IS 'What it failed with: a code.';
 COMMENT ON COLUMN collector_key.failed_message IS 'The same in words.';
-COMMENT ON COLUMN collector_key.flush IS 'The flush that is under way; null: none.';
+COMMENT ON COLUMN collector_key.flush IS 'The flush that is in progress; null: none.';
 COMMENT ON COLUMN collector_key.session_id IS 'The node that does it (node_session.id).';
 COMMENT ON COLUMN collector_key.flushed_at IS 'When the last flush began.';
-COMMENT ON COLUMN collector_key.flush_until IS 'When the one under way is given up.';
+COMMENT ON COLUMN collector_key.flush_until IS 'When the one in progress is given up.';
 
 CREATE TABLE collector_op (
     seq           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -182,9 +182,9 @@ COMMENT ON COLUMN collector_op.payload IS 'What it carries: JSON.';
 COMMENT ON COLUMN collector_op.priority IS '9 is the most urgent, 0 the least.';
 COMMENT ON COLUMN collector_op.attempts IS 'How often it was tried.';
 COMMENT ON COLUMN collector_op.added_at IS 'When it was added.';
-COMMENT ON COLUMN collector_op.not_before IS 'It has failed, and is not tried again before then; null: it is fresh.';
+COMMENT ON COLUMN collector_op.not_before IS 'It has failed, and is not retried before then; null: it is fresh.';
 COMMENT ON COLUMN collector_op.alone IS 'Its flush failed as a whole: it goes alone.';
-COMMENT ON COLUMN collector_op.parked_at IS 'When it had failed for good; null: it has not.';
+COMMENT ON COLUMN collector_op.parked_at IS 'When it had failed permanently; null: it has not.';
 COMMENT ON COLUMN collector_op.error_code IS 'What it failed with last: a code; empty: it has not failed.';
 COMMENT ON COLUMN collector_op.error_message IS 'The same in words.';
 COMMENT ON COLUMN collector_op.failed_first IS 'When it failed first.';

@@ -6,7 +6,7 @@ CREATE TABLE run_order (
     stop   boolean NOT NULL DEFAULT false
 );
 COMMENT ON TABLE run_order IS
-    'Runs whose items go in lanes, those of the same value one after the other. A run that is not here has no lanes.';
+    'Runs whose items go in lanes, those of the same value one at a time. A run that is not here has no lanes.';
 COMMENT ON COLUMN run_order.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN run_order.rule IS 'By what they are put in lanes: by, values, partitions.';
 COMMENT ON COLUMN run_order.stop IS 'What follows an item that failed is ended, and not tried.';
@@ -34,12 +34,12 @@ COMMENT ON COLUMN work_lane.low IS 'The first item that waits, when that is not 
 COMMENT ON COLUMN work_lane.stopped_by IS 'The item that failed, and nothing follows it; null: none.';
 COMMENT ON COLUMN work_lane.due IS 'The lane was stopped, and items of it wait for their end.';
 
--- A node of before would record items of such runs and let nobody follow them.
+-- A node of before would record items of such runs and let no one follow them.
 -- +goose StatementBegin
 CREATE FUNCTION refuse_node_without_lines() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM batchrun r JOIN run_order o ON o.run_id = r.id WHERE r.state IN ('loading', 'running')) THEN
-        RAISE EXCEPTION 'this version of Tranche cannot keep items in order, and runs that want it are under way: '
+        RAISE EXCEPTION 'this version of Tranche cannot keep items in order, and runs that want it are in progress: '
             'start a newer version here, or wait until those runs have ended';
     END IF;
     RETURN NEW;
@@ -48,7 +48,7 @@ END $$;
 CREATE TRIGGER node_session_order BEFORE INSERT ON node_session
     FOR EACH ROW WHEN (NEW.feature_level < 3) EXECUTE FUNCTION refuse_node_without_lines();
 COMMENT ON FUNCTION refuse_node_without_lines() IS
-    'Trigger: no session for a node that cannot keep items in order, while runs that want it are under way.';
+    'Trigger: no session for a node that cannot keep items in order, while runs that want it are in progress.';
 
 -- +goose Down
 
@@ -56,7 +56,7 @@ COMMENT ON FUNCTION refuse_node_without_lines() IS
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM batchrun r JOIN run_order o ON o.run_id = r.id WHERE r.state IN ('loading', 'running')) THEN
-        RAISE EXCEPTION 'runs whose items are kept in order are under way: wait until they have ended, or cancel them';
+        RAISE EXCEPTION 'runs whose items are kept in order are in progress: wait until they have ended, or cancel them';
     END IF;
 END $$;
 -- +goose StatementEnd

@@ -63,14 +63,14 @@ CREATE TABLE schedule_occurrence (
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 -- What waits to be started.
 CREATE INDEX schedule_occurrence_waiting ON schedule_occurrence (start_at) WHERE state IN ('due', 'queued', 'starting');
--- The schedule of a run under way.
+-- The schedule of a run in progress.
 CREATE INDEX schedule_occurrence_run ON schedule_occurrence (run_id) WHERE run_id IS NOT NULL;
 -- Runs that may be late.
 CREATE INDEX schedule_occurrence_late ON schedule_occurrence (end_deadline) WHERE state = 'started' AND late_at IS NULL AND end_deadline IS NOT NULL;
 COMMENT ON TABLE schedule_occurrence IS 'What became of each due time of a schedule, and of each wish to run at once.';
 COMMENT ON COLUMN schedule_occurrence.schedule IS 'The schedule (schedule.name).';
-COMMENT ON COLUMN schedule_occurrence.due_at IS 'The due time, or when somebody wanted it.';
-COMMENT ON COLUMN schedule_occurrence.kind IS 'due: by the clock; now: somebody wanted it at once.';
+COMMENT ON COLUMN schedule_occurrence.due_at IS 'The due time, or when someone wanted it.';
+COMMENT ON COLUMN schedule_occurrence.kind IS 'due: by the clock; now: someone wanted it at once.';
 COMMENT ON COLUMN schedule_occurrence.version IS 'Of the schedule, when it was taken.';
 COMMENT ON COLUMN schedule_occurrence.state IS
     'due, queued (the run before is not done), starting, started; skipped, missed (its time went by) or failed: no '

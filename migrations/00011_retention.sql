@@ -11,7 +11,7 @@ CREATE TABLE retention (
     last_deleted bigint      NOT NULL DEFAULT 0,
     last_at      timestamptz
 );
-COMMENT ON TABLE retention IS 'For how long what is kept. A kind without limits is kept for good.';
+COMMENT ON TABLE retention IS 'For how long what is kept. A kind without limits is kept permanently.';
 COMMENT ON COLUMN retention.kind IS 'What: runs, audit, events, quarantine, dead_letters, sessions, schedule_occurrences.';
 COMMENT ON COLUMN retention.age IS 'What is older goes; null: no limit.';
 COMMENT ON COLUMN retention.max_count IS 'What is more than so many goes, the oldest first; null: no limit.';
@@ -22,7 +22,7 @@ COMMENT ON COLUMN retention.deleted IS 'How many were deleted, ever.';
 COMMENT ON COLUMN retention.last_deleted IS 'How many were deleted in the last round that deleted any.';
 COMMENT ON COLUMN retention.last_at IS 'When that was; null: never.';
 
--- What is somebody's work or says who did what is deleted only when somebody says so.
+-- What is someone's work or says who did what is deleted only when someone says so.
 INSERT INTO retention (kind, age) VALUES
     ('runs', NULL), ('audit', NULL), ('events', interval '90 days'), ('quarantine', interval '90 days'),
     ('dead_letters', interval '90 days'), ('sessions', interval '30 days'), ('schedule_occurrences', interval '400 days');
@@ -56,7 +56,7 @@ COMMENT ON COLUMN deleted_run.steps IS 'How many steps.';
 COMMENT ON COLUMN deleted_run.generation IS 'Its last generation.';
 COMMENT ON COLUMN deleted_run.finished_at IS 'When it was completed or cancelled.';
 COMMENT ON COLUMN deleted_run.why IS 'Why it was deleted.';
-COMMENT ON COLUMN deleted_run.deleted_at IS 'Since when nobody sees it.';
+COMMENT ON COLUMN deleted_run.deleted_at IS 'Since when no one sees it.';
 COMMENT ON COLUMN deleted_run.stage IS 'How far the deletion of its rows has come: the kind of row, by number,';
 COMMENT ON COLUMN deleted_run.step IS 'the step among those,';
 COMMENT ON COLUMN deleted_run.position IS 'and the item.';
@@ -76,7 +76,7 @@ COMMENT ON COLUMN retention_size.bytes IS 'Bytes, about.';
 
 -- +goose Down
 
--- Runs that were being deleted are deleted for good. It is one transaction, and may take its time.
+-- Runs that were being deleted are deleted permanently. It is one transaction, and may take its time.
 DELETE FROM work_result WHERE run_id IN (SELECT run_id FROM deleted_run WHERE purged_at IS NULL);
 DELETE FROM work_queue WHERE run_id IN (SELECT run_id FROM deleted_run WHERE purged_at IS NULL);
 DELETE FROM work_error WHERE run_id IN (SELECT run_id FROM deleted_run WHERE purged_at IS NULL);

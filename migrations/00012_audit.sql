@@ -24,7 +24,7 @@ COMMENT ON COLUMN audit_log.subject IS 'What it was done to when that is no run:
 COMMENT ON COLUMN audit_log.before IS 'What it changed, as it was; null: nothing.';
 COMMENT ON COLUMN audit_log.after IS 'The same as it is since; null: nothing.';
 
--- Explanations read what was done to runs under way;
+-- Explanations read what was done to runs in progress;
 -- the newest re-run of a run is the evidence for its generation, for which doctor looks. What says that rows went stays
 -- for a year, whatever the limits are.
 CREATE VIEW audit_deletable AS
@@ -41,7 +41,7 @@ COMMENT ON COLUMN audit_deletable.id IS 'The row (audit_log.id).';
 COMMENT ON COLUMN audit_deletable.at IS 'When it was done.';
 COMMENT ON COLUMN audit_deletable.size IS 'How large the row is, in bytes, about.';
 
--- Nobody but audit_expire writes here.
+-- No one but audit_expire writes here.
 CREATE TABLE audit_expiry (
     id        boolean     PRIMARY KEY DEFAULT true CHECK (id),
     until     timestamptz NOT NULL,
@@ -56,8 +56,8 @@ COMMENT ON COLUMN audit_expiry.id IS 'Always true.';
 COMMENT ON COLUMN audit_expiry.until IS 'Up to when it was asked to delete.';
 COMMENT ON COLUMN audit_expiry.cutoff IS 'Up to when it may.';
 COMMENT ON COLUMN audit_expiry.age IS 'The limit of retention that it went by; null: none.';
-COMMENT ON COLUMN audit_expiry.max_count IS 'Likewise.';
-COMMENT ON COLUMN audit_expiry.max_bytes IS 'Likewise.';
+COMMENT ON COLUMN audit_expiry.max_count IS 'Also.';
+COMMENT ON COLUMN audit_expiry.max_bytes IS 'Also.';
 
 -- Functions with the rights of the owner name everything by its schema, so that no search_path leads them elsewhere.
 -- +goose StatementBegin
@@ -77,7 +77,7 @@ BEGIN
         BEGIN
             SELECT * INTO STRICT keep FROM %1$I.retention WHERE kind = 'audit';
             IF keep.age IS NULL AND keep.max_count IS NULL AND keep.max_bytes IS NULL THEN
-                RAISE insufficient_privilege USING MESSAGE = 'the audit log is kept for good',
+                RAISE insufficient_privilege USING MESSAGE = 'the audit log is kept permanently',
                     HINT = 'tranche retention set audit';
             END IF;
             SELECT e.cutoff INTO cut FROM %1$I.audit_expiry e WHERE e.until = audit_expire.until

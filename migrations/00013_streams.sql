@@ -9,13 +9,13 @@ CREATE TABLE stream_epoch (
     flow_created  timestamptz
 );
 COMMENT ON TABLE stream_epoch IS
-    'Which incarnation of the JetStream streams is in use. One row; what was sent in an earlier epoch is issued again.';
+    'Which incarnation of the JetStream streams is in use. One row; what was sent in an earlier epoch is reissued.';
 COMMENT ON COLUMN stream_epoch.name IS 'Always streams.';
-COMMENT ON COLUMN stream_epoch.epoch IS 'One more each time that a stream was made anew, or has lost messages.';
+COMMENT ON COLUMN stream_epoch.epoch IS 'One more each time that a stream was made again, or has lost messages.';
 COMMENT ON COLUMN stream_epoch.work_created IS 'When the stream of requests was made.';
 COMMENT ON COLUMN stream_epoch.reply_created IS 'When the stream of replies was made.';
-COMMENT ON COLUMN stream_epoch.stage_created IS 'When the stream of stages was made; null: nobody has looked.';
-COMMENT ON COLUMN stream_epoch.flow_created IS 'When the stream of states of flows was made; null: nobody has looked.';
+COMMENT ON COLUMN stream_epoch.stage_created IS 'When the stream of stages was made; null: no one has looked.';
+COMMENT ON COLUMN stream_epoch.flow_created IS 'When the stream of states of flows was made; null: no one has looked.';
 
 -- One row, once a node has started; nodes read it, and the one that leads brings it to JetStream.
 CREATE TABLE stream_setting (
@@ -61,7 +61,7 @@ COMMENT ON COLUMN stream_setting.trouble IS
     'Why the streams could not be brought to what is wanted; empty: they could.';
 COMMENT ON COLUMN stream_setting.since IS 'When that began.';
 COMMENT ON COLUMN stream_setting.tries IS 'Tries that failed since.';
-COMMENT ON COLUMN stream_setting.next_try IS 'When it is tried again.';
+COMMENT ON COLUMN stream_setting.next_try IS 'When it is retried.';
 
 CREATE TABLE stream_fault (
     stream text        PRIMARY KEY,
@@ -69,7 +69,7 @@ CREATE TABLE stream_fault (
     detail text        NOT NULL
 );
 COMMENT ON TABLE stream_fault IS
-    'Streams that take no messages although their server answers, as the node that leads has found by trying. One '
+    'Streams that take no messages although their server answers, as the leader has found by trying. One '
     'that takes messages again has no row.';
 COMMENT ON COLUMN stream_fault.stream IS 'Name of the stream.';
 COMMENT ON COLUMN stream_fault.since IS 'Since when.';

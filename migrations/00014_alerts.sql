@@ -95,7 +95,7 @@ CREATE INDEX alert_message_made ON alert_message (alert, made_at);
 COMMENT ON TABLE alert_message IS 'What receivers were told, and are to be told.';
 COMMENT ON COLUMN alert_message.id IS 'Of the message, the same for each attempt.';
 COMMENT ON COLUMN alert_message.alert IS 'The rule (alert.name).';
-COMMENT ON COLUMN alert_message.what IS 'alert, or test: somebody wanted to see whether it arrives.';
+COMMENT ON COLUMN alert_message.what IS 'alert, or test: someone wanted to see whether it arrives.';
 COMMENT ON COLUMN alert_message.grp IS 'The group that it tells of.';
 COMMENT ON COLUMN alert_message.severity IS 'The worst of what it tells.';
 COMMENT ON COLUMN alert_message.body IS 'What it tells.';

@@ -16,7 +16,7 @@ COMMENT ON COLUMN run_correction.generation IS
     'The generation of the run that it opened: parts of this one and of later ones are made of the newer payloads.';
 COMMENT ON COLUMN run_correction.at IS 'When.';
 COMMENT ON COLUMN run_correction.actor IS 'Who.';
-COMMENT ON COLUMN run_correction.reason IS 'Why; empty: nobody said.';
+COMMENT ON COLUMN run_correction.reason IS 'Why; empty: no one said.';
 COMMENT ON COLUMN run_correction.cascade IS
     'What later steps had made of the items was done again in any case, not only where a part changed.';
 COMMENT ON COLUMN run_correction.items IS 'Items whose payload changed.';

@@ -69,7 +69,7 @@ func TestFoundationGuardsItsStates(t *testing.T) {
 			plane("1") + ")"}, ""},
 		"slice, remaining outside its mask": {[]string{run, step, block,
 			cut + "tranche_now(), " + plane("0") + ", " + plane("1") + ")"}, "work_slice_remaining"},
-		"slice, claimed for ever": {[]string{run, step, block,
+		"slice, claimed indefinitely": {[]string{run, step, block,
 			cut + "NULL, " + plane("0") + ", " + plane("0") + ")"}, "work_slice_deadline"},
 		"slice, of no block": {[]string{run, step,
 			cut + "tranche_now(), " + plane("0") + ", " + plane("0") + ")"}, "work_slice_run_id_step_block_fkey"},
@@ -251,7 +251,7 @@ func TestNodesWithoutLinesStayAwayFromRunsInOrder(t *testing.T) {
 	}
 	exec(session, 3)
 	down := wayBack(t, "00009_order.sql")
-	if _, err := conn.Exec(t.Context(), down); err == nil || !strings.Contains(err.Error(), "are under way") {
+	if _, err := conn.Exec(t.Context(), down); err == nil || !strings.Contains(err.Error(), "are in progress") {
 		t.Errorf("it went back under a run: %v", err)
 	}
 	exec(`UPDATE batchrun SET state = 'cancelled' WHERE id = $1`, run)

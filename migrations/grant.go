@@ -24,8 +24,8 @@ func (e *RoleError) Error() string {
 
 // Grant gives a role what serving needs in the database at url, and no more: it reads and writes our tables, may empty
 // partitions, cannot change the schema, and of the audit log can only read and write new rows. It may be run again, and
-// has to be after migrations that brought tables. The URL is that of their owner. A role that could change the audit
-// log or the schema all the same is refused with a [RoleError].
+// must be after migrations that brought tables. The URL is that of their owner. A role that could change the audit
+// log or the schema anyway is refused with a [RoleError].
 func Grant(ctx context.Context, url, role string) (err error) {
 	db, err := open(ctx, url)
 	if err != nil {

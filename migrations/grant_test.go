@@ -87,7 +87,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 	}
 }
 
-// A role that could change the audit log all the same is granted nothing, and told why.
+// A role that could change the audit log anyway is granted nothing, and told why.
 func TestGrantRefusesARoleThatNothingBinds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ attributes, sql, says string }{
@@ -125,7 +125,7 @@ func TestGrantRefusesARoleThatNothingBinds(t *testing.T) {
 				t.Errorf("got %v, want it to say %s", err, c.says)
 			case c.says != "" && name != "none" && name != "superuser":
 				if err := migrations.Ready(t.Context(), asRole); err == nil {
-					t.Error("it was granted something all the same")
+					t.Error("it was granted something anyway")
 				}
 			}
 		})

@@ -145,7 +145,7 @@ type FormerSchemaError struct {
 
 func (e *FormerSchemaError) Error() string {
 	return fmt.Sprintf("its schema (migration %d, without the view %s) was made by a version of Tranche before its first "+
-		"release, and cannot be brought up to date; make the database anew: drop it, create it, and run "+
+		"release, and cannot be brought up to date; make the database again: drop it, create it, and run "+
 		"tranche migrate --database URL; or, for the private one of tranche serve, choose another --data-dir", e.Newest,
 		itemView)
 }

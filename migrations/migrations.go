@@ -3,7 +3,7 @@
 // [Up] brings a database to the newest version this binary knows. Any number of processes may call it at once: they
 // take turns under an advisory lock, and those who come late find nothing to do. Each file runs in a
 // transaction of its own, so that a file that fails leaves no trace; those that build indexes beside the work of nodes
-// cannot, and may be run again wherever they were broken off. [Pending] and [Ready] only read and need no right to
+// cannot, and may be run again wherever they were interrupted. [Pending] and [Ready] only read and need no right to
 // change the schema. A database that is newer than the binary is left as it is; one that was made before the files had
 // their present numbers is refused ([FormerSchemaError]).
 //
@@ -53,8 +53,8 @@ const (
 
 	// connectTimeout is how long an address may take to make a connection, unless the URL says so.
 	connectTimeout = 5 * time.Second
-	// lookTimeout bounds a look at what the database has: a server that has gone silent would hold it for ever. What is
-	// applied may take as long as it needs.
+	// lookTimeout bounds a look at what the database has: a server that has gone silent would hold it indefinitely. What
+	// is applied may take as long as it needs.
 	lookTimeout = 30 * time.Second
 )
 
@@ -197,7 +197,7 @@ func open(ctx context.Context, url string) (*sql.DB, error) {
 	if config.ConnConfig.ConnectTimeout <= 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
 	}
-	// It leaves nothing behind: no prepared statement on a connection that a pooler hands to somebody else next, and no
+	// It leaves nothing behind: no prepared statement on a connection that a pooler hands to someone else next, and no
 	// portal, whose snapshot would stay in the transaction of [alone].
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	config.ConnConfig.RuntimeParams["application_name"] = applicationName // [blockers] finds our sessions by it

@@ -227,7 +227,7 @@ func TestADatabaseOfFormerFilesIsRefused(t *testing.T) {
 		"grant": migrations.Grant(t.Context(), url, "anybody"),
 	} {
 		former, ok := errors.AsType[*migrations.FormerSchemaError](err)
-		if !ok || former.Newest != 999 || !strings.Contains(err.Error(), "make the database anew") {
+		if !ok || former.Newest != 999 || !strings.Contains(err.Error(), "make the database again") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -358,7 +358,7 @@ func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
 		exec(`INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, skipped)
 			VALUES ($1, $2, 0, 1, 2, B'0'::bit(8192), B'1'::bit(8192))`, run, step)
 	}
-	if _, err := conn.Exec(t.Context(), down); err == nil || !strings.Contains(err.Error(), "are under way") {
+	if _, err := conn.Exec(t.Context(), down); err == nil || !strings.Contains(err.Error(), "are in progress") {
 		t.Fatalf("it went back under a run: %v", err)
 	}
 	exec(`UPDATE batchrun SET state = 'cancelled' WHERE id = $1`, run)

@@ -23,7 +23,7 @@ import (
 
 // Defaults of Config.
 const (
-	// A node says each second that it lives; one that has not for 5 s has its claims issued again by the leader. One
+	// A node says each second that it lives; one that has not for 5 s has its claims reissued by the leader. One
 	// heartbeat may take two intervals.
 	DefaultSessionTTL = 5 * time.Second
 	DefaultHeartbeat  = time.Second
@@ -36,9 +36,9 @@ const (
 	DefaultReconcileInterval = 2 * time.Second
 	// The leader looks at the pace of endpoints.
 	DefaultPaceInterval = time.Second
-	// A node looks for work that nobody told it of; up to four times as long when there was none and nobody wakes it.
+	// A node looks for work that no one told it of; up to four times as long when there was none and no one wakes it.
 	DefaultPoll = 500 * time.Millisecond
-	// A stop ends what is under way; the rest is handed back.
+	// A stop ends what is in progress; the rest is handed back.
 	DefaultGrace        = 20 * time.Second
 	DefaultClaimSlices  = 32
 	DefaultRequestBytes = 512 << 10
@@ -58,16 +58,16 @@ type Config struct {
 	Heartbeat         time.Duration // at most a third of SessionTTL
 	LeaseTTL          time.Duration // life of the leader's lease beyond its last prolonging
 	StreamsInterval   time.Duration // between two looks at the streams
-	ReconcileInterval time.Duration // between two looks at the endpoints and their consumers, by the node that leads
-	PaceInterval      time.Duration // between two looks at the pace of endpoints, by the node that leads
+	ReconcileInterval time.Duration // between two looks at the endpoints and their consumers, by the leader
+	PaceInterval      time.Duration // between two looks at the pace of endpoints, by the leader
 	Poll              time.Duration // between two looks for work when nothing wakes the node, at the least
 	Grace             time.Duration // what a stop may take
 
 	ClaimSlices  int // slices of one claim
 	RequestBytes int // wanted size of a request; never more than the server's max_payload
-	RecordBatch  int // replies of one commit at the most
+	RecordBatch  int // replies of one commit at most
 	Publishers   int // requests built at once
-	Recorders    int // commits under way at once
+	Recorders    int // commits in progress at once
 	ReplyBacklog int // bytes of replies over core NATS that are held while they wait to be taken
 
 	// Locals are the functions for steps of kind local, by the names that plans have for them. Steps of other functions
@@ -78,7 +78,7 @@ type Config struct {
 	// nodes.
 	Fetchers map[workqueue.Kind]nodefetch.Fetchers
 
-	// LeaderTasks are done by the node that leads, beside those that every node has.
+	// LeaderTasks are done by the leader, beside those that every node has.
 	LeaderTasks []LeaderTask
 	// Precedence is that of this node in leading: it leaves it to nodes that have a higher one. The nodes of tranche serve
 	// have 1, since a leader without their leader tasks would start no schedule.

@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 )
 
-// A node whose connection was closed for good would keep the lease and do nothing.
+// A node whose connection was closed permanently would keep the lease and do nothing.
 func TestANodeWhoseConnectionIsClosedEnds(t *testing.T) {
 	t.Parallel()
 	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}

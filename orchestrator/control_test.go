@@ -72,7 +72,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	b.Check(t)
 }
 
-// A run that fails is held by itself long before all of it has failed; mended and resumed, it completes.
+// A run that fails is held by itself long before all of it has failed; fixed and resumed, it completes.
 func TestThresholdHoldsByItself(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -81,7 +81,7 @@ func TestThresholdHoldsByItself(t *testing.T) {
 		if mended.Load() {
 			return nodetest.Echo(ctx, chunk)
 		}
-		select { // so that it does not come far while a node that stands still is to see what has failed
+		select { // so that it does not come far while a node that is stalled is to see what has failed
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
 		}

@@ -14,7 +14,7 @@ import (
 
 type stage = endpoints.Stage[nodetest.Account, nodetest.Statement, nodetest.Statement, endpoints.None]
 
-// asksTwice answers a tenth of the items, asks two services about the others, joins what they say and asks once more.
+// asksTwice answers a tenth of the items, asks two services about the others, joins what they say and asks again.
 func asksTwice(l *nodetest.Ledger) []func(context.Context, *stage) error {
 	accounts := endpoints.To[nodetest.Account, nodetest.Statement]("accounts")
 	prices := endpoints.To[nodetest.Account, nodetest.Statement]("prices")

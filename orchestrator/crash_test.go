@@ -245,7 +245,7 @@ func (b *bundle) wantToldOnce(t *testing.T, told *nats.Subscription, times int) 
 }
 
 // One node crashes when it has kept pieces of results and recorded none of them, another when it has recorded some and
-// told nobody. A third ends the run: each result is there once and is right, and nothing that they had begun is left,
+// told no one. A third ends the run: each result is there once and is right, and nothing that they had begun is left,
 // in the database or in a stream.
 func TestNodesCrashBetweenPieces(t *testing.T) {
 	t.Parallel()
@@ -411,7 +411,7 @@ func TestInfrastructureAloneFailsNothing(t *testing.T) {
 		for ctx.Err() == nil {
 			timed, cancel := context.WithTimeout(ctx, time.Second)
 			if replies, err := js.Stream(timed, wire.StreamReply); err == nil {
-				_ = replies.Purge(timed) // while NATS is away there is nothing to purge
+				_ = replies.Purge(timed) // while NATS is unavailable there is nothing to purge
 			}
 			cancel()
 		}

@@ -26,8 +26,8 @@ func bare(t *testing.T) *bundle {
 	return &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
 }
 
-// PostgreSQL is away in the middle of an upload, for longer than the load tries to take back what it wrote. The node
-// and its session live on; once PostgreSQL is back the node clears away what was left, and the key is free.
+// PostgreSQL is unavailable in the middle of an upload, for longer than the load tries to take back what it wrote. The
+// node and its session live on; once PostgreSQL is back the node clears away what was left, and the key is free.
 func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	t.Parallel()
 	b := bare(t)

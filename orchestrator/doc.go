@@ -1,8 +1,9 @@
 // Package orchestrator is a node: it cuts ready items into slices, publishes them as list requests, records the
-// replies, and sees to it that whatever is lost on the way is issued again.
+// replies, and sees to it that whatever is lost on the way is reissued.
 //
-// This package is the node's life: its session, the lease, its leader tasks, and the making of its rooms ([New]). What it
-// does stands in packages beside it, which know nothing of the node, and of one another little more than an interface.
+// This package is the node's life: its session, the lease, its leader tasks, and the making of its rooms ([New]). What
+// it does stands in packages beside it, which know nothing of the node, and of one another little more than an
+// interface.
 //
 // # Way of a slice
 //
@@ -18,13 +19,13 @@
 // # What it waits for, and until when
 //
 //   - claimed, not yet sent: the node's session, gone after SessionTTL without a heartbeat, or
-//     DefaultClaimTTL of workqueue/dispatch; then issued again
+//     DefaultClaimTTL of workqueue/dispatch; then reissued
 //   - claimed and worked on by the node itself: the step's time, counted from its begin; a call that does not come back
 //     then is given up; the node's session
-//   - sent, not handed to a service yet: a service; at its deadline it gets a new one, or is issued again if its
+//   - sent, not handed to a service yet: a service; at its deadline it gets a new one, or is reissued if its
 //     request is gone
 //   - sent and handed out: a reply, until the deadline, counted from the hand-out
-//   - a lost or recreated stream: noticed by every node within StreamsInterval, and what it carried is issued again
+//   - a lost or recreated stream: noticed by every node within StreamsInterval, and what it carried is reissued
 //   - scheduled: its time, then the next claim
 //   - delivered too often and never answered: the server's advisory, or the leader's sweep of the consumers every
 //     ReconcileInterval; then buried, its asker told, and taken out of the stream

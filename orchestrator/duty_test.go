@@ -69,8 +69,8 @@ func TestTheStoreKeepsTheLease(t *testing.T) {
 	lead(0, 0, session.HeldError{Left: time.Minute, Outranked: true})
 }
 
-// A leader that was stopped in the middle of a leader task, and wakes up when another leads, commits nothing; the leader task is told
-// that it is over, and does not run here any more.
+// A leader that was stopped in the middle of a leader task, and wakes up when another leads, commits nothing; the
+// leader task is told that it is over, and does not run here any more.
 func TestAPausedLeaderDoesNothing(t *testing.T) {
 	t.Parallel()
 	b := bare(t)
@@ -79,7 +79,7 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 	once := sync.Once{}
 	var runs atomic.Int32
 	var over atomic.Bool
-	// The lease does not run out before somebody else has it, and the node looks at it after 5 s.
+	// The lease does not run out before someone else has it, and the node looks at it after 5 s.
 	write := func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		runs.Add(1)
 		context.AfterFunc(ctx, func() { over.Store(true) })
@@ -98,7 +98,7 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 	<-inside
 	proceed := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(proceed)
-	heir := workqueue.NewSessionID() // its lease is over, and somebody else has it
+	heir := workqueue.NewSessionID() // its lease is over, and someone else has it
 	nodetest.Until(t, "the heartbeat tells of the task", func() bool {
 		nodes, err := inspect.New(b.Store).Nodes(t.Context())
 		return err == nil && slices.ContainsFunc(nodes.LeaderTasks, func(d inspect.LeaderTaskView) bool {
@@ -119,7 +119,7 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 	}
 }
 
-// Finished runs past their limits are deleted by the leader, when somebody asks at once.
+// Finished runs past their limits are deleted by the leader, when someone asks at once.
 func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -157,7 +157,7 @@ func (p *eventPass) passOver(e *workqueue.Event, err error) bool {
 }
 
 func (p *publisher) publishEvent(ctx context.Context, e *workqueue.Event) error {
-	ctx, cancel := context.WithTimeout(ctx, core.PublishTimeout) // each: a slow NATS takes one after the other
+	ctx, cancel := context.WithTimeout(ctx, core.PublishTimeout) // each: a slow NATS takes one at a time
 	defer cancel()
 	subject, body, err := eventMessage(e)
 	if err != nil {
@@ -222,7 +222,7 @@ type freshEvents struct {
 	come      chan struct{}
 }
 
-// freshEvent is an event, and when what brought it about came; zero when nobody waits for the time between.
+// freshEvent is an event, and when what brought it about came; zero when no one waits for the time between.
 type freshEvent struct {
 	workqueue.Event
 

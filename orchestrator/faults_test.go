@@ -159,6 +159,6 @@ func TestStopHandsBack(t *testing.T) {
 	b.WantSound(t, l, run, nodetest.Size)
 	l.WantOnce(t, run, nodetest.Size)
 	if n := b.Node.Stats().Expired + b.Node.Stats().Released; n != 0 {
-		t.Errorf("%d slices were issued again", n)
+		t.Errorf("%d slices were reissued", n)
 	}
 }

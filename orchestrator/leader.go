@@ -69,8 +69,8 @@ type term struct {
 	fuse *time.Timer
 }
 
-// lead tries for the lease and, while it has it, has the leader tasks done. It does nothing else itself, so that nothing
-// keeps it from prolonging the lease. On a clean stop it resigns first of all.
+// lead tries for the lease and, while it has it, has the leader tasks done. It does nothing else itself, so that
+// nothing keeps it from prolonging the lease. On a clean stop it resigns first of all.
 func (n *Node) lead(ctx context.Context) {
 	var now *term
 	var tasks sync.WaitGroup
@@ -132,7 +132,7 @@ func (n *Node) stand(ctx context.Context) (workqueue.Lease, error) {
 	return n.sessions.Lead(ctx, session, n.cfg.LeaseTTL)
 }
 
-// withdraw is for a node that stops: it lives on until what it has under way has ended, and others are to lead.
+// withdraw is for a node that stops: it lives on until what it has in progress has ended, and others are to lead.
 func (n *Node) withdraw(ctx context.Context) {
 	if n.cfg.Precedence == 0 {
 		return
@@ -198,9 +198,9 @@ func (n *Node) stepDown(ctx context.Context, had *term) {
 type pulse struct {
 	Stats
 	NATS    bool                    `json:"nats"`              // it is connected; explanations read it
-	Stalled *streams.StalledStreams `json:"stalled,omitempty"` // it is, and the streams do not answer; likewise
-	Refused string                  `json:"refused,omitempty"` // what NATS refuses its user; likewise
-	Locals  []string                `json:"locals"`            // its functions for steps of kind local; likewise
+	Stalled *streams.StalledStreams `json:"stalled,omitempty"` // it is, and the streams do not answer; also
+	Refused string                  `json:"refused,omitempty"` // what NATS refuses its user; also
+	Locals  []string                `json:"locals"`            // its functions for steps of kind local; also
 	// LeaderTasks are there while it leads; the view of the nodes reads them.
 	LeaderTasks []inspect.TaskPulse `json:"leader_tasks,omitempty"`
 }

@@ -175,8 +175,8 @@ func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 	})
 }
 
-// A leader task that takes longer than the lease lives holds up neither the lease nor the others; one that panics or fails
-// goes on, and says so; each runs when it wants to, when it is woken, and once at a time, until its term is over.
+// A leader task that takes longer than the lease lives holds up neither the lease nor the others; one that panics or
+// fails goes on, and says so; each runs when it wants to, when it is woken, and once at a time, until its term is over.
 func TestLeaderTasksDoNotHinderEachOther(t *testing.T) {
 	compete(t, func(l *lease) {
 		var slow, quick, within atomic.Int32

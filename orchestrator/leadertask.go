@@ -16,15 +16,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// LeaderTask is something that only the node does that leads, again and again. Each leader task has a goroutine of its own, so that
-// a slow one keeps neither the lease nor the other leader tasks waiting, and runs at most once at a time, on all nodes
-// together as far as what it commits goes: its transactions check the lease's epoch ([session.Store.AsLeader]).
+// LeaderTask is something that only the node does that leads, again and again. Each leader task has a goroutine of its
+// own, so that a slow one keeps neither the lease nor the other leader tasks waiting, and runs at most once at a time,
+// on all nodes together as far as what it commits goes: its transactions check the lease's epoch
+// ([session.Store.AsLeader]).
 type LeaderTask struct {
 	// Name stands in logs and views: lower case, a few words.
 	Name string
 	// Run does what there is to do. Its ctx ends when the lease is lost or the node stops. again is when it wants to run
-	// next, unless it is woken before (see [Node.WakeLeaderTask]); 0 means at the next beat of the lease. What it returns as an
-	// error is logged and shown beside the node; that it panics is, too.
+	// next, unless it is woken before (see [Node.WakeLeaderTask]); 0 means at the next beat of the lease. What it returns
+	// as an error is logged and shown beside the node; that it panics is, too.
 	Run func(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error)
 }
 
@@ -59,7 +60,7 @@ func newLeaderTasks(all []LeaderTask) []*task {
 	return tasks
 }
 
-// checkLeaderTasks refuses leader tasks that nobody could tell from one another.
+// checkLeaderTasks refuses leader tasks that no one could tell from one another.
 func checkLeaderTasks(tasks []LeaderTask) error {
 	seen := map[string]bool{}
 	for _, d := range tasks {
@@ -159,8 +160,8 @@ func (d *task) end(err error) (tell bool) {
 	return true
 }
 
-// WakeLeaderTask has the node that leads, be it this one or another, run a leader task now. A lost message costs no more than what
-// the leader task would have waited.
+// WakeLeaderTask has the leader, be it this one or another, run a leader task now. A lost message costs no more than
+// what the leader task would have waited.
 func (n *Node) WakeLeaderTask(name string) {
 	if !n.wakeOwnTask(name) {
 		n.core.Notify(wakeTask + name)

@@ -38,9 +38,9 @@ type Stats struct {
 	EmptyClaims  int64 `json:"empty_claims"` // that did not
 	Slices       int64 `json:"slices"`       // slices claimed
 	Requests     int64 `json:"requests"`     // requests in the stream
-	Republished  int64 `json:"republished"`  // publishes tried again
+	Republished  int64 `json:"republished"`  // publishes retried
 	Postponed    int64 `json:"postponed"`    // slices that could not be published, given back for a while
-	Unreachable  int64 `json:"unreachable"`  // times nothing was claimed, since the NATS server gave no sign of life
+	Unreachable  int64 `json:"unreachable"`  // times nothing was claimed, since the NATS server gave no heartbeat
 	Splits       int64 `json:"splits"`       // slices cut because they were too much for a message, or for the node
 	Commits      int64 `json:"commits"`      // recording transactions
 	Replies      int64 `json:"replies"`      // messages recorded
@@ -50,7 +50,7 @@ type Stats struct {
 	Quarantined  int64 `json:"quarantined"`
 	Expired      int64 `json:"expired"`  // slices past their deadline
 	Extended     int64 `json:"extended"` // deadlines moved: no service had been handed the request
-	Released     int64 `json:"released"` // slices of dead sessions and lost streams issued again
+	Released     int64 `json:"released"` // slices of dead sessions and lost streams reissued
 	SessionsLost int64 `json:"sessions_lost"`
 	Buried       int64 `json:"buried"`    // dead letters taken in
 	Exhausted    int64 `json:"exhausted"` // messages removed that JetStream delivers no more
@@ -61,7 +61,7 @@ type Stats struct {
 	Fetching      int64 `json:"fetching"`       // that it works on now
 	Hung          int64 `json:"hung"`           // calls of fetchers that were given up and have not come back
 	OddSlots      int64 `json:"odd_slots"`      // of fetchers, for items that were not asked for or came twice
-	RecordedAgain int64 `json:"recorded_again"` // commits tried again, with what was fetched
+	RecordedAgain int64 `json:"recorded_again"` // commits retried, with what was fetched
 
 	Flushes      int64 `json:"flushes"`       // requests for collectors
 	FlushedOps   int64 `json:"flushed_ops"`   // operations that succeeded

@@ -119,7 +119,7 @@ func (n *Node) Ready() <-chan struct{} { return n.ready }
 
 // Run works until ctx ends, then stops in good order within the configured grace: no new claims, requests at hand are
 // published, replies at hand are recorded, and what is left is handed back. It returns nil after such a stop. When the
-// connection to NATS is closed it stops likewise, and returns [ErrConnectionClosed].
+// connection to NATS is closed it stops also, and returns [ErrConnectionClosed].
 func (n *Node) Run(ctx context.Context) error {
 	connected, end := n.whileConnected(ctx)
 	err := n.run(connected)
@@ -236,7 +236,7 @@ func (n *Node) newSession(ctx context.Context) error {
 }
 
 // Work runs the loops. Those that feed others end first: claimer, publishers, confirmer. The heartbeat goes on until
-// the last of them is done, so that nobody takes from a node what it is still bringing to an end. It tells at what time
+// the last of them is done, so that no one takes from a node what it is still bringing to an end. It tells at what time
 // the node was told to stop.
 func (n *Node) work(ctx context.Context) (stopped time.Time) {
 	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
@@ -244,7 +244,7 @@ func (n *Node) work(ctx context.Context) (stopped time.Time) {
 	var heart sync.WaitGroup
 	heart.Go(func() { n.beat(beating) })
 
-	// What is under way may end within the grace; after that it is cut off.
+	// What is in progress may end within the grace; after that it is cut off.
 	draining, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(n.cfg.Grace, cut) })
@@ -316,7 +316,7 @@ func (n *Node) DeadLetters() *streams.Letters { return n.letters }
 
 // ErrConnectionClosed is what [Node.Run] returns when its connection to NATS was closed, by the program or by nats.go,
 // which gives up after as many tries as its options say. Such a connection never comes back.
-var ErrConnectionClosed = errors.New("the connection to NATS was closed for good")
+var ErrConnectionClosed = errors.New("the connection to NATS was closed permanently")
 
 // whileConnected returns a context that ends with ctx, or when the connection to NATS is closed: a node that lives on
 // without one would keep its session and the lease, and do nothing. end frees what this takes, and says whether the

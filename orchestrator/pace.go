@@ -29,8 +29,8 @@ const (
 	pruneEvery = 10 * time.Minute
 )
 
-// pacing is the leader task that looks at the endpoints whose pace is automatic, once in PaceInterval, and stores what follows
-// for all nodes to claim by.
+// pacing is the leader task that looks at the endpoints whose pace is automatic, once in PaceInterval, and stores what
+// follows for all nodes to claim by.
 func (n *Node) pacing() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	p := newPacer(n, workqueue.Lease{})
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
@@ -115,7 +115,7 @@ func (p *pacer) rests(ctx context.Context) (bool, error) {
 	return !ended, err
 }
 
-// paced returns the controller of an endpoint, with what somebody else may have stored meanwhile.
+// paced returns the controller of an endpoint, with what someone else may have stored meanwhile.
 func (p *pacer) paced(e *pace.PacedEndpoint) *pacedEndpoint {
 	stored := pacing.Settings{InFlight: e.Pace.InFlight, Rate: e.Pace.Rate, Chunk: e.Pace.Chunk}
 	if paced := p.of[e.Endpoint]; paced != nil {

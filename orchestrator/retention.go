@@ -17,11 +17,11 @@ import (
 const (
 	// retentionEvery is the time between two looks for what is past its limits.
 	retentionEvery = 10 * time.Minute
-	// retentionPause is the least rest between two pieces, and retentionMost how long a piece should take at the most.
-	// Beside that it rests for as long as the piece took, so that it takes half a connection at the most.
+	// retentionPause is the least rest between two pieces, and retentionMost how long a piece should take at most.
+	// Beside that it rests for as long as the piece took, so that it takes half a connection at most.
 	retentionPause = 10 * time.Millisecond
 	retentionMost  = 100 * time.Millisecond
-	// A partition that somebody has locked is tried so often, for 10 s in all.
+	// A partition that someone has locked is tried so often, for 10 s in all.
 	emptyTries = 40
 	emptyPause = 250 * time.Millisecond
 	// retentionBatch bounds the runs that are looked for, or measured, at once.
@@ -38,8 +38,8 @@ const (
 	mostSpan  = 20_000
 )
 
-// retaining is the leader task that deletes what is past its limits. Runs come first: what is left of one that a leader before
-// had begun with, then those that are past their limits now.
+// retaining is the leader task that deletes what is past its limits. Runs come first: what is left of one that a leader
+// before had begun with, then those that are past their limits now.
 func retaining(k *core.Core) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		r := &retentionRound{log: k.Log, store: retentionstore.New(k.Store), lease: lease, span: firstSpan}
@@ -182,7 +182,7 @@ func (r *retentionRound) guess(ctx context.Context, run workqueue.RunID, why err
 // runs deletes runs that ended before a time. All that are due are taken first: where none is left of those that share
 // a partition, it is emptied.
 func (r *retentionRound) runs(ctx context.Context, before time.Time, why string) (n int64, failed error) {
-	var left []workqueue.RunID // somebody was at work on them, or they could not be deleted
+	var left []workqueue.RunID // someone was at work on them, or they could not be deleted
 	for {
 		due, err := r.store.RunsPastLimits(ctx, before, retentionBatch, left)
 		if err != nil || len(due) == 0 {

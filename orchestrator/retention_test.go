@@ -205,7 +205,7 @@ func TestRunsThatCannotBeMeasuredAreDeleted(t *testing.T) {
 	})
 }
 
-// Pieces take neither too long nor become so small that a deletion takes for ever.
+// Pieces take neither too long nor become so small that a deletion takes indefinitely.
 func TestTheNextPieceIsAsLargeAsTheLastOneAllows(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

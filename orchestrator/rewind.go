@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// rewind notices a database that went back in time.
+// rewind notices a database that lost recent commits.
 type rewind struct {
 	node     *core.Core
 	streams  core.Epochs
@@ -26,7 +26,7 @@ type rewind struct {
 	mark     session.Mark  // the furthest that the database is known to have come
 }
 
-// newRewind returns what sees a database that went back in time, at an interval.
+// newRewind returns what sees a database that lost recent commits, at an interval.
 func newRewind(k *core.Core, streams core.Epochs, leads func() bool, interval time.Duration) *rewind {
 	return &rewind{node: k, streams: streams, leads: leads, interval: interval}
 }
@@ -97,7 +97,7 @@ func (w *rewind) lookAtDatabase(ctx context.Context) error {
 	return w.keepMark(ctx)
 }
 
-// passGap has all that is out issued again, since the database knows less of it than was so.
+// passGap has all that is out reissued, since the database knows less of it than was so.
 func (w *rewind) passGap(ctx context.Context, have session.Mark) error {
 	known := have.Later(w.mark)
 	epoch, _ := w.streams.Now()
@@ -107,7 +107,7 @@ func (w *rewind) passGap(ctx context.Context, have session.Mark) error {
 		return err
 	}
 	if gap != nil {
-		w.node.Log.Error("the database went back in time, or another server took it over; issuing again what was out",
+		w.node.Log.Error("the database lost recent commits, or another server took it over; issuing again what was out",
 			zap.Bool("lost", gap.Lost), zap.Time("from", gap.From), zap.Time("to", gap.To), zap.Int("runs", gap.Runs))
 		w.node.PublishEvents()
 	}

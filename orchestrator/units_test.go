@@ -19,7 +19,7 @@ func TestFreshEvents(t *testing.T) {
 	f := newFreshEvents()
 	kept, refused, read := uuid.New(), uuid.New(), uuid.New()
 	if f.passes(read) {
-		t.Error("what nobody knows is passed over")
+		t.Error("what no one knows is passed over")
 	}
 	for _, id := range []uuid.UUID{kept, refused, read} {
 		f.add(freshEvent{Event: workqueue.Event{ID: id}})

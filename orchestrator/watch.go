@@ -179,7 +179,7 @@ func (w *watcher) SweepWatched(ctx context.Context) error {
 	return nil
 }
 
-// SweepHolds looks at samples that have ended, and at runs of which too many items have failed. Leader work, likewise.
+// SweepHolds looks at samples that have ended, and at runs of which too many items have failed. Leader work, also.
 func (w *watcher) SweepHolds(ctx context.Context) error {
 	due, err := control.New(w.node.Store).DueHolds(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every fuzz test for a time, one after the other: fuzz.sh 10s
+# Runs every fuzz test for a time, one at a time: fuzz.sh 10s
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

@@ -4,7 +4,7 @@
 #   image.sh TAG [ARCH...]     # tranche:TAG and tranche-interest:TAG, for amd64 and arm64 unless told otherwise
 #
 # With several, podman makes a list of them (podman manifest push sends it all); docker wants buildx for that, and gets
-# one after the other as TAG-ARCH. PODMAN_FLAGS go before podman's own command.
+# one at a time as TAG-ARCH. PODMAN_FLAGS go before podman's own command.
 set -euo pipefail
 
 tag=$1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs go test, and what failed once more: test.sh GOTESTSUM 'PACKAGES' FLAGS...
+# Runs go test, and what failed again: test.sh GOTESTSUM 'PACKAGES' FLAGS...
 #
 # A test that fails runs again up to twice, alone, when all others have ended. One that then passes is no failure of the
 # change: flaky.txt names it, with what its first run printed. A test that fails three times, a data race, a panic, a

@@ -129,7 +129,7 @@ func TestKeyOfALoadThatIsTakenBack(t *testing.T) {
 			t.Errorf("while the load %s: %+v, %v; want a StateError", when, loaded, err)
 		}
 	}
-	wantStateError("is under way")
+	wantStateError("is in progress")
 	release := b.HoldRows(`SELECT 1 FROM work_queue WHERE ordinal = 5 FOR UPDATE`)
 	gate <- broken
 	b.Until("the load is being taken back", func() bool {

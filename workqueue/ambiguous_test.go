@@ -107,7 +107,7 @@ func commits(p []byte) bool {
 // arrive lets a late commit through, and returns once PostgreSQL has committed.
 func (c *mishapConn) arrive() {
 	if _, err := c.Conn.Write(c.held); err == nil {
-		_, _ = c.Conn.Read(make([]byte, 1024)) // the answer is nobody's
+		_, _ = c.Conn.Read(make([]byte, 1024)) // the answer is no one's
 	}
 	c.held = nil
 	_ = c.Conn.Close()

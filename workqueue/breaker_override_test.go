@@ -40,7 +40,7 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 	advised := func(g health.MissingGroup) bool {
 		return slices.ContainsFunc(g.Advice, func(a health.Advice) bool {
 			return a.Command == "tranche endpoints set "+storetest.Endpoint+" --breaker closed" &&
-				strings.Contains(a.Do, "fails for good after 3")
+				strings.Contains(a.Do, "fails permanently after 3")
 		})
 	}
 	if !slices.ContainsFunc(e.Groups, advised) {
@@ -121,12 +121,12 @@ func TestOperatorsTrustEnds(t *testing.T) {
 }
 
 // Items that fail in slots of their own are no culprits of a chunk that one of its items fails, whether the service
-// wants them to be tried again or not.
+// wants them to be retried or not.
 func TestCulpritsAreWhatFailsChunks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(64), 64)
-	bad := map[workqueue.Ordinal]bool{3: false, 17: true, 40: true, 41: false, 63: true} // whether it may be tried again
+	bad := map[workqueue.Ordinal]bool{3: false, 17: true, 40: true, 41: false, 63: true} // whether it may be retried
 	b.drive(run, func(s workqueue.Slice) settle.Answer {
 		a := poisoned(30)(s)
 		for i := range a.Slots {
@@ -183,7 +183,7 @@ func TestThrottlingCostsNoAttempt(t *testing.T) {
 	mixed := storetest.Whole(s)
 	mixed.Slots[0] = settle.Slot{Ordinal: 0, Err: &tooMuch}
 	mixed.Slots[1] = settle.Slot{Ordinal: 1, Err: &workqueue.SlotError{Code: "flaky", Retry: true}}
-	mixed.Slots[2] = settle.Slot{Ordinal: 2, Err: &workqueue.SlotError{Code: tooMuch.Code}} // for good, it says
+	mixed.Slots[2] = settle.Slot{Ordinal: 2, Err: &workqueue.SlotError{Code: tooMuch.Code}} // permanently, it says
 	b.Record(mixed)
 	b.WantTally(run, storetest.Tally{Done: 5, Failed: 2, Live: 1})
 	if n := b.Number(`SELECT count(*) FROM work_error WHERE ordinal = 0`); n != 6 {
@@ -222,7 +222,7 @@ func TestThrottlingAndThePolicyOfTheStep(t *testing.T) {
 	b.Check()
 }
 
-// A service that never has time does not keep a run for ever.
+// A service that never has time does not keep a run indefinitely.
 func TestThrottlingEnds(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

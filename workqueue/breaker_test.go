@@ -28,7 +28,7 @@ func down(s workqueue.Slice) settle.Answer {
 	return a
 }
 
-// refusing asks for everything to be tried again.
+// refusing asks for everything to be retried.
 func refusing(s workqueue.Slice) settle.Answer {
 	return storetest.Faulty(s, workqueue.SlotError{Code: "flaky", Message: "later", Retry: true})
 }
@@ -140,10 +140,10 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 }
 
 // An outage costs a few items one attempt, and none of them its end, however few attempts there are, and whether the
-// service fails chunks or asks for every item to be tried again.
+// service fails chunks or asks for every item to be retried.
 func TestOutageLosesNothing(t *testing.T) {
 	t.Parallel()
-	for name, serve := range map[string]service{"chunks fail": down, "every item is to be tried again": refusing} {
+	for name, serve := range map[string]service{"chunks fail": down, "every item is to be retried": refusing} {
 		for _, chunk := range []int{500, 50, 1} {
 			t.Run(fmt.Sprintf("%s, chunks of %d", name, chunk), func(t *testing.T) {
 				t.Parallel()
@@ -172,7 +172,7 @@ func TestOutageLosesNothing(t *testing.T) {
 	}
 }
 
-// failedBefore is a run all of whose items have failed alone and for good, and are to be done again.
+// failedBefore is a run all of whose items have failed alone and permanently, and are to be done again.
 func (b *bench) failedBefore(items, chunk int) workqueue.RunID {
 	b.Helper()
 	run := b.Load(storetest.Chunked(chunk), items)
@@ -340,7 +340,7 @@ func TestPoisonIsFoundInBoundedSlices(t *testing.T) {
 	}
 }
 
-// Items that fail by themselves do not keep a run from its end, also when there is nobody else to send a probe for.
+// Items that fail by themselves do not keep a run from its end, also when there is no one else to send a probe for.
 func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, good := range map[string]int{"after others": 30, "and nothing ever worked": 0} {
@@ -362,7 +362,7 @@ func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 	}
 }
 
-// Items that a service asks for to be tried again, each time, come back by themselves at the end of a run, in slices of
+// Items that a service asks for to be retried, each time, come back by themselves at the end of a run, in slices of
 // which every item is refused. That is no outage.
 func TestItemsThatAreRefusedAgainAndAgainAreNoOutage(t *testing.T) {
 	t.Parallel()

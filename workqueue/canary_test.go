@@ -146,7 +146,7 @@ func TestRerunWithACanary(t *testing.T) {
 	b.WantState(run, "running", 2)
 	b.Check()
 
-	// The service is mended; its sample is tried again before all others.
+	// The service is fixed; its sample is retried before all others.
 	again.Select, again.Canary, again.CanaryAutoApprove = redo.Selection{Codes: []string{"still"}}, 1000, true
 	if out, err = redo.New(b.Store).Rerun(t.Context(), again); err != nil || out.Held != 0 || out.Hold != "" {
 		t.Fatalf("the sample again: %+v, %v", out, err)
@@ -210,7 +210,7 @@ func TestDoctorSeesWhatACanaryHolds(t *testing.T) {
 	b.Exec(`UPDATE work_block SET held = NULL WHERE run_id = $1`, run)
 	if report, err = doctor.New(b.Store).Doctor(t.Context()); err != nil || report.Found != 1 ||
 		report.Violations[0].Count != 90 {
-		t.Errorf("items that nobody holds: %+v, %v", report.Violations, err)
+		t.Errorf("items that no one holds: %+v, %v", report.Violations, err)
 	}
 }
 

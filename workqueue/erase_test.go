@@ -43,7 +43,7 @@ func (b *bench) erase(req erasure.Request) erasure.Outcome {
 	return out
 }
 
-// personal is a run of which one item of four is the person's: with a payload, an error that was tried again, a failure
+// personal is a run of which one item of four is the person's: with a payload, an error that was retried, a failure
 // of its chunk, a result, a correction, dead letters and quarantined messages of it, and words about it.
 func (b *bench) personal() workqueue.RunID {
 	b.Helper()
@@ -75,7 +75,7 @@ func (b *bench) personal() workqueue.RunID {
 	b.Record(a)
 	b.Correct(run, `{"name":"`+secret+` 2"}`, person)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "BAD",
-		Message: person + ": nobody is called " + secret}))
+		Message: person + ": no one is called " + secret}))
 	b.WantState(run, "completed", 2)
 	for _, ordinal := range []int{1, 2} {
 		b.Exec(`WITH l AS (INSERT INTO large_result (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)
@@ -327,7 +327,7 @@ func TestEraseWhileRunsAreUnderWay(t *testing.T) {
 	before := b.everything()
 	_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
 	if busy, ok := errors.AsType[*erasure.UnderWayError](err); !ok || len(busy.Runs) != 1 || busy.Runs[0] != run {
-		t.Fatalf("while the run is under way: %v", err)
+		t.Fatalf("while the run is in progress: %v", err)
 	}
 	if after := b.everything(); after != before {
 		t.Error("something was erased")
@@ -348,7 +348,7 @@ func TestEraseWhileRunsAreUnderWay(t *testing.T) {
 	b.Check()
 }
 
-// What was broken off between two pieces is finished by doing it again.
+// What was interrupted between two pieces is finished by doing it again.
 func TestAnErasureThatWasBrokenOff(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -363,7 +363,7 @@ func TestAnErasureThatWasBrokenOff(t *testing.T) {
 	b.Until("the first run is done with, and the second waits", func() bool { return b.Waiters() == 1 })
 	stop()
 	if err := <-ended; err == nil {
-		t.Fatal("it was not broken off")
+		t.Fatal("it was not interrupted")
 	}
 	release()
 	if n := b.Number(`SELECT count(*) FROM work_queue WHERE item_key LIKE 'erased-%' AND run_id = $1`, first); n != 1 {
@@ -378,7 +378,7 @@ func TestAnErasureThatWasBrokenOff(t *testing.T) {
 	b.Check()
 }
 
-// Errors of other items are erased a page at a time, however many a run has: what was broken off between two pages is
+// Errors of other items are erased a page at a time, however many a run has: what was interrupted between two pages is
 // finished by doing it again.
 func TestErasurePagesErrors(t *testing.T) {
 	t.Parallel()
@@ -399,7 +399,7 @@ func TestErasurePagesErrors(t *testing.T) {
 	b.Until("the last page waits", func() bool { return b.Waiters() == 1 })
 	stop()
 	if err := <-ended; err == nil {
-		t.Fatal("it was not broken off")
+		t.Fatal("it was not interrupted")
 	}
 	release()
 	if n := b.Number(`SELECT count(*) FROM work_result WHERE error_message LIKE '%erased-%'`); n == 0 || n == all {
@@ -564,7 +564,7 @@ func TestEraseParametersAndNames(t *testing.T) {
 		"about "+person)
 	_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
 	if busy, ok := errors.AsType[*erasure.UnderWayError](err); !ok || len(busy.Params) != 1 || busy.Params[0] != run {
-		t.Fatalf("while the run is under way: %v", err)
+		t.Fatalf("while the run is in progress: %v", err)
 	}
 	b.Record(storetest.Whole(b.One(run)))
 	did := b.erase(erasure.Request{})

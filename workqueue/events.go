@@ -23,9 +23,9 @@ const (
 	EventApproved  EventKind = "approved"  // the canary: all items may go
 	EventSealed    EventKind = "sealed"    // an open run has all its items
 	EventOverdue   EventKind = "overdue"   // an open run was not sealed in time
-	EventRewound   EventKind = "rewound"   // the database went back in time: what it had confirmed of the run is lost
+	EventRewound   EventKind = "rewound"   // the database lost recent commits: what it had confirmed of the run is lost
 
-	// EventGap is of no run: the database went back in time, or another server took it over.
+	// EventGap is of no run: the database lost recent commits, or another server took it over.
 	EventGap EventKind = "database.rewound"
 )
 

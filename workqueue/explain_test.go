@@ -198,7 +198,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID { return b.sampled(8) },
 			want: []told{{state: "held", reason: health.ReasonSampling, owner: node, items: 6},
 				{state: "ready", reason: health.ReasonNext, owner: node, items: 2}},
-			says: "waits for somebody to approve",
+			says: "waits for someone to approve",
 		},
 		"canary waits": {
 			make: func(b *bench) workqueue.RunID {

@@ -66,7 +66,7 @@ func oddSlot(o workqueue.Ordinal, large int) settle.Slot {
 }
 
 // A few rows are written by INSERT, which need not travel alone, and more by COPY; final errors, one in five here, by
-// INSERT, which makes something of them. Nobody sees by which.
+// INSERT, which makes something of them. No one sees by which.
 func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -108,7 +108,7 @@ func TestThresholdOfSeveralSteps(t *testing.T) {
 	b.Check()
 }
 
-// gate is a step that waits for all items, and then for somebody.
+// gate is a step that waits for all items, and then for someone.
 func gate(by string, s workqueue.StepSpec) workqueue.StepSpec {
 	s.Barrier, s.Approval = true, by
 	return s
@@ -169,7 +169,7 @@ func TestGateBetweenSteps(t *testing.T) {
 	b.Check()
 }
 
-// What is made anew is looked at anew.
+// What is made again is looked at again.
 func TestGateIsShutAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -222,7 +222,7 @@ func TestFourEyes(t *testing.T) {
 	}
 }
 
-// The schema itself lets no step begin that nobody has approved, and the doctor sees what was asked for before.
+// The schema itself lets no step begin that no one has approved, and the doctor sees what was asked for before.
 func TestNothingPassesAGateUnseen(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

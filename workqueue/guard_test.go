@@ -51,7 +51,7 @@ func TestGuardHoldsARunWhoseFirstOutcomesFail(t *testing.T) {
 	if got := b.Events(run); !slices.Equal(got, []string{"started", "paused"}) {
 		t.Errorf("events: %q", got)
 	}
-	b.Record(storetest.Faulty(late, badPayload)) // what was out comes in all the same
+	b.Record(storetest.Faulty(late, badPayload)) // what was out comes in anyway
 	b.resume(run)
 	b.Record(storetest.Faulty(b.One(run), badPayload), storetest.Faulty(b.One(run), badPayload),
 		storetest.Faulty(b.One(run), badPayload))
@@ -121,7 +121,7 @@ func TestGuardLetsOthersGo(t *testing.T) {
 	b.Check()
 }
 
-// A guard that decides while the run is held for something else waits for its turn, unless somebody runs items again.
+// A guard that decides while the run is held for something else waits for its turn, unless someone runs items again.
 func TestGuardWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

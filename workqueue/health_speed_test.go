@@ -61,7 +61,7 @@ func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
 // yardstick takes PostgreSQL less than 30 ms on a machine on which Health is to take no more than 200 ms.
 const yardstick = `SELECT count(*) FROM generate_series(1, 100000) n WHERE sqrt(n) > 1`
 
-// slowestOf20 asks twenty times, and returns what nineteen of them took at the most, and what they may have taken: 200
+// slowestOf20 asks twenty times, and returns what nineteen of them took at most, and what they may have taken: 200
 // ms, or as much more as the machine is slower at the same time.
 func slowestOf20(t *testing.T, b *bench, limits health.Limits) (p95, limit time.Duration) {
 	t.Helper()

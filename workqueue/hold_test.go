@@ -61,7 +61,7 @@ func TestPauseAndResume(t *testing.T) {
 	if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
 		t.Errorf("%d slices of a paused run were claimed", n)
 	}
-	b.Record(storetest.Whole(out[0])) // what is out is recorded all the same
+	b.Record(storetest.Whole(out[0])) // what is out is recorded anyway
 	b.WantTally(run, storetest.Tally{Ready: 8, Live: 4, Done: 4})
 	_, err := control.New(b.Store).Pause(t.Context(), storetest.Wish(run, "again"))
 	b.WantRefused(err, "paused already by ann: the service is sick")
@@ -243,8 +243,8 @@ func (b *bench) resumeCancelled(run workqueue.RunID) (control.Controlled, error)
 	return control.New(b.Store).Resume(b.Context(), control.Control{Run: run, Actor: "ann", Reason: "after all"}, nil)
 }
 
-// A run that was cancelled goes on where it was: what was out, waited to be tried again, or was not begun with. Late
-// answers are worth nothing, and its end is told once more.
+// A run that was cancelled goes on where it was: what was out, waited to be retried, or was not begun with. Late
+// answers are worth nothing, and its end is told again.
 func TestACancelledRunGoesOn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -38,7 +38,7 @@ func (b *bench) loadInvalid(req start.LoadRequest, next func(*start.LoadItem) er
 	return loaded
 }
 
-// Items that do not fit are failed from the start, nobody is asked about them, and a re-run leaves them alone.
+// Items that do not fit are failed from the start, no one is asked about them, and a re-run leaves them alone.
 func TestInvalidItemsAreAskedOfNobody(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string]int{"in one transaction": 60, "in parts": storetest.Several} {
@@ -167,7 +167,7 @@ func TestTooManyInvalidItemsAreRefused(t *testing.T) {
 	}
 }
 
-// What is invalid says nothing about how the sample of a canary does: nobody was asked about it.
+// What is invalid says nothing about how the sample of a canary does: no one was asked about it.
 func TestInvalidItemsAreNoCanary(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -178,7 +178,7 @@ func TestInvalidItemsAreNoCanary(t *testing.T) {
 	}{
 		"some of the sample": {30, control.CanaryPassed, ""},
 		"all of it": {1, control.CanaryWaiting,
-			"canary by tranche: nobody was asked about any item of its canary"},
+			"canary by tranche: no one was asked about any item of its canary"},
 	} {
 		req := storetest.Chunked(10)
 		req.Canary, req.CanaryAutoApprove = c.sample, true

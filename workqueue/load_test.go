@@ -307,7 +307,7 @@ func TestAbandonedLoadIsClearedAway(t *testing.T) {
 	b.WantNothing()
 }
 
-// Nobody claims of a run that is still loading, and nothing of it shows as an item.
+// No one claims of a run that is still loading, and nothing of it shows as an item.
 func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -351,7 +351,7 @@ func (b *bench) abandoned(name string) {
 	b.Expire(req.Session)
 }
 
-// Payloads may be so large that what is deleted at once takes too long: it is rolled back, and would be for ever.
+// Payloads may be so large that what is deleted at once takes too long: it is rolled back, and would be indefinitely.
 func TestClearingTakesFewerRowsWhenTheyTakeTooLong(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

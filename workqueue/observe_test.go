@@ -126,7 +126,7 @@ func TestAPaceIsSavedWithItsChanges(t *testing.T) {
 	}
 	stale := workqueue.Lease{Session: lease.Session, Epoch: lease.Epoch - 1}
 	if err := pacestore.New(b.Store).SavePace(t.Context(), stale, storetest.Endpoint, pace, nil); err == nil {
-		t.Error("somebody who leads no more has saved a pace")
+		t.Error("someone who leads no more has saved a pace")
 	}
 }
 

@@ -250,7 +250,7 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 	b.Check()
 }
 
-// A run that nobody adds anything to completes with its seal. What was sealed or cancelled is no load that was given
+// A run that no one adds anything to completes with its seal. What was sealed or cancelled is no load that was given
 // up, whatever becomes of its node.
 func TestAnOpenRunIsNoAbandonedLoad(t *testing.T) {
 	t.Parallel()
@@ -315,14 +315,14 @@ func TestOverdueRuns(t *testing.T) {
 	}
 	for run, what := range late {
 		if what == start.OverdueReport {
-			b.Add(run, storetest.Names(1)) // it takes items all the same
+			b.Add(run, storetest.Names(1)) // it takes items anyway
 			b.Seal(run)
 		}
 	}
 	b.Check()
 }
 
-// An open run ends when it is overdue and nobody has done anything with it for a week; what keeps it keeps only that.
+// An open run ends when it is overdue and no one has done anything with it for a week; what keeps it keeps only that.
 func TestAnAbandonedOpenRunEnds(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -29,7 +29,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// openStore opens a store, as often as it takes: a machine that stands still may need longer for a connection than is
+// openStore opens a store, as often as it takes: a machine that is stalled may need longer for a connection than is
 // allowed.
 func openStore(t *testing.T, url string, cfg database.PoolConfig) (store *database.DB) {
 	t.Helper()
@@ -80,7 +80,7 @@ func TestStoreThroughAPooler(t *testing.T) {
 	b.Check()
 }
 
-// A server of somebody's own compiles statements, which would cost seconds at each look for work, and has transactions
+// A server of someone's own compiles statements, which would cost seconds at each look for work, and has transactions
 // read what was there when they began: sessions of ours do neither, also where a pooler keeps what they were begun with
 // from the server, in a transaction and outside.
 func TestStoreGoesByItsOwnSettings(t *testing.T) {
@@ -228,7 +228,7 @@ func withSetting(url string, settings ...string) string {
 // The leader does, and then issues the slice again.
 func TestAClientThatStalledInACopy(t *testing.T) {
 	t.Parallel()
-	// A cluster of its own: while a client stands still in a COPY, PostgreSQL makes and drops no database.
+	// A cluster of its own: while a client is stalled in a COPY, PostgreSQL makes and drops no database.
 	url := testenv.Postgres(t).URL()
 	store := openStore(t, url, database.PoolConfig{})
 	b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url), Store: store}}
@@ -287,7 +287,7 @@ func TestAClientThatStalledInACopy(t *testing.T) {
 	})
 	select {
 	case err := <-others:
-		t.Errorf("a COPY that nobody waits for was ended: %v", err)
+		t.Errorf("a COPY that no one waits for was ended: %v", err)
 	default:
 	}
 }

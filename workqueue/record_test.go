@@ -127,7 +127,7 @@ func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer settle.Answer
 		want   int
-	}{"tried again": {again, 1}, "done": {storetest.Whole(claimed[1]), 0}} {
+	}{"retried": {again, 1}, "done": {storetest.Whole(claimed[1]), 0}} {
 		due := b.Record(tc.answer).Due
 		if len(due) != tc.want || tc.want > 0 && (due[0] > 10*time.Second || due[0] < 8*time.Second) {
 			t.Errorf("%s: due in %v", name, due)
@@ -165,7 +165,7 @@ func TestRecordConcludesWhenSlotsAnnouncedCannotBeTaken(t *testing.T) {
 			b.WantTally(run, storetest.Tally{Live: 2, Done: 2})
 			again := b.One(run)
 			if again.Cause != workqueue.CauseUnanswered || again.Failures != 1 || again.Mask.Count() != 2 {
-				t.Errorf("issued again as %+v; want the 2 items left out", again)
+				t.Errorf("reissued as %+v; want the 2 items left out", again)
 			}
 			b.Record(storetest.Whole(again))
 			b.WantState(run, "completed", 1)
@@ -192,7 +192,7 @@ func TestRecordWaitsForTheOtherMessagesOfAReply(t *testing.T) {
 	b.Check()
 }
 
-// More slices than one transaction takes were lost with the streams: all of them are issued again, in several.
+// More slices than one transaction takes were lost with the streams: all of them are reissued, in several.
 func TestLostStreamsOfManySlices(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

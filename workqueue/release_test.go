@@ -40,7 +40,7 @@ func TestLostStreamsAreIssuedAgainAtOnce(t *testing.T) {
 	run := b.Load(storetest.Request(), 12)
 	claimed := b.Claim(run, storetest.Plenty)
 	b.Send(claimed[:2]...)
-	observe(work, work.Add(time.Second), 2, true) // the reply stream alone was made anew
+	observe(work, work.Add(time.Second), 2, true) // the reply stream alone was made again
 	n, err := settle.New(b.Store).ReleaseLostStreams(t.Context(), lease)
 	if err != nil || n != 2 {
 		t.Errorf("released %d slices, %v; want the two that were sent", n, err)
@@ -48,7 +48,7 @@ func TestLostStreamsAreIssuedAgainAtOnce(t *testing.T) {
 	b.Check()
 	for _, s := range b.Claim(run, storetest.Plenty) {
 		if s.Cause != workqueue.CauseStreams || s.Failures != 0 {
-			t.Errorf("issued again as %+v", s)
+			t.Errorf("reissued as %+v", s)
 		}
 		if _, err := settle.New(b.Store).MarkSent(t.Context(),
 			[]workqueue.Sent{{ID: s.ID, StreamSeq: 1, StreamsEpoch: 2}}); err != nil {
@@ -158,7 +158,7 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	b.Check()
 }
 
-// A leader that stops in the middle of its work keeps nobody from taking over, and nothing of that work is committed
+// A leader that stops in the middle of its work keeps no one from taking over, and nothing of that work is committed
 // afterwards; nor does its work keep itself from prolonging the lease.
 func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	t.Parallel()
@@ -193,7 +193,7 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	b.Check()
 }
 
-// Between its last look at the lease and its commit, nobody takes it over from a leader: whatever it commits, it
+// Between its last look at the lease and its commit, no one takes it over from a leader: whatever it commits, it
 // commits before the next epoch.
 func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 	t.Parallel()
@@ -319,8 +319,8 @@ func (b *bench) judge(doubted map[workqueue.SliceID]bool, claimed ...workqueue.S
 	return blamed
 }
 
-// What is sent along with others that are answered is to blame for its silence; what nobody else was answered beside,
-// or before, or while JetStream was away, is not.
+// What is sent along with others that are answered is to blame for its silence; what no one else was answered beside,
+// or before, or while JetStream was unavailable, is not.
 func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -335,9 +335,9 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 			blamed: true},
 		"another was refused": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) { b.Record(refusing(o)) },
 			blamed: true},
-		"JetStream was away": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) { b.Record(storetest.Whole(o)) },
+		"JetStream was unavailable": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) { b.Record(storetest.Whole(o)) },
 			doubted: true},
-		"nobody was answered": {others: func(*bench, workqueue.RunID, workqueue.Slice) {}},
+		"no one was answered": {others: func(*bench, workqueue.RunID, workqueue.Slice) {}},
 		"another was given up by a node": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {
 			b.Record(exhausted(o))
 		}},
@@ -367,7 +367,7 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 	}
 }
 
-// An item whose services never answer anybody is issued again without blame, five times; from then on each silence
+// An item whose services never answer anybody is reissued without blame, five times; from then on each silence
 // costs it an attempt, and it comes to its end. So does one whose replies are lost again and again.
 func TestSilenceComesToAnEnd(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ type StepSettings struct {
 	Timeout      time.Duration `bounds:"1ms 24h" column:"request_timeout"`
 	RetryBackoff time.Duration `bounds:"0s 24h"`                 // before the second attempt, doubled for each later one
 	MaxBackoff   time.Duration `bounds:"1ms 24h" column:",null"` // the longest such wait; 0: 5 minutes
-	RetryCodes   []string      // error codes that are tried again, whatever the service says
+	RetryCodes   []string      // error codes that are retried, whatever the service says
 	NoRetryCodes []string      // error codes that never are
 	MaxResult    int           `bounds:"1 64MiB" zero:"leaves it at 64MiB" column:",null"` // bytes; more fails the item
 }
@@ -44,13 +44,13 @@ type StepOverrides struct {
 	ChunkBytes   *Bytes    `json:"chunk_bytes,omitempty" doc:"bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)" placeholder:"SIZE"`
 	ChunkTime    *Duration `json:"chunk_time,omitempty" doc:"what a request should take, with chunk auto only (5s)" example:"5s" placeholder:"TIME"`
 	InFlight     *Adaptive `json:"in_flight,omitempty" doc:"requests out at once, over all nodes, or auto: found while running (auto)" placeholder:"N|auto"`
-	Rate         *float64  `json:"rate,omitempty" doc:"items a second at the most, over all nodes (no limit)" example:"1000" placeholder:"N"`
+	Rate         *float64  `json:"rate,omitempty" doc:"items a second at most, over all nodes (no limit)" example:"1000" placeholder:"N"`
 	MaxAttempts  *int      `json:"max_attempts,omitempty" doc:"how often an item that fails is tried, in all (3)" example:"3" name:"attempts" placeholder:"N"`
 	Timeout      *Duration `json:"timeout,omitempty" doc:"for the reply, from when a service has the request; more than the service gives its handler (12m)" example:"12m" name:"request-timeout" placeholder:"TIME"`
 	RetryBackoff *Duration `json:"retry_backoff,omitempty" doc:"the wait before the second attempt, doubled for each later one (1s)" example:"1s" name:"backoff" placeholder:"TIME"`
 	MaxBackoff   *Duration `json:"max_backoff,omitempty" doc:"the longest such wait (5m)" example:"5m" placeholder:"TIME"`
-	RetryCodes   []string  `json:"retry_codes,omitempty" nullable:"false" doc:"error codes that are tried again although the service says no; none: no code is (none)" name:"retry-code" sep:"none" placeholder:"CODE"`
-	NoRetryCodes []string  `json:"no_retry_codes,omitempty" nullable:"false" doc:"error codes that are not, although the service says yes; likewise (none)" sep:"none" placeholder:"CODE"`
+	RetryCodes   []string  `json:"retry_codes,omitempty" nullable:"false" doc:"error codes that are retried although the service says no; none: no code is (none)" name:"retry-code" sep:"none" placeholder:"CODE"`
+	NoRetryCodes []string  `json:"no_retry_codes,omitempty" nullable:"false" doc:"error codes that are not, although the service says yes; also (none)" sep:"none" placeholder:"CODE"`
 	MaxResult    *Bytes    `json:"max_result,omitempty" doc:"bytes of an item's result; a larger one fails the item as result_too_large (64MiB)" placeholder:"SIZE"`
 }
 
@@ -67,12 +67,12 @@ type SettingsView struct {
 	Timeout      Duration `json:"timeout" doc:"for the reply to a request that a service has taken"`
 	RetryBackoff Duration `json:"retry_backoff" doc:"before the second attempt; doubled for each later one"`
 	MaxBackoff   Duration `json:"max_backoff,omitempty" doc:"the longest such wait; absent: 5 minutes"`
-	RetryCodes   []string `json:"retry_codes,omitempty" doc:"error codes that are tried again"`
+	RetryCodes   []string `json:"retry_codes,omitempty" doc:"error codes that are retried"`
 	NoRetryCodes []string `json:"no_retry_codes,omitempty" doc:"error codes that never are"`
 	MaxResult    Bytes    `json:"max_result,omitempty" doc:"bytes of an item's result at most; absent: 64MiB"`
 }
 
-// What a step uses when nobody says otherwise. Of a chunk or a limit that is found, the number is the upper bound.
+// What a step uses when no one says otherwise. Of a chunk or a limit that is found, the number is the upper bound.
 const (
 	DefaultChunkTime = 5 * time.Second // of a chunk whose size is found
 	// A step's `timeout`.

@@ -150,7 +150,7 @@ func TestStepsKeepToTheirOwnSettings(t *testing.T) {
 		}
 		b.Record(answers...)
 	}
-	b.WantAt(run, 0, storetest.StepTally{Ready: 18, Failed: 2})  // never tried again
+	b.WantAt(run, 0, storetest.StepTally{Ready: 18, Failed: 2})  // never retried
 	b.WantAt(run, 1, storetest.StepTally{Ready: 10, Flying: 10}) // again in an hour
 	b.WantAt(run, 2, storetest.StepTally{Ready: 19, Failed: 1})  // tried once
 	b.ClaimStep(run, 2, storetest.Plenty)                        // whatever has come in, it is in debt then
@@ -160,7 +160,7 @@ func TestStepsKeepToTheirOwnSettings(t *testing.T) {
 	b.Check()
 }
 
-// The first of all says what the streams are like; later ones, and nobody's change of nothing, leave no trace.
+// The first of all says what the streams are like; later ones, and no one's change of nothing, leave no trace.
 func TestStreamSettings(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

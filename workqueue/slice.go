@@ -13,7 +13,7 @@ type Cause string
 // The causes of a slice.
 const (
 	CauseReady      Cause = "ready"      // from items that were ready
-	CauseRetry      Cause = "retry"      // the service asked for these items to be tried again
+	CauseRetry      Cause = "retry"      // the service asked for these items to be retried
 	CauseUnanswered Cause = "unanswered" // the final reply left these items out
 	CauseFailure    Cause = "failure"    // the service failed the chunk as a whole
 	CauseDeadline   Cause = "deadline"   // no reply came in time, although the services answered others
@@ -94,7 +94,7 @@ const (
 	OutcomeMissing Outcome = "missing"
 )
 
-// StepChoiceError is returned for an export that names no step of the run, where one has to be named.
+// StepChoiceError is returned for an export that names no step of the run, where one must be named.
 type StepChoiceError struct {
 	Step  string   // that was named; "": none
 	Steps []string // that there are, or that have results

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// MaxSteps is how many steps a run has at the most.
+// MaxSteps is how many steps a run has at most.
 const MaxSteps = 64
 
 // StepSpec is a step as a run starts with it.
@@ -30,7 +30,7 @@ type StepSpec struct {
 	NoItem   bool            // its requests do not carry the items' payloads
 	Optional bool            // what needs it goes on without it
 	Barrier  bool            // nothing of it begins before its needs have ended for all items
-	Approval string          // with a barrier: nor before somebody approves, ApproveAnyone or ApproveOther
+	Approval string          // with a barrier: nor before someone approves, ApproveAnyone or ApproveOther
 	Config   json.RawMessage // the kind's own settings; nil: none
 }
 
@@ -58,7 +58,7 @@ func (st *StepSpec) Validate(i int) error {
 	}
 	for n, input := range st.Inputs {
 		if !slices.Contains(st.Needs, input) || slices.Contains(st.Inputs[:n], input) {
-			return fmt.Errorf("step %d (%s) sees the parts of step %d; want each of the steps that it needs once at the most",
+			return fmt.Errorf("step %d (%s) sees the parts of step %d; want each of the steps that it needs once at most",
 				i, st.Name, input)
 		}
 	}
@@ -86,13 +86,13 @@ const CodeComma = ", "
 // DefaultAutoChunk is the size of automatic chunks before anything was learned of their endpoint.
 const DefaultAutoChunk = 500
 
-// CodeInvalid is the error code of items that do not fit the schema of their run. Nobody is asked about them.
+// CodeInvalid is the error code of items that do not fit the schema of their run. No one is asked about them.
 const CodeInvalid = "invalid"
 
-// CodeStopped is the error code of items that nobody has tried, because one of the same lane failed before them.
+// CodeStopped is the error code of items that no one has tried, because one of the same lane failed before them.
 const CodeStopped = "ORDER_STOPPED"
 
-// RunOrder puts the items of a run in lanes: those of the same value are worked on one after the other in the order in
+// RunOrder puts the items of a run in lanes: those of the same value are worked on one at a time in the order in
 // which they came, and the next one begins when every step has come to its end with the one before. Lines do not wait
 // for each other.
 //
@@ -124,7 +124,7 @@ type StepWork struct {
 	Inputs  []StepInput // the parts that a request carries
 	NoItem  bool        // it does not carry the item's payload
 	Timeout time.Duration
-	Rate    float64 // items a second at the most; 0: no limit
+	Rate    float64 // items a second at most; 0: no limit
 }
 
 // StepInput names a step whose parts another one sees.
@@ -167,9 +167,9 @@ func TargetKind(key string) (kind Kind, target string) {
 	return KindEndpoint, key
 }
 
-// Partitions is how many work_queue has, and work_result as many. PostgreSQL puts the rows of a run into one of them by a
-// hash of its id; whoever makes the id chooses which by trying ids. Most runs share partition 0; a large load takes
-// another one, if it can one that nobody has, so that deleting it is emptying a table. Which one a run is in is of no
+// Partitions is how many work_queue has, and work_result as many. PostgreSQL puts the rows of a run into one of them by
+// a hash of its id; whoever makes the id chooses which by trying ids. Most runs share partition 0; a large load takes
+// another one, if it can one that no one has, so that deleting it is emptying a table. Which one a run is in is of no
 // matter to anything but that.
 const Partitions = 32
 

@@ -81,7 +81,7 @@ func TestTrackersWaitForLargeOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := b.Pool.Config().Copy()
-	config.ConnConfig.RuntimeParams["lock_timeout"] = "2000" // a dozen of them are more than we may stand still
+	config.ConnConfig.RuntimeParams["lock_timeout"] = "2000" // a dozen of them are more than we may are stalled
 	config.ConnConfig.RuntimeParams["application_name"] = "impatient"
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

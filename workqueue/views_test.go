@@ -166,7 +166,7 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 		t.Errorf("the settings are %+v", set)
 	}
 
-	// What is under way when a run is held may complete it, and then it is not paused.
+	// What is in progress when a run is held may complete it, and then it is not paused.
 	b.Exec(`UPDATE batchrun SET hold = NULL, held_at = NULL WHERE id = $1`, held)
 	b.Exec(`UPDATE run_step SET rate = NULL WHERE run_id = $1`, held)
 	rest := b.Claim(held, storetest.Plenty)

@@ -13,8 +13,8 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 )
 
-// addGroupsSQL locks the batch row before it adds rows, so that two adds number their groups one after the other and
-// none slips in behind a seal. The new rows are nobody else's to wait for. A full mask of n bits is the complement of n
+// addGroupsSQL locks the batch row before it adds rows, so that two adds number their groups one at a time and
+// none slips in behind a seal. The new rows are no one else's to wait for. A full mask of n bits is the complement of n
 // zeros shifted in from the left.
 const addGroupsSQL = `
 WITH batch AS (
@@ -65,7 +65,7 @@ func checkSizes(op string, id uuid.UUID, sizes []int) ([]int32, error) {
 	return list, nil
 }
 
-// openSealedSQL makes batches with all their groups. Nobody else knows of them, so there is nothing to wait for.
+// openSealedSQL makes batches with all their groups. No one else knows of them, so there is nothing to wait for.
 const openSealedSQL = `
 WITH batch AS (
     INSERT INTO tracker_batch (id, owner, state, groups, open_groups, items, sealed_at)
@@ -105,7 +105,7 @@ type Range struct {
 	Group, Lo, Hi int
 }
 
-// Missing returns the items that nobody has acknowledged, as runs in ascending order. It grows with the number of runs,
+// Missing returns the items that no one has acknowledged, as runs in ascending order. It grows with the number of runs,
 // at most 4096 a group when every other item is pending. An unknown batch is ErrNotFound.
 func Missing(ctx context.Context, q Querier, id uuid.UUID) ([]Range, error) {
 	rows, err := q.Query(ctx, missingSQL, id)
@@ -185,7 +185,7 @@ SELECT batch.state, batch.groups, armed.generation, bad.grp, bad.above, bad.size
 FROM batch LEFT JOIN armed ON true LEFT JOIN bad ON true`
 
 // Rearm makes items pending again and starts the next generation, which it returns: a completed batch is sealed again
-// and will complete, and report it, once more. A sealed batch stays sealed, an open one open. Items that are pending
+// and will complete, and report it, again. A sealed batch stays sealed, an open one open. Items that are pending
 // already are left alone.
 //
 // A cancelled batch is a *StateError, a mask that fits no group a *GroupError, an unknown batch ErrNotFound. Masks

@@ -36,7 +36,7 @@ func TestGroupsAreFoundByKey(t *testing.T) {
 	}
 }
 
-// goesThroughGroups says whether a plan reads groups that nobody named.
+// goesThroughGroups says whether a plan reads groups that no one named.
 func goesThroughGroups(plan []string) bool {
 	for i, line := range plan {
 		if strings.Contains(line, " Scan") && strings.Contains(line, " on tracker_group ") &&

@@ -126,7 +126,7 @@ func (b *bench) waitsFor(waiter, holder uint32) {
 func commits(ctx context.Context, tx pgx.Tx) error   { return tx.Commit(ctx) }
 func rollsBack(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }
 
-// inTurn makes the calls one after the other, each in a transaction of its own.
+// inTurn makes the calls one at a time, each in a transaction of its own.
 func (b *bench) inTurn(calls ...call) {
 	b.Helper()
 	for _, c := range calls {
@@ -289,7 +289,7 @@ func TestAddBehindSealIsRefused(t *testing.T) {
 	}
 }
 
-// TestRolledBackRacers ends the first call with a rollback: the second then decides as if it had been alone, and nobody
+// TestRolledBackRacers ends the first call with a rollback: the second then decides as if it had been alone, and no one
 // hangs.
 func TestRolledBackRacers(t *testing.T) {
 	t.Parallel()

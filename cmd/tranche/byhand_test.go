@@ -56,7 +56,7 @@ func TestControlOfRuns(t *testing.T) {
 		b.want(b.pipe(people, append([]string{"run", "start", "--endpoint", "echo", "--items", "-"}, args...)...), 0,
 			"started")
 	}
-	start("--name", "it") // nobody listens yet
+	start("--name", "it") // no one listens yet
 	b.want(b.tranche("run", "pause", "it", "--reason", "the service is sick"), 0, "paused: nothing more is sent",
 		"go on with: tranche run resume")
 	b.want(b.tranche("run", "pause", "it"), 1, "paused already", "the service is sick")
@@ -93,7 +93,7 @@ func TestControlOfRuns(t *testing.T) {
 		"tranche run approve")
 	b.want(runProgram(t, nil, "", "run", "set", "--help"), 0, "N|auto", "--threshold")
 	b.want(b.tranche("run", "cancel", "--all"), 0, "1 run cancelled")
-	b.want(b.tranche("run", "cancel", "--all"), 0, "none is under way")
+	b.want(b.tranche("run", "cancel", "--all"), 0, "none is in progress")
 	for _, args := range [][]string{
 		{"pause"}, {"pause", "it", "--all"}, {"resume", "--all", "--max-failed", "1"}, {"set", "it"},
 		{"resume", "it", "--max-failed", "x"}, {"set", "it", "--chunk", "0"}, {"set", "it", "--rate", "fast"},
@@ -130,7 +130,7 @@ func (b *bench) correcting() {
 	b.want(b.tranche("run", "export", "it", "--corrected", "--format", "csv"), 0, "\n1,done,")
 }
 
-// A run that somebody deletes is gone at once, and soon nothing is left of it.
+// A run that someone deletes is gone at once, and soon nothing is left of it.
 func TestDeletionOfARun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -289,16 +289,16 @@ func testAGateOnTheCommandLine(t *testing.T, b *bench) {
 	const rows = "id,name\n1,ann\n2,bad\n3,bob\n"
 	for _, name := range []string{"2025", "2026"} {
 		b.want(b.pipe(rows, "run", "start", plan, "--items", "-", "--name", name, "--wait"), cli.ExitHeld,
-			"step send waits for somebody, other than "+cli.OSUser()+", to approve it")
+			"step send waits for someone, other than "+cli.OSUser()+", to approve it")
 		look := b.tranche("run", "approve", name, "--step", "send", "--dry-run")
 		b.want(look, 0, "2 go on, 1 are left out", "compose: 2 done, 1 failed", "anybody but "+cli.OSUser(),
 			"sample  1  compose: JSON")
 		if name == "2026" {
 			b.want(look, 0, "against run", "unchanged      2", "still failing  1")
 		}
-		b.want(b.tranche("run", "explain", name), 0, "waits for somebody to approve it", "but not "+cli.OSUser())
-		b.want(b.tranche("run", "item", name, "1"), 0, "until somebody approves the step")
-		b.want(b.tranche("run", "approve", name, "--step", "send"), cli.ExitOther, "approved by somebody else")
+		b.want(b.tranche("run", "explain", name), 0, "waits for someone to approve it", "but not "+cli.OSUser())
+		b.want(b.tranche("run", "item", name, "1"), 0, "until someone approves the step")
+		b.want(b.tranche("run", "approve", name, "--step", "send"), cli.ExitOther, "approved by someone else")
 		b.want(b.tranche("run", "approve", name), cli.ExitOther, "--step send")
 		cl, err := client.New(b.url, client.WithActor("another"))
 		if err != nil {
@@ -433,7 +433,7 @@ func testReportsByHand(t *testing.T, b *bench) {
 	const evil = "id,name\n1,ann\n\x1b[31m2,bad\n3,bad\n"
 	start := []string{"run", "start", "--endpoint", "echo", "--items", "-", "--wait", "--name"}
 	b.want(b.pipe(evil, append(start, "first")...), 3, "2 failed")
-	b.want(b.tranche("run", "report", "first"), 0, "items", "NO_SUCH", "nobody is", "ready", "echo@1.0.0",
+	b.want(b.tranche("run", "report", "first"), 0, "items", "NO_SUCH", "no one is", "ready", "echo@1.0.0",
 		"sha256 of items",
 		"completed", "SLOWEST SERVICES", "half took")
 	errs := b.tranche("run", "errors", "first")
@@ -732,7 +732,7 @@ func testDeadLettersByHand(t *testing.T, b *bench) {
 	b.want(b.tranche("dlq", "requeue", mail[0].String()), 1, "0 dead letters requeued, 1 refused", "already")
 	b.want(b.tranche("dlq", "drop", mail[0].String()), 1, "it is requeued")
 	b.want(b.tranche("dlq", "requeue", "--endpoint", "mail"), 0, "2 dead letters requeued")
-	b.want(b.tranche("dlq", "requeue", "--all"), 1, "1 refused", "mend the service")
+	b.want(b.tranche("dlq", "requeue", "--all"), 1, "1 refused", "fix the service")
 	b.want(b.tranche("dlq", "requeue", "--all", "--force"), 0, "1 dead letter requeued")
 	b.buried("mail", 1, deadletter.DeadLetter{})
 	b.want(b.tranche("dlq", "drop", "--all"), 0, "1 dead letter dropped")
@@ -794,7 +794,7 @@ func testEndpointsByHand(t *testing.T, b *bench) {
 		b.want(b.tranche("endpoints", "set", "echo", "--concurrency="+n), 2, "--concurrency", "or default")
 	}
 	b.want(b.tranche("endpoints", "set", "a b", "--concurrency", "1"), 1, "endpoint name")
-	b.want(b.tranche("endpoints", "show", "nope"), 1, "nobody listens", "tranche endpoints")
+	b.want(b.tranche("endpoints", "show", "nope"), 1, "no one listens", "tranche endpoints")
 }
 
 // A letter that was requeued comes to the service, which answers the one who asked.
@@ -852,12 +852,12 @@ func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
 	b.wantSoon([]string{"health", "--json"}, `"kind": "dead_letters"`)
 	b.want(b.tranche("health", "ack", "dead_letters", "lost"), 0, "dead_letters lost is taken by ")
 	b.wantSoon([]string{"health"}, "WARNING 1 dead letter of lost", "acknowledged")
-	b.want(b.tranche("health", "mute", "dead_letters", "--until-worse", "--reason", "of the test"), 0, "for good",
+	b.want(b.tranche("health", "mute", "dead_letters", "--until-worse", "--reason", "of the test"), 0, "permanently",
 		"tranche health clear dead_letters")
 	shown := b.wantSoon([]string{"health"}, "PUT ASIDE", "of the test")
 	// The disk may be full.
 	if before, _, _ := strings.Cut(shown.out, "PUT ASIDE"); strings.Contains(before, "dead letter") {
-		t.Errorf("it is told all the same:\n%s", before)
+		t.Errorf("it is told anyway:\n%s", before)
 	}
 	b.want(b.tranche("health", "clear", "dead_letters"), 0, "told as it was before")
 	b.want(b.tranche("health", "clear", "dead_letters"), 0, "nothing was said of")

@@ -5,8 +5,8 @@
 // internal/cli.
 //
 // Exit codes: 0 when all went well, and a run that was waited for has no failed item; 3 when it has, and when tranche
-// health finds something critical; 4 when it is held, or waits for an approval, and nobody may come (--on-hold), and 5
-// when it did not end within --max-wait; 130 when the wait was broken off by Ctrl-C; 2 for a command line that cannot
+// health finds something critical; 4 when it is held, or waits for an approval, and no one may come (--on-hold), and 5
+// when it did not end within --max-wait; 130 when the wait was interrupted by Ctrl-C; 2 for a command line that cannot
 // be understood; 1 for everything else.
 package main
 

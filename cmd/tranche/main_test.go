@@ -81,14 +81,14 @@ func (b *bench) serve() map[string]string {
 // byHand is what a person does at a server where others have done something before.
 type byHand []func(*testing.T, *bench)
 
-// on does all of it, one after the other, on one server.
+// on does all of it, one at a time, on one server.
 func (all byHand) on(t *testing.T) {
 	t.Helper()
 	t.Parallel()
 	shared := setup(t)
 	for _, do := range all {
 		_, name, _ := strings.Cut(runtime.FuncForPC(reflect.ValueOf(do).Pointer()).Name(), ".test")
-		t.Run(name, func(t *testing.T) { //nolint:paralleltest // one after the other
+		t.Run(name, func(t *testing.T) { //nolint:paralleltest // one at a time
 			do(t, &bench{T: t, url: shared.url, nats: shared.nats, database: shared.database})
 		})
 	}
@@ -109,7 +109,7 @@ func TestUpkeepByHand(t *testing.T) { //nolint:tparallel // its parts run one at
 		testTheQuarantineByHand}.on(t)
 }
 
-// echo is a service that greets, until the test ends. Those called bad, until mended, get an error.
+// echo is a service that greets, until the test ends. Those called bad, until fixed, get an error.
 func (b *bench) echo(mended <-chan struct{}) {
 	b.Helper()
 	nc := testenv.Dial(b.T, b.nats, nats.Name("echo"))
@@ -125,7 +125,7 @@ func (b *bench) echo(mended <-chan struct{}) {
 		case <-mended:
 		default:
 			if p.Name == "bad" {
-				return nil, endpoints.Fail("NO_SUCH", "nobody is \x1b[31mcalled\x1b[0m %s", p.Name)
+				return nil, endpoints.Fail("NO_SUCH", "no one is \x1b[31mcalled\x1b[0m %s", p.Name)
 			}
 		}
 		return map[string]string{"hello": p.Name}, nil

@@ -241,11 +241,11 @@ func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 		versionText(), t.String(), at, at)
 }
 
-// pulseFlags say how often a node gives a sign of life, when it counts as dead without one, and how often it looks for
+// pulseFlags say how often a node gives a heartbeat, when it counts as dead without one, and how often it looks for
 // work that nothing told it of.
 type pulseFlags struct {
-	Heartbeat  time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" help:"Between two signs of life of the node (${default}): 100ms to 20s, and a third of --session-ttl at the most." placeholder:"TIME"`
-	SessionTTL time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" help:"When a node without a sign of life counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
+	Heartbeat  time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" help:"Between two heartbeats of the node (${default}): 100ms to 20s, and a third of --session-ttl at most." placeholder:"TIME"`
+	SessionTTL time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" help:"When a node without a heartbeat counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
 	Poll       time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
 }
 
@@ -263,7 +263,7 @@ func (f *pulseFlags) validatePulse() error {
 		}
 	}
 	if 3*f.Heartbeat > f.SessionTTL {
-		return fmt.Errorf("--heartbeat is %s; it must be a third of --session-ttl (%s) at the most", f.Heartbeat,
+		return fmt.Errorf("--heartbeat is %s; it must be a third of --session-ttl (%s) at most", f.Heartbeat,
 			f.SessionTTL)
 	}
 	return nil
@@ -277,7 +277,7 @@ func (f *pulseFlags) set(c orchestrator.Config) orchestrator.Config {
 // lastMoment is what is left for the private servers when the grace is used up.
 const lastMoment = time.Second
 
-// ending holds a stop to its grace. The API and the node have a share each, one after the other, and what is left is
+// ending holds a stop to its grace. The API and the node have a share each, one at a time, and what is left is
 // for the rest.
 type ending struct {
 	grace time.Duration

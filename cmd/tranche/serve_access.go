@@ -47,7 +47,7 @@ func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) 
 	return config, err
 }
 
-// ownHosts is the name that --listen has, when it is one that somebody can call the server by.
+// ownHosts is the name that --listen has, when it is one that someone can call the server by.
 func ownHosts(listen string) []string {
 	host, _, err := net.SplitHostPort(listen)
 	if ip := net.ParseIP(host); err != nil || host == "" || ip != nil && ip.IsUnspecified() {
@@ -68,7 +68,7 @@ func (s *serveCommand) at(p *parts) string {
 	return "http://" + address
 }
 
-// askForToken tells how to make the first token, when nobody could log in yet.
+// askForToken tells how to make the first token, when no one could log in yet.
 func (s *serveCommand) askForToken(ctx context.Context, term *cli.Console, p *parts) {
 	if s.Auth != "on" || s.OIDCIssuer != "" { // people log in elsewhere
 		return
@@ -77,7 +77,7 @@ func (s *serveCommand) askForToken(ctx context.Context, term *cli.Console, p *pa
 	if err != nil || found {
 		return
 	}
-	term.Note("nobody can log in yet; make the first token with:\n\n  tranche token create %s --name %s --role admin\n",
+	term.Note("no one can log in yet; make the first token with:\n\n  tranche token create %s --name %s --role admin\n",
 		s.whereTokensAre(p), cli.ShellWord(cli.OSUser()))
 }
 
@@ -121,7 +121,7 @@ func (f *oidcFlags) login(auth bool) (*access.OIDC, error) {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	if !auth {
-		return nil, errors.New("--oidc-issuer is about who may log in, and without --auth on nobody has to; add --auth on")
+		return nil, errors.New("--oidc-issuer is about who may log in, and without --auth on no one has to; add --auth on")
 	}
 	public, err := f.public()
 	if err != nil {

@@ -56,7 +56,7 @@ type parts struct {
 	schedules   api.Schedules
 	receivers   *alerts.Receivers
 	later       later
-	tasks       []orchestrator.LeaderTask      // of the node that leads
+	tasks       []orchestrator.LeaderTask      // of the leader
 	transport   http.RoundTripper              // to hosts of others, guarded as the operator's file says
 	restsUntil  func(paceKey string) time.Time // of HTTP services that want to be left alone
 	fetchers    map[workqueue.Kind]fetch.Fetchers
@@ -299,7 +299,7 @@ func (l *later) WakeLeaderTask(name string) {
 	}
 }
 
-// alertFlags say by what alerts may tell somebody, beside what the connections file allows. Their links begin with
+// alertFlags say by what alerts may tell someone, beside what the connections file allows. Their links begin with
 // --public-url.
 type alertFlags struct {
 	AlertProgram map[string]string `env:"TRANCHE_ALERT_PROGRAM" help:"A program that alerts may have run on this server, and their name for it; may stand several times." placeholder:"NAME=PATH"`

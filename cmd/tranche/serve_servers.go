@@ -163,7 +163,7 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 	return nil
 }
 
-// openStore brings the schema up to date and opens the store. It may be tried again after an error.
+// openStore brings the schema up to date and opens the store. It may be retried after an error.
 func (s *serveCommand) openStore(
 	ctx context.Context, p *parts, url string, config *pgxpool.Config, log *zap.Logger,
 ) error {
@@ -236,7 +236,7 @@ func (s *streamFlags) streams() stream.Config {
 
 // metricsFlags say where metrics go, beside /metrics of the API.
 type metricsFlags struct {
-	MetricsListen string `env:"TRANCHE_METRICS_LISTEN" help:"Another address for /metrics alone, which asks nobody for a token." placeholder:"ADDR"`
+	MetricsListen string `env:"TRANCHE_METRICS_LISTEN" help:"Another address for /metrics alone, which asks no one for a token." placeholder:"ADDR"`
 	MetricsOTLP   string `name:"metrics-otlp" env:"TRANCHE_METRICS_OTLP" help:"Send metrics to this OTLP/HTTP receiver, too; 'env': to where the OTEL_ variables say." placeholder:"URL"`
 }
 
@@ -312,7 +312,7 @@ func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, log *zap.Logg
 	go func() { ended <- server.Serve(listener) }()
 	p.metricsAt = listener.Addr()
 	p.undo = append(p.undo, func(context.Context) error {
-		failed := server.Close() // nobody loses anything by a scrape that is cut off
+		failed := server.Close() // no one loses anything by a scrape that is cut off
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 			failed = errors.Join(failed, err)
 		}
@@ -321,7 +321,7 @@ func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, log *zap.Logg
 	return nil
 }
 
-// tracer returns what records the node's spans, or nil when nobody asked for it.
+// tracer returns what records the node's spans, or nil when no one asked for it.
 func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (core.Tracer, error) {
 	if s.TraceOTLP == "" {
 		return nil, nil //nolint:nilnil // no tracer is what a node without tracing has

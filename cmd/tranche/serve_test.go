@@ -77,7 +77,7 @@ func launch(t *testing.T, wait bool, args ...string) *server {
 	return s
 }
 
-// End sends SIGTERM and returns how long the stop took, without the time in which the machine stood still.
+// End sends SIGTERM and returns how long the stop took, without the time in which the machine was stalled.
 func (s *server) End(t *testing.T) (took time.Duration, err error) {
 	t.Helper()
 	w := testenv.NewWatch(t)
@@ -421,7 +421,7 @@ func readyz(t *testing.T, where string) (int, string) {
 	return answer.StatusCode, string(text)
 }
 
-// soon is how long a serve that waits for something takes to end at the most: less than half of its grace, which is
+// soon is how long a serve that waits for something takes to end at most: less than half of its grace, which is
 // more than a busy machine needs.
 const (
 	ample = time.Minute
@@ -485,7 +485,7 @@ func natsOf(t *testing.T, configuration string) (url string) {
 
 const jetstreamOn = "jetstream { store_dir: \"DIR\" }\n"
 
-// What cannot mend itself ends a start, with code 1 and the remedy.
+// What cannot fix itself ends a start, with code 1 and the remedy.
 func TestAStartEndsWithTheRemedy(t *testing.T) {
 	t.Parallel()
 	const users = "authorization { users: [{ user: u, password: right }] }\n"
@@ -667,10 +667,10 @@ func answers(ctx context.Context, where string) bool {
 	return true
 }
 
-// A server that takes a connection and never answers does not hold a command for ever.
+// A server that takes a connection and never answers does not hold a command indefinitely.
 func TestACommandGivesASilentServerUp(t *testing.T) {
 	t.Parallel()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // nobody accepts; the kernel connects
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // no one accepts; the kernel connects
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -685,7 +685,7 @@ func TestACommandGivesASilentServerUp(t *testing.T) {
 	b.want(b.tranche("run", "list", "--timeout", "-1s"), 2, "--timeout")
 }
 
-// From a server that nobody can log in to, by the line that it prints, to users with roles.
+// From a server that no one can log in to, by the line that it prints, to users with roles.
 func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 	t.Parallel()
 	database := testenv.Database(t)

@@ -124,7 +124,7 @@ func ExampleKit_Stub() {
 		})
 	})
 	stub := kit.Stub("names", func(asked []endpointstest.Asked) ([]wire.Slot, error) {
-		return []wire.Slot{asked[0].Answer("Ada"), asked[1].Fail("nameless", "nobody knows")}, nil
+		return []wire.Slot{asked[0].Answer("Ada"), asked[1].Fail("nameless", "no one knows")}, nil
 	})
 	reply := kit.Send("greet", endpointstest.Item("1", "first"), endpointstest.Item("2", "second"))
 
@@ -133,6 +133,6 @@ func ExampleKit_Stub() {
 	fmt.Println(string(stub.Requests()[0][1].Payload))
 	// Output:
 	// Hello Ada
-	// nameless: nobody knows
+	// nameless: no one knows
 	// "second"
 }

@@ -27,12 +27,12 @@
 //
 // # Not its job
 //
-// It decides nothing that a node decides: what is tried again, when, and in which pieces, is for the test to say.
+// It decides nothing that a node decides: what is retried, when, and in which pieces, is for the test to say.
 //
 // # Concurrency
 //
 // A Kit and its instances are safe for concurrent use, but calls that may end the test (all that take no error back)
-// must come from the test's goroutine; use [Kit.Post] to have several requests under way.
+// must come from the test's goroutine; use [Kit.Post] to have several requests in progress.
 package endpointstest
 
 import (
@@ -337,7 +337,7 @@ func (i *Instance) nak() {
 			return // the kit's connection is closed: the test is over
 		}
 	}
-	_ = i.kit.nc.FlushTimeout(handBackTimeout) // likewise
+	_ = i.kit.nc.FlushTimeout(handBackTimeout) // also
 }
 
 // delivered notes a message that the server has sent.
@@ -366,7 +366,7 @@ func (i *Instance) sends(subject string, body []byte) bool {
 	return false
 }
 
-// acknowledges returns what an acknowledgement is about. It is false for a sign of life and for a hand-back.
+// acknowledges returns what an acknowledgement is about. It is false for a heartbeat and for a hand-back.
 func (i *Instance) acknowledges(subject string, body []byte) (delivery, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

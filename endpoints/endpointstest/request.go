@@ -179,7 +179,7 @@ func (k *Kit) PostAgain(r *Request) *Pending {
 	return k.post(&again)
 }
 
-// Reissue asks for items of a request again, as a node does when they were left out or may be tried again: in a new
+// Reissue asks for items of a request again, as a node does when they were left out or may be retried: in a new
 // slice, as the next attempt. No key means all items.
 func (k *Kit) Reissue(r *Request, keys ...string) *Reply {
 	k.t.Helper()
@@ -283,7 +283,7 @@ func (r *Reply) Err(key string) *wire.SlotError {
 }
 
 // LeftOut returns the keys of the items that have no slot, by ordinal. A failure speaks for them, or else they will be
-// tried again.
+// retried.
 func (r *Reply) LeftOut() []string {
 	answered := map[int]bool{}
 	for _, slot := range r.Slots {

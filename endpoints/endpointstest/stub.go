@@ -210,7 +210,7 @@ func (b *inbox) read(msg jetstream.Msg) (*wire.Reply, error) {
 	return reply, err
 }
 
-// next returns the first reply to a request that nobody has had yet.
+// next returns the first reply to a request that no one has had yet.
 func (b *inbox) next(ctx context.Context, patience time.Duration, r *Request) (*Reply, bool) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -241,7 +241,7 @@ func (b *inbox) pop(slice uuid.UUID) (*Reply, <-chan struct{}) {
 	return replies[0], nil
 }
 
-// forget drops the replies to a slice that nobody has asked for.
+// forget drops the replies to a slice that no one has asked for.
 func (b *inbox) forget(slice uuid.UUID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

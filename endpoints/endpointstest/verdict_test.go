@@ -53,7 +53,7 @@ func TestVerdicts(t *testing.T) {
 		f    func(*verdict)
 		want []string
 	}{
-		"nobody serves": {func(v *verdict) {
+		"no one serves": {func(v *verdict) {
 			endpointstest.New(v, endpointstest.Timeout(shortly)).Send("books", endpointstest.Item("A", 1))
 		}, []string{"no reply of endpoint books to a request with 1 items", "no instance has served the endpoint"}},
 		"stopped": {func(v *verdict) {
@@ -81,7 +81,7 @@ func TestVerdicts(t *testing.T) {
 			}
 			pending.Wait()
 		}, []string{"1 are at work"}},
-		"nobody to kill": {func(v *verdict) {
+		"no one to kill": {func(v *verdict) {
 			endpointstest.New(v, endpointstest.Timeout(shortly)).KillBetween("books", 1).Wait()
 		}, []string{"none that acknowledges stage 1 of endpoint books"}},
 		"bad registration": {func(v *verdict) {

@@ -45,7 +45,7 @@ type GroupsAdded struct {
 	Existing   bool   `json:"existing" doc:"the key was used before, for as many items"`
 }
 
-// Acknowledgement names items that are done, or, with a code, that have failed for good.
+// Acknowledgement names items that are done, or, with a code, that have failed permanently.
 type Acknowledgement struct {
 	IDs    []string `json:"ids,omitempty" nullable:"false" doc:"batch:group:index, 100,000 at most"`
 	Ranges []string `json:"ranges,omitempty" nullable:"false" doc:"10,000 at most"`
@@ -64,7 +64,7 @@ type BatchSealed struct {
 	Completed bool   `json:"completed" doc:"this call has completed it: nothing was pending"`
 }
 
-// BatchSummary is a batch without what has to be counted.
+// BatchSummary is a batch without what must be counted.
 type BatchSummary struct {
 	ID    string `json:"id" format:"uuid"`
 	Owner string `json:"owner"`
@@ -93,7 +93,7 @@ type BatchSummary struct {
 type BatchView struct {
 	BatchSummary
 
-	Pending int64            `json:"pending" doc:"items that nobody has acknowledged"`
+	Pending int64            `json:"pending" doc:"items that no one has acknowledged"`
 	Done    int64            `json:"done"`
 	Failed  int64            `json:"failed"`
 	Codes   map[string]int64 `json:"codes,omitempty" nullable:"false" doc:"of the failed items, the 100 most frequent"`

@@ -18,7 +18,7 @@
 // # Guarantees
 //
 // An answer comes after the commit. Of all calls that acknowledge and seal exactly one is told that it completed the
-// batch; when its answer is lost nobody is, which is why the event on [CompletedSubject] is what to rely on: it is
+// batch; when its answer is lost no one is, which is why the event on [CompletedSubject] is what to rely on: it is
 // published at least once, under one id. A call that failed as a whole has changed nothing.
 //
 // # Not its job
@@ -90,7 +90,7 @@ func (c *Client) Ack(ctx context.Context, ids ...bitfield.ItemID) (out BatchesAc
 	return c.Acknowledge(ctx, Acknowledgement{IDs: texts(ids)})
 }
 
-// Fail acknowledges items of any batches as failed for good, with a code that says why.
+// Fail acknowledges items of any batches as failed permanently, with a code that says why.
 func (c *Client) Fail(ctx context.Context, code string, ids ...bitfield.ItemID) (out BatchesAcked, err error) {
 	return c.Acknowledge(ctx, Acknowledgement{IDs: texts(ids), Code: code})
 }
@@ -276,7 +276,7 @@ const HeaderActor = "Tranche-Actor"
 // What a call may bring at most.
 const (
 	MaxIDs       = 100_000       // of an acknowledgement
-	MaxRanges    = 10_000        // likewise
+	MaxRanges    = 10_000        // also
 	MaxItems     = 1_000_000_000 // of an addition
 	MaxMissing   = 10_000        // ranges in an answer
 	MaxPage      = 1000          // batches or groups in an answer
@@ -315,7 +315,7 @@ const (
 )
 
 // Error is an answer that says no. The call has changed nothing, unless the code is [CodeUnavailable] or
-// [CodeInternal]: then it may have, and can be made again all the same.
+// [CodeInternal]: then it may have, and can be made again anyway.
 type Error struct {
 	Code    Code   `json:"code"`
 	Message string `json:"message"`         // what is wrong and what helps, for people

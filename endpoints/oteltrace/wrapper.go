@@ -14,7 +14,7 @@
 // # Not its job
 //
 // It exports nothing and sets nothing global: the provider, its sampler and its exporter are the service's. A service
-// that does not use the package does not link OpenTelemetry, and hands trace contexts on all the same.
+// that does not use the package does not link OpenTelemetry, and hands trace contexts on anyway.
 //
 // # Concurrency
 //

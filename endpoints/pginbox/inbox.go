@@ -18,13 +18,13 @@
 //
 // An error, a panic or a time-out of the handler undoes the whole chunk, and so does a commit that fails; the error
 // speaks for all its items, answered or not. When the outcome of a commit is not known the chunk counts as failed: it
-// will be tried again, and if it had committed, that is answered from memory. Deadlocks and serialization failures are
+// will be retried, and if it had committed, that is answered from memory. Deadlocks and serialization failures are
 // such errors, too; chunks that overlap cannot deadlock by their claims, which are made in the order of the ordinals.
 //
 // # What is remembered
 //
 // Results, binary ones too, and errors that are not retryable. An item that the handler left out or answered by Retry
-// is forgotten, to be tried again, but what the handler has written for it is committed with the rest: undo it with a
+// is forgotten, to be retried, but what the handler has written for it is committed with the rest: undo it with a
 // savepoint (Tx(ctx).Begin), or write only for items that get a final answer.
 //
 // The key is the endpoint and stage, the stack of endpoints that wait for it, and the item's run, step, ordinal and
@@ -161,7 +161,7 @@ CREATE TABLE IF NOT EXISTS tranche_inbox (
 // lockCreation keeps instances from creating the table at the same time, which IF NOT EXISTS does not bear.
 const lockCreation = `SELECT pg_advisory_xact_lock(hashtext('tranche_inbox'), hashtext($1))`
 
-// claim inserts the rows of the items that nobody has claimed. It waits for whoever is at one of them, by the lock of
+// claim inserts the rows of the items that no one has claimed. It waits for whoever is at one of them, by the lock of
 // the primary key; ORDER BY is why two chunks that overlap wait for each other in one direction only.
 const claim = `
 INSERT INTO tranche_inbox (run, place, generation, ordinal)
@@ -182,7 +182,7 @@ FROM unnest($4::int[], $5::bytea[], $6::text[], $7::text[], $8::text[])
     AS answer (ordinal, result, content_type, code, message)
 WHERE inbox.run = $1 AND inbox.place = $2 AND inbox.generation = $3 AND inbox.ordinal = answer.ordinal`
 
-// forget removes the claims of items that are to be tried again. They are locked already.
+// forget removes the claims of items that are to be retried. They are locked already.
 const forget = `
 DELETE FROM tranche_inbox
 WHERE run = $1 AND place = $2 AND generation = $3 AND ordinal = ANY($4::int[])`

@@ -156,7 +156,7 @@ func TestFailuresLeaveNothing(t *testing.T) {
 		for _, end := range ends {
 			timeout := time.Minute
 			if end.name == "late" {
-				timeout = 12 * time.Second // in which it succeeds the next time, also where the machine stands still
+				timeout = 12 * time.Second // in which it succeeds the next time, also where the machine is stalled
 			}
 			err := endpoints.HandleList(svc, end.name, func(ctx context.Context, c *chunk) error {
 				if err := book(ctx, c); err != nil || fine.Load() {
@@ -260,7 +260,7 @@ func TestDeadlocksOfHandlersPass(t *testing.T) {
 	one := b.kit.Post("book", endpointstest.ItemAt(0, "A", "a"))
 	two := b.kit.Post("book", endpointstest.ItemAt(1, "B", "b"))
 	victims := 0
-	for _, reply := range []*endpointstest.Reply{one.Wait(), two.Wait()} { // both have ended before one is tried again
+	for _, reply := range []*endpointstest.Reply{one.Wait(), two.Wait()} { // both have ended before one is retried
 		if reply.Failure == nil {
 			continue
 		}

@@ -40,7 +40,7 @@ type script struct {
 
 const scriptedItems = 12
 
-// scripted is a service whose handler follows a script, and writes for the items that it answers for good.
+// scripted is a service whose handler follows a script, and writes for the items that it answers permanently.
 type scripted struct {
 	b       *bundle
 	script  atomic.Pointer[script]
@@ -99,7 +99,7 @@ func (s *scripted) deliver(end int, send func() *endpointstest.Pending) *endpoin
 }
 
 // settled waits until all requests are acknowledged. One that is not when the next delivery kills its instance would be
-// delivered again, be handled by the next script, and be answered where nobody looks.
+// delivered again, be handled by the next script, and be answered where no one looks.
 func (s *scripted) settled() {
 	s.b.t.Helper()
 	s.b.await("all requests are acknowledged", func() bool {

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// AckWait is how long a delivered message may go without a sign of life before it is delivered again. A reader ticks
+// AckWait is how long a delivered message may go without a heartbeat before it is delivered again. A reader ticks
 // at a third of it.
 const AckWait = 15 * time.Second
 
@@ -104,7 +104,7 @@ func ensureReader(
 	ctx context.Context, js jetstream.JetStream, stream, name, subject string,
 ) (jetstream.Consumer, error) {
 	config := ConsumerConfig(name, subject)
-	config.AckWait, config.MaxDeliver = RecorderAckWait, -1 // a node gives back what it cannot record now, for ever
+	config.AckWait, config.MaxDeliver = RecorderAckWait, -1 // a node gives back what it cannot record now, indefinitely
 	consumer, err := EnsureDurable(ctx, js, stream, config)
 	if err != nil {
 		return nil, fmt.Errorf("ensure consumer %s: %w", name, err)
@@ -113,7 +113,7 @@ func ensureReader(
 }
 
 // EnsureDurable creates a consumer or brings it to date. Whoever made it may have chosen otherwise what JetStream
-// cannot change, such as how many pulls may wait; it serves all the same.
+// cannot change, such as how many pulls may wait; it serves anyway.
 func EnsureDurable(
 	ctx context.Context, js jetstream.JetStream, stream string, want jetstream.ConsumerConfig,
 ) (jetstream.Consumer, error) {
@@ -123,7 +123,7 @@ func EnsureDurable(
 		return consumer, err
 	}
 	found, findErr := js.Consumer(ctx, stream, want.Durable)
-	if errors.Is(findErr, jetstream.ErrNotPullConsumer) { // somebody else's, who has what is delivered sent to him
+	if errors.Is(findErr, jetstream.ErrNotPullConsumer) { // someone else's, who has what is delivered sent to him
 		if err := js.DeleteConsumer(ctx, stream, want.Durable); err != nil {
 			return nil, err
 		}
@@ -139,7 +139,7 @@ func EnsureDurable(
 	config.FilterSubject, config.FilterSubjects = want.FilterSubject, nil
 	config.AckWait, config.MaxDeliver, config.MaxAckPending = want.AckWait, want.MaxDeliver, want.MaxAckPending
 	config.Metadata = want.Metadata
-	// A consumer that was deleted and made anew at once can lose its file to the deletion, and then takes no change any
+	// A consumer that was deleted and made again at once can lose its file to the deletion, and then takes no change any
 	// more. It delivers what it should, which is better than to publish nothing for its endpoint.
 	_, err = js.UpdateConsumer(ctx, stream, config)
 	if delivers := found.CachedInfo().Config.FilterSubject == want.FilterSubject; err != nil && !delivers {
@@ -148,7 +148,7 @@ func EnsureDurable(
 	return found, nil
 }
 
-// MendConsumer brings a consumer of ours back that somebody has paused or pointed at other subjects. It does nothing to
+// MendConsumer brings a consumer of ours back that someone has paused or pointed at other subjects. It does nothing to
 // one that is as it should be.
 func MendConsumer(ctx context.Context, js jetstream.JetStream, info *jetstream.ConsumerInfo) error {
 	subject := subjectOf(info)
@@ -156,7 +156,7 @@ func MendConsumer(ctx context.Context, js jetstream.JetStream, info *jetstream.C
 		config := info.Config
 		config.FilterSubject, config.FilterSubjects = subject, nil
 		if _, err := js.UpdateConsumer(ctx, info.Stream, config); err != nil {
-			return fmt.Errorf("mend consumer %s: %w", info.Name, err)
+			return fmt.Errorf("fix consumer %s: %w", info.Name, err)
 		}
 	}
 	if info.Paused {
@@ -213,7 +213,7 @@ func ConsumerConfig(name, subject string) jetstream.ConsumerConfig {
 }
 
 // KnownFor is how long an answer about the consumer is taken for true. It bounds both the questions asked (ten a second
-// and endpoint, however many chunks there are) and the time in which a consumer made anew can go unnoticed.
+// and endpoint, however many chunks there are) and the time in which a consumer made again can go unnoticed.
 const KnownFor = 100 * time.Millisecond
 
 // AckTimeout is how long an acknowledgement or an answer of JetStream is waited for. It is short because trying again
@@ -222,7 +222,7 @@ const AckTimeout = 2 * time.Second
 
 // Incarnation knows when the consumer that a server has now was made. A stream or consumer that is deleted and made
 // anew counts its messages from 1 again, while the server takes an acknowledgement by the sequence alone: one for an
-// old message would remove a new one that nobody has seen to, and a sign of life would keep it from being delivered
+// old message would remove a new one that no one has seen to, and a heartbeat would keep it from being delivered
 // again. So each delivery remembers the incarnation that it came from, and only the one of now is ever spoken to.
 //
 // It is safe for concurrent use.
@@ -284,7 +284,7 @@ type knownLanes struct {
 }
 
 // HasLane reports whether the instances of an endpoint read calls apart from chunks. Of those the one that answers
-// first speaks for all. Where nobody answers, or nobody may be asked, calls go where chunks go.
+// first speaks for all. Where no one answers, or no one may be asked, calls go where chunks go.
 func HasLane(ctx context.Context, nc *nats.Conn, endpoint string) bool {
 	p := PermissionsOf(nc)
 	p.lanes.mu.Lock()

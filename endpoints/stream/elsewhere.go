@@ -40,14 +40,14 @@ const (
 var errElsewhere = errors.New("JetStream does not answer over this connection, and does elsewhere; changing the server")
 
 // errStale is the answer of a leader that has lost the others, errLeaderless that of a server that has stopped leading:
-// it answers for the group all the same, and says of the others, whom it has lost, that it has just heard of them.
+// it answers for the group anyway, and says of the others, whom it has lost, that it has just heard of them.
 var (
 	errStale      = errors.New("the leader has not heard of the other servers for seconds")
 	errLeaderless = errors.New("it has no leader")
 )
 
 // elsewhere takes a connection to another server when JetStream is silent over it and answers there. The connection
-// itself would stay: its server answers its pings. While nobody leads it leaves things as they are, lest it go from the
+// itself would stay: its server answers its pings. While no one leads it leaves things as they are, lest it go from the
 // servers that are about to elect a leader to the one that is cut off.
 type elsewhere struct {
 	mu sync.Mutex
@@ -95,7 +95,7 @@ func questionOf(subjects []string) (question string) {
 	return question
 }
 
-// unanswered notes that nobody answered a question, and asks elsewhere when that goes on.
+// unanswered notes that no one answered a question, and asks elsewhere when that goes on.
 func (e *elsewhere) unanswered(nc *nats.Conn, question string, err error) {
 	now := time.Now()
 	since, silent := e.silent[question]

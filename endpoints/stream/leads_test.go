@@ -25,7 +25,7 @@ func TestLeads(t *testing.T) {
 		"offline":          {&jetstream.ClusterInfo{Leader: "n1", Replicas: []*jetstream.PeerInfo{lost, offline}}, errStale},
 		"has stopped":      {&jetstream.ClusterInfo{Replicas: []*jetstream.PeerInfo{just, just, just}}, errLeaderless},
 		"just elected":     {&jetstream.ClusterInfo{Leader: "n1", Replicas: []*jetstream.PeerInfo{just, just}}, nil},
-		"nobody is chosen": {&jetstream.ClusterInfo{Replicas: []*jetstream.PeerInfo{heard, heard, heard}}, errLeaderless},
+		"no one is chosen": {&jetstream.ClusterInfo{Replicas: []*jetstream.PeerInfo{heard, heard, heard}}, errLeaderless},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := Leads(tc.cluster)

@@ -17,13 +17,13 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// denialLife is how long a denial counts as present that does not come again. What is denied is tried again more often.
+// denialLife is how long a denial counts as present that does not come again. What is denied is retried more often.
 const denialLife = time.Minute
 
 // maxDenials bounds what is remembered. There are a few subjects for each endpoint.
 const maxDenials = 256
 
-// Permissions knows what NATS denies the user of a connection. The server says so to nobody in particular: the
+// Permissions knows what NATS denies the user of a connection. The server says so to no one in particular: the
 // operation that was denied would only time out. Since every question to JetStream passes by here, it also sees when
 // none is answered, and takes the connection elsewhere. It is safe for concurrent use.
 type Permissions struct {
@@ -40,11 +40,11 @@ type Permissions struct {
 // denial is what was denied and not granted since.
 type denial struct {
 	err *PermissionError
-	// subject is what the server named. It is tried again when standing.
+	// subject is what the server named. It is retried when standing.
 	subject string
 	// standing is a subscription that is made once for all the life of a connection.
 	standing   bool
-	reconnects uint64 // of the connection when the server said so; another one begins anew
+	reconnects uint64 // of the connection when the server said so; another one begins again
 	last       time.Time
 	told       bool
 }
@@ -55,7 +55,7 @@ type Watcher struct {
 	Tell     func(*PermissionError)
 }
 
-// watched finds the Permissions of a connection. A connection has one place for its error handler only, which has to be
+// watched finds the Permissions of a connection. A connection has one place for its error handler only, which must be
 // shared by all that use the connection.
 //
 //nolint:gochecknoglobals // it holds on to nothing, and belongs to the connections
@@ -203,7 +203,7 @@ func (p *Permissions) granted(subjects []string) {
 	defer p.mu.Unlock()
 	for key, d := range p.denied {
 		publish := d.err.Op == OpPublish && slices.ContainsFunc(subjects, func(s string) bool { return covers(s, d.subject) })
-		// One that nobody has been told of stays until somebody is: a tree of subjects may be granted but for this one.
+		// One that no one has been told of stays until someone is: a tree of subjects may be granted but for this one.
 		if (publish || d.err.inbox) && d.told {
 			delete(p.denied, key)
 		}
@@ -239,7 +239,7 @@ func (p *Permissions) Reason(endpoint string) string {
 	for _, d := range p.Denied() {
 		tokens := strings.Split(d.Subject, ".")
 		if strings.HasPrefix(d.Subject, MakeConsumer) {
-			continue // somebody has made it
+			continue // someone has made it
 		}
 		if d.inbox || tokens[0] == "$SRV" || slices.Contains(tokens, endpoint) {
 			return d.Error()
@@ -248,7 +248,7 @@ func (p *Permissions) Reason(endpoint string) string {
 	return ""
 }
 
-// present reports whether a denial still holds as far as anybody knows. A subscription that stands is not tried again.
+// present reports whether a denial still holds as far as anybody knows. A subscription that stands is not retried.
 func (p *Permissions) present(d denial) bool {
 	return d.reconnects == p.nc.Stats().Reconnects && (d.standing || time.Since(d.last) < denialLife)
 }

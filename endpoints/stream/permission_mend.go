@@ -26,7 +26,7 @@ func (p *Permissions) Run(ctx context.Context, log *zap.Logger) {
 		p.tell(log)
 		for _, subject := range p.standing() {
 			if p.mend(ctx, subject) {
-				log.Info("NATS grants a subscription that it denied before; connecting anew", zap.String("subject", subject))
+				log.Info("NATS grants a subscription that it denied before; connecting again", zap.String("subject", subject))
 				break
 			}
 		}
@@ -53,7 +53,7 @@ func (p *Permissions) standing() []string {
 	return subjects
 }
 
-// mend reports whether a subscription that was denied is granted now, and has the connection made anew in that case:
+// mend reports whether a subscription that was denied is granted now, and has the connection made again in that case:
 // then nats.go makes all its subscriptions again. There is no other way to the one that answers come in by.
 func (p *Permissions) mend(ctx context.Context, subject string) bool {
 	ctx, cancel := context.WithTimeout(ctx, mendTimeout)

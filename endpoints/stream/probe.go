@@ -14,7 +14,7 @@ import (
 )
 
 // A server may answer for a stream and take nothing into it: the file store of nats-server keeps its first write error,
-// as on a full disk, until the stream is made anew or the server is started again. It does not say so. A message that
+// as on a full disk, until the stream is made again or the server is started again. It does not say so. A message that
 // it does not acknowledge is all there is to see.
 
 // probeToken stands in a probe's subject in the place of an endpoint's name, and can be none.
@@ -52,7 +52,7 @@ func probeSubject(stream string) string {
 
 // Probe publishes a message that says nothing into one of our streams. It reports whether the server has answered
 // at all: a stream that is full, or whose settings refuse the message, is one that answers. An error says that it could
-// not be tried. Who reads the stream passes such messages over (see [IsProbe]); where nobody does it is deleted again.
+// not be tried. Who reads the stream passes such messages over (see [IsProbe]); where no one does it is deleted again.
 func Probe(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, patience time.Duration,
 ) (answers bool, err error) {
 	timed, cancel := context.WithTimeout(ctx, patience)
@@ -78,7 +78,7 @@ func Probe(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream st
 	}
 }
 
-// unprobe deletes a probe that nobody would read.
+// unprobe deletes a probe that no one would read.
 func unprobe(ctx context.Context, js jetstream.JetStream, stream string, sequence uint64) error {
 	if stream == wire.StreamReply || stream == wire.StreamDead || stream == wire.StreamEvent {
 		return nil

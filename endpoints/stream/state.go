@@ -11,10 +11,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// clusterReplicas is how many copies a stream has in a cluster, where nobody says how many: one server may be lost.
+// clusterReplicas is how many copies a stream has in a cluster, where no one says how many: one server may be lost.
 const clusterReplicas = 3
 
-// UsualReplicas is how many copies the streams are to have on the server of a connection, where nobody says how many.
+// UsualReplicas is how many copies the streams are to have on the server of a connection, where no one says how many.
 // It needs a connection that is there.
 func UsualReplicas(nc *nats.Conn) int {
 	if nc.ConnectedClusterName() == "" {
@@ -125,7 +125,7 @@ func (s *State) Differs() (all []string) {
 }
 
 // Loses says what would be lost if the stream were made as it is wanted; empty: nothing. JetStream deletes the oldest
-// events to meet a lower limit, and nobody has them elsewhere; the other streams would take nothing more.
+// events to meet a lower limit, and no one has them elsewhere; the other streams would take nothing more.
 func (s *State) Loses() string {
 	if s.Have == nil {
 		return ""

@@ -33,7 +33,7 @@ const (
 	DefaultDeadMaxBytes  = 64 << 20
 )
 
-// flowMaxAge is how long the state of a suspended chunk is kept at the most. Its own time to live is shorter.
+// flowMaxAge is how long the state of a suspended chunk is kept at most. Its own time to live is shorter.
 const flowMaxAge = 24 * time.Hour
 
 // duplicateWindow is how long a Nats-Msg-Id is remembered.

@@ -60,7 +60,7 @@ func (r *BodyReader) Fail(reason, format string, args ...any) {
 	}
 }
 
-// envelopeDepth is how deep a value stands at the most: {"items":[{"p":{"accounts":{"d":….
+// envelopeDepth is how deep a value stands at most: {"items":[{"p":{"accounts":{"d":….
 const envelopeDepth = 5
 
 // broken turns an error of the decoder into one of ours. The decoder gives up at a depth of its own, which is far over

@@ -221,7 +221,7 @@ func decode(h nats.Header, body []byte, limit int) ([]byte, error) {
 
 // decompress decodes all frames in memory: the output is their window, so that nothing of it stays with the decoder.
 // The room for the output is what the first frame claims, and grows by a factor when that was too little: left to
-// itself the decoder makes room for each of many small frames anew, which is quadratic.
+// itself the decoder makes room for each of many small frames again, which is quadratic.
 func decompress(body []byte, limit int) ([]byte, error) {
 	decoder := decoders.Get().(*zstd.Decoder)
 	defer decoders.Put(decoder)

@@ -180,7 +180,7 @@ func fit(msg *nats.Msg, own nats.Header, maxPayload int) {
 		msg.Header[HeaderDeadOmitted] = own[HeaderDeadOmitted]
 		msg.Data = nil
 	}
-	if size() > maxPayload { // headers that are of nobody's making
+	if size() > maxPayload { // headers that are of no one's making
 		msg.Header = own
 	}
 }

@@ -162,10 +162,10 @@ const (
 	StateDraining  State = "draining" // it stops: what is begun is finished, and nothing new is taken
 )
 
-// Nearest returns the endpoint that somebody listens on and whose name differs from another by a slip or two, the
+// Nearest returns the endpoint that someone listens on and whose name differs from another by a slip or two, the
 // nearest; or nothing.
 func Nearest(name string, heard []Listener) (nearest string) {
-	least := min(2, len(name)/4) + 1 //nolint:mnd // a slip for four characters, two at the most
+	least := min(2, len(name)/4) + 1 //nolint:mnd // a slip for four characters, two at most
 	for i := range heard {
 		if d := slips(name, heard[i].Endpoint); d < least {
 			nearest, least = heard[i].Endpoint, d

@@ -5,7 +5,7 @@
 // What comes from strangers is read with bounds on depth, count and decompressed size, and never panics the reader. A
 // [MalformedError] says what is wrong with a message, and nothing of such a message may be used.
 //
-// The package keeps nothing and, but for [Discover], asks nobody. A RequestBuilder and a BodyReader are for one
+// The package keeps nothing and, but for [Discover], asks no one. A RequestBuilder and a BodyReader are for one
 // goroutine; everything else is a value or a function and safe for concurrent use.
 package wire
 
@@ -24,7 +24,7 @@ type Mode string
 const (
 	// ModeBatch is a chunk of a run.
 	ModeBatch Mode = "batch"
-	// ModeSingle is a request for one item for which somebody waits.
+	// ModeSingle is a request for one item for which someone waits.
 	ModeSingle Mode = "single"
 )
 
@@ -91,7 +91,7 @@ func (m Meta) Reply() nats.Header {
 }
 
 // notRelayed refuses what a stream has given out: it says which one in a header. Those who take part in Tranche publish
-// themselves; this was published by a server, on behalf of somebody who may not.
+// themselves; this was published by a server, on behalf of someone who may not.
 func notRelayed(h nats.Header) error {
 	if streams, given := h[jetstream.StreamHeader]; given { // the server adds its own behind what the message had
 		return Malformed(ReasonHeader, "%s is %.80q: the message comes from a stream and not from who it says",

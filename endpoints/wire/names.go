@@ -156,7 +156,7 @@ func StageSubjects(endpoint string) string { return StagePrefix + endpoint + ".>
 // DeadSubject is where the dead letters of an endpoint are published.
 func DeadSubject(endpoint string) string { return DeadPrefix + endpoint }
 
-// DirectSubject is where requests for an endpoint go that nobody persists, over core NATS.
+// DirectSubject is where requests for an endpoint go that no one persists, over core NATS.
 func DirectSubject(endpoint string) string { return directPrefix + endpoint }
 
 // CollectSubject is where operations for a collector go, over core NATS. All nodes listen as one queue group.

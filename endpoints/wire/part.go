@@ -337,7 +337,7 @@ const (
 	CollectUnknown     CollectCode = "no_such_collector"
 	CollectInvalid     CollectCode = "bad_operation"     // the message says which, and what is wrong with it
 	CollectTooLarge    CollectCode = "too_large"         // too many operations, or bytes, at once
-	CollectBusy        CollectCode = "too_many_requests" // the node has too much under way
+	CollectBusy        CollectCode = "too_many_requests" // the node has too much in progress
 	CollectConflict    CollectCode = "conflict"          // the collector was changed again and again meanwhile
 	CollectUnavailable CollectCode = "unavailable"       // no node, or none that reaches its database
 	CollectInternal    CollectCode = "internal"          // the log of the node says what

@@ -33,7 +33,7 @@ type RequestBuilder struct {
 }
 
 // NewRequestBuilder starts a request. maxPayload is what the server takes in one message, headers counted in:
-// nc.MaxPayload(). A body has at most DefaultMaxBody bytes all the same: a reader takes no more.
+// nc.MaxPayload(). A body has at most DefaultMaxBody bytes anyway: a reader takes no more.
 func NewRequestBuilder(endpoint string, meta Meta, maxPayload int) *RequestBuilder {
 	b := &RequestBuilder{}
 	b.Reset(endpoint, meta, maxPayload)
@@ -157,7 +157,7 @@ func (b *RequestBuilder) Msg() *nats.Msg {
 func AppendString(dst []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x7f {
-			dst, _ = jsontext.AppendQuote(dst, s) // its error is only that UTF-8 had to be mended
+			dst, _ = jsontext.AppendQuote(dst, s) // its error is only that UTF-8 had to be fixed
 			return dst
 		}
 	}

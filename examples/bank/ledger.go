@@ -22,7 +22,7 @@ type Ledger struct {
 
 	mu    sync.Mutex
 	next  *page
-	going bool // somebody writes
+	going bool // someone writes
 }
 
 // page is what one statement writes.
@@ -56,7 +56,7 @@ func (l *Ledger) Write(ctx context.Context, accounts ...int32) error {
 	}
 }
 
-// write empties the ledger's pages until nobody has written on the next one.
+// write empties the ledger's pages until no one has written on the next one.
 func (l *Ledger) write() {
 	for {
 		l.mu.Lock()

@@ -1,7 +1,7 @@
 // Package bank is an example of four services of a bank, each with a database of its own, as plans meet them:
 //
 //   - accounts answers chunks of requests over JetStream, a whole chunk by one query;
-//   - transactions does the same for requests that nobody persists, because asking again costs nothing;
+//   - transactions does the same for requests that no one persists, because asking again costs nothing;
 //   - branches is a plain HTTP service that knows nothing of Tranche: one customer at a time, behind a token, and so
 //     many a second, above which it says 429 and when to come back;
 //   - mail posts what was composed, over JetStream: it must be asked once, and not get lost.
@@ -196,7 +196,7 @@ func (s transactions) answer(ctx context.Context, chunk *endpoints.Chunk[Custome
 // retryAfter is in how many seconds whoever asks too much may come back.
 const retryAfter = 1
 
-// shutdownTimeout is what requests under way are given at the end.
+// shutdownTimeout is what requests in progress are given at the end.
 const shutdownTimeout = 5 * time.Second
 
 const unknownAccount = "the bank has no such account"
@@ -299,7 +299,7 @@ func (s *branches) refusals(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, map[string]int64{"refused": s.refused.Load()})
 }
 
-// refuse says why in words: whoever asks is a program of somebody who reads them.
+// refuse says why in words: whoever asks is a program of someone who reads them.
 func refuse(w http.ResponseWriter, status int, reason string) { http.Error(w, reason, status) }
 
 func answer(w http.ResponseWriter, status int, body any) {

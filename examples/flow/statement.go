@@ -41,7 +41,7 @@ var (
 )
 
 // handleStatements serves statements. It reads like a function: ask for the account and, when it is in another
-// currency, for the rate; then put both together. In between nobody waits, and another instance may go on.
+// currency, for the rate; then put both together. In between no one waits, and another instance may go on.
 func handleStatements(svc *endpoints.Service) error {
 	return endpoints.HandleFlow(svc, StatementEndpoint, []func(context.Context, *stage) error{
 		func(_ context.Context, s *stage) error {

@@ -193,7 +193,7 @@ type NodeConfig struct {
 	NATS     *nats.Conn   // to the servers of tranche serve; it stays the caller's
 	Ledger   *bank.Ledger // of what was composed; nil: none
 	Log      *zap.Logger  // nil: none
-	Ready    func()       // called once the node works; nil: nobody wants to know
+	Ready    func()       // called once the node works; nil: no one wants to know
 }
 
 // RunNode embeds a node that has the function of this package, until ctx ends. It shares the work of the nodes on the

@@ -109,7 +109,7 @@ func TestWhatIsPrinted(t *testing.T) {
 		}
 	}
 	other := parts()
-	other.Account.Owner = "Somebody Else"
+	other.Account.Owner = "Someone Else"
 	differs, err := other.PDF()
 	must(t, err)
 	if bytes.Equal(pdf, differs) {

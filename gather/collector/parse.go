@@ -58,8 +58,8 @@ const (
 //	enrich:                  # what is stored instead of the payload
 //	  sql: {source: crm, query: "SELECT id, name FROM customer WHERE id = ANY($1)"}
 //	  payload: {change: "{item}", name: "{parts.sql.name}"}
-//	retry_codes: [BUSY]      # tried again, although the service says no
-//	no_retry_codes: [GONE]      # not tried again, although the service says yes
+//	retry_codes: [BUSY]      # retried, although the service says no
+//	no_retry_codes: [GONE]      # not retried, although the service says yes
 //
 // Everything but the endpoint may be left out. What is wrong is a *strictyaml.Error.
 func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
@@ -212,7 +212,7 @@ func checkPairs(doc *strictyaml.Document, given *collector.CollectorSpec) error 
 	case s.Backoff > s.MaxBackoff:
 		return doc.Fail("max_backoff", "%s is less than %s", s.MaxBackoff, of("backoff", s.Backoff))
 	case given.MaxBackoff != 0 && s.MaxAttempts == 1:
-		return doc.Fail("max_backoff", "with max_attempts: 1 nothing is tried again; leave it out")
+		return doc.Fail("max_backoff", "with max_attempts: 1 nothing is retried; leave it out")
 	}
 	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
@@ -223,7 +223,7 @@ func checkPairs(doc *strictyaml.Document, given *collector.CollectorSpec) error 
 }
 
 // Key returns the key that an operation belongs to: its own, or the one that its payload has by order_by. With
-// partitions that is like 17/64, the seventeenth of 64 counted from 0: it is the same everywhere and for ever.
+// partitions that is like 17/64, the seventeenth of 64 counted from 0: it is the same everywhere and indefinitely.
 //
 // The error is an *order.ValueError for a payload without a value, or with one that is not listed.
 func Key(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {

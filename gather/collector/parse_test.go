@@ -122,7 +122,7 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 		{"endpoint: e\nmax_backoff: 500ms\n",
 			"max_backoff: 500ms is less than backoff, which is 1s when it is not given"},
 		{"endpoint: e\nmax_attempts: 1\nmax_backoff: 1m\n",
-			"max_backoff: with max_attempts: 1 nothing is tried again"},
+			"max_backoff: with max_attempts: 1 nothing is retried"},
 		{"endpoint: e\ntimeout: 2h\n",
 			"timeout: want a duration like 90s, 2m or 1h30m, within 10ms to 1h"},
 		{"endpoint: e\ndedupe: -1s\n",

@@ -65,7 +65,7 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// What a context cuts short is nobody's error: the items are tried again.
+// What a context cuts short is no one's error: the items are retried.
 func TestEachEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

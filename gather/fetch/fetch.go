@@ -6,7 +6,7 @@
 // function that takes the whole chunk, for a query that fetches what all of its items need.
 //
 // Guarantees: what a fetcher returns is held against what was asked. A slot for an item that was not asked for is not
-// taken, of two slots for one item the first counts, and an item without a slot is tried again: it is never a success.
+// taken, of two slots for one item the first counts, and an item without a slot is retried: it is never a success.
 // An error of the call speaks for the items without a slot. A panic in Each and Typed costs its item, with code
 // wire.CodePanic, and a panic elsewhere the chunk.
 //
@@ -35,8 +35,8 @@ import (
 
 // Fetcher gets the parts of a chunk.
 //
-// The error speaks for the items without a slot; what came counts all the same. It may be one of wire.Fail or
-// wire.Retry, which keep their code. A missing slot without an error means that nobody knows: the item is tried
+// The error speaks for the items without a slot; what came counts anyway. It may be one of wire.Fail or
+// wire.Retry, which keep their code. A missing slot without an error means that no one knows: the item is tried
 // again.
 type Fetcher interface {
 	Fetch(ctx context.Context, req *Request) ([]Slot, error)
@@ -209,7 +209,7 @@ func (r *Request) WithSink(sink Sink) *Request {
 }
 
 // Emit hands a slot over while other items are still at work, which keeps large results from piling up. It returns
-// false when nobody takes it: then the slot is to be returned with the others. It may be called from several goroutines
+// false when no one takes it: then the slot is to be returned with the others. It may be called from several goroutines
 // at once, and not after the fetcher has returned.
 func (r *Request) Emit(slot Slot) bool {
 	if r.sink == nil {
@@ -235,7 +235,7 @@ func (r *Request) begin(ordinal int) {
 
 // Each makes a fetcher of a function that makes one item's part. It is called for one item of a chunk after the other;
 // a node works on several chunks at once. An error is the item's: one of wire.Fail and wire.Retry keeps its
-// code, any other has code wire.CodeHandlerError and is not tried again. A panic is an error, too.
+// code, any other has code wire.CodeHandlerError and is not retried. A panic is an error, too.
 //
 // When the context ends, the items that are left stay without a slot.
 func Each(f func(ctx context.Context, item *Item) (Part, error)) Fetcher {
@@ -329,7 +329,7 @@ func guarded(ctx context.Context, item *Item, f func(context.Context, *Item) (Pa
 	return f(ctx, item)
 }
 
-// Guard calls a fetcher and turns a panic into an error of the chunk, which is tried again.
+// Guard calls a fetcher and turns a panic into an error of the chunk, which is retried.
 func Guard(ctx context.Context, f Fetcher, req *Request) (slots []Slot, err error) {
 	defer func() {
 		value := recover()

@@ -128,7 +128,7 @@ func kindOf(value jsontext.Value) string {
 }
 
 // Schema is a JSON Schema of the items: what types their fields have, and which fields all of them have. Of texts that
-// all look like numbers or dates it says so. It is a proposal, for people to mend: the next items may differ.
+// all look like numbers or dates it says so. It is a proposal, for people to fix: the next items may differ.
 func (g *Guess) Schema() json.RawMessage {
 	var out bytes.Buffer
 	out.WriteString(`{"type":"object","required":`)

@@ -203,7 +203,7 @@ func collect(err *jsonschema.ValidationError, all *[]Fault) {
 		for _, name := range is.Properties {
 			add(name, "the schema has no such field")
 		}
-	case *kind.AnyOf, *kind.OneOf, *kind.Not: // what each of the branches has against it helps nobody
+	case *kind.AnyOf, *kind.OneOf, *kind.Not: // what each of the branches has against it helps no one
 		add("", "it fits none of what the schema allows: "+err.ErrorKind.LocalizedString(english()))
 	case *kind.FalseSchema:
 		add("", "the schema allows nothing here")

@@ -71,7 +71,7 @@ func (t *Text) Secrets() (names []string) {
 	return names
 }
 
-// Expand fills in the values, which have to be texts, numbers or truths.
+// Expand fills in the values, which must be texts, numbers or truths.
 func (t *Text) Expand(in *Values) (string, error) {
 	var b strings.Builder
 	for _, p := range t.pieces {

@@ -19,7 +19,7 @@ type forgetful struct {
 	access.Store
 
 	slow              time.Duration // of a look-up
-	looked, now, most int           // look-ups, those under way, and the most of them at once
+	looked, now, most int           // look-ups, those in progress, and the most of them at once
 
 	away  int        // so many writes fail
 	mu    sync.Mutex // rows are written by timers
@@ -46,7 +46,7 @@ func (f *forgetful) NoteFailedLogins(_ context.Context, all []identity.FailedLog
 	defer f.mu.Unlock()
 	if f.away > 0 {
 		f.away--
-		return errors.New("the database is away")
+		return errors.New("the database is unavailable")
 	}
 	f.rows, f.times = append(f.rows, all...), append(f.times, time.Now())
 	return nil
@@ -68,7 +68,7 @@ func TestFailuresAreSummedUp(t *testing.T) {
 			for i := range addresses {
 				address := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(0xc6000000+i))))
 				if _, err := gate.Token(t.Context(), address, access.NewSecret()); err == nil {
-					t.Fatal("a token that nobody knows is good")
+					t.Fatal("a token that no one knows is good")
 				}
 			}
 			synctest.Wait()
@@ -140,7 +140,7 @@ func TestFailuresOutliveADatabaseThatIsAway(t *testing.T) {
 		for range 3 {
 			_, err := gate.Token(t.Context(), netip.MustParseAddr("192.0.2.1"), access.NewSecret())
 			if err == nil {
-				t.Error("a token that nobody knows is good")
+				t.Error("a token that no one knows is good")
 			}
 			time.Sleep(time.Second) //nolint:forbidigo // the bubble's own time
 		}
@@ -222,7 +222,7 @@ func active(hash [32]byte) identity.Credential {
 	return identity.Credential{Hash: hash[:], User: "ann", Role: string(access.Viewer), State: identity.TokenActive}
 }
 
-// A neighbour who asks with secrets made up locks nobody out: neither who has just logged in, nor who comes with a good
+// A neighbour who asks with secrets made up locks no one out: neither who has just logged in, nor who comes with a good
 // secret for the first time.
 func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
 	t.Parallel()
@@ -272,8 +272,8 @@ func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
 }
 
 // PROOF: who may do what, 19.
-// Tokens that nobody knows count from their beginning: an address that sends all of them at once has no more of them
-// looked up than one that sends them one after the other, but for those that take turns.
+// Tokens that no one knows count from their beginning: an address that sends all of them at once has no more of them
+// looked up than one that sends them one at a time, but for those that take turns.
 func TestMadeUpTokensCountFromTheirBeginning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

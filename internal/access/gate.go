@@ -22,7 +22,7 @@ import (
 const (
 	// A token or session that was found good is asked for again with the next request.
 	trustTime = 1500 * time.Millisecond
-	// Between two looks whether requests under way may go on; and after one without an answer.
+	// Between two looks whether requests in progress may go on; and after one without an answer.
 	recheckPause  = 1500 * time.Millisecond
 	recheckTime   = time.Second            // for one answer
 	retryPause    = 500 * time.Millisecond // after one that did not come
@@ -35,7 +35,7 @@ const (
 const maxLookups = 4
 
 // How unknown secrets are looked up of addresses that are over their limit: one at a time, for all such addresses. So
-// who has a good one gets in, also here for the first time, and made-up ones cost one connection at the most.
+// who has a good one gets in, also here for the first time, and made-up ones cost one connection at most.
 const (
 	turnTime = time.Second // how long one waits for its turn
 	maxTurns = 64          // that wait at once
@@ -67,7 +67,7 @@ type Config struct {
 	SessionLife time.Duration // of a browser's login, whatever happens
 	SessionIdle time.Duration // without a request, and without a page that is open
 	Throttle    ThrottleConfig
-	// UnknownBurst and UnknownEvery bound what an address may ask with tokens and cookies that nobody knows.
+	// UnknownBurst and UnknownEvery bound what an address may ask with tokens and cookies that no one knows.
 	UnknownBurst int
 	UnknownEvery time.Duration
 }
@@ -82,9 +82,9 @@ type Gate struct {
 	begins   *throttle // of logins by a provider
 	ways     *throttle // back from a provider that are
 	failures failures
-	lookups  chan struct{} // one for each that is under way
+	lookups  chan struct{} // one for each that is in progress
 	turns    chan struct{} // one for each that waits for its turn, or has it
-	turn     chan struct{} // has one while somebody has it
+	turn     chan struct{} // has one while someone has it
 
 	mu      sync.Mutex
 	trusted map[[sha256.Size]byte]Principal
@@ -92,7 +92,7 @@ type Gate struct {
 	under   underWay
 }
 
-// New returns a gate. It needs no closing: it is at rest while no request is under way.
+// New returns a gate. It needs no closing: it is at rest while no request is in progress.
 func New(store Store, config Config) (*Gate, error) {
 	if store == nil {
 		return nil, errors.New("access: a store is needed")
@@ -119,7 +119,7 @@ func New(store Store, config Config) (*Gate, error) {
 	}, nil
 }
 
-// Token returns who has the token with this secret, which came from an address. The error is a RefusedError when nobody
+// Token returns who has the token with this secret, which came from an address. The error is a RefusedError when no one
 // may use it, a ThrottledError when there were too many of them from there, and any other when it could not be found
 // out.
 func (g *Gate) Token(ctx context.Context, address netip.Addr, secret string) (Principal, error) {
@@ -206,7 +206,7 @@ func (g *Gate) endTurn() {
 }
 
 // noteUnknown counts a secret that is of no use, and tells the audit log of it. A session that is over in its time is
-// nobody's guess.
+// no one's guess.
 func (g *Gate) noteUnknown(address netip.Addr, way string, err error) {
 	refused, ok := errors.AsType[*RefusedError](err)
 	if !ok || refused.Session && refused.State == identity.TokenExpired {
@@ -261,7 +261,7 @@ func (g *Gate) noMoreKnown(hash [sha256.Size]byte) {
 	delete(g.known, hash)
 }
 
-// note notes a use. Who may do something may do it all the same when that fails.
+// note notes a use. Who may do something may do it anyway when that fails.
 func (g *Gate) note(ctx context.Context, hashes [][]byte) {
 	if err := g.store.NoteUse(database.ForCredentials(ctx), hashes); err != nil && ctx.Err() == nil {
 		g.log.Warn("the use of a token was not noted", zap.Error(err))

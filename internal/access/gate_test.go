@@ -62,7 +62,7 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 		t.Errorf("after %s it has ended with %v", time.Since(began), err)
 	}
 	if _, err := gate.Token(t.Context(), netip.Addr{}, secret); err == nil {
-		t.Error("the token is taken although nobody can say whether it is good")
+		t.Error("the token is taken although no one can say whether it is good")
 	}
 }
 
@@ -87,7 +87,7 @@ func TestTheNextRequestIsWatchedToo(t *testing.T) {
 	}
 }
 
-// revoked revokes a token of which a request is under way, and returns what that ended with.
+// revoked revokes a token of which a request is in progress, and returns what that ended with.
 func revoked(t *testing.T, store *wqdatabase.DB, gate *access.Gate, name string) error {
 	t.Helper()
 	secret := access.NewSecret()

@@ -27,7 +27,7 @@ func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (co
 }
 
 // TryProvider counts a login that begins at a provider, or returns a ThrottledError. It costs next to nothing, so there
-// is no bound in all: nobody could keep others from logging in again.
+// is no bound in all: no one could keep others from logging in again.
 func (g *Gate) TryProvider(address netip.Addr) error {
 	return g.throttled(address, byProvider, g.begins.try(address))
 }
@@ -47,7 +47,7 @@ func (g *Gate) RefuseWayBack(address netip.Addr, why error) error {
 	return nil
 }
 
-// LogInAs begins a web session for somebody whom a provider of identities vouches for. It lasts for as long as the
+// LogInAs begins a web session for someone whom a provider of identities vouches for. It lasts for as long as the
 // provider can be asked whether it still does; where it cannot be, until it is to log in again.
 func (g *Gate) LogInAs(ctx context.Context, who Identity) (cookie string, p Principal, err error) {
 	n := identity.NewWebSession{User: who.Name, Role: string(who.Role), Subject: who.Subject, Renewal: who.Renewal,
@@ -95,7 +95,7 @@ func (g *Gate) LogOut(ctx context.Context, p Principal) error {
 	return nil
 }
 
-// BusyError is returned to who has too much under way already.
+// BusyError is returned to who has too much in progress already.
 type BusyError struct {
 	All             bool // everybody together has
 	Unauthenticated bool // those of an address have of whom it is not known who they are
@@ -104,18 +104,18 @@ type BusyError struct {
 
 func (e *BusyError) Error() string {
 	if e.Unauthenticated {
-		return fmt.Sprintf("%d requests from this address, by nobody who has logged in, are under way, which is as many as "+
+		return fmt.Sprintf("%d requests from this address, by no one who has logged in, are in progress, which is as many as "+
 			"there may be; try again soon, or send a token that is good", e.Limit)
 	}
 	if e.All {
-		return fmt.Sprintf("%d requests that read much are under way, which is as many as there may be; try again soon",
+		return fmt.Sprintf("%d requests that read much are in progress, which is as many as there may be; try again soon",
 			e.Limit)
 	}
-	return fmt.Sprintf("you have %d requests under way that read much, which is as many as one may have; "+
+	return fmt.Sprintf("you have %d requests in progress that read much, which is as many as one may have; "+
 		"wait until one has ended", e.Limit)
 }
 
-// Slots bounds how many requests of a kind are under way: for each user, and in all.
+// Slots bounds how many requests of a kind are in progress: for each user, and in all.
 type Slots struct {
 	each, all int
 

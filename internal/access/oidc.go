@@ -20,7 +20,7 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// DefaultRoleClaim is where providers of identities tell what groups somebody is in.
+// DefaultRoleClaim is where providers of identities tell what groups someone is in.
 const DefaultRoleClaim = "groups"
 
 const (
@@ -44,8 +44,8 @@ type OIDCConfig struct {
 	DefaultRole Role            // of those with none of them; None: they may not log in
 }
 
-// OIDC logs people in by a provider of identities. What it knows of the provider it asks for when somebody logs in: one
-// that is away keeps nothing else from working.
+// OIDC logs people in by a provider of identities. What it knows of the provider it asks for when someone logs in: one
+// that is unavailable keeps nothing else from working.
 type OIDC struct {
 	config OIDCConfig
 	client *http.Client
@@ -71,7 +71,7 @@ func NewOIDC(config OIDCConfig) (*OIDC, error) {
 	}
 	config.DefaultRole = cmp.Or(config.DefaultRole, None)
 	if len(config.Roles) == 0 && config.DefaultRole == None {
-		return nil, errors.New("nobody could log in by --oidc-issuer: say by --oidc-roles which values of " +
+		return nil, errors.New("no one could log in by --oidc-issuer: say by --oidc-roles which values of " +
 			"--oidc-role-claim have which role, like staff=viewer,ops=operator, or give --oidc-default-role")
 	}
 	config.RoleClaim = cmp.Or(config.RoleClaim, DefaultRoleClaim)
@@ -141,7 +141,7 @@ func (o *OIDC) oauth(p *oidc.Provider) *oauth2.Config {
 	}
 }
 
-// Identity is who the provider says somebody is, and what they may do here.
+// Identity is who the provider says someone is, and what they may do here.
 type Identity struct {
 	Name    string
 	Role    Role
@@ -186,7 +186,7 @@ func (o *OIDC) Finish(ctx context.Context, a *Attempt, code string) (Identity, e
 	if !o.used.use(a.State) {
 		return Identity{}, again
 	}
-	if token.RefreshToken != "" && o.config.ClientSecret != "" { // without one, nobody could unseal it after a restart
+	if token.RefreshToken != "" && o.config.ClientSecret != "" { // without one, no one could unseal it after a restart
 		who.Renewal = o.sealer.seal(sealRenewal, []byte(token.RefreshToken))
 	}
 	return who, nil
@@ -214,7 +214,7 @@ func (o *OIDC) identity(subject string, read func(claims any) error) (Identity, 
 	return o.config.identityOf(subject, claims)
 }
 
-// AttemptTime is how long somebody may take to log in at the provider.
+// AttemptTime is how long someone may take to log in at the provider.
 const AttemptTime = 10 * time.Minute
 
 // maxAttempt bounds the text of an attempt: it is a cookie.
@@ -223,7 +223,7 @@ const maxAttempt = 4096
 // maxNext bounds the page to go on to, as it is written there: browsers keep no cookie of more than 4096 bytes.
 const maxNext = 1024
 
-// Attempt is a login under way. The browser keeps it, sealed: it ends at the one in which it began, in time.
+// Attempt is a login in progress. The browser keeps it, sealed: it ends at the one in which it began, in time.
 type Attempt struct {
 	State, Nonce, Verifier string
 
@@ -311,7 +311,7 @@ func (u *usedStates) use(state string) bool {
 // subjectPrefix keeps the names of people whom only a number tells apart from those of tokens.
 const subjectPrefix = "oidc:"
 
-// identityOf reads who somebody is, and what they may do, from the claims that the provider makes.
+// identityOf reads who someone is, and what they may do, from the claims that the provider makes.
 func (c *OIDCConfig) identityOf(subject string, claims map[string]any) (Identity, error) {
 	name, err := c.nameOf(subject, claims)
 	if err != nil {
@@ -333,8 +333,8 @@ func (c *OIDCConfig) identityOf(subject string, claims map[string]any) (Identity
 	return Identity{Name: name, Role: role, Subject: subject}, nil
 }
 
-// nameOf is what the audit log calls somebody. An email counts when the provider has verified it: others could choose
-// that of somebody else.
+// nameOf is what the audit log calls someone. An email counts when the provider has verified it: others could choose
+// that of someone else.
 func (c *OIDCConfig) nameOf(subject string, claims map[string]any) (string, error) {
 	if c.UserClaim != "" {
 		name, ok := claim(claims, c.UserClaim).(string)

@@ -28,13 +28,13 @@ const (
 	// renewBatch and renewAtOnce bound how many are asked about in a turn, and at once.
 	renewBatch  = 1000
 	renewAtOnce = 8
-	// renewFailures in a row end a turn: the provider is away. renewRest is how long a session is left alone that it
-	// could not be asked about, in which the next turns go to others.
+	// renewFailures in a row end a turn: the provider is unavailable. renewRest is how long a session is left alone that
+	// it could not be asked about, in which the next turns go to others.
 	renewFailures = 10
 	// A session that its provider could not be asked about is left alone; ten such in a row end the turn.
 	renewRest = renewPause - 5*time.Second
 	// renewTime bounds what follows an answer of the provider, and renewWriteTime the writing down of it: they go on when
-	// the turn is broken off, since the refresh token that was asked by may be used up.
+	// the turn is interrupted, since the refresh token that was asked by may be used up.
 	renewTime = 2 * providerTime
 	// What a provider has answered is written, whatever else ends; then it is kept for the next turn.
 	renewWriteTime = 5 * time.Second
@@ -76,8 +76,8 @@ func NewRenewer(o *OIDC, store RenewalStore, log *zap.Logger) (*Renewer, error) 
 	return &Renewer{oidc: o, store: store, log: log, missed: map[string]missedRenewal{}}, nil
 }
 
-// Run asks about all who are due. It is a leader task: one at a time is enough, of which a refresh token may want to be used.
-// What goes wrong with one session keeps no other from being asked about, unless it goes wrong with all.
+// Run asks about all who are due. It is a leader task: one at a time is enough, of which a refresh token may want to be
+// used. What goes wrong with one session keeps no other from being asked about, unless it goes wrong with all.
 func (r *Renewer) Run(ctx context.Context, _ workqueue.Lease) (again time.Duration, err error) {
 	limit := renewBatch + r.forgetOld()
 	due, err := r.store.DueSessions(ctx, renewAge, DefaultSessionIdle, limit)
@@ -188,7 +188,7 @@ func (r *Renewer) note(due *identity.DueSession, renewal []byte, err error) {
 }
 
 // renew asks the provider by the latest refresh token of a session, and returns the next one, sealed. A DeniedError
-// says that the session is to end. With any other error nothing is known; there may be a next token all the same.
+// says that the session is to end. With any other error nothing is known; there may be a next token anyway.
 func (o *OIDC) renew(ctx context.Context, due *identity.DueSession, latest []byte) (renewal []byte, err error) {
 	refresh, ok := o.sealer.open(sealRenewal, latest)
 	if !ok { // while the secret is being changed, other nodes begin sessions by the other one
@@ -243,7 +243,7 @@ func renewalError(err error) error {
 	return &ProviderError{err}
 }
 
-// exchangeError tells a provider that refuses from one that is away.
+// exchangeError tells a provider that refuses from one that is unavailable.
 func exchangeError(err error, why string) error {
 	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
 	if ok && refused.Response.StatusCode < http.StatusInternalServerError &&

@@ -25,7 +25,7 @@ type renewals struct {
 
 	mu             sync.Mutex
 	renewed, ended []string
-	broken         error // of a renewal that was written down after the turn was broken off
+	broken         error // of a renewal that was written down after the turn was interrupted
 }
 
 func (s *renewals) DueSessions(context.Context, time.Duration, time.Duration, int) ([]identity.DueSession, error) {
@@ -145,7 +145,8 @@ func TestOneSessionKeepsNoOtherFromBeingRenewed(t *testing.T) {
 	}
 }
 
-// A provider that is away is not asked about everybody. (Each time twice: the client tries two ways to say who it is.)
+// A provider that is unavailable is not asked about everybody. (Each time twice: the client tries two ways to say who
+// it is.)
 func TestAProviderThatIsAwayIsAskedAboutFew(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
@@ -161,7 +162,7 @@ func TestAProviderThatIsAwayIsAskedAboutFew(t *testing.T) {
 	}
 }
 
-// A turn that is broken off keeps the refresh token that the provider has just given: the one before may be used up.
+// A turn that is interrupted keeps the refresh token that the provider has just given: the one before may be used up.
 func TestTheNextRefreshTokenIsKept(t *testing.T) {
 	t.Parallel()
 	ctx, breakOff := context.WithCancel(t.Context())
@@ -221,7 +222,7 @@ func TestTroubleWithTheProviderEndsNoSession(t *testing.T) {
 		"a gateway finds nothing":  {"/token", answer(http.StatusNotFound, `<html>`), false},
 		"it took too long":         {"/token", answer(http.StatusRequestTimeout, ``), false},
 		"userinfo says no":         {"/userinfo", answer(http.StatusUnauthorized, ``), false},
-		"somebody else":            {"/userinfo", answer(http.StatusOK, `{"sub":"1"}`), true},
+		"someone else":             {"/userinfo", answer(http.StatusOK, `{"sub":"1"}`), true},
 		"another name": {"/userinfo",
 			answer(http.StatusOK, `{"sub":"4711","email":"a@b.c","email_verified":true}`), true},
 		"the same": {"/userinfo", answer(http.StatusOK, `{"sub":"4711"}`), false},

@@ -1,7 +1,7 @@
 // Package access knows who may do what: roles, tokens and web sessions, and who is behind a request.
 //
 // Guarantees: a secret has 160 random bits, is shown once and kept as its SHA-256; what is revoked, or has expired,
-// does nothing more [RevocationTime] later, on every node, and requests that are under way by then have their context
+// does nothing more [RevocationTime] later, on every node, and requests that are in progress by then have their context
 // cancelled; whoever cannot be checked for that long is refused. Logins are throttled, for each address and in all.
 //
 // Not its job: HTTP's answers, cookies and routes, which are package api's, and SQL, which is package workqueue's.
@@ -32,12 +32,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// RevocationTime is how long after its end a token or a session may have an effect, at the most and on any node.
+// RevocationTime is how long after its end a token or a session may have an effect, at most and on any node.
 const RevocationTime = 5 * time.Second
 
 var (
 	// ErrNobody is returned for a request that does not say who makes it.
-	ErrNobody = errors.New("nobody is logged in")
+	ErrNobody = errors.New("no one is logged in")
 	// ErrRevoked is the cause by which the context of a request ends whose token was revoked, or has expired, or whose
 	// session has ended.
 	ErrRevoked = errors.New("the token was revoked or has expired, or the session has ended")
@@ -48,7 +48,7 @@ var (
 // RefusedError is returned for a secret that is of no use.
 type RefusedError struct {
 	Session bool
-	State   identity.TokenState // empty: nobody knows it
+	State   identity.TokenState // empty: no one knows it
 }
 
 func (e *RefusedError) Error() string {
@@ -72,7 +72,7 @@ func (e *RefusedError) Error() string {
 type Principal struct {
 	Name      string // the actor in the audit log
 	Role      Role
-	Token     *identity.TokenID // nil: somebody else vouched for them
+	Token     *identity.TokenID // nil: someone else vouched for them
 	Session   bool              // a browser, by its cookie
 	ExpiresAt *time.Time
 
@@ -96,7 +96,7 @@ func With(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
 
-// From returns who makes the request; false when nobody is known, as where no login is needed.
+// From returns who makes the request; false when no one is known, as where no login is needed.
 func From(ctx context.Context) (Principal, bool) {
 	p, ok := ctx.Value(principalKey{}).(Principal)
 	return p, ok
@@ -115,7 +115,7 @@ func Recheck(ctx context.Context) error {
 // Anonymous is what the audit log calls those who do not say who they are.
 const Anonymous = identity.Anonymous
 
-// MaxName is how many characters a name has at the most.
+// MaxName is how many characters a name has at most.
 const MaxName = 100
 
 // CheckName refuses names that would mislead whoever reads the audit log.
@@ -127,18 +127,18 @@ func CheckName(name string) error {
 	case len([]rune(name)) > MaxName:
 		return fmt.Errorf("it has more than %d characters; shorten it", MaxName)
 	case strange >= 0:
-		return errors.New(strconv.Quote(name) + " has a character that nobody sees; leave it out")
+		return errors.New(strconv.Quote(name) + " has a character that no one sees; leave it out")
 	case strings.EqualFold(name, workqueue.Engine) || strings.EqualFold(name, Anonymous):
-		return errors.New(name + " is what the audit log calls what nobody did, or nobody known; choose another")
+		return errors.New(name + " is what the audit log calls what no one did, or no one known; choose another")
 	default:
 		return nil
 	}
 }
 
-// Role says what somebody may do. Each role may do what those before it may.
+// Role says what someone may do. Each role may do what those before it may.
 type Role string
 
-// The roles, and None for what needs nobody.
+// The roles, and None for what needs no one.
 const (
 	None     Role = "none"     // of a route: open to everybody, also without a login
 	Viewer   Role = "viewer"   // looks at everything
@@ -146,11 +146,11 @@ const (
 	Admin    Role = "admin"    // makes and revokes tokens, deletes plans
 )
 
-// Roles lists those that somebody can have, the weakest first.
+// Roles lists those that someone can have, the weakest first.
 func Roles() []Role { return []Role{Viewer, Operator, Admin} }
 
-// Allows reports whether somebody with this role may do what needs another. A role that is none of ours allows nothing,
-// and nobody is allowed what needs one.
+// Allows reports whether someone with this role may do what needs another. A role that is none of ours allows nothing,
+// and no one is allowed what needs one.
 func (r Role) Allows(needed Role) bool {
 	if needed == None {
 		return true
@@ -159,7 +159,7 @@ func (r Role) Allows(needed Role) bool {
 	return wanted >= 0 && own >= wanted
 }
 
-// ParseRole reads a role that somebody can have.
+// ParseRole reads a role that someone can have.
 func ParseRole(text string) (Role, error) {
 	if role := Role(text); slices.Contains(Roles(), role) {
 		return role, nil
@@ -221,7 +221,7 @@ func wellFormedCookie(text string) bool {
 		strings.Trim(text, digits) == ""
 }
 
-// HashOf is what is kept of a secret. It needs neither salt nor effort: nobody guesses 160 bits.
+// HashOf is what is kept of a secret. It needs neither salt nor effort: no one guesses 160 bits.
 func HashOf(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 
 // leastRedacted is how long a piece of a secret is that does not stay in a text.

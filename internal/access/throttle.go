@@ -18,13 +18,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// ThrottleConfig bounds how often somebody tries to log in. A zero field means its default.
+// ThrottleConfig bounds how often someone tries to log in. A zero field means its default.
 type ThrottleConfig struct {
 	Burst, TotalBurst int           // tries at once, of one address and of all
 	Every, TotalEvery time.Duration // how long until there is one more
 }
 
-// Defaults of ThrottleConfig, and of what else one address may try: requests with a token or a cookie that nobody
+// Defaults of ThrottleConfig, and of what else one address may try: requests with a token or a cookie that no one
 // knows, and ways back from a provider of identities that are not good.
 const (
 	DefaultLoginBurst      = 20
@@ -33,7 +33,7 @@ const (
 	DefaultLoginEvery      = 3 * time.Second
 	DefaultLoginTotalEvery = 200 * time.Millisecond
 	DefaultUnknownBurst    = 50
-	// Until an address has one more request with a token or a cookie that nobody knows; 429 until then.
+	// Until an address has one more request with a token or a cookie that no one knows; 429 until then.
 	DefaultUnknownEvery = time.Second
 )
 
@@ -52,7 +52,7 @@ const maxAddresses = 4096
 type ThrottledError struct {
 	After   time.Duration // when to try again
 	All     bool          // it is too often in all, whoever they are
-	Unknown bool          // it is about tokens and cookies that nobody knows
+	Unknown bool          // it is about tokens and cookies that no one knows
 }
 
 func (e *ThrottledError) Error() string {
@@ -61,7 +61,7 @@ func (e *ThrottledError) Error() string {
 		whose = "in all"
 	}
 	if e.Unknown {
-		return fmt.Sprintf("there are too many requests %s with tokens or logins that nobody knows; try again in %d s, with "+
+		return fmt.Sprintf("there are too many requests %s with tokens or logins that no one knows; try again in %d s, with "+
 			"a token that is good: tranche token list", whose, e.Seconds())
 	}
 	return fmt.Sprintf("there are too many logins %s; try again in %d s", whose, e.Seconds())
@@ -111,7 +111,7 @@ func (t *throttle) over(address netip.Addr) error {
 	return t.none(address)
 }
 
-// begin counts a try until its end, when it shows whether it counts for good; or it returns a ThrottledError.
+// begin counts a try until its end, when it shows whether it counts permanently; or it returns a ThrottledError.
 func (t *throttle) begin(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,7 +122,7 @@ func (t *throttle) begin(address netip.Addr) error {
 	return nil
 }
 
-// none returns a ThrottledError for an address that has as many tries under way as it has left.
+// none returns a ThrottledError for an address that has as many tries in progress as it has left.
 func (t *throttle) none(address netip.Addr) error {
 	if missing := 1 + float64(t.begun[NetworkOf(address)]) - t.of(address).Tokens(); missing > 0 {
 		return &ThrottledError{After: time.Duration(missing * float64(t.config.Every)), Unknown: true}
@@ -187,12 +187,12 @@ func NetworkOf(address netip.Addr) netip.Prefix {
 	}
 	network, err := address.Prefix(bits)
 	if err != nil {
-		network = netip.Prefix{} // nobody knows where they come from: they share one
+		network = netip.Prefix{} // no one knows where they come from: they share one
 	}
 	return network
 }
 
-// makeRoom forgets those that have all their tries back, and somebody else when there are none.
+// makeRoom forgets those that have all their tries back, and someone else when there are none.
 func (t *throttle) makeRoom() {
 	if len(t.per) < maxAddresses {
 		return

@@ -11,7 +11,7 @@ import (
 // underWay is the requests that are being served, by whose they are. It is guarded by the gate's lock.
 type underWay struct {
 	by    map[[sha256.Size]byte]*watched
-	timer *time.Timer // to the next look; nil while nothing is under way
+	timer *time.Timer // to the next look; nil while nothing is in progress
 }
 
 // watched is the requests of one token or session.
@@ -69,8 +69,8 @@ func (u *underWay) soon(g *Gate) {
 	}
 }
 
-// recheck asks whether those whose requests are under way may go on, all of them at once, and ends the requests of the
-// others. An answer that does not come ends nothing that there is still time to ask for again.
+// recheck asks whether those whose requests are in progress may go on, all of them at once, and ends the requests of
+// the others. An answer that does not come ends nothing that there is still time to ask for again.
 func (g *Gate) recheck() {
 	hashes, until := g.watchedHashes()
 	if len(hashes) == 0 {
@@ -147,7 +147,7 @@ func (g *Gate) endOthers(asked, standing [][]byte, at time.Time) (unnoted [][]by
 }
 
 // endUnchecked ends the requests of those of whom it was not to be learned for too long whether they may go on, and
-// sets the next look. The answer was waited for until then: if it is later now, this process has stood still, and looks
+// sets the next look. The answer was waited for until then: if it is later now, this process has was stalled, and looks
 // again.
 func (g *Gate) endUnchecked(until time.Time) {
 	g.mu.Lock()

@@ -33,7 +33,7 @@ func silent(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// halted has the whole process stand still for a while, and then finds the answer too late.
+// halted has the whole process are stalled for a while, and then finds the answer too late.
 func halted(d time.Duration) func(context.Context) error {
 	return func(context.Context) error {
 		time.Sleep(d) //nolint:forbidigo // the bubble's own time
@@ -41,7 +41,7 @@ func halted(d time.Duration) func(context.Context) error {
 	}
 }
 
-// admit begins a request, by somebody who was found good some time ago.
+// admit begins a request, by someone who was found good some time ago.
 func admit(t *testing.T, ago time.Duration, answer func(context.Context) error) context.Context {
 	t.Helper()
 	gate, err := access.New(&strained{answer: answer}, access.Config{})
@@ -67,7 +67,7 @@ func TestNobodyGoesOnUncheckedForTooLong(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(context.Context) error{
 		"silent":  silent,
-		"refuses": func(context.Context) error { return errors.New("it is away") },
+		"refuses": func(context.Context) error { return errors.New("it is unavailable") },
 	} {
 		for ago := time.Duration(0); ago < access.RevocationTime; ago += 50 * time.Millisecond {
 			synctest.Test(t, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestALateRequestGoesOn(t *testing.T) {
 	}
 }
 
-// A request goes on when the next answer is good, after one that did not come, or came while the process stood still.
+// A request goes on when the next answer is good, after one that did not come, or came while the process was stalled.
 func TestOneAnswerThatDoesNotComeEndsNothing(t *testing.T) {
 	t.Parallel()
 	for name, once := range map[string]func(context.Context) error{
@@ -124,7 +124,7 @@ func TestOneAnswerThatDoesNotComeEndsNothing(t *testing.T) {
 	}
 }
 
-// After a halt that is too long nobody is asked any more.
+// After a halt that is too long no one is asked any more.
 func TestALongHaltEndsRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -43,8 +43,8 @@ func TestAConditionIsToldOnce(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s: %s", told[i].Status, told[i].Severity, told[i].Title))
 	}
 	want := []string{
-		"begun warning: Nobody listens on endpoint e", "worse critical: Nobody listens on endpoint e",
-		"over warning: Over: Nobody listens on endpoint e",
+		"begun warning: No one listens on endpoint e", "worse critical: No one listens on endpoint e",
+		"over warning: Over: No one listens on endpoint e",
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -152,7 +152,7 @@ func TestTheIntervalOfAGroup(t *testing.T) {
 	round(condition("c", store.Critical), 2)
 	b.exec(`UPDATE alert_message SET made_at = made_at - interval '1 hour'`)
 	round(condition("d", store.Warning), 3)
-	if told := host.told(t); told[1].BegunAll != 2 || told[1].Title != "2 endpoints have nobody who listens (3 in all)" {
+	if told := host.told(t); told[1].BegunAll != 2 || told[1].Title != "2 endpoints have no one who listens (3 in all)" {
 		t.Errorf("%+v", told[1])
 	}
 }
@@ -198,9 +198,9 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 	}
 	next, second := b.task(), b.lease()
 	b.look(next, second)
-	b.send(next, second) // the first attempt may be under way still
+	b.send(next, second) // the first attempt may be in progress still
 	if host.count() != 1 {
-		t.Fatalf("it was told %d times while the first attempt could be under way", host.count())
+		t.Fatalf("it was told %d times while the first attempt could be in progress", host.count())
 	}
 	b.exec(`UPDATE alert SET next_at = next_at - interval '1 hour'`)
 	b.sendUntil(next, second, "it was told again", func() bool { return host.count() == 2 })
@@ -377,7 +377,7 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	b.turn(d, lease)
 	b.says()
 	b.mu.Lock()
-	b.report.Unseen = []store.Kind{store.NoListeners} // NATS is away
+	b.report.Unseen = []store.Kind{store.NoListeners} // NATS is unavailable
 	b.mu.Unlock()
 	b.look(d, lease)
 	b.mu.Lock()
@@ -396,8 +396,8 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	}
 }
 
-// Of a message that is given up only what it told is told anew: not what others of its group told. What was told before
-// to be less bad is told to be worse again, and its end is told.
+// Of a message that is given up only what it told is told again: not what others of its group told. What was told
+// before to be less bad is told to be worse again, and its end is told.
 func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t, 204, 410)
@@ -530,7 +530,7 @@ func TestOldMessagesAreDeleted(t *testing.T) {
 	}
 }
 
-// While somebody holds a rule, others are told.
+// While someone holds a rule, others are told.
 func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)

@@ -38,7 +38,7 @@ type channel interface {
 	tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery
 }
 
-// channels are all ways to reach somebody. To add one, add a row.
+// channels are all ways to reach someone. To add one, add a row.
 //
 //nolint:gochecknoglobals // a table
 var channels = []struct {
@@ -185,7 +185,7 @@ func (r *Receivers) tell(ctx context.Context, to *Receiver, m *Message) httpfetc
 	return to.channel.tell(ctx, r, m)
 }
 
-// unreachable is an attempt that this node cannot make: the operator's file may be mended, or another node may allow
+// unreachable is an attempt that this node cannot make: the operator's file may be fixed, or another node may allow
 // it.
 func (r *Receivers) unreachable(err error) httpfetch.Delivery {
 	return httpfetch.Delivery{Why: r.conns.Redact(err.Error())}

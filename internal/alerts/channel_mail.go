@@ -87,7 +87,7 @@ type refusal struct {
 
 var errNoTalk = errors.New("the server is not ready to take a message")
 
-// mail hands a letter to the server, for all that the server takes it for; the error says that this is nobody. It was
+// mail hands a letter to the server, for all that the server takes it for; the error says that this is no one. It was
 // delivered when the server has said so: what comes of the good-bye does not matter.
 func (r *Receivers) mail(ctx context.Context, letter *mail.Msg) (refused []refusal, err error) {
 	from, err := letter.GetSender(false)
@@ -152,7 +152,7 @@ func (r *Receivers) letter(to []string, m *Message) (*mail.Msg, error) {
 	_, domain, _ := strings.Cut(from.Address, "@")
 	letter.SetMessageIDWithValue(m.ID + "@" + domain)
 	letter.SetDateWithValue(m.At)
-	letter.SetGenHeader("Auto-Submitted", "auto-generated") // nobody is to answer that he is away
+	letter.SetGenHeader("Auto-Submitted", "auto-generated") // no one is to answer that he is unavailable
 	letter.Subject(m.heading())
 	text := m.Text
 	if m.Link != "" {

@@ -24,7 +24,7 @@ type seen struct {
 	of       []string // endpoints
 	only     bool     // it is a change of a run only, and no condition of the health's
 	happened bool
-	muted    bool // somebody has muted it: it holds, and is not told
+	muted    bool // someone has muted it: it holds, and is not told
 }
 
 // facts is what a look has read.
@@ -67,7 +67,7 @@ func (f *facts) all() (all []seen) {
 	return all
 }
 
-// told are the conditions that a rule tells of: what it tells of a run by itself it does not tell as health once more.
+// told are the conditions that a rule tells of: what it tells of a run by itself it does not tell as health again.
 func (s *Spec) told(rule *alert.Rule, all []seen) (told []seen) {
 	for i := range all {
 		if c := s.of(all[i]); s.tells(rule, &c) {
@@ -160,7 +160,7 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 	}
 }
 
-// isMuted returns what tells whether somebody has muted a condition.
+// isMuted returns what tells whether someone has muted a condition.
 func (s *Spec) isMuted(all []seen) func(kind, subject string) bool {
 	muted := map[[2]string]bool{}
 	for i := range all {

@@ -100,7 +100,7 @@ func (s *mailServer) serve(conn net.Conn, what string) {
 			<-s.stop
 			return
 		case verb == "RCPT" && (what == "no" || what == "some" && strings.Contains(line, "ann@")):
-			say("550 there is nobody of that name")
+			say("550 there is no one of that name")
 		case verb == "RCPT":
 			s.mu.Lock()
 			s.to = append(s.to, line)
@@ -162,7 +162,7 @@ func TestMail(t *testing.T) {
 	}
 	for _, c := range []struct{ behave, want string }{
 		{"refuse", "no connection, no encryption, or no login"}, {"busy", "does not take the message\n"},
-		{"no", "nobody of that name"},
+		{"no", "no one of that name"},
 	} {
 		server.does(c.behave)
 		b.exec(`UPDATE alert SET next_at = tranche_now()`)
@@ -183,7 +183,7 @@ func TestMail(t *testing.T) {
 		t.Fatalf("%d letters, to %q, by %q", len(letters), server.to, server.login)
 	}
 	for _, part := range []string{
-		"Message-ID: <" + got[0].ID.String() + "@bank.example>", "Subject: [critical] Nobody listens on endpoint e",
+		"Message-ID: <" + got[0].ID.String() + "@bank.example>", "Subject: [critical] No one listens on endpoint e",
 		"Auto-Submitted: auto-generated", "Whose turn it is", "https://tranche.bank.example/endpoint",
 	} {
 		if !strings.Contains(letters[0], part) {
@@ -192,13 +192,13 @@ func TestMail(t *testing.T) {
 	}
 }
 
-// Who is refused keeps nobody else from having the letter, and is named. A server that says no good-bye has taken it.
+// Who is refused keeps no one else from having the letter, and is named. A server that says no good-bye has taken it.
 func TestMailToSome(t *testing.T) {
 	t.Parallel()
 	for behave, want := range map[string]struct {
 		to    int
 		names string
-	}{"some": {1, "it takes nothing for ann@bank.example\n550 \"there is nobody of that name\""}, "drop": {2, ""}} {
+	}{"some": {1, "it takes nothing for ann@bank.example\n550 \"there is no one of that name\""}, "drop": {2, ""}} {
 		t.Run(behave, func(t *testing.T) {
 			t.Parallel()
 			server := newMailServer(t)

@@ -159,7 +159,7 @@ func TestMessage(rule string, at time.Time) (json.RawMessage, error) {
 	return json.Marshal(Message{Alert: rule, Group: "test", Status: "test", Severity: store.Info, At: at,
 		Title: "A test of the alert " + rule, Begun: []Item{{
 			Kind: "test", Subject: rule, Severity: store.Info, Title: "This is a test", Since: at, Turn: "nobody's",
-			Detail: "Somebody wanted to see whether messages of this alert arrive.", Remedy: "Nothing: it does",
+			Detail: "Someone wanted to see whether messages of this alert arrive.", Remedy: "Nothing: it does",
 			Link: "/alerts?name=" + url.QueryEscape(rule),
 		}}, BegunAll: 1})
 }

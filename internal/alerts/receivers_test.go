@@ -92,8 +92,8 @@ func (b *bench) alert(name string) *alert.AlertView {
 	return view
 }
 
-// A receiver that takes longer than an attempt may is tried again, and one that says that it is gone is not: what holds
-// then is told anew when there is something new.
+// A receiver that takes longer than an attempt may is retried, and one that says that it is gone is not: what holds
+// then is told again when there is something new.
 func TestAReceiverThatIsSlowAndOneThatIsGone(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -149,7 +149,7 @@ func TestChats(t *testing.T) {
 	}
 	text := string(slack.bodies[1])
 	for _, part := range []string{
-		`{"text":"*\u003chttps://tranche.bank.example/`, `[critical] Nobody listens on endpoint \u0026lt;!channel\u0026gt;`,
+		`{"text":"*\u003chttps://tranche.bank.example/`, `[critical] No one listens on endpoint \u0026lt;!channel\u0026gt;`,
 		"Whose turn it is",
 	} {
 		if !strings.Contains(text, part) {
@@ -317,8 +317,8 @@ func TestPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, part := range []string{
-		"TRANCHE_ALERT=page\n", "TRANCHE_ALERT_SEVERITY=critical\n", "TRANCHE_ALERT_TITLE=Nobody listens on endpoint e\n",
-		`"title":"Nobody listens on endpoint e"`, `"text":"`,
+		"TRANCHE_ALERT=page\n", "TRANCHE_ALERT_SEVERITY=critical\n", "TRANCHE_ALERT_TITLE=No one listens on endpoint e\n",
+		`"title":"No one listens on endpoint e"`, `"text":"`,
 	} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("the program has %s; want %q", text, part)

@@ -76,7 +76,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		"all: 2 runs are paused", "endpoint: Nobody listens on endpoint compose",
+		"all: 2 runs are paused", "endpoint: No one listens on endpoint compose",
 		"endpoint: Paused, too many items failed: run other", "plan: Not sealed in time: run late",
 		"plan: Paused by ann: run mine", "plan: Waits for an approval of its sample: run canary",
 	}
@@ -125,7 +125,7 @@ func TestRunsThatWillBeLate(t *testing.T) {
 	run := b.run("nightly", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
-	clock := &clocked{Store: b.store, now: time.Now()} // it stands still
+	clock := &clocked{Store: b.store, now: time.Now()} // it is stalled
 	b.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
 		VALUES ('s', tranche_now(), 'due', 1, 'started', tranche_now(), $2, $1, tranche_now())`,
 		run, clock.now.Add(time.Hour))
@@ -246,7 +246,7 @@ func TestATestIsTriedOnce(t *testing.T) {
 	}
 }
 
-// What somebody has muted is told by no alert, neither as health nor as a run, and not as over either; when it gets
+// What someone has muted is told by no alert, neither as health nor as a run, and not as over either; when it gets
 // worse it is told as what begins.
 func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	t.Parallel()
@@ -268,7 +268,7 @@ func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was told again", func() bool { return host.count() >= 2 })
 	for _, m := range host.told(t) {
-		if m.Title != "Nobody listens on endpoint known" || m.Status != "begun" {
+		if m.Title != "No one listens on endpoint known" || m.Status != "begun" {
 			t.Errorf("it was told %s: %s", m.Status, m.Title)
 		}
 	}

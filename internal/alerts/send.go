@@ -18,7 +18,7 @@ import (
 const (
 	// sendLook is how often the leader looks for messages that are due.
 	sendLook = time.Second
-	// attemptsAtOnce is how many attempts are under way; of each rule there is one.
+	// attemptsAtOnce is how many attempts are in progress; of each rule there is one.
 	attemptsAtOnce = 128
 	// attemptHold is when an attempt is made again whose leader died before it could note what came of it.
 	attemptHold = 30 * time.Second
@@ -27,7 +27,7 @@ const (
 	firstRetry   = 5 * time.Second
 	longestRetry = 10 * time.Minute
 	// messageTimeout is how long a message is tried before it is given up, and messageAttempts how often at the least.
-	// What holds then is told anew.
+	// What holds then is told again.
 	messageTimeout  = 24 * time.Hour
 	messageAttempts = 12
 )
@@ -36,7 +36,7 @@ const (
 // that hangs keeps none but its own rule's messages waiting. What comes of an attempt is noted under the lease, and so
 // is that it is made. Send returns when all of them have ended, after an error too.
 func (d *LeaderTask) Send(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
-	under := map[string]bool{} // the rules that have one under way
+	under := map[string]bool{} // the rules that have one in progress
 	ended := make(chan ended, attemptsAtOnce)
 	look := time.NewTicker(sendLook)
 	defer look.Stop()
@@ -84,7 +84,8 @@ func (d *LeaderTask) begin(ctx context.Context, lease workqueue.Lease, under map
 
 func (d *LeaderTask) hold() time.Duration { return attemptHold + d.cfg.Receivers.timeout }
 
-// survive makes a panic of an attempt an error of the leader task: the recover of whoever runs that is in another goroutine.
+// survive makes a panic of an attempt an error of the leader task: the recover of whoever runs that is in another
+// goroutine.
 func (d *LeaderTask) survive(a *alert.Attempt, attempt func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -100,7 +101,7 @@ func (d *LeaderTask) survive(a *alert.Attempt, attempt func() error) (err error)
 func (d *LeaderTask) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) error {
 	came := d.tell(ctx, a)
 	if ctx.Err() != nil {
-		return ctx.Err() // it was cut off, and is tried again by whoever leads then
+		return ctx.Err() // it was cut off, and is retried by whoever leads then
 	}
 	log := d.log.With(zap.String("alert", a.Alert), zap.Stringer("message", a.Message), zap.Int("attempt", a.Number))
 	if came.Delivered {

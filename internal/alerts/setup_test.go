@@ -149,7 +149,7 @@ func (b *bench) reported(ctx context.Context) (*health.Report, error) {
 // condition is one of an endpoint without listeners.
 func condition(endpoint string, severity store.Severity) store.Condition {
 	return store.Condition{Kind: store.NoListeners, Severity: severity, Subject: endpoint,
-		Link: "/endpoint?name=" + endpoint, Title: "Nobody listens on endpoint " + endpoint, Since: time.Now(),
+		Link: "/endpoint?name=" + endpoint, Title: "No one listens on endpoint " + endpoint, Since: time.Now(),
 		Detail: "2 running runs have work for it.",
 		Remedy: "Start a service that listens on it: `tranche endpoints show " + endpoint + "`"}.Filled()
 }
@@ -271,7 +271,7 @@ type receiver struct {
 	*httptest.Server
 
 	mu     sync.Mutex
-	answer []int // what it answers, one after the other; then 204
+	answer []int // what it answers, one at a time; then 204
 	got    []*http.Request
 	bodies [][]byte
 }

@@ -1,12 +1,12 @@
 // Package alerts tells people, and programs, what they must see to: rules say of what, and whom.
 //
-// A [LeaderTask] of the leader's looks every few seconds at the health report and at runs, compares that with what each rule
-// has told, and makes messages of the difference; another sends them. What was told, and what waits to be, stands in
-// PostgreSQL ([github.com/tranchehq/tranche/workqueue/alert]).
+// A [LeaderTask] of the leader's looks every few seconds at the health report and at runs, compares that with what each
+// rule has told, and makes messages of the difference; another sends them. What was told, and what waits to be, stands
+// in PostgreSQL ([github.com/tranchehq/tranche/workqueue/alert]).
 //
-// Guarantees: a condition is told once, in the message of its group, and once more when it gets worse or is over. A
-// message has one id for all its attempts; it is sent again only when nobody knows what came of an attempt, or it
-// failed. Texts are bounded, whatever there is to tell. A receiver that hangs, fails or answers slowly keeps nobody
+// Guarantees: a condition is told once, in the message of its group, and again when it gets worse or is over. A
+// message has one id for all its attempts; it is sent again only when no one knows what came of an attempt, or it
+// failed. Texts are bounded, whatever there is to tell. A receiver that hangs, fails or answers slowly keeps no one
 // else waiting, and secrets stand in no text, answer, log or error.
 //
 // Not its job: what a condition is, and what helps against it (internal/health); how a webhook is signed
@@ -163,8 +163,8 @@ func readSpec(name string, text json.RawMessage) (*Spec, error) {
 	switch {
 	case err != nil:
 	case s.To.channel == nil:
-		err = errors.New("it says nobody to tell")
-	case len(s.Runs) == 0 && s.Health == "": // what it told would be over, and nobody would hear of more
+		err = errors.New("it says no one to tell")
+	case len(s.Runs) == 0 && s.Health == "": // what it told would be over, and no one would hear of more
 		err = errors.New("it says nothing to tell")
 	}
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// expected is the role that a route must need: stated here once more, apart from the code.
+// expected is the role that a route must need: stated here again, apart from the code.
 func expected(pattern string) access.Role {
 	method, path, _ := strings.Cut(pattern, " ")
 	path = strings.TrimPrefix(path, api.Prefix)
@@ -30,7 +30,7 @@ func expected(pattern string) access.Role {
 	case method == http.MethodGet:
 		return access.Viewer
 	case strings.HasPrefix(path,
-		"/retention/"), path == "/runs/{run}/delete", path == "/erase", // what nobody can bring back
+		"/retention/"), path == "/runs/{run}/delete", path == "/erase", // what no one can bring back
 		path == "/streams/settings": // it is about all runs, and the disks of NATS
 		return access.Admin
 	default:
@@ -47,7 +47,7 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 	b.Start("name=it")
 	routes := routesOf(b)
 	kinds := credentialsOf(b.Locked())
-	b.Locked() // one that remembers nobody
+	b.Locked() // one that remembers no one
 	allowed := 0
 	for _, route := range routes {
 		if route.Role != expected(route.Pattern) {

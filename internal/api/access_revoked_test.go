@@ -84,7 +84,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	}
 }
 
-// A change that is under way when its token is revoked is broken off, and leaves nothing.
+// A change that is in progress when its token is revoked is interrupted, and leaves nothing.
 func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t).Locked()

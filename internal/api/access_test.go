@@ -66,7 +66,7 @@ func TestLoggingOutEndsTheSession(t *testing.T) {
 	b.Refused(http.StatusUnauthorized, "not known", http.MethodGet, api.Prefix+"/runs", nil, w.Headers()...)
 }
 
-// Sessions end by themselves: when nobody has used them, in any case after a time, and with their token, whatever
+// Sessions end by themselves: when no one has used them, in any case after a time, and with their token, whatever
 // became of their row.
 func TestSessionsExpire(t *testing.T) {
 	t.Parallel()
@@ -78,7 +78,7 @@ func TestSessionsExpire(t *testing.T) {
 		"expired": {`UPDATE api_token SET expires_at = ` + past + ` WHERE name = $1`, "the session has expired"},
 		"revoked": {`UPDATE api_token SET revoked_at = ` + past + ` WHERE name = $1`, "the session was revoked"},
 	} {
-		b.Locked() // it remembers nobody
+		b.Locked() // it remembers no one
 		w := b.LogIn(b.Token(name, access.Viewer, 0).Secret)
 		if _, err := b.Pool.Exec(t.Context(), c.change, name); err != nil {
 			t.Fatal(err)

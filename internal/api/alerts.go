@@ -55,7 +55,7 @@ type alertRoutes struct {
 	*kernel.Kernel
 
 	store     alertstore.Store
-	receivers *alerts.Receivers // nil: this server tells nobody anything
+	receivers *alerts.Receivers // nil: this server tells no one anything
 }
 
 // Register adds the routes.
@@ -111,7 +111,7 @@ func (o *alertRoutes) apply(ctx context.Context, in *alertTextInput) (alertstore
 		return none, err
 	}
 	if o.receivers == nil {
-		return none, kernel.BadInput("this server tells nobody anything: alerts are sent by tranche serve")
+		return none, kernel.BadInput("this server tells no one anything: alerts are sent by tranche serve")
 	}
 	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
 		return none, spec.Wrong(bad.Field, bad.Why)

@@ -38,7 +38,7 @@ func TestEveryActionIsOffered(t *testing.T) {
 		}
 		for action := range offered {
 			if !actions[action] {
-				t.Errorf("%s offers %q, which nobody does", file, action)
+				t.Errorf("%s offers %q, which no one does", file, action)
 			}
 		}
 	}

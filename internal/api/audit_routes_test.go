@@ -64,7 +64,7 @@ func mutations() []mutation {
 			"correct", `"generation": 4`, `"generation": 5`},
 		{"POST /runs/{run}/cancel", "/runs/new/cancel", `{}`, "cancel", `"running"`, `"cancelled"`},
 		{"POST /runs/cancel", "/runs/cancel", `{"all":true}`, "cancel", `"running"`, `"cancelled"`},
-		{"POST /erase", "/erase", `{"key":"nobody","reason":"article 17"}`, "erase", ``, `"reason": "article 17"`},
+		{"POST /erase", "/erase", `{"key":"no one","reason":"article 17"}`, "erase", ``, `"reason": "article 17"`},
 		{"POST /runs/{run}/delete", "/runs/old/delete", `{"reason":"a rehearsal"}`, "delete", `"name": "old"`,
 			`"reason": "a rehearsal"`},
 		{"POST /endpoints/{name}/settings", "/endpoints/echo/settings", `{"rate":5}`, "endpoint_set", `"rate": 0`,

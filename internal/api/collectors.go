@@ -44,7 +44,7 @@ const applyCollectorDescription = `The body is a collector in YAML, or in JSON. 
 it. What is the same as before changes nothing. Changes hold from the next flush on. When order_by, values or partitions
 change, what waits goes under its old keys before anything that is added from then on.`
 
-// CollectorEngine is what a node does for collectors: changes after which something may have to be flushed at once.
+// CollectorEngine is what a node does for collectors: changes after which something may must be flushed at once.
 type CollectorEngine interface {
 	ingest.Adder
 	ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (collectorstore.AppliedCollector, error)
@@ -99,7 +99,7 @@ func (s *collectorRoutes) registerCollectorControl(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "pause-collector", Method: http.MethodPost, Path: "/collectors/{name}/pause",
 		Summary:     "Flush nothing more of a collector until it is resumed",
-		Description: "It goes on taking operations, and flushes that are under way come to their end.",
+		Description: "It goes on taking operations, and flushes that are in progress come to their end.",
 	}), func(ctx context.Context, in *collectorInput) (CollectorSwitched, error) {
 		return s.switchCollector(ctx, in, collectorstore.CollectorPaused, collectorstore.New(s.Store).PauseCollector)
 	})
@@ -186,7 +186,7 @@ func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []coll
 	if err != nil || slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == endpoint }) {
 		return nil
 	}
-	return []collectorstore.CollectorReason{{Code: "no_listeners", Text: "nobody listens on endpoint " + endpoint +
+	return []collectorstore.CollectorReason{{Code: "no_listeners", Text: "no one listens on endpoint " + endpoint +
 		"; start a service that does: it is there when tranche endpoints show " + endpoint + " names it"}}
 }
 
@@ -243,7 +243,7 @@ type SampledOperation struct {
 	Payload  json.RawMessage `json:"payload"`
 }
 
-// OperationChoice says which operations are meant. What is given has to hold together; one of it has to be given.
+// OperationChoice says which operations are meant. What is given has to hold together; one of it must be given.
 type OperationChoice struct {
 	IDs  []string `json:"ids,omitempty" maxItems:"10000" nullable:"false" doc:"these"`
 	Keys []string `json:"keys,omitempty" maxItems:"10000" nullable:"false" doc:"those of these keys"`
@@ -258,7 +258,7 @@ type DropChoice struct {
 	Waiting bool `json:"waiting,omitempty" doc:"also those that are not parked; else parked ones only"`
 }
 
-// RequeuedOperations says how many operations are tried again.
+// RequeuedOperations says how many operations are retried.
 type RequeuedOperations struct {
 	Requeued int64 `json:"requeued"`
 }
@@ -269,7 +269,7 @@ type DroppedOperations struct {
 }
 
 const addOperationsDescription = `The body is operations, one JSON object after the other, or {"ops":[…]} with a list of
-them: {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload has to be there, and the key when
+them: {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload must be there, and the key when
 the collector has no order_by. They are added all or not at all, and stored when the answer comes; up to 100,000 and 32
 MiB at once. An id that was added before, in the time for which the collector remembers ids, is counted as a duplicate
 and not added again: so a request whose answer was lost can be sent again. With dry_run nothing is added: the answer
@@ -284,13 +284,13 @@ func (s *collectorRoutes) registerOperations(api huma.API) {
 		"List the operations of a collector, in the order in which they were added")), s.listOperations)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "requeue-operations", Method: http.MethodPost, Path: "/collectors/{name}/requeue",
-		Summary:     "Have operations tried again that are parked, or wait for their next try",
+		Summary:     "Have operations retried that are parked, or wait for their next try",
 		Description: "They have all their attempts again, and go with the next flush of their keys.",
 	}), s.requeueOperations)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "drop-operations", Method: http.MethodPost, Path: "/collectors/{name}/drop",
 		Summary:     "Give operations up",
-		Description: "They are deleted. Those of a flush that is under way may have been done.",
+		Description: "They are deleted. Those of a flush that is in progress may have been done.",
 	}), s.dropOperations)
 }
 

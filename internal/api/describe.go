@@ -33,7 +33,7 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		schemeBearer: {Type: "http", Scheme: "bearer", Description: "An API token, for programs. With --auth off none is " +
 			"needed, and one that is sent is not looked at."},
-		schemeSession: {Type: "apiKey", In: "cookie", Name: "tranche_session", Description: "The session of somebody who " +
+		schemeSession: {Type: "apiKey", In: "cookie", Name: "tranche_session", Description: "The session of someone who " +
 			"has logged in to the dashboard."},
 	}
 	doc.Components.Responses = describedRefusals(doc.Components.Schemas)
@@ -157,7 +157,7 @@ func tags() []*huma.Tag {
 		{Name: "trackers", Description: "Tracker batches: when all items of a fan-out are done."},
 		{Name: "collectors", Description: "Operations that wait for each other, to be flushed together by their keys."},
 		{Name: "endpoints", Description: "Who listens, what there is to do, and the settings of both."},
-		{Name: "dead letters", Description: "Requests that no service could deal with, and messages that nobody could take."},
+		{Name: "dead letters", Description: "Requests that no service could deal with, and messages that no one could take."},
 		{Name: "system", Description: "Health, nodes, the audit log, the doctor, and what the server is."},
 		{Name: "access", Description: "Tokens, and sessions of those who logged in."},
 	}
@@ -281,7 +281,7 @@ func exampleOf(kind, operation string, examples map[string]any) any {
 func describeParameter(p *huma.Param) {
 	if p.Description == "" {
 		p.Description = map[string]string{
-			"limit":           "how many at the most",
+			"limit":           "how many at most",
 			"version":         "a version of the plan; they count from 1",
 			"id":              "its number in the list",
 			"endpoint":        "run this single endpoint instead of a plan",

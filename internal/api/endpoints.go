@@ -32,9 +32,9 @@ type Endpoint struct {
 	Waiting     int64      `json:"waiting" doc:"items that other steps come before, or that are held back"`
 	Ready       int64      `json:"ready" doc:"items that could be sent"`
 	InFlight    int64      `json:"in_flight" doc:"items asked for and not answered"`
-	Scheduled   int64      `json:"scheduled" doc:"items that wait to be tried again"`
+	Scheduled   int64      `json:"scheduled" doc:"items that wait to be retried"`
 	Backlog     uint64     `json:"backlog" doc:"requests that no service has taken, but for calls_backlog"`
-	Processing  int        `json:"processing" doc:"requests that a service has taken and not answered, likewise"`
+	Processing  int        `json:"processing" doc:"requests that a service has taken and not answered, also"`
 	Concurrency int        `json:"concurrency" doc:"set by an operator, for each instance; 0: left to the service"`
 	Rate        float64    `json:"rate" doc:"items a second, in the last minute"`
 	Items       int64      `json:"items" doc:"since the listeners started"`
@@ -42,8 +42,8 @@ type Endpoint struct {
 	P50Millis   float64    `json:"p50_millis" doc:"time for one item: the listeners' medians, weighted by their rates"`
 	P99Millis   float64    `json:"p99_millis" doc:"time for one item, of the slowest listener"`
 
-	// Of the lane, where services read apart what somebody waits for.
-	CallsBacklog    uint64 `json:"calls_backlog" doc:"requests that somebody waits for and no service has taken"`
+	// Of the lane, where services read apart what someone waits for.
+	CallsBacklog    uint64 `json:"calls_backlog" doc:"requests that someone waits for and no service has taken"`
 	CallsProcessing int    `json:"calls_processing" doc:"of those, taken and not answered"`
 
 	MaxInFlight int                `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
@@ -178,11 +178,11 @@ func (s *endpointRoutes) getEndpoint(ctx context.Context, in *kernel.EndpointPat
 	return *e, s.doers(ctx, e)
 }
 
-// unused is what no running run asks: there may be nodes for it all the same.
+// unused is what no running run asks: there may be nodes for it anyway.
 func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, error) {
 	kind, _ := workqueue.TargetKind(name)
 	if kind == workqueue.KindEndpoint {
-		return Endpoint{}, kernel.Seen(fmt.Errorf("nobody listens on endpoint %q, and no running run uses it: %w", name,
+		return Endpoint{}, kernel.Seen(fmt.Errorf("no one listens on endpoint %q, and no running run uses it: %w", name,
 			workqueue.ErrNotFound), "tranche endpoints")
 	}
 	e := Endpoint{Name: name, Kind: string(kind), Listeners: []Listener{}}

@@ -8,13 +8,13 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 )
 
-// LetStall has bodies go on for so long that stand still.
+// LetStall has bodies go on for so long that are stalled.
 func (s *Server) LetStall(d time.Duration) { s.kernel.Silence = d }
 
 // LetWait has requests that read much wait so long for their turn.
 func (s *Server) LetWait(d time.Duration) { s.kernel.Turn = d }
 
-// LetEnd gives requests that were broken off so long to end.
+// LetEnd gives requests that were interrupted so long to end.
 func (s *Server) LetEnd(d time.Duration) { s.cut = d }
 
 // MaxIdleEach is how many idle connections an address may have.
@@ -23,7 +23,7 @@ const MaxIdleEach = maxIdleEach
 // HeaderTimeout is how long a connection may be without the head of its first request.
 const HeaderTimeout = headerTimeout
 
-// LetStrangers has so many requests of an address be under way of which nobody knows who makes them.
+// LetStrangers has so many requests of an address be in progress of which no one knows who makes them.
 func (s *Server) LetStrangers(most int) {
 	s.kernel.Unauthenticated = access.NewSlots(most, math.MaxInt)
 }

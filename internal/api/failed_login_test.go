@@ -17,7 +17,7 @@ import (
 
 // PROOF: who may do what, 15 and 18.
 // Logins that fail are in the audit log, by the role that serves, which cannot take them out
-// again; who has a token that is good is let in all the same, from the same address.
+// again; who has a token that is good is let in anyway, from the same address.
 func TestFailedLoginsAreAudited(t *testing.T) {
 	t.Parallel()
 	database := testenv.Database(t)

@@ -31,7 +31,7 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 	report := kernel.Get("health", "/health", "What a person must see to")
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
 		"severity, since when it has been so, and what helps. It answers with status 200 whatever it finds, also while " +
-		"PostgreSQL or NATS is away: that is a condition then. Programs that route requests ask /readyz instead. However " +
+		"PostgreSQL or NATS is unavailable: that is a condition then. Programs that route requests ask /readyz instead. However " +
 		"many ask, it is looked at most every few seconds."
 	kernel.Register(s.Kernel, api, report, func(ctx context.Context, _ *struct{}) (*Health, error) {
 		found, err := s.health.Report(ctx)
@@ -43,7 +43,7 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 		Description: "It does not count in the status, stands in a list of its own, and alerts do not tell it, until it " +
 			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. Of all " +
 			"of a kind each is muted by itself, and what begins later is news; so is something critical that " +
-			"was over and begins once more.",
+			"was over and begins again.",
 	}), o.isMuted)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "ack-condition", Method: http.MethodPost, Path: "/health/ack",
@@ -64,7 +64,7 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 const (
 	seeHealth = "tranche health"
 
-	// Not a wait: the longest time that a condition is muted for, unless for good.
+	// Not a wait: the longest time that a condition is muted for, unless permanently.
 	maxMuted = 366 * 24 * time.Hour
 )
 
@@ -90,7 +90,7 @@ type MarkedCondition struct {
 	State string     `json:"state" enum:"muted,acknowledged,cleared"`
 	By    string     `json:"by"`
 	At    *time.Time `json:"at,omitempty"`
-	Until *time.Time `json:"until,omitempty" doc:"absent: for good"`
+	Until *time.Time `json:"until,omitempty" doc:"absent: permanently"`
 
 	Unchanged bool `json:"unchanged" doc:"nothing had been said of it: nothing was done"`
 }
@@ -109,7 +109,7 @@ func (o *healthOps) isMuted(ctx context.Context, in *struct {
 		State: healthstore.Muted, Reason: b.Reason})
 }
 
-// life is for how long it is muted; 0: for good.
+// life is for how long it is muted; 0: permanently.
 func (a *MuteSettings) life() (time.Duration, error) {
 	if a.UntilWorse == (a.For != "") {
 		return 0, kernel.BadInput("give either for, like 8h, or until_worse")

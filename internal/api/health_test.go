@@ -7,7 +7,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
-// What somebody says of a condition is seen by whoever asks next, and what cannot be said is refused.
+// What someone says of a condition is seen by whoever asks next, and what cannot be said is refused.
 func TestWhatIsSaidOfConditions(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

@@ -60,7 +60,7 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	}
 }
 
-// While a request is under way, another with its key has to wait, and is told so.
+// While a request is in progress, another with its key has to wait, and is told so.
 func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -74,11 +74,11 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	if _, err := sender.Write([]byte("id\n1\n")); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Eventually(t, "the request is under way",
+	apitest.Eventually(t, "the request is in progress",
 		func() bool { return b.Number(`SELECT count(*) FROM api_request`) > 0 })
 	answer, text := b.SendKeyed("k", "/runs?endpoint=echo", strings.NewReader("id\n1\n2\n"))
 	if answer.StatusCode != http.StatusConflict || answer.Header.Get("Retry-After") == "" ||
-		!strings.Contains(text, "under way") {
+		!strings.Contains(text, "in progress") {
 		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, text)
 	}
 	if _, err := sender.Write([]byte("2\n")); err != nil {
@@ -181,7 +181,7 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	}
 }
 
-// Who has not logged in learns nothing of the keys of others, and keeps nobody from theirs.
+// Who has not logged in learns nothing of the keys of others, and keeps no one from theirs.
 func TestAKeyIsNotLookedAtWithoutALogin(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t).Locked()

@@ -85,6 +85,6 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 		}
 	}
 	if _, err := events.ReadString('\n'); err != nil {
-		t.Errorf("the stream was broken off: %v", err)
+		t.Errorf("the stream was interrupted: %v", err)
 	}
 }

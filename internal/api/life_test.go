@@ -246,7 +246,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	apitest.Eventually(t, "the upload is under way", func() bool { return b.Number(`SELECT count(*) FROM batchrun`) == 1 })
+	apitest.Eventually(t, "the upload is in progress", func() bool { return b.Number(`SELECT count(*) FROM batchrun`) == 1 })
 	stop()
 	select {
 	case err := <-served:

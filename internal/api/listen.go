@@ -157,7 +157,7 @@ const (
 )
 
 // idleConns closes the connections that have been without a request for the longest when there are too many from an
-// address, or from the one that has most when there are too many in all. They cost memory and a file each, and nobody
+// address, or from the one that has most when there are too many in all. They cost memory and a file each, and no one
 // needs them.
 type idleConns struct {
 	each, all int
@@ -182,7 +182,7 @@ func newIdleConns(each, all int) *idleConns {
 func (i *idleConns) track(conn net.Conn, state http.ConnState) {
 	for _, over := range i.note(conn, state == http.StateNew || state == http.StateIdle) {
 		if encrypted, ok := over.(*tls.Conn); ok {
-			over = encrypted.NetConn() // which says no goodbye that somebody could keep waiting
+			over = encrypted.NetConn() // which says no goodbye that someone could keep waiting
 		}
 		_ = over.Close() // whatever it says, it is of no more use
 	}

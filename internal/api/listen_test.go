@@ -19,7 +19,7 @@ import (
 )
 
 // PROOF: who may do what, 1.
-// Unauthenticated reach a server only when they have to say who they are, and nobody on the way can read it.
+// Unauthenticated reach a server only when they have to say who they are, and no one on the way can read it.
 func TestListenKeepsStrangersAway(t *testing.T) {
 	t.Parallel()
 	cert, key := api.NewCertificate(t, t.TempDir(), 1)

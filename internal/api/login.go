@@ -23,11 +23,11 @@ import (
 // SessionDocument says who asks.
 type SessionDocument struct {
 	Authenticated bool        `json:"authenticated"`
-	Auth          string      `json:"auth" enum:"off,on" doc:"off: nobody is asked who they are, and all are admins"`
+	Auth          string      `json:"auth" enum:"off,on" doc:"off: no one is asked who they are, and all are admins"`
 	OIDC          bool        `json:"oidc" doc:"there is a login by a provider of identities, at /auth/oidc/login"`
-	User          string      `json:"user" doc:"the actor in the audit log; empty for nobody"`
+	User          string      `json:"user" doc:"the actor in the audit log; empty for no one"`
 	Role          access.Role `json:"role" enum:"none,viewer,operator,admin"`
-	ByProvider    bool        `json:"by_provider,omitempty" doc:"the login is by that provider, where it can begin anew"`
+	ByProvider    bool        `json:"by_provider,omitempty" doc:"the login is by that provider, where it can begin again"`
 	ExpiresAt     *time.Time  `json:"expires_at,omitempty"`
 }
 
@@ -93,7 +93,7 @@ func (in *logInInput) Resolve(ctx huma.Context) []error {
 }
 
 const (
-	// maxLogIn is how many bytes a login may have, and logInTime what they have to be there in.
+	// maxLogIn is how many bytes a login may have, and logInTime what they must be there in.
 	maxLogIn = 4 << 10
 	// A login's body, as a whole; then 408.
 	logInTime = 5 * time.Second
@@ -137,7 +137,7 @@ func (s *adminRoutes) logOut(ctx context.Context, _ *struct{ kernel.Actor }) (*s
 }
 
 var errNoAuth = kernel.Denied(http.StatusConflict,
-	"this server asks nobody who they are: it was started without --auth on")
+	"this server asks no one who they are: it was started without --auth on")
 
 // cookie is for this server's pages only: no script reads it, and no other site's page makes a browser send it.
 func (s *adminRoutes) cookie(value string, until *time.Time) http.Cookie {
@@ -198,14 +198,14 @@ func (s *adminRoutes) revokeSessions(ctx context.Context, in *revokeSessionsInpu
 	return RevokedSessions{User: in.Body.User, Sessions: ended}, kernel.Seen(err, seeSessions)
 }
 
-// Names of the cookies of logins under way begin so; a hash of the login's state follows, so that each has its own.
+// Names of the cookies of logins in progress begin so; a hash of the login's state follows, so that each has its own.
 const (
 	attemptCookie       = "tranche_login_"
 	secureAttemptCookie = "__Host-" + attemptCookie
 )
 
-// MaxAttempts is how many logins a browser may have under way, as when all its tabs have to log in again at once. More
-// would make its requests larger than proxies take: a cookie may have 2 KB.
+// MaxAttempts is how many logins a browser may have in progress, as when all its tabs have to log in again at once.
+// More would make its requests larger than proxies take: a cookie may have 2 KB.
 const MaxAttempts = 4
 
 // hasOIDC reports whether there is a login by a provider of identities.
@@ -240,7 +240,7 @@ func (s *adminRoutes) beginOIDC(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // to the provider, with what is ours
 }
 
-// ownPage is a page of this server, whatever somebody wrote into a link.
+// ownPage is a page of this server, whatever someone wrote into a link.
 func ownPage(path string) string {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "\\\r\n\t") || strings.HasPrefix(path, "//") {
 		return "/"
@@ -289,7 +289,7 @@ func (s *adminRoutes) vouched(r *http.Request, login *access.Attempt) (access.Id
 	return s.config.OIDC.Finish(r.Context(), login, query.Get("code"))
 }
 
-// attemptName is the name of the cookie of a login under way.
+// attemptName is the name of the cookie of a login in progress.
 func (s *adminRoutes) attemptName(state string) string {
 	hash := access.HashOf(state)
 	return s.attemptPrefix() + hex.EncodeToString(hash[:8])
@@ -302,8 +302,8 @@ func (s *adminRoutes) attemptPrefix() string {
 	return attemptCookie
 }
 
-// giveUpOldest makes room in the browser for another login under way. Browsers send cookies in the order in which they
-// got them (RFC 6265, 5.4).
+// giveUpOldest makes room in the browser for another login in progress. Browsers send cookies in the order in which
+// they got them (RFC 6265, 5.4).
 func (s *adminRoutes) giveUpOldest(w http.ResponseWriter, r *http.Request) {
 	var names []string
 	for _, c := range r.Cookies() {
@@ -326,7 +326,7 @@ func cookieIn(r *http.Request, name string) string {
 	return cookie.Value
 }
 
-// denyOIDC logs what went wrong at the provider: the person who logs in cannot mend it.
+// denyOIDC logs what went wrong at the provider: the person who logs in cannot fix it.
 func (s *adminRoutes) denyOIDC(w http.ResponseWriter, r *http.Request, err error) {
 	if bad, ok := errors.AsType[*access.ProviderError](err); ok && r.Context().Err() == nil {
 		why := access.Redact(bad.Err.Error())
@@ -378,7 +378,7 @@ func (s *adminRoutes) registerTokens(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(huma.Operation{
 		OperationID: "revoke-token", Method: http.MethodPost, Path: "/tokens/{id}/revoke", Summary: "Revoke a token",
 		Description: "It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. " +
-			"Requests of its that are under way are broken off, streams too.",
+			"Requests of its that are in progress are interrupted, streams too.",
 	})), s.revokeToken)
 }
 

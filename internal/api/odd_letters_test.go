@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
-// oddText is what nobody types, and what an attacker does.
+// oddText is what no one types, and what an attacker does.
 var oddText = []string{
 	"", " ", "0", "-1", "0000", "ffff", "last", "..", "a/b", "%", "'", `"`, "\x00", "\xff", "\u202e", "*", ">", "a.b",
 	"9223372036854775808", "01a1f960-6f14-7d3c-b556-174c979b9ff1", "zzzz", "'; DROP TABLE dead_letter; --", "null", "{}",

@@ -74,7 +74,7 @@ func TestWaysBackAreThrottled(t *testing.T) {
 }
 
 // A session lasts for as long as the provider vouches for who it is, and for the same role: who loses a group there is
-// out within five minutes, and who was made something else has to log in anew.
+// out within five minutes, and who was made something else has to log in again.
 func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 	t.Parallel()
 	staff := map[string]any{"groups": "staff"}
@@ -107,7 +107,7 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 				b.Exec(`UPDATE web_session SET checked_at = checked_at - interval '4 minutes'`)
 				b.Renew()
 			}
-			b.Locked() // a server that remembers nobody
+			b.Locked() // a server that remembers no one
 			if in := b.Session(browser...).Authenticated; in != c.stays {
 				t.Errorf("the session goes on: %v; want %v", in, c.stays)
 			}
@@ -118,7 +118,7 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 	}
 }
 
-// A provider that cannot be asked for five minutes vouches for nobody; when it is back, so are those for whom it does.
+// A provider that cannot be asked for five minutes vouches for no one; when it is back, so are those for whom it does.
 // One that gives no refresh token cannot be asked at all.
 func TestASessionLastsFiveMinutesWithoutTheProvider(t *testing.T) {
 	t.Parallel()
@@ -181,6 +181,6 @@ func TestRevokingSessions(t *testing.T) {
 		t.Errorf("the stream goes on after %s", access.RevocationTime)
 	}
 	b.Refused(http.StatusUnauthorized, "not known", http.MethodGet, api.Prefix+"/runs", nil, browser...)
-	b.Refused(http.StatusNotFound, "nobody is logged in", http.MethodPost, api.Prefix+"/sessions/revoke",
+	b.Refused(http.StatusNotFound, "no one is logged in", http.MethodPost, api.Prefix+"/sessions/revoke",
 		strings.NewReader(user), admin...)
 }

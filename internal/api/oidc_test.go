@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
-// Logins that are under way in one browser at once all end, in whatever order they are gone on with; of too many the
+// Logins that are in progress in one browser at once all end, in whatever order they are gone on with; of too many the
 // oldest is given up.
 func TestTabsLogInAtOnce(t *testing.T) {
 	t.Parallel()
@@ -45,7 +45,7 @@ func TestTabsLogInAtOnce(t *testing.T) {
 		}
 	}
 	if n := attempts(); n != 0 {
-		t.Errorf("%d logins are still under way", n)
+		t.Errorf("%d logins are still in progress", n)
 	}
 	var backs []string
 	for range api.MaxAttempts + 1 {
@@ -53,7 +53,7 @@ func TestTabsLogInAtOnce(t *testing.T) {
 		backs = append(backs, back)
 	}
 	if n := attempts(); n != api.MaxAttempts {
-		t.Errorf("the browser keeps %d logins under way; want %d", n, api.MaxAttempts)
+		t.Errorf("the browser keeps %d logins in progress; want %d", n, api.MaxAttempts)
 	}
 	for i, back := range backs {
 		want := http.StatusSeeOther
@@ -87,7 +87,7 @@ func TestLogInByAProvider(t *testing.T) {
 			map[string]any{"email": "ann@example.com", "email_verified": true,
 				"realm": map[string]any{"roles": []string{"staff", "ops", "other"}}},
 			"ann@example.com", access.Operator, "/runs/1?step=a", "/runs/1?step=a"},
-		{"one group; an email that nobody has verified is not believed",
+		{"one group; an email that no one has verified is not believed",
 			map[string]any{"email": "boss@example.com", "realm": map[string]any{"roles": "staff"}},
 			"oidc:4711", access.Viewer, "//evil.example", "/"},
 		{"a page elsewhere", map[string]any{"realm": map[string]any{"roles": "staff"}}, "oidc:4711", access.Viewer,
@@ -123,7 +123,7 @@ func TestLogInByAProvider(t *testing.T) {
 	}
 }
 
-// What a provider did not say, or said to somebody else, or said about somebody without a role, lets nobody in.
+// What a provider did not say, or said to someone else, or said about someone without a role, lets no one in.
 func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
 	t.Parallel()
 	p := apitest.NewProvider(t)
@@ -200,7 +200,8 @@ func swap(parameter string) func(back string) string {
 	}
 }
 
-// A provider that is away keeps nobody from working who is logged in, or has a token; when it is back, so is the login.
+// A provider that is unavailable keeps no one from working who is logged in, or has a token; when it is back, so is the
+// login.
 func TestAProviderThatIsAway(t *testing.T) {
 	t.Parallel()
 	p := apitest.NewProvider(t)

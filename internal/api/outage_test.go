@@ -108,7 +108,7 @@ authorization { users = [ { user: u, password: %s, permissions: { publish: { den
 		room, password, denied)
 }
 
-// Likewise while NATS is not: from the start of a node, and of one that was well. The rows are those of
+// Also while NATS is not: from the start of a node, and of one that was well. The rows are those of
 // docs/failures.md.
 func TestWhatIsSaidWhileNATSIsAmiss(t *testing.T) {
 	t.Parallel()

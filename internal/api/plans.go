@@ -41,7 +41,7 @@ type PlanVersions struct {
 
 const applyDescription = `The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. What is
 the same as the newest version changes nothing; anything else becomes the next version. With If-Match, the ETag of the
-plan as it was read, nothing is applied when somebody has applied another version meanwhile (412).
+plan as it was read, nothing is applied when someone has applied another version meanwhile (412).
 Versions never change, and runs keep the one that they started with.`
 
 // planRoutes keep plans on record.

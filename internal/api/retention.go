@@ -67,8 +67,8 @@ type RetentionDue struct {
 
 const (
 	setRetentionText = `The limits take the place of those before: one that is absent is none, and where all are,
-"keep_all": true must say so. What is past them is deleted by the node that leads, within ten minutes, in small pieces.`
-	runRetentionText = `The node that leads begins at once; the answer says with what, and does not wait for it. Runs
+"keep_all": true must say so. What is past them is deleted by the leader, within ten minutes, in small pieces.`
+	runRetentionText = `The leader begins at once; the answer says with what, and does not wait for it. Runs
 disappear from lists when their turn comes, and then their rows go in small pieces.`
 )
 
@@ -150,7 +150,7 @@ func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 	}
 	switch {
 	case l.None() && !r.KeepAll:
-		return l, kernel.BadInput(`there is no limit, and everything would be kept for good; give age, max_count or ` +
+		return l, kernel.BadInput(`there is no limit, and everything would be kept permanently; give age, max_count or ` +
 			`max_bytes, or "keep_all": true if that is what is meant`)
 	case r.KeepAll && !l.None():
 		return l, kernel.BadInput("keep_all is true, and there is a limit beside it (" + l.String() +
@@ -228,7 +228,7 @@ func (s *adminRoutes) registerErase(api huma.API) {
 		OperationID: "erase", Method: http.MethodPost, Path: "/erase", Summary: "Erase what is kept of a key",
 		Description: "Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, " +
 			"and a marker takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while " +
-			"something is still done with the key. What was broken off is finished by asking again.",
+			"something is still done with the key. What was interrupted is finished by asking again.",
 	}), s.erase)
 }
 

@@ -36,7 +36,7 @@ func TestRetention(t *testing.T) {
 	for body, says := range map[string]string{
 		`{"age":"9x"}`: "90d", `{"age":"-3h"}`: "90d", `{"age":"99999d"}`: "90d", `{"age":"5m"}`: "the least is 1h",
 		`{"max_count":-1}`: "the least is 1", `{"max_bytes":7}`: "1048576", `{"agee":"9d"}`: "agee",
-		// Limits do not go by what somebody left out.
+		// Limits do not go by what someone left out.
 		`{}`: "keep_all", `{"keep_all":false}`: "keep_all", `{"age":"","max_count":0,"max_bytes":0}`: "keep_all",
 		`{"age":null}`: "age", `{"keep_all":true,"max_count":5}`: "max_count 5",
 	} {
@@ -97,7 +97,7 @@ func TestDeletionOfARun(t *testing.T) {
 	run := b.Start("name=old").Run
 	path := "/runs/" + run.String() + "/delete"
 	if text := b.JSON(http.MethodPost, path, `{}`, 409, nil); !strings.Contains(text, "tranche run cancel") {
-		t.Errorf("one that is under way: %s", text)
+		t.Errorf("one that is in progress: %s", text)
 	}
 	b.Finish(run)
 	if text := b.JSON(http.MethodPost, path, `{}`, 409, nil); !strings.Contains(text, "try again in") {

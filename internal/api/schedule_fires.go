@@ -73,7 +73,7 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (sched
 	if err != nil {
 		return out, err
 	}
-	if loaded.Existing { // somebody has used its key
+	if loaded.Existing { // someone has used its key
 		_, err = schedulestore.New(s.Store).EndFire(ctx, job.Claim, schedulestore.FireEnd{State: schedulestore.FireStarted,
 			Run: loaded.Run})
 	}

@@ -39,7 +39,7 @@ const (
 	// The head of a request; a connection without one. Then closed.
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
-	cutTimeout    = time.Second // at least, for requests that were broken off to end
+	cutTimeout    = time.Second // at least, for requests that were interrupted to end
 	maxHeader     = 64 << 10
 )
 
@@ -109,7 +109,7 @@ type Config struct {
 	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
 	RestsUntil func(paceKey string) time.Time
 
-	// WakeLeaderTask has the node that leads do a leader task now; nil: it does it when its time comes.
+	// WakeLeaderTask has the leader do a leader task now; nil: it does it when its time comes.
 	WakeLeaderTask func(name string)
 
 	// Trouble returns the last thing that went wrong in the node, if anything did; nil: nothing is known.
@@ -135,7 +135,7 @@ type Server struct {
 	config    Config
 	handler   http.Handler
 	document  *huma.OpenAPI
-	cut       time.Duration // at least, for requests that were broken off to end
+	cut       time.Duration // at least, for requests that were interrupted to end
 	health    *health.Watch
 	whole     *health.Watch // the same, of which lists are not cut
 }
@@ -268,9 +268,9 @@ func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Re
 		Prefix+"/openapi.json")
 }
 
-// Serve answers requests until ctx ends, then lets those under way end within grace, and breaks off what is left. When
-// it returns, no request is under way; one that has not noticed its end within a second is an error. It closes the
-// listener.
+// Serve answers requests until ctx ends, then lets those in progress end within grace, and breaks off what is left.
+// When it returns, no request is in progress; one that has not noticed its end within a second is an error. It closes
+// the listener.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Duration) error {
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
@@ -300,7 +300,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	s.runs.Close()
 	err := server.Shutdown(stop)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn("requests that did not end in time are broken off", zap.Duration("grace", grace))
+		s.log.Warn("requests that did not end in time are interrupted", zap.Duration("grace", grace))
 		cut()
 		err = errors.Join(server.Close(), s.kernel.AwaitRequests(max(s.cut, grace/2)))
 	}

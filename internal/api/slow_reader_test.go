@@ -12,8 +12,8 @@ import (
 )
 
 // PROOF: who may do what, 19.
-// Of large answers one viewer who takes none of them has a few under way, and so in memory, however often he asks, and
-// an operator gets his own meanwhile.
+// Of large answers one viewer who takes none of them has a few in progress, and so in memory, however often he asks,
+// and an operator gets his own meanwhile.
 func TestSlowReadersOfLargeAnswers(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

@@ -59,7 +59,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 				refused++
 				continue
 			}
-			let++ // one that was let in may be given up on a machine that stands still
+			let++ // one that was let in may be given up on a machine that is stalled
 			if let > each || answer.StatusCode != http.StatusServiceUnavailable {
 				t.Errorf("%s is answered %d, %v; want 429", path, answer.StatusCode, answer.Header)
 				break
@@ -87,7 +87,7 @@ func TestWhatReadsARunIsBounded(t *testing.T) {
 }
 
 // PROOF: who may do what, 4.
-// Whoever has taken all ordinary connections keeps nobody from revoking his token, and neither
+// Whoever has taken all ordinary connections keeps no one from revoking his token, and neither
 // heartbeats nor the leader tasks from going on.
 func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	b := &apitest.Bench{T: t, Pool: testenv.Connect(t, url), Store: store}
 	nc := testenv.Conn(t, testenv.NATS(t))
 	node, err := orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second,
-		SessionTTL: time.Minute}) // one session, also on a machine that stands still
+		SessionTTL: time.Minute}) // one session, also on a machine that is stalled
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	for range cap(answers) {
 		answer := <-answers
 		if answer.StatusCode == http.StatusServiceUnavailable && watch.Longest() > access.RevocationTime/2 {
-			continue // it was ended before: on a machine that stood still it was not to be learned whether it may go on
+			continue // it was ended before: on a machine that was stalled it was not to be learned whether it may go on
 		}
 		if answer.StatusCode != http.StatusUnauthorized {
 			t.Errorf("a request of the token that was revoked is answered %d", answer.StatusCode)

@@ -43,7 +43,7 @@ func TestLoginsAreNotWaitedFor(t *testing.T) {
 }
 
 // PROOF: who may do what, 19.
-// Of requests of whom nobody knows who makes them, an address has a few under way. That bounds neither those of other
+// Of requests of whom no one knows who makes them, an address has a few in progress. That bounds neither those of other
 // addresses, nor those of who has a token.
 func TestStrangersAreBounded(t *testing.T) {
 	t.Parallel()
@@ -67,16 +67,16 @@ func TestStrangersAreBounded(t *testing.T) {
 	for ; full.StatusCode != http.StatusTooManyRequests; full = ask("/", "192.0.2.1") {
 		select {
 		case <-deadline:
-			t.Fatal("any number of logins may be under way")
+			t.Fatal("any number of logins may be in progress")
 		case <-tick.C:
-			stall() // on a machine that stood still the first of them have been given up
+			stall() // on a machine that was stalled the first of them have been given up
 		}
 	}
 	if full.Header.Get("Retry-After") == "" {
 		t.Errorf("who is one too many is answered %v", full.Header)
 	}
 	if answer := b.Answered(b.Stalled("/runs", from("192.0.2.1"), "")); answer.StatusCode != http.StatusUnauthorized {
-		t.Errorf("a start by nobody is answered %d", answer.StatusCode) // and the rest of it is not waited for
+		t.Errorf("a start by no one is answered %d", answer.StatusCode) // and the rest of it is not waited for
 	}
 	if answer := ask("/", "192.0.2.2"); answer.StatusCode != http.StatusNotFound {
 		t.Errorf("from another address: %d", answer.StatusCode)

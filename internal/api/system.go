@@ -107,7 +107,7 @@ type StreamTrouble struct {
 
 // Streams is what is set for the streams, for all nodes, and what they have.
 type Streams struct {
-	Auto       bool               `json:"auto" doc:"nobody has said how many replicas: three in a cluster, else one"`
+	Auto       bool               `json:"auto" doc:"no one has said how many replicas: three in a cluster, else one"`
 	Replicas   int                `json:"replicas" doc:"wanted; with auto, what that comes to; 0: not known without NATS"`
 	WorkBytes  int64              `json:"work_bytes"`
 	ReplyBytes int64              `json:"reply_bytes"`
@@ -120,7 +120,7 @@ type Streams struct {
 
 	ChangedBy string         `json:"changed_by"`
 	ChangedAt time.Time      `json:"changed_at"`
-	Applied   bool           `json:"applied" doc:"the node that leads has made the streams so"`
+	Applied   bool           `json:"applied" doc:"the leader has made the streams so"`
 	AppliedAt *time.Time     `json:"applied_at,omitempty"`
 	Trouble   *StreamTrouble `json:"trouble,omitempty" doc:"why it could not; it goes on trying"`
 
@@ -156,8 +156,8 @@ func (s *adminRoutes) registerStreamSettings(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
 		OperationID: "set-streams", Method: http.MethodPost, Path: "/streams/settings",
 		Summary: "Set replicas and room of the JetStream streams, for all nodes",
-		Description: "The node that leads brings them to JetStream within seconds. What JetStream refuses stays wanted, is " +
-			"told by show-streams and health, and is tried again. What would delete messages is refused at once.",
+		Description: "The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is " +
+			"told by show-streams and health, and is retried. What would delete messages is refused at once.",
 	}), s.setStreams)
 }
 
@@ -179,7 +179,7 @@ func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (S
 	if err != nil {
 		return Streams{}, err
 	}
-	// What cannot be seen now is left to the node that leads, which looks once more.
+	// What cannot be seen now is left to the leader, which looks again.
 	set.StreamValues = in.Body.On(set.StreamValues)
 	if _, loses := s.streamsAre(ctx, set); loses != "" {
 		return Streams{}, &workqueue.SettingError{Detail: loses}
@@ -255,7 +255,7 @@ func streamView(s *stream.State, set *session.StreamSettings) StreamView {
 	case set.Trouble != "":
 		v.Why = set.Trouble
 	default:
-		v.Why = "the node that leads has not been at it yet; tranche nodes shows its task " + orchestrator.TaskStreams
+		v.Why = "the leader has not been at it yet; tranche nodes shows its task " + orchestrator.TaskStreams
 	}
 	return v
 }

@@ -32,7 +32,7 @@ func TestABodyThatTricklesIsEnded(t *testing.T) {
 		"/runs/open":          "came too slowly",
 		"/runs/it/pause":      "",
 		"/plans":              "",
-		"/session":            "", // which nobody has to log in for
+		"/session":            "", // which no one has to log in for
 		"/trackers":           "",
 		"/runs/it/settings":   "",
 	} {
@@ -61,7 +61,7 @@ func TestABodyThatTricklesIsEnded(t *testing.T) {
 
 const trickleTimeout = 400 * time.Millisecond
 
-// trickled sends a body in pieces, and wants a good answer. A machine that stands still makes the sender a silent one,
+// trickled sends a body in pieces, and wants a good answer. A machine that is stalled makes the sender a silent one,
 // which is answered in another way: then it is sent again.
 func trickled(b *apitest.Bench, path, kind, body string, piece int, good func(status int, text string) bool) {
 	b.Helper()

@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	// maxTrips is how many round trips to the database a run of ten items may take, one after the other, from its POST to
+	// maxTrips is how many round trips to the database a run of ten items may take, one at a time, from its POST to
 	// its completion event.
 	maxTrips = 15
 	// tripTime is so long that what else a run takes is little beside it.
@@ -140,7 +140,7 @@ func (f *far) run(header ...string) time.Duration {
 		select {
 		case m := <-f.completed:
 			took := f.watch.Ran() - began
-			if strings.Contains(string(m.Data), started.Run.String()) { // one of an earlier run may come once more
+			if strings.Contains(string(m.Data), started.Run.String()) { // one of an earlier run may come again
 				return took
 			}
 		case <-over:
@@ -161,7 +161,7 @@ func (f *far) fastest(header ...string) (best, trip time.Duration, asked string)
 	return best, trip, asked
 }
 
-// trips is how many round trips a run takes, once it is warm, one after the other: by how much longer it takes when
+// trips is how many round trips a run takes, once it is warm, one at a time: by how much longer it takes when
 // each is longer. The log has what was asked of the database, and when.
 func (f *far) trips(header ...string) float64 {
 	f.Helper()
@@ -181,7 +181,7 @@ func (f *far) trips(header ...string) float64 {
 	return n
 }
 
-// A run of ten items takes few round trips, one after the other, whoever asks for it.
+// A run of ten items takes few round trips, one at a time, whoever asks for it.
 func TestARunTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	f := setupFar(t)
@@ -195,7 +195,7 @@ func TestARunTakesFewRoundTrips(t *testing.T) {
 	}
 	f.Gated = true
 	f.Over(api.NodeOf(f.node), f.nc, api.Config{Access: gate})
-	f.forget = gate.Forget // nobody has asked for a while
+	f.forget = gate.Forget // no one has asked for a while
 	secret := f.Token("ann", access.Operator, 0).Secret
 	if n := f.trips("Authorization", "Bearer "+secret); n > maxTrips+1 {
 		t.Errorf("with a token it takes %.1f; one more is allowed, to look the token up", n)

@@ -28,7 +28,7 @@ func (d *Exponential) Next() time.Duration {
 // Wait waits for the next pause, as [Sleep] does.
 func (d *Exponential) Wait(ctx context.Context) error { return Sleep(ctx, d.Next()) }
 
-// Reset has the pauses begin anew.
+// Reset has the pauses begin again.
 func (d *Exponential) Reset() { d.given = 0 }
 
 // Nth returns the n-th pause of a [Exponential], from 1.

@@ -32,7 +32,7 @@ func TestDoubling(t *testing.T) {
 		}
 		d.Reset()
 		if got := d.Next(); got != min(test.first, test.longest) {
-			t.Errorf("%d to %d: begins anew with %d", test.first, test.longest, got)
+			t.Errorf("%d to %d: begins again with %d", test.first, test.longest, got)
 		}
 	}
 }

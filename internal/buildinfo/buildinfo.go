@@ -16,7 +16,7 @@ const Module = "github.com/tranchehq/tranche"
 
 // Info is what was built.
 type Info struct {
-	Version string `json:"version"`          // like v0.1.0; "dev" when nobody knows
+	Version string `json:"version"`          // like v0.1.0; "dev" when no one knows
 	Commit  string `json:"commit,omitempty"` // of git
 	Date    string `json:"date,omitempty"`   // of the commit, RFC 3339, so that the same source makes the same bytes
 }
@@ -61,7 +61,7 @@ func (i Info) withDefaults() Info {
 	return i
 }
 
-// of reads the module's version. A program of somebody else has it among its dependencies, with no commit but in the
+// of reads the module's version. A program of someone else has it among its dependencies, with no commit but in the
 // version.
 func of(program *debug.BuildInfo) (i Info) {
 	if program.Main.Path != Module {

@@ -28,11 +28,11 @@ const (
 	ExitOther  = 1
 	ExitUsage  = 2
 	ExitFailed = 3
-	// ExitHeld is that a run that was waited for waits for somebody, and nobody may come.
+	// ExitHeld is that a run that was waited for waits for someone, and no one may come.
 	ExitHeld = 4
 	// ExitMaxWait is that it did not end in time.
 	ExitMaxWait = 5
-	// ExitInterrupted is that somebody broke the wait off.
+	// ExitInterrupted is that someone broke the wait off.
 	ExitInterrupted = 130
 )
 

@@ -323,7 +323,7 @@ func itemState(step *client.ItemStep) string {
 	case step.State == "skipped":
 		return "left out"
 	case step.WaitsForApproval:
-		state += ", until somebody approves the step"
+		state += ", until someone approves the step"
 	case step.State == "waiting" && len(step.WaitsFor) > 0:
 		state += " for " + stepNames(step.WaitsFor)
 	case len(step.WaitsFor) > 0:

@@ -14,8 +14,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// EscapeControl makes a text from outside safe to print on one line of a terminal: what could move the cursor, change colours
-// or turn the direction of writing is shown as an escape.
+// EscapeControl makes a text from outside safe to print on one line of a terminal: what could move the cursor, change
+// colours or turn the direction of writing is shown as an escape.
 func EscapeControl(s string) string { return escape(s, "") }
 
 // InertText is inert for a text that may have lines and tabs.
@@ -41,8 +41,8 @@ func escape(s, kept string) string {
 	return b.String()
 }
 
-// Unescaped takes back what EscapeControl did to a text; false: there is no escape in it. What stands for itself and what is an
-// escape cannot be told apart: try the text itself first.
+// Unescaped takes back what EscapeControl did to a text; false: there is no escape in it. What stands for itself and
+// what is an escape cannot be told apart: try the text itself first.
 func Unescaped(s string) (text string, escaped bool) {
 	var b strings.Builder
 	for i := 0; i < len(s); {

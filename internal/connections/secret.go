@@ -160,7 +160,7 @@ type origin struct {
 	since time.Time
 }
 
-// elsewhere is where a text stands that somebody might put into the file itself.
+// elsewhere is where a text stands that someone might put into the file itself.
 type elsewhere struct{ origin }
 
 // ReadYAML implements strictyaml.Reader.

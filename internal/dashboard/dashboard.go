@@ -2,8 +2,9 @@
 // API under /api/v1 as any script does. There is no build step: what is under static is what browsers get.
 //
 // The files hold no data and need no login. Everything but the document itself has the digest of all the files in its
-// path and may be kept for ever; the document is asked for again each time. The content security policy lets scripts
-// and styles of this server run and nothing else; the one inline script, the import map, is named by its digest.
+// path and may be kept indefinitely; the document is asked for again each time. The content security policy lets
+// scripts and styles of this server run and nothing else; the one inline script, the import map, is named by its
+// digest.
 //
 // It is not its job to decide who may see what: that is the API's.
 package dashboard
@@ -19,7 +20,7 @@ import (
 
 // Config says where the files are.
 type Config struct {
-	// Dir is read anew at every request instead of the embedded files: for people who work on the dashboard. It has what
+	// Dir is read again at every request instead of the embedded files: for people who work on the dashboard. It has what
 	// static has here. Empty: the embedded ones.
 	Dir string
 }

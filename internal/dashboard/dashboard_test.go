@@ -139,7 +139,7 @@ func TestTheDashboardIsSmall(t *testing.T) {
 	}
 	t.Logf("%d bytes, compressed", all)
 	if all > maxCompressed {
-		t.Errorf("the files are %d bytes compressed, want %d at the most", all, maxCompressed)
+		t.Errorf("the files are %d bytes compressed, want %d at most", all, maxCompressed)
 	}
 }
 
@@ -236,7 +236,7 @@ func TestSourcesMakeNoCodeOfText(t *testing.T) {
 			t.Errorf("%s has %q", name, found)
 		}
 		for _, found := range elsewhere.FindAllString(content, -1) {
-			if !strings.HasPrefix(found, "http://www.w3.org") { // the names of XML, which nobody fetches
+			if !strings.HasPrefix(found, "http://www.w3.org") { // the names of XML, which no one fetches
 				t.Errorf("%s names %q", name, found)
 			}
 		}

@@ -50,7 +50,7 @@ type site struct {
 }
 
 // newSite reads all files. The digest in their paths is of all of them: modules name each other, and a browser must
-// never mix those of two versions. Files that change under way have one path, and are asked for again.
+// never mix those of two versions. Files that change in progress have one path, and are asked for again.
 func newSite(from fs.FS, changing bool) (*site, error) {
 	contents, err := readAll(from)
 	if err != nil {
@@ -102,7 +102,7 @@ func readAll(from fs.FS) (map[string][]byte, error) {
 }
 
 // complete writes the document: where the files are, and which modules every page needs, so that they come at once
-// instead of one after the other.
+// instead of one at a time.
 func complete(document, at string, contents map[string][]byte) string {
 	var names []string
 	for name := range contents {

@@ -20,7 +20,7 @@ type account struct {
 }
 
 // serverAccount chooses the user for the cluster at path, which need not exist yet: its owner, else postgres, else
-// nobody.
+// no one.
 func serverAccount(cluster string) (account, error) {
 	if uid := os.Geteuid(); uid != 0 {
 		return account{name: userName(uid), uid: uid, gid: os.Getegid()}, nil
@@ -42,7 +42,7 @@ func serverAccount(cluster string) (account, error) {
 		}
 		return account{name: name, uid: uid, gid: gid, switched: true}, nil
 	}
-	return account{}, errors.New("PostgreSQL does not run as root, and there is no user postgres or nobody to run it as")
+	return account{}, errors.New("PostgreSQL does not run as root, and there is no user postgres or no one to run it as")
 }
 
 func userName(uid int) string {

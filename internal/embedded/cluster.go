@@ -15,7 +15,7 @@
 // the server comes back with an empty one at the same address. JetStream may lose what it has acknowledged; nothing in
 // Tranche relies on it.
 //
-// It is not the package's job to set up, tune or watch servers that somebody else runs. Its types are safe for
+// It is not the package's job to set up, tune or watch servers that someone else runs. Its types are safe for
 // concurrent use. On Windows only NATS is started; [StartPostgres] is
 // [ErrNotOnWindows] there.
 package embedded

@@ -124,7 +124,7 @@ func TestPostgresClearsAStalePidFile(t *testing.T) {
 	}
 }
 
-// halfMade returns a data directory in which initdb was broken off. The cluster may be whole before its process is
+// halfMade returns a data directory in which initdb was interrupted. The cluster may be whole before its process is
 // killed: then another one is begun.
 func halfMade(t *testing.T) layout {
 	t.Helper()

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// portAttempts bounds how often a start is tried on another port when somebody takes the one just chosen.
+	// portAttempts bounds how often a start is tried on another port when someone takes the one just chosen.
 	portAttempts = 5
 	// knockTimeout bounds one try to connect to a server that is starting.
 	knockTimeout = 5 * time.Second

@@ -221,10 +221,10 @@ func (n *NATS) checkPort(ctx context.Context) error {
 	return nil
 }
 
-// checkFree finds out whether somebody could listen at an address of TCP now. A program that this one starts has all of
+// checkFree finds out whether someone could listen at an address of TCP now. A program that this one starts has all of
 // its sockets for a moment, also those that are closed meanwhile: that is waited for, and what is opened here none has.
 func checkFree(ctx context.Context, address string) error {
-	for tries := 1; ; tries++ { // counted, so that a machine that stands still does not use them up
+	for tries := 1; ; tries++ { // counted, so that a machine that is stalled does not use them up
 		err := listenOnce(ctx, address)
 		if !errors.Is(err, syscall.EADDRINUSE) || tries == freeTries || backoff.Sleep(ctx, 5*time.Millisecond) != nil {
 			return err

@@ -297,7 +297,7 @@ func TestNATSConfigIsChecked(t *testing.T) {
 	}
 }
 
-// Only who can read the file gets in, and it stays the same over restarts. Nobody is warned of it.
+// Only who can read the file gets in, and it stays the same over restarts. No one is warned of it.
 func TestNATSTakesThePasswordInTheFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -353,7 +353,7 @@ func readURL(t *testing.T, file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// A port stays with whoever has it until it is released, also while nobody listens there.
+// A port stays with whoever has it until it is released, also while no one listens there.
 func TestQuietPortsAreHeld(t *testing.T) {
 	t.Parallel()
 	port, release, err := QuietPort(t.Context())

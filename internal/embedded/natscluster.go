@@ -64,7 +64,7 @@ func StartNATSCluster(ctx context.Context, dir string) (*NATSCluster, error) {
 
 // QuietPort returns a TCP port of the loopback that is free and stays so until it is released, or the process ends:
 // servers have to know one another's before they start, and one that is down for a while has to find its own free
-// again. The kernel gives it to nobody who asks for any, and whoever asks here finds its UDP port taken.
+// again. The kernel gives it to no one who asks for any, and whoever asks here finds its UDP port taken.
 func QuietPort(ctx context.Context) (port int, release func(), err error) {
 	const first, last = 12000, 32000 // below what Linux gives out
 	for range 100 {

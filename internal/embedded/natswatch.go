@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// storePoll is how often the store is looked at. A loss has to be seen twice, for the server itself moves directories
+// storePoll is how often the store is looked at. A loss must be seen twice, for the server itself moves directories
 // about when it purges a stream.
 const storePoll = 250 * time.Millisecond
 
@@ -156,7 +156,7 @@ func (n *NATS) renew(ctx context.Context) error {
 }
 
 const (
-	// Between two starts of a server that has ended by itself, for ever, each logged.
+	// Between two starts of a server that has ended by itself, indefinitely, each logged.
 	firstPause = time.Second
 	longPause  = 30 * time.Second
 )

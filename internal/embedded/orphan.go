@@ -20,7 +20,7 @@ import (
 )
 
 // clearOrphan shuts down a server that an earlier, killed process left running on the cluster. The caller holds the
-// directory's lock, so nobody else is using it. A new server under our hand has the settings of this start and can be
+// directory's lock, so no one else is using it. A new server under our hand has the settings of this start and can be
 // watched, which one that was merely adopted has not.
 func clearOrphan(ctx context.Context, cluster string, log *zap.Logger) error {
 	pidFile := filepath.Join(cluster, "postmaster.pid")
@@ -105,7 +105,7 @@ func servesCluster(ctx context.Context, pid int, cluster string) bool {
 	return err == nil && os.SameFile(cwd, own)
 }
 
-// commandLine returns nothing for a process that has ended, also while nobody has collected it.
+// commandLine returns nothing for a process that has ended, also while no one has collected it.
 func commandLine(ctx context.Context, pid int) []string {
 	if runtime.GOOS == "linux" {
 		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))

@@ -179,7 +179,7 @@ func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
 		}
 		_, err := conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
 		var pg *pgconn.PgError
-		if errors.As(err, &pg) && (pg.Code == "42P04" || pg.Code == "23505") { // somebody else was faster
+		if errors.As(err, &pg) && (pg.Code == "42P04" || pg.Code == "23505") { // someone else was faster
 			return nil
 		}
 		return err
@@ -193,7 +193,7 @@ func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
 const databaseExists = `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`
 
 // Stop shuts the server down and gives the directory free. When ctx ends before the server has written everything, the
-// server is stopped all the same, without loss, and Stop returns an error. Later calls return what the first did.
+// server is stopped anyway, without loss, and Stop returns an error. Later calls return what the first did.
 func (p *Postgres) Stop(ctx context.Context) error {
 	p.stop.Do(func() {
 		p.quit()

@@ -89,8 +89,8 @@ func (l layout) chooseAddress(ctx context.Context) (address, error) {
 	return address{port: port, password: strings.TrimSpace(string(password))}, nil
 }
 
-// freePort returns a port that was free a moment ago. Somebody may take it before PostgreSQL does; the start is then
-// tried again with another.
+// freePort returns a port that was free a moment ago. Someone may take it before PostgreSQL does; the start is then
+// retried with another.
 func freePort(ctx context.Context) (int, error) {
 	var config net.ListenConfig
 	ln, err := config.Listen(ctx, "tcp", "127.0.0.1:0")

@@ -9,7 +9,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Operations that are parked, or that nobody flushes, are told of until it is over.
+// Operations that are parked, or that no one flushes, are told of until it is over.
 func TestCollectorsInTrouble(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -40,9 +40,9 @@ func TestCollectorsInTrouble(t *testing.T) {
 	}
 	w.exec(`UPDATE collector_key SET oldest_at = oldest_at - interval '20 min', due_at = due_at - interval '20 min'`+of,
 		"late")
-	w.exec(`UPDATE collector SET failures = 3, failure_code = 'no_listeners', failure_message = 'nobody' WHERE name = $1`,
+	w.exec(`UPDATE collector SET failures = 3, failure_code = 'no_listeners', failure_message = 'no one' WHERE name = $1`,
 		"late")
-	w.appears(store.CollectorLate, "late", store.Warning, "min longer than they should", "no_listeners: nobody",
+	w.appears(store.CollectorLate, "late", store.Warning, "min longer than they should", "no_listeners: no one",
 		"tranche collector show late")
 	if _, err := collector.New(w.store).PauseCollector(t.Context(), "late", "ann"); err != nil {
 		t.Fatal(err)
@@ -54,13 +54,13 @@ func TestCollectorsInTrouble(t *testing.T) {
 	if err := collector.New(w.store).NoteRefused(t.Context(), "parks", "crm: no table"); err != nil {
 		t.Fatal(err)
 	}
-	w.appears(store.CollectorRefuses, "parks", store.Warning, "Adds are refused", "crm: no table", "Mend the source",
+	w.appears(store.CollectorRefuses, "parks", store.Warning, "Adds are refused", "crm: no table", "Fix the source",
 		"tranche collector show parks --source")
 	w.exec(`UPDATE collector SET refused_at = tranche_now() - interval '25 h' WHERE name = $1`, "parks")
 	w.goes(store.CollectorRefuses, "parks")
 }
 
-// A flush that is under way for longer than it may, or for long after one that came to nothing, is told of.
+// A flush that is in progress for longer than it may, or for long after one that came to nothing, is told of.
 func TestFlushesThatHang(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -87,12 +87,12 @@ func TestFlushesThatHang(t *testing.T) {
 		t.Error("a flush counts as hung that has its time yet")
 	}
 	w.exec(`UPDATE collector SET failures = 1, failure_code = 'deadline', failure_message = 'its time is over'`)
-	w.appears(store.CollectorHangs, "c", store.Warning, "under way for 20 min", "key k7", "may take 1 h",
+	w.appears(store.CollectorHangs, "c", store.Warning, "in progress for 20 min", "key k7", "may take 1 h",
 		"deadline: its time is over", "tranche endpoints show bills")
 	w.exec(`UPDATE collector SET failures = 0`)
 	w.goes(store.CollectorHangs, "c")
 	w.exec(`UPDATE collector_key SET flushed_at = tranche_now() - interval '65 min'`)
-	w.appears(store.CollectorHangs, "c", store.Critical, "under way for 1 h")
+	w.appears(store.CollectorHangs, "c", store.Critical, "in progress for 1 h")
 	w.exec(`UPDATE collector_key SET flush = NULL, session_id = NULL, flush_until = NULL`)
 	w.goes(store.CollectorHangs, "c")
 }

@@ -14,7 +14,7 @@ const (
 	leaderGrace = 2 * time.Second // a lease changes hands within it
 )
 
-// judge says what of the facts a person should see to. It asks nobody.
+// judge says what of the facts a person should see to. It asks no one.
 func judge(f *facts) (all []health.Condition) {
 	if f.db == nil {
 		all = append(all, f.databaseAway())
@@ -30,7 +30,7 @@ func judge(f *facts) (all []health.Condition) {
 	return all
 }
 
-// told is what the database tells, and who does not listen. Where nobody does, nothing else is said of what waits.
+// told is what the database tells, and who does not listen. Where no one does, nothing else is said of what waits.
 func (f *facts) told() (all []health.Condition) {
 	none := map[string]bool{}
 	for _, e := range f.unheard {
@@ -48,7 +48,7 @@ func (f *facts) told() (all []health.Condition) {
 	return all
 }
 
-// nobody tells of work that nobody does.
+// no one tells of work that no one does.
 func (f *facts) nobody(e unheard) health.Condition {
 	c := health.Condition{Kind: health.NoListeners, Severity: health.Critical, Subject: e.Endpoint}
 	kind, target := workqueue.TargetKind(e.Endpoint)
@@ -57,7 +57,7 @@ func (f *facts) nobody(e unheard) health.Condition {
 		c.Detail = haveWork(e.Runs)
 		c.Remedy = "Start the program that embeds a node with this function"
 	} else {
-		c.Title = "Nobody listens on endpoint " + e.Endpoint
+		c.Title = "No one listens on endpoint " + e.Endpoint
 		if e.like != "" {
 			c.Title += "; was " + e.like + " meant?"
 		}
@@ -146,7 +146,7 @@ func (f *facts) node(n *health.NodeHealth) (all []health.Condition) {
 func (f *facts) leader(alive int, first time.Time) []health.Condition {
 	c := health.Condition{
 		Kind: health.LeaderMissing, Severity: health.Critical, Subject: "leader", Title: "No node leads",
-		Detail: fmt.Sprintf("%s alive. Without a leader, requests of dead nodes and past deadlines are not issued again.",
+		Detail: fmt.Sprintf("%s alive. Without a leader, requests of dead nodes and past deadlines are not reissued.",
 			health.ThereAre(alive, "node")),
 		Remedy: "Start a node: `tranche serve`",
 	}
@@ -174,7 +174,7 @@ func (f *facts) quorum() []health.Condition {
 	if stalled == nil {
 		return nil
 	}
-	return []health.Condition{{ // nodes that start anew know only since then
+	return []health.Condition{{ // nodes that start again know only since then
 		Undated: true, Since: *stalled.StalledSince, Kind: health.NATS, Severity: health.Critical, Subject: health.JetStream,
 		Title:  "JetStream does not answer",
 		Detail: "Nothing is sent and recorded until it does. " + health.StalledText(stalled.StalledWhy) + ".",

@@ -21,14 +21,14 @@ func TestADiskIsJudgedByWhatIsNeeded(t *testing.T) {
 		fills      []fill
 		want       health.Severity
 	}{
-		"a small disk, almost empty":                       {855 * mib, 900 * mib, true, streams(500*mib, 0), ""},
-		"a small disk, its streams full":                   {350 * mib, 900 * mib, true, streams(500*mib, 500*mib), ""},
-		"a small disk that the streams may fill":           {855 * mib, 900 * mib, true, streams(4<<30, 0), health.Warning},
-		"likewise, and the streams are on another machine": {855 * mib, 900 * mib, false, streams(4<<30, 0), ""},
-		"a small disk, almost full":                        {40 * mib, 900 * mib, true, nil, health.Critical},
-		"a large disk, a gigabyte free":                    {1000 * mib, 1 << 40, false, nil, health.Critical},
-		"a large disk, five gigabytes free":                {5 << 30, 1 << 40, false, nil, health.Warning},
-		"a large disk":                                     {200 << 30, 1 << 40, true, streams(4<<30, 0), ""},
+		"a small disk, almost empty":                   {855 * mib, 900 * mib, true, streams(500*mib, 0), ""},
+		"a small disk, its streams full":               {350 * mib, 900 * mib, true, streams(500*mib, 500*mib), ""},
+		"a small disk that the streams may fill":       {855 * mib, 900 * mib, true, streams(4<<30, 0), health.Warning},
+		"also, and the streams are on another machine": {855 * mib, 900 * mib, false, streams(4<<30, 0), ""},
+		"a small disk, almost full":                    {40 * mib, 900 * mib, true, nil, health.Critical},
+		"a large disk, a gigabyte free":                {1000 * mib, 1 << 40, false, nil, health.Critical},
+		"a large disk, five gigabytes free":            {5 << 30, 1 << 40, false, nil, health.Warning},
+		"a large disk":                                 {200 << 30, 1 << 40, true, streams(4<<30, 0), ""},
 	} {
 		f := &facts{disk: &diskSpace{free: tc.free, size: tc.size}, fills: tc.fills,
 			limits: Config{DiskFree: DefaultDiskFree, StoresStreams: tc.here}}

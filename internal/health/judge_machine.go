@@ -26,7 +26,7 @@ func (f *facts) databaseAway() health.Condition {
 		Title: "PostgreSQL does not answer",
 		Detail: fmt.Sprintf("Nothing is sent and recorded without it, and what is wrong with runs, nodes and endpoints "+
 			"cannot be told. It said to %s: %s", f.host, health.OneLine(f.dbErr.Error(), 300)),
-		Remedy: "See to the PostgreSQL server, and to the network between; nothing has to be done here then",
+		Remedy: "See to the PostgreSQL server, and to the network between; nothing must be done here then",
 	}
 }
 
@@ -117,7 +117,7 @@ func (f *facts) connections() []health.Condition {
 const (
 	diskNear     = 0.10 // of it is free
 	diskFullPart = 10   // of Config.DiskFree
-	// What has to be free beside what streams may grow to, for the rest to go on: a share of the disk, and no more than
+	// What must be free beside what streams may grow to, for the rest to go on: a share of the disk, and no more than
 	// diskReserve.
 	reserveShare = 20
 	diskReserve  = 1 << 30
@@ -134,10 +134,10 @@ func (f *facts) store() []health.Condition {
 		Title:  "JetStream's store cannot be written",
 		Detail: health.StoreText(f.db.Faults) + ".",
 		Remedy: "Make room on the disk of the NATS server; the streams are replaced within seconds then, and what was " +
-			"under way is issued again",
+			"in progress is reissued",
 	}
 	if first.Detail == "" {
-		c.Remedy = "The node that leads replaces the streams; when this stays, see what it logs"
+		c.Remedy = "The leader replaces the streams; when this stays, see what it logs"
 	}
 	return []health.Condition{c}
 }
@@ -174,7 +174,7 @@ func (f *facts) room() []health.Condition {
 func (f *facts) roomFor(growth uint64) (severity health.Severity, why string) {
 	const full = "When it is full, nothing can be recorded."
 	d := f.disk
-	if set := f.limits.DiskFree; set != DefaultDiskFree { // somebody knows better
+	if set := f.limits.DiskFree; set != DefaultDiskFree { // someone knows better
 		switch {
 		case d.free < set/diskFullPart:
 			return health.Critical, full

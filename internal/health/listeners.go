@@ -16,17 +16,17 @@ import (
 const (
 	// listenWait is how long services have to say that they listen.
 	listenWait = 300 * time.Millisecond
-	// asksAtOnce bounds the requests to JetStream that are under way.
+	// asksAtOnce bounds the requests to JetStream that are in progress.
 	asksAtOnce = 8
 )
 
-// unheard is what runs have work for and nobody does.
+// unheard is what runs have work for and no one does.
 type unheard struct {
 	health.WorkingEndpoint
-	like string // the name of an endpoint that somebody listens on, and that may have been meant; or empty
+	like string // the name of an endpoint that someone listens on, and that may have been meant; or empty
 }
 
-// unheard returns it; known is false when nobody could be asked.
+// unheard returns it; known is false when no one could be asked.
 func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, known bool) {
 	var services []health.WorkingEndpoint
 	for _, e := range db.Working {
@@ -60,7 +60,7 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, 
 	return none, true
 }
 
-// withoutPulls returns the endpoints of which JetStream knows nobody that waits for requests: there nobody listens, or
+// withoutPulls returns the endpoints of which JetStream knows no one that waits for requests: there no one listens, or
 // all are busy. It spares asking the services in most cases.
 func (w *Watch) withoutPulls(ctx context.Context, all []health.WorkingEndpoint) []health.WorkingEndpoint {
 	js, err := jetstream.New(w.cfg.NC)

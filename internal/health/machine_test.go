@@ -24,7 +24,7 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
-// Whatever is away, there is a report, which says so; and since when, when it is there again.
+// Whatever is unavailable, there is a report, which says so; and since when, when it is there again.
 func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -263,7 +263,7 @@ func TestOneLookForAll(t *testing.T) {
 	end := make(chan struct{})
 	endless := w.look(health.Config{Short: func() []string { <-end; return nil }})
 	if _, err := endless.Report(gone); err == nil {
-		t.Error("somebody who is gone was answered")
+		t.Error("someone who is gone was answered")
 	}
 	close(end)
 }

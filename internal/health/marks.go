@@ -14,11 +14,11 @@ import (
 const (
 	// markSeenEvery is how seldom the table is told that what a mark is about is still there.
 	markSeenEvery = 24 * time.Hour
-	// forgetMarkAfter is when what was said of something that nobody has seen since is forgotten.
+	// forgetMarkAfter is when what was said of something that no one has seen since is forgotten.
 	forgetMarkAfter = 90 * 24 * time.Hour
 )
 
-// divide parts what is to be seen to from what somebody has muted.
+// divide parts what is to be seen to from what someone has muted.
 func divide(marks []health.KeptMark, all []health.Condition) (open, muted []health.Condition) {
 	said := make(map[health.ConditionKey]*health.KeptMark, len(marks))
 	for i := range marks {
@@ -41,13 +41,13 @@ func divide(marks []health.KeptMark, all []health.Condition) (open, muted []heal
 	return open, muted
 }
 
-// begunAgain reports whether what a mark is about was over and has begun once more, which is news of what somebody has
+// begunAgain reports whether what a mark is about was over and has begun again, which is news of what someone has
 // taken and of what is critical.
 func begunAgain(m *health.KeptMark, c *health.Condition) bool {
 	return (m.State == health.Acknowledged || c.Severity == health.Critical) && c.Since.After(m.At)
 }
 
-// worse reports whether a condition is worse than it was when somebody put it muted.
+// worse reports whether a condition is worse than it was when someone put it muted.
 func worse(m *health.KeptMark, c *health.Condition) bool {
 	return m.State == health.Muted &&
 		(c.Count > m.Count || !health.Severity(m.Severity).Least(c.Severity) || begunAgain(m, c))
@@ -127,7 +127,7 @@ const (
 
 // date says since when the conditions have been so, and keeps it for those of which nothing else tells it: in the
 // table, and in memory while there is no database. What the table knew and knows no more has been over meanwhile, maybe
-// while this process stood still: then memory does not count.
+// while this process was stalled: then memory does not count.
 func (w *Watch) date(ctx context.Context, f *facts, conditions []health.Condition) {
 	kept := map[health.ConditionKey]health.KeptCondition{}
 	if f.db != nil {
@@ -183,7 +183,7 @@ func (f *facts) ownOnly(k health.ConditionKey) bool {
 	return k.Subject == f.host && (health.Kind(k.Kind) == health.Disk || health.Kind(k.Kind) == health.Shortage)
 }
 
-// worded reports whether others are to be told anew of a condition, of which they know what is kept.
+// worded reports whether others are to be told again of a condition, of which they know what is kept.
 func worded(c *health.Condition, kept json.RawMessage) bool {
 	var known health.Condition
 	return json.Unmarshal(kept, &known) != nil || known.Severity != c.Severity

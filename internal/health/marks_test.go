@@ -25,10 +25,10 @@ func (w *world) letters(endpoint string, n int) {
 		endpoint, n)
 }
 
-// says notes what somebody says of a condition as it is now, or of all of its kind.
+// says notes what someone says of a condition as it is now, or of all of its kind.
 func (w *world) says(state store.MarkState, kind store.Kind, subject string, life time.Duration) {
 	w.Helper()
-	var about []store.Measured // a look that NATS does not answer in time finds nobody who does not listen
+	var about []store.Measured // a look that NATS does not answer in time finds no one who does not listen
 	testenv.Until(w, soon, fmt.Sprintf("there is a %s of %q", kind, subject), func() bool {
 		about = w.report(w.watch).Measure(store.ConditionKey{Kind: string(kind), Subject: subject})
 		return len(about) > 0
@@ -140,7 +140,7 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 }
 
 // What got worse than it was when it was muted, and better, and worse again, is told of all the while, until
-// somebody puts it muted anew or it is over: alerts would tell each turn.
+// someone puts it muted again or it is over: alerts would tell each turn.
 func TestWhatGotWorseStaysSo(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -168,7 +168,7 @@ func TestWhatGotWorseStaysSo(t *testing.T) {
 	w.stands(store.DeadLetters, "a", store.Muted)
 }
 
-// What was said of something that nobody has seen for a season is forgotten, and what was said of what is still there,
+// What was said of something that no one has seen for a season is forgotten, and what was said of what is still there,
 // or was there lately, is not.
 func TestMarksOfLongAgoAreForgotten(t *testing.T) {
 	t.Parallel()
@@ -211,7 +211,7 @@ func TestWhatIsPutAsideHidesNothing(t *testing.T) {
 	w.stands(store.DeadLetters, "more", store.Acknowledged)
 	w.stands(store.DeadLetters, "e00", store.Muted)
 
-	// What is critical is news when it begins once more.
+	// What is critical is news when it begins again.
 	w.start(request("bills"), 1)
 	w.appears(store.NoListeners, "bills", store.Critical)
 	w.says(store.Muted, store.NoListeners, "bills", 0)
@@ -243,7 +243,7 @@ func TestAgainWaitsForANewLook(t *testing.T) {
 }
 
 // Since when something has been so outlives a restart, and is forgotten when it was over while the process that had
-// seen it stood still.
+// seen it was stalled.
 func TestSinceOutlivesPauses(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

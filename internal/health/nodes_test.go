@@ -41,7 +41,7 @@ func TestNodesThatAreSilent(t *testing.T) {
 	w.goes(store.NodeLate, session.String())
 	c := w.appears(store.LeaderMissing, "leader", store.Critical, "The lease ran out", "no node is alive")
 	if age := w.report(w.watch).At.Sub(c.Since); age < 10*time.Second || age > soon {
-		t.Errorf("nobody leads for %s", age)
+		t.Errorf("no one leads for %s", age)
 	}
 
 	// Another node takes over: what the dead one held is free, and that it died is still to be told.
@@ -52,7 +52,7 @@ func TestNodesThatAreSilent(t *testing.T) {
 	w.goes(store.NodeDead, session.String())
 }
 
-// A JetStream without a quorum is one condition, not one of each node, and nobody is said not to listen.
+// A JetStream without a quorum is one condition, not one of each node, and no one is said not to listen.
 func TestJetStreamWithoutAQuorum(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -83,9 +83,9 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	beat(other, nil)
 	w.goes(store.NATS, "JetStream")
 	if again := w.appears(store.NoListeners, "bills", store.Critical); !again.Since.Equal(unheard.Since) {
-		t.Errorf("nobody listens since %s, and before JetStream was silent it was since %s", again.Since, unheard.Since)
+		t.Errorf("no one listens since %s, and before JetStream was silent it was since %s", again.Since, unheard.Since)
 	}
-	// A node that starts anew knows of the silence only since then, and says nothing of it at first.
+	// A node that starts again knows of the silence only since then, and says nothing of it at first.
 	for _, session := range []workqueue.SessionID{one, other} {
 		beat(session, map[string]any{"seconds": 1, "why": "stream TRANCHE_WORK: no answer"})
 	}

@@ -5,11 +5,11 @@
 // a fraction of a second from what it saw last when a look takes longer. It changes nothing but two tables:
 // health_condition keeps since when something has been so where nothing else tells it, over looks, servers and
 // restarts, and what a server says of itself that no other one can see, so that all of them show it; and health_ack,
-// whether what people have muted has got worse. When PostgreSQL or NATS is away that is a condition like any
+// whether what people have muted has got worse. When PostgreSQL or NATS is unavailable that is a condition like any
 // other, and what is known without it is said.
 //
 // What people have muted, by workqueue/health, stands in a list of its own and counts for nothing until it is
-// worse than it was then, and stays so until it is over; what somebody has taken says so.
+// worse than it was then, and stays so until it is over; what someone has taken says so.
 //
 // The rules of workqueue/health say what a condition of the database is; judge adds what a server sees for itself, of
 // facts that were read before. A Watch is safe for concurrent use.
@@ -125,7 +125,7 @@ func many(n int64, noun string) string {
 	return number + " " + rest
 }
 
-// Stand sets, for those runs of a list that are under way, why they stand, as far as a look of the last few seconds
+// Stand sets, for those runs of a list that are in progress, why they stand, as far as a look of the last few seconds
 // knows: a list does not wait for one. What stands has no time to go.
 func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 	if !slices.ContainsFunc(runs, underWay) {
@@ -138,7 +138,7 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 		return ctx.Err()
 	}
 	var endpoints []string
-	all := slices.Concat(report.Conditions, report.Muted) // what is muted stops runs all the same
+	all := slices.Concat(report.Conditions, report.Muted) // what is muted stops runs anyway
 	for i := range all {
 		if c := &all[i]; c.Stops() == health.StopsEndpoint {
 			endpoints = append(endpoints, c.Subject)

@@ -119,7 +119,7 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	w.appears(store.RunHeld, idle.String(), store.Info, "Paused by Ann", "lunch", "tranche run resume")
 }
 
-// A guard, and a gate: somebody has to look, and the health says who may not.
+// A guard, and a gate: someone has to look, and the health says who may not.
 func TestGuardsAndGatesWantADecision(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -168,7 +168,7 @@ func TestAnOpenRunIsOverdue(t *testing.T) {
 	w.goes(store.RunOverdue, opened.Run.String())
 }
 
-// A run whose items nobody sends for long is told of, and not one that has just gone on.
+// A run whose items no one sends for long is told of, and not one that has just gone on.
 func TestARunThatDoesNotMove(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

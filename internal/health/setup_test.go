@@ -73,7 +73,7 @@ func (w *world) look(cfg health.Config) *health.Watch {
 func (w *world) withNode() {
 	w.Helper()
 	node, err := orchestrator.New(w.store, w.nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
-		SessionTTL: soon, LeaseTTL: soon, // it leads on when the machine stands still
+		SessionTTL: soon, LeaseTTL: soon, // it leads on when the machine is stalled
 		Streams: stream.Config{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		w.Fatal(err)
@@ -87,7 +87,7 @@ func (w *world) withNode() {
 	}
 }
 
-// leads has a node that does nothing lead for good. It is never late, however slow this machine is: there is no
+// leads has a node that does nothing lead permanently. It is never late, however slow this machine is: there is no
 // condition but what the test brings about.
 func (w *world) leads() {
 	w.Helper()

@@ -21,8 +21,8 @@ const (
 	// A caller of `/health` gets a report of the last 3 s; a look that takes longer is waited for so long if the
 	// report before is younger than 15 s, which is given then.
 	DefaultEvery = 3 * time.Second
-	// Not a wait: a run that has work and gets none of it done for so long is told of, requests that nobody takes
-	// likewise; after six times that it is critical.
+	// Not a wait: a run that has work and gets none of it done for so long is told of, requests that no one takes
+	// also; after six times that it is critical.
 	DefaultWaiting  = 10 * time.Minute
 	DefaultDiskFree = 10 << 30
 )
@@ -71,11 +71,11 @@ type Watch struct {
 	mu     sync.Mutex
 	last   *Report
 	lastAt time.Time
-	flight chan struct{} // closed when the look under way ends; nil: none is
-	giveUp func()        // ends the look under way
-	again  bool          // what is known, and what the look under way finds, is not news any more
+	flight chan struct{} // closed when the look in progress ends; nil: none is
+	giveUp func()        // ends the look in progress
+	again  bool          // what is known, and what the look in progress finds, is not news any more
 
-	// Of the look under way alone: since when, of what was kept, and whether the table knows that; and what people said,
+	// Of the look in progress alone: since when, of what was kept, and whether the table knows that; and what people said,
 	// for while there is no database.
 	seen    map[health.ConditionKey]time.Time
 	unsaved bool
@@ -117,7 +117,7 @@ func (w *Watch) Report(ctx context.Context) (*Report, error) {
 	return found, err
 }
 
-// report is Report. again says that Again was called while the look was under way.
+// report is Report. again says that Again was called while the look was in progress.
 func (w *Watch) report(ctx context.Context) (found *Report, again bool, err error) {
 	older, flight := w.begin(ctx)
 	if flight == nil {
@@ -141,8 +141,8 @@ func (w *Watch) report(ctx context.Context) (found *Report, again bool, err erro
 	}
 }
 
-// begin returns a report that is young enough, and no flight; or the look under way, which it starts if there is none,
-// with the report before it if that will do.
+// begin returns a report that is young enough, and no flight; or the look in progress, which it starts if there is
+// none, with the report before it if that will do.
 func (w *Watch) begin(ctx context.Context) (older *Report, flight <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,7 +178,7 @@ func (w *Watch) fly(ctx context.Context) {
 	w.flight = nil
 }
 
-// Run looks twice a minute until ctx ends, also when nobody asks: others learn by it what this server sees of itself.
+// Run looks twice a minute until ctx ends, also when no one asks: others learn by it what this server sees of itself.
 func (w *Watch) Run(ctx context.Context) {
 	tick := time.NewTicker(seenEvery)
 	defer tick.Stop()
@@ -208,7 +208,7 @@ func (w *Watch) Again() {
 	w.lastAt, w.again = time.Time{}, w.flight != nil
 }
 
-// Wait returns when no look is under way, which takes seconds at the most.
+// Wait returns when no look is in progress, which takes seconds at most.
 func (w *Watch) Wait() { w.flying.Wait() }
 
 // facts is all that a look has found out.
@@ -222,7 +222,7 @@ type facts struct {
 	refused string
 	fills   []fill
 	filled  bool // it is known how full the streams are
-	// unheard names what runs have work for and nobody does; asked says that this is known.
+	// unheard names what runs have work for and no one does; asked says that this is known.
 	unheard []unheard
 	asked   bool
 	disk    *diskSpace // nil: not known
@@ -235,7 +235,7 @@ const (
 	// PostgreSQL in a look, and in one for alerts, which names everything; then it counts as away, and alerts tell
 	// nothing until a look gets through. The rest of a look.
 	databaseTimeout = 2 * time.Second
-	// wholeTimeout is the same of a look that names everything, which nobody waits for in front of a screen.
+	// wholeTimeout is the same of a look that names everything, which no one waits for in front of a screen.
 	wholeTimeout = 5 * time.Second
 	wholeListed  = 10_000
 )
@@ -280,7 +280,7 @@ func (w *Watch) gather(ctx context.Context) *facts {
 	func() {
 		asking, cancel := context.WithTimeout(ctx, w.cfg.DatabaseTimeout)
 		defer cancel()
-		// What was muted at the last look takes nobody's place in the lists.
+		// What was muted at the last look takes no one's place in the lists.
 		limits := w.limits
 		limits.Listed += min(len(w.marks), wholeListed)
 		f.db, f.dbErr = health.New(w.cfg.Store).Health(asking, limits)

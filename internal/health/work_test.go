@@ -21,13 +21,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Since when nobody listens is told alike by a server that starts later.
+// Since when no one listens is told alike by a server that starts later.
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	w.start(request("bills"), 20)
-	first := w.appears(store.NoListeners, "bills", store.Critical, "Nobody listens on endpoint bills",
+	first := w.appears(store.NoListeners, "bills", store.Critical, "No one listens on endpoint bills",
 		"1 running run has work for it.", "tranche endpoints show bills")
 	again := w.appearsTo(w.look(health.Config{Host: "elsewhere"}), store.NoListeners, "bills", store.Critical)
 	if !again.Since.Equal(first.Since) {
@@ -40,7 +40,7 @@ func TestNobodyListens(t *testing.T) {
 		return testenv.Number(t, w.pool, `SELECT count(*) FROM health_condition`) == 0
 	})
 
-	// A function that no node has is missed likewise, and a service that is busy is not.
+	// A function that no node has is missed also, and a service that is busy is not.
 	local := request("")
 	local.Plan, local.Steps[0].Name = "p", "render"
 	local.Steps[0].Kind, local.Steps[0].Endpoint = workqueue.KindLocal, "local:render"
@@ -72,7 +72,7 @@ func TestRunsThatStand(t *testing.T) {
 	w.appears(store.NoListeners, "bils", store.Critical, "was bills meant?")
 	w.appears(store.NoListeners, "nobody-at-all", store.Critical)
 	want := map[workqueue.RunID]string{
-		slip: "Nobody listens on endpoint bils; was bills meant?", other: "Nobody listens on endpoint nobody-at-all",
+		slip: "No one listens on endpoint bils; was bills meant?", other: "No one listens on endpoint no one-at-all",
 		done: "",
 	}
 	// A list does not wait long for a look; on a busy machine a later one finds it done, and has heard all services.
@@ -108,7 +108,7 @@ func TestAnEndpointThatIsDown(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.withNode()
-	stop := w.serve("bills", func(item *endpoints.Item[any, any]) { item.Retry("down", "the ledger is away") })
+	stop := w.serve("bills", func(item *endpoints.Item[any, any]) { item.Retry("down", "the ledger is unavailable") })
 	req := request("bills")
 	req.Steps[0].MaxAttempts, req.Steps[0].Chunk, req.Steps[0].InFlight = 50, 5, 20
 	w.start(req, 500)

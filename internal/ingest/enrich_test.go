@@ -150,7 +150,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 		"no such field": {`{payload: {x: "{item.m}"}}`, good, `operation 1: payload: enrich: {item.m}: it has no value`},
 		"no field to ask by": {`{sql: ` + query + `, by: person, payload: {x: "{parts.sql.name}"}}`, good,
 			`operation 1: payload: enrich by person: there is no field "person"`},
-		"a bad query": {`{sql: {source: crm, query: "SELECT id FROM nobody WHERE id = ANY($1)"}, payload: "{item}"}`, good,
+		"a bad query": {`{sql: {source: crm, query: "SELECT id FROM no one WHERE id = ANY($1)"}, payload: "{item}"}`, good,
 			"collector e stores what a query adds, and that fails"},
 		"no source": {`{sql: {source: other, query: "SELECT id FROM customer WHERE id = ANY($1)"}, payload: "{item}"}`, good,
 			"there are crm"},

@@ -8,7 +8,7 @@ func Waiting(p *Producers, collector string) int {
 	return len(l.waiting)
 }
 
-// Held returns the bytes of adds that are under way.
+// Held returns the bytes of adds that are in progress.
 func Held(p *Producers) int64 { return p.room.held.Load() }
 
 // Hold takes room.

@@ -52,7 +52,7 @@ func (p *Producers) lane(collector string) *lane {
 	return l
 }
 
-// push has an add committed, together with those that come while another commit is under way.
+// push has an add committed, together with those that come while another commit is in progress.
 func (l *lane) push(a *add) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -44,7 +44,7 @@ func (p *Producers) Listen(nc *nats.Conn) (*Responder, error) {
 	})
 }
 
-// wantsAnswer is false for what is no request: nobody would know that it was added, or add it again.
+// wantsAnswer is false for what is no request: no one would know that it was added, or add it again.
 func (p *Producers) wantsAnswer(msg *nats.Msg) bool {
 	if msg.Reply != "" {
 		return true

@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// listen has the producers listen, and returns a connection of somebody else.
+// listen has the producers listen, and returns a connection of someone else.
 func (b *bench) listen() *nats.Conn {
 	b.Helper()
 	server := testenv.NATS(b.T)
@@ -36,7 +36,7 @@ func (b *bench) listen() *nats.Conn {
 func TestProducersOverNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	nc := b.listen() // the first tries may find nobody
+	nc := b.listen() // the first tries may find no one
 	p, err := endpoints.NewProducer(nc, "c")
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := ok.Add(t.Context(), wire.Operation{Key: "k"}); err != nil {
-		t.Fatal(err) // from now on somebody listens
+		t.Fatal(err) // from now on someone listens
 	}
 	refused := func(err error, code wire.CollectCode, text string) {
 		t.Helper()
@@ -118,7 +118,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 			t.Errorf("%q is answered %v, %v; want …%s…", body, answer, err, want)
 		}
 	}
-	// One that is not a request is not added, and harms nobody.
+	// One that is not a request is not added, and harms no one.
 	if err := nc.Publish(wire.CollectSubject("c"), []byte(`{"key":"lost","payload":1}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Nobody listens: the producer goes on until its time is over, and says so.
+// No one listens: the producer goes on until its time is over, and says so.
 func TestProducersWaitForANode(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))
@@ -163,7 +163,7 @@ func TestProducersAreToldTheLastReason(t *testing.T) {
 			cancel() // in the middle of the second
 			return
 		}
-		if err := msg.Respond([]byte(`{"error":{"code":"unavailable","message":"PostgreSQL is away"}}`)); err != nil {
+		if err := msg.Respond([]byte(`{"error":{"code":"unavailable","message":"PostgreSQL is unavailable"}}`)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -175,7 +175,7 @@ func TestProducersAreToldTheLastReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = p.Add(ctx, wire.Operation{Key: "k"})
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "PostgreSQL is away") {
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "PostgreSQL is unavailable") {
 		t.Errorf("got %v", err)
 	}
 	if err := node.Unsubscribe(); err != nil {

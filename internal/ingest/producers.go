@@ -3,10 +3,11 @@
 //
 // An add is answered after its operations are committed. Adds that come for a collector at the same time share a
 // transaction, since a commit costs the same for one operation as for thousands: the first begins at once, and those
-// that come while it is under way go together next. Each gets an answer of its own. Adds of one collector are committed
-// by a node in the order in which they came to it; who needs an order waits for the answer before adding more.
+// that come while it is in progress go together next. Each gets an answer of its own. Adds of one collector are
+// committed by a node in the order in which they came to it; who needs an order waits for the answer before adding
+// more.
 //
-// What a node has under way is bounded in bytes; beyond, adds are refused and may be sent again. An add that was not
+// What a node has in progress is bounded in bytes; beyond, adds are refused and may be sent again. An add that was not
 // answered may have been committed: sent again with the same ids, nothing is added twice.
 //
 // Not its job: flushing, roles, and who may publish what, which NATS knows.
@@ -93,7 +94,7 @@ func (p *Producers) read(from io.Reader) ([]collectorstore.Op, func(), error) {
 }
 
 // Add adds operations and returns once they are committed: all of them, or none. When ctx ends before, they may be
-// committed all the same. The error is an *OpError, an *EnrichError, an *OverloadedError, or one of the Adder.
+// committed anyway. The error is an *OpError, an *EnrichError, an *OverloadedError, or one of the Adder.
 func (p *Producers) Add(
 	ctx context.Context, collector string, ops []collectorstore.Op,
 ) (collectorstore.AddedOps, error) {
@@ -240,7 +241,7 @@ func (e *TooManyError) Error() string {
 type OverloadedError struct{}
 
 func (*OverloadedError) Error() string {
-	return fmt.Sprintf("this node has %d MiB of operations under way already; add them again a little later", MaxHeld>>20)
+	return fmt.Sprintf("this node has %d MiB of operations in progress already; add them again a little later", MaxHeld>>20)
 }
 
 // isText reports whether PostgreSQL can store a text.
@@ -266,11 +267,11 @@ func isAway(err error) bool {
 const (
 	// MaxBytes bounds what one add may bring.
 	MaxBytes = 32 << 20
-	// MaxHeld bounds the bytes of all adds that a node has under way.
+	// MaxHeld bounds the bytes of all adds that a node has in progress.
 	MaxHeld = 256 << 20
 )
 
-// room counts the bytes of adds that are under way.
+// room counts the bytes of adds that are in progress.
 type room struct{ held atomic.Int64 }
 
 func (r *room) take(n int) bool {
@@ -347,7 +348,7 @@ func (p *Producers) noteTaken(ctx context.Context, name string) {
 	}
 }
 
-// keep writes a note, also for somebody who leaves. Without it the add goes on all the same.
+// keep writes a note, also for someone who leaves. Without it the add goes on anyway.
 func (p *Producers) keep(ctx context.Context, write func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()

@@ -93,7 +93,7 @@ func op(id, key string) []collectorstore.Op {
 	return []collectorstore.Op{{ID: id, Key: key, Payload: []byte(`{"n":1}`)}}
 }
 
-// Adds that come while a commit is under way share the next one, and each is told of its own operations.
+// Adds that come while a commit is in progress share the next one, and each is told of its own operations.
 func TestAddsShareCommits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -294,7 +294,7 @@ func TestRoomIsBounded(t *testing.T) {
 	}
 }
 
-// endless is spaces for ever.
+// endless is spaces indefinitely.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) {

@@ -18,11 +18,11 @@ import (
 // MaxOps is how many operations one add may bring.
 const MaxOps = 100_000
 
-// Read reads operations: JSON objects one after the other, each an operation like
+// Read reads operations: JSON objects one at a time, each an operation like
 //
 //	{"id":"order-17","key":"CUST-7","priority":0,"payload":{"amount":12}}
 //
-// or a list of them in {"ops":[…]}. Only the payload has to be there. The error is an *OpError for what stands there, a
+// or a list of them in {"ops":[…]}. Only the payload must be there. The error is an *OpError for what stands there, a
 // *TooManyError, or what the reader said.
 func Read(from io.Reader) ([]collector.Op, error) {
 	from, err := withoutMark(from)

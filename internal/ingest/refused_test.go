@@ -42,7 +42,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	}
 	why := refused()
 	if why == nil || !strings.Contains(why.Text, `relation "customer" does not exist`) ||
-		!strings.Contains(why.Text, "mend the source") {
+		!strings.Contains(why.Text, "fix the source") {
 		t.Fatalf("told: %+v", why)
 	}
 	b.source(`ALTER TABLE moved RENAME TO customer`)

@@ -39,7 +39,7 @@ type Responder struct {
 	nc     *nats.Conn
 	sub    *nats.Subscription
 
-	ctx    context.Context //nolint:containedctx // that of requests under way, which Close breaks off
+	ctx    context.Context //nolint:containedctx // that of requests in progress, which Close breaks off
 	cancel context.CancelFunc
 	room   requestRoom
 
@@ -79,9 +79,9 @@ const (
 	mapped  = "_R_."
 )
 
-// asked reports whether a message is a request of somebody who may be answered. NATS does not check where an answer is
+// asked reports whether a message is a request of someone who may be answered. NATS does not check where an answer is
 // to go, so it would go there with the rights of this process. Nor is what a stream gives out a request: a server
-// published it, on behalf of somebody who may not ask. Neither is told: there is nobody who could be.
+// published it, on behalf of someone who may not ask. Neither is told: there is no one who could be.
 func asked(msg *nats.Msg) bool {
 	_, relayed := msg.Header[jetstream.StreamHeader] // empty or not: the server adds its own behind what is there
 	return !relayed &&
@@ -120,14 +120,14 @@ func (r *Responder) Close(ctx context.Context) error {
 		left := r.room.taken.Load()
 		r.cancel()
 		<-ended // each ends with its context
-		return fmt.Errorf("%d requests to %s were broken off: %w", left, r.config.Subject, ctx.Err())
+		return fmt.Errorf("%d requests to %s were interrupted: %w", left, r.config.Subject, ctx.Err())
 	}
 }
 
 // drain returns when nothing comes any more.
 func (r *Responder) drain(ctx context.Context) {
 	closed := r.sub.StatusChanged(nats.SubscriptionClosed)
-	if !r.nc.IsConnected() || r.sub.Drain() != nil { // then nobody says when it is drained
+	if !r.nc.IsConnected() || r.sub.Drain() != nil { // then no one says when it is drained
 		_ = r.sub.Unsubscribe()
 		return
 	}

@@ -42,7 +42,7 @@ func answer(t *testing.T, requests int, bytes int64) *answering {
 			case <-b.let:
 				b.respond(msg, "done")
 			case <-ctx.Done():
-				b.respond(msg, "broken off")
+				b.respond(msg, "interrupted")
 			}
 		},
 		Refuse: func(msg *nats.Msg) { b.respond(msg, "refused") },
@@ -102,7 +102,7 @@ func (b *answering) working(size int) <-chan string {
 	case got := <-answer:
 		b.Fatalf("the answer is %q; it was to be worked on", got)
 	case <-time.After(limit):
-		b.Fatal("nobody works on it")
+		b.Fatal("no one works on it")
 	}
 	return answer
 }
@@ -160,13 +160,13 @@ func TestCloseBreaksOffWhatTakesTooLong(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := b.it.Close(ctx)
-	if err == nil || !strings.Contains(err.Error(), "1 requests to ask.* were broken off") || b.ended.Load() != 1 {
+	if err == nil || !strings.Contains(err.Error(), "1 requests to ask.* were interrupted") || b.ended.Load() != 1 {
 		t.Errorf("it is closed: %v; %d requests have ended", err, b.ended.Load())
 	}
-	b.hear(answer, "broken off")
+	b.hear(answer, "interrupted")
 }
 
-// Without the server nobody says when everything has come.
+// Without the server no one says when everything has come.
 func TestCloseWithoutServer(t *testing.T) {
 	t.Parallel()
 	b := answer(t, 10, 1000)

@@ -64,7 +64,7 @@ func openGzip(r *bufio.Reader) (io.Reader, error) {
 	return g, g.next()
 }
 
-// gzipReader reads members one after the other, with zeros between and behind them: tapes and block devices pad with
+// gzipReader reads members one at a time, with zeros between and behind them: tapes and block devices pad with
 // them.
 type gzipReader struct {
 	src    *bufio.Reader
@@ -101,7 +101,7 @@ func (g *gzipReader) next() error {
 	return err
 }
 
-// openZstd unpacks in the caller's goroutine: a decoder with more of them would have to be closed.
+// openZstd unpacks in the caller's goroutine: a decoder with more of them would must be closed.
 func openZstd(r *bufio.Reader) (io.Reader, error) {
 	return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(maxWindow))

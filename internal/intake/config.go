@@ -143,7 +143,7 @@ type Config struct {
 	// Export is how a flat export of a run is read that is given back, also as a workbook (XLSX); nil: as anything else,
 	// and workbooks are refused.
 	Export *Export
-	// Spool keeps Parquet files while they are read, for they have to be read from their end. Nil: Parquet is refused.
+	// Spool keeps Parquet files while they are read, for they must be read from their end. Nil: Parquet is refused.
 	Spool *Spool
 }
 

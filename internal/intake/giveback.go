@@ -34,7 +34,7 @@ type Export struct {
 	Payloads func(keys []string) (map[string]string, error)
 }
 
-// openExport opens what may be an export, which its columns tell once a reader has read them: open begins anew each
+// openExport opens what may be an export, which its columns tell once a reader has read them: open begins again each
 // time, and is told when it is the last. The rows of an export have ExportKey as their key.
 func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (*Reader, error) {
 	back := cfg.asExport()
@@ -93,7 +93,7 @@ func firstRow(open func(cfg Config, last bool) (*Reader, error), cfg Config) (fi
 	return first, err
 }
 
-// keepXLSX opens a workbook, which has to be an export.
+// keepXLSX opens a workbook, which must be an export.
 func keepXLSX(plain io.Reader, cfg Config) (*Reader, error) {
 	spool := *cfg.Spool
 	spool.Max = xlsxMaxBytes

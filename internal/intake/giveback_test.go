@@ -29,7 +29,7 @@ func TestRowsOfAnExport(t *testing.T) {
 		"line breaks of two items":     {in: "tranche.key,n\n\"t\n1\",2\n", wrong: "several items"},
 		"line breaks that are mixed": {in: "tranche.key,n\n\"m\n1\n2\",2\n",
 			wrong: `line 2, field "tranche.key": no item has this key`},
-		"a key that nobody has": {in: "tranche.key,n\n7,1\n", want: `{"n":"1"}`},
+		"a key that no one has": {in: "tranche.key,n\n7,1\n", want: `{"n":"1"}`},
 		"no export":             {in: "id,n\n1,2\n", want: `{"m":"2"}`},
 		"a field of that name":  {in: "tranche.key,result.r\nr,2\n", want: `{"result.r":"2"}`},
 		"an export that is not flat": {in: "key,state,result,error_code,error_message,accepted\n1,failed,,c,m,\n",

@@ -280,7 +280,7 @@ func convertJSON(dst []byte, said string, depth int) ([]byte, error) {
 	value := jsontext.Value(said)
 	switch {
 	case !value.IsValid():
-		return nil, fmt.Errorf("%s is not JSON, or a name stands twice in it; mend it, or leave it a text", row.Quote(said))
+		return nil, fmt.Errorf("%s is not JSON, or a name stands twice in it; fix it, or leave it a text", row.Quote(said))
 	case row.HasEscapedNUL(value):
 		return nil, fmt.Errorf(`it holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`)
 	case row.Deeper(value, depth):
@@ -289,7 +289,7 @@ func convertJSON(dst []byte, said string, depth int) ([]byte, error) {
 	return row.AppendCompact(dst, value), nil
 }
 
-// MaxPlaces is how many places an InvalidError has at the most.
+// MaxPlaces is how many places an InvalidError has at most.
 const MaxPlaces = 20
 
 // maxInvalid bounds what is said of one item.
@@ -299,7 +299,7 @@ const maxInvalid = 1000
 type InvalidError struct {
 	Source string         // what the input is called; may be empty
 	Places []InvalidPlace // the first ones, in the order of the input
-	More   bool           // nobody looked further
+	More   bool           // no one looked further
 	Mended bool           // they were to correct others
 }
 
@@ -346,10 +346,10 @@ func (e *InvalidError) Error() string {
 		fmt.Fprintf(&b, "\n%s, %s", e.Places[i].Where(), e.Places[i].What())
 	}
 	if e.Mended {
-		b.WriteString("\nNothing was corrected. Mend the items")
+		b.WriteString("\nNothing was corrected. Fix the items")
 		return b.String()
 	}
-	b.WriteString("\nNothing was started. Mend the items or the schema, or have such items fail alone: invalid=fail")
+	b.WriteString("\nNothing was started. Fix the items or the schema, or have such items fail alone: invalid=fail")
 	return b.String()
 }
 
@@ -361,7 +361,7 @@ type schemaCheck struct {
 }
 
 // take checks a row. Where what does not fit is refused, the first such row has the others read, too: all that is to be
-// mended is told at once.
+// fixed is told at once.
 func (c *schemaCheck) take(r *Reader, item *row.Item) error {
 	item.Invalid = ""
 	faults := c.schema.Check(item.Payload)

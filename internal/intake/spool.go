@@ -20,7 +20,7 @@ const (
 	spoolMemory = 1 << 20
 )
 
-// Spool keeps inputs that have to be read more than once, or not from front to back. The zero value keeps them in the
+// Spool keeps inputs that must be read more than once, or not from front to back. The zero value keeps them in the
 // system's directory for temporary files.
 type Spool struct {
 	Dir string // of its files; made when it is not there
@@ -67,7 +67,7 @@ func (k *Kept) Write(p []byte) (int, error) {
 type TooLargeError struct{ Max int64 }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the input is larger than %s, which is what is kept of one at the most; send it in parts",
+	return fmt.Sprintf("the input is larger than %s, which is what is kept of one at most; send it in parts",
 		row.Size(int(e.Max)))
 }
 
@@ -216,7 +216,7 @@ func (r *Room) giveBack(n int64, user string) {
 	}
 }
 
-// Share is what somebody takes of the room who keeps something else than an input in a file. It is not safe for
+// Share is what someone takes of the room who keeps something else than an input in a file. It is not safe for
 // concurrent use.
 type Share struct {
 	room  *Room

@@ -88,7 +88,7 @@ func TestRoomIsAShareOfWhatIsFree(t *testing.T) {
 	refused("more than half of what is free", err, 2*mib, "")
 	third, err := keep("", 2*mib)
 	if err != nil {
-		t.Fatalf("half of what is free, of nobody: %v", err)
+		t.Fatalf("half of what is free, of no one: %v", err)
 	}
 	if err := third.Close(); err != nil {
 		t.Error(err)

@@ -73,7 +73,7 @@ type sqlReader struct {
 	query    string
 	cfg      Config
 	conn     *pgx.Conn
-	result   *pgconn.ResultReader // of the FETCH under way; nil between two
+	result   *pgconn.ResultReader // of the FETCH in progress; nil between two
 	fetched  int                  // rows of it
 	names    []string
 	prefixes [][]byte
@@ -250,7 +250,7 @@ func (q *sqlReader) explain(err error) error {
 	switch {
 	case tooLong:
 		return &row.RecordError{Unit: "row", Number: q.row + 1, Reason: fmt.Sprintf(
-			"it takes %d bytes, and %d are read at the most; select less", long.ActualBodyLen, long.MaxExpectedBodyLen)}
+			"it takes %d bytes, and %d are read at most; select less", long.ActualBodyLen, long.MaxExpectedBodyLen)}
 	case errors.Is(context.Cause(q.ctx), context.DeadlineExceeded), answered && said.Code == "57014":
 		return q.fail("it took longer than %s, as long as this source may take; make it faster, or have max_time raised",
 			q.source.MaxTime)
@@ -293,11 +293,11 @@ func (q *sqlReader) close() error {
 	if q.conn == nil {
 		return nil
 	}
-	q.cancel() // a query under way ends
+	q.cancel() // a query in progress ends
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.ctx), sqlClose)
 	defer cancel()
 	if q.result != nil {
-		_, _ = q.result.Close() // it was broken off
+		_, _ = q.result.Close() // it was interrupted
 		q.result = nil
 	}
 	_ = q.conn.Close(ctx) // read-only: nothing is lost with it

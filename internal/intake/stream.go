@@ -28,8 +28,8 @@ const (
 	pullBytes   = 8 << 20          // of messages that are read ahead
 
 	maxStreamName = 255 // bytes, as the server's
-	// streamResets is how often a consumer that is gone is made anew, over some seconds. It may be the stream that is
-	// gone, and without a bound the client would try for ever.
+	// streamResets is how often a consumer that is gone is made again, over some seconds. It may be the stream that is
+	// gone, and without a bound the client would try indefinitely.
 	streamResets = 4
 	maxSilences  = 15
 )
@@ -100,7 +100,7 @@ func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource
 }
 
 // check refuses names that are none before the server sees them: it closes the connection, which is the node's only
-// one, for good when a line of its protocol is too long.
+// one, permanently when a line of its protocol is too long.
 func (s *StreamSource) check() error {
 	for _, name := range []struct{ what, text string }{{"name", s.Name}, {"subject", s.Subject}} {
 		unfit := func(c rune) bool { return c == utf8.RuneError || unicode.IsSpace(c) || !unicode.IsPrint(c) }

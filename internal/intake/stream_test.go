@@ -80,7 +80,7 @@ func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 	}
 }
 
-// What cannot be a name is not sent: the server ends the connection for good over a line that is too long.
+// What cannot be a name is not sent: the server ends the connection permanently over a line that is too long.
 func TestNamesThatAreNoStreams(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))

@@ -199,7 +199,7 @@ type numberFormat struct {
 	date, time, duration bool // duration: hours go on after 24
 }
 
-// plainFormat is a format that shows a number as somebody writes it.
+// plainFormat is a format that shows a number as someone writes it.
 var plainFormat = regexp.MustCompile(`^(?i:general|@|#|0(\.0+)?)$`)
 
 // formatOf is the format of a style.

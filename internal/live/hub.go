@@ -1,12 +1,12 @@
 // Package live tells watchers of runs what changes while they look on.
 //
-// A [Hubs] has one hub for each run that somebody watches. The hub asks PostgreSQL a few times a second which blocks
+// A [Hubs] has one hub for each run that someone watches. The hub asks PostgreSQL a few times a second which blocks
 // have changed, reads those, compares them with what it saw before, and publishes the difference as runs of items that
 // are now in a state. All watchers share it, so a thousand of them cost the database what one does; without a watcher
 // nothing is asked.
 //
 // Guarantees: whoever begins to watch, then reads the planes, and then applies every change in order, ends at the
-// truth, also when changes come and go between two looks: a block that comes to rest is told once more as a whole. A
+// truth, also when changes come and go between two looks: a block that comes to rest is told again as a whole. A
 // watcher that was cut off goes on where it was if that is not too long ago, and is told to read the planes again if it
 // is. A watcher that is slow gets changes put together, never a queue of them; what is kept for watchers is bounded. An
 // outage of the database is told, and its end. A watcher ends when its context or [Hubs.Close] does.
@@ -82,7 +82,7 @@ func newHub(hubs *Hubs, run workqueue.RunID, items int64) *hub {
 	}
 }
 
-// enter counts a watcher in, and sees to it that somebody looks.
+// enter counts a watcher in, and sees to it that someone looks.
 func (h *hub) enter(names []string) *Watcher {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -128,7 +128,7 @@ func (h *hub) start() {
 	}()
 }
 
-// leave counts a watcher out. Nobody looks for nobody.
+// leave counts a watcher out. No one looks for no one.
 func (h *hub) leave(names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -162,7 +162,7 @@ func (h *hub) remembers() int64 {
 	return h.items * int64(len(h.views))
 }
 
-// shed forgets what nobody watches, and reports whether nobody watches anything.
+// shed forgets what no one watches, and reports whether no one watches anything.
 func (h *hub) shed() (idle bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -275,7 +275,7 @@ const (
 	DefaultRestedInterval = time.Second
 	// A block without changes is told as a whole, for who read it between two looks.
 	DefaultSettle = 2 * time.Second
-	// A hub that nobody watches remembers what it saw, for who comes back; it asks for nothing meanwhile.
+	// A hub that no one watches remembers what it saw, for who comes back; it asks for nothing meanwhile.
 	DefaultLinger   = 30 * time.Second
 	DefaultMaxItems = 256 << 20
 )
@@ -292,7 +292,7 @@ type Config struct {
 	PollInterval   time.Duration // between two looks at a run that moves
 	RestedInterval time.Duration // and at one that has ended
 	Settle         time.Duration // a block without changes for so long is told as a whole
-	Linger         time.Duration // how long a hub that nobody watches remembers what it has seen
+	Linger         time.Duration // how long a hub that no one watches remembers what it has seen
 	MaxItems       int64         // bytes to remember, at one for each item and step that is watched
 }
 
@@ -387,7 +387,7 @@ func (h *Hubs) shed() {
 	}
 }
 
-// forget drops a hub that nobody has watched for a while.
+// forget drops a hub that no one has watched for a while.
 func (h *Hubs) forget(one *hub) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -42,7 +42,7 @@ func TestWatchersShareOneHub(t *testing.T) {
 		p.close()
 	}
 	if more := w.looksIn(10 * config.PollInterval); more > 1 { // one may just have begun
-		t.Errorf("%d looks although nobody watches", more)
+		t.Errorf("%d looks although no one watches", more)
 	}
 	again := w.page(run, "") // it comes back to a hub that remembers
 	defer again.close()
@@ -88,7 +88,7 @@ func TestAnOutageIsTold(t *testing.T) {
 	p.fetch()
 	w.source.away.Store(true)
 	p.until("the outage is told", func() bool { return len(p.away) == 1 })
-	if p.away[0].OK || p.away[0].Detail != "it is away" {
+	if p.away[0].OK || p.away[0].Detail != "it is unavailable" {
 		t.Errorf("told %+v", p.away[0])
 	}
 	w.answer(w.claim(run, 0, 1)[0], func(workqueue.Ordinal) int { return isDone })
@@ -144,7 +144,7 @@ func TestWatchesThatCannotBe(t *testing.T) {
 		t.Errorf("without planes a stream may begin in an outage: %v", err)
 	}
 	if _, err := w.hubs.Watch(t.Context(), other, []string{""}, ""); !errors.As(err, &out) {
-		t.Errorf("while the database is away: %v", err)
+		t.Errorf("while the database is unavailable: %v", err)
 	}
 	w.hubs.Close()
 	if err := watch(); !errors.Is(err, live.ErrClosed) {
@@ -157,7 +157,7 @@ func TestTopicsAreLookedAtWhileWatched(t *testing.T) {
 	looks, text := 0, make(chan string, 1)
 	now := "1"
 	topic := live.Topic{Name: "runs", Every: time.Millisecond, Look: func(context.Context) ([]byte, error) {
-		looks++ // by one goroutine, and after the end by nobody
+		looks++ // by one goroutine, and after the end by no one
 		select {
 		case now = <-text:
 		default:
@@ -167,7 +167,7 @@ func TestTopicsAreLookedAtWhileWatched(t *testing.T) {
 		}
 		return []byte(now), nil
 	}}
-	topics := live.NewTopics(nil, func(error) string { return "it is away" }, topic)
+	topics := live.NewTopics(nil, func(error) string { return "it is unavailable" }, topic)
 	if _, err := topics.Watch([]string{"weather"}); err == nil {
 		t.Error("a topic that is not there can be watched")
 	}

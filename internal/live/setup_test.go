@@ -61,7 +61,7 @@ func (c *counted) States(ctx context.Context, run workqueue.RunID, steps []strin
 func quick() live.Config {
 	return live.Config{
 		PollInterval: 3 * time.Millisecond, RestedInterval: 3 * time.Millisecond, Settle: 20 * time.Millisecond,
-		Explain: func(error) string { return "it is away" },
+		Explain: func(error) string { return "it is unavailable" },
 	}
 }
 
@@ -144,7 +144,7 @@ func (w *world) claim(run workqueue.RunID, step workqueue.Step, most int) []work
 	return out.Slices
 }
 
-// answer records a reply: each item by what of says of it: a result, an error, or one to be tried again.
+// answer records a reply: each item by what of says of it: a result, an error, or one to be retried.
 func (w *world) answer(s workqueue.Slice, of func(workqueue.Ordinal) int) {
 	w.Helper()
 	a := settle.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: s.Mask.Count()}

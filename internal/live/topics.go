@@ -26,7 +26,7 @@ type Topic struct {
 	Every time.Duration                             // zero: DefaultTopicInterval
 }
 
-// Topics tells watchers how things are, whenever they have changed. What nobody watches is not looked at.
+// Topics tells watchers how things are, whenever they have changed. What no one watches is not looked at.
 type Topics struct {
 	log     *zap.Logger
 	explain func(error) string
@@ -50,7 +50,7 @@ type topic struct {
 	stopped  chan struct{}      // closed when it has ended
 }
 
-// NewTopics returns topics that nobody watches. explain says for people what is wrong when a look fails.
+// NewTopics returns topics that no one watches. explain says for people what is wrong when a look fails.
 func NewTopics(log *zap.Logger, explain func(error) string, topics ...Topic) *Topics {
 	if log == nil {
 		log = zap.NewNop()
@@ -225,7 +225,7 @@ func (w *TopicWatcher) Close() {
 	})
 }
 
-// view is a step as somebody looks at it, or all steps of a run together.
+// view is a step as someone looks at it, or all steps of a run together.
 type view struct {
 	loaded   bool
 	since    uint64 // the changes after this one are known

@@ -33,7 +33,7 @@ const (
 // Hello is the first event.
 type Hello struct {
 	Epoch   string `json:"epoch" doc:"another one: what was seen before is to be read again"`
-	Resumed bool   `json:"resumed,omitempty" doc:"it goes on after Last-Event-ID; nothing has to be read again"`
+	Resumed bool   `json:"resumed,omitempty" doc:"it goes on after Last-Event-ID; nothing must be read again"`
 }
 
 // Delta is what has changed at one step.
@@ -261,7 +261,7 @@ func (c *cells) whole(lo, hi int, first int32, changes Changes) Changes {
 const (
 	// documentPause is the shortest time between two documents of a run.
 	documentPause = time.Second / 2
-	// documentAge is the longest while a run is under way: its rate and its warnings change by themselves.
+	// documentAge is the longest while a run is in progress: its rate and its warnings change by themselves.
 	documentAge = 3 * time.Second
 )
 

@@ -12,7 +12,7 @@ type Metric struct {
 	Name, Type string
 	Labels     []string
 	Help       string
-	Leader     bool // told by the node that leads alone
+	Leader     bool // told by the leader alone
 }
 
 // Types of metrics.
@@ -53,7 +53,7 @@ func (c *catalog) histogram(name, help string) prometheus.Histogram {
 	})
 }
 
-// row is a metric whose values are read when somebody asks: to add one, add a row to its table.
+// row is a metric whose values are read when someone asks: to add one, add a row to its table.
 type row[From any] struct {
 	name, help string
 	label      string // what its series differ by; empty: there is one, and of several they stand with commas between

@@ -116,7 +116,7 @@ func TestAlertsAreWhole(t *testing.T) {
 		for _, r := range group.Rules {
 			alerts++
 			if names := unknown(t, r.Expr); len(names) > 0 {
-				t.Errorf("%s asks for %v, which nobody tells", r.Alert, names)
+				t.Errorf("%s asks for %v, which no one tells", r.Alert, names)
 			}
 			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" ||
 				!slices.Contains([]string{"warning", "critical"}, r.Labels["severity"]) {
@@ -136,7 +136,7 @@ func TestAlertsAreWhole(t *testing.T) {
 		t.Errorf("only %d alerts were found", alerts)
 	}
 	if names := unknown(t, tests); len(names) > 0 {
-		t.Errorf("rules_test.yml has series of %v, which nobody tells", names)
+		t.Errorf("rules_test.yml has series of %v, which no one tells", names)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestTheDashboardAsksForWhatThereIs(t *testing.T) {
 		for _, target := range panel.Targets {
 			targets++
 			if names := unknown(t, target.Expr); len(names) > 0 {
-				t.Errorf("panel %s asks for %v, which nobody tells", panel.Title, names)
+				t.Errorf("panel %s asks for %v, which no one tells", panel.Title, names)
 			}
 		}
 		if panel.Type != "row" && len(panel.Targets) == 0 {

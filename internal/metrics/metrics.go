@@ -1,5 +1,5 @@
 // Package metrics measures a node for Prometheus: what the node does, counted where it happens, and what it sees of the
-// whole, read when somebody asks.
+// whole, read when someone asks.
 //
 // # Guarantees
 //
@@ -9,7 +9,7 @@
 //
 // What is true of the database, and not of one node, is told by the node alone that leads, so that a sum over nodes is
 // right. It is read at most every [Config.Every], however many ask, within a few seconds; while it cannot be read the
-// rest is told all the same.
+// rest is told anyway.
 //
 // # Not its job
 //
@@ -55,7 +55,7 @@ const (
 	// maxReasons and maxRequests bound the reasons why replies are put aside, and what requests of the API are told
 	// apart by.
 	maxReasons, maxRequests = 50, 2000
-	// scrapesAtOnce bounds the answers under way.
+	// scrapesAtOnce bounds the answers in progress.
 	scrapesAtOnce = 8
 )
 
@@ -74,7 +74,7 @@ type Config struct {
 type Metrics struct {
 	log      *zap.Logger
 	catalog  catalog
-	gatherer *prometheus.Registry // nil: somebody else's
+	gatherer *prometheus.Registry // nil: someone else's
 	handler  http.Handler
 	sources  atomic.Pointer[Sources]
 	judge    atomic.Pointer[func(context.Context) (*health.Report, error)]
@@ -119,7 +119,7 @@ func New(config Config) (*Metrics, error) {
 	return m, nil
 }
 
-// Gatherer has everything; nil when somebody else's registry has.
+// Gatherer has everything; nil when someone else's registry has.
 func (m *Metrics) Gatherer() prometheus.Gatherer {
 	if m.gatherer == nil {
 		return nil

@@ -54,7 +54,7 @@ func setup(t *testing.T, config metrics.Config) *bench {
 		t.Fatal(err)
 	}
 	b.node, err = orchestrator.New(b.store, nc, orchestrator.Config{Meter: b.m, Grace: time.Minute,
-		SessionTTL: time.Minute, LeaseTTL: time.Minute}) // it leads on when the machine stands still
+		SessionTTL: time.Minute, LeaseTTL: time.Minute}) // it leads on when the machine is stalled
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestARunIsMeasured(t *testing.T) {
 	b.until("its completion was published", func() bool {
 		return sum(b.gathered(), "tranche_run_completion_delay_seconds") == 1
 	})
-	b.until("it is told that nobody listens", func() bool {
+	b.until("it is told that no one listens", func() bool {
 		return sum(b.gathered(), "tranche_endpoint_no_listeners", "endpoint", "nobody") == 1
 	})
 	caller := testenv.Dial(t, b.nats)
@@ -196,7 +196,7 @@ func TestARunIsMeasured(t *testing.T) {
 		}
 	}
 	var all map[string]*dto.MetricFamily
-	b.until("calls are told, and that nobody listens, still", func() bool { // a slow NATS may say nothing of listeners
+	b.until("calls are told, and that no one listens, still", func() bool { // a slow NATS may say nothing of listeners
 		all = b.gathered()
 		return sum(all, "tranche_health_conditions", "kind", "no_listeners") == 1 &&
 			sum(all, "tranche_endpoint_calls_unanswered", "endpoint", "nobody") == 2 &&
@@ -232,7 +232,7 @@ func TestARunIsMeasured(t *testing.T) {
 	out := sum(all, "tranche_endpoint_items_ready", "endpoint", "nobody") +
 		sum(all, "tranche_endpoint_items_in_flight", "endpoint", "nobody")
 	if out != 30 {
-		t.Errorf("%v items wait for nobody; want 30", out)
+		t.Errorf("%v items wait for no one; want 30", out)
 	}
 	for _, name := range []string{"tranche_claim_duration_seconds", "tranche_publish_duration_seconds",
 		"tranche_record_duration_seconds", "tranche_intake_bytes_total", "tranche_stream_size_bytes",
@@ -277,7 +277,7 @@ func (b *bench) wantNoSecrets(run workqueue.RunID) {
 	}
 }
 
-// What is true of the database is told by the node that leads, so that a sum over nodes is right.
+// What is true of the database is told by the leader, so that a sum over nodes is right.
 func TestOnlyTheLeaderTellsOfTheWhole(t *testing.T) {
 	t.Parallel()
 	b := setup(t, metrics.Config{})
@@ -347,7 +347,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	t.Logf("%d series of %d endpoints and %d runs; the reading took %.3f s, an answer after it %.3f s", series, endpoints,
 		runs, sum(all, "tranche_database_scrape_duration_seconds"), time.Since(begun).Seconds())
 	if series > 9000 {
-		t.Errorf("%d series; docs/metrics.md says 9,000 at the most", series)
+		t.Errorf("%d series; docs/metrics.md says 9,000 at most", series)
 	}
 	// Nothing is left out of a sum.
 	if got := sum(all, "tranche_items_finished_total"); got != endpoints {

@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// Sources is what is read when somebody asks.
+// Sources is what is read when someone asks.
 type Sources struct {
 	Node interface {
 		Stats() orchestrator.Stats
@@ -83,7 +83,7 @@ func nodeGauges() []row[*nodeSays] {
 
 func nodeTotals() []row[*nodeSays] {
 	return []row[*nodeSays]{
-		{"tranche_pool_waits_total", "Times that somebody waited for a connection.", "pool",
+		{"tranche_pool_waits_total", "Times that someone waited for a connection.", "pool",
 			perPool(func(p *database.PoolUse) float64 { return float64(p.EmptyAcquireCount()) })},
 		{"tranche_pool_wait_seconds_total", "For how long, together.", "pool",
 			perPool(func(p *database.PoolUse) float64 { return p.EmptyAcquireWaitTime().Seconds() })},
@@ -95,11 +95,11 @@ func nodeTotals() []row[*nodeSays] {
 			one(func(n *nodeSays) int64 { return n.Slices })},
 		{"tranche_slices_split_total", "Slices cut because they were too much for a message, or for the node.", "",
 			one(func(n *nodeSays) int64 { return n.Splits })},
-		{"tranche_slices_released_total", "Slices of dead nodes and lost streams that this node issued again.", "",
+		{"tranche_slices_released_total", "Slices of dead nodes and lost streams that this node reissued.", "",
 			one(func(n *nodeSays) int64 { return n.Released })},
 		{"tranche_slices_extended_total", "Deadlines moved, since no service had been handed the request.", "",
 			one(func(n *nodeSays) int64 { return n.Extended })},
-		{"tranche_publishes_retried_total", "Publishes that were tried again.", "",
+		{"tranche_publishes_retried_total", "Publishes that were retried.", "",
 			one(func(n *nodeSays) int64 { return n.Republished })},
 		{"tranche_publishes_postponed_total", "Slices that could not be published and were given back for a while.", "",
 			one(func(n *nodeSays) int64 { return n.Postponed })},

@@ -41,7 +41,7 @@ type streamUse struct {
 	bytes, messages, limit float64 // limit: of bytes; 0: none
 }
 
-// system tells what the node that leads sees of the whole.
+// system tells what the leader sees of the whole.
 type system struct {
 	m       *Metrics
 	every   time.Duration
@@ -52,7 +52,7 @@ type system struct {
 
 	mu    sync.Mutex // held while it is read: who comes meanwhile waits for the same
 	last  seen
-	whose int64 // epoch in which it was read: a later one begins anew
+	whose int64 // epoch in which it was read: a later one begins again
 }
 
 func newSystem(m *Metrics, config *Config) *system {
@@ -116,7 +116,7 @@ func (s *system) look(from *Sources, epoch int64) seen {
 }
 
 // rest is the time until the next reading: a hundred times what the last took, so that reading takes less than 1% of a
-// core, but not for so long that nobody would be told in time.
+// core, but not for so long that no one would be told in time.
 func (s *system) rest() time.Duration {
 	if s.last.db == nil {
 		return s.every

@@ -13,7 +13,7 @@ func alwaysRows() []row[*seen] {
 		{"tranche_database_scrape_duration_seconds", "What the last reading took.", "",
 			one(func(s *seen) float64 { return s.took.Seconds() })},
 		{"tranche_health_conditions",
-			"Conditions that a person must see to, as tranche health and its page have them; 20 of a kind at the most.",
+			"Conditions that a person must see to, as tranche health and its page have them; 20 of a kind at most.",
 			"kind,severity", conditionsByKind},
 		{"tranche_stream_size_bytes", "What a stream holds.", "stream",
 			perStream(func(u *streamUse) float64 { return u.bytes })},
@@ -56,12 +56,12 @@ func number[N int | int64 | float64](value func(*healthstore.Metrics) N) func(*s
 
 func runRows() []row[*seen] {
 	return []row[*seen]{
-		{"tranche_runs", "Runs under way: state is loading, running or held.", "state",
+		{"tranche_runs", "Runs in progress: state is loading, running or held.", "state",
 			perRuns([]string{"loading", "running", "held"}, func(r *healthstore.RunMetrics) string { return r.State })},
 		{"tranche_runs_held", "Runs that are held: reason is operator, threshold, guard or canary.", "reason",
 			perRuns([]string{string(control.HoldOperator), string(control.HoldThreshold), string(control.HoldGuard),
 				string(control.HoldCanary)}, func(r *healthstore.RunMetrics) string { return r.Hold })},
-		{"tranche_run_oldest_unfinished_seconds", "Age of the oldest run under way; 0: there is none.", "",
+		{"tranche_run_oldest_unfinished_seconds", "Age of the oldest run in progress; 0: there is none.", "",
 			number(func(m *healthstore.Metrics) (oldest float64) {
 				for i := range m.Runs {
 					oldest = max(oldest, m.Runs[i].Oldest)
@@ -103,7 +103,7 @@ func endpointRows() []row[*seen] {
 	return []row[*seen]{
 		{"tranche_endpoint_items_ready", "Items of runs that are not held that may be sent now.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return &e.ready })},
-		{"tranche_endpoint_items_scheduled", "Items that are to be tried again after a pause.", "endpoint",
+		{"tranche_endpoint_items_scheduled", "Items that are to be retried after a pause.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return &e.scheduled })},
 		{"tranche_endpoint_items_in_flight", "Items that are out.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return &e.inFlight })},
@@ -122,10 +122,10 @@ func endpointRows() []row[*seen] {
 			"endpoint", perEndpoint(func(e *endpointSum) *float64 { return e.rate })},
 		{"tranche_endpoint_pace_chunk_items", "Items in a request that get most done; absent: not known yet.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return e.chunk })},
-		{"tranche_endpoint_no_listeners", "1 while runs have work for it and nobody listens, else 0.", "endpoint",
+		{"tranche_endpoint_no_listeners", "1 while runs have work for it and no one listens, else 0.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return new(yes(e.unheard)) })},
 		{"tranche_endpoint_calls_unanswered",
-			"Requests that somebody waits for, in the lane of calls: not taken, or being worked on.", "endpoint",
+			"Requests that someone waits for, in the lane of calls: not taken, or being worked on.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return &e.calls })},
 	}
 }
@@ -196,7 +196,7 @@ func collectorRows() []row[*seen] {
 		{"tranche_collector_max_age_seconds", "When operations are to be flushed at the latest.", "collector",
 			perCollector(func(c *healthstore.CollectorMetrics) float64 { return c.MaxAge })},
 		{"tranche_collector_operations_parked",
-			"Operations that wait for somebody to retry or drop them; 10000 at the most.", "collector",
+			"Operations that wait for someone to retry or drop them; 10000 at most.", "collector",
 			perCollector(func(c *healthstore.CollectorMetrics) float64 { return float64(c.Parked) })},
 	}
 }
@@ -238,11 +238,11 @@ func besideRows() []row[*seen] {
 			number(func(m *m) int64 { return m.Schedules.Failing })},
 		{"tranche_schedules_late", "Runs of schedules that go on after the end of their window.", "",
 			number(func(m *m) int64 { return m.Schedules.Late })},
-		{"tranche_dead_letters", "Dead letters that wait for somebody; 10000 at the most.", "",
+		{"tranche_dead_letters", "Dead letters that wait for someone; 10000 at most.", "",
 			number(func(m *m) int64 { return m.Leftovers.Letters })},
-		{"tranche_replies_quarantined", "Messages put aside in the last day; 10000 at the most.", "",
+		{"tranche_replies_quarantined", "Messages put aside in the last day; 10000 at most.", "",
 			number(func(m *m) int64 { return m.Leftovers.Quarantined })},
-		{"tranche_events_unpublished", "Events that are not published after a minute; 10000 at the most.", "",
+		{"tranche_events_unpublished", "Events that are not published after a minute; 10000 at most.", "",
 			number(func(m *m) int64 { return m.Leftovers.Events })},
 		{"tranche_nodes",
 			"Nodes: alive, or dead within the last hour, without a word, and not started again on their host.", "state",

@@ -31,8 +31,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// ErrSilent ends a pull that the server should have given signs of life for.
-var ErrSilent = errors.New("the server gives no sign of life for an open pull")
+// ErrSilent ends a pull that the server should have given heartbeats for.
+var ErrSilent = errors.New("the server gives no heartbeat for an open pull")
 
 // errAbandoned ends a pull for those who still listen to one that they gave up.
 var errAbandoned = errors.New("the pull was given up")
@@ -127,7 +127,7 @@ func (p *Pull) messagesCame() int {
 	return p.came.messages
 }
 
-// Abandon gives the pull up. What comes for it all the same is taken for a while.
+// Abandon gives the pull up. What comes for it anyway is taken for a while.
 func (p *Pull) Abandon() { p.end(errAbandoned, nil) }
 
 // on takes what comes to the inbox.
@@ -144,7 +144,7 @@ func (p *Pull) on(msg *nats.Msg) {
 	}
 }
 
-// hear notes a sign of life.
+// hear notes a heartbeat.
 func (p *Pull) hear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,7 +152,7 @@ func (p *Pull) hear() {
 }
 
 // listened looks, once for each heartbeat, whether one came, and ends the pull after a few that did not. It counts
-// looks and not time: a process that stood still has not listened, either.
+// looks and not time: a process that was stalled has not listened, either.
 func (p *Pull) listened() {
 	p.mu.Lock()
 	p.silent++

@@ -90,7 +90,7 @@ func (p *played) open(messages int) (*Pull, string) {
 	}
 }
 
-// send sends messages of a stream, but for the reply subject, which the server lets nobody else use.
+// send sends messages of a stream, but for the reply subject, which the server lets no one else use.
 func (p *played) send(inbox string, messages int) {
 	p.t.Helper()
 	for range messages {
@@ -174,7 +174,7 @@ func TestWhatNeverComesDoesNotCountForEver(t *testing.T) {
 		t.Errorf("%d messages counted for %s", p.most.messages, took)
 	}
 	p.send(inbox, 2) // the leader was only slow
-	p.eventually("what came all the same is taken", func() bool { taken, _ := p.state(); return taken == 2 })
+	p.eventually("what came anyway is taken", func() bool { taken, _ := p.state(); return taken == 2 })
 	p.eventually("it is closed", func() bool { return p.listening() == 0 })
 }
 
@@ -204,7 +204,7 @@ func TestEndsOfPulls(t *testing.T) {
 		if !errors.Is(err, tc.err) && (err == nil || tc.err == nil || err.Error() != tc.err.Error()) {
 			t.Errorf("%s: error %v, want %v", tc.name, err, tc.err)
 		}
-		p.eventually(tc.name+": at the most one lingers", func() bool { return p.listening() == tc.left })
+		p.eventually(tc.name+": at most one lingers", func() bool { return p.listening() == tc.left })
 		if _, late := p.state(); late != (amount{}) {
 			t.Errorf("%s: %+v count as late", tc.name, late)
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// Overhead is what subjects and the acknowledgement subject count as bytes of a pull, at the most. A bound below
+	// Overhead is what subjects and the acknowledgement subject count as bytes of a pull, at most. A bound below
 	// max_payload and this would stall a pull without a word.
 	Overhead = 4 << 10
 	// Heartbeat is how often the server says that a pull is open, if the owner does not say otherwise.
@@ -20,7 +20,7 @@ const (
 	// missedBeats in a row end a pull. The first look for one may come just before it.
 	missedBeats = 3
 	// expiry is how long the server keeps a pull open that nothing comes for. It is short for the sake of clusters: what a
-	// server that stands still had asked for on behalf of its clients, who have gone elsewhere, takes messages until then.
+	// server that is stalled had asked for on behalf of its clients, who have gone elsewhere, takes messages until then.
 	expiry = 5 * time.Second
 	// lateTimeout is Timeout, if the owner does not say otherwise. A leader that was replaced in between never sends
 	// what it has promised.
@@ -60,7 +60,7 @@ type Puller struct {
 
 	mu        sync.Mutex
 	pulls     map[*Pull]bool // whose subscriptions live
-	lingering *Pull          // at the most one, so that what is not counted is bounded
+	lingering *Pull          // at most one, so that what is not counted is bounded
 
 	taking sync.RWMutex // read while a message is taken
 	closed bool

@@ -15,15 +15,15 @@ type Source struct {
 	JS               jetstream.JetStream
 	Stream, Consumer string
 	Made             time.Time // when the consumer was made
-	Messages, Bytes  int       // at the most; of bytes at least twice what a message may have
-	// Small tells which messages wait for no others: the owner gets them beside those, one after the other too. It may
+	Messages, Bytes  int       // at most; of bytes at least twice what a message may have
+	// Small tells which messages wait for no others: the owner gets them beside those, one at a time too. It may
 	// be nil.
 	Small func(jetstream.Msg) bool
 }
 
-// Read gives each message of a consumer to the owner, one after the other (see [Source.Small]), until ctx ends. Then it
+// Read gives each message of a consumer to the owner, one at a time (see [Source.Small]), until ctx ends. Then it
 // asks for no more, has the owner see to all that it still gets, and returns nil. It returns an error, in the same
-// manner, when the consumer has to be looked up again.
+// manner, when the consumer must be looked up again.
 func Read(ctx context.Context, source Source, each func(jetstream.Msg)) error {
 	r := &reader{source: source, changed: make(chan struct{}, 1), all: newLane(), small: newLane()}
 	puller := New(Config{JS: source.JS, Stream: source.Stream, Consumer: source.Consumer, Take: r.take, Late: r.owe})
@@ -53,7 +53,7 @@ type reader struct {
 	ended      bool
 }
 
-// lane has what is given to the owner one after the other.
+// lane has what is given to the owner one at a time.
 type lane struct {
 	queue []jetstream.Msg
 	came  chan struct{} // there may be a message

@@ -17,7 +17,7 @@ import (
 )
 
 // scripted is a PostgreSQL that answers each connection with the next SQLSTATE; hangUp closes it without one. When
-// there are no more it takes connections, unless it is stubborn: then the last is its answer for ever.
+// there are no more it takes connections, unless it is stubborn: then the last is its answer indefinitely.
 type scripted struct {
 	net.Listener
 	stubborn bool

@@ -135,7 +135,7 @@ func (w *Wait) conflict(err error) (obstacle, bool) {
 	return obstacle{}, false
 }
 
-// DatabaseRemedy adds to what PostgreSQL says for good what can be done about it.
+// DatabaseRemedy adds to what PostgreSQL says permanently what can be done about it.
 func DatabaseRemedy(err error) error {
 	remedy, why := "", ""
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {

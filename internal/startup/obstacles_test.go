@@ -104,7 +104,7 @@ func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 	}
 	now = now.Add(refusedTimeout)
 	if err := w.Waits("set up the streams", nats.ErrNoResponders); err == nil {
-		t.Error("what does not mend itself is waited for")
+		t.Error("what does not fix itself is waited for")
 	}
 }
 

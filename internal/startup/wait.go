@@ -1,5 +1,5 @@
 // Package startup is what a server waits for when it starts: a PostgreSQL that comes up, a NATS that does not answer
-// yet, streams that cannot be made. It says in words what is missing, ends a start that nothing but a person can mend,
+// yet, streams that cannot be made. It says in words what is missing, ends a start that nothing but a person can fix,
 // with the remedy, and remembers the last trouble for those who ask why nothing goes on.
 //
 // Flags and wiring are cmd/tranche's; its words name flags of serve. It reads from the store what is set for the
@@ -45,15 +45,15 @@ type obstacle struct {
 	waiting  string        // for what, in words
 	end      string        // what does not pass by itself, with the remedy; empty: it may pass
 	patience time.Duration // with the end
-	first    bool          // it ends only the first start of all: later ones may be mended by tranche streams set
+	first    bool          // it ends only the first start of all: later ones may be fixed by tranche streams set
 }
 
-// Wait tells what a start waits for, and ends it when that does not mend itself.
+// Wait tells what a start waits for, and ends it when that does not fix itself.
 type Wait struct {
 	At      string              // of NATS
 	From    string              // what says so; empty: it is the private one
 	NC      func() *nats.Conn   // required; it may return nil while there is none
-	Store   func() *database.DB // required; likewise
+	Store   func() *database.DB // required; also
 	Say     func(what string)   // required: tells people what is waited for
 	Trouble *Troubles           // required
 	Now     func() time.Time    // required
@@ -219,7 +219,7 @@ const (
 )
 
 // DatabaseWait is the patience of a start with a PostgreSQL that is not there yet: both may come up at once, as after
-// a loss of power. What is wrong for good ends it at once.
+// a loss of power. What is wrong permanently ends it at once.
 type DatabaseWait struct {
 	At       string        // where it is, for people
 	Timeout  time.Duration // 0: none
@@ -250,8 +250,8 @@ func (w DatabaseWait) Knock(ctx context.Context, config *pgx.ConnConfig) error {
 	return conn.Close(ctx)
 }
 
-// Until tries until it succeeds, what went wrong is wrong for good, or the patience is used up. A try that has begun is
-// not cut short: a migration may take as long as it needs. All else of a try bounds itself.
+// Until tries until it succeeds, what went wrong is wrong permanently, or the patience is used up. A try that has begun
+// is not cut short: a migration may take as long as it needs. All else of a try bounds itself.
 func (w DatabaseWait) Until(ctx context.Context, try func(context.Context) error) error {
 	begun, said := time.Now(), ""
 	pauses := backoff.Exponential{First: knockFirst, Longest: knockPause}

@@ -178,7 +178,7 @@ func TestAlertsAreToldOnceWhileLeadersAreKilled(t *testing.T) {
 		at = c.killLeader()
 		c.until("it is told that "+run+" is over", func() bool { return l.heard("over", run) > 0 })
 	}
-	c.until("all is delivered, and looked at once more", func() bool {
+	c.until("all is delivered, and looked at again", func() bool {
 		return c.number(`SELECT count(*) FROM alert_message WHERE state <> 'delivered'`) == 0 &&
 			c.number(`SELECT count(*) FROM alert_condition`) == 0
 	})

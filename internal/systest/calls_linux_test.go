@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 )
 
-// Somebody calls beside a run, all the time, while the instances of the service are replaced one by one, told to end or
+// Someone calls beside a run, all the time, while the instances of the service are replaced one by one, told to end or
 // killed: each call is answered, and the run is sound.
 func TestCallsWhileServicesAreReplaced(t *testing.T) {
 	t.Parallel()

@@ -9,21 +9,21 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 )
 
-// leader returns the epoch of whoever leads; 0: nobody.
+// leader returns the epoch of whoever leads; 0: no one.
 func (w *world) leader() int {
 	w.Helper()
 	return w.number(`SELECT coalesce(max(epoch), 0) FROM leader WHERE expires_at > tranche_now()`)
 }
 
-// led waits until somebody leads, and returns in which epoch: a lease may run out that was prolonged late.
+// led waits until someone leads, and returns in which epoch: a lease may run out that was prolonged late.
 func (w *world) led() (epoch int) {
 	w.Helper()
-	w.until("somebody leads", func() bool { epoch = w.leader(); return epoch > 0 })
+	w.until("someone leads", func() bool { epoch = w.leader(); return epoch > 0 })
 	return epoch
 }
 
 // takeover waits until an epoch later than one has begun, and returns how long that took, without what the machine
-// stood still meanwhile.
+// was stalled meanwhile.
 func (w *world) takeover(before int) time.Duration {
 	w.Helper()
 	watch := testenv.NewWatch(w)
@@ -57,10 +57,10 @@ func (n *leadingNodes) wantFollowed(by syscall.Signal, within time.Duration) {
 			return
 		}
 	}
-	n.Errorf("somebody leads %s after %s; want %s at the most", took, by, within)
+	n.Errorf("someone leads %s after %s; want %s at most", took, by, within)
 }
 
-// Somebody leads again within 5 s of a kill, within 1 s of a clean stop; and a leader that was stopped for longer than
+// Someone leads again within 5 s of a kill, within 1 s of a clean stop; and a leader that was stopped for longer than
 // its lease does not lead when it wakes up.
 func TestTheLeaderIsKilledToldToEndAndStopped(t *testing.T) {
 	t.Parallel()

@@ -201,7 +201,7 @@ func runService(ctx context.Context) error {
 	return errors.Join(svc.Run(ctx), ledger.Close())
 }
 
-// listens returns once somebody takes direct requests for an endpoint. Those that it makes itself are not what the
+// listens returns once someone takes direct requests for an endpoint. Those that it makes itself are not what the
 // handler understands, so that none gets there.
 func listens(ctx context.Context, endpoint string) error {
 	nc, err := nats.Connect(os.Getenv(natsVariable), nats.Timeout(time.Minute))
@@ -218,7 +218,7 @@ func listens(ctx context.Context, endpoint string) error {
 		}
 		_, nobody := errors.AsType[*endpoints.NoListenersError](err)
 		if late := errors.Is(err, context.DeadlineExceeded); !nobody && !late || ctx.Err() != nil {
-			return fmt.Errorf("an item that nobody understands: %w", err)
+			return fmt.Errorf("an item that no one understands: %w", err)
 		}
 		if err := backoff.Sleep(ctx, pollEvery); err != nil {
 			return err

@@ -78,7 +78,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			overlay := writeOverlay(t, tc.mutants)
-			// A mutant need not be vetted, and nobody debugs it: to link it without symbols takes half the time.
+			// A mutant need not be vetted, and no one debugs it: to link it without symbols takes half the time.
 			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=5m", "-vet=off", "-ldflags=-s -w",
 				"-overlay="+overlay, "-run", "^"+tc.test, "./"+tc.in)
 			cmd.Dir = filepath.Join("..", "..")

@@ -9,7 +9,7 @@ import (
 	"github.com/tranchehq/tranche/internal/fault"
 )
 
-// A node is killed after a commit that nobody was told of, and another comes after it. Package orchestrator crashes
+// A node is killed after a commit that no one was told of, and another comes after it. Package orchestrator crashes
 // nodes everywhere else, without a process (TestANodeCrashesAnywhere): this shows that the two agree.
 func TestNodeIsKilled(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestNodeIsToldToEnd(t *testing.T) {
 	told := time.Now()
 	w.signal(leaving, syscall.SIGTERM)
 	w.await(leaving)
-	if leaving.err != nil || time.Since(told) > time.Minute { // nobody answers: it would wait for ten
+	if leaving.err != nil || time.Since(told) > time.Minute { // no one answers: it would wait for ten
 		t.Errorf("it ended with %v after %s", leaving.err, time.Since(told))
 	}
 	if n := w.number(`SELECT count(*) FROM work_slice WHERE state = 'claimed'`); n != 0 {
@@ -122,6 +122,6 @@ func TestServiceIsKilledInMidChunk(t *testing.T) {
 		t.Errorf("%d executions too many, of slices %v; want the half chunk again", extra, again)
 	}
 	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'ready'`); n != 0 {
-		t.Errorf("%d slices were made anew; want the same request delivered again", n)
+		t.Errorf("%d slices were made again; want the same request delivered again", n)
 	}
 }

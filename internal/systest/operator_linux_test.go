@@ -77,7 +77,7 @@ func (o *office) wantEnd(run workqueue.RunID, done, failed int, times func(execu
 
 func once(n int) bool { return n == 1 }
 
-// claimed is how many slices have ever been cut or issued again.
+// claimed is how many slices have ever been cut or reissued.
 func (o *office) claimed() int {
 	o.Helper()
 	return o.number(`SELECT count(*) FROM work_slice WHERE state <> 'scheduled'`)
@@ -91,7 +91,7 @@ func pausesTheWorld(t *testing.T, binary string) {
 	one, other := o.serve(), o.serve()
 	flags := []string{"--chunk", "20", "--in-flight", "4"}
 	runs := []workqueue.RunID{o.begin(one, 2000, flags...), o.begin(other, 2000, flags...)}
-	o.until("both are under way", func() bool { return o.done(runs[0]) > 0 && o.done(runs[1]) > 0 })
+	o.until("both are in progress", func() bool { return o.done(runs[0]) > 0 && o.done(runs[1]) > 0 })
 	o.must(one, "run", "pause", "--all", "--reason", "the database is being moved")
 	var paused time.Time
 	if err := o.pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&paused); err != nil {
@@ -171,7 +171,7 @@ func isToldOfTheThreshold(t *testing.T, binary string) {
 	o.wantEnd(run, items-bad, bad, once)
 }
 
-// A spread sample goes first; the others go when somebody says so.
+// A spread sample goes first; the others go when someone says so.
 func approvesACanary(t *testing.T, binary string) {
 	t.Helper()
 	const items, sample = 5000, 100

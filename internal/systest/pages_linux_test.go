@@ -16,10 +16,10 @@ func TestAsThePagesSay(t *testing.T) {
 }
 
 // encrypted: nodes and services reach NATS and PostgreSQL by TLS, and check whom they speak to; with the authority of
-// somebody else a node says what is wrong, and what helps, and ends.
+// someone else a node says what is wrong, and what helps, and ends.
 func encrypted(t *testing.T, binary string) {
 	t.Helper()
-	ca, strangers := newAuthority(t, "ours"), newAuthority(t, "somebody else's")
+	ca, strangers := newAuthority(t, "ours"), newAuthority(t, "someone else's")
 	nats, servers := startNATS(t, ca)
 	database := startPostgres(t, ca)
 	verified := database + "?sslmode=verify-full&sslrootcert=" + ca.file

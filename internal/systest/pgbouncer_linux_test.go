@@ -88,7 +88,7 @@ func pgbouncer(t *testing.T, database, settings string) string {
 // poolerPort names the socket. PgBouncer does not listen on it.
 const poolerPort = 6432
 
-// likeServer is the user of the test's PostgreSQL, whose socket is for nobody else, and who owns dir then. It is not
+// likeServer is the user of the test's PostgreSQL, whose socket is for no one else, and who owns dir then. It is not
 // root, which PgBouncer refuses to be.
 func likeServer(t *testing.T, dir, socket string) *syscall.Credential {
 	t.Helper()

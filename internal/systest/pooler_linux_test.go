@@ -18,7 +18,7 @@ const (
 	starts = 4 // of each
 )
 
-// Nodes start, migrate, work and end behind a pooler, of which nobody has told them. It knows none of the parameters
+// Nodes start, migrate, work and end behind a pooler, of which no one has told them. It knows none of the parameters
 // that a connection of ours would like to have.
 func TestNodesBehindAPooler(t *testing.T) {
 	binary := testenv.Program(t, root)
@@ -68,7 +68,7 @@ func startAll(t *testing.T, binary, database, nats string) []*server {
 	return all
 }
 
-// handsOn reports whether two clients get the same connection of the server one after the other.
+// handsOn reports whether two clients get the same connection of the server one at a time.
 func handsOn(t *testing.T, database string) bool {
 	t.Helper()
 	var pids [2]int
@@ -141,6 +141,6 @@ func TestWhatIsGivenUpEndsBehindAPooler(t *testing.T) {
 		}
 		cancel()
 	}
-	untilSQL(t, testenv.Connect(t, direct), "nobody sleeps", `SELECT count(*) = 0 FROM pg_stat_activity
+	untilSQL(t, testenv.Connect(t, direct), "no one sleeps", `SELECT count(*) = 0 FROM pg_stat_activity
 		WHERE datname = current_database() AND state = 'active' AND query LIKE '%pg_sleep(3600)' AND pid <> pg_backend_pid()`)
 }

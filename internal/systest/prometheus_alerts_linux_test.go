@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// Each alert fires when something goes wrong, and goes out when it is mended. What goes wrong is there at once, since
+// Each alert fires when something goes wrong, and goes out when it is fixed. What goes wrong is there at once, since
 // the leader reads the database every ten seconds only.
 func TestAlertsFireAndGoOut(t *testing.T) {
 	t.Parallel()
@@ -47,7 +47,7 @@ func TestAlertsFireAndGoOut(t *testing.T) {
 	// Nothing is wrong there; for as long as a leader is late with its reading it may look so.
 	p.goesOut(t, "TrancheEndpointStalled fails", "TrancheDatabaseUnread", "TrancheDeadLetters")
 
-	// All of it is mended.
+	// All of it is fixed.
 	serve(second.metrics)
 	serveAccounts(t, nc, "dies", "")
 	o.must(first, "run", "cancel", "failing", "--reason", "the test")
@@ -58,7 +58,7 @@ func TestAlertsFireAndGoOut(t *testing.T) {
 		"TrancheEndpointStalled dies", "TrancheItemsFail fails")
 }
 
-// holdSchedule makes a schedule that is due, and that somebody keeps the leader from: a session that has forgotten to
+// holdSchedule makes a schedule that is due, and that someone keeps the leader from: a session that has forgotten to
 // commit. release ends it.
 func (o *office) holdSchedule(s *server, files string) (release func()) {
 	o.Helper()

@@ -47,7 +47,7 @@ type prometheus struct {
 	log *testenv.Log
 }
 
-// hurried is the rules with shorter times, since nobody waits for a quarter of an hour here. What they ask, and which
+// hurried is the rules with shorter times, since no one waits for a quarter of an hour here. What they ask, and which
 // there are, stays.
 func hurried(t *testing.T) string {
 	t.Helper()

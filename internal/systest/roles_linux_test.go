@@ -142,7 +142,7 @@ func refuse(t *testing.T, asApp, asOwner string) {
 	t.Helper()
 	app, owner := testenv.Connect(t, asApp), testenv.Connect(t, asOwner)
 	log := []string{
-		`UPDATE audit_log SET actor = 'nobody'`, `DELETE FROM audit_log`, `TRUNCATE audit_log`,
+		`UPDATE audit_log SET actor = 'no one'`, `DELETE FROM audit_log`, `TRUNCATE audit_log`,
 		`UPDATE audit_log SET at = at WHERE false`,
 	}
 	for _, sql := range append(log,
@@ -157,7 +157,7 @@ func refuse(t *testing.T, asApp, asOwner string) {
 	}
 	for _, sql := range log {
 		wantDenied(t, owner, sql)
-		wantDenied(t, owner, `SET LOCAL tranche.audit_expire = on; UPDATE audit_log SET actor = 'nobody'`)
+		wantDenied(t, owner, `SET LOCAL tranche.audit_expire = on; UPDATE audit_log SET actor = 'no one'`)
 	}
 }
 

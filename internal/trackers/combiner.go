@@ -21,14 +21,14 @@ const (
 
 // combiner merges acknowledgements that come at the same time into one transaction: a commit costs the same for one
 // item as for thousands. Nothing waits for company: the first call begins at once, and those that come while it is
-// under way go together next.
+// in progress go together next.
 type combiner struct {
 	// commit acknowledges in one transaction, all or none, and says of each what it did itself.
 	commit func(ctx context.Context, acks []service.BatchAck) ([]service.Acked, error)
 
 	mu      sync.Mutex
 	waiting []*ackCall
-	busy    map[uuid.UUID]bool // batches of transactions under way
+	busy    map[uuid.UUID]bool // batches of transactions in progress
 	commits int                // of them
 	idle    *sync.Cond         // nil, or told when commits ends
 }
@@ -44,7 +44,7 @@ type ackCall struct {
 	err       error
 }
 
-// ack acknowledges what a call wants. When ctx ends first, it may be done all the same.
+// ack acknowledges what a call wants. When ctx ends first, it may be done anyway.
 func (c *combiner) ack(ctx context.Context, want *wanted) (newly int64, completed []uuid.UUID, err error) {
 	call := &ackCall{ctx: ctx, want: want, done: make(chan struct{})}
 	c.mu.Lock()
@@ -73,7 +73,7 @@ func (c *combiner) begin() {
 	}
 }
 
-// take chooses the calls of the next transaction: the oldest ones whose batches are in none that is under way. A call
+// take chooses the calls of the next transaction: the oldest ones whose batches are in none that is in progress. A call
 // that has to wait holds its place: none that came later for the same batches passes it.
 func (c *combiner) take() (calls []*ackCall) {
 	held, masks := map[uuid.UUID]bool{}, 0
@@ -136,7 +136,7 @@ func (c *combiner) run(calls []*ackCall) {
 	}
 }
 
-// wait returns once no transaction is under way.
+// wait returns once no transaction is in progress.
 func (c *combiner) wait() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,12 +148,12 @@ func (c *combiner) wait() {
 	}
 }
 
-// acknowledge commits calls together. One that names what is not there fails by itself, and the others are tried again
+// acknowledge commits calls together. One that names what is not there fails by itself, and the others are retried
 // without it: nothing was changed.
 func (c *combiner) acknowledge(calls []*ackCall) {
 	for {
 		calls = slices.DeleteFunc(calls, func(call *ackCall) bool {
-			call.err = call.ctx.Err() // nobody waits for it any more
+			call.err = call.ctx.Err() // no one waits for it any more
 			return call.err != nil
 		})
 		if len(calls) == 0 {
@@ -163,7 +163,7 @@ func (c *combiner) acknowledge(calls []*ackCall) {
 		for _, call := range calls {
 			acks = append(acks, call.want.acks()...)
 		}
-		// The context is nobody's: when one of the callers leaves, it is still the others'.
+		// The context is no one's: when one of the callers leaves, it is still the others'.
 		done, err := c.commit(context.Background(), acks)
 		bad := misfitOf(err)
 		switch {
@@ -180,7 +180,7 @@ func (c *combiner) acknowledge(calls []*ackCall) {
 			}
 			return call.err != nil
 		})
-		if len(left) == len(calls) { // nobody asked for what was refused: it would be tried for ever
+		if len(left) == len(calls) { // no one asked for what was refused: it would be tried indefinitely
 			fail(calls, err)
 			return
 		}

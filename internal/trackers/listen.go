@@ -166,7 +166,7 @@ func about(batch string, do func(batchID) (any, error)) (any, error) {
 }
 
 // ReadBody reads a request, with memory for what it says and for one mistake, however many there are. A member that
-// nobody knows is refused: it would be meant to do something. The error is a *fanout.Error.
+// no one knows is refused: it would be meant to do something. The error is a *fanout.Error.
 func ReadBody(body []byte, into any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("{}")

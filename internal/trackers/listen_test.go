@@ -159,7 +159,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 			t.Errorf("%s %s: %s; want %s", c.subject, c.body, answer.Data, c.want)
 		}
 	}
-	// PostgreSQL is away: that is said, and may be tried again.
+	// PostgreSQL is unavailable: that is said, and may be retried.
 	b.pool.Close()
 	_, err := client.Open(t.Context(), fanout.BatchSettings{Owner: "o"})
 	if bad, ok := errors.AsType[*fanout.Error](err); !ok || !bad.Temporary() {

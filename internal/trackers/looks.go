@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Visibility is how much of webhooks somebody sees: their URLs may hold secrets, and what receivers say may repeat
+// Visibility is how much of webhooks someone sees: their URLs may hold secrets, and what receivers say may repeat
 // these.
 type Visibility bool
 
@@ -240,7 +240,7 @@ func (r *Reaper) Run(ctx context.Context, lease workqueue.Lease) (again time.Dur
 			return 0, fmt.Errorf("reap trackers: %w", err)
 		}
 		for _, id := range reaped.Expired {
-			r.log.Warn("a tracker expired: nobody touched it for too long", zap.Stringer("batch", id))
+			r.log.Warn("a tracker expired: no one touched it for too long", zap.Stringer("batch", id))
 		}
 	}
 	_, more, err := r.store.PurgeTrackers(ctx, lease)

@@ -10,7 +10,7 @@
 // Not its job: the bits, which are bitfield/tracker's; who may ask, which the API and NATS decide; leadership.
 //
 // Concurrency: a Service and Webhooks are safe for concurrent use. A Service has no goroutines but those that commit
-// what somebody waits for.
+// what someone waits for.
 package trackers
 
 import (
@@ -58,7 +58,7 @@ type Store interface {
 type Config struct {
 	// Connections say where webhooks may go, and what signs them; nil: nowhere.
 	Connections *connections.Connections
-	// Ended is called after the commit that ended a batch; nil: nobody is told.
+	// Ended is called after the commit that ended a batch; nil: no one is told.
 	Ended func()
 	Log   *zap.Logger // nil: none
 }
@@ -88,7 +88,7 @@ func New(store Store, config Config) (*Service, error) {
 	return s, nil
 }
 
-// Wait returns once no acknowledgement is under way, also of callers who have gone.
+// Wait returns once no acknowledgement is in progress, also of callers who have gone.
 func (s *Service) Wait() { s.acks.wait() }
 
 // told makes an error one that the caller understands, if it is his.

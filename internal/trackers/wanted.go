@@ -128,7 +128,7 @@ func (b *wantedBatch) add(s *span) {
 	}
 }
 
-// groups is how many masks a call has. One that names whole groups, of which nobody knows how many there are, has as
+// groups is how many masks a call has. One that names whole groups, of which no one knows how many there are, has as
 // many as a transaction takes, so that it goes by itself.
 func (w *wanted) groups() (n int) {
 	for _, b := range w.batches {

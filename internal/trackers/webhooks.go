@@ -81,7 +81,7 @@ func NewWebhooks(store WebhookStore, config WebhooksConfig) (*Webhooks, error) {
 func (w *Webhooks) Run(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	under := newUnderWay(w.log)
 	for {
-		if err == nil { // else what is under way is seen to its end
+		if err == nil { // else what is in progress is seen to its end
 			err = w.begin(ctx, lease, under)
 		}
 		if len(under.hooks) == 0 {
@@ -109,7 +109,7 @@ func (w *Webhooks) begin(ctx context.Context, lease workqueue.Lease, under *unde
 func (w *Webhooks) tell(ctx context.Context, lease workqueue.Lease, hook *service.Webhook) error {
 	came := w.deliver(ctx, hook)
 	if ctx.Err() != nil {
-		return ctx.Err() // it was cut off, and is tried again by whoever leads then
+		return ctx.Err() // it was cut off, and is retried by whoever leads then
 	}
 	log := w.log.With(zap.Stringer("batch", hook.Batch), zap.Int("attempt", hook.Attempts+1))
 	if came.Delivered {
@@ -134,7 +134,7 @@ const (
 	firstRetry   = 5 * time.Second
 	longestRetry = time.Hour
 	// webhookTimeout is how long one is tried before it is given up, and webhookAttempts how often at the least: when
-	// nobody could send it, because Tranche was down, no time of its receiver's has passed.
+	// no one could send it, because Tranche was down, no time of its receiver's has passed.
 	webhookTimeout  = 24 * time.Hour
 	webhookAttempts = 12
 )
@@ -179,11 +179,11 @@ func webhookBody(hook *service.Webhook) ([]byte, error) {
 }
 
 const (
-	// webhooksAtOnce is how many attempts are under way.
+	// webhooksAtOnce is how many attempts are in progress.
 	webhooksAtOnce = 256
 	// webhooksPerHost is how many of them are at one host, so that those that do not answer leave room for others.
 	webhooksPerHost = 16
-	// webhooksKept is how many of all attempts are only for hosts that have none under way.
+	// webhooksKept is how many of all attempts are only for hosts that have none in progress.
 	webhooksKept = 64
 )
 
@@ -217,7 +217,8 @@ func (u *underWay) start(hook *service.Webhook, attempt func() error) {
 	go func() { u.ended <- endedAttempt{hook.Batch, u.survive(hook.Batch, attempt)} }()
 }
 
-// survive makes a panic of an attempt an error of the leader task: the recover of whoever runs that is in another goroutine.
+// survive makes a panic of an attempt an error of the leader task: the recover of whoever runs that is in another
+// goroutine.
 func (u *underWay) survive(batch uuid.UUID, attempt func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -89,7 +89,7 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { _, err := hooks.Run(ctx, lease); done <- err }()
-	b.until("all that may be under way at the host that hangs are", func() bool {
+	b.until("all that may be in progress at the host that hangs are", func() bool {
 		all, _ := hung.requests()
 		return all == most
 	})
@@ -101,7 +101,7 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 	}
 	select {
 	case err := <-done:
-		t.Errorf("the task ended, though attempts are under way: %v", err)
+		t.Errorf("the task ended, though attempts are in progress: %v", err)
 	default:
 	}
 	stop()
@@ -128,8 +128,8 @@ type broken struct{ http.RoundTripper }
 
 func (broken) RoundTrip(*http.Request) (*http.Response, error) { panic("a mistake") }
 
-// A panic in an attempt is an error of the leader task, which the node shows, and no end of the process. The webhook stays
-// due.
+// A panic in an attempt is an error of the leader task, which the node shows, and no end of the process. The webhook
+// stays due.
 func TestAPanicOfAnAttemptIsAnErrorOfTheTask(t *testing.T) {
 	t.Parallel()
 	host := newReceiver(t)

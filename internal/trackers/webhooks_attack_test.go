@@ -28,7 +28,7 @@ func rawHost(t *testing.T, answer func(c *net.TCPConn)) string {
 	})
 }
 
-// rawListener takes connections one after the other.
+// rawListener takes connections one at a time.
 func rawListener(t *testing.T, serve func(c *net.TCPConn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,7 +63,7 @@ func hangs(text string) func(*net.TCPConn) {
 	}
 }
 
-// endless writes a text again and again behind another, until nobody takes it any more.
+// endless writes a text again and again behind another, until no one takes it any more.
 func endless(first, text string) func(*net.TCPConn) {
 	return func(c *net.TCPConn) {
 		for _, err := io.WriteString(c, first); err == nil; {
@@ -102,7 +102,7 @@ func oddReceivers(t *testing.T) map[string]struct{ url, want string } {
 	}
 }
 
-// Receivers that go wrong cost an attempt at the most, and the reason is told. A status says what counts, whatever
+// Receivers that go wrong cost an attempt at most, and the reason is told. A status says what counts, whatever
 // stands behind it. An attempt after which nothing more comes has its end in time.
 func TestReceiversThatGoWrong(t *testing.T) {
 	t.Parallel()

@@ -34,7 +34,7 @@ type receiver struct {
 	*httptest.Server
 
 	mu     sync.Mutex
-	answer []int // what it answers, one after the other; then 204
+	answer []int // what it answers, one at a time; then 204
 	got    []http.Header
 	bodies []string
 	bad    []string
@@ -289,7 +289,7 @@ func (b *bench) age(id uuid.UUID, by time.Duration, attempts int) {
 	}
 }
 
-// A webhook that nobody could send for more than a day is tried as often as others.
+// A webhook that no one could send for more than a day is tried as often as others.
 func TestWebhooksAfterADowntime(t *testing.T) {
 	t.Parallel()
 	host := newReceiver(t, 503, 200)

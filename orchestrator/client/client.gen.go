@@ -99,7 +99,7 @@ const (
 const (
 	OwnerDatabase Owner = "database"
 	OwnerNATS     Owner = "nats"
-	OwnerNobody   Owner = "nobody"
+	OwnerNoOne    Owner = "no one"
 	OwnerNode     Owner = "node"
 	OwnerOperator Owner = "operator"
 	OwnerServers  Owner = "servers"
@@ -460,7 +460,7 @@ type ApproveSettings struct {
 	// Step let this step begin, which waits; absent: the canary is meant
 	Step string `json:"step,omitempty"`
 
-	// Seen since of the gate that was looked at; 409 when it has waited anew since
+	// Seen since of the gate that was looked at; 409 when it has waited again since
 	Seen *time.Time `json:"seen,omitempty"`
 }
 
@@ -490,7 +490,7 @@ type Attempt struct {
 	// NotBefore of one that is scheduled: when it is sent
 	NotBefore *time.Time `json:"not_before,omitempty"`
 
-	// Outcome retried: tried again after an error; one of done, failed, retried, lost, open
+	// Outcome retried: retried after an error; one of done, failed, retried, lost, open
 	Outcome string     `json:"outcome"`
 	Error   *ItemError `json:"error,omitempty"`
 }
@@ -618,7 +618,7 @@ type BatchSummary struct {
 type BatchView struct {
 	BatchSummary
 
-	// Pending items that nobody has acknowledged
+	// Pending items that no one has acknowledged
 	Pending int64 `json:"pending"`
 	Done    int64 `json:"done"`
 	Failed  int64 `json:"failed"`
@@ -650,7 +650,7 @@ type Bisection struct {
 	// Items in the chunk
 	Items int `json:"items"`
 
-	// Culprits items that failed alone, for good
+	// Culprits items that failed alone, permanently
 	Culprits int `json:"culprits"`
 
 	// Ordinals of the first ten culprits
@@ -678,7 +678,7 @@ type Bisections struct {
 	// Kinds how many chunks of each kind
 	Kinds map[string]int `json:"kinds"`
 
-	// Culprits items that failed alone, for good
+	// Culprits items that failed alone, permanently
 	Culprits int `json:"culprits"`
 
 	// Slices that it took to find out
@@ -760,7 +760,7 @@ type CollectorSpec struct {
 	// MinSize a key is flushed when so many operations wait
 	MinSize int `json:"min_size"`
 
-	// MaxSize operations of a flush at the most
+	// MaxSize operations of a flush at most
 	MaxSize int `json:"max_size"`
 
 	// MaxAge or when the oldest has waited so long
@@ -815,7 +815,7 @@ type CollectorSpec struct {
 	// Enrich what is stored instead of the payload that was sent
 	Enrich *Enrichment `json:"enrich,omitempty"`
 
-	// RetryCodes error codes that are tried again in any case
+	// RetryCodes error codes that are retried in any case
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
 	// NoRetryCodes and never
@@ -858,13 +858,13 @@ type CollectorView struct {
 	// Keys that have operations
 	Keys int64 `json:"keys"`
 
-	// Waiting operations that have not failed, those under way among them
+	// Waiting operations that have not failed, those in progress among them
 	Waiting int64 `json:"waiting"`
 
-	// Backoff operations that failed and are tried again, those under way among them
+	// Backoff operations that failed and are retried, those in progress among them
 	Backoff int64 `json:"backoff"`
 
-	// Parked operations that are not tried again unless they are requeued
+	// Parked operations that are not retried unless they are requeued
 	Parked int64 `json:"parked"`
 
 	// Flushing keys that are being flushed
@@ -958,10 +958,10 @@ type Condition struct {
 	// Of how many runs, endpoints and so on it stands for, mostly 1
 	Of int64 `json:"of"`
 
-	// Resets a step has to be reset, as remedy says: a re-run would fail again
+	// Resets a step must be reset, as remedy says: a re-run would fail again
 	Resets bool `json:"resets,omitempty"`
 
-	// Mark what somebody said of it; absent: nothing
+	// Mark what someone said of it; absent: nothing
 	Mark *Mark `json:"mark,omitempty"`
 }
 
@@ -992,7 +992,7 @@ type ControlAll struct {
 	// Reason why, for whoever looks at the run and for the audit log
 	Reason string `json:"reason,omitempty"`
 
-	// All must be true: every run that is under way is meant
+	// All must be true: every run that is in progress is meant
 	All bool `json:"all"`
 }
 
@@ -1310,7 +1310,7 @@ type DryRun struct {
 	Key   string       `json:"key,omitempty"`
 	Steps []DryRunStep `json:"steps"`
 
-	// First the first items, ten at the most
+	// First the first items, ten at most
 	First    []PreviewRow `json:"first"`
 	Warnings []string     `json:"warnings"`
 }
@@ -1399,13 +1399,13 @@ type Endpoint struct {
 	// InFlight items asked for and not answered
 	InFlight int64 `json:"in_flight"`
 
-	// Scheduled items that wait to be tried again
+	// Scheduled items that wait to be retried
 	Scheduled int64 `json:"scheduled"`
 
 	// Backlog requests that no service has taken, but for calls_backlog
 	Backlog uint64 `json:"backlog"`
 
-	// Processing requests that a service has taken and not answered, likewise
+	// Processing requests that a service has taken and not answered, also
 	Processing int `json:"processing"`
 
 	// Concurrency set by an operator, for each instance; 0: left to the service
@@ -1426,7 +1426,7 @@ type Endpoint struct {
 	// P99Millis time for one item, of the slowest listener
 	P99Millis float64 `json:"p99_millis"`
 
-	// CallsBacklog requests that somebody waits for and no service has taken
+	// CallsBacklog requests that someone waits for and no service has taken
 	CallsBacklog uint64 `json:"calls_backlog"`
 
 	// CallsProcessing of those, taken and not answered
@@ -1466,7 +1466,7 @@ type EndpointExplanation struct {
 	// Missing items of them that it has not answered
 	Missing int64 `json:"missing"`
 
-	// Groups the ones that need somebody first; their items add up to missing
+	// Groups the ones that need someone first; their items add up to missing
 	Groups []MissingGroup `json:"groups"`
 
 	// Listens who listens, in words
@@ -1530,7 +1530,7 @@ type Enrichment struct {
 	// By the field whose value is asked for; absent: order_by's, or the key
 	By string `json:"by,omitempty"`
 
-	// Optional what has no row is stored all the same, with null for it
+	// Optional what has no row is stored anyway, with null for it
 	Optional bool `json:"optional,omitempty"`
 
 	// Payload a template, with the payload in item and the row in parts.sql
@@ -1561,7 +1561,7 @@ type Erased struct {
 	// Results results, and messages of errors that were final
 	Results int64 `json:"results"`
 
-	// Errors messages of errors that were tried again, and of chunks
+	// Errors messages of errors that were retried, and of chunks
 	Errors int64 `json:"errors"`
 
 	// DeadLetters their bodies; those that waited are dropped
@@ -1633,7 +1633,7 @@ type ErrorGroup struct {
 	First *time.Time `json:"first,omitempty"`
 	Last  *time.Time `json:"last,omitempty"`
 
-	// Services who answered so, ten at the most
+	// Services who answered so, ten at most
 	Services []string `json:"services"`
 
 	// ByService the same with counts, the greatest first
@@ -1642,7 +1642,7 @@ type ErrorGroup struct {
 	// Resets steps whose bad parts they fail for; a re-run gives the same: reset one
 	Resets []string `json:"resets,omitempty"`
 
-	// Examples three at the most, by ordinal
+	// Examples three at most, by ordinal
 	Examples []ErrorExample `json:"examples"`
 }
 
@@ -1692,7 +1692,7 @@ type Errors struct {
 	// OptionalItems failures in optional steps, which are not among items
 	OptionalItems int64 `json:"optional_items,omitempty"`
 
-	// Groups the greatest first, those of optional steps last, 1000 at the most
+	// Groups the greatest first, those of optional steps last, 1000 at most
 	Groups []ErrorGroup `json:"groups"`
 
 	// MoreGroups groups that were left out, the smallest
@@ -1735,7 +1735,7 @@ type Explanation struct {
 	// Summary the whole in a sentence or two
 	Summary string `json:"summary"`
 
-	// Groups the ones that need somebody first
+	// Groups the ones that need someone first
 	Groups []MissingGroup `json:"groups"`
 
 	// Key all counts are of the items of this key
@@ -1838,7 +1838,7 @@ type Gate struct {
 	// StartedBy who started the run
 	StartedBy string `json:"started_by"`
 
-	// Since when it began to wait for somebody
+	// Since when it began to wait for someone
 	Since      *time.Time `json:"since,omitempty"`
 	ApprovedBy string     `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time `json:"approved_at,omitempty"`
@@ -1928,7 +1928,7 @@ type GoneRun struct {
 	Items      int64     `json:"items"`
 	FinishedAt time.Time `json:"finished_at"`
 
-	// DeletedAt from when on nobody found it
+	// DeletedAt from when on no one found it
 	DeletedAt time.Time `json:"deleted_at"`
 
 	// Why the limits that it was past, or the reason that was given
@@ -2020,7 +2020,7 @@ type Hello struct {
 	// Epoch another one: what was seen before is to be read again
 	Epoch string `json:"epoch"`
 
-	// Resumed it goes on after Last-Event-ID; nothing has to be read again
+	// Resumed it goes on after Last-Event-ID; nothing must be read again
 	Resumed bool `json:"resumed,omitempty"`
 }
 
@@ -2167,7 +2167,7 @@ type ItemStep struct {
 	// Attempts every slice that held the item, oldest first
 	Attempts []Attempt `json:"attempts"`
 
-	// WaitsForApproval what the step needs has ended, and somebody has to approve
+	// WaitsForApproval what the step needs has ended, and someone has to approve
 	WaitsForApproval bool `json:"waits_for_approval,omitempty"`
 }
 
@@ -2188,7 +2188,7 @@ type ItemView struct {
 type KeyItems struct {
 	Run string `json:"run"`
 
-	// Items 100 at the most
+	// Items 100 at most
 	Items []ItemView `json:"items"`
 
 	// Next value of after for the next page; absent on the last
@@ -2376,7 +2376,7 @@ type Mark struct {
 	By string    `json:"by"`
 	At time.Time `json:"at"`
 
-	// Until until when it is muted; absent: for good
+	// Until until when it is muted; absent: permanently
 	Until  *time.Time `json:"until,omitempty"`
 	Reason string     `json:"reason,omitempty"`
 }
@@ -2392,7 +2392,7 @@ type MarkedCondition struct {
 	By    string     `json:"by"`
 	At    *time.Time `json:"at,omitempty"`
 
-	// Until absent: for good
+	// Until absent: permanently
 	Until *time.Time `json:"until,omitempty"`
 
 	// Unchanged nothing had been said of it: nothing was done
@@ -2490,7 +2490,7 @@ type NodeRun struct {
 }
 
 type NodeSlices struct {
-	// Claimed that it is publishing or working on; they are issued again when it dies
+	// Claimed that it is publishing or working on; they are reissued when it dies
 	Claimed int64 `json:"claimed"`
 
 	// Sent that it has published; any node records their replies
@@ -2530,10 +2530,10 @@ type NodeView struct {
 }
 
 type Nodes struct {
-	// Leader null while nobody leads
+	// Leader null while no one leads
 	Leader *LeaderView `json:"leader"`
 
-	// LeaderTasks what the node that leads does as such, as it said with its last heartbeat
+	// LeaderTasks what the leader does as such, as it said with its last heartbeat
 	LeaderTasks []LeaderTaskView `json:"leader_tasks"`
 
 	// Nodes those that are there, then those that are gone, newest first, up to 50 of them
@@ -2651,7 +2651,7 @@ type OpenSettings struct {
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
-	// Guard pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off
+	// Guard pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
 	//
 	// Examples: 50/100
 	Guard *string `json:"guard,omitempty"`
@@ -2666,7 +2666,7 @@ type OpenSettings struct {
 	// Examples: true
 	CanaryAutoApprove *bool `json:"canary_auto_approve,omitempty"`
 
-	// OrderBy items of the same value of this field go one after the other, in their order
+	// OrderBy items of the same value of this field go one at a time, in their order
 	//
 	// Examples: customer.id
 	OrderBy *string `json:"order_by,omitempty"`
@@ -2724,7 +2724,7 @@ type OpenSettings struct {
 	// Examples: true
 	Desc *bool `json:"desc,omitempty"`
 
-	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and no one is asked about them
 	//
 	// Examples: fail
 	Invalid *string `json:"invalid,omitempty"`
@@ -2754,7 +2754,7 @@ type OpenSettings struct {
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at the most, over all nodes (no limit)
+	// Rate items a second at most, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
@@ -2779,10 +2779,10 @@ type OpenSettings struct {
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; likewise (none)
+	// NoRetryCodes error codes that are not, although the service says yes; also (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
 	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
@@ -2915,7 +2915,7 @@ type PayloadGroup struct {
 	Done   int64 `json:"done"`
 	Failed int64 `json:"failed"`
 
-	// InProgress asked for, or to be tried again
+	// InProgress asked for, or to be retried
 	InProgress int64 `json:"in_progress"`
 }
 
@@ -2929,7 +2929,7 @@ type PayloadGroups struct {
 	// Fields of the first items' payloads, with no object or array
 	Fields []string `json:"fields"`
 
-	// Groups the most frequent first, 50 at the most
+	// Groups the most frequent first, 50 at most
 	Groups []PayloadGroup `json:"groups"`
 
 	// Others the items with other values
@@ -2996,7 +2996,7 @@ type Preview struct {
 	// KeyColumn that the items' keys come from
 	KeyColumn string `json:"key_column"`
 
-	// Rows the first ones, 20 at the most
+	// Rows the first ones, 20 at most
 	Rows []PreviewRow `json:"rows"`
 
 	// Read rows of which nothing is amiss in what was sent
@@ -3148,10 +3148,10 @@ type RequestReport struct {
 	// Retries requests that repeat one that failed or was not answered
 	Retries int64 `json:"retries"`
 
-	// LostToStreams chunks issued again because a stream was lost
+	// LostToStreams chunks reissued because a stream was lost
 	LostToStreams int64 `json:"lost_to_streams"`
 
-	// LostToNodes chunks issued again because their node was gone or stopped
+	// LostToNodes chunks reissued because their node was gone or stopped
 	LostToNodes int64 `json:"lost_to_nodes"`
 }
 
@@ -3479,7 +3479,7 @@ type RunChanges struct {
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at the most, over all nodes (no limit)
+	// Rate items a second at most, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
@@ -3504,10 +3504,10 @@ type RunChanges struct {
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; likewise (none)
+	// NoRetryCodes error codes that are not, although the service says yes; also (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
 	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
@@ -3540,7 +3540,7 @@ type RunDeleted struct {
 	Bytes       int64 `json:"bytes"`
 	DeadLetters int64 `json:"dead_letters"`
 
-	// WaitingLetters dead letters that wait for somebody; they go too
+	// WaitingLetters dead letters that wait for someone; they go too
 	WaitingLetters int64 `json:"waiting_letters"`
 
 	// Quarantine messages in quarantine
@@ -3572,7 +3572,7 @@ type RunDocument struct {
 	// Canary the items that run before all others
 	Canary *CanaryView `json:"canary,omitempty"`
 
-	// Order items of the same value go one after the other
+	// Order items of the same value go one at a time
 	Order *OrderView `json:"order,omitempty"`
 
 	// Settling failed items that other steps are still at
@@ -3582,7 +3582,7 @@ type RunDocument struct {
 	// Quarantined messages about the run that could not be taken
 	Quarantined int64 `json:"quarantined"`
 
-	// DeadLetters of the run, that wait for somebody
+	// DeadLetters of the run, that wait for someone
 	DeadLetters int64 `json:"dead_letters"`
 
 	// GivenUp requests that were given up, and their items went on in others
@@ -3594,7 +3594,7 @@ type RunDocument struct {
 }
 
 type RunHistory struct {
-	// Entries newest first, 500 at the most
+	// Entries newest first, 500 at most
 	Entries []HistoryEntry `json:"entries"`
 }
 
@@ -3667,7 +3667,7 @@ type RunSettings struct {
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
-	// Guard pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off
+	// Guard pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
 	//
 	// Examples: 50/100
 	Guard *string `json:"guard,omitempty"`
@@ -3682,7 +3682,7 @@ type RunSettings struct {
 	// Examples: true
 	CanaryAutoApprove *bool `json:"canary_auto_approve,omitempty"`
 
-	// OrderBy items of the same value of this field go one after the other, in their order
+	// OrderBy items of the same value of this field go one at a time, in their order
 	//
 	// Examples: customer.id
 	OrderBy *string `json:"order_by,omitempty"`
@@ -3740,7 +3740,7 @@ type RunSettings struct {
 	// Examples: true
 	Desc *bool `json:"desc,omitempty"`
 
-	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and no one is asked about them
 	//
 	// Examples: fail
 	Invalid *string `json:"invalid,omitempty"`
@@ -3770,7 +3770,7 @@ type RunSettings struct {
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at the most, over all nodes (no limit)
+	// Rate items a second at most, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
@@ -3795,10 +3795,10 @@ type RunSettings struct {
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; likewise (none)
+	// NoRetryCodes error codes that are not, although the service says yes; also (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
 	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
@@ -3851,10 +3851,10 @@ type RunSummary struct {
 	// ETASeconds to the end; none at a canary, gate or open breaker
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
-	// Sampling its canary is under way, which tells no time left
+	// Sampling its canary is in progress, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
-	// Approval steps that wait for somebody to approve them
+	// Approval steps that wait for someone to approve them
 	Approval []string `json:"approval,omitempty"`
 
 	// Open while it takes items, before it is sealed
@@ -3925,7 +3925,7 @@ type ScheduleSummary struct {
 	// Waiting due times that have come and whose runs are not started yet
 	Waiting int64 `json:"waiting"`
 
-	// Running runs of it under way
+	// Running runs of it in progress
 	Running int64 `json:"running"`
 
 	// Last what became of the last due time
@@ -3989,17 +3989,17 @@ type ServiceErrors struct {
 type SessionDocument struct {
 	Authenticated bool `json:"authenticated"`
 
-	// Auth off: nobody is asked who they are, and all are admins; one of off, on
+	// Auth off: no one is asked who they are, and all are admins; one of off, on
 	Auth string `json:"auth"`
 
 	// OIDC there is a login by a provider of identities, at /auth/oidc/login
 	OIDC bool `json:"oidc"`
 
-	// User the actor in the audit log; empty for nobody
+	// User the actor in the audit log; empty for no one
 	User string `json:"user"`
 	Role Role   `json:"role"`
 
-	// ByProvider the login is by that provider, where it can begin anew
+	// ByProvider the login is by that provider, where it can begin again
 	ByProvider bool       `json:"by_provider,omitempty"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
 }
@@ -4052,7 +4052,7 @@ type SettingsView struct {
 	// Examples: 1m30s
 	MaxBackoff Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again
+	// RetryCodes error codes that are retried
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
 	// NoRetryCodes error codes that never are
@@ -4099,7 +4099,7 @@ type SliceView struct {
 	// Cause why it was made: cut, retry, deadline, …
 	Cause string `json:"cause"`
 
-	// State scheduled: to be tried again later; one of scheduled, claimed, sent
+	// State scheduled: to be retried later; one of scheduled, claimed, sent
 	State string `json:"state"`
 
 	// Node who claimed it
@@ -4184,7 +4184,7 @@ type StepOverrides struct {
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at the most, over all nodes (no limit)
+	// Rate items a second at most, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
@@ -4209,10 +4209,10 @@ type StepOverrides struct {
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; likewise (none)
+	// NoRetryCodes error codes that are not, although the service says yes; also (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
 	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
@@ -4326,7 +4326,7 @@ type StepTimeline struct {
 	// Done items that got their result
 	Done []int64 `json:"done"`
 
-	// Failed items that failed for good
+	// Failed items that failed permanently
 	Failed []int64 `json:"failed"`
 
 	// Requests that ended, answered or not
@@ -4363,7 +4363,7 @@ type StepView struct {
 	Barrier       bool `json:"barrier,omitempty"`
 	BarrierPassed bool `json:"barrier_passed,omitempty"`
 
-	// Gate with a barrier that somebody has to approve
+	// Gate with a barrier that someone has to approve
 	Gate *Gate `json:"gate,omitempty"`
 
 	// State waiting: for other steps; one of waiting, running, completed
@@ -4388,7 +4388,7 @@ type StepView struct {
 	// InFlight items asked for and not answered
 	InFlight int64 `json:"in_flight"`
 
-	// Scheduled items that wait to be tried again
+	// Scheduled items that wait to be retried
 	Scheduled int64 `json:"scheduled"`
 	Done      int64 `json:"done"`
 	Failed    int64 `json:"failed"`
@@ -4462,7 +4462,7 @@ type StreamView struct {
 }
 
 type Streams struct {
-	// Auto nobody has said how many replicas: three in a cluster, else one
+	// Auto no one has said how many replicas: three in a cluster, else one
 	Auto bool `json:"auto"`
 
 	// Replicas wanted; with auto, what that comes to; 0: not known without NATS
@@ -4484,7 +4484,7 @@ type Streams struct {
 	ChangedBy string    `json:"changed_by"`
 	ChangedAt time.Time `json:"changed_at"`
 
-	// Applied the node that leads has made the streams so
+	// Applied the leader has made the streams so
 	Applied   bool       `json:"applied"`
 	AppliedAt *time.Time `json:"applied_at,omitempty"`
 
@@ -4649,7 +4649,7 @@ type ListAlertsParams struct {
 	// After only alerts whose name follows this one
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -4662,7 +4662,7 @@ type ListAlertMessagesParams struct {
 	// Before only messages that were made before
 	Before time.Time `form:"before,omitempty" json:"before,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -4682,7 +4682,7 @@ type ListAuditParams struct {
 	// Before the value of next of the page before
 	Before int64 `form:"before,omitempty" json:"before,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -4712,7 +4712,7 @@ type ListOperationsParams struct {
 	// After the value of next of the page before
 	After int64 `form:"after,omitempty" json:"after,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -4731,7 +4731,7 @@ type ListDeadLettersParams struct {
 	// After the value of next of the page before
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -4778,7 +4778,7 @@ type ListPlansParams struct {
 	// After only plans whose name follows this one
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -4791,7 +4791,7 @@ type ListPlanVersionsParams struct {
 	// Before only versions before this one
 	Before int `form:"before,omitempty" json:"before,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -4802,7 +4802,7 @@ type ListQuarantinedParams struct {
 	// After the value of next of the page before
 	After int64 `form:"after,omitempty" json:"after,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -4810,13 +4810,13 @@ type ListRunsParams struct {
 	// State only runs in one of these
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
-	// Result only completed runs, with failures that nobody accepted or none; one of failed, ok
+	// Result only completed runs, with failures that no one accepted or none; one of failed, ok
 	Result string `form:"result,omitempty" json:"result,omitempty"`
 
 	// Before only runs older than this id
 	Before string `form:"before,omitempty" json:"before,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// Q words in the name, the plan, the source or who started it, or how the id begins
@@ -4842,7 +4842,7 @@ type StartRunParams struct {
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
 	MaxFailed string `form:"max_failed,omitempty" json:"max_failed,omitempty"`
 
-	// Guard pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off
+	// Guard pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
 	Guard string `form:"guard,omitempty" json:"guard,omitempty"`
 
 	// Canary items of a spread sample that goes first; 0: none
@@ -4851,7 +4851,7 @@ type StartRunParams struct {
 	// CanaryAutoApprove let the others go by itself when no more of the sample failed than max_failed allows
 	CanaryAutoApprove string `form:"canary_auto_approve,omitempty" json:"canary_auto_approve,omitempty"`
 
-	// OrderBy items of the same value of this field go one after the other, in their order
+	// OrderBy items of the same value of this field go one at a time, in their order
 	OrderBy string `form:"order_by,omitempty" json:"order_by,omitempty"`
 
 	// Partitions with an order: values share so many lines, by their hash; 0: each has its own
@@ -4887,7 +4887,7 @@ type StartRunParams struct {
 	// Desc with sort: the greatest first
 	Desc string `form:"desc,omitempty" json:"desc,omitempty"`
 
-	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and no one is asked about them
 	Invalid string `form:"invalid,omitempty" json:"invalid,omitempty"`
 
 	// Contract when no item has a field that the service of a step requires: refuse, warn or off
@@ -4905,7 +4905,7 @@ type StartRunParams struct {
 	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
 	InFlight string `form:"in_flight,omitempty" json:"in_flight,omitempty"`
 
-	// Rate items a second at the most, over all nodes (no limit)
+	// Rate items a second at most, over all nodes (no limit)
 	Rate string `form:"rate,omitempty" json:"rate,omitempty"`
 
 	// MaxAttempts how often an item that fails is tried, in all (3)
@@ -4920,10 +4920,10 @@ type StartRunParams struct {
 	// MaxBackoff the longest such wait (5m)
 	MaxBackoff string `form:"max_backoff,omitempty" json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
 	RetryCodes []string `form:"retry_codes,omitempty" json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; likewise (none)
+	// NoRetryCodes error codes that are not, although the service says yes; also (none)
 	NoRetryCodes []string `form:"no_retry_codes,omitempty" json:"no_retry_codes,omitempty"`
 
 	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
@@ -5141,7 +5141,7 @@ type ListItemsParams struct {
 	// After an ordinal: only items behind it
 	After *int64 `form:"after,omitempty" json:"after,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -5222,7 +5222,7 @@ type ListSlicesParams struct {
 	// After the id of a slice: only those behind it
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -5241,7 +5241,7 @@ type ListSchedulesParams struct {
 	// After only schedules whose name follows this one
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -5265,7 +5265,7 @@ type ListFiresParams struct {
 	// Before only due times before this one
 	Before time.Time `form:"before,omitempty" json:"before,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -5284,7 +5284,7 @@ type ListTrackersParams struct {
 	// After the value of next of the page before
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -5297,7 +5297,7 @@ type ListTrackerGroupsParams struct {
 	// After only groups after this one
 	After *int `form:"after,omitempty" json:"after,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -5305,7 +5305,7 @@ type ListTrackerMissingParams struct {
 	// After the value of next of the page before: an item like 12:8191
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
-	// Limit how many at the most
+	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
@@ -5458,7 +5458,7 @@ func (c *Client) DrainCollector(ctx context.Context, name string, options ...Cal
 
 // DropOperations: Give operations up.
 //
-// They are deleted. Those of a flush that is under way may have been done.
+// They are deleted. Those of a flush that is in progress may have been done.
 //
 // It is POST /collectors/{name}/drop, for role operator.
 func (c *Client) DropOperations(ctx context.Context, name string, body DropChoice, options ...CallOption) (DroppedOperations, error) {
@@ -5483,9 +5483,9 @@ func (c *Client) ListOperations(ctx context.Context, name string, params ListOpe
 // AddOperations: Add operations to a collector.
 //
 // The body is operations, one JSON object after the other, or {"ops":[…]} with a list of them:
-// {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload has to be there, and the key when
-// the collector has no order_by. They are added all or not at all, and stored when the answer comes; up to 100,000
-// and 32 MiB at once. An id that was added before, in the time for which the collector remembers ids, is counted as a
+// {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload must be there, and the key when the
+// collector has no order_by. They are added all or not at all, and stored when the answer comes; up to 100,000 and 32
+// MiB at once. An id that was added before, in the time for which the collector remembers ids, is counted as a
 // duplicate and not added again: so a request whose answer was lost can be sent again. With dry_run nothing is added:
 // the answer says what would be, or what is wrong. Adds are not in the audit log, since there are too many.
 //
@@ -5498,7 +5498,7 @@ func (c *Client) AddOperations(ctx context.Context, name string, params AddOpera
 
 // PauseCollector: Flush nothing more of a collector until it is resumed.
 //
-// It goes on taking operations, and flushes that are under way come to their end.
+// It goes on taking operations, and flushes that are in progress come to their end.
 //
 // It is POST /collectors/{name}/pause, for role operator.
 func (c *Client) PauseCollector(ctx context.Context, name string, options ...CallOption) (CollectorSwitched, error) {
@@ -5506,7 +5506,7 @@ func (c *Client) PauseCollector(ctx context.Context, name string, options ...Cal
 
 }
 
-// RequeueOperations: Have operations tried again that are parked, or wait for their next try.
+// RequeueOperations: Have operations retried that are parked, or wait for their next try.
 //
 // They have all their attempts again, and go with the next flush of their keys.
 //
@@ -5612,7 +5612,7 @@ func (c *Client) SetEndpoint(ctx context.Context, name string, body EndpointSett
 //
 // Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, and a marker
 // takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while something is still
-// done with the key. What was broken off is finished by asking again.
+// done with the key. What was interrupted is finished by asking again.
 //
 // It is POST /erase, for role admin.
 func (c *Client) Erase(ctx context.Context, body EraseSettings, options ...CallOption) (ErasedKey, error) {
@@ -5635,9 +5635,9 @@ func (c *Client) Watch(ctx context.Context, params WatchParams, options ...CallO
 // Health: What a person must see to.
 //
 // Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its severity, since when it has
-// been so, and what helps. It answers with status 200 whatever it finds, also while PostgreSQL or NATS is away: that
-// is a condition then. Programs that route requests ask /readyz instead. However many ask, it is looked at most every
-// few seconds.
+// been so, and what helps. It answers with status 200 whatever it finds, also while PostgreSQL or NATS is
+// unavailable: that is a condition then. Programs that route requests ask /readyz instead. However many ask, it is
+// looked at most every few seconds.
 //
 // It is GET /health, for role viewer.
 func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, error) {
@@ -5667,7 +5667,7 @@ func (c *Client) ClearCondition(ctx context.Context, body ConditionName, options
 //
 // It does not count in the status, stands in a list of its own, and alerts do not tell it, until it gets worse (a
 // higher severity, or more items, letters, messages or operations), or its time is up. Of all of a kind each is muted
-// by itself, and what begins later is news; so is something critical that was over and begins once more.
+// by itself, and what begins later is news; so is something critical that was over and begins again.
 //
 // It is POST /health/mute, for role operator.
 func (c *Client) MuteCondition(ctx context.Context, body MuteSettings, options ...CallOption) (MarkedCondition, error) {
@@ -5726,7 +5726,7 @@ func (c *Client) ListPlans(ctx context.Context, params ListPlansParams, options 
 //
 // The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. What is the same as the newest
 // version changes nothing; anything else becomes the next version. With If-Match, the ETag of the plan as it was
-// read, nothing is applied when somebody has applied another version meanwhile (412). Versions never change, and runs
+// read, nothing is applied when someone has applied another version meanwhile (412). Versions never change, and runs
 // keep the one that they started with.
 //
 // It is POST /plans, for role operator.
@@ -5801,8 +5801,8 @@ func (c *Client) ShowRetention(ctx context.Context, options ...CallOption) (Rete
 
 // RunRetention: Delete what is past its limits now.
 //
-// The node that leads begins at once; the answer says with what, and does not wait for it. Runs disappear from lists
-// when their turn comes, and then their rows go in small pieces.
+// The leader begins at once; the answer says with what, and does not wait for it. Runs disappear from lists when
+// their turn comes, and then their rows go in small pieces.
 //
 // It is POST /retention/run, for role admin.
 func (c *Client) RunRetention(ctx context.Context, body RetentionRun, options ...CallOption) (RetentionDue, error) {
@@ -5813,7 +5813,7 @@ func (c *Client) RunRetention(ctx context.Context, body RetentionRun, options ..
 // SetRetention: Set for how long things of a kind are kept.
 //
 // The limits take the place of those before: one that is absent is none, and where all are, "keep_all": true must say
-// so. What is past them is deleted by the node that leads, within ten minutes, in small pieces.
+// so. What is past them is deleted by the leader, within ten minutes, in small pieces.
 //
 // It is PUT /retention/{kind}, for role admin.
 func (c *Client) SetRetention(ctx context.Context, kind string, body RetentionSettings, options ...CallOption) (RetentionKind, error) {
@@ -6021,9 +6021,8 @@ func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, 
 
 // DeleteRun: Delete a finished run.
 //
-// From then on nobody finds it; whoever asks for it by its id is told 410. The node that leads deletes its rows in
-// small pieces, for which the answer does not wait. A run that is under way, or ended less than a minute ago, is
-// refused.
+// From then on no one finds it; whoever asks for it by its id is told 410. The leader deletes its rows in small
+// pieces, for which the answer does not wait. A run that is in progress, or ended less than a minute ago, is refused.
 //
 // It is POST /runs/{run}/delete, for role admin.
 func (c *Client) DeleteRun(ctx context.Context, run string, body DeleteSettings, options ...CallOption) (RunDeleted, error) {
@@ -6101,7 +6100,7 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	return c.stream(ctx, ask, options)
 }
 
-// GetGate: What waits for somebody between two steps of a run.
+// GetGate: What waits for someone between two steps of a run.
 //
 // It is GET /runs/{run}/gate, for role viewer.
 func (c *Client) GetGate(ctx context.Context, run string, params GetGateParams, options ...CallOption) (GateDocument, error) {
@@ -6246,8 +6245,8 @@ func (c *Client) PauseRun(ctx context.Context, run string, body ControlSettings,
 // and the last one of a run ends with its items. Blocks behind the last item are left out, so the answer may be
 // empty.
 //
-// - state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be tried again later;
-// 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and what it was made from is being made again. - attempts: how
+// - state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be retried later; 4
+// in flight; 5 done; 6 failed; 7 left out; 8 done, and what it was made from is being made again. - attempts: how
 // often the item was asked for since it was last ready, up to 255. - latency: of the request that brought its
 // outcome: 0 for none, else 1+12·log2(1+milliseconds), rounded, up to 255. - age: since the item last moved, in
 // seconds, in the same code.
@@ -6327,7 +6326,7 @@ func (c *Client) SetRun(ctx context.Context, run string, body RunChanges, option
 // ListSlices: Requests that are out or wait for their time, and who holds them.
 //
 // A slice is one request for a chunk of items. claimed: a node makes the request, or does the work itself; sent: it
-// is with a service, or on its way; scheduled: it waits to be tried again. They come by their ids, which say nothing.
+// is with a service, or on its way; scheduled: it waits to be retried. They come by their ids, which say nothing.
 //
 // It is GET /runs/{run}/slices, for role viewer.
 func (c *Client) ListSlices(ctx context.Context, run string, params ListSlicesParams, options ...CallOption) (LiveSlices, error) {
@@ -6511,8 +6510,8 @@ func (c *Client) ShowStreams(ctx context.Context, options ...CallOption) (Stream
 
 // SetStreams: Set replicas and room of the JetStream streams, for all nodes.
 //
-// The node that leads brings them to JetStream within seconds. What JetStream refuses stays wanted, is told by
-// show-streams and health, and is tried again. What would delete messages is refused at once.
+// The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is told by show-streams
+// and health, and is retried. What would delete messages is refused at once.
 //
 // It is POST /streams/settings, for role admin.
 func (c *Client) SetStreams(ctx context.Context, body StreamChanges, options ...CallOption) (Streams, error) {
@@ -6541,7 +6540,7 @@ func (c *Client) CreateToken(ctx context.Context, body TokenSettings, options ..
 // RevokeToken: Revoke a token.
 //
 // It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. Requests of its
-// that are under way are broken off, streams too.
+// that are in progress are interrupted, streams too.
 //
 // It is POST /tokens/{id}/revoke, for role admin.
 func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOption) (TokenView, error) {
@@ -6579,8 +6578,8 @@ func (c *Client) OpenTracker(ctx context.Context, body BatchSettings, options ..
 // Ids are batch:group:index; ranges are batch:group:low-high, batch:group (all of it), batch:group-group and
 // batch:all, and may leave the batch out where the path names it. Items of any groups and batches go in one call, all
 // or none. What was acknowledged before stays as it was: sending again does no harm. With a code the items have
-// failed for good. Calls that come at the same time share a transaction. They are not in the audit log: there may be
-// thousands a second.
+// failed permanently. Calls that come at the same time share a transaction. They are not in the audit log: there may
+// be thousands a second.
 //
 // It is POST /trackers/ack, for role operator.
 func (c *Client) AckTrackerItems(ctx context.Context, body Acknowledgement, options ...CallOption) (BatchesAcked, error) {
@@ -6612,8 +6611,8 @@ func (c *Client) GetTracker(ctx context.Context, id string, params GetTrackerPar
 // Ids are batch:group:index; ranges are batch:group:low-high, batch:group (all of it), batch:group-group and
 // batch:all, and may leave the batch out where the path names it. Items of any groups and batches go in one call, all
 // or none. What was acknowledged before stays as it was: sending again does no harm. With a code the items have
-// failed for good. Calls that come at the same time share a transaction. They are not in the audit log: there may be
-// thousands a second.
+// failed permanently. Calls that come at the same time share a transaction. They are not in the audit log: there may
+// be thousands a second.
 //
 // It is POST /trackers/{id}/ack, for role operator.
 func (c *Client) AckTracker(ctx context.Context, id string, body Acknowledgement, options ...CallOption) (BatchesAcked, error) {
@@ -6663,4 +6662,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 19e308b239f4473d069a1d63bae80869, is ef9cfd5cbeb1c1f444e6ea0f0b54c50089d246113724c58a5c433c86159b67ed.
+// Of ed253a8430a75b690236390aef7df45a, is b74465c743d2bccf27804316903cc6438004aa4df0d41932cc3bf7a7b0bfdc36.

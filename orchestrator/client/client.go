@@ -57,7 +57,7 @@ func WithActor(name string) Option {
 }
 
 // WithTimeout says how long an answer may take to begin, and to end if it is one document. Without it each operation
-// has its own time, which is more than the server takes at the most.
+// has its own time, which is more than the server takes at most.
 func WithTimeout(d time.Duration) Option {
 	return func(c *Client) error {
 		if d < 0 {
@@ -139,7 +139,7 @@ func with(name, value string) CallOption {
 	}
 }
 
-// called gathers the options of a request; usual is its time when nobody chose one.
+// called gathers the options of a request; usual is its time when no one chose one.
 func (c *Client) called(options []CallOption, usual time.Duration) *call {
 	out := &call{sent: http.Header{}}
 	for _, option := range options {

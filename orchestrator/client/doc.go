@@ -10,8 +10,8 @@
 // ([Client.Start], [Client.Add], [Client.FailedItems]), lists to their end ([Client.AllRuns]), events that resume where
 // a connection broke off ([Client.WatchRun]), and waiting for a run ([Client.Wait]).
 //
-// Errors to tell apart are [ProblemError], an answer that says no; [UnreachableError], nobody there; [NoResponseError],
-// somebody there who does not answer; and [ErrNotModified]. Nothing but a stream of events is tried again: with an
+// Errors to tell apart are [ProblemError], an answer that says no; [UnreachableError], no one there; [NoResponseError],
+// someone there who does not answer; and [ErrNotModified]. Nothing but a stream of events is retried: with an
 // [IdempotencyKey] the caller can.
 //
 // # Versions

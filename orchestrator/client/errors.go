@@ -43,7 +43,7 @@ func (p *ProblemError) Error() string {
 	return text
 }
 
-// UnreachableError is returned when nobody answers.
+// UnreachableError is returned when no one answers.
 type UnreachableError struct {
 	URL string
 	Err error
@@ -55,7 +55,7 @@ func (e *UnreachableError) Error() string {
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// NoResponseError is returned when somebody took the connection and then said nothing.
+// NoResponseError is returned when someone took the connection and then said nothing.
 type NoResponseError struct {
 	URL  string
 	Wait time.Duration

@@ -48,7 +48,7 @@ func (e *Event) Decode(into any) error {
 
 // events yields the events of a stream until ctx ends, which ends it without an error. A connection that breaks off, or
 // says nothing for three heartbeats, is made again, and the server goes on after the last event that came. What ends it
-// with an error is a first connection that cannot be made, and an answer that says no for good.
+// with an error is a first connection that cannot be made, and an answer that says no permanently.
 func (c *Client) events(ctx context.Context, ask request, options []CallOption) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		f := follower{client: c, ask: ask, options: options,
@@ -158,7 +158,7 @@ func (f *follower) rest(ctx context.Context, err error) bool {
 	return backoff.Sleep(ctx, pause) == nil
 }
 
-// heard starts the clock anew with everything that comes.
+// heard starts the clock again with everything that comes.
 type heard struct {
 	from  io.Reader
 	quiet *time.Timer

@@ -26,7 +26,7 @@ func serve(t *testing.T, handle http.HandlerFunc) *client.Client {
 	return cl
 }
 
-// A stream that breaks off goes on after the last event that came, and gives up on what says no for good.
+// A stream that breaks off goes on after the last event that came, and gives up on what says no permanently.
 func TestEventsGoOn(t *testing.T) {
 	t.Parallel()
 	var asked []string

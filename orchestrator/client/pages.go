@@ -110,7 +110,7 @@ func (c *Client) AllItems(
 	})
 }
 
-// AllSlices yields the requests of a run that are under way.
+// AllSlices yields the requests of a run that are in progress.
 func (c *Client) AllSlices(
 	ctx context.Context, run string, params ListSlicesParams, options ...CallOption,
 ) iter.Seq2[SliceView, error] {

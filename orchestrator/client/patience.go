@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// How long a server may be silent. Each is more than the server takes at the most for what was asked: it answers that
+// How long a server may be silent. Each is more than the server takes at most for what was asked: it answers that
 // it is slow before that.
 const (
 	lookWait   = time.Minute
@@ -39,7 +39,7 @@ type patience struct {
 	timer  *time.Timer
 
 	mu    sync.Mutex
-	flows bool // the answer flows: the clock stands for good
+	flows bool // the answer flows: the clock stands permanently
 }
 
 func (c *Client) patience(ctx context.Context, wait time.Duration) *patience {
@@ -55,7 +55,7 @@ func (c *Client) patience(ctx context.Context, wait time.Duration) *patience {
 	return p
 }
 
-// pause stops the clock, and again starts it anew.
+// pause stops the clock, and again starts it again.
 func (p *patience) pause() { p.timer.Stop() }
 
 func (p *patience) again() {
@@ -66,7 +66,7 @@ func (p *patience) again() {
 	}
 }
 
-// flow stops the clock for good, unless the time is over.
+// flow stops the clock permanently, unless the time is over.
 func (p *patience) flow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

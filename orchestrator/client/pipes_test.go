@@ -10,7 +10,7 @@ import (
 )
 
 // pipes is a listener to which only its own dial leads. The clock of a bubble goes on while a pipe is waited for, and
-// would stand still for a socket.
+// would are stalled for a socket.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}

@@ -147,7 +147,7 @@ func Shuffle[T any](things []T) {
 	rand.Shuffle(len(things), func(i, j int) { things[i], things[j] = things[j], things[i] })
 }
 
-// ReconcileTimeout bounds one round of a leader task that asks JetStream much; the next begins anew.
+// ReconcileTimeout bounds one round of a leader task that asks JetStream much; the next begins again.
 const ReconcileTimeout = 30 * time.Second
 
 // OutcomeObserver sees to what a commit brought beside outcomes, of what came at a time.

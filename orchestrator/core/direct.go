@@ -62,11 +62,11 @@ type directCall struct {
 	mu   sync.Mutex
 	come []*nats.Msg
 	lost bool // a message came for which there was no room
-	over bool // nobody waits any more
+	over bool // no one waits any more
 	news chan struct{}
 }
 
-// NewCalls holds replies of so many bytes at the most, until they are taken.
+// NewCalls holds replies of so many bytes at most, until they are taken.
 func NewCalls(k *Core, limits wire.Limits, backlog int) *Calls {
 	return &Calls{node: k, limits: limits, asker: wire.NodeAsker(nuid.Next()), limit: backlog,
 		waiting: map[string]*directCall{}}
@@ -364,7 +364,7 @@ func (q *Question) count(ordinal int) {
 		}
 	}
 	if bit < 0 || bit >= bitfield.Size || !q.Asked.Has(bit) {
-		q.Slots++ // nobody asked for it, and it is announced all the same
+		q.Slots++ // no one asked for it, and it is announced anyway
 		return
 	}
 	if q.left.Has(bit) {

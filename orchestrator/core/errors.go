@@ -63,7 +63,7 @@ func (e DeadlineError) Error() string { return fmt.Sprintf("it did not end withi
 // Is makes it a context.DeadlineExceeded.
 func (DeadlineError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// ErrSessionGone ends what is under way for a session that is over.
+// ErrSessionGone ends what is in progress for a session that is over.
 var ErrSessionGone = errors.New("the session of the claim is over")
 
 // Retry calls f until it succeeds or ctx ends, with growing pauses.
@@ -71,7 +71,7 @@ func (k *Core) Retry(ctx context.Context, what string, f func(context.Context) e
 	return k.RetryUntil(ctx, what, f, k.Warn)
 }
 
-// Warn tells of something that is tried again.
+// Warn tells of something that is retried.
 func (k *Core) Warn(what string, err error, pause time.Duration) error {
 	k.Log.Warn("cannot "+what+"; trying again", zap.Error(err), zap.Duration("in", pause))
 	return nil

@@ -26,7 +26,7 @@ const (
 )
 
 const (
-	// lookups bounds how often one look asks JetStream for requests, one by one; a large one counts once more for each
+	// lookups bounds how often one look asks JetStream for requests, one by one; a large one counts again for each
 	// lookupBytes. The rest is left to the next.
 	lookups     = 200
 	lookupBytes = 64 << 10
@@ -55,7 +55,7 @@ func NewRequestLook(ctx context.Context, k *Core) *RequestLook {
 }
 
 // Request returns where a request is. Whoever may have it counts it as there when it is suspended between two stages of
-// a flow. Past the bounds of a look, what nobody was handed is taken to be there still, and gets more time.
+// a flow. Past the bounds of a look, what no one was handed is taken to be there still, and gets more time.
 func (l *RequestLook) Request(ctx context.Context, o settle.Overdue) Presence {
 	if l.Stream == nil {
 		return RequestUnknown

@@ -120,7 +120,7 @@ func claiming(t *testing.T, w *world, reachable func() bool, test func(d *Dispat
 
 func always() bool { return true }
 
-// A step with a rate is claimed of at that rate by itself, without anything that wakes the node; one that somebody else
+// A step with a rate is claimed of at that rate by itself, without anything that wakes the node; one that someone else
 // holds is looked at again and keeps no other waiting.
 func TestRatesAndLocksAreWaitedFor(t *testing.T) {
 	const apart, n = 70 * time.Millisecond, 20

@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
-// busyWait is in how long a step is looked at again that somebody else held.
+// busyWait is in how long a step is looked at again that someone else held.
 const busyWait = 50 * time.Millisecond
 
 // claimRoom is how many claims' worth of slices one transaction may take when it takes them of many steps.

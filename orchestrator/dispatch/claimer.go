@@ -70,11 +70,11 @@ func newClaimer(d *Dispatcher, assigned core.Lanes[Assignment], fetch func(Assig
 		turns: turns{}, elsewhere: elsewhere{}}
 }
 
-// idlePolls is how many times as long as Poll a node pauses that finds nothing to do, and that nobody wakes.
+// idlePolls is how many times as long as Poll a node pauses that finds nothing to do, and that no one wakes.
 const idlePolls = 4
 
 // run takes work until ctx ends. It looks when woken, every Poll, when a rate lets more pass, and when slices come due
-// that this node has scheduled; those of others wake nobody.
+// that this node has scheduled; those of others wake no one.
 func (c *claimer) run(ctx context.Context) {
 	n, poll := c.node, c.cfg.Poll
 	for ctx.Err() == nil {

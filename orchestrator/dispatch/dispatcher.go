@@ -32,7 +32,7 @@ type Config struct {
 type ownWork interface {
 	ownRoom
 
-	// Start begins to record what comes of it. end ends it, when all that is under way has.
+	// Start begins to record what comes of it. end ends it, when all that is in progress has.
 	Start(ctx context.Context) (end func())
 	// Tend gives back what has waited too long, and ends what was taken back.
 	Tend(ctx context.Context)
@@ -103,7 +103,7 @@ func New(k *core.Core, own ownWork, endpoints core.Ensurer, streams streamWatch,
 		endpoints: endpoints, streams: streams, after: after, pending: semaphore.NewWeighted(maxPendingBytes)}
 }
 
-// reachWait is how long a server that has left a publication unanswered has for its sign of life, before more is
+// reachWait is how long a server that has left a publication unanswered has for its heartbeat, before more is
 // claimed.
 const reachWait = time.Second
 
@@ -127,7 +127,7 @@ func (d *Dispatcher) reachable(ctx context.Context) bool {
 	defer cancel()
 	if err := d.node.NC.FlushWithContext(asking); err != nil {
 		d.node.Stats.Unreachable.Add(1)
-		d.node.Log.Debug("the NATS server gives no sign of life; nothing is claimed", zap.Error(err))
+		d.node.Log.Debug("the NATS server gives no heartbeat; nothing is claimed", zap.Error(err))
 		return false
 	}
 	d.reach.doubted.Store(false)
@@ -161,7 +161,7 @@ func (l *LargeInputs) Take(a *Assignment, in *dispatch.Input) bool {
 	return false
 }
 
-// Refuse fails the items of a slice whose parts are too large, and has the others claimed anew.
+// Refuse fails the items of a slice whose parts are too large, and has the others claimed again.
 func (l *LargeInputs) Refuse(ctx context.Context, n *core.Core, after core.OutcomeObserver, a Assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()

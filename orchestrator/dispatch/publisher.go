@@ -46,7 +46,7 @@ type publication struct {
 	weight    int64 // of maxPendingBytes, held until the acknowledgement
 }
 
-// publishAssigned publishes what is claimed. What has waited for so long that it may soon be issued again is given up.
+// publishAssigned publishes what is claimed. What has waited for so long that it may soon be reissued is given up.
 // Once cut off it does nothing: what is left goes back with the session.
 func (d *Dispatcher) publishAssigned(ctx context.Context, assigned <-chan Assignment, published chan<- publication) {
 	for a := range assigned {
@@ -61,7 +61,7 @@ func (d *Dispatcher) publishAssigned(ctx context.Context, assigned <-chan Assign
 }
 
 // publishOrPostpone publishes a slice, or gives it back for a while, so that one that cannot be published (its endpoint
-// may not be, or PostgreSQL is away) does not keep others waiting.
+// may not be, or PostgreSQL is unavailable) does not keep others waiting.
 func (d *Dispatcher) publishOrPostpone(ctx context.Context, a Assignment, published chan<- publication) {
 	err := d.publishOne(ctx, a, published)
 	if err == nil || ctx.Err() != nil {
@@ -149,7 +149,7 @@ func (d *Dispatcher) metaOf(a Assignment) wire.Meta {
 	return meta
 }
 
-// send ensures that somebody can be handed the request, and publishes it without waiting for the acknowledgement.
+// send ensures that someone can be handed the request, and publishes it without waiting for the acknowledgement.
 func (d *Dispatcher) send(ctx context.Context, p *publication) error {
 	epoch, err := d.endpoints.Ensure(ctx, p.Endpoint)
 	if err != nil {
@@ -164,7 +164,7 @@ func (d *Dispatcher) send(ctx context.Context, p *publication) error {
 }
 
 // cut replaces a slice whose request would be larger than max_payload. The first fitting items fit in one, which is
-// published; the rest is claimed anew. A single item that does not fit gets its error at once.
+// published; the rest is claimed again. A single item that does not fit gets its error at once.
 func (d *Dispatcher) cut(ctx context.Context, a Assignment, fitting int, published chan<- publication) error {
 	if a.Mask.Count() == 1 {
 		return d.refuseItem(ctx, a)
@@ -219,7 +219,7 @@ func (d *Dispatcher) confirm(ctx context.Context, published <-chan publication) 
 		d.node.Faults.Hit(fault.PublishAcked)
 		var err error
 		if left, err = d.claims.MarkSent(ctx, batch); err != nil {
-			// They stay claimed. A reply is taken all the same; without one they are issued again at their deadline.
+			// They stay claimed. A reply is taken anyway; without one they are reissued at their deadline.
 			if left = nil; ctx.Err() == nil {
 				d.node.Log.Warn("mark slices as sent", zap.Int("slices", len(batch)), zap.Error(err))
 			}
@@ -273,7 +273,7 @@ more:
 
 // confirmOne adds a publication to the batch once it is acknowledged. One whose outcome is unknown is published again
 // under the same id, which the stream takes only once. When that does not help either, the slice is given up: it is
-// issued again under a new id, since this one may be in the stream.
+// reissued under a new id, since this one may be in the stream.
 func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p publication) []workqueue.Sent {
 	defer d.pending.Release(p.weight)
 	for level := zap.WarnLevel; ; level = zap.DebugLevel { // that it goes on is not news
@@ -317,7 +317,7 @@ func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p p
 }
 
 // giveUpClaim has the leader issue a slice again at once. Until JetStream takes requests again, each so comes to be
-// tried anew, and none waits for the end of its claim when it does.
+// retried, and none waits for the end of its claim when it does.
 func (d *Dispatcher) giveUpClaim(ctx context.Context, a Assignment) {
 	if ctx.Err() != nil {
 		return // what is left goes back with the session

@@ -9,7 +9,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 )
 
-// An endpoint that cannot be published to, since somebody else's consumer stands in its way, holds up no other. Once
+// An endpoint that cannot be published to, since someone else's consumer stands in its way, holds up no other. Once
 // the obstacle is gone its run goes on by itself, and none of its items is to blame.
 func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 )
 
 // What a function depends on is down for a while: its breaker opens, no item loses an attempt, and the run goes on when
-// it is up again. Then it says that it has too much to do, which is nobody's fault either, and one chunk fails for one
+// it is up again. Then it says that it has too much to do, which is no one's fault either, and one chunk fails for one
 // item in it, which is found by halving.
 func TestBreakerThrottlingAndBisection(t *testing.T) {
 	t.Parallel()

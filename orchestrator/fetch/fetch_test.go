@@ -108,7 +108,7 @@ func TestFunctionsThatMisbehave(t *testing.T) {
 		}),
 	})
 	req := local("each")
-	// What is done with C150, or stands still with the machine, has more tries.
+	// What is done with C150, or is stalled with the machine, has more tries.
 	req.Steps[0].Timeout, req.Steps[0].MaxAttempts = 3*time.Second, 3
 	each := b.Start(t, req, 400)
 	liar := b.Start(t, local("liar"), 400)

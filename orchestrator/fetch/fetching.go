@@ -29,7 +29,7 @@ const (
 	fetchResultBytes = 64 << 20
 	// fetchReaders is how many chunks are read at once, before it is known how large they are.
 	fetchReaders = 4
-	// fetchChunkBytes is the wanted size of what a chunk has to be worked with, fetchChunkLimit the most that a step may
+	// fetchChunkBytes is the wanted size of what a chunk must be worked with, fetchChunkLimit the most that a step may
 	// ask for: no message has to hold it.
 	fetchChunkBytes = 4 << 20
 	fetchChunkLimit = 32 << 20
@@ -85,8 +85,8 @@ type Config struct {
 	Locals       map[string]fetch.Fetcher
 	LocalWorkers int // chunks that a function works on at once
 	Fetchers     map[workqueue.Kind]Fetchers
-	Recorders    int         // commits under way at once
-	RecordBatch  int         // chunks of one commit at the most
+	Recorders    int         // commits in progress at once
+	RecordBatch  int         // chunks of one commit at most
 	ReplyBacklog int         // bytes of replies over core NATS that are held while they wait to be taken
 	Limits       wire.Limits // of the replies read
 }
@@ -173,7 +173,7 @@ func (f *Worker) stop() {
 	}
 }
 
-// Abandon ends what is under way for a session that is over: the slices are somebody else's by now.
+// Abandon ends what is in progress for a session that is over: the slices are someone else's by now.
 func (f *Worker) Abandon(session workqueue.SessionID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -263,7 +263,7 @@ func (f *Worker) try(ctx context.Context, job *fetchJob) error {
 	return nil
 }
 
-// Start records what comes of fetched slices. The function that it returns ends it: what is under way may come to
+// Start records what comes of fetched slices. The function that it returns ends it: what is in progress may come to
 // its end until ctx does.
 func (f *Worker) Start(ctx context.Context) (end func()) {
 	var recorders sync.WaitGroup

@@ -166,7 +166,7 @@ func TestStopOfANodeThatFetches(t *testing.T) {
 }
 
 // A step begins with an item as soon as the parts of that item are there. The service answers its first chunk, and all
-// others only once something has been composed: a node that waited for more would wait for ever.
+// others only once something has been composed: a node that waited for more would wait indefinitely.
 func TestStepsBeginWithTheFirstPart(t *testing.T) {
 	t.Parallel()
 	const n = 1000

@@ -18,10 +18,10 @@ import (
 )
 
 // errTaken says that a slice is no longer this node's.
-var errTaken = errors.New("the slice is somebody else's, or was taken back")
+var errTaken = errors.New("the slice is someone else's, or was taken back")
 
 // read brings what a chunk is worked with, and the bytes of it that it holds of the node's share. Chunks are cut for
-// the mean size of their block's parts; one that has far larger ones is cut once more, when they are seen.
+// the mean size of their block's parts; one that has far larger ones is cut again, when they are seen.
 func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64, error) {
 	if err := f.reading.Acquire(ctx, 1); err != nil {
 		return nil, 0, err
@@ -31,7 +31,7 @@ func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64
 	req, size, err := f.requestOf(ctx, job, &large)
 	if err == nil && !large.Items.Empty() {
 		if err = large.Refuse(ctx, f.node, f.after, job.Assignment); err == nil {
-			err = errTaken // others are claimed anew
+			err = errTaken // others are claimed again
 		}
 	}
 	for err == nil && len(req.Items) < job.Mask.Count() {
@@ -49,8 +49,8 @@ func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64
 	return req, size, nil
 }
 
-// cut leaves a job the first items of its slice; the others are claimed anew. What it read of them is read again, for a
-// reset may have taken some of them back.
+// cut leaves a job the first items of its slice; the others are claimed again. What it read of them is read again, for
+// a reset may have taken some of them back.
 func (f *Worker) cut(ctx context.Context, job *fetchJob, items int) error {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()

@@ -96,9 +96,9 @@ func (f *Worker) queued(first fetchResult) []fetchResult {
 	return batch
 }
 
-// recordBatch commits results. While PostgreSQL is away it tries again, as long as the slices are this node's: nobody
-// else has what was fetched. When PostgreSQL refuses them, they are taken one by one, and one that it refuses for what
-// is in it fails.
+// recordBatch commits results. While PostgreSQL is unavailable it tries again, as long as the slices are this node's:
+// no one else has what was fetched. When PostgreSQL refuses them, they are taken one by one, and one that it refuses
+// for what is in it fails.
 func (f *Worker) recordBatch(ctx context.Context, batch []fetchResult) {
 	n := f.node
 	again := backoff.Exponential{First: recordAgain, Longest: recordAgainMax}

@@ -76,7 +76,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 	b.Check(t)
 }
 
-// Nobody listens for a while. The breaker understands, no item loses an attempt, and the run goes on when a service is
+// No one listens for a while. The breaker understands, no item loses an attempt, and the run goes on when a service is
 // there.
 func TestRequestsWaitForAService(t *testing.T) {
 	t.Parallel()

@@ -26,7 +26,7 @@ const (
 // errAlone gives a suspect back while another has its node for itself: were the node lost, it would be lost with it.
 var errAlone = errors.New("the node is trying another chunk alone that may kill it")
 
-// lost is how often a slice's items were issued again because their node was gone, about: with what else is nobody's
+// lost is how often a slice's items were reissued because their node was gone, about: with what else is no one's
 // fault.
 func (j *fetchJob) lost() int { return j.Attempt - 1 - j.Failures }
 
@@ -78,7 +78,7 @@ func (f *Worker) giveUpOn(ctx context.Context, job *fetchJob) {
 	c.finish(ctx, &failure, 0)
 }
 
-// isolation lets a suspect have its node for itself, so that nobody who did nothing is lost with it. It is safe for
+// isolation lets a suspect have its node for itself, so that no one who did nothing is lost with it. It is safe for
 // concurrent use.
 type isolation struct {
 	mu      sync.Mutex

@@ -25,7 +25,7 @@ import (
 // benched is a node, and a service that answers at once.
 type benched struct {
 	*bundle
-	took chan time.Time // when a flush came to the service; nobody need look
+	took chan time.Time // when a flush came to the service; no one need look
 }
 
 func benchNode(b *testing.B) *benched {

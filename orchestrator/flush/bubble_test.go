@@ -127,7 +127,7 @@ func TestKeysAreLookedAtAgainAfterAWhile(t *testing.T) {
 			}
 		}
 		<-time.After(5*time.Second - 1)
-		is(others, true, 0, false) // nobody else can have it yet
+		is(others, true, 0, false) // no one else can have it yet
 		<-time.After(1)
 		k.away = true
 		is(mine, false, 1, true)
@@ -163,7 +163,7 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 		defer wait("lost", uuid.New(), limit)()
 		defer wait("over", k.own[1], time.Minute)()
 		wait("answered", k.own[2], limit)()
-		tokens := []string{"live", "over", "lost", "answered", "of somebody else"}
+		tokens := []string{"live", "over", "lost", "answered", "of someone else"}
 		renewed := func(want ...string) {
 			t.Helper()
 			again, later := s.renew(tokens)

@@ -166,12 +166,12 @@ func TestANodeCrashesInMidFlush(t *testing.T) {
 	b.StartNode(t)
 	b.Await(t, "everything is flushed", noOps)
 	if _, again := u.check(t, "", keys, each); again == 0 || again > held*size {
-		t.Errorf("%d operations were carried out again; it held %d keys, of %d at the most", again, held, size)
+		t.Errorf("%d operations were carried out again; it held %d keys, of %d at most", again, held, size)
 	}
 }
 
 // A node crashes while it folds, or records what it had folded: it waits there for a lock. Another one takes its keys:
-// no update is lost, none is done after a newer one, what nobody was asked for is asked for once, and all that was
+// no update is lost, none is done after a newer one, what no one was asked for is asked for once, and all that was
 // added is acknowledged.
 func TestANodeCrashesWhileItFolds(t *testing.T) {
 	t.Parallel()

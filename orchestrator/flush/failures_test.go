@@ -27,7 +27,7 @@ func TestAFailureOfTheHandlerCountsAtOnce(t *testing.T) {
 	}
 }
 
-// Flushes that find nobody open the breaker of their endpoint, and the one that is its probe closes it.
+// Flushes that find no one open the breaker of their endpoint, and the one that is its probe closes it.
 func TestFlushesTellOfAnOutageAndOfItsEnd(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -59,7 +59,7 @@ type flight struct {
 type Config struct {
 	Poll         time.Duration // between two looks for keys, at the least
 	SessionTTL   time.Duration // life of a session beyond its last heartbeat
-	Recorders    int           // commits under way at once
+	Recorders    int           // commits in progress at once
 	ReplyBacklog int           // bytes of replies that are held while they wait to be taken
 	Limits       wire.Limits   // of the replies read
 }
@@ -91,7 +91,7 @@ func newFlusher(k *core.Core, keys keyStore, watch followUps, cfg Config) *Flush
 		slow: map[int32]int{}, flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
 }
 
-// Run flushes until ctx ends, and brings what is under way to its end.
+// Run flushes until ctx ends, and brings what is in progress to its end.
 func (f *Flusher) Run(ctx, draining context.Context) {
 	var recorders sync.WaitGroup
 	for range f.cfg.Recorders {
@@ -232,7 +232,7 @@ func (f *Flusher) read(ctx context.Context, w *flight) ([][]collectorstore.Flush
 }
 
 // pace has a collector whose operations were not read in time go with fewer keys at once, down to one, until reads
-// come to their end again: else the same keys would be tried for ever.
+// come to their end again: else the same keys would be tried indefinitely.
 func (f *Flusher) pace(w *flight, late bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -265,7 +265,7 @@ func (f *Flusher) land(w *flight) {
 	w.cancel(nil)
 }
 
-// Abandon ends what is under way for a session that is over: its keys are somebody else's by now.
+// Abandon ends what is in progress for a session that is over: its keys are someone else's by now.
 func (f *Flusher) Abandon(session workqueue.SessionID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

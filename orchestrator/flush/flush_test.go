@@ -180,7 +180,7 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 			case "op4":
 				item.Retry("flaky", "no")
 			case "op9":
-				select { // its reply comes when nobody waits for it any more
+				select { // its reply comes when no one waits for it any more
 				case <-time.After(5 * time.Second):
 				case <-ctx.Done():
 				}
@@ -197,7 +197,7 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 		s.Backoff, s.MaxBackoff = collectorstore.Span(200*time.Millisecond), collectorstore.Span(200*time.Millisecond)
 	})
 	b.addOps(t, "bad", 0, 20, 2)
-	// Others come through meanwhile: else what is not answered might be an outage, for which nobody is to blame.
+	// Others come through meanwhile: else what is not answered might be an outage, for which no one is to blame.
 	others := 0
 	nodetest.Until(t, "the operation that is never answered is parked", func() (met bool) {
 		var through bool

@@ -123,7 +123,7 @@ func (f *Flusher) DrainCollector(ctx context.Context, name, actor string) (colle
 	return out, f.flushAfter(err)
 }
 
-// RequeueOps has operations tried again. See [collector.Store.RequeueOps].
+// RequeueOps has operations retried. See [collector.Store.RequeueOps].
 func (f *Flusher) RequeueOps(
 	ctx context.Context, name string, sel collectorstore.OpsSelection, actor string,
 ) (int64, error) {
@@ -159,12 +159,12 @@ func (f *Flusher) Tend(ctx context.Context, lease workqueue.Lease) (again time.D
 	}
 }
 
-// hold is until when it is known that the keys of a flight are its own. A node may stand still between its claim and
+// hold is until when it is known that the keys of a flight are its own. A node may are stalled between its claim and
 // its requests, or PostgreSQL may take long to read the operations: meanwhile the session ends, or the time for which
-// keys are kept, and somebody else flushes them. What was claimed a while ago is therefore asked for only after another
+// keys are kept, and someone else flushes them. What was claimed a while ago is therefore asked for only after another
 // look, which keeps the keys as if they were claimed then.
 type hold struct {
-	trust time.Duration // for how long after a look nobody else can have the keys
+	trust time.Duration // for how long after a look no one else can have the keys
 
 	mu     sync.Mutex
 	last   time.Time // when the last look that had an answer was begun
@@ -186,7 +186,7 @@ func (h *hold) has(ctx context.Context, keys keyStore, w *flight, id uuid.UUID) 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.failed.After(came) {
-		return false, h.err // PostgreSQL is slow: the flushes of a claim do not ask it one after the other
+		return false, h.err // PostgreSQL is slow: the flushes of a claim do not ask it one at a time
 	}
 	if now := time.Now(); now.Sub(h.last) >= h.trust {
 		timed, cancel := context.WithTimeout(ctx, h.trust)

@@ -10,7 +10,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// A service that says nothing has many flushes under way: other collectors are flushed on the same node all the same,
+// A service that says nothing has many flushes in progress: other collectors are flushed on the same node anyway,
 // those with many keys, too.
 func TestASilentServiceLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()

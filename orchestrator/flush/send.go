@@ -20,8 +20,8 @@ import (
 )
 
 // ordinalBits is how much of an operation's number stands as the ordinal of its item. The rest stands as the generation
-// of the request, so that the two together, with the collector's id as the run, are the operation's for ever: services
-// can tell by them whether they have carried it out.
+// of the request, so that the two together, with the collector's id as the run, are the operation's indefinitely:
+// services can tell by them whether they have carried it out.
 const ordinalBits = 31
 
 // codeIncomplete marks a reply of which messages were lost.
@@ -59,7 +59,7 @@ func (a *flushAnswer) Take(slot fetch.Slot) {
 }
 
 // flush asks for the operations of a key and notes what came of them in end. It returns false when nothing is to be
-// recorded: the node stops, or the key is somebody else's by now.
+// recorded: the node stops, or the key is someone else's by now.
 func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.FlushEnd) bool {
 	n := f.node
 	if len(end.Ops) == 0 {
@@ -73,7 +73,7 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 	if q == nil {
 		return true // the first does not fit any message, and has its error
 	}
-	if !n.NC.IsConnected() { // it would be sent when the connection is back, and nobody may wait for it by then
+	if !n.NC.IsConnected() { // it would be sent when the connection is back, and no one may wait for it by then
 		end.Failure = &workqueue.SlotError{Code: core.CodeUnsent, Retry: true, Message: "there is no connection to NATS"}
 		return true
 	}
@@ -167,7 +167,7 @@ func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flus
 //
 // What remains is that one and the same flush may be worked on twice side by side. A service that went on with it while
 // the connection was lost does not keep another from beginning with what is sent again; and what is published just when
-// the connection is lost lies in the client's buffer, goes out when it is back, and once more then. After an outage of
+// the connection is lost lies in the client's buffer, goes out when it is back, and again then. After an outage of
 // NATS that was longer than the flush may take, what lay in that buffer may even meet the next flush of its key.
 type sentFlushes struct {
 	keys keyStore
@@ -233,8 +233,8 @@ func (s *sentFlushes) due(tokens []string) map[string]renewal {
 	return due
 }
 
-// renew gives flushes their time again and returns the tokens of those that may be sent once more: the others are given
-// up. While nobody says whose their keys are, it returns those to ask about again: as long as they are waited for.
+// renew gives flushes their time again and returns the tokens of those that may be sent again: the others are given
+// up. While no one says whose their keys are, it returns those to ask about again: as long as they are waited for.
 func (s *sentFlushes) renew(tokens []string) (again, later []string) {
 	due := s.due(tokens)
 	if len(due) == 0 {

@@ -20,7 +20,7 @@ const (
 	aboutSize = 0.7
 	// manyTooBig is the share of requests of a size that must fail as too big for it to be left.
 	manyTooBig = 0.3
-	// sizeHold is how long a size is not tried again that was no better, failHold one that failed; both double.
+	// sizeHold is how long a size is not retried that was no better, failHold one that failed; both double.
 	sizeHold    = 3 * time.Minute
 	failHold    = 10 * time.Minute
 	longestHold = 2 * time.Hour

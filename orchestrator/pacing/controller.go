@@ -91,7 +91,7 @@ func New(set Settings, learned []byte) *Controller {
 	c.set.Chunk = min(max(1, cmp.Or(set.Chunk, workqueue.DefaultAutoChunk)), maxChunk)
 	if m := &c.memory.InFlight; m.Stride < nearStride {
 		m.Stride = nearStride
-		if c.set.InFlight <= defaultInFlight { // nobody has found more
+		if c.set.InFlight <= defaultInFlight { // no one has found more
 			m.Stride = farStride
 		}
 	}
@@ -110,7 +110,7 @@ func (c *Controller) Learned() []byte {
 	return b
 }
 
-// Adopt takes over settings that somebody else has changed.
+// Adopt takes over settings that someone else has changed.
 func (c *Controller) Adopt(set Settings) {
 	if set.InFlight > 0 && set.InFlight != c.set.InFlight || set.Chunk > 0 && set.Chunk != c.set.Chunk {
 		c.measure = measurement{}
@@ -169,7 +169,7 @@ func (c *Controller) forget() {
 	c.measure = measurement{}
 }
 
-// lately adds up the latest samples, n at the most.
+// lately adds up the latest samples, n at most.
 func (c *Controller) lately(n int) tally {
 	var t tally
 	for _, r := range c.recent[max(0, len(c.recent)-n):] {

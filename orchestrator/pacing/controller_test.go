@@ -15,7 +15,7 @@ type scene struct {
 	settle  float64
 	span    float64 // over which it is judged; 0: 200 s
 	sweep   float64 // how long each fixed setting is tried; 0: 50 s
-	maxWait float64 // that requests may spend in the queue at the most, once settled; 0: not looked at
+	maxWait float64 // that requests may spend in the queue at most, once settled; 0: not looked at
 	fixed   []Settings
 	begin   Settings // what it begins with; zero: nothing is known
 }

@@ -31,7 +31,7 @@ const (
 	startPays  = 1.3
 	startFewer = 1.05
 	startFalls = 0.9
-	// longHold is the longest time for which a step that did not pay is not tried again.
+	// longHold is the longest time for which a step that did not pay is not retried.
 	longHold = 5 * time.Minute
 	// credible is up to how many requests at once services are believed to work on because they say so. One that says
 	// more says that something else bounds it.

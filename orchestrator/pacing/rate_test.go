@@ -48,7 +48,7 @@ func TestARateGoesWhenNothingIsRefusedAnyMore(t *testing.T) {
 	}
 }
 
-// Refusals may be why nothing is sent any more; the rate is learned all the same, from what came through before.
+// Refusals may be why nothing is sent any more; the rate is learned anyway, from what came through before.
 func TestARateIsLearnedWhileNothingIsSent(t *testing.T) {
 	t.Parallel()
 	c := New(Settings{Chunk: 100}, nil)

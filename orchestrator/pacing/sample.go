@@ -12,22 +12,22 @@ type Sample struct {
 	Window time.Duration // the time in which Ended ended
 	Ended  []Ended
 
-	Live   int // requests under way that the controller's limit counts, the claimed ones included
-	Others int // requests under way at the endpoint beside them
+	Live   int // requests in progress that the controller's limit counts, the claimed ones included
+	Others int // requests in progress at the endpoint beside them
 	// Queued are the requests that wait for a service, InHands those that services have been handed. Known is false when
-	// nobody could say.
+	// no one could say.
 	Queued, InHands int
 	Known           bool
-	// Places are the requests that services say they work on at once, all together; 0: nobody says.
+	// Places are the requests that services say they work on at once, all together; 0: no one says.
 	Places int
-	// Demand says that there is more to do than is under way.
+	// Demand says that there is more to do than is in progress.
 	Demand bool
-	// Ceiling bounds requests under way from outside the controller; 0: nothing does.
+	// Ceiling bounds requests in progress from outside the controller; 0: nothing does.
 	Ceiling int
 	// Paused says that nothing is sent at the moment, for reasons of others: nothing can be learned.
 	Paused bool
 
-	InFlightAuto bool // how many requests are under way, and how fast, is the controller's to choose
+	InFlightAuto bool // how many requests are in progress, and how fast, is the controller's to choose
 
 	ChunkAuto bool          // the size of requests is the controller's to choose
 	ChunkTime time.Duration // what a request may take
@@ -44,7 +44,7 @@ type Ended struct {
 	// Timed of the requests said how long the service worked on them: Took in all.
 	Timed int
 	Took  time.Duration
-	// Clocked of the requests were under way for a time that is known: Stay in all.
+	// Clocked of the requests were in progress for a time that is known: Stay in all.
 	Clocked int
 	Stay    time.Duration
 }
@@ -158,7 +158,7 @@ func (t *tally) service() time.Duration {
 	return time.Duration(t.mean(t.inHands) * float64(t.window) / float64(t.requests))
 }
 
-// timeInSystem is how long a request is under way.
+// timeInSystem is how long a request is in progress.
 func (t *tally) timeInSystem() time.Duration {
 	if t.clocked > 0 {
 		return t.stay / time.Duration(t.clocked)

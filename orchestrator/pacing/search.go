@@ -14,7 +14,7 @@ const (
 	fewRequests = 10
 	// bound is the share of the limit that must be in flight for the limit to be what bounds the throughput.
 	bound = 0.7
-	// shortHold is the least time for which a step that did not pay is not tried again.
+	// shortHold is the least time for which a step that did not pay is not retried.
 	shortHold = 15 * time.Second
 	// restAfter is how many times as long as such a trial took it is not made again.
 	restAfter = 5

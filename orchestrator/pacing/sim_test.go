@@ -71,7 +71,7 @@ type serviceModel struct {
 	away    [2]float64
 	timeout float64
 	silent  bool // it does not say how long it worked
-	// hidden: nobody says how many requests services work on at once.
+	// hidden: no one says how many requests services work on at once.
 	hidden bool
 }
 
@@ -340,7 +340,7 @@ func (s *simulation) rate(from, to float64) float64 {
 	return (b.done - a.done) / (b.at - a.at)
 }
 
-// longestWait is how long a request waited for a service at the most, from a time on.
+// longestWait is how long a request waited for a service at most, from a time on.
 func (s *simulation) longestWait(from float64) (wait float64) {
 	for _, t := range s.perTick {
 		if t.at > from {

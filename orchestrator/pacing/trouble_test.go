@@ -49,7 +49,7 @@ func TestAFewTimeOutsChangeNothing(t *testing.T) {
 	}
 }
 
-// A size that nobody survives is left at the first failure.
+// A size that no one survives is left at the first failure.
 func TestASizeThatKillsIsLeftAtOnce(t *testing.T) {
 	t.Parallel()
 	c := New(Settings{Chunk: 500}, nil)

@@ -96,7 +96,7 @@ func claimsOf(pieces []piece) []export.Piece {
 	return list
 }
 
-// judge returns the answer that a piece brings, if any; otherwise the piece has been dealt with.
+// judge returns the answer that a piece brings, if any; otherwise the piece has been handled.
 func (t pieceTaker) judge(ctx context.Context, p *piece, of *export.Taken) (*settle.Answer, error) {
 	slice := workqueue.SliceID(p.Slice)
 	failed := func(code, format string, args ...any) *settle.Answer {

@@ -170,7 +170,7 @@ func TestPiecesThatAreNotRight(t *testing.T) {
 		got := b.text(t, `SELECT coalesce(string_agg(error_code || ': ' || error_message, '; '), '') FROM work_error
 			WHERE ordinal = `+strconv.Itoa(ordinal))
 		if !strings.HasPrefix(got, want) {
-			t.Errorf("ordinal %d: tried again for %q, want %q", ordinal, got, want)
+			t.Errorf("ordinal %d: retried for %q, want %q", ordinal, got, want)
 		}
 	}
 	if got := b.Reasons(t); got["foreign_ordinal"] != 2 || got["wrong_endpoint"] != 1 || len(got) != 2 {
@@ -190,7 +190,7 @@ func TestPiecesThatAreNotRight(t *testing.T) {
 	// Its time is over: what has come goes, and a piece that comes after all changes nothing.
 	b.Exec(t, `UPDATE work_slice SET deadline = tranche_now() - interval '1 hour', delivered_at = created_at
 		WHERE state = 'sent' AND id = '`+slice.String()+`'`)
-	nodetest.Until(t, "what nobody will record is deleted", func() bool {
+	nodetest.Until(t, "what no one will record is deleted", func() bool {
 		return b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`) == 0
 	})
 	if pieces := b.Number(t, `SELECT count(*) FROM work_piece`); pieces != 4 {
@@ -252,7 +252,7 @@ func (c *shortConn) Dial(network, address string) (_ net.Conn, err error) {
 	return c, err
 }
 
-// A service that dies while its result is on its way leaves pieces that nobody needs; another one answers, and they go.
+// A service that dies while its result is on its way leaves pieces that no one needs; another one answers, and they go.
 func TestAServiceKilledBetweenPieces(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

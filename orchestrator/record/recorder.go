@@ -26,15 +26,15 @@ import (
 const (
 	// smallBytes is the largest reply that is recorded beside the large ones, and before them.
 	smallBytes = 16 << 10
-	// quickCommit is what a commit takes of a PostgreSQL that has time, gatherTime for how long replies gather at the most
+	// quickCommit is what a commit takes of a PostgreSQL that has time, gatherTime for how long replies gather at most
 	// when it has not.
 	quickCommit, gatherTime = 5 * time.Millisecond, 100 * time.Millisecond
 )
 
 // Config sets a recorder up. Nothing in it has a default.
 type Config struct {
-	RecordBatch int         // replies of one commit at the most
-	Recorders   int         // commits under way at once
+	RecordBatch int         // replies of one commit at most
+	Recorders   int         // commits in progress at once
 	Limits      wire.Limits // of the replies read
 }
 

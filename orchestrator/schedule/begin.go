@@ -24,7 +24,7 @@ const maxTakeovers = 20
 type round struct {
 	*LeaderTask
 	lease workqueue.Lease
-	// busy are schedules of which a run is being started. The store sees runs under way once they have their items.
+	// busy are schedules of which a run is being started. The store sees runs in progress once they have their items.
 	busy map[string]store.FireKey
 	// queued are the fires that this look has put into the queues of their schedules. The list does not know of them.
 	queued map[string]int
@@ -36,7 +36,7 @@ type round struct {
 // begin begins to start runs whose time has come.
 func (d *LeaderTask) begin(ctx context.Context, lease workqueue.Lease) (began bool, err error) {
 	r := round{LeaderTask: d, lease: lease, busy: d.atWork(lease), queued: map[string]int{}}
-	// The map is older than the list: a start that has ended in between shows as a run under way in the list.
+	// The map is older than the list: a start that has ended in between shows as a run in progress in the list.
 	fires, err := d.store.WaitingFires(ctx, maxWaiting)
 	if err != nil {
 		return false, err
@@ -157,7 +157,7 @@ func (r *round) overlap(ctx context.Context, f *store.WaitingFire, spec *Spec) (
 	case OverlapCancelOld:
 		return nil, r.cancelOld(ctx, f)
 	default:
-		return &store.FireEnd{State: store.FireSkipped, Reason: r.others(f) + " was under way"}, nil
+		return &store.FireEnd{State: store.FireSkipped, Reason: r.others(f) + " was in progress"}, nil
 	}
 }
 
@@ -167,7 +167,7 @@ func (r *round) queue(f *store.WaitingFire) *store.FireEnd {
 	if _, busy := r.busy[f.Schedule]; !busy {
 		r.busy[f.Schedule] = store.FireKey{Schedule: f.Schedule}
 	}
-	reason := "it waits in the queue; " + others + " was under way"
+	reason := "it waits in the queue; " + others + " was in progress"
 	switch {
 	case f.State == store.FireQueued:
 		if strings.HasPrefix(f.Reason, turnBegins) { // its turn had nearly come
@@ -176,13 +176,13 @@ func (r *round) queue(f *store.WaitingFire) *store.FireEnd {
 		return nil
 	case f.Queued+r.queued[f.Schedule] >= maxQueued:
 		return &store.FireEnd{State: store.FireSkipped,
-			Reason: fmt.Sprintf("%d due times are in the queue already; %s was under way", maxQueued, others)}
+			Reason: fmt.Sprintf("%d due times are in the queue already; %s was in progress", maxQueued, others)}
 	}
 	r.queued[f.Schedule]++
 	return &store.FireEnd{State: store.FireQueued, Reason: reason}
 }
 
-// others names what is under way, for people.
+// others names what is in progress, for people.
 func (r *round) others(f *store.WaitingFire) string {
 	if n := len(f.UnderWay); n > 0 {
 		if n == 1 {
@@ -196,7 +196,7 @@ func (r *round) others(f *store.WaitingFire) string {
 	return "an earlier run"
 }
 
-// cancelOld cancels the runs under way. One that is being started is waited for, and cancelled then.
+// cancelOld cancels the runs in progress. One that is being started is waited for, and cancelled then.
 func (r *round) cancelOld(ctx context.Context, f *store.WaitingFire) error {
 	for _, run := range f.UnderWay {
 		_, err := r.runs.Cancel(ctx, control.Control{Run: run, Actor: actor(f.Schedule),
@@ -220,7 +220,7 @@ func actor(name string) string { return "schedule " + name }
 
 // set begins to start a run, whose items are loaded beside the leader task.
 func (r *round) set(ctx context.Context, f *store.WaitingFire, spec *Spec) (did bool, err error) {
-	// Hands that come free in the midst of a look are for the next one: nobody overtakes those who found none.
+	// Hands that come free in the midst of a look are for the next one: no one overtakes those who found none.
 	if len(r.crowded) > 0 || !r.handsFree(f.Now) {
 		r.crowded = append(r.crowded, f)
 		return false, nil
@@ -229,7 +229,7 @@ func (r *round) set(ctx context.Context, f *store.WaitingFire, spec *Spec) (did 
 	if err != nil || !ok {
 		return false, err
 	}
-	if f.State == store.FireStarting { // of a leader that is gone: who knows for how long nobody led
+	if f.State == store.FireStarting { // of a leader that is gone: who knows for how long no one led
 		if end := outOfTime(f, spec); end != nil {
 			return r.store.EndFire(ctx, claim, *end)
 		}
@@ -267,7 +267,7 @@ func (d *LeaderTask) load(ctx context.Context, claim store.FireClaim, spec *Spec
 	log.Warn("the run of a schedule could not be started", zap.String("then", string(end.State)),
 		zap.Duration("again", end.Again), zap.Error(err))
 	if _, err := d.store.EndFire(ctx, claim, end); err != nil && ctx.Err() == nil {
-		log.Warn("note that a run could not be started; it is tried again", zap.Error(err))
+		log.Warn("note that a run could not be started; it is retried", zap.Error(err))
 	}
 }
 
@@ -290,7 +290,7 @@ func (d *LeaderTask) startSafely(ctx context.Context, job Job) (started Started,
 	return d.start.StartFire(ctx, job)
 }
 
-// afterFailure decides whether a start is tried again.
+// afterFailure decides whether a start is retried.
 func (d *LeaderTask) afterFailure(claim *store.FireClaim, spec *Spec, err error) store.FireEnd {
 	if state, ok := errors.AsType[*workqueue.StateError](err); ok && state.State == "loading" {
 		return store.FireEnd{State: store.FireWaiting, Again: loadingPause,

@@ -78,7 +78,7 @@ func newExpression(text string) (*expression, error) {
 // anyOf reports whether a field begins with *, or with ? which is the same.
 func anyOf(field string) bool { return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?") }
 
-// checkFields refuses what the parser lets through with a meaning that nobody had in mind: parts of lists that are
+// checkFields refuses what the parser lets through with a meaning that no one had in mind: parts of lists that are
 // empty, ranges that begin with *, and steps that lead out of the field, of which only the first value would be left.
 // It also explains what other programs allow.
 func checkFields(fields []string) error {

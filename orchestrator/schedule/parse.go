@@ -181,7 +181,7 @@ func checkURL(template, text string) error {
 	}
 	origin, _, _ := strings.Cut(strings.SplitN(template, "://", 2)[1], "/")
 	if strings.ContainsAny(origin, "{}") {
-		return fmt.Errorf("the host %.60q has a variable; it has to be written out", origin)
+		return fmt.Errorf("the host %.60q has a variable; it must be written out", origin)
 	}
 	return nil
 }

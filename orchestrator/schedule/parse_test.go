@@ -179,7 +179,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"{sql: {source: c, query: a}, format: csv}": "rows have no format",
 		"{url: 'ftp://h/x'}":                        "want an address like https://",
 		"{url: 'http://u:p@h/'}":                    "no user or password in it",
-		"{url: 'http://{schedule}.h/'}":             "has a variable; it has to be written out",
+		"{url: 'http://{schedule}.h/'}":             "has a variable; it must be written out",
 		"{file: a, format: xlsx}":                   "items.format: want one of csv, ndjson, parquet",
 	} {
 		_, err := schedule.Parse("s", []byte("every: 5m\nendpoint: e\nitems: "+items+"\n"))
@@ -252,7 +252,7 @@ func TestAnyExpression(t *testing.T) {
 	}
 }
 
-// tryQuickly tries an expression, which takes less than a millisecond. The machine may stand still at one time, and not
+// tryQuickly tries an expression, which takes less than a millisecond. The machine may are stalled at one time, and not
 // at three.
 func tryQuickly(t *testing.T, expression string) (valid bool) {
 	t.Helper()

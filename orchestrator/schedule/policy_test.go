@@ -170,7 +170,7 @@ func TestDueAfterYears(t *testing.T) {
 		s := parse(t, lines)
 		var got schedule.Passed
 		took := time.Hour
-		for range 3 { // at one of them the machine may stand still
+		for range 3 { // at one of them the machine may are stalled
 			begin := time.Now()
 			got = s.Due(last, now)
 			took = min(took, time.Since(begin))

@@ -138,7 +138,7 @@ func (b *urlBody) check(r *http.Response) error {
 		return b.tooLarge()
 	}
 	if r.ContentLength < 0 && r.ProtoMajor == 1 && !slices.Contains(r.TransferEncoding, "chunked") && !r.Uncompressed {
-		return refused("url: %s does not say where its answer ends, so that nobody can tell whether all items have come; "+
+		return refused("url: %s does not say where its answer ends, so that no one can tell whether all items have come; "+
 			"it must send a Content-Length, or chunks", b.host)
 	}
 	if kind := r.Header.Get("Content-Type"); strings.HasPrefix(kind, "text/html") {
@@ -245,7 +245,7 @@ func (f *Files) Open(path string) (io.ReadCloser, error) {
 	if err := CheckPath(path); err != nil {
 		return nil, err
 	}
-	// Without waiting: a pipe would have no end, and nobody at the other one.
+	// Without waiting: a pipe would have no end, and no one at the other one.
 	file, err := f.root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fileProblem(path, err)

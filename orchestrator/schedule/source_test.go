@@ -173,7 +173,7 @@ func TestItemsFromURLs(t *testing.T) {
 	}
 	server.Close()
 	_, err = from.Open(t.Context(), server.URL+"/good")
-	wants(t, "a server that is away", err, "no connection", true)
+	wants(t, "a server that is unavailable", err, "no connection", true)
 }
 
 // A server that takes too long is named with the bound that it went beyond, and what to do.

@@ -2,8 +2,9 @@
 // leads. It also reads items from where schedules take them: files below the operator's directory, and URLs.
 //
 // A [Spec] comes from [Parse]. [Spec.Next] is its due time after another; [Spec.Planned] is when the run of a due time
-// is to start, with jitter and window; [Spec.EndDeadline] is when it should have ended; [Spec.Due] divides the due times
-// that have passed by the misfire policy; [Spec.Resolve] fills a due time into params, file names, URLs and queries.
+// is to start, with jitter and window; [Spec.EndDeadline] is when it should have ended; [Spec.Due] divides the due
+// times that have passed by the misfire policy; [Spec.Resolve] fills a due time into params, file names, URLs and
+// queries.
 //
 // Expressions are read and stepped by robfig/cron, which is asked in UTC only, where every day has 24 hours. What a
 // zone's clock makes of it is decided here:
@@ -54,7 +55,7 @@ const (
 	DefaultStartAttempts = 5
 )
 
-// Overlap says what happens at a due time while a run of the schedule is under way.
+// Overlap says what happens at a due time while a run of the schedule is in progress.
 type Overlap string
 
 // What happens then.
@@ -64,7 +65,7 @@ const (
 	OverlapCancelOld Overlap = "cancel_old" // the others are cancelled
 )
 
-// Misfire says what happens with due times that passed while nobody could start anything.
+// Misfire says what happens with due times that passed while no one could start anything.
 type Misfire string
 
 // What happens with them.
@@ -266,8 +267,8 @@ func (s *Spec) Warnings(now time.Time) []string {
 		out = append(out, e.warnings()...)
 	}
 	if s.Misfire == MisfireAll && s.Overlap == OverlapSkip {
-		out = append(out, "misfire: all with overlap: skip: of the due times that are fired late, one after the other, "+
-			"those are skipped whose predecessor is under way; overlap: queue has them wait")
+		out = append(out, "misfire: all with overlap: skip: of the due times that are fired late, one at a time, "+
+			"those are skipped whose predecessor is in progress; overlap: queue has them wait")
 	}
 	if shortest := s.shortest(now); s.Jitter > 0 && time.Duration(s.Jitter) >= shortest && shortest > 0 {
 		out = append(out, fmt.Sprintf("jitter: up to %s is longer than the %s between two due times, whose runs may "+

@@ -34,7 +34,7 @@ const (
 	maxStartBackoff = 5 * time.Minute
 	loadingPause    = 2 * time.Second // while what a dead leader had loaded of the run is cleared away
 
-	maxPause  = 5 * time.Second // between two looks, for changes that nobody told of
+	maxPause  = 5 * time.Second // between two looks, for changes that no one told of
 	idlePause = time.Second     // while something waits for what only time can tell
 	goOn      = 10 * time.Millisecond
 
@@ -99,7 +99,7 @@ func (d *LeaderTask) LeaderTask() orchestrator.LeaderTask {
 	return orchestrator.LeaderTask{Name: TaskName, Run: d.Run}
 }
 
-// Wait waits for loads that were under way when the lease was lost. Their context has ended by then.
+// Wait waits for loads that were in progress when the lease was lost. Their context has ended by then.
 func (d *LeaderTask) Wait() { d.loads.Wait() }
 
 // Run takes due times, begins to start runs, and looks after those that are late. It does not wait for the items of
@@ -246,7 +246,7 @@ const (
 	turnGoesOn    = "; before that: "
 )
 
-// behindAStart notes that a fire which cancels what is under way waits for a run that cannot be cancelled yet.
+// behindAStart notes that a fire which cancels what is in progress waits for a run that cannot be cancelled yet.
 func (r *round) behindAStart(f *store.WaitingFire) {
 	if f.State == store.FireWaiting { // one in a queue says so already
 		r.note(f, fmt.Sprintf("the run of %s is being started; it is cancelled for this one when it has its items",

@@ -41,7 +41,7 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 	w.set("10:00:00")
 	l.settle()
 	w.want("s", "09:00 started/running, 10:00 skipped")
-	if f := w.last("s"); !strings.Contains(f.Reason, "was under way") {
+	if f := w.last("s"); !strings.Contains(f.Reason, "was in progress") {
 		t.Errorf("the reason is %q", f.Reason)
 	}
 }
@@ -95,8 +95,8 @@ func meeting() func(context.Context, schedule.Job) error {
 	}
 }
 
-// TestLeadersRace has two leader tasks that both believe in the lease, which cannot be, and a third whose lease is over. They
-// look at the same due times at once, again and again.
+// TestLeadersRace has two leader tasks that both believe in the lease, which cannot be, and a third whose lease is
+// over. They look at the same due times at once, again and again.
 func TestLeadersRace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:00:00")

@@ -60,7 +60,7 @@ func (w *world) set(now string) {
 	testenv.SetClock(w, w.pool, instant(w.T, now))
 }
 
-// stop has the database's clock stand at a time until it is set anew.
+// stop has the database's clock stand at a time until it is set again.
 func (w *world) stop(now string) {
 	w.Helper()
 	testenv.StopClock(w, w.pool, instant(w.T, now))
@@ -261,7 +261,7 @@ func (w *world) number(sql string) (n int) {
 
 func (w *world) runs() int { return w.number(`SELECT count(*) FROM batchrun`) }
 
-// end ends the runs that are under way.
+// end ends the runs that are in progress.
 func (w *world) end() {
 	w.Helper()
 	if _, err := control.New(w.store).Cancel(w.Context(), control.Control{All: true, Actor: "ann"}); err != nil {

@@ -50,7 +50,7 @@ func (s *endpointSet) add(epoch int64, endpoint string) {
 type exhaustedSweeper interface {
 	// Sweep gives up those that two sweeps in a row find left in the streams.
 	Sweep(ctx context.Context, all []ConsumersOf) error
-	// Forget begins anew.
+	// Forget begins again.
 	Forget()
 }
 
@@ -58,7 +58,7 @@ type exhaustedSweeper interface {
 type Consumers struct {
 	node     *core.Core
 	streams  core.Epochs
-	interval time.Duration // between two looks, by the node that leads
+	interval time.Duration // between two looks, by the leader
 	made     endpointSet
 	places   places // of services
 }
@@ -199,15 +199,15 @@ const (
 	discoverWait = time.Second
 	// discoverEvery is how many rounds of the caretaker pass between two questions who listens.
 	discoverEvery = 2
-	// maxMadeConsumers bounds the consumers of one stream up to which a node makes more because somebody says that he
+	// maxMadeConsumers bounds the consumers of one stream up to which a node makes more because someone says that he
 	// listens: anybody may say that.
 	maxMadeConsumers = 1000
 )
 
-// Reconciling is the leader task for what nobody waits for and what may take its time: it makes the consumers of services that
-// may not make their own, brings the limit of deliveries and the settings of endpoints to their consumers, and removes
-// messages that are delivered no more. All of it is in JetStream, which knows of no lease: whoever does it twice, or
-// late, does what the next round would do.
+// Reconciling is the leader task for what no one waits for and what may take its time: it makes the consumers of
+// services that may not make their own, brings the limit of deliveries and the settings of endpoints to their
+// consumers, and removes messages that are delivered no more. All of it is in JetStream, which knows of no lease:
+// whoever does it twice, or late, does what the next round would do.
 func (e *Consumers) Reconciling(
 	exhausted exhaustedSweeper,
 ) func(context.Context, workqueue.Lease) (time.Duration, error) {
@@ -244,7 +244,7 @@ func (e *Consumers) reconcileOnce(ctx context.Context, exhausted exhaustedSweepe
 	return errors.Join(err, exhausted.Sweep(timed, []ConsumersOf{work, stage}))
 }
 
-// ensureListeners makes the consumers of endpoints that somebody listens on: a service with the least of permissions
+// ensureListeners makes the consumers of endpoints that someone listens on: a service with the least of permissions
 // may not make its own.
 func (e *Consumers) ensureListeners(ctx context.Context, work, stage ConsumersOf) error {
 	listeners, err := wire.Discover(ctx, e.node.NC, discoverWait)

@@ -21,7 +21,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// sliceStreams are the streams that carry slices: what one of them loses is issued again.
+// sliceStreams are the streams that carry slices: what one of them loses is reissued.
 func sliceStreams() [4]string {
 	return [...]string{wire.StreamWork, wire.StreamReply, wire.StreamStage, wire.StreamFlow}
 }
@@ -40,7 +40,7 @@ type streamsState struct {
 	reconnects uint64    // of the connection, at the last look
 }
 
-// looked notes whether a look succeeded, and how often the connection had been made anew by then.
+// looked notes whether a look succeeded, and how often the connection had been made again by then.
 func (p *streamsState) looked(well bool, reconnects uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +106,7 @@ type Config struct {
 	Interval  time.Duration // between two looks at the streams
 	Reconcile time.Duration // between two looks at how they are set
 	Streams   stream.Config // what they are to be like when nothing is set yet in the database
-	// Entered is told that a later epoch has begun, and Try has the node that leads try the streams now.
+	// Entered is told that a later epoch has begun, and Try has the leader try the streams now.
 	Entered, Try func()
 }
 
@@ -239,9 +239,9 @@ func (k *Keeper) lookForRewind(ctx context.Context, current session.Epoch) error
 	return nil
 }
 
-// replaceStream deletes a stream of ours that somebody made with settings under which it cannot serve, so that the next
-// look makes it anew. Nothing is lost: PostgreSQL knows what was in it. Streams with what PostgreSQL does not know, the
-// events and the dead letters, are left alone.
+// replaceStream deletes a stream of ours that someone made with settings under which it cannot serve, so that the next
+// look makes it again. Nothing is lost: PostgreSQL knows what was in it. Streams with what PostgreSQL does not know,
+// the events and the dead letters, are left alone.
 func (k *Keeper) replaceStream(ctx context.Context, conflict *stream.ConflictError) error {
 	if Keeps(conflict.Stream) {
 		return conflict

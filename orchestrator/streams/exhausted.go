@@ -90,7 +90,7 @@ func (l *Letters) giveUp(ctx context.Context, x exhaustion) error {
 	}
 	msg, err := stream.GetMsg(ctx, x.Sequence)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil // somebody has seen to it
+		return nil // someone has seen to it
 	}
 	if err != nil {
 		return fmt.Errorf("read message %d: %w", x.Sequence, err)
@@ -113,7 +113,7 @@ func (l *Letters) giveUp(ctx context.Context, x exhaustion) error {
 }
 
 // wasDelivered reports whether an exhaustion can be true of a message: its own consumer has delivered it. Whoever may
-// publish can make an advisory up, and another consumer that somebody has put on the stream takes nothing from ours.
+// publish can make an advisory up, and another consumer that someone has put on the stream takes nothing from ours.
 func (l *Letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) (bool, error) {
 	of := OfWork
 	if x.Stream == wire.StreamStage {
@@ -158,7 +158,7 @@ func (l *Letters) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 	meta, err := wire.ReadMeta(msg.Header)
 	if err != nil {
 		letter.Message = fmt.Sprintf("%s; %v", letter.Message, err)
-		return letter, nil // nobody can be told
+		return letter, nil // no one can be told
 	}
 	if meta.Mode == wire.ModeBatch && meta.ReplyTo.Call == "" {
 		letter.State = deadletter.LetterReissued
@@ -228,7 +228,7 @@ func (l *Letters) tellAsker(ctx context.Context, request nats.Header, endpoint, 
 		return nil
 	}
 	msg := wire.FailureMsg(request, meta.ReplyTo, l.node.Name, failure)
-	if meta.ReplyTo.Call != "" { // nobody stores what goes to a caller
+	if meta.ReplyTo.Call != "" { // no one stores what goes to a caller
 		return l.node.NC.PublishMsg(msg)
 	}
 	if _, err := l.node.JS.PublishMsg(ctx, msg); err != nil {
@@ -268,7 +268,7 @@ type ExhaustedSweep struct {
 // Sweeping returns one that begins.
 func (l *Letters) Sweeping() *ExhaustedSweep { return &ExhaustedSweep{Letters: l} }
 
-// Forget begins anew.
+// Forget begins again.
 func (s *ExhaustedSweep) Forget() { s.marks = nil }
 
 // Sweep looks for messages that lie in a stream although its consumer is done with them. A consumer is done

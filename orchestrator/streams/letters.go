@@ -111,7 +111,7 @@ func (l *Letters) readDeadLettersBound(ctx, draining context.Context) error {
 }
 
 // buryDeadLetter buries a dead letter and acknowledges it. One that PostgreSQL refuses for what is in it is kept
-// without its contents, so that it does not come again for ever.
+// without its contents, so that it does not come again indefinitely.
 func (l *Letters) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made time.Time) error {
 	if stream.IsProbe(msg.Subject()) {
 		l.reader.Settle(core.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
@@ -141,7 +141,7 @@ func (l *Letters) giveBackDeadLetter(msg jetstream.Msg, made time.Time) {
 const causeUnreadable = "unreadable"
 
 // deadLetterIn is a message from the stream of dead letters, as the store keeps it. Whatever it is, it becomes a dead
-// letter: a message that cannot be understood is for a person to look at, and must not come again for ever.
+// letter: a message that cannot be understood is for a person to look at, and must not come again indefinitely.
 func deadLetterIn(msg jetstream.Msg) deadletter.DeadLetter {
 	d, err := wire.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
 	letter := deadLetterOf(&d)
@@ -177,7 +177,7 @@ func exhaustedDeadLetter(endpoint string, x exhaustion, msg *jetstream.RawStream
 	}
 	letter.Endpoint, letter.Cause, letter.Deliveries = endpoint, wire.CodeDeliveries, x.Deliveries
 	letter.Message = fmt.Sprintf("delivered %d times and never acknowledged", x.Deliveries)
-	if x.Deliveries < 1 { // somebody took the limit from its consumer
+	if x.Deliveries < 1 { // someone took the limit from its consumer
 		letter.Message = "delivered no more, and never acknowledged"
 	}
 	return letter
@@ -214,7 +214,7 @@ const deadLetterBatch = 100
 // PublishDeadLetters sends requeued dead letters to their endpoints, whenever told to, until ctx ends. One is published
 // under an id of its own for each time that it is requeued, so that two nodes that publish the same one store it once.
 //
-// Once it is in the stream it is a request like any other of a single item: should JetStream lose it, nobody issues it
+// Once it is in the stream it is a request like any other of a single item: should JetStream lose it, no one issues it
 // again.
 func (l *Letters) PublishDeadLetters(ctx context.Context) {
 	for {

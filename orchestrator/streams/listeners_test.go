@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// list has somebody say that he listens, as a service with the least of permissions can.
+// list has someone say that he listens, as a service with the least of permissions can.
 func (b *bundle) list(t *testing.T, stages map[string]int) {
 	t.Helper()
 	svc, err := micro.AddService(testenv.Conn(t, b.NS), micro.Config{
@@ -42,7 +42,7 @@ func (b *bundle) has(t *testing.T, stream, name string) bool {
 	return err == nil
 }
 
-// A node makes the consumers of services that may not make their own, and again when somebody deletes them.
+// A node makes the consumers of services that may not make their own, and again when someone deletes them.
 func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	t.Parallel()
 	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
@@ -127,7 +127,7 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, "statement"); err != nil {
 		t.Fatal(err)
 	}
-	wanted("a consumer made anew has the setting", 7)
+	wanted("a consumer made again has the setting", 7)
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	b.WantSound(t, l, run, 100)

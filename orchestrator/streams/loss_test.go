@@ -74,7 +74,7 @@ func TestRunSurvivesTheLossOfStreams(t *testing.T) {
 			js := b.JS(t)
 			lose(t, b, js)
 			nodetest.Until(t, "a new epoch begins", func() bool { return b.epoch(t) > before })
-			nodetest.Until(t, "what was sent is issued again", func() bool { return b.Node.Stats().Released > 0 })
+			nodetest.Until(t, "what was sent is reissued", func() bool { return b.Node.Stats().Released > 0 })
 			close(l.Gate)
 			b.WantSound(t, l, run, nodetest.Size)
 			if n := b.Node.Stats().Expired; n != 0 {

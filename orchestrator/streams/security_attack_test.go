@@ -32,12 +32,12 @@ const plantedState = "tranche.flow.statement.planted.0"
 // statement without.
 const ackOfOther = "$JS.ACK.TRANCHE_WORK.statement.TRANCHE_WORK.accounts.1.1.1"
 
-// attack is what somebody does with the rights of a role, and how the harm shows.
+// attack is what someone does with the rights of a role, and how the harm shows.
 type attack struct {
 	name, role string
 	do         func(*attacker)
 	harmed     func(*attacker) bool
-	// missed says that somebody was faster, so that the attacker has to try again; nil where nobody can be.
+	// missed says that someone was faster, so that the attacker has to try again; nil where no one can be.
 	missed func(*attacker) bool
 	// noReply is an attack that permissions alone withstand, too.
 	noReply bool
@@ -57,7 +57,7 @@ type attacker struct {
 	request *nats.Msg // of that run
 }
 
-// spied adds somebody to the account of the nodes who may do everything there.
+// spied adds someone to the account of the nodes who may do everything there.
 func spied(config string) string {
 	const spy = "{ user: spy, password: secret }"
 	if strings.Contains(config, "users: [ {") {
@@ -104,7 +104,7 @@ func attacking(t *testing.T, g *guarded, role string) *attacker {
 	return a
 }
 
-// when says since when there is a stream, or a consumer of requests; zero when there is none. That nobody answers says
+// when says since when there is a stream, or a consumer of requests; zero when there is none. That no one answers says
 // neither.
 func (a *attacker) when(name string) (at time.Time) {
 	a.t.Helper()
@@ -225,7 +225,7 @@ func tookOver(a *attacker) bool {
 		a.taken, marked) == 20
 }
 
-// outrun says that the run that takeOver began is complete without the attacker: a node mended the consumer first.
+// outrun says that the run that takeOver began is complete without the attacker: a node fixed the consumer first.
 func outrun(a *attacker) bool {
 	return a.Number(a.t, `SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, a.taken) == 1
 }

@@ -376,6 +376,6 @@ func (g *guarded) told(t *testing.T, user, subject string) string {
 		case <-t.Context().Done():
 		}
 	}
-	t.Fatalf("nobody was told: %v", g.logged.All())
+	t.Fatalf("no one was told: %v", g.logged.All())
 	return ""
 }

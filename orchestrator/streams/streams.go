@@ -19,7 +19,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// What JetStream has refused is tried again after a pause that doubles.
+// What JetStream has refused is retried after a pause that doubles.
 const (
 	refusedFirst = 5 * time.Second
 	refusedPause = 5 * time.Minute
@@ -110,7 +110,7 @@ func (k *Keeper) tellDiffering(set *session.StreamSettings) {
 	}
 }
 
-// refusal is what JetStream did not take of some settings, and when they are tried again.
+// refusal is what JetStream did not take of some settings, and when they are retried.
 type refusal struct {
 	revision int64
 	until    time.Time

@@ -134,12 +134,12 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 		MaxMsgs: 3}); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually("what somebody set by hand is undone", func() bool {
+	b.eventually("what someone set by hand is undone", func() bool {
 		return b.stream(wire.StreamDead).Config.MaxMsgs <= 0
 	})
 }
 
-// What JetStream refuses stays wanted, with the reason, and is tried again ever more seldom. Streams that are lost
+// What JetStream refuses stays wanted, with the reason, and is retried ever more seldom. Streams that are lost
 // meanwhile are made as they were.
 func TestARefusedSettingOfStreams(t *testing.T) {
 	t.Parallel()

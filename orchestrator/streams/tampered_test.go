@@ -67,7 +67,7 @@ func acknowledged(t *testing.T, nc *nats.Conn) (acks, again *atomic.Int64) {
 	return acks, again
 }
 
-// Consumers that somebody paused or filtered, and streams that somebody limited, are mended without an operator.
+// Consumers that someone paused or filtered, and streams that someone limited, are fixed without an operator.
 func TestTamperedStreamsAndConsumersAreMended(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

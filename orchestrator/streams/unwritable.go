@@ -23,8 +23,8 @@ const (
 	// probeTimeout is how long JetStream may take to acknowledge a probe, or to make a stream for a moment. One that is
 	// only slow is not taken for broken: see streamReconciler.
 	probeTimeout = 3 * time.Second
-	// probeQuiet is how long a stream may take nothing, while requests are under way, until it is tried; probeIdle is the
-	// same while none are.
+	// probeQuiet is how long a stream may take nothing, while requests are in progress, until it is tried; probeIdle is
+	// the same while none are.
 	probeQuiet = 5 * time.Second
 	probeIdle  = time.Minute
 	// probePause is the time between two looks at what is to be tried.
@@ -109,7 +109,7 @@ func (c *streamReconciler) round(ctx context.Context) error {
 		}
 		c.faults = map[string]time.Time{}
 		for _, f := range known {
-			c.faults[f.Stream] = time.Now() // by this clock; it is counted anew
+			c.faults[f.Stream] = time.Now() // by this clock; it is counted again
 		}
 	}
 	due, err := c.due(ctx)
@@ -264,7 +264,7 @@ func (c *streamReconciler) silent(ctx context.Context, name string, room bool, m
 	return c.replace(ctx, name)
 }
 
-// replace deletes a broken stream, so that nodes make it anew. What carries slices is issued again then, since the
+// replace deletes a broken stream, so that nodes make it again. What carries slices is reissued then, since the
 // stream's new time of making begins an epoch. Before that, letters are taken in, and events that were told lately are
 // noted as not told: whoever dies in between, or cannot write that down, leaves a stream that is still to be replaced.
 func (c *streamReconciler) replace(ctx context.Context, name string) error {

@@ -33,7 +33,7 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 	}{
 		{1, 0, true},
 		{3, 0, false},
-		{3, replicatedTimeout / 2, false}, // the machine may stand still for a while, too
+		{3, replicatedTimeout / 2, false}, // the machine may are stalled for a while, too
 		{3, replicatedTimeout, true},
 	} {
 		t.Run(fmt.Sprintf("%d copies for %s", tc.replicas, tc.since), func(t *testing.T) {

@@ -143,8 +143,8 @@ func (s *sentSlices) ReleaseLost(_ context.Context, _ workqueue.Lease, lost []wo
 	return len(lost), nil
 }
 
-// Of many requests that nobody takes, more than one look is about, the first are purged, the last is taken out of the
-// stream, and one in the middle: all of those are issued again, no other is, and none before what had come to the
+// Of many requests that no one takes, more than one look is about, the first are purged, the last is taken out of the
+// stream, and one in the middle: all of those are reissued, no other is, and none before what had come to the
 // reply stream by then is recorded.
 func TestLostRequestsAreFoundBehindOthers(t *testing.T) {
 	t.Parallel()
@@ -177,7 +177,7 @@ func TestLostRequestsAreFoundBehindOthers(t *testing.T) {
 		}
 		rounds(30)
 		if len(store.lost) != 0 {
-			t.Errorf("%d were issued again although a reply is in a node's hands", len(store.lost))
+			t.Errorf("%d were reissued although a reply is in a node's hands", len(store.lost))
 		}
 		js.recorded = 90
 		rounds(3)
@@ -185,7 +185,7 @@ func TestLostRequestsAreFoundBehindOthers(t *testing.T) {
 		slices.SortFunc(want, order)
 		slices.SortFunc(store.lost, order)
 		if !slices.Equal(store.lost, want) {
-			t.Errorf("%d requests were issued again: %v; want %v", len(store.lost), store.lost, want)
+			t.Errorf("%d requests were reissued: %v; want %v", len(store.lost), store.lost, want)
 		}
 	})
 }

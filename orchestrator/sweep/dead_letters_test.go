@@ -138,7 +138,7 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 	b.take(t, "blocked")
 }
 
-// Dead letters that come while PostgreSQL is away wait in their stream.
+// Dead letters that come while PostgreSQL is unavailable wait in their stream.
 func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -67,7 +67,7 @@ func TestDeadlineCountsFromTheHandOut(t *testing.T) {
 	}
 }
 
-// Somebody deletes an endpoint's consumer while no service listens. The requests lie in the stream and wait, however
+// Someone deletes an endpoint's consumer while no service listens. The requests lie in the stream and wait, however
 // often their deadline passes; a service that comes later does each of them once.
 func TestRequestsOutliveTheirConsumer(t *testing.T) {
 	t.Parallel()

@@ -61,7 +61,7 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 			t.Fatal(err)
 		}
 	}
-	// The server notices when it is to deliver the message once more.
+	// The server notices when it is to deliver the message again.
 	nodetest.Until(t, "the server delivers it no more", func() bool {
 		if msg, err := consumer.Next(jetstream.FetchMaxWait(100 * time.Millisecond)); err == nil {
 			others = append(others, msg)
@@ -197,7 +197,7 @@ func (b *bundle) ask(t *testing.T, msg *nats.Msg) {
 	}
 }
 
-// A flow that waits for a request which nobody can answer is told.
+// A flow that waits for a request which no one can answer is told.
 func TestExhaustedRequestOfAFlow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -265,7 +265,7 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 		Subject: wire.FlowStateSubject("statement", asked), Header: request.Headers(), Data: []byte(`{}`),
 	}
 	state.Header.Del(wire.HeaderMsgID)
-	state.Header.Set("Tranche-Flow-Answered", "1") // one item needed nobody else, and its slot is on its way
+	state.Header.Set("Tranche-Flow-Answered", "1") // one item needed no one else, and its slot is on its way
 	answer := nested(t, wire.Meta{Run: uuid.UUID(run), Slice: asked}, "")
 	answer.Subject = "tranche.stage.statement.1.5.accounts"
 	for _, msg := range []*nats.Msg{state, answer} {
@@ -343,8 +343,8 @@ func TestServiceThatGivesAChunkUp(t *testing.T) {
 	b.Check(t)
 }
 
-// An advisory that somebody made up, or that is about a stream of before, takes nothing away; nor does one about a
-// request that nobody has taken yet.
+// An advisory that someone made up, or that is about a stream of before, takes nothing away; nor does one about a
+// request that no one has taken yet.
 func TestAdvisoriesThatAreNotTrue(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -23,7 +23,7 @@ import (
 const (
 	// lostGrace is how long ago a slice was sent at the least until its request is looked for.
 	lostGrace = 5 * time.Second
-	// lostSettle is how long a request has to be gone until its slice counts as lost. What is shown of a slice needs no
+	// lostSettle is how long a request must be gone until its slice counts as lost. What is shown of a slice needs no
 	// such time; what a purge takes from under the hands of a recorder, or of a service, may come yet.
 	lostSettle = 3 * time.Second
 	// lostEvery is the time between two looks, lostAgain the least between two looks for the same request.
@@ -34,8 +34,8 @@ const (
 	lostBatch, lostLookups, lostMarks, lostReleased = 2000, 50, 4 * 2000, 1000
 )
 
-// lostSweep finds slices of which neither the request nor a reply is there any more: somebody has purged a stream, or a
-// disk has lost what was acknowledged, in a stream that looks whole. They are issued again and need not wait for their
+// lostSweep finds slices of which neither the request nor a reply is there any more: someone has purged a stream, or a
+// disk has lost what was acknowledged, in a stream that looks whole. They are reissued and need not wait for their
 // deadlines.
 //
 // Nothing else is taken for lost, and that rests on the order of things, not on times:
@@ -49,8 +49,8 @@ const (
 //     then, under its lock, still not answered in full and nothing of it was put aside, no reply to it is anywhere.
 //
 // A reply in the hands of a recorder on any node is one that is not acknowledged. A request that is delivered again is
-// in the work stream. What is published to a stream that was made anew has another epoch, and is none of this. A reply
-// that comes all the same, after a purge, finds its slice ended: it is stale and changes nothing.
+// in the work stream. What is published to a stream that was made again has another epoch, and is none of this. A reply
+// that comes anyway, after a purge, finds its slice ended: it is stale and changes nothing.
 //
 // Between the two looks time passes: marks remember the first. Requests are looked for in laps, by their places in the
 // stream, some in each look, so that those that wait long keep no other from its turn. It is for one goroutine.
@@ -290,7 +290,7 @@ func recordedUpTo(recorder *jetstream.ConsumerInfo, sequence uint64) bool {
 const stuckLaps = 3
 
 // suspension is what was seen of a suspended chunk. It goes on when a reply comes to what its flow has asked, and is
-// stuck for good when the question or the answer was lost.
+// stuck permanently when the question or the answer was lost.
 //
 // A question or an answer is always a message: what brought the chunk to its present stage, in the stage stream (or the
 // work stream), is acknowledged after its questions were stored in the work stream; a question is acknowledged after

@@ -19,8 +19,8 @@ const overdueBatch = 500
 // sweepOverdue deals with slices past their deadline. The time of a slice counts from when its request was handed to a
 // service: one that still lies in the stream waits for its endpoint, not for its items, and gets a new deadline. Of one
 // that was acknowledged the reply was lost. One that a service keeps without an answer counts as a failed attempt, if
-// there is reason to blame its items ([settle.Store.Blamed]); its request is taken out of the stream so that nobody
-// works on it in vain. While JetStream is silent its time is over all the same, at no cost. What else cannot be told
+// there is reason to blame its items ([settle.Store.Blamed]); its request is taken out of the stream so that no one
+// works on it in vain. While JetStream is silent its time is over anyway, at no cost. What else cannot be told
 // now is left to the next sweep.
 func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
 	overdue, err := w.node.Settling.OverdueSlices(ctx, overdueBatch)
@@ -89,7 +89,7 @@ func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) erro
 			continue
 		}
 		if queue == nil {
-			w.endpoints.Forget(u.Endpoint) // somebody deleted it; whoever publishes next makes it anew
+			w.endpoints.Forget(u.Endpoint) // someone deleted it; whoever publishes next makes it again
 			_, err := w.endpoints.Ensure(ctx, u.Endpoint)
 			failed = errors.Join(failed, err)
 			continue
@@ -109,10 +109,10 @@ func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) erro
 
 // sorted says what becomes of overdue slices.
 type sorted struct {
-	gone     []workqueue.SliceID // never in the stream, or taken out of it by somebody: issued again
-	waiting  []workqueue.SliceID // in the stream, in nobody's hands
+	gone     []workqueue.SliceID // never in the stream, or taken out of it by someone: reissued
+	waiting  []workqueue.SliceID // in the stream, in no one's hands
 	lost     []workqueue.SliceID // acknowledged by a service: its reply was lost
-	spent    []workqueue.SliceID // likewise, and too often
+	spent    []workqueue.SliceID // also, and too often
 	silent   []workqueue.SliceID // in a service's hands
 	doubted  map[workqueue.SliceID]bool
 	requests []workqueue.Sent // of the silent ones
@@ -129,7 +129,7 @@ func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sor
 		}
 		switch found := looking.Request(ctx, o); {
 		case found == core.RequestUnknown && o.Handed && looking.Stream == nil:
-			// Whatever became of it, its time is over; and nobody is to blame while JetStream is silent.
+			// Whatever became of it, its time is over; and no one is to blame while JetStream is silent.
 			s.silent = append(s.silent, o.ID)
 			s.doubted[o.ID] = true
 		case found == core.RequestUnknown:

@@ -1,5 +1,5 @@
 // Package sweep issues again what cannot come to an end by itself: of dead sessions, lost streams, silent services, and
-// requests that are gone. All of it is done by the node that leads.
+// requests that are gone. All of it is done by the leader.
 package sweep
 
 import (
@@ -98,8 +98,8 @@ func (w *Sweeper) Sweeping(ctx context.Context, lease workqueue.Lease) (time.Dur
 	return 0, err
 }
 
-// EndingStalled is the leader task that ends transactions of processes which have stopped in the middle of them, at every beat
-// of the lease. What they have locked holds up parts of a sweep, and so would hold up their end.
+// EndingStalled is the leader task that ends transactions of processes which have stopped in the middle of them, at
+// every beat of the lease. What they have locked holds up parts of a sweep, and so would hold up their end.
 func (w *Sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	timed, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL)
 	defer cancel()
@@ -137,7 +137,7 @@ func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) er
 		count(&s.late, w.sweepOverdue))
 }
 
-// inTurn does parts of a sweep, each for a time at the most, until ctx ends or another node leads.
+// inTurn does parts of a sweep, each for a time at most, until ctx ends or another node leads.
 func inTurn(ctx context.Context, limit time.Duration, parts ...func(context.Context) error) (failed error) {
 	for _, part := range parts {
 		timed, cancel := context.WithTimeout(ctx, limit)
@@ -159,17 +159,17 @@ func (w *Sweeper) Clearing(ctx context.Context, lease workqueue.Lease) (time.Dur
 	}
 	swept, failed := export.New(w.node.Store).Sweep(ctx, lease)
 	if swept > 0 {
-		w.node.Log.Info("deleted what had come of results that nobody will record", zap.Int("results", swept))
+		w.node.Log.Info("deleted what had come of results that no one will record", zap.Int("results", swept))
 	}
 	return 0, errors.Join(err, failed)
 }
 
-// healEvery is the time between two looks for lines that nobody moved on: there should be none, and a look is for all
-// runs under way.
+// healEvery is the time between two looks for lines that no one moved on: there should be none, and a look is for all
+// runs in progress.
 const healEvery = 5 * time.Second
 
-// sweepLines sees to the lines of runs whose items go one after the other: what follows an item that failed is ended
-// where the plan says so, and lines that nobody moved on are moved on. It returns how many those were.
+// sweepLines sees to the lines of runs whose items go one at a time: what follows an item that failed is ended
+// where the plan says so, and lines that no one moved on are moved on. It returns how many those were.
 func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standing int, err error) {
 	ended, err := w.node.Settling.EndStopped(ctx, lease)
 	if ended > 0 {
@@ -184,13 +184,13 @@ func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standi
 	w.healed = time.Now()
 	standing, failed := redo.New(w.node.Store).RepairLanes(ctx, lease)
 	if standing > 0 {
-		w.node.Log.Warn("moved on lines of items that nobody had moved on", zap.Int("lines", standing))
+		w.node.Log.Warn("moved on lines of items that no one had moved on", zap.Int("lines", standing))
 	}
 	return standing, errors.Join(err, failed)
 }
 
 // sweepUnsealed reports open runs that were not sealed in time, and seals or cancels those that are to end so. Leader
-// work. What fails is tried again with the next sweep.
+// work. What fails is retried with the next sweep.
 func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) error {
 	due, err := start.New(w.node.Store).ReportOverdue(ctx, lease)
 	if err != nil {
@@ -213,7 +213,7 @@ func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) erro
 func (w *Sweeper) endUnsealed(ctx context.Context, o *start.OverdueRun) (err error) {
 	reason := "it was not sealed in time"
 	if o.Abandoned {
-		reason += fmt.Sprintf(", and for %d days nobody did anything with it, nor was an item of it worked on",
+		reason += fmt.Sprintf(", and for %d days no one did anything with it, nor was an item of it worked on",
 			start.AbandonedAfter/(24*time.Hour))
 	}
 	switch o.OnOverdue {

@@ -228,7 +228,7 @@ func (w work) query(query url.Values) {
 	query.Set("endpoint", w.endpoint)
 }
 
-// start streams the items to the API as CSV and returns when the run is under way.
+// start streams the items to the API as CSV and returns when the run is in progress.
 func (b *bed) start(ctx context.Context, of work, input items) (run started, err error) {
 	query := url.Values{"key": {"id"}, "format": {"csv"}}
 	of.query(query)

@@ -16,7 +16,7 @@ import (
 const (
 	poisonItems    = 5_000
 	poisonChunk    = 500 // the default
-	poisonAttempts = 3   // likewise
+	poisonAttempts = 3   // also
 	isolateWithin  = 90 * time.Second
 
 	countExtra = `SELECT count(*)::float8 FROM work_slice WHERE run_id = $1 AND cause <> 'ready'`
@@ -37,7 +37,7 @@ func poisonCases() []poisonCase {
 		{"1, by an error that may pass", "poison-one", []int{1234}, faultyservice.WayError},
 		{"2 side by side", "poison-two", []int{1249, 1250}, faultyservice.WayError},
 		{"10 at random", "poison-ten", ten, faultyservice.WayError},
-		{"1, by an error for good", "poison-refuse", []int{77}, faultyservice.WayRefuse},
+		{"1, by an error permanently", "poison-refuse", []int{77}, faultyservice.WayRefuse},
 		{"1, by a panic", "poison-panic", []int{4999}, faultyservice.WayPanic},
 		{"1, by hanging for 1 s", "poison-hang", []int{2500}, faultyservice.WayHang},
 	}

@@ -22,19 +22,19 @@ type many struct {
 	times   percentiles        // of a small run, from the POST to the event
 	cpu     map[string]float64 // seconds while they ran, large run included
 	idle    float64            // cores of nodes and PostgreSQL, before there is anything
-	waiting float64            // the same with runs waiting whose endpoints nobody serves; 0: not measured
+	waiting float64            // the same with runs waiting whose endpoints no one serves; 0: not measured
 }
 
 const (
 	manySmall     = 10     // items of a small run
-	manyWaiting   = 10_000 // runs whose endpoints nobody serves
+	manyWaiting   = 10_000 // runs whose endpoints no one serves
 	manyEndpoints = 200
 	manyClients   = 64
 	manyAlone     = 6 * time.Second // the large run is measured alone
 	manyLook      = 10 * time.Second
 	manyLooks     = 5
 	manySettle    = 5 * time.Second
-	manyCost      = 3_000 // small runs at the most whose processor time is measured
+	manyCost      = 3_000 // small runs at most whose processor time is measured
 	manyWithin    = 10 * time.Minute
 	manyTick      = time.Second
 	beginWithin   = 30 * time.Second
@@ -251,7 +251,7 @@ func (l *lab) small(ctx context.Context, events *completions, endpoint string) (
 	return at.Sub(begun), err
 }
 
-// completions are the events that have come and those that somebody waits for.
+// completions are the events that have come and those that someone waits for.
 type completions struct {
 	mu   sync.Mutex
 	came map[string]chan time.Time
@@ -302,7 +302,7 @@ func (l *lab) cpu() map[string]float64 {
 	return used
 }
 
-// cores is how many cores the nodes and PostgreSQL use while nobody asks anything of them, in the mean of the nodes:
+// cores is how many cores the nodes and PostgreSQL use while no one asks anything of them, in the mean of the nodes:
 // the median of some looks, of which one in six or so meets PostgreSQL's autovacuum.
 func (l *lab) cores(ctx context.Context, nodes int) (float64, error) {
 	if err := backoff.Sleep(ctx, manySettle); err != nil {

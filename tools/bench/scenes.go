@@ -26,7 +26,7 @@ const (
 // percentiles are of times.
 type percentiles struct{ p50, p99, max time.Duration }
 
-// measureLatency starts runs one after the other, on one node that is idle before each. Both ends of a reply's way are
+// measureLatency starts runs one at a time, on one node that is idle before each. Both ends of a reply's way are
 // seen by a plain subscriber: NATS delivers to it when a message arrives at the server, before JetStream has stored it.
 func measureLatency(ctx context.Context, cfg config, pg *cluster, rep *report) (err error) {
 	b, err := openBed(ctx, cfg, pg)
@@ -292,7 +292,7 @@ func (l *lab) measureOld(ctx context.Context, cfg config, t *table, ended []fini
 	return ended[1:], nil
 }
 
-// besideEmpty runs the items here and in a database of its own, one after the other, and returns the run here.
+// besideEmpty runs the items here and in a database of its own, one at a time, and returns the run here.
 func (l *lab) besideEmpty(ctx context.Context, cfg config, o *old, first bool) (own finish, err error) {
 	empty, err := openBed(ctx, cfg, l.pg)
 	if err != nil {

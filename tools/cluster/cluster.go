@@ -23,7 +23,7 @@ const (
 	planFile  = "year-end.yaml"
 )
 
-// cluster is one under way.
+// cluster is one in progress.
 type cluster struct {
 	settings settings
 	story    *demokit.Story
@@ -81,7 +81,7 @@ func (c *cluster) open(context.Context) (err error) {
 		Program: c.settings.tranche, Dir: c.dir.Path, Env: demokit.Environment(), Out: os.Stdout, Err: os.Stderr,
 		Story: c.story,
 	}
-	c.story.Title("Tranche on three machines, which break one after the other")
+	c.story.Title("Tranche on three machines, which break one at a time")
 	c.story.Say("The machines are %s1 to %s%d; all is done as docs/operate/deploy.md says.", c.net, c.net, machines)
 	return nil
 }
@@ -246,7 +246,7 @@ const sizes = `SELECT
 // table is the end.
 func (c *cluster) table(context.Context) error {
 	c.story.Chapter("What it cost")
-	c.story.Say("%-38s %18s %16s", "what happened", "outcomes before", "stood still")
+	c.story.Say("%-38s %18s %16s", "what happened", "outcomes before", "was stalled")
 	for _, f := range c.faults {
 		c.story.Say("%-38s %18s %14.1f s", f.what, demokit.Grouped(f.done), f.standstill.Seconds())
 	}

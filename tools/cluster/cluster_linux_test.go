@@ -19,8 +19,8 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 const repository = "../.."
 
-// make cluster, as somebody types it: everything breaks while the run is under way, nothing is lost, nothing stays
-// behind. And the same broken off by Ctrl-C.
+// make cluster, as someone types it: everything breaks while the run is in progress, nothing is lost, nothing stays
+// behind. And the same interrupted by Ctrl-C.
 func TestMakeCluster(t *testing.T) {
 	dir := openTempDir(t)
 	cmd := exec.CommandContext(t.Context(), "make", "-C", repository, "cluster",
@@ -49,7 +49,7 @@ func TestMakeCluster(t *testing.T) {
 		t.Log(text)
 	}
 	wantNothingLeft(t, dir)
-	t.Run("broken off", testBrokenOff)
+	t.Run("interrupted", testBrokenOff)
 }
 
 func testBrokenOff(t *testing.T) {
@@ -67,7 +67,7 @@ func testBrokenOff(t *testing.T) {
 	interrupted := false
 	for lines := bufio.NewScanner(pipe); lines.Scan(); {
 		said.WriteString(lines.Text() + "\n")
-		if !interrupted && strings.Contains(lines.Text(), " started: ") { // the run is under way
+		if !interrupted && strings.Contains(lines.Text(), " started: ") { // the run is in progress
 			interrupted = true
 			if err := cmd.Process.Signal(os.Interrupt); err != nil {
 				t.Fatal(err)

@@ -20,7 +20,7 @@ type fault struct {
 	standstill time.Duration
 }
 
-// underWay does something while the run is under way, and returns when the run is steady again.
+// underWay does something while the run is in progress, and returns when the run is steady again.
 func (c *cluster) underWay(ctx context.Context, what string, act func(context.Context) error) error {
 	if err := c.progress.settle(ctx, lively); err != nil {
 		return fmt.Errorf("before this: %s: %w", what, err)
@@ -103,7 +103,7 @@ func (c *cluster) killService(ctx context.Context) error {
 	return c.startInstance(ctx, dead, firstVersion)
 }
 
-// upgrade restarts everything, one after the other.
+// upgrade restarts everything, one at a time.
 func (c *cluster) upgrade(ctx context.Context) error {
 	c.story.Chapter("Everything is restarted, one by one, nodes and services in their next version")
 	for _, part := range []struct {

@@ -34,7 +34,7 @@ func main() {
 	err := start(ctx)
 	stop()
 	if errors.Is(err, context.Canceled) {
-		err = errors.New("broken off; everything that was started has ended")
+		err = errors.New("interrupted; everything that was started has ended")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)

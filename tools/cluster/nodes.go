@@ -44,7 +44,7 @@ func (c *cluster) startNode(ctx context.Context, n *node, program string) (err e
 	return err
 }
 
-// makeToken lets us in, as somebody beside a node would.
+// makeToken lets us in, as someone beside a node would.
 func (c *cluster) makeToken(ctx context.Context) error {
 	block, err := c.deploy.block("tranche token create")
 	if err != nil {
@@ -94,7 +94,7 @@ type leadership struct {
 	requests     int64
 }
 
-// awaitLeader waits until the node that leads is the right one.
+// awaitLeader waits until the leader is the right one.
 func (c *cluster) awaitLeader(ctx context.Context, right func(leadership) bool) (now leadership, err error) {
 	err = demokit.Await(ctx, "a node to lead", nil, func(ctx context.Context) error {
 		var list nodeList

@@ -200,7 +200,7 @@ func (d *databases) failOver(ctx context.Context) error {
 	}
 	d.configs[0], d.configs[1] = d.configs[1], d.configs[0]
 	d.copies++
-	// A copy is made anew, since the dead one may have written what the standby never had.
+	// A copy is made again, since the dead one may have written what the standby never had.
 	d.configs[1].DataDir += fmt.Sprint("-", d.copies)
 	return d.primary.Promote(ctx)
 }

@@ -60,7 +60,7 @@ func checkStoredFirst(ctx context.Context, n *node) (err error) {
 	return n.expectSettled(ctx, r, ackDone)
 }
 
-// unanswerable asks while no reply can be stored, and returns how the request was let go all the same, if it was.
+// unanswerable asks while no reply can be stored, and returns how the request was let go anyway, if it was.
 func (n *node) unanswerable(ctx context.Context, r *request) (early acknowledgement, err error) {
 	if err := n.ask(ctx, r); err != nil {
 		return early, err
@@ -307,7 +307,7 @@ const (
 	electionPause = 100 * time.Millisecond
 )
 
-// checkLate starts the service once more, on three servers. There a pull that is bounded in bytes ends (409) before its
+// checkLate starts the service again, on three servers. There a pull that is bounded in bytes ends (409) before its
 // messages come, which wait for the quorum. A service that does not bound its pulls is not told, and passes.
 func checkLate(ctx context.Context, n *node) (err error) {
 	dir, err := os.MkdirTemp("", "tranche-conformance-")

@@ -180,7 +180,7 @@ func checkLane(ctx context.Context, n *node) error {
 	return nil
 }
 
-// callRequest makes a request one that somebody waits for.
+// callRequest makes a request one that someone waits for.
 func (n *node) callRequest(r *request) *request {
 	r.header.Set(wire.HeaderMode, "single")
 	r.header.Set(wire.HeaderReplyTo, fmt.Sprintf("tranche.call.%s.%s.%s", caller, uuid.NewString(), n.config.Endpoint))
@@ -213,6 +213,6 @@ func (n *node) laneStatus(ctx context.Context) (said, reads bool) {
 		return false, false // who is not listed has another check
 	}
 	var status struct{ Lane *bool }
-	_ = json.Unmarshal(msg.Data, &status) // likewise
+	_ = json.Unmarshal(msg.Data, &status) // also
 	return status.Lane != nil, status.Lane != nil && *status.Lane
 }

@@ -17,7 +17,7 @@ import (
 // slowly returns a request that takes so long.
 func slowly(d time.Duration) *request { return orders(order{"do": "slow", "ms": d.Milliseconds()}) }
 
-// checkInProgress tries again when a service may have been unable to send anything, as the whole machine stood still.
+// checkInProgress tries again when a service may have been unable to send anything, as the whole machine was stalled.
 func checkInProgress(ctx context.Context, n *node) (err error) {
 	for range 3 {
 		longest := standstill()
@@ -32,7 +32,7 @@ func checkInProgress(ctx context.Context, n *node) (err error) {
 	return err
 }
 
-// standstill measures how long this process, and with it most likely the machine, stands still at the longest, until
+// standstill measures how long this process, and with it most likely the machine, is stalled at the longest, until
 // the returned function is called.
 func standstill() (longest func() time.Duration) {
 	ended, found := make(chan struct{}), make(chan time.Duration)
@@ -153,7 +153,7 @@ func checkStreamsAnew(ctx context.Context, n *node) error {
 		"a reply to a request in the new stream", "none")
 }
 
-// checkMadeAnew has a request in work while its stream is made anew and another takes its sequence.
+// checkMadeAnew has a request in work while its stream is made again and another takes its sequence.
 func checkMadeAnew(ctx context.Context, n *node) error {
 	if err := n.remakeStreams(ctx); err != nil { // so that sequences begin at 1
 		return err

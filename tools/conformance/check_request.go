@@ -316,7 +316,7 @@ func checkTooLarge(ctx context.Context, n *node) error {
 		return differs("the error result_too_large, not to be retried", "%s", s)
 	}
 	if a.sent() != 3 {
-		return differs("slots for the other items all the same", "%s", a)
+		return differs("slots for the other items anyway", "%s", a)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ const (
 	impatience = 3 * time.Second
 	// grace is how long a reply is waited for to get longer, when it could be whole or not.
 	grace = 400 * time.Millisecond
-	// ownAckWait is the AckWait on a server of the suite's own: short, so that signs of life come often.
+	// ownAckWait is the AckWait on a server of the suite's own: short, so that heartbeats come often.
 	ownAckWait = 3 * time.Second
 )
 
@@ -34,7 +34,7 @@ type node struct {
 	config   Config
 	nc       *nats.Conn
 	js       jetstream.JetStream
-	service  service // nil when somebody else runs it
+	service  service // nil when someone else runs it
 	private  bool    // the server is the suite's own
 	contract bool    // the endpoint obeys orders
 	ackWait  time.Duration
@@ -246,7 +246,7 @@ func (n *node) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
 	}
 }
 
-// remakeStreams deletes the streams of requests and replies and makes them anew, as after the loss of a server.
+// remakeStreams deletes the streams of requests and replies and makes them again, as after the loss of a server.
 func (n *node) remakeStreams(ctx context.Context) error {
 	for _, name := range []string{wire.StreamWork, wire.StreamReply} {
 		if err := n.js.DeleteStream(ctx, name); err != nil {
@@ -256,7 +256,7 @@ func (n *node) remakeStreams(ctx context.Context) error {
 	return n.makeStreams(ctx)
 }
 
-// checkUnused returns an error when a node or somebody else's work is on the server.
+// checkUnused returns an error when a node or someone else's work is on the server.
 func (n *node) checkUnused(ctx context.Context) error {
 	for range 20 { // a node's reads have short gaps
 		recorder, err := n.js.Consumer(ctx, wire.StreamReply, wire.RecorderConsumer)

@@ -38,7 +38,7 @@ type rawService struct {
 	mu   sync.Mutex
 	held map[string]rawDelivery
 	jobs sync.WaitGroup
-	few  chan struct{} // has one for each slow item at work for which nobody waits
+	few  chan struct{} // has one for each slow item at work for which no one waits
 }
 
 // rawDelivery is a request and when the consumer was made that delivered it.
@@ -195,10 +195,10 @@ func (s *rawService) chunksHeld() (n int) {
 	return n
 }
 
-// isCall reports whether somebody waits for the answer to a request.
+// isCall reports whether someone waits for the answer to a request.
 func isCall(h nats.Header) bool { return h.Get(wire.HeaderMode) == "single" }
 
-// beat sends signs of life for what is held.
+// beat sends heartbeats for what is held.
 func (s *rawService) beat(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = backoff.Sleep(ctx, ownAckWait/4)

@@ -9,7 +9,7 @@
 // payloads say what is to become of them; [Run] asks an endpoint whether it is one. What a check needs and does not
 // find leaves it out, with the reason, and is no failure.
 //
-// Without a URL the suite has a NATS server of its own and starts the service itself, and for one check once more, on
+// Without a URL the suite has a NATS server of its own and starts the service itself, and for one check again, on
 // three servers. With one it uses that server, and
 // refuses to when a node reads replies there or the endpoint has work to do: the checks change limits of the reply
 // stream, and remove what they made.
@@ -100,7 +100,7 @@ func (c Config) withDefaults() (Config, error) {
 // caller is the name under which the suite asks for replies elsewhere.
 const caller = "conformance"
 
-// checkTimeout bounds a check. Those that wait for signs of life on somebody else's server need most of it.
+// checkTimeout bounds a check. Those that wait for heartbeats on someone else's server need most of it.
 const checkTimeout = 25 * time.Second
 
 // Run checks a service. An error means that the checks could not be made, not that one failed.
@@ -151,7 +151,7 @@ func startServer(ctx context.Context) (url string, stop func(), err error) {
 	return server.URL(), func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer cancel()
-		_ = server.Stop(ctx) // the process, or the test, ends; nobody needs what is stored
+		_ = server.Stop(ctx) // the process, or the test, ends; no one needs what is stored
 		_ = os.RemoveAll(dir)
 	}, nil
 }
@@ -319,7 +319,7 @@ func (n *node) run(ctx context.Context, c check) (Result, error) {
 	return result, n.clean(cleaning)
 }
 
-// alive returns an error when the service has ended although nobody told it to.
+// alive returns an error when the service has ended although no one told it to.
 func (n *node) alive() error {
 	select {
 	case <-n.service.exited():

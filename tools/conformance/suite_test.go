@@ -35,7 +35,7 @@ func TestNodeServicePasses(t *testing.T) {
 	})
 }
 
-// userProgram is what a user of the package writes; tsc has to be content with it, and node to run it.
+// userProgram is what a user of the package writes; tsc must be content with it, and node to run it.
 const userProgram = `import assert from 'node:assert/strict';
 import { type Chunk, Failure, Service, call, handleEach, handleFlow, handleList, target } from 'tranche-endpoints';
 import { Kit } from 'tranche-endpoints/testing';
@@ -246,7 +246,7 @@ const (
 	tick   = 50 * time.Millisecond
 )
 
-// patiently returns a context that ends when this process has run for longer than a limit. While it stood still, the
+// patiently returns a context that ends when this process has run for longer than a limit. While it was stalled, the
 // service and the server did so too, most likely: such a time counts as no more than two ticks. It has a deadline far
 // beyond that, since questions to JetStream have one of their own without.
 func patiently(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {

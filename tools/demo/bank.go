@@ -94,7 +94,7 @@ func (b *sampleBank) pgbenchArgs() []string {
 	return []string{"-i", "-q", "-s", strconv.Itoa(scale)}
 }
 
-// makeAccounts has pgbench make the accounts. Nobody owns them yet.
+// makeAccounts has pgbench make the accounts. No one owns them yet.
 func (b *sampleBank) makeAccounts(ctx context.Context) error {
 	cmd, err := b.program(ctx, accountsDB, "pgbench", b.pgbenchArgs()...)
 	if err != nil {

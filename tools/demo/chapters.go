@@ -97,7 +97,7 @@ func (d *demo) redoFifty(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.story.Say("A movement of each loses its amount. Their parts are nulled out, and nobody else's:")
+	d.story.Say("A movement of each loses its amount. Their parts are nulled out, and no one else's:")
 	err = d.redo(ctx, accounts, map[string]int64{transactionsDB: fifty}, func() error {
 		return d.shell.Typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions, "--keys", fiftyFile,
 			"--wait", "--on-hold", "exit")
@@ -139,7 +139,7 @@ func (d *demo) fifty() []int32 {
 }
 
 // redo shows what the ledgers have after fn, and remembers it for the proof: so many of these accounts by each service
-// and those who compose, and nobody else.
+// and those who compose, and no one else.
 func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64, fn func() error) error {
 	mark, err := d.bank.mark(ctx)
 	if err != nil {
@@ -208,7 +208,7 @@ func (d *demo) prove(ctx context.Context) error {
 }
 
 const (
-	// lastYearFile was exported by somebody else, in another year.
+	// lastYearFile was exported by someone else, in another year.
 	lastYearFile = "last-year.csv"
 	lastYear     = "account,form\n1,pdf\nHS-2,json\n3,json\n4th,json\n"
 	// failedFile is what the department gets, and correctedFile what it gives back.
@@ -290,9 +290,9 @@ func (d *demo) correctForms(ctx context.Context) error {
 	})
 }
 
-// send has somebody look, and then the statements posted.
+// send has someone look, and then the statements posted.
 func (d *demo) send(ctx context.Context) error {
-	d.story.Chapter("Somebody looks, and then they are sent")
+	d.story.Chapter("Someone looks, and then they are sent")
 	if err := d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--dry-run"); err != nil {
 		return err
 	}

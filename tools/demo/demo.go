@@ -111,10 +111,10 @@ const (
 	exitOK      = 0
 	exitRefused = 1 // the input is refused
 	exitFailed  = 3 // the run has failed items
-	exitHeld    = 4 // the run waits for somebody
+	exitHeld    = 4 // the run waits for someone
 )
 
-// demo is a demo under way.
+// demo is a demo in progress.
 type demo struct {
 	config    Config
 	story     *demokit.Story
@@ -217,9 +217,9 @@ func (d *demo) invite(ctx context.Context) error {
 	d.story.Say("The dashboard, where each account is a pixel:\n  %s", d.story.Paint(demokit.Bold, d.server.API))
 	d.story.Say("Break account %d in another terminal:", account)
 	d.story.Command(psql, `-c "`+breaks+`"`)
-	d.story.Say("Find it on the run's page, by its key, and reset its part %s. Then mend it,", branchesDB)
+	d.story.Say("Find it on the run's page, by its key, and reset its part %s. Then fix it,", branchesDB)
 	d.story.Command(psql, `-c "`+mends+`"`)
-	d.story.Say("and reset the part once more, there or here; sending it again wants a word again:")
+	d.story.Say("and reset the part again, there or here; sending it again wants a word again:")
 	d.story.Command("export TRANCHE_URL=" + d.server.API)
 	d.story.Command(fmt.Sprintf("tranche run reset last --step %s --key %d --wait --on-hold exit", branchesDB,
 		account))
@@ -239,7 +239,7 @@ func (d *demo) linger(ctx context.Context, entered <-chan struct{}) error {
 	}
 }
 
-// enter returns a channel that is closed when a line has come from r. An end of r is none: nobody has typed it.
+// enter returns a channel that is closed when a line has come from r. An end of r is none: no one has typed it.
 func enter(r io.Reader) <-chan struct{} {
 	entered := make(chan struct{})
 	go func() {

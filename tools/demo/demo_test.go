@@ -149,7 +149,7 @@ func testStops(t *testing.T, program string) {
 	interrupted := false
 	for lines := bufio.NewScanner(pipe); lines.Scan(); {
 		said.WriteString(lines.Text() + "\n")
-		if !interrupted && strings.Contains(lines.Text(), " started: ") { // the run is under way
+		if !interrupted && strings.Contains(lines.Text(), " started: ") { // the run is in progress
 			must(t, cmd.Process.Signal(os.Interrupt))
 			interrupted = true
 		}
@@ -180,7 +180,7 @@ func expectNothingLeft(t *testing.T, text, dir string) {
 	}
 }
 
-// A person at a terminal is left everything until a line is entered, and told how to break and mend an account.
+// A person at a terminal is left everything until a line is entered, and told how to break and fix an account.
 func testLingers(t *testing.T, program string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

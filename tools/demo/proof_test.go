@@ -59,7 +59,7 @@ func TestProof(t *testing.T) {
 		{"movements that are printed", inPDF(func(p *yearend.Parts) {
 			p.Year.Months[5] = bank.Month{Movements: 1, In: 9, Out: 9}
 		}), []string{"movements 81, but 80", "money out"}},
-		{"the PDF of somebody else", inPDF(func(p *yearend.Parts) { p.Account.Number = "HS10 0150 0000 0039" }),
+		{"the PDF of someone else", inPDF(func(p *yearend.Parts) { p.Account.Number = "HS10 0150 0000 0039" }),
 			[]string{"statements 39", "has the statement of account 39"}},
 		{"a damaged PDF", func(account int, _ *yearend.Parts, l *exportedLine) *exportedLine {
 			if account == 3 {
@@ -75,7 +75,7 @@ func TestProof(t *testing.T) {
 		}, []string{"of them PDFs 4, but 5"}},
 		{"a statement missing", inJSON(func(*exportedLine) *exportedLine { return nil }),
 			[]string{"statements 39, but 40 accounts"}},
-		{"a statement of somebody else", inJSON(func(l *exportedLine) *exportedLine {
+		{"a statement of someone else", inJSON(func(l *exportedLine) *exportedLine {
 			l.Result.Account++
 			return l
 		}), []string{"statements 39", "has the statement of account"}},

@@ -143,7 +143,7 @@ func (d *demo) startProcess(ctx context.Context, database, endpoint, how string)
 
 // applyPlan shows the plan and puts it on record.
 func (d *demo) applyPlan(ctx context.Context) error {
-	d.story.Chapter("The plan: gather from three services, compose, and post what somebody has approved")
+	d.story.Chapter("The plan: gather from three services, compose, and post what someone has approved")
 	if err := d.story.File(d.dir.File(planFile)); err != nil {
 		return err
 	}

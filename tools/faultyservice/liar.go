@@ -30,7 +30,7 @@ type LiarConfig struct {
 	Ledger *Ledger // nil: one of its own, which Liar.Ledger returns
 }
 
-// Liar answers requests without the SDK. It does one after the other.
+// Liar answers requests without the SDK. It does one at a time.
 type Liar struct {
 	cfg LiarConfig
 	js  jetstream.JetStream
@@ -125,7 +125,7 @@ type Lie string
 
 // The lies. Unless another is named, the reply that carries one looks complete.
 const (
-	LieForeign   Lie = "foreign"    // results for ordinals that nobody asked for
+	LieForeign   Lie = "foreign"    // results for ordinals that no one asked for
 	LieOthers    Lie = "others"     // the result that another chunk of the run would have, under this slice
 	LieMissing   Lie = "missing"    // half of the results, and a count that fits them
 	LieEmpty     Lie = "empty"      // success, without any result

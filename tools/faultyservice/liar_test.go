@@ -30,7 +30,7 @@ func TestLiar(t *testing.T) {
 	w := setup(t)
 	cases := map[Lie]struct {
 		quarantined string // reason; "" for none
-		once        bool   // nothing has to be asked again
+		once        bool   // nothing must be asked again
 		deadline    bool   // the items come again after their deadline
 		either      bool   // of two replies that contradict each other, the one that is recorded first counts
 	}{
@@ -88,7 +88,7 @@ func TestLiar(t *testing.T) {
 				t.Errorf("%d messages are in quarantine for %q", n, tc.quarantined)
 			}
 			if extra := w.extra(run); (extra == 0) != tc.once {
-				t.Errorf("%d slices were made anew", extra)
+				t.Errorf("%d slices were made again", extra)
 			}
 			n = w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND error_code IN ('deadline', 'lost')`, run)
 			if (n > 0) != tc.deadline {

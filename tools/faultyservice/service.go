@@ -50,13 +50,13 @@ type Way string
 
 // The ways.
 const (
-	WayError  Way = "error"  // the handler returns an error: the chunk fails, and may be tried again
+	WayError  Way = "error"  // the handler returns an error: the chunk fails, and may be retried
 	WayRefuse Way = "refuse" // the same, but trying again would not help
 	WayPanic  Way = "panic"  // the handler panics
 	WayHang   Way = "hang"   // nothing is answered until the handler's time is over
 	WayExit   Way = "exit"   // the process ends at once
 	WaySlots  Way = "slots"  // each item is an error that may pass
-	WayItem   Way = "item"   // poison: only the item itself is an error, for good; otherwise each item is
+	WayItem   Way = "item"   // poison: only the item itself is an error, permanently; otherwise each item is
 )
 
 // Poison is items that make every chunk fail that they are in, however small; by WayItem they only fail themselves.

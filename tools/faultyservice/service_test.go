@@ -65,7 +65,7 @@ func TestPoisonStandsAlone(t *testing.T) {
 			}
 			w.wantSound(run, ledger, items-bad, bad)
 			w.wantFired(ledger, FaultPoison)
-			// What is out when the breaker opens is sent once more as it was.
+			// What is out when the breaker opens is sent again as it was.
 			opened := w.number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker'
 				AND after = 'open'`, endpointOf(name))
 			extra, bound := w.extra(run), len(tc.ordinals)*(perPoison(chunk, tries)+opened)
@@ -127,7 +127,7 @@ func TestOutage(t *testing.T) {
 			probes := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'probe'`, run)
 			t.Logf("%d chunks asked in vain, %d probes, %d extra slices", ledger.Fired(FaultOutage), probes, w.extra(run))
 			if probes == 0 {
-				t.Error("nobody probed")
+				t.Error("no one probed")
 			}
 			if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'bisect'`, run); n > 16 {
 				t.Errorf("%d chunks were halved because of an outage", n)
@@ -171,7 +171,7 @@ func TestPoisonEverywhereIsNoOutage(t *testing.T) {
 	}
 }
 
-// Chunks over a size fail, whatever is in them. The run is done all the same, and the next one is not cut so big.
+// Chunks over a size fail, whatever is in them. The run is done anyway, and the next one is not cut so big.
 func TestMemoryKiller(t *testing.T) {
 	t.Parallel()
 	const items, most = 6000, 100
@@ -223,7 +223,7 @@ func TestThrottle(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 	if n := w.number(`SELECT count(*) FROM endpoint_change WHERE what IN ('rate', 'in_flight')`); n == 0 {
-		t.Error("nobody slowed down")
+		t.Error("no one slowed down")
 	}
 }
 
@@ -251,7 +251,7 @@ func TestSlowInstance(t *testing.T) {
 	}
 	cut := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'ready'`, run)
 	if few+many != cut || w.extra(run) != 0 {
-		t.Errorf("%d chunks were executed of %d; %d slices were made anew", few+many, cut, w.extra(run))
+		t.Errorf("%d chunks were executed of %d; %d slices were made again", few+many, cut, w.extra(run))
 	}
 	if took > limit {
 		t.Errorf("it took %s", took)
@@ -265,7 +265,7 @@ func TestSmallRunBesideALargeOne(t *testing.T) {
 	w := setup(t)
 	ledger := w.serve(Config{Load: &Load{PerItem: each}, Concurrency: servers})
 	busy := w.start(large, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = 100 }))
-	w.until("the large run is under way", func() bool {
+	w.until("the large run is in progress", func() bool {
 		return w.number(`SELECT coalesce(sum(bit_count(done)), 0) FROM work_block WHERE run_id = $1`, busy) > 5000
 	})
 	begun := time.Now()

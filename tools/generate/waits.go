@@ -30,7 +30,7 @@ func waiting() []string {
 	}
 }
 
-// notWaiting lists trees below them: kits for tests, which nobody runs in earnest.
+// notWaiting lists trees below them: kits for tests, which no one runs in earnest.
 func notWaiting() []string {
 	return []string{"endpoints/endpointstest", "internal/testing/apitest", "internal/testing/nodetest",
 		"internal/testing/storetest"}
@@ -39,7 +39,7 @@ func notWaiting() []string {
 // codeName matches names of the code, among what a page writes as code.
 var codeName = regexp.MustCompile("`([A-Za-z]+[a-z][A-Z][A-Za-z]*)`")
 
-// waits lists the named durations that the page mentions before the list. A duration that nobody has said a word of is
+// waits lists the named durations that the page mentions before the list. A duration that no one has said a word of is
 // an error, and so is a name on the page that the code does not have.
 func waits(root string) (string, error) {
 	packages, err := sources(root)

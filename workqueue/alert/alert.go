@@ -65,7 +65,7 @@ SELECT version, state, deleted_at IS NOT NULL, spec = $2::jsonb AND source = $3,
 FROM alert WHERE name = $1
 FOR NO KEY UPDATE`
 
-	// One that was deleted begins anew, but for its number. Another text may have another receiver: it is asked at once.
+	// One that was deleted begins again, but for its number. Another text may have another receiver: it is asked at once.
 	writeAlert = `
 UPDATE alert
 SET version = CASE WHEN spec = 'null' THEN 1 ELSE version + 1 END, spec = $2, source = $3, changed_by = $4,
@@ -139,7 +139,7 @@ func (s Store) Apply(ctx context.Context, text Text, actor string) (out AppliedA
 	return out, nil
 }
 
-// ControlledAlert is a rule that somebody has paused, resumed or deleted.
+// ControlledAlert is a rule that someone has paused, resumed or deleted.
 type ControlledAlert struct {
 	Name      string `json:"name"`
 	State     string `json:"state" enum:"active,paused,deleted"`
@@ -239,7 +239,7 @@ ON CONFLICT (alert, grp) WHERE state = 'waiting' DO NOTHING`
 
 	waitingTest = `SELECT id FROM alert_message WHERE alert = $1 AND grp = 'test' AND state = 'waiting'`
 
-	// A pause after what failed is over: whoever tests has mended something.
+	// A pause after what failed is over: whoever tests has fixed something.
 	retryNow = `UPDATE alert SET next_at = tranche_now() WHERE name = $1`
 )
 

@@ -67,7 +67,7 @@ type Look struct {
 	Cut        []string // kinds of which not all that holds was seen
 	// Holds reports whether a condition holds, or may, of which the rule does not tell; nil: none does.
 	Holds func(kind, subject string) bool
-	// Muted reports whether somebody has muted a condition: it holds, and nothing is told of it; nil: none is.
+	// Muted reports whether someone has muted a condition: it holds, and nothing is told of it; nil: none is.
 	Muted    func(kind, subject string) bool
 	Wait     time.Duration // how long a condition holds, or is over, before it is told
 	Interval time.Duration // between two messages of a group that tell of nothing critical

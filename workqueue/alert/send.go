@@ -25,13 +25,13 @@ type Attempt struct {
 	Number   int             // from 1; with the message, the fence of what is noted about it
 	MadeAt   time.Time
 	Age      time.Duration // of the message, by the database's clock
-	Failures int           // of the rule's receiver, one after the other
+	Failures int           // of the rule's receiver, one at a time
 }
 
 const (
 	// One message of each rule, by alert_message_waiting: what was tried less comes first, so that one that its receiver
 	// will not have keeps no others waiting. The rules' rows come first in the order of locks, as everywhere here; what
-	// somebody holds is passed over, and its turn comes when this is asked again, a second later. Until next_at nobody
+	// someone holds is passed over, and its turn comes when this is asked again, a second later. Until next_at no one
 	// tries again: whoever leads next takes up there what a leader that died had begun.
 	claimAttempts = `
 WITH due AS MATERIALIZED (
@@ -78,7 +78,7 @@ UPDATE alert SET next_at = tranche_now() + $2::interval, failures = failures + 1
     failing_since = coalesce(failing_since, tranche_now()), error = $3
 WHERE name = $1`
 
-	// What a message that nobody got told of, and holds, is told anew. What it told to be worse was told before, and its
+	// What a message that no one got told of, and holds, is told again. What it told to be worse was told before, and its
 	// end is told still.
 	untell = `
 UPDATE alert_condition SET told = before, before = NULL, message = NULL
@@ -87,9 +87,9 @@ WHERE alert = $1 AND message = $2 AND NOT happened AND (ended_at IS NULL OR befo
 	forgetEnded = `DELETE FROM alert_condition WHERE alert = $1 AND message = $2 AND ended_at IS NOT NULL`
 )
 
-// Claim returns attempts that are to be made now, one for each rule, at most so many, and none for rules under way. It
-// counts them first, so that one is not made twice, unless its leader dies before it has noted what came of it: then it
-// is made again after hold. Leader work.
+// Claim returns attempts that are to be made now, one for each rule, at most so many, and none for rules in progress.
+// It counts them first, so that one is not made twice, unless its leader dies before it has noted what came of it: then
+// it is made again after hold. Leader work.
 func (s Store) Claim(
 	ctx context.Context, lease workqueue.Lease, underWay []string, most int, hold time.Duration,
 ) (due []Attempt, err error) {
@@ -104,7 +104,7 @@ func (s Store) Claim(
 	return due, nil
 }
 
-// Delivered notes that an attempt was answered; but says whom it did not reach, if there is somebody. It reports false
+// Delivered notes that an attempt was answered; but says whom it did not reach, if there is someone. It reports false
 // when the message came to its end otherwise. Leader work.
 func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt, but string) (noted bool, err error) {
 	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx, changed bool) error {

@@ -62,7 +62,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	c.failKeys(6, retried(collector.CodeNoListeners))
 	c.Stretch("collector", "backoff_until", since, time.Second)
 	if !c.isOpen() {
-		t.Fatal("six keys found nobody, and the breaker is closed")
+		t.Fatal("six keys found no one, and the breaker is closed")
 	}
 	c.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now() + interval '1 hour'`)
 	run := c.Load(storetest.Chunked(1), 4)
@@ -97,7 +97,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	}
 }
 
-// The breaker is closed by a flush that is its probe when the service has dealt with it. When its handler fails, that
+// The breaker is closed by a flush that is its probe when the service has handled it. When its handler fails, that
 // says nothing.
 func TestAFlushIsAProbe(t *testing.T) {
 	t.Parallel()
@@ -107,15 +107,15 @@ func TestAFlushIsAProbe(t *testing.T) {
 		closed bool
 		failed int
 	}{
-		"done":      {func(c *opsBench, f *flushOf) { c.record(f, nil) }, true, 0},
-		"refused":   {func(c *opsBench, f *flushOf) { c.record(f, failing{"a0": refused("bad")}) }, true, 0},
-		"not now":   {func(c *opsBench, f *flushOf) { c.record(f, failing{"a0": retried("db")}) }, false, 1},
-		"not asked": {func(c *opsBench, f *flushOf) { f.end.Ops, f.end.Slots = nil, nil; c.recordAs(f) }, false, 0},
-		"crashed":   {func(c *opsBench, f *flushOf) { c.complain(f, retried("crash")) }, false, 0},
-		"for good":  {func(c *opsBench, f *flushOf) { c.complain(f, refused("bad")) }, true, 0},
-		"too much":  {func(c *opsBench, f *flushOf) { c.complain(f, retried("throttled")) }, true, 0},
-		"it drains": {func(c *opsBench, f *flushOf) { c.complain(f, retried("shutdown")) }, false, 1},
-		"silent":    {func(c *opsBench, f *flushOf) { c.fail(f, retried("deadline")) }, false, 1},
+		"done":        {func(c *opsBench, f *flushOf) { c.record(f, nil) }, true, 0},
+		"refused":     {func(c *opsBench, f *flushOf) { c.record(f, failing{"a0": refused("bad")}) }, true, 0},
+		"not now":     {func(c *opsBench, f *flushOf) { c.record(f, failing{"a0": retried("db")}) }, false, 1},
+		"not asked":   {func(c *opsBench, f *flushOf) { f.end.Ops, f.end.Slots = nil, nil; c.recordAs(f) }, false, 0},
+		"crashed":     {func(c *opsBench, f *flushOf) { c.complain(f, retried("crash")) }, false, 0},
+		"permanently": {func(c *opsBench, f *flushOf) { c.complain(f, refused("bad")) }, true, 0},
+		"too much":    {func(c *opsBench, f *flushOf) { c.complain(f, retried("throttled")) }, true, 0},
+		"it drains":   {func(c *opsBench, f *flushOf) { c.complain(f, retried("shutdown")) }, false, 1},
+		"silent":      {func(c *opsBench, f *flushOf) { c.fail(f, retried("deadline")) }, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -131,7 +131,7 @@ func TestAFlushIsAProbe(t *testing.T) {
 	}
 }
 
-// What a run probes with while a flush that is a probe fails is judged all the same.
+// What a run probes with while a flush that is a probe fails is judged anyway.
 func TestAFlushThatFailsLeavesTheProbeOfARun(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
@@ -212,7 +212,7 @@ func (c *opsBench) complainOfKeys(n, times int) {
 	}
 }
 
-// Each key brings its own failure: neither what another's flush met, nor that the code is one that is not tried again,
+// Each key brings its own failure: neither what another's flush met, nor that the code is one that is not retried,
 // hides it.
 func TestTheBreakerNamesWhatKeysFailedOf(t *testing.T) {
 	t.Parallel()
@@ -221,7 +221,7 @@ func TestTheBreakerNamesWhatKeysFailedOf(t *testing.T) {
 		never       []string
 	}{
 		"one was too much":  {first: "throttled", rest: collector.CodeNoListeners},
-		"not tried again":   {first: "deadline", rest: "deadline", never: []string{"deadline"}},
+		"not retried":       {first: "deadline", rest: "deadline", never: []string{"deadline"}},
 		"another had ended": {first: "shutdown", rest: "incomplete"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -284,7 +284,7 @@ func TestFailuresAreForgottenByWhatBeganLater(t *testing.T) {
 	failures(0, "after a success that began later")
 }
 
-// A flush of which nobody was asked leaves its key as it was.
+// A flush of which no one was asked leaves its key as it was.
 func TestAFlushThatAsksNobodyChangesNothing(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
@@ -331,7 +331,7 @@ func (c *opsBench) otherWorks() {
 }
 
 // An operation that is alone, and with which nothing else comes through, is parked after its attempts when the service
-// says that it fails. After silences nobody knows at first whether the service is there.
+// says that it fails. After silences no one knows at first whether the service is there.
 func TestWhatTheServiceSaysIsAVerdict(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()
@@ -378,7 +378,7 @@ func TestEachFlushIsJudgedByItsOwnClaim(t *testing.T) {
 	}
 }
 
-// Keys are kept for flushes that are sent again, unless they are somebody else's by now.
+// Keys are kept for flushes that are sent again, unless they are someone else's by now.
 func TestFlushesAreProlonged(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())

@@ -198,7 +198,7 @@ func (s Store) NoteTaken(ctx context.Context, name string, mine bool) error {
 func (v *CollectorView) explain() {
 	if v.RefusedSince != nil && v.RefusedAt != nil {
 		v.because("source", nil, "adds are refused since %s, last at %s, as what enrich asks for cannot be had: %.300s; "+
-			"mend the source, or the query, and add again", stamp(*v.RefusedSince), stamp(*v.RefusedAt), v.RefusedFor)
+			"fix the source, or the query, and add again", stamp(*v.RefusedSince), stamp(*v.RefusedAt), v.RefusedFor)
 	}
 	if v.Waiting+v.Backoff == 0 {
 		if v.Parked > 0 {
@@ -227,8 +227,8 @@ func (v *CollectorView) explain() {
 	}
 }
 
-// explainFlushing says what waits for flushes that are under way: keys for which there is no room, and what else waits
-// for the same keys.
+// explainFlushing says what waits for flushes that are in progress: keys for which there is no room, and what else
+// waits for the same keys.
 func (v *CollectorView) explainFlushing() {
 	if v.Due > 0 && v.Flushing > 0 {
 		v.explainTurns()
@@ -250,10 +250,10 @@ func (v *CollectorView) explainTurns() {
 	case v.Flushing >= v.Spec.InFlight:
 		v.because("in_flight", nil, "%d keys are being flushed, which is as many as may be", v.Flushing)
 	case v.endpoint.open:
-		v.because("one_at_a_time", nil, "keys are flushed one at a time while the breaker is open, and one is under way")
+		v.because("one_at_a_time", nil, "keys are flushed one at a time while the breaker is open, and one is in progress")
 	case v.Failures >= restAfter:
 		v.because("one_at_a_time", nil, "the last %d flushes came to nothing: keys are flushed one at a time until a flush "+
-			"comes through, and one is under way", v.Failures)
+			"comes through, and one is in progress", v.Failures)
 	}
 }
 
@@ -279,7 +279,7 @@ func (v *CollectorView) explainEndpoint() {
 			stamp(*wait))
 	}
 	if e.budget > 0 && e.busy >= e.budget {
-		v.because("endpoint_in_flight", nil, "endpoint %s has %d requests under way, which is as many as may be",
+		v.because("endpoint_in_flight", nil, "endpoint %s has %d requests in progress, which is as many as may be",
 			v.Spec.Endpoint, e.busy)
 	}
 }

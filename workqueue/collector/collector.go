@@ -74,7 +74,7 @@ type CollectorSpec struct {
 	Params   map[string]string `json:"params,omitempty" max:"100" doc:"parameters that each request carries"`
 
 	MinSize  int    `json:"min_size" min:"1" max:"8192" doc:"a key is flushed when so many operations wait"`
-	MaxSize  int    `json:"max_size" min:"1" max:"8192" doc:"operations of a flush at the most"`
+	MaxSize  int    `json:"max_size" min:"1" max:"8192" doc:"operations of a flush at most"`
 	MaxAge   Span   `json:"max_age" min:"10ms" max:"720h" doc:"or when the oldest has waited so long"`
 	InFlight int    `json:"in_flight" min:"1" max:"1024" doc:"flushes at once over all nodes"`
 	Rate     string `json:"rate,omitempty" doc:"calls over all nodes, as 50/m or 10/s; empty: no limit"`
@@ -91,7 +91,7 @@ type CollectorSpec struct {
 	Fold         string      `json:"fold,omitempty" enum:"last,merge" doc:"operations of a key go as one; absent: singly"`
 	FoldBy       string      `json:"fold_by,omitempty" doc:"those with the same value of it; absent: of order_by, or key"`
 	Enrich       *Enrichment `json:"enrich,omitempty" doc:"what is stored instead of the payload that was sent"`
-	RetryCodes   []string    `json:"retry_codes,omitempty" max:"100" doc:"error codes that are tried again in any case"`
+	RetryCodes   []string    `json:"retry_codes,omitempty" max:"100" doc:"error codes that are retried in any case"`
 	NoRetryCodes []string    `json:"no_retry_codes,omitempty" max:"100" doc:"and never"`
 }
 
@@ -106,7 +106,7 @@ type OpKeying struct {
 type Enrichment struct {
 	SQL      json.RawMessage `json:"sql,omitempty" doc:"a query of a source, with the settings of a step of kind sql"`
 	By       string          `json:"by,omitempty" doc:"the field whose value is asked for; absent: order_by's, or the key"`
-	Optional bool            `json:"optional,omitempty" doc:"what has no row is stored all the same, with null for it"`
+	Optional bool            `json:"optional,omitempty" doc:"what has no row is stored anyway, with null for it"`
 	Payload  json.RawMessage `json:"payload" doc:"a template, with the payload in item and the row in parts.sql"`
 }
 
@@ -124,8 +124,8 @@ func (s CollectorSpec) WithDefaults() CollectorSpec {
 	return s
 }
 
-// ParseRequestRate reads a rate of calls like "50/m", "10/s" or "0.5/s": so many in a second, a minute, an hour or a day.
-// It returns calls a second, 0 for an empty text.
+// ParseRequestRate reads a rate of calls like "50/m", "10/s" or "0.5/s": so many in a second, a minute, an hour or a
+// day. It returns calls a second, 0 for an empty text.
 func ParseRequestRate(text string) (perSecond float64, err error) {
 	if text == "" {
 		return 0, nil
@@ -203,9 +203,9 @@ const (
 
 // States of an operation.
 const (
-	OpWaiting = "waiting" // it has not failed, or may be tried again
+	OpWaiting = "waiting" // it has not failed, or may be retried
 	OpBackoff = "backoff" // it failed, and waits for its next try
-	OpParked  = "parked"  // it is not tried again unless it is requeued
+	OpParked  = "parked"  // it is not retried unless it is requeued
 )
 
 // OpsFilter chooses operations to look at.
@@ -240,7 +240,7 @@ type OpView struct {
 }
 
 // OpsSelection says which operations to requeue or to drop. What is given has to hold together; with nothing given, All
-// has to be set. Requeue takes parked operations and those in backoff; drop takes parked ones unless Waiting is set.
+// must be set. Requeue takes parked operations and those in backoff; drop takes parked ones unless Waiting is set.
 type OpsSelection struct {
 	All     bool
 	Keys    []string

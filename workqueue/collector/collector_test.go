@@ -98,7 +98,7 @@ func TestStrictCollectorLetsNothingPassAFailure(t *testing.T) {
 	c.wait()
 	c.record(c.one("b", "d", "e"), map[string]workqueue.SlotError{"b": retried("later")})
 	c.wait()
-	c.record(c.one("f"), nil) // b is parked, which does not hold its key up for ever
+	c.record(c.one("f"), nil) // b is parked, which does not hold its key up indefinitely
 }
 
 func TestUnansweredAndHalfAnsweredFlushesComeAgain(t *testing.T) {
@@ -145,11 +145,11 @@ func TestAnOutageIsHeldAgainstNoOperation(t *testing.T) {
 	c.Stretch("collector", "backoff_until", since, time.Second)
 	v, err := collector.New(c.Store).Collector(t.Context(), "c")
 	if err != nil || v.Failures != 1 || v.BackoffUntil == nil || len(v.Why) == 0 || v.Why[0].Code != "failing" {
-		t.Fatalf("the collector is %+v, %v; it rests, and flushes that were under way together count once", v, err)
+		t.Fatalf("the collector is %+v, %v; it rests, and flushes that were in progress together count once", v, err)
 	}
 	c.Exec(`UPDATE collector_key SET held_until = NULL, due_at = tranche_now()`)
 	c.none("the collector rests")
-	for range 5 { // one after the other
+	for range 5 { // one at a time
 		c.wait()
 		for _, f := range c.claimAll() {
 			c.fail(f, retried(collector.CodeNoListeners))
@@ -184,7 +184,7 @@ func TestAFlushOfANodeThatIsGoneTouchesNothing(t *testing.T) {
 		t.Fatalf("swept %+v, %v", swept, err)
 	}
 	if got := c.record(late, nil); !got.Stale || got.Done != 0 {
-		t.Errorf("recorded %+v of a flush that is nobody's", got)
+		t.Errorf("recorded %+v of a flush that is no one's", got)
 	}
 	again := c.one("a", "b")
 	if got := c.record(late, nil); !got.Stale {

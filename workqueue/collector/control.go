@@ -61,7 +61,7 @@ func (s Store) holdingCollector(ctx context.Context, name string, forGood bool,
 }
 
 // PauseCollector has nothing of a collector flushed any more, with a row in the audit log. It goes on taking
-// operations, and what is under way comes to its end. It returns false when the collector was paused already.
+// operations, and what is in progress comes to its end. It returns false when the collector was paused already.
 func (s Store) PauseCollector(ctx context.Context, name, actor string) (changed bool, err error) {
 	return s.switchCollector(ctx, name, pg.Plain(actor), CollectorPaused)
 }

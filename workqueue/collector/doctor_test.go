@@ -10,7 +10,7 @@ import (
 )
 
 // TestDoctorChecksCollectors breaks a collector in each way that the doctor looks for. Before that, and after each is
-// mended, it finds nothing.
+// fixed, it finds nothing.
 func TestDoctorChecksCollectors(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())

@@ -22,7 +22,7 @@ import (
 type FlushRequest struct {
 	Session   workqueue.SessionID
 	Collector int32
-	Max       int           // keys at the most
+	Max       int           // keys at most
 	TTL       time.Duration // how long the node may take beyond the time of the flush itself; 0: DefaultClaimTTL
 }
 
@@ -71,7 +71,8 @@ FROM collector c CROSS JOIN (SELECT tranche_now() AS now) t CROSS JOIN LATERAL (
 LEFT JOIN endpoint_pace p ON p.endpoint = c.endpoint LEFT JOIN endpoint_setting e ON e.endpoint = c.endpoint
 WHERE c.id = $1 AND c.state = 'active'`
 
-	// olderKeys finds the lowest key version under which something waits, by the primary key: keys that are empty are gone.
+	// olderKeys finds the lowest key version under which something waits, by the primary key: keys that are empty are
+	// gone.
 	olderKeys = `
 SELECT key_version FROM collector_key
 WHERE collector = $1 AND key_version < $2 AND (fresh > 0 OR retrying > 0) ORDER BY key_version LIMIT 1`
@@ -106,7 +107,7 @@ RETURNING k.key, k.flush, least($7::int, coalesce(k.size_limit, $7)), k.fresh + 
 UPDATE endpoint_pace SET probe_at = tranche_now() + $2::interval WHERE endpoint = $1 AND breaker = 'open'`
 )
 
-// ClaimFlushes takes keys of a collector that are due, for a session: nobody else flushes them until the flush is
+// ClaimFlushes takes keys of a collector that are due, for a session: no one else flushes them until the flush is
 // recorded, or given up for the node. Limits are exact over all nodes, as with [dispatch.Store.Claim]: the collector's
 // flushes at once and rate of calls, and the endpoint's budget of requests, rates of calls and of items. At an endpoint
 // that is down, and for a collector whose flushes fail, it takes one key at a time, when it is time to try again; of an
@@ -133,7 +134,7 @@ func (s Store) ClaimFlushes(ctx context.Context, req FlushRequest) (ClaimedFlush
 	return out, nil
 }
 
-// flushClaim is one claim transaction under way.
+// flushClaim is one claim transaction in progress.
 type flushClaim struct {
 	FlushRequest
 	tx   pgx.Tx
@@ -163,7 +164,7 @@ type flushLoad struct {
 	probes              int
 	budget, busy        int
 	items               pace.Bucket // of the endpoint
-	paceCalls           pace.Bucket // likewise
+	paceCalls           pace.Bucket // also
 	now                 time.Time
 }
 
@@ -299,7 +300,7 @@ func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, er
 	if err := c.tx.QueryRow(ctx, foreignFlush, c.Collector, keyVersion).Scan(&foreign); err != nil {
 		return 0, false, fmt.Errorf("look for flushes of other keys: %w", err)
 	}
-	if none && !foreign { // also none of which everything was dropped while it was under way
+	if none && !foreign { // also none of which everything was dropped while it was in progress
 		if _, err := c.tx.Exec(ctx, settleKeyVersion, c.Collector, l.keyVersion); err != nil {
 			return 0, false, fmt.Errorf("note that older keys are empty: %w", err)
 		}

@@ -157,7 +157,7 @@ func (s Store) DueCollectors(ctx context.Context) ([]DueCollector, error) {
 }
 
 const (
-	// worsenCollector counts flushes that came to nothing, those that were under way together once. The row is locked
+	// worsenCollector counts flushes that came to nothing, those that were in progress together once. The row is locked
 	// after the keys, as everywhere but in claims, which wait for no key.
 	worsenCollector = `
 UPDATE collector
@@ -220,7 +220,7 @@ func (r *flushRecording) worse(i, than int) bool {
 }
 
 // noteProbes closes the breaker of an endpoint that answered a flush which was its probe, or counts the probe. One that
-// asked nobody says nothing: the time of the next is set.
+// asked no one says nothing: the time of the next is set.
 //
 // Nor does one whose handler failed. The service is there, so that the pause need not grow; but it may be able to do
 // nothing, for which runs may have opened the breaker. The collector itself rests longer and longer, and leaves the
@@ -239,7 +239,7 @@ func (r *flushRecording) noteProbes(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// failedProbe says of a probe that it failed: the service was not there, or asked for it to be tried again. One that
+// failedProbe says of a probe that it failed: the service was not there, or asked for it to be retried. One that
 // has too much to do is up.
 func (v *flushVerdict) failedProbe() bool {
 	switch v.health {
@@ -280,10 +280,10 @@ func (r *flushRecording) noteProbe(ctx context.Context, tx pgx.Tx, i int, failed
 const (
 	// NodeFlushes is how many keys a node flushes at once, of all collectors.
 	NodeFlushes = 128
-	// keptFlushes is how many of them are kept for collectors that have few under way: a service that is silent has all
+	// keptFlushes is how many of them are kept for collectors that have few in progress: a service that is silent has all
 	// that its collectors may take, each for as long as a flush may take.
 	keptFlushes = NodeFlushes / 4
-	// fewFlushes is up to how many keys a collector may have under way that uses what is kept.
+	// fewFlushes is up to how many keys a collector may have in progress that uses what is kept.
 	fewFlushes = 4
 )
 
@@ -293,7 +293,7 @@ func FlushRoom(all, own int) int {
 	return max(NodeFlushes-keptFlushes-all, min(NodeFlushes-all, fewFlushes-own))
 }
 
-// nodesFlushing reads which collectors have keys under way on each node that lives, by collector_key_flushing.
+// nodesFlushing reads which collectors have keys in progress on each node that lives, by collector_key_flushing.
 const nodesFlushing = `
 SELECT s.id, coalesce(c.name, ''), count(k.flush)
 FROM node_session s LEFT JOIN collector_key k ON k.flush IS NOT NULL AND k.session_id = s.id
@@ -313,7 +313,7 @@ func (s Store) nodesFlushing(ctx context.Context) ([]nodeFlushing, error) {
 }
 
 // crowded says on how many nodes there is no room for another key of a collector, when that is so on all, and which
-// collector has the most keys under way there.
+// collector has the most keys in progress there.
 func crowded(flushing []nodeFlushing, collector string) (nodes int, most nodeFlushing) {
 	all, own, each := map[workqueue.SessionID]int{}, map[workqueue.SessionID]int{}, map[string]int{}
 	for _, f := range flushing {

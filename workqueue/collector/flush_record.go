@@ -13,7 +13,7 @@ import (
 
 // FlushRecorded is what was recorded of a flush.
 type FlushRecorded struct {
-	Stale  bool // the flush was given to somebody else, or given up: it touched nothing
+	Stale  bool // the flush was given to someone else, or given up: it touched nothing
 	Done   int
 	Failed int // of those, Parked are parked
 	Parked int
@@ -32,7 +32,7 @@ ORDER BY k.key_version, k.key FOR NO KEY UPDATE OF k`
 
 	deleteOps = `DELETE FROM collector_op WHERE seq = ANY ($1) RETURNING seq, not_before IS NULL`
 
-	// failOps says of each whether it was fresh before. Nobody else writes operations of a key whose row is locked.
+	// failOps says of each whether it was fresh before. No one else writes operations of a key whose row is locked.
 	failOps = `
 UPDATE collector_op o
 SET attempts = f.attempts, error_code = f.code, error_message = f.message, failed_last = t.now,
@@ -88,7 +88,7 @@ WHERE c.id = $1 AND k.collector = $1 AND k.key_version = g.key_version AND k.key
 
 // RecordFlushes writes what became of flushes of one collector in one transaction: what succeeded leaves, what failed
 // stays with its error until its next try or is parked, and the keys are free again. What belongs to a flush that was
-// given to somebody else, or given up, touches nothing. They may be of several claims: each is judged by the settings
+// given to someone else, or given up, touches nothing. They may be of several claims: each is judged by the settings
 // of its own.
 func (s Store) RecordFlushes(ctx context.Context, ends []FlushEnd) ([]FlushRecorded, error) {
 	if len(ends) == 0 {
@@ -250,7 +250,7 @@ type flushColumns struct {
 	fresh, retrying, parked []int32
 	failures, limits        []int32
 	holds                   []time.Duration
-	outages                 []int32 // operations of flushes that ended as in one; 0: of another; < 0: nobody was asked
+	outages                 []int32 // operations of flushes that ended as in one; 0: of another; < 0: no one was asked
 	codes, messages         []string
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// However many keys others have under way, a collector with few of its own finds room, and no place is given twice.
+// However many keys others have in progress, a collector with few of its own finds room, and no place is given twice.
 func TestFlushRoomIsKeptForOthers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ all, own, want int }{

@@ -12,9 +12,9 @@ import (
 const (
 	// patientFlushes is how many flushes of a collector in a row must have come to nothing before a failure is held
 	// against a single operation although nothing shows that its endpoint works. One that may be to blame goes alone from
-	// then on: it takes nobody with it, and the others show whether the endpoint works.
+	// then on: it takes no one with it, and the others show whether the endpoint works.
 	patientFlushes = 5
-	// longestRest is the longest that a collector, or a key, rests because nobody answers.
+	// longestRest is the longest that a collector, or a key, rests because no one answers.
 	longestRest = 30 * time.Second
 	// firstRest is the rest that doubles with each flush that comes to nothing.
 	firstRest = time.Second
@@ -26,7 +26,7 @@ const (
 	CodeNoListeners = "no_listeners" // no service listens for the endpoint
 )
 
-// outageCodes are those of flushes that reached nobody, or nobody who could begin: no operation is to blame.
+// outageCodes are those of flushes that reached no one, or no one who could begin: no operation is to blame.
 func outageCodes() []string {
 	return []string{CodeNoListeners, "unsent", "permission", "shutdown", "not_started"}
 }
@@ -75,9 +75,9 @@ type health int
 
 const (
 	healthUnknown health = iota
-	healthGood           // it dealt with operations
+	healthGood           // it handled operations
 	healthBad            // the flush came to nothing
-	healthAway           // certainly, it reached nobody
+	healthAway           // certainly, it reached no one
 )
 
 // flushVerdict is what becomes of a flush.
@@ -89,8 +89,8 @@ type flushVerdict struct {
 	failures  int           // of the key in a row
 	health    health
 	why       workqueue.SlotError // of bad health
-	dealt     bool                // the service carried something out, or refused it for good
-	again     bool                // it asked for something to be tried again
+	dealt     bool                // the service carried something out, or refused it permanently
+	again     bool                // it asked for something to be retried
 	busy      bool                // it had too much to do
 	told      bool                // it has said itself that the flush failed as a whole
 	unasked   bool                // there was nothing to ask for, or it could not be read
@@ -115,12 +115,12 @@ func newFlushJudge(c *ClaimedFlushes) flushJudge {
 // judge decides by operation where the service answered for it, and for all of the rest together where it did not:
 //
 //   - a reply that is complete and leaves an operation out has failed it;
-//   - an outage, or a service that has too much to do, is held against nobody: the key and the collector rest;
-//   - a flush that failed as a whole is tried again with half as many, until one is alone. That one is to blame when
+//   - an outage, or a service that has too much to do, is held against no one: the key and the collector rest;
+//   - a flush that failed as a whole is retried with half as many, until one is alone. That one is to blame when
 //     the service itself has said so; after a silence only unless nothing has worked lately. It waits for its next try
 //     on its own account, so that others of its key go on.
 //
-// Of which nobody was asked says nothing: the key is as it was.
+// Of which no one was asked says nothing: the key is as it was.
 func (j *flushJudge) judge(end *FlushEnd) (v flushVerdict) {
 	if len(end.Ops) == 0 {
 		return flushVerdict{unasked: true, sizeLimit: end.Flush.shrunk, failures: end.Flush.failures}
@@ -210,7 +210,7 @@ func (j *flushJudge) whole(end *FlushEnd, left []*FlushOp, v *flushVerdict) {
 	case workqueue.Throttled(e.Code) && j.Retries(e):
 		v.health, v.hold, v.sizeLimit = j.worse(v, healthAway), j.Throttled(next), end.Flush.shrunk
 		v.busy = end.Refused
-	case len(left) == 1 && !j.Retries(e): // alone, and for good
+	case len(left) == 1 && !j.Retries(e): // alone, and permanently
 		v.failed = append(v.failed, j.fail(left[0], e, next))
 		v.dealt = v.dealt || end.Refused
 	case j.probe && j.health < patientFlushes:
@@ -242,7 +242,7 @@ func (j *flushJudge) lone(end *FlushEnd, op *FlushOp, v *flushVerdict) {
 	v.health, v.outage = j.worse(v, healthBad), !end.Refused
 }
 
-// rest is for how long a key waits when nobody answers.
+// rest is for how long a key waits when no one answers.
 func (j *flushJudge) rest(n int) time.Duration { return min(j.Pause(n), longestRest) }
 
 // worse says how bad a flush is whose rest failed: not at all when part of it came through.

@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// foldedBytes is how many times the bytes of a flush are read for one that folds, at the most. No more than the bytes
+// foldedBytes is how many times the bytes of a flush are read for one that folds, at most. No more than the bytes
 // of a flush are held at once.
 const foldedBytes = 4
 
@@ -22,7 +22,7 @@ const opBytes = 64
 type folding struct {
 	how   string // empty: they are not folded
 	limit int    // of operations after that
-	bytes int64  // likewise
+	bytes int64  // also
 
 	ops    []foldedOp
 	latest map[string]int // by what they are folded by, where the one stands that takes more

@@ -46,7 +46,7 @@ func anyPatch(rnd *rand.Rand, depth int) any {
 	return out
 }
 
-// What operations that were merged do to whatever document is what they would have done one after the other.
+// What operations that were merged do to whatever document is what they would have done one at a time.
 func TestMergedPatchesDoWhatTheyDidOneByOne(t *testing.T) {
 	t.Parallel()
 	merged, apart := 0, 0

@@ -44,7 +44,7 @@ func TestFoldedOperationsAreOneAndAreAcknowledgedTogether(t *testing.T) {
 	if got := payloads(f); got != `{"C1":"C1"} {"A3":"A3"} {"B2":"B2"} null null` || f.end.Operations() != 8 {
 		t.Errorf("flushed %s, of %d", got, f.end.Operations())
 	}
-	c.update("A4", "A5") // while the flush is under way
+	c.update("A4", "A5") // while the flush is in progress
 	if got := c.record(f, nil); got.Done != 8 {
 		t.Errorf("recorded %+v; A1 to A3, B1, B2 and C1 are done with it", got)
 	}
@@ -122,7 +122,7 @@ func TestFoldedFlushesThatComeToNothing(t *testing.T) {
 	}
 }
 
-// What a flush has sent may have been carried out although nobody has heard of it: what is sent after that stands for
+// What a flush has sent may have been carried out although no one has heard of it: what is sent after that stands for
 // the same, or more. Else a service that knows the newer one would do the older one, and leave the newer one out.
 func TestWhatStoodForOthersIsNotFollowedByThem(t *testing.T) {
 	t.Parallel()

@@ -210,7 +210,7 @@ func (o *opsOracle) end() {
 		}
 	}
 	if got := o.recordAs(f); got.Stale {
-		o.problem("the flush of key %s is stale, and nobody else has it", key)
+		o.problem("the flush of key %s is stale, and no one else has it", key)
 	}
 }
 
@@ -370,5 +370,5 @@ func TestTheOracleSeesThatThereIsNoFence(t *testing.T) {
 			return
 		}
 	}
-	t.Error("late flushes were recorded for others, and nobody has seen it")
+	t.Error("late flushes were recorded for others, and no one has seen it")
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Nodes look late, always: by a fifth of the time between calls here, and once by much more. Calls come to what the
-// rate allows all the same, and no minute has more than one call beyond it.
+// rate allows anyway, and no minute has more than one call beyond it.
 func TestLateLooksDoNotCostCalls(t *testing.T) {
 	t.Parallel()
 	const calls, late, idle = 25, 1200 * time.Millisecond, 2 * time.Minute
@@ -63,7 +63,7 @@ func TestLateLooksDoNotCostCalls(t *testing.T) {
 	}
 }
 
-// Of a fast rate a tenth of a second's worth passes at once, however long nobody called.
+// Of a fast rate a tenth of a second's worth passes at once, however long no one called.
 func TestABurstOfCallsIsSmall(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()

@@ -43,7 +43,7 @@ SELECT count(*) FROM (
         ON k.key_version = g.key_version AND k.key = g.key
     WHERE k.collector = $1 ORDER BY k.key_version, k.key FOR NO KEY UPDATE OF k) locked`
 
-	// requeueOps has them tried again as if they were new, in their old place in the order. The key is due at once.
+	// requeueOps has them retried as if they were new, in their old place in the order. The key is due at once.
 	requeueOps = `
 WITH old AS (
     SELECT seq, parked_at IS NOT NULL AS parked FROM collector_op
@@ -93,7 +93,7 @@ WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key
   AND k.fresh = 0 AND k.retrying = 0 AND k.parked = 0 AND k.flush IS NULL`
 )
 
-// RequeueOps has parked operations, and those in backoff, tried again at once, with all their attempts and in their old
+// RequeueOps has parked operations, and those in backoff, retried at once, with all their attempts and in their old
 // place in the order. It returns how many there were. Each transaction leaves a row in the audit log.
 func (s Store) RequeueOps(ctx context.Context, name string, sel OpsSelection, actor string) (int64, error) {
 	return s.changeOps(ctx, opsChange{name: name, sel: sel, actor: pg.Plain(actor), verb: "requeue",

@@ -96,7 +96,7 @@ func (c *opsBench) claimAs(session workqueue.SessionID, most int) []*flushOf {
 
 func (c *opsBench) claimAll() []*flushOf { return c.claimAs(c.Session, 1000) }
 
-// one claims what has to be a single flush, of these operations.
+// one claims what must be a single flush, of these operations.
 func (c *opsBench) one(ids ...string) *flushOf {
 	c.Helper()
 	flushes := c.claimAll()

@@ -38,7 +38,7 @@ WITH dead AS MATERIALIZED (
     ORDER BY f.collector, f.key_version, f.key FOR NO KEY UPDATE),` + freeKeys
 
 	// prolongFlushes keeps keys for flushes, by collector_key_flushing and in the order in which keys are locked. Those of
-	// a session that is over are somebody else's at any moment, and are not kept.
+	// a session that is over are someone else's at any moment, and are not kept.
 	prolongFlushes = `
 WITH mine AS MATERIALIZED (
     SELECT f.collector, f.key_version, f.key, g.hold FROM collector_key f

@@ -7,7 +7,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// Keys that fail whenever they are tried are always due before one that was added later. It goes first all the same.
+// Keys that fail whenever they are tried are always due before one that was added later. It goes first anyway.
 func TestKeysThatFailDoNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
@@ -30,7 +30,7 @@ func TestKeysThatFailDoNotHoldUpOthers(t *testing.T) {
 	}
 }
 
-// A flush of an older key version is waited for also when its operations are dropped under way.
+// A flush of an older key version is waited for also when its operations are dropped in progress.
 func TestDroppedOperationsUnderWayAreWaitedFor(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())

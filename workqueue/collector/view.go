@@ -32,9 +32,9 @@ type CollectorView struct {
 	DrainAt    *time.Time    `json:"drain_at,omitempty" doc:"what was added until then waits for no more operations"`
 
 	Keys     int64      `json:"keys" doc:"that have operations"`
-	Waiting  int64      `json:"waiting" doc:"operations that have not failed, those under way among them"`
-	Backoff  int64      `json:"backoff" doc:"operations that failed and are tried again, those under way among them"`
-	Parked   int64      `json:"parked" doc:"operations that are not tried again unless they are requeued"`
+	Waiting  int64      `json:"waiting" doc:"operations that have not failed, those in progress among them"`
+	Backoff  int64      `json:"backoff" doc:"operations that failed and are retried, those in progress among them"`
+	Parked   int64      `json:"parked" doc:"operations that are not retried unless they are requeued"`
 	Flushing int        `json:"flushing" doc:"keys that are being flushed"`
 	Due      int64      `json:"due" doc:"keys that could be flushed now, if nothing else held them up"`
 	Older    int64      `json:"older" doc:"operations that wait under an older key_version of the keys"`

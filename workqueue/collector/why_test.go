@@ -64,7 +64,7 @@ func TestWhatWaitsForAFlushIsToldOfIt(t *testing.T) {
 		t.Errorf("it is told as %q", why.Text)
 	}
 	c.Exec(`UPDATE collector SET failures = 0, in_flight = 1, spec = jsonb_set(spec::jsonb, '{in_flight}', '1')`)
-	c.wantWhy("when no more may be under way", "in_flight", "flushing")
+	c.wantWhy("when no more may be in progress", "in_flight", "flushing")
 }
 
 // When no node has a place left for a collector, that is told, with the collector that has most of them.

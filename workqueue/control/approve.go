@@ -132,7 +132,7 @@ func (r *RunHold) release(ctx context.Context, tx pgx.Tx, actor, reason string) 
 	return items, ledger.AddEvent(ctx, tx, r.id, r.Generation, workqueue.EventApproved, detail)
 }
 
-// Acceptance is that somebody has accepted a failure.
+// Acceptance is that someone has accepted a failure.
 type Acceptance struct {
 	At     time.Time `json:"at"`
 	By     string    `json:"by"`

@@ -19,9 +19,9 @@ type CanaryVerdict string
 
 // The verdicts on a sample.
 const (
-	CanaryUndecided CanaryVerdict = ""        // there is none, it is still running, or somebody else decided
+	CanaryUndecided CanaryVerdict = ""        // there is none, it is still running, or someone else decided
 	CanaryPassed    CanaryVerdict = "passed"  // the rest was released
-	CanaryWaiting   CanaryVerdict = "waiting" // the run is held until somebody approves
+	CanaryWaiting   CanaryVerdict = "waiting" // the run is held until someone approves
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 SELECT r.generation, r.items, r.max_failed, r.failed_limit, r.canary_auto_approve FROM batchrun r
 WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.canary_state = 'sampling' AND ` + sampleEnded
 
-	// The sample is the items that were asked for since the canary began, at whatever step; nobody was asked about what
+	// The sample is the items that were asked for since the canary began, at whatever step; no one was asked about what
 	// is invalid. One is lost when a step that is not optional has failed for it.
 	canarySample = `
 WITH asked AS (
@@ -50,9 +50,9 @@ SELECT coalesce(sum(bit_count(a.mask)), 0)::bigint, coalesce(sum(bit_count(a.mas
 FROM asked a LEFT JOIN lost l USING (block)`
 )
 
-// CheckCanary decides on a sample once nothing of it is ready or under way. When the run goes on by itself and no
+// CheckCanary decides on a sample once nothing of it is ready or in progress. When the run goes on by itself and no
 // greater part of the sample failed than its threshold allows of all items (none without a threshold), the rest is
-// released; else the run is held until somebody approves. Any node may call it at any time. See [Store.DueHolds].
+// released; else the run is held until someone approves. Any node may call it at any time. See [Store.DueHolds].
 func (s Store) CheckCanary(ctx context.Context, run workqueue.RunID) (CanaryVerdict, error) {
 	var c canary
 	if ended, err := c.read(ctx, s.db.Pool, run); err != nil || !ended {
@@ -110,14 +110,14 @@ func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
 	}
 	switch {
 	case c.sample == 0:
-		detail = "nobody was asked about any item of its canary"
+		detail = "no one was asked about any item of its canary"
 	case c.auto:
 		detail += ", more than may (" + c.allowed() + ")"
 	}
 	return c.wait(ctx, tx, detail)
 }
 
-// wait holds the run, unless somebody paused it just now: then the sample is judged when it is resumed. Pauses take no
+// wait holds the run, unless someone paused it just now: then the sample is judged when it is resumed. Pauses take no
 // lock but that of the run.
 func (c *canary) wait(ctx context.Context, tx pgx.Tx, detail string) (CanaryVerdict, error) {
 	runs, err := LockHolds(ctx, tx, &Control{Run: c.id}, "")
@@ -159,7 +159,7 @@ SELECT coalesce(sum(bit_count(planes.failed)), 0)::bigint
 FROM (SELECT bit_or(b.failed) AS failed FROM work_block b JOIN run_step o USING (run_id, step)
       WHERE b.run_id = r.id AND NOT o.optional GROUP BY b.block) planes`
 
-	// Looks without a lock, so that a check that finds nothing is in nobody's way.
+	// Looks without a lock, so that a check that finds nothing is in no one's way.
 	overThreshold = `
 SELECT EXISTS (SELECT FROM batchrun r
     WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.failed_limit < (` + failedItems + `))`
@@ -187,7 +187,7 @@ func (s Store) CheckThreshold(ctx context.Context, run workqueue.RunID) (held bo
 		r := RunHold{id: run}
 		err := tx.QueryRow(ctx, lockThreshold, run).Scan(&r.Generation, &r.items, &r.maxFailed, &r.limit)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return nil // somebody was faster
+			return nil // someone was faster
 		}
 		if err != nil {
 			return err
@@ -224,7 +224,7 @@ type DueHold struct {
 	Guard     bool // its first outcomes failed
 }
 
-// The runs under way that have a limit or a sample, by batchrun_limited, and the few of which a guard has decided.
+// The runs in progress that have a limit or a sample, by batchrun_limited, and the few of which a guard has decided.
 const dueHolds = `
 SELECT due.id, due.threshold, due.canary, false FROM (
     SELECT r.id, coalesce(r.failed_limit < (` + failedItems + `), false) AS threshold,

@@ -24,7 +24,7 @@ type Cancelled struct {
 }
 
 const (
-	// Held, no claim of the run can be under way.
+	// Held, no claim of the run can be in progress.
 	lockStepsOfRun = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE`
 
 	cancelSlices = `
@@ -80,7 +80,7 @@ const idsUnderWay = `SELECT id FROM batchrun WHERE state IN ('loading', 'running
 func (s Store) runsUnderWay(ctx context.Context) ([]workqueue.RunID, error) {
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], idsUnderWay)
 	if err != nil {
-		return nil, fmt.Errorf("look for runs under way: %w", err)
+		return nil, fmt.Errorf("look for runs in progress: %w", err)
 	}
 	return runs, nil
 }
@@ -155,7 +155,7 @@ func mayCancel(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, e
 
 const (
 	// Its steps are held: who would delete it, or carry it on, is waited for or waits. A later run that was begun between
-	// this and the commit finds a run that is under way.
+	// this and the commit finds a run that is in progress.
 	cancelledRun = `
 SELECT r.state, r.generation, r.items - coalesce(r.done, 0) - coalesce(r.failed, 0),
     r.sealed_at IS NOT NULL, coalesce(t.items, 0) < r.items,
@@ -186,7 +186,7 @@ WHERE id = $1 AND state = 'cancelled' AND generation = $2`
 
 // revive has a cancelled run go on: what had no outcome is ready again, or waits as it did, in the next generation,
 // whose end is told as any other. It reports false, and has done nothing, for a run in another state. A hold of the run
-// ends, but for that of a canary, which somebody has to approve.
+// ends, but for that of a canary, which someone has to approve.
 func (c *Control) revive(ctx context.Context, tx pgx.Tx, maxFailed *string, out *Controlled) (revived bool, err error) {
 	if c.All {
 		return false, nil
@@ -221,7 +221,7 @@ func (c *Control) revive(ctx context.Context, tx pgx.Tx, maxFailed *string, out 
 	return true, c.goOn(ctx, tx, maxFailed, left)
 }
 
-// mayRevive refuses a run that cannot go on, and counts its items without an outcome. None: somebody else has had it
+// mayRevive refuses a run that cannot go on, and counts its items without an outcome. None: someone else has had it
 // go on.
 func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Generation, left int64, err error) {
 	var state string
@@ -256,7 +256,7 @@ func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Gener
 	return 0, 0, refused
 }
 
-// goOn ends the hold of a run that is under way again, and notes what was done.
+// goOn ends the hold of a run that is in progress again, and notes what was done.
 func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, left int64) error {
 	runs, err := LockHolds(ctx, tx, c, "")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package control is what operators and thresholds do to a run under way: hold it, let it go on, approve a canary,
+// Package control is what operators and thresholds do to a run in progress: hold it, let it go on, approve a canary,
 // cancel, and change the settings of its steps; and what they look at before they let a gated step begin, read in one
 // snapshot.
 package control
@@ -28,7 +28,7 @@ func New(db *database.DB) Store { return Store{db: db} }
 
 const runExists = `SELECT true FROM batchrun WHERE id = $1 FOR KEY SHARE`
 
-// Note writes down what somebody has to say of a run, for all who look at it. The error wraps ErrNotFound when there is
+// Note writes down what someone has to say of a run, for all who look at it. The error wraps ErrNotFound when there is
 // no such run.
 func (s Store) Note(ctx context.Context, run workqueue.RunID, text, actor string) error {
 	err := s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {

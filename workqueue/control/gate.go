@@ -20,7 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// Gate is a step that begins when what it needs has ended for all items, and somebody has approved.
+// Gate is a step that begins when what it needs has ended for all items, and someone has approved.
 type Gate struct {
 	Run        workqueue.RunID `json:"run"`
 	Step       workqueue.Step  `json:"-"`
@@ -28,7 +28,7 @@ type Gate struct {
 	State      GateState       `json:"state" enum:"shut,waiting,approved" doc:"shut: what it needs has not ended"`
 	Approvers  string          `json:"approvers" enum:"anyone,other" doc:"other: not by whoever started the run"`
 	StartedBy  string          `json:"started_by" doc:"who started the run"`
-	Since      *time.Time      `json:"since,omitempty" doc:"when it began to wait for somebody"`
+	Since      *time.Time      `json:"since,omitempty" doc:"when it began to wait for someone"`
 	ApprovedBy string          `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time      `json:"approved_at,omitempty"`
 }
@@ -43,7 +43,7 @@ const (
 	GateApproved GateState = "approved"
 )
 
-// FourEyesError is returned when who started a run would let a step of it begin that somebody else has to look at.
+// FourEyesError is returned when who started a run would let a step of it begin that someone else has to look at.
 type FourEyesError struct {
 	Run   workqueue.RunID
 	Step  string
@@ -51,7 +51,7 @@ type FourEyesError struct {
 }
 
 func (e *FourEyesError) Error() string {
-	return fmt.Sprintf("%s started run %s, and its plan wants step %s approved by somebody else (approvers: other)",
+	return fmt.Sprintf("%s started run %s, and its plan wants step %s approved by someone else (approvers: other)",
 		e.Actor, e.Run, e.Step)
 }
 
@@ -71,8 +71,8 @@ func (g *Gate) Refused(actor string) error {
 	return nil
 }
 
-// notAsSeen refuses an approval of what somebody has looked at and what is there no more: whatever is taken back before
-// a gate has it wait anew. The gate waits.
+// notAsSeen refuses an approval of what someone has looked at and what is there no more: whatever is taken back before
+// a gate has it wait again. The gate waits.
 func (g *Gate) notAsSeen(since time.Time) error {
 	if since.IsZero() || g.Since != nil && g.Since.Equal(since) {
 		return nil
@@ -82,7 +82,7 @@ func (g *Gate) notAsSeen(since time.Time) error {
 			g.Name)}
 }
 
-// StartedBy is who started a batchrun r: of a schedule that somebody had run at once, that person.
+// StartedBy is who started a batchrun r: of a schedule that someone had run at once, that person.
 const StartedBy = `coalesce((SELECT max(f.asked_by) FROM schedule_occurrence f
         WHERE f.run_id = r.id AND f.kind = 'now' AND f.asked_by <> ''), r.created_by)`
 
@@ -102,7 +102,7 @@ func Gates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]Gate, error) 
 	return gates, nil
 }
 
-// NoGateError is returned for a gate that a run does not have, or where one has to be named.
+// NoGateError is returned for a gate that a run does not have, or where one must be named.
 type NoGateError struct {
 	Run   workqueue.RunID
 	Name  string // empty: none was named
@@ -147,7 +147,7 @@ func GateOf(run workqueue.RunID, gates []Gate, name string) (*Gate, error) {
 }
 
 const (
-	// The lock of the step has come before; the state fences it all the same.
+	// The lock of the step has come before; the state fences it anyway.
 	passGate = `
 UPDATE run_step SET barrier_passed = true, gate_since = NULL, approved_at = tranche_now(), approved_by = $3
 WHERE run_id = $1 AND step = $2 AND approval IS NOT NULL AND gate_since IS NOT NULL AND NOT barrier_passed`
@@ -156,8 +156,8 @@ WHERE run_id = $1 AND step = $2 AND approval IS NOT NULL AND gate_since IS NOT N
 SELECT coalesce(sum(bit_count(ready)), 0)::bigint FROM work_block WHERE run_id = $1 AND step = $2`
 )
 
-// approveStep lets a step of a run begin that waits for it: what it needs has ended for all items, and somebody has
-// looked. The error is a *FourEyesError when that has to be somebody else, and a *NoGateError when there is no such
+// approveStep lets a step of a run begin that waits for it: what it needs has ended for all items, and someone has
+// looked. The error is a *FourEyesError when that must be someone else, and a *NoGateError when there is no such
 // gate. Items of Controlled is how many go on.
 func (s Store) approveStep(ctx context.Context, c *Control) (out Controlled, err error) {
 	if c.All {
@@ -236,7 +236,7 @@ func waitsAtGates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 		Fix: fmt.Sprintf("name the step: tranche run approve %s --step %s", run, gate.Name)}
 }
 
-// GateView is what somebody looks at who has to let a step begin.
+// GateView is what someone looks at who has to let a step begin.
 type GateView struct {
 	Gate
 	Items   int64       `json:"items" doc:"those that go on"`
@@ -306,7 +306,7 @@ CROSS JOIN LATERAL (SELECT result, content_type, large_id FROM work_result
 WHERE g.run_id = $1 AND g.step = $2 AND p.result IS NOT NULL
 ORDER BY u.ordinal, st.step`
 
-	// By batchrun_plan where the plan is on record; the steps have to be there to be compared.
+	// By batchrun_plan where the plan is on record; the steps must be there to be compared.
 	gateEarlier = `
 SELECT e.id, coalesce(e.name, ''), e.finished_at, e.items, e.done, e.failed
 FROM batchrun r JOIN batchrun e ON e.plan = r.plan AND e.id < r.id AND e.state = 'completed'
@@ -314,7 +314,7 @@ WHERE r.id = $1 AND EXISTS (SELECT FROM run_step st WHERE st.run_id = e.id AND s
 ORDER BY e.id DESC LIMIT 1`
 )
 
-// View shows what waits for somebody at a step, with a sample of so many items. Without a name it is the gate that
+// View shows what waits for someone at a step, with a sample of so many items. Without a name it is the gate that
 // waits, or the only one. The error wraps ErrNotFound when there is no such run, or is a *control.NoGateError.
 func (s Store) View(ctx context.Context, run workqueue.RunID, step string, sample int) (*GateView, error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, run)
@@ -365,7 +365,7 @@ func (v *GateView) read(ctx context.Context, tx pgx.Tx, before []workqueue.Step,
 }
 
 // choose counts the items that go on, and takes some of them by chance: each has the same (Vitter's algorithm R). The
-// planes are read one after the other.
+// planes are read one at a time.
 func (v *GateView) choose(ctx context.Context, tx pgx.Tx, sample int) (chosen []workqueue.Ordinal, err error) {
 	var block workqueue.Block
 	var going bitfield.Set

@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// Control is an operator's wish about one run, or about every run that is under way.
+// Control is an operator's wish about one run, or about every run that is in progress.
 type Control struct {
 	Run    workqueue.RunID
 	All    bool      // then Run is zero
@@ -33,7 +33,7 @@ type Controlled struct {
 	Runs []workqueue.RunID // that changed
 	Left []Refusal         // of all runs, those that could not change; a single run is refused by an error
 	// Items are, of Pause: out at services; of Approve: released; of Cancel: without an outcome; of Resume, of a run that
-	// was cancelled: likewise.
+	// was cancelled: also.
 	Items  int64
 	Slices int64 // of Pause: requests out
 }
@@ -60,7 +60,7 @@ func (c *Control) validate() error {
 }
 
 // The rows are locked in the order of their ids and nothing is locked after them, so these need no turn among the
-// claims: one that is under way ends within milliseconds, and the next one sees the hold.
+// claims: one that is in progress ends within milliseconds, and the next one sees the hold.
 const (
 	runHolds = `
 SELECT id, state, generation, items, coalesce(hold, ''), hold_detail, held_at, held_by, max_failed, failed_limit,
@@ -242,7 +242,7 @@ func (r *RunHold) prepare(ctx context.Context, tx pgx.Tx, actor string, maxFaile
 	return nil
 }
 
-// mayResume leaves a run that its guard holds to somebody who names it.
+// mayResume leaves a run that its guard holds to someone who names it.
 func (c *Control) mayResume(r *RunHold) error {
 	if c.All && r.Hold == HoldGuard {
 		return &workqueue.StateError{Run: r.id, State: "paused by its guard: " + r.Detail, Op: "resume",
@@ -269,14 +269,14 @@ func (r *RunHold) mayResume() error {
 	return nil
 }
 
-// Hold says why nothing is claimed of a run. What is under way is recorded all the same, and may complete the run.
+// Hold says why nothing is claimed of a run. What is in progress is recorded anyway, and may complete the run.
 type Hold string
 
 // The reasons of a hold.
 const (
-	HoldOperator  Hold = "operator"       // somebody paused it
+	HoldOperator  Hold = "operator"       // someone paused it
 	HoldThreshold Hold = "threshold"      // more of its items failed than may
-	HoldCanary    Hold = "canary"         // its canary has ended, and somebody has to approve
+	HoldCanary    Hold = "canary"         // its canary has ended, and someone has to approve
 	HoldGuard     Hold = settle.HoldGuard // its first outcomes plainly failed
 )
 

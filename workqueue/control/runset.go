@@ -51,7 +51,7 @@ SET max_failed = $2,
 WHERE id = $1 RETURNING failed_limit`
 )
 
-// SetRun changes settings of a run that is under way or has ended; they count from the next claim on, and for what is
+// SetRun changes settings of a run that is in progress or has ended; they count from the next claim on, and for what is
 // out from its end on.
 func (s Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err error) {
 	if c.Settings.empty() && c.Priority == nil && c.MaxFailed == nil {
@@ -296,7 +296,7 @@ func StepNames(steps []StepSettings) (names []string) {
 	return names
 }
 
-// checkCodes refuses a code that would be both tried again and not.
+// checkCodes refuses a code that would be both retried and not.
 func (s *StepSettings) checkCodes() error {
 	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {

@@ -12,12 +12,12 @@ import (
 )
 
 // connections is those that a store has beside the ones for sessions. Whoever takes all of the ordinary ones must keep
-// nobody from revoking his token, nor the leader from its leader tasks: these have some that nobody else takes.
+// no one from revoking his token, nor the leader from its leader tasks: these have some that no one else takes.
 type connections struct {
 	ordinary, credentials, tasks *pgxpool.Pool
 
 	settings string // what each statement outside of a transaction brings along, see [pg.Wrapped]; empty: nothing
-	begins   bool   // likewise
+	begins   bool   // also
 }
 
 type reservedKey struct{}

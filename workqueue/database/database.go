@@ -92,7 +92,7 @@ func (s *DB) InTxWithin(ctx context.Context, limit time.Duration,
 ) error {
 	begun, conflicts := time.Now(), 0
 	pauses := backoff.Exponential{First: againFirst, Longest: againMost}
-	var holders *[]string // nil: nobody is known to hold anything
+	var holders *[]string // nil: no one is known to hold anything
 	for {
 		committing, err := s.tryTx(ctx, limit, holders, f)
 		var pause time.Duration

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// restartTimeout is how long a connection that was closed, as a restart does, is made anew for who is patient; what
-	// somebody holds is waited for as long as he says.
+	// restartTimeout is how long a connection that was closed, as a restart does, is made again for who is patient; what
+	// someone holds is waited for as long as he says.
 	restartTimeout = 5 * time.Second
 	// againFirst and againMost are the pauses between two tries, doubled.
 	againFirst = 50 * time.Millisecond
@@ -28,14 +28,14 @@ const (
 type patienceKey struct{}
 
 // Patiently returns a context whose transactions, and statements outside of one, are begun again for so long when what
-// broke them off passes: somebody held for longer than lock_timeout what they need, or the connection was closed. What
+// broke them off passes: someone held for longer than lock_timeout what they need, or the connection was closed. What
 // keeps a transaction even then is a [HeldError].
 func Patiently(ctx context.Context, patience time.Duration) context.Context {
 	return context.WithValue(ctx, patienceKey{}, patience)
 }
 
-// patient reports whether a transaction that began at begun is to be tried again after an error. committing says that
-// nobody knows whether it was committed, unless PostgreSQL says so.
+// patient reports whether a transaction that began at begun is to be retried after an error. committing says that
+// no one knows whether it was committed, unless PostgreSQL says so.
 func patient(ctx context.Context, begun time.Time, err error, committing bool) bool {
 	patience, _ := ctx.Value(patienceKey{}).(time.Duration)
 	if pg.IsLockTimeout(err) {

@@ -50,7 +50,7 @@ func hold(t *testing.T, url string) pgx.Tx {
 	return tx
 }
 
-// Who is patient waits for what is held longer than one statement may, and is told by whom when it is held for good.
+// Who is patient waits for what is held longer than one statement may, and is told by whom when it is held permanently.
 func TestWhatIsHeldIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s, url := noted(t)
@@ -62,7 +62,7 @@ func TestWhatIsHeldIsWaitedFor(t *testing.T) {
 	err := s.InTx(Patiently(t.Context(), 3*time.Second), insert)
 	held, ok := errors.AsType[*HeldError](err)
 	if !ok || len(held.Holders) != 1 || !strings.Contains(held.Holders[0], "(a backup, user ") {
-		t.Fatalf("held for good: %v", err)
+		t.Fatalf("held permanently: %v", err)
 	}
 	tries := 0
 	err = s.InTx(Patiently(t.Context(), time.Minute), func(ctx context.Context, tx pgx.Tx) error {
@@ -77,7 +77,7 @@ func TestWhatIsHeldIsWaitedFor(t *testing.T) {
 	wantNotes(t, s, 1)
 }
 
-// A connection that a restart closes is made anew, unless nobody knows whether what it did was committed.
+// A connection that a restart closes is made again, unless no one knows whether what it did was committed.
 func TestAClosedConnectionIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	s, url := noted(t)
@@ -109,7 +109,7 @@ func TestAClosedConnectionIsMadeAnew(t *testing.T) {
 	wantNotes(t, s, 1)
 }
 
-// Likewise what is read, and what may be done twice, outside of a transaction; and a snapshot is begun anew.
+// Also what is read, and what may be done twice, outside of a transaction; and a snapshot is begun again.
 func TestAStatementOnAClosedConnectionIsDoneAgain(t *testing.T) {
 	t.Parallel()
 	s, url := noted(t)

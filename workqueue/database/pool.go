@@ -43,16 +43,17 @@ type PoolConfig struct {
 	MaxConns          int
 	LockTimeout       time.Duration // a statement that waits longer for a lock fails, and its transaction with it
 	IdleInTransaction time.Duration // PostgreSQL ends a transaction whose client has gone silent
-	// TransactionPooler makes the store fit for a pooler that hands out connections per transaction: no prepared statements,
-	// and no settings but those of a transaction. A pooler that makes itself known, as PgBouncer does, needs no word.
+	// TransactionPooler makes the store fit for a pooler that hands out connections per transaction: no prepared
+	// statements, and no settings but those of a transaction. A pooler that makes itself known, as PgBouncer does, needs
+	// no word.
 	TransactionPooler bool
 	// Serving keeps a connection of each kind open: others may have taken all that PostgreSQL has when it is needed.
 	Serving bool
 }
 
-// Open returns a store on the database at url. Sessions and leases, credentials (see [ForCredentials]) and leader tasks (see
-// [ForLeader]) have connections of their own, so that they go on while everything else waits for one. release closes
-// all of them.
+// Open returns a store on the database at url. Sessions and leases, credentials (see [ForCredentials]) and leader tasks
+// (see [ForLeader]) have connections of their own, so that they go on while everything else waits for one. release
+// closes all of them.
 func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release func(), err error) {
 	behind, otherIsolation, err := pooled(ctx, url)
 	if err != nil {
@@ -104,7 +105,7 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 		cfg.MinConns = max(cfg.MinConns, 1)
 	}
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
-	// A connection that has been idle is asked whether it is there still. When the host of PostgreSQL is gone nobody
+	// A connection that has been idle is asked whether it is there still. When the host of PostgreSQL is gone no one
 	// answers, nor refuses, and the kernel tries on for a quarter of an hour.
 	if cfg.PingTimeout <= 0 {
 		cfg.PingTimeout = idleAnswer
@@ -173,7 +174,7 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 // backendPID is asked in a transaction: a pooler that hands out connections per statement refuses that.
 const backendPID = `SELECT pg_backend_pid(), current_setting('default_transaction_isolation') <> 'read committed'`
 
-// pooled reports whether somebody who hands out connections stands between us and PostgreSQL. The process that a client
+// pooled reports whether someone who hands out connections stands between us and PostgreSQL. The process that a client
 // is told of, for what it may want to cancel, is PostgreSQL's own then only by chance: a pooler makes it up. A pooler
 // by session counts as well; what is fit for the one by transaction works with it. otherIsolation is whether statements
 // of ours would not read what is committed, unless they say so.
@@ -214,7 +215,7 @@ func forTransactions(params map[string]string) map[string]string {
 
 // transactionSettings returns the statement that follows the BEGIN of each transaction, in the same flush. Whoever gets
 // a pooler's connection next would have the settings of a session. What the URL says goes before our own. Its argument
-// is when nobody waits any more ([pg.Until]): what a client gives up, a pooler may not get cancelled.
+// is when no one waits any more ([pg.Until]): what a client gives up, a pooler may not get cancelled.
 func (c PoolConfig) transactionSettings(url string) string {
 	all := c.settings()
 	if cfg, err := pgxpool.ParseConfig(url); err == nil { // as it was when the pool was made of it
@@ -251,7 +252,7 @@ func PoolerRemedy(err error) error {
 }
 
 // Coming reports whether an error says that PostgreSQL cannot be used yet, and in what words: it starts up, recovers
-// or shuts down, has no connection left, takes no writes, or nobody answers where it should be. That may pass by
+// or shuts down, has no connection left, takes no writes, or no one answers where it should be. That may pass by
 // itself. What is wrong with who asks, or for what (a password, the name of a database, TLS), does not.
 func Coming(err error) (why string, coming bool) {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {

@@ -201,12 +201,12 @@ func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 				_, failed := pgx.CollectRows(rows, pgx.RowTo[int])
 				return errors.Join(err, failed)
 			},
-			"and nobody looked": func(ctx context.Context, tx pgx.Tx) error {
+			"and no one looked": func(ctx context.Context, tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, insertNote, 1)
 				_, _ = tx.Exec(ctx, insertNote, 5000)
 				return err
 			},
-			"and nobody looked, with more to do": func(ctx context.Context, tx pgx.Tx) error {
+			"and no one looked, with more to do": func(ctx context.Context, tx pgx.Tx) error {
 				_, _ = tx.Exec(ctx, insertNote, 5000)
 				return pg.Later(ctx, tx, insertNote, 1)
 			},

@@ -31,10 +31,10 @@ type LetterState string
 
 // The states of a dead letter.
 const (
-	LetterWaiting  LetterState = "waiting"  // for somebody to requeue or drop it
+	LetterWaiting  LetterState = "waiting"  // for someone to requeue or drop it
 	LetterRequeued LetterState = "requeued" // sent to its endpoint again; should it die again, that is another letter
 	LetterReissued LetterState = "reissued" // its items went on by themselves; kept to be looked at
-	LetterDropped  LetterState = "dropped"  // nobody wants it; its body is gone
+	LetterDropped  LetterState = "dropped"  // no one wants it; its body is gone
 )
 
 // MaxLetterBody is the largest body that is kept, in bytes. Of a larger one the letter is kept without it.
@@ -102,7 +102,7 @@ func (s Store) Bury(ctx context.Context, letter DeadLetter) (isNew bool, err err
 // maxCounted is as far as a letter's own counts are believed. It leaves room to count on.
 const maxCounted = 1 << 30
 
-// counted is a number that somebody else wrote, as PostgreSQL can hold it.
+// counted is a number that someone else wrote, as PostgreSQL can hold it.
 func counted(n int) int { return min(max(n, 0), maxCounted) }
 
 // maxLetterKey bounds the message ids that are stored as they are: an index takes no more than some kilobytes.

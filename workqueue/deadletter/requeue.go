@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// MaxRequeues is how often a request is sent again before it has to be forced: what died every time will die again, and
+// MaxRequeues is how often a request is sent again before it must be forced: what died every time will die again, and
 // may take services with it.
 const MaxRequeues = 3
 
@@ -97,7 +97,7 @@ SET state = 'requeued', requeued = requeued + 1, changed_at = tranche_now(), sen
 WHERE id = ANY($1) AND (state = 'waiting' OR $2 AND state = 'requeued') AND body IS NOT NULL`
 
 	// requeueWaiting takes all that wait, of one endpoint or of all, without bringing them here: only those that are
-	// refused come back, a page of them. Bodies lie out of line and are not written anew.
+	// refused come back, a page of them. Bodies lie out of line and are not written again.
 	requeueWaiting = `
 WITH waiting AS MATERIALIZED (
     SELECT id, requeued, body IS NOT NULL AND endpoint <> '' AS whole FROM dead_letter
@@ -162,12 +162,12 @@ func requeueAll(ctx context.Context, tx pgx.Tx, moved *letterMove, out *Requeue)
 }
 
 func loopReason() string {
-	return fmt.Sprintf("it has been requeued %d times and died each time; mend the service, then force it", MaxRequeues)
+	return fmt.Sprintf("it has been requeued %d times and died each time; fix the service, then force it", MaxRequeues)
 }
 
 func bodilessReason() string {
 	return fmt.Sprintf("it names no endpoint, or its body was not kept (one of more than %d MiB, or than a message may "+
-		"have, is not); have it asked for anew", MaxLetterBody>>20)
+		"have, is not); have it asked for again", MaxLetterBody>>20)
 }
 
 // deadRow is a letter as a selection by ids holds it.
@@ -209,9 +209,9 @@ func (l *deadRow) mayRequeue(force bool) string {
 		return "its items went on by themselves, in smaller slices: there is nothing to do"
 	case l.State == LetterRequeued && !force:
 		return "it has been requeued already, and should it die again, that is another letter; if a stream was lost since, " +
-			"send it once more by force (--force)"
+			"send it again by force (--force)"
 	case l.State == LetterDropped:
-		return "it was dropped, and its body is gone; have it asked for anew"
+		return "it was dropped, and its body is gone; have it asked for again"
 	case !l.Whole:
 		return bodilessReason()
 	case l.Requeued >= MaxRequeues && !force:
@@ -370,7 +370,7 @@ UPDATE dead_letter SET sent_at = tranche_now()
 WHERE id = ANY($1) AND state = 'requeued' AND sent_at IS NULL`
 )
 
-// UnsentLetters returns requeued letters that nobody has marked as sent, the oldest first: at most limit, and about
+// UnsentLetters returns requeued letters that no one has marked as sent, the oldest first: at most limit, and about
 // 8 MiB. Those of the endpoints in except are left out.
 func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) ([]UnsentLetter, error) {
 	if except == nil {

@@ -21,7 +21,7 @@ type ClaimRequest struct {
 	Session   workqueue.SessionID
 	Run       workqueue.RunID
 	Step      workqueue.Step
-	MaxSlices int   // at the most
+	MaxSlices int   // at most
 	MaxBytes  int64 // wanted size of a request; blocks of large items are cut in smaller slices
 	// LimitBytes is the largest request that can be sent, which bounds what a step wants; 0 means no bound.
 	LimitBytes int64
@@ -51,7 +51,7 @@ const (
 	BoundShare    pace.Bound = "share"    // other runs have work for the endpoint, and this one has its share
 	BoundAuto     pace.Bound = "auto"     // the limit that nodes found for the endpoint's automatic steps
 	BoundEndpoint pace.Bound = "endpoint" // the endpoint's budget or rate, or it is down
-	// somebody else holds the step, its endpoint or all that it has ready at the moment
+	// someone else holds the step, its endpoint or all that it has ready at the moment
 	BoundBusy   pace.Bound = "busy"
 	BoundEnough pace.Bound = "enough" // the claim has all that it was to take, of other steps
 )
@@ -60,7 +60,7 @@ const (
 // longer; other runs do not wait for that.
 const ClaimTimeout = `SET LOCAL lock_timeout = '200ms'`
 
-// Claim takes slices of one step for a session: first those whose time to be tried again has come, put together where
+// Claim takes slices of one step for a session: first those whose time to be retried has come, put together where
 // they belong together, then new cuts of ready items, in order. The slices are the session's until they are marked as
 // sent.
 //
@@ -83,8 +83,8 @@ func (s Store) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 }
 
 // ClaimAll is [Store.Claim] for several steps of different runs, at whatever endpoints, in one transaction that costs
-// little more than that of one step: as if they had been claimed of one after the other, in their order, for the same
-// session, and no more than most slices of all. It waits for nobody: what somebody else holds is passed by (BoundBusy).
+// little more than that of one step: as if they had been claimed of one at a time, in their order, for the same
+// session, and no more than most slices of all. It waits for no one: what someone else holds is passed by (BoundBusy).
 func (s Store) ClaimAll(ctx context.Context, reqs []ClaimRequest, most int) ([]Claimed, error) {
 	if len(reqs) == 1 {
 		reqs[0].MaxSlices = min(reqs[0].MaxSlices, most)
@@ -114,7 +114,7 @@ func (s Store) claim(ctx context.Context, reqs []ClaimRequest, most int) (out []
 	return out, database.Slow(err, "a claim of work", begun)
 }
 
-// claims is one claim transaction under way.
+// claims is one claim transaction in progress.
 type claims struct {
 	session workqueue.SessionID
 	left    int // slices that it may still take
@@ -135,7 +135,7 @@ type claim struct {
 	due     []dueSlice
 	ready   []readyBlock
 	ttl     time.Duration
-	chunk   int            // items of a slice at the most
+	chunk   int            // items of a slice at most
 	free    int            // slices that may be taken
 	buckets []*pace.Bucket // of the rates that apply
 	bound   pace.Bound
@@ -259,7 +259,7 @@ func (c *claims) flush(ctx context.Context) error {
 const stillClaimed = `
 SELECT id FROM work_slice WHERE id = ANY($1) AND session_id = $2 AND state = 'claimed'`
 
-// StillClaimed returns those of some slices that a session has claimed and that nobody has taken from it: by a cancel,
+// StillClaimed returns those of some slices that a session has claimed and that no one has taken from it: by a cancel,
 // a reset of all their items, or because their time was over.
 func (s Store) StillClaimed(
 	ctx context.Context, session workqueue.SessionID, ids []workqueue.SliceID,

@@ -225,7 +225,7 @@ func TestWhatWaitsMovesWithItsStep(t *testing.T) {
 	}
 }
 
-// A slice that its recorder holds is left over for another mark, and waits for nobody.
+// A slice that its recorder holds is left over for another mark, and waits for no one.
 func TestMarkSentWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// readyBlocks picks blocks that nobody else holds: enough of each step for $3 slices of full chunks, and one more for
+	// readyBlocks picks blocks that no one else holds: enough of each step for $3 slices of full chunks, and one more for
 	// a begun block in front. $4 is what an automatic chunk is before anything was learned.
 	readyBlocks = `
 SELECT u.n, b.block, b.ready, b.item_bytes
@@ -79,7 +79,7 @@ func (c *claims) scanReady(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// awaitReady waits for a block that somebody else holds, if the claim may.
+// awaitReady waits for a block that someone else holds, if the claim may.
 func (c *claim) awaitReady(ctx context.Context) ([]readyBlock, error) {
 	if !c.alone() {
 		return nil, nil

@@ -113,7 +113,7 @@ func TestOldNodesAndSteps(t *testing.T) {
 	b.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE host = 'web1'`)
 	run := b.Load(req, 4)
 	if _, err := b.Pool.Exec(t.Context(), old); err == nil || !strings.Contains(err.Error(), "plans of several steps") {
-		t.Errorf("an old node came while the run was under way: %v", err)
+		t.Errorf("an old node came while the run was in progress: %v", err)
 	}
 	b.RecordStep(run, 0)
 	b.RecordStep(run, 1)

@@ -48,7 +48,7 @@ SELECT coalesce((SELECT true FROM (SELECT $1::text AS endpoint) e CROSS JOIN LAT
     SELECT * FROM ` + plane.ReadyAuto + ` a UNION ALL SELECT * FROM ` + plane.ReadyFixed + ` f) t
     CROSS JOIN ` + plane.RunAndStep + ` WHERE ` + plane.Unheld + ` AND r.generation = 1 LIMIT 1), false)`
 
-	// noteProbe keeps the next probe for later, in case nobody learns what became of this one.
+	// noteProbe keeps the next probe for later, in case no one learns what became of this one.
 	noteProbe = `
 UPDATE endpoint_pace
 SET probe_slice = $2, probe_at = tranche_now() + $3, changed_at = tranche_now()

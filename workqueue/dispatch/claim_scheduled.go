@@ -104,7 +104,7 @@ func mergeable(s *workqueue.Slice) bool {
 		s.Cause == workqueue.CauseThrottled)
 }
 
-// retaking is a choice among due slices under way.
+// retaking is a choice among due slices in progress.
 type retaking struct {
 	claim  *claim
 	taken  []workqueue.Slice
@@ -122,7 +122,7 @@ type chunkPiece struct {
 
 // again takes due slices. Retries of the same items' standing are put together up to a chunk: the first takes the bits
 // of the others, which were never sent and vanish. Slices that are larger than chunks are now are cut, so that a size
-// that was turned down holds for what is tried again as well.
+// that was turned down holds for what is retried as well.
 func (c *claim) again(due []dueSlice) []workqueue.Slice {
 	r := retaking{claim: c, begun: map[kin]int{}}
 	for _, s := range due {

@@ -8,7 +8,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// again asks for the first items of a slice to be tried again; the others are done.
+// again asks for the first items of a slice to be retried; the others are done.
 func again(s workqueue.Slice, n int) settle.Answer {
 	a := storetest.Whole(s)
 	for i := range min(n, len(a.Slots)) {
@@ -88,7 +88,7 @@ func TestMergingKeepsToTheLimit(t *testing.T) {
 	b.Check()
 }
 
-// A size that was turned down holds for what is tried again as well.
+// A size that was turned down holds for what is retried as well.
 func TestDueSlicesAreCutToTheChunk(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -21,8 +21,8 @@ type Store struct{ db *database.DB }
 func New(db *database.DB) Store { return Store{db: db} }
 
 // A slice of a step whose work nodes do themselves, and which may kill its node, is tried alone. That it is begun
-// stands in delivered_at, as for a request that is in a service's hands: the slice that follows it when its node is gone
-// so tells one that killed it from one that waited its turn.
+// stands in delivered_at, as for a request that is in a service's hands: the slice that follows it when its node is
+// gone so tells one that killed it from one that waited its turn.
 const (
 	beginAlone = `
 UPDATE work_slice SET delivered_at = tranche_now()
@@ -63,7 +63,7 @@ AND NOT EXISTS (
     WHERE u.step = st.step
       AND bit_count(` + plane.SettledBits + `) < b.size)`
 
-	// Looks without a lock, so that a check that finds nothing is in nobody's way.
+	// Looks without a lock, so that a check that finds nothing is in no one's way.
 	barriersDue = `
 SELECT EXISTS (SELECT FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE r.id = $1 AND ` + barrierDue + `)`
 
@@ -78,7 +78,7 @@ RETURNING st.step, st.barrier_passed`
 )
 
 // CheckBarriers lets the steps of a run begin that wait until what they need has ended for all items, when it has, and
-// returns them. One with a gate waits for somebody from then on: see control.Store.Approve. Any node may call it at any
+// returns them. One with a gate waits for someone from then on: see control.Store.Approve. Any node may call it at any
 // time. See [Store.WaitingBarriers].
 func (s Store) CheckBarriers(ctx context.Context, run workqueue.RunID) (passed []workqueue.Step, err error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, run)

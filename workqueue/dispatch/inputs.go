@@ -228,7 +228,7 @@ func (r *inputReader) readItems(rows pgx.Rows) error {
 	defer rows.Close()
 	input := Input{Parts: make([]PartInput, len(r.parts))}
 	for rows.Next() {
-		// Raw values: scanning would copy every payload once more. pgx reads int4 and text in binary form.
+		// Raw values: scanning would copy every payload again. pgx reads int4 and text in binary form.
 		raw := rows.RawValues()
 		input.Item = Item{workqueue.Ordinal(binary.BigEndian.Uint32(raw[0])), raw[1], raw[2]}
 		_, bit := input.Ordinal.Block()

@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// BenchmarkOrder works off runs whose items go one after the other, ten of each value, and the same items side by side:
+// BenchmarkOrder works off runs whose items go one at a time, ten of each value, and the same items side by side:
 // by the store alone, with two who claim and record sixteen requests at a time.
 func BenchmarkOrder(b *testing.B) {
 	const items, lanes = 200_000, 20_000

@@ -86,7 +86,7 @@ func (l *ledger) back(s workqueue.Slice) {
 	}
 }
 
-// takenBack notes that steps of items are to be done again. What was under way at one of them may be another's turn.
+// takenBack notes that steps of items are to be done again. What was in progress at one of them may be another's turn.
 func (l *ledger) takenBack(items []workqueue.Ordinal, steps ...workqueue.Step) {
 	for _, item := range items {
 		for _, s := range steps {
@@ -162,7 +162,7 @@ func (o *ordering) reply() {
 	}
 }
 
-// die has the node die: what it had claimed is issued again, and services may be at it still.
+// die has the node die: what it had claimed is reissued, and services may be at it still.
 func (o *ordering) die() {
 	o.Expire(o.Session)
 	o.Session = o.bench.Open()
@@ -224,7 +224,7 @@ func (o *ordering) again() {
 	}
 }
 
-// readTurns notes whose turn it is in lanes that somebody was at when items before were taken back: of several steps,
+// readTurns notes whose turn it is in lanes that someone was at when items before were taken back: of several steps,
 // services do not see whether an item is between two of them.
 func (o *ordering) readTurns() {
 	rows, err := o.Pool.Query(o.Context(), `SELECT head FROM work_lane WHERE run_id = $1 AND head IS NOT NULL`, o.run)
@@ -356,7 +356,7 @@ func newOrdering(t *testing.T, steps []workqueue.StepSpec, stop bool) *ordering 
 	return o
 }
 
-// The ledger, and the doctor, see a lane of which somebody lets two go.
+// The ledger, and the doctor, see a lane of which someone lets two go.
 func TestTheLedgerSeesTwoOfAValue(t *testing.T) {
 	t.Parallel()
 	o := newOrdering(t, []workqueue.StepSpec{storetest.Need("s0")}, false)
@@ -405,7 +405,7 @@ func TestNodesSideBySideKeepTheOrder(t *testing.T) {
 					for _, item := range storetest.Ordinals(s) {
 						v := values[item]
 						if before, had := last[v]; busy[v] || had && before >= item {
-							wrong = append(wrong, fmt.Sprintf("item %d after %d (under way: %v)", item, before, busy[v]))
+							wrong = append(wrong, fmt.Sprintf("item %d after %d (in progress: %v)", item, before, busy[v]))
 						}
 						last[v], busy[v] = item, true
 					}
@@ -413,7 +413,7 @@ func TestNodesSideBySideKeepTheOrder(t *testing.T) {
 				mu.Unlock()
 				for _, s := range claimed.Slices {
 					mu.Lock()
-					for _, item := range storetest.Ordinals(s) { // from here on somebody may see that it is final
+					for _, item := range storetest.Ordinals(s) { // from here on someone may see that it is final
 						busy[values[item]] = false
 					}
 					mu.Unlock()

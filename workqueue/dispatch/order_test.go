@@ -83,7 +83,7 @@ func TestItemsOfAValueGoOneAfterTheOther(t *testing.T) {
 	first := b.wantClaims(run, 0, 0, 1, 4)
 	b.Check()
 	b.wantClaims(run, 0)
-	// Two replies leave their items out: they are tried again, and keep their places.
+	// Two replies leave their items out: they are retried, and keep their places.
 	b.Record(storetest.Answer(first[0]), storetest.Whole(first[1]), storetest.Answer(first[2]))
 	again := b.wantClaims(run, 0, 0, 4, 5)
 	b.Check()
@@ -151,7 +151,7 @@ func TestTheNextItemWaitsForAllSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Check()
-	b.wantClaims(run, 0, 1, 2) // the head of lane a is under way at the other step, so it stays the head
+	b.wantClaims(run, 0, 1, 2) // the head of lane a is in progress at the other step, so it stays the head
 }
 
 func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
@@ -171,7 +171,7 @@ func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
 	}
 	b.WantState(run, "completed", 2)
 
-	// All of them at once, with one under way: it is called back, and the lane begins at its beginning.
+	// All of them at once, with one in progress: it is called back, and the lane begins at its beginning.
 	b.Rerun(run, redo.Selection{Ranges: []redo.Range{{From: 0, To: 3}}})
 	late := b.wantClaims(run, 0, 0)
 	b.Record(storetest.Whole(late[0]))
@@ -247,7 +247,7 @@ func TestWhatDoesNotGoWithAnOrderIsRefused(t *testing.T) {
 	b.WantRefused(err, "order_by", "canary")
 }
 
-// A lane that nobody moved on stands until the leader sees that nothing else is left.
+// A lane that no one moved on stands until the leader sees that nothing else is left.
 func TestALostFollowerIsFound(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -272,7 +272,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 	b.Check()
 }
 
-// Whether items are added before or after the last one of their lane is recorded, somebody sees the other.
+// Whether items are added before or after the last one of their lane is recorded, someone sees the other.
 func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 	t.Parallel()
 	for _, adderFirst := range []bool{true, false} {

@@ -59,7 +59,7 @@ type Search struct {
 
 const (
 
-	// eligible is what every step has to be. $3 and $4 are steps, $2, $5 and $7 endpoints to leave out, $6 the local
+	// eligible is what every step must be. $3 and $4 are steps, $2, $5 and $7 endpoints to leave out, $6 the local
 	// functions there are.
 	eligible = plane.Unheld + `
 AND NOT st.endpoint COLLATE "C" = ANY($2::text[])
@@ -68,7 +68,7 @@ AND (st.kind <> 'local' OR st.endpoint = ANY($6::text[]))
 AND (st.kind = 'endpoint' OR NOT st.endpoint COLLATE "C" = ANY($7::text[]))
 AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))`
 
-	// placesOfWork are the endpoints at which something is ready or waits, found one after the other by their names, those
+	// placesOfWork are the endpoints at which something is ready or waits, found one at a time by their names, those
 	// of other nodes only when $11 names them or the node would have to do the work itself,
 	// without those that take nothing more: whose budgets are used up, or that are down with no probe to be sent. full are
 	// those that take no more of automatic steps. What is out is counted step by step only where so much is out at all,

@@ -123,7 +123,7 @@ func (d *doctor) slices(
 	d.bits(ItemsAddUp, at, live.And(final), "final, and in a live slice")
 	d.bits(ItemsAddUp, at, b.Held.And(planes.Or(live)), "held back, and in another plane or a live slice")
 	if r.canary != "sampling" && r.canary != "waiting" && !r.graph.Ordered {
-		d.bits(ItemsAddUp, at, b.Held, "held back, and the run has no canary under way")
+		d.bits(ItemsAddUp, at, b.Held, "held back, and the run has no canary in progress")
 	}
 	d.bits(ItemsAddUp, at, b.accepted.AndNot(b.Failed), "accepted, and not failed")
 	d.bits(ItemsAddUp, at, known.AndNot(all), "past the end of the block")
@@ -131,7 +131,7 @@ func (d *doctor) slices(
 	return masks, nil
 }
 
-// steady checks what the steps of a block say of each other: what is ready, held back or under way has what it needs,
+// steady checks what the steps of a block say of each other: what is ready, held back or in progress has what it needs,
 // what waits does not, and what is left out, and nothing else, needs what will never be there.
 func (d *doctor) steady(r *doctorRun, steps []stepBlock) {
 	if len(steps) != len(r.graph.Steps) {
@@ -149,7 +149,7 @@ func (d *doctor) steady(r *doctorRun, steps []stepBlock) {
 		where := place{run: &r.id, step: &b.step, block: &b.block}
 		all, open := bitfield.Full(b.size), stand.Open[i]
 		begun := b.Ready.Or(b.Held).Or(b.live)
-		d.bits(ItemsAddUp, where, begun.AndNot(open), "ready, held back or under way before what it needs is there")
+		d.bits(ItemsAddUp, where, begun.AndNot(open), "ready, held back or in progress before what it needs is there")
 		d.bits(ItemsAddUp, where, b.Skipped.AndNot(stand.Shut[i]), "left out, and nothing that it needs has failed")
 		d.bits(ItemsAddUp, where, stand.Shut[i].And(all).AndNot(b.Skipped), "not left out, and what it needs has failed")
 		if r.state != "cancelled" {

@@ -32,7 +32,7 @@ const (
 	TruthsAgree   Invariant = "I6"  // bits = parts = tracker
 	AskedFor      Invariant = "I7"  // every part was asked for by a slice that held its item
 	OneCompletion Invariant = "I10" // one completion event for each completed generation
-	Approved      Invariant = "I11" // of a step with a gate nothing was asked for before somebody approved
+	Approved      Invariant = "I11" // of a step with a gate nothing was asked for before someone approved
 )
 
 // Rules are the invariants in words, in the order in which they are told.
@@ -44,7 +44,7 @@ func Rules() []Rule {
 		{TruthsAgree, "bits, parts and trackers say the same"},
 		{AskedFor, "every part was asked for by a request that held its item"},
 		{OneCompletion, "every generation that completed has one event of it"},
-		{Approved, "nothing was asked for at a step that had to be approved before somebody did"},
+		{Approved, "nothing was asked for at a step that had to be approved before someone did"},
 		{OneOfALane, "of a lane at most one item is worked on, and one is when any waits"},
 		{KeysAddUp, "the keys of collectors count the operations that are there, and what waits will be flushed"},
 	}

@@ -18,7 +18,7 @@ WHERE c.conrelid = 'work_result'::regclass AND c.contype = 'p' AND i.indisvalid
     AND (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_attribute a
         WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)) = '{generation,ordinal,run_id,step}'`
 
-// Hops from run to run in work_result's primary key instead of reading it. What is being deleted is nobody's.
+// Hops from run to run in work_result's primary key instead of reading it. What is being deleted is no one's.
 const doctorOrphans = `
 WITH RECURSIVE runs AS (
     (SELECT run_id FROM work_result ORDER BY run_id LIMIT 1)
@@ -33,7 +33,7 @@ const doctorEvents = `
 SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id, generation HAVING count(*) > 1`
 
 // What is cut before an approval, or after the gate was shut again and before the next one. Retries of what was out
-// when it was shut are made all the same, and wait.
+// when it was shut are made anyway, and wait.
 const doctorGates = `
 SELECT st.run_id, st.step, count(*) FROM run_step st JOIN work_slice s USING (run_id, step)
 WHERE st.approval IS NOT NULL AND s.cause IN ('ready', 'probe')
@@ -124,7 +124,7 @@ func (d *doctor) gates(ctx context.Context) error {
 	var count int64
 	err := pg.Each(pg.Rows(ctx, d.tx, doctorGates), []any{&run, &step, &count}, func() {
 		id, at := run, step
-		d.found(Approved, place{run: &id, step: &at}, count, "requests of a step that nobody had approved")
+		d.found(Approved, place{run: &id, step: &at}, count, "requests of a step that no one had approved")
 	})
 	return err
 }
@@ -291,7 +291,7 @@ WHERE b.run_id = $1 AND b.held IS NOT NULL AND get_bit(b.held, i.ordinal % 8192)
   AND (l.lane IS NULL OR l.head IS NULL AND NOT l.due)
 ORDER BY 1 LIMIT 1000`
 
-// lanes checks the lanes of a run against what is under way: the items that are neither final nor held back are the
+// lanes checks the lanes of a run against what is in progress: the items that are neither final nor held back are the
 // heads of lanes, one of each.
 func (d *doctor) lanes(ctx context.Context, r *doctorRun, active map[workqueue.Block]bitfield.Set) error {
 	if !r.graph.Ordered || r.state == "cancelled" {

@@ -206,7 +206,7 @@ func Searched() []Columns {
 			tracker_service.owner tracker_service.key`,
 			"a caller gave it as a name or an id, by which a repeated request is known: it goes with the rest of its row"},
 		{Kept, `alert_condition.subject alert_condition.grp alert_message.grp health_condition.subject health_ack.subject
-			dead_letter.endpoint`, "it is the name of something that has to be seen to"},
+			dead_letter.endpoint`, "it is the name of something that must be seen to"},
 	}
 }
 

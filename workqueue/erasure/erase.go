@@ -5,9 +5,9 @@
 // codes stay, so that the books are right.
 //
 // It works in pieces, each a transaction with a row in the audit log: one for each run, and some for what belongs to
-// none. What was broken off is finished by doing it again. What is under way is refused before anything is changed. In
-// the end it looks again, until it finds nothing: what came in meanwhile is erased, too, or told of. A run that takes
-// items of another is refused when items of that one were erased since it began to read (batchrun.erased).
+// none. What was interrupted is finished by doing it again. What is in progress is refused before anything is changed.
+// In the end it looks again, until it finds nothing: what came in meanwhile is erased, too, or told of. A run that
+// takes items of another is refused when items of that one were erased since it began to read (batchrun.erased).
 //
 // A test knows each column in which text can stand, and how it is searched ([Searched]). It cannot reach what is not in
 // the tables: messages in streams, backups, the log of PostgreSQL, exports, and what services keep. [Unreached] says it
@@ -52,7 +52,7 @@ type Erased struct {
 	Items       int64 `json:"items" doc:"of runs: their keys and payloads"`
 	Payloads    int64 `json:"earlier_payloads" doc:"that items had until they were corrected"`
 	Results     int64 `json:"results" doc:"results, and messages of errors that were final"`
-	Errors      int64 `json:"errors" doc:"messages of errors that were tried again, and of chunks"`
+	Errors      int64 `json:"errors" doc:"messages of errors that were retried, and of chunks"`
 	DeadLetters int64 `json:"dead_letters" doc:"their bodies; those that waited are dropped"`
 	Quarantine  int64 `json:"quarantine" doc:"messages in quarantine"`
 	Operations  int64 `json:"operations" doc:"parked operations of collectors"`
@@ -85,11 +85,11 @@ type UnderWayError struct {
 func (e *UnderWayError) Error() string {
 	var why []string
 	for _, run := range e.Runs[:min(len(e.Runs), 3)] {
-		why = append(why, fmt.Sprintf("run %s is under way, and the item has no outcome there yet; wait for it, or end the "+
+		why = append(why, fmt.Sprintf("run %s is in progress, and the item has no outcome there yet; wait for it, or end the "+
 			"run: tranche run cancel %s", run, run))
 	}
 	for _, run := range e.Params[:min(len(e.Params), 3)] {
-		why = append(why, fmt.Sprintf("run %s is under way, and a parameter of it has the key; wait for it, or end the run: "+
+		why = append(why, fmt.Sprintf("run %s is in progress, and a parameter of it has the key; wait for it, or end the run: "+
 			"tranche run cancel %s", run, run))
 	}
 	for _, op := range e.Operations[:min(len(e.Operations), 3)] {
@@ -110,7 +110,7 @@ func (e *UnderWayError) Error() string {
 // Unreached is what no erasure reaches, for people.
 func Unreached() []string {
 	return []string{
-		"messages in JetStream's streams, until they were dealt with or are past the limits of their stream",
+		"messages in JetStream's streams, until they were handled or are past the limits of their stream",
 		"what services, their own stores and those who were told by webhooks keep",
 		"exports, reports and results that were downloaded, and the files that items came from",
 		"backups, standbys that lag and the write-ahead log of the database; rows as they were, until vacuum has been there",
@@ -139,7 +139,7 @@ func mark(key string) (salt, hash, marker string, err error) {
 	return hex.EncodeToString(random), hash, "erased-" + hash[:16], nil
 }
 
-// erasure is one under way.
+// erasure is one in progress.
 type erasure struct {
 	Request
 	db                 *database.DB
@@ -234,7 +234,7 @@ func (e *erasure) round(ctx context.Context, runs []workqueue.RunID) (all Erased
 	return all, nil
 }
 
-// find returns the runs that have the key, and refuses what is under way.
+// find returns the runs that have the key, and refuses what is in progress.
 func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) {
 	only := e.only()
 	if runs, err = pg.Collect(ctx, e.db.Pool, pgx.RowTo[workqueue.RunID], runsWithKey, e.Key, only); err != nil {

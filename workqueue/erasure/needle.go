@@ -24,7 +24,7 @@ import (
 type needle string
 
 const (
-	maxUnpacked = 16 << 20 // what services read at the most
+	maxUnpacked = 16 << 20 // what services read at most
 	maxNested   = 3        // how many forms are in each other
 )
 
@@ -173,7 +173,7 @@ func partOfWord(r rune) bool {
 // on its own account, or in one of a run that is not there, cannot be told otherwise.
 
 const (
-	// One that waited for somebody is dropped: it cannot be requeued without its body.
+	// One that waited for someone is dropped: it cannot be requeued without its body.
 	emptyLetter = `body = CASE WHEN state = 'requeued' AND sent_at IS NOT NULL THEN ''::bytea END,
     state = CASE WHEN state = 'requeued' AND sent_at IS NOT NULL THEN state ELSE 'dropped' END,
     message = 'erased', stack = '', origin = '', headers = '{}', changed_at = tranche_now()`

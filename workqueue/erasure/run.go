@@ -101,7 +101,7 @@ blocks AS (
 SELECT (SELECT count(*) FROM changed), step, error_code, ordinal, generation FROM page
 ORDER BY step DESC, error_code DESC, ordinal DESC, generation DESC LIMIT 1`
 
-	// A page of the errors that were tried again, by primary key.
+	// A page of the errors that were retried, by primary key.
 	eraseRetried = `
 WITH page AS (
     SELECT step, ordinal, slice_id FROM work_error

@@ -147,7 +147,7 @@ func (e *Export) Items() int64 { return e.items }
 
 // Each yields the items in the order of their ordinals. Memory is constant: pages of at most 1024 items and of 8 MiB
 // but for the item that fills it, each read at one moment. While yield runs, neither a connection nor a snapshot is
-// held, so a slow reader is in nobody's way. An error from yield ends the export and is wrapped.
+// held, so a slow reader is in no one's way. An error from yield ends the export and is wrapped.
 func (e *Export) Each(ctx context.Context, yield func(*Item) error) error {
 	pages := exportPages{Export: e, results: pg.Arena{Most: exportBytes}}
 	for from := workqueue.Ordinal(0); int64(from) < e.items; {

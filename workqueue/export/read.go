@@ -28,7 +28,7 @@ const (
 	onePiece = `SELECT bytes FROM work_piece WHERE large_id = $1 AND piece = $2`
 )
 
-// Verify reads the pieces of a result, one after the other, and reports whether they have a hash.
+// Verify reads the pieces of a result, one at a time, and reports whether they have a hash.
 func (s Store) Verify(ctx context.Context, id uuid.UUID, want [sha256.Size]byte) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -157,7 +157,7 @@ type Result struct {
 	SHA256      [sha256.Size]byte
 }
 
-// AmbiguousKeyError is returned where one item has to be named, and several have the key.
+// AmbiguousKeyError is returned where one item must be named, and several have the key.
 type AmbiguousKeyError struct {
 	Key      string
 	Ordinals []workqueue.Ordinal // some
@@ -191,7 +191,7 @@ WHERE p.run_id = $1 AND p.step = $2 AND p.ordinal = $3 AND p.result IS NOT NULL 
 ORDER BY p.generation DESC LIMIT 1`
 
 // Result returns the result that counts of one item at one step. The error wraps ErrNotFound when there is none, is a
-// *StepChoiceError when the step is none of the run or one has to be named, and a *AmbiguousKeyError when several items
+// *StepChoiceError when the step is none of the run or one must be named, and a *AmbiguousKeyError when several items
 // have the key.
 func (s Store) Result(ctx context.Context, req ResultRequest) (Result, error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, req.Run)

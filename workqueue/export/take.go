@@ -222,8 +222,8 @@ func claims(ids []uuid.UUID, last map[uuid.UUID]int, pieces []Piece) []any {
 // sweepAtOnce bounds the results that one transaction deletes: each may be 64 MiB.
 const sweepAtOnce = 4
 
-// By large_result_open, and slices by their key. A slice that has ended comes never back, and recording marks a result in
-// the transaction that may end its slice: what is seen as not recorded of a slice that has ended is nobody's.
+// By large_result_open, and slices by their key. A slice that has ended comes never back, and recording marks a result
+// in the transaction that may end its slice: what is seen as not recorded of a slice that has ended is no one's.
 const deleteAbandoned = `
 DELETE FROM large_result WHERE recorded_at IS NULL AND id = ANY (ARRAY(
     SELECT l.id FROM large_result l
@@ -231,7 +231,7 @@ DELETE FROM large_result WHERE recorded_at IS NULL AND id = ANY (ARRAY(
         SELECT FROM work_slice s WHERE s.id = l.slice_id AND s.state IN ('scheduled', 'claimed', 'sent'))
     LIMIT $1))`
 
-// Sweep deletes what has come of results that nobody will record: their service has died on the way, a piece was lost,
+// Sweep deletes what has come of results that no one will record: their service has died on the way, a piece was lost,
 // or the item was answered otherwise. It returns how many it has deleted. Leader work.
 func (s Store) Sweep(ctx context.Context, lease workqueue.Lease) (swept int, err error) {
 	for {
@@ -242,7 +242,7 @@ func (s Store) Sweep(ctx context.Context, lease workqueue.Lease) (swept int, err
 			return err
 		})
 		if err != nil {
-			return swept, fmt.Errorf("delete what has come of results that nobody will record: %w", err)
+			return swept, fmt.Errorf("delete what has come of results that no one will record: %w", err)
 		}
 		if swept += int(deleted); deleted < sweepAtOnce {
 			return swept, nil

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// parked counts the operations of a collector that wait for somebody.
+// parked counts the operations of a collector that wait for someone.
 type parked struct {
 	Collector string
-	Ops       int64 // MaxCounted at the most
+	Ops       int64 // MaxCounted at most
 	Since     time.Time
 }
 
@@ -23,13 +23,13 @@ FROM collector c CROSS JOIN LATERAL (
 WHERE c.state <> 'deleting' AND p.ops > 0
 ORDER BY p.ops DESC, c.name LIMIT $2`
 
-// parkedOps tells of operations that are not tried again.
+// parkedOps tells of operations that are not retried.
 func parkedOps() query {
 	return each(healthParked, []any{MaxCounted, listed}, func(f *Facts, c *parked) Condition {
 		return Condition{
 			Subject: c.Collector, Since: c.Since, Count: c.Ops,
 			Title: fmt.Sprintf("%s parked: collector %s", ThereAre(int(c.Ops), "operation"), c.Collector),
-			Detail: fmt.Sprintf("They failed too often, or for good, the first %s ago, and are not tried again by themselves.",
+			Detail: fmt.Sprintf("They failed too often, or permanently, the first %s ago, and are not retried by themselves.",
 				Ago(f.At.Sub(c.Since))),
 			Remedy: fmt.Sprintf("See why: `tranche collector ops %s --state parked`; then try them again: `tranche collector "+
 				"requeue %[1]s --all`, or give them up: `tranche collector drop %[1]s --all`", c.Collector),
@@ -94,7 +94,7 @@ func lateFlushes() query {
 	})
 }
 
-// hungFlush is a collector with a flush that is under way for too long.
+// hungFlush is a collector with a flush that is in progress for too long.
 type hungFlush struct {
 	Collector string
 	Endpoint  string
@@ -104,12 +104,12 @@ type hungFlush struct {
 	lastFlush
 }
 
-// hungAfter is how much longer than its time-out a flush may be under way before it is told of: its key is free
+// hungAfter is how much longer than its time-out a flush may be in progress before it is told of: its key is free
 // [dispatch.DefaultClaimTTL] after that, unless its request was sent again.
 const hungAfter = time.Minute
 
 // collector_key_flushing. A flush may take as long as its time-out says; but where one has come to nothing already,
-// the next need not last for an hour before somebody is told.
+// the next need not last for an hour before someone is told.
 const healthHungFlushes = `
 SELECT c.name, c.endpoint, k.key, k.flushed_at, c.timeout,
     CASE WHEN c.failures > 0 THEN c.failure_code ELSE '' END,
@@ -121,12 +121,12 @@ WHERE c.state <> 'deleting' AND (k.flushed_at < tranche_now() - c.timeout - $1::
     OR c.failures > 0 AND k.flushed_at < tranche_now() - $2::interval)
 ORDER BY 4, 1 LIMIT $3`
 
-// hungFlushes tells of flushes that are under way for too long.
+// hungFlushes tells of flushes that are in progress for too long.
 func hungFlushes() query {
 	return each(healthHungFlushes, []any{hungAfter, waiting, listed}, func(f *Facts, h *hungFlush) Condition {
 		return Condition{
 			Severity: f.waits(h.Since), Subject: h.Collector, Since: h.Since,
-			Title: fmt.Sprintf("A flush is under way for %s: collector %s", Ago(f.At.Sub(h.Since)), h.Collector),
+			Title: fmt.Sprintf("A flush is in progress for %s: collector %s", Ago(f.At.Sub(h.Since)), h.Collector),
 			Detail: fmt.Sprintf("It is of key %.100s, for endpoint %s, and may take %s. What waits for its key goes after it.%s",
 				h.Key, h.Endpoint, Ago(h.Timeout), &h.lastFlush),
 			Remedy: fmt.Sprintf("See whether the service still works on it: `tranche endpoints show %s`; restart it if not, "+
@@ -159,7 +159,7 @@ func refusals() query {
 			Title: fmt.Sprintf("Adds are refused for %s: collector %s", Ago(f.At.Sub(c.Since)), c.Collector),
 			Detail: fmt.Sprintf("What enrich asks for cannot be had, last %s ago: %.300s. Nothing of such an add is stored, "+
 				"and producers are told to add again later.", Ago(f.At.Sub(c.Last)), strings.TrimSuffix(c.Problem, ".")),
-			Remedy: fmt.Sprintf("Mend the source, or the query (`tranche collector show %s --source`, then `tranche collector "+
+			Remedy: fmt.Sprintf("Fix the source, or the query (`tranche collector show %s --source`, then `tranche collector "+
 				"apply FILE`); it is over with the first add that is taken: `tranche collector add %[1]s FILE`", c.Collector),
 		}
 	})

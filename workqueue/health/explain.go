@@ -49,7 +49,7 @@ type MissingGroup struct {
 	Step     string     `json:"step,omitempty"`
 	Steps    []StepPart `json:"steps,omitempty" doc:"instead of step, when the items of several say the same"`
 	Endpoint string     `json:"endpoint,omitempty"`
-	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"whose turn it is"`
+	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,no one" doc:"whose turn it is"`
 	Who      string     `json:"who" doc:"the owner by name"`
 	Stands   bool       `json:"stands,omitempty" doc:"something is amiss: they would not wait if all were well"`
 	Why      string     `json:"why" doc:"the reason in a sentence"`
@@ -90,7 +90,7 @@ type Explanation struct {
 	Steps      []StepStanding       `json:"steps,omitempty" doc:"of a run with several steps"`
 	Unsealed   bool                 `json:"unsealed,omitempty" doc:"its items are not all there yet, and none is counted"`
 	Summary    string               `json:"summary" doc:"the whole in a sentence or two"`
-	Groups     []MissingGroup       `json:"groups" doc:"the ones that need somebody first"`
+	Groups     []MissingGroup       `json:"groups" doc:"the ones that need someone first"`
 	Key        string               `json:"key,omitempty" doc:"all counts are of the items of this key"`
 	Of         []inspect.ItemView   `json:"of,omitempty" doc:"those items with every attempt"`
 	Last       *LastEvent           `json:"last,omitempty" doc:"the last thing that happened to the run"`

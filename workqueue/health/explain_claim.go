@@ -152,9 +152,9 @@ func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 		g.Next = "a node sends one item as a probe with its next look for work; when it is answered everything goes on"
 	}
 	g.Advice = []Advice{{"see what the endpoint answers", "tranche endpoints show " + e.name},
-		{"mend the service; nothing has to be done here then", ""},
+		{"fix the service; nothing must be done here then", ""},
 		{fmt.Sprintf("or say that it is no outage: for ten minutes requests go whatever fails, and an item that it "+
-			"answers with errors fails for good after %d", st.maxAttempts),
+			"answers with errors fails permanently after %d", st.maxAttempts),
 			fmt.Sprintf("tranche endpoints set %s --breaker closed", e.name)}}
 }
 

@@ -23,7 +23,7 @@ type EndpointExplanation struct {
 	Summary    string         `json:"summary" doc:"the whole in a sentence or two"`
 	Runs       int64          `json:"runs" doc:"running runs with items for it"`
 	Missing    int64          `json:"missing" doc:"items of them that it has not answered"`
-	Groups     []MissingGroup `json:"groups" doc:"the ones that need somebody first; their items add up to missing"`
+	Groups     []MissingGroup `json:"groups" doc:"the ones that need someone first; their items add up to missing"`
 	Listens    string         `json:"listens" doc:"who listens, in words"`
 	Notes      []string       `json:"notes,omitempty"`
 	Nodes      int            `json:"nodes" doc:"that are alive"`
@@ -44,7 +44,7 @@ WHERE r.state = 'running' AND (
 ORDER BY r.priority DESC, r.id LIMIT $2`
 
 // ExplainEndpoint says what the running runs wait for at an endpoint. It reads one snapshot; what services and
-// consumers do is for the caller to add. An endpoint that nobody knows has no groups.
+// consumers do is for the caller to add. An endpoint that no one knows has no groups.
 func (s Store) ExplainEndpoint(ctx context.Context, name string) (*EndpointExplanation, error) {
 	e := &EndpointExplanation{Endpoint: name, Groups: []MissingGroup{}}
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -143,7 +143,7 @@ type endpointFacts struct {
 	liveAuto      int     // those of automatic steps
 	maxInFlight   int     // budget; 0: none
 	rate          float64 // budget; 0: none
-	requestRate   float64 // likewise, of requests
+	requestRate   float64 // also, of requests
 	callTokens    float64
 	callTokensAt  *time.Time
 	paced         bool // there is a row of endpoint_pace

@@ -114,9 +114,9 @@ type stepFacts struct {
 	timeout      time.Duration
 	optional     bool
 	barred       bool       // it has a barrier, and that has not been passed
-	gate         string     // who has to approve that: anyone or other; empty: nobody
+	gate         string     // who has to approve that: anyone or other; empty: no one
 	gateSince    *time.Time // since when it waits for that
-	left         int64      // items without an outcome, those that nobody asked about too; only in runs with a barrier
+	left         int64      // items without an outcome, those that no one asked about too; only in runs with a barrier
 
 	missing, ready, held  share
 	done, failed, skipped int64
@@ -271,7 +271,7 @@ func (f *facts) readSlices(
 }
 
 // How the slices ended that others were made from: primary keys only. What a service said of an item that is to be
-// tried again stands with the item; the first one of the slice speaks for all.
+// retried stands with the item; the first one of the slice speaks for all.
 const explainBefore = `
 SELECT n.id, p.ended_at, p.state, coalesce(p.service, ''), bit_count(p.mask)::bigint,
     coalesce(e.error_code, p.error_code, ''), coalesce(e.error_message, p.error_message, '')

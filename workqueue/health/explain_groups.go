@@ -90,7 +90,7 @@ func (g *MissingGroup) tell() {
 	}
 	g.Why, g.by = strings.Join(ways, "; "), nil
 	if g.When != nil && g.until.Sub(*g.When) > time.Second {
-		g.Next += ", one after the other until " + clock(g.until)
+		g.Next += ", one at a time until " + clock(g.until)
 	}
 	g.until = time.Time{}
 }

@@ -115,12 +115,12 @@ func refusedBy(g *MissingGroup, nodes []*Node) {
 // RefusedAdvice is what an operator could do about nodes whose user NATS refuses, or denies a subject.
 func RefusedAdvice() Advice {
 	return Advice{Do: "give the node a user that NATS takes (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or " +
-		"grant its user what `tranche nats-config` prints; nothing else has to be done then"}
+		"grant its user what `tranche nats-config` prints; nothing else must be done then"}
 }
 
 // NATSAdvice is what an operator could do while nodes cannot reach NATS.
 func NATSAdvice() Advice {
-	return Advice{Do: "see to the NATS server, and to the network between; nothing has to be done here then"}
+	return Advice{Do: "see to the NATS server, and to the network between; nothing must be done here then"}
 }
 
 // nodeNotes names the nodes that are alive and cannot reach NATS.
@@ -166,7 +166,7 @@ func (f *facts) leaderText() string {
 	if !f.led {
 		return "the node that takes the lead next, within seconds,"
 	}
-	return "the node that leads"
+	return "the leader"
 }
 
 const (
@@ -237,7 +237,7 @@ func StalledText(why string) string {
 
 // QuorumAdvice is what an operator could do while JetStream has no quorum.
 func QuorumAdvice() Advice {
-	return Advice{Do: "see that more than half of the NATS servers run and reach each other; nothing has to be " +
+	return Advice{Do: "see that more than half of the NATS servers run and reach each other; nothing must be " +
 		"done here then"}
 }
 
@@ -268,12 +268,12 @@ func (f *facts) unwritable(kind workqueue.Kind, g *MissingGroup) bool {
 	g.Why = StoreText(f.faults)
 	if first.Detail == "" {
 		g.Owner, g.Who, g.When = OwnerNode, f.leaderText(), after(f.at, replacedWithin)
-		g.Next = "it replaces them within seconds, and issues again what was under way, which does not count against it"
+		g.Next = "it replaces them within seconds, and issues again what was in progress, which does not count against it"
 		return true
 	}
-	g.Next = "the node that leads replaces the streams within seconds of there being room, and issues again what was " +
-		"under way, which does not count against it"
-	g.Advice = []Advice{{Do: "make room on the disk of the NATS server; nothing has to be done here then"}}
+	g.Next = "the leader replaces the streams within seconds of there being room, and issues again what was " +
+		"in progress, which does not count against it"
+	g.Advice = []Advice{{Do: "make room on the disk of the NATS server; nothing must be done here then"}}
 	return true
 }
 

@@ -216,7 +216,7 @@ func (r *runFacts) notes() []string {
 			r.quarantined, r.id))
 	}
 	if r.letters > 0 {
-		notes = append(notes, fmt.Sprintf("%d dead letters of it wait for somebody; see: `tranche dlq list`", r.letters))
+		notes = append(notes, fmt.Sprintf("%d dead letters of it wait for someone; see: `tranche dlq list`", r.letters))
 	}
 	return notes
 }
@@ -270,7 +270,7 @@ func (r *runFacts) loading(f *facts) string {
 	by := f.leaderText() + " takes them back within seconds"
 	switch {
 	case f.readOnly:
-		by = "the node that leads takes them back when PostgreSQL takes writes again"
+		by = "the leader takes them back when PostgreSQL takes writes again"
 	case len(f.alive) == 0:
 		by = "no node is alive to take them back; start one with: `tranche serve`"
 	}
@@ -318,7 +318,7 @@ func (f *facts) fetching(st *stepFacts, s *sliceFacts, node *Node, g *MissingGro
 	default:
 		g.Why = fmt.Sprintf("%s is asking %s for them", node.Name(), targetText(s.endpoint))
 	}
-	g.Next = "what comes is recorded; what has not come by the deadline is tried again"
+	g.Next = "what comes is recorded; what has not come by the deadline is retried"
 	if st.kind == workqueue.KindRequest && node.Away {
 		f.natsUnreachable(g, []*Node{node})
 		g.When = s.lastDeadline
@@ -369,7 +369,7 @@ func (r *runFacts) openNote() string {
 		note = fmt.Sprintf("%s; it should have been by %s, which was reported at %s: `tranche run seal %s`, or cancel it",
 			note, clock(*r.sealDeadline), clock(*r.overdueAt), r.id)
 		if r.onOverdue == string(start.OverdueReport) {
-			note += fmt.Sprintf("; it is cancelled when nobody does anything with it, nor works on its items, for %d days",
+			note += fmt.Sprintf("; it is cancelled when no one does anything with it, nor works on its items, for %d days",
 				start.AbandonedAfter/(24*time.Hour))
 		}
 		return note

@@ -50,24 +50,24 @@ func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 			g.Last = &LastEvent{node.gone(), "the session of " + name + " ended"}
 		}
 		g.Reason, g.Why = ReasonClaimLost, name+" had claimed them and is gone"
-		f.swept(g, "they are issued again, which does not count against them")
+		f.swept(g, "they are reissued, which does not count against them")
 	case s.late && st.kind.Fetched():
 		g.Reason, g.Why, g.Since = ReasonOverdue, node.Name()+" had no results of them by the deadline", s.firstDeadline
-		f.swept(g, "that counts as a failure of theirs: they are tried again, halved, or failed as deadline")
+		f.swept(g, "that counts as a failure of theirs: they are retried, halved, or failed as deadline")
 	case st.kind.Fetched():
 		f.fetching(st, s, node, g)
 	case s.late:
 		g.Reason, g.Why = ReasonClaimLost, node.Name()+" claimed them and did not publish them in time"
-		f.swept(g, "they are issued again, which does not count against them")
+		f.swept(g, "they are reissued, which does not count against them")
 	case f.unwritable(st.kind, g):
 	default:
 		g.Reason, g.Owner, g.Who = ReasonPublishing, OwnerNode, node.Name()
 		g.Why = "it has claimed them and is publishing their requests"
-		g.Next = "the requests are in the stream in a moment; if not, they are issued again"
+		g.Next = "the requests are in the stream in a moment; if not, they are reissued"
 		g.When = s.lastDeadline
 		if node.Away {
 			f.natsUnreachable(g, []*Node{node})
-			g.Next = "it publishes them when NATS answers; what it cannot publish by its deadline is issued again"
+			g.Next = "it publishes them when NATS answers; what it cannot publish by its deadline is reissued"
 			g.When = s.lastDeadline
 		}
 	}
@@ -82,13 +82,13 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	switch {
 	case s.lost:
 		g.Reason, g.Why = ReasonStreamLost, "the streams that carried their requests, or the replies, are gone"
-		f.swept(g, "they are issued again at once, which does not count against them")
+		f.swept(g, "they are reissued at once, which does not count against them")
 		return
 	case len(f.alive) > 0 && f.unwritable(workqueue.KindEndpoint, g):
 		return
 	case s.late && s.handed:
 		g.Reason, g.Why, g.Since = ReasonOverdue, "no reply came before the deadline", s.firstDeadline
-		f.swept(g, "that counts as a failure of theirs: they are tried again, halved, or failed as deadline")
+		f.swept(g, "that counts as a failure of theirs: they are retried, halved, or failed as deadline")
 		return
 	case !s.handed:
 		g.Reason, g.Owner, g.Who = ReasonQueued, OwnerService, servers(s.endpoint)
@@ -105,13 +105,13 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 		g.Last = &LastEvent{*s.lastHanded, "a service took their request"}
 	}
 	g.Why = "a service has taken them"
-	g.Next, g.When = "the service answers; without a reply by the deadline they are tried again", s.firstDeadline
+	g.Next, g.When = "the service answers; without a reply by the deadline they are retried", s.firstDeadline
 	if s.partly {
 		g.Reason = ReasonPartly
 		g.Why = fmt.Sprintf("a service has taken them and answered %s of the same requests", manyItems(s.answered))
 		if s.final {
 			g.Why += "; the last message of the reply has come and another one is missing"
-			g.Next = "the missing message comes; without it by the deadline they are tried again"
+			g.Next = "the missing message comes; without it by the deadline they are retried"
 		}
 	}
 	if s.refused != "" {
@@ -130,7 +130,7 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	}
 }
 
-// causeText says why slices were made, for those whose time to be tried again comes.
+// causeText says why slices were made, for those whose time to be retried comes.
 func causeText(c workqueue.Cause) string {
 	if text, ok := causeTexts()[c]; ok {
 		return text
@@ -140,7 +140,7 @@ func causeText(c workqueue.Cause) string {
 
 func causeTexts() map[workqueue.Cause]string {
 	return map[workqueue.Cause]string{
-		workqueue.CauseRetry:      "the service asked for them to be tried again",
+		workqueue.CauseRetry:      "the service asked for them to be retried",
 		workqueue.CauseUnanswered: "the service's reply left them out",
 		workqueue.CauseFailure:    "the service failed their request as a whole",
 		workqueue.CauseUnreadable: "the service's reply could not be read",

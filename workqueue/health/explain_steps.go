@@ -56,7 +56,7 @@ func (f *facts) standings(r *runFacts) []StepStanding {
 	return all
 }
 
-// stepSet is steps of a run, which has 64 at the most.
+// stepSet is steps of a run, which has 64 at most.
 type stepSet uint64
 
 func setOf(steps []workqueue.Step) (set stepSet) {
@@ -228,7 +228,7 @@ func (f *facts) needsGroup(r *runFacts, st *stepFacts, needs stepSet, items shar
 	g.Next = "an item is made ready in the transaction that records the last part that it needs"
 	switch {
 	case st.barred && st.gate != "":
-		g.Next += ", and goes on when somebody has approved the step"
+		g.Next += ", and goes on when someone has approved the step"
 	case st.barred:
 		g.Next += ", and goes on when the step's barrier is passed"
 	}
@@ -260,7 +260,7 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 		": %s", st.name, strings.Join(counts, ", "))
 	g.Next = "they go on when the last of those has its outcome"
 	if st.gate != "" {
-		g.Next = "when the last of those has its outcome, somebody has to approve the step"
+		g.Next = "when the last of those has its outcome, someone has to approve the step"
 	}
 	if len(names) == 0 {
 		g.Why = "step " + st.name + " has a barrier, and what it waited for has ended"
@@ -275,8 +275,8 @@ func (f *facts) gateGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 	if st.gate == workqueue.ApproveOther && r.createdBy != "" {
 		g.Who += ", but not " + r.createdBy + ", who started it"
 	}
-	g.Why = "step " + st.name + " waits for somebody to approve it: what it needs has ended for all items"
-	g.Next = "they stay where they are until somebody approves"
+	g.Why = "step " + st.name + " waits for someone to approve it: what it needs has ended for all items"
+	g.Next = "they stay where they are until someone approves"
 	g.Advice = []Advice{
 		{"look at a sample, and what is different from the run before", "tranche run approve " + id + " --step " + st.name +
 			" --dry-run"},
@@ -336,7 +336,7 @@ func (f *facts) readAhead(
 func (f *facts) lineGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g := f.group(r, st, st.endpoint, "held", st.held)
 	g.Since = r.startedAt
-	const why = "items of the same lane are worked on one after the other, and these wait for one before them"
+	const why = "items of the same lane are worked on one at a time, and these wait for one before them"
 	switch {
 	case r.hold != "":
 		f.holdGroup(r, &g)

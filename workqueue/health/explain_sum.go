@@ -107,7 +107,7 @@ type told struct {
 	items int64
 	text  string
 	steps []string
-	needs bool // somebody, whoever else is counted for these items
+	needs bool // someone, whoever else is counted for these items
 }
 
 func (t *told) String() string {
@@ -268,10 +268,10 @@ func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g.Reason, g.Owner, g.Who = ReasonSampling, OwnerNode, f.nodesText()
 	g.Why = fmt.Sprintf("a sample of %s runs first and these are held back (--canary %d)", manyItems(int64(r.canary)),
 		r.canary)
-	g.Next = "when the last item of the sample has its outcome, the run waits for somebody to approve"
+	g.Next = "when the last item of the sample has its outcome, the run waits for someone to approve"
 	if r.canaryAutoApprove {
 		g.Next = "when the last item of the sample has its outcome, they are released if no more of it failed than may, " +
-			"or else wait for somebody to approve"
+			"or else wait for someone to approve"
 	}
 	g.Advice = []Advice{{"see how the sample does", "tranche run show " + r.id.String()}}
 	return g
@@ -293,7 +293,7 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 		detail = ": " + r.holdDetail
 	}
 	id := r.id.String()
-	g.Next = "nothing is claimed until somebody resumes the run"
+	g.Next = "nothing is claimed until someone resumes the run"
 	g.Advice = []Advice{{"let it go on", "tranche run resume " + id}}
 	hold := control.Hold(r.hold)
 	if hold == "" {
@@ -309,7 +309,7 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 	case control.HoldGuard:
 		g.Reason, g.Why = ReasonGuard, "the run was paused because its first outcomes plainly failed"+detail
 		g.Advice = append([]Advice{{"see why items failed", "tranche run errors " + id}},
-			r.again("when the service is mended, run what failed again, and resume the run then")...)
+			r.again("when the service is fixed, run what failed again, and resume the run then")...)
 		g.Advice = append(g.Advice, []Advice{
 			{"when the items' data is wrong, correct that", "tranche run correct " + id + " --items FILE"},
 			{"go on as it is; it is not asked again", "tranche run resume " + id},
@@ -317,8 +317,8 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 		}...)
 	case control.HoldCanary:
 		g.Reason, g.Who = ReasonCanary, "whoever may approve the run"
-		g.Why = "its canary waits for somebody to approve" + detail
-		g.Next = "they stay where they are until somebody approves"
+		g.Why = "its canary waits for someone to approve" + detail
+		g.Next = "they stay where they are until someone approves"
 		g.Advice = []Advice{
 			{"see why items failed", "tranche run errors " + id},
 			{"let the rest go", "tranche run approve " + id},
@@ -338,7 +338,7 @@ func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
 	case "cancelled":
 		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "the run was cancelled", r.finishedAt
 		g.Why = "the run was cancelled before they were answered"
-		g.Next = "nothing, unless somebody has the run go on: what was recorded stays"
+		g.Next = "nothing, unless someone has the run go on: what was recorded stays"
 		g.Advice = []Advice{
 			{"go on with the run", "tranche run resume " + r.id.String()},
 			{"or do them in a new run", "tranche run start --from " + r.id.String() + " --state cancelled"},

@@ -1,5 +1,5 @@
 // Package health says why something stands: each missing item of a run or an endpoint ([Store.Explain]), and all that
-// wants somebody's attention ([Store.Health]). It also counts what metrics show ([Store.Metrics]).
+// wants someone's attention ([Store.Health]). It also counts what metrics show ([Store.Metrics]).
 package health
 
 import (
@@ -31,7 +31,7 @@ type Facts struct {
 	More       map[Kind]int64 // how many of a kind are known and not listed
 
 	Working  []WorkingEndpoint
-	Leader   *inspect.LeaderView // nil: nobody has ever led
+	Leader   *inspect.LeaderView // nil: no one has ever led
 	Nodes    []NodeHealth
 	Database DatabaseLoad
 	Kept     []KeptCondition
@@ -45,7 +45,7 @@ type Facts struct {
 // Limits says from when on something counts.
 type Limits struct {
 	Waiting time.Duration // a run that has work and gets none of it done
-	Listed  int           // how many conditions each kind has at the most, the worst or oldest; zero: DefaultListed
+	Listed  int           // how many conditions each kind has at most, the worst or oldest; zero: DefaultListed
 }
 
 const (
@@ -94,7 +94,7 @@ type KeptCondition struct {
 	ConditionKey
 
 	Since  time.Time
-	SeenAt time.Time       // within a minute, while somebody looks
+	SeenAt time.Time       // within a minute, while someone looks
 	Said   json.RawMessage // what a server says of itself that no other one can see; nil: each sees it for itself
 }
 
@@ -107,7 +107,7 @@ FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::jsonb[]) AS f (kind, 
 ORDER BY 1, 2
 ON CONFLICT (kind, subject) DO UPDATE SET seen_at = tranche_now(), said = excluded.said`
 
-	// What somebody else has seen since this look began stays. The lock order is that of the keeping.
+	// What someone else has seen since this look began stays. The lock order is that of the keeping.
 	forgetConditions = `
 DELETE FROM health_condition h
 USING (SELECT h.kind, h.subject FROM health_condition h

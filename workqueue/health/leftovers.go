@@ -12,10 +12,10 @@ import (
 // MaxCounted is how far letters and messages are counted.
 const MaxCounted = 10_000
 
-// letters counts the dead letters of an endpoint that wait for somebody.
+// letters counts the dead letters of an endpoint that wait for someone.
 type letters struct {
 	Endpoint string
-	Letters  int64 // MaxCounted together at the most
+	Letters  int64 // MaxCounted together at most
 	Since    time.Time
 }
 
@@ -25,7 +25,7 @@ SELECT endpoint, count(*), min(at) FROM (
     SELECT endpoint, at FROM dead_letter WHERE state = 'waiting' ORDER BY id DESC LIMIT $1) d
 GROUP BY endpoint ORDER BY 2 DESC, 1 LIMIT $2`
 
-// deadLetters tells of dead letters that wait for somebody.
+// deadLetters tells of dead letters that wait for someone.
 func deadLetters() query {
 	return each(healthLetters, []any{MaxCounted, listed}, func(f *Facts, l *letters) Condition {
 		return Condition{
@@ -42,7 +42,7 @@ func deadLetters() query {
 // strayMessages counts messages that could not be taken, by the reason.
 type strayMessages struct {
 	Reason   string
-	Messages int64 // MaxCounted together at the most
+	Messages int64 // MaxCounted together at most
 	First    time.Time
 	Last     time.Time
 }
@@ -62,15 +62,15 @@ func strays() query {
 		return Condition{
 			Subject: q.Reason, Since: q.First, Count: q.Messages,
 			Title: fmt.Sprintf("%s could not be taken: %s", Count(q.Messages, "message"), q.Reason),
-			Detail: fmt.Sprintf("Within the last day, the last one %s ago. Their items are tried again.",
+			Detail: fmt.Sprintf("Within the last day, the last one %s ago. Their items are retried.",
 				Ago(f.At.Sub(q.Last))),
 			Remedy: "See what services sent: `tranche quarantine list`. This is over a day after the last one",
 		}
 	})
 }
 
-// unpublished counts events of runs that could not be published: NATS is away, or does not take them from the nodes'
-// user.
+// unpublished counts events of runs that could not be published: NATS is unavailable, or does not take them from the
+// nodes' user.
 type unpublished struct {
 	Events int64
 	Since  *time.Time
@@ -163,22 +163,22 @@ func failingAlerts() query {
 	return each(healthAlerts, []any{alertTimeout, listed}, func(f *Facts, a *failingAlert) Condition {
 		return Condition{
 			Subject: a.Alert, Since: a.Since, Link: "/alerts?name=" + url.QueryEscape(a.Alert),
-			Title: "Nobody hears of alert " + a.Alert,
+			Title: "No one hears of alert " + a.Alert,
 			Detail: fmt.Sprintf("Its receiver could not be told anything for %s, at %s; %s waiting. The last: %s.",
 				Ago(f.At.Sub(a.Since)), Count(a.Failures, "attempt"), ThereAre(int(a.Waiting), "message"), a.Reason),
-			Remedy: fmt.Sprintf("Mend that, then try it: `tranche alert test %s`", a.Alert),
+			Remedy: fmt.Sprintf("Fix that, then try it: `tranche alert test %s`", a.Alert),
 		}
 	})
 }
 
-// streamTrouble tells what the node that leads could not bring to JetStream.
+// streamTrouble tells what the leader could not bring to JetStream.
 func streamTrouble() query {
 	return each(session.HealthStreams, nil, func(_ *Facts, t *session.StreamTrouble) Condition {
 		return Condition{
 			Subject: "streams", Since: t.Since, Title: "The streams are not as they are set",
-			Detail: fmt.Sprintf("%s (tried %s, and tried again). They go on as they are.", OneLine(t.Trouble, maxTrouble),
+			Detail: fmt.Sprintf("%s (tried %s, and retried). They go on as they are.", OneLine(t.Trouble, maxTrouble),
 				Count(t.Tries, "time")),
-			Remedy: "See `tranche streams`; mend what it says, or set what there can be with `tranche streams set`",
+			Remedy: "See `tranche streams`; fix what it says, or set what there can be with `tranche streams set`",
 		}
 	})
 }
@@ -213,17 +213,17 @@ func databaseGaps() query {
 		from, to := g.From.UTC().Format(day), g.To.UTC().Format(day)
 		c := Condition{
 			Severity: Critical, Subject: g.NoticedAt.UTC().Format("2006-01-02T15:04:05Z"), Since: g.NoticedAt,
-			Title: "The database went back in time",
+			Title: "The database lost recent commits",
 			Detail: fmt.Sprintf("What was confirmed between %s and %s, or in the second after, is lost: runs that were "+
-				"started, items that were added, operations, acknowledgements, changes. What was out was issued again (%s "+
-				"under way).", from, to, Count(g.Runs, "run")),
+				"started, items that were added, operations, acknowledgements, changes. What was out was reissued (%s "+
+				"in progress).", from, to, Count(g.Runs, "run")),
 			Remedy: "Have what was sent to Tranche in that time sent again: with the same idempotency keys nothing is done " +
 				"twice. Replicate synchronously where a failover is to lose nothing",
 		}
 		if !g.Lost {
 			c.Severity, c.Title = Warning, "Another server took the database over"
 			c.Detail = fmt.Sprintf("Nothing is known to be lost. If it was replicated asynchronously, what was confirmed "+
-				"in the second after %s may be. What was out was issued again.", from)
+				"in the second after %s may be. What was out was reissued.", from)
 		}
 		return c
 	})

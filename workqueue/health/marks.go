@@ -11,24 +11,24 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// MarkState is what somebody said of a condition.
+// MarkState is what someone said of a condition.
 type MarkState string
 
 // The states of a mark.
 const (
 	Muted        MarkState = "muted"        // it is not told of, until it gets worse or the time is up
-	Acknowledged MarkState = "acknowledged" // somebody sees to it
+	Acknowledged MarkState = "acknowledged" // someone sees to it
 )
 
 // MarkWorse is the state of what was muted, and has got worse since: it is told of again.
 const MarkWorse MarkState = "worse"
 
-// Mark is what somebody said of a condition.
+// Mark is what someone said of a condition.
 type Mark struct {
 	State  MarkState  `json:"state" enum:"muted,acknowledged,worse" doc:"worse: it was muted, and got worse"`
 	By     string     `json:"by" doc:"who said so"`
 	At     time.Time  `json:"at"`
-	Until  *time.Time `json:"until,omitempty" doc:"until when it is muted; absent: for good"`
+	Until  *time.Time `json:"until,omitempty" doc:"until when it is muted; absent: permanently"`
 	Reason string     `json:"reason,omitempty"`
 }
 
@@ -39,7 +39,7 @@ type KeptMark struct {
 	State    MarkState
 	By       string
 	At       time.Time
-	Until    *time.Time // nil: for good
+	Until    *time.Time // nil: permanently
 	Reason   string
 	Severity string     // when it was said
 	Count    int64      // the same
@@ -54,7 +54,7 @@ type NewMark struct {
 	State  MarkState
 	Reason string
 	Actor  string
-	For    time.Duration // zero: for good
+	For    time.Duration // zero: permanently
 }
 
 // Measured is how bad a condition is.
@@ -74,7 +74,7 @@ WHERE until IS NULL OR until > tranche_now()`
 DELETE FROM health_ack WHERE kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)) OR until <= tranche_now()
 RETURNING kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)), subject, state, by, until, reason`
 
-	// Somebody else may have said something since the rows were deleted: the later word holds. What is said at once has
+	// Someone else may have said something since the rows were deleted: the later word holds. What is said at once has
 	// one time.
 	putMarks = `
 INSERT INTO health_ack AS m (kind, subject, state, by, at, until, reason, severity, count)
@@ -86,7 +86,7 @@ ON CONFLICT (kind, subject) DO UPDATE SET state = excluded.state, by = excluded.
     worse_at = NULL, seen_at = excluded.seen_at
 RETURNING at, until`
 
-	// Of what somebody has said anew meanwhile nothing is noted, and what got worse after a look had begun is not over by
+	// Of what someone has said again meanwhile nothing is noted, and what got worse after a look had begun is not over by
 	// what that look has seen. Rows are locked in the order of the key.
 	noteMarks = `
 UPDATE health_ack m SET seen_at = CASE WHEN f.seen THEN tranche_now() ELSE m.seen_at END,
@@ -150,7 +150,7 @@ func (c *markColumns) add(m *SeenMark) {
 	c.seen, c.worse = append(c.seen, m.Seen), append(c.worse, m.Worse)
 }
 
-// PutMark notes what somebody says of conditions, and returns since when and until when it holds.
+// PutMark notes what someone says of conditions, and returns since when and until when it holds.
 func (s Store) PutMark(ctx context.Context, m NewMark) (at time.Time, until *time.Time, err error) {
 	subjects, severities, counts := make([]string, len(m.About)), make([]string, len(m.About)), make([]int64, len(m.About))
 	for i, a := range m.About {

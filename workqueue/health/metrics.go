@@ -26,7 +26,7 @@ type Metrics struct {
 	Tables     []TableMetrics
 }
 
-// RunMetrics are those under way that stand alike.
+// RunMetrics are those in progress that stand alike.
 type RunMetrics struct {
 	State  string  // loading, running, or held
 	Hold   string  // why they are held; empty: they are not
@@ -34,12 +34,12 @@ type RunMetrics struct {
 	Oldest float64 // age of the one that was made first
 }
 
-// EndpointMetrics is an endpoint that something is known of, or that runs under way have work for, with the work of
+// EndpointMetrics is an endpoint that something is known of, or that runs in progress have work for, with the work of
 // runs that are not held. What is nil is not known, or there is none.
 type EndpointMetrics struct {
 	Endpoint  string // or what else paces a step, like http:HOST
 	Ready     int64  // items that may go out
-	Scheduled int64  // items that are to be tried again after a pause
+	Scheduled int64  // items that are to be retried after a pause
 	InFlight  int64  // items that are out
 	Requests  int64  // that are out, chunks of the node's own work included
 	Oldest    float64
@@ -57,10 +57,10 @@ type CollectorMetrics struct {
 	Collector string
 	Oldest    float64 // age of the oldest operation of the key that is to be flushed first, or is being flushed
 	MaxAge    float64 // when operations are to be flushed at the latest
-	Parked    int64   // operations that wait for somebody; MaxCounted at the most
+	Parked    int64   // operations that wait for someone; MaxCounted at most
 }
 
-// ScheduleMetrics counts those that somebody should look at.
+// ScheduleMetrics counts those that someone should look at.
 type ScheduleMetrics struct {
 	Overdue   int64   // active ones whose due time has come, and was not taken
 	OldestDue float64 // since when, the first of them
@@ -69,7 +69,7 @@ type ScheduleMetrics struct {
 	Late      int64   // runs that go on after the end of their window
 }
 
-// LeftoverMetrics is what waits for somebody, or for NATS. MaxCounted each at the most.
+// LeftoverMetrics is what waits for someone, or for NATS. MaxCounted each at most.
 type LeftoverMetrics struct {
 	Letters     int64 // dead letters
 	Quarantined int64 // messages of the last day
@@ -207,8 +207,8 @@ CROSS JOIN LATERAL (
         SELECT FROM collector_op o WHERE o.collector = c.id AND parked_at IS NOT NULL ORDER BY seq LIMIT $1) few) p
 WHERE c.state <> 'deleting' ORDER BY c.name`
 
-	// schedule_due, schedule_occurrence_waiting, schedule_occurrence_run; schedules are few, and the last fire of each is found by
-	// the primary key, backwards.
+	// schedule_due, schedule_occurrence_waiting, schedule_occurrence_run; schedules are few, and the last fire of each is
+	// found by the primary key, backwards.
 	scheduleMetrics = `
 SELECT s.overdue, s.oldest, (
         SELECT count(*) FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule

@@ -33,8 +33,8 @@ type Severity string
 
 // Severities.
 const (
-	Info     Severity = "info"     // good to know; somebody may have wanted it so
-	Warning  Severity = "warning"  // somebody has to see to it, and it can wait
+	Info     Severity = "info"     // good to know; someone may have wanted it so
+	Warning  Severity = "warning"  // someone has to see to it, and it can wait
 	Critical Severity = "critical" // work is stalled, or is about to be
 )
 
@@ -49,7 +49,7 @@ type Condition struct {
 	Kind     Kind      `json:"kind" doc:"in one word, like failed_items or no_listeners; new ones may come"`
 	Severity Severity  `json:"severity" enum:"info,warning,critical"`
 	Subject  string    `json:"subject" doc:"of what: the id of a run, the name of an endpoint, a node, a stream, a host"`
-	Owner    Owner     `json:"owner" enum:"service,node,operator,servers,database,nobody" doc:"whose turn it is"`
+	Owner    Owner     `json:"owner" enum:"service,node,operator,servers,database,no one" doc:"whose turn it is"`
 	Title    string    `json:"title"`
 	Detail   string    `json:"detail"`
 	Since    time.Time `json:"since"`
@@ -57,10 +57,10 @@ type Condition struct {
 	Link     string    `json:"link,omitempty" doc:"path of the dashboard's page about it"`
 	Count    int64     `json:"count" doc:"how many items, dead letters, messages or operations it is about, or 1"`
 	Of       int64     `json:"of" doc:"how many runs, endpoints and so on it stands for, mostly 1"`
-	Resets   bool      `json:"resets,omitempty" doc:"a step has to be reset, as remedy says: a re-run would fail again"`
-	Mark     *Mark     `json:"mark,omitempty" doc:"what somebody said of it; absent: nothing"`
+	Resets   bool      `json:"resets,omitempty" doc:"a step must be reset, as remedy says: a re-run would fail again"`
+	Mark     *Mark     `json:"mark,omitempty" doc:"what someone said of it; absent: nothing"`
 
-	Undated bool `json:"-"` // nothing in the database tells since when it is so: that has to be kept
+	Undated bool `json:"-"` // nothing in the database tells since when it is so: that must be kept
 }
 
 // Key names it.
@@ -129,7 +129,7 @@ type Rule struct {
 	Stops  Reach
 	Change string // what rules of alerts call it, of runs
 	With   Kind   // it is read with that one
-	Most   int64  // so many are counted at the most; 0: all
+	Most   int64  // so many are counted at most; 0: all
 
 	find query // what reads it from the database; nil: servers see it themselves
 }

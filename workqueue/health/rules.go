@@ -4,10 +4,10 @@ import "strings"
 
 // Kinds of conditions.
 const (
-	FailedItems    Kind = "failed_items" // of completed runs, that nobody has run again or accepted
+	FailedItems    Kind = "failed_items" // of completed runs, that no one has run again or accepted
 	StaleSlices    Kind = "stale_slices" // past their deadline, and no leader has seen to them
-	NoListeners    Kind = "no_listeners" // runs have work for an endpoint or a function, and nobody does it
-	OldestWaiting  Kind = "work_stuck"   // items, or requests, that nobody has taken for long
+	NoListeners    Kind = "no_listeners" // runs have work for an endpoint or a function, and no one does it
+	OldestWaiting  Kind = "work_stuck"   // items, or requests, that no one has taken for long
 	DeadLetters    Kind = "dead_letters"
 	Quarantined    Kind = "quarantined"
 	BreakerOpen    Kind = "breaker_open"
@@ -18,26 +18,26 @@ const (
 	StreamLimit    Kind = "stream_limit"
 	Disk           Kind = "disk"
 	StreamSettings Kind = "stream_settings"      // the streams are not as they are set
-	RunHeld        Kind = "run_held"             // by its threshold, or by somebody
-	RunApproval    Kind = "run_approval"         // its canary waits for somebody
+	RunHeld        Kind = "run_held"             // by its threshold, or by someone
+	RunApproval    Kind = "run_approval"         // its canary waits for someone
 	RunGuard       Kind = "run_guard"            // by its guard: its first outcomes plainly failed
-	RunGate        Kind = "run_gate"             // a step of it waits for somebody
+	RunGate        Kind = "run_gate"             // a step of it waits for someone
 	RunOverdue     Kind = "run_overdue"          // not sealed in time
 	RunWillBeLate  Kind = "run_deadline_at_risk" // in alerts only
 	RunCompleted   Kind = "run_completed"        // in alerts only
 
 	ScheduleFailing Kind = "schedule_failing" // the run of its last due time could not be started
-	ScheduleOverdue Kind = "schedule_overdue" // a due time that nobody takes, or whose run is not started
+	ScheduleOverdue Kind = "schedule_overdue" // a due time that no one takes, or whose run is not started
 	ScheduleLate    Kind = "run_past_window"  // a run has not ended by the end of its window
 
-	CollectorParked  Kind = "collector_parked"    // operations that are not tried again
+	CollectorParked  Kind = "collector_parked"    // operations that are not retried
 	CollectorLate    Kind = "collector_late"      // operations that wait far longer than max_age
-	CollectorHangs   Kind = "flush_stuck"         // a flush that is under way for far too long
+	CollectorHangs   Kind = "flush_stuck"         // a flush that is in progress for far too long
 	CollectorRefuses Kind = "collector_rejecting" // what a collector stores with operations cannot be had
 
 	AlertFailing   Kind = "alert_failing" // a receiver of alerts has not been told for long
 	Database       Kind = "database"
-	DatabaseRewind Kind = "database_rewind" // it went back in time, or another server took it over
+	DatabaseRewind Kind = "database_rewind" // it lost recent commits, or another server took it over
 	Connections    Kind = "database_connections"
 	NATS           Kind = "nats"
 	Shortage       Kind = "shortage" // something was used up when the node last needed it
@@ -115,8 +115,8 @@ var rules = []Rule{
 		find: unsealedRuns()},
 	{Kind: RunWillBeLate, Owner: OwnerOperator, Of: "run", Change: "will_be_late"},
 	{Kind: RunCompleted, Owner: OwnerOperator, Of: "run", Change: "completed"},
-	{Kind: NoListeners, Owner: OwnerService, Title: "Nobody listens", Of: "endpoint",
-		Many: "endpoints have nobody who listens", Stops: StopsEndpoint},
+	{Kind: NoListeners, Owner: OwnerService, Title: "No one listens", Of: "endpoint",
+		Many: "endpoints have no one who listens", Stops: StopsEndpoint},
 	{Kind: BreakerOpen, Owner: OwnerService, Title: "Most requests fail", Of: "endpoint",
 		Many: "endpoints fail most requests", Stops: StopsEndpoint, find: openBreakers(),
 		Items: "waiting for {to}, whose breaker is open"},
@@ -145,7 +145,7 @@ var rules = []Rule{
 		find: hungFlushes()},
 	{Kind: CollectorRefuses, Owner: OwnerOperator, Title: "Adds that are refused", Of: "collector", Link: "/collectors",
 		find: refusals()},
-	{Kind: AlertFailing, Owner: OwnerOperator, Title: "Nobody hears of them", Of: "alert", find: failingAlerts()},
+	{Kind: AlertFailing, Owner: OwnerOperator, Title: "No one hears of them", Of: "alert", find: failingAlerts()},
 	{Kind: StreamSettings, Owner: OwnerServers, find: streamTrouble()},
 	{Kind: DatabaseRewind, Owner: OwnerDatabase, Link: "/nodes", find: databaseGaps()},
 
@@ -161,10 +161,10 @@ var rules = []Rule{
 	{Kind: NodeLate, Owner: OwnerServers, Title: "Not heard of", Of: "node", Link: "/nodes"},
 
 	// What items wait for.
-	{Kind: ReasonOperator, Items: "paused: waiting for somebody to resume the run"},
+	{Kind: ReasonOperator, Items: "paused: waiting for someone to resume the run"},
 	{Kind: ReasonThreshold, Items: "paused because too many items failed: waiting for an operator"},
 	{Kind: ReasonGuard, Items: "paused because the first outcomes plainly failed: waiting for an operator"},
-	{Kind: ReasonCanary, Items: "waiting for somebody to approve the canary"},
+	{Kind: ReasonCanary, Items: "waiting for someone to approve the canary"},
 	{Kind: ReasonSampling, Items: "held back until the canary's sample is over", Normal: true},
 	{Kind: ReasonNoNode, Items: "waiting for a node: none is alive"},
 	{Kind: ReasonReadOnly, Items: "waiting for PostgreSQL to take writes"},
@@ -187,22 +187,22 @@ var rules = []Rule{
 	{Kind: ReasonPostponed, Items: "not to be published at the moment"},
 	{Kind: ReasonPublishing, Items: "being published", Normal: true},
 	{Kind: ReasonClaimLost, Items: "claimed by a node that is gone"},
-	{Kind: ReasonStreamLost, Items: "lost with a stream, about to be issued again"},
+	{Kind: ReasonStreamLost, Items: "lost with a stream, about to be reissued"},
 	{Kind: ReasonOverdue, Items: "past their deadline"},
 	{Kind: ReasonQueued, Items: "queued for {to}", Normal: true},
-	{Kind: ReasonNoListener, Items: "waiting for a service: nobody listens on {to}"},
+	{Kind: ReasonNoListener, Items: "waiting for a service: no one listens on {to}"},
 	{Kind: ReasonNotTaking, Items: "waiting for the services of {to}, which can take nothing"},
 	{Kind: ReasonBusy, Items: "queued behind other requests at {to}", Normal: true},
 	{Kind: ReasonSuspended, Items: "waiting: the consumer of {to} was paused by hand"},
 	{Kind: ReasonNoConsumer, Items: "waiting for the consumer of {to} to be made"},
 	{Kind: ReasonWorking, Items: "with the services of {to}", Normal: true},
 	{Kind: ReasonGone, Items: "with a service of {to} that is gone"},
-	{Kind: ReasonNested, Items: "with the flow {name}, which asks an endpoint on which nobody listens"},
+	{Kind: ReasonNested, Items: "with the flow {name}, which asks an endpoint on which no one listens"},
 	{Kind: ReasonPartly, Items: "in requests that {to} has answered in part", Normal: true},
 	{Kind: ReasonQuarantine, Items: "with {to}, a reply of which could not be taken"},
 	{Kind: ReasonNeeds, Items: "waiting for other steps", Normal: true},
 	{Kind: ReasonBarrier, Items: "waiting at a barrier, until other steps have ended for all items", Normal: true},
-	{Kind: ReasonGate, Items: "waiting for somebody to approve the step"},
+	{Kind: ReasonGate, Items: "waiting for someone to approve the step"},
 	{Kind: ReasonNoLocal, Items: "waiting for a node that has {to}"},
 	{Kind: ReasonFetching, Items: "being fetched: nodes are asking {to}", Normal: true},
 	{Kind: ReasonLane, Items: "waiting in their lane for items before them", Normal: true},

@@ -30,7 +30,7 @@ func (r *runRow) String() string {
 	return "run " + r.Name
 }
 
-// failedRun is a completed run with failed items that nobody has run again, or accepted. Failed and Items leave out
+// failedRun is a completed run with failed items that no one has run again, or accepted. Failed and Items leave out
 // those that are accepted; Runs and Items are those of all such runs.
 type failedRun struct {
 	runRow
@@ -52,7 +52,7 @@ FROM batchrun
 WHERE state = 'completed' AND failed > accepted AND finished_at > tranche_now() - $1::interval
 ORDER BY id DESC LIMIT $2`
 
-// failedRuns tells of runs that ended with failures that nobody has accepted. A re-run opens the run again, and takes
+// failedRuns tells of runs that ended with failures that no one has accepted. A re-run opens the run again, and takes
 // its condition away.
 func failedRuns() query {
 	return all(healthFailed, []any{failedWindow, listed}, func(f *Facts, rows []failedRun) (all []Condition) {
@@ -66,7 +66,7 @@ func failedRuns() query {
 			all = append(all, Condition{
 				Subject: r.Run.String(), Since: r.FinishedAt, Link: runLink(r.Run.String()) + "/errors", Count: r.Failed,
 				Title: fmt.Sprintf("%s failed: %s", Count(r.Failed, "item"), r),
-				Detail: fmt.Sprintf("The run completed %s ago, and nobody has run its failed items again, or accepted them.",
+				Detail: fmt.Sprintf("The run completed %s ago, and no one has run its failed items again, or accepted them.",
 					Ago(f.At.Sub(r.FinishedAt))),
 				Remedy: againstFailures(r.Run, nil),
 			})
@@ -75,7 +75,7 @@ func failedRuns() query {
 			all = append(all, Condition{
 				Subject: "older runs", Since: rows[len(rows)-1].FinishedAt, Link: "/runs?state=completed", Of: runs, Count: items,
 				Title:  fmt.Sprintf("%s failed in %s before those", Count(items, "item"), Count(runs, "more run")),
-				Detail: "They completed within the last two weeks, and nobody has run their failed items again, or accepted them.",
+				Detail: "They completed within the last two weeks, and no one has run their failed items again, or accepted them.",
 				Remedy: "List them: `tranche run list --state completed`",
 			})
 		}
@@ -126,7 +126,7 @@ type heldRun struct {
 	Runs   int64
 }
 
-// gate stands for the hold of a run that is not held, and of which steps wait for somebody: Detail names them, and By
+// gate stands for the hold of a run that is not held, and of which steps wait for someone: Detail names them, and By
 // is who must not approve; empty: anybody may.
 const gate control.Hold = "gate"
 
@@ -145,7 +145,7 @@ SELECT id, name, plan, hold, hold_detail, held_at, held_by, runs FROM (
         WHERE r.state = 'running' AND st.gate_since IS NOT NULL GROUP BY r.id) w) h
 WHERE n <= $1 ORDER BY held_at, id`
 
-// heldRuns tells of runs that are paused, and of steps that wait for somebody.
+// heldRuns tells of runs that are paused, and of steps that wait for someone.
 func heldRuns() query { return all(healthHeld, []any{listed}, conditionsOfHeld) }
 
 func conditionsOfHeld(f *Facts, rows []heldRun) (all []Condition) {
@@ -187,14 +187,14 @@ func (r *heldRun) condition() Condition {
 	return c
 }
 
-// atGate tells of a run of which steps wait for somebody.
+// atGate tells of a run of which steps wait for someone.
 func (r *heldRun) atGate(c *Condition) {
 	steps, step := "Step "+r.Detail+" waits", r.Detail
 	if strings.Contains(step, ", ") {
 		steps, step = "Steps "+r.Detail+" wait", "NAME"
 	}
 	c.Kind, c.Title = RunGate, steps+" for an approval: "+r.String()
-	c.Detail = "All that comes before has ended, and nothing goes on before somebody has looked."
+	c.Detail = "All that comes before has ended, and nothing goes on before someone has looked."
 	if r.By != "" {
 		c.Detail += " That must not be " + r.By + ", who started the run."
 	}

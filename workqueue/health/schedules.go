@@ -35,7 +35,7 @@ func failedSchedules() query {
 		return Condition{
 			Subject: s.Schedule, Since: s.Since, Title: fmt.Sprintf("Schedule %s %s", s.Schedule, what),
 			Detail: fmt.Sprintf("That of %s has no run: %s", moment(s.Due), s.Reason),
-			Remedy: fmt.Sprintf("Mend that, then start it: `tranche schedule run-now %s`; the next due time that "+
+			Remedy: fmt.Sprintf("Fix that, then start it: `tranche schedule run-now %s`; the next due time that "+
 				"goes well ends this, too", s.Schedule),
 		}
 	})
@@ -58,8 +58,8 @@ const (
 	startTimeout = 5 * time.Minute
 )
 
-// schedule_due and schedule_occurrence_waiting. What is queued waits for a run, about which others tell. A first attempt may
-// begin long after the due time: when a window opens, or when it is its turn.
+// schedule_due and schedule_occurrence_waiting. What is queued waits for a run, about which others tell. A first
+// attempt may begin long after the due time: when a window opens, or when it is its turn.
 const healthScheduleStuck = `
 SELECT name, next_due, false, '', NULL::timestamptz, next_due FROM schedule
 WHERE state = 'active' AND deleted_at IS NULL AND next_due < tranche_now() - $1::interval
@@ -92,7 +92,7 @@ func stuckSchedules() query {
 			case s.Reason != "":
 				c.Detail += " The last that was heard: " + s.Reason
 			}
-			c.Remedy = fmt.Sprintf("It is tried again by itself; mend what it says if it says anything. "+
+			c.Remedy = fmt.Sprintf("It is retried by itself; fix what it says if it says anything. "+
 				"What became of it: `tranche schedule history %s`", s.Schedule)
 			return c
 		})

@@ -142,7 +142,7 @@ func staleRequests() query {
 		c := Condition{
 			Subject: s.Run.String(), Since: s.Deadline,
 			Title: fmt.Sprintf("%s past the deadline: %s", Count(s.Slices, "request"), s),
-			Detail: fmt.Sprintf("They hold %s, the first since %s ago. The node that leads should have issued them again.",
+			Detail: fmt.Sprintf("They hold %s, the first since %s ago. The leader should have issued them again.",
 				Count(s.Items, "item"), Ago(f.At.Sub(s.Deadline))),
 			Remedy: fmt.Sprintf("See who leads, and what it says in its log: /nodes; what they wait for: "+
 				"`tranche run explain %s`", s.Run),

@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Store is the database for who asks who somebody is. It is safe for concurrent use.
+// Store is the database for who asks who someone is. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.

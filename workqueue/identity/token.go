@@ -37,7 +37,7 @@ const (
 	TokenRevoked TokenState = "revoked"
 )
 
-// TokenView is a token as it is shown. Its secret is known to nobody but its holder.
+// TokenView is a token as it is shown. Its secret is known to no one but its holder.
 type TokenView struct {
 	ID         TokenID    `json:"id"`
 	Name       string     `json:"name" doc:"the actor in the audit log of what is done with it"`
@@ -122,7 +122,7 @@ const anyTokens = `
 SELECT EXISTS (
     SELECT FROM api_token WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > tranche_now()))`
 
-// HasTokens reports whether somebody could log in by a token.
+// HasTokens reports whether someone could log in by a token.
 func (s Store) HasTokens(ctx context.Context) (found bool, err error) {
 	if err := s.db.Pool.QueryRow(ctx, anyTokens).Scan(&found); err != nil {
 		return false, fmt.Errorf("look for tokens: %w", err)

@@ -175,7 +175,7 @@ type WebSessionView struct {
 // MaxWebSessions bounds what WebSessions lists.
 const MaxWebSessions = 1000
 
-// Those of a token that was revoked are gone; those that nobody has used for too long are listed until they expire.
+// Those of a token that was revoked are gone; those that no one has used for too long are listed until they expire.
 const listWebSessions = `
 SELECT user_name, role, token_id, created_at, active_at, expires_at, checked_at FROM web_session
 WHERE expires_at > tranche_now() ORDER BY active_at DESC, hash LIMIT $1`
@@ -195,7 +195,7 @@ const revokeWebSessions = `DELETE FROM web_session WHERE user_name = $1` // as f
 // error wraps ErrNotFound when there was none.
 func (s Store) RevokeWebSessions(ctx context.Context, user, actor string) (ended int64, err error) {
 	if !pg.ValidText(user) {
-		return 0, fmt.Errorf("nobody is logged in as %q: %w", user, workqueue.ErrNotFound)
+		return 0, fmt.Errorf("no one is logged in as %q: %w", user, workqueue.ErrNotFound)
 	}
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, revokeWebSessions, user)
@@ -203,7 +203,7 @@ func (s Store) RevokeWebSessions(ctx context.Context, user, actor string) (ended
 			return err
 		}
 		if ended = tag.RowsAffected(); ended == 0 {
-			return fmt.Errorf("nobody is logged in as %q: %w", user, workqueue.ErrNotFound)
+			return fmt.Errorf("no one is logged in as %q: %w", user, workqueue.ErrNotFound)
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "session_revoke", Subject: user,
 			Before: map[string]any{"sessions": ended}, After: map[string]any{"sessions": 0}})

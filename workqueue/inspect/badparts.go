@@ -13,7 +13,7 @@ import (
 )
 
 // BadPart is that items of a run fail at a step for what another one made of them. To run them again there gives them
-// the same part: the step that made it has to be reset.
+// the same part: the step that made it must be reset.
 type BadPart struct {
 	Run  workqueue.RunID
 	Step string // fails
@@ -24,7 +24,7 @@ type BadPart struct {
 // Why says so.
 func (b *BadPart) Why() string {
 	return fmt.Sprintf("step %s fails for the part of step %s (%s), which a re-run of what failed would give it again: "+
-		"when the source of that part is mended, have step %s make it again", b.Step, b.Of, b.Code, b.Of)
+		"when the source of that part is fixed, have step %s make it again", b.Step, b.Of, b.Code, b.Of)
 }
 
 // Command has the part made again.

@@ -29,7 +29,7 @@ type Errors struct {
 	At         time.Time    `json:"at" doc:"when they were grouped; a while ago where that takes long, and more fail"`
 	Items      int64        `json:"items" doc:"failed items, those of groups left out included"`
 	Optional   int64        `json:"optional_items,omitempty" doc:"failures in optional steps, which are not among items"`
-	Groups     []ErrorGroup `json:"groups" doc:"the greatest first, those of optional steps last, 1000 at the most"`
+	Groups     []ErrorGroup `json:"groups" doc:"the greatest first, those of optional steps last, 1000 at most"`
 	MoreGroups int64        `json:"more_groups,omitempty" doc:"groups that were left out, the smallest"`
 	MoreItems  int64        `json:"more_items,omitempty" doc:"items of groups that were left out"`
 	ByStep     []StepErrors `json:"by_step" nullable:"false" doc:"steps at which items are failed now, in their order"`
@@ -60,13 +60,13 @@ type ErrorGroup struct {
 	Accepted int64      `json:"accepted,omitempty" doc:"how many of count and also are accepted"`
 	First    *time.Time `json:"first,omitempty" doc:"when the first of these items got this error"`
 	Last     *time.Time `json:"last,omitempty"`
-	Services []string   `json:"services" doc:"who answered so, ten at the most"`
+	Services []string   `json:"services" doc:"who answered so, ten at most"`
 
 	ByService []ServiceErrors `json:"by_service" nullable:"false" doc:"the same with counts, the greatest first"`
 
 	Resets []string `json:"resets,omitempty" doc:"steps whose bad parts they fail for; a re-run gives the same: reset one"`
 
-	Examples []ErrorExample `json:"examples" doc:"three at the most, by ordinal"`
+	Examples []ErrorExample `json:"examples" doc:"three at most, by ordinal"`
 
 	step   workqueue.Step
 	slices []workqueue.SliceID // the first ones with such items,
@@ -163,7 +163,7 @@ SELECT coalesce(array_agg(step) FILTER (WHERE NOT optional), '{}'),
     coalesce(array_agg(step) FILTER (WHERE optional), '{}')
 FROM run_step WHERE run_id = $1`
 
-// The examples of each group, from the first slices that have some. The shapes of their parts are made once more, but
+// The examples of each group, from the first slices that have some. The shapes of their parts are made again, but
 // of each part once: it is linear however many groups share a slice. The parts are ranges of work_result's primary key.
 const errorExamples = `
 WITH wanted AS (
@@ -286,7 +286,7 @@ type errorsCache struct {
 	looks   int64
 }
 
-// maxCachedErrors bounds the runs, each of which has a megabyte or so at the most.
+// maxCachedErrors bounds the runs, each of which has a megabyte or so at most.
 const maxCachedErrors = 16
 
 // Of a run of which more fails while it is looked at, groups that took long to make are given for a while.
@@ -297,7 +297,7 @@ const (
 
 // cachedErrors is what is known of one run.
 type cachedErrors struct {
-	turn   chan struct{} // holds a value while nobody is at it
+	turn   chan struct{} // holds a value while no one is at it
 	looked int64
 	errors Errors
 	extent ErrorsExtent

@@ -31,7 +31,7 @@ func (b *bench) narrow(conns int32) (*database.DB, *pgxpool.Pool) {
 	return database.New(pool), pool
 }
 
-// A slow reader is in nobody's way: while it has an item, no connection is taken and no snapshot is held.
+// A slow reader is in no one's way: while it has an item, no connection is taken and no snapshot is held.
 func TestExportHoldsNothingWhileItsReaderIsSlow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

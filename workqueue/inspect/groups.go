@@ -25,7 +25,7 @@ type PayloadGroups struct {
 	By     string         `json:"by,omitempty" doc:"the field, or lane"`
 	Items  int64          `json:"items" doc:"that the run has"`
 	Fields []string       `json:"fields" nullable:"false" doc:"of the first items' payloads, with no object or array"`
-	Groups []PayloadGroup `json:"groups" nullable:"false" doc:"the most frequent first, 50 at the most"`
+	Groups []PayloadGroup `json:"groups" nullable:"false" doc:"the most frequent first, 50 at most"`
 	Others *PayloadGroup  `json:"others,omitempty" doc:"the items with other values"`
 }
 
@@ -36,7 +36,7 @@ type PayloadGroup struct {
 	Items      int64   `json:"items"`
 	Done       int64   `json:"done"`
 	Failed     int64   `json:"failed"`
-	InProgress int64   `json:"in_progress" doc:"asked for, or to be tried again"`
+	InProgress int64   `json:"in_progress" doc:"asked for, or to be retried"`
 }
 
 func (g *PayloadGroup) add(state ItemState) {
@@ -181,7 +181,7 @@ const (
 	MaxGroupedItems = 16 << 20 // of a run
 
 	maxFieldValues = 1<<16 - 1 // different ones
-	maxGroupings   = 4         // that are kept: some tens of megabytes each at the most
+	maxGroupings   = 4         // that are kept: some tens of megabytes each at most
 	groupingPage   = 1 << 17   // items that one statement reads
 )
 
@@ -201,7 +201,7 @@ type groupsCache struct {
 type fieldGroups struct {
 	run    workqueue.RunID
 	field  string        // of the payloads; empty: the lane
-	turn   chan struct{} // holds a value while nobody is at it
+	turn   chan struct{} // holds a value while no one is at it
 	of     []uint16      // by ordinal: 0 for none, else 1 + the place in values
 	values []string
 	index  map[string]uint16
@@ -223,7 +223,7 @@ func (c *groupsCache) of(run workqueue.RunID, field string) *fieldGroups {
 		run: run, field: field, turn: make(chan struct{}, 1), index: map[string]uint16{}, counts: make([]int64, 1),
 	}
 	f.turn <- struct{}{}
-	// One that is being read stays: who reads it would have to begin anew.
+	// One that is being read stays: who reads it would have to begin again.
 	if c.entries = append(c.entries, f); len(c.entries) > maxGroupings {
 		rests := func(f *fieldGroups) bool { return len(f.turn) > 0 }
 		if at := slices.IndexFunc(c.entries[:len(c.entries)-1], rests); at >= 0 {
@@ -237,7 +237,7 @@ func (c *groupsCache) of(run workqueue.RunID, field string) *fieldGroups {
 func (s Store) grouped(ctx context.Context, run workqueue.RunID, field string, items int64, do func(*fieldGroups) error,
 ) error {
 	if items > MaxGroupedItems {
-		return &GroupingError{fmt.Sprintf("the run has %d items, and only runs of %d at the most are grouped", items,
+		return &GroupingError{fmt.Sprintf("the run has %d items, and only runs of %d at most are grouped", items,
 			MaxGroupedItems)}
 	}
 	f := database.Kept[groupsCache](s.db).of(run, field)

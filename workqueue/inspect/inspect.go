@@ -23,7 +23,7 @@ type Store struct{ db *database.DB }
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// AuditEntry is one thing that somebody did. It was written in the transaction that did it, and is never changed.
+// AuditEntry is one thing that someone did. It was written in the transaction that did it, and is never changed.
 type AuditEntry struct {
 	ID      int64            `json:"id" doc:"the newer the greater"`
 	At      time.Time        `json:"at" doc:"by the clock of the database"`
@@ -143,7 +143,7 @@ type GoneRun struct {
 	Plan       string          `json:"plan"`
 	Items      int64           `json:"items"`
 	FinishedAt time.Time       `json:"finished_at"`
-	DeletedAt  time.Time       `json:"deleted_at" doc:"from when on nobody found it"`
+	DeletedAt  time.Time       `json:"deleted_at" doc:"from when on no one found it"`
 	Why        string          `json:"why" doc:"the limits that it was past, or the reason that was given"`
 	By         string          `json:"by,omitempty" doc:"who deleted it; absent: it was past the limits"`
 	Rows       int64           `json:"rows" doc:"that were deleted of it so far"`

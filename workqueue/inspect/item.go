@@ -57,7 +57,7 @@ type ItemStep struct {
 	Attempts    []Attempt            `json:"attempts" doc:"every slice that held the item, oldest first"`
 
 	needs    []workqueue.Step
-	Approval bool `json:"waits_for_approval,omitempty" doc:"what the step needs has ended, and somebody has to approve"`
+	Approval bool `json:"waits_for_approval,omitempty" doc:"what the step needs has ended, and someone has to approve"`
 
 	barrier bool // it has one, and it has not been passed
 }
@@ -92,7 +92,7 @@ type Attempt struct {
 	Deadline   *time.Time           `json:"deadline,omitempty"`
 	NotBefore  *time.Time           `json:"not_before,omitempty" doc:"of one that is scheduled: when it is sent"`
 
-	Outcome string `json:"outcome" enum:"done,failed,retried,lost,open" doc:"retried: tried again after an error"`
+	Outcome string `json:"outcome" enum:"done,failed,retried,lost,open" doc:"retried: retried after an error"`
 
 	Error *ItemError `json:"error,omitempty"`
 }
@@ -124,8 +124,8 @@ LEFT JOIN work_block b ON b.run_id = s.run_id AND b.step = s.step AND b.block = 
 WHERE s.run_id = $1
 ORDER BY s.step`
 
-// The parts of an item, the newest of each step with all of its result, unless it is kept apart. Ranges of work_result's
-// primary key, and the slices and what is kept apart by theirs.
+// The parts of an item, the newest of each step with all of its result, unless it is kept apart. Ranges of
+// work_result's primary key, and the slices and what is kept apart by theirs.
 const itemParts = `
 SELECT p.step, p.generation, coalesce(w.ended_at, w.sent_at), coalesce(w.service, ''),
     CASE WHEN p.generation = max(p.generation) OVER (PARTITION BY p.step) THEN p.result END,
@@ -166,7 +166,7 @@ func (s Store) Items(ctx context.Context, id workqueue.RunID, key string) ([]Ite
 const NoOrdinal workqueue.Ordinal = -1
 
 // ItemsAfter returns those of the items of a key whose ordinals follow one, or all from the first on after -1, MaxTwins
-// at the most, and says whether others follow.
+// at most, and says whether others follow.
 func (s Store) ItemsAfter(ctx context.Context, id workqueue.RunID, key string, after workqueue.Ordinal,
 ) (items []ItemView, more bool, err error) {
 	err = s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {

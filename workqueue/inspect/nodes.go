@@ -62,7 +62,7 @@ type NodeView struct {
 
 // NodeSlices counts the slices of a node.
 type NodeSlices struct {
-	Claimed int64 `json:"claimed" doc:"that it is publishing or working on; they are issued again when it dies"`
+	Claimed int64 `json:"claimed" doc:"that it is publishing or working on; they are reissued when it dies"`
 	Sent    int64 `json:"sent" doc:"that it has published; any node records their replies"`
 }
 
@@ -76,8 +76,8 @@ type NodeRun struct {
 
 // Nodes is who is there and who leads.
 type Nodes struct {
-	Leader      *LeaderView      `json:"leader" doc:"null while nobody leads"`
-	LeaderTasks []LeaderTaskView `json:"leader_tasks" doc:"what the node that leads does as such, as it said with its last heartbeat"`
+	Leader      *LeaderView      `json:"leader" doc:"null while no one leads"`
+	LeaderTasks []LeaderTaskView `json:"leader_tasks" doc:"what the leader does as such, as it said with its last heartbeat"`
 	Nodes       []NodeView       `json:"nodes" doc:"those that are there, then those that are gone, newest first, up to 50 of them"`
 	At          time.Time        `json:"at" doc:"the database's clock when it looked"`
 	// ReadOnly is why nodes that live are dead here: they cannot say so.
@@ -160,7 +160,7 @@ func scanNode(row pgx.CollectableRow) (n NodeView, err error) {
 	return n, err
 }
 
-// LeaderView is the lease of the node that leads, or that led last.
+// LeaderView is the lease of the leader, or that led last.
 type LeaderView struct {
 	Session   workqueue.SessionID `json:"session"`
 	Epoch     int64               `json:"epoch" doc:"one more with every change of hands"`
@@ -171,8 +171,8 @@ type LeaderView struct {
 // HealthLeader reads the leader, if there is one.
 const HealthLeader = `SELECT session_id, epoch, since, expires_at FROM leader WHERE name = $1`
 
-// TaskPulse is what a node that leads says of one of its leader tasks with each heartbeat. Times are ages: nobody's clock is
-// compared with that of others.
+// TaskPulse is what a node that leads says of one of its leader tasks with each heartbeat. Times are ages: no one's
+// clock is compared with that of others.
 type TaskPulse struct {
 	Name      string        `json:"name"`
 	Runs      int64         `json:"runs"`
@@ -186,7 +186,7 @@ type TaskPulse struct {
 	Succeeded time.Duration `json:"-"`          // the last run that did not fail, so long ago; -1: none has
 }
 
-// LeaderTaskView is a leader task of the node that leads, since it began to lead.
+// LeaderTaskView is a leader task of the leader, since it began to lead.
 type LeaderTaskView struct {
 	Name      string     `json:"name"`
 	Runs      int64      `json:"runs"`

@@ -25,7 +25,7 @@ const (
 	ItemWaiting   ItemState = iota // for a step before, or to be loaded
 	ItemHeld                       // held back by a canary, or in line behind another item
 	ItemReady                      // may be asked for
-	ItemScheduled                  // waits to be tried again
+	ItemScheduled                  // waits to be retried
 	ItemInFlight                   // asked for and not answered
 	ItemDone                       // has a result
 	ItemFailed                     // has an error that is final
@@ -59,7 +59,7 @@ type PlanesRequest struct {
 // Planes is one byte for each item, in the order of the items.
 type Planes struct {
 	Items  int64 // that the run has
-	Blocks int   // likewise
+	Blocks int   // also
 	Bytes  []byte
 }
 
@@ -147,7 +147,7 @@ FROM work_block b LEFT JOIN live l USING (step, block)
 WHERE b.run_id = $1 GROUP BY b.block ORDER BY b.block`
 )
 
-// Marks tells what has changed since somebody last asked, at a small part of the price of looking at it.
+// Marks tells what has changed since someone last asked, at a small part of the price of looking at it.
 func (s Store) Marks(ctx context.Context, run workqueue.RunID) (marks RunMarks, err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(marksOfRun, run).QueryRow(func(row pgx.Row) error {

@@ -62,7 +62,7 @@ type trailed struct {
 
 	mask      bitfield.Set
 	attempt   int     // how often its items were asked for
-	took, age float64 // in seconds; took is negative when nobody was asked, or it has not ended
+	took, age float64 // in seconds; took is negative when no one was asked, or it has not ended
 }
 
 // trailReader writes one byte for each item from what slices tell.

@@ -37,8 +37,8 @@ type RunSummary struct {
 	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
 	Rate       float64              `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
 	ETASeconds *float64             `json:"eta_seconds,omitempty" doc:"to the end; none at a canary, gate or open breaker"`
-	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is under way, which tells no time left"`
-	Approval   []string             `json:"approval,omitempty" doc:"steps that wait for somebody to approve them"`
+	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is in progress, which tells no time left"`
+	Approval   []string             `json:"approval,omitempty" doc:"steps that wait for someone to approve them"`
 	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
 	Source     string               `json:"source,omitempty"`
 	CreatedBy  string               `json:"created_by,omitempty"`
@@ -54,14 +54,14 @@ type RunSummary struct {
 	broken bool // the breaker of an unfinished step's endpoint is open
 }
 
-// Blocker says what a run waits for that somebody has to see to.
+// Blocker says what a run waits for that someone has to see to.
 type Blocker struct {
 	Kind  string    `json:"kind" doc:"as in GET /health, like no_listeners"`
 	Text  string    `json:"text"`
 	Since time.Time `json:"since"`
 }
 
-// HoldView says why nothing is claimed of a run. What is under way is recorded all the same.
+// HoldView says why nothing is claimed of a run. What is in progress is recorded anyway.
 type HoldView struct {
 	Kind   control.Hold `json:"kind" enum:"operator,threshold,guard,canary"`
 	Detail string       `json:"detail,omitempty"`
@@ -69,7 +69,7 @@ type HoldView struct {
 	By     string       `json:"by,omitempty" doc:"who paused it; tranche when it paused itself"`
 }
 
-// OpenView is a run that takes items over time, until somebody seals it.
+// OpenView is a run that takes items over time, until someone seals it.
 type OpenView struct {
 	SealDeadline *time.Time `json:"seal_deadline,omitempty" doc:"when it should have been sealed"`
 	Overdue      bool       `json:"overdue,omitempty" doc:"that time is over, and it was reported"`
@@ -94,11 +94,11 @@ type RunView struct {
 	Guard          string            `json:"guard" doc:"first failures of a step that pause it, like 200/400; or off"`
 	FailedLimit    *int64            `json:"failed_limit,omitempty" doc:"the same in items, once all items are there"`
 	Canary         *CanaryView       `json:"canary,omitempty" doc:"the items that run before all others"`
-	Order          *OrderView        `json:"order,omitempty" doc:"items of the same value go one after the other"`
+	Order          *OrderView        `json:"order,omitempty" doc:"items of the same value go one at a time"`
 	Settling       int64             `json:"settling,omitempty" doc:"failed items that other steps are still at"`
 	Steps          []StepView        `json:"steps"`
 	Quarantined    int64             `json:"quarantined" doc:"messages about the run that could not be taken"`
-	DeadLetters    int64             `json:"dead_letters" doc:"of the run, that wait for somebody"`
+	DeadLetters    int64             `json:"dead_letters" doc:"of the run, that wait for someone"`
 	GivenUp        int64             `json:"given_up" doc:"requests that were given up, and their items went on in others"`
 	At             time.Time         `json:"at" doc:"the database's clock when it looked"`
 }
@@ -114,7 +114,7 @@ type CanaryView struct {
 type RunFilter struct {
 	States   []string        // none: every state
 	Words    []string        // each in the name, the plan, the source or who started it, in any case, or how the id begins
-	Result   string          // failed: only completed runs with failures that nobody accepted; ok: without; empty: all
+	Result   string          // failed: only completed runs with failures that no one accepted; ok: without; empty: all
 	Plan     string          // only runs of this plan
 	Version  int             // of the plan; 0: any
 	Endpoint string          // only runs with a step that asks this
@@ -234,7 +234,7 @@ LEFT JOIN (
 WHERE r.id = ANY ($1) AND r.started_at < tranche_now()
 GROUP BY r.id, r.started_at`
 
-// pace says of the runs of a list that are under way how fast they go.
+// pace says of the runs of a list that are in progress how fast they go.
 func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 	var ids []workqueue.RunID
 	by := map[workqueue.RunID]*RunSummary{}
@@ -258,7 +258,7 @@ func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 }
 
 // goes sets the rate and the time to go. A generation younger than the window is measured over its own age. What a
-// sample does says little of how fast all others will go, and nobody knows when somebody approves a step, or when an
+// sample does says little of how fast all others will go, and no one knows when someone approves a step, or when an
 // endpoint is up again. One item tells no pace: it may be the probe of a breaker that has just closed.
 func (r *RunSummary) goes(answered int64, seconds, left float64, whole bool) {
 	r.Rate = float64(answered) / ratedOver(seconds)

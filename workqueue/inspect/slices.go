@@ -25,7 +25,7 @@ type SliceView struct {
 	Remaining   int               `json:"remaining" doc:"items without an outcome"`
 	Attempt     int               `json:"attempt" doc:"how often these items were asked for, this time included"`
 	Cause       workqueue.Cause   `json:"cause" doc:"why it was made: cut, retry, deadline, …"`
-	State       string            `json:"state" enum:"scheduled,claimed,sent" doc:"scheduled: to be tried again later"`
+	State       string            `json:"state" enum:"scheduled,claimed,sent" doc:"scheduled: to be retried later"`
 	Node        *SliceNode        `json:"node,omitempty" doc:"who claimed it"`
 	Service     string            `json:"service,omitempty" doc:"who has answered a part of it"`
 	FirstKey    string            `json:"first_key" doc:"of the first item that remains"`
@@ -157,7 +157,7 @@ type StepView struct {
 	Optional      bool           `json:"optional,omitempty" doc:"what needs it goes on without its part"`
 	Barrier       bool           `json:"barrier,omitempty" doc:"it begins when its needs have ended for all items"`
 	BarrierPassed bool           `json:"barrier_passed,omitempty"`
-	Gate          *control.Gate  `json:"gate,omitempty" doc:"with a barrier that somebody has to approve"`
+	Gate          *control.Gate  `json:"gate,omitempty" doc:"with a barrier that someone has to approve"`
 	State         string         `json:"state" enum:"waiting,running,completed" doc:"waiting: for other steps"`
 	Progress      float64        `json:"progress" doc:"0 to 1"`
 	Rate          float64        `json:"rate" doc:"items answered a second, over the last ten seconds"`
@@ -170,7 +170,7 @@ type StepView struct {
 	Held             int64 `json:"held,omitempty" doc:"of those, behind a canary, or in line behind another item"`
 	Ready            int64 `json:"ready"`
 	InFlight         int64 `json:"in_flight" doc:"items asked for and not answered"`
-	Scheduled        int64 `json:"scheduled" doc:"items that wait to be tried again"`
+	Scheduled        int64 `json:"scheduled" doc:"items that wait to be retried"`
 	Done             int64 `json:"done"`
 	Failed           int64 `json:"failed"`
 	Skipped          int64 `json:"skipped" doc:"items left out: a step that it needs has failed for them"`

@@ -194,7 +194,7 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	if waits.Items > e.Items || waits.Step != "e" {
 		t.Errorf("waiting: %+v", waits)
 	}
-	summary := "9 of 10 items are missing; 1 failed: paused: waiting for somebody to resume the run (3 steps)"
+	summary := "9 of 10 items are missing; 1 failed: paused: waiting for someone to resume the run (3 steps)"
 	if e.Summary != summary {
 		t.Errorf("the summary is %q; want %q", e.Summary, summary)
 	}
@@ -340,7 +340,7 @@ func count(c report.Comparison, change report.Change) int64 {
 	return -1
 }
 
-// An open run's items that have no block yet are missing, and somebody has to see to them.
+// An open run's items that have no block yet are missing, and someone has to see to them.
 func TestViewsOfAnOpenRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

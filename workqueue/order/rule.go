@@ -1,7 +1,7 @@
 // Package order knows by what items are put in lanes: the rule that a plan or a collector gives with order_by, the
 // value that an item has for it, and the lane that a value stands in.
 //
-// Items of one lane are worked on strictly one after the other; what keeps them so is not this package's job. It has no
+// Items of one lane are worked on strictly one at a time; what keeps them so is not this package's job. It has no
 // state, reads nothing but what it is given, and is safe for concurrent use.
 package order
 
@@ -117,7 +117,7 @@ func listed(values []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(values[:most], ", "), len(values)-most)
 }
 
-// Lane is the lane that a value stands in. It is the same everywhere and for ever. Two values share one when their
+// Lane is the lane that a value stands in. It is the same everywhere and indefinitely. Two values share one when their
 // 64-bit hashes are the same, which is of no harm, or, with partitions, when their partitions are.
 func (r *Rule) Lane(value string) int64 {
 	if r.Partitions > 0 {

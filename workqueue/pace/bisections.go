@@ -24,7 +24,7 @@ type Bisection struct {
 	Endpoint string              `json:"endpoint"`
 	Kind     RootKind            `json:"kind" enum:"bad_entity,too_big,bad_combination,service_down,undecided"`
 	Items    int                 `json:"items" doc:"in the chunk"`
-	Culprits int                 `json:"culprits" doc:"items that failed alone, for good"`
+	Culprits int                 `json:"culprits" doc:"items that failed alone, permanently"`
 	Ordinals []workqueue.Ordinal `json:"ordinals,omitempty" doc:"of the first ten culprits"`
 	Slices   int                 `json:"slices" doc:"that it took beside the first"`
 	FailedAt int                 `json:"failed_at" doc:"items in the smallest piece that failed"`
@@ -38,7 +38,7 @@ type Bisection struct {
 // Bisections is what became of the chunks of a run that failed as a whole.
 type Bisections struct {
 	Kinds    map[RootKind]int `json:"kinds" doc:"how many chunks of each kind"`
-	Culprits int              `json:"culprits" doc:"items that failed alone, for good"`
+	Culprits int              `json:"culprits" doc:"items that failed alone, permanently"`
 	Slices   int              `json:"slices" doc:"that it took to find out"`
 	Roots    []Bisection      `json:"roots" doc:"the chunks, those with culprits first, then the costliest"`
 	More     int              `json:"more" doc:"chunks that are not listed"`
@@ -57,9 +57,9 @@ SELECT coalesce(s.root, s.id), s.run_id, s.step, s.block, coalesce(s.endpoint, '
        coalesce(s.error_code, ''), coalesce(s.error_message, ''), s.created_at, s.ended_at
 FROM work_slice s `
 
-	// The slices of a run are read once, by work_slice_block, and those of such families once more by their ids: how
+	// The slices of a run are read once, by work_slice_block, and those of such families again by their ids: how
 	// many there are is not known while the run is young, and a join might go over all of them for each. An item that
-	// the service itself asked to be tried again is in pieces of its own too, and is no failure of its chunk.
+	// the service itself asked to be retried is in pieces of its own too, and is no failure of its chunk.
 	familiesOfRun = pieceColumns + `
 WHERE s.id = ANY (ARRAY(
     SELECT unnest(f.ids) FROM (
@@ -131,7 +131,7 @@ const (
 	KindTooBig         RootKind = "too_big"         // it works in pieces, as other chunks of its endpoint do
 	KindBadCombination RootKind = "bad_combination" // it works in pieces, and it is the only one
 	KindServiceDown    RootKind = "service_down"    // its endpoint was down
-	KindUndecided      RootKind = "undecided"       // its pieces are under way
+	KindUndecided      RootKind = "undecided"       // its pieces are in progress
 )
 
 // tooBigRoots is how many chunks must work in pieces only before their size is to blame.
@@ -190,8 +190,8 @@ func (f *family) summary() Bisection {
 	return b
 }
 
-// outcome takes what became of a piece. One item that failed its chunk and was not tried again is a culprit; one that
-// got an error in its slot, also after having been tried again and again, has failed by itself, and no chunk with it.
+// outcome takes what became of a piece. One item that failed its chunk and was not retried is a culprit; one that
+// got an error in its slot, also after having been retried and again, has failed by itself, and no chunk with it.
 func (b *Bisection) outcome(p *member, followed bool) {
 	switch {
 	case p.live || !p.counts || p.how == EndedRefused:

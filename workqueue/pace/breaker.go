@@ -48,10 +48,10 @@ SET probe_slice = NULL, probes = $2,
     probe_at = CASE WHEN $2 > probes THEN tranche_now() + $3::interval ELSE probe_at END
 WHERE endpoint = $1 AND breaker = 'open'`
 
-	// What became of a probe. Its slot tells when the slice has no error: a result, or an error for good. A service that
-	// says it has too much to do has answered. That a slice is missing means that its run is gone.
+	// What became of a probe. Its slot tells when the slice has no error: a result, or an error permanently. A service
+	// that says it has too much to do has answered. That a slice is missing means that its run is gone.
 	probeOutcome = `
-SELECT CASE WHEN s.state IN ('scheduled', 'claimed', 'sent') THEN 'under way'
+SELECT CASE WHEN s.state IN ('scheduled', 'claimed', 'sent') THEN 'in progress'
             WHEN s.state <> 'recorded' AND s.error_code IS DISTINCT FROM 'deadline' THEN 'lost'
             WHEN s.error_code IS NULL OR NOT coalesce(s.error_retry, false) OR s.error_code = ANY ($2) THEN 'answered'
             ELSE 'failed' END,
@@ -126,7 +126,7 @@ func (b *BreakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerCh
 		return fmt.Errorf("read probe %s: %w", *b.probe, err)
 	}
 	switch outcome {
-	case "under way":
+	case "in progress":
 		return nil
 	case "answered":
 		out.Open, out.Changed = false, true
@@ -195,9 +195,9 @@ type endedHow int
 
 // How a slice can have ended.
 const (
-	endedWell    endedHow = iota // the service dealt with the items, whatever it said of each
+	endedWell    endedHow = iota // the service handled the items, whatever it said of each
 	EndedFailed                  // the chunk failed as a whole, in a way that may pass
-	EndedRefused                 // the service answered every item, and asked for every item to be tried again
+	EndedRefused                 // the service answered every item, and asked for every item to be retried
 )
 
 // endedSlice is a slice that has ended, or a flush of a collector, as the breaker sees it.
@@ -272,7 +272,7 @@ const (
 	// BreakerTrust is for how long an endpoint that answered a probe is believed to be up.
 	BreakerTrust = time.Minute
 	// PatientProbes is how many probes must have failed before one more is held against an item that has failed alone
-	// before. Shorter outages than that, about 30 s, cost nobody an attempt.
+	// before. Shorter outages than that, about 30 s, cost no one an attempt.
 	PatientProbes = 5
 )
 
@@ -307,7 +307,7 @@ type Blame struct {
 // since the breaker opened.
 //
 // Items that are known to be to blame are not spared: otherwise items that always fail would keep a breaker open for
-// which nobody else could send a probe. For the same reason a probe counts in the end when there is nothing left to
+// which no one else could send a probe. For the same reason a probe counts in the end when there is nothing left to
 // probe with but items that have failed alone.
 func (b Blame) spared(origin workqueue.Cause, failedProbes int) bool {
 	last := origin == workqueue.CauseProbe && b.Lone > 0 && !b.others
@@ -346,7 +346,7 @@ func closeByHand(ctx context.Context, tx pgx.Tx, endpoint, actor string) (was st
 	return was, until, NoteChange(ctx, tx, endpoint, Change{"breaker", was, string(workqueue.BreakerClosed), reason})
 }
 
-// Unreached reports whether an error says that no server was there: no connection, or nobody who listens.
+// Unreached reports whether an error says that no server was there: no connection, or no one who listens.
 func Unreached(code string) bool { return code == "unreachable" || code == "no_listeners" }
 
 // ClosedByHand reports whether an operator said of an endpoint, a short while ago, that there is no outage.

@@ -41,12 +41,12 @@ func (b *BreakerState) Read(ctx context.Context, db tracker.Querier, statement, 
 }
 
 // newestEnded reads the index on endpoint and end backwards. Slices that ended for a reason of ours are left out: a
-// lost node or stream, a split, a cancel. An item that the service refused for good was dealt with, although its chunk
-// was it alone. Every slot answered and yet an error of the slice: every slot asked to be tried again.
+// lost node or stream, a split, a cancel. An item that the service refused permanently was handled, although its chunk
+// was it alone. Every slot answered and yet an error of the slice: every slot asked to be retried.
 //
 // Flushes of collectors have no rows that stay. Each key whose last flush ended as in an outage is a place, by
-// collector_key_failed, unless the service has dealt with a flush of any collector, or with a slice, since then or
-// within $5 before: to that, it is known when it dealt with a flush.
+// collector_key_failed, unless the service has handled a flush of any collector, or with a slice, since then or
+// within $5 before: to that, it is known when it handled a flush.
 const newestEnded = `
 WITH slices AS MATERIALIZED (
     SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000') AS parent, bit_count(s.mask)::int AS items,
@@ -202,8 +202,8 @@ type Failing struct {
 	Why   workqueue.SlotError
 }
 
-// TellsOfAnOutage reports whether the failure may come of one. A service that refuses a single item for good has dealt
-// with it, and one that says it has too much to do is up.
+// TellsOfAnOutage reports whether the failure may come of one. A service that refuses a single item permanently has
+// dealt with it, and one that says it has too much to do is up.
 func (f *Failing) TellsOfAnOutage() bool {
 	return !workqueue.Throttled(f.Why.Code) && (f.Why.Retry || f.Slice.Mask.Count() > 1)
 }
@@ -235,6 +235,6 @@ func Outages(ctx context.Context, tx pgx.Tx, all []Failing) (map[workqueue.Slice
 	return spared, nil
 }
 
-// GoodFlushNote is how exactly it is kept when the service last dealt with a flush: the row of a collector is not to be
+// GoodFlushNote is how exactly it is kept when the service last handled a flush: the row of a collector is not to be
 // written by every one.
 const GoodFlushNote = 500 * time.Millisecond

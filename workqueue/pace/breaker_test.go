@@ -9,7 +9,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// past makes slices that ended one after the other; it is told oldest first and read newest first.
+// past makes slices that ended one at a time; it is told oldest first and read newest first.
 type past struct {
 	slices []endedSlice
 }
@@ -56,7 +56,7 @@ func TestJudge(t *testing.T) {
 				s.slices[i].itemsOwn = true
 			}
 		}},
-		"one item, cut out and tried again": {tell: func(s *past) {
+		"one item, cut out and retried": {tell: func(s *past) {
 			at := workqueue.SliceID{}
 			for items := 512; items > 1; items /= 2 {
 				at = s.end(at, items, EndedFailed)

@@ -210,7 +210,7 @@ const MaxRequestRate = 100_000
 // DrainPaceCalls takes calls from the pace of an endpoint.
 const DrainPaceCalls = `UPDATE endpoint_pace SET call_tokens = $2, call_tokens_at = $3 WHERE endpoint = $1`
 
-// Bucket is a token bucket of a rate. It holds a second's worth at the most. Who finds a token in it may take a chunk,
+// Bucket is a token bucket of a rate. It holds a second's worth at most. Who finds a token in it may take a chunk,
 // and so run it into debt: over time exactly the rate passes, and a chunk need not wait until all of it has come in.
 type Bucket struct {
 	Rate   float64 // tokens a second; 0: no limit

@@ -42,7 +42,7 @@ SELECT coalesce(p.chunk, 0), CASE WHEN p.chunk_cap_until > tranche_now() THEN p.
 FROM endpoint_pace p FULL JOIN endpoint_setting e USING (endpoint) WHERE endpoint = $1`
 
 // Exists tells an endpoint p that is there from a misspelt name, of which the row stays, too: a running run or a
-// collector uses it, or one of its last requests was taken or dealt with. The index on endpoint and end finds those.
+// collector uses it, or one of its last requests was taken or handled. The index on endpoint and end finds those.
 const Exists = `(p.endpoint IN (SELECT st.endpoint FROM batchrun r JOIN run_step st ON st.run_id = r.id
         WHERE r.state = 'running' UNION ALL SELECT endpoint FROM collector)
     OR EXISTS (SELECT FROM (SELECT s.delivered_at, s.state, s.error_code FROM work_slice s
@@ -58,15 +58,15 @@ type Observation struct {
 // PacedEndpoint is what was going on at one endpoint.
 type PacedEndpoint struct {
 	Endpoint string
-	// InFlightAuto says that some step there leaves its requests under way to the pace, ChunkAuto their size. ChunkTime
+	// InFlightAuto says that some step there leaves its requests in progress to the pace, ChunkAuto their size. ChunkTime
 	// is the least time that such a step wants a request to take, 0 when none says; ChunkMax the largest size that one
 	// allows, or that any step has when none of them leaves it to the pace.
 	InFlightAuto, ChunkAuto bool
 	ChunkTime               time.Duration
 	ChunkMax                int
-	// Ceiling is how many requests steps and operators would allow at the most, whatever the pace.
+	// Ceiling is how many requests steps and operators would allow at most, whatever the pace.
 	Ceiling int
-	// Live are the requests under way of steps that leave them to the pace, Others those beside them.
+	// Live are the requests in progress of steps that leave them to the pace, Others those beside them.
 	Live, Others int
 	Demand       bool // such a step has something to claim
 	Pace         LearnedPace
@@ -75,7 +75,7 @@ type PacedEndpoint struct {
 
 // LearnedPace is what is decided and known about the pace of an endpoint.
 type LearnedPace struct {
-	InFlight int     // requests under way; 0: nothing is decided
+	InFlight int     // requests in progress; 0: nothing is decided
 	Rate     float64 // items a second; 0: no limit
 	Chunk    int     // items in a request; 0: nothing is decided
 	Cap      int     // larger requests fail, at present; 0: no such thing is known
@@ -89,7 +89,7 @@ type EndedSlices struct {
 	Code     string // of the slice as a whole; "" when it was answered
 	Slices   int
 	Items    int // in all of them
-	Retried  int // of those, to be tried again because of an error of their own
+	Retried  int // of those, to be retried because of an error of their own
 	Refused  int // of those, with one of the codes that the observer asked for
 	Timed    int // slices of which the service said how long it worked
 	Took     time.Duration
@@ -97,11 +97,11 @@ type EndedSlices struct {
 	Stay     time.Duration // from their claim to their end
 }
 
-// commitLag is how old the end of a slice has to be to be looked at: the transaction that noted it may be under way.
+// commitLag is how old the end of a slice must be to be looked at: the transaction that noted it may be in progress.
 const commitLag = 250 * time.Millisecond
 
 // pacedEndpoints are the endpoints of running steps that leave something to the pace. Whether there is demand is looked
-// for only until one such step has some; the slices under way come from the index of live ones.
+// for only until one such step has some; the slices in progress come from the index of live ones.
 const pacedEndpoints = `
 WITH paced AS (
     SELECT endpoint COLLATE "C" AS endpoint, false AS down, bool_or(in_flight_auto) AS in_flight_auto,

@@ -62,8 +62,8 @@ func (e *NothingToAcceptError) Error() string {
 	return fmt.Sprintf("nothing to %s in run %s: %s; see: tranche run errors %[2]s", verb, e.Run, why)
 }
 
-// Accept marks failures of a run as accepted: they stay failed, and nobody need see to them. Those that are accepted
-// already keep who accepted them. What is run again, or reset, is accepted no more. The run may be under way or have
+// Accept marks failures of a run as accepted: they stay failed, and no one need see to them. Those that are accepted
+// already keep who accepted them. What is run again, or reset, is accepted no more. The run may be in progress or have
 // ended. A dry run does all of it and takes it back.
 func (s Store) Accept(ctx context.Context, req AcceptRequest) (Accepted, error) {
 	if err := req.validate(); err != nil {
@@ -93,8 +93,8 @@ func (req *AcceptRequest) validate() error {
 	return checkReason(req.Reason)
 }
 
-// acceptance is one under way. It finds the items first, and then locks the steps, blocks, the tracker's batch and the
-// run.
+// acceptance is one in progress. It finds the items first, and then locks the steps, blocks, the tracker's batch and
+// the run.
 type acceptance struct {
 	*AcceptRequest
 	redo

@@ -289,7 +289,7 @@ func TestAcceptWhileTheRunCompletes(t *testing.T) {
 	b.Check()
 }
 
-// Looking for what is to be accepted, which takes long in a large run, holds up nobody; what changes before the locks
+// Looking for what is to be accepted, which takes long in a large run, holds up no one; what changes before the locks
 // are there is seen under them: who is not failed any more, and who has failed otherwise, is not accepted.
 func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	t.Parallel()
@@ -322,7 +322,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	}
 	b.Until("it looks for the items", waits("relation"))
 	if _, err := step.Exec(t.Context(), `SELECT FROM run_step WHERE run_id = $1 FOR UPDATE NOWAIT`, run); err != nil {
-		t.Fatalf("while it looks, nobody has the steps: %v", err)
+		t.Fatalf("while it looks, no one has the steps: %v", err)
 	}
 	if err := reading.Commit(t.Context()); err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ type CorrectRequest struct {
 	DryRun  bool   // change nothing, and say what would be done
 	Reason  string
 	Actor   string
-	// Items yields them from the first one on, until io.EOF, each time it is called: a transaction that was broken off
+	// Items yields them from the first one on, until io.EOF, each time it is called: a transaction that was interrupted
 	// as a deadlock is run again.
 	Items func() (next func(*Correction) error, err error)
 }
@@ -48,7 +48,7 @@ type Correction struct {
 type Corrected struct {
 	Items      int64 // that have another payload now
 	Same       int64 // that were given the payload which they have: nothing is done with them
-	Begun      int64 // of Items, those that are done again; nobody had begun with the others
+	Begun      int64 // of Items, those that are done again; no one had begun with the others
 	Examples   []string
 	Generation workqueue.Generation
 	Steps      []StepReset
@@ -97,7 +97,7 @@ func (s Store) Correct(ctx context.Context, req CorrectRequest) (Corrected, erro
 	return c.out, nil
 }
 
-// correction is one under way.
+// correction is one in progress.
 type correction struct {
 	*CorrectRequest
 	redo

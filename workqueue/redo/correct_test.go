@@ -91,7 +91,7 @@ func TestAnAnswerAboutTheFormerPayloadIsNotTaken(t *testing.T) {
 	b.Check()
 }
 
-// What nobody has begun with only gets its payload.
+// What no one has begun with only gets its payload.
 func TestItemsThatNobodyHasBegunWithAreCorrected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

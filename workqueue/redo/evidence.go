@@ -267,7 +267,7 @@ func (r *redo) explain(c *blockPlan, s workqueue.Step, sum *stepSum) {
 	}
 	r.culprits(c, s, rest.And(p.Skipped), sum.causes)
 	waiting := rest.AndNot(pending).AndNot(out).AndNot(p.Final())
-	if r.take.live { // else nobody has looked what is in slices
+	if r.take.live { // else no one has looked what is in slices
 		r.awaited(c, s, waiting, sum.waits)
 	}
 }
@@ -314,7 +314,7 @@ func (r *redo) notes() (notes []string) {
 			}
 		}
 		say(sum.pending, " to be done at step %s anyway", name)
-		say(sum.invalid, " invalid: what does not fit the schema of the run is asked of nobody; correct that data: "+
+		say(sum.invalid, " invalid: what does not fit the schema of the run is asked of no one; correct that data: "+
 			"tranche run correct %s --items FILE", r.run)
 		if !r.take.live {
 			say(sum.out, " out at step %s", name)

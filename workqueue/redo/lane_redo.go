@@ -60,7 +60,7 @@ func (c *blockPlan) waitInLane() {
 	}
 }
 
-// stillAt are those of some items that are ready or under way at some step. Blocks by their primary key, slices by
+// stillAt are those of some items that are ready or in progress at some step. Blocks by their primary key, slices by
 // work_slice_block.
 const stillAt = `
 SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal)
@@ -71,7 +71,7 @@ WHERE EXISTS (SELECT FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($3:
         AND get_bit(s.remaining, u.ordinal % 8192) = 1)`
 
 const (
-	// notBegun are those of some items that nobody has begun with: they are ready where they need no other step, in no
+	// notBegun are those of some items that no one has begun with: they are ready where they need no other step, in no
 	// slice and final at no step. It returns the steps at which they are ready.
 	notBegun = `
 SELECT u.ordinal, at.steps FROM unnest($2::int[]) AS u (ordinal) CROSS JOIN LATERAL (
@@ -83,14 +83,14 @@ WHERE at.steps IS NOT NULL AND at.final = 0 AND NOT EXISTS (
         AND s.block = u.ordinal / 8192 AND s.state IN ('scheduled', 'claimed', 'sent')
         AND get_bit(s.remaining, u.ordinal % 8192) = 1)`
 
-	// putBack has items wait again that were ready. The blocks are locked, and so are the steps: nobody claims.
+	// putBack has items wait again that were ready. The blocks are locked, and so are the steps: no one claims.
 	putBack = `
 UPDATE work_block b SET ready = b.ready & ~u.bits, held = coalesce(b.held, ` + plane.NoBits + `) | u.bits
 FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, bits)
 WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND (b.ready & u.bits) = u.bits`
 )
 
-// demoteHeads has the heads of lanes wait again that nobody has begun with, and before which something was taken back.
+// demoteHeads has the heads of lanes wait again that no one has begun with, and before which something was taken back.
 func (r *redo) demoteHeads(ctx context.Context, lanes []*redoneLane) error {
 	byHead := map[workqueue.Ordinal]*redoneLane{}
 	var heads []workqueue.Ordinal
@@ -134,7 +134,7 @@ type redoneLane struct {
 	head  bool              // the head is one of them
 }
 
-// lineUp sees to the lanes of what was taken back: one with an item that somebody has begun with keeps it as its head,
+// lineUp sees to the lanes of what was taken back: one with an item that someone has begun with keeps it as its head,
 // and what stands before that is next; in any other the first item becomes ready.
 func (r *redo) lineUp(ctx context.Context) error {
 	if len(r.lanes) == 0 || len(r.moved) == 0 {
@@ -159,7 +159,7 @@ func (r *redo) lineUp(ctx context.Context) error {
 		case l.LaneRow.Head == nil:
 			free = append(free, l.LaneRow)
 			from[l.Lane] = first
-		case l.head: // at other steps it is under way
+		case l.head: // at other steps it is in progress
 			free = append(free, l.LaneRow)
 			from[l.Lane] = *l.LaneRow.Head
 			l.Low = &first
@@ -178,7 +178,7 @@ func (r *redo) lineUp(ctx context.Context) error {
 	return moved.Send(ctx, r.tx, r.run)
 }
 
-// redone sums up, lane by lane, what was taken back. A head that was, and is nowhere under way, is none any more.
+// redone sums up, lane by lane, what was taken back. A head that was, and is nowhere in progress, is none any more.
 func (r *redo) redone(ctx context.Context) ([]*redoneLane, error) {
 	taken := map[workqueue.Block]bitfield.Set{}
 	for i := range r.moved {
@@ -218,7 +218,7 @@ func (r *redo) underWay(ctx context.Context, items []workqueue.Ordinal) ([]workq
 	}
 	busy, err := pg.Collect(ctx, r.tx, pgx.RowTo[workqueue.Ordinal], stillAt, r.run, items, r.graph.Numbers())
 	if err != nil {
-		return nil, fmt.Errorf("look for items that are under way: %w", err)
+		return nil, fmt.Errorf("look for items that are in progress: %w", err)
 	}
 	slices.Sort(busy)
 	return busy, nil
@@ -255,8 +255,8 @@ SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal) JOIN tracker_group g
     ON g.batch_id = $1 AND g.grp = u.ordinal / 8192 AND get_bit(g.pending, u.ordinal % 8192) = 1`
 )
 
-// RepairLanes moves on lanes that nobody has moved on: their heads are final, or they have none, and items wait in them
-// all the same. Recording a head and making the next item ready are one transaction, so it should find none; what would
+// RepairLanes moves on lanes that no one has moved on: their heads are final, or they have none, and items wait in them
+// anyway. Recording a head and making the next item ready are one transaction, so it should find none; what would
 // be lost otherwise, though, is a run that never ends. It returns how many lanes it moved on. A run at rest for other
 // reasons, or whose lanes cannot be moved on, keeps no other from it. Leader work.
 func (s Store) RepairLanes(ctx context.Context, lease workqueue.Lease) (int, error) {
@@ -280,8 +280,8 @@ type lanePlace struct {
 	lane int64
 }
 
-// repairLanes looks at the next few lanes of a run. There is more to look at as long as it moved none on: a run in which
-// something moves again is not at rest.
+// repairLanes looks at the next few lanes of a run. There is more to look at as long as it moved none on: a run in
+// which something moves again is not at rest.
 func (s Store) repairLanes(
 	ctx context.Context, tx pgx.Tx, after workqueue.RunID, at *lanePlace,
 ) (p settle.Progress, err error) {

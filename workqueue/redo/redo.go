@@ -63,7 +63,7 @@ type redo struct {
 // scope says what of an item makes a step's outcome one that is taken back.
 type scope struct {
 	done bool // a result; an error is always
-	live bool // a request that is out, or about to be tried again
+	live bool // a request that is out, or about to be retried
 }
 
 // stepSum is what a redo does to one step, in items.
@@ -125,7 +125,7 @@ func (r *redo) may(ctx context.Context, op string) (open bool, err error) {
 // find looks up which items are wanted, and drops named steps without any.
 func (r *redo) find(ctx context.Context) error {
 	if r.sel.seen != nil && r.sel.seen.generation != r.generation {
-		r.sel.seen = nil // it is another run by now, and looked at once more
+		r.sel.seen = nil // it is another run by now, and looked at again
 	}
 	wanted, err := r.sel.find(ctx, r.tx, r.run, r.items, r.named)
 	if err != nil {
@@ -290,7 +290,7 @@ func (c *blockPlan) requests(s workqueue.Step, chunk, chunkBytes int) int64 {
 	return int64((now+chunk-1)/chunk + (held+chunk-1)/chunk)
 }
 
-// shutBarriers has the steps after wait for all of their needs once more.
+// shutBarriers has the steps after wait for all of their needs again.
 func (r *redo) shutBarriers(ctx context.Context) error {
 	var later []workqueue.Step
 	for s := range r.sums {

@@ -81,7 +81,7 @@ func (req *RerunRequest) validate() error {
 	return req.Settings.Validate()
 }
 
-// rerun is one under way.
+// rerun is one in progress.
 type rerun struct {
 	*RerunRequest
 	redo

@@ -60,7 +60,8 @@ type StepReset struct {
 // again only where a part that they see has changed, unless the reset cascades. Items that were left out there because
 // of a failure here come in again.
 //
-// It touches a row for each block and step, whatever the number of items. The run may be under way, held or completed.
+// It touches a row for each block and step, whatever the number of items. The run may be in progress, held or
+// completed.
 func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	if err := req.validate(); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
@@ -96,7 +97,7 @@ func checkReason(reason string) error {
 	return nil
 }
 
-// reset is one under way.
+// reset is one in progress.
 type reset struct {
 	*ResetRequest
 	redo

@@ -233,7 +233,7 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	g.work()
 	g.wantDone(map[workqueue.Step]int{storetest.Accounts: 3, storetest.Statement: 3, storetest.Posting: 2})
 	if advised(mend) || !advised(again) {
-		t.Error("a part that is mended is told of as bad")
+		t.Error("a part that is fixed is told of as bad")
 	}
 	g.Check()
 }

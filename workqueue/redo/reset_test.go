@@ -54,7 +54,7 @@ func TestRerunByCode(t *testing.T) {
 		t.Errorf("rerun %+v; want %d items", out, odd)
 	}
 	b.Check()
-	for _, s := range b.Claim(run, storetest.Plenty) { // they fail once more, otherwise
+	for _, s := range b.Claim(run, storetest.Plenty) { // they fail again, otherwise
 		b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "even", Message: "m"}))
 	}
 	b.WantState(run, "completed", 2)
@@ -94,8 +94,8 @@ func TestRerunByKey(t *testing.T) {
 	b.Check()
 }
 
-// A re-run of a run that is under way opens a new generation; what is in flight goes on in the old one, and completion
-// is told once, of the last.
+// A re-run of a run that is in progress opens a new generation; what is in flight goes on in the old one, and
+// completion is told once, of the last.
 func TestRerunWhileRunning(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -141,7 +141,7 @@ func TestRerunRefusals(t *testing.T) {
 		t.Errorf("nothing failed: %v", err)
 	}
 	if err := try(run, redo.Selection{Keys: []string{"C1"}}); !errors.As(err, &nothing) {
-		t.Errorf("an item under way: %v", err)
+		t.Errorf("an item in progress: %v", err)
 	}
 	if err := try(workqueue.NewRunID(), failed); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("no such run: %v", err)
@@ -232,7 +232,7 @@ func TestCancelRaces(t *testing.T) {
 		}
 		rerun := false
 		wg.Go(func() {
-			b.Until("some work is done, or nobody does any", func() bool { // who was in the others' way did nothing
+			b.Until("some work is done, or no one does any", func() bool { // who was in the others' way did nothing
 				return b.Number(`SELECT count(*) FROM work_result WHERE run_id = $1`, run) >= round%20 || working.Load() == 0
 			})
 			var state *workqueue.StateError
@@ -252,7 +252,7 @@ func TestCancelRaces(t *testing.T) {
 			rerun = err == nil
 		})
 		wg.Wait()
-		if state, _ := b.State(run); state == "running" && rerun { // it came last, and nobody was left to do the work
+		if state, _ := b.State(run); state == "running" && rerun { // it came last, and no one was left to do the work
 			work()
 		}
 		switch state, _ := b.State(run); state {

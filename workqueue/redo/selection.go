@@ -34,7 +34,7 @@ type Selection struct {
 	Evidence
 
 	unaccepted bool  // of a re-run
-	seen       *seen // what the evidence is true of, when somebody has looked
+	seen       *seen // what the evidence is true of, when someone has looked
 }
 
 // named reports whether items are named, whatever their outcome.
@@ -90,10 +90,10 @@ func (e *NothingToRerunError) Error() string {
 	case len(e.Why) > 0:
 		what = strings.Join(e.Why, ", and ")
 	case e.Select.named() && e.failed:
-		what = fmt.Sprintf("the items named have failed at none of its steps; to do them again all the same: "+
+		what = fmt.Sprintf("the items named have failed at none of its steps; to do them again anyway: "+
 			"tranche run reset %s --step STEP --key KEY", e.Run)
 	case e.Select.named():
-		what = "the items named are all under way still"
+		what = "the items named are all in progress still"
 	case len(e.Select.Codes) > 0:
 		what = "no item of it failed with code " + strings.Join(e.Select.Codes, " or ") + e.Select.where()
 	case len(e.Select.Groups) > 0:
@@ -393,7 +393,7 @@ func (r Range) problem(i int, items int64) error {
 }
 
 // masksOfRanges is the items of the ranges, which may overlap, of a run that has so many. It costs as much as the run
-// has blocks, at the most.
+// has blocks, at most.
 func masksOfRanges(ranges []Range, items int64) (blockMasks, error) {
 	if len(ranges) > MaxRanges {
 		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("there are %d ranges, and at most %d are taken at once",

@@ -57,8 +57,8 @@ FROM unnest($1::uuid[], $2::bit(8192)[]) AS u (id, mask)
 WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent') AND (s.remaining & u.mask) = u.mask`
 )
 
-// lockLive locks the live slices from which items may have to be taken. Whoever had one may make others of it before
-// the lock is had, so it looks again until there are no more: nobody can claim meanwhile.
+// lockLive locks the live slices from which items may must be taken. Whoever had one may make others of it before
+// the lock is had, so it looks again until there are no more: no one can claim meanwhile.
 func (r *redo) lockLive(ctx context.Context) error {
 	steps := r.mayBeLive()
 	if len(steps) == 0 {
@@ -132,7 +132,7 @@ type newCanary struct {
 // rearm opens the next generation: the tracker first, the run's row last, as the order of locks wants it. It returns
 // the run as it is then.
 func (r *redo) rearm(ctx context.Context, c *newCanary, d *ledger.Difference) (*control.RunHold, error) {
-	if len(r.moved) > 0 { // else the run is under way, and what was corrected is to be done anyway
+	if len(r.moved) > 0 { // else the run is in progress, and what was corrected is to be done anyway
 		if _, err := tracker.Rearm(ctx, r.tx, uuid.UUID(r.run), r.moved); err != nil {
 			return nil, err
 		}
@@ -165,7 +165,7 @@ func (r *redo) rearm(ctx context.Context, c *newCanary, d *ledger.Difference) (*
 // seen is what the evidence of a selection was found to be true of before anything of the run was locked: looking into
 // payloads and results takes as long as the run is large, and claims would wait for it. It counts under the locks while
 // the run has the same generation, in which payloads stay as they are and parts are only added: what was recorded
-// meanwhile is looked at once more.
+// meanwhile is looked at again.
 type seen struct {
 	generation workqueue.Generation
 	items      blockMasks                    // of which the payload fits; nil: not looked at

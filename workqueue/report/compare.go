@@ -127,7 +127,7 @@ func (s Store) CompareBefore(
 	return out, nil
 }
 
-// comparing is a comparison under way.
+// comparing is a comparison in progress.
 type comparing struct {
 	counts   map[Change]*ChangeCount
 	yield    func(*Difference) error
@@ -255,7 +255,7 @@ func (r *keyedRun) begin(ctx context.Context) error {
 	return r.readPlanes(ctx)
 }
 
-// ComparedPlans are the plans of two runs that do not have the same, and what of their items is compared all the same:
+// ComparedPlans are the plans of two runs that do not have the same, and what of their items is compared anyway:
 // the outcome of each key, and the results of the steps that make one in both runs and have the same name.
 type ComparedPlans struct {
 	Here      ComparedPlan `json:"here"`

@@ -108,7 +108,7 @@ type digester struct {
 	block  plane.BlockOutcomes
 	values [][]byte // of the item at hand, by result step
 	code   []byte   // its error
-	keys   []byte   // of the page, one after the other
+	keys   []byte   // of the page, one at a time
 	ends   []int    // where each of them ends
 }
 

@@ -47,7 +47,7 @@ func TestPhasesAddUp(t *testing.T) {
 				{workqueue.EventCompleted, 1, 10}},
 			first: at(3), last: at(9), now: 99, want: phases{1, 5, 4, 0},
 		},
-		"under way": {
+		"in progress": {
 			events: []event{{workqueue.EventStarted, 1, 0}}, first: at(4), last: at(6), now: 7, want: phases{4, 3, 0, 0},
 		},
 		"held now": {

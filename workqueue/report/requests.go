@@ -21,8 +21,8 @@ type RequestReport struct {
 	ByCause       []CauseReport `json:"by_cause" doc:"why they were sent"`
 	TriedAgain    int64         `json:"tried_again" doc:"items that a step asked for more than once, be it in a re-run"`
 	Retries       int64         `json:"retries" doc:"requests that repeat one that failed or was not answered"`
-	LostToStreams int64         `json:"lost_to_streams" doc:"chunks issued again because a stream was lost"`
-	LostToNodes   int64         `json:"lost_to_nodes" doc:"chunks issued again because their node was gone or stopped"`
+	LostToStreams int64         `json:"lost_to_streams" doc:"chunks reissued because a stream was lost"`
+	LostToNodes   int64         `json:"lost_to_nodes" doc:"chunks reissued because their node was gone or stopped"`
 }
 
 // CauseReport is the requests that were sent for one cause.

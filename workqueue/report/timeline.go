@@ -41,7 +41,7 @@ type Timeline struct {
 type StepTimeline struct {
 	Step     string     `json:"step"`
 	Done     []int64    `json:"done" doc:"items that got their result"`
-	Failed   []int64    `json:"failed" doc:"items that failed for good"`
+	Failed   []int64    `json:"failed" doc:"items that failed permanently"`
 	Requests []int64    `json:"requests" doc:"that ended, answered or not"`
 	P50      []*float64 `json:"p50_ms" doc:"half of the requests took no longer, from sent to recorded; null: none ended"`
 	P99      []*float64 `json:"p99_ms" doc:"all but one in a hundred"`
@@ -55,7 +55,7 @@ SELECT CASE WHEN $2 THEN 1 ELSE generation END, generation,
 FROM batchrun WHERE id = $1`
 
 	// timelineOf reads the slices of a run in the order of work_slice_block. An item counts for the newest slice of its
-	// generation that held it: those before it had it tried again. What became of it is in the block, or, for earlier
+	// generation that held it: those before it had it retried. What became of it is in the block, or, for earlier
 	// generations, it has failed if it has a part that says so: work_result_error finds those.
 	timelineOf = `
 WITH failures AS MATERIALIZED (

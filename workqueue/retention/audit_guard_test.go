@@ -100,7 +100,7 @@ func TestTheAuditLogGoesAsItIsForetold(t *testing.T) {
 }
 
 // PROOF: who may do what, 18.
-// Nobody changes what is written, nor makes up when; the owner's trigger binds a superuser, too.
+// No one changes what is written, nor makes up when; the owner's trigger binds a superuser, too.
 func TestTheAuditLogStaysAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	b := aged(t, 3)

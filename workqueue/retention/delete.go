@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// DeleteRequest says which run somebody wants to be deleted.
+// DeleteRequest says which run someone wants to be deleted.
 type DeleteRequest struct {
 	Run    workqueue.RunID
 	DryRun bool // change nothing, and say what would go
@@ -34,7 +34,7 @@ type Deletion struct {
 	Steps      int       `json:"steps"`
 	Bytes      int64     `json:"bytes" doc:"of all its rows, roughly"`
 	Letters    int64     `json:"dead_letters"`
-	Waiting    int64     `json:"waiting_letters" doc:"dead letters that wait for somebody; they go too"`
+	Waiting    int64     `json:"waiting_letters" doc:"dead letters that wait for someone; they go too"`
 	Quarantine int64     `json:"quarantine" doc:"messages in quarantine"`
 }
 
@@ -64,7 +64,7 @@ SELECT coalesce((SELECT z.bytes FROM retention_size z WHERE z.run_id = $1 AND z.
     (SELECT count(*) FROM quarantine q WHERE q.run_id = $1)`
 )
 
-// DeleteByHand makes a finished run one that is being deleted because somebody wants it, whatever the limits are. What
+// DeleteByHand makes a finished run one that is being deleted because someone wants it, whatever the limits are. What
 // keeps it is a [workqueue.StateError]. [Store.DeletePiece] deletes what there is of it.
 func (s Store) DeleteByHand(ctx context.Context, req DeleteRequest) (out Deletion, err error) {
 	err = s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -124,7 +124,7 @@ func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, ge
 	switch {
 	case out.State == "loading" || out.State == "running":
 		if held {
-			refused.State = "under way, and paused"
+			refused.State = "in progress, and paused"
 		}
 		refused.Fix = "let it end, or end it first: tranche run cancel " + req.Run.String()
 	case !whole:
@@ -149,9 +149,9 @@ func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, ge
 const leastToEmpty = 20_000
 
 // A partition whose rows are all of runs that are being deleted is emptied, which leaves no dead rows and takes as long
-// for ten million as for one. What is in it says so, and not what somebody believes of it: the runs are asked of its
+// for ten million as for one. What is in it says so, and not what someone believes of it: the runs are asked of its
 // primary key, one probe for each, up to the first that is not being deleted. Until that is said again under the lock
-// nobody has lost anything; what somebody has written and not committed keeps the lock from us. work_result_00
+// no one has lost anything; what someone has written and not committed keeps the lock from us. work_result_00
 // stands for any partition.
 const (
 	partitionIsSpent = `
@@ -179,8 +179,8 @@ WHERE run_id = $1 AND purged_at IS NULL`
 
 // Emptying is what became of trying to empty the partitions of a run.
 type Emptying struct {
-	Emptied int  // tables that have no row of the run any more, since nobody else had one there
-	Busy    bool // somebody is at work in one that could be emptied: it may be tried again
+	Emptied int  // tables that have no row of the run any more, since no one else had one there
+	Busy    bool // someone is at work in one that could be emptied: it may be retried
 }
 
 // Empty takes away the items and outcomes of a run that is being deleted where no other run has any in the same

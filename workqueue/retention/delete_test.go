@@ -20,7 +20,7 @@ func (b *bench) deleteByHand(run workqueue.RunID, dry bool) (retention.Deletion,
 		Actor: "ann", Reason: "a rehearsal"})
 }
 
-// What somebody deletes is foretold, goes as what is past its limits does, and it is known who wanted it.
+// What someone deletes is foretold, goes as what is past its limits does, and it is known who wanted it.
 func TestARunIsDeletedByHand(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -67,7 +67,7 @@ func TestARunThatIsNeededIsNotDeletedByHand(t *testing.T) {
 		{"it is running; let it end, or end it first: " + cancelFirst, func() workqueue.RunID {
 			return b.Load(storetest.Request(), 9)
 		}},
-		{"it is under way, and paused; let it end", func() workqueue.RunID {
+		{"it is in progress, and paused; let it end", func() workqueue.RunID {
 			run := b.Load(storetest.Request(), 9)
 			b.PauseRun(run)
 			return run

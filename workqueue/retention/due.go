@@ -30,7 +30,7 @@ const (
         SELECT FROM later JOIN batchrun o USING (id)
         WHERE o.state NOT IN ('completed', 'cancelled') OR o.finished_at >= $1)`
 
-	// Reports read the events of runs under way, and doctor counts completions.
+	// Reports read the events of runs in progress, and doctor counts completions.
 	oldEvents = `
     SELECT e.ctid, e.id::text AS id, e.at, pg_column_size(e.payload) + 200 AS size FROM run_event e
     WHERE e.published_at IS NOT NULL AND NOT EXISTS (SELECT FROM batchrun r
@@ -44,7 +44,7 @@ const (
     SELECT q.ctid, q.id::text AS id, q.at, pg_column_size(q.body) + pg_column_size(q.detail) + 250 AS size
     FROM quarantine q`
 
-	// Those that wait for somebody stay, and those that are not in the stream yet.
+	// Those that wait for someone stay, and those that are not in the stream yet.
 	oldLetters = `
     SELECT d.ctid, d.id::text AS id, d.changed_at AS at, coalesce(pg_column_size(d.body), 0) + 400 AS size
     FROM dead_letter d WHERE d.state <> 'waiting' AND (d.state <> 'requeued' OR d.sent_at IS NOT NULL)`
@@ -58,7 +58,7 @@ const (
         AND NOT EXISTS (SELECT FROM batchrun r WHERE r.state = 'loading' AND r.loader_session = n.id)
         AND NOT EXISTS (SELECT FROM leader l WHERE l.session_id = n.id)`
 
-	// A due time whose run is under way, or that was not looked at for being late, is not dealt with yet.
+	// A due time whose run is in progress, or that was not looked at for being late, is not handled yet.
 	oldFires = `
     SELECT f.ctid, f.schedule || ' ' || f.due_at || f.kind AS id, f.ended_at AS at, 250 AS size FROM schedule_occurrence f
     WHERE f.ended_at IS NOT NULL AND (f.end_deadline IS NULL OR f.late_at IS NOT NULL OR f.state <> 'started')
@@ -80,7 +80,7 @@ SELECT greatest(tranche_now() - $1::interval, (SELECT at FROM ranked WHERE n = $
 	dueHead = `SELECT count(*), coalesce(sum(size), 0)::bigint, min(at), max(at) FROM (`
 	dueTail = `) old WHERE at < $1`
 
-	// By ctid: a row that somebody changes meanwhile is another one then, and stays.
+	// By ctid: a row that someone changes meanwhile is another one then, and stays.
 	deleteMiddle = ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM (`
 	deleteTail   = `) old WHERE at < $1 LIMIT $2))`
 )

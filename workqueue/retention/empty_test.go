@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
-// A load of more than a batch goes where nobody is, and the others together.
+// A load of more than a batch goes where no one is, and the others together.
 func TestALargeLoadHasAPartitionForItself(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -72,7 +72,7 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 		}
 	}
 
-	empty(retention.Emptying{}, "a run that nobody deletes")
+	empty(retention.Emptying{}, "a run that no one deletes")
 	goes(run, 1_000_000)
 	empty(retention.Emptying{}, "beside a run that is kept")
 	if after := b.inTables(other); fmt.Sprint(after) != fmt.Sprint(others) {
@@ -83,15 +83,15 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 	empty(retention.Emptying{}, "a small run")
 	b.Exec(`UPDATE deleted_run SET items = 1000000 WHERE run_id = $1`, run)
 	// The tables are new when it is found that the lease cannot be held: nothing has happened, as after a kill -9.
-	while(retention.Emptying{Busy: true}, "broken off before the commit", `SELECT FROM leader FOR UPDATE`)
+	while(retention.Emptying{Busy: true}, "interrupted before the commit", `SELECT FROM leader FOR UPDATE`)
 	if now := b.inTables(run); now["work_result"] != had["work_result"] || now["work_queue"] != had["work_queue"] {
 		t.Errorf("of a run whose partition was not emptied there was %v and is %v", had, now)
 	}
-	while(retention.Emptying{Emptied: 1, Busy: true}, "while somebody writes an item",
+	while(retention.Emptying{Emptied: 1, Busy: true}, "while someone writes an item",
 		`INSERT INTO work_queue VALUES ($1, 0, 0, 'k', '{}')`, workqueue.NewRunID())
-	while(retention.Emptying{Busy: true}, "while somebody reads items", `SELECT FROM work_queue WHERE run_id = $1`, other)
+	while(retention.Emptying{Busy: true}, "while someone reads items", `SELECT FROM work_queue WHERE run_id = $1`, other)
 	empty(retention.Emptying{Emptied: 1}, "at last")
-	empty(retention.Emptying{}, "once more")
+	empty(retention.Emptying{}, "again")
 	running := b.Load(storetest.Request(), 9)
 	for _, gone := range []workqueue.RunID{run, other} {
 		now := b.inTables(gone)
@@ -113,7 +113,7 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 		}
 	}
 	if n := b.inTables(running)["work_queue"]; n != 9 {
-		t.Errorf("the run under way has %d items", n)
+		t.Errorf("the run in progress has %d items", n)
 	}
 	b.Check()
 }

@@ -55,7 +55,7 @@ func TestTheLastPieceIsSeen(t *testing.T) {
 		}
 	}
 	if met == 0 {
-		t.Error("no two pieces came one after the other")
+		t.Error("no two pieces came one at a time")
 	}
 	b.WantTally(run, storetest.Tally{Done: items})
 	b.Check()

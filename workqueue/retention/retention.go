@@ -33,9 +33,9 @@ const (
 	RetainEvents      RetentionKind = "events"               // published ones
 	RetainAudit       RetentionKind = "audit"                // who did what
 	RetainQuarantine  RetentionKind = "quarantine"           // messages that could not be taken
-	RetainDeadLetters RetentionKind = "dead_letters"         // those that wait for nobody
+	RetainDeadLetters RetentionKind = "dead_letters"         // those that wait for no one
 	RetainSessions    RetentionKind = "sessions"             // of nodes that are gone
-	RetainFires       RetentionKind = "schedule_occurrences" // due times that have been dealt with
+	RetainFires       RetentionKind = "schedule_occurrences" // due times that have been handled
 )
 
 // Kinds are all kinds, in the order in which people are shown them.
@@ -198,7 +198,7 @@ func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limi
 	return set, nil
 }
 
-// AskRetention notes that somebody wants what is past its limits to be deleted now.
+// AskRetention notes that someone wants what is past its limits to be deleted now.
 func (s Store) AskRetention(ctx context.Context, actor string) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "deleted_run", Subject: "retention"})

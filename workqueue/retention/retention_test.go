@@ -28,7 +28,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/tracker"
 )
 
-// wantGone wants nothing left of a run that somebody has deleted, and of another what there was.
+// wantGone wants nothing left of a run that someone has deleted, and of another what there was.
 func (b *bench) wantGone(run workqueue.RunID, by string, other workqueue.RunID, before map[string]int) {
 	b.Helper()
 	left := b.inTables(run)
@@ -138,7 +138,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	b.wantGone(run, "tranche", other, before)
 }
 
-// What is not finished, or has only just ended, is not deleted; nor what somebody is at work on.
+// What is not finished, or has only just ended, is not deleted; nor what someone is at work on.
 func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -173,13 +173,13 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 			b.Exec(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`, run)
 			return run
 		},
-		"at which somebody is at work": func() workqueue.RunID {
+		"at which someone is at work": func() workqueue.RunID {
 			run := b.Ended(9, time.Hour)
 			release := b.HoldRows(`SELECT FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`, run)
 			t.Cleanup(release)
 			return run
 		},
-		"whose row somebody holds": func() workqueue.RunID {
+		"whose row someone holds": func() workqueue.RunID {
 			run := b.Ended(9, time.Hour)
 			release := b.HoldRows(`SELECT FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`, run)
 			t.Cleanup(release)
@@ -190,7 +190,7 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 		run := made()
 		// Nothing but its own reason keeps it.
 		switch name {
-		case "whose row somebody holds", "ended just now":
+		case "whose row someone holds", "ended just now":
 		case "with an event that is not published":
 			b.Exec(`UPDATE batchrun SET finished_at = tranche_now() - interval '9 days' WHERE id = $1`, run)
 		default:
@@ -353,7 +353,7 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 	under := b.Load(storetest.Request(), 9)
 	if bytes, err := retention.New(b.Store).GuessRun(ctx, lease, under); err != nil || bytes != 0 ||
 		b.Number(sizes, under) != 0 {
-		t.Errorf("a run under way is guessed to have %d bytes, %v", bytes, err)
+		t.Errorf("a run in progress is guessed to have %d bytes, %v", bytes, err)
 	}
 
 	if !b.deleteRun(lease, deleted) {
@@ -409,7 +409,7 @@ func TestOldThingsAreDeleted(t *testing.T) {
 		}
 	}
 	if now := b.Actions(under); !slices.Equal(now, paused) {
-		t.Errorf("of a run under way %v is known; want %v", now, paused)
+		t.Errorf("of a run in progress %v is known; want %v", now, paused)
 	}
 	if left := b.Actions(ended); !slices.Equal(left, []string{"rerun by ann"}) {
 		t.Errorf("of the finished run %v is known; want its re-run", left)
@@ -508,7 +508,7 @@ func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 			t.Errorf("%s: nothing was asked", name)
 		}
 		if sql := seen.said.Swap(nil); sql != nil {
-			t.Errorf("%s: may last for ever: %s", name, *sql)
+			t.Errorf("%s: may last indefinitely: %s", name, *sql)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // A finished run is deleted in two moves. The first takes its row out of batchrun and leaves one in deleted_run
-// instead, in one transaction: from then on nobody finds the run, and nobody can begin anything with it. The second
+// instead, in one transaction: from then on no one finds the run, and no one can begin anything with it. The second
 // deletes what else there is of it, in small pieces, each in a transaction that also says how far it is; whoever leads
 // goes on where the leader before has stopped. See retention_stage.go.
 
@@ -152,8 +152,8 @@ func (s Store) RunsPastLimits(
 	return runs, nil
 }
 
-// DeleteRun makes a finished run one that is being deleted: nobody finds it any more. It reports false, and has done
-// nothing, when the run is not finished, ended too late, or somebody is at work on it. Leader work; [Store.DeletePiece]
+// DeleteRun makes a finished run one that is being deleted: no one finds it any more. It reports false, and has done
+// nothing, when the run is not finished, ended too late, or someone is at work on it. Leader work; [Store.DeletePiece]
 // deletes what there is of it.
 func (s Store) DeleteRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, before time.Time, why string,
 ) (deleted bool, err error) {

@@ -138,7 +138,7 @@ func (t *Taking) insert(ctx context.Context, tx pgx.Tx) error {
 type WaitingFire struct {
 	FireKey
 	Version     int             // of the schedule now, which is what starts
-	Spec        json.RawMessage // likewise
+	Spec        json.RawMessage // also
 	State       FireState       // FireWaiting, FireQueued, or FireStarting: a leader has begun it and may be gone
 	Reason      string          // why it waits
 	Attempts    int
@@ -150,8 +150,8 @@ type WaitingFire struct {
 	Now         time.Time
 }
 
-// schedule_occurrence_waiting finds them; runs under way are found as in a list of schedules. Of those that begin at one
-// moment the one that was due first goes first, and of a queue only its head is looked at.
+// schedule_occurrence_waiting finds them; runs in progress are found as in a list of schedules. Of those that begin at
+// one moment the one that was due first goes first, and of a queue only its head is looked at.
 const waitingFires = `
 SELECT f.schedule, f.due_at, f.kind, s.version, s.spec, f.state, f.reason, f.attempts, f.start_at, f.start_by,
     f.end_deadline, (SELECT count(*) FROM schedule_occurrence o WHERE o.schedule = f.schedule AND o.state = 'queued'),

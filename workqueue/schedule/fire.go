@@ -21,7 +21,7 @@ type FireKind string
 // The kinds of fire.
 const (
 	FireDue FireKind = "due" // its time has come
-	FireNow FireKind = "now" // somebody wants it at once
+	FireNow FireKind = "now" // someone wants it at once
 )
 
 // FireState is what became of a due time.
@@ -33,7 +33,7 @@ const (
 	FireQueued   FireState = "queued"   // waits for an earlier run of the schedule
 	FireStarting FireState = "starting" // a leader is loading its items
 	FireStarted  FireState = "started"  // it has a run
-	FireSkipped  FireState = "skipped"  // on purpose: an earlier run was under way, or an operator has said so
+	FireSkipped  FireState = "skipped"  // on purpose: an earlier run was in progress, or an operator has said so
 	FireMissed   FireState = "missed"   // it could not be started in time
 	FireFailed   FireState = "failed"   // it could not be started at all
 )
@@ -45,7 +45,7 @@ type FireKey struct {
 	Kind     FireKind
 }
 
-// ScheduleKeys begin the idempotency keys of runs that schedules start. Nobody else's begin so.
+// ScheduleKeys begin the idempotency keys of runs that schedules start. No one else's begin so.
 const ScheduleKeys = "schedule/"
 
 // RunKey is the idempotency key of the run that the fire starts.
@@ -155,7 +155,7 @@ type FireClaim struct {
 	Attempt int
 }
 
-// One that is being started already is begun anew: by the next leader after the one that died, or by this one, which
+// One that is being started already is begun again: by the next leader after the one that died, or by this one, which
 // knows what it is at work on. The run's idempotency key keeps both from starting it.
 const beginFire = `
 UPDATE schedule_occurrence f
@@ -253,7 +253,7 @@ FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[]) A
 WHERE f.schedule = n.schedule AND f.due_at = n.due AND f.kind = n.kind AND f.state IN ('due', 'queued')
   AND f.reason = n.was`
 
-// NoteFires writes why fires wait that nobody has begun to start. Leader work.
+// NoteFires writes why fires wait that no one has begun to start. Leader work.
 func (s Store) NoteFires(ctx context.Context, lease workqueue.Lease, notes []FireNote) error {
 	var names, kinds, was, reasons []string
 	var due []time.Time

@@ -63,7 +63,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $6)
 ON CONFLICT DO NOTHING
 RETURNING version, changed_at`
 
-	// One that was deleted begins anew, but for its number.
+	// One that was deleted begins again, but for its number.
 	updateSchedule = `
 UPDATE schedule
 SET version = version + 1, spec = $2, source = $3, zone = $4, next_due = $5, changed_by = $6,
@@ -77,7 +77,7 @@ RETURNING version, changed_at`
 
 // ApplySchedule puts a schedule on record, or changes it, with a row in the audit log, which keeps what was there
 // before. What is the same, text and meaning, changes nothing. Its next due time is the first one after now; but one
-// that has come, and that nobody has taken yet, is kept where the new text has it too.
+// that has come, and that no one has taken yet, is kept where the new text has it too.
 func (s Store) ApplySchedule(ctx context.Context, text Text, actor string) (AppliedSchedule, error) {
 	var out AppliedSchedule
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {

@@ -12,8 +12,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// A database that says nothing has the leader's looks at schedules end, and those at what their runs start with: a leader task
-// that hangs would start nothing, and its node would go on leading.
+// A database that says nothing has the leader's looks at schedules end, and those at what their runs start with: a
+// leader task that hangs would start nothing, and its node would go on leading.
 func TestLooksAtSchedulesEndWhenPostgresIsSilent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -26,7 +26,7 @@ type ScheduleSummary struct {
 	NextDue   *time.Time `json:"next_due,omitempty" doc:"absent: it is not due again"`
 	LastDue   *time.Time `json:"last_due,omitempty" doc:"the due time that was taken last"`
 	Waiting   int64      `json:"waiting" doc:"due times that have come and whose runs are not started yet"`
-	Running   int64      `json:"running" doc:"runs of it under way"`
+	Running   int64      `json:"running" doc:"runs of it in progress"`
 	Last      *Fire      `json:"last,omitempty" doc:"what became of the last due time"`
 	CreatedBy string     `json:"created_by"`
 	CreatedAt time.Time  `json:"created_at"`
@@ -49,7 +49,7 @@ const (
 )
 
 const (
-	// The last fire by the primary key, backwards; those that wait by schedule_occurrence_waiting; runs under way by
+	// The last fire by the primary key, backwards; those that wait by schedule_occurrence_waiting; runs in progress by
 	// batchrun_active and schedule_occurrence_run.
 	scheduleColumns = `s.name, s.version, s.state, s.zone,
     coalesce(nullif(s.spec->>'cron', ''), 'every ' || nullif(s.spec->>'every', ''), ''),
@@ -192,7 +192,7 @@ WHERE f.state = 'started' AND f.late_at IS NULL AND f.end_deadline <= tranche_no
 ORDER BY f.end_deadline LIMIT $1`
 )
 
-// LateFires returns fires whose runs should have ended by now and have not, or ended late, and that nobody has looked
+// LateFires returns fires whose runs should have ended by now and have not, or ended late, and that no one has looked
 // at. Leader work.
 func (s Store) LateFires(ctx context.Context, lease workqueue.Lease, limit int) (late []LateFire, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {

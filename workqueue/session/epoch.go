@@ -14,7 +14,7 @@ import (
 )
 
 // Epoch is what PostgreSQL remembers of the JetStream streams: when they were made, and an epoch that grows when one of
-// them was made anew. What was sent under an earlier epoch is lost and is issued again.
+// them was made again. What was sent under an earlier epoch is lost and is reissued.
 type Epoch struct {
 	Epoch int64
 	Created
@@ -159,7 +159,7 @@ const requestsWait = `
 SELECT EXISTS (SELECT FROM work_slice s
     WHERE s.state IN ('claimed', 'sent') AND coalesce(s.sent_at, s.created_at) < tranche_now() - $1::interval)`
 
-// RequestsWait reports whether any request is under way for longer than that, sent or not.
+// RequestsWait reports whether any request is in progress for longer than that, sent or not.
 func (s Store) RequestsWait(ctx context.Context, longer time.Duration) (wait bool, err error) {
 	if err := s.db.Pool.QueryRow(ctx, requestsWait, longer).Scan(&wait); err != nil {
 		return false, fmt.Errorf("look for requests that wait: %w", err)
@@ -171,7 +171,7 @@ func (s Store) RequestsWait(ctx context.Context, longer time.Duration) (wait boo
 const publishAgain = `
 UPDATE run_event SET published_at = NULL WHERE published_at > tranche_now() - $1::interval`
 
-// PublishAgain has the events published once more that were published lately: the stream that took them is to go. Each
+// PublishAgain has the events published again that were published lately: the stream that took them is to go. Each
 // has the id that it had, by which its readers know it. Leader work.
 func (s Store) PublishAgain(ctx context.Context, lease workqueue.Lease, lately time.Duration) error {
 	err := New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {

@@ -34,7 +34,7 @@ const (
     WHERE n.ended_at IS NULL AND n.expires_at > tranche_now()
         AND n.precedence > (SELECT precedence FROM node_session WHERE id = $2))`
 
-	// prolongLease waits for nobody: leader transactions hold the row FOR KEY SHARE, which an UPDATE of other columns
+	// prolongLease waits for no one: leader transactions hold the row FOR KEY SHARE, which an UPDATE of other columns
 	// does not touch. So one that takes long, or hangs, does not cost its node the lease.
 	prolongLease = `
 UPDATE leader SET expires_at = tranche_now() + $3
@@ -89,7 +89,7 @@ func (s Store) Lead(ctx context.Context, session workqueue.SessionID, ttl time.D
 const setPrecedence = `UPDATE node_session SET precedence = $2 WHERE id = $1`
 
 // SetPrecedence says that a session leads before those that have a lower precedence, which is 0 at first. Who cannot
-// lead any more takes it back: else nobody would.
+// lead any more takes it back: else no one would.
 func (s Store) SetPrecedence(ctx context.Context, session workqueue.SessionID, precedence int) error {
 	if _, err := s.db.Sessions.Exec(ctx, setPrecedence, session, precedence); err != nil {
 		return fmt.Errorf("set the precedence of session %s: %w", session, err)
@@ -110,9 +110,9 @@ func (s Store) Resign(ctx context.Context, lease workqueue.Lease) error {
 
 // AsLeader runs f in a transaction that commits only if the lease still holds then: it returns
 // [workqueue.ErrNotLeader], and nothing has happened, when it does not. Before f the lease is looked at, so that no
-// work is begun in vain; after f it is looked at again and locked, and nobody takes it over between that and the
+// work is begun in vain; after f it is looked at again and locked, and no one takes it over between that and the
 // commit. So whatever a leader commits, it commits before the next epoch begins, however long it was stopped in the
-// middle; and while f runs, it keeps nobody from taking over. f must keep its effects in the transaction, which is run
+// middle; and while f runs, it keeps no one from taking over. f must keep its effects in the transaction, which is run
 // again when it meets a deadlock.
 func (s Store) AsLeader(
 	ctx context.Context, lease workqueue.Lease, f func(ctx context.Context, tx pgx.Tx) error,
@@ -132,8 +132,8 @@ func (s Store) AsLeader(
 const stalledTimeout = 10 * time.Second
 
 // A process that was stopped, or cut off, in the middle of a COPY keeps its locks: PostgreSQL waits for the rest, and
-// idle_in_transaction_session_timeout does not count while a statement is under way, nor is statement_timeout looked at
-// before the client says something. Such a transaction is ended from outside.
+// idle_in_transaction_session_timeout does not count while a statement is in progress, nor is statement_timeout looked
+// at before the client says something. Such a transaction is ended from outside.
 
 // stalledClients lists the transactions that wait for their client in the middle of a statement and have locked rows
 // that others wait for, with how far they have come. Only the user that nodes connect as may end them. It does not go

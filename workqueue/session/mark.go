@@ -13,14 +13,14 @@ import (
 )
 
 // Mark is a place in the life of a database, as nodes and JetStream remember it. A database whose count is lower than
-// the one remembered went back in time: a standby took over that lacked the last of it, or a backup was put back.
+// the one remembered lost recent commits: a standby took over that lacked the last of it, or a backup was put back.
 type Mark struct {
 	Lineage  uuid.UUID `json:"lineage"` // of the database: marks of others say nothing of it
 	Beat     int64     `json:"beat"`
 	Timeline int64     `json:"timeline"` // that the count was raised on; 0: not known
 	Epoch    int64     `json:"epoch"`    // of the streams
 	At       time.Time `json:"at"`       // by the database's clock, when it was raised last
-	// Moved is set when another server has taken the database over since, and nobody has seen to it.
+	// Moved is set when another server has taken the database over since, and no one has seen to it.
 	Moved bool `json:"-"`
 }
 
@@ -43,7 +43,7 @@ const (
 	readMark = `
 SELECT ` + markColumns + ` FROM database_mark m CROSS JOIN (SELECT database_timeline() AS now) t WHERE m.name = 'mark'`
 
-	// raiseMark raises nothing that lies behind what the caller remembers: nobody is to take the one for the other.
+	// raiseMark raises nothing that lies behind what the caller remembers: no one is to take the one for the other.
 	raiseMark = `
 UPDATE database_mark m
 SET beat = m.beat + 1, at = tranche_now(), timeline = CASE WHEN t.now = 0 THEN m.timeline ELSE t.now END
@@ -78,7 +78,7 @@ func (s Store) mark(ctx context.Context, statement string, args ...any) (m Mark,
 type Gap struct {
 	From, To time.Time
 	Lost     bool // false: another server took over, and nothing is known to be lost
-	Runs     int  // under way
+	Runs     int  // in progress
 }
 
 const (
@@ -89,10 +89,10 @@ UPDATE database_mark SET beat = greatest(beat, $1) + 1, at = tranche_now(),
     timeline = CASE WHEN database_timeline() = 0 THEN timeline ELSE database_timeline() END
 WHERE name = 'mark'`
 
-	// passEpoch begins an epoch that no node has been in: what was sent before it is issued again.
+	// passEpoch begins an epoch that no node has been in: what was sent before it is reissued.
 	passEpoch = `UPDATE stream_epoch SET epoch = greatest(epoch, $1) + 1 WHERE name = 'streams'`
 
-	// endSessions ends those of another time. Their nodes begin new ones; what they had claimed is issued again.
+	// endSessions ends those of another time. Their nodes begin new ones; what they had claimed is reissued.
 	endSessions = `
 UPDATE node_session SET expires_at = tranche_now()
 WHERE ended_at IS NULL AND expires_at > tranche_now()`
@@ -119,9 +119,9 @@ RETURNING from_at, to_at, lost, runs`
 )
 
 // PassGap sees to a database that lies behind a mark, or that another server has taken over: sessions and the epoch of
-// the streams are of another time then, so that all that is out is issued again. It notes the gap, tells of it by an
-// event, and, when something is lost, by one in the history of each run under way. Of several nodes that call it one
-// does all this; the others are returned nil. What is lost itself, nobody can tell.
+// the streams are of another time then, so that all that is out is reissued. It notes the gap, tells of it by an
+// event, and, when something is lost, by one in the history of each run in progress. Of several nodes that call it one
+// does all this; the others are returned nil. What is lost itself, no one can tell.
 func (s Store) PassGap(ctx context.Context, known Mark) (gap *Gap, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		gap = nil
@@ -141,7 +141,7 @@ func (s Store) PassGap(ctx context.Context, known Mark) (gap *Gap, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("see to a database that went back in time: %w", err)
+		return nil, fmt.Errorf("see to a database that lost recent commits: %w", err)
 	}
 	return gap, nil
 }

@@ -24,7 +24,7 @@ type KeptRequest struct {
 	Operation   string
 	Fingerprint []byte                // as it was given to ClaimRequest, or with its answer to AnswerRequest
 	CarriedOut  *workqueue.CarriedOut // what it has changed; nil: nothing, as far as is known
-	Answer      *Answer               // nil: it is under way, or, when it was carried out, its answer was lost
+	Answer      *Answer               // nil: it is in progress, or, when it was carried out, its answer was lost
 	At          time.Time
 }
 
@@ -64,7 +64,7 @@ WHERE user_name = $1 AND key = $2 AND claim = $3`
 	dropRequest = `
 DELETE FROM api_request WHERE user_name = $1 AND key = $2 AND claim = $3 AND committed_action IS NULL`
 
-	// The oldest, by api_request_created. A load may be under way for more than a day.
+	// The oldest, by api_request_created. A load may be in progress for more than a day.
 	sweepRequests = `
 DELETE FROM api_request WHERE (user_name, key) IN (
     SELECT user_name, key FROM api_request r

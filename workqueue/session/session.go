@@ -39,7 +39,7 @@ func (s Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duratio
 	return id, nil
 }
 
-// A session that has expired stays so, even when nobody has swept it yet: its node may have been asleep, and others may
+// A session that has expired stays so, even when no one has swept it yet: its node may have been asleep, and others may
 // already have acted on its silence.
 const beatSession = `
 UPDATE node_session

@@ -25,7 +25,7 @@ const (
 )
 
 // StreamValues are the settings of the JetStream streams. Zero is as it comes: sizes and the age are those of the
-// version of the node that leads, and replicas three where NATS is a cluster, one where it is not.
+// version of the leader, and replicas three where NATS is a cluster, one where it is not.
 type StreamValues struct {
 	Replicas   int           `json:"replicas"`
 	WorkBytes  int64         `json:"work_bytes"`
@@ -65,7 +65,7 @@ func (v *StreamValues) Validate() error {
 	return nil
 }
 
-// Against says in what values that somebody gave differ from others; what he left out does not.
+// Against says in what values that someone gave differ from others; what he left out does not.
 func (v *StreamValues) Against(other *StreamValues) (differs []string) {
 	mine, theirs, none := v.named(), other.named(), (&StreamValues{}).named()
 	for name, value := range mine {
@@ -199,7 +199,7 @@ func (s Store) setFirst(ctx context.Context, first StreamValues) (set StreamSett
 			set, err = scanStreamSettings(tx.Query(ctx, readStreamSettings))
 			return err
 		}
-		if err != nil || first == (StreamValues{}) { // nobody has said anything
+		if err != nil || first == (StreamValues{}) { // no one has said anything
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "streams_set", Subject: "streams",
@@ -316,7 +316,7 @@ func (s Store) StreamsApplied(ctx context.Context, lease workqueue.Lease, set *S
 	return s.noteStreams(ctx, lease, streamsApplied, set.Revision, set.StreamValues)
 }
 
-// StreamsRefused notes why they cannot be made so, and in how long that is tried again.
+// StreamsRefused notes why they cannot be made so, and in how long that is retried.
 func (s Store) StreamsRefused(ctx context.Context, lease workqueue.Lease, set *StreamSettings, why string,
 	again time.Duration,
 ) error {

@@ -18,7 +18,7 @@ import (
 type FollowUp struct {
 	Endpoints []string          // where slices failed as a whole, or a probe ended: for pace.Store.CheckBreaker
 	Halved    []string          // where pieces of failed chunks ended: for pace.Store.CheckTooBig
-	Runs      []workqueue.RunID // of which items failed for good: for control.Store.CheckThreshold
+	Runs      []workqueue.RunID // of which items failed permanently: for control.Store.CheckThreshold
 	Barriers  []workqueue.RunID // of which a step may have all that it waited for: for dispatch.Store.CheckBarriers
 	Unlocked  bool              // items became ready at other steps, which other nodes may have room for
 }
@@ -113,7 +113,7 @@ func changedParts(
 }
 
 const (
-	// markSent is fenced by state: a slice whose reply came first stays recorded. It waits for nobody: who holds a slice
+	// markSent is fenced by state: a slice whose reply came first stays recorded. It waits for no one: who holds a slice
 	// is recording its reply, which for small chunks comes before the mark more often than not.
 	markSent = `
 WITH free AS MATERIALIZED (
@@ -128,7 +128,7 @@ WHERE s.id = free.id AND s.id = u.id AND s.state = 'claimed' AND st.run_id = s.r
 )
 
 // MarkSent notes that requests are in the stream. It need not be durable at once: a mark that is lost in a crash of the
-// database leaves a claimed slice, which is issued again. What somebody else holds at the moment is left over: it is to
+// database leaves a claimed slice, which is reissued. What someone else holds at the moment is left over: it is to
 // be marked a while later, unless its reply has ended it by then.
 func (s Store) MarkSent(ctx context.Context, sent []workqueue.Sent) (left []workqueue.Sent, err error) {
 	ids, seqs, epochs := make([]workqueue.SliceID, len(sent)), make([]int64, len(sent)), make([]int64, len(sent))

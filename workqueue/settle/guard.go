@@ -184,7 +184,7 @@ func HoldForGuard(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (held boo
 	return true, ledger.AddEvent(ctx, tx, run, generation, workqueue.EventPaused, detail)
 }
 
-// AnswerGuard ends what guards have decided of a run: they have asked, or somebody who runs its items again has seen
+// AnswerGuard ends what guards have decided of a run: they have asked, or someone who runs its items again has seen
 // how they failed.
 func AnswerGuard(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 	return pg.Later(ctx, tx, endTripped, run)

@@ -21,7 +21,7 @@ import (
 // Whoever settles a block locks its row of step 0 first, whatever step the outcomes are for: the gate. So of two
 // transactions that record the last two things an item waits for, the second sees what the first has done, and unlocks
 // or completes; neither can miss it, and both cannot do it. The rows are locked in one statement, sorted by run, step
-// and block, so that gates come before all others and nobody waits in a circle. A re-run locks the gates of the blocks
+// and block, so that gates come before all others and no one waits in a circle. A re-run locks the gates of the blocks
 // that it changes too.
 type joint struct {
 	graph *plane.Graph

@@ -44,7 +44,7 @@ WHERE o.run_id = $1 AND o.ordinal = ANY ((SELECT $2::int[])::int[])
 ORDER BY o.lane, o.ordinal FOR NO KEY UPDATE OF l`
 
 	// nextHeld finds the first item of each lane $2, from ordinal $3 on, that is held back. It is a statement of its own
-	// after the locks, so that it sees what they waited for: nobody else moves items of these lanes into the held planes
+	// after the locks, so that it sees what they waited for: no one else moves items of these lanes into the held planes
 	// or out of them, so that they can be read without a lock. work_order_lane, and the blocks' primary key.
 	nextHeld = `
 SELECT u.lane, n.ordinal, n.steps

@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	// runWithStopped goes over the runs that have such lanes, behind one of them, until one is under way; by
+	// runWithStopped goes over the runs that have such lanes, behind one of them, until one is in progress; by
 	// work_lane_due, whatever runs there are. OFFSET 0 keeps the planner from reading them all.
 	runWithStopped = `
 WITH RECURSIVE due AS (

@@ -107,7 +107,7 @@ func TestUnansweredSlicesComeByTheirPlaces(t *testing.T) {
 
 const generic = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true)`
 
-// Requests of runs under way that nobody takes, and answered ones.
+// Requests of runs in progress that no one takes, and answered ones.
 var muchThatIsWell = []string{
 	`SET session_replication_role = replica`,
 	`INSERT INTO stream_epoch (name, epoch, work_created, reply_created)

@@ -14,8 +14,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// maxLosses is how often in a row a request that was acknowledged and brought no reply is issued again at no cost. A
-// service that acknowledges and answers nobody looks just like a stream that loses replies: then its deadline decides.
+// maxLosses is how often in a row a request that was acknowledged and brought no reply is reissued at no cost. A
+// service that acknowledges and answers no one looks just like a stream that loses replies: then its deadline decides.
 const maxLosses = 3
 
 // Unanswered is a slice that was sent a while ago and is not answered in full.
@@ -102,7 +102,7 @@ func (s Store) ReleaseLost(
 // NATS or the nodes were away. Only the first is the item's fault, and from one silence the two cannot be told. What
 // tells them is that the services of the endpoint went on to answer others; see [Store.Blamed].
 
-// silent is the error of a slice that nobody answered in time.
+// silent is the error of a slice that no one answered in time.
 func silent() workqueue.SlotError {
 	return workqueue.SlotError{Code: "deadline", Message: "no reply came before the deadline", Retry: true}
 }
@@ -123,9 +123,9 @@ FROM work_slice s WHERE s.id = ANY ($1)`
 // Blamed returns those of some slices, whose requests have been in a service's hands since before their deadline
 // passed, of which the silence is held against the items: since they were sent, the endpoint's services answered others
 // that were sent at the same time or later; or they did so when the item stood alone the time before. doubted are those
-// that this says nothing of, say because JetStream was away in between.
+// that this says nothing of, say because JetStream was unavailable in between.
 //
-// Nothing goes on for ever: an item that stands alone, and has done so before [patientProbes] silences already, is
+// Nothing goes on indefinitely: an item that stands alone, and has done so before [patientProbes] silences already, is
 // blamed for the next one whatever its services did for others; there may be no others.
 func (s Store) Blamed(
 	ctx context.Context, overdue []workqueue.SliceID, doubted map[workqueue.SliceID]bool,
@@ -166,7 +166,7 @@ func (s Store) ExpireWithoutPenalty(ctx context.Context, lease workqueue.Lease, 
 	return s.expire(ctx, lease, ids, workqueue.CauseSilence, silent())
 }
 
-// ReleaseUnsent issues overdue slices again whose requests are not in the stream and in nobody's hands: their items are
+// ReleaseUnsent issues overdue slices again whose requests are not in the stream and in no one's hands: their items are
 // not to blame. Leader work.
 func (s Store) ReleaseUnsent(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, workqueue.CauseStreams, workqueue.SlotError{Code: "unsent",
@@ -222,7 +222,7 @@ ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
     SELECT 1 FROM node_session n
     WHERE n.id = s.session_id AND n.ended_at IS NULL AND n.expires_at > tranche_now())`
 
-	// Sent through an incarnation of the streams that is gone: likewise, by work_slice_sent.
+	// Sent through an incarnation of the streams that is gone: also, by work_slice_sent.
 	slicesOfLostStreams = `
 WITH found AS MATERIALIZED (
     SELECT s.id FROM work_slice s

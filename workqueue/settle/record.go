@@ -50,7 +50,7 @@ type Answer struct {
 	Took     float64              // seconds that the service worked on the chunk; 0: it does not say
 	Worked   float64              // seconds that a host or source took for all requests of it; 0: it is neither
 	// Unreadable is set when a message of the reply could not be read; Failure says why. The slice ends at once, for
-	// nobody knows which of its items the message was about.
+	// no one knows which of its items the message was about.
 	Unreadable bool
 }
 
@@ -69,14 +69,14 @@ type Recorded struct {
 	Verdicts  []Verdict // one for each answer
 	Completed []Completion
 	Look      FollowUp
-	Due       []time.Duration // in how long slices come due that it made to be tried again after a pause
+	Due       []time.Duration // in how long slices come due that it made to be retried after a pause
 }
 
 // maxKeptBuffer bounds the memory of a recording that the next one finds again.
 const maxKeptBuffer = 16 << 20
 
 // Record takes answers in one transaction: it fences their slices, holds the slots against what was asked, writes the
-// parts, moves the bits, makes slices of what is to be tried again, acknowledges final items and completes runs. All of
+// parts, moves the bits, makes slices of what is to be retried, acknowledges final items and completes runs. All of
 // it happens or none; the caller acknowledges the messages after it returned nil.
 //
 // Answers may come in any order and more than once. An answer that does not fit is reported in its verdict and changes

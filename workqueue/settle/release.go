@@ -180,13 +180,13 @@ type Overdue struct {
 	StreamSeq    int64 // place of its request in the work stream; 0 when it was never marked as sent
 	StreamsEpoch int64
 	Handed       bool // a service was handed the request
-	// HandedFor is for how long at the most: a leader notices it a little later, up to noticedWithin.
+	// HandedFor is for how long at most: a leader notices it a little later, up to noticedWithin.
 	HandedFor time.Duration
 	Spent     bool // its items were issued so often that whatever becomes of it now counts
 }
 
-// noticedWithin is how long after a service was handed a request the leader sees it, at the most: it looks every
-// second, unless NATS is away or another leader takes over.
+// noticedWithin is how long after a service was handed a request the leader sees it, at most: it looks every
+// second, unless NATS is unavailable or another leader takes over.
 const noticedWithin = 10 * time.Second
 
 // overdue goes by work_slice_late.
@@ -263,7 +263,7 @@ SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = tranch
         SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step)
 WHERE s.id = $1 AND s.session_id = $2 AND s.state = 'claimed'`
 
-// GiveUpClaim ends the time of a slice that its node claimed and of which nobody knows whether it was published: the
+// GiveUpClaim ends the time of a slice that its node claimed and of which no one knows whether it was published: the
 // leader's next sweep issues it again, under a new id.
 func (s Store) GiveUpClaim(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) error {
 	if _, err := s.db.Pool.Exec(ctx, giveUpClaim, id, session); err != nil {

@@ -26,7 +26,7 @@ import (
 // Store is the database for outcomes. It is safe for concurrent use.
 type Store struct {
 	db    *database.DB
-	count func([]Settled) // nil: nobody counts
+	count func([]Settled) // nil: no one counts
 }
 
 // New returns a store on db.
@@ -67,7 +67,7 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 }
 
 // Rows of results that are kept apart are locked after the slices that they are answers in, and before what else is
-// settled; nobody who holds one of them waits for anything.
+// settled; no one who holds one of them waits for anything.
 const recordLarge = `
 WITH locked AS MATERIALIZED (SELECT id FROM large_result WHERE id = ANY ($1) ORDER BY id FOR UPDATE)
 UPDATE large_result l SET recorded_at = tranche_now() FROM locked WHERE l.id = locked.id AND l.recorded_at IS NULL`
@@ -92,7 +92,7 @@ func lockOrder[V any](blocks map[plane.BlockID]V) []plane.BlockID {
 	return slices.SortedFunc(maps.Keys(blocks), plane.BlockID.Compare)
 }
 
-// The rows are locked already; the state and the id fence the update all the same.
+// The rows are locked already; the state and the id fence the update anyway.
 const updateSlices = `
 UPDATE work_slice s
 SET remaining = u.remaining, state = u.state, service = coalesce(nullif(u.service, ''), s.service),
@@ -259,7 +259,7 @@ FROM (` + plane.OutcomePlanes + `) o`
 
 	// completeRuns goes from run to run, in the order given, and finds each by its key, in a transaction that
 	// acknowledges items also by a plan made while there was none: the LIMIT and = ANY leave nothing out, and the state
-	// as it is written is in no index of runs under way.
+	// as it is written is in no index of runs in progress.
 	completeRuns = `
 UPDATE batchrun r
 SET state = 'completed', finished_at = tranche_now(), done = c.done, failed = c.failed,
@@ -307,11 +307,11 @@ func Complete(ctx context.Context, tx pgx.Tx, runs ...workqueue.RunID) ([]Comple
 // chunks that nodes worked on, that ended.
 type Settled struct {
 	Endpoint     string // or what else paces a step, like http:HOST
-	Done, Failed int64  // items, for good
+	Done, Failed int64  // items, permanently
 	Answered     int64  // requests
-	Refused      int64  // requests that failed as a whole, or of which every item is to be tried again
+	Refused      int64  // requests that failed as a whole, or of which every item is to be retried
 	Expired      int64  // requests whose time was over
-	Lost         int64  // requests that are issued again for no fault of theirs: a node, a stream or a message was lost
+	Lost         int64  // requests that are reissued for no fault of theirs: a node, a stream or a message was lost
 }
 
 // Counting returns a store that tells count of what its transactions settled, each after its commit.

@@ -16,7 +16,7 @@ import (
 // tally holds one slice while the answers about it are taken.
 type tally struct {
 	*plane.HeldSlice
-	retry      bitfield.Set // asked to be tried again
+	retry      bitfield.Set // asked to be retried
 	refusals   []refusal    // why, slot by slot
 	service    string
 	whole      bool // one message held all the slots of the reply
@@ -71,7 +71,7 @@ func (t *tally) slot(set *settlement, slot *Slot, v *Verdict) {
 	case slot.Err == nil:
 		v.Taken++
 		set.done(t.HeldSlice, bit, slot)
-	case t.Policy.Retries(*slot.Err): // whether it may be tried again is known when all slots are
+	case t.Policy.Retries(*slot.Err): // whether it may be retried is known when all slots are
 		v.Taken++
 		t.retry.Add(bit)
 		t.refusals = append(t.refusals, refusal{bit, *slot.Err})
@@ -97,7 +97,7 @@ func (t *tally) complete() bool {
 	return t.unreadable || t.Answered >= 0 && (t.whole || t.Mask.Count()-left.Count() >= t.Answered)
 }
 
-// failing says how the slice fails as a whole, if it does: nothing came of it that would not be tried again, or the
+// failing says how the slice fails as a whole, if it does: nothing came of it that would not be retried, or the
 // items that no slot has come for fail together.
 func (t *tally) failing() (f pace.Failing, fails bool) {
 	f = pace.Failing{Slice: t.HeldSlice, How: pace.EndedFailed}
@@ -105,7 +105,7 @@ func (t *tally) failing() (f pace.Failing, fails bool) {
 	switch {
 	case t.retry == t.Mask:
 		f.How, f.Why = pace.EndedRefused, t.worst()
-		f.Why.Message = fmt.Sprintf("every item is to be tried again, the first for: %s", f.Why.Message)
+		f.Why.Message = fmt.Sprintf("every item is to be retried, the first for: %s", f.Why.Message)
 		return f, true
 	case left.Empty() || !t.complete():
 		return f, false
@@ -182,7 +182,7 @@ func (t *tally) unreached() bool {
 		slices.ContainsFunc(t.refusals, func(r refusal) bool { return pace.Unreached(r.err.Code) })
 }
 
-// close decides what becomes of one slice. Items to be tried again leave it for a slice of their own. It stays live
+// close decides what becomes of one slice. Items to be retried leave it for a slice of their own. It stays live
 // while messages of its reply are still to come. A slice that is spared failed because its endpoint is down.
 func (t *tally) close(set *settlement, spared bool) {
 	f, fails := t.failing()
@@ -209,7 +209,7 @@ func (t *tally) close(set *settlement, spared bool) {
 	set.end(t.HeldSlice, state, t.service, why)
 }
 
-// closeRefused hands on the items that are to be tried again, or fails those that have no attempt left. Those that came
+// closeRefused hands on the items that are to be retried, or fails those that have no attempt left. Those that came
 // at a bad time go on for themselves.
 func (t *tally) closeRefused(set *settlement, spared bool) {
 	var again, later, spare bitfield.Set

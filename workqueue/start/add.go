@@ -93,7 +93,7 @@ func (s Store) Add(ctx context.Context, req AddRequest) (Added, error) {
 	return a.out, nil
 }
 
-// adder is one add under way. The loader serves it for what both have to do with batches of items.
+// adder is one add in progress. The loader serves it for what both have to do with batches of items.
 type adder struct {
 	AddRequest
 

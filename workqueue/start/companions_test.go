@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// together are loads that wait while others are committed: nobody commits until the test does.
+// together are loads that wait while others are committed: no one commits until the test does.
 type together struct {
 	*testing.T
 

@@ -232,7 +232,7 @@ func flatten(path string, tree any, all map[string]string) {
 
 // companions are the small loads of a node that wait while others are committed, and share the next transaction: their
 // statements become one of each kind (see [pg.Join]), which PostgreSQL sets up once and not for each run. A load that
-// comes alone waits for nobody. When anything is wrong with any of them, each is done again by itself, and hears what
+// comes alone waits for no one. When anything is wrong with any of them, each is done again by itself, and hears what
 // is wrong with it.
 type companions struct {
 	mu      sync.Mutex
@@ -250,7 +250,7 @@ const (
 	// maxCompanions bounds what a transaction holds.
 	maxCompanions = 32
 	// quickCommit is what a commit takes of a PostgreSQL that has time. When it has not, loads that come together gather
-	// for three times what one took beyond that, longestGather at the most: what is under way goes before what begins, and
+	// for three times what one took beyond that, longestGather at most: what is in progress goes before what begins, and
 	// the more of them share a transaction, the less there is to do.
 	quickCommit   = 5 * time.Millisecond
 	longestGather = 100 * time.Millisecond
@@ -259,7 +259,7 @@ const (
 // errApart tells a load that it is to be done by itself.
 var errApart = errors.New("the load is done by itself")
 
-// asksNothing reports whether a whole load is only statements that nobody waits for the answers of, so that the
+// asksNothing reports whether a whole load is only statements that no one waits for the answers of, so that the
 // transaction does nothing before its COMMIT.
 func (l *loader) asksNothing(ctx context.Context, b *itemBatch) bool {
 	r := &l.req
@@ -293,7 +293,7 @@ func (c *companions) load(ctx context.Context, l *loader, b *itemBatch) error {
 	if at >= 0 {
 		return context.Cause(ctx)
 	}
-	return <-me.done // the transaction is under way, and has a limit
+	return <-me.done // the transaction is in progress, and has a limit
 }
 
 // commit makes runs until none is waiting.

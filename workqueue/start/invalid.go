@@ -30,10 +30,10 @@ type TooManyInvalidError struct{ First string } // what is wrong with the first
 
 func (e *TooManyInvalidError) Error() string {
 	return fmt.Sprintf("more than %d items do not fit the schema, the first because of this: %s. Nothing was started; "+
-		"have such items refused, to see where they are (invalid=refuse), and mend the input", MaxInvalid, e.First)
+		"have such items refused, to see where they are (invalid=refuse), and fix the input", MaxInvalid, e.First)
 }
 
-// invalidItem is an item that fails with the seal: nobody is asked about it.
+// invalidItem is an item that fails with the seal: no one is asked about it.
 type invalidItem struct {
 	ordinal int
 	reason  string
@@ -68,7 +68,7 @@ FROM (SELECT $1::uuid AS run_id, *
 ` + plane.KeyOfPart
 
 	// failInvalid fails invalid items where a step needs no other, and leaves them out of the steps after those. The
-	// blocks are new: nobody else knows of them.
+	// blocks are new: no one else knows of them.
 	failInvalid = `
 UPDATE work_block b
 SET ready = b.ready & ~u.mask, held = nullif(b.held & ~u.mask, B'0'::bit(8192)),

@@ -52,7 +52,7 @@ type LoadRequest struct {
 	FromRun           workqueue.RunID     // that it carries on; zero: none
 	FromErased        int                 // [Store.Erasures] of that run before the first item was read
 	Content           *Content            // what an idempotency key stands for; nil: that is in the key
-	Order             *workqueue.RunOrder // items of the same value go one after the other; nil: all of them side by side
+	Order             *workqueue.RunOrder // items of the same value go one at a time; nil: all of them side by side
 
 	// Sealing is the last that is done in the transaction that sets the run going; an error undoes it. See
 	// schedule.OfFire.
@@ -64,7 +64,7 @@ type LoadItem struct {
 	Key     string
 	Payload []byte // a JSON value in UTF-8 without NUL
 	Line    int    // where it stands in its source, for errors; 0 when it has no line
-	Invalid string // it fails with CodeInvalid and this reason, and nobody is asked about it; of loads without an order
+	Invalid string // it fails with CodeInvalid and this reason, and no one is asked about it; of loads without an order
 }
 
 // Loaded is the outcome of a load.
@@ -245,7 +245,7 @@ const maxTriedFirst = 10
 type Tried struct {
 	Loaded             // Run is set only when Existing
 	Bytes  int64       // of the payloads
-	First  []TriedItem // ten at the most
+	First  []TriedItem // ten at most
 	Steps  []TriedStep // in the order of the request; none when Existing
 	Held   int64       // of the items, those that a canary would hold back at first
 }

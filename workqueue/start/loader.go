@@ -20,7 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// loader is one load under way.
+// loader is one load in progress.
 type loader struct {
 	invalid     []invalidItem
 	refused     int    // invalid items that were read
@@ -278,7 +278,8 @@ func (l *loader) account(b *itemBatch) {
 	l.skipped += b.skipped
 }
 
-// insertRun makes runs that are loading or, when it is known how many items they have, under way as sealRun sets them.
+// insertRun makes runs that are loading or, when it is known how many items they have, in progress as sealRun sets
+// them.
 const insertRun = `
 INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
@@ -353,7 +354,7 @@ SELECT format('%s (pid %s, version %s)', host, pid, version) FROM node_session
 WHERE feature_level < $1 AND ended_at IS NULL AND expires_at > tranche_now() ORDER BY started_at LIMIT 1`
 
 // refuseOldNodes keeps a run from starting while a node is at work that would take its steps for requests and complete
-// it with the first of them, or let nobody follow an item of a lane.
+// it with the first of them, or let no one follow an item of a lane.
 func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) error {
 	var node string
 	err := tx.QueryRow(ctx, oldNodes, speaks).Scan(&node)

@@ -34,7 +34,7 @@ const (
 	MaxSealWithin     = 366 * 24 * time.Hour
 )
 
-// AbandonedAfter is how long an open run that is overdue, and that nobody paused, waits for somebody to do anything
+// AbandonedAfter is how long an open run that is overdue, and that no one paused, waits for someone to do anything
 // with it: to add items, to change it, to write a note, or to answer requests of it. Then it is cancelled, also when it
 // was opened with OverdueReport.
 const AbandonedAfter = 7 * 24 * time.Hour
@@ -205,11 +205,11 @@ type OverdueRun struct {
 	Items        int64
 	OnOverdue    OnOverdue // what is to be done now
 	Reported     bool      // just now, and not before
-	Abandoned    bool      // nobody has done anything with it for [AbandonedAfter]
+	Abandoned    bool      // no one has done anything with it for [AbandonedAfter]
 }
 
 const (
-	// By batchrun_active: open runs are among those under way. Each is reported once.
+	// By batchrun_active: open runs are among those in progress. Each is reported once.
 	reportOverdue = `
 UPDATE batchrun SET overdue_at = tranche_now()
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NULL
@@ -217,7 +217,7 @@ WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NULL
 RETURNING id, seal_deadline, items, on_overdue, generation`
 
 	// What a leader has reported and not brought to its end. All that is done with a run stands in the audit log, of
-	// which nothing goes while the run is under way. While its backlog is worked on somebody needs it.
+	// which nothing goes while the run is in progress. While its backlog is worked on someone needs it.
 	leftOverdue = `
 SELECT id, seal_deadline, items, CASE WHEN on_overdue = 'report' THEN 'cancel' ELSE on_overdue END, on_overdue = 'report'
 FROM batchrun
@@ -276,7 +276,7 @@ func overdueRuns(ctx context.Context, tx pgx.Tx) (out []OverdueRun, err error) {
 	return out, err
 }
 
-// openState is an open run as whoever holds its gate finds it: nobody else adds items to it or seals it meanwhile.
+// openState is an open run as whoever holds its gate finds it: no one else adds items to it or seals it meanwhile.
 type openState struct {
 	id          workqueue.RunID
 	state       string
@@ -290,7 +290,7 @@ type openState struct {
 }
 
 const (
-	// holdGate comes before every other lock of an add or a seal. Nobody else takes it.
+	// holdGate comes before every other lock of an add or a seal. No one else takes it.
 	holdGate = `SELECT 1 FROM run_add WHERE run_id = $1 AND key = '' FOR NO KEY UPDATE`
 
 	// Without a lock: a run that is cancelled just now is found out by the conditional UPDATE at the end.
@@ -331,7 +331,7 @@ SELECT ordinal / 8192 AS block, sum(octet_length(payload))::bigint FROM work_que
 WHERE run_id = $1 AND ordinal >= $2 AND ordinal < $3 GROUP BY 1 ORDER BY 1`
 
 // insertOpenBlocks makes blocks of every step, beginning with number $4. Items of a step that needs others wait: they
-// are in no plane. The rows are new, so nobody waits for them; the foreign key holds the run's steps as they are.
+// are in no plane. The rows are new, so no one waits for them; the foreign key holds the run's steps as they are.
 const insertOpenBlocks = `
 INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready)
 SELECT $1, st.step, $4::int + u.n - 1, u.size, u.bytes,

@@ -132,7 +132,7 @@ func (l *loader) putLanes(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 
 // lineUp makes the lines of the items from ordinal $2 up to $3, whose blocks are about to be made, and has those of
 // lines that are there already stand behind them. It returns the heads of all of these lines. The rows are locked in
-// the order of lanes, as everywhere: a recorder that finds nobody to follow its item either does so before, and the
+// the order of lanes, as everywhere: a recorder that finds no one to follow its item either does so before, and the
 // line has no head when this goes on, or waits until the new blocks are there for it to see.
 const lineUp = `
 INSERT INTO work_lane AS l (run_id, lane, head)
@@ -160,7 +160,7 @@ func headsFirst(ctx context.Context, tx pgx.Tx, run workqueue.RunID, from, to in
 }
 
 // freePartition finds the partition that has the least in it, and never the one that most runs share. Sizes are those
-// of the files, which nobody has to read. Of those that are empty it takes any, so that two loads that begin at once
+// of the files, which no one has to read. Of those that are empty it takes any, so that two loads that begin at once
 // seldom meet; when they do, or when none is empty, runs share one, and are deleted row by row until the last of them
 // goes.
 const freePartition = `

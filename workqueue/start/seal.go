@@ -144,7 +144,7 @@ func (r *LoadRequest) queueGuards(batch *pgx.Batch, run workqueue.RunID) {
 	}
 }
 
-// paced reports whether the endpoints of all steps had their paces before. Should a database that went back in time
+// paced reports whether the endpoints of all steps had their paces before. Should a database that lost recent commits
 // have lost one, a claim makes it.
 func (l *loader) paced() bool {
 	for i := range l.req.Steps {
@@ -241,7 +241,7 @@ func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	args := []any{l.run, l.items, l.skipped, failedLimit, l.sampled()}
-	if l.whole { // nobody else has seen the row
+	if l.whole { // no one else has seen the row
 		return pg.Later(ctx, tx, sealRun, args...)
 	}
 	tag, err := tx.Exec(ctx, sealRun, args...)
@@ -371,7 +371,7 @@ func (req *SealRequest) seal(ctx context.Context, tx pgx.Tx) (Sealed, error) {
 	return out, err
 }
 
-// lockThresholdOf reads the threshold as it is under the lock of the run: somebody may have set it since.
+// lockThresholdOf reads the threshold as it is under the lock of the run: someone may have set it since.
 const lockThresholdOf = `SELECT max_failed FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`
 
 func (o *openState) setSealed(ctx context.Context, tx pgx.Tx, req *SealRequest) error {

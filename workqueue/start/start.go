@@ -70,7 +70,7 @@ WHERE r.sealed_at IS NULL AND NOT r.opened AND r.state IN ('loading', 'cancelled
 const (
 	firstClear = 1000
 	mostClear  = 50_000
-	// clearMost is how long a transaction that clears should take at the most.
+	// clearMost is how long a transaction that clears should take at most.
 	clearMost = time.Second
 )
 
@@ -106,7 +106,7 @@ func clearLoad(ctx context.Context, run workqueue.RunID, do inTransaction) (seal
 	return sealed, nil
 }
 
-// clearRows deletes rows of a run in pieces. One that took too long is tried again with fewer rows: what it has done is
+// clearRows deletes rows of a run in pieces. One that took too long is retried with fewer rows: what it has done is
 // rolled back, and as many again would never get done.
 func clearRows(ctx context.Context, run workqueue.RunID, do inTransaction, next, remove string) error {
 	after, rows := workqueue.Ordinal(-1), firstClear
@@ -135,7 +135,7 @@ func clearRows(ctx context.Context, run workqueue.RunID, do inTransaction, next,
 	}
 }
 
-// tooLong reports whether a transaction was broken off because of the time that it took: by us, or by a time-out that
+// tooLong reports whether a transaction was interrupted because of the time that it took: by us, or by a time-out that
 // the database or its URL has (57014).
 func tooLong(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)

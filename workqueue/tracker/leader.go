@@ -57,7 +57,7 @@ func (s Store) TrackerWebhookDelivered(
 	return noted, err
 }
 
-// TrackerWebhookFailed notes, under the lease, why a webhook failed, and when it is tried again, if ever.
+// TrackerWebhookFailed notes, under the lease, why a webhook failed, and when it is retried, if ever.
 func (s Store) TrackerWebhookFailed(ctx context.Context, lease workqueue.Lease, w service.Webhook, reason string,
 	pause time.Duration, giveUp bool,
 ) (noted bool, err error) {

@@ -27,7 +27,7 @@ type BatchAck struct {
 // Acked is what a BatchAck did.
 type Acked struct {
 	Newly     int64 // how many of its items were pending until then
-	Completed bool  // it acknowledged the last of them: nobody else is told
+	Completed bool  // it acknowledged the last of them: no one else is told
 }
 
 // Ack acknowledges items of any number of batches, all of them or, with an error, none. Several BatchAcks may name the
@@ -265,14 +265,14 @@ INSERT INTO tracker_failed AS f (batch_id, grp, code, mask)
 SELECT $1, grp, $6, pending FROM locked
 ON CONFLICT (batch_id, grp, code) DO UPDATE SET mask = f.mask | excluded.mask`
 
-// failSQL notes items as failed whose groups the transaction holds: nobody else writes these rows.
+// failSQL notes items as failed whose groups the transaction holds: no one else writes these rows.
 const failSQL = `
 INSERT INTO tracker_failed AS f (batch_id, grp, code, mask)
 SELECT $1, w.grp, w.code, w.mask
 FROM unnest($2::integer[], $3::text[], $4::bit(8192)[]) AS w(grp, code, mask)
 ON CONFLICT (batch_id, grp, code) DO UPDATE SET mask = f.mask | excluded.mask`
 
-// touchSQL notes activity. It skips a row that somebody holds: they note it as well.
+// touchSQL notes activity. It skips a row that someone holds: they note it as well.
 const touchSQL = `
 UPDATE tracker_service s
 SET active_at = tranche_now(), reap_at = tranche_now() + least(s.open_idle, s.sealed_idle)

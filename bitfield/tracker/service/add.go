@@ -21,7 +21,7 @@ type Added struct {
 	Existing   bool // the same key added them before
 }
 
-// lockBatchSQL locks the batch row, so that two adds number their groups one after the other, two with the same key see
+// lockBatchSQL locks the batch row, so that two adds number their groups one at a time, two with the same key see
 // each other, and none slips in behind a seal.
 const lockBatchSQL = `
 SELECT b.state, b.groups, b.items
@@ -124,7 +124,7 @@ const (
 // that was committed before that lock was had, so it counts right; event_id makes it happen once. The payload is the
 // event as everybody gets it, and names at most a hundred codes, the most frequent ones.
 //
-// The id of the event follows from the batch: a database that went back in time ends again what it had ended before,
+// The id of the event follows from the batch: a database that lost recent commits ends again what it had ended before,
 // and who hears of it again hears the same. One that is opened under an id that was another one's before is another
 // batch.
 const endSQL = `
@@ -227,7 +227,7 @@ func Delete(ctx context.Context, tx pgx.Tx, batch uuid.UUID) error {
 const toPurgeSQL = `
 SELECT batch_id FROM tracker_service WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 1`
 
-// These delete at most $2 rows of a batch that nobody can name any more. A late ack holds its groups, and is waited
+// These delete at most $2 rows of a batch that no one can name any more. A late ack holds its groups, and is waited
 // for. Without groups there is no ack, so that what failed goes after them, and nothing is left behind.
 const (
 	purgeFailedSQL = `

@@ -143,7 +143,7 @@ func BenchmarkAck(b *testing.B) {
 	}
 }
 
-// BenchmarkAckScattered acknowledges one item of every group in one call, as somebody with ids in no order would.
+// BenchmarkAckScattered acknowledges one item of every group in one call, as someone with ids in no order would.
 func BenchmarkAckScattered(b *testing.B) {
 	n := largeItems(b)
 	groups := min(int((n+8191)/8192), service.MaxAckGroups)

@@ -51,7 +51,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		"ages that ignore the batch row": {
 			"reapVerdict", mutate(t, "reapVerdict", "greatest(s.active_at, b.active_at)", "s.active_at"), (*bench).addsCount,
 		},
-		"a webhook that is owed to nobody": {
+		"a webhook that is owed to no one": {
 			"reapVerdict", mutate(t, "reapVerdict", " AND (v.live OR NOT v.owed)", ""), (*bench).owedIsKept,
 		},
 	} {

@@ -21,7 +21,7 @@
 //
 // Those of package tracker (groups in ascending order, then the batch row, batches by ascending id), and last rows of
 // tracker_service, again by ascending id. A row of tracker_failed is written by who holds its group, and so waits for
-// nobody. An ack writes the row of tracker_service once a second at most, and skips it when somebody holds it: there is
+// no one. An ack writes the row of tracker_service once a second at most, and skips it when someone holds it: there is
 // no hot row.
 //
 // # Not its job
@@ -266,7 +266,7 @@ const (
 
 // Ages that hold unless others are asked for.
 const (
-	DefaultOpenIdle   = 24 * time.Hour     // an open batch that nobody touched expires
+	DefaultOpenIdle   = 24 * time.Hour     // an open batch that no one touched expires
 	DefaultSealedIdle = 7 * 24 * time.Hour // so does a sealed one
 	DefaultKeep       = 7 * 24 * time.Hour // how long a completed or expired one can be asked for
 )

@@ -39,7 +39,7 @@ type meeting int
 const (
 	sealFirst meeting = iota // the ack is sent while the seal's transaction is open
 	ackFirst                 // the other way round
-	atOnce                   // nobody waits
+	atOnce                   // no one waits
 	meetings
 )
 
@@ -281,7 +281,7 @@ func TestPurgeBehindALateAck(t *testing.T) {
 	}
 }
 
-// TestWholeGroupsRaceMasks lets an ack of everything meet acks by masks, of several batches in one call: nobody waits
+// TestWholeGroupsRaceMasks lets an ack of everything meet acks by masks, of several batches in one call: no one waits
 // in a circle, and each item is acknowledged once.
 func TestWholeGroupsRaceMasks(t *testing.T) {
 	t.Parallel()

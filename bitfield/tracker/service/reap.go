@@ -23,8 +23,8 @@ type Reaped struct {
 	Deleted []uuid.UUID // they ended long ago
 }
 
-// reapCandidatesSQL locks the batch rows of those whose time may have come. It leaves out what somebody is completing
-// or sealing, and so waits for nobody. Of those it locked it returns the first, and those behind it as long as all of
+// reapCandidatesSQL locks the batch rows of those whose time may have come. It leaves out what someone is completing
+// or sealing, and so waits for no one. Of those it locked it returns the first, and those behind it as long as all of
 // them together have no more groups to count than $2.
 const reapCandidatesSQL = `
 SELECT batch_id, locked
@@ -80,7 +80,7 @@ type verdict struct {
 	LookAt    time.Time // when it is not due
 }
 
-// Reap ends at most limit batches whose time has come: open and sealed ones expire when nobody touched them for their
+// Reap ends at most limit batches whose time has come: open and sealed ones expire when no one touched them for their
 // age, with an event; what ended is deleted after Keep. Of large batches it ends fewer. It is the leader's, in a
 // transaction that holds the lease.
 func Reap(ctx context.Context, tx pgx.Tx, limit int) (Reaped, error) {
@@ -153,11 +153,11 @@ type Webhook struct {
 	Owed     time.Duration // for how long, by the database's clock
 }
 
-// WebhookRoom is how many calls may be under way, and which of them are.
+// WebhookRoom is how many calls may be in progress, and which of them are.
 type WebhookRoom struct {
 	UnderWay        []Webhook // they are not handed out again
 	AtOnce, PerHost int
-	// Kept of AtOnce is for hosts with none under way: those that hang, however many calls they are owed, take the room
+	// Kept of AtOnce is for hosts with none in progress: those that hang, however many calls they are owed, take the room
 	// of others only by being many.
 	Kept int
 }
@@ -214,7 +214,7 @@ UPDATE tracker_service
 SET webhook_state = 'delivered', webhook_attempts = webhook_attempts + 1, webhook_error = NULL
 WHERE batch_id = $1 AND webhook_state = 'due' AND webhook_attempts = $2`
 
-// WebhookDelivered notes that the call was answered. It reports false when somebody else noted the same attempt, or
+// WebhookDelivered notes that the call was answered. It reports false when someone else noted the same attempt, or
 // the batch was deleted.
 func WebhookDelivered(ctx context.Context, tx pgx.Tx, w Webhook) (noted bool, err error) {
 	tag, err := tx.Exec(ctx, webhookDeliveredSQL, w.Batch, w.Attempts)

@@ -123,7 +123,7 @@ func (b *bench) expired(name string, id uuid.UUID, hook bool) {
 	}
 }
 
-// TestReapWaitsForNobody leaves out a batch that somebody is sealing, and looks at it again.
+// TestReapWaitsForNobody leaves out a batch that someone is sealing, and looks at it again.
 func TestReapWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -260,7 +260,7 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 	later := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due'
 		AND webhook_next_at - tranche_now() BETWEEN interval '59 minutes' AND interval '1 hour'`)
 	if later != 1 || len(due()) != 0 {
-		t.Error("it is not tried again in an hour")
+		t.Error("it is not retried in an hour")
 	}
 	if got := b.get(id).Webhook; got.State != "due" || got.Attempts != 1 || got.LastError != "refused" ||
 		got.NextAt == nil {

@@ -89,7 +89,7 @@ func TestOneBatchFromOpenToDeleted(t *testing.T) {
 	}
 }
 
-// gone checks that nobody can tell a deleted batch from one that never was.
+// gone checks that no one can tell a deleted batch from one that never was.
 func (b *bench) gone(id uuid.UUID) {
 	b.Helper()
 	for name, err := range b.touchAll(id) {
@@ -331,7 +331,7 @@ func TestList(t *testing.T) {
 		"page of":   {service.Filter{Limit: 1, Owner: "odd", After: want[0]}, want[2:3]},
 		"state":     {service.Filter{Limit: 10, State: tracker.StateCompleted}, want[:2]},
 		"both":      {service.Filter{Limit: 10, State: tracker.StateOpen, Owner: "even"}, []uuid.UUID{want[3], want[5]}},
-		"of nobody": {service.Filter{Limit: 10, Owner: "x"}, nil},
+		"of no one": {service.Filter{Limit: 10, Owner: "x"}, nil},
 	} {
 		if got := ids(tc.f); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)

@@ -9,7 +9,7 @@ import (
 )
 
 // Calls are handed out host by host: of each no more than there is room for, the longest due first, and none that is
-// under way. Who has the fewest under way comes first.
+// in progress. Who has the fewest in progress comes first.
 func TestWebhooksAreHandedOutByHost(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -52,13 +52,13 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 	}
 	same("one of each", room(1, 10), "https://one/1", "https://one:8443/4", "http://two#5")
 	same("two at once", room(10, 2), "https://one/1", "https://one:8443/4")
-	same("the first is under way", room(2, 10, all[0]), "https://one:8443/4", "http://two#5", "https://one/2",
+	same("the first is in progress", room(2, 10, all[0]), "https://one:8443/4", "http://two#5", "https://one/2",
 		"https://two/6")
 	same("a host is full", room(1, 10, all[0]), "https://one:8443/4", "http://two#5")
 	same("all is full", room(10, 1, all[0]))
 }
 
-// Some room is only for hosts with none under way: others, however many calls they are owed, leave it free.
+// Some room is only for hosts with none in progress: others, however many calls they are owed, leave it free.
 func TestRoomIsKeptForHostsWithNoneUnderWay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -88,7 +88,7 @@ func TestRoomIsKeptForHostsWithNoneUnderWay(t *testing.T) {
 	}
 	due = slices.DeleteFunc(due, func(w service.Webhook) bool { return w.Host == "two" })
 	if got, _ := room(4, 2, due...); fmt.Sprint(got) != "[two]" {
-		t.Errorf("with two of one under way, and as many kept: %v", got)
+		t.Errorf("with two of one in progress, and as many kept: %v", got)
 	}
 	if got, _ := room(1, 1); len(got) != 1 {
 		t.Errorf("with all kept: %v", got)

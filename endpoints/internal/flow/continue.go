@@ -63,7 +63,7 @@ func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (i
 	items, err = c.take(scope.Sending)
 	switch {
 	case mayAppear(err) && c.origin.Delivered() <= len(missingDelays):
-		// The server that was asked may be behind the one that took the state; so may be whoever writes it anew.
+		// The server that was asked may be behind the one that took the state; so may be whoever writes it again.
 		c.log.Debug("a reply came to a chunk that is not there; it is looked for again", zap.Error(err))
 		c.origin.Nak(missingDelays[c.origin.Delivered()-1])
 	case errors.Is(err, errNoState):
@@ -77,7 +77,7 @@ func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (i
 	return items, time.Since(started)
 }
 
-// refuse gets rid of a reply that nobody waits for, or not from there.
+// refuse gets rid of a reply that no one waits for, or not from there.
 func (c *continuation) refuse(why error) {
 	c.flow.Refused.Add(1)
 	c.log.Error("a reply to a flow is refused", zap.String("subject", c.msg.Subject), zap.Error(why))
@@ -107,7 +107,7 @@ func (c *continuation) read() error {
 }
 
 // take finds the chunk that the reply is for, and takes it on when nothing else is missing. An error means that the
-// message has not been dealt with.
+// message has not been handled.
 func (c *continuation) take(ctx context.Context) (items int, err error) {
 	f := c.flow
 	if f.Recent.isDone(c.id) {
@@ -176,7 +176,7 @@ func (c *continuation) gather(ctx context.Context) (items int, err error) {
 		return 0, err
 	}
 	if replies == nil || !f.Recent.begin(c.id) {
-		// What the message says is stored, or known, or another delivery of it is being dealt with here; that one comes
+		// What the message says is stored, or known, or another delivery of it is being handled here; that one comes
 		// again if it fails.
 		f.step("before ack of part")
 		c.origin.Acknowledge()

@@ -43,7 +43,7 @@ type Flow struct {
 	Crash func(step string)
 }
 
-// repliesBeyond is how many replies are fetched beyond what is worked on. Those that somebody waits for come by the
+// repliesBeyond is how many replies are fetched beyond what is worked on. Those that someone waits for come by the
 // same consumer as the others, and are begun first once they are here.
 const repliesBeyond = 16
 

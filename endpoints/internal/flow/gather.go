@@ -42,7 +42,7 @@ type gatherPart struct {
 	Whole    bool   `json:"w,omitempty"` // the message alone has them all
 }
 
-// maxConflicts is how often a change is tried again that others were ahead of.
+// maxConflicts is how often a change is retried that others were ahead of.
 const maxConflicts = 64
 
 // longestConflict is how often the pauses in between double.

@@ -269,7 +269,7 @@ func (r *Recent) isDone(id wire.FlowID) bool {
 	return r.young[id] || r.old[id]
 }
 
-// begin reports false when somebody here is taking the chunk through its stage, or has.
+// begin reports false when someone here is taking the chunk through its stage, or has.
 func (r *Recent) begin(id wire.FlowID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

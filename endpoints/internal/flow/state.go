@@ -280,8 +280,8 @@ const (
 var (
 	// errNoState is returned when there is nothing: the chunk has gone on, or its time is over.
 	errNoState = errors.New("the chunk is not suspended, or no longer")
-	// errOtherWriter is returned when somebody else has changed a message since it was read.
-	errOtherWriter = errors.New("the message was changed by somebody else")
+	// errOtherWriter is returned when someone else has changed a message since it was read.
+	errOtherWriter = errors.New("the message was changed by someone else")
 )
 
 // Store keeps suspended chunks in StreamFlow, in messages that it finds by their subjects. It needs no right but to
@@ -383,7 +383,7 @@ func (s *Store) tryRead(ctx context.Context, id wire.FlowID) (*stored, error) {
 // errDone is an errNoState that is certain.
 var errDone = fmt.Errorf("%w: it has gone on", errNoState)
 
-// errTorn is returned when a part is missing of what must be whole: it is being written again, perhaps by somebody who
+// errTorn is returned when a part is missing of what must be whole: it is being written again, perhaps by someone who
 // comes after one that died over it, or the replica that was asked is behind. The chunk waits for the reply all the
 // same.
 var errTorn = errors.New("a part of the chunk is missing")
@@ -391,7 +391,7 @@ var errTorn = errors.New("a part of the chunk is missing")
 // torn is what it means that a part cannot be had of a chunk that is there.
 func torn(err error) error {
 	if errors.Is(err, errNoState) && !errors.Is(err, errDone) {
-		return fmt.Errorf("%w: %v", errTorn, err) //nolint:errorlint // an errNoState would say that nobody waits
+		return fmt.Errorf("%w: %v", errTorn, err) //nolint:errorlint // an errNoState would say that no one waits
 	}
 	return err
 }

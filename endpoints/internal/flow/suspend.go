@@ -189,7 +189,7 @@ type turns struct {
 
 // turn is whose turn it is at one chunk.
 type turn struct {
-	free  chan struct{} // holds one while nobody is at it
+	free  chan struct{} // holds one while no one is at it
 	users int           // who is at it or waits
 }
 

@@ -25,7 +25,7 @@ const (
 	bindTimeout = 500 * time.Millisecond
 	firstBind   = 25 * time.Millisecond
 	longestBind = 400 * time.Millisecond
-	// shortestBeat bounds the signs of life of a consumer with a tiny, or no, AckWait.
+	// shortestBeat bounds the heartbeats of a consumer with a tiny, or no, AckWait.
 	shortestBeat = 10 * time.Millisecond
 	// A wait that goes on, for the same reason, is mentioned again after so long; each pause is twice the one before.
 	repeatLog        = 30 * time.Second
@@ -33,7 +33,7 @@ const (
 )
 
 // bind finds the endpoint's consumer, however long it takes for the server, the stream and the consumer to be there.
-// It creates the consumer when it may. Its error is ctx's, or says that the connection is closed for good.
+// It creates the consumer when it may. Its error is ctx's, or says that the connection is closed permanently.
 func (p *Puller) bind(ctx context.Context) error {
 	told := map[string]*backoff.Seldom{} // by reasons
 	pauses := backoff.Exponential{First: firstBind, Longest: longestBind}
@@ -153,7 +153,7 @@ type life struct {
 func (l *life) set(state wire.State, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.now != wire.StateDraining { // which is for good
+	if l.now != wire.StateDraining { // which is permanently
 		l.now, l.reason = state, reason
 	}
 }
@@ -171,7 +171,7 @@ func (p *Puller) consumerMade(ctx context.Context) (time.Time, error) {
 		return time.Time{}, err
 	}
 	p.see(consumer.CachedInfo())
-	if err := stream.Leads(consumer.CachedInfo().Cluster); err != nil { // it says when it was made all the same
+	if err := stream.Leads(consumer.CachedInfo().Cluster); err != nil { // it says when it was made anyway
 		stream.PermissionsOf(p.nc).Elsewhere.Note(p.nc, nil, err)
 	}
 	return consumer.CachedInfo().Created, nil
@@ -183,7 +183,7 @@ func (p *Puller) tell(id RequestID, what string, how func(jetstream.Msg) error) 
 	made := p.Consumer.Current()
 	d := p.Room.delivery(id)
 	if !d.Made.Equal(made) {
-		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made anew or does not " +
+		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made again or does not " +
 			"answer; the request may be delivered again")
 		return
 	}

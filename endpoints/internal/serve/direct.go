@@ -27,7 +27,7 @@ const (
 	directDrain = 2 * time.Second
 )
 
-// direct takes requests over core NATS. Nobody persists them: one that cannot be taken is answered so at once.
+// direct takes requests over core NATS. No one persists them: one that cannot be taken is answered so at once.
 type direct struct {
 	server *Server
 	scope  Scope
@@ -128,7 +128,7 @@ func (e *Server) HeldDirect() int {
 	return 0
 }
 
-// unstored is the origin of a request that nobody will send again.
+// unstored is the origin of a request that no one will send again.
 type unstored struct{}
 
 func (unstored) Acknowledge()           {}

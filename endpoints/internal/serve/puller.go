@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// lookEvery is how often the consumer is asked for at the least: for signs of life, settings and the watchdog.
+	// lookEvery is how often the consumer is asked for at the least: for heartbeats, settings and the watchdog.
 	lookEvery = 5 * time.Second // a third of stream.AckWait
 	// failuresToRest is how many pulls fail in a row before there is a pause, failuresToTell before the log says so.
 	failuresToRest = 2
@@ -32,10 +32,10 @@ var errReconnected = errors.New("the connection was lost")
 type Scope struct {
 	Stopping <-chan struct{}
 	Working  context.Context //nolint:containedctx // of handlers; passed down, never kept
-	Sending  context.Context //nolint:containedctx // of replies; likewise
+	Sending  context.Context //nolint:containedctx // of replies; also
 }
 
-// Puller fetches messages from one durable consumer, within its room, and has each dealt with in a goroutine. An
+// Puller fetches messages from one durable consumer, within its room, and has each handled in a goroutine. An
 // endpoint has one for its requests; a flow has another for the replies to what it has asked.
 type Puller struct {
 	nc       *nats.Conn
@@ -72,7 +72,7 @@ func NewPuller(out *Outbox, stream, endpoint string, room *Room, log *zap.Logger
 	return p
 }
 
-// Run fetches until ctx ends and every message held has been dealt with.
+// Run fetches until ctx ends and every message held has been handled.
 func (p *Puller) Run(ctx context.Context, scope Scope) error {
 	p.beat = time.NewTicker(lookEvery) // until bind knows better
 	defer p.beat.Stop()
@@ -88,7 +88,7 @@ func (p *Puller) Run(ctx context.Context, scope Scope) error {
 	return err
 }
 
-// Pulls returns what pulls messages and has each dealt with as it comes, in a goroutine of jobs.
+// Pulls returns what pulls messages and has each handled as it comes, in a goroutine of jobs.
 func (p *Puller) Pulls(scope Scope, jobs *sync.WaitGroup) *pull.Puller {
 	return pull.New(pull.Config{
 		JS: p.js, Stream: p.stream, Consumer: wire.ConsumerName(p.endpoint), Heartbeat: p.Heartbeat, Late: p.Room.owe,
@@ -127,7 +127,7 @@ func (p *Puller) fetchAll(ctx context.Context, pulls *pull.Puller) error {
 	}
 }
 
-// rest waits between pulls that fail one after the other: asking at once would only add to whatever is wrong.
+// rest waits between pulls that fail one at a time: asking at once would only add to whatever is wrong.
 func (p *Puller) rest(ctx context.Context, err error) {
 	p.failures++
 	if p.failures < failuresToRest {
@@ -235,13 +235,13 @@ func (p *Puller) sendSigns(made time.Time) {
 			continue // it would keep another request from being delivered again
 		}
 		if err := d.msg.InProgress(); err != nil {
-			p.log.With(OfHeader(d.msg.Headers())...).Debug("a sign of life could not be sent", zap.Error(err))
+			p.log.With(OfHeader(d.msg.Headers())...).Debug("a heartbeat could not be sent", zap.Error(err))
 		}
 	}
 }
 
 // hold notes a delivered message. It returns false when there is nothing to do: the message was delivered again while
-// it is being dealt with, and one acknowledgement will settle both deliveries.
+// it is being handled, and one acknowledgement will settle both deliveries.
 func (p *Puller) hold(d Delivery) (id RequestID, isNew bool) {
 	meta, err := d.msg.Metadata()
 	if err != nil { // not a JetStream message; there is nothing to acknowledge

@@ -22,7 +22,7 @@ const quick = time.Second
 // AheadBytes bounds what is fetched ahead of the slots, and what one pull brings.
 const AheadBytes = 8 << 20
 
-// RequestID tells requests apart. A stream that was made anew uses its sequences again, but not at the same time.
+// RequestID tells requests apart. A stream that was made again uses its sequences again, but not at the same time.
 type RequestID struct {
 	Sequence uint64
 	Stored   int64 // when the stream took it, in Unix nanoseconds
@@ -94,7 +94,7 @@ func (r *Room) delivery(id RequestID) Delivery {
 	return r.held[id]
 }
 
-// drop forgets a request that has been dealt with. items is 0 when no handler saw it.
+// drop forgets a request that has been handled. items is 0 when no handler saw it.
 func (r *Room) drop(id RequestID, items int, took time.Duration) {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
@@ -207,7 +207,7 @@ func (q Queued) LetterID() string {
 	return fmt.Sprintf("%s%s.%d.%d", wire.DeadID, q.Puller.stream, q.ID.Sequence, q.ID.Stored)
 }
 
-// Expires is when nobody waits for it any more; zero: never.
+// Expires is when no one waits for it any more; zero: never.
 func (q Queued) Expires() time.Time {
 	msg := q.Puller.Room.delivery(q.ID).msg
 	if msg == nil {

@@ -39,7 +39,7 @@ type Server struct {
 	Setting *Concurrency
 	Stats   stats
 	Work    *Puller   // of requests
-	Calls   *Puller   // of those for which somebody waits
+	Calls   *Puller   // of those for which someone waits
 	More    []*Puller // what a flow fetches beside those
 	direct  atomic.Pointer[direct]
 }
@@ -82,7 +82,7 @@ func (e *Server) Attach(h *Host) {
 	e.Calls.Ensure = func(ctx context.Context) error { return stream.EnsureLane(ctx, h.Outbox.JS, e.Name) }
 }
 
-// Run serves until ctx ends and every message held has been dealt with.
+// Run serves until ctx ends and every message held has been handled.
 func (e *Server) Run(ctx context.Context, scope Scope) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, p := range e.More {

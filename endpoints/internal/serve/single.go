@@ -32,10 +32,10 @@ func retryDelay(tries int) time.Duration {
 	return min(time.Duration(float64(d)*(0.75+rand.Float64()/2)), LongestRetry)
 }
 
-// single reports whether the request is one for which somebody waits and which outlives this try.
+// single reports whether the request is one for which someone waits and which outlives this try.
 func (j *Job) single() bool { return j.Request.Mode == wire.ModeSingle && j.Origin.Persisted() }
 
-// Lane says for whom the job is. Somebody waits for a single request, for the stages of a flow that one has begun, and
+// Lane says for whom the job is. Someone waits for a single request, for the stages of a flow that one has begun, and
 // for what is asked over core NATS, unless a node asks it there, for a run.
 func (j *Job) Lane() Lane {
 	asker := j.Request.ReplyTo
@@ -81,7 +81,7 @@ func (v *verdict) add(e *wire.SlotError, undecided bool) {
 	}
 }
 
-// conclude ends a try at a single request: it is tried again later, or answered, and buried when the handler did not
+// conclude ends a try at a single request: it is retried later, or answered, and buried when the handler did not
 // decide. It reports whether the request was answered.
 func (e *Server) conclude(j *Job, failure *wire.SlotError) bool {
 	if over := j.Answers.UnlessOverflowed(nil); over != nil {
@@ -98,7 +98,7 @@ func (e *Server) conclude(j *Job, failure *wire.SlotError) bool {
 	}
 	if delay := retryDelay(j.Origin.Delivered()); v.passing != nil && !j.Answers.Unfinished && j.mayComeBack(delay) {
 		j.Answers.Settle(0, true)
-		j.Log.Info("a single request is tried again later", zap.Duration("after", delay), zap.String("code", v.passing.Code))
+		j.Log.Info("a single request is retried later", zap.Duration("after", delay), zap.String("code", v.passing.Code))
 		j.Origin.Nak(delay)
 		return false
 	}
@@ -107,7 +107,7 @@ func (e *Server) conclude(j *Job, failure *wire.SlotError) bool {
 	return e.settle(j, v.failure, nil)
 }
 
-// mayComeBack reports whether another try may follow after a while: deliveries are left, and somebody still waits then.
+// mayComeBack reports whether another try may follow after a while: deliveries are left, and someone still waits then.
 func (j *Job) mayComeBack(after time.Duration) bool {
 	if j.spent || j.Origin.Delivered() >= j.Request.Deliveries {
 		return false
@@ -171,7 +171,7 @@ func (m soloAttempts) read(ctx context.Context) int {
 		return err
 	}, api)
 	if err != nil {
-		m.log.Debug("the mark of a suspect cannot be read; its deliveries are counted all the same", zap.Error(err))
+		m.log.Debug("the mark of a suspect cannot be read; its deliveries are counted anyway", zap.Error(err))
 		return 0
 	}
 	n, err := strconv.Atoi(string(msg.Data))
@@ -192,7 +192,7 @@ func (m soloAttempts) write(ctx context.Context, n int) {
 	msg := &nats.Msg{Subject: m.subject, Header: nats.Header{wire.HeaderTTL: {ttl}},
 		Data: strconv.AppendInt(nil, int64(n), 10)}
 	if err := m.out.Try(ctx, msg); err != nil {
-		m.log.Debug("a suspect cannot be marked; its deliveries are counted all the same", zap.Error(err))
+		m.log.Debug("a suspect cannot be marked; its deliveries are counted anyway", zap.Error(err))
 	}
 }
 
@@ -207,7 +207,7 @@ type origin interface {
 	Terminate(reason error)
 	// Delivered returns how often the request has been delivered, this time included.
 	Delivered() int
-	// Expires is when nobody will want the answer any more; zero when that is not known.
+	// Expires is when no one will want the answer any more; zero when that is not known.
 	Expires() time.Time
 	// LetterID is the Nats-Msg-Id of the letter of a request that has none of its own.
 	LetterID() string
@@ -228,7 +228,7 @@ func (j *Job) suspicious() bool {
 // the handler has returned. There is none, and the job may not be handled, when stopping was closed before (begun is
 // false then), and when a suspect was begun alone often enough and never finished: then the failure says so.
 func (j *Job) Isolate(ctx context.Context, stopping <-chan struct{}) (end func(), failure *wire.SlotError, begun bool) {
-	if j.Host == nil { // it is nobody's
+	if j.Host == nil { // it is no one's
 		return func() {}, nil, true
 	}
 	if !j.suspicious() {
@@ -254,7 +254,7 @@ func (j *Job) Isolate(ctx context.Context, stopping <-chan struct{}) (end func()
 		return nil, nil, false
 	}
 	j.Log.Info("a suspect is handled", zap.Int("delivered", j.Origin.Delivered()), zap.Bool("alone", stay.Alone))
-	if stay.Alone { // otherwise nobody could say who it was
+	if stay.Alone { // otherwise no one could say who it was
 		times++
 		mark.write(ctx, times)
 	}

@@ -13,7 +13,7 @@ type Lane int
 // The lanes, and how many there are.
 const (
 	Chunks Lane = iota // a chunk of a run, or of a flow in one
-	Calls              // somebody waits for the answer
+	Calls              // someone waits for the answer
 	Lanes
 )
 
@@ -36,8 +36,8 @@ type Slots struct {
 
 	mu      sync.Mutex
 	size    atomic.Int64        // written with mu held
-	Used    [Lanes]atomic.Int64 // likewise; above size for a while after the size was lowered
-	queued  [Lanes]atomic.Int64 // len of waiting, likewise
+	Used    [Lanes]atomic.Int64 // also; above size for a while after the size was lowered
+	queued  [Lanes]atomic.Int64 // len of waiting, also
 	waiting [Lanes][]chan struct{}
 	since   [Lanes]time.Time // when the first of those in waiting began to wait
 	owed    time.Duration    // to chunks, since calls have waited without a break
@@ -125,7 +125,7 @@ func (s *Slots) release(l Lane, since time.Time) {
 }
 
 // owes is what chunks will be owed when the slot is given back that a lane has had since then. Only the time counts in
-// which somebody of the other lane waited for it. Called with mu held.
+// which someone of the other lane waited for it. Called with mu held.
 func (s *Slots) owes(l Lane, since time.Time) time.Duration {
 	other := s.since[1-l]
 	switch {

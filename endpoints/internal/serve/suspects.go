@@ -14,12 +14,12 @@ import (
 
 const (
 	// isolationTimeout is how long a suspect waits to be alone, and others wait for a suspect, while no handler ends. It
-	// ends what would wait for ever: a handler that asks its own process for something and waits.
+	// ends what would wait indefinitely: a handler that asks its own process for something and waits.
 	isolationTimeout = 30 * time.Second
 )
 
 // Suspects keeps requests that may kill their process apart from all others in it, whatever endpoint they are of: if
-// one does, nobody else is blamed. Others share the process; a suspect waits until it has it for itself, and what comes
+// one does, no one else is blamed. Others share the process; a suspect waits until it has it for itself, and what comes
 // after it waits for the suspect. What is done on behalf of the same slice of a node does not wait for each other: the
 // one may wait for the other's answer.
 //
@@ -32,7 +32,7 @@ type Suspects struct {
 	count   int               // all of them
 	alone   map[uuid.UUID]int // the suspects among them
 	Queue   []*visitor        // suspects that wait, in order
-	changed chan struct{}     // closed when those who wait should look again; nil when nobody waits
+	changed chan struct{}     // closed when those who wait should look again; nil when no one waits
 }
 
 // visitor is a request that wants to be handled.
@@ -138,7 +138,7 @@ func (s *Suspects) tell() {
 	}
 }
 
-// End is called when the visitor has been dealt with.
+// End is called when the visitor has been handled.
 func (t Stay) End() {
 	s := t.in
 	s.Mu.Lock()

@@ -34,7 +34,7 @@ type Wrapped interface {
 
 // WorkItems is the items of a chunk, whatever their type.
 type WorkItems interface {
-	// Unanswered returns the items that nobody has answered, in the order of the request.
+	// Unanswered returns the items that no one has answered, in the order of the request.
 	Unanswered() []Item
 	// ClaimFor notes that an item will be answered by a wrapper, or reports false when it is not there or answered. It is
 	// called with answers.mu held.
@@ -75,7 +75,7 @@ type Item struct {
 	Parts   wire.Parts
 }
 
-// InSlot runs what takes one slot, alone when it has to be. begun is false when stopping was closed before.
+// InSlot runs what takes one slot, alone when it must be. begun is false when stopping was closed before.
 func (j *Job) InSlot(
 	ctx context.Context, slots *Slots, stopping <-chan struct{}, f func() *wire.SlotError,
 ) (failure *wire.SlotError, begun bool) {
@@ -124,7 +124,7 @@ type Job struct {
 	Origin   origin
 	Endpoint string
 	Header   nats.Header // as it came; not to be changed
-	body     []byte      // likewise
+	body     []byte      // also
 	Request  *wire.Request
 	Around   Around
 	Answers  Writer
@@ -181,7 +181,7 @@ func (e *Server) accept(scope Scope, from origin, h nats.Header, body []byte) (i
 	return 0, 0
 }
 
-// refuse gets rid of a request whose headers cannot be read: there is nobody to answer.
+// refuse gets rid of a request whose headers cannot be read: there is no one to answer.
 func (e *Server) refuse(scope Scope, from origin, h nats.Header, body []byte, err error) {
 	log := e.Log.With(OfHeader(h)...)
 	var bad *wire.MalformedError
@@ -191,7 +191,7 @@ func (e *Server) refuse(scope Scope, from origin, h nats.Header, body []byte, er
 		return
 	}
 	log.Error("a request cannot be read, and does not say whom to tell", zap.Error(err))
-	// Whatever its mode: nobody else would ever know of it.
+	// Whatever its mode: no one else would ever know of it.
 	if !from.Persisted() || e.bury(scope.Sending, from, h, body, wire.NewSlotError(wire.CodeBadRequest, err.Error(),
 		false), log) {
 		from.Terminate(err)

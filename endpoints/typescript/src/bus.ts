@@ -21,7 +21,7 @@ export interface Bus {
   send(subject: string, headers: MsgHdrs, body: Uint8Array, reply?: string): Promise<void>;
   /** The last message on a subject of the stream of flows. */
   last(subject: string): Promise<Stored | undefined>;
-  /** Stores a message in place of the one with a sequence (0: of none); false when somebody else was ahead. */
+  /** Stores a message in place of the one with a sequence (0: of none); false when someone else was ahead. */
   replace(subject: string, sequence: number, headers: MsgHdrs, body: Uint8Array): Promise<boolean>;
   /** Has take called with each message on a subject, until what is returned is called. */
   listen(subject: string, take: (msg: Msg) => void): () => void;
@@ -29,7 +29,7 @@ export interface Bus {
   hasLane(endpoint: string): Promise<boolean>;
 }
 
-/** @internal Where what somebody waits for is published. */
+/** @internal Where what someone waits for is published. */
 export async function subjectOfCalls(bus: Bus, endpoint: string): Promise<string> {
   return `tranche.work.${endpoint}${(await bus.hasLane(endpoint)) ? '+' : ''}`;
 }
@@ -130,7 +130,7 @@ export class NatsBus implements Bus {
       const msg = await this.nc.request(`tranche.status.${endpoint}`, undefined, { timeout: LANE_TIMEOUT });
       return msg.json<{ lane?: unknown }>().lane === true;
     } catch {
-      return false; // nobody answers, or nobody may be asked
+      return false; // no one answers, or no one may be asked
     }
   }
 }

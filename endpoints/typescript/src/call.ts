@@ -18,7 +18,7 @@ const RESERVE = 1024;
 const MAX_PARAMS = 16 * 1024;
 
 export interface CallOptions {
-  /** Over core NATS: nothing is stored, and it is clear at once when nobody listens. */
+  /** Over core NATS: nothing is stored, and it is clear at once when no one listens. */
   direct?: boolean;
   /** Who calls: a part of the subject that answers come in by. Default: the endpoint whose handler calls, or `caller`. */
   caller?: string;
@@ -45,7 +45,7 @@ export interface CallResult<Out = unknown> {
   readonly error?: Failure;
 }
 
-/** Not all was answered in time. The request may have been worked on all the same. */
+/** Not all was answered in time. The request may have been worked on anyway. */
 export class UnansweredError extends Error {
   constructor(endpoint: string, readonly results: CallResult[], cause: unknown) {
     super(`endpoint ${endpoint} did not answer: ${said(cause)}`, { cause });
@@ -53,10 +53,10 @@ export class UnansweredError extends Error {
   }
 }
 
-/** Nobody listens: said at once, of direct calls. */
+/** No one listens: said at once, of direct calls. */
 export class NoListenersError extends Error {
   constructor(endpoint: string) {
-    super(`nobody listens for direct requests to endpoint ${endpoint}`);
+    super(`no one listens for direct requests to endpoint ${endpoint}`);
     this.name = 'NoListenersError';
   }
 }

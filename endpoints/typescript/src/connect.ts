@@ -1,4 +1,4 @@
-// A connection that is to last: it is tried for ever, and left when its server stands still.
+// A connection that is to last: it is tried indefinitely, and left when its server is stalled.
 
 import { readFileSync } from 'node:fs';
 

@@ -1,4 +1,4 @@
-// Requests over core NATS. Nobody keeps them: one that cannot be taken is answered so at once.
+// Requests over core NATS. No one keeps them: one that cannot be taken is answered so at once.
 
 import type { Msg, NatsConnection } from '@nats-io/transport-node';
 

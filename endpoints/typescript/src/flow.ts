@@ -1,4 +1,4 @@
-// Endpoints in stages. Between two stages nothing runs and nobody waits: the chunk is suspended.
+// Endpoints in stages. Between two stages nothing runs and no one waits: the chunk is suspended.
 
 import { FlowItem, Stage } from './flowitem';
 import { type Found, FlowStore, Missing, type Suspended, failureOf, readSuspended, splitSlice } from './flowstore';
@@ -140,7 +140,7 @@ export class FlowEndpoint extends Endpoint {
     }
   }
 
-  // Messages for one chunk are noted one after the other within an instance.
+  // Messages for one chunk are noted one at a time within an instance.
   #inTurn<T>(id: string, work: () => Promise<T>): Promise<T> {
     const mine = (this.#turns.get(id) ?? Promise.resolve()).then(work, work);
     const settled = mine.catch(() => {}).finally(() => {

@@ -4,7 +4,7 @@ import type { FlowWork } from './flowwork';
 import { BaseItem } from './job';
 import { type Binary, Failure, type Meta, type RawItem, type Slot, checkName, said, slotValue, writeJSON } from './wire';
 
-/** An item in a stage of a flow: answer it, ask for it, send it on, or leave it out; then it will be tried again. */
+/** An item in a stage of a flow: answer it, ask for it, send it on, or leave it out; then it will be retried. */
 export class FlowItem<In = unknown, Out = unknown, State = unknown> extends BaseItem {
   /** The payload, in the first stage only. */
   readonly in!: In;

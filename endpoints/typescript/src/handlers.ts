@@ -11,7 +11,7 @@ import { Binary, type Body, Failure, type Meta, type RawItem, said } from './wir
 const NOT_BEGUN: Outcome = { begun: false };
 const BREATH = 10; // ms; handlers that never wait let others in so often
 
-/** One item of a chunk, to be answered once: the first answer counts. An item without one is tried again. */
+/** One item of a chunk, to be answered once: the first answer counts. An item without one is retried. */
 export class Item<In = unknown, Out = unknown> extends BaseItem {
   /** The payload; undefined when the step does not see the item. */
   readonly in!: In;
@@ -23,7 +23,7 @@ export class Item<In = unknown, Out = unknown> extends BaseItem {
 
   /**
    * Answers with a result: JSON, or a Binary. What is larger than a message goes in pieces, up to 64 MiB; what is returned
-   * can be awaited: then no more of large results is held than is under way.
+   * can be awaited: then no more of large results is held than is in progress.
    */
   reply(result: Out | Binary): Promise<void> | undefined {
     return this.answer(result);
@@ -67,7 +67,7 @@ export class Chunk<In = unknown, Out = unknown> {
 
 /**
  * Has handler called once for each chunk. What it throws speaks for all items without an answer: a Failure as it says,
- * anything else as `handler_error`, to be tried again.
+ * anything else as `handler_error`, to be retried.
  */
 export function handleList<In = unknown, Out = unknown>(
   service: Service, endpoint: string, handler: (chunk: Chunk<In, Out>) => unknown, options: EndpointOptions<In> = {},
@@ -77,7 +77,7 @@ export function handleList<In = unknown, Out = unknown>(
 
 /**
  * Has handler called once for each item. What it returns is the result; a Failure that it throws is the item's error, and
- * anything else is `handler_error`, for good. `signal` is aborted when there is no more time.
+ * anything else is `handler_error`, permanently. `signal` is aborted when there is no more time.
  */
 export function handleEach<In = unknown, Out = unknown>(
   service: Service, endpoint: string,

@@ -80,7 +80,7 @@ export interface Outcome {
 /** @internal The work on one request, or on one stage of it. */
 export class Job {
   closed = false; // what a handler says after it has returned is dropped
-  /** Somebody waits for single requests, and for what is asked over core NATS unless a node asks it there, for a run. */
+  /** Someone waits for single requests, and for what is asked over core NATS unless a node asks it there, for a run. */
   readonly lane: Lane;
 
   constructor(
@@ -223,7 +223,7 @@ export abstract class Endpoint {
     try {
       head = readHead(delivery.headers, this.name);
       checkOrigin(delivery.headers);
-    } catch (err) { // rule 5; nobody can be told
+    } catch (err) { // rule 5; no one can be told
       this.host.log(`${this.name}: a request cannot be read: ${said(err)}`);
       await delivery.settle(err instanceof Foreign ? nak(10_000) : `+TERM ${said(err)}`);
       return;

@@ -43,7 +43,7 @@ export class Pull {
       this.#done = done;
       this.#fail = fail;
     });
-    this.over.catch(() => {}); // nobody may be waiting for it any more
+    this.over.catch(() => {}); // no one may be waiting for it any more
     this.#sub = nc.subscribe(this.#inbox, { callback: (err, msg) => (err ? this.end(err) : this.#on(msg)) });
     this.#silence = setTimeout(() => this.end(new Error('the server fell silent')), 3 * HEARTBEAT);
     nc.publish(subject, JSON.stringify({

@@ -30,7 +30,7 @@ export interface Delivery {
   readonly deliveries: number;
   /** The same for each delivery of a message, and of no other. */
   readonly id: string;
-  /** Whether somebody will deliver it again unless it is settled. */
+  /** Whether someone will deliver it again unless it is settled. */
   readonly stored: boolean;
   settle(how: string): Promise<void>;
 }
@@ -127,7 +127,7 @@ export class Puller {
   }
 
   // Asks for as many messages as there is room for (rule 1), and returns when the server has ended the pull, whose
-  // messages may come after that. It throws when the consumer has to be found again.
+  // messages may come after that. It throws when the consumer must be found again.
   async #pull(stopping: AbortSignal): Promise<void> {
     const { stream, name } = this.source;
     const enough = (): number => Math.ceil(this.source.room() / ENOUGH); // not a pull for each message
@@ -162,7 +162,7 @@ export class Puller {
   }
 
   // Notes a delivery. A message that is held already was delivered again: the later delivery is the one to acknowledge.
-  // Sequences alone do not tell messages apart: a stream that was made anew uses them again (rule 7).
+  // Sequences alone do not tell messages apart: a stream that was made again uses them again (rule 7).
   #take(msg: Msg, made: string): void {
     const [deliveries, sequence, , time] = (msg.reply ?? '').split('.').slice(-5);
     const id = `${sequence}-${time}`;
@@ -219,6 +219,6 @@ class Stale extends Error {}
 /** @internal Whether who leads a consumer has heard of enough of the others. */
 export function leads(cluster: ClusterInfo | undefined): boolean {
   const others = cluster?.replicas ?? [];
-  if (others.length > 0 && !cluster?.leader) return false; // it has stopped leading, and answers all the same
+  if (others.length > 0 && !cluster?.leader) return false; // it has stopped leading, and answers anyway
   return 2 * (1 + others.filter(({ offline, active }) => !offline && active < STALE).length) > others.length + 1;
 }

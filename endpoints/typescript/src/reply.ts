@@ -12,7 +12,7 @@ import {
 const RESERVE = 1024; // of a message, for the headers that only some have
 const MAX_PIECES = 8192;
 const PIECE = 512 * 1024;
-const AT_ONCE = 16; // pieces under way
+const AT_ONCE = 16; // pieces in progress
 const PART = 256 * 1024; // a part of the reply leaves when it has so much
 
 /** @internal Hands a message over; returns when it has arrived. */
@@ -28,7 +28,7 @@ export class Reply {
   closed = false;
   readonly #limit: number;
   #slots: string[] = [];
-  #bytes = 0; // of the slots, at the most
+  #bytes = 0; // of the slots, at most
   #chars = 0;
   #sent: Promise<void>[] = [];
   #large: Promise<void>[] = []; // results whose pieces are not all on their way
@@ -114,7 +114,7 @@ export class Reply {
       `the result has ${bytes} bytes; ${most}: store it elsewhere and reply with where it is`));
   }
 
-  // Sends a few pieces at a time: what is under way is not held twice.
+  // Sends a few pieces at a time: what is in progress is not held twice.
   async #pieces(ordinal: number, type: string, data: Buffer, size: number): Promise<void> {
     const count = Math.ceil(data.length / size);
     const hash = createHash('sha256').update(data).digest('hex');
@@ -167,7 +167,7 @@ export class Reply {
   #post(fields: [string, string][], body: Uint8Array): Promise<void> {
     const sent = this.send(this.head.replyTo, toHeaders([...metaFields(this.head), ...traceFields(this.trace),
       ['Tranche-Service', this.service], ['Nats-Msg-Id', randomUUID()], ...fields]), body);
-    sent.catch(() => {}); // arrived looks at it; until then it is not an error that nobody sees to
+    sent.catch(() => {}); // arrived looks at it; until then it is not an error that no one sees to
     this.#sent.push(sent);
     return sent;
   }

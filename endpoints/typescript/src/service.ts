@@ -55,7 +55,7 @@ export interface EndpointStatus {
 interface Served {
   readonly endpoint: Endpoint;
   pullers: Puller[];
-  calls?: Puller; // of requests for which somebody waits
+  calls?: Puller; // of requests for which someone waits
   direct?: Direct;
 }
 
@@ -183,7 +183,7 @@ export class Service {
   }
 
   // Takes the connection to another server if JetStream answers a question there: the one at hand may be cut off from its
-  // cluster. While nobody answers it stays: in an election everybody is silent.
+  // cluster. While no one answers it stays: in an election everybody is silent.
   async #elsewhere(question: string): Promise<boolean> {
     if (Date.now() - this.#looked < ROUND) return false; // another endpoint has looked
     this.#looked = Date.now();

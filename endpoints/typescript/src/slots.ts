@@ -1,11 +1,11 @@
-// Places for handlers: so many at once for chunks, and some more for those who wait. As in the Go SDK: who has somebody
+// Places for handlers: so many at once for chunks, and some more for those who wait. As in the Go SDK: who has someone
 // waiting comes first, until that has had CALL_SHARE times as much time as chunks, which waited.
 
 /** @internal For whom a place is taken. */
 export type Lane = 0 | 1;
 /** @internal A chunk of a run, or of a flow in one. */
 export const CHUNKS: Lane = 0;
-/** @internal Somebody waits for the answer. */
+/** @internal Someone waits for the answer. */
 export const CALLS: Lane = 1;
 
 const CALL_SHARE = 3;
@@ -80,7 +80,7 @@ export class Slots {
     }
   }
 
-  // Only the time counts in which somebody of the other lane waited for the place.
+  // Only the time counts in which someone of the other lane waited for the place.
   #account(lane: Lane, since: number, at: number): void {
     if (lane === CHUNKS) this.#usual += (at - since - this.#usual) / 4;
     if (this.#waiting[1 - lane as Lane].length === 0) return;

@@ -30,7 +30,7 @@ export interface SendOptions {
   meta?: Partial<Pick<Meta, 'run' | 'slice' | 'step' | 'attempt' | 'generation' | 'mode' | 'origin'>>;
 }
 
-/** A request as it was sent, to be delivered or issued again. */
+/** A request as it was sent, to be delivered or reissued. */
 export interface KitRequest {
   readonly endpoint: string;
   readonly items: readonly KitItem[];
@@ -70,7 +70,7 @@ export class KitReply {
     return answer instanceof Failure ? answer : undefined;
   }
 
-  /** Whether the item has an answer: one without will be tried again. */
+  /** Whether the item has an answer: one without will be retried. */
   answered(key: string): boolean {
     return this.#answers.has(key);
   }
@@ -104,7 +104,7 @@ export class Kit {
     return this.#send({ endpoint, items, options, slice: options.meta?.slice ?? randomUUID() }, 1);
   }
 
-  /** Delivers a request once more, as after a crash that came before its acknowledgement. */
+  /** Delivers a request again, as after a crash that came before its acknowledgement. */
   redeliver(reply: KitReply): Promise<KitReply> {
     return this.#send(reply.request, 2);
   }
@@ -233,7 +233,7 @@ class MemoryBus implements Bus {
     return () => this.#listeners.delete(subject);
   }
 
-  // Delivers a message until it is settled for good.
+  // Delivers a message until it is settled permanently.
   #deliver(subject: string, headers: MsgHdrs, data: Uint8Array, deliveries: number): void {
     const [, kind, name = ''] = subject.split('.');
     const id = `${++this.#sequence}-0`;
@@ -254,7 +254,7 @@ class MemoryBus implements Bus {
     if (kind === 'stage' && endpoint instanceof FlowEndpoint) return endpoint.deal(delivery);
     if (endpoint) return endpoint.accept(delivery);
     const stub = this.stubs.get(name);
-    if (!stub) throw new Error(`nobody serves endpoint ${name}, and there is no stub of it`);
+    if (!stub) throw new Error(`no one serves endpoint ${name}, and there is no stub of it`);
     const head = readHead(delivery.headers, name);
     const { items, params } = readBody(head.encoding, delivery.data);
     let slots: Slot[] = [];

@@ -71,7 +71,7 @@ export interface Meta {
   readonly attempt: number;
   /** How often the run was armed, from 1; a re-run adds one. */
   readonly generation: number;
-  /** `single`: somebody waits for the one item. */
+  /** `single`: someone waits for the one item. */
   readonly mode: 'batch' | 'single';
   /** The endpoints that wait for the answer, outermost first, such as `statement:1,accounts:2`. */
   readonly stack: string;
@@ -165,7 +165,7 @@ export function readHead(head: MsgHdrs | undefined, endpoint: string): Head {
   };
 }
 
-/** @internal Throws when a server has published a message, from a stream, for somebody who could not. */
+/** @internal Throws when a server has published a message, from a stream, for someone who could not. */
 export function checkOrigin(head: MsgHdrs | undefined): void {
   if (head?.has('Nats-Stream')) throw new Error('a server has published it from a stream');
 }
@@ -278,7 +278,7 @@ function decode(encoding: string, data: Uint8Array): Uint8Array {
 /** @internal Writes JSON that every reader of the protocol takes; undefined is null. It throws when it cannot. */
 export function writeJSON(value: unknown): string {
   const text = JSON.stringify(value) ?? 'null';
-  if (text.length > MAX_RESULT) return text; // nobody will read it
+  if (text.length > MAX_RESULT) return text; // no one will read it
   if (text.includes('\\ud') && /(^|[^\\])(\\\\)*\\ud[89a-f]/.test(text)) {
     throw new Error('it has half a character (a lone surrogate)');
   }

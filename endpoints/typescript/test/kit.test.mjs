@@ -76,7 +76,7 @@ test('single items: so many at once, in any order', async () => {
   assert.deepEqual(errors.map(({ code, message }) => [code, message]), [['seven', 'K-7'], ['handler_error', 'eight']]);
 });
 
-test('somebody who waits takes the next free place before a list', async () => {
+test('someone who waits takes the next free place before a list', async () => {
   const kit = new Kit();
   const order = [];
   const begun = new Promise((go) => {
@@ -253,14 +253,14 @@ test('the last stage cannot ask, and one endpoint may be asked two things', asyn
   assert.equal(reply.error('B').code, 'no_next_stage');
 });
 
-test('calls: one, a list, errors, and nobody there', async () => {
+test('calls: one, a list, errors, and no one there', async () => {
   const kit = new Kit();
   handleList(kit.service, 'interest', yearEnd);
   handleList(kit.service, 'asleep', () => new Promise(() => {}), { timeout: 500 });
   assert.equal((await call(kit.service, 'interest', 'A', { cents: 100 }, { params: { year: '1' } })).year, '1');
   assert.equal((await call(kit.service, 'interest', 'A', { cents: 100 }, { direct: true })).cents, 1.5);
   await assert.rejects(call(kit.service, 'interest', 'A', { cents: -1 }), { code: 'overdrawn', retry: false });
-  await assert.rejects(call(kit.service, 'nobody', 'A', 1, { direct: true }), NoListenersError);
+  await assert.rejects(call(kit.service, 'no one', 'A', 1, { direct: true }), NoListenersError);
   const results = await callList(kit.service, 'interest', [{ key: 'A', in: { cents: 100 } }, { key: 'B', in: { cents: -1 } }]);
   assert.deepEqual(results.map(({ out, error }) => out?.cents ?? error.code), [1.5, 'overdrawn']);
   await assert.rejects(call(kit.service, 'asleep', 'A', 1, { timeout: 20 }), UnansweredError);

@@ -334,9 +334,9 @@ var special = []netip.Prefix{ //nolint:gochecknoglobals // never changed
 	netip.MustParsePrefix("203.0.113.0/24"),  // documentation
 	netip.MustParsePrefix("240.0.0.0/4"),     // reserved, and broadcast
 	netip.MustParsePrefix("::/96"),           // contains one of the fourth version
-	netip.MustParsePrefix("::ffff:0:0:0/96"), // likewise
-	netip.MustParsePrefix("64:ff9b::/96"),    // likewise
-	netip.MustParsePrefix("64:ff9b:1::/48"),  // likewise
+	netip.MustParsePrefix("::ffff:0:0:0/96"), // also
+	netip.MustParsePrefix("64:ff9b::/96"),    // also
+	netip.MustParsePrefix("64:ff9b:1::/48"),  // also
 	netip.MustParsePrefix("100::/64"),        // discard
 	netip.MustParsePrefix("2001::/23"),       // protocols, and Teredo, which contains one
 	netip.MustParsePrefix("2001:db8::/32"),   // documentation

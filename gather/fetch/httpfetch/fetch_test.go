@@ -220,11 +220,11 @@ func TestServiceIsDown(t *testing.T) {
 	})
 	slots, err := get(t, b.client, settings(nobody+"/{key}"), &fetch.Request{Items: items(100)})
 	if len(slots) != 0 || codeOf(err) != "unreachable!" {
-		t.Errorf("nobody: %d slots, %v", len(slots), err)
+		t.Errorf("no one: %d slots, %v", len(slots), err)
 	}
 	slots, err = get(t, b.client, settings(b.server.URL+"/{key}"), &fetch.Request{Items: items(100)})
-	// Up to three of those that went well may have been under way at the end; or they are late, and each of them comes
-	// after three in a row that did not. Four in a row are the end, with three others under way.
+	// Up to three of those that went well may have been in progress at the end; or they are late, and each of them comes
+	// after three in a row that did not. Four in a row are the end, with three others in progress.
 	if len(slots) < 7 || len(slots) > 10 || codeOf(err) != "unavailable!" || asked.Load() > 10+3*3+4+3 {
 		t.Errorf("went down: %d slots, %v, asked %d times", len(slots), err, asked.Load())
 	}
@@ -447,7 +447,7 @@ func TestMany(t *testing.T) {
 			t.Errorf("%s: %+v, %v", path, slots, err)
 		}
 	}
-	// What a smaller chunk may mend is the chunk's error.
+	// What a smaller chunk may fix is the chunk's error.
 	if slots, err = ask("/gone", 2, gather.HTTPResponse{}); len(slots) != 0 || codeOf(err) != "not_found" {
 		t.Errorf("gone: %+v, %v", slots, err)
 	}

@@ -48,7 +48,7 @@ func payload(item *fetch.Item) []byte {
 }
 
 // refused is what becomes of a chunk whose one request failed. What smaller chunks, or another time, may help against
-// is the chunk's error, by which it is halved or tried again. Anything else would be the same for each of its items.
+// is the chunk's error, by which it is halved or retried. Anything else would be the same for each of its items.
 func (s *step) refused(req *fetch.Request, out outcome) ([]fetch.Slot, error) {
 	switch out.slot.Code {
 	case CodeThrottled, CodeOverloaded, CodeNoSecret, CodeAddress, CodeRedirect, CodeTLS, CodeUnauthorized, CodeForbidden,
@@ -85,7 +85,7 @@ func (s *step) results(body []byte) (map[string][]byte, outcome) {
 	for i, result := range list {
 		text, found := point(result, s.Response.Key)
 		if found && wire.FlawOf(text, wire.DefaultMaxDepth) != nil {
-			continue // what is no text is the key of nobody, though it may look like somebody's once it is decoded
+			continue // what is no text is the key of no one, though it may look like someone's once it is decoded
 		}
 		key, ok := keyText(text)
 		if !found || !ok {

@@ -210,7 +210,7 @@ func (o outcome) asError() error {
 	return fetch.Clean(&e)
 }
 
-// heldBytes bounds the results of a chunk when nobody takes them while the rest is at work.
+// heldBytes bounds the results of a chunk when no one takes them while the rest is at work.
 const heldBytes = 64 << 20
 
 // round asks for each item of a chunk with a request of its own.
@@ -286,7 +286,7 @@ func (r *round) done(ordinal int, out outcome) (over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.whole != nil {
-		return false // what was under way was cut off, and says nothing
+		return false // what was in progress was cut off, and says nothing
 	}
 	if !out.down {
 		r.streak = 0
@@ -400,7 +400,7 @@ func member(text []byte, name string) (value []byte, found bool) {
 				value, times = of, times+1
 			}
 		})
-		return value, times == 1 // of two nobody knows which is meant
+		return value, times == 1 // of two no one knows which is meant
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(text, &list) != nil {

@@ -108,7 +108,7 @@ func (s *Sender) Send(ctx context.Context, m *Webhook) Delivery {
 	}
 	key, err := keyOf(s.conns, u, m.Secret)
 	if err != nil {
-		return Delivery{Why: unreadSecret, Said: s.Quoted([]byte(err.Error()))} // the operator's file may be mended
+		return Delivery{Why: unreadSecret, Said: s.Quoted([]byte(err.Error()))} // the operator's file may be fixed
 	}
 	timestamp, signature := sign(key, m.ID, s.now(), m.Body)
 	header := http.Header{}

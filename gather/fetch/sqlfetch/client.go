@@ -9,7 +9,7 @@
 //     bytes and connections of a source, whatever a plan says. A row that is too large does not reach this node.
 //   - Neither addresses nor passwords of a database stand in an error.
 //   - Errors that a smaller chunk may avoid, as of a key that the query cannot take, are the chunk's, which is halved;
-//     errors of the query itself are those of all items, at once; those that pass are tried again.
+//     errors of the query itself are those of all items, at once; those that pass are retried.
 //
 // Not its job: tries, which the node makes by the codes of the errors; uploads of items from a query.
 //
@@ -56,7 +56,7 @@ func New(conns *connections.Connections) *Client {
 	return &Client{conns: conns, steps: map[string]*step{}, pools: map[string]*pgxpool.Pool{}}
 }
 
-// Close closes the pools, and waits until the queries that are under way have ended: end their contexts first.
+// Close closes the pools, and waits until the queries that are in progress have ended: end their contexts first.
 func (c *Client) Close() {
 	c.mu.Lock()
 	pools := c.pools

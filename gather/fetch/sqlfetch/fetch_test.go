@@ -140,7 +140,7 @@ func TestQueriesOnlyRead(t *testing.T) {
 	}
 }
 
-// What a smaller chunk or another time may mend is the chunk's error.
+// What a smaller chunk or another time may fix is the chunk's error.
 func TestChunkErrors(t *testing.T) {
 	t.Parallel()
 	b := setup(t, "    max_rows: 50", "    max_bytes: 4KiB")
@@ -213,7 +213,7 @@ func TestSources(t *testing.T) {
 	}
 	u.Host, u.User = "127.0.0.1:1", url.UserPassword("me", password)
 	if got, err := get(t, client(t, u.String()), q, "1"); len(got) != 0 || codeOf(err) != "unreachable!" {
-		t.Errorf("nobody there: %v, %v", got, err)
+		t.Errorf("no one there: %v, %v", got, err)
 	}
 	other := settings("", func(q *gather.SQL) { q.Source = "other" })
 	if _, err := get(t, allowed, other, "1"); codeOf(err) != "no_source" ||

@@ -157,7 +157,7 @@ const (
 	CodeBadStep     = "bad_step"         // the step's settings cannot be read by this version; not retryable
 	CodeNoSource    = "no_source"        // this node does not have it; not retryable
 	CodeBadQuery    = wire.CodeBadQuery  // the query is not one, or its columns are not those that the plan names
-	CodeForbidden   = "forbidden"        // the source's role may not do it, or nobody may: it writes; not retryable
+	CodeForbidden   = "forbidden"        // the source's role may not do it, or no one may: it writes; not retryable
 	CodeBadKey      = "bad_key"          // a key or value that the query cannot take; a chunk is halved
 	CodeNotFound    = "not_found"        // no row of the key; not retryable
 	CodeManyRows    = "many_rows"        // several rows of the key, with rows: one; not retryable

@@ -133,7 +133,7 @@ func TestEachFormOfTheConfiguration(t *testing.T) {
 
 // PROOF: who may do what, 13.
 // In each form a role has so many connections and subscriptions and no more, and whoever has all of its own keeps
-// nobody else from connecting.
+// no one else from connecting.
 func TestNoRoleUsesUpTheServer(t *testing.T) {
 	t.Parallel()
 	s := system(t, "accounts=accounts,other", "statement=statement")

@@ -125,7 +125,7 @@ func (r Roles) byName() (all []*role, serves map[string]*role, err error) {
 	return all, serves, check(all, serves)
 }
 
-// check refuses names that cannot be told apart, and callers of what nobody serves.
+// check refuses names that cannot be told apart, and callers of what no one serves.
 func check(all []*role, serves map[string]*role) error {
 	variables := map[string]string{Variable(NodeName): NodeName}
 	callers := map[string]string{}

@@ -39,7 +39,7 @@ type Export struct {
 	Subject string
 	Stream  bool     // what is published goes to the importers; otherwise their requests come here
 	To      []string // the accounts that may import it
-	// Many says that a request may have several answers, and Threshold how long one is waited for at the most.
+	// Many says that a request may have several answers, and Threshold how long one is waited for at most.
 	Many      bool
 	Threshold time.Duration
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// How many requests may be under way that read whole runs, one page after the other, or much of one at once. Each of
+// How many requests may be in progress that read whole runs, one page after the other, or much of one at once. Each of
 // them holds a connection while it reads, so they may have these shares of what the store has, and one user half of a
 // share: what is left is for all other requests, and for the node.
 const (
@@ -29,12 +29,12 @@ const (
 	broadShare = 4
 	// broadTimeout is how long one of the latter waits for its turn: pages ask for several of them at once.
 	broadTimeout = 5 * time.Second
-	// maxHeld is how many answers may be under way at once that are held as a whole until the slowest of readers has
+	// maxHeld is how many answers may be in progress at once that are held as a whole until the slowest of readers has
 	// taken them, and one user half of them; the others wait for a turn, too. One may be a result of 64 MiB.
 	maxHeld = 8
 )
 
-// slotsOf are those of a server. Where nobody says who they are, all are one.
+// slotsOf are those of a server. Where no one says who they are, all are one.
 func slotsOf(gate *access.Gate, all int) *access.Slots {
 	all = max(all, 1)
 	if gate == nil {
@@ -46,7 +46,7 @@ func slotsOf(gate *access.Gate, all int) *access.Slots {
 // challenge tells a client how to say who it is.
 const challenge = `Bearer realm="tranche"`
 
-// deniedError is about what somebody may not do.
+// deniedError is about what someone may not do.
 type deniedError struct {
 	status int
 	detail string
@@ -54,10 +54,10 @@ type deniedError struct {
 
 func (e *deniedError) Error() string { return e.detail }
 
-// Denied is an error about what somebody may not do.
+// Denied is an error about what someone may not do.
 func Denied(status int, detail string) error { return &deniedError{status, detail} }
 
-// authorised lets a request in whose maker may do what it asks for. What says nowhere who may do it, nobody may.
+// authorised lets a request in whose maker may do what it asks for. What says nowhere who may do it, no one may.
 func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 	route := s.mux.route(r)
 	noteRoute(w, route.Pattern, s.Access == nil)
@@ -66,7 +66,7 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if route.Role == "" {
-		s.Deny(w, r, &deniedError{http.StatusForbidden, "nobody may do this: " + Cut(r.URL.Path, MaxEchoed) +
+		s.Deny(w, r, &deniedError{http.StatusForbidden, "no one may do this: " + Cut(r.URL.Path, MaxEchoed) +
 			" does not say which role it needs, which is a mistake in this version of tranche"})
 		return
 	}
@@ -75,7 +75,7 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 	}
 	user := ""
 	if s.Access != nil && route.anonymous {
-		r.Header.Del(ActorHeader) // nobody was asked who they are
+		r.Header.Del(ActorHeader) // no one was asked who they are
 	}
 	if s.Access != nil && !route.anonymous {
 		who, err := s.permitted(r, route.Role)
@@ -109,7 +109,7 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 		}
 		defer leave()
 	}
-	if route.Role == access.None { // it changes nothing, and who nobody knows is not told who used a key for what
+	if route.Role == access.None { // it changes nothing, and who no one knows is not told who used a key for what
 		s.mux.ServeHTTP(w, r)
 		return
 	}
@@ -157,7 +157,7 @@ func isTrue(value string) bool {
 	return err == nil && is
 }
 
-// madeBy makes a request one of somebody's. What the client says of itself is not believed.
+// madeBy makes a request one of someone's. What the client says of itself is not believed.
 func madeBy(ctx context.Context, r *http.Request, who *access.Principal) *http.Request {
 	r = r.WithContext(ctx)
 	r.Header = r.Header.Clone()
@@ -166,7 +166,7 @@ func madeBy(ctx context.Context, r *http.Request, who *access.Principal) *http.R
 	return r
 }
 
-// permitted returns who asks, when they may; nil for nobody, where nobody is needed.
+// permitted returns who asks, when they may; nil for no one, where no one is needed.
 func (s *Kernel) permitted(r *http.Request, needed access.Role) (*access.Principal, error) {
 	who, err := s.whoAsks(r)
 	switch {
@@ -174,7 +174,7 @@ func (s *Kernel) permitted(r *http.Request, needed access.Role) (*access.Princip
 	case needed != access.None:
 		return nil, err
 	case refused(err):
-		return nil, nil //nolint:nilnil // what needs nobody gets nobody
+		return nil, nil //nolint:nilnil // what needs no one gets no one
 	default: // it is there for everybody, and tells them what is wrong
 		return nil, nil //nolint:nilnil // as above
 	}
@@ -204,7 +204,7 @@ func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
 	return access.Principal{}, access.ErrNobody
 }
 
-// refused reports whether an error says that somebody is nobody, and not that it could not be found out.
+// refused reports whether an error says that someone is no one, and not that it could not be found out.
 func refused(err error) bool {
 	_, secret := errors.AsType[*access.RefusedError](err)
 	_, denied := errors.AsType[*deniedError](err)
@@ -215,7 +215,7 @@ func refused(err error) bool {
 // keep the server busy, and learn from how long that takes. A link to here is fine.
 func checkSite(r *http.Request) error {
 	site := r.Header.Get("Sec-Fetch-Site")
-	foreign := site == "cross-site" || site == "same-site" // the same host, but another port, may be somebody else
+	foreign := site == "cross-site" || site == "same-site" // the same host, but another port, may be someone else
 	link := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
 		r.Header.Get("Sec-Fetch-Dest") == "document"
 	if foreign && belowPrefix(r.URL.Path) && !link {
@@ -292,10 +292,10 @@ func accessProblem(err error) (status int, detail string) {
 		return http.StatusTooManyRequests, busy.Error()
 	}
 	if errors.Is(err, access.ErrRevoked) {
-		return http.StatusUnauthorized, "the request was broken off: " + access.ErrRevoked.Error()
+		return http.StatusUnauthorized, "the request was interrupted: " + access.ErrRevoked.Error()
 	}
 	if errors.Is(err, access.ErrUnchecked) {
-		return http.StatusServiceUnavailable, "the request was broken off: PostgreSQL does not say whether it may go on"
+		return http.StatusServiceUnavailable, "the request was interrupted: PostgreSQL does not say whether it may go on"
 	}
 	if errors.Is(err, access.ErrNobody) {
 		return http.StatusUnauthorized, "this server needs a login; " + howToLogIn
@@ -345,13 +345,13 @@ func (s *Kernel) CookieName() string {
 
 // Members of an operation's metadata.
 const (
-	MetaRole       = "role"     // an access.Role: who may. Without it nobody may
+	MetaRole       = "role"     // an access.Role: who may. Without it no one may
 	MetaScansRun   = "heavy"    // true: few at once
 	metaScansRunIf = "heavy if" // a string: few at once of those in which this parameter is true
 	metaReadsMany  = "broad"    // true: few at once, and the others wait for a while
 	metaBroadIf    = "broad if" // []string: so when one of these parameters is there
 	metaHeld       = "held"     // true: its answer may be large and is held as a whole; few at once, and the others wait
-	metaCredent    = "credent"  // true: it is about who may do what, and goes on while all else stands still
+	metaCredent    = "credent"  // true: it is about who may do what, and goes on while all else is stalled
 	metaBulk       = "bulk"     // an int64: its body, of so many bytes, is held as a whole, and few are at once
 	MetaStreamed   = "streamed" // an *huma.RequestBody that is read as it comes, and may take as long as it keeps coming
 	metaUnstored   = "unstored" // true: its answer holds a secret, and is kept nowhere
@@ -386,13 +386,13 @@ func BroadIf(op huma.Operation, parameters ...string) huma.Operation {
 }
 
 // Held says that the answer of an operation may be large, and is held as a whole for as long as its reader takes: only
-// a few of them are under way at once.
+// a few of them are in progress at once.
 func Held(op huma.Operation) huma.Operation { return noted(op, metaHeld, true) }
 
 // AboutCredentials says that an operation has connections of its own to the database.
 func AboutCredentials(op huma.Operation) huma.Operation { return noted(op, metaCredent, true) }
 
-// Streamed says that the body of an operation is read as it comes, and describes it. Others have to be there within a
+// Streamed says that the body of an operation is read as it comes, and describes it. Others must be there within a
 // time. huma must not know of it, or would hold it as a whole.
 func Streamed(op huma.Operation, body *huma.RequestBody) huma.Operation {
 	return noted(op, MetaStreamed, body)
@@ -416,13 +416,14 @@ func noted(op huma.Operation, name string, value any) huma.Operation {
 	return op
 }
 
-// maxStrangers is how many requests may be under way at once that come from one address, which of IPv6 is a network of
-// 64 bits, and of which it is not known who makes them: logins, pages, and the rest of bodies that were refused. Over
-// HTTP/2 a browser asks for all files of the dashboard at once, more than a hundred, and several people may share one.
+// maxStrangers is how many requests may be in progress at once that come from one address, which of IPv6 is a network
+// of 64 bits, and of which it is not known who makes them: logins, pages, and the rest of bodies that were refused.
+// Over HTTP/2 a browser asks for all files of the dashboard at once, more than a hundred, and several people may share
+// one.
 const maxStrangers = 512
 
 // countStranger counts a request, until it has ended, unless it is known who makes it. It returns a BusyError when too
-// many come from there already. Where nobody says who they are, none is a stranger.
+// many come from there already. Where no one says who they are, none is a stranger.
 func (s *Kernel) countStranger(w http.ResponseWriter, r *http.Request) error {
 	timed, ok := w.(*timedWriter)
 	if s.Access == nil || !ok || timed.known || timed.leave != nil || isProbe(r) {
@@ -437,7 +438,7 @@ func (s *Kernel) countStranger(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// isProbe says whether somebody only looks how the node is. Such a request has next to nothing to hold, and who watches
+// isProbe says whether someone only looks how the node is. Such a request has next to nothing to hold, and who watches
 // over the node may share the address of strangers.
 func isProbe(r *http.Request) bool {
 	return (r.URL.Path == "/healthz" || r.URL.Path == "/readyz") && r.ContentLength == 0

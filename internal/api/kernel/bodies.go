@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	maxDrained = 1 << 30 // of a body that nobody needs
-	// The rest of an upload that was refused is read, so that its sender sees the answer; likewise when its token was
+	maxDrained = 1 << 30 // of a body that no one needs
+	// The rest of an upload that was refused is read, so that its sender sees the answer; also when its token was
 	// revoked meanwhile.
 	drainTimeout = 10 * time.Second
 	// revokedDrain is that for a sender whose token was revoked meanwhile.
@@ -45,12 +45,13 @@ const deadlineStep = time.Second / 4
 // slowestBody is how many bytes of a body buy its sender another second.
 const slowestBody = 256
 
-// timedBody gives a sender more time whenever something arrives, though not for ever, and has no deadline once all has.
+// timedBody gives a sender more time whenever something arrives, though not indefinitely, and has no deadline once all
+// has.
 type timedBody struct {
 	body    io.ReadCloser
 	control *http.ResponseController
 	silence time.Duration
-	until   time.Time     // it has to be there as a whole by then; zero: it is read as it comes
+	until   time.Time     // it must be there as a whole by then; zero: it is read as it comes
 	waited  time.Duration // for what came, which is not the time that its reader took
 	came    int64
 	moved   time.Time
@@ -58,7 +59,7 @@ type timedBody struct {
 	whole   bool // all of it has been read
 
 	refused func() error  // why nothing more is wanted of who sends it; nil: nothing keeps it from being read
-	drain   time.Duration // what the rest of it may take when nobody needs it
+	drain   time.Duration // what the rest of it may take when no one needs it
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
@@ -187,7 +188,7 @@ func (b *timedBody) refuse(ctx context.Context) (allow func()) {
 	})
 	return func() {
 		b.refused = nil
-		if !stop() { // its deadline must not meet the next request of this connection, which may be somebody else's
+		if !stop() { // its deadline must not meet the next request of this connection, which may be someone else's
 			<-ended
 			_ = b.control.SetReadDeadline(time.Time{}) // as above
 			b.drain = revokedDrain
@@ -232,10 +233,10 @@ func (b *timedBody) within(d time.Duration) {
 	_ = b.control.SetReadDeadline(time.Now().Add(d)) // as above
 }
 
-// Close implements io.Closer. net/http closes the body in the end; until then the rest may have to be read: see finish.
+// Close implements io.Closer. net/http closes the body in the end; until then the rest may must be read: see finish.
 func (b *timedBody) Close() error { return nil }
 
-// timedWriter gives a reader more time whenever something is written, and answers before the body has ended when nobody
+// timedWriter gives a reader more time whenever something is written, and answers before the body has ended when no one
 // needs the rest of it.
 type timedWriter struct {
 	http.ResponseWriter
@@ -260,7 +261,7 @@ func (t *timedWriter) WriteHeader(status int) {
 	}
 	t.begin()
 	t.move()
-	t.status = status // those before the last are news under way
+	t.status = status // those before the last are news in progress
 	t.ResponseWriter.WriteHeader(status)
 }
 
@@ -319,7 +320,7 @@ func noteRoute(w http.ResponseWriter, pattern string, open bool) {
 	}
 }
 
-// noteRole says of what role it is who makes a request, likewise.
+// noteRole says of what role it is who makes a request, also.
 func noteRole(w http.ResponseWriter, role access.Role) {
 	if timed, ok := w.(*timedWriter); ok {
 		timed.role = role
@@ -332,8 +333,8 @@ func (t *timedWriter) measure(to Meter) {
 }
 
 const (
-	// maxBulk bounds the bytes of bulky requests that are under way. They are copied once, and what they name takes up to
-	// 25 times as much.
+	// maxBulk bounds the bytes of bulky requests that are in progress. They are copied once, and what they name takes up
+	// to 25 times as much.
 	maxBulk = 16 << 20
 	// bulkStep is how many bytes wait for room at once.
 	bulkStep = 32 << 10
@@ -341,7 +342,7 @@ const (
 	bulkTimeout = 2 * time.Second
 )
 
-// Bulky says that the body of an operation has so many bytes at the most, and is in memory as a whole: there is room
+// Bulky says that the body of an operation has so many bytes at most, and is in memory as a whole: there is room
 // for some of them at once.
 func Bulky(op huma.Operation, most int64) huma.Operation {
 	op.MaxBodyBytes = most
@@ -349,7 +350,7 @@ func Bulky(op huma.Operation, most int64) huma.Operation {
 }
 
 // bulkRoom is the room for the bodies of bulky requests. They take it as they come: what a request says of its length
-// takes none. Who came first has it first, by steps, so that nobody waits for a large body to have all of its room.
+// takes none. Who came first has it first, by steps, so that no one waits for a large body to have all of its room.
 type bulkRoom struct {
 	bytes *semaphore.Weighted
 }

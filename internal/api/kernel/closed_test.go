@@ -15,7 +15,7 @@ import (
 )
 
 // PROOF: who may do what, 2.
-// What does not say which role it needs is closed, to everybody and also where nobody has to log in: an operation, and
+// What does not say which role it needs is closed, to everybody and also where no one has to log in: an operation, and
 // a route that is none.
 func TestARouteWithoutARoleIsClosed(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@ const MimeNDJSON = "application/x-ndjson"
 
 const (
 	maxContent  = 64 << 10 // of a body, unless all of it is asked for
-	maxUnpacked = 16 << 20 // what services read at the most
+	maxUnpacked = 16 << 20 // what services read at most
 )
 
 // Content is the body of a message: as JSON or text where it is that, else as base64. At most one of the three is set.

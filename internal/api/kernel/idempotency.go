@@ -106,7 +106,7 @@ func checkRequestKey(keys []string, user string) error {
 func refuseUnderWay(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", underWayRetry)
 	WriteProblem(w, http.StatusConflict, "a request with this "+IdempotencyHeader+
-		" is under way; ask again with the same key for its answer")
+		" is in progress; ask again with the same key for its answer")
 }
 
 // once carries a request out, or gives the answer of an earlier one that was the same.

@@ -55,14 +55,14 @@ type Config struct {
 	// SecureCookies says that browsers come by TLS, and BehindProxy that a proxy of ours is what connects to this server.
 	SecureCookies, BehindProxy bool
 
-	Meter       Meter                  // nil: nobody measures
+	Meter       Meter                  // nil: no one measures
 	Trouble     func() (Trouble, bool) // the last thing that went wrong in the node; nil: nothing is known
 	StreamBytes func() int64           // what the streams take on each server that keeps them; nil: it is not known
 
 	ReadTimeout  time.Duration // how long a caller may go without sending, or taking, a byte
 	QueryTimeout time.Duration // bounds the work for a GET
 
-	// WakeLeaderTask has the node that leads do a leader task now; nil: it does it when its time comes.
+	// WakeLeaderTask has the leader do a leader task now; nil: it does it when its time comes.
 	WakeLeaderTask func(name string)
 	// Started is what a start answers of a run, for one whose answer was lost.
 	Started func(run *inspect.RunView) any
@@ -89,7 +89,7 @@ type Kernel struct {
 	bulk            bulkRoom
 	underWay        underWay // requests that named a key
 	Streams         streams
-	active          sync.WaitGroup // requests under way
+	active          sync.WaitGroup // requests in progress
 }
 
 // New returns the kernel of a server.
@@ -103,7 +103,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 	}
 }
 
-// Wake has the node that leads do a leader task now; else it does it when its time comes.
+// Wake has the leader do a leader task now; else it does it when its time comes.
 func (s *Kernel) Wake(task string) {
 	if s.config.WakeLeaderTask != nil {
 		s.config.WakeLeaderTask(task)
@@ -118,7 +118,7 @@ func (s *Kernel) Looking(ctx context.Context) (context.Context, context.CancelFu
 // answer is an answer with a JSON body.
 type answer[T any] struct{ Body T }
 
-// Register adds an operation whose errors are the package's. What only looks has to be done in time. Before it, what
+// Register adds an operation whose errors are the package's. What only looks must be done in time. Before it, what
 // the input embeds is seen to: see Actor, Changer, RunPath and JSON.
 func Register[In, Out any](
 	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),

@@ -85,7 +85,7 @@ func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	case p.Status < http.StatusInternalServerError || retryAfter(err) > 0: // that there is too much shows elsewhere
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTooSlow):
 		p.Status, p.Title = http.StatusServiceUnavailable, http.StatusText(http.StatusServiceUnavailable)
-		p.Detail = "the request was broken off"
+		p.Detail = "the request was interrupted"
 	default:
 		s.Log.Error("request failed", zap.Error(err))
 	}

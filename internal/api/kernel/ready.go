@@ -31,13 +31,13 @@ func (e *UnavailableError) Error() string { return e.detail }
 func Away(detail string) *UnavailableError { return &UnavailableError{detail} }
 
 var (
-	// ErrNoNATS is told of what needs NATS while it is away.
+	// ErrNoNATS is told of what needs NATS while it is unavailable.
 	ErrNoNATS   = Away("NATS is not connected; the node tries to reach it, see --nats; try again soon")
 	errNotReady = Away("the node has not started yet: it waits for PostgreSQL or JetStream; /readyz says more")
 	errTooSlow  = Away("PostgreSQL or NATS has not answered in time; try again soon")
 )
 
-// MayChange reports why nobody can start or change anything here: a node that is not ready keeps no session alive.
+// MayChange reports why no one can start or change anything here: a node that is not ready keeps no session alive.
 func (s *Kernel) MayChange() error {
 	switch {
 	case s.isReady():

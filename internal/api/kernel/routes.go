@@ -18,7 +18,7 @@ import (
 // Route is one way into the server, and who may take it.
 type Route struct {
 	Pattern string      // as http.ServeMux has it
-	Role    access.Role // empty: it does not say who may, so nobody may
+	Role    access.Role // empty: it does not say who may, so no one may
 
 	heavy       bool
 	heavyIf     string // a parameter; empty: none makes it heavy
@@ -98,14 +98,14 @@ func (m *RouteMux) Assign(described *huma.OpenAPI) {
 func (m *RouteMux) route(r *http.Request) Route {
 	_, pattern := m.Handler(r)
 	if pattern == CatchAll && belowPrefix(r.URL.Path) {
-		return Route{Pattern: pattern, Role: access.Viewer} // what is there, and what is not, is nobody's business
+		return Route{Pattern: pattern, Role: access.Viewer} // what is there, and what is not, is no one's business
 	}
 	return m.routes[pattern]
 }
 
 func belowPrefix(path string) bool { return path == Prefix || strings.HasPrefix(path, Prefix+"/") }
 
-// Bounded reports whether few of the requests of a route are under way at once.
+// Bounded reports whether few of the requests of a route are in progress at once.
 func (r *Route) Bounded() bool { return r.heavy || r.broad || r.held }
 
 // Routes lists every way into the server.
@@ -158,7 +158,7 @@ func WrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) boo
 	return true
 }
 
-// lookTimeout is how long what only looks waits for a connection that was closed to be made anew.
+// lookTimeout is how long what only looks waits for a connection that was closed to be made again.
 const lookTimeout = time.Second
 
 // Guard refuses foreign hosts and origins, and who may not do what they ask for, and bounds how long a caller may be
@@ -229,9 +229,9 @@ func (s *Kernel) AwaitRequests(patience time.Duration) error {
 	case <-time.After(patience):
 	}
 	select {
-	case <-ended: // meanwhile, if all of the process stood still
+	case <-ended: // meanwhile, if all of the process was stalled
 		return nil
 	default:
-		return errors.New("api: a request that was broken off does not end")
+		return errors.New("api: a request that was interrupted does not end")
 	}
 }

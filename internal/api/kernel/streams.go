@@ -17,7 +17,7 @@ import (
 const (
 	mimeEvents = "text/event-stream"
 
-	// heartbeat is how often a stream says that it is there. It is also what finds out that nobody reads it.
+	// heartbeat is how often a stream says that it is there. It is also what finds out that no one reads it.
 	heartbeat = 15 * time.Second
 	// streamRetry is how soon a browser is to come back.
 	streamRetry = time.Second
@@ -123,7 +123,7 @@ func SendEvents(r *http.Request, w http.ResponseWriter, source eventSource) {
 	}
 }
 
-// pass waits for the next events and sends them, or a sign of life in time.
+// pass waits for the next events and sends them, or a heartbeat in time.
 func pass(ctx context.Context, out *eventWriter, source eventSource) error {
 	wait, cancel := context.WithTimeout(ctx, heartbeat)
 	defer cancel()

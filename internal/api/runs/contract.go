@@ -232,7 +232,7 @@ func remedy(missing, unread []string) string {
 	if len(missing) == 1 && len(unread) == 1 {
 		rename = fmt.Sprintf("Rename it: --rename %s=%s", unread[0], missing[0])
 	}
-	return rename + "; or start all the same: --contract warn"
+	return rename + "; or start anyway: --contract warn"
 }
 
 // quoted lists names of fields.

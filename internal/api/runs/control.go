@@ -28,10 +28,10 @@ type ResumeSettings struct {
 	MaxFailed *string `json:"max_failed,omitempty" doc:"a new threshold: 500, 1%, or none" example:"2%"`
 }
 
-// ControlAll goes with an operation on every run that is under way.
+// ControlAll goes with an operation on every run that is in progress.
 type ControlAll struct {
 	ControlSettings
-	All bool `json:"all" enum:"true" doc:"must be true: every run that is under way is meant"`
+	All bool `json:"all" enum:"true" doc:"must be true: every run that is in progress is meant"`
 }
 
 // Controlled is what a pause, a resume, an approval or a cancel did.
@@ -149,7 +149,7 @@ func (s Sizing) given() *workqueue.Adaptive {
 	return &s.Adaptive
 }
 
-// RunChanges is new settings of a run that is under way or has ended. What is left out stays.
+// RunChanges is new settings of a run that is in progress or has ended. What is left out stays.
 type RunChanges struct {
 	Step      string  `json:"step,omitempty" maxLength:"64" doc:"whose settings; absent: of the only one"`
 	Priority  *int    `json:"priority,omitempty" doc:"runs with a greater number go first"`
@@ -233,17 +233,17 @@ type ApproveSettings struct {
 	ControlSettings
 	Step string `json:"step,omitempty" maxLength:"64" doc:"let this step begin, which waits; absent: the canary is meant"`
 
-	Seen *time.Time `json:"seen,omitempty" doc:"since of the gate that was looked at; 409 when it has waited anew since"`
+	Seen *time.Time `json:"seen,omitempty" doc:"since of the gate that was looked at; 409 when it has waited again since"`
 }
 
-// GateDocument is a gate as somebody sees it who may have to approve it.
+// GateDocument is a gate as someone sees it who may have to approve it.
 type GateDocument struct {
 	controlstore.GateView
 	Refused string `json:"refused,omitempty" doc:"why who asks may not approve it now"`
 }
 
 func (s changes) registerGates(api huma.API) {
-	show := kernel.Get("get-gate", "/runs/{run}/gate", "What waits for somebody between two steps of a run")
+	show := kernel.Get("get-gate", "/runs/{run}/gate", "What waits for someone between two steps of a run")
 	kernel.Register(s.Kernel, api, kernel.ScansRun(show), s.gate)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "approve-run", Method: http.MethodPost, Path: "/runs/{run}/approve",
@@ -300,8 +300,8 @@ type RunDeleted struct {
 func (s changes) registerDelete(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
 		OperationID: "delete-run", Method: http.MethodPost, Path: "/runs/{run}/delete", Summary: "Delete a finished run",
-		Description: "From then on nobody finds it; whoever asks for it by its id is told 410. The node that leads " +
-			"deletes its rows in small pieces, for which the answer does not wait. A run that is under way, or ended " +
+		Description: "From then on no one finds it; whoever asks for it by its id is told 410. The leader " +
+			"deletes its rows in small pieces, for which the answer does not wait. A run that is in progress, or ended " +
 			"less than a minute ago, is refused.",
 	}), s.deleteRun)
 }
@@ -314,7 +314,7 @@ func (s changes) deleteRun(ctx context.Context, in *runChange[*DeleteSettings]) 
 		return RunDeleted{}, err
 	}
 	if !req.DryRun {
-		s.Wake(orchestrator.TaskRetention) // has the node that leads begin
+		s.Wake(orchestrator.TaskRetention) // has the leader begin
 	}
 	return RunDeleted{Run: in.ID, DryRun: req.DryRun, Deletion: done}, nil
 }

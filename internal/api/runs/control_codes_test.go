@@ -8,7 +8,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
-// Which codes are tried again can be changed while a run goes on.
+// Which codes are retried can be changed while a run goes on.
 func TestCodesOfARunAreSet(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

@@ -53,7 +53,7 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 	}
 }
 
-// What corrects items has to fit the schema of the run, and mends what did not.
+// What corrects items has to fit the schema of the run, and fixes what did not.
 func TestCorrectionsFitTheSchema(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

@@ -65,7 +65,7 @@ func (s *Routes) explainEndpoint(ctx context.Context, in *kernel.EndpointPath) (
 	}
 	if kind, _ := workqueue.TargetKind(in.Endpoint); kind != workqueue.KindEndpoint {
 		nodes, err := inspect.New(s.Store).NodesFor(ctx, in.Endpoint)
-		e.Listens = "nobody: no node that is alive does this work"
+		e.Listens = "no one: no node that is alive does this work"
 		if len(nodes) > 0 {
 			e.Listens = "nodes do this work: " + strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
 		}
@@ -131,7 +131,7 @@ func (s *Routes) tellResting(groups []health.MissingGroup, alone bool, at time.T
 	}
 }
 
-// unheardAsk is an endpoint that a flow asks and on which nobody listens.
+// unheardAsk is an endpoint that a flow asks and on which no one listens.
 type unheardAsk struct {
 	endpoint string
 	requests uint64 // that wait for it
@@ -140,7 +140,7 @@ type unheardAsk struct {
 // maxUnheard bounds the endpoints that are looked into.
 const maxUnheard = 20
 
-// lookForUnheard finds requests of flows to endpoints on which nobody listens. The last request to each such endpoint
+// lookForUnheard finds requests of flows to endpoints on which no one listens. The last request to each such endpoint
 // tells who asked. What cannot be looked at now is left out: it only adds to an explanation.
 func (s *Routes) lookForUnheard(
 	ctx context.Context, flows []string, listeners map[string][]wire.Listener,

@@ -31,7 +31,7 @@ type servicesSeen struct {
 	listeners map[string][]wire.Listener
 	heard     []wire.Listener // the same, as they came
 	consumers map[string]consumerSeen
-	unheard   map[string][]unheardAsk // by flow: what it asks and nobody answers
+	unheard   map[string][]unheardAsk // by flow: what it asks and no one answers
 }
 
 // consumerSeen is the consumer of an endpoint.
@@ -158,16 +158,16 @@ func (v *servicesSeen) unsent(g *health.MissingGroup) {
 	g.Advice = append(v.startOrMend(g), g.Advice...)
 }
 
-// unheardText says that nobody listens, and which endpoint may have been meant.
+// unheardText says that no one listens, and which endpoint may have been meant.
 func (v *servicesSeen) unheardText(endpoint string) string {
-	text := "nobody listens on endpoint " + endpoint
+	text := "no one listens on endpoint " + endpoint
 	if near := wire.Nearest(endpoint, v.heard); near != "" {
 		text += "; was " + near + " meant?"
 	}
 	return text
 }
 
-// startOrMend is what helps when nobody listens: to start a service, or, where the name has a slip, to mend that.
+// startOrMend is what helps when no one listens: to start a service, or, where the name has a slip, to fix that.
 func (v *servicesSeen) startOrMend(g *health.MissingGroup) []health.Advice {
 	all := []health.Advice{startAdvice(g.Endpoint)}
 	if near := wire.Nearest(g.Endpoint, v.heard); near != "" && g.Runs <= 1 {
@@ -209,7 +209,7 @@ func startAdvice(endpoint string) health.Advice {
 		"; it is there when this names it", Command: "tranche endpoints show " + endpoint}
 }
 
-// nobody reports whether it is known that nobody takes requests for an endpoint.
+// no one reports whether it is known that no one takes requests for an endpoint.
 func (v *servicesSeen) nobody(endpoint string) bool {
 	if !v.asked || len(v.listeners[endpoint]) > 0 {
 		return false
@@ -267,12 +267,12 @@ func (v *servicesSeen) queued(g *health.MissingGroup) {
 	info := consumer.info
 	switch {
 	case consumer.missing:
-		g.Reason, g.Owner, g.Who = health.ReasonNoConsumer, health.OwnerNode, "the node that leads"
+		g.Reason, g.Owner, g.Who = health.ReasonNoConsumer, health.OwnerNode, "the leader"
 		g.Why = "the consumer through which services take requests is gone"
 		g.Next = "the node makes it again within seconds, and services go on"
 	case info != nil && info.Paused:
-		g.Reason, g.Owner, g.Who = health.ReasonSuspended, health.OwnerNode, "the node that leads"
-		g.Why = fmt.Sprintf("somebody has paused the consumer of endpoint %s in NATS, for another %s", g.Endpoint,
+		g.Reason, g.Owner, g.Who = health.ReasonSuspended, health.OwnerNode, "the leader"
+		g.Why = fmt.Sprintf("someone has paused the consumer of endpoint %s in NATS, for another %s", g.Endpoint,
 			info.PauseRemaining.Round(time.Second))
 		g.Next = "the node resumes it within seconds"
 	case v.nobody(g.Endpoint):
@@ -294,7 +294,7 @@ func (v *servicesSeen) queued(g *health.MissingGroup) {
 		g.Advice = []health.Advice{moreAdvice(g.Endpoint)}
 	case info != nil && len(there) > 0: // nothing waits in the stream
 		g.Reason, g.Why = health.ReasonWorking, "a service has taken them"
-		g.Next = "the service answers; without a reply by the deadline they are tried again"
+		g.Next = "the service answers; without a reply by the deadline they are retried"
 		v.working(g)
 	default:
 		g.Who = v.listening(g.Endpoint)
@@ -362,13 +362,13 @@ const maxReasons = 3
 // working refines requests that a service has taken.
 func (v *servicesSeen) working(g *health.MissingGroup) {
 	if g.Owner == health.OwnerOperator {
-		return // nobody is there to record what services answer
+		return // no one is there to record what services answer
 	}
 	if v.nobody(g.Endpoint) {
 		g.Reason, g.Owner, g.Who = health.ReasonGone, health.OwnerOperator, whoServes(g.Endpoint)
-		g.Why += "; nobody listens on endpoint " + g.Endpoint + " any more, so the service that took them is gone"
-		g.Next = fmt.Sprintf("JetStream hands them to the next service that listens, %s after the last sign of life; "+
-			"without a reply by the deadline they are tried again", stream.AckWait)
+		g.Why += "; no one listens on endpoint " + g.Endpoint + " any more, so the service that took them is gone"
+		g.Next = fmt.Sprintf("JetStream hands them to the next service that listens, %s after the last heartbeat; "+
+			"without a reply by the deadline they are retried", stream.AckWait)
 		g.Advice = append([]health.Advice{startAdvice(g.Endpoint)}, g.Advice...)
 		return
 	}
@@ -376,14 +376,14 @@ func (v *servicesSeen) working(g *health.MissingGroup) {
 	if names := v.tellUnheard(g); len(names) > 0 && g.Reason == health.ReasonWorking {
 		g.Reason, g.Owner = health.ReasonNested, health.OwnerOperator
 		g.Who = whoServes(strings.Join(names, ", "))
-		g.Next = "the flow goes on when a service answers it; without a reply by the deadline they are tried again"
+		g.Next = "the flow goes on when a service answers it; without a reply by the deadline they are retried"
 	}
 }
 
 // tellUnheard adds what the flow of a group asks for without being heard, and returns the names of those endpoints.
 func (v *servicesSeen) tellUnheard(g *health.MissingGroup) (names []string) {
 	for _, ask := range v.unheard[g.Endpoint] {
-		g.Why += fmt.Sprintf("; %s asks endpoint %s, on which nobody listens (%d waiting there)", g.Endpoint, ask.endpoint,
+		g.Why += fmt.Sprintf("; %s asks endpoint %s, on which no one listens (%d waiting there)", g.Endpoint, ask.endpoint,
 			ask.requests)
 		names = append(names, ask.endpoint)
 		g.Advice = append(g.Advice, startAdvice(ask.endpoint))

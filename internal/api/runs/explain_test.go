@@ -22,12 +22,12 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
 	run := e.Load("count", 100, nil)
-	e.WantOwner(run, "sent", health.ReasonNoListener, health.OwnerOperator, "nobody listens",
+	e.WantOwner(run, "sent", health.ReasonNoListener, health.OwnerOperator, "no one listens",
 		"start a service that listens on endpoint count")
 	e.WantOwner(run, "ready", health.ReasonNoListener, health.OwnerOperator, "4 of 4 are out")
 	apitest.Eventually(t, "an item is explained", func() bool { // NATS may not say in time who listens
 		one := e.Explain(run, "C99")
-		return one.Missing == 1 && strings.Contains(one.Summary, "nobody listens")
+		return one.Missing == 1 && strings.Contains(one.Summary, "no one listens")
 	})
 	var whole health.EndpointExplanation
 	apitest.Eventually(t, "the endpoint is explained", func() bool {
@@ -37,7 +37,7 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	})
 	e.Get("/endpoints/idle/explain", &whole)
 	if whole.Missing != 0 || !strings.Contains(whole.Summary, "nothing waits") {
-		t.Errorf("an endpoint that nobody uses is explained as %+v", whole)
+		t.Errorf("an endpoint that no one uses is explained as %+v", whole)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestExplainServicesThatAreBusyAndGone(t *testing.T) {
 	e.WantOwner(run, "sent", health.ReasonBusy, health.OwnerService, "requests wait in the stream",
 		"they have answered nothing in the last minute")
 	nc.Close() // as if it had died
-	e.WantOwner(run, "sent", health.ReasonGone, health.OwnerOperator, "nobody listens", "15s")
+	e.WantOwner(run, "sent", health.ReasonGone, health.OwnerOperator, "no one listens", "15s")
 	close(release)
 }
 

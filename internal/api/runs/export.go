@@ -204,7 +204,7 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (m
 type eachItem func(yield func(*export.Item) error) error
 
 // whole yields the items with results that came in pieces put together, one at a time; with streams only those that are
-// JSON, which has to be looked at as a whole.
+// JSON, which must be looked at as a whole.
 func (s exports) whole(ctx context.Context, all *export.Export, streams bool) eachItem {
 	return func(yield func(*export.Item) error) error {
 		return all.Each(ctx, func(item *export.Item) error {

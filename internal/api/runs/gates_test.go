@@ -21,7 +21,7 @@ steps:
   - {name: send, endpoint: echo, needs: [compose], barrier: approve, approvers: other}
 `
 
-// Who started a run does not approve it, whatever name they give; somebody else sees what waits, and what is other than
+// Who started a run does not approve it, whatever name they give; someone else sees what waits, and what is other than
 // in the run before, and lets it go on.
 func TestFourEyesAtAGate(t *testing.T) {
 	t.Parallel()
@@ -74,7 +74,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 		ask(200, bob, http.MethodGet, "/runs/"+name+"/gate?step=send&sample=2", "", `"items":3`, `"left_out":0`,
 			`"results":[{"step":"compose","bytes":`)
 		ask(200, bob, http.MethodGet, "/runs/"+name, "", `"approval":["send"]`,
-			"step send waits for somebody, other than ann")
+			"step send waits for someone, other than ann")
 		ask(404, bob, http.MethodGet, "/runs/"+name+"/gate?step=compose", "", "these do: send")
 		ask(409, bob, http.MethodPost, "/runs/"+name+"/approve", `{}`, "--step send")
 		var gate struct{ Since string }
@@ -82,7 +82,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 		if err := json.Unmarshal(looked, &gate); err != nil || gate.Since == "" {
 			t.Fatalf("the gate: %s, %v", looked, err)
 		}
-		if name == "second" { // the same is made again, and waits anew
+		if name == "second" { // the same is made again, and waits again
 			ask(200, bob, http.MethodPost, "/runs/second/reset", `{"step":"compose","keys":["2"]}`)
 			b.Answer(run, "", func(workqueue.Ordinal) []byte { return []byte(`"other"`) })
 			if _, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil {

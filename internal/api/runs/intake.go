@@ -137,7 +137,7 @@ func (s *Starts) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 	return s.openStream(r.Context(), settings, config)
 }
 
-// SpoolOf keeps what comes with a request. Where nobody says who they are, there is no bound of each user.
+// SpoolOf keeps what comes with a request. Where no one says who they are, there is no bound of each user.
 func (s *Starts) SpoolOf(ctx context.Context) intake.Spool {
 	who, _ := access.From(ctx)
 	return intake.Spool{Dir: s.config.SpoolDir, Room: s.Spool, User: who.Name}
@@ -382,7 +382,7 @@ func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSetting
 	if _, err := whole.Peek(1); errors.Is(err, io.EOF) {
 		return nil, "", nil
 	}
-	config.TakeInvalid, config.Sort, config.Source = false, "", "" // what corrects has to be right
+	config.TakeInvalid, config.Sort, config.Source = false, "", "" // what corrects must be right
 	said, err := set.Over(gather.Single("any"))
 	if err != nil {
 		return nil, "", BadSetting(err)

@@ -68,7 +68,7 @@ func (s *Routes) watchRuns() (err error) {
 	return err
 }
 
-// Close ends all streams of events, which go on for ever else.
+// Close ends all streams of events, which go on indefinitely else.
 func (s *Routes) Close() {
 	s.hubs.Close()
 	s.topics.Close()
@@ -248,7 +248,7 @@ func (s *Routes) registerPlanes(api huma.API) {
 	op.Description = "One byte for each item, in the order of their ordinals, from that of the first block on; a block " +
 		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
 		"the answer may be empty.\n\n" +
-		"- state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be tried again " +
+		"- state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be retried " +
 		"later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and what it was made from is being made again.\n" +
 		"- attempts: how often the item was asked for since it was last ready, up to 255.\n" +
 		"- latency: of the request that brought its outcome: 0 for none, else 1+12·log2(1+milliseconds), rounded, up to " +
@@ -354,7 +354,7 @@ type made[V any] struct {
 
 var errUnmade = errors.New("it was not made to its end")
 
-// get returns what was made no longer than age ago, or makes it. What went wrong for somebody else is tried again.
+// get returns what was made no longer than age ago, or makes it. What went wrong for someone else is retried.
 func (r *recent[K, V]) get(ctx context.Context, key K, age time.Duration, build func() (V, error)) (V, error) {
 	for {
 		m, mine := r.find(key)
@@ -373,7 +373,7 @@ func (r *recent[K, V]) get(ctx context.Context, key K, age time.Duration, build 
 	}
 }
 
-// make lets nobody wait for what a panic has ended.
+// make lets no one wait for what a panic has ended.
 func (r *recent[K, V]) make(key K, m *made[V], age time.Duration, build func() (V, error)) (V, error) {
 	m.err = errUnmade
 	defer func() { r.keep(key, m, age) }()

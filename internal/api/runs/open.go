@@ -243,7 +243,7 @@ func (a *Adding) warnings() []string {
 	return slices.Concat(a.compared.Warnings, a.Rows.Notes())
 }
 
-// Again begins anew, if some of it has been read.
+// Again begins again, if some of it has been read.
 func (a *Adding) Again() (err error) {
 	if a.used {
 		err = errors.Join(a.Close(), a.Open())

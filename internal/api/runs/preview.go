@@ -41,7 +41,7 @@ type Preview struct {
 	Format    intake.Format   `json:"format" enum:"csv,ndjson,parquet" doc:"that it was read as"`
 	Columns   []string        `json:"columns" nullable:"false" doc:"columns or fields, in their order"`
 	KeyColumn string          `json:"key_column" doc:"that the items' keys come from"`
-	Rows      []PreviewRow    `json:"rows" nullable:"false" doc:"the first ones, 20 at the most"`
+	Rows      []PreviewRow    `json:"rows" nullable:"false" doc:"the first ones, 20 at most"`
 	Read      int             `json:"read" doc:"rows of which nothing is amiss in what was sent"`
 	Schema    json.RawMessage `json:"schema" doc:"a JSON Schema that these rows fit, as a proposal"`
 	Warnings  []string        `json:"warnings" nullable:"false"`
@@ -273,7 +273,7 @@ type DryRun struct {
 	Held        int64            `json:"held,omitempty" doc:"items that would wait for the canary"`
 	Key         string           `json:"key,omitempty" doc:"the column or field that the keys come from"`
 	Steps       []DryRunStep     `json:"steps" nullable:"false"`
-	First       []PreviewRow     `json:"first" nullable:"false" doc:"the first items, ten at the most"`
+	First       []PreviewRow     `json:"first" nullable:"false" doc:"the first items, ten at most"`
 	Warnings    []string         `json:"warnings" nullable:"false"`
 }
 

@@ -23,7 +23,7 @@ func TestReports(t *testing.T) {
 	running := apitest.Read[runs.ReportDocument](b, "/runs/first/report")
 	if running.Complete || running.Digests == nil || running.Digests.Items == "" || running.Digests.Results != "" ||
 		running.Digests.Note == "" || running.Unprocessed[0] != (report.Unprocessed{State: "ready", Items: 3}) {
-		t.Errorf("of a run under way: %+v", running)
+		t.Errorf("of a run in progress: %+v", running)
 	}
 	b.Finish(first.Run)
 	second := b.Start("name=second")
@@ -51,7 +51,7 @@ func TestReports(t *testing.T) {
 		t.Errorf("the changes are %v", counts)
 	}
 	if plain := apitest.Read[runs.ReportDocument](b, "/runs/second/report?digests=false"); plain.Digests != nil {
-		t.Errorf("digests that nobody asked for: %+v", plain.Digests)
+		t.Errorf("digests that no one asked for: %+v", plain.Digests)
 	}
 
 	code, text := b.Ask(http.MethodGet, api.Prefix+"/runs/second/comparison?against=first&change=changed", nil)

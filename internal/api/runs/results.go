@@ -95,7 +95,7 @@ func inertTypes() map[string]string {
 	}
 }
 
-// sendResult sends bytes that anybody may have made. The browser is to save them, and if it shows them all the same,
+// sendResult sends bytes that anybody may have made. The browser is to save them, and if it shows them anyway,
 // nothing in them runs or reaches anything.
 func sendResult(w http.ResponseWriter, r *http.Request, key string, found *export.Result, body io.ReadSeeker) {
 	kind, _, err := mime.ParseMediaType(found.ContentType)

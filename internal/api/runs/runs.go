@@ -49,7 +49,7 @@ type ErrorGroups struct {
 // KeyItems is the items of one key: one, unless the run allows duplicates.
 type KeyItems struct {
 	Run   workqueue.RunID    `json:"run"`
-	Items []inspect.ItemView `json:"items" doc:"100 at the most"`
+	Items []inspect.ItemView `json:"items" doc:"100 at most"`
 	Next  *workqueue.Ordinal `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
@@ -139,7 +139,7 @@ func (s *Routes) registerRuns(api huma.API) {
 
 type listInput struct {
 	State  []string `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these"`
-	Result string   `query:"result" enum:"failed,ok" doc:"only completed runs, with failures that nobody accepted or none"`
+	Result string   `query:"result" enum:"failed,ok" doc:"only completed runs, with failures that no one accepted or none"`
 	Before string   `query:"before" doc:"only runs older than this id"`
 	Limit  int      `query:"limit" minimum:"1" maximum:"500" default:"50"`
 
@@ -228,7 +228,7 @@ func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocume
 	}
 	obstacles := s.obstacles(ctx, view)
 	if len(obstacles) > 0 {
-		view.ETASeconds = nil // nobody knows when they are gone
+		view.ETASeconds = nil // no one knows when they are gone
 	}
 	return RunDocument{RunView: *view, Warnings: warnings(view, obstacles)}, nil
 }
@@ -251,10 +251,10 @@ func (s *Routes) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
 
 // RunHistory is what happened to a run.
 type RunHistory struct {
-	Entries []report.HistoryEntry `json:"entries" nullable:"false" doc:"newest first, 500 at the most"`
+	Entries []report.HistoryEntry `json:"entries" nullable:"false" doc:"newest first, 500 at most"`
 }
 
-// RunNote is what somebody has to say of a run.
+// RunNote is what someone has to say of a run.
 type RunNote struct {
 	Text string `json:"text" minLength:"1" maxLength:"2000"`
 }
@@ -332,7 +332,7 @@ func (s *Routes) registerSlices(api huma.API) {
 	op := kernel.ReadsMany(kernel.Get("list-slices", "/runs/{run}/slices",
 		"Requests that are out or wait for their time, and who holds them"))
 	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
-		"itself; sent: it is with a service, or on its way; scheduled: it waits to be tried again. They come by their ids, " +
+		"itself; sent: it is with a service, or on its way; scheduled: it waits to be retried. They come by their ids, " +
 		"which say nothing."
 	kernel.Register(s.Kernel, api, op, s.listSlices)
 }

@@ -124,7 +124,7 @@ func (s *Starts) registerStart(api huma.API) {
 		Parameters: overridesQuery(), SkipValidateParams: true, // startInput.Resolve knows all of them
 		Description: startDescription, DefaultStatus: http.StatusCreated,
 		Responses: map[string]*huma.Response{"201": {
-			Description: "The run is under way; 200 when the idempotency key had started it before.",
+			Description: "The run is in progress; 200 when the idempotency key had started it before.",
 			Content: map[string]*huma.MediaType{"application/json": {
 				Schema: kernel.SchemaOf[Started](api),
 			}},

@@ -225,7 +225,7 @@ func makeRoom(dir string) error {
 	left, _ := filepath.Glob(filepath.Join(dir, "excelize-*")) // the pattern is one
 	for _, name := range left {
 		if info, err := os.Stat(name); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
-			_ = os.Remove(name) // it is tried again with the next workbook
+			_ = os.Remove(name) // it is retried with the next workbook
 		}
 	}
 	return nil

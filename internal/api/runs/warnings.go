@@ -25,7 +25,7 @@ func warnings(run *inspect.RunView, obstacles []string) []string {
 	return append(append(overdue(run), obstacles...), strays(run)...)
 }
 
-// overdue warns of an open run that should have been sealed. It goes on all the same.
+// overdue warns of an open run that should have been sealed. It goes on anyway.
 func overdue(run *inspect.RunView) []string {
 	if run.State != "running" || run.Open == nil || !run.Open.Overdue {
 		return []string{}
@@ -42,7 +42,7 @@ func strays(run *inspect.RunView) []string {
 			run.Quarantined, kernel.SeeQuarantine, run.ID))
 	}
 	if run.DeadLetters > 0 {
-		strays = append(strays, fmt.Sprintf("%d dead letters of it wait for somebody; see: %s", run.DeadLetters,
+		strays = append(strays, fmt.Sprintf("%d dead letters of it wait for someone; see: %s", run.DeadLetters,
 			kernel.SeeLetters))
 	}
 	if run.GivenUp > 0 {
@@ -80,13 +80,13 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 	return append(warnings, s.Unheard(ctx, names)...)
 }
 
-// gateWarning says whose turn it is at a step that waits for somebody.
+// gateWarning says whose turn it is at a step that waits for someone.
 func gateWarning(g *controlstore.Gate) string {
 	but := ""
 	if g.Approvers == workqueue.ApproveOther {
 		but = ", other than " + g.StartedBy + ","
 	}
-	return fmt.Sprintf("step %s waits for somebody%s to approve it; look first with: tranche run approve %s --step %s "+
+	return fmt.Sprintf("step %s waits for someone%s to approve it; look first with: tranche run approve %s --step %s "+
 		"--dry-run", g.Name, but, g.Run, g.Name)
 }
 
@@ -144,7 +144,7 @@ func (s *Routes) Unheard(ctx context.Context, names []string) []string {
 	return warnings
 }
 
-// pulled reports whether somebody takes requests for an endpoint right now. It is much quicker than to ask who listens,
+// pulled reports whether someone takes requests for an endpoint right now. It is much quicker than to ask who listens,
 // but a service that pauses between two pulls goes unseen.
 func (s *Routes) pulled(ctx context.Context, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, kernel.ListenWait)

@@ -46,7 +46,7 @@ func notNegative(wait time.Duration) error {
 	return nil
 }
 
-// chosenOnce refuses a command that names neither some things nor --all, or both: what is meant has to be spelled out.
+// chosenOnce refuses a command that names neither some things nor --all, or both: what is meant must be spelled out.
 func chosenOnce(all, some bool, which, either string) error {
 	switch {
 	case all && some:

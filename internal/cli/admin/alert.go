@@ -207,7 +207,7 @@ type alertDelete struct{ alertName }
 func (d *alertDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return alertSay(term, func(c *client.ControlledAlert) string {
 		if c.Waiting > 0 {
-			return "is deleted, and with it " + cli.Plural(c.Waiting, "message") + " that nobody was told"
+			return "is deleted, and with it " + cli.Plural(c.Waiting, "message") + " that no one was told"
 		}
 		return "is deleted"
 	})(cl.DeleteAlert(ctx, d.Name, term.Keep()))

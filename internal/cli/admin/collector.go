@@ -195,10 +195,10 @@ func collectorHead(c *client.CollectorView) string {
 	t.Row("failures", fmt.Sprintf("tries: %d, the second after %s, doubled up to %s; then parked", p.MaxAttempts,
 		cli.ShortTime(p.Backoff.String()), cli.ShortTime(p.MaxBackoff.String())))
 	if len(p.RetryCodes) > 0 {
-		t.Row("tried again", strings.Join(p.RetryCodes, ", ")+", whatever the service says")
+		t.Row("retried", strings.Join(p.RetryCodes, ", ")+", whatever the service says")
 	}
 	if len(p.NoRetryCodes) > 0 {
-		t.Row("not tried again", strings.Join(p.NoRetryCodes, ", ")+", whatever the service says")
+		t.Row("not retried", strings.Join(p.NoRetryCodes, ", ")+", whatever the service says")
 	}
 	t.Row("ids", "remembered for "+cli.ShortTime(p.Dedupe.String()))
 	t.Row("applied", fmt.Sprintf("%s by %s, version %d", cli.Moment(c.ChangedAt), c.ChangedBy, c.Version))
@@ -242,8 +242,8 @@ func collectorCounts(c *client.CollectorView) string {
 	}
 	t := cli.NewTable("|>|", 0)
 	t.Row("waiting", c.Waiting, "not tried yet"+oldest)
-	t.Row("backoff", c.Backoff, "failed, and tried again")
-	t.Row("parked", c.Parked, "not tried again unless they are requeued")
+	t.Row("backoff", c.Backoff, "failed, and retried")
+	t.Row("parked", c.Parked, "not retried unless they are requeued")
 	t.Row("keys", c.Keys, fmt.Sprintf("%s due, %s being flushed", cli.Count(c.Due), cli.Count(int64(c.Flushing))))
 	return t.String()
 }
@@ -440,7 +440,7 @@ type opChoice struct {
 	All  bool     `help:"All of them."`
 }
 
-// Validate refuses a choice that is none, or two: what is meant has to be spelled out.
+// Validate refuses a choice that is none, or two: what is meant must be spelled out.
 func (c *opChoice) Validate() error {
 	return chosenOnce(c.All, len(c.IDs) > 0 || len(c.Key) > 0 || c.Code != "",
 		"operations: their ids, --key KEY, --code CODE or --all", "give either --all, or ids, --key or --code")

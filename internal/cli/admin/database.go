@@ -356,7 +356,7 @@ func (l *sessionList) Run(ctx context.Context, term *cli.Console) error {
 				}
 				return []any{s.User, s.Role, by, s.CreatedAt, s.ActiveAt, s.ExpiresAt}
 			},
-			Empty: "nobody is logged in",
+			Empty: "no one is logged in",
 		}).Print(term, list.Sessions, err)
 	})
 }

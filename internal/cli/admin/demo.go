@@ -53,7 +53,7 @@ func (d *DemoStory) Run(ctx context.Context, term *cli.Console) error {
 	return err
 }
 
-// person returns what to read from when somebody sits at a terminal, who may want to look around at the end.
+// person returns what to read from when someone sits at a terminal, who may want to look around at the end.
 func (d *DemoStory) person(term *cli.Console) io.Reader {
 	if term.JSON || !cli.IsTerminalOut(term) || !cli.IsTerminal(os.Stdin) {
 		return nil

@@ -94,7 +94,7 @@ type deadLetterChoice struct {
 	All      bool     `help:"All that wait."`
 }
 
-// Validate refuses a choice that is none, or two: what is meant has to be spelled out.
+// Validate refuses a choice that is none, or two: what is meant must be spelled out.
 func (c *deadLetterChoice) Validate() error {
 	const either = "give either ids, or --endpoint, or --all"
 	if len(c.IDs) > 0 && c.Endpoint != "" {

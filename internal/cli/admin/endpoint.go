@@ -130,7 +130,7 @@ func endpointHead(e *client.Endpoint) string {
 	if e.Waiting > 0 {
 		waiting = fmt.Sprintf(", %s wait for other steps or are held", cli.Count(e.Waiting))
 	}
-	t.Row("runs", fmt.Sprintf("%d: %s items ready, %s in flight, %s to be tried again%s", e.Runs, cli.Count(e.Ready),
+	t.Row("runs", fmt.Sprintf("%d: %s items ready, %s in flight, %s to be retried%s", e.Runs, cli.Count(e.Ready),
 		cli.Count(e.InFlight), cli.Count(e.Scheduled), waiting))
 	if kind, _ := workqueue.TargetKind(e.Name); kind != workqueue.KindEndpoint {
 		t.Row("done by", doers(e))

@@ -89,7 +89,7 @@ func markedText(said *client.MarkedCondition) string {
 
 func untilText(until *time.Time) string {
 	if until == nil {
-		return " for good"
+		return " permanently"
 	}
 	return " until " + cli.Moment(*until)
 }
@@ -144,7 +144,7 @@ func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
 	t.Field("remedy", cli.EscapeControl(c.Remedy))
 }
 
-// tellMark tells what somebody said of a condition.
+// tellMark tells what someone said of a condition.
 func tellMark(t *cli.Prose, m *client.Mark) {
 	if m == nil {
 		return
@@ -169,7 +169,7 @@ func countsText(n *client.SeverityCounts) string {
 
 type healthReady struct{}
 
-// Run asks /readyz, which asks nobody for a token.
+// Run asks /readyz, which asks no one for a token.
 func (healthReady) Run(ctx context.Context, term *cli.Console) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // longer than the server gives PostgreSQL to answer
 	defer cancel()
@@ -186,7 +186,7 @@ func (healthReady) Run(ctx context.Context, term *cli.Console) error {
 	if answer.StatusCode != http.StatusOK {
 		problem := struct{ Detail string }{}
 		decoder := json.NewDecoder(io.LimitReader(answer.Body, 64<<10))
-		if decoder.Decode(&problem) != nil || problem.Detail == "" { // somebody else answers there
+		if decoder.Decode(&problem) != nil || problem.Detail == "" { // someone else answers there
 			problem.Detail = answer.Status
 		}
 		return errors.New("not ready: " + cli.EscapeControl(problem.Detail))
@@ -236,7 +236,7 @@ func nodesText(found *client.Nodes, room int) string {
 			"tranche health\n"
 	}
 	if found.Leader == nil {
-		return text + "nobody leads at the moment: schedules and sweeps wait for a node that does\n"
+		return text + "no one leads at the moment: schedules and sweeps wait for a node that does\n"
 	}
 	return text + leaderText(found, room)
 }

@@ -39,7 +39,7 @@ func (p *planApply) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		if a.Unchanged {
 			next = ""
 		} else if a.Previous > 0 {
-			next = "runs that are under way keep theirs"
+			next = "runs that are in progress keep theirs"
 		}
 		return document{"plan", a.Name, a.Version, a.Previous, a.Unchanged, a.CreatedAt, a.CreatedBy}.text(next)
 	})(cli.Apply(term, "plan", p.File, gather.MaxPlanBytes, gather.Parse,
@@ -182,7 +182,7 @@ func (p *planInfer) Run(term *cli.Console) error {
 	if err := json.Indent(&text, guess.Schema(), "", "  "); err != nil {
 		return fmt.Errorf("write the schema: %w", err)
 	}
-	term.Note("of %s rows; mend it where others may differ, then: tranche run start --schema FILE, or items: {schema: …} "+
+	term.Note("of %s rows; fix it where others may differ, then: tranche run start --schema FILE, or items: {schema: …} "+
 		"in a plan", cli.Count(int64(read)))
 	return term.Printf("%s\n", text.Bytes())
 }

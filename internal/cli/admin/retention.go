@@ -40,7 +40,7 @@ func retentionText(list *client.RetentionList, room int) string {
 				cli.OrDash(k.ChangedBy)}
 		},
 	}
-	text := kinds.Text(list.Kinds, room) + "a kind without limits is kept for good\n"
+	text := kinds.Text(list.Kinds, room) + "a kind without limits is kept permanently\n"
 	if len(list.Going) == 0 {
 		return text
 	}
@@ -130,7 +130,7 @@ func keptText(k *client.RetentionKind) string {
 		limits = append(limits, "up to "+sizeText(k.MaxBytes))
 	}
 	if len(limits) == 0 {
-		return k.Kind + " are kept for good"
+		return k.Kind + " are kept permanently"
 	}
 	return k.Kind + " are kept " + strings.Join(limits, ", ") + "; see what would go with: tranche retention run --dry-run"
 }
@@ -154,7 +154,7 @@ func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 		Empty: "nothing is past its limits",
 	}).Print(term, due.Kinds, err)
 	if err == nil && !term.JSON && !r.DryRun && len(due.Kinds) > 0 {
-		term.Note("the node that leads deletes them now, in small pieces; see tranche retention show")
+		term.Note("the leader deletes them now, in small pieces; see tranche retention show")
 	}
 	return err
 }
@@ -168,7 +168,7 @@ type Erase struct {
 	Yes    bool   `short:"y" help:"Erase; without it only what would be erased is said."`
 }
 
-// Run erases, when somebody means it: nothing brings it back.
+// Run erases, when someone means it: nothing brings it back.
 func (e *Erase) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.EraseSettings{Key: e.Key, Run: e.Of, Reason: e.Reason, DryRun: e.DryRun || !e.Yes}
 	err := cli.Say(term, erasedText)(cl.Erase(ctx, set, term.Keep()))
@@ -190,7 +190,7 @@ func erasedText(d *client.ErasedKey) string {
 	}{
 		{d.Erased.Items, "items: key and payload"}, {d.Erased.EarlierPayloads, "payloads that items had before"},
 		{d.Erased.Results, "results, and messages of final errors"},
-		{d.Erased.Errors, "messages of errors that were tried again, or of chunks"},
+		{d.Erased.Errors, "messages of errors that were retried, or of chunks"},
 		{d.Erased.DeadLetters, "dead letters"}, {d.Erased.Quarantine, "messages in quarantine"},
 		{d.Erased.Operations, "operations of collectors"}, {d.Erased.Texts, "texts in which the key stood"},
 	} {

@@ -102,7 +102,7 @@ func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 		term.Note("due next %s, in %s", cli.Moment(*view.NextDue), cli.Span(view.NextDue.Sub(view.Now)))
 	}
 	if view.Running+view.Waiting > 0 {
-		term.Note("%s runs under way, %s waiting to be started", cli.Count(view.Running), cli.Count(view.Waiting))
+		term.Note("%s runs in progress, %s waiting to be started", cli.Count(view.Running), cli.Count(view.Waiting))
 	}
 	if view.Last != nil {
 		term.Note("last: %s", fireText(view.Last))

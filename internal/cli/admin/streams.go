@@ -45,7 +45,7 @@ func (s *streamsSet) Validate() error {
 	return nil
 }
 
-// usual takes a setting back to what it is when nobody says anything.
+// usual takes a setting back to what it is when no one says anything.
 const usual = "default"
 
 // streamReplicas is a number of copies, or 0 for auto.
@@ -106,7 +106,7 @@ func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	now, err := cl.SetStreams(ctx, change, term.Keep())
 	err = cli.Say(term, streamsWanted)(now, err)
 	if err == nil && !term.JSON {
-		term.Note("the node that leads brings it to JetStream within seconds; see tranche streams")
+		term.Note("the leader brings it to JetStream within seconds; see tranche streams")
 	}
 	return err
 }
@@ -137,10 +137,10 @@ func streamsText(s *client.Streams, room int) string {
 		text += fmt.Sprintf("not brought about since %s, tried %s times: %s\n", cli.Moment(s.Trouble.Since),
 			cli.Count(int64(s.Trouble.Tries)), cli.EscapeControl(s.Trouble.Error))
 		if s.Trouble.NextTry != nil {
-			text += "tried again at " + cli.Moment(*s.Trouble.NextTry) + ", and at once when it is changed\n"
+			text += "retried at " + cli.Moment(*s.Trouble.NextTry) + ", and at once when it is changed\n"
 		}
 	case !s.Applied:
-		text += "not brought about yet: the node that leads does it within seconds\n"
+		text += "not brought about yet: the leader does it within seconds\n"
 	default:
 		text += "brought about at " + cli.MomentOrNever(s.AppliedAt) + "\n"
 	}

@@ -105,7 +105,7 @@ func TestCollectorShowTellsOfAllSettings(t *testing.T) {
 	if strings.Contains(head, "\x1b") || strings.Index(head, "branch=") > strings.Index(head, "year=") {
 		t.Errorf("it is shown as %q", head)
 	}
-	if head := collectorHead(&client.CollectorView{}); strings.Contains(head, "tried again") ||
+	if head := collectorHead(&client.CollectorView{}); strings.Contains(head, "retried") ||
 		strings.Contains(head, "param") {
 		t.Errorf("a collector without them is shown as\n%s", head)
 	}
@@ -160,7 +160,7 @@ func TestHealthReadsWell(t *testing.T) {
 			{Kind: "failed_items", Severity: "warning", Title: "Failed items: 2 runs, 1,003 items", Since: now},
 		},
 		Conditions: []client.Condition{
-			{Kind: "leader_missing", Severity: "critical", Title: "nobody leads", Subject: "tranche",
+			{Kind: "leader_missing", Severity: "critical", Title: "no one leads", Subject: "tranche",
 				Since: now.Add(-time.Minute), Detail: "since the last \x1b[31mleader died",
 				Remedy: "start a node: `tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`"},
 			{Kind: "failed_items", Severity: "warning", Title: "3 items failed: it", Subject: "it", Since: now,
@@ -172,7 +172,7 @@ func TestHealthReadsWell(t *testing.T) {
 			Mark: &client.Mark{State: "muted", By: "eve", At: now, Until: &until, Reason: "until the release"}}},
 	}
 	text := healthText(h, 80)
-	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL nobody leads", "1m00s ago", `\x1b[31m`,
+	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL no one leads", "1m00s ago", `\x1b[31m`,
 		"start a node:\n", "`tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`\n",
 		"WARNING Failed items: 2 runs, 1,003 items", "3 items failed: it", "by ann, 1m00s ago",
 		"since it was muted by bob", "MUTED", "dead_letters e", ": until the release"} {
@@ -184,7 +184,7 @@ func TestHealthReadsWell(t *testing.T) {
 		t.Errorf("without conditions: %s", text)
 	}
 	text = nodesText(&client.Nodes{Nodes: []client.NodeView{{Session: "0198", State: "dead"}}}, 200)
-	if !strings.Contains(text, "nobody leads") {
+	if !strings.Contains(text, "no one leads") {
 		t.Errorf("without a leader: %s", text)
 	}
 }

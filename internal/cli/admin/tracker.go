@@ -107,7 +107,7 @@ func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	})(added, err)
 }
 
-// printIDs expands what was added. Ids are made here: nobody has to send them.
+// printIDs expands what was added. Ids are made here: no one has to send them.
 func printIDs(term *cli.Console, added *client.GroupsAdded) error {
 	const group = 8192
 	var lines strings.Builder
@@ -326,7 +326,7 @@ type trackerAck struct {
 	Refs  []string `arg:"" optional:"" name:"item" help:"Ids like batch:group:index, and ranges like batch:group:low-high, batch:group-group and batch:all."`
 	Batch string   `help:"All are of this batch, and ranges may leave it out." placeholder:"ID"`
 	File  string   `help:"A file of ids and ranges, one a line; - is standard input." placeholder:"FILE"`
-	Code  string   `help:"They have failed for good, and why." placeholder:"CODE"`
+	Code  string   `help:"They have failed permanently, and why." placeholder:"CODE"`
 }
 
 func (a *trackerAck) Validate() error {

@@ -71,7 +71,7 @@ type redoing[T any] struct {
 	chosen *chosen
 	dry    bool
 	ask    func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (T, error)
-	add    func(sum, one *T) T // what both did, one after the other
+	add    func(sum, one *T) T // what both did, one at a time
 	items  func(*T) int64
 	did    string // with items that are done, for people
 	once   string // an option that is for one request only, when it is given
@@ -220,7 +220,7 @@ func (r *runAccept) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	return accept.tell(term, &done, acceptText)
 }
 
-// addAccepted is what two acceptances did, one after the other.
+// addAccepted is what two acceptances did, one at a time.
 func addAccepted(sum, one *client.Accepted) client.Accepted {
 	both := *one
 	both.Items += sum.Items

@@ -20,7 +20,7 @@ import (
 // whichRuns is one run or all.
 type whichRuns struct {
 	Ref    string `arg:"" optional:"" name:"run" help:"An id, a piece of one, a name, or last."`
-	All    bool   `help:"Every run that is under way."`
+	All    bool   `help:"Every run that is in progress."`
 	Reason string `help:"Why, for whoever looks at the run and for the audit log." placeholder:"TEXT"`
 }
 
@@ -74,7 +74,7 @@ func (r *runPause) Run(ctx context.Context, term *cli.Console, cl *client.Client
 
 func pausedText(done *client.Controlled) string {
 	if len(done.Runs) == 0 {
-		return "no run was paused: none is under way that is not paused already"
+		return "no run was paused: none is in progress that is not paused already"
 	}
 	text := runsText(done) + " paused: nothing more is sent to services"
 	if done.Slices > 0 {
@@ -132,7 +132,7 @@ func (r *runCancel) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		return cl.CancelRun(ctx, r.Ref, r.settings(), keep)
 	}, func(done *client.Controlled) string {
 		if len(done.Runs) == 0 {
-			return "no run was cancelled: none is under way"
+			return "no run was cancelled: none is in progress"
 		}
 		return fmt.Sprintf("%s cancelled: %s left without an outcome", runsText(done), cli.Plural(done.Items, "item"))
 	})
@@ -141,7 +141,7 @@ func (r *runCancel) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 type runApprove struct {
 	whichRuns
 	Step   string     `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
-	Seen   *time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited anew since." placeholder:"TIME"`
+	Seen   *time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited again since." placeholder:"TIME"`
 	DryRun bool       `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
 }
 
@@ -177,7 +177,7 @@ func (r *runApprove) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	})
 }
 
-// show tells what somebody has to know before they approve.
+// show tells what someone has to know before they approve.
 func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	gate, err := cl.GetGate(ctx, r.Ref, client.GetGateParams{Step: r.Step}, term.Keep())
 	if err != nil || term.JSON {
@@ -255,7 +255,7 @@ func (r *runDelete) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	set := client.DeleteSettings{DryRun: r.DryRun, Reason: r.Reason}
 	err := cli.Say(term, deletedText)(cl.DeleteRun(ctx, r.Ref, set, term.Keep()))
 	if err == nil && !r.DryRun && !term.JSON {
-		term.Note("the node that leads deletes its rows now, in small pieces; see tranche retention show")
+		term.Note("the leader deletes its rows now, in small pieces; see tranche retention show")
 	}
 	return err
 }
@@ -269,7 +269,7 @@ func deletedText(d *client.RunDeleted) string {
 	text := fmt.Sprintf("%s of plan %s, %s %s: %s in %d steps, about %s bytes", which, cli.EscapeControl(d.Plan), d.State,
 		cli.Moment(d.FinishedAt), itemCount(d.Items), d.Steps, cli.Count(d.Bytes))
 	if d.DeadLetters > 0 {
-		text += fmt.Sprintf("\nwith it %s dead letters, of which %s wait for somebody", cli.Count(d.DeadLetters),
+		text += fmt.Sprintf("\nwith it %s dead letters, of which %s wait for someone", cli.Count(d.DeadLetters),
 			cli.Count(d.WaitingLetters))
 	}
 	if d.Quarantine > 0 {

@@ -203,7 +203,7 @@ func (r *runExport) files(ctx context.Context, term *cli.Console, cl *client.Cli
 	return nil
 }
 
-// openDir makes the directory, which has to be new or empty unless an export goes on in it. Nothing outside of it can
+// openDir makes the directory, which must be new or empty unless an export goes on in it. Nothing outside of it can
 // be reached through what is returned.
 func (r *runExport) openDir() (*os.Root, error) {
 	if err := os.MkdirAll(r.Dir, 0o700); err != nil {

@@ -90,7 +90,7 @@ func TestExportOfFiles(t *testing.T) {
 	if _, err := exportTo(t, r, strings.NewReader(exported)); err == nil || !strings.Contains(err.Error(), "--resume") {
 		t.Errorf("into a directory that is not empty: %v", err)
 	}
-	// It goes on: what is there and right stays, what is wrong is written anew, and a link is not followed.
+	// It goes on: what is there and right stays, what is wrong is written again, and a link is not followed.
 	outside := filepath.Join(t.TempDir(), "outside")
 	if err := errors.Join(os.WriteFile(outside, []byte("mine"), 0o600),
 		os.Remove(filepath.Join(dir, "a.json")), os.Symlink(outside, filepath.Join(dir, "a.json"))); err != nil {

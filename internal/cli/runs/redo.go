@@ -114,7 +114,7 @@ func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
 	return text
 }
 
-// addReruns is what two re-runs did, one after the other; the warnings are those of the second.
+// addReruns is what two re-runs did, one at a time; the warnings are those of the second.
 func addReruns(sum, one *client.Rerun) client.Rerun {
 	both := *one
 	both.Items, both.Slices, both.Blocks = sum.Items+one.Items, sum.Slices+one.Slices, sum.Blocks+one.Blocks
@@ -161,7 +161,7 @@ func (r *runReset) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	return r.end(ctx, term, cl, done.Run, func() error { return reset.tell(term, &done, resetText) })
 }
 
-// addResets is what two resets of a run did, one after the other; the warnings are those of the second.
+// addResets is what two resets of a run did, one at a time; the warnings are those of the second.
 func addResets(a, b *client.Reset) client.Reset {
 	sum := *b
 	sum.Examples = a.Examples

@@ -202,7 +202,7 @@ func reportRequests(r *client.ReportDocument) string {
 		fmt.Sprintf("  %s items were asked for more than once, %s requests were retries\n", cli.Count(q.TriedAgain),
 			cli.Count(q.Retries))
 	if q.LostToStreams+q.LostToNodes > 0 {
-		text += fmt.Sprintf("  %s were lost with a stream, %s with a node, and issued again\n", cli.Count(q.LostToStreams),
+		text += fmt.Sprintf("  %s were lost with a stream, %s with a node, and reissued\n", cli.Count(q.LostToStreams),
 			cli.Count(q.LostToNodes))
 	}
 	return text + reportBisections(&r.Bisections)
@@ -339,7 +339,7 @@ func errorText(found *client.ErrorGroups, room int) string {
 	for i := range found.Groups {
 		for _, step := range found.Groups[i].Resets {
 			g := &found.Groups[i]
-			say("a part is bad, and a re-run gives it again; when its source is mended, have it "+
+			say("a part is bad, and a re-run gives it again; when its source is fixed, have it "+
 				"made again:\n  tranche run reset %s --step %s --group %s --failed-at %s\n", run, step, g.ID, g.Step)
 		}
 	}
@@ -440,7 +440,7 @@ func historyText(history *client.RunHistory, _ int) string {
 
 type runNote struct {
 	runArg
-	Text string `arg:"" help:"What is to be known of the run, 2,000 characters at the most."`
+	Text string `arg:"" help:"What is to be known of the run, 2,000 characters at most."`
 }
 
 func (r *runNote) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

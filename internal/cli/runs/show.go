@@ -21,7 +21,7 @@ type runList struct {
 	Limit    int          `default:"20" help:"How many." placeholder:"N"`
 	Search   string       `help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
 	State    []string     `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
-	Result   string       `enum:",failed,ok" default:"" help:"Only completed runs: with failures that nobody accepted (failed), or without (ok)." placeholder:"RESULT"`
+	Result   string       `enum:",failed,ok" default:"" help:"Only completed runs: with failures that no one accepted (failed), or without (ok)." placeholder:"RESULT"`
 	Plan     string       `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
 	Endpoint string       `help:"Only runs with a step that asks this endpoint." placeholder:"NAME"`
 	Since    cli.PastTime `help:"Only runs that were made since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
@@ -356,9 +356,9 @@ func relationText(s *client.StepView) string {
 	case s.Gate != nil && s.Gate.State == "approved":
 		parts = append(parts, "approved by "+cli.EscapeControl(s.Gate.ApprovedBy))
 	case s.Gate != nil && s.Gate.State == "waiting":
-		parts = append(parts, "waits for somebody to approve it")
+		parts = append(parts, "waits for someone to approve it")
 	case s.Gate != nil:
-		parts = append(parts, "waits until they have all, and somebody approves")
+		parts = append(parts, "waits until they have all, and someone approves")
 	case s.Barrier && s.BarrierPassed:
 		parts = append(parts, "barrier passed")
 	case s.Barrier:
@@ -394,7 +394,7 @@ func orderText(o *client.OrderView) string {
 	case len(o.Values) > 0:
 		text += ", with these values: " + cli.EscapeControl(strings.Join(o.Values, ", "))
 	}
-	text += "; one after the other in each lane"
+	text += "; one at a time in each lane"
 	if o.OnFailure == "stop" {
 		text += ", and a failure stops the lane"
 	}

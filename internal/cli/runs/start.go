@@ -278,7 +278,7 @@ type runOpen struct {
 	IdempotencyKey string        `help:"Opening again with the same key gives the run that is there." placeholder:"K"`
 	OnDuplicate    string        `enum:"error,skip,allow" default:"error" help:"A key that the run has already: error, skip or allow." placeholder:"WHAT"`
 	SealWithin     time.Duration `default:"24h" help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
-	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"What then, beside reporting it: report (nothing, for 7 days in which nobody does anything with it), seal or cancel." placeholder:"WHAT"`
+	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"What then, beside reporting it: report (nothing, for 7 days in which no one does anything with it), seal or cancel." placeholder:"WHAT"`
 	runSettings
 }
 

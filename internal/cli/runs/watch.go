@@ -53,7 +53,7 @@ func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string
 	return conclude(term, run)
 }
 
-// follow looks at the run again and again, and shows it, until it ends, or waits for somebody and nobody stays.
+// follow looks at the run again and again, and shows it, until it ends, or waits for someone and no one stays.
 func follow(
 	ctx context.Context, term *cli.Console, cl *client.Client, run *client.RunDocument, progress *progress, stays bool,
 ) error {
@@ -203,9 +203,9 @@ func bar(share float64, columns int) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", columns-full)
 }
 
-// watchFlags say how long a run is watched. Without them a job of a scheduler could hang for ever.
+// watchFlags say how long a run is watched. Without them a job of a scheduler could hang indefinitely.
 type watchFlags struct {
-	OnHold  string        `enum:",wait,exit" default:"" help:"When the run is held, or a step of it waits for an approval, and nothing moves before somebody comes: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
+	OnHold  string        `enum:",wait,exit" default:"" help:"When the run is held, or a step of it waits for an approval, and nothing moves before someone comes: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
 	MaxWait time.Duration `help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
 }
 
@@ -250,7 +250,7 @@ func (w *watchFlags) check() error {
 	return nil
 }
 
-// stays reports whether a held run is watched on: by a person, or by somebody who says so.
+// stays reports whether a held run is watched on: by a person, or by someone who says so.
 func (w *watchFlags) stays(term *cli.Console) bool {
 	if w.OnHold != "" {
 		return w.OnHold == "wait"
@@ -259,11 +259,11 @@ func (w *watchFlags) stays(term *cli.Console) bool {
 }
 
 var (
-	errHeld    = errors.New("the run waits for somebody")
+	errHeld    = errors.New("the run waits for someone")
 	errMaxWait = errors.New("the time to watch is over")
 )
 
-// waits reports whether nothing of a run moves before somebody comes: it is held, or all that is left stands behind a
+// waits reports whether nothing of a run moves before someone comes: it is held, or all that is left stands behind a
 // step that waits for an approval. What is out at services still comes in, and may complete the run.
 func waits(run *client.RunDocument) bool {
 	held := run.Hold != nil && run.State == "paused"
@@ -294,7 +294,7 @@ func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) 
 		for _, warning := range run.Warnings {
 			term.Note("%s", warning)
 		}
-		term.Note("it waits for somebody, so the watch ends here (--on-hold wait stays); %s%s", goOn, id)
+		term.Note("it waits for someone, so the watch ends here (--on-hold wait stays); %s%s", goOn, id)
 		return cli.Exit(cli.ExitHeld)
 	case errors.Is(why, errMaxWait):
 		term.Note("the run has not ended within --max-wait %s; it goes on on the server; %s%s", w.MaxWait, goOn, id)

@@ -39,7 +39,7 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 			"why nothing starts": whyNothingStarts, "a list that says why": aListThatSaysWhy,
 			"a run that stands": aRunThatStands, "items in groups": itemsInGroups, "find and choose": findAndChoose,
 			"a gate": aGate, "a gate that changes": aGateThatChanges,
-			"a gate that somebody else passed": aGateThatSomebodyElsePassed, "a guard that holds": aGuardThatHolds,
+			"a gate that someone else passed": aGateThatSomebodyElsePassed, "a guard that holds": aGuardThatHolds,
 			"the server is restarted": serverRestarts, "parallel steps": parallelSteps,
 		} {
 			t.Run(name, func(t *testing.T) {

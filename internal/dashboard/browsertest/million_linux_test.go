@@ -106,7 +106,7 @@ func (b *browser) frameLimit(s *stack) time.Duration {
 	return max(frameWithin, framesInEmptyOnes*took)
 }
 
-// smooth moves the map and returns how long 95 of 100 frames took at the most, which must not be too long.
+// smooth moves the map and returns how long 95 of 100 frames took at most, which must not be too long.
 func (p *page) smooth(within time.Duration) (took time.Duration) {
 	p.Helper()
 	for range tries {
@@ -148,7 +148,7 @@ func (s *stack) synthetic(items int) workqueue.RunID {
 				tranche_now(), 'operator', tranche_now())`,
 		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
 				retry_backoff)
-			SELECT $1, 0, 'only', 'endpoint', 'nobody', 500, 8, 3, '1 minute', '1 second'`,
+			SELECT $1, 0, 'only', 'endpoint', 'no one', 500, 8, 3, '1 minute', '1 second'`,
 		`INSERT INTO work_block (run_id, step, block, size, ready, done, failed)
 			SELECT $1, 0, n, s, CASE WHEN n % 4 = 3 THEN full_ ELSE B'0'::bit(8192) END,
 				CASE WHEN n % 4 <> 3 THEN full_ & ~few ELSE B'0'::bit(8192) END,
@@ -191,7 +191,7 @@ func (s *stack) flicker(ctx context.Context, run workqueue.RunID) error {
 	}
 }
 
-// frames returns how long 95 of 100 frames took at the most, while something is done, and whether there were enough.
+// frames returns how long 95 of 100 frames took at most, while something is done, and whether there were enough.
 func (p *page) frames(during func()) (took time.Duration, enough bool) {
 	p.Helper()
 	p.run(`(() => { const took = window.__frames = []; let last = 0;

@@ -245,7 +245,7 @@ func (p *page) click(test string) {
 	p.clickOn(test, at(test))
 }
 
-// clickOn clicks the first visible element that a selector has, once it can be clicked and stands still.
+// clickOn clicks the first visible element that a selector has, once it can be clicked and is stalled.
 func (p *page) clickOn(what, selector string) {
 	p.Helper()
 	p.until(what+" can be clicked", `((e) => {
@@ -264,7 +264,7 @@ func (p *page) fill(test, text string) {
 	p.press(text)
 }
 
-// press presses keys, one after the other.
+// press presses keys, one at a time.
 func (p *page) press(keys ...string) {
 	p.Helper()
 	for _, key := range keys {
@@ -317,7 +317,7 @@ func watchersSee(s *stack, p *page) {
 			})
 		}
 		if !seen {
-			s.Errorf("%s: nobody saw it", script)
+			s.Errorf("%s: no one saw it", script)
 		}
 	}
 	p.allow("") // all that is still on its way

@@ -73,7 +73,7 @@ func everyPage(b *browser) func(*testing.T) {
 func (p *page) whole(name string) {
 	p.Helper()
 	if name == "runs" {
-		p.says("stands", "Nobody listens on endpoint nobody")
+		p.says("stands", "No one listens on endpoint no one")
 	}
 }
 
@@ -210,7 +210,7 @@ func keyboard(s *stack, p *page) {
 // longer.
 const chordWithin = 1400 * time.Millisecond
 
-// chord presses two keys, anew when the machine was too slow for the page to take them for a chord.
+// chord presses two keys, again when the machine was too slow for the page to take them for a chord.
 func (p *page) chord(first, second string) {
 	p.Helper()
 	p.run(`window.__heard || [true, false].forEach((capture) => // before the page itself hears a key, and after
@@ -245,7 +245,7 @@ func (p *page) reachesAll(path string) {
 	p.run(`(window.__dull = [])`)
 	var missed []string
 	for round, had, now := 1, -1, 0; had != now || len(missed) > 0 && round <= rounds; round++ {
-		// What a page had not loaded yet, or drew anew, came behind Tab's back.
+		// What a page had not loaded yet, or drew again, came behind Tab's back.
 		had = eval[int](p, count)
 		p.tabAround()
 		missed, now = p.missed(controls, count)
@@ -254,7 +254,7 @@ func (p *page) reachesAll(path string) {
 		p.Errorf("%s: Tab does not reach %d controls:\n%s", path, len(missed), strings.Join(missed, "\n"))
 	}
 	if dull := eval[[]string](p, `window.__dull`); len(dull) > 0 {
-		p.Errorf("%s: nobody sees that these have the focus:\n%s", path, strings.Join(dull, "\n"))
+		p.Errorf("%s: no one sees that these have the focus:\n%s", path, strings.Join(dull, "\n"))
 	}
 }
 

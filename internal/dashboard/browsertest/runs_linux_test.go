@@ -256,7 +256,7 @@ func failuresAreAccepted(s *stack, p *page, run workqueue.RunID) {
 	p.says("errors-page", "2 of them accepted")
 	p.click("accept-failed")
 	p.says("accept-dialog", "1 item of October")
-	p.fill("reason", "blocked for good")
+	p.fill("reason", "blocked permanently")
 	p.click("accept-go")
 	p.lacks("accept-dialog")
 	p.says("errors-page", "3 of them accepted")
@@ -324,7 +324,7 @@ func aRunThatStands(s *stack, p *page) {
 	pagesAreLeft(p, run)
 	theMapsAddress(p, run)
 	p.visit("/runs/" + run[14:23])
-	p.says("why", "obody listens on endpoint nobody")
+	p.says("why", "obody listens on endpoint no one")
 	p.until("it stands before the map", `!!(document.querySelector('`+at("why")+`').compareDocumentPosition(
 		document.querySelector('`+at("map")+`')) & Node.DOCUMENT_POSITION_FOLLOWING)`)
 
@@ -373,7 +373,7 @@ func pagesAreLeft(p *page, run string) {
 	p.until("it is live", `document.querySelector('`+at("connection")+`')?.dataset.state === "live"`)
 }
 
-// A run beside the one before it: what was mended, which results are others, and in what they differ.
+// A run beside the one before it: what was fixed, which results are others, and in what they differ.
 func twoRunsCompared(s *stack, p *page) {
 	service := &bills{codes: threeBad}
 	s.listen(service)
@@ -493,7 +493,7 @@ func findAndChoose(s *stack, p *page) {
 	p.lacks("bulk")
 }
 
-// Who comes to a run that its guard holds reads why; the first button leads to what failed, and going on has to be
+// Who comes to a run that its guard holds reads why; the first button leads to what failed, and going on must be
 // confirmed.
 func aGuardThatHolds(s *stack, p *page) {
 	s.listen(&bills{codes: func(string) (string, string) { return "bad_payload", "balance is a number, want a text" }})
@@ -543,7 +543,7 @@ func withoutAddress() *bills {
 }
 
 // Who looks at a gate sees what would go on, some of it, and what is other than in the run before; what changes nothing
-// stands first among the buttons, and the word that lets it begin is asked for once more.
+// stands first among the buttons, and the word that lets it begin is asked for again.
 func aGate(s *stack, p *page) {
 	service := withoutAddress()
 	s.listen(service)
@@ -575,7 +575,7 @@ func aGate(s *stack, p *page) {
 	}
 }
 
-// What was done again before a gate while somebody looks does not go on by their word: the page says what is other than
+// What was done again before a gate while someone looks does not go on by their word: the page says what is other than
 // they have seen, and asks again with that.
 func aGateThatChanges(s *stack, p *page) {
 	service := withoutAddress()
@@ -589,7 +589,7 @@ func aGateThatChanges(s *stack, p *page) {
 
 	service.well.Store(true)
 	s.post("/runs/"+run.String()+"/rerun", "application/json", `{"failed":true}`)
-	s.until("the gate waits anew", `SELECT count(*) FROM run_step JOIN batchrun r ON r.id = run_id
+	s.until("the gate waits again", `SELECT count(*) FROM run_step JOIN batchrun r ON r.id = run_id
 		WHERE r.generation = 2 AND gate_since IS NOT NULL`)
 	p.hear()
 	p.click("confirm-yes")
@@ -600,7 +600,7 @@ func aGateThatChanges(s *stack, p *page) {
 	p.says("gate", "10 items go")
 	p.accessible("a gate that changed")
 	if n := s.number(`SELECT count(*) FROM audit_log WHERE action = 'approve'`); n != 0 {
-		s.Errorf("%d approvals of what nobody has seen", n)
+		s.Errorf("%d approvals of what no one has seen", n)
 	}
 	p.click("gate-approve")
 	p.says("gate-dialog", "10 items go")
@@ -656,7 +656,7 @@ func serverRestarts(s *stack, p *page) {
 	document.querySelector('`+at("legend-5")+`')?.innerText.includes("97") &&
 	document.querySelector('`+at("legend-6")+`')?.innerText.includes("3")`)
 	if !eval[bool](p, `window.__before === true`) {
-		s.Error("the page was loaded anew")
+		s.Error("the page was loaded again")
 	}
 }
 

@@ -61,7 +61,7 @@ func newStack(t *testing.T, config stackConfig) *stack {
 	s := &stack{T: t, config: config, pool: wide(t), ns: testenv.NATS(t), addr: testenv.QuietAddr(t)}
 	s.store, s.nc = database.New(s.pool), testenv.Conn(t, s.ns)
 	node, err := orchestrator.New(s.store, s.nc, orchestrator.Config{Version: "test", Host: "here", Grace: grace,
-		SessionTTL: time.Minute, // a machine that stands still makes no node that health tells of as dead
+		SessionTTL: time.Minute, // a machine that is stalled makes no node that health tells of as dead
 		Streams:    stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func newStack(t *testing.T, config stackConfig) *stack {
 }
 
 // wide is a database with so many connections that what a page asks for at once does not wait for its turn: on a
-// machine that stands still it would be told to come again.
+// machine that is stalled it would be told to come again.
 func wide(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(testenv.Database(t))
@@ -274,7 +274,7 @@ type villains struct {
 	key string
 }
 
-// hostile fills a stack with texts that want to harm whoever looks at them, wherever somebody else can put a text.
+// hostile fills a stack with texts that want to harm whoever looks at them, wherever someone else can put a text.
 func (s *stack) hostile() villains {
 	s.Helper()
 	long := strings.Repeat("W", 400)
@@ -354,7 +354,7 @@ func (s *stack) hostileServices(secret string) (batch string) {
 	batch, _ = post("/trackers", map[string]any{"owner": start(evil, 60), "key": start(evil, 50)})["id"].(string)
 	post("/trackers/"+batch+"/groups", map[string]any{"items": 20_000})
 	post("/trackers/"+batch+"/ack", map[string]any{"ranges": []string{"0:1-5", "1:7-4000"}, "code": "<b>bad</b>"})
-	s.post("/collectors", yaml, note+"name: hostile\nendpoint: nobody\nmin_size: 2\n")
+	s.post("/collectors", yaml, note+"name: hostile\nendpoint: no one\nmin_size: 2\n")
 	post("/collectors/hostile/ops", map[string]any{"ops": []map[string]any{
 		{"id": start(evil, 60), "key": start(evil, 50), "payload": evil},
 		{"id": strings.Repeat("W", 200), "key": start(evil, 50), "payload": 1},

@@ -65,7 +65,7 @@ test("a range covers its items in each band, and changes reach the summaries", (
 });
 
 test("a million items are put into bands in little time", () => {
-  // Of the processor: a machine that stands still, or does something else, takes none of it.
+  // Of the processor: a machine that is stalled, or does something else, takes none of it.
   const used = () => { const { user, system } = process.cpuUsage(); return (user + system) / 1000; };
   const began = used();
   const { bands, plane } = make(1_000_000, 51, 1200, 600);

@@ -48,7 +48,7 @@ test("a run without failures is looked through in few requests", async () => {
   assert.ok(asked <= 10, `${asked} requests`);
 });
 
-test("a run whose size is not known has an end all the same", async () => {
+test("a run whose size is not known has an end anyway", async () => {
   plane = new Uint8Array(3 * block + 5).fill(5);
   plane[3 * block + 4] = 6;
   assert.equal((await nextFailed("r", 7, 1)).ordinal, 3 * block + 4);

@@ -58,7 +58,7 @@ test("four are open at once: those that had the focus last", () => {
   clock.now++;
   tabs[0].want({ 1: "/0" }, true);
   assert.deepEqual(open().sort(), ["/0", "/3", "/4", "/5"]);
-  tabs[1].want({ 1: "/1" }, false); // a sign of life is no focus
+  tabs[1].want({ 1: "/1" }, false); // a heartbeat is no focus
   assert.deepEqual(open().sort(), ["/0", "/3", "/4", "/5"]);
 });
 
@@ -77,7 +77,7 @@ test("a tab that is gone without a word holds nothing", () => {
   assert.equal(gone.got.at(-1).state, "connecting");
 });
 
-test("what was refused is tried again, and known anew", async () => {
+test("what was refused is retried, and known again", async () => {
   const { all, tab } = setup();
   const a = tab();
   a.want({ 1: "/x" }, true);

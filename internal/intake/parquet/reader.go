@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// Reader reads the rows of a Parquet file, which has to be read from its end and in many places at once. The
+// Reader reads the rows of a Parquet file, which must be read from its end and in many places at once. The
 // data is believed nothing: whatever sizes and numbers it claims, memory is bounded by the pages at hand, one for each
 // column, which have bounds of their own.
 type Reader struct {
@@ -313,7 +313,7 @@ func (p *Reader) content(dst []byte, n *node, depth int) ([]byte, error) {
 		out := n.append(dst, n.leaf.value, p.cfg.MaxDepth-depth)
 		if out == nil {
 			return nil, p.rowError(n.leaf.name, "it is not text in UTF-8 without NUL, or no JSON that services read; "+
-				"mend it, or write the column as binary")
+				"fix it, or write the column as binary")
 		}
 		if len(out) > p.cfg.MaxRowBytes {
 			return nil, p.tooLarge(n.leaf)

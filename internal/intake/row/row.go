@@ -101,7 +101,7 @@ type Item struct {
 	Payload []byte
 	// Line is the 1-based line of the input, after decompression, where the row starts.
 	Line int
-	// Invalid says in what the payload does not fit intake.Config.Schema; empty when it does, or when nobody takes what
+	// Invalid says in what the payload does not fit intake.Config.Schema; empty when it does, or when no one takes what
 	// does not.
 	Invalid string
 }

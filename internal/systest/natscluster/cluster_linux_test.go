@@ -7,7 +7,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// One cluster serves all, one after the other: it takes seconds until three servers are one, and minutes of the machine
+// One cluster serves all, one at a time: it takes seconds until three servers are one, and minutes of the machine
 // to have more than one at a time.
 func TestCluster(t *testing.T) {
 	binary := testenv.Program(t, filepath.Join("..", "..", ".."))

@@ -20,10 +20,10 @@ const (
 
 	// recovery is what may go by between the election of leaders and the next outcome.
 	recovery = 5 * time.Second
-	// inTransit is what may go by besides when a server is killed, stands still or is cut off: what it was just handing
+	// inTransit is what may go by besides when a server is killed, is stalled or is cut off: what it was just handing
 	// to clients, of its own or of another server, is lost with no connection, so that JetStream waits for its
-	// acknowledgement, counted anew from the election. That may be all that was out. What is handed to a client that is
-	// only on its way from a server that stands still is lost later, within recovery of the election.
+	// acknowledgement, counted again from the election. That may be all that was out. What is handed to a client that is
+	// only on its way from a server that is stalled is lost later, within recovery of the election.
 	inTransit = stream.AckWait
 	// calm is for how long items must flow again before the next fault comes.
 	calm = 2 * time.Second
@@ -33,7 +33,7 @@ const (
 	partition  = 15 * time.Second
 )
 
-// ordeal is a world with a run of each kind under way, to which faults come.
+// ordeal is a world with a run of each kind in progress, to which faults come.
 type ordeal struct {
 	*world
 	runs map[string]workqueue.RunID
@@ -73,10 +73,10 @@ func (o *ordeal) judgeBy(what string, struck, over time.Time, allowed time.Durat
 	o.flows(over)
 	for endpoint, p := range o.seen {
 		stood := p.stood(over)
-		o.Logf("%s: %s: leaders after %.1f s; then stood still for %.1f s", what, endpoint, over.Sub(struck).Seconds(),
+		o.Logf("%s: %s: leaders after %.1f s; then was stalled for %.1f s", what, endpoint, over.Sub(struck).Seconds(),
 			stood.Seconds())
 		if stood > allowed {
-			o.Errorf("%s: %s stood still for %v after leaders were elected; want at most %v", what, endpoint, stood, allowed)
+			o.Errorf("%s: %s was stalled for %v after leaders were elected; want at most %v", what, endpoint, stood, allowed)
 		}
 	}
 }
@@ -115,10 +115,10 @@ func faults(t *testing.T, cluster *servers, binary, script string) {
 		do   func(*ordeal)
 	}{
 		{"each leader is killed", (*ordeal).killLeaders},
-		{"one server stands still", (*ordeal).pauseOne},
-		{"two servers stand still", (*ordeal).pauseTwo},
+		{"one server is stalled", (*ordeal).pauseOne},
+		{"two servers are stalled", (*ordeal).pauseTwo},
 		{"all are restarted", (*ordeal).restartAll},
-		{"one after the other is restarted", (*ordeal).restartInTurn},
+		{"one at a time is restarted", (*ordeal).restartInTurn},
 		{"one is cut off", (*ordeal).isolateOne},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
@@ -199,7 +199,7 @@ func (o *ordeal) pauseTwo() {
 	o.judge("two servers resumed", resumed, c.AwaitElected(o))
 	for endpoint, p := range o.seen {
 		if took := p.longest(struck); took < pauseOfTwo/2 {
-			o.Errorf("%s stood still for %v without a quorum: the fault did not fire", endpoint, took)
+			o.Errorf("%s was stalled for %v without a quorum: the fault did not fire", endpoint, took)
 		}
 	}
 }
@@ -255,7 +255,7 @@ func (o *ordeal) restartInTurn() {
 		c.AwaitCurrent(o)
 		for endpoint, p := range o.seen {
 			if took := p.stood(struck); took > 0 {
-				o.Logf("ldm of %s: %s stood still for %.1f s", name, endpoint, took.Seconds())
+				o.Logf("ldm of %s: %s was stalled for %.1f s", name, endpoint, took.Seconds())
 			}
 		}
 		o.judge("restarted "+name+" by ldm", struck, time.Now())

@@ -95,7 +95,7 @@ func (c *servers) StreamLeader(stream string) string {
 	})
 }
 
-// awaitLeader waits until somebody other than a server leads something, and returns who does. leads is one of the
+// awaitLeader waits until someone other than a server leads something, and returns who does. leads is one of the
 // methods above.
 func awaitLeader(t testing.TB, other string, leads func() string) string {
 	t.Helper()

@@ -19,7 +19,7 @@ const (
 	// lull is the longest time between two outcomes that is no standstill: runs are watched while they are limited to a
 	// pace at which chunks come several times as often.
 	lull = time.Second
-	// hiccup is the longest that a busy machine stands still by itself.
+	// hiccup is the longest that a busy machine is stalled by itself.
 	hiccup = 3 * time.Second
 )
 
@@ -91,7 +91,7 @@ func (p *progress) count(since time.Time) (n int) {
 
 // stood returns how long the longest standstill was that had begun, or was going on, after a moment, counted from that
 // moment at the earliest. What begins long after it counts when it is longer than a hiccup of the machine. What the
-// machine itself stood still in says nothing: servers hold elections after it, and acknowledgements are late.
+// machine itself was stalled in says nothing: servers hold elections after it, and acknowledgements are late.
 func (p *progress) stood(since time.Time) (took time.Duration) {
 	p.gaps(since, func(began, ended moment) {
 		length := ended.at.Sub(began.at)

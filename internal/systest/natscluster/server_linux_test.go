@@ -80,7 +80,7 @@ func (s *natsProcess) signal(t testing.TB, sig syscall.Signal) {
 	}
 }
 
-// end is for the end of the test: nobody needs its store any more.
+// end is for the end of the test: no one needs its store any more.
 func (s *natsProcess) end(t testing.TB) {
 	t.Helper()
 	if s.runs() {

@@ -129,7 +129,7 @@ func (c *servers) Start(t testing.TB, names ...string) {
 	}
 }
 
-// Pause has servers stand still: their connections stay, and nothing is answered.
+// Pause has servers are stalled: their connections stay, and nothing is answered.
 func (c *servers) Pause(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {

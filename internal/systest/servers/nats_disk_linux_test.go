@@ -31,8 +31,8 @@ func slowUntil(full *atomic.Bool) func(context.Context, *nodetest.Chunk) error {
 	})
 }
 
-// JetStream's disk is full in the middle of a run. The server keeps the write error for good: the run goes on because
-// its streams are replaced.
+// JetStream's disk is full in the middle of a run. The server keeps the write error permanently: the run goes on
+// because its streams are replaced.
 func TestTheDiskIsFull(t *testing.T) {
 	t.Parallel()
 	for name, private := range map[string]bool{"nats-server": false, "the private server": true} {
@@ -46,12 +46,12 @@ func TestTheDiskIsFull(t *testing.T) {
 			w.service("statement", slowUntil(full))
 			const items = 20_000
 			run := w.start("statement", items, 100, 16)
-			w.until("the run is under way", func() bool { return w.done(run) >= 1_000 })
+			w.until("the run is in progress", func() bool { return w.done(run) >= 1_000 })
 			ns.FillDisk(t)
 			w.until("the server could not write", func() bool { return ns.Said("write error") })
 			full.Store(true)
 			done := w.done(run)
-			w.until("the node that leads finds no room", func() bool {
+			w.until("the leader finds no room", func() bool {
 				return w.number(`SELECT count(*) FROM stream_fault WHERE detail <> ''`) > 0
 			})
 			nc := w.dial()
@@ -70,7 +70,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	}
 }
 
-// The disk was full for a moment only. Nobody would know, but that nothing is stored since.
+// The disk was full for a moment only. No one would know, but that nothing is stored since.
 func TestTheDiskWasFullForAMoment(t *testing.T) {
 	t.Parallel()
 	ns := startOnDisk(t, false)
@@ -80,7 +80,7 @@ func TestTheDiskWasFullForAMoment(t *testing.T) {
 	w.service("statement", slowUntil(full))
 	const items = 20_000
 	run := w.start("statement", items, 100, 16)
-	w.until("the run is under way", func() bool { return w.done(run) >= 1_000 })
+	w.until("the run is in progress", func() bool { return w.done(run) >= 1_000 })
 	ns.FillDisk(t)
 	w.until("the server could not write requests", func() bool {
 		w.publish(wire.WorkSubject("nobody"), "R1") // all that the run may have out may be out

@@ -86,13 +86,13 @@ func TestRequestsArePurged(t *testing.T) {
 	w.wantLost(run, purged)
 }
 
-// wantLost checks that what was lost was issued again for that reason, at no cost.
+// wantLost checks that what was lost was reissued for that reason, at no cost.
 func (w *world) wantLost(run workqueue.RunID, since time.Time) {
 	w.Helper()
 	causes := w.causes(run)
 	w.Logf("complete after %s: %v", time.Since(since), causes)
 	if causes["lost"] == 0 {
-		w.Error("nothing was issued again because it was lost")
+		w.Error("nothing was reissued because it was lost")
 	}
 	if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause NOT IN ('ready', 'lost')`, run); n != 0 {
 		w.Errorf("%d slices were made for another reason", n)
@@ -166,7 +166,7 @@ func TestAFlowLosesWhatItWaitsFor(t *testing.T) {
 		},
 		"the questions": func(w *world, g *gate) {
 			w.flow("letter", "statement")
-			w.until("the chunks are suspended, and nobody answers", func() bool {
+			w.until("the chunks are suspended, and no one answers", func() bool {
 				return w.states() == out && w.number(
 					`SELECT count(*) FROM work_slice WHERE state = 'sent' AND delivered_at IS NOT NULL`) == out &&
 					w.held(wire.StreamWork) == out
@@ -202,7 +202,7 @@ func TestAFlowLosesWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// Nothing is issued again without a fault, however long services take, however many there are, and however many nodes.
+// Nothing is reissued without a fault, however long services take, however many there are, and however many nodes.
 func TestNothingIsLostWithoutAFault(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testenv.NATS(t).URL())
@@ -220,7 +220,7 @@ func TestNothingIsLostWithoutAFault(t *testing.T) {
 	for run, items := range map[workqueue.RunID]int{slowly: 1_000, quickly: 20_000, flows: 300, nested: 300} {
 		w.wantSound(run, items)
 		if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND attempt > 1`, run); n != 0 {
-			t.Errorf("%d slices were issued again: %v", n, w.causes(run))
+			t.Errorf("%d slices were reissued: %v", n, w.causes(run))
 		}
 	}
 }

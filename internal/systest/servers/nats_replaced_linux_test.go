@@ -62,7 +62,7 @@ func (w *world) told(run workqueue.RunID) bool {
 	consumer, err := w.js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{wire.EventSubject("run.completed")}})
 	if err != nil {
-		return false // it is just being made anew
+		return false // it is just being made again
 	}
 	batch, err := consumer.FetchNoWait(100)
 	if err != nil {
@@ -100,7 +100,7 @@ func TestLettersAndEventsOutliveTheirStreams(t *testing.T) {
 		t.Fatal("the disk is not full")
 	}
 	second := w.start("statement", items, 100, 4) // the node tells of it, and meets what is broken
-	w.until("the node that leads finds no room", func() bool {
+	w.until("the leader finds no room", func() bool {
 		return w.number(`SELECT count(*) FROM stream_fault WHERE detail <> ''`) > 0
 	})
 	ns.FreeDisk(t)
@@ -119,7 +119,7 @@ func TestLettersAndEventsOutliveTheirStreams(t *testing.T) {
 	}
 	w.exec(`ALTER TABLE away RENAME TO dead_letter`)
 	w.until("the stream of letters is replaced", func() bool { return w.replaced(wire.StreamDead, letters) })
-	w.until("the letter that nobody took is taken", func() bool { return w.letter("L2") })
+	w.until("the letter that no one took is taken", func() bool { return w.letter("L2") })
 	w.until("both letters are there", func() bool { return w.number(`SELECT count(*) FROM dead_letter`) == 2 })
 	w.until("every stream takes messages", func() bool { return w.number(`SELECT count(*) FROM stream_fault`) == 0 })
 }

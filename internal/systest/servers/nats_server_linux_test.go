@@ -48,7 +48,7 @@ func startOnDisk(t testing.TB, private bool) *natsOnDisk {
 		t.Fatalf("start a NATS server: %v", err)
 	}
 	t.Cleanup(func() {
-		_ = d.cmd.Process.Kill() // nobody needs its store any more
+		_ = d.cmd.Process.Kill() // no one needs its store any more
 		_ = d.cmd.Wait()
 		if t.Failed() {
 			t.Logf("the NATS server said:\n%.8000s", d.log.String())
@@ -68,8 +68,8 @@ func startOnDisk(t testing.TB, private bool) *natsOnDisk {
 func (d *natsOnDisk) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", d.port) }
 
 // FillDisk makes every write of the server to a file fail from now on, as on a full disk: with the process's limit of
-// the size of files (RLIMIT_FSIZE), for which nobody has to be root or to mount anything. The error is EFBIG and not
-// ENOSPC; whoever goes by that has to be tested otherwise.
+// the size of files (RLIMIT_FSIZE), for which no one must be root or to mount anything. The error is EFBIG and not
+// ENOSPC; whoever goes by that must be tested otherwise.
 func (d *natsOnDisk) FillDisk(t testing.TB) {
 	t.Helper()
 	d.limitFiles(t, "0:unlimited")

@@ -37,7 +37,7 @@ func (w *past) untilPoint() (b before) {
 }
 
 // beyondPoint has the nodes go on: a third more of the long run is recorded, the short one completes and is told of,
-// and a run is made of which nobody will know.
+// and a run is made of which no one will know.
 func (w *past) beyondPoint(b *before) (vanished workqueue.RunID) {
 	w.Helper()
 	vanished = w.run("vanished", chunk)
@@ -162,7 +162,7 @@ func TestBackupIsPutBack(t *testing.T) {
 	}
 }
 
-// A synchronous standby takes over: nothing is lost, and nobody is told that it is.
+// A synchronous standby takes over: nothing is lost, and no one is told that it is.
 func TestSynchronousStandbyTakesOver(t *testing.T) {
 	primary := testenv.Postgres(t)
 	standby, _ := primary.Standby(t, true)

@@ -9,7 +9,7 @@ import (
 
 const helm = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 
-// The chart is what helm takes, with the least that has to be said and with everything, and makes of it what is on
+// The chart is what helm takes, with the least that must be said and with everything, and makes of it what is on
 // record. make chart writes that.
 func TestChart(t *testing.T) {
 	t.Parallel()

@@ -117,7 +117,7 @@ type Bench struct {
 	Engine StoreEngine
 	Server *api.Server
 	URL    string
-	Oidc   *access.OIDC // nil: nobody logs in by a provider
+	Oidc   *access.OIDC // nil: no one logs in by a provider
 	Gated  bool         // who asks has to say who they are
 }
 

@@ -54,7 +54,7 @@ func SetupEngineOn(t *testing.T, nc *nats.Conn, config api.Config, log ...zap.Op
 	e := &Engine{Bench: &Bench{T: t, Pool: pool, Store: database.New(pool)}}
 	node, err := orchestrator.New(e.Store, nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
 		Log:        zap.New(zapcore.NewNopCore(), log...),
-		SessionTTL: time.Minute, // a machine that stands still costs no claims
+		SessionTTL: time.Minute, // a machine that is stalled costs no claims
 		Streams:    stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func (e *Engine) Until(
 	return found
 }
 
-// WantOwner explains a run until some group has the reason and says all that, and wants it to be somebody's turn.
+// WantOwner explains a run until some group has the reason and says all that, and wants it to be someone's turn.
 func (e *Engine) WantOwner(
 	run workqueue.RunID, state string, reason health.Kind, owner health.Owner, says ...string,
 ) {

@@ -80,7 +80,7 @@ func (b *Bench) Token(name string, role access.Role, life time.Duration) MadeTok
 	return MadeToken{made, secret}
 }
 
-// Browser is somebody who has logged in.
+// Browser is someone who has logged in.
 type Browser struct{ Cookie *http.Cookie }
 
 // Headers are what it sends.
@@ -178,13 +178,13 @@ func CookieOf(h *Head, name string) []string {
 	return nil
 }
 
-// Begin leads to the provider's page, and returns where somebody who says yes there is sent back to, and the cookie.
+// Begin leads to the provider's page, and returns where someone who says yes there is sent back to, and the cookie.
 func (b *Bench) Begin(p *Provider, next string) (back string, cookie []string) {
 	b.Helper()
 	return b.BeginIn(nil, p, next)
 }
 
-// BeginIn is begin in a browser that has logins under way already, whose cookies it keeps as browsers do.
+// BeginIn is begin in a browser that has logins in progress already, whose cookies it keeps as browsers do.
 func (b *Bench) BeginIn(has *[]*http.Cookie, p *Provider, next string) (back string, cookie []string) {
 	b.Helper()
 	page := b.Send(http.MethodGet, kernel.OIDCLogin+"?next="+url.QueryEscape(next), "", SentBy(has)...)
@@ -222,7 +222,7 @@ func Keep(has *[]*http.Cookie, answer *Head) {
 	}
 }
 
-// LogInBy logs somebody in whom the provider vouches for.
+// LogInBy logs someone in whom the provider vouches for.
 func (b *Bench) LogInBy(p *Provider) []string {
 	b.Helper()
 	back, cookie := b.Begin(p, "/")

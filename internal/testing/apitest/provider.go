@@ -104,7 +104,7 @@ func (p *Provider) say(w http.ResponseWriter, code int, doc any) {
 	}
 }
 
-// agree is what happens when somebody says yes at the page that a login led to: there is a code.
+// agree is what happens when someone says yes at the page that a login led to: there is a code.
 func (p *Provider) agree(page string) (code, state string) {
 	p.Helper()
 	asked, err := url.Parse(page)
@@ -124,7 +124,7 @@ func (p *Provider) agree(page string) (code, state string) {
 	return code, query.Get("state")
 }
 
-// AnotherCode is the way back of the last login once more, with a code that has not been used.
+// AnotherCode is the way back of the last login again, with a code that has not been used.
 func (p *Provider) AnotherCode(back string) string {
 	p.Helper()
 	at, text, _ := strings.Cut(back, "?")

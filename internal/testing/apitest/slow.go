@@ -45,7 +45,7 @@ func (b *Bench) Crowd(many int, path, secret string) <-chan *Head {
 			}
 			req.Header.Set("Authorization", "Bearer "+secret)
 			if answer, err := http.DefaultTransport.RoundTrip(req); err == nil {
-				_ = answer.Body.Close() // what is not read is broken off
+				_ = answer.Body.Close() // what is not read is interrupted
 				answers <- &Head{answer.StatusCode, answer.Header}
 			}
 		}()
@@ -91,7 +91,7 @@ func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duratio
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it waits for the connection's end
 	if err != nil {
-		b.Fatalf("%s: nobody answers: %v", path, err)
+		b.Fatalf("%s: no one answers: %v", path, err)
 	}
 	var read json.RawMessage
 	if err := json.NewDecoder(answer.Body).Decode(&read); err != nil { // what follows comes when the body is given up
@@ -105,7 +105,7 @@ const (
 	Silence = 2 * time.Second // of which a sender's end comes
 	// Timeout is had with callers.
 	Timeout = 10 * time.Second // with callers that are not silent, but may be as slow as the machine
-	// longest is more than anything takes that a test waits for, also on a machine that stands still for a while.
+	// longest is more than anything takes that a test waits for, also on a machine that is stalled for a while.
 	longest = 2 * time.Minute
 )
 
@@ -210,7 +210,7 @@ func (b *Bench) Answered(conn net.Conn) *Head {
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // that would read all of it
 	if err != nil {
-		b.Fatalf("nobody answers: %v", err)
+		b.Fatalf("no one answers: %v", err)
 	}
 	return &Head{answer.StatusCode, answer.Header}
 }
@@ -247,7 +247,7 @@ func carried(b *Bench, req *http.Request) (*http.Response, error) {
 
 // unlearnt says whether an answer tells that it was not to be learned who asks, or whether they may still.
 func unlearnt(text string) bool {
-	return strings.Contains(text, "PostgreSQL does not answer") || strings.Contains(text, "the request was broken off")
+	return strings.Contains(text, "PostgreSQL does not answer") || strings.Contains(text, "the request was interrupted")
 }
 
 // Looked is what /health tells, once PostgreSQL answers within the little time that it has for that.

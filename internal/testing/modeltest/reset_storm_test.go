@@ -236,7 +236,7 @@ func TestResetsInAStorm(t *testing.T) {
 	s.keep("overdue", 22, s.expireOverdue)
 	s.keep("kill", 32, s.breakOff)
 	did := s.rage(2 * time.Second)
-	t.Logf("%v, %d refused or broken off", did, s.broken.Load())
+	t.Logf("%v, %d refused or interrupted", did, s.broken.Load())
 	for name, n := range did {
 		if n == 0 && !strings.HasPrefix(name, "kill") {
 			t.Errorf("%s never worked", name)

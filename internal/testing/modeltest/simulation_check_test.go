@@ -81,7 +81,7 @@ func (s *simulation) checkStep(step workqueue.Step, was, is *planes) {
 	lost := was.settled()
 	lost = lost.AndNot(is.settled())
 	if !lost.Empty() && (!s.redone || len(s.steps[step].Needs) == 0 && !s.opened) {
-		s.failf("outcomes of %d items at step %d are gone, and nobody took them back", lost.Count(), step)
+		s.failf("outcomes of %d items at step %d are gone, and no one took them back", lost.Count(), step)
 	}
 	for o := range lost.All() {
 		clear(s.at(step, workqueue.Ordinal(o)).faults)
@@ -173,7 +173,7 @@ const readParts = `
 SELECT DISTINCT ON (step, ordinal) step, ordinal, coalesce(convert_from(result, 'UTF8'), ''), coalesce(error_code, '')
 FROM work_result WHERE run_id = $1 ORDER BY step, ordinal, generation DESC`
 
-// compare holds every outcome against what it has to be, given those before it.
+// compare holds every outcome against what it must be, given those before it.
 func (s *simulation) compare() {
 	parts, codes := map[at]string{}, map[at]string{}
 	rows, err := s.Pool.Query(s.Context(), readParts, s.run)

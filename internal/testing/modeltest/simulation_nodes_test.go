@@ -64,7 +64,7 @@ func (s *simulation) restart(n *node) {
 	*n = node{name: n.name, session: id}
 }
 
-// over has a node that has lost its session begin anew.
+// over has a node that has lost its session begin again.
 func (s *simulation) over(n *node, err error) bool {
 	if errors.Is(err, workqueue.ErrSessionLost) {
 		s.say("(session lost)")
@@ -221,7 +221,7 @@ func (s *simulation) markFor(n *node) {
 	left, err := settle.New(s.Store).MarkSent(s.Context(), n.sent)
 	s.must(err)
 	if len(left) > 0 {
-		s.failf("%d marks are left over, and nobody holds the slices", len(left))
+		s.failf("%d marks are left over, and no one holds the slices", len(left))
 	}
 	n.sent = nil
 }
@@ -232,7 +232,7 @@ func digest(of ...any) uint64 {
 	return h.Sum64()
 }
 
-// makes is what a step makes of an item: a result, or a failure for good.
+// makes is what a step makes of an item: a result, or a failure permanently.
 func (s *simulation) makes(step workqueue.Step, o workqueue.Ordinal, sees seen) (result string, fails bool) {
 	version := s.versions[step][o]
 	if digest("fails", step, o, version)%6 == 0 && !s.calm {
@@ -522,7 +522,7 @@ func (s *simulation) double() {
 	}
 }
 
-// wipe makes the streams anew. The next sweep sees it; until then requests are published under the old epoch.
+// wipe makes the streams again. The next sweep sees it; until then requests are published under the old epoch.
 func (s *simulation) wipe() { s.recreate() }
 
 func (s *simulation) recreate() {

@@ -101,7 +101,7 @@ func (s *simulation) setBudget(endpoint string, n int) {
 	s.must(err)
 }
 
-// keys draws some items that stand next to each other, without those of which nobody knows the keys any more.
+// keys draws some items that stand next to each other, without those of which no one knows the keys any more.
 func (s *simulation) keys() (items []workqueue.Ordinal, keys []string) {
 	from := s.r.IntN(s.items)
 	to := from + 1 + s.r.IntN(s.items-from)

@@ -95,7 +95,7 @@ func history(seed uint64) (moves []move, calm bool) {
 	return moves, calm
 }
 
-// red is how a move says that something is not as it has to be.
+// red is how a move says that something is not as it must be.
 type red string
 
 // run lives through moves and what follows them, and returns what was wrong.
@@ -316,7 +316,7 @@ func (s *simulation) load() func(*start.LoadItem) error {
 	}
 }
 
-// payload is an item's. Items of the same v go one after the other in runs with an order.
+// payload is an item's. Items of the same v go one at a time in runs with an order.
 func (s *simulation) payload(o int) string {
 	return fmt.Sprintf(`{"v":%d,"g":%d}`, o%4, s.data[min(o, s.items-1)])
 }

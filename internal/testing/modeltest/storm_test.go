@@ -35,7 +35,7 @@ const (
 )
 
 // storm is many nodes, operators and a leader at work on a few runs of one endpoint at once, while transactions are
-// broken off at any point, by their clients and by the server.
+// interrupted at any point, by their clients and by the server.
 type storm struct {
 	*bench
 	url     string
@@ -117,7 +117,7 @@ func (s *storm) allWorked() bool {
 	return all
 }
 
-// keep does something again and again until the storm is over; what is refused or broken off does not matter.
+// keep does something again and again until the storm is over; what is refused or interrupted does not matter.
 func (s *storm) keep(name string, seed uint64, do func(ctx context.Context, r *rand.Rand) error) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	worked := new(atomic.Int64)
@@ -387,8 +387,8 @@ func (s *storm) end() {
 	s.Check()
 }
 
-// Whatever happens at once, and is broken off wherever: budgets hold at each moment, nothing is lost or done twice, and
-// all runs come to their end. TRANCHE_SOAK=20s has it last longer.
+// Whatever happens at once, and is interrupted wherever: budgets hold at each moment, nothing is lost or done twice,
+// and all runs come to their end. TRANCHE_SOAK=20s has it last longer.
 func TestEverythingAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t)
@@ -412,7 +412,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	for name, n := range s.rage(3 * time.Second) {
 		t.Logf("%v: %d", name, n)
 	}
-	t.Logf("%d were refused or broken off", s.broken.Load())
+	t.Logf("%d were refused or interrupted", s.broken.Load())
 	s.end()
 	var deadlocks int
 	err := s.Pool.QueryRow(t.Context(), `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`).

@@ -115,7 +115,7 @@ func (d *Doomed) Crash() { d.crash() }
 // Dead reports whether the node has crashed.
 func (d *Doomed) Dead() bool { return d.ctx.Err() != nil }
 
-// Await waits until the node has crashed, and ends its session and its lease, for which nobody then waits.
+// Await waits until the node has crashed, and ends its session and its lease, for which no one then waits.
 func (d *Doomed) Await(t *testing.T, b *Bundle) {
 	t.Helper()
 	select {

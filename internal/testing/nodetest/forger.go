@@ -77,7 +77,7 @@ func (f *Forger) Reply(slice workqueue.SliceID, final int, body string) *nats.Ms
 	return msg
 }
 
-// Publish sends messages of replies, one after the other.
+// Publish sends messages of replies, one at a time.
 func (f *Forger) Publish(t *testing.T, msgs ...*nats.Msg) {
 	t.Helper()
 	for _, msg := range msgs {
@@ -87,7 +87,7 @@ func (f *Forger) Publish(t *testing.T, msgs ...*nats.Msg) {
 	}
 }
 
-// Forge starts a run that nobody serves, and waits until its requests lie in the stream.
+// Forge starts a run that no one serves, and waits until its requests lie in the stream.
 func (b *Bundle) Forge(t *testing.T, chunk, n int) (*Forger, []workqueue.Slice) {
 	t.Helper()
 	req := Patient()

@@ -42,7 +42,7 @@ func Patient() start.LoadRequest {
 // session expires.
 const SessionLife = time.Minute
 
-// Grace is what a stop may take, with the end of the session on a machine that stands still for some seconds.
+// Grace is what a stop may take, with the end of the session on a machine that is stalled for some seconds.
 const Grace = 20 * time.Second
 
 // Config is of a node that the test joins by [Bundle.Join].

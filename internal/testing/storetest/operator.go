@@ -243,7 +243,7 @@ func (b *Bench) Breaker() (state string, probes int) {
 	return state, probes
 }
 
-// Scene is a run of 10 items under way (0 failed, 1 to 3 done, 4 to 6 in flight, the rest ready) and one of 4 items
+// Scene is a run of 10 items in progress (0 failed, 1 to 3 done, 4 to 6 in flight, the rest ready) and one of 4 items
 // that is completed.
 func Scene(t *testing.T) (b *Bench, open, done workqueue.RunID) {
 	t.Helper()

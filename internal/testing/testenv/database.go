@@ -106,7 +106,7 @@ func fatal(t testing.TB, err error) {
 	t.Fatalf("test environment: %v", err)
 }
 
-// Rewrite runs a statement with the database's guards off, as nobody but a superuser can: it changes rows of the audit
+// Rewrite runs a statement with the database's guards off, as no one but a superuser can: it changes rows of the audit
 // log, say, which stay as they were written.
 func Rewrite(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
@@ -165,7 +165,7 @@ func SetClock(t testing.TB, pool *pgxpool.Pool, at time.Time) {
 	moveClock(t, pool, setClock, at)
 }
 
-// StopClock stops the clock of a database at a time until it is set anew; to advance it moves that time.
+// StopClock stops the clock of a database at a time until it is set again; to advance it moves that time.
 func StopClock(t testing.TB, pool *pgxpool.Pool, at time.Time) {
 	t.Helper()
 	moveClock(t, pool, stopClock, at)

@@ -97,6 +97,6 @@ func TestAdvance(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !stood.Equal(at.Add(time.Second)) || on.Before(at) || on.After(at.Add(time.Hour)) {
-		t.Errorf("a clock that stands says %s, and one that was set anew %s", stood, on)
+		t.Errorf("a clock that stands says %s, and one that was set again %s", stood, on)
 	}
 }

@@ -26,7 +26,7 @@ func Keep(t testing.TB, tell func(format string, args ...any), what string, f fu
 	return stop
 }
 
-// Until polls for a condition, for so long at the most.
+// Until polls for a condition, for so long at most.
 func Until(t testing.TB, limit time.Duration, what string, met func() bool) {
 	t.Helper()
 	deadline := time.After(limit)

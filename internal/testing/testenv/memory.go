@@ -16,7 +16,7 @@ const (
 	memoryFree = 4 << 30
 )
 
-// scratch is where data goes that nobody needs after a crash: memory, if there is enough of it. A database is some
+// scratch is where data goes that no one needs after a crash: memory, if there is enough of it. A database is some
 // hundred files, and a test makes one.
 func scratch() string {
 	if dir := os.Getenv(directoryVariable); dir != "" {
@@ -29,7 +29,7 @@ func scratch() string {
 	return memoryDir
 }
 
-// available is how much memory programs can have, in bytes; 0: nobody says.
+// available is how much memory programs can have, in bytes; 0: no one says.
 func available() uint64 {
 	file, err := os.Open("/proc/meminfo")
 	if err != nil {

@@ -19,7 +19,7 @@ var program struct {
 }
 
 // Program returns the path of the real binary, which is built once, and is there until the last test has ended. root is
-// that of the repository; the package's TestMain has to be that of [Main].
+// that of the repository; the package's TestMain must be that of [Main].
 func Program(t testing.TB, root string) string {
 	t.Helper()
 	program.once.Do(func() {
@@ -43,7 +43,7 @@ func Program(t testing.TB, root string) string {
 }
 
 // GoFlags is the environment's GOFLAGS with more. Without those that the tests were compiled with, the go command would
-// compile all there is anew.
+// compile all there is again.
 func GoFlags(more string) string { return "GOFLAGS=" + os.Getenv("GOFLAGS") + " " + more }
 
 // PlainEnv is the environment without the settings that a person may have made.

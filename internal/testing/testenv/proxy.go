@@ -76,7 +76,7 @@ func (p *Proxy) Stall(ways ...Direction) {
 	})
 }
 
-// Delay has everything arrive so much later, in each direction, until it is set anew: a network that is long, not
+// Delay has everything arrive so much later, in each direction, until it is set again: a network that is long, not
 // narrow. It is for connections that are made after its first call.
 func (p *Proxy) Delay(by time.Duration) {
 	p.set(func() { p.delay, p.long = by, true })

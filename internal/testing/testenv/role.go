@@ -20,7 +20,7 @@ func Serving(t testing.TB, database string) string {
 }
 
 // Role makes a role that may log in, and returns its name and the URL of the database as that role. Attributes are like
-// "CREATEROLE"; the database has to be of [Database] or [EmptyDatabase]. It goes with what it owns when the test ends.
+// "CREATEROLE"; the database must be of [Database] or [EmptyDatabase]. It goes with what it owns when the test ends.
 func Role(t testing.TB, database, attributes string) (name, at string) {
 	t.Helper()
 	name = "tranche_role_" + suffix()

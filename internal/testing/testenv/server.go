@@ -25,7 +25,7 @@ var shared sharedServer
 type sharedServer struct {
 	once     sync.Once
 	err      error
-	cluster  *embedded.Postgres // nil when the server is somebody else's
+	cluster  *embedded.Postgres // nil when the server is someone else's
 	dir      string
 	admin    *pgxpool.Pool
 	base     string // a URL of the server, of any database
@@ -105,7 +105,7 @@ func (s *sharedServer) checkVersion(ctx context.Context) error {
 	return err
 }
 
-// reckless settings are for data that nobody needs after a crash.
+// reckless settings are for data that no one needs after a crash.
 var reckless = map[string]string{
 	"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "10s",
 	"max_connections": "400", "shared_buffers": "64MB", "wal_level": "minimal", "max_wal_senders": "0",

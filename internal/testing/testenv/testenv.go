@@ -33,7 +33,7 @@ import (
 const (
 	// databaseVariable names the superuser's URL of a server to use instead of a private one.
 	databaseVariable = "TRANCHE_TEST_DATABASE"
-	// versionVariable is the major version that the server has to be of; embedded.BinariesVariable says where it is.
+	// versionVariable is the major version that the server must be of; embedded.BinariesVariable says where it is.
 	versionVariable = "PG"
 
 	stopTimeout = time.Minute

@@ -13,7 +13,7 @@ const (
 )
 
 // Watch tells for how long this process has run, so that a test can bound what the product may take. A while in which
-// it stood still, and what it waits for with it, counts as no more than 100 ms.
+// it was stalled, and what it waits for with it, counts as no more than 100 ms.
 type Watch struct {
 	mu           sync.Mutex
 	last         time.Time // up to here it is counted

@@ -19,7 +19,7 @@ func (w *Watch) want(t *testing.T, ran, longest time.Duration) {
 		t.Errorf("it ran for %s; want %s", got, ran)
 	}
 	if got := w.Longest(); got != longest {
-		t.Errorf("it stood still for %s; want %s", got, longest)
+		t.Errorf("it was stalled for %s; want %s", got, longest)
 	}
 }
 
@@ -38,7 +38,7 @@ func TestWatch(t *testing.T) {
 		w.want(t, time.Second+watchGap, time.Minute)
 		select {
 		case <-late:
-			t.Error("the time in which it stood still counts")
+			t.Error("the time in which it was stalled counts")
 		default:
 		}
 		<-late

@@ -81,7 +81,7 @@ func (d *Difference) Join(of *Difference, step string, several bool) {
 	}
 }
 
-// The row stays locked until the transaction ends, so that nobody takes for undone what is about to be done.
+// The row stays locked until the transaction ends, so that no one takes for undone what is about to be done.
 const carryOut = `
 UPDATE api_request SET committed_action = coalesce(committed_action, $4)
 WHERE user_name = $1 AND key = $2 AND claim = $3`

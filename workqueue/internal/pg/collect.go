@@ -152,7 +152,7 @@ type CopyRows struct {
 // copyHeader is the signature, no flags and no header extension.
 const copyHeader = "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 
-// Reset begins anew in the same memory.
+// Reset begins again in the same memory.
 func (c *CopyRows) Reset() {
 	c.Buf = append(c.Buf[:0], copyHeader...)
 	c.Rows = 0

@@ -21,7 +21,7 @@ func Later(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
 	return err
 }
 
-// Leave is [Later] for the statements of a batch, of which nobody looks at the results.
+// Leave is [Later] for the statements of a batch, of which no one looks at the results.
 func Leave(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
 	for _, q := range batch.QueuedQueries {
 		if err := Later(ctx, tx, q.SQL, q.Arguments...); err != nil {
@@ -46,11 +46,11 @@ func flush(ctx context.Context, tx pgx.Tx) error {
 // travel in one flush with the next statement, and at the end with the COMMIT. PostgreSQL does them in their order and
 // passes over what follows one that failed, the COMMIT among them; so a transaction is committed as a whole or not at
 // all, as ever. Its flushes are whole messages up to a Sync, which a pooler in transaction mode keeps on one connection
-// from BEGIN to COMMIT. When the answer to the COMMIT is lost nobody knows how it ended, as ever too.
+// from BEGIN to COMMIT. When the answer to the COMMIT is lost no one knows how it ended, as ever too.
 type pipelined struct {
 	conn    *pgx.Conn
 	waiting []*pgx.QueuedQuery
-	atFirst int // how much of that nobody asked for
+	atFirst int // how much of that no one asked for
 	closed  bool
 }
 
@@ -87,7 +87,7 @@ func (p *pipelined) Commit(ctx context.Context) error {
 	switch {
 	case err != nil && p.begun(): // what came before it was refused
 		return errors.Join(err, p.rollback(ctx))
-	case err == nil && tag.String() == "ROLLBACK": // something had failed, and f returned nil all the same
+	case err == nil && tag.String() == "ROLLBACK": // something had failed, and f returned nil anyway
 		return pgx.ErrTxCommitRollback
 	}
 	return err

@@ -26,8 +26,8 @@ type Wrapped struct {
 	Begins bool
 }
 
-// Until is how long a statement may still take by ctx, in milliseconds, and 0 for ever: what PostgreSQL is to end by
-// itself once nobody waits for it. It takes no more than 24.8 days for a time-out.
+// Until is how long a statement may still take by ctx, in milliseconds, and 0 indefinitely: what PostgreSQL is to end
+// by itself once no one waits for it. It takes no more than 24.8 days for a time-out.
 func Until(ctx context.Context) string {
 	end, ok := ctx.Deadline()
 	if !ok {

@@ -81,7 +81,7 @@ type Chunking struct {
 	Rates   [3]float64
 }
 
-// Size is how many items a chunk has at the most: the step's size, within what was learned of the endpoint, and half a
+// Size is how many items a chunk has at most: the step's size, within what was learned of the endpoint, and half a
 // second's worth of each rate.
 func (c *Chunking) Size() int {
 	n := c.Chunk

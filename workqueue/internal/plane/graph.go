@@ -211,8 +211,8 @@ const (
 	// spacedKey replaces the key where it stands between spaces.
 	spacedKey = `replace(p.error_message, ' ' || q.item_key COLLATE "default" || ' ', ' {key} ')`
 
-	// ErrorKeyed is an SQL expression on a part p that is to be written and its item q: what its work_result.error_keyed is,
-	// the beginning of the error message with {key} for the item's own key, where that is a word of its own or stands
+	// ErrorKeyed is an SQL expression on a part p that is to be written and its item q: what its work_result.error_keyed
+	// is, the beginning of the error message with {key} for the item's own key, where that is a word of its own or stands
 	// alone in quotes, and NULL where there is none. Keys of one character, and of digits and punctuation only, stay: the
 	// first are words of any message, and the others are numbers, for which there is a # anyway. No key is ever read as a
 	// pattern: it is replaced by a character that messages lose, which one pattern for all finds, and what it does not
@@ -232,7 +232,8 @@ const (
         '["''\u0060“«]\u0001["''\u0060”»]|(?<!` + wordCharacter + `)\u0001(?!` + wordCharacter + `)', '{key}', 'g'),
         chr(1), q.item_key COLLATE "default") END, left(p.error_message, 1000))`
 
-	// messageKeyed is an SQL expression on work_result p: the beginning of the error message with {key} for the item's key.
+	// messageKeyed is an SQL expression on work_result p: the beginning of the error message with {key} for the item's
+	// key.
 	messageKeyed = `coalesce(p.error_keyed, left(p.error_message, 1000), '')`
 
 	// MessageAlike is messageKeyed with a 0 for each digit: for shapes all digits are the same, and messages that differ

@@ -42,7 +42,7 @@ func ResultSteps(steps []workqueue.Step, needs [][]workqueue.Step) []workqueue.S
 	return results
 }
 
-// OutcomeSteps is what has to be known of the steps of a run to tell the outcomes of its items.
+// OutcomeSteps is what must be known of the steps of a run to tell the outcomes of its items.
 type OutcomeSteps struct {
 	All      []workqueue.Step
 	Names    []string
@@ -136,7 +136,7 @@ const HasDue = `
               AND s.not_before <= (SELECT tranche_now()) LIMIT 1), false)`
 
 // ReadyAuto are the steps that have something ready at an endpoint e, those that leave their limit in flight to the
-// pace ; the most urgent first, then the oldest: one after the other by the
+// pace ; the most urgent first, then the oldest: one at a time by the
 // index work_block_turn, only as many as are asked for, however many blocks each has.
 const ReadyAuto = readyHead + `b.auto` + readyNext + `b.auto` + readyTail
 

@@ -45,7 +45,7 @@ type View struct {
 // OverAll stands for all steps together.
 const OverAll = workqueue.Step(-1)
 
-// View finds what has to be read for a step, by its name, or for all of them.
+// View finds what must be read for a step, by its name, or for all of them.
 func (g *Graph) View(name string) (View, error) {
 	v := View{Step: OverAll}
 	for i := range g.Steps {

@@ -14,7 +14,7 @@ type Policy struct {
 	MaxAttempts  int
 	Backoff      time.Duration
 	MaxBackoff   time.Duration // the longest pause; 0: maxBackoff
-	RetryCodes   []string      // tried again whatever the service says
+	RetryCodes   []string      // retried whatever the service says
 	NoRetryCodes []string      // and never; it goes before RetryCodes
 }
 
@@ -24,7 +24,7 @@ const (
 	// breakerPause is how long items rest that failed because their endpoint is down. Its breaker keeps them longer.
 	breakerPause = 2 * time.Second
 	// CountedIssues is how often items are issued before it counts as a failure of theirs that the service refuses them
-	// because it is too much, or that their replies are lost: nothing goes on for ever.
+	// because it is too much, or that their replies are lost: nothing goes on indefinitely.
 	CountedIssues = 50
 	// throttledPause is the least pause after that, for steps that want none between tries.
 	throttledPause = 100 * time.Millisecond
@@ -105,7 +105,7 @@ type Successor struct {
 // Succeed decides what becomes of bits without an outcome: the slices to make, or final = true when the items have used
 // up their attempts and stand alone, or when the reply itself singled them out.
 //
-// A chunk that failed as a whole is tried again whole once, if that may help and nothing in it has failed before. Then
+// A chunk that failed as a whole is retried whole once, if that may help and nothing in it has failed before. Then
 // it is halved until the culprits stand alone. That its pieces fail is no failure of the items in them: most did
 // nothing. An item that stands alone has the attempts that are left. One bad item in n so costs at most 2·⌈log2 n⌉
 // slices beside its own attempts. A chunk that kills its services is not tried whole again, since each try costs
@@ -156,7 +156,7 @@ func (p Policy) unblamed(was Ending) time.Duration {
 	}
 }
 
-// wholeAgain reports whether a chunk of several items that failed as a whole may be tried whole once more.
+// wholeAgain reports whether a chunk of several items that failed as a whole may be tried whole again.
 func (p Policy) wholeAgain(was Ending) bool {
 	tried := was.Failures > 0 || was.Origin == workqueue.CauseBisect || was.Origin == workqueue.CauseSilence
 	may := was.Cause == workqueue.CauseFailure || was.Cause == workqueue.CauseDeadline ||

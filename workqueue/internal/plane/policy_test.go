@@ -106,7 +106,7 @@ func isolate(t interface{ Fatalf(string, ...any) }, p Policy, size int, poison b
 	return out
 }
 
-// One item that fails every chunk it is in costs its attempts and at most 2·⌈log2 n⌉ slices more; nobody else fails. A
+// One item that fails every chunk it is in costs its attempts and at most 2·⌈log2 n⌉ slices more; no one else fails. A
 // service that names a code of its own for it each time, as a crash, a deadline or a broken reply, changes nothing.
 func TestBisectIsolatesOnePoisonItem(t *testing.T) {
 	t.Parallel()
@@ -161,8 +161,8 @@ func TestBisectIsolatesManyPoisonItems(t *testing.T) {
 	})
 }
 
-// A silence without evidence costs nobody an attempt: a chunk is tried whole once and then halved, and what stands
-// alone is issued again.
+// A silence without evidence costs no one an attempt: a chunk is tried whole once and then halved, and what stands
+// alone is reissued.
 func TestSilenceCostsNobodyAnAttempt(t *testing.T) {
 	t.Parallel()
 	for _, attempts := range []int{1, 3} {

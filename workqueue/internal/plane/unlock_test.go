@@ -113,7 +113,7 @@ func TestUnlock(t *testing.T) {
 		{"one of two needs comes", "a b c(ab)", "ff.", 0, isDone, false, "df.", false},
 		{"the other comes", "a b c(ab)", "df.", 1, isDone, false, "ddr", false},
 		{"a need fails", "a b(a) c(b)", "f..", 0, hasFail, false, "xss", true},
-		{"a need fails beside one under way", "a b c(ab)", "ff.", 0, hasFail, false, "xfs", false},
+		{"a need fails beside one in progress", "a b c(ab)", "ff.", 0, hasFail, false, "xfs", false},
 		{"what is left ends", "a b c(ab)", "xfs", 1, isDone, false, "xds", true},
 		{"an optional need fails", "a? b(a)", "f.", 0, hasFail, false, "xr", false},
 		{"an optional step is left out", "a b?(a) c(b)", "f..", 0, hasFail, false, "xsr", false},
@@ -248,7 +248,7 @@ func drawGraph(t *rapid.T, n int) *Graph {
 }
 
 // TestUnlockAgainstAnOracle moves many items of a block together through settlements, and holds the planes against an
-// oracle that goes item by item. Resets are the oracle's: after one the planes are made anew.
+// oracle that goes item by item. Resets are the oracle's: after one the planes are made again.
 func TestUnlockAgainstAnOracle(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -79,7 +79,7 @@ async function call(method, path, { body, headers = {}, signal } = {}) {
   throw error;
 }
 
-const retries = [400, 1500]; // ms; a connection that was lost is tried again that often
+const retries = [400, 1500]; // ms; a connection that was lost is retried that often
 
 async function persist(method, path, options, key) {
   for (let i = 0; ; i++) {
@@ -115,7 +115,7 @@ export async function problem(answer) {
 
 const RELOGIN = "tranche.relogin";
 
-// relogin reports whether the provider is to be asked again without a word: where somebody is logged in there, it sends
+// relogin reports whether the provider is to be asked again without a word: where someone is logged in there, it sends
 // him back at once. Not twice in a row, which would go round in circles.
 function relogin() {
   const last = Number(sessionStorage.getItem(RELOGIN)) || 0;

@@ -1,4 +1,4 @@
-// Tells a person in a notification of the system when a run ends, or waits for somebody, also while its tab is not seen.
+// Tells a person in a notification of the system when a run ends, or waits for someone, also while its tab is not seen.
 import { api, segment } from "./api.js";
 import { signal } from "./html.js";
 import { inert, num } from "./format.js";

@@ -62,7 +62,7 @@ export function setQuery(changes, { replace = true } = {}) {
 
 addEventListener("popstate", () => { route.value = read(); });
 
-// Link goes without loading the page anew; with a modifier it is the browser's.
+// Link goes without loading the page again; with a modifier it is the browser's.
 export function Link({ to, children, ...rest }) {
   const click = (e) => {
     if (e.defaultPrevented || e.button !== 0 || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey) return;

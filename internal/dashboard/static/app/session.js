@@ -12,7 +12,7 @@ export function say(doc) {
   session.value = { loaded: true, ...doc };
 }
 
-// wasByProvider reports whether somebody is to go to the provider to log in again. A session that is over does not say.
+// wasByProvider reports whether someone is to go to the provider to log in again. A session that is over does not say.
 export const wasByProvider = () => byProvider;
 
 // leave is for who has logged out, or is to see the login page.
@@ -36,6 +36,6 @@ export async function refresh() {
   try {
     const answer = await fetch("/api/v1/session", { credentials: "same-origin", cache: "no-store" });
     if (answer.ok) say(await answer.json());
-  } catch { /* the server is away: what we know stays, and the bar says so */ }
+  } catch { /* the server is unavailable: what we know stays, and the bar says so */ }
   return session.value;
 }

@@ -171,7 +171,7 @@ function Guarded({ children }) {
 // A module may be missing because the server was replaced by another version since the page was loaded.
 function NotLoaded({ error }) {
   return html`<${Page} title="Not loaded"><${ErrorBox} title="This page could not be loaded" error=${{
-    detail: `The server is away, or was replaced by another version: load the page again. (${error.message})`,
+    detail: `The server is unavailable, or was replaced by another version: load the page again. (${error.message})`,
   }} retry=${() => location.reload()}/><//>`;
 }
 

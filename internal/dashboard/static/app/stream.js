@@ -1,5 +1,5 @@
 // Live events of the server, with a state that the page shows. All tabs share the connections: a worker holds them, and
-// a tab that nobody sees looks at none.
+// a tab that no one sees looks at none.
 import { signal } from "./html.js";
 import { BASE, toLogin } from "./api.js";
 import { refresh } from "./session.js";
@@ -11,7 +11,7 @@ export const connection = signal("none");
 
 const patience = 8000; // ms without a connection, then it is "lost"
 const unseen = 2000;   // ms a tab may be out of sight before it looks no longer
-const sign = 10_000;   // ms between two signs of life
+const sign = 10_000;   // ms between two heartbeats
 
 const looks = new Map(); // what listens to a stream, by its name
 let names = 0;

@@ -1,9 +1,9 @@
-// One connection for each stream that somebody looks at, shared by all tabs: a browser has six for one server over
+// One connection for each stream that someone looks at, shared by all tabs: a browser has six for one server over
 // HTTP/1.1, and whatever else the pages ask for needs some, too.
 
 const AT_ONCE = 4;          // streams that are open; those of the tabs that had the focus last
 const SILENT = 30_000;      // ms without a word, and a tab is taken to be gone
-const FIRST_PAUSE = 500;    // ms until a stream that was refused is tried again
+const FIRST_PAUSE = 500;    // ms until a stream that was refused is retried
 const LONGEST_PAUSE = 15_000;
 
 /** Hub holds the streams. connect(path) returns an EventSource, and now() a time in ms; both for tests. */
@@ -97,13 +97,13 @@ class Stream {
   }
 
   #open() {
-    let anew = true;
+    let again = true;
     const source = this.source = this.hub.connect(this.path);
     source.onopen = () => {
       this.pause = FIRST_PAUSE;
       this.#set("live");
-      if (anew) this.hub.tell(this.path, { joined: true });
-      anew = false;
+      if (again) this.hub.tell(this.path, { joined: true });
+      again = false;
     };
     source.onerror = () => {
       if (source.readyState !== 2) {

@@ -3,7 +3,7 @@ import { BASE, ApiError, toLogin } from "./api.js";
 
 const again = [500, 2000, 5000]; // ms; an upload whose connection broke is sent again that often
 
-// upload posts a file. onProgress gets the share that is sent, 0 to 1, and "again" while it waits to send it anew.
+// upload posts a file. onProgress gets the share that is sent, 0 to 1, and "again" while it waits to send it again.
 // The path must hold what makes a repetition harmless (an idempotency key, or a dry run). control is an AbortSignal.
 export async function upload(path, file, { type, onProgress, control } = {}) {
   for (let i = 0; ; i++) {

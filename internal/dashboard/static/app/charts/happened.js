@@ -6,7 +6,7 @@ const actions = {
   reset: "Part of a step taken back", set: "Settings changed", pause: "Paused", resume: "Resumed", approve: "Approved",
   cancel: "Cancelled",
 };
-const events = { completed: "Completed", overdue: "Overdue: not sealed in time", rewound: "The database went back in time" };
+const events = { completed: "Completed", overdue: "Overdue: not sealed in time", rewound: "The database lost recent commits" };
 const breakers = { open: "Breaker opened", closed: "Breaker closed" };
 
 /** headline says what an entry of a history is about. */

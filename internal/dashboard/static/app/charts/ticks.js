@@ -2,7 +2,7 @@
 
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
-/** seconds are the times of an axis that are round on a clock on the wall, most of them at the most: {step, all}. */
+/** seconds are the times of an axis that are round on a clock on the wall, most of them at most: {step, all}. */
 export function seconds([from, to], most) {
   const step = STEPS.find((s) => (to - from) / s <= most) ?? STEPS.at(-1) * Math.ceil((to - from) / STEPS.at(-1) / most);
   const zone = new Date(from * 1000).getTimezoneOffset() * 60;

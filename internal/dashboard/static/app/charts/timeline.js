@@ -7,7 +7,7 @@ import { setQuery } from "../router.js";
 import { Chart } from "./chart.js";
 import { Lanes, axis } from "./lanes.js";
 
-const BUCKETS = 120; // at the most; each has two seconds or more, or single requests would make it a comb
+const BUCKETS = 120; // at most; each has two seconds or more, or single requests would make it a comb
 const EVERY = 3; // seconds, while the run runs
 const LINES = 6; // steps that have lines of their own
 
@@ -42,7 +42,7 @@ export function latency({ steps }) {
   return steps.slice(0, LINES).map((s, i) => ({ label: inert(s.step, 40), colour: `--line-${i}`, values: s.p99_ms }));
 }
 
-// quantum keeps the request alike while a run grows older, so that the chart is not fetched anew each second.
+// quantum keeps the request alike while a run grows older, so that the chart is not fetched again each second.
 const quantum = (n) => (n < 30 ? 10 * Math.ceil(n / 10) : 30 * Math.ceil(n / 30));
 
 const rate = (v) => (v === null || v === undefined ? "–" : `${short(v < 100 ? Math.round(v * 10) / 10 : Math.round(v))}/s`);

@@ -52,7 +52,7 @@ export class Bands {
     return Math.max(1, slots);
   }
 
-  /** update takes the values of the ordinals from..to anew, and returns [first, last] slot of what changed of each group. */
+  /** update takes the values of the ordinals from..to again, and returns [first, last] slot of what changed of each group. */
   update(from, to) {
     const { plane, place, shown } = this;
     for (let i = from; i <= to; i++) shown.data[place[i]] = plane.data[i];

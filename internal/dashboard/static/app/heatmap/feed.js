@@ -122,7 +122,7 @@ export class Feed {
   }
 }
 
-/** runs joins numbers that follow each other, with gaps of a few, to [first, count], PIECE at the most. */
+/** runs joins numbers that follow each other, with gaps of a few, to [first, count], PIECE at most. */
 export function runs(numbers, gap = 4) {
   const out = [];
   for (const n of numbers) {

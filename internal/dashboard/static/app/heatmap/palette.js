@@ -2,7 +2,7 @@
 // from calm to glaring, which keep their order for eyes that see no red or green.
 import { State, UNLOADED } from "./store.js";
 
-/** STATES in the order of the legend: what needs somebody first, then on the way of an item. */
+/** STATES in the order of the legend: what needs someone first, then on the way of an item. */
 export const STATES = [
   { value: State.FAILED, name: "failed", text: "Failed", why: "An error that is final." },
   { value: State.SKIPPED, name: "skipped", text: "Left out", why: "A step that it needs has failed for it." },
@@ -15,7 +15,7 @@ export const STATES = [
   { value: State.DONE, name: "done", text: "Done", why: "Has its result." },
 ];
 
-// What shows when several items share a pixel: the failed before all, then what is under way.
+// What shows when several items share a pixel: the failed before all, then what is in progress.
 const ORDER = [
   State.DONE, State.WAITING, State.READY, State.HELD, State.STALE, State.IN_FLIGHT, State.SCHEDULED, State.SKIPPED,
   State.FAILED,

@@ -1,4 +1,4 @@
-// The map as it is on the page: its canvases, what part is seen, what is marked. It draws once a frame at the most, and
+// The map as it is on the page: its canvases, what part is seen, what is marked. It draws once a frame at most, and
 // only when something changed. It knows no API and no components: those tell it what to show, and hear what happens.
 import { Bands, drawBands } from "./bands.js";
 import { fit } from "./layout.js";
@@ -9,7 +9,7 @@ import { draw } from "./raster.js";
 import { UNLOADED } from "./store.js";
 import { Viewport } from "./viewport.js";
 
-const SMALL = { width: 168, height: 112 }; // of the small picture, at the most
+const SMALL = { width: 168, height: 112 }; // of the small picture, at most
 
 // The side, in pixels of the page, that what is highlighted has at least.
 const STANDS_OUT = 2;
@@ -92,7 +92,7 @@ export class Surface {
     if (this.plane && this.layout) this.#summarise();
   }
 
-  /** select marks ordinals, both included; null marks none. In bands a range that is seen is none of ordinals: nobody selects one. */
+  /** select marks ordinals, both included; null marks none. In bands a range that is seen is none of ordinals: no one selects one. */
   select(range, tell = true) {
     if (tell && range && this.bands) return;
     this.selection = range && [Math.min(range[0], range[1]), Math.max(range[0], range[1])];

@@ -68,7 +68,7 @@ function State({ of: a }) {
 function Nothing() {
   const command = "tranche alert apply alert.yaml";
   return html`<${Empty} icon="bell" title="No alerts" test="no-alerts">
-    <p>An alert tells people or programs when a run stands still, is late or has completed, and when something here is not well.</p>
+    <p>An alert tells people or programs when a run is stalled, is late or has completed, and when something here is not well.</p>
     <div class="commands"><div><code>${command}</code><${Copy} text=${command}/></div></div><//>`;
 }
 

@@ -19,7 +19,7 @@ rate: 50/m            # calls, over all keys
 `;
 
 const tones = { waiting: "info", backoff: "warn", parked: "bad" };
-const states = [["", "All operations"], ["parked", "Parked"], ["backoff", "To be tried again"], ["waiting", "Waiting"]];
+const states = [["", "All operations"], ["parked", "Parked"], ["backoff", "To be retried"], ["waiting", "Waiting"]];
 
 /** Collectors is the page /collectors; with ?name= it is about one. */
 export default function Collectors({ query }) {
@@ -96,7 +96,7 @@ function Collector({ query: { name, edit = "", state = "", after = "" }, onAppli
       act: () => api.post(`${path}/${what}`, selection),
     });
     if (!done) return;
-    toast(what === "drop" ? `${plural(done.dropped, "operation")} given up` : `${plural(done.requeued, "operation")} to be tried again`);
+    toast(what === "drop" ? `${plural(done.dropped, "operation")} given up` : `${plural(done.requeued, "operation")} to be retried`);
     again();
   };
   const remove = async () => {
@@ -142,7 +142,7 @@ function Ops({ load, state, parked, choose }) {
     what === "drop" ? "The operation is deleted, and not done." : "It has all its attempts again, and goes with the next flush of its key.");
   const columns = [
     { key: "id", title: "Operation", class: "runs-name", render: (op) => html`<${Text} max=${60} code>${op.id}<//><span class="under">key <${Text} max=${60}>${op.key}<//></span>` },
-    { key: "state", title: "State", render: (op) => html`<${Badge} tone=${tones[op.state]}>${op.state === "backoff" ? "to be tried again" : op.state}<//>${op.code &&
+    { key: "state", title: "State", render: (op) => html`<${Badge} tone=${tones[op.state]}>${op.state === "backoff" ? "to be retried" : op.state}<//>${op.code &&
       html`<span class="under"><${Text} max=${40} code>${op.code}<//> <${Text} max=${160}>${op.message}<//></span>`}` },
     { key: "attempts", title: "Attempts", align: "right", hide: "narrow", render: (op) => html`<span class="num">${num(op.attempts)}</span>` },
     { key: "added", title: "Added", align: "right", class: "nowrap", render: (op) => html`<${Time} at=${op.added_at}/>` },

@@ -80,7 +80,7 @@ function Kind({ run, against, change: c }) {
 const results = (found) => Object.fromEntries((found.items?.[0]?.steps ?? []).filter((s) => s.result !== undefined)
   .map((s) => [s.name, s.result]));
 
-// Result fetches both results when somebody wants to see them: they may be large.
+// Result fetches both results when someone wants to see them: they may be large.
 function Result({ run, against, item }) {
   const [open, setOpen] = useState(false);
   const [all, setAll] = useState(false);

@@ -29,7 +29,7 @@ export default function EndpointPage({ query: { name = "" } }) {
   return html`<${Page} title=${name || "Endpoint"} crumbs=${[["Endpoints", "/endpoints"]]} actions=${e && html`<${EndpointState} endpoint=${e} />`}
     subtitle=${e && html`${e.kind === "endpoint" ? "" : `${e.kind}, `}${e.runs === 0 ? "no run uses it" : plural(e.runs, "run") + (e.runs === 1 ? " uses it" : " use it")}${services(e.listeners).map(([s, v, n]) => html`, ${n > 1 && `${n}× `}<${Text} max=${40}>${s}<//> <${Text} max=${30}>${v}<//>`)}`} test="endpoint-page">
     <${ErrorBox} error=${found.error} retry=${found.reload} />
-    ${found.error?.status === 404 && html`<${Card}><${Empty} icon="endpoints" title="Nobody listens here, and no running run uses it"><p>As soon as a service or a run does, this page fills by itself.</p><//><//>`}
+    ${found.error?.status === 404 && html`<${Card}><${Empty} icon="endpoints" title="No one listens here, and no running run uses it"><p>As soon as a service or a run does, this page fills by itself.</p><//><//>`}
     ${!name && html`<${Card}><${Empty} title="Which endpoint?" /><//>`}
     ${name && !e && !found.error && html`<${Card}><${Skeleton} lines=${6} /><//>`}
     ${e &&
@@ -72,7 +72,7 @@ function Tiles({ endpoint: e, history }) {
     <${Tile} name="One item, p50" value=${millis(e.p50_millis)} />
     <${Tile} name="p99, the slowest" value=${millis(e.p99_millis)} spark=${history.get("p99")} />
     <${Tile} name="Errors" value=${errorShare(e)} note=${e.items > 0 ? `${num(e.errors)} of ${num(e.items)}` : ""} tone=${e.errors > 0 ? "bad-text" : ""} />
-    <${Tile} name="Ready items" value=${num(e.ready)} note=${[e.waiting > 0 && `${num(e.waiting)} wait`, e.scheduled > 0 && `${num(e.scheduled)} to be tried again`].filter(Boolean).join(", ")} />
+    <${Tile} name="Ready items" value=${num(e.ready)} note=${[e.waiting > 0 && `${num(e.waiting)} wait`, e.scheduled > 0 && `${num(e.scheduled)} to be retried`].filter(Boolean).join(", ")} />
     <${Tile} name="In flight" value=${num(e.in_flight)} note=${e.pace ? plural(e.pace.requests_out, "request") : ""} />
     ${isEndpoint(e) && html`<${Tile} name="Backlog" value=${num(e.backlog)} note=${`${num(e.processing)} taken`} spark=${history.get("backlog")} />
       <${Tile} name="Calls that wait" value=${num(e.calls_backlog)} note=${e.listeners.some((l) => l.lane) ? `${num(e.calls_processing)} taken, before the backlog` : "among the backlog"} />`}
@@ -105,7 +105,7 @@ function Instances({ endpoint: e }) {
     { key: "errors", title: "Errors", align: "right", render: (l) => html`<span class=${"num" + (l.errors > 0 ? " bad-text" : "")}>${errorShare(l)}</span>` },
   ];
   return html`<${Card} title="Instances" flush class="cells" test="instances">
-    <${Table} caption="Instances that listen" columns=${columns} rows=${e.listeners} rowKey=${(l) => l.instance} empty=${html`<${Empty} icon="endpoints" title="Nobody listens"><p>Requests wait until a service does.</p><//>`} />
+    <${Table} caption="Instances that listen" columns=${columns} rows=${e.listeners} rowKey=${(l) => l.instance} empty=${html`<${Empty} icon="endpoints" title="No one listens"><p>Requests wait until a service does.</p><//>`} />
   <//>`;
 }
 

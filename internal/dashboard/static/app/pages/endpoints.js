@@ -28,7 +28,7 @@ export default function Endpoints({ query }) {
         rowKey=${(e) => e.name}
         href=${(e) => endpointPath(e.name)}
         columns=${columns(rates)}
-        empty=${html`<${Nobody} any=${all.length > 0} />`}
+        empty=${html`<${No one} any=${all.length > 0} />`}
       />`}
     <//>
   <//>`;
@@ -39,7 +39,7 @@ function headline(all) {
   const alone = all.filter((e) => isEndpoint(e) && e.listeners.length === 0).length;
   const parts = [plural(all.length, "endpoint"), plural(all.reduce((n, e) => n + e.listeners.length, 0), "instance")];
   if (open) parts.push(`${num(open)} with an open breaker`);
-  if (alone) parts.push(`${num(alone)} that nobody listens on`);
+  if (alone) parts.push(`${num(alone)} that no one listens on`);
   return parts.join(", ");
 }
 
@@ -49,7 +49,7 @@ function fits(e, q) {
   return q.toLowerCase().split(/\s+/).every((word) => text.some((t) => t.toLowerCase().includes(word)));
 }
 
-// What needs somebody comes first.
+// What needs someone comes first.
 const trouble = (e) => (e.pace?.breaker === "open" ? 2 : isEndpoint(e) && e.listeners.length === 0 && e.runs > 0 ? 1 : 0);
 const byTrouble = (a, b) => trouble(b) - trouble(a) || a.name.localeCompare(b.name);
 
@@ -95,7 +95,7 @@ function Who({ endpoint: e }) {
   )}</span>`;
 }
 
-function Nobody({ any }) {
+function No one({ any }) {
   if (any) return html`<${Empty} icon="filter" title="No endpoint fits" />`;
   return html`<${Empty} icon="endpoints" title="No service listens and no run waits for one">
     <p>Connect a service to NATS; it shows up here within seconds. One to try:</p>

@@ -97,7 +97,7 @@ export default function Errors({ params, query }) {
 }
 
 const count = (g) => g.count + (g.also ?? 0);
-// open is how many failures of some groups nobody has accepted.
+// open is how many failures of some groups no one has accepted.
 const open = (groups) => groups.reduce((n, g) => n + count(g) - (g.accepted ?? 0), 0);
 const sum = (groups) => groups.reduce((n, g) => n + count(g), 0);
 const ids = (groups) => [...new Set(groups.map((g) => g.id))];

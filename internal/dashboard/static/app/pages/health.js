@@ -10,9 +10,9 @@ import { Acts, MuteDialog, back, take } from "../parts/conditions.js";
 import { onEnter } from "../parts/enter.js";
 
 const words = {
-  critical: ["Critical", "bad", "work stands still, or is about to"],
-  warning: ["Warnings", "warn", "somebody has to see to it, and it can wait"],
-  info: ["Good to know", "info", "somebody may have wanted it so"],
+  critical: ["Critical", "bad", "work is stalled, or is about to"],
+  warning: ["Warnings", "warn", "someone has to see to it, and it can wait"],
+  info: ["Good to know", "info", "someone may have wanted it so"],
 };
 const few = 5; // conditions of a kind that are shown at first
 
@@ -48,7 +48,7 @@ function Verdict({ report: r }) {
   const { critical, warning } = r.counts;
   const tone = critical ? "bad" : warning ? "warn" : "ok";
   const title = critical
-    ? `${plural(critical, "thing needs", "things need")} somebody now`
+    ? `${plural(critical, "thing needs", "things need")} someone now`
     : warning ? `${plural(warning, "thing wants", "things want")} to be seen to` : "All is well";
   const more = critical && warning ? `, and ${plural(warning, "warning")}` : "";
   const muted = r.muted?.length ? ` ${plural(r.muted.length, "condition")} muted.` : "";
@@ -121,7 +121,7 @@ function Mark({ mark: m }) {
   const text = {
     acknowledged: html`${by} took it <${Time} at=${m.at} />, and sees to it`,
     worse: html`It has got worse since ${by} muted it <${Time} at=${m.at} />${why}`,
-    muted: html`Muted by ${by} <${Time} at=${m.at} />, ${m.until ? html`back <${Time} at=${m.until} />` : "for good"}${why}`,
+    muted: html`Muted by ${by} <${Time} at=${m.at} />, ${m.until ? html`back <${Time} at=${m.until} />` : "permanently"}${why}`,
   }[m.state];
   return html`<p class="condition-mark muted" data-test="mark" data-state=${m.state}>${text}</p>`;
 }

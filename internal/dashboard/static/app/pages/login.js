@@ -12,7 +12,7 @@ export default function Login({ query }) {
   const [error, setError] = useState(null);
   const [shown, setShown] = useState(false);
   const { authenticated, oidc, auth, loaded } = session.value;
-  // Only a path of this dashboard: nobody may send people elsewhere from here.
+  // Only a path of this dashboard: no one may send people elsewhere from here.
   const next = /^\/(?![/\\])/.test(query.next || "") ? query.next : "/runs";
   useEffect(() => { document.title = "Log in · Tranche"; }, []);
   useEffect(() => { if (loaded && authenticated) go(next, { replace: true }); }, [loaded, authenticated]);
@@ -43,6 +43,6 @@ export default function Login({ query }) {
         <span>Show it</span></label>
         <${Button} type="submit" kind=${oidc ? "" : "primary"} icon="key" disabled=${!token.trim()} test="login">Log in<//></div>
     </form>
-    ${auth !== "on" && loaded && html`<p class="notice"><${Icon} name="info"/>This server asks nobody to log in.</p>`}
+    ${auth !== "on" && loaded && html`<p class="notice"><${Icon} name="info"/>This server asks no one to log in.</p>`}
   <//></div>`;
 }

@@ -18,7 +18,7 @@ export default function Nodes() {
     <${ErrorBox} error=${error} retry=${reload} />
     ${!data && !error && html`<${Card}><${Skeleton} lines=${5} /><//>`}
     ${data && !data.leader && here.length > 0 && html`<section class="banner warn" data-test="no-leader"><div><h2>No node leads</h2>
-      <p>Until one does, nobody watches deadlines, schedules and retention. One of the nodes takes over within seconds of the end of the former lease.</p></div></section>`}
+      <p>Until one does, no one watches deadlines, schedules and retention. One of the nodes takes over within seconds of the end of the former lease.</p></div></section>`}
     ${data && all.length === 0 && html`<${Card}><${Empty} icon="nodes" title="No node is known" /><//>`}
     <div class="nodes">${here.map((n) => html`<${Node} key=${n.session} node=${n} leader=${data.leader} />`)}</div>
     ${gone.length > 0 &&
@@ -36,7 +36,7 @@ const held = (n) => (n.slices?.claimed ?? 0) + (n.slices?.sent ?? 0);
 function headline(here, leader) {
   const out = here.reduce((sum, n) => sum + held(n), 0);
   const leads = here.find((n) => n.leader);
-  const parts = [plural(here.length, "node"), `${out === 0 ? "no request" : plural(out, "request")} under way`];
+  const parts = [plural(here.length, "node"), `${out === 0 ? "no request" : plural(out, "request")} in progress`];
   if (leader && leads) parts.push(`${inert(leads.host, 40)} leads`);
   return parts.join(", ");
 }

@@ -67,7 +67,7 @@ export default function Runs({ query }) {
   <//>`;
 }
 
-// open is how many failed items nobody has accepted.
+// open is how many failed items no one has accepted.
 const open = (run) => run.failed - (run.accepted ?? 0);
 
 // merge lays what the stream says over what was fetched. The stream has all that have not ended, however old: those are
@@ -196,7 +196,7 @@ function Spark({ values }) {
     <path class="area" d=${`M0,30 L${points.join(" L")} L120,30 Z`}/><path class="line" d=${"M" + points.join(" L")}/></svg>`;
 }
 
-// First is what somebody sees who has just begun.
+// First is what someone sees who has just begun.
 function First() {
   const at = location.origin === "http://127.0.0.1:8480" ? "" : " --url " + location.origin;
   const lines = [

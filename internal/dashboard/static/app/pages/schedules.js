@@ -15,7 +15,7 @@ zone: Europe/Berlin
 plan: my-plan
 items:
   file: customers.csv     # in the directory of tranche serve --schedule-files
-overlap: skip             # while the run before is under way
+overlap: skip             # while the run before is in progress
 misfire: once             # after a downtime
 `;
 
@@ -35,7 +35,7 @@ export default function Schedules({ query: { name = "", edit = "" } }) {
   };
   if (edit === "new") {
     return html`<${Page} title="New schedule" crumbs=${[["Schedules", "/schedules"]]}><${Card} flush label="New schedule"><${Editor} kind="schedule"
-      note="Runs that are under way go on." source=${template} onApplied=${applied} onCancel=${() => setQuery({ edit: "" })}/><//><//>`;
+      note="Runs that are in progress go on." source=${template} onApplied=${applied} onCancel=${() => setQuery({ edit: "" })}/><//><//>`;
   }
   if (name) return html`<${Schedule} key=${name} name=${name} editing=${edit === "1"} onApplied=${applied} reload=${list.reload}/>`;
   return html`<${Page} title="Schedules" test="schedules-page" actions=${html`<${Button} kind="primary" icon="start" role="operator" test="new-schedule"
@@ -60,7 +60,7 @@ const columns = [
 
 function State({ of: s }) {
   if (s.state === "paused") return html`<${Badge} tone="warn" icon="pause" test="schedule-state">paused<//>`;
-  if (s.running > 0) return html`<${Badge} tone="busy" icon="play" test="schedule-state">${plural(s.running, "run")} under way<//>`;
+  if (s.running > 0) return html`<${Badge} tone="busy" icon="play" test="schedule-state">${plural(s.running, "run")} in progress<//>`;
   return html`<${Badge} tone=${s.waiting > 0 ? "info" : "ok"} test="schedule-state">${s.waiting > 0 ? `${num(s.waiting)} waiting` : "active"}<//>`;
 }
 
@@ -96,7 +96,7 @@ function Schedule({ name, editing, onApplied, reload }) {
   const remove = async () => {
     const done = await confirm({
       title: `Delete ${inert(name, 60)}?`, action: "Delete the schedule", danger: true, test: "delete-dialog", act: () => api.del(path),
-      body: "It starts nothing more. Runs that are under way go on, and what it did stays on record.",
+      body: "It starts nothing more. Runs that are in progress go on, and what it did stays on record.",
     });
     if (!done) return;
     toast(`${inert(name, 60)} is deleted`);
@@ -113,7 +113,7 @@ function Schedule({ name, editing, onApplied, reload }) {
       subtitle=${s && html`<${State} of=${s}/> <code>${inert(s.when, 60)}</code> in <${Text} max=${60}>${s.zone}<//>, version ${num(s.version)}`}>
     <${ErrorBox} error=${one.error} retry=${one.reload}/>
     ${!s && !one.error && html`<${Card}><${Skeleton} lines=${8}/><//>`}
-    ${s && editing && html`<${Card} flush label="Change"><${Editor} kind="schedule" name=${name} note="Runs that are under way go on." source=${s.source}
+    ${s && editing && html`<${Card} flush label="Change"><${Editor} kind="schedule" name=${name} note="Runs that are in progress go on." source=${s.source}
       onApplied=${onApplied} onCancel=${() => setQuery({ edit: "" })}/><//>`}
     ${s && !editing && html`<div class="plan"><div class="column"><${Fires} load=${fires}/>
         <${Card} flush title="Source" actions=${html`<${Copy} text=${s.source} label="Copy the source"/>`}><${Source} kind="schedule" text=${s.source}/><//></div>

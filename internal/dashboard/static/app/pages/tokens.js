@@ -23,7 +23,7 @@ export default function Tokens() {
   }
   return html`<${Page} title="Tokens" test="tokens-page" actions=${html`<${Button} kind="primary" icon="start" test="new-token"
       onClick=${() => setCreating(true)}>New token<//>`}>
-    ${off && html`<p class="notice"><${Icon} name="info"/><span>Nobody has to log in on this server: it listens on loopback only. Tokens
+    ${off && html`<p class="notice"><${Icon} name="info"/><span>No one has to log in on this server: it listens on loopback only. Tokens
       count from the moment that it is started with <code>--auth on</code>.</span></p>`}
     <${ErrorBox} error=${error} retry=${reload}/>
     ${!data && !error && html`<${Card}><${Skeleton} lines=${4}/><//>`}

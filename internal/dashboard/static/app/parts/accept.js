@@ -39,7 +39,7 @@ export function AcceptDialog({ run, select, items, what, withdraw = false, onClo
     <form class="rerun" id=${id} onSubmit=${submit}>
       <p class="rerun-what"><strong>${plural(items, "item")}</strong> of <${Text} max=${60}>${run.name || run.plan}<//>: ${what}</p>
       <p>${withdraw
-        ? "They count again as failures that somebody must see to."
+        ? "They count again as failures that someone must see to."
         : "They stay failed and are shown as accepted, and the health is quiet about them. What is run again is accepted no more."}</p>
       <${Field} label="Reason" hint=${withdraw ? "for the audit log" : "shown with each of them"}>
         <input value=${reason} required=${!withdraw} maxlength="500" autocomplete="off" data-test="reason" onInput=${(e) => setReason(e.currentTarget.value)} />

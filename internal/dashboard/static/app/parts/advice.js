@@ -1,4 +1,4 @@
-// What an operator could do about an explanation, once: what somebody has to do stands first, and no group repeats it.
+// What an operator could do about an explanation, once: what someone has to do stands first, and no group repeats it.
 
 /** adviceOnce returns {first, groups} of an explanation; the groups keep what has not been advised before them. */
 export function adviceOnce(e) {

@@ -38,7 +38,7 @@ function Chart({ attempts, now }) {
 }
 
 // endOf is where the scale ends. A try that waits for half an hour after tries of milliseconds would make those vanish:
-// what is open takes a quarter of the width at the most.
+// what is open takes a quarter of the width at most.
 function endOf(attempts, from, now) {
   const known = Math.max(from + 1, ...attempts.map((a) => Date.parse(a.ended_at ?? a.sent_at ?? a.created_at)));
   if (attempts.every((a) => a.ended_at)) return known;

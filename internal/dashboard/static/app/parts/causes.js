@@ -5,7 +5,7 @@ export const causes = {
   unanswered: "left out of the last reply",
   failure: "its request failed as a whole",
   deadline: "no reply came in time",
-  silence: "no reply came in time, by nobody's fault as far as is known",
+  silence: "no reply came in time, by no one's fault as far as is known",
   session: "the node that had it is gone",
   handback: "the node that had it stopped",
   streams: "a stream was lost",

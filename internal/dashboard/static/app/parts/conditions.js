@@ -14,17 +14,17 @@ const isRun = (c) => /^[0-9a-f-]{36}$/.test(c.subject);
  */
 const acts = {
   failed_items: [{ label: "Run again", icon: "repeat", path: run("rerun"), body: () => ({ failed: true }), can: (c) => isRun(c) && !c.resets, did: "runs again",
-    says: "All items that failed are tried again. To try a sample first, look at the run." }],
+    says: "All items that failed are retried. To try a sample first, look at the run." }],
   run_held: [{ label: "Go on", icon: "play", path: run("resume"), body: (c) => c.severity === "info" ? {} : { max_failed: "none" }, did: "goes on",
     says: "Where too many items failed, going on lifts the limit." }],
   run_guard: [{ label: "Go on", icon: "play", path: run("resume"), did: "goes on",
-    says: "Its first outcomes failed, and the others are tried all the same. It is not asked again." }],
+    says: "Its first outcomes failed, and the others are tried anyway. It is not asked again." }],
   run_approval: [{ label: "Approve", icon: "check", path: run("approve"), did: "is approved", says: "All items that were held back are sent." }],
   run_overdue: [{ label: "Seal", icon: "check", path: run("seal"), did: "is sealed", says: "No more items can be added then, and it can complete." }],
   dead_letters: [{ label: "Requeue", icon: "repeat", path: () => "/dead-letters/requeue", body: (c) => ({ endpoint: c.subject }), did: "is requeued",
     says: "The letters go to their endpoints again, as new requests. Should they die again, those are other letters." }],
   collector_parked: [{ label: "Try again", icon: "repeat", path: (c) => `/collectors/${segment(c.subject)}/requeue`, body: () => ({ all: true }),
-    did: "is tried again", says: "All operations that are parked are flushed again." }],
+    did: "is retried", says: "All operations that are parked are flushed again." }],
   schedule_failing: [{ label: "Start now", icon: "play", path: (c) => `/schedules/${segment(c.subject)}/run-now`, did: "is started",
     says: "A run is started as at a due time." }],
 };
@@ -74,7 +74,7 @@ async function said(verb, names, onDone) {
 export const take = (name, onDone) => said("ack", name, onDone);
 export const back = (name, onDone) => said("clear", name, onDone);
 
-const times = [["1h", "For an hour"], ["8h", "For 8 hours"], ["24h", "For a day"], ["168h", "For a week"], ["", "For good"]];
+const times = [["1h", "For an hour"], ["8h", "For 8 hours"], ["24h", "For a day"], ["168h", "For a week"], ["", "Permanently"]];
 
 /** MuteDialog mutes a condition, or without a subject all of its kind. */
 export function MuteDialog({ name, title, onDone, onClose }) {

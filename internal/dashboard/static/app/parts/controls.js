@@ -42,7 +42,7 @@ export function Controls({ endpoint: e, set, audit = [] }) {
 const forget = (e, set) =>
   confirm({
     title: "Forget the cap?",
-    body: `Requests may have more than ${num(e.pace.chunk_cap)} items again. If they fail as a whole still, they are cut in halves and the cap is found anew.`,
+    body: `Requests may have more than ${num(e.pace.chunk_cap)} items again. If they fail as a whole still, they are cut in halves and the cap is found again.`,
     action: "Forget it",
     act: () => set({ chunk_cap: 0 }, "The cap is forgotten"),
   });
@@ -53,7 +53,7 @@ function ownConcurrency(e) {
   return own.length === 1 ? `${num(own[0])} in each instance` : `${num(own[0])} to ${num(own[own.length - 1])} in each instance`;
 }
 
-const learned = (p) => (p ? `${num(p.requests_out)} under way; nodes found that it takes ${num(p.in_flight)}` : "nodes have not had to find a pace");
+const learned = (p) => (p ? `${num(p.requests_out)} in progress; nodes found that it takes ${num(p.in_flight)}` : "nodes have not had to find a pace");
 
 // Author is who set something, and when.
 function Author({ entry }) {

@@ -47,7 +47,7 @@ export function CorrectDialog({ run, itemKey, payload, onClose }) {
   };
   if (done) {
     return html`<${Dialog} title="Corrected" onClose=${onClose} test="correct-follow">
-      ${done.begun > 0 ? html`<${StepResets} steps=${done.steps} />` : html`<p>Nobody had begun with the item: it will be done with the new data.</p>`}
+      ${done.begun > 0 ? html`<${StepResets} steps=${done.steps} />` : html`<p>No one had begun with the item: it will be done with the new data.</p>`}
       <${Follow} run=${run} started=${done} onClose=${onClose} />
     <//>`;
   }

@@ -93,7 +93,7 @@ const columns = [
 /** requeue sends letters to their endpoints again, after a question, and says what was refused. */
 export async function requeue(selection, which, done, { force = false } = {}) {
   const answer = await confirm({
-    title: force ? "Requeue all the same?" : "Requeue?",
+    title: force ? "Requeue anyway?" : "Requeue?",
     body: html`<p>${which} ${typeof which === "string" && which.startsWith("1 ") ? "goes" : "go"} to the endpoint again, as a new request. Should it die again, that is another letter.</p>`,
     action: "Requeue",
     act: () => api.post("/dead-letters/requeue", { ...selection, force }),
@@ -113,7 +113,7 @@ export async function requeue(selection, which, done, { force = false } = {}) {
 /** drop gives letters up, after a question. */
 export async function drop(selection, which, done) {
   const answer = await confirm({
-    title: "Drop for good?",
+    title: "Drop permanently?",
     body: html`<p>${which} ${typeof which === "string" && which.startsWith("1 ") ? "is" : "are"} given up, and the bodies are deleted. This cannot be taken back.</p>`,
     action: "Drop",
     danger: true,

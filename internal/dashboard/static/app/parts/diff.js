@@ -6,7 +6,7 @@ import { changes } from "./changes.js";
 
 const short = (text, most) => inert(text.length > most ? text.slice(0, most) + "…" : text);
 
-/** Diff shows changes, limit at the most, and a button for the others; of something new only what it is. */
+/** Diff shows changes, limit at most, and a button for the others; of something new only what it is. */
 export function Diff({ before, after, limit = Infinity, onMore }) {
   const all = changes(before, after);
   const most = limit === Infinity ? 600 : 60;

@@ -61,7 +61,7 @@ export function Follow({ run: id, started, select, before, onClose }) {
     <div class="dialog-buttons">
       ${waits && bad && html`<${ButtonLink} kind="primary" to=${`/runs/${id}/errors`} icon="warn" test="see-errors">See what failed<//>`}
       ${waits && html`<${Button} kind=${bad ? "" : "primary"} busy=${busy} onClick=${approve} role="operator" test="approve">${
-        bad ? "Let the others go all the same" : "Let the others go"}<//>`}
+        bad ? "Let the others go anyway" : "Let the others go"}<//>`}
       <${ButtonLink} to=${`/runs/${id}`}>Open the run<//>
       <${Button} onClick=${onClose}>Close<//>
     </div>

@@ -1,5 +1,5 @@
 // JSON as it was written: numbers keep their digits, members their order, and a depth that would break a recursive
-// reader is read all the same. JSON.parse rounds 12345678901234567890 and sorts members that look like numbers, and
+// reader is read anyway. JSON.parse rounds 12345678901234567890 and sorts members that look like numbers, and
 // an operator who compares two results has to see neither.
 
 const space = /[ \t\n\r]*/y;

@@ -20,7 +20,7 @@ export function LetterDialog({ id, requeue, drop, onChanged, onClose }) {
   const footer = html`${l?.state === "waiting" &&
     html`<${Button} kind="danger" icon="trash" role="operator" test="drop" onClick=${() => drop({ ids: [l.id] }, one, done)}>Drop…<//>
       ${l.requeued >= 3
-        ? html`<${Button} kind="primary" icon="repeat" role="operator" test="requeue" title="It has died three times already" onClick=${() => requeue({ ids: [l.id] }, one, done, { force: true })}>Requeue all the same<//>`
+        ? html`<${Button} kind="primary" icon="repeat" role="operator" test="requeue" title="It has died three times already" onClick=${() => requeue({ ids: [l.id] }, one, done, { force: true })}>Requeue anyway<//>`
         : html`<${Button} kind="primary" icon="repeat" role="operator" test="requeue" onClick=${() => requeue({ ids: [l.id] }, one, done)}>Requeue<//>`}`}
     <${Button} onClick=${onClose}>Close<//>`;
   return html`<${Dialog} wide title="Dead letter" onClose=${onClose} footer=${footer} test="letter-dialog">

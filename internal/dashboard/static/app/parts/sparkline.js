@@ -28,7 +28,7 @@ export function Sparkline({ values = [], label, width = 72, height = 20 }) {
   const line = values.map((v, i) => `${x(i).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
   if (values.length < drawnFrom) return html`<svg class="spark" width=${width} height=${height} aria-hidden="true"></svg>`;
   const area = `${x(0).toFixed(1)},${height} ${line} ${width},${height}`;
-  return html`<svg class="spark" width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${`${label}, at the most ${num(most)}`}>
+  return html`<svg class="spark" width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${`${label}, at most ${num(most)}`}>
     <polygon points=${area} /><polyline points=${line} />
   </svg>`;
 }

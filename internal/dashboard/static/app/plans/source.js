@@ -38,7 +38,7 @@ export function Source({ text, kind = "plan" }) {
 }
 
 // Editor puts a new version on record: of a plan, or of what else kind says. Errors stand at the line that they are about.
-export function Editor({ kind = "plan", note = "Runs that are under way keep theirs.", name = "", source, onApplied, onCancel }) {
+export function Editor({ kind = "plan", note = "Runs that are in progress keep theirs.", name = "", source, onApplied, onCancel }) {
   const [text, setText] = useState(source);
   const [error, setError] = useState(null);
   const area = useRef(null);

@@ -46,7 +46,7 @@ export function Canary({ run }) {
       ${bad && html`<${ButtonLink} kind=${waits ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`}
           icon="warn">What failed<//>`}
       ${waits && html`<${Button} kind=${bad ? "" : "primary"} icon="play" role="operator" onClick=${approve}
-          test="approve">${bad ? "Let the others go all the same" : "Let the others go"}<//>`}
+          test="approve">${bad ? "Let the others go anyway" : "Let the others go"}<//>`}
     </div>
   <//>`;
 }

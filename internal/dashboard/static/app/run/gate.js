@@ -1,4 +1,4 @@
-// A step that waits for somebody: what would go on, some of its results, what is other than in the run before, and the word
+// A step that waits for someone: what would go on, some of its results, what is other than in the run before, and the word
 // that lets it begin. What changes nothing stands first.
 import { html, useRef } from "../html.js";
 import { Button, ButtonLink, Card, ErrorBox, Field, Icon, Skeleton, Text, Time, confirm, toast, useLoad } from "../ui.js";
@@ -7,7 +7,7 @@ import { bytes, inert, num, plural, shortId } from "../format.js";
 import { itemPath } from "../parts/itempath.js";
 import { Link } from "../router.js";
 
-/** Gates are the gates of a run at which somebody is waited for, and those that have ceased to wait since they were shown. */
+/** Gates are the gates of a run at which someone is waited for, and those that have ceased to wait since they were shown. */
 export function Gates({ run }) {
   const shown = useRef(new Set());
   if (run.state === "completed" || run.state === "cancelled") return null;
@@ -29,7 +29,7 @@ function Gate({ run, step }) {
     <${ErrorBox} error=${gate.error} retry=${gate.reload} />
     ${!g && !gate.error && html`<${Skeleton} lines=${5} />`}
     ${g?.state === "approved" && html`<p>By <${Text} max=${60}>${g.approved_by}<//>, <${Time} at=${g.approved_at} />. There is nothing more to do here.</p>`}
-    ${g?.state === "shut" && html`<p>Steps before it are done again. When they have ended it asks once more.</p>`}
+    ${g?.state === "shut" && html`<p>Steps before it are done again. When they have ended it asks again.</p>`}
     ${g?.state === "waiting" && html`<${Waiting} run=${run} gate=${g} news=${news} reload=${gate.reload}
         onApprove=${() => approve(run, g, news, path, gate.reload)} />`}
   <//>`;
@@ -42,7 +42,7 @@ function Waiting({ run, gate: g, news, reload, onApprove }) {
   return html`
     ${news && html`<div class="run-reason warn gate-news" role="status" data-test="gate-news"><${Icon} name="warn"/><div><strong>Not as you
       have seen it:</strong> steps before were done again.<${News} news=${news} /></div></div>`}
-    <p><strong>${plural(g.items, "item goes", "items go")} on</strong> when somebody has looked${g.left_out > 0 && html`; <b
+    <p><strong>${plural(g.items, "item goes", "items go")} on</strong> when someone has looked${g.left_out > 0 && html`; <b
         class="bad-text">${num(g.left_out)}</b> are left out`}.${g.since && html` It has waited <${Time} at=${g.since} mode="for" />.`}</p>
     ${g.refused && html`<p class="run-reason warn" data-test="gate-refused"><span><${Text} max=${300}>${g.refused}<//></span></p>`}
     <ul class="gate-steps" data-test="gate-before">${g.before.map((b) => html`<li
@@ -95,7 +95,7 @@ function Sample({ run, items }) {
           max=${40}>${r.step}<//>, ${bytes(r.bytes)}</a>`)}</td></tr>`)}</tbody></table>`;
 }
 
-// approve asks once more, and lets go on what was shown. Where that is there no more the page says what is, and whoever
+// approve asks again, and lets go on what was shown. Where that is there no more the page says what is, and whoever
 // asked has to press again.
 async function approve(run, gate, news, path, reload) {
   const why = { current: null };

@@ -89,7 +89,7 @@ function menu(run, over, onReport) {
 }
 
 async function tell(run) {
-  if (await notify(run)) toast("You are told when it ends or waits for somebody, while this tab is open");
+  if (await notify(run)) toast("You are told when it ends or waits for someone, while this tab is open");
   else toast("The browser does not let this page tell you", { tone: "warn" });
 }
 

@@ -79,7 +79,7 @@ function Workers({ title, all }) {
         max=${60}>${servedBy(w.name)}<//>`, num(w.requests), num(w.items), tiny(w.seconds_per_item), duration(w.p99_seconds)]));
 }
 
-// A report reads every request and every item with an error: of a large run it is made when somebody asks for it.
+// A report reads every request and every item with an error: of a large run it is made when someone asks for it.
 const SMALL = 250_000;
 
 /** ReportCard is the report of a run that has ended, in short. */

@@ -5,7 +5,7 @@ import { Button, Check, Dialog, ErrorBox, Field, Select, Skeleton, Text, toast }
 import { inert, num, plural } from "../format.js";
 import { StepResets } from "../parts/stepresets.js";
 
-/** ResetDialog tries it dry first, as soon as a step is chosen: nobody has to ask for that. */
+/** ResetDialog tries it dry first, as soon as a step is chosen: no one has to ask for that. */
 export function ResetDialog({ run, step, range, onClose }) {
   const [chosen, setChosen] = useState(step || run.steps[0].name);
   const [cascade, setCascade] = useState(false);

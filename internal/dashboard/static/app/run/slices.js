@@ -1,4 +1,4 @@
-// The requests of a run that are under way: who has them, for how long, and until when.
+// The requests of a run that are in progress: who has them, for how long, and until when.
 import { html, useEffect, useState } from "../html.js";
 import { query, segment } from "../api.js";
 import { Badge, Button, Card, Empty, ErrorBox, Skeleton, Table, Text, Time, now, useLoad } from "../ui.js";
@@ -12,7 +12,7 @@ import { ended } from "./head.js";
 const PAGE = 10;
 const EVERY = 3; // seconds
 
-const kinds = [["out", "Under way", ["claimed", "sent"]], ["later", "To be retried", ["scheduled"]]];
+const kinds = [["out", "In progress", ["claimed", "sent"]], ["later", "To be retried", ["scheduled"]]];
 const states = { claimed: ["plain", "being sent"], sent: ["plain", "queued"], handed: ["busy", "at a service"], scheduled: ["warn", "to be retried"] };
 
 // What was sent lies in the queue until a service takes it.
@@ -34,7 +34,7 @@ export function Slices({ run, step, onShow }) {
     <${ErrorBox} error=${error} retry=${reload} />
     ${!data && !error && html`<${Skeleton} lines=${3} />`}
     ${data && listed.length === 0 && html`<${Empty}
-        title=${kind === "later" ? "Nothing waits to be retried" : ended(run) ? "The run has ended" : "No request is under way"}>
+        title=${kind === "later" ? "Nothing waits to be retried" : ended(run) ? "The run has ended" : "No request is in progress"}>
       ${run.state === "paused" && html`<p>The run is paused.</p>`}
       ${kind === "out" && countOf(counts, "later") > 0 && html`<p>${plural(countOf(counts, "later"), "request")} will be made again when the time has come.</p>`}<//>`}
     ${listed.length > 0 && html`<${Table} caption="Requests" rows=${listed} rowKey=${(s) => s.id}
@@ -78,7 +78,7 @@ function cells(run, onShow) {
 }
 
 function Holder({ slice: s }) {
-  if (s.state === "scheduled") return html`<span class="muted">nobody, until its time</span>`;
+  if (s.state === "scheduled") return html`<span class="muted">no one, until its time</span>`;
   if (s.service) return html`<${Text} max=${40}>${servedBy(s.service)}<//>`;
   if (!s.node) return html`<span class="muted">–</span>`;
   const words = s.state === "claimed" ? "node " : s.delivered_at ? "a service, for " : "the queue, from ";

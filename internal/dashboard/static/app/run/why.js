@@ -35,7 +35,7 @@ export function useWhy(run) {
   const [stuck, setStuck] = useState(false);
   const [first, setFirst] = useState(false);
   const [open, setOpen] = useState(false);
-  const chosen = useRef(false); // somebody opened or closed it; then it is theirs
+  const chosen = useRef(false); // someone opened or closed it; then it is theirs
   const explain = useLoad(over ? "" : `/runs/${segment(run.id)}/explain`, [run.state, run.hold?.kind],
     { every: open ? 5 : 15 });
   useEffect(() => {

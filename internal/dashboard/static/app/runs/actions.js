@@ -27,7 +27,7 @@ export function resume(run) {
   return confirm({
     title: "Too many items failed", action: "Go on", test: "resume-dialog",
     body: html`<p><bdi>${inert(run.hold.detail)}</bdi></p>
-      <p>It goes on with the same limit counted anew only if that is raised. Going on lifts the limit for this run.</p>`,
+      <p>It goes on with the same limit counted again only if that is raised. Going on lifts the limit for this run.</p>`,
     act: () => api.post(`/runs/${run.id}/resume`, { max_failed: "none" }),
   });
 }
@@ -45,7 +45,7 @@ export const cancel = (run) => confirm({
   act: () => api.post(`/runs/${run.id}/cancel`, { reason: "cancelled on the dashboard" }),
 });
 
-// several does to each of some runs what verb says, one after the other.
+// several does to each of some runs what verb says, one at a time.
 export async function several(verb, runs) {
   const wrong = [];
   for (const run of runs) {
@@ -67,13 +67,13 @@ export const cancelSeveral = (runs) => confirm({
   act: () => several("cancel", runs),
 });
 
-// all pauses or resumes every run that is under way.
+// all pauses or resumes every run that is in progress.
 export const all = (verb, count) => confirm({
   title: verb === "pause" ? "Pause all runs?" : "Resume all runs?", test: verb + "-all-dialog",
   action: verb === "pause" ? "Pause all" : "Resume all",
   body: verb === "pause"
     ? `Nothing more is sent of ${plural(count, "run")}. What services have in hand comes back and is recorded.`
-    : "Every run that somebody paused goes on. Runs that a canary or their failures stopped stay as they are.",
+    : "Every run that someone paused goes on. Runs that a canary or their failures stopped stay as they are.",
   act: async () => {
     const done = await api.post(`/runs/${verb}`, { all: true, reason: "for all runs, on the dashboard" });
     const left = done.left?.length ? `; ${num(done.left.length)} others stay as they are` : "";

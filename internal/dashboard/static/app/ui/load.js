@@ -2,7 +2,7 @@ import { useEffect, useRef, useState } from "../html.js";
 import { api } from "../api.js";
 
 // useLoad fetches a path of the API (or what fn({signal}) returns) and again when deps change, every so many seconds
-// (while somebody looks), and on reload(). What was there stays until the next is. A path that is empty loads nothing.
+// (while someone looks), and on reload(). What was there stays until the next is. A path that is empty loads nothing.
 // Returns {data, error, loading, reload, at}.
 export function useLoad(source, deps = [], { every = 0 } = {}) {
   const [state, setState] = useState({ data: undefined, error: null, loading: true, at: 0 });

@@ -22,7 +22,7 @@ export function Duration({ seconds }) {
   return html`<span class="num">${duration(seconds)}</span>`;
 }
 
-// Text is what somebody else wrote: keys, names, messages. It moves nothing on the page.
+// Text is what someone else wrote: keys, names, messages. It moves nothing on the page.
 export function Text({ children, max = 0, class: extra = "", code = false }) {
   const text = Array.isArray(children) ? children.filter((c) => c || c === 0).join("") : children;
   const shown = inert(text, max);
