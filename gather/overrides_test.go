@@ -132,8 +132,8 @@ func TestSetOverrides(t *testing.T) {
 	t.Parallel()
 	var got gather.Overrides
 	texts := map[string]string{
-		"priority": "-2", "max_failed": "1.0%", "guard": "5/9", "canary": "100", "canary_auto_approve": "true", "chunk": "auto",
-		"order_by": "customer.id", "partitions": "8", "on_failure": "stop",
+		"priority": "-2", "max_failed": "1.0%", "guard": "5/9", "canary": "100", "canary_auto_approve": "true",
+		"chunk": "auto", "order_by": "customer.id", "partitions": "8", "on_failure": "stop",
 		"schema": `{"type":"object"}`, "invalid": "fail", "contract": "warn", "encoding": "latin1",
 		"no_header": "true", "delimiter": ";", "columns": "a",
 		"rename": "a=b", "types": "b=number", "sort": "b", "desc": "true",
@@ -165,8 +165,8 @@ func TestSetOverrides(t *testing.T) {
 		}
 	}
 	for field, text := range map[string]string{
-		"chunk": "many", "rate": "1_000", "canary_auto_approve": "yes", "timeout": "5", "chunk_bytes": "1KB", "max_failed": "few",
-		"guard":       "5",
+		"chunk": "many", "rate": "1_000", "canary_auto_approve": "yes", "timeout": "5", "chunk_bytes": "1KB",
+		"max_failed": "few", "guard": "5",
 		"retry_codes": "", "priority": "1.5", "colour": "red", "order_by": "a..b", "partitions": "x", "on_failure": "halt",
 	} {
 		var wrong *gather.FieldError

@@ -2533,10 +2533,10 @@ type Nodes struct {
 	// Leader null while no one leads
 	Leader *LeaderView `json:"leader"`
 
-	// LeaderTasks what the leader does as such, as it said with its last heartbeat
+	// LeaderTasks periodic work of the leader, as of its last heartbeat
 	LeaderTasks []LeaderTaskView `json:"leader_tasks"`
 
-	// Nodes those that are there, then those that are gone, newest first, up to 50 of them
+	// Nodes live nodes, then up to 50 that are gone, newest first
 	Nodes []NodeView `json:"nodes"`
 
 	// At the database's clock when it looked
@@ -3269,7 +3269,7 @@ type RerunSettings struct {
 	// Examples: 500, auto
 	InFlight Sizing `json:"in_flight,omitzero"`
 
-	// Endpoint where requests go from now on; absent: as before
+	// Endpoint where later requests go; absent: as before
 	Endpoint string `json:"endpoint,omitempty"`
 
 	// Canary items of a spread sample that run first; 0: none
@@ -6662,4 +6662,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ed253a8430a75b690236390aef7df45a, is b74465c743d2bccf27804316903cc6438004aa4df0d41932cc3bf7a7b0bfdc36.
+// Of 5c6f3df9ac1ff9ccf098665709987cc0, is 0c7ed383c2d49bf7e25c7e7b97d0938747834cabd2b80b820956cd6563489699.

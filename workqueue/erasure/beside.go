@@ -40,7 +40,8 @@ ORDER BY k.collector, k.key_version, k.key FOR NO KEY UPDATE`
 
 	eraseParked = `
 WITH gone AS (
-    DELETE FROM collector_op WHERE seq = ANY ($1) AND parked_at IS NOT NULL RETURNING collector, key_version, key, op_id),
+    DELETE FROM collector_op WHERE seq = ANY ($1) AND parked_at IS NOT NULL
+    RETURNING collector, key_version, key, op_id),
 seen AS (
     DELETE FROM collector_seen s USING gone g WHERE s.collector = g.collector AND s.op_id = g.op_id),
 keys AS (SELECT collector, key_version, key, count(*)::int AS ops FROM gone GROUP BY collector, key_version, key),

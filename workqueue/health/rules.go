@@ -57,7 +57,7 @@ const (
 	ReasonNATSUnreachable Kind = "nats_unreachable"
 	ReasonUnwritable      Kind = "disk_full" // JetStream's store cannot be written, for that or another reason
 	ReasonNATSRefused     Kind = "nats_refused"
-	ReasonNATSStalled     Kind = "nats_stalled" // it can be reached, and the streams do not answer: no quorum, or no leader
+	ReasonNATSStalled     Kind = "nats_stalled" // reachable, and the streams do not answer: no quorum, or no leader
 	ReasonSettingUp       Kind = "setting_up"
 	ReasonProbing         Kind = "probing" // the breaker is open and a probe is out
 	ReasonStepLimit       Kind = "step_limit"

@@ -287,8 +287,9 @@ INSERT INTO batchrun
      started_at, from_run)
 SELECT u.id, nullif(u.name, ''), u.plan, u.spec, u.params, CASE WHEN u.items IS NULL THEN 'loading' ELSE 'running' END,
     u.priority, u.source, u.created_by, nullif(u.idempotency_key, ''), u.session, nullif(u.version, 0), u.max_failed,
-    u.guard, u.canary, u.canary_auto_approve, coalesce(u.items, 0), u.failed_limit, CASE WHEN u.sampled THEN 'sampling' END,
-    CASE WHEN u.sampled THEN 1 END, t.now, t.now, nullif(u.from_run, '00000000-0000-0000-0000-000000000000'::uuid)
+    u.guard, u.canary, u.canary_auto_approve, coalesce(u.items, 0), u.failed_limit,
+    CASE WHEN u.sampled THEN 'sampling' END, CASE WHEN u.sampled THEN 1 END, t.now, t.now,
+    nullif(u.from_run, '00000000-0000-0000-0000-000000000000'::uuid)
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::integer[], $7::text[], $8::text[],
     $9::text[], $10::uuid[], $11::integer[], $12::text[], $13::integer[], $14::boolean[], $15::bigint[],
     $16::bigint[], $17::boolean[], $18::text[], $19::uuid[])

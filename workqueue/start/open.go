@@ -219,7 +219,8 @@ RETURNING id, seal_deadline, items, on_overdue, generation`
 	// What a leader has reported and not brought to its end. All that is done with a run stands in the audit log, of
 	// which nothing goes while the run is in progress. While its backlog is worked on someone needs it.
 	leftOverdue = `
-SELECT id, seal_deadline, items, CASE WHEN on_overdue = 'report' THEN 'cancel' ELSE on_overdue END, on_overdue = 'report'
+SELECT id, seal_deadline, items, CASE WHEN on_overdue = 'report' THEN 'cancel' ELSE on_overdue END,
+    on_overdue = 'report'
 FROM batchrun
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NOT NULL
   AND (on_overdue <> 'report' OR hold IS NULL AND overdue_at < tranche_now() - $1::interval

@@ -416,7 +416,8 @@ func (r *runGroups) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		if len(found.Fields) == 0 {
 			return errors.New("--by FIELD is missing, and the payloads of the first items have no field to group by")
 		}
-		return errors.New("--by FIELD is missing; the first items have: " + cli.EscapeControl(strings.Join(found.Fields, ", ")))
+		return errors.New("--by FIELD is missing; the first items have: " +
+			cli.EscapeControl(strings.Join(found.Fields, ", ")))
 	}
 	if term.JSON {
 		return term.Sent()

@@ -665,8 +665,8 @@ func whyNothingStarts(s *stack, p *page) {
 	const text = "name: night\ncron: 0 3 * * *\nplan: nothing\nitems: {file: a.csv}\n"
 	s.post("/schedules", "application/yaml", text)
 	_, err := s.pool.Exec(s.Context(), `
-INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, reason, began_at, attempts, session_id,
-    epoch)
+INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, reason, began_at, attempts,
+    session_id, epoch)
 SELECT 'night', t.now - n * interval '1 h', 'due', 1, state, t.now + wait * interval '1 h', reason, t.now, n,
     gen_random_uuid(), 1
 FROM (SELECT tranche_now() AS now) t, (VALUES (0, 'due', 8, ''), (1, 'due', 9, 'its window is shut'),
