@@ -146,7 +146,7 @@ func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 // actionText says who did what to a run, an operator or the run itself.
 func actionText(actor, action string, hold control.Hold) string {
 	switch {
-	case hold == control.HoldThreshold || hold == control.HoldGuard || hold == control.HoldCanary:
+	case hold == control.HoldThreshold || hold == control.HoldFailFast || hold == control.HoldCanary:
 		return "its " + string(hold) + " paused the run"
 	case actor == workqueue.Engine && action == "approve":
 		return "its canary passed, and the other items were let go"

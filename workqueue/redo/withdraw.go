@@ -138,8 +138,8 @@ func (r *redo) rearm(ctx context.Context, c *newCanary, d *ledger.Difference) (*
 			return nil, err
 		}
 	}
-	if err := settle.AnswerGuard(ctx, r.tx, r.run); err != nil {
-		return nil, fmt.Errorf("end the guards of run %s: %w", r.run, err)
+	if err := settle.AnswerFailFast(ctx, r.tx, r.run); err != nil {
+		return nil, fmt.Errorf("end the fail-fast limits of run %s: %w", r.run, err)
 	}
 	runs, err := control.LockHolds(ctx, r.tx, &control.Control{Run: r.run}, "")
 	if err != nil {

@@ -126,9 +126,9 @@ func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened,
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(pace.MakePaces, l.run)
-	req.queueGuards(batch, l.run)
+	req.queueFailFast(batch, l.run)
 	if err := pg.Leave(ctx, tx, batch); err != nil {
-		return out, fmt.Errorf("keep the paces of its endpoints, and guard its steps: %w", err)
+		return out, fmt.Errorf("keep the paces of its endpoints, and the fail-fast limits of its steps: %w", err)
 	}
 	if err := tracker.Open(ctx, tx, uuid.UUID(l.run), "run"); err != nil {
 		return out, err

@@ -145,8 +145,8 @@ func runRules(t *cli.Table, run *client.RunDocument) {
 	if run.MaxFailed != "" {
 		t.Row("max failed", maxFailedText(run))
 	}
-	if run.Guard != workqueue.DefaultGuard().String() {
-		t.Row("guard", run.Guard)
+	if run.FailFast != workqueue.DefaultFailFast().String() {
+		t.Row("fail fast", run.FailFast)
 	}
 	if run.Canary != nil {
 		t.Row("canary", canaryText(run.Canary))
