@@ -22,7 +22,8 @@ UPDATE collector SET state = 'paused', paused_by = $2, paused_at = tranche_now()
 
 	// resumeCollector lets the first flush try at once whatever came before.
 	resumeCollector = `
-UPDATE collector SET state = 'active', paused_by = '', paused_at = NULL, backoff_until = NULL, failures = 0 WHERE id = $1`
+UPDATE collector SET state = 'active', paused_by = '', paused_at = NULL, backoff_until = NULL, failures = 0
+WHERE id = $1`
 
 	drainCollector = `
 UPDATE collector SET drain_at = tranche_now(), timing = timing + 1 WHERE id = $1`

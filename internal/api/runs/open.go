@@ -123,8 +123,8 @@ func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
 	if err != nil {
 		return Opened{}, err
 	}
-	return Opened{Run: opened.Run, Name: open.Name, Plan: open.Plan, PlanVersion: open.PlanVersion, SealDeadline: opened.SealDeadline,
-		Existing: opened.Existing, Warnings: s.Unheard(ctx, servicesOf(open.Steps))}, nil
+	return Opened{Run: opened.Run, Name: open.Name, Plan: open.Plan, PlanVersion: open.PlanVersion,
+		SealDeadline: opened.SealDeadline, Existing: opened.Existing, Warnings: s.Unheard(ctx, servicesOf(open.Steps))}, nil
 }
 
 type addInput struct {

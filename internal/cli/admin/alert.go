@@ -217,5 +217,7 @@ func (d *alertDelete) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 func alertSay(
 	term *cli.Console, became func(*client.ControlledAlert) string,
 ) func(client.ControlledAlert, error) error {
-	return cli.Say(term, func(c *client.ControlledAlert) string { return "alert " + cli.EscapeControl(c.Name) + " " + became(c) })
+	return cli.Say(term, func(c *client.ControlledAlert) string {
+		return "alert " + cli.EscapeControl(c.Name) + " " + became(c)
+	})
 }
