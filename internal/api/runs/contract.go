@@ -225,6 +225,9 @@ func (c *Comparison) verdict() error {
 			switch n := c.has[name]; {
 			case n == 0:
 				none = append(none, name)
+				if !slices.Contains(missing, name) {
+					missing = append(missing, name)
+				}
 			case n < c.items:
 				some = append(some, fmt.Sprintf("%s requires %s, which %d of the first %d items lack", r.endpoint,
 					quoted([]string{name}), c.items-n, c.items))
@@ -232,7 +235,6 @@ func (c *Comparison) verdict() error {
 		}
 		if len(none) > 0 {
 			lacking = append(lacking, fmt.Sprintf("%s requires %s, which no row has", r.endpoint, quoted(none)))
-			missing = append(missing, none...)
 		}
 	}
 	if len(unread) > 0 {

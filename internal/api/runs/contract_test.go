@@ -36,6 +36,7 @@ func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 	e := apitest.SetupEngine(t)
 	b := e.Bench
 	serveSavers(t, e, "interest")
+	serveSavers(t, e, "dues")
 	const lacks = "interest requires `balance`, which no row has"
 	const sum = "{name: sum, endpoint: interest, needs: [gone], inputs: [gone]}"
 	const without = "step sum calls interest, which requires `id`, `balance`, and its inputs leave the item out"
@@ -63,6 +64,9 @@ func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 			"interest requires `balance`, which 1 of the first 2 items lack"},
 		{"/runs", multi("{endpoint: interest}, {endpoint: gone, needs: [interest], inputs: [interest]}", "id,blance\n1,2"), 422,
 			lacks + "; nothing reads `blance`."},
+		{"/runs", multi("{endpoint: interest}, {endpoint: dues}", "id,blance\n1,2"), 422,
+			lacks + "; dues requires `balance`, which no row has; nothing reads `blance`. Nothing was stored. Rename it: " +
+				"--rename blance=balance"},
 		{"/runs", multi("{endpoint: gone}, "+sum, "id,balance\n1,2"), 422,
 			without + ". Nothing was stored. Add item to its inputs; or start anyway: --contract warn"},
 		{"/runs", multi("{endpoint: interest}, {endpoint: gone}, "+sum, "id,balance\n1,2"), 422, without},
