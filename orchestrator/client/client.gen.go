@@ -99,7 +99,7 @@ const (
 const (
 	OwnerDatabase Owner = "database"
 	OwnerNATS     Owner = "nats"
-	OwnerNoOne    Owner = "no one"
+	OwnerNobody   Owner = "nobody"
 	OwnerNode     Owner = "node"
 	OwnerOperator Owner = "operator"
 	OwnerServers  Owner = "servers"
@@ -6662,4 +6662,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ed253a8430a75b690236390aef7df45a, is b74465c743d2bccf27804316903cc6438004aa4df0d41932cc3bf7a7b0bfdc36.
+// Of 5df9ec6d09f16e5250c55246fe336485, is 8d3ec679a86fa8bebd4f44dcccd62b379b851fb4d31b953e4caa0162adcec883.
