@@ -2077,6 +2077,9 @@ type ItemCorrection struct {
 
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
+
+	// Contract when it lacks a field that a service requires; one of refuse, warn, off
+	Contract string `json:"contract,omitempty"`
 }
 
 type ItemError struct {
@@ -6662,4 +6665,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 5df9ec6d09f16e5250c55246fe336485, is 8d3ec679a86fa8bebd4f44dcccd62b379b851fb4d31b953e4caa0162adcec883.
+// Of 6ce6298a1ac96bbeeeb7a1ede5cc66c9, is e21a3fb13827347642e061ece8209020fbd360af8468a3aea0e76a1cb67210e5.
