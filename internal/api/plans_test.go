@@ -20,7 +20,7 @@ import (
 func TestPlansOnRecord(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	if got := b.Apply(apitest.YearEnd, ""); got.Name != "year-end" || got.Version != 1 || got.CreatedBy != "ann" {
+	if got := b.Apply(apitest.YearEnd, ""); got.Name != "year-end" || got.Version != 1 || got.ChangedBy != "ann" {
 		t.Errorf("the first: %+v", got)
 	}
 	if got := b.Apply(apitest.YearEnd, "name=other"); !got.Unchanged || got.Version != 1 {
