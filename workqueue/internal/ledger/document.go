@@ -143,11 +143,11 @@ func (k Kind) Set(ctx context.Context, db *database.DB, name, state, actor strin
 		change := Action{Actor: actor, Name: k.Name + "_" + verb, Subject: name,
 			Before: map[string]any{"version": was.Version, "state": was.State},
 			After:  map[string]any{"state": state}}
-		if state == workqueue.DocumentDeleted {
-			change.Before["spec"], change.Before["waiting"], change.After = was.Spec, out.Waiting+out.Parked, nil
-		}
 		if was.NextDue != out.NextDue {
 			change.Before["next_due"], change.After["next_due"] = was.NextDue, out.NextDue
+		}
+		if state == workqueue.DocumentDeleted {
+			change.Before["spec"], change.Before["waiting"], change.After = was.Spec, out.Waiting+out.Parked, nil
 		}
 		return AuditChange(ctx, tx, change)
 	})
