@@ -260,7 +260,7 @@ test('calls: one, a list, errors, and no one there', async () => {
   assert.equal((await call(kit.service, 'interest', 'A', { cents: 100 }, { params: { year: '1' } })).year, '1');
   assert.equal((await call(kit.service, 'interest', 'A', { cents: 100 }, { direct: true })).cents, 1.5);
   await assert.rejects(call(kit.service, 'interest', 'A', { cents: -1 }), { code: 'overdrawn', retry: false });
-  await assert.rejects(call(kit.service, 'no one', 'A', 1, { direct: true }), NoListenersError);
+  await assert.rejects(call(kit.service, 'nobody', 'A', 1, { direct: true }), NoListenersError);
   const results = await callList(kit.service, 'interest', [{ key: 'A', in: { cents: 100 } }, { key: 'B', in: { cents: -1 } }]);
   assert.deepEqual(results.map(({ out, error }) => out?.cents ?? error.code), [1.5, 'overdrawn']);
   await assert.rejects(call(kit.service, 'asleep', 'A', 1, { timeout: 20 }), UnansweredError);
