@@ -193,10 +193,7 @@ func (s *Server) newComponents(node *Node) (err error) {
 	if err != nil {
 		return err
 	}
-	byTrackers, err := newTrackers(k, c.Trackers, c.Connections)
-	if err != nil {
-		return err
-	}
+	byTrackers := newTrackers(k, c.Trackers, c.Connections)
 	s.schedules = &scheduleRoutes{k, s.runs, node.Starts, c}
 	s.admin = &adminRoutes{k, c, s.health, s.whole}
 	s.rooms = []room{

@@ -1,7 +1,8 @@
-package service
+package tracker
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -9,19 +10,17 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
-	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
-// StateExpired is the state of a batch that was idle for too long. The others are package tracker's open, sealed and
-// completed.
-const StateExpired tracker.State = "expired"
+// StateExpired is the state of a tracker that was idle for too long; its batch is cancelled.
+const StateExpired State = "expired"
 
 // Summary is a batch without its counts.
 type Summary struct {
 	ID          uuid.UUID
 	Owner       string
 	Key         string // empty: none
-	State       tracker.State
+	State       State
 	Items       int64
 	Groups      int
 	OpenGroups  int // groups that have pending items
@@ -78,8 +77,8 @@ func (s *Summary) fields() []any {
 	}
 }
 
-// getSQL takes no locks. It reads every group, a kilobyte each, and every failed mask: 160 MB for a billion items.
-const getSQL = `
+// showSQL takes no locks. It reads every group, a kilobyte each, and every failed mask: 160 MB for a billion items.
+const showSQL = `
 WITH code AS MATERIALIZED (
     SELECT code, sum(bit_count(mask))::bigint AS items FROM tracker_failed WHERE batch_id = $1 GROUP BY code
 ), top AS (
@@ -93,15 +92,15 @@ SELECT ` + summaryColumns + `,
 FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
 WHERE s.batch_id = $1 AND s.deleted_at IS NULL`
 
-// Get reads a batch and counts its items. An unknown one is a *NotFoundError.
-func Get(ctx context.Context, q tracker.Querier, batch uuid.UUID) (Info, error) {
+// Get reads a tracker and counts its items.
+func Get(ctx context.Context, q Querier, batch uuid.UUID) (Info, error) {
 	var (
 		info  Info
 		codes []string
 		items []int64
 	)
 	into := append(info.fields(), &info.Pending, &info.Failed, &codes, &items)
-	if err := q.QueryRow(ctx, getSQL, batch).Scan(into...); err != nil {
+	if err := q.QueryRow(ctx, showSQL, batch).Scan(into...); err != nil {
 		return Info{}, notFound("read", batch, err)
 	}
 	info.Done = info.Items - info.Pending - info.Failed
@@ -113,10 +112,10 @@ func Get(ctx context.Context, q tracker.Querier, batch uuid.UUID) (Info, error) 
 
 // Filter chooses batches.
 type Filter struct {
-	Owner string        // empty: anyone's
-	State tracker.State // empty: any
-	After uuid.UUID     // the last one of the page before; the zero one: from the newest on
-	Limit int           // of the page, 1 to MaxPage
+	Owner string    // empty: anyone's
+	State State     // empty: any
+	After uuid.UUID // the last one of the page before; the zero one: from the newest on
+	Limit int       // of the page, 1 to MaxPage
 }
 
 // listSQL goes down the primary key; ids of version 7 ascend with time.
@@ -134,13 +133,13 @@ WHERE s.deleted_at IS NULL AND ($1::uuid IS NULL OR s.batch_id < $1) AND s.owner
 ORDER BY s.batch_id DESC LIMIT $3`
 
 // List returns batches, newest first as far as their ids are of version 7.
-func List(ctx context.Context, q tracker.Querier, f Filter) ([]Summary, error) {
+func List(ctx context.Context, q Querier, f Filter) ([]Summary, error) {
 	var after *uuid.UUID
 	if f.After != (uuid.UUID{}) {
 		after = &f.After
 	}
 	switch f.State {
-	case "", tracker.StateOpen, tracker.StateSealed, tracker.StateCompleted, StateExpired:
+	case "", StateOpen, StateSealed, StateCompleted, StateExpired:
 	default:
 		return nil, &RequestError{Field: "state", Problem: "must be open, sealed, completed or expired"}
 	}
@@ -171,7 +170,7 @@ WHERE g.batch_id = $1 AND g.grp >= $2
 ORDER BY g.grp LIMIT $3`
 
 // GroupStates returns groups from the given one on, in ascending order. A page that is not full is the last one.
-func GroupStates(ctx context.Context, q tracker.Querier, batch uuid.UUID, from, limit int) ([]GroupState, error) {
+func GroupStates(ctx context.Context, q Querier, batch uuid.UUID, from, limit int) ([]GroupState, error) {
 	if err := known(ctx, q, batch); err != nil {
 		return nil, err
 	}
@@ -185,6 +184,19 @@ func GroupStates(ctx context.Context, q tracker.Querier, batch uuid.UUID, from, 
 		return g, err
 	})
 	return list, wrap("list the groups of", batch, err)
+}
+
+// Range is a run of pending items in one group, from index Lo up to but without Hi.
+type Range struct {
+	Group, Lo, Hi int
+}
+
+// String returns group:lo-last, or group:lo for a single item.
+func (r Range) String() string {
+	if r.Hi == r.Lo+1 {
+		return fmt.Sprintf("%d:%d", r.Group, r.Lo)
+	}
+	return fmt.Sprintf("%d:%d-%d", r.Group, r.Lo, r.Hi-1)
 }
 
 // Position is a place in a batch: an item's group and index.
@@ -203,8 +215,8 @@ const missingPage = 1024
 
 // Missing returns what is pending, from a position on, as at most limit runs in ascending order; next is where to go
 // on, or nil at the end. Between pages the batch goes on changing.
-func Missing(ctx context.Context, q tracker.Querier, batch uuid.UUID, from Position, limit int,
-) (missing []tracker.Range, next *Position, err error) {
+func Missing(ctx context.Context, q Querier, batch uuid.UUID, from Position, limit int,
+) (missing []Range, next *Position, err error) {
 	if err := known(ctx, q, batch); err != nil {
 		return nil, nil, err
 	}
@@ -231,7 +243,7 @@ func Missing(ctx context.Context, q tracker.Querier, batch uuid.UUID, from Posit
 					next = &Position{group, lo}
 					continue
 				}
-				missing = append(missing, tracker.Range{Group: group, Lo: lo, Hi: hi})
+				missing = append(missing, Range{Group: group, Lo: lo, Hi: hi})
 			}
 			return nil
 		})
@@ -242,10 +254,7 @@ func Missing(ctx context.Context, q tracker.Querier, batch uuid.UUID, from Posit
 	}
 }
 
-func known(ctx context.Context, q tracker.Querier, batch uuid.UUID) error {
+func known(ctx context.Context, q Querier, batch uuid.UUID) error {
 	var stale bool
 	return notFound("read", batch, q.QueryRow(ctx, checkSQL, batch).Scan(&stale))
 }
-
-// clamp keeps a group's number within what the column holds: past the end there is nothing anyway.
-func clamp(group int) int32 { return int32(min(max(group, 0), bitfield.MaxGroup)) }

@@ -1,4 +1,4 @@
-package service
+package tracker
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
 // reapGroups bounds the groups, of a kilobyte, in which one Reap counts what is pending of the batches that expire; one
@@ -124,7 +122,7 @@ func carryOut(ctx context.Context, tx pgx.Tx, verdicts []verdict) (Reaped, error
 		case !v.Due:
 			later, when = append(later, v.Batch), append(when, v.LookAt)
 		case v.Live:
-			if err := tracker.Cancel(ctx, tx, v.Batch); err != nil {
+			if err := Cancel(ctx, tx, v.Batch); err != nil {
 				return Reaped{}, err
 			}
 			queueEnd(after, v.Batch, EventExpired)
@@ -193,7 +191,7 @@ WHERE d.place = 1 OR d.taken <= $5
 ORDER BY d.taken LIMIT $4`
 
 // DueWebhooks returns calls that are to be made now and that there is room for: of each host the longest due first.
-func DueWebhooks(ctx context.Context, q tracker.Querier, room WebhookRoom) ([]Webhook, error) {
+func DueWebhooks(ctx context.Context, q Querier, room WebhookRoom) ([]Webhook, error) {
 	free := room.AtOnce - len(room.UnderWay)
 	if free <= 0 {
 		return nil, nil
