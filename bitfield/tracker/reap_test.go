@@ -105,7 +105,7 @@ func (b *bench) expired(name string, id uuid.UUID, hook bool) {
 			b.Errorf("%s: a late %s of an expired batch: %v", name, op, err)
 		}
 	}
-	if got := b.get(id); got.State != tracker.StateExpired || (got.Webhook.State == "due") != hook {
+	if got := b.get(id); got.State != tracker.StateExpired || (got.WebhookState == tracker.WebhookDue) != hook {
 		b.Errorf("%s: a late ack left %+v", name, got)
 	}
 }
@@ -229,12 +229,12 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 		list[0].EventID, list[0].Event) != 1 {
 		t.Fatalf("due: %+v", list)
 	}
-	note := func(w tracker.Webhook, pause time.Duration, giveUp bool) (noted bool) {
+	note := func(w tracker.Webhook, state tracker.WebhookState, reason string) bool {
 		return in(b, func(ctx context.Context, tx pgx.Tx) (bool, error) {
-			return tracker.WebhookFailed(ctx, tx, w, "refused", pause, giveUp)
+			return tracker.NoteWebhook(ctx, tx, w, state, reason, time.Hour)
 		})
 	}
-	if !note(list[0], time.Hour, false) || note(list[0], time.Hour, false) {
+	if !note(list[0], tracker.WebhookDue, "refused") || note(list[0], tracker.WebhookDue, "refused") {
 		t.Error("an attempt is noted once")
 	}
 	later := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due'
@@ -242,17 +242,17 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 	if later != 1 || len(due()) != 0 {
 		t.Error("it is not retried in an hour")
 	}
-	if got := b.get(id).Webhook; got.State != "due" || got.Attempts != 1 || got.LastError != "refused" ||
-		got.NextAt == nil {
+	if got := b.get(id); got.WebhookState != "due" || got.WebhookAttempts != 1 || got.WebhookError != "refused" ||
+		got.WebhookNextAt == nil {
 		t.Errorf("after a failure: %+v", got)
 	}
 	b.exec(`UPDATE tracker_service SET webhook_next_at = tranche_now()`)
 	list = due()
-	if !in(b, func(ctx context.Context, tx pgx.Tx) (bool, error) { return tracker.WebhookDelivered(ctx, tx, list[0]) }) {
+	if !note(list[0], tracker.WebhookDelivered, "") {
 		t.Error("the delivery was not noted")
 	}
-	if got := b.get(id).Webhook; got.State != "delivered" || got.Attempts != 2 || got.LastError != "" ||
-		note(list[0], 0, true) {
+	if got := b.get(id); got.WebhookState != "delivered" || got.WebhookAttempts != 2 || got.WebhookError != "" ||
+		note(list[0], tracker.WebhookGivenUp, "x") {
 		t.Errorf("after the delivery: %+v", got)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // StateExpired is the state of a tracker that was idle for too long; its batch is cancelled.
 const StateExpired State = "expired"
 
-// Summary is a batch without its counts.
+// Summary is a tracker without its counts. Its fields are summaryColumns.
 type Summary struct {
 	ID          uuid.UUID
 	Owner       string
@@ -33,23 +33,19 @@ type Summary struct {
 	OpenIdle    time.Duration
 	SealedIdle  time.Duration
 	Keep        time.Duration
-	Webhook     WebhookInfo
+
+	WebhookURL      string // empty: none was asked for
+	WebhookSecret   string // the name of the secret
+	WebhookState    WebhookState
+	WebhookAttempts int
+	WebhookNextAt   *time.Time
+	WebhookError    string // of the last attempt
 }
 
-// WebhookInfo is where a webhook stands. State is none before there is anything to tell, then due, delivered or
-// given_up.
-type WebhookInfo struct {
-	URL       string // empty: none was asked for
-	Secret    string // the name of the secret
-	State     string
-	Attempts  int
-	NextAt    *time.Time
-	LastError string
-}
-
-// Info is a batch with its counts, all of one moment. Items = Pending + Done + Failed.
+// Info is a tracker with its counts, all of one moment. Items = Pending + Done + Failed.
 type Info struct {
 	Summary
+
 	Pending int64
 	Done    int64
 	Failed  int64
@@ -69,14 +65,6 @@ b.completed_at, s.expired_at, s.open_idle, s.sealed_idle, s.keep, coalesce(s.web
 coalesce(s.webhook_secret, ''), s.webhook_state, s.webhook_attempts,
 CASE s.webhook_state WHEN 'due' THEN s.webhook_next_at END, coalesce(s.webhook_error, '')`
 
-func (s *Summary) fields() []any {
-	return []any{
-		&s.ID, &s.Owner, &s.Key, &s.State, &s.Items, &s.Groups, &s.OpenGroups, &s.CreatedBy, &s.CreatedAt, &s.ActiveAt,
-		&s.SealedAt, &s.CompletedAt, &s.ExpiredAt, &s.OpenIdle, &s.SealedIdle, &s.Keep, &s.Webhook.URL, &s.Webhook.Secret,
-		&s.Webhook.State, &s.Webhook.Attempts, &s.Webhook.NextAt, &s.Webhook.LastError,
-	}
-}
-
 // showSQL takes no locks. It reads every group, a kilobyte each, and every failed mask: 160 MB for a billion items.
 const showSQL = `
 WITH code AS MATERIALIZED (
@@ -94,18 +82,24 @@ WHERE s.batch_id = $1 AND s.deleted_at IS NULL`
 
 // Get reads a tracker and counts its items.
 func Get(ctx context.Context, q Querier, batch uuid.UUID) (Info, error) {
-	var (
-		info  Info
-		codes []string
-		items []int64
-	)
-	into := append(info.fields(), &info.Pending, &info.Failed, &codes, &items)
-	if err := q.QueryRow(ctx, showSQL, batch).Scan(into...); err != nil {
+	rows, err := q.Query(ctx, showSQL, batch)
+	if err != nil {
+		return Info{}, wrap("read", batch, err)
+	}
+	row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
+		Summary
+
+		Pending, Failed int64
+		Codes           []string
+		Items           []int64
+	}])
+	if err != nil {
 		return Info{}, notFound("read", batch, err)
 	}
-	info.Done = info.Items - info.Pending - info.Failed
-	for i, code := range codes {
-		info.Codes = append(info.Codes, CodeCount{code, items[i]})
+	info := Info{Summary: row.Summary, Pending: row.Pending, Failed: row.Failed}
+	info.Done = info.Summary.Items - info.Pending - info.Failed
+	for i, code := range row.Codes {
+		info.Codes = append(info.Codes, CodeCount{code, row.Items[i]})
 	}
 	return info, nil
 }
@@ -151,9 +145,7 @@ func List(ctx context.Context, q Querier, f Filter) ([]Summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Summary, err error) {
-		return s, row.Scan(s.fields()...)
-	})
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Summary])
 }
 
 // GroupState is how a group stands. Size = Pending + Done + Failed.

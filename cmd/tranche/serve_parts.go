@@ -158,16 +158,6 @@ func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.
 	return taking, nil
 }
 
-// webhookTask tells of the ends of tracker batches, by HTTP.
-func (s *serveCommand) webhookTask(p *parts, log *zap.Logger) (orchestrator.LeaderTask, error) {
-	hooks, err := trackers.NewWebhooks(p.store, trackers.WebhooksConfig{Log: log.Named("webhooks"),
-		SenderConfig: httpfetch.SenderConfig{Connections: p.connections, Transport: p.transport}})
-	if err != nil {
-		return orchestrator.LeaderTask{}, err
-	}
-	return orchestrator.LeaderTask{Name: "tracker webhooks", Run: hooks.Run}, nil
-}
-
 // openTrackers makes the tracker service and takes requests to it over NATS. Those that were taken have their answers
 // before the connections are closed.
 func (s *serveCommand) openTrackers(p *parts, node *orchestrator.Node, log *zap.Logger) (*trackers.Service, error) {
@@ -188,11 +178,12 @@ func (s *serveCommand) openTrackers(p *parts, node *orchestrator.Node, log *zap.
 
 // addLeaderTasks gives the node what only the one that leads does, beside what every node has by itself.
 func (s *serveCommand) addLeaderTasks(p *parts, log *zap.Logger) error {
-	hooks, err := s.webhookTask(p, log)
+	hooks, err := trackers.NewWebhooks(p.store, trackers.WebhooksConfig{Log: log.Named("webhooks"),
+		SenderConfig: httpfetch.SenderConfig{Connections: p.connections, Transport: p.transport}})
 	if err != nil {
 		return err
 	}
-	p.tasks = append(p.tasks, hooks,
+	p.tasks = append(p.tasks, orchestrator.LeaderTask{Name: "tracker webhooks", Run: hooks.Run},
 		orchestrator.LeaderTask{Name: "reap trackers", Run: trackers.Reaper(p.store, log.Named("reaper"))})
 	if p.oidc == nil {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/endpoints/fanout"
 )
 
 const (
@@ -45,14 +46,14 @@ type ackCall struct {
 	want *wanted
 	done chan struct{}
 
-	newly     int64
-	completed []uuid.UUID
-	err       error
+	out fanout.BatchesAcked
+	err error
 }
 
 // ack acknowledges what a call wants. When ctx ends first, it may be done anyway.
-func (c *combiner) ack(ctx context.Context, want *wanted) (newly int64, completed []uuid.UUID, err error) {
+func (c *combiner) ack(ctx context.Context, want *wanted) (fanout.BatchesAcked, error) {
 	call := &ackCall{ctx: ctx, want: want, done: make(chan struct{})}
+	call.out.CompletedBatches = []string{}
 	c.mu.Lock()
 	c.waiting = append(c.waiting, call)
 	if !c.blocked(call, nil) { // else whoever blocks it looks again when it ends
@@ -61,9 +62,9 @@ func (c *combiner) ack(ctx context.Context, want *wanted) (newly int64, complete
 	c.mu.Unlock()
 	select {
 	case <-call.done:
-		return call.newly, call.completed, call.err
+		return call.out, call.err
 	case <-ctx.Done():
-		return 0, nil, ctx.Err()
+		return fanout.BatchesAcked{}, ctx.Err()
 	}
 }
 
@@ -200,9 +201,9 @@ func fail(calls []*ackCall, err error) {
 func share(calls []*ackCall, done []tracker.Acked) {
 	for _, call := range calls {
 		for i, did := range done[:len(call.want.acks)] {
-			call.newly += int64(did.Newly)
+			call.out.Newly += int64(did.Newly)
 			if did.Completed {
-				call.completed = append(call.completed, call.want.acks[i].Batch)
+				call.out.CompletedBatches = append(call.out.CompletedBatches, call.want.acks[i].Batch.String())
 			}
 		}
 		done = done[len(call.want.acks):]

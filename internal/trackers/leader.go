@@ -184,24 +184,22 @@ func (w *Webhooks) tell(ctx context.Context, lease workqueue.Lease, hook *tracke
 	if ctx.Err() != nil {
 		return ctx.Err() // it was cut off, and is retried by whoever leads then
 	}
-	give := !came.Delivered &&
-		(came.GiveUp || hook.Owed >= webhookTimeout && hook.Attempts+1 >= webhookAttempts)
+	state, reason, pause := tracker.WebhookDelivered, "", time.Duration(0)
+	if !came.Delivered {
+		state, pause = tracker.WebhookDue, w.retry.In(hook.Attempts+1, came.Wait)
+		reason = strings.ReplaceAll(strings.ToValidUTF8(came.Reason(), "\uFFFD"), "\x00", "\uFFFD")
+		if came.GiveUp || hook.Owed >= webhookTimeout && hook.Attempts+1 >= webhookAttempts {
+			state = tracker.WebhookGivenUp
+		}
+	}
 	noted := false
 	err := session.New(w.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if came.Delivered {
-			noted, err = tracker.WebhookDelivered(ctx, tx, *hook)
-			return err
-		}
-		reason := strings.ReplaceAll(strings.ToValidUTF8(came.Reason(), "\uFFFD"), "\x00", "\uFFFD")
-		noted, err = tracker.WebhookFailed(ctx, tx, *hook, reason, w.retry.In(hook.Attempts+1, came.Wait), give)
+		noted, err = tracker.NoteWebhook(ctx, tx, *hook, state, reason, pause)
 		return err
 	})
-	log := w.log.With(zap.Stringer("batch", hook.Batch), zap.Int("attempt", hook.Attempts+1))
-	switch {
-	case noted && give:
-		log.Warn("a webhook is given up", zap.String("why", came.Why))
-	case noted && came.Delivered:
-		log.Debug("webhook delivered")
+	if noted && state == tracker.WebhookGivenUp {
+		w.log.Warn("a webhook is given up", zap.Stringer("batch", hook.Batch), zap.Int("attempt", hook.Attempts+1),
+			zap.String("why", came.Why))
 	}
 	return err
 }

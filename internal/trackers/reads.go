@@ -51,15 +51,14 @@ func summaryOf(i *tracker.Summary, sight Visibility) fanout.BatchSummary {
 		SealedAt: i.SealedAt, CompletedAt: i.CompletedAt, ExpiredAt: i.ExpiredAt, OpenIdle: i.OpenIdle.String(),
 		SealedIdle: i.SealedIdle.String(), Keep: i.Keep.String(),
 	}
-	hook := i.Webhook
-	if hook.URL == "" {
+	if i.WebhookURL == "" {
 		return out
 	}
-	why, said, _ := strings.Cut(hook.LastError, "\n") // see joinReason
-	out.Webhook = &fanout.WebhookView{URL: hook.URL, Secret: hook.Secret, State: hook.State, Attempts: hook.Attempts,
-		NextAt: hook.NextAt, Error: why}
+	why, said, _ := strings.Cut(i.WebhookError, "\n") // our words, and the receiver's
+	out.Webhook = &fanout.WebhookView{URL: i.WebhookURL, Secret: i.WebhookSecret, State: string(i.WebhookState),
+		Attempts: i.WebhookAttempts, NextAt: i.WebhookNextAt, Error: why}
 	if sight == Origins {
-		out.Webhook.URL = tracker.Hook{URL: hook.URL}.Origin()
+		out.Webhook.URL = tracker.Hook{URL: i.WebhookURL}.Origin()
 	} else if said != "" {
 		out.Webhook.Error += ": " + said
 	}

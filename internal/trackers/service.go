@@ -163,23 +163,15 @@ func (s *Service) Add(ctx context.Context, in fanout.AddRequest, _ Caller) (out 
 
 // Ack acknowledges items, of one batch or, where none is named, of any.
 func (s *Service) Ack(ctx context.Context, in fanout.AckRequest, _ Caller) (fanout.BatchesAcked, error) {
-	out := fanout.BatchesAcked{CompletedBatches: []string{}}
 	want, err := readWanted(in)
 	if err != nil {
-		return out, err
+		return fanout.BatchesAcked{}, err
 	}
-	newly, completed, err := s.acks.ack(ctx, want)
-	if err != nil {
-		return out, told(err)
-	}
-	out.Newly = newly
-	for _, id := range completed {
-		out.CompletedBatches = append(out.CompletedBatches, id.String())
-	}
-	if len(completed) > 0 {
+	out, err := s.acks.ack(ctx, want)
+	if len(out.CompletedBatches) > 0 {
 		s.ended()
 	}
-	return out, nil
+	return out, told(err)
 }
 
 // Seal says that a batch gets no more items.
