@@ -246,7 +246,7 @@ func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 type pulseFlags struct {
 	Heartbeat  time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" help:"Between two heartbeats of the node (${default}): 100ms to 20s, and a third of --session-ttl at most." placeholder:"TIME"`
 	SessionTTL time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" help:"When a node without a heartbeat counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
-	Poll       time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
+	Poll       time.Duration `name:"poll-interval" env:"TRANCHE_POLL_INTERVAL" default:"500ms" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
 }
 
 func (f *pulseFlags) validatePulse() error {
