@@ -256,7 +256,7 @@ func (f *pulseFlags) validatePulse() error {
 	}{
 		{"heartbeat", f.Heartbeat, 100 * time.Millisecond, 20 * time.Second},
 		{"session-ttl", f.SessionTTL, time.Second, time.Minute},
-		{"poll", f.Poll, 50 * time.Millisecond, 30 * time.Second},
+		{"poll-interval", f.Poll, 50 * time.Millisecond, 30 * time.Second},
 	} {
 		if flag.value < flag.low || flag.value > flag.high {
 			return fmt.Errorf("--%s is %s; it must lie between %s and %s", flag.name, flag.value, flag.low, flag.high)
