@@ -316,8 +316,8 @@ func (e *ending) bounded(what string, f func() error) error {
 	case err := <-ended:
 		return err
 	case <-time.After(time.Until(e.until)):
-		return fmt.Errorf("%s did not stop within --shutdown-timeout %s; what it holds goes to others when its session expires",
-			what, e.grace)
+		return fmt.Errorf("%s did not stop within --shutdown-timeout %s; "+
+			"what it holds goes to others when its session expires", what, e.grace)
 	}
 }
 

@@ -179,8 +179,8 @@ func (r *heldRun) condition() Condition {
 		c.Title = "Paused, too many items failed: " + r.String()
 		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then go on and allow more: "+
 			"`tranche run resume %[1]s --max-failed N`", r.Run)
-	case control.HoldGuard:
-		c.Kind, c.Title = RunGuard, "Paused, its first outcomes plainly failed: "+r.String()
+	case control.HoldFailFast:
+		c.Kind, c.Title = RunFailFast, "Paused, its first outcomes plainly failed: "+r.String()
 		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then go on: `tranche run resume %[1]s`, or not: "+
 			"`tranche run cancel %[1]s`", r.Run)
 	case control.HoldCanary:
