@@ -99,7 +99,7 @@ const (
 const (
 	OwnerDatabase Owner = "database"
 	OwnerNATS     Owner = "nats"
-	OwnerNoOne    Owner = "no one"
+	OwnerNobody   Owner = "nobody"
 	OwnerNode     Owner = "node"
 	OwnerOperator Owner = "operator"
 	OwnerServers  Owner = "servers"
@@ -6583,4 +6583,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of f7665db03e55a981e7d5d416f4fa631b, is f7c5db91a68c379d804a27bd7dd7c7e29a7d7013d59b45525188b475d62dec12.
+// Of 93c8e91ae50da3588a1afdc8f0bea647, is b51a23ee83e77bae56b5d72541a1459287257246598e754c68c5a29ed02d1c2c.
