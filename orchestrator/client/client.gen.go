@@ -51,7 +51,7 @@ const (
 // Defines values for Hold.
 const (
 	HoldCanary    Hold = "canary"
-	HoldGuard     Hold = "guard"
+	HoldFailFast  Hold = "fail_fast"
 	HoldOperator  Hold = "operator"
 	HoldThreshold Hold = "threshold"
 )
@@ -1998,6 +1998,9 @@ type ItemCorrection struct {
 
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
+
+	// Contract when it lacks a field that a service requires; one of refuse, warn, off
+	Contract string `json:"contract,omitempty"`
 }
 
 type ItemError struct {
@@ -2454,10 +2457,10 @@ type Nodes struct {
 	// Leader null while no one leads
 	Leader *LeaderView `json:"leader"`
 
-	// LeaderTasks what the leader does as such, as it said with its last heartbeat
+	// LeaderTasks periodic work of the leader, as of its last heartbeat
 	LeaderTasks []LeaderTaskView `json:"leader_tasks"`
 
-	// Nodes those that are there, then those that are gone, newest first, up to 50 of them
+	// Nodes live nodes, then up to 50 that are gone, newest first
 	Nodes []NodeView `json:"nodes"`
 
 	// At the database's clock when it looked
@@ -2572,10 +2575,10 @@ type OpenSettings struct {
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
-	// Guard pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
+	// FailFast pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
 	//
 	// Examples: 50/100
-	Guard *string `json:"guard,omitempty"`
+	FailFast *string `json:"fail_fast,omitempty"`
 
 	// Canary items of a spread sample that goes first; 0: none
 	//
@@ -3190,7 +3193,7 @@ type RerunSettings struct {
 	// Examples: 500, auto
 	InFlight Sizing `json:"in_flight,omitzero"`
 
-	// Endpoint where requests go from now on; absent: as before
+	// Endpoint where later requests go; absent: as before
 	Endpoint string `json:"endpoint,omitempty"`
 
 	// Canary items of a spread sample that run first; 0: none
@@ -3484,8 +3487,8 @@ type RunDocument struct {
 	// MaxFailed how many failed items pause it, like 500 or 1%
 	MaxFailed string `json:"max_failed,omitempty"`
 
-	// Guard first failures of a step that pause it, like 200/400; or off
-	Guard string `json:"guard"`
+	// FailFast first failures of a step that pause it, like 200/400; or off
+	FailFast string `json:"fail_fast"`
 
 	// FailedLimit the same in items, once all items are there
 	FailedLimit *int64 `json:"failed_limit,omitempty"`
@@ -3588,10 +3591,10 @@ type RunSettings struct {
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
-	// Guard pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
+	// FailFast pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
 	//
 	// Examples: 50/100
-	Guard *string `json:"guard,omitempty"`
+	FailFast *string `json:"fail_fast,omitempty"`
 
 	// Canary items of a spread sample that goes first; 0: none
 	//
@@ -4763,8 +4766,8 @@ type StartRunParams struct {
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
 	MaxFailed string `form:"max_failed,omitempty" json:"max_failed,omitempty"`
 
-	// Guard pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
-	Guard string `form:"guard,omitempty" json:"guard,omitempty"`
+	// FailFast pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
+	FailFast string `form:"fail_fast,omitempty" json:"fail_fast,omitempty"`
 
 	// Canary items of a spread sample that goes first; 0: none
 	Canary string `form:"canary,omitempty" json:"canary,omitempty"`
@@ -5772,7 +5775,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask := request{operation: "start-run", method: http.MethodPost, path: path("/runs"), contentType: contentType, body: body}
 	ask.add("priority", params.Priority, true)
 	ask.add("max_failed", params.MaxFailed, true)
-	ask.add("guard", params.Guard, true)
+	ask.add("fail_fast", params.FailFast, true)
 	ask.add("canary", params.Canary, true)
 	ask.add("canary_auto_approve", params.CanaryAutoApprove, true)
 	ask.add("order_by", params.OrderBy, true)
@@ -6583,4 +6586,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 93c8e91ae50da3588a1afdc8f0bea647, is b51a23ee83e77bae56b5d72541a1459287257246598e754c68c5a29ed02d1c2c.
+// Of 64ca643f0a74caf5b2e6c347bf3fbb0e, is 7c376acf64430421e949020eefe770929f8888ccbed191204e11cf4e168c4084.

@@ -210,8 +210,8 @@ func (v *CollectorView) explain() {
 		v.because("paused", nil, "%s paused the collector; resume it", cmp.Or(v.PausedBy, "somebody"))
 	}
 	if v.BackoffUntil != nil {
-		v.because("failing", v.BackoffUntil, "flushes fail, the last of %d with %s: %.200s; the next is tried at %s", v.Failures,
-			v.FailureCode, v.FailureMessage, stamp(*v.BackoffUntil))
+		v.because("failing", v.BackoffUntil, "flushes fail, the last of %d with %s: %.200s; the next is tried at %s",
+			v.Failures, v.FailureCode, v.FailureMessage, stamp(*v.BackoffUntil))
 	}
 	v.explainEndpoint()
 	if wait := v.after(v.callsIn); v.Due > 0 && wait != nil {

@@ -256,5 +256,5 @@ func (e *Explanation) heldForFailures() bool {
 var errSums = errors.New("an explanation does not add up")
 
 func (k Kind) heldForFailures() bool {
-	return k == ReasonThreshold || k == ReasonGuard || k == ReasonCanary
+	return k == ReasonThreshold || k == ReasonFailFast || k == ReasonCanary
 }

@@ -284,8 +284,10 @@ func TestLateRunsAreToldOfOnce(t *testing.T) {
 		return key
 	}
 	slow, quick := start("slow"), start("quick")
-	b.Exec(`UPDATE schedule_occurrence SET end_deadline = tranche_now() - interval '1 second'`) // they may have started sooner
-	b.Exec(`UPDATE batchrun SET state = 'cancelled', finished_at = (SELECT end_deadline FROM schedule_occurrence WHERE schedule = $1)
+	// They may have started sooner.
+	b.Exec(`UPDATE schedule_occurrence SET end_deadline = tranche_now() - interval '1 second'`)
+	b.Exec(`UPDATE batchrun SET state = 'cancelled',
+			finished_at = (SELECT end_deadline FROM schedule_occurrence WHERE schedule = $1)
 		WHERE idempotency_key = $2`, quick.Schedule, quick.RunKey())
 	late, err := schedule.New(b.Store).LateFires(t.Context(), lease, 10)
 	if err != nil || len(late) != 1 || late[0].Schedule != "slow" {

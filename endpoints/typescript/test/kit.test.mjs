@@ -118,7 +118,7 @@ test('payloads are read, parts are there, bytes and large results arrive', async
   assert.equal(reply.result('big').length, 300_000);
   assert.deepEqual([reply.result('bytes').data.length, reply.result('bytes').type], [200_000, 'image/png']);
   assert.deepEqual(['cycle', 'half', 'deep', 'bad'].map((key) => reply.error(key).code),
-    ['bad_result', 'bad_result', 'bad_result', 'bad_payload']);
+    ['bad_result', 'lone_surrogate', 'nested_too_deep', 'bad_payload']);
   assert.deepEqual(reply.result('shallow'), answers.shallow());
   assert.deepEqual(reply.result('parts'), ['image/gif', [1], null]);
 });

@@ -290,6 +290,8 @@ func trackerPlace(bad *fanout.Error) []*huma.ErrorDetail {
 	switch bad.Place {
 	case "after", "limit", "missing", "state": // no body has such members
 		detail.Location = "query." + bad.Place
+	case "batch":
+		detail.Location = "path.id"
 	}
 	if bad.Value != "" {
 		detail.Value = bad.Value
