@@ -128,7 +128,7 @@ steps:
     url: "http://127.0.0.1:8081/branches/{item.branch}"
   optional: true
 - {name: accounts, endpoint: bank_accounts}
-- {name: transactions, request: bank_transactions, needs: [accounts], inputs: [], barrier: true}
+- {name: transactions, direct: bank_transactions, needs: [accounts], inputs: [], barrier: true}
 - {name: history, sql: {source: ledger, query: "SELECT id, n FROM t WHERE id = ANY($1)"}, chunk: 7}
 `
 

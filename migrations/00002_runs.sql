@@ -155,7 +155,7 @@ CREATE TABLE run_step (
     -- Nothing passes a gate that no one has approved.
     CONSTRAINT run_step_approved CHECK (approval IS NULL OR barrier_passed = (approved_at IS NOT NULL)),
     CONSTRAINT run_step_gate CHECK (gate_since IS NULL OR (approval IS NOT NULL AND NOT barrier_passed)),
-    CONSTRAINT run_step_kind CHECK (kind IN ('endpoint', 'request', 'http', 'sql', 'local'))
+    CONSTRAINT run_step_kind CHECK (kind IN ('endpoint', 'direct', 'http', 'sql', 'local'))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX run_step_barrier ON run_step (run_id) WHERE barrier AND NOT barrier_passed;
 -- Whether an endpoint has steps whose limit is fixed at all, so that no one counts what is out of them.

@@ -73,7 +73,7 @@ func (s *Starts) contractOf(ctx context.Context, plan *gather.Plan) (*Contract, 
 	var names []string
 	for i := range plan.Steps {
 		step := &plan.Steps[i]
-		name := step.Endpoint + step.Request // one of them, or none
+		name := step.Endpoint + step.Direct // one of them, or none
 		switch {
 		case !step.SeesItem() || slices.Contains(names, name):
 		case name == "":

@@ -194,7 +194,7 @@ func (p *planInfer) guess(file io.Reader, guess *itemschema.Guess) (read int, no
 		return 0, nil, fmt.Errorf("--delimiter %.40q: %w", p.Delimiter, err)
 	}
 	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &intake.Spool{},
-		Encoding: p.Encoding, NoHeader: p.NoHeader, Delimiter: items.Separator(),
+		Encoding: p.Encoding, NoHeader: !p.Header, Delimiter: items.Separator(),
 		Columns: p.Columns, Rename: byName(p.Rename), Types: byName(p.Types)})
 	if err != nil {
 		return 0, nil, err
