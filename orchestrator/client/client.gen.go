@@ -99,7 +99,7 @@ const (
 const (
 	OwnerDatabase Owner = "database"
 	OwnerNATS     Owner = "nats"
-	OwnerNoOne    Owner = "no one"
+	OwnerNobody   Owner = "nobody"
 	OwnerNode     Owner = "node"
 	OwnerOperator Owner = "operator"
 	OwnerServers  Owner = "servers"
@@ -2077,6 +2077,9 @@ type ItemCorrection struct {
 
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
+
+	// Contract when it lacks a field that a service requires; one of refuse, warn, off
+	Contract string `json:"contract,omitempty"`
 }
 
 type ItemError struct {
@@ -6662,4 +6665,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of c05bcbd910a58c561af06bf46641a5f0, is caee949d793a55a89df3256f0aaf333696cb11c3f67b3842ed8cd0ad07b2d4a2.
+// Of 9fe0aad0e0795516b24c7bbbeeaae493, is dd52d9deb6023f533323b2c13dfeefe38b2d7cde09f5c9d7b0ef5f19f374f870.

@@ -140,6 +140,7 @@ func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
 		t.Field("detail", cli.EscapeControl(c.Detail))
 	}
 	t.Field("of", cli.EscapeControl(c.Subject))
+	t.Field("turn", string(c.Owner))
 	tellMark(t, c.Mark)
 	t.Field("remedy", cli.EscapeControl(c.Remedy))
 }
