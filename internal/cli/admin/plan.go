@@ -182,8 +182,8 @@ func (p *planInfer) Run(term *cli.Console) error {
 	if err := json.Indent(&text, guess.Schema(), "", "  "); err != nil {
 		return fmt.Errorf("write the schema: %w", err)
 	}
-	term.Note("of %s rows; fix it where others may differ, then: tranche run start --schema FILE, or items: {schema: …} "+
-		"in a plan", cli.Count(int64(read)))
+	term.Note("of %s rows; fix it where others may differ, then: tranche run start --schema FILE, or items: "+
+		"{schema: …} in a plan", cli.Count(int64(read)))
 	return term.Printf("%s\n", text.Bytes())
 }
 
