@@ -39,8 +39,8 @@ may be made again: they are added once. Additions are not in the audit log; the 
 const ackDescription = `Ids are batch:group:index; ranges are batch:group:low-high, batch:group (all of it),
 batch:group-group and batch:all, and may leave the batch out where the path names it. Items of any groups and batches go
 in one call, all or none. What was acknowledged before stays as it was: sending again does no harm. With a code the
-items have failed permanently. Calls that come at the same time share a transaction. They are not in the audit log: there
-may be thousands a second.`
+items have failed permanently. Calls that come at the same time share a transaction. They are not in the audit log:
+there may be thousands a second.`
 
 // trackerRoutes are the tracker service by HTTP.
 type trackerRoutes struct {

@@ -83,7 +83,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	before, had := b.inTables(other), b.inTables(run)
 	for _, id := range []workqueue.RunID{other, run} {
 		b.Exec(`INSERT INTO health_ack (kind, subject, state, by, reason, severity, count)
-			VALUES ('failed_items', '` + id.String() + `', 'aside', 'ann', 'known', 'warning', 1)`)
+			VALUES ('failed_items', '` + id.String() + `', 'acknowledged', 'ann', 'known', 'warning', 1)`)
 	}
 	for _, table := range []string{"work_result", "work_error", "work_slice", "quarantine", "dead_letter", "run_event"} {
 		if had[table] == 0 {

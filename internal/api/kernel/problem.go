@@ -146,6 +146,7 @@ func Told(err error) (status int, found error) {
 		{as[*ingest.EnrichError], http.StatusServiceUnavailable},
 		{as[*collector.NotEmptyError], http.StatusConflict},
 		{as[*collector.MovedError], http.StatusConflict},
+		{as[*workqueue.MovedError], http.StatusPreconditionFailed},
 		{as[*workqueue.AmbiguousError], http.StatusConflict},
 		{as[*deadletter.AmbiguousLetterError], http.StatusConflict},
 		{as[*deadletter.LetterStateError], http.StatusConflict},
