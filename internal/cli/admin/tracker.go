@@ -338,12 +338,17 @@ func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 			break
 		}
 		var acked client.BatchesAcked
-		if err == nil {
-			acked, err = a.send(ctx, term, cl, piece.set)
-			err = input.place(err, piece)
+		switch {
+		case err != nil:
+		case a.Batch != "":
+			acked, err = cl.AckTracker(ctx, a.Batch, piece.set, term.Keep())
+		default:
+			acked, err = cl.AckTrackerItems(ctx, piece.set, term.Keep())
 		}
-		if err != nil {
-			return soFar(err, sent)
+		if err = input.place(err, piece); err != nil && sent > 0 {
+			return fmt.Errorf("%s were acknowledged, and then: %w", cli.Plural(int64(sent), "line"), err)
+		} else if err != nil {
+			return err
 		}
 		sent += piece.count()
 		total.Newly += acked.Newly
@@ -353,26 +358,9 @@ func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		return fmt.Errorf("--file %s names no items", a.File)
 	}
 	if term.JSON {
-		return term.Document(total)
+		return term.Document(total) // what was kept is the answer to the last piece only
 	}
 	return term.Printf("%s", ackedText(&total))
-}
-
-func (a *trackerAck) send(
-	ctx context.Context, term *cli.Console, cl *client.Client, set client.Acknowledgement,
-) (client.BatchesAcked, error) {
-	if a.Batch != "" {
-		return cl.AckTracker(ctx, a.Batch, set, term.Keep())
-	}
-	return cl.AckTrackerItems(ctx, set, term.Keep())
-}
-
-// soFar says what had been done before an error.
-func soFar(err error, sent int) error {
-	if sent == 0 {
-		return err
-	}
-	return fmt.Errorf("%s were acknowledged, and then: %w", cli.Plural(int64(sent), "line"), err)
 }
 
 // isItemID tells ids from ranges. What is neither goes as what it resembles, and the server says what is wrong with it.
