@@ -258,7 +258,7 @@ func TestDoctorChecksTrackers(t *testing.T) {
 				_, err = tracker.AddItems(ctx, tx, opened.ID, bitfield.Size+100, "")
 			}
 			if err == nil {
-				_, err = tracker.AckItems(ctx, tx, []tracker.TrackerAck{{
+				_, err = tracker.AckItems(ctx, tx, []tracker.ItemsAck{{
 					Batch: opened.ID, Items: []tracker.Ack{{Group: 1, Mask: bitfield.Full(50)}}, Code: "E",
 				}})
 			}

@@ -321,9 +321,9 @@ FROM total t
 JOIN tracker_batch b ON b.id = ($1::uuid[])[1]
 LEFT JOIN batch l ON l.completed`
 
-// queueAckWhole acknowledges everything that is pending in whole groups by ackWholeSQL, like QueueAck, but without masks:
-// a billion items need one small message. A span that goes past the groups of the batch is a *GroupError when the results are
-// read, and then the transaction must be rolled back.
+// queueAckWhole acknowledges everything that is pending in whole groups by ackWholeSQL, like QueueAck, but without
+// masks: a billion items need one small message. A span that goes past the groups of the batch is a *GroupError when
+// the results are read, and then the transaction must be rolled back.
 func queueAckWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, code string, into *Acked) error {
 	m, err := mergeSpans(id, spans)
 	if err != nil {
@@ -359,7 +359,8 @@ func (s *spans) hi() int32 { return s.last[len(s.last)-1] }
 // lies outside what groups can have, is an error.
 func mergeSpans(id uuid.UUID, list []Span) (*spans, error) {
 	m := &spans{}
-	for _, s := range slices.SortedFunc(slices.Values(list), func(a, b Span) int { return cmp.Compare(a.First, b.First) }) {
+	sorted := slices.SortedFunc(slices.Values(list), func(a, b Span) int { return cmp.Compare(a.First, b.First) })
+	for _, s := range sorted {
 		if s.First < 0 || s.Last > math.MaxInt32 || s.First > s.Last {
 			return nil, fmt.Errorf("groups %d to %d: %w", s.First, s.Last,
 				&GroupError{Batch: id, Group: map[bool]int{true: s.First, false: s.Last}[s.First < 0]})

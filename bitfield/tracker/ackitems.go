@@ -12,8 +12,8 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 )
 
-// TrackerAck names items of one tracker, and how they ended.
-type TrackerAck struct {
+// ItemsAck names items of one tracker, and how they ended.
+type ItemsAck struct {
 	Batch uuid.UUID
 	Items []Ack  // by masks
 	Whole []Span // whole groups
@@ -21,13 +21,13 @@ type TrackerAck struct {
 	Code  string // why they failed; empty: they are done
 }
 
-// AckItems acknowledges items of any number of trackers, all of them or, with an error, none. Several TrackerAcks may
+// AckItems acknowledges items of any number of trackers, all of them or, with an error, none. Several ItemsAcks may
 // name the same tracker, and the same items: the earlier one has them. What each did stands in the same order; a
 // Completed one acknowledged the last item, and no one else is told.
 //
 // An item that was acknowledged before is left as it was, done or failed. A group or an index that a tracker does not
 // have is a *GroupError. Items of an expired tracker are acknowledged like others, but it will never complete.
-func AckItems(ctx context.Context, tx pgx.Tx, acks []TrackerAck) ([]Acked, error) {
+func AckItems(ctx context.Context, tx pgx.Tx, acks []ItemsAck) ([]Acked, error) {
 	if err := checkAcks(acks); err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func AckItems(ctx context.Context, tx pgx.Tx, acks []TrackerAck) ([]Acked, error
 	return out, err
 }
 
-func checkAcks(acks []TrackerAck) error {
+func checkAcks(acks []ItemsAck) error {
 	masks := 0
 	for i := range acks {
 		masks += len(acks[i].Items)
@@ -84,7 +84,7 @@ func checkAcks(acks []TrackerAck) error {
 // work is what a call has to do in one batch.
 type work struct {
 	batch     uuid.UUID
-	acks      []TrackerAck // of the call
+	acks      []ItemsAck // of the call
 	steps     []*step
 	stale     bool // its last activity was noted long ago
 	failed    map[failedGroup]bitfield.Set
@@ -106,7 +106,7 @@ type failedGroup struct {
 }
 
 // planAcks puts the acks of each batch together, by ascending batch.
-func planAcks(ctx context.Context, tx pgx.Tx, acks []TrackerAck) ([]*work, error) {
+func planAcks(ctx context.Context, tx pgx.Tx, acks []ItemsAck) ([]*work, error) {
 	byBatch := map[uuid.UUID]*work{}
 	var list []*work
 	for i := range acks {

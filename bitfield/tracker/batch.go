@@ -164,7 +164,7 @@ SELECT first FROM batch`
 
 // AddGroups appends groups of the given sizes, each 1 to bitfield.Size items and all of them pending, and returns the
 // number of the first; the others follow it. The batch must be open, or it is a *StateError.
-
+//
 // Calling it again adds groups again: a caller that may run twice does it in the transaction that also marks its own
 // work as done.
 func AddGroups(ctx context.Context, tx pgx.Tx, id uuid.UUID, sizes []int) (first int, err error) {

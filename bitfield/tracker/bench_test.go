@@ -99,7 +99,7 @@ func BenchmarkAck(b *testing.B) {
 		// place spreads acks over groups, and makes no duplicate for as long as that is possible.
 		place := func(i int) (group, index int) { return i * 7919 % groups, i / groups % 8192 }
 		var next atomic.Int64
-		run := func(name string, perCall int, call func(from int) []tracker.TrackerAck) {
+		run := func(name string, perCall int, call func(from int) []tracker.ItemsAck) {
 			b.Run(fmt.Sprintf("%s/items=%d", name, n), func(b *testing.B) {
 				b.RunParallel(func(pb *testing.PB) {
 					for pb.Next() {
@@ -112,24 +112,24 @@ func BenchmarkAck(b *testing.B) {
 				b.ReportMetric(float64(perCall*b.N)/b.Elapsed().Seconds(), "acks/s")
 			})
 		}
-		one := func(i int) tracker.TrackerAck {
+		one := func(i int) tracker.ItemsAck {
 			group, index := place(i)
 			return items(id, some(group, index))
 		}
-		run("one", 1, func(from int) []tracker.TrackerAck { return []tracker.TrackerAck{one(from)} })
-		run("100 callers merged", 100, func(from int) []tracker.TrackerAck {
-			calls := make([]tracker.TrackerAck, 100)
+		run("one", 1, func(from int) []tracker.ItemsAck { return []tracker.ItemsAck{one(from)} })
+		run("100 callers merged", 100, func(from int) []tracker.ItemsAck {
+			calls := make([]tracker.ItemsAck, 100)
 			for i := range calls {
 				calls[i] = one(from + i)
 			}
 			return calls
 		})
-		run("chunk of 500", 500, func(from int) []tracker.TrackerAck {
+		run("chunk of 500", 500, func(from int) []tracker.ItemsAck {
 			a := tracker.Ack{Group: from / 500 % groups}
 			for i := range 500 {
 				a.Mask.Add((from/500/groups*500 + i) % 8192)
 			}
-			return []tracker.TrackerAck{items(id, a)}
+			return []tracker.ItemsAck{items(id, a)}
 		})
 	}
 }
@@ -143,7 +143,7 @@ func BenchmarkAckScattered(b *testing.B) {
 		id := s.open(n)
 		next := 0
 		for b.Loop() {
-			a := tracker.TrackerAck{Batch: id, Items: make([]tracker.Ack, groups)}
+			a := tracker.ItemsAck{Batch: id, Items: make([]tracker.Ack, groups)}
 			for g := range groups {
 				a.Items[g] = some(g, next%8000)
 			}

@@ -226,8 +226,8 @@ USING (SELECT grp FROM tracker_group WHERE batch_id = $1 ORDER BY grp LIMIT $2 F
 WHERE g.batch_id = $1 AND g.grp = d.grp`
 )
 
-// Purge deletes at most limit rows of trackers that DeleteTracker or Reap marked, and reports how many; 0 means that there is
-// nothing left. Groups go first, in the order in which everybody locks them, and the batch row last.
+// Purge deletes at most limit rows of trackers that DeleteTracker or Reap marked, and reports how many; 0 means that
+// there is nothing left. Groups go first, in the order in which everybody locks them, and the batch row last.
 func Purge(ctx context.Context, tx pgx.Tx, limit int) (rows int, err error) {
 	for rows < limit {
 		var batch uuid.UUID

@@ -65,7 +65,7 @@ func (n *naive) set(a tracker.Ack, from func(string) bool, to string) (changed i
 }
 
 // take does what an ack says, and returns what is to be told of it.
-func (n *naive) take(a tracker.TrackerAck) (want tracker.Acked) {
+func (n *naive) take(a tracker.ItemsAck) (want tracker.Acked) {
 	pending := func(outcome string) bool { return outcome == none }
 	for _, items := range a.Items {
 		want.Newly += n.set(items, pending, a.Code)
@@ -201,8 +201,8 @@ func (n *naive) masks(t *rapid.T) (acks []tracker.Ack, fit bool) {
 }
 
 // draw makes an ack of one tracker, in any of the ways there are.
-func (n *naive) draw(t *rapid.T) (a tracker.TrackerAck, fit bool) {
-	a = tracker.TrackerAck{Batch: n.id, Code: rapid.SampledFrom([]string{"", "", "E1", "E2"}).Draw(t, "code")}
+func (n *naive) draw(t *rapid.T) (a tracker.ItemsAck, fit bool) {
+	a = tracker.ItemsAck{Batch: n.id, Code: rapid.SampledFrom([]string{"", "", "E1", "E2"}).Draw(t, "code")}
 	a.Items, fit = n.masks(t)
 	switch more := rapid.IntRange(0, 24).Draw(t, "more"); {
 	case more == 0:
@@ -217,7 +217,7 @@ func (n *naive) draw(t *rapid.T) (a tracker.TrackerAck, fit bool) {
 }
 
 // check compares what acks did.
-func check(t *rapid.T, of []*naive, acks []tracker.TrackerAck, got []tracker.Acked, err error, fit bool) {
+func check(t *rapid.T, of []*naive, acks []tracker.ItemsAck, got []tracker.Acked, err error, fit bool) {
 	if _, misfit := errors.AsType[*tracker.GroupError](err); misfit == fit || (err == nil) != fit {
 		t.Fatalf("the masks fit: %v, and the error is %v", fit, err)
 	}
@@ -236,7 +236,7 @@ func check(t *rapid.T, of []*naive, acks []tracker.TrackerAck, got []tracker.Ack
 }
 
 func (m *machine) Ack(t *rapid.T) {
-	var acks []tracker.TrackerAck
+	var acks []tracker.ItemsAck
 	var of []*naive
 	fit := true
 	for range rapid.IntRange(1, 4).Draw(t, "acks") {
@@ -251,7 +251,7 @@ func (m *machine) Ack(t *rapid.T) {
 
 // AckRuns acknowledges items of several batches in one statement.
 func (m *machine) AckRuns(t *rapid.T) {
-	var acks []tracker.TrackerAck
+	var acks []tracker.ItemsAck
 	var of []*naive
 	fit := true
 	for _, n := range m.batches {

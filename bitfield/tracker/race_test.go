@@ -51,7 +51,9 @@ func adding(id uuid.UUID, sizes ...int) call {
 
 // behind runs second in a transaction of its own while that of first is open, waits until PostgreSQL says that it waits
 // for first, and ends first then. That it waited is part of the assertion: without a meeting there was no race.
-func (b *bench) behind(first pgx.Tx, second func(context.Context, pgx.Tx) error, end func(context.Context) error) error {
+func (b *bench) behind(
+	first pgx.Tx, second func(context.Context, pgx.Tx) error, end func(context.Context) error,
+) error {
 	b.Helper()
 	tx := b.begin()
 	done := make(chan error, 1)
@@ -245,7 +247,7 @@ func TestSealRacesTheLastAck(t *testing.T) {
 	both := func(id uuid.UUID) (seal, ack call) {
 		return func(ctx context.Context, tx pgx.Tx) (bool, error) { return tracker.SealTracker(ctx, tx, id) },
 			func(ctx context.Context, tx pgx.Tx) (bool, error) {
-				acked, err := tracker.AckItems(ctx, tx, []tracker.TrackerAck{items(id, some(0, 0))})
+				acked, err := tracker.AckItems(ctx, tx, []tracker.ItemsAck{items(id, some(0, 0))})
 				return err == nil && acked[0].Completed, err
 			}
 	}
@@ -314,12 +316,12 @@ func TestKilledBetweenAckAndCommit(t *testing.T) {
 	id := b.open(3)
 	b.seal(id)
 	tx := b.begin()
-	acked, err := tracker.AckItems(t.Context(), tx, []tracker.TrackerAck{failed("E", id, first(0, 3))})
+	acked, err := tracker.AckItems(t.Context(), tx, []tracker.ItemsAck{failed("E", id, first(0, 3))})
 	if err != nil || !acked[0].Completed {
 		t.Fatalf("%+v, %v", acked, err)
 	}
 	err = b.behind(tx, func(ctx context.Context, tx pgx.Tx) error {
-		acked, err = tracker.AckItems(ctx, tx, []tracker.TrackerAck{items(id, first(0, 2))})
+		acked, err = tracker.AckItems(ctx, tx, []tracker.ItemsAck{items(id, first(0, 2))})
 		return err
 	}, func(ctx context.Context) error {
 		_, err := b.pool.Exec(ctx, `SELECT pg_terminate_backend($1)`, tx.Conn().PgConn().PID())
@@ -348,7 +350,7 @@ func TestPurgeBehindALateAck(t *testing.T) {
 	b := setup(t)
 	id := b.open(9000)
 	tx := b.begin()
-	late := []tracker.TrackerAck{failed("E", id, some(0, 1), some(1, 1))}
+	late := []tracker.ItemsAck{failed("E", id, some(0, 1), some(1, 1))}
 	if _, err := tracker.AckItems(t.Context(), tx, late); err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +379,7 @@ func TestWholeGroupsRaceMasks(t *testing.T) {
 	ids := []uuid.UUID{b.open(groups * 8192), b.open(groups * 8192)}
 	var newly atomic.Int64
 	var calls []call
-	for _, acks := range [][]tracker.TrackerAck{
+	for _, acks := range [][]tracker.ItemsAck{
 		{all(ids[1]), all(ids[0])},
 		{{Batch: ids[0], All: true, Code: "E1"}, items(ids[1], some(groups-1, 1))},
 		{items(ids[1], first(3, 8192), first(1, 100)), whole(ids[1], 0, 5)},

@@ -204,7 +204,7 @@ func TestAcksWriteTheServiceRowSeldom(t *testing.T) {
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1ms'`); err != nil {
 			return nil, err
 		}
-		return tracker.AckItems(ctx, tx, []tracker.TrackerAck{items(id, some(0, 51))})
+		return tracker.AckItems(ctx, tx, []tracker.ItemsAck{items(id, some(0, 51))})
 	})
 }
 

@@ -159,11 +159,11 @@ func (b *bench) seal(id uuid.UUID) (completed bool) {
 	return in(b, func(ctx context.Context, tx pgx.Tx) (bool, error) { return tracker.SealTracker(ctx, tx, id) })
 }
 
-func (b *bench) tryAck(acks ...tracker.TrackerAck) ([]tracker.Acked, error) {
+func (b *bench) tryAck(acks ...tracker.ItemsAck) ([]tracker.Acked, error) {
 	return try(b, func(ctx context.Context, tx pgx.Tx) ([]tracker.Acked, error) { return tracker.AckItems(ctx, tx, acks) })
 }
 
-func (b *bench) ack(acks ...tracker.TrackerAck) []tracker.Acked {
+func (b *bench) ack(acks ...tracker.ItemsAck) []tracker.Acked {
 	b.Helper()
 	return in(b, func(ctx context.Context, tx pgx.Tx) ([]tracker.Acked, error) { return tracker.AckItems(ctx, tx, acks) })
 }
@@ -245,18 +245,18 @@ func some(group int, items ...int) tracker.Ack {
 }
 
 // items names items of a tracker that are done.
-func items(id uuid.UUID, acks ...tracker.Ack) tracker.TrackerAck {
-	return tracker.TrackerAck{Batch: id, Items: acks}
+func items(id uuid.UUID, acks ...tracker.Ack) tracker.ItemsAck {
+	return tracker.ItemsAck{Batch: id, Items: acks}
 }
 
 // failed names items of a tracker that failed.
-func failed(code string, id uuid.UUID, acks ...tracker.Ack) tracker.TrackerAck {
-	return tracker.TrackerAck{Batch: id, Items: acks, Code: code}
+func failed(code string, id uuid.UUID, acks ...tracker.Ack) tracker.ItemsAck {
+	return tracker.ItemsAck{Batch: id, Items: acks, Code: code}
 }
 
 // whole names groups of a tracker.
-func whole(id uuid.UUID, first, last int) tracker.TrackerAck {
-	return tracker.TrackerAck{Batch: id, Whole: []tracker.Span{{First: first, Last: last}}}
+func whole(id uuid.UUID, first, last int) tracker.ItemsAck {
+	return tracker.ItemsAck{Batch: id, Whole: []tracker.Span{{First: first, Last: last}}}
 }
 
-func all(id uuid.UUID) tracker.TrackerAck { return tracker.TrackerAck{Batch: id, All: true} }
+func all(id uuid.UUID) tracker.ItemsAck { return tracker.ItemsAck{Batch: id, All: true} }

@@ -36,7 +36,7 @@ func TestOneBatchFromOpenToDeleted(t *testing.T) {
 		t.Error("the seal completed a batch with pending items")
 	}
 	got := b.ack(items(id, some(0, 0, 8191)), failed("E_GONE", id, some(0, 0, 5), some(1, 99)),
-		tracker.TrackerAck{Batch: id, Whole: []tracker.Span{{First: 2, Last: 3}}, Code: "E_ALL"})
+		tracker.ItemsAck{Batch: id, Whole: []tracker.Span{{First: 2, Last: 3}}, Code: "E_ALL"})
 	if want := []tracker.Acked{{Newly: 2}, {Newly: 2}, {Newly: 2 * 8192}}; !slices.Equal(got, want) {
 		t.Errorf("acked %+v, want %+v", got, want)
 	}
@@ -60,7 +60,8 @@ func TestOneBatchFromOpenToDeleted(t *testing.T) {
 		!slices.Equal(missing, want) {
 		t.Errorf("missing %v, next %v, %v", missing, next, err)
 	}
-	if got := b.ack(all(id), all(id)); !slices.Equal(got, []tracker.Acked{{Newly: int(info.Pending), Completed: true}, {}}) {
+	ended := tracker.Acked{Newly: int(info.Pending), Completed: true}
+	if got := b.ack(all(id), all(id)); !slices.Equal(got, []tracker.Acked{ended, {}}) {
 		t.Errorf("the last ack: %+v", got)
 	}
 	info = b.get(id)
@@ -113,7 +114,7 @@ func (b *bench) touchAll(id uuid.UUID) map[string]error {
 	_, code := b.tryAck(failed("E", id, some(0, 0)))
 	_, every := b.tryAck(all(id))
 	_, groups := b.tryAck(whole(id, 0, 0))
-	_, empty := b.tryAck(tracker.TrackerAck{Batch: id})
+	_, empty := b.tryAck(tracker.ItemsAck{Batch: id})
 	_, get := tracker.Get(ctx, b.pool, id)
 	_, seal := b.trySeal(id)
 	_, states := tracker.GroupStates(ctx, b.pool, id, 0, 1)
@@ -190,7 +191,7 @@ func TestWhatNoTrackerCanDo(t *testing.T) {
 	id := b.open(10)
 	open := func(r tracker.OpenRequest) error { _, err := b.tryOpen(r); return err }
 	add := func(n int64, key string) error { _, err := b.add(id, n, key); return err }
-	ack := func(a ...tracker.TrackerAck) error { _, err := b.tryAck(a...); return err }
+	ack := func(a ...tracker.ItemsAck) error { _, err := b.tryAck(a...); return err }
 	for name, tc := range map[string]struct {
 		err   error
 		field string
@@ -215,7 +216,7 @@ func TestWhatNoTrackerCanDo(t *testing.T) {
 			t.Errorf("%s: %v", name, tc.err)
 		}
 	}
-	for name, bad := range map[string]tracker.TrackerAck{
+	for name, bad := range map[string]tracker.ItemsAck{
 		"foreign group":      items(id, some(0, 1), some(1, 0)),
 		"index past the end": items(id, some(0, 9, 10)),
 		"negative group":     items(id, some(-1, 0)),
@@ -308,8 +309,11 @@ func TestWhatNoBatchCanDo(t *testing.T) {
 		do   func(tx pgx.Tx) error
 		want error // nil: any
 	}{
+		"seal none": {func(tx pgx.Tx) error {
+			_, err := tracker.Seal(ctx, tx, unknown)
+			return err
+		}, tracker.ErrNotFound},
 		"add to none":    {add(unknown, 1), tracker.ErrNotFound},
-		"seal none":      {func(tx pgx.Tx) error { _, err := tracker.Seal(ctx, tx, unknown); return err }, tracker.ErrNotFound},
 		"ack of none":    {ack(unknown, some(0, 1)), tracker.ErrNotFound},
 		"rearm none":     {rearm(unknown, some(0, 1)), tracker.ErrNotFound},
 		"cancel none":    {func(tx pgx.Tx) error { return tracker.Cancel(ctx, tx, unknown) }, tracker.ErrNotFound},

@@ -23,7 +23,8 @@ func TestViewersSeeWhoseAWebhookIs(t *testing.T) {
 	b := apitest.Setup(t)
 	const origin, secret = "https://api.bank.example", "T0PSECRET"
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "hooks.key"), []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), 0o600); err != nil {
+	key := []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	if err := os.WriteFile(filepath.Join(dir, "hooks.key"), key, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	conns, err := connections.Parse(filepath.Join(dir, "connections.yaml"),

@@ -19,8 +19,8 @@ import (
 type wanted struct {
 	about  *uuid.UUID // the batch that the call is about; nil: any
 	asked  fanout.Acknowledgement
-	acks   []tracker.TrackerAck // one for each batch, in ascending order of their ids, which is that of locks
-	places map[place]int        // of these and of their masks, while they are read
+	acks   []tracker.ItemsAck // one for each batch, in ascending order of their ids, which is that of locks
+	places map[place]int      // of these and of their masks, while they are read
 }
 
 type place struct {
@@ -53,7 +53,7 @@ func readWanted(in fanout.AckRequest) (*wanted, error) {
 		return nil, told(err)
 	}
 	err := w.each(w.add)
-	slices.SortFunc(w.acks, func(a, b tracker.TrackerAck) int { return bytes.Compare(a.Batch[:], b.Batch[:]) })
+	slices.SortFunc(w.acks, func(a, b tracker.ItemsAck) int { return bytes.Compare(a.Batch[:], b.Batch[:]) })
 	w.places = nil
 	return w, err
 }
@@ -99,7 +99,7 @@ func (w *wanted) add(s *span, text string) error {
 	if !known {
 		i = len(w.acks)
 		w.places[place{s.batch, -1}] = i
-		w.acks = append(w.acks, tracker.TrackerAck{Batch: s.batch, Code: w.asked.Code})
+		w.acks = append(w.acks, tracker.ItemsAck{Batch: s.batch, Code: w.asked.Code})
 	}
 	ack := &w.acks[i]
 	switch {

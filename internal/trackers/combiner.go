@@ -25,7 +25,7 @@ const (
 // in progress go together next.
 type combiner struct {
 	// commit acknowledges in one transaction, all or none, and says of each what it did itself.
-	commit func(ctx context.Context, acks []tracker.TrackerAck) ([]tracker.Acked, error)
+	commit func(ctx context.Context, acks []tracker.ItemsAck) ([]tracker.Acked, error)
 
 	mu      sync.Mutex
 	waiting []*ackCall
@@ -34,7 +34,7 @@ type combiner struct {
 	idle    *sync.Cond         // told when there are none
 }
 
-func newCombiner(commit func(context.Context, []tracker.TrackerAck) ([]tracker.Acked, error)) *combiner {
+func newCombiner(commit func(context.Context, []tracker.ItemsAck) ([]tracker.Acked, error)) *combiner {
 	c := &combiner{commit: commit, busy: map[uuid.UUID]bool{}}
 	c.idle = sync.NewCond(&c.mu)
 	return c
@@ -109,7 +109,7 @@ func (c *combiner) take() (calls []*ackCall) {
 }
 
 func (c *combiner) blocked(call *ackCall, held map[uuid.UUID]bool) bool {
-	return slices.ContainsFunc(call.want.acks, func(a tracker.TrackerAck) bool {
+	return slices.ContainsFunc(call.want.acks, func(a tracker.ItemsAck) bool {
 		return c.busy[a.Batch] || held[a.Batch]
 	})
 }
@@ -162,7 +162,7 @@ func (c *combiner) acknowledge(calls []*ackCall) {
 		if len(calls) == 0 {
 			return
 		}
-		var acks []tracker.TrackerAck
+		var acks []tracker.ItemsAck
 		for _, call := range calls {
 			acks = append(acks, call.want.acks...)
 		}

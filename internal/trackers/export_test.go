@@ -24,7 +24,7 @@ const WebhooksPerHost = webhooksPerHost
 // CountCommits counts the transactions of acknowledgements.
 func (s *Service) CountCommits(n *atomic.Int64) {
 	commit := s.acks.commit
-	s.acks.commit = func(ctx context.Context, acks []tracker.TrackerAck) ([]tracker.Acked, error) {
+	s.acks.commit = func(ctx context.Context, acks []tracker.ItemsAck) ([]tracker.Acked, error) {
 		n.Add(1)
 		return commit(ctx, acks)
 	}

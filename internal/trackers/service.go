@@ -60,7 +60,7 @@ func New(db *database.DB, config Config) *Service {
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
-	s.acks = newCombiner(func(ctx context.Context, acks []tracker.TrackerAck) (acked []tracker.Acked, err error) {
+	s.acks = newCombiner(func(ctx context.Context, acks []tracker.ItemsAck) (acked []tracker.Acked, err error) {
 		err = s.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			acked, err = tracker.AckItems(ctx, tx, acks)
 			return err

@@ -5213,7 +5213,7 @@ type ListTrackersParams struct {
 }
 
 type GetTrackerParams struct {
-	// Missing so many ranges of what is pending, too
+	// Missing so many pending ranges, too
 	Missing int `form:"missing,omitempty" json:"missing,omitempty"`
 }
 
@@ -6586,4 +6586,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 39c8694c0dc510c3d678a13a05e53332, is 40bf1e82f9cada4f670a0ea4d29800f11d58c3c0c0ce6d07ca6282eeef918d2c.
+// Of 5af4f67f67ad78b73e5f459aa80fa52d, is b4323a13457c7e0d2bccad6faf77f72a3d4bc455d4fa7e559d14048001cc01a1.

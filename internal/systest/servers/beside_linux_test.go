@@ -118,9 +118,9 @@ func (c *caller) sealTracker() (completed bool) {
 }
 
 func (c *caller) ack(groups ...int) error {
-	var acks []tracker.TrackerAck
+	var acks []tracker.ItemsAck
 	for _, g := range groups {
-		acks = append(acks, tracker.TrackerAck{Batch: c.batch, Whole: []tracker.Span{{First: g, Last: g}}})
+		acks = append(acks, tracker.ItemsAck{Batch: c.batch, Whole: []tracker.Span{{First: g, Last: g}}})
 	}
 	return c.store.InTx(c.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tracker.AckItems(ctx, tx, acks)
