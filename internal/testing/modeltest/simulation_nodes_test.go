@@ -148,6 +148,14 @@ func (s *simulation) allowed(q *request) {
 		if n := len(s.at(q.Step, o).faults); q.Failures > n {
 			s.failf("%s: %d failures count against item %d, which had %d", q, q.Failures, o, n)
 		}
+		if s.invalid[o] {
+			s.failf("%s asks about item %d, which is invalid", q, o)
+		}
+		for before := o - 4; s.ordered && s.generation == 1 && before >= 0; before -= 4 {
+			if !s.known.ended(int(before)) {
+				s.failf("%s asks about item %d before item %d of the same lane has ended", q, o, before)
+			}
+		}
 	}
 }
 
@@ -179,6 +187,7 @@ func (s *simulation) publish() {
 				piece := &request{Slice: *made, work: q.work}
 				s.asked[made.ID] = piece
 				n.claimed = append(n.claimed, piece)
+				s.withinLimits([]*request{piece})
 			}
 		default:
 			s.put(q)
@@ -270,6 +279,16 @@ func (s *simulation) answer(q *request) {
 		return
 	case s.odd(16):
 		s.say("its reply is lost")
+	case s.odd(30):
+		s.say("has too much to do")
+		a.Failure, a.Answered = &workqueue.SlotError{Code: "busy", Message: "m", Retry: true}, 0
+		s.replies = append(s.replies, reply{a})
+	case s.odd(30):
+		s.say("sends what no one can read")
+		a.Failure, a.Unreadable = &workqueue.SlotError{Code: "unreadable", Message: "m", Retry: true}, true
+		a.Answered = -1
+		s.blame(q, a.Failure, storetest.Ordinals(q.Slice)...)
+		s.replies = append(s.replies, reply{a})
 	case s.odd(15):
 		a.Failure = &workqueue.SlotError{Code: "crash", Message: "m", Retry: s.odd(2)}
 		s.say("fails whole, %+v", *a.Failure)
@@ -335,6 +354,16 @@ func (s *simulation) reply(q *request, a settle.Answer) {
 	case s.odd(20):
 		s.say("from elsewhere")
 		a.Endpoint = "nowhere"
+	case len(a.Slots) > 0 && s.odd(18):
+		s.say("one of them doubled")
+		a.Slots = append(a.Slots, settle.Slot{Ordinal: a.Slots[0].Ordinal, Result: []byte(`"second"`)})
+		a.Answered++
+	case len(a.Slots) > 1 && s.odd(18):
+		s.say("of which it loses the last, and fails")
+		last := len(a.Slots) - 1
+		a.Failure, a.Answered = &workqueue.SlotError{Code: "crash", Message: "m", Retry: true}, last
+		s.blame(q, a.Failure, storetest.Ordinals(q.Slice)...)
+		a.Slots = a.Slots[:last]
 	case len(a.Slots) > 1 && s.r.IntN(4) == 0:
 		first := a
 		cut := 1 + s.r.IntN(len(a.Slots)-1)
@@ -447,8 +476,11 @@ func (s *simulation) follow(l settle.FollowUp) {
 		s.must(err)
 	}
 	for _, run := range l.Runs {
-		_, err := control.New(s.Store).CheckThreshold(s.Context(), run)
+		held, err := control.New(s.Store).CheckThreshold(s.Context(), run)
 		s.must(err)
+		if n, limit := s.failures(); held && n <= limit {
+			s.failf("%d items have failed, %d may, and the run is held for it", n, limit)
+		}
 	}
 	for _, run := range l.Barriers {
 		_, err := dispatch.New(s.Store).CheckBarriers(s.Context(), run)
@@ -604,8 +636,8 @@ func (s *simulation) sweepHolds() {
 
 const failedLimit = `SELECT coalesce(failed_limit, 1000000) FROM batchrun WHERE id = $1`
 
-// heldByThreshold checks that a run with more failures than it may have goes on no more.
-func (s *simulation) heldByThreshold() {
+// failures counts the items that have failed at a step that is not optional, and says how many may.
+func (s *simulation) failures() (n, limit int) {
 	now := s.read()
 	var failed bitfield.Set
 	for step := range now.steps {
@@ -613,8 +645,14 @@ func (s *simulation) heldByThreshold() {
 			failed = failed.Or(now.steps[step].failed)
 		}
 	}
-	if limit := s.Number(failedLimit, s.run); now.state == "running" && now.hold == "" && failed.Count() > limit {
-		s.failf("%d items have failed, %d may, and the run goes on", failed.Count(), limit)
+	return failed.Count(), s.Number(failedLimit, s.run)
+}
+
+// heldByThreshold checks that a run with more failures than it may have goes on no more.
+func (s *simulation) heldByThreshold() {
+	now := s.read()
+	if n, limit := s.failures(); now.state == "running" && now.hold == "" && n > limit {
+		s.failf("%d items have failed, %d may, and the run goes on", n, limit)
 	}
 }
 
