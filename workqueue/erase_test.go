@@ -125,7 +125,7 @@ func (b *bench) aside() {
 	}
 	b.Exec(`INSERT INTO quarantine (reason, detail, subject, body) VALUES ('r', 'd', 's', $1), ('r', 'd', 's', 'x')`, body)
 	b.Exec(`INSERT INTO health_ack (kind, subject, state, by, reason, severity, count)
-		VALUES ('k', 's', 'aside', 'ann', $1, 'info', 1)`, "waits for "+person+".")
+		VALUES ('k', 's', 'muted', 'ann', $1, 'info', 1)`, "waits for "+person+".")
 	b.Exec(`INSERT INTO api_request (user_name, key, operation, fingerprint, claim, session_id, status, content_type, body)
 		VALUES ('ann', 'k', 'GET /items/' || $2, '', gen_random_uuid(), gen_random_uuid(), 200, 'application/json', $1)`,
 		[]byte(`{"examples":["`+ascii()+`","AHV-Zoë\u0026756/1","`+person+`2"]}`), url.PathEscape(person))

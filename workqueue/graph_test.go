@@ -2,111 +2,15 @@ package workqueue_test
 
 import (
 	"errors"
-	"math/rand/v2"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
-	"github.com/tranchehq/tranche/workqueue/redo"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
-
-func TestBarrier(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Planned(storetest.Need("fetch"), storetest.Barrier(storetest.Need("sum", 0))), 10)
-	claimed := b.ClaimStep(run, 0, storetest.Plenty).Slices
-	looks := 0
-	for i, s := range claimed {
-		found, err := dispatch.New(b.Store).RunnableSteps(t.Context(), dispatch.Search{})
-		if err != nil || len(found.Steps) != 0 {
-			t.Errorf("after %d chunks there is work for %+v, %v; want none: the barrier holds", i, found.Steps, err)
-		}
-		if got := b.ClaimStep(run, 1, storetest.Plenty); len(got.Slices) > 0 {
-			t.Fatalf("claimed %d slices behind the barrier", len(got.Slices))
-		}
-		if passed, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil || len(passed) > 0 {
-			t.Fatalf("the barrier passed %v, %v, after %d of %d chunks", passed, err, i, len(claimed))
-		}
-		looks += len(b.Record(storetest.Except(storetest.Whole(s), 4)).Look.Barriers)
-	}
-	if looks != 1 {
-		t.Errorf("%d recordings say that the barrier may pass; want the last one", looks)
-	}
-	waiting, err := dispatch.New(b.Store).WaitingBarriers(t.Context())
-	if err != nil || len(waiting) != 1 || waiting[0] != run {
-		t.Errorf("%v wait, %v; want the run", waiting, err)
-	}
-	passed, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run)
-	if err != nil || len(passed) != 1 || passed[0] != 1 {
-		t.Fatalf("the barriers of %v passed, %v; want that of step 1", passed, err)
-	}
-	if again, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil || len(again) > 0 {
-		t.Errorf("it passed again: %v, %v", again, err)
-	}
-	b.Check()
-	b.RecordStep(run, 1)
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 9, 1)
-	b.Check()
-}
-
-// A sample comes to its end although a step waits for all items: the rest of them is held back.
-func TestCanaryBeforeABarrier(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Planned(storetest.Need("fetch"), storetest.Need("more"), storetest.Barrier(storetest.Need("sum", 0)),
-		storetest.Need("page", 1))
-	req.Canary, req.CanaryAutoApprove, req.MaxFailed = 4, true, "1"
-	run := b.Load(req, 20)
-	for _, step := range []workqueue.Step{0, 1, 3} {
-		if n := b.RecordStep(run, step); n != 4 {
-			t.Errorf("step %d did %d items; want the sample's 4", step, n)
-		}
-	}
-	if verdict, err := control.New(b.Store).CheckCanary(t.Context(), run); err != nil || verdict != control.CanaryPassed {
-		t.Fatalf("the canary: %q, %v", verdict, err)
-	}
-	b.Check()
-	for _, step := range []workqueue.Step{0, 1, 3} {
-		b.RecordStep(run, step)
-	}
-	if passed, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil || len(passed) != 1 {
-		t.Errorf("the barriers of %v passed, %v", passed, err)
-	}
-	b.RecordStep(run, 2)
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 20, 0)
-	b.Check()
-}
-
-// Failures count once against a run's limit, and those of optional steps not at all.
-func TestThresholdOfSeveralSteps(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Optional(storetest.Need("c")),
-		storetest.Need("d", 0, 1, 2))
-	req.MaxFailed = "2"
-	run := b.Load(req, 10)
-	b.RecordStep(run, 0, 1, 2)
-	b.RecordStep(run, 1, 1, 2)
-	b.RecordStep(run, 2, 3, 4, 5)
-	if held, err := control.New(b.Store).CheckThreshold(t.Context(), run); held || err != nil {
-		t.Errorf("held %v, %v; 2 items have failed of the 2 that may", held, err)
-	}
-	b.RecordStep(run, 3, 6)
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 7, 3)
-	b.Check()
-}
 
 // gate is a step that waits for all items, and then for someone.
 func gate(by string, s workqueue.StepSpec) workqueue.StepSpec {
@@ -125,79 +29,6 @@ func (b *bench) checkBarriers(run workqueue.RunID) {
 func (b *bench) approveStep(run workqueue.RunID, actor, step string) (control.Controlled, error) {
 	return control.New(b.Store).Approve(b.Context(),
 		control.Control{Run: run, Actor: actor, Reason: "looks good", Step: step})
-}
-
-func TestGateBetweenSteps(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveAnyone, storetest.Need("send", 0))),
-		10)
-	_, err := b.approveStep(run, "ann", "send")
-	b.WantRefused(err, "not there yet", "tranche run explain")
-	b.RecordStep(run, 0, 4)
-	b.checkBarriers(run) // it begins to wait
-	b.checkBarriers(run)
-	if waiting, err := dispatch.New(b.Store).WaitingBarriers(t.Context()); err != nil || len(waiting) > 0 {
-		t.Errorf("%v wait for a node to look, %v", waiting, err)
-	}
-	if n := b.RecordStep(run, 1); n != 0 {
-		t.Fatalf("%d items went through the gate", n)
-	}
-	_, err = control.New(b.Store).Approve(t.Context(), storetest.Wish(run, ""))
-	b.WantRefused(err, "waiting at step send", "tranche run approve "+run.String()+" --step send")
-	_, err = b.approveStep(run, "ann", "compose")
-	var none *control.NoGateError
-	if !errors.As(err, &none) || !strings.Contains(err.Error(), "these do: send") {
-		t.Errorf("a step without a gate: %v", err)
-	}
-	got, err := b.approveStep(run, "ann", "send")
-	if err != nil || got.Items != 9 {
-		t.Fatalf("approved: %+v, %v", got, err)
-	}
-	_, err = b.approveStep(run, "bob", "send")
-	b.WantRefused(err, "ann has approved")
-	if got := b.Actions(run); !slices.Equal(got, []string{"start by test", "approve by ann"}) {
-		t.Errorf("audited: %q", got)
-	}
-	if got := b.Events(run); !slices.Equal(got, []string{"started", "approved"}) {
-		t.Errorf("events: %q", got)
-	}
-	b.Check()
-	b.RecordStep(run, 1)
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 9, 1)
-	b.Check()
-}
-
-// What is made again is looked at again.
-func TestGateIsShutAgain(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveAnyone, storetest.Need("send", 0))),
-		10)
-	b.RecordStep(run, 0)
-	b.checkBarriers(run)
-	for range 2 { // while it waits, and when it has been approved
-		_, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "ann", Cascade: true,
-			Select: redo.Selection{Step: "compose", Keys: []string{"C1", "C2"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = b.approveStep(run, "bob", "send")
-		b.WantRefused(err, "not there yet")
-		if n := b.RecordStep(run, 1); n != 0 {
-			t.Fatalf("%d items went through the gate that was shut", n)
-		}
-		b.RecordStep(run, 0)
-		b.checkBarriers(run)
-		b.Check()
-		if _, err := b.approveStep(run, "bob", "send"); err != nil {
-			t.Fatal(err)
-		}
-		b.RecordStep(run, 1)
-		b.Check()
-	}
-	b.WantState(run, "completed", 3)
 }
 
 func TestFourEyes(t *testing.T) {
@@ -248,78 +79,4 @@ func TestNothingPassesAGateUnseen(t *testing.T) {
 	if len(report.Violations) != 1 || report.Violations[0].Invariant != doctor.Approved {
 		t.Errorf("a request before the approval: %v", report.Violations)
 	}
-}
-
-// TestRacingJoins has recorders settle three steps of the same blocks at once, and others work on what they unlock:
-// thousands of items wait for whichever of their parts comes last, and end with whichever of two steps ends last. Every
-// item is unlocked and acknowledged, and the run completes once.
-func TestRacingJoins(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	const items, recorders = 4000, 6
-	steps := []workqueue.StepSpec{storetest.Need("a"), storetest.Need("b"), storetest.Need("c"),
-		storetest.Need("join", 0, 1, 2), storetest.Need("left", 3),
-		storetest.Need("right", 3)}
-	for i := range steps {
-		steps[i].Chunk, steps[i].InFlight = 70, 10_000
-	}
-	run := b.Load(storetest.Planned(steps...), items)
-	var answers []settle.Answer
-	for step := range workqueue.Step(3) {
-		for _, s := range b.ClaimStep(run, step, storetest.Plenty).Slices {
-			answers = append(answers, storetest.Except(storetest.Whole(s), 17, 3500))
-		}
-	}
-	rand.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
-	queue := make(chan settle.Answer, len(answers))
-	for _, a := range answers {
-		queue <- a
-	}
-	close(queue)
-	var all sync.WaitGroup
-	var completions atomic.Int64
-	record := func(batch ...settle.Answer) {
-		out, err := settle.New(b.Store).Record(t.Context(), batch)
-		if err != nil {
-			t.Error(err)
-		}
-		completions.Add(int64(len(out.Completed)))
-	}
-	limit := time.Now().Add(2 * time.Minute) // for a run that never completes
-	for range recorders {
-		all.Go(func() {
-			for a := range queue {
-				batch := []settle.Answer{a}
-				for n := rand.IntN(4); n > 0; n-- {
-					if more, ok := <-queue; ok {
-						batch = append(batch, more)
-					}
-				}
-				record(batch...)
-			}
-		})
-	}
-	for step := range workqueue.Step(3) {
-		all.Go(func() {
-			req := b.ClaimRequest(run, 5)
-			req.Step = 3 + step
-			for completions.Load() == 0 && time.Now().Before(limit) {
-				claimed, err := dispatch.New(b.Store).Claim(t.Context(), req)
-				if err != nil && !errors.Is(err, workqueue.ErrBusy) { // recorders may hold the only block for a while
-					t.Error(err)
-				}
-				for _, s := range claimed.Slices {
-					record(storetest.Whole(s))
-				}
-			}
-		})
-	}
-	all.Wait()
-	if completions.Load() != 1 {
-		t.Errorf("%d recordings completed the run; want 1", completions.Load())
-	}
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, items-2, 2)
-	b.WantAt(run, 5, storetest.StepTally{Done: items - 2, Skipped: 2})
-	b.Check()
 }

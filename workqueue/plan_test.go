@@ -30,48 +30,6 @@ func (b *bench) apply(plan start.PlanText) start.AppliedPlan {
 	return applied
 }
 
-func (b *bench) wantPlan(name string, version, want int, endpoint string) {
-	b.Helper()
-	plan, err := inspect.New(b.Store).Plan(b.Context(), name, version)
-	if err != nil || plan.Version != want || !slices.Equal(plan.Endpoints, []string{endpoint}) ||
-		plan.Source != "# "+endpoint || !slices.Equal(plan.Steps, []string{"make"}) || plan.CreatedBy != "ann" {
-		b.Errorf("plan %s@%d is %+v, %v; want version %d to %s", name, version, plan, err, want, endpoint)
-	}
-}
-
-func TestPlansAreVersioned(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	got := b.apply(planOf("p", "one"))
-	if got.Version != 1 || got.Unchanged || got.Previous != 0 || got.CreatedBy != "ann" {
-		t.Errorf("the first: %+v", got)
-	}
-	if got := b.apply(planOf("p", "one")); got.Version != 1 || !got.Unchanged {
-		t.Errorf("the same again: %+v", got)
-	}
-	if got := b.apply(planOf("p", "two")); got.Version != 2 || got.Unchanged || got.Previous != 1 {
-		t.Errorf("another: %+v", got)
-	}
-	other := planOf("p", "two")
-	other.Source += "\n# a comment"
-	if got := b.apply(other); got.Version != 3 || got.Unchanged {
-		t.Errorf("with another comment: %+v", got)
-	}
-	if got := b.apply(planOf("p", "one")); got.Version != 4 {
-		t.Errorf("back to the first: %+v", got)
-	}
-	b.wantPlan("p", 0, 4, "one")
-	b.wantPlan("p", 2, 2, "two")
-	_, err := inspect.New(b.Store).Plan(t.Context(), "p", 5)
-	if !errors.Is(err, workqueue.ErrNotFound) || !strings.Contains(err.Error(), "whose newest is 4") {
-		t.Errorf("version 5: %v", err)
-	}
-	_, err = inspect.New(b.Store).Plan(t.Context(), "q\x00", 0)
-	if !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("a name that is none: %v", err)
-	}
-}
-
 func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 )
 
 func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
@@ -22,63 +21,6 @@ func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
 		b.Fatal(err)
 	}
 	return page
-}
-
-func TestAudit(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	if page := b.audit(inspect.AuditFilter{}); len(page.Entries) != 0 || page.Next != 0 {
-		t.Errorf("before anything was done: %+v", page)
-	}
-	first, second := b.Load(storetest.Request(), 1), b.Load(storetest.Request(), 1)
-	for _, run := range []workqueue.RunID{first, second} {
-		if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann\x1b[31m"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set := pacestore.EndpointChange{Endpoint: storetest.Endpoint, Concurrency: new(3)}
-	if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), set, "bob"); err != nil {
-		t.Fatal(err)
-	}
-	all := b.audit(inspect.AuditFilter{})
-	if len(all.Entries) != 5 || all.Next != 0 || all.Entries[0].Action != "endpoint_set" ||
-		all.Entries[0].Subject != storetest.Endpoint || all.Entries[0].Run != nil || all.Entries[4].Action != "start" {
-		t.Fatalf("all there is: %+v", all)
-	}
-	for name, c := range map[string]struct {
-		filter inspect.AuditFilter
-		want   int
-	}{
-		"a run":            {inspect.AuditFilter{Run: first}, 2},
-		"an actor":         {inspect.AuditFilter{Actor: "bob"}, 1},
-		"an action":        {inspect.AuditFilter{Action: "cancel"}, 2},
-		"both":             {inspect.AuditFilter{Action: "cancel", Actor: "bob"}, 0},
-		"since":            {inspect.AuditFilter{Since: all.Entries[1].At}, 2},
-		"in the future":    {inspect.AuditFilter{Since: time.Now().Add(time.Hour)}, 0},
-		"an unknown run":   {inspect.AuditFilter{Run: workqueue.NewRunID()}, 0},
-		"an odd actor":     {inspect.AuditFilter{Actor: "a\x00\xff"}, 0},
-		"an hostile actor": {inspect.AuditFilter{Actor: "ann\x1b[31m"}, 2},
-	} {
-		if got := b.audit(c.filter); len(got.Entries) != c.want {
-			t.Errorf("%s: %d entries; want %d", name, len(got.Entries), c.want)
-		}
-	}
-	var paged []inspect.AuditEntry
-	for f := (inspect.AuditFilter{Limit: 2}); ; {
-		page := b.audit(f)
-		paged = append(paged, page.Entries...)
-		if f.Before = page.Next; page.Next == 0 {
-			break
-		}
-	}
-	if len(paged) != 5 {
-		t.Errorf("in pages there are %d entries; want 5", len(paged))
-	}
-	for i := range paged {
-		if paged[i].ID != all.Entries[i].ID {
-			t.Errorf("entry %d is %d; want %d", i, paged[i].ID, all.Entries[i].ID)
-		}
-	}
 }
 
 // Whatever an operator changes has a row that says what was before and what is now.

@@ -45,28 +45,6 @@ func TestClaimKeepsTheWantedSize(t *testing.T) {
 	}
 }
 
-func TestClaimObeysTheLimitInFlight(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Chunked(10)
-	req.Steps[0].InFlight = 3
-	run := b.Load(req, 100)
-	first := b.Claim(run, 2)
-	second := b.Claim(run, storetest.Plenty)
-	if len(first) != 2 || len(second) != 1 || len(b.Claim(run, storetest.Plenty)) != 0 {
-		t.Fatalf("%d and %d slices; want 2 and 1", len(first), len(second))
-	}
-	b.Send(first...)
-	if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
-		t.Errorf("%d slices more although three are in flight", n)
-	}
-	b.Record(storetest.Whole(first[0]))
-	if n := len(b.Claim(run, storetest.Plenty)); n != 1 {
-		t.Errorf("%d slices after one was recorded; want 1", n)
-	}
-	b.Check()
-}
-
 func TestClaimNeedsALiveSession(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

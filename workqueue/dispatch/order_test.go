@@ -1,15 +1,19 @@
 package dispatch_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -74,24 +78,6 @@ func wholes(claimed []workqueue.Slice) (all []settle.Answer) {
 		all = append(all, storetest.Whole(s))
 	}
 	return all
-}
-
-func TestItemsOfAValueGoOneAfterTheOther(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.loadLines(storetest.Request(), "a", "b", "a", "a", "c", "b")
-	first := b.wantClaims(run, 0, 0, 1, 4)
-	b.Check()
-	b.wantClaims(run, 0)
-	// Two replies leave their items out: they are retried, and keep their places.
-	b.Record(storetest.Answer(first[0]), storetest.Whole(first[1]), storetest.Answer(first[2]))
-	again := b.wantClaims(run, 0, 0, 4, 5)
-	b.Check()
-	b.Record(wholes(again)...)
-	b.Record(storetest.Whole(b.wantClaims(run, 0, 2)[0]))
-	b.Record(storetest.Whole(b.wantClaims(run, 0, 3)[0]))
-	b.WantState(run, "completed", 1)
-	b.Check()
 }
 
 func TestAFailureStopsItsLineOnly(t *testing.T) {
@@ -451,4 +437,67 @@ func TestLanesDoNotShareRequests(t *testing.T) {
 		WHERE run_id = $1 AND i.lane = o.lane AND ordinal = 0 AND o.lane::text = $2`, run, items[0].Lane) != 1 {
 		t.Errorf("item C0 is %+v, %v; want it with its lane", items, err)
 	}
+}
+
+// Nodes that claim and record side by side, among them some that die, hand out every value in order, and miss nothing.
+func TestNodesSideBySideKeepTheOrder(t *testing.T) {
+	t.Parallel()
+	const items, lanes, nodes = 600, 40, 3
+	b := setup(t)
+	values := make([]string, items)
+	for i := range values {
+		values[i] = fmt.Sprint(i * i % lanes)
+	}
+	run := b.loadLines(storetest.Chunked(10), values...)
+	var mu sync.Mutex
+	last, busy := map[string]workqueue.Ordinal{}, map[string]bool{}
+	var wrong []string
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	var group sync.WaitGroup
+	for range nodes {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				claimed, err := dispatch.New(b.Store).Claim(ctx, b.ClaimRequest(run, 2))
+				if errors.Is(err, workqueue.ErrBusy) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				for _, s := range claimed.Slices {
+					for _, item := range storetest.Ordinals(s) {
+						v := values[item]
+						if before, had := last[v]; busy[v] || had && before >= item {
+							wrong = append(wrong, fmt.Sprintf("item %d after %d (in progress: %v)", item, before, busy[v]))
+						}
+						last[v], busy[v] = item, true
+					}
+				}
+				mu.Unlock()
+				for _, s := range claimed.Slices {
+					mu.Lock()
+					for _, item := range storetest.Ordinals(s) { // from here on someone may see that it is final
+						busy[values[item]] = false
+					}
+					mu.Unlock()
+					if _, err := settle.New(b.Store).Record(ctx, []settle.Answer{storetest.Whole(s)}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				if state, _ := b.State(run); state == "completed" {
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	if len(wrong) > 0 {
+		t.Errorf("%d times out of order: %v", len(wrong), wrong[0])
+	}
+	b.WantState(run, "completed", 1)
+	b.Check()
 }

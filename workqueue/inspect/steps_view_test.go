@@ -234,20 +234,6 @@ func TestErrorsCountAnItemOnce(t *testing.T) {
 	b.Report(run)
 }
 
-// A cancel counts as the views do: an item has failed as soon as one step has failed it.
-func TestCancelOfSeveralSteps(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(gatherAndIndex(), 10)
-	b.RecordStep(run, 0, 1)
-	out, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "operator"})
-	view, _ := b.addUp(run)
-	if err != nil || out.Items != 9 || view.Failed != 1 || view.Missing() != out.Items {
-		t.Errorf("cancelled %+v, %v; the view has %d failed and %d missing", out, err, view.Failed, view.Missing())
-	}
-	b.Check()
-}
-
 func TestItemOfSeveralSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -2,16 +2,12 @@ package inspect_test
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func TestResolve(t *testing.T) {
@@ -52,14 +48,6 @@ func TestResolve(t *testing.T) {
 		if _, err := inspect.New(b.Store).Resolve(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
 			t.Errorf("%q: got %v; want ErrNotFound", ref, err)
 		}
-	}
-}
-
-func TestResolveLastWithoutRuns(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	if _, err := inspect.New(b.Store).Resolve(t.Context(), "last"); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("got %v; want ErrNotFound", err)
 	}
 }
 
@@ -128,73 +116,4 @@ func TestItemTellsEveryAttempt(t *testing.T) {
 			t.Errorf("key %q: %v; want ErrNotFound", key, err)
 		}
 	}
-}
-
-func TestItemsThatShareAKey(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Request()
-	req.OnDuplicate, req.Session = start.DuplicateAllow, b.Session
-	loaded, err := start.New(b.Store).Load(t.Context(), req, storetest.Keys("a", "b", "a"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	items, err := inspect.New(b.Store).Items(t.Context(), loaded.Run, "a")
-	if err != nil || len(items) != 2 || items[1].Ordinal != 2 || items[0].State != workqueue.OutcomeMissing {
-		t.Errorf("got %+v, %v; want items 0 and 2", items, err)
-	}
-}
-
-func TestExport(t *testing.T) {
-	t.Parallel()
-	b, run, _ := storetest.Scene(t)
-	list := func(states ...workqueue.Outcome) (lines []string) {
-		t.Helper()
-		err := storetest.Export(t.Context(), b.Store, run, states, func(item *export.Item) error {
-			lines = append(lines, fmt.Sprintf("%d %s %s %s%s", item.Ordinal, item.Key, item.State, item.Result, item.ErrorCode))
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return lines
-	}
-	all := list()
-	if len(all) != 10 || all[0] != "0 C0 failed BAD" || all[1] != `1 C1 done {"of":1}` || all[9] != "9 C9 missing " {
-		t.Errorf("all: %q", all)
-	}
-	if got := list(workqueue.OutcomeFailed, workqueue.OutcomeMissing); len(got) != 7 || got[1] != "4 C4 missing " {
-		t.Errorf("failed and missing: %q", got)
-	}
-	enough := errors.New("enough")
-	err := storetest.Export(t.Context(), b.Store, run, nil, func(*export.Item) error { return enough })
-	if !errors.Is(err, enough) {
-		t.Errorf("an error of yield became %v", err)
-	}
-	err = storetest.Export(t.Context(), b.Store, workqueue.NewRunID(), nil, nil)
-	if !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("an unknown run: %v; want ErrNotFound", err)
-	}
-}
-
-// More than one block, and a last one that is not full.
-func TestExportOfSeveralBlocks(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	const n = 8192 + 1500
-	run := b.Load(storetest.Chunked(4000), n)
-	b.Finish(run)
-	var got []workqueue.Ordinal
-	err := storetest.Export(t.Context(), b.Store, run, nil, func(item *export.Item) error {
-		got = append(got, item.Ordinal)
-		want := fmt.Sprintf(`{"of":%d}`, item.Ordinal)
-		if string(item.Result) != want || item.State != workqueue.OutcomeDone {
-			t.Errorf("item %d is %s %s", item.Ordinal, item.State, item.Result)
-		}
-		return nil
-	})
-	if err != nil || len(got) != n || !slices.IsSorted(got) {
-		t.Errorf("%d items, sorted %v, %v; want %d", len(got), slices.IsSorted(got), err, n)
-	}
-	b.Check()
 }

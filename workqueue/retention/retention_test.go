@@ -24,7 +24,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/retention"
 	"github.com/tranchehq/tranche/workqueue/session"
-	"github.com/tranchehq/tranche/workqueue/start"
 	"github.com/tranchehq/tranche/workqueue/tracker"
 )
 
@@ -85,7 +84,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	before, had := b.inTables(other), b.inTables(run)
 	for _, id := range []workqueue.RunID{other, run} {
 		b.Exec(`INSERT INTO health_ack (kind, subject, state, by, reason, severity, count)
-			VALUES ('failed_items', '` + id.String() + `', 'aside', 'ann', 'known', 'warning', 1)`)
+			VALUES ('failed_items', '` + id.String() + `', 'muted', 'ann', 'known', 'warning', 1)`)
 	}
 	for _, table := range []string{"work_result", "work_error", "work_slice", "quarantine", "dead_letter", "run_event"} {
 		if had[table] == 0 {
@@ -136,75 +135,6 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 		t.Errorf("it went in %d pieces", pieces)
 	}
 	b.wantGone(run, "tranche", other, before)
-}
-
-// What is not finished, or has only just ended, is not deleted; nor what someone is at work on.
-func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	cases := map[string]func() workqueue.RunID{
-		"running": func() workqueue.RunID { return b.Load(storetest.Request(), 9) },
-		"held": func() workqueue.RunID {
-			run := b.Load(storetest.Request(), 9)
-			b.PauseRun(run)
-			return run
-		},
-		"open": func() workqueue.RunID { return b.OpenRun(func(*start.OpenRequest) {}) },
-		"running again": func() workqueue.RunID {
-			run := b.Ended(9, time.Hour)
-			if _, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
-				Select: redo.Selection{Keys: []string{"C1"}}}); err != nil {
-				t.Fatal(err)
-			}
-			return run
-		},
-		"ended just now": func() workqueue.RunID {
-			run := b.Ended(9, 0)
-			return run
-		},
-		"with an event that is not published": func() workqueue.RunID {
-			run := b.Ended(9, time.Hour)
-			b.Exec(`UPDATE run_event SET published_at = NULL WHERE run_id = $1`, run)
-			return run
-		},
-		"a load that was given up": func() workqueue.RunID {
-			run := b.Load(storetest.Request(), 9)
-			b.Exec(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`, run)
-			return run
-		},
-		"at which someone is at work": func() workqueue.RunID {
-			run := b.Ended(9, time.Hour)
-			release := b.HoldRows(`SELECT FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`, run)
-			t.Cleanup(release)
-			return run
-		},
-		"whose row someone holds": func() workqueue.RunID {
-			run := b.Ended(9, time.Hour)
-			release := b.HoldRows(`SELECT FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`, run)
-			t.Cleanup(release)
-			return run
-		},
-	}
-	for name, made := range cases {
-		run := made()
-		// Nothing but its own reason keeps it.
-		switch name {
-		case "whose row someone holds", "ended just now":
-		case "with an event that is not published":
-			b.Exec(`UPDATE batchrun SET finished_at = tranche_now() - interval '9 days' WHERE id = $1`, run)
-		default:
-			b.Exec(`UPDATE batchrun SET finished_at = tranche_now() - interval '9 days' WHERE id = $1`, run)
-			b.Exec(`UPDATE run_event SET published_at = tranche_now() WHERE run_id = $1`, run)
-		}
-		before := b.inTables(run)
-		if b.deleteRun(lease, run) {
-			t.Errorf("%s: it was deleted", name)
-		}
-		if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(before) {
-			t.Errorf("%s: there was %v and is %v", name, before, after)
-		}
-	}
 }
 
 // A re-run and a deletion that begin at the same time: one of them wins, and the other one has done nothing.

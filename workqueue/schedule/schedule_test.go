@@ -53,47 +53,6 @@ func (b *bench) fires() (states string) {
 	return strings.TrimSpace(states)
 }
 
-func TestSchedulesHaveVersions(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	before := time.Now()
-	first := b.ApplySchedule("night", `{"cron":"0 * * * *","plan":"p"}`)
-	if first.Version != 1 || first.Previous != 0 || first.NextDue == nil || !first.NextDue.After(before) {
-		t.Errorf("applied %+v", first)
-	}
-	if again := b.ApplySchedule("night", `{"plan":"p","cron":"0 * * * *"}`); again.Unchanged || again.Version != 2 {
-		t.Errorf("another text is %+v", again)
-	}
-	if again := b.ApplySchedule("night", `{"plan":"p","cron":"0 * * * *"}`); !again.Unchanged || again.Version != 2 {
-		t.Errorf("the same is %+v", again)
-	}
-	due := b.fallDue("night")
-	if kept := b.ApplySchedule("night", `{"plan":"q"}`); kept.NextDue == nil || !kept.NextDue.Equal(due) {
-		t.Errorf("a due time that has come, and was not taken, became %+v", kept)
-	}
-	gone, err := schedule.New(b.Store).DeleteSchedule(t.Context(), "night", "ann")
-	if err != nil || gone.State != "deleted" {
-		t.Errorf("deleted %+v, %v", gone, err)
-	}
-	if _, err := schedule.New(b.Store).Schedule(t.Context(), "night"); !errors.Is(err, workqueue.ErrNotFound) ||
-		!strings.Contains(err.Error(), "was deleted") {
-		t.Errorf("a deleted one: %v", err)
-	}
-	if _, err := schedule.New(b.Store).PauseSchedule(t.Context(), "night", "ann"); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("pause of a deleted one: %v", err)
-	}
-	if back := b.ApplySchedule("night", `{"plan":"q"}`); back.Version != 4 || back.Previous != 0 || back.Unchanged {
-		t.Errorf("applied after its deletion: %+v", back)
-	}
-	if n := b.Number(`SELECT count(*) FROM audit_log WHERE action LIKE 'schedule_%'`); n != 5 {
-		t.Errorf("%d rows in the audit log", n)
-	}
-	list, more, err := schedule.New(b.Store).Schedules(t.Context(), "", 1)
-	if err != nil || more || len(list) != 1 || list[0].Plan != "q" || list[0].Version != 4 {
-		t.Errorf("the list is %+v, %v, %v", list, more, err)
-	}
-}
-
 // However many leaders think they lead, and however often one tries, a due time is taken once.
 func TestADueTimeIsTakenOnce(t *testing.T) {
 	t.Parallel()

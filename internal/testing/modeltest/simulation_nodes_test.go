@@ -421,8 +421,13 @@ func (s *simulation) recordThese(picked []int) {
 	s.redone = true // a part that changes has what was made of it done again
 	out, err := settle.New(s.Store).Record(s.Context(), answers)
 	s.must(err)
+	left := s.held(answers)
 	for i, v := range out.Verdicts {
 		q := s.asked[answers[i].Slice]
+		if a := &answers[i]; left[q.ID] > 0 && a.Endpoint == q.Endpoint &&
+			(a.Unreadable || a.Answered >= 0 && len(a.Slots) >= a.Answered) {
+			s.failf("all of the reply about %s has come, and it waits for %d items", q, left[q.ID])
+		}
 		s.say("%s: %d taken, %d twice, stale %v", q, v.Taken, v.Duplicates, v.Stale)
 		if s.taken[q.ID] += v.Taken; s.taken[q.ID] > q.Mask.Count() {
 			s.failf("%d slots of %s were taken", s.taken[q.ID], q)
