@@ -3,9 +3,9 @@ package workqueue_test
 import (
 	"bytes"
 	"errors"
+	"math"
 	"strings"
 	"testing"
-
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"

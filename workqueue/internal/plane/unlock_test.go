@@ -4,7 +4,6 @@ import (
 	"slices"
 	"testing"
 
-
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 )
