@@ -77,7 +77,7 @@ COMMENT ON FUNCTION database_timeline() IS
 CREATE TABLE database_mark (
     name     text        PRIMARY KEY,
     lineage  uuid        NOT NULL,
-    beat     bigint      NOT NULL,
+    counter     bigint      NOT NULL,
     timeline bigint      NOT NULL,
     at       timestamptz NOT NULL
 ) WITH (fillfactor = 50);
@@ -88,7 +88,7 @@ COMMENT ON COLUMN database_mark.beat IS
     'The count. The leader raises it; lower than nodes remember means that the database has lost its latest past.';
 COMMENT ON COLUMN database_mark.timeline IS 'The timeline of the server that the count was raised on; 0: not known.';
 COMMENT ON COLUMN database_mark.at IS 'When it was raised last.';
-INSERT INTO database_mark (name, lineage, beat, timeline, at)
+INSERT INTO database_mark (name, lineage, counter, timeline, at)
 VALUES ('mark', gen_random_uuid(), 0, 0, tranche_now());
 
 CREATE TABLE database_rewind (

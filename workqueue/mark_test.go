@@ -53,7 +53,7 @@ func TestGapIsPassedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err, waiting)
 	}
-	b.Exec(`UPDATE database_mark SET beat = 2`)
+	b.Exec(`UPDATE database_mark SET counter = 2`)
 	if back := b.raise(known); !back.Behind(known) || back.Beat != 2 {
 		t.Errorf("a mark that lies behind was raised: %+v", back)
 	}

@@ -161,7 +161,7 @@ func (m *Metrics) events() map[core.Event]*event {
 		core.EventRedelivered: {name: "tranche_replies_redelivered_total", label: "endpoint",
 			value: m.endpoints.claimed, help: "Messages of replies that JetStream delivered more than once."},
 		core.EventQuarantined: {name: "tranche_replies_quarantined_total", label: "reason", value: m.reasons.of,
-			help: "Messages of replies that could not be taken and were put aside."},
+			help: "Messages of replies that could not be taken, now in quarantine."},
 		core.EventDead: {name: "tranche_dead_letters_total", label: "endpoint", value: m.endpoints.claimed,
 			help: "Requests that no service could deal with and that were kept as dead letters."},
 		core.EventCompleted: {name: "tranche_runs_completed_total", label: "outcome", value: plain,

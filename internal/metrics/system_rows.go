@@ -240,7 +240,7 @@ func besideRows() []row[*seen] {
 			number(func(m *m) int64 { return m.Schedules.Late })},
 		{"tranche_dead_letters", "Dead letters that wait for someone; 10000 at most.", "",
 			number(func(m *m) int64 { return m.Leftovers.Letters })},
-		{"tranche_replies_quarantined", "Messages put aside in the last day; 10000 at most.", "",
+		{"tranche_replies_quarantined", "Messages quarantined in the last day; 10000 at most.", "",
 			number(func(m *m) int64 { return m.Leftovers.Quarantined })},
 		{"tranche_events_unpublished", "Events that are not published after a minute; 10000 at most.", "",
 			number(func(m *m) int64 { return m.Leftovers.Events })},

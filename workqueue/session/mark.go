@@ -36,7 +36,7 @@ func (m Mark) Later(other Mark) Mark {
 }
 
 const (
-	markColumns = `m.lineage, m.beat, m.timeline, coalesce((SELECT epoch FROM stream_epoch WHERE name = 'streams'), 0),
+	markColumns = `m.lineage, m.counter, m.timeline, coalesce((SELECT epoch FROM stream_epoch WHERE name = 'streams'), 0),
 		m.at,
     t.now <> 0 AND m.timeline <> 0 AND m.timeline <> t.now`
 
@@ -46,9 +46,9 @@ SELECT ` + markColumns + ` FROM database_mark m CROSS JOIN (SELECT database_time
 	// raiseMark raises nothing that lies behind what the caller remembers: no one is to take the one for the other.
 	raiseMark = `
 UPDATE database_mark m
-SET beat = m.beat + 1, at = tranche_now(), timeline = CASE WHEN t.now = 0 THEN m.timeline ELSE t.now END
+SET counter = m.counter + 1, at = tranche_now(), timeline = CASE WHEN t.now = 0 THEN m.timeline ELSE t.now END
 FROM (SELECT database_timeline() AS now) t
-WHERE m.name = 'mark' AND m.lineage = $1 AND m.beat >= $2 AND (m.timeline IN (0, t.now) OR t.now = 0)
+WHERE m.name = 'mark' AND m.lineage = $1 AND m.counter >= $2 AND (m.timeline IN (0, t.now) OR t.now = 0)
 RETURNING ` + markColumns
 )
 
@@ -85,7 +85,7 @@ const (
 	lockMark = readMark + ` FOR NO KEY UPDATE OF m`
 
 	passGap = `
-UPDATE database_mark SET beat = greatest(beat, $1) + 1, at = tranche_now(),
+UPDATE database_mark SET counter = greatest(counter, $1) + 1, at = tranche_now(),
     timeline = CASE WHEN database_timeline() = 0 THEN timeline ELSE database_timeline() END
 WHERE name = 'mark'`
 

@@ -194,7 +194,7 @@ func (w *past) number(url, sql string, args ...any) int {
 
 const (
 	doneOf   = `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM work_block WHERE run_id = $1`
-	beatNow  = `SELECT beat FROM database_mark`
+	beatNow  = `SELECT counter FROM database_mark`
 	madeRuns = `SELECT count(*) FROM batchrun WHERE id = $1`
 )
 
