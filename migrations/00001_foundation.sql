@@ -84,7 +84,7 @@ CREATE TABLE database_mark (
 COMMENT ON TABLE database_mark IS 'A count by which nodes notice that the database lost recent commits. One row.';
 COMMENT ON COLUMN database_mark.name IS 'Always mark.';
 COMMENT ON COLUMN database_mark.lineage IS 'Of this database: counts of others say nothing of it.';
-COMMENT ON COLUMN database_mark.beat IS
+COMMENT ON COLUMN database_mark.counter IS
     'The count. The leader raises it; lower than nodes remember means that the database has lost its latest past.';
 COMMENT ON COLUMN database_mark.timeline IS 'The timeline of the server that the count was raised on; 0: not known.';
 COMMENT ON COLUMN database_mark.at IS 'When it was raised last.';

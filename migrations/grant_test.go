@@ -58,7 +58,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 	}
 	special := map[string]string{"somebody_elses": "", "audit_log": "SELECT", "audit_expiry": "SELECT",
 		"tranche_migration": "SELECT"}
-	partition, partitions := regexp.MustCompile(`^work_(queue|part)_\d\d$`), 0
+	partition, partitions := regexp.MustCompile(`^work_(queue|result)_\d\d$`), 0
 	for table, is := range rows {
 		want, ok := special[table]
 		if partition.MatchString(table) {
