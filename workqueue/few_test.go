@@ -102,7 +102,7 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 			b.wantRows(want, `SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND twin = 0
 				ORDER BY ordinal`, "%d %q %q", loaded.Run)
 			b.wantParts(loaded.Run, tc.large)
-			b.wantWays("work_result "+tc.results, "work_result INSERT", "work_queue "+tc.items)
+			b.wantWays("work_queue "+tc.items, "work_result "+tc.results, "work_result INSERT")
 			b.WantState(loaded.Run, "completed", 1)
 			b.Check()
 		})

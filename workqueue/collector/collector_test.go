@@ -73,47 +73,6 @@ func TestUnansweredAndHalfAnsweredFlushesComeAgain(t *testing.T) {
 	}
 }
 
-func TestAnOutageIsHeldAgainstNoOperation(t *testing.T) {
-	t.Parallel()
-	c := collect(t, gatherOps())
-	for i := range 4 {
-		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i), fmt.Sprint("b", i))
-	}
-	flushes := c.claimAll()
-	if len(flushes) != 4 {
-		t.Fatalf("claimed %d flushes", len(flushes))
-	}
-	since := time.Now()
-	for _, f := range flushes {
-		c.fail(f, retried(collector.CodeNoListeners))
-	}
-	c.Stretch("collector", "backoff_until", since, time.Second)
-	v, err := collector.New(c.Store).Collector(t.Context(), "c")
-	if err != nil || v.Failures != 1 || v.BackoffUntil == nil || len(v.Why) == 0 || v.Why[0].Code != "failing" {
-		t.Fatalf("the collector is %+v, %v; it rests, and flushes that were in progress together count once", v, err)
-	}
-	c.Exec(`UPDATE collector_key SET held_until = NULL, due_at = tranche_now()`)
-	c.none("the collector rests")
-	for range 5 { // one at a time
-		c.wait()
-		for _, f := range c.claimAll() {
-			c.fail(f, retried(collector.CodeNoListeners))
-		}
-	}
-	c.wait()
-	if flushes = c.claimAll(); len(flushes) != 1 {
-		t.Fatalf("%d flushes look whether the outage is over; one is enough", len(flushes))
-	}
-	c.record(flushes[0], nil)
-	c.wait()
-	if flushes = c.claimAll(); len(flushes) != 3 {
-		t.Fatalf("%d flushes after the outage", len(flushes))
-	}
-	if n := c.Number(`SELECT sum(attempts) FROM collector_op`); n != 0 {
-		t.Errorf("%d attempts were spent", n)
-	}
-}
-
 func TestIdsAreRememberedByAllWhoAdd(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())

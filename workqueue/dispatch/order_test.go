@@ -114,32 +114,6 @@ func TestAFailureStopsItsLineOnly(t *testing.T) {
 	b.Check()
 }
 
-// An item has come to its end when every step has, and only then the next one begins.
-func TestTheNextItemWaitsForAllSteps(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Planned(storetest.Need("left"), storetest.Need("right"), storetest.Need("bottom", 0, 1))
-	run := b.loadLines(req, "a", "a", "b")
-	b.Record(wholes(b.wantClaims(run, 0, 0, 2))...)
-	b.wantClaims(run, 0)
-	right := b.wantClaims(run, 1, 0, 2)
-	b.Record(storetest.Except(storetest.Whole(right[0]), 0), storetest.Whole(right[1])) // 0 is left out at the bottom
-	b.wantClaims(run, 0, 1)
-	b.wantClaims(run, 1, 1)
-	bottom := b.wantClaims(run, 2, 2)
-	b.Check()
-	b.Record(storetest.Whole(bottom[0]))
-	b.Check()
-
-	// Of the step that is named, the item is done again before what stands behind it.
-	if _, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
-		Select: redo.Selection{Step: "left", All: true}}); err != nil {
-		t.Fatal(err)
-	}
-	b.Check()
-	b.wantClaims(run, 0, 1, 2) // the head of lane a is in progress at the other step, so it stays the head
-}
-
 func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

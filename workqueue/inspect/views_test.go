@@ -51,42 +51,6 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestRunView(t *testing.T) {
-	t.Parallel()
-	b, open, done := storetest.Scene(t)
-	// however long it takes until the rate of what was answered lately is looked at
-	b.Exec(`UPDATE work_slice SET ended_at = ended_at + interval '10 minutes'`)
-	view, err := inspect.New(b.Store).Run(t.Context(), open)
-	if err != nil {
-		t.Fatal(err)
-	}
-	step := view.Steps[0]
-	if step.Items != 10 || step.Ready != 3 || step.InFlight != 3 || step.Done != 3 || step.Failed != 1 ||
-		step.Waiting != 0 || step.Scheduled != 0 || step.SlicesInFlight != 1 || step.SlicesEnded != 1 {
-		t.Errorf("the step is %+v", step)
-	}
-	if view.Done != 3 || view.Failed != 1 || view.Missing() != 6 || view.Rate <= 0 || view.ETASeconds == nil {
-		t.Errorf("the run is %+v", view)
-	}
-	runs, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{})
-	if err != nil || len(runs) != 2 || runs[0].ID != open || runs[1].ID != done || runs[0].Done != 3 || runs[1].Done != 4 {
-		t.Errorf("the list is %+v, %v", runs, err)
-	}
-	runs, err = inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{Before: open, States: []string{"completed"},
-		Limit: 5})
-	if err != nil || len(runs) != 1 || runs[0].ID != done {
-		t.Errorf("the second page is %+v, %v", runs, err)
-	}
-	if _, err := inspect.New(b.Store).Run(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("an unknown run: %v; want ErrNotFound", err)
-	}
-	loads, err := inspect.New(b.Store).EndpointLoads(t.Context())
-	want := inspect.EndpointLoad{Endpoint: storetest.Endpoint, Runs: 1, Ready: 3, InFlight: 3}
-	if err != nil || len(loads) != 1 || loads[0] != want {
-		t.Errorf("the loads are %+v, %v; want %+v", loads, err, want)
-	}
-}
-
 func TestItemTellsEveryAttempt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -1,7 +1,6 @@
 package redo_test
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -10,43 +9,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
-
-func TestACorrectionThatIsWrongChangesNothing(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Chunked(100), 10_000)
-	b.Finish(run)
-	correct := func(req redo.CorrectRequest) error {
-		req.Run, req.Actor = run, "ann"
-		_, err := redo.New(b.Store).Correct(t.Context(), req)
-		return err
-	}
-	many := append(storetest.Names(9000), "C7")
-	unknown := []string{"C1"}
-	for i := range 25 {
-		unknown = append(unknown, fmt.Sprintf("X%d", i))
-	}
-	b.WantSaid(correct(redo.CorrectRequest{Items: storetest.Corrections(`{"a":1}`, many...)}), "line 9002", `"C7"`,
-		"given before")
-	b.WantSaid(correct(redo.CorrectRequest{Items: storetest.Corrections(`{"a":1}`, unknown...)}), `"X0"`,
-		`"X19" and 5 more`)
-	b.WantSaid(correct(redo.CorrectRequest{Items: storetest.Corrections(`{}`, "C1", "C2")}), "just as given")
-	b.WantSaid(correct(redo.CorrectRequest{Items: storetest.Corrections(`{}`)}), "no item was given")
-	if err := correct(redo.CorrectRequest{DryRun: true, Items: storetest.Corrections(`{"a":1}`, "C1")}); err != nil {
-		t.Fatal(err)
-	}
-	b.WantState(run, "completed", 1)
-	if n := b.Number(`SELECT count(*) FROM work_queue WHERE run_id = $1 AND payload <> '{}'`, run); n != 0 {
-		t.Errorf("%d payloads were changed", n)
-	}
-	if n := b.Number(`SELECT (SELECT count(*) FROM work_correction) + (SELECT count(*) FROM run_correction)`); n != 0 {
-		t.Errorf("%d rows tell of corrections", n)
-	}
-	var not *redo.UnknownKeysError
-	if err := correct(redo.CorrectRequest{Items: storetest.Corrections(`{"a":1}`, "no")}); !errors.As(err, &not) {
-		t.Errorf("an unknown key: %v", err)
-	}
-}
 
 // Steps that see payloads do corrected items again; those after them only where a part changes, or with a cascade.
 func TestStepsAfterFollowACorrection(t *testing.T) {

@@ -1,7 +1,6 @@
 package report_test
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -160,27 +159,6 @@ func TestReportCountsWork(t *testing.T) {
 		if g.Ended != "completed" || g.ClosingSeconds > longest.Seconds() {
 			t.Errorf("a generation is %+v; recording took up to %s", g, longest)
 		}
-	}
-}
-
-func TestReportOnNothing(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	if _, err := report.New(b.Store).Report(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("an unknown run: %v; want ErrNotFound", err)
-	}
-	if _, err := report.New(b.Store).Digests(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("digests of an unknown run: %v; want ErrNotFound", err)
-	}
-	run := b.Load(storetest.Request(), 1)
-	for _, other := range [][2]workqueue.RunID{{run, workqueue.NewRunID()}, {workqueue.NewRunID(), run}} {
-		if _, err := report.New(b.Store).Compare(t.Context(), other[0], other[1], nil); !errors.Is(err,
-			workqueue.ErrNotFound) {
-			t.Errorf("compare with an unknown run: %v; want ErrNotFound", err)
-		}
-	}
-	if r := b.Report(run); r.Requests.Count != 0 || r.Requests.ByCause == nil || r.Services == nil || r.Rate != 0 {
-		t.Errorf("a run of which nothing was asked: %+v", r)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +24,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/retention"
+	"github.com/tranchehq/tranche/workqueue/schedule"
 	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 	"github.com/tranchehq/tranche/workqueue/tracker"
 )
 
@@ -428,6 +431,17 @@ func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 		"webhooks": func() error {
 			_, err := tracker.New(store).DueTrackerWebhooks(ctx, trackers.WebhookRoom{AtOnce: 1})
 			return err
+		},
+		"due schedules":   func() error { _, err := schedule.New(store).DueSchedules(ctx, 1); return err },
+		"waiting fires":   func() error { _, err := schedule.New(store).WaitingFires(ctx, 1); return err },
+		"next schedule":   func() error { _, _, err := schedule.New(store).NextScheduleTime(ctx); return err },
+		"plan by its key": func() error { _, _, err := start.New(store).KeyedPlan(ctx, "k"); return err },
+		"plan":            func() error { _, _ = inspect.New(store).Plan(ctx, "p", 0); return nil },
+		"load": func() error {
+			req := storetest.Request()
+			req.IdempotencyKey = "k"
+			_, _ = start.New(store).Load(ctx, req, func(*start.LoadItem) error { return io.EOF })
+			return nil
 		},
 	} {
 		asked := seen.asked.Load()

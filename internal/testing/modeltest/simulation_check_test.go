@@ -144,12 +144,27 @@ func (s *simulation) views() {
 	}
 	e, err := health.New(s.Store).Explain(s.Context(), s.run)
 	s.must(err)
-	var counted int64
+	var counted, common int64
+	byStep := map[string]int64{}
 	for i := range e.Groups {
 		g := &e.Groups[i]
 		counted += g.Counted
+		if byStep[g.Step] += g.Items; g.Step == "" {
+			common += g.Items
+		}
 		if g.Reason == health.ReasonStray || g.Who == "" || g.Why == "" || g.Next == "" || g.Owner == "" || g.Since == nil {
 			s.failf("the explanation leaves a question open: %+v", *g)
+		}
+	}
+	for i, st := range e.Steps {
+		v, left := &view.Steps[i], int64(0)
+		for _, l := range st.LeftOut {
+			left += l.Items
+		}
+		if byStep[st.Name]+common != st.Missing || st.Missing != v.Items-v.Settled() || left != v.Skipped ||
+			st.Done != v.Done || st.Failed != v.Failed || st.Skipped != v.Skipped {
+			s.failf("step %s is explained as %+v, with %d items in groups and %d left out, and seen as %+v", st.Name, st,
+				byStep[st.Name]+common, left, *v)
 		}
 	}
 	if counted != e.Unsettled || e.Missing+view.Settling != e.Unsettled || e.Missing != view.Missing() {

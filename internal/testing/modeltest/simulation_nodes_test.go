@@ -354,10 +354,11 @@ func (s *simulation) reply(q *request, a settle.Answer) {
 	case s.odd(20):
 		s.say("from elsewhere")
 		a.Endpoint = "nowhere"
-	case len(a.Slots) > 0 && s.odd(18):
-		s.say("one of them doubled")
-		a.Slots = append(a.Slots, settle.Slot{Ordinal: a.Slots[0].Ordinal, Result: []byte(`"second"`)})
-		a.Answered++
+	case len(a.Slots) > 1 && s.odd(18):
+		s.say("of which the last is the first again")
+		last := len(a.Slots) - 1
+		s.blame(q, nil, a.Slots[last].Ordinal)
+		a.Slots[last] = settle.Slot{Ordinal: a.Slots[0].Ordinal, Result: []byte(`"second"`)}
 	case len(a.Slots) > 1 && s.odd(18):
 		s.say("of which it loses the last, and fails")
 		last := len(a.Slots) - 1
@@ -368,6 +369,9 @@ func (s *simulation) reply(q *request, a settle.Answer) {
 		first := a
 		cut := 1 + s.r.IntN(len(a.Slots)-1)
 		first.Slots, a.Slots, first.Answered = a.Slots[:cut], a.Slots[cut:], -1
+		if s.r.IntN(2) == 0 {
+			first, a = a, first // the final message comes before the other
+		}
 		s.replies = append(s.replies, reply{first})
 	}
 	s.replies = append(s.replies, reply{a})
