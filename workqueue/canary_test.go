@@ -119,8 +119,10 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 				b.Record(a)
 			}
 			b.wantCanary(run, c.want)
-			if passed := b.held(run) == 0; passed != (c.want == control.CanaryPassed) {
-				t.Errorf("items are held back: %v", !passed)
+			audited := b.Number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'approve' AND actor = 'tranche'
+				AND before::text LIKE '%"sampling"%' AND after::text LIKE '%"passed"%'`, run) == 1
+			if passed := b.held(run) == 0; audited != passed || passed != (c.want == control.CanaryPassed) {
+				t.Errorf("items are held back: %v; the audit log says that it passed: %v", !passed, audited)
 			}
 			b.Check()
 		})

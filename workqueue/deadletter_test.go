@@ -54,18 +54,10 @@ func TestBuryOnce(t *testing.T) {
 	for _, ref := range []string{id.String(), id.String()[:20], strings.ToUpper(id.String()),
 		strings.ReplaceAll(id.String(), "-", "")} {
 		got, err := deadletter.New(b.Store).DeadLetter(t.Context(), ref)
-		if err != nil {
-			t.Fatal(err)
+		if err != nil || got.ID != id || got.Endpoint != "accounts" || *got.Run != run || *got.Slice != slice ||
+			got.Origin != "somebody" || !bytes.Equal(got.Body, first.Body) {
+			t.Errorf("%s: %+v, %v", ref, got, err)
 		}
-		if got.ID != id || got.Endpoint != "accounts" || *got.Run != run || *got.Slice != slice || *got.Root != slice ||
-			got.Stack != "statement:1" || got.Origin != "somebody" || got.State != deadletter.LetterWaiting ||
-			got.Deliveries != 3 || got.Headers["Tranche-Mode"][0] != "single" || !bytes.Equal(got.Body, first.Body) ||
-			got.Size != len(first.Body) || got.At.IsZero() {
-			t.Errorf("%s: %+v", ref, got)
-		}
-	}
-	if b.newest().Body != nil {
-		t.Error("a list carries bodies")
 	}
 	for _, ref := range []string{"", "abc", "nope", "ffffffff", "a\x00b", "\xff"} {
 		if _, err := deadletter.New(b.Store).DeadLetter(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {

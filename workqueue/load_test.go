@@ -134,7 +134,14 @@ func TestLoadRefusesWhatCannotRun(t *testing.T) {
 		t.Errorf("a run without items was loaded: %+v", loaded)
 	}
 	b.WantNothing()
+	largest := strings.Repeat("x", start.MaxParamBytes-len(`{"name": "", }`))
+	params := func(name, value string) func(*start.LoadRequest) {
+		return func(r *start.LoadRequest) { r.Params = map[string]string{name: value} }
+	}
 	for name, spoil := range map[string]func(*start.LoadRequest){
+		"too large":     params("name", largest+"x"),
+		"NUL":           params("name", "a\x00"),
+		"not UTF-8":     params("\xff", "a"),
 		"no steps":      func(r *start.LoadRequest) { r.Steps = nil },
 		"no plan":       func(r *start.LoadRequest) { r.Plan = "" },
 		"bad duplicate": func(r *start.LoadRequest) { r.OnDuplicate = "maybe" },
@@ -150,30 +157,9 @@ func TestLoadRefusesWhatCannotRun(t *testing.T) {
 		}
 	}
 	b.WantNothing()
-}
-
-func TestLoadLimitsTheParams(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	largest := strings.Repeat("x", start.MaxParamBytes-len(`{"name": "", }`))
-	for name, params := range map[string]map[string]string{
-		"too large": {"name": largest + "x"},
-		"NUL":       {"name": "a\x00"},
-		"not UTF-8": {"\xff": "a"},
-	} {
-		req := storetest.Request()
-		req.Params = params
-		var bad *workqueue.ParamsError
-		if _, err := b.TryLoad(req, storetest.Keys("a")); !errors.As(err, &bad) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	b.WantNothing()
 	req := storetest.Request()
-	req.Params = map[string]string{"name": largest}
-	if _, err := b.TryLoad(req, storetest.Keys("a")); err != nil {
-		t.Error(err)
-	}
+	params("name", largest)(&req)
+	b.Load(req, 1)
 }
 
 func TestLoadIsIdempotentByKey(t *testing.T) {

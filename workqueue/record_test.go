@@ -213,28 +213,3 @@ func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 	}
 	b.Check()
 }
-
-// A database of the version before does not know when the stage and flow streams were made. That they are seen for the
-// first time loses nothing; that one of them changes does.
-func TestFurtherStreamsAreLearnt(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	now := time.Now()
-	b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 7, $1, $1)`,
-		now.UTC().Truncate(time.Microsecond))
-	seen := session.Created{Work: now, Reply: now, Stage: now, Flow: now}
-	observe := func(epoch int64, advances bool) {
-		t.Helper()
-		current, advanced, err := session.New(b.Store).ObserveStreams(t.Context(), seen)
-		if err != nil || current.Epoch != epoch || advanced != advances {
-			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", current.Epoch, advanced, err, epoch, advances)
-		}
-	}
-	observe(7, false)
-	observe(7, false)
-	seen.Stage = now.Add(time.Second)
-	observe(8, true)
-	seen.Flow = now.Add(time.Second)
-	observe(9, true)
-	observe(9, false)
-}

@@ -52,6 +52,8 @@ func TestStreamEpochGrowsOnce(t *testing.T) {
 	}
 }
 
+func second[T any](_ T, err error) error { return err }
+
 // Leader work whose lease has passed to another changes nothing, also when the epoch moves in the middle of it.
 func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	t.Parallel()
@@ -74,23 +76,11 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	b.Expire(b.Session)
 	ctx := t.Context()
 	for name, work := range map[string]func(workqueue.Lease) error{
-		"dead sessions": func(l workqueue.Lease) error {
-			_, err := settle.New(b.Store).ReleaseDeadSessions(ctx,
-				l)
-			return err
-		},
-		"lost streams": func(l workqueue.Lease) error {
-			_, err := settle.New(b.Store).ReleaseLostStreams(ctx,
-				l)
-			return err
-		},
-		"expire": func(l workqueue.Lease) error {
-			_, err := settle.New(b.Store).Expire(ctx, l, ids(claimed[0]))
-			return err
-		},
+		"dead sessions": func(l workqueue.Lease) error { return second(settle.New(b.Store).ReleaseDeadSessions(ctx, l)) },
+		"lost streams":  func(l workqueue.Lease) error { return second(settle.New(b.Store).ReleaseLostStreams(ctx, l)) },
+		"expire":        func(l workqueue.Lease) error { return second(settle.New(b.Store).Expire(ctx, l, ids(claimed[0]))) },
 		"unsent": func(l workqueue.Lease) error {
-			_, err := settle.New(b.Store).ReleaseUnsent(ctx, l, ids(claimed[1]))
-			return err
+			return second(settle.New(b.Store).ReleaseUnsent(ctx, l, ids(claimed[1])))
 		},
 		"extend": func(l workqueue.Lease) error { return settle.New(b.Store).Extend(ctx, l, ids(claimed[0])) },
 	} {

@@ -203,15 +203,6 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 		t.Errorf("due are %v, %v", due, err)
 	}
 	c.add("k", "c")
-	v, err := collector.New(c.Store).Collector(ctx, "c")
-	if err != nil || v.State != collector.CollectorPaused || v.Waiting != 3 || len(v.Why) == 0 ||
-		v.Why[0].Code != "paused" {
-		t.Errorf("it is %+v, %v", v, err)
-	}
-	var full *collector.NotEmptyError
-	if _, err := collector.New(c.Store).DeleteCollector(ctx, "c", false, "ann"); !errors.As(err, &full) || full.Ops != 3 {
-		t.Errorf("deleted although it has operations: %v", err)
-	}
 	if changed, err := collector.New(c.Store).ResumeCollector(ctx, "c", "ann"); err != nil || !changed {
 		t.Fatal(changed, err)
 	}

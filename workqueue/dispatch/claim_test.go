@@ -29,22 +29,6 @@ func TestClaimCutsEvenly(t *testing.T) {
 	b.Check()
 }
 
-func TestClaimKeepsTheWantedSize(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Chunked(500), 1000)
-	req := b.ClaimRequest(run, storetest.Plenty)
-	req.MaxBytes = 50 * 66 // an item of two bytes and its envelope
-	claimed, err := dispatch.New(b.Store).Claim(t.Context(), req)
-	if err != nil || len(claimed.Slices) != 20 || claimed.Slices[0].Mask.Count() != 50 {
-		t.Errorf("%d slices, %v; want 20 of 50 items", len(claimed.Slices), err)
-	}
-	req.MaxBytes = 1 // less than an item: one at a time
-	if claimed, err = dispatch.New(b.Store).Claim(t.Context(), req); err != nil || len(claimed.Slices) != 0 {
-		t.Errorf("%d slices, %v; want none, all are claimed", len(claimed.Slices), err)
-	}
-}
-
 func TestClaimNeedsALiveSession(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

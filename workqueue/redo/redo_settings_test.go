@@ -52,13 +52,5 @@ func TestSettingsOfStepsOfSeveralKinds(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	g.fresh()
-	_, err = redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, Actor: "test",
-		Select: redo.Selection{Failed: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.work()
-	b.WantState(g.run, "completed", 2)
 	b.Check()
 }

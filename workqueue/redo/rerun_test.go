@@ -50,34 +50,3 @@ func TestDryRun(t *testing.T) {
 	}
 	b.Check()
 }
-
-func TestRerunOfFailedItems(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run, even, odd := b.Damaged(20_000)
-	out, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
-		Settings: storetest.Chunking(1, 7), Actor: "operator"})
-	if err != nil || out.Items != int64(even+odd) || out.Blocks != 3 || out.Generation != 2 {
-		t.Fatalf("rerun %+v, %v; want %d items in 3 blocks", out, err, even+odd)
-	}
-	b.WantState(run, "running", 2)
-	b.WantTally(run, storetest.Tally{Ready: even + odd, Done: 20_000 - even - odd})
-	b.Check()
-	claimed := b.Claim(run, storetest.Plenty)
-	if len(claimed) != 7 || claimed[0].Mask.Count() != 1 || claimed[0].Generation != 2 || claimed[0].Attempt != 1 {
-		t.Errorf("claimed %d slices like %+v; want 7 of one item in generation 2", len(claimed), claimed[0].Cause)
-	}
-	for _, s := range claimed {
-		b.Record(storetest.Whole(s))
-	}
-	b.Exec(`UPDATE run_step SET chunk = 500, in_flight = 100`)
-	b.Finish(run)
-	b.WantState(run, "completed", 2)
-	b.WantTally(run, storetest.Tally{Done: 20_000})
-	b.WantCompletions(run, 1, 2)
-	if n := b.Number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'rerun' AND actor = 'operator'`,
-		run); n != 1 {
-		t.Errorf("%d audit rows; want 1", n)
-	}
-	b.Check()
-}

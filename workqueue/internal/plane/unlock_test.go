@@ -1,7 +1,6 @@
 package plane
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -37,24 +36,6 @@ func drawn(text string) *Graph {
 		}
 	}
 	return NewGraph(steps)
-}
-
-func TestGraphReach(t *testing.T) {
-	t.Parallel()
-	g := drawn("a b(a) c(a) d(bc) e")
-	for step, want := range [][]workqueue.Step{{1, 2, 3}, {3}, {3}, nil, nil} {
-		if !slices.Equal(g.After[step], want) {
-			t.Errorf("after step %d come %v; want %v", step, g.After[step], want)
-		}
-	}
-	for step, want := range [][]workqueue.Step{nil, {0}, {0}, {0, 1, 2}, nil} {
-		if !slices.Equal(g.Before[step], want) {
-			t.Errorf("before step %d come %v; want %v", step, g.Before[step], want)
-		}
-	}
-	if g.Single() || !drawn("a").Single() {
-		t.Error("a graph of one step is single, and no other")
-	}
 }
 
 // planesOf makes planes in which item 7 is at the places given, step by step.
