@@ -2,14 +2,20 @@ package workqueue_test
 
 import (
 	"errors"
+	"math/rand/v2"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // gate is a step that waits for all items, and then for someone.
@@ -79,4 +85,67 @@ func TestNothingPassesAGateUnseen(t *testing.T) {
 	if len(report.Violations) != 1 || report.Violations[0].Invariant != doctor.Approved {
 		t.Errorf("a request before the approval: %v", report.Violations)
 	}
+}
+
+// TestRacingJoins has recorders settle three steps of the same blocks at once, and others work on what they unlock:
+// thousands of items wait for whichever of their parts comes last, and end with whichever of two steps ends last. Every
+// item is unlocked and acknowledged, and the run completes once.
+func TestRacingJoins(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const items, recorders = 4000, 6
+	steps := []workqueue.StepSpec{storetest.Need("a"), storetest.Need("b"), storetest.Need("c"),
+		storetest.Need("join", 0, 1, 2), storetest.Need("left", 3),
+		storetest.Need("right", 3)}
+	for i := range steps {
+		steps[i].Chunk, steps[i].InFlight = 70, 10_000
+	}
+	run := b.Load(storetest.Planned(steps...), items)
+	var answers []settle.Answer
+	for step := range workqueue.Step(3) {
+		for _, s := range b.ClaimStep(run, step, storetest.Plenty).Slices {
+			answers = append(answers, storetest.Except(storetest.Whole(s), 17, 3500))
+		}
+	}
+	rand.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
+	var all sync.WaitGroup
+	var completions atomic.Int64
+	record := func(batch ...settle.Answer) {
+		out, err := settle.New(b.Store).Record(t.Context(), batch)
+		if err != nil {
+			t.Error(err)
+		}
+		completions.Add(int64(len(out.Completed)))
+	}
+	for part := range slices.Chunk(answers, len(answers)/recorders+1) {
+		all.Go(func() {
+			for some := range slices.Chunk(part, 2) {
+				record(some...)
+			}
+		})
+	}
+	limit := time.Now().Add(2 * time.Minute) // for a run that never completes
+	for step := range workqueue.Step(3) {
+		all.Go(func() {
+			req := b.ClaimRequest(run, 5)
+			req.Step = 3 + step
+			for completions.Load() == 0 && time.Now().Before(limit) {
+				claimed, err := dispatch.New(b.Store).Claim(t.Context(), req)
+				if err != nil && !errors.Is(err, workqueue.ErrBusy) { // recorders may hold the only block for a while
+					t.Error(err)
+				}
+				for _, s := range claimed.Slices {
+					record(storetest.Whole(s))
+				}
+			}
+		})
+	}
+	all.Wait()
+	if completions.Load() != 1 {
+		t.Errorf("%d recordings completed the run; want 1", completions.Load())
+	}
+	b.WantState(run, "completed", 1)
+	b.WantCounts(run, items-2, 2)
+	b.WantAt(run, 5, storetest.StepTally{Done: items - 2, Skipped: 2})
+	b.Check()
 }

@@ -57,22 +57,6 @@ func TestReportAddsUp(t *testing.T) {
 	}
 }
 
-func TestReportOfACancelledRun(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Chunked(4), 12)
-	claimed := b.Claim(run, 2)
-	b.Record(storetest.Whole(claimed[0]))
-	if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann"}); err != nil {
-		t.Fatal(err)
-	}
-	r := b.Report(run)
-	if len(r.Unprocessed) != 1 || r.Unprocessed[0] != (report.Unprocessed{State: "cancelled", Items: 8}) ||
-		r.Generations[0].Ended != "cancelled" || r.Complete {
-		t.Errorf("got %+v", r)
-	}
-}
-
 // What a re-run asks for was asked for before; an item counts once, at however many steps and how often.
 func TestReportCountsWhatAReRunAsksForAgain(t *testing.T) {
 	t.Parallel()

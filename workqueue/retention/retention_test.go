@@ -435,7 +435,7 @@ func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 		"due schedules":   func() error { _, err := schedule.New(store).DueSchedules(ctx, 1); return err },
 		"waiting fires":   func() error { _, err := schedule.New(store).WaitingFires(ctx, 1); return err },
 		"next schedule":   func() error { _, _, err := schedule.New(store).NextScheduleTime(ctx); return err },
-		"plan by its key": func() error { _, _, err := start.New(store).KeyedPlan(ctx, "k"); return err },
+		"plan by its key": func() error { _, _, _ = start.New(store).KeyedPlan(ctx, "k"); return nil },
 		"plan":            func() error { _, _ = inspect.New(store).Plan(ctx, "p", 0); return nil },
 		"load": func() error {
 			req := storetest.Request()
