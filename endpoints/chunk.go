@@ -94,7 +94,7 @@ func (i *Item[In, Out]) Reply(result Out) {
 	}
 	i.chunk.out = result // pointing there, and not to result, keeps result off the heap
 	if err := a.Result(i.Ordinal, &i.chunk.out); err != nil {
-		a.Fault(i.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+		a.Fault(i.Ordinal, wire.Unwritten(err))
 	}
 }
 

@@ -234,8 +234,9 @@ func TestResultsOfEveryKind(t *testing.T) {
 			t.Errorf("slot %d: %s, want %s", i, got, want)
 		}
 	}
-	for _, i := range []int{4, 5, 6, 9} {
-		if e := w.slots[i].Err; e == nil || e.Code != wire.CodeBadResult {
+	for i, want := range map[int]string{4: wire.CodeBadResult, 5: wire.CodeBadResult, 6: wire.CodeBadResult,
+		9: wire.CodeTooDeep} {
+		if e := w.slots[i].Err; e == nil || e.Code != want {
 			t.Errorf("slot %d: %v", i, e)
 		}
 	}

@@ -187,7 +187,7 @@ func (i *StageItem[In, Out, State, Shared]) Reply(result Out) {
 	}
 	i.stage.out = result // pointing there, and not to result, keeps result off the heap
 	if err := a.Result(i.Ordinal, &i.stage.out); err != nil {
-		a.Fail(i.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+		a.Fail(i.Ordinal, wire.Unwritten(err))
 	}
 }
 

@@ -18,7 +18,7 @@ type planJSON struct {
 	Name              string     `json:"name"`
 	Priority          int        `json:"priority,omitempty"`
 	MaxFailed         string     `json:"max_failed,omitempty"`
-	Guard             string     `json:"guard,omitempty"`
+	FailFast          string     `json:"fail_fast,omitempty"`
 	Canary            int        `json:"canary,omitempty"`
 	CanaryAutoApprove bool       `json:"canary_auto_approve,omitempty"`
 	OrderBy           string     `json:"order_by,omitempty"`
@@ -47,7 +47,7 @@ type stepJSON struct {
 // MarshalJSON writes the form in which a run keeps its plan. Every setting is written, so that a later version with
 // other defaults runs the plan as it was.
 func (p Plan) MarshalJSON() ([]byte, error) {
-	out := planJSON{Name: p.Name, Priority: p.Priority, MaxFailed: p.MaxFailed, Guard: p.Guard, Canary: p.Canary,
+	out := planJSON{Name: p.Name, Priority: p.Priority, MaxFailed: p.MaxFailed, FailFast: p.FailFast, Canary: p.Canary,
 		CanaryAutoApprove: p.CanaryAutoApprove, OrderBy: p.Order.By, Values: p.Order.Values, Partitions: p.Order.Partitions,
 		OnFailure: p.OnFailure, Steps: make([]stepJSON, len(p.Steps))}
 	if p.Items.given() {
@@ -74,7 +74,7 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("read plan: something follows it")
 	}
-	*p = Plan{Name: in.Name, Priority: in.Priority, MaxFailed: in.MaxFailed, Guard: in.Guard, Canary: in.Canary,
+	*p = Plan{Name: in.Name, Priority: in.Priority, MaxFailed: in.MaxFailed, FailFast: in.FailFast, Canary: in.Canary,
 		CanaryAutoApprove: in.CanaryAutoApprove, Steps: make([]Step, len(in.Steps)), OnFailure: in.OnFailure,
 		Order: order.Rule{By: in.OrderBy, Values: in.Values, Partitions: in.Partitions}}
 	if in.Items != nil {

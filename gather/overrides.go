@@ -18,7 +18,7 @@ import (
 type Overrides struct {
 	Priority          *int    `json:"priority,omitempty" doc:"runs with a greater number go first" example:"10" placeholder:"N"`
 	MaxFailed         *string `json:"max_failed,omitempty" doc:"pause when more items fail: a number like 500, or 1%; or none" example:"1%" placeholder:"N|P%"`
-	Guard             *string `json:"guard,omitempty" doc:"pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off" example:"50/100" placeholder:"N/M|off"`
+	FailFast          *string `json:"fail_fast,omitempty" doc:"pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off" example:"50/100" placeholder:"N/M|off"`
 	Canary            *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none" example:"100" placeholder:"N"`
 	CanaryAutoApprove *bool   `json:"canary_auto_approve,omitempty" doc:"let the others go by itself when no more of the sample failed than max_failed allows" example:"true" negatable:""`
 
@@ -54,9 +54,9 @@ func (o *Overrides) Validate() error {
 			return fieldError("max_failed", "%v; this is %.40q", err, *o.MaxFailed)
 		}
 	}
-	if o.Guard != nil {
-		if _, err := workqueue.CanonicalGuard(*o.Guard); err != nil {
-			return fieldError("guard", "%v; this is %.40q", err, *o.Guard)
+	if o.FailFast != nil {
+		if _, err := workqueue.CanonicalFailFast(*o.FailFast); err != nil {
+			return fieldError("fail_fast", "%v; this is %.40q", err, *o.FailFast)
 		}
 	}
 	plan := Single("any")
@@ -156,8 +156,8 @@ func (o *Overrides) lay(plan *Plan) {
 	if o.MaxFailed != nil {
 		plan.MaxFailed = canonicalText(*o.MaxFailed, workqueue.ParseMaxFailed)
 	}
-	if o.Guard != nil {
-		plan.Guard = canonicalText(*o.Guard, workqueue.CanonicalGuard)
+	if o.FailFast != nil {
+		plan.FailFast = canonicalText(*o.FailFast, workqueue.CanonicalFailFast)
 	}
 	if o.Canary != nil {
 		plan.Canary = *o.Canary
@@ -254,7 +254,7 @@ func (o *Overrides) settings() []setting {
 	return slices.Concat([]setting{
 		{"priority", reading(&o.Priority, workqueue.WholeNumber)},
 		{"max_failed", reading(&o.MaxFailed, workqueue.ParseMaxFailed)},
-		{"guard", reading(&o.Guard, workqueue.CanonicalGuard)},
+		{"fail_fast", reading(&o.FailFast, workqueue.CanonicalFailFast)},
 		{"canary", reading(&o.Canary, workqueue.WholeNumber)},
 		{"canary_auto_approve", reading(&o.CanaryAutoApprove, readTruth)},
 		{"order_by", reading(&o.OrderBy, readOrderBy)},

@@ -51,8 +51,8 @@ func TestOverridesAreLaidOverThePlan(t *testing.T) {
 		`{"priority":0}`:                func(p *gather.Plan, _ *gather.Step) { p.Priority = 0 },
 		`{"max_failed":"none"}`:         func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "" },
 		`{"max_failed":"2.0%"}`:         func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "2%" },
-		`{"guard":"off"}`:               func(p *gather.Plan, _ *gather.Step) { p.Guard = "off" },
-		`{"guard":"50/100"}`:            func(p *gather.Plan, _ *gather.Step) { p.Guard = "50/100" },
+		`{"fail_fast":"off"}`:           func(p *gather.Plan, _ *gather.Step) { p.FailFast = "off" },
+		`{"fail_fast":"50/100"}`:        func(p *gather.Plan, _ *gather.Step) { p.FailFast = "50/100" },
 		`{"canary":0}`:                  func(p *gather.Plan, _ *gather.Step) { p.Canary, p.CanaryAutoApprove = 0, false },
 		`{"canary":5}`:                  func(p *gather.Plan, _ *gather.Step) { p.Canary = 5 },
 		`{"canary_auto_approve":false}`: func(p *gather.Plan, _ *gather.Step) { p.CanaryAutoApprove = false },
@@ -104,7 +104,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"schema":{},"invalid":"fail","order_by":"a"}`: "invalid: it does not go with order_by",
 		`{"canary_auto_approve":true}`:                  "canary_auto_approve: there is no canary",
 		`{"max_failed":"some"}`:                         `max_failed: want a number of items`,
-		`{"guard":"10/5"}`:                              `guard: want failures of so many first outcomes`,
+		`{"fail_fast":"10/5"}`:                          `fail_fast: want failures of so many first outcomes`,
 		`{"canary":1000001}`:                            "canary: 1000001",
 		`{"priority":99999999999}`:                      "priority: 99999999999",
 		`{"retry_codes":["A","A"]}`:                     `retry_codes: "A" stands twice`,
@@ -132,8 +132,8 @@ func TestSetOverrides(t *testing.T) {
 	t.Parallel()
 	var got gather.Overrides
 	texts := map[string]string{
-		"priority": "-2", "max_failed": "1.0%", "guard": "5/9", "canary": "100", "canary_auto_approve": "true", "chunk": "auto",
-		"order_by": "customer.id", "partitions": "8", "on_failure": "stop",
+		"priority": "-2", "max_failed": "1.0%", "fail_fast": "5/9", "canary": "100", "canary_auto_approve": "true",
+		"chunk": "auto", "order_by": "customer.id", "partitions": "8", "on_failure": "stop",
 		"schema": `{"type":"object"}`, "invalid": "fail", "contract": "warn", "encoding": "latin1",
 		"no_header": "true", "delimiter": ";", "columns": "a",
 		"rename": "a=b", "types": "b=number", "sort": "b", "desc": "true",
@@ -147,7 +147,8 @@ func TestSetOverrides(t *testing.T) {
 		}
 	}
 	var want gather.Overrides
-	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","guard":"5/9","canary":100,"canary_auto_approve":true,
+	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","fail_fast":"5/9","canary":100,
+		"canary_auto_approve":true,
 		"chunk":"auto",
 		"order_by":"customer.id","partitions":8,"on_failure":"stop",
 		"schema":{"type":"object"},"invalid":"fail","contract":"warn","encoding":"latin-1","no_header":true,"columns":["a"],
@@ -165,8 +166,8 @@ func TestSetOverrides(t *testing.T) {
 		}
 	}
 	for field, text := range map[string]string{
-		"chunk": "many", "rate": "1_000", "canary_auto_approve": "yes", "timeout": "5", "chunk_bytes": "1KB", "max_failed": "few",
-		"guard":       "5",
+		"chunk": "many", "rate": "1_000", "canary_auto_approve": "yes", "timeout": "5", "chunk_bytes": "1KB",
+		"max_failed": "few", "fail_fast": "5",
 		"retry_codes": "", "priority": "1.5", "colour": "red", "order_by": "a..b", "partitions": "x", "on_failure": "halt",
 	} {
 		var wrong *gather.FieldError

@@ -52,7 +52,7 @@ func TestParse(t *testing.T) {
 const full = `name: p
 priority: -3
 max_failed: 0.50%
-guard: 5/9
+fail_fast: 5/9
 canary: 100
 canary_auto_approve: true
 steps:
@@ -167,8 +167,8 @@ func TestParseFillsInDefaults(t *testing.T) {
 
 func TestParseErrorsNameThePlace(t *testing.T) {
 	t.Parallel()
-	const fields = "name, priority, max_failed, guard, canary, canary_auto_approve, order_by, values, partitions, on_failure, " +
-		"items, steps"
+	const fields = "name, priority, max_failed, fail_fast, canary, canary_auto_approve, order_by, values, partitions, " +
+		"on_failure, items, steps"
 	for _, tc := range []struct{ text, want string }{
 		{"", "0:0: it is empty"},
 		{"# only a comment\n", "0:0: it is empty"},
@@ -270,10 +270,10 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 			"2:1: steps: 65 steps; at most 64 are allowed"},
 		{"steps:\n- endpoint: a\n- endpoint: a\n", `3:3: steps[1].name: "a" is also the name of steps[0]`},
 		{"max_failed: 1.5\n", "1:13: max_failed: want a number of items like 500, a percentage"},
-		{"guard: 9/5\n", "1:8: guard: want failures of so many first outcomes, like 200/400, at most 10000; or off"},
+		{"fail_fast: 9/5\n", "1:12: fail_fast: want failures of so many first outcomes, like 200/400, at most 10000; or off"},
 		{"max_failed: 200%\n", `1:13: max_failed: want a number of items like 500, a percentage of them like 1%`},
-		{"canary_auto_approve: yes\n", `1:14: canary_auto_approve: want true or false; this is the text "yes"`},
-		{"canary_auto_approve: true\nsteps: [{endpoint: a}]", "1:14: canary_auto_approve: there is no canary"},
+		{"canary_auto_approve: yes\n", `1:22: canary_auto_approve: want true or false; this is the text "yes"`},
+		{"canary_auto_approve: true\nsteps: [{endpoint: a}]", "1:22: canary_auto_approve: there is no canary"},
 		{"priority: 3000000000\nsteps: [{endpoint: a}]", "1:11: priority: 3000000000 is not within"},
 		{"steps:\n- endpoint: a\n  chunk: Auto\n", `3:10: steps[0].chunk: want a whole number like 500, or auto; this is`},
 		{"steps:\n- endpoint: a\n  chunk: auto\n  chunk_auto: false\n", "4:15: steps[0].chunk_auto: without auto, "},

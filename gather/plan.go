@@ -42,7 +42,7 @@ type Plan struct {
 	Name              string // 1 to 64 of A-Z a-z 0-9 . _ -
 	Priority          int    // runs with a greater number go first
 	MaxFailed         string // failures at which the run pauses: more than "500", or than "1%" of the items; "": never
-	Guard             string // first failures of a step that hold the run, like "200/400", or "off"; "": workqueue.DefaultGuard
+	FailFast          string // first failures of a step that hold the run, like "200/400"; "": workqueue.DefaultFailFast
 	Canary            int    // items of a spread sample that goes first, up to 1,000,000; 0: none
 	CanaryAutoApprove bool   // a sample within MaxFailed releases the others; else someone has to
 	Steps             []Step

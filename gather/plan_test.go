@@ -138,12 +138,12 @@ func TestValidateNamesTheField(t *testing.T) {
 		"many codes": {alone(func(s *gather.Step) { s.RetryCodes = make([]string, 101) }), "steps[0].retry_codes", "101"},
 		"priority":   {gather.Plan{Name: "p", Priority: 1 << 31, Steps: []gather.Step{step("a")}}, "priority", "2147483648"},
 		"max failed": {gather.Plan{Name: "p", MaxFailed: "1 %", Steps: []gather.Step{step("a")}}, "max_failed", `"1 %"`},
-		"guard":      {gather.Plan{Name: "p", Guard: "05/9", Steps: []gather.Step{step("a")}}, "guard", "200/400"},
+		"fail_fast":  {gather.Plan{Name: "p", FailFast: "05/9", Steps: []gather.Step{step("a")}}, "fail_fast", "200/400"},
 		"not canonical": {gather.Plan{Name: "p", MaxFailed: "1.0%", Steps: []gather.Step{step("a")}}, "max_failed",
 			`"1.0%"`},
 		"canary": {gather.Plan{Name: "p", Canary: -1, Steps: []gather.Step{step("a")}}, "canary", "-1"},
-		"canary auto alone": {gather.Plan{Name: "p", CanaryAutoApprove: true, Steps: []gather.Step{step("a")}}, "canary_auto_approve",
-			"set canary"},
+		"canary auto alone": {gather.Plan{Name: "p", CanaryAutoApprove: true, Steps: []gather.Step{step("a")}},
+			"canary_auto_approve", "set canary"},
 		"same names":   {graph(step("a"), step("b"), step("a")), "steps[2].name", `"a" is also the name of steps[0]`},
 		"unknown need": {graph(step("a"), step("b", "a", "c")), "steps[1].needs[1]", `no step "c"`},
 		"need twice":   {graph(step("a"), step("b", "a", "a")), "steps[1].needs[1]", "twice"},
@@ -226,7 +226,7 @@ func TestJSONIsStable(t *testing.T) {
 
 // everything is a plan in which no field is zero.
 func everything() *gather.Plan {
-	return &gather.Plan{Name: "p", Priority: -3, MaxFailed: "0.5%", Guard: "5/9", Canary: 100, CanaryAutoApprove: true,
+	return &gather.Plan{Name: "p", Priority: -3, MaxFailed: "0.5%", FailFast: "5/9", Canary: 100, CanaryAutoApprove: true,
 		Steps: []gather.Step{{
 			Name: "a", Endpoint: "b", Needs: []string{"c"}, StepSettings: workqueue.StepSettings{Chunk: 2000, ChunkAuto: true,
 				ChunkBytes: 512 << 10, ChunkTime: time.Second, InFlight: 256, InFlightAuto: true, Rate: 0.5, MaxAttempts: 4,

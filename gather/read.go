@@ -15,7 +15,7 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 		{Name: "name", Read: strictyaml.Into(&plan.Name)},
 		{Name: "priority", Read: strictyaml.Into(&plan.Priority)},
 		{Name: "max_failed", Read: word(&plan.MaxFailed, workqueue.ParseMaxFailed, workqueue.ErrMaxFailed)},
-		{Name: "guard", Read: word(&plan.Guard, workqueue.CanonicalGuard, workqueue.ErrGuard)},
+		{Name: "fail_fast", Read: word(&plan.FailFast, workqueue.CanonicalFailFast, workqueue.ErrFailFast)},
 		{Name: "canary", Read: strictyaml.Into(&plan.Canary)},
 		{Name: "canary_auto_approve", Read: strictyaml.Into(&plan.CanaryAutoApprove)},
 		{Name: "order_by", Read: strictyaml.Into(&plan.Order.By)},

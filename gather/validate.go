@@ -87,8 +87,8 @@ func (p *Plan) validateValues() error {
 	if canonical, err := workqueue.ParseMaxFailed(p.MaxFailed); err != nil || canonical != p.MaxFailed {
 		return fieldError("max_failed", "%.40q: %v", p.MaxFailed, workqueue.ErrMaxFailed)
 	}
-	if rule, err := workqueue.ParseGuard(p.Guard); err != nil || p.Guard != "" && rule.String() != p.Guard {
-		return fieldError("guard", "%.40q: %v", p.Guard, workqueue.ErrGuard)
+	if rule, err := workqueue.ParseFailFast(p.FailFast); err != nil || p.FailFast != "" && rule.String() != p.FailFast {
+		return fieldError("fail_fast", "%.40q: %v", p.FailFast, workqueue.ErrFailFast)
 	}
 	if p.Canary < 0 || p.Canary > MaxCanary {
 		return fieldError("canary", "%d is not within 0 to %d", p.Canary, MaxCanary)
@@ -127,7 +127,7 @@ const MaxPlanBytes = 64 << 10
 //	name: year-end
 //	priority: 10             # runs with a greater number go first
 //	max_failed: 1%           # or 500 (items): more failures pause the run
-//	guard: 200/400           # or off: so many failures of the first outcomes of a step pause the run
+//	fail_fast: 200/400       # or off: so many failures of the first outcomes of a step pause the run
 //	canary: 100              # a spread sample goes first
 //	canary_auto_approve: true        # and releases the others when it stays within max_failed
 //	order_by: customer       # items of the same value go one at a time; without a canary

@@ -22,15 +22,15 @@ CREATE TABLE batchrun (
     sealed_at         timestamptz,
     started_at        timestamptz,
     finished_at       timestamptz,
-    hold              text        CHECK (hold IN ('operator', 'threshold', 'guard', 'canary')),
+    hold              text        CHECK (hold IN ('operator', 'threshold', 'fail_fast', 'canary')),
     hold_detail       text        NOT NULL DEFAULT '',
     held_at           timestamptz,
     held_by           text        NOT NULL DEFAULT '',
     max_failed        text        NOT NULL DEFAULT '',
-    guard             text        NOT NULL DEFAULT 'off',
+    fail_fast         text        NOT NULL DEFAULT 'off',
     failed_limit      bigint      CHECK (failed_limit >= 0),
     canary            integer     NOT NULL DEFAULT 0 CHECK (canary >= 0),
-    canary_auto_approve       boolean     NOT NULL DEFAULT false,
+    canary_auto_approve boolean   NOT NULL DEFAULT false,
     canary_state      text        CHECK (canary_state IN ('sampling', 'waiting', 'passed')),
     canary_generation integer     CHECK (canary_generation >= 1),
     opened            boolean     NOT NULL DEFAULT false,
@@ -87,7 +87,7 @@ COMMENT ON COLUMN batchrun.sealed_at IS 'When it had all of its items; null: mor
 COMMENT ON COLUMN batchrun.started_at IS 'When its present generation began.';
 COMMENT ON COLUMN batchrun.finished_at IS 'When it was completed or cancelled, in this generation; null: not yet.';
 COMMENT ON COLUMN batchrun.hold IS
-    'Why it is paused, so that nothing more is claimed of it: operator, threshold (too many items failed), guard '
+    'Why it is paused, so that nothing more is claimed of it: operator, threshold (too many items failed), fail_fast '
     '(its first outcomes plainly failed) or canary (its sample waits for approval); null: it is not.';
 COMMENT ON COLUMN batchrun.hold_detail IS 'Why it is paused, in words.';
 COMMENT ON COLUMN batchrun.held_at IS 'Since when it is paused.';
@@ -95,7 +95,7 @@ COMMENT ON COLUMN batchrun.held_by IS 'Who paused it.';
 COMMENT ON COLUMN batchrun.max_failed IS
     'How many items may fail before it pauses, as it was given: a number, a percentage, or empty for no limit.';
 COMMENT ON COLUMN batchrun.failed_limit IS 'The same in items; null: no limit, or not known before the seal.';
-COMMENT ON COLUMN batchrun.guard IS
+COMMENT ON COLUMN batchrun.fail_fast IS
     'How many of its first outcomes at a step hold it when they fail with one code permanently, like 200/400; or off.';
 COMMENT ON COLUMN batchrun.canary IS 'How many items go first, as a sample, while the others are held back; 0: none.';
 COMMENT ON COLUMN batchrun.canary_auto_approve IS 'A sample that did well lets the others go without anybody''s approval.';

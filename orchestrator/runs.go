@@ -129,7 +129,7 @@ func (r *Runs) Recheck(ctx context.Context, runs []workqueue.RunID) {
 	for _, run := range runs[:min(len(runs), maxRechecked)] {
 		_, err := control.New(r.node.Store).CheckThreshold(ctx, run)
 		if err == nil {
-			_, err = control.New(r.node.Store).CheckGuard(ctx, run)
+			_, err = control.New(r.node.Store).CheckFailFast(ctx, run)
 		}
 		if err == nil {
 			_, err = control.New(r.node.Store).CheckCanary(ctx, run)

@@ -190,8 +190,8 @@ func (w *watcher) SweepHolds(ctx context.Context) error {
 		if d.Threshold {
 			_, err = control.New(w.node.Store).CheckThreshold(ctx, d.Run)
 		}
-		if d.Guard {
-			_, err = control.New(w.node.Store).CheckGuard(ctx, d.Run)
+		if d.FailFast {
+			_, err = control.New(w.node.Store).CheckFailFast(ctx, d.Run)
 		}
 		if d.Canary && err == nil {
 			_, err = control.New(w.node.Store).CheckCanary(ctx, d.Run)

@@ -49,9 +49,9 @@
 // # Locks
 //
 // Rows are locked in one order: the leader's lease, run_step, endpoint_pace, slices by id, blocks by (run, step,
-// block), tracker groups, the tracker batch, run_guard, batchrun. A transaction that is interrupted as a deadlock or a
-// serialization failure is run again as a whole. Who records never locks endpoint_pace. In a run of several steps the
-// row of a block at step 0 is its gate: whoever settles outcomes there, at whatever step, has it first.
+// block), tracker groups, the tracker batch, run_fail_fast, batchrun. A transaction that is interrupted as a deadlock
+// or a serialization failure is run again as a whole. Who records never locks endpoint_pace. In a run of several steps
+// the row of a block at step 0 is its gate: whoever settles outcomes there, at whatever step, has it first.
 //
 // Dead letters and the settings of endpoints have rows of their own that nothing else is locked with. What operators do
 // to them has a row in the audit log, in the same transaction.

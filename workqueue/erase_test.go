@@ -125,7 +125,7 @@ func (b *bench) aside() {
 	}
 	b.Exec(`INSERT INTO quarantine (reason, detail, subject, body) VALUES ('r', 'd', 's', $1), ('r', 'd', 's', 'x')`, body)
 	b.Exec(`INSERT INTO health_ack (kind, subject, state, by, reason, severity, count)
-		VALUES ('k', 's', 'muted', 'ann', $1, 'info', 1)`, "waits for "+person+".")
+		VALUES ('k', 's', 'acknowledged', 'ann', $1, 'info', 1)`, "waits for "+person+".")
 	b.Exec(`INSERT INTO api_request (user_name, key, operation, fingerprint, claim, session_id, status, content_type, body)
 		VALUES ('ann', 'k', 'GET /items/' || $2, '', gen_random_uuid(), gen_random_uuid(), 200, 'application/json', $1)`,
 		[]byte(`{"examples":["`+ascii()+`","AHV-Zoë\u0026756/1","`+person+`2"]}`), url.PathEscape(person))
@@ -414,12 +414,12 @@ schedule.changed_by schedule_occurrence.asked_by stream_setting.changed_by track
 web_session.user_name web_session.subject`,
 		"codes": `
 collector.failure_code collector_key.failed_code collector_op.error_code dead_letter.cause quarantine.reason
-run_guard.codes run_step.retry_codes run_step.no_retry_codes tracker_failed.code work_error.error_code
+run_fail_fast.codes run_step.retry_codes run_step.no_retry_codes tracker_failed.code work_error.error_code
 work_result.error_code work_slice.error_code`,
 		"states, settings, numbers and names of programs": `
 alert.state alert_condition.kind alert_condition.severity alert_condition.told alert_condition.before
 alert_message.what alert_message.severity alert_message.state api_request.content_type api_token.role
-audit_log.action batchrun.state batchrun.hold batchrun.max_failed batchrun.guard batchrun.canary_state
+audit_log.action batchrun.state batchrun.hold batchrun.max_failed batchrun.fail_fast batchrun.canary_state
 batchrun.on_overdue batchrun.on_duplicate collector.state database_mark.name dead_letter.mode
 dead_letter.service dead_letter.state endpoint_change.what endpoint_change.before endpoint_change.after
 endpoint_pace.learned endpoint_pace.breaker health_condition.kind health_ack.kind health_ack.state

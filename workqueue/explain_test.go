@@ -174,13 +174,13 @@ func TestExplain(t *testing.T) {
 			want: []told{{state: "ready", reason: health.ReasonThreshold, owner: operator,
 				items: 6}}, says: "4 of 10 items failed; the limit is 1",
 		},
-		"guard": {
+		"fail_fast": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.Load(guarded(4, 4, 8), 10)
+				run := b.Load(failFast(4, 4, 8), 10)
 				b.Record(storetest.Faulty(b.One(run), final))
 				return run
 			},
-			want: []told{{state: "ready", reason: health.ReasonGuard, owner: operator, items: 6}},
+			want: []told{{state: "ready", reason: health.ReasonFailFast, owner: operator, items: 6}},
 			says: "4 of the first 4 outcomes of step only failed with BAD",
 		},
 		"gate": {

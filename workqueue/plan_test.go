@@ -15,12 +15,12 @@ import (
 )
 
 // planOf is a plan with a text of its own.
-func planOf(name, text string) start.PlanText {
+func planOf(name, text string) workqueue.Document {
 	spec := fmt.Sprintf(`{"name":%q,"steps":[{"name":"make","endpoint":%q}]}`, name, text)
-	return start.PlanText{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
+	return workqueue.Document{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
 }
 
-func (b *bench) apply(plan start.PlanText) start.AppliedPlan {
+func (b *bench) apply(plan workqueue.Document) workqueue.AppliedDocument {
 	b.Helper()
 	applied, err := start.New(b.Store).ApplyPlan(b.Context(), plan, "ann")
 	if err != nil {
@@ -34,7 +34,7 @@ func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
 	b := setup(t)
 	b.apply(planOf("p", "one"))
 	b.apply(planOf("p", "two"))
-	if gone, err := start.New(b.Store).DeletePlan(t.Context(), "p", "bob"); err != nil || gone.Versions != 2 {
+	if gone, err := start.New(b.Store).DeletePlan(t.Context(), "p", "bob"); err != nil || gone.Version != 2 {
 		t.Errorf("deleted %+v, %v", gone, err)
 	}
 	if got := b.apply(planOf("p", "two")); got.Version != 3 || got.Unchanged || got.Previous != 0 {

@@ -215,8 +215,9 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 			blamed: true},
 		"another was refused": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) { b.Record(refusing(o)) },
 			blamed: true},
-		"JetStream was unavailable": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) { b.Record(storetest.Whole(o)) },
-			doubted: true},
+		"JetStream was unavailable": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {
+			b.Record(storetest.Whole(o))
+		}, doubted: true},
 		"no one was answered": {others: func(*bench, workqueue.RunID, workqueue.Slice) {}},
 		"another was given up by a node": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {
 			b.Record(exhausted(o))

@@ -124,63 +124,63 @@ const (
 	BreakerOpen   BreakerState = "open" // most requests failed: one item at a time is sent, to see whether it is up again
 )
 
-// GuardRule says when the first outcomes of a step tell that it is no use to go on: of the first Within of them,
+// FailFast says when the first outcomes of a step tell that it is no use to go on: of the first Within of them,
 // Failures are of one code and would not pass by trying again. The zero rule holds nothing.
-type GuardRule struct{ Failures, Within int }
+type FailFast struct{ Failures, Within int }
 
-// DefaultGuard is the rule of plans that do not say. A run with fewer items than Failures is never held by it: all of
-// them are out before anybody could look.
-func DefaultGuard() GuardRule { return GuardRule{Failures: 200, Within: 400} }
+// DefaultFailFast is the rule of plans that set none. A run with fewer items than Failures is never held by it: all of
+// them are in flight before anyone could look.
+func DefaultFailFast() FailFast { return FailFast{Failures: 200, Within: 400} }
 
-// maxGuarded bounds the outcomes that a guard looks at: recorders take turns until they are over.
-const maxGuarded = 10_000
+// maxFailFast bounds the outcomes that a fail-fast limit looks at: recorders take turns until they are over.
+const maxFailFast = 10_000
 
-// GuardOff is the text of the zero rule.
-const GuardOff = "off"
+// FailFastOff is the text of the zero rule.
+const FailFastOff = "off"
 
-// ErrGuard says what a guard may be.
-var ErrGuard = fmt.Errorf("want failures of so many first outcomes, like 200/400, at most %d; or %s", maxGuarded,
-	GuardOff)
+// ErrFailFast says what a fail-fast limit may be.
+var ErrFailFast = fmt.Errorf("want failures of so many first outcomes, like 200/400, at most %d; or %s", maxFailFast,
+	FailFastOff)
 
-// ParseGuard reads a rule: "200/400", or "off". An empty text is [DefaultGuard].
-func ParseGuard(text string) (GuardRule, error) {
+// ParseFailFast reads a rule: "200/400", or "off". An empty text is [DefaultFailFast].
+func ParseFailFast(text string) (FailFast, error) {
 	switch text {
 	case "":
-		return DefaultGuard(), nil
-	case GuardOff:
-		return GuardRule{}, nil
+		return DefaultFailFast(), nil
+	case FailFastOff:
+		return FailFast{}, nil
 	}
 	failures, within, found := strings.Cut(text, "/")
 	if !found {
-		return GuardRule{}, ErrGuard
+		return FailFast{}, ErrFailFast
 	}
 	n, err := WholeNumber(failures)
 	m, err2 := WholeNumber(within)
-	if err != nil || err2 != nil || n < 1 || m < n || m > maxGuarded {
-		return GuardRule{}, ErrGuard
+	if err != nil || err2 != nil || n < 1 || m < n || m > maxFailFast {
+		return FailFast{}, ErrFailFast
 	}
-	return GuardRule{Failures: n, Within: m}, nil
+	return FailFast{Failures: n, Within: m}, nil
 }
 
 // Trips reports whether so many failures of one code among the first outcomes are enough. When outcomes are recorded
 // together that are more than Within, they are enough in proportion.
-func (g GuardRule) Trips(failures, outcomes int) bool {
+func (g FailFast) Trips(failures, outcomes int) bool {
 	return g.Failures > 0 && failures >= g.Failures && failures*g.Within >= g.Failures*outcomes
 }
 
 // String writes the one form in which plans and runs keep a rule.
-func (g GuardRule) String() string {
-	if g == (GuardRule{}) {
-		return GuardOff
+func (g FailFast) String() string {
+	if g == (FailFast{}) {
+		return FailFastOff
 	}
 	return fmt.Sprintf("%d/%d", g.Failures, g.Within)
 }
 
-// CanonicalGuard reads a rule and writes it in its one form.
-func CanonicalGuard(text string) (string, error) {
+// CanonicalFailFast reads a rule and writes it in its one form.
+func CanonicalFailFast(text string) (string, error) {
 	if text == "" {
-		return "", ErrGuard
+		return "", ErrFailFast
 	}
-	rule, err := ParseGuard(text)
+	rule, err := ParseFailFast(text)
 	return rule.String(), err
 }

@@ -184,7 +184,7 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	t.Helper()
 	b.echo(nil)
 	file := filepath.Join(t.TempDir(), "failed.xlsx")
-	start := []string{"run", "start", "--endpoint", "echo", "--items", "-", "--guard", "off", "--wait"}
+	start := []string{"run", "start", "--endpoint", "echo", "--items", "-", "--fail-fast", "off", "--wait"}
 	b.want(b.pipe(givenPeople, append(start, "--name", "it")...), 3, "3 failed")
 	b.want(b.tranche("run", "errors", "it"), 0, "--flat --include payload --format xlsx", "tranche run correct")
 	b.want(b.tranche("run", "explain", "it"), 0, "tranche run correct")
@@ -258,18 +258,18 @@ func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
 	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-", "--name", "wrong", "--chunk", "100",
 		"--in-flight", "2", "--wait"), cli.ExitHeld, "outcomes of step echo failed with NO_SUCH",
 		"let it go on with: tranche run resume", "go on with: tranche run watch")
-	b.want(b.tranche("run", "show", "wrong"), 0, "paused (guard) by tranche")
+	b.want(b.tranche("run", "show", "wrong"), 0, "paused (fail_fast) by tranche")
 	b.want(b.tranche("run", "explain", "wrong"), 0, "its first outcomes plainly failed")
-	b.wantSoon([]string{"health"}, "run_guard", "its first outcomes plainly failed")
+	b.wantSoon([]string{"health"}, "run_fail_fast", "its first outcomes plainly failed")
 	b.want(b.tranche("run", "watch", "wrong", "--on-hold", "wait", "--max-wait", "1s"), cli.ExitMaxWait,
 		"has not ended within --max-wait 1s")
-	b.want(b.tranche("run", "resume", "--all"), 0, "no run was resumed", "paused by its guard")
+	b.want(b.tranche("run", "resume", "--all"), 0, "no run was resumed", "paused by its fail-fast limit")
 	b.want(b.tranche("run", "resume", "wrong"), 0, "resumed")
 	b.want(b.tranche("run", "watch", "wrong"), cli.ExitFailed, "2,000 failed")
-	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-", "--guard", "off", "--wait"),
+	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-", "--fail-fast", "off", "--wait"),
 		cli.ExitFailed, "2,000 failed")
-	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-", "--guard", "9/3"), cli.ExitUsage,
-		"--guard: want failures of so many first outcomes")
+	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-", "--fail-fast", "9/3"),
+		cli.ExitUsage, "--fail-fast: want failures of so many first outcomes")
 	b.want(b.tranche("run", "watch", "wrong", "--max-wait", "-1s"), cli.ExitUsage, "--max-wait")
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", "x", "--on-hold", "wait"), cli.ExitUsage,
 		"--wait too")

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -114,7 +115,8 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	args = admin.Args(args)
 	chosen, err := parser.Parse(args)
 	if err != nil {
-		return term.Fail(cli.Usage(err.Error() + "; see: " + helpFor(chosen, err)))
+		text := strings.Replace(err.Error(), `must be one of "",`, "must be one of ", 1) // "" is: not given
+		return term.Fail(cli.Usage(text + "; see: " + helpFor(chosen, err)))
 	}
 	if err := cli.RefuseEmpty(chosen); err != nil {
 		return term.Fail(err)

@@ -38,7 +38,7 @@ type serveCommand struct {
 	NATSListen  string          `name:"nats-listen" env:"TRANCHE_NATS_LISTEN" default:"127.0.0.1:4222" help:"Address of the embedded NATS (${default})." placeholder:"ADDR"`
 	MaxPayload  string          `name:"nats-max-payload" env:"TRANCHE_NATS_MAX_PAYLOAD" default:"1MiB" help:"The largest message of the embedded NATS, up to 64MiB (${default}); 8MiB is advised as the most." placeholder:"SIZE"`
 	AllowHost   []string        `env:"TRANCHE_ALLOW_HOST" help:"Another name that the API may be called by." placeholder:"NAME"`
-	Grace       time.Duration   `env:"TRANCHE_SHUTDOWN_TIMEOUT" default:"20s" help:"What a stop may take (${default})." placeholder:"TIME"`
+	Grace       time.Duration   `name:"shutdown-timeout" env:"TRANCHE_SHUTDOWN_TIMEOUT" default:"20s" help:"What a stop may take (${default})." placeholder:"TIME"`
 	LogLevel    string          `env:"TRANCHE_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error (${default})." placeholder:"LEVEL"`
 	LogFormat   string          `env:"TRANCHE_LOG_FORMAT" enum:"console,json" default:"console" help:"console or json (${default})." placeholder:"FORMAT"`
 	TraceOTLP   string          `name:"trace-otlp" env:"TRANCHE_TRACE_OTLP" help:"Send spans to this OTLP/HTTP receiver; 'env': to where the OTEL_ variables say." placeholder:"URL"`
@@ -316,8 +316,8 @@ func (e *ending) bounded(what string, f func() error) error {
 	case err := <-ended:
 		return err
 	case <-time.After(time.Until(e.until)):
-		return fmt.Errorf("%s did not stop within --shutdown-timeout %s; what it holds goes to others when its session expires",
-			what, e.grace)
+		return fmt.Errorf("%s did not stop within --shutdown-timeout %s; "+
+			"what it holds goes to others when its session expires", what, e.grace)
 	}
 }
 

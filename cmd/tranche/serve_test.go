@@ -162,7 +162,8 @@ func TestAStopIsBounded(t *testing.T) {
 	proxy := testenv.NewProxy(t, address)
 	through := url.URL{Scheme: "postgres", User: url.UserPassword(direct.User, direct.Password), Host: proxy.Addr(),
 		Path: direct.Database, RawQuery: "sslmode=disable"}
-	s := launch(t, true, "--database", through.String(), "--nats", testenv.NATS(t).URL(), "--shutdown-timeout", grace.String())
+	s := launch(t, true, "--database", through.String(), "--nats", testenv.NATS(t).URL(),
+		"--shutdown-timeout", grace.String())
 	proxy.Stall(testenv.Up, testenv.Down)
 	took, err := s.End(t)
 	if took > grace+slack {
@@ -176,7 +177,8 @@ func TestAStopIsBounded(t *testing.T) {
 // Without NATS a serve says so, and its API is there to say it too.
 func TestServeWithoutNATS(t *testing.T) {
 	t.Parallel()
-	s := launch(t, false, "--database", testenv.Database(t), "--nats", "nats://127.0.0.1:1", "--shutdown-timeout", ample.String())
+	s := launch(t, false, "--database", testenv.Database(t), "--nats", "nats://127.0.0.1:1",
+		"--shutdown-timeout", ample.String())
 	const before, after = "waiting for NATS, which does not answer at nats://127.0.0.1:1", " answers, with status 503"
 	eventually(t, "serve says what it waits for", func() bool { return strings.Contains(s.log.String(), before) })
 	_, rest, _ := strings.Cut(s.log.String(), "the API at ")

@@ -78,9 +78,20 @@ func AppendResult(buf *bytes.Buffer, result any) (err error) {
 // the message that it stands in.
 func CheckDepth(value []byte) error {
 	if row.Deeper(value, DefaultMaxDepth) {
-		return fmt.Errorf("it is nested over %d deep", DefaultMaxDepth)
+		return errTooDeep
 	}
 	return nil
+}
+
+var errTooDeep = fmt.Errorf("it is nested over %d deep", DefaultMaxDepth)
+
+// Unwritten is the error of an item whose result AppendResult could not write.
+func Unwritten(err error) *SlotError {
+	code := CodeBadResult
+	if errors.Is(err, errTooDeep) {
+		code = CodeTooDeep
+	}
+	return NewSlotError(code, fmt.Sprintf("the result cannot be written: %v", err), false)
 }
 
 // AsBinary returns the result that is not JSON, if it is none. result points to a handler's Out.

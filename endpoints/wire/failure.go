@@ -100,7 +100,7 @@ const (
 	CodePanic          = "panic"               // the handler panicked
 	CodeBadPayload     = "bad_payload"         // the payload does not fit the handler's input; not retryable
 	CodeBadPart        = "bad_part"            // a part does not fit what the handler reads it as; not retryable
-	CodeBadResult      = "bad_result"          // the result cannot be written, or is nested too deep; not retryable
+	CodeBadResult      = "bad_result"          // the result cannot be written; not retryable
 	CodeResultTooLarge = "result_too_large"    // over MaxResult, or over a message for who is no node; not retryable
 	CodeBadRequest     = "bad_request"         // the request could not be read; not retryable
 	CodeTimeout        = "timeout"             // the handler did not end in time; retryable

@@ -104,8 +104,8 @@ type BusyError struct {
 
 func (e *BusyError) Error() string {
 	if e.Unauthenticated {
-		return fmt.Sprintf("%d requests from this address, by no one who has logged in, are in progress, which is as many as "+
-			"there may be; try again soon, or send a token that is good", e.Limit)
+		return fmt.Sprintf("%d requests from this address, by no one who has logged in, are in progress, which is as many "+
+			"as there may be; try again soon, or send a token that is good", e.Limit)
 	}
 	if e.All {
 		return fmt.Sprintf("%d requests that read much are in progress, which is as many as there may be; try again soon",

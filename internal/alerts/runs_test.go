@@ -126,7 +126,8 @@ func TestRunsThatWillBeLate(t *testing.T) {
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
 	clock := &clocked{Store: b.store, now: time.Now()} // it is stalled
-	b.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
+	b.exec(`
+		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
 		VALUES ('s', tranche_now(), 'due', 1, 'started', tranche_now(), $2, $1, tranche_now())`,
 		run, clock.now.Add(time.Hour))
 	b.apply("r", "when: {runs: [will_be_late, overdue]}\n"+host.rule())
@@ -168,7 +169,8 @@ func TestRunsThatAreNotEstimated(t *testing.T) {
 	run := b.run("nightly", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
-	const start = `INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
+	const start = `
+		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
 		VALUES ('s', tranche_now() + make_interval(secs => $2), 'due', 1, 'started', tranche_now(),
 			tranche_now() + make_interval(hours => $3), $1, tranche_now())`
 	b.exec(start, run, 0, 20)
@@ -192,7 +194,8 @@ func TestARunThatCannotBeEstimated(t *testing.T) {
 	bad, good := b.run("bad", "p", nil), b.run("good", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
-	b.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
+	b.exec(`
+		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
 		SELECT 's', tranche_now() + make_interval(secs => n), 'due', 1, 'started', tranche_now(),
 			tranche_now() + make_interval(hours => n::int), r, tranche_now()
 		FROM unnest($1::uuid[]) WITH ORDINALITY AS f (r, n)`, []workqueue.RunID{bad, good})

@@ -2,12 +2,16 @@ package api
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
@@ -114,6 +118,9 @@ func (s *endpointRoutes) requeueLetters(ctx context.Context, in *requeueInput) (
 	}
 	sel.Force = in.Body.Force
 	out, err := s.letters.Requeue(ctx, sel, in.Name)
+	if err == nil && out.Requeued+out.RefusedTotal == 0 {
+		err = s.known(ctx, sel.Endpoint)
+	}
 	return out, kernel.Seen(err, kernel.SeeLetters)
 }
 
@@ -128,7 +135,38 @@ func (s *endpointRoutes) dropLetters(ctx context.Context, in *dropInput) (Droppe
 		return Dropped{}, err
 	}
 	n, err := deadletter.New(s.Store).Drop(ctx, sel, in.Name)
+	if err == nil && n == 0 {
+		err = s.known(ctx, sel.Endpoint)
+	}
 	return Dropped{Dropped: n}, kernel.Seen(err, kernel.SeeLetters)
+}
+
+// known returns an error that wraps ErrNotFound for an endpoint that has no dead letters, no service and no running run.
+func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
+	if endpoint == "" {
+		return nil
+	}
+	names, err := deadletter.New(s.Store).Endpoints(ctx)
+	if err != nil {
+		return err
+	}
+	found, err := s.endpoints(ctx)
+	if err != nil {
+		return err
+	}
+	names = slices.AppendSeq(names, maps.Keys(found))
+	if slices.Contains(names, endpoint) {
+		return nil
+	}
+	listeners := make([]wire.Listener, len(names))
+	for i, name := range names {
+		listeners[i].Endpoint = name
+	}
+	text := fmt.Sprintf("no dead letter is of endpoint %q, no service listens on it, and no running run uses it", endpoint)
+	if near := wire.Nearest(endpoint, listeners); near != "" {
+		text += "; was " + near + " meant?"
+	}
+	return fmt.Errorf("%s: %w", text, workqueue.ErrNotFound)
 }
 
 // selection is the same as the store takes it.

@@ -65,6 +65,9 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 	if got := apitest.Change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`); got.Dropped != 2 {
 		t.Errorf("dropped %d of mail; want 2", got.Dropped)
 	}
+	if got := apitest.Change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`); got.Dropped != 0 {
+		t.Errorf("dropped %d of mail again", got.Dropped)
+	}
 	looping := b.Bury("echo", deadletter.DeadLetter{Body: []byte("x"), Requeued: deadletter.MaxRequeues})
 	out = apitest.Change[deadletter.Requeue](b, "/dead-letters/requeue", `{"all":true}`)
 	if out.Requeued != 2 || out.RefusedTotal != 1 || out.Refused[0].ID != looping {
@@ -215,6 +218,8 @@ func TestMistakesAboutLettersAndEndpoints(t *testing.T) {
 		post(422, "endpoint name", path, `{"endpoint":"a\u0000"}`)
 		post(422, "validation failed", path, many)
 		post(422, "validation failed", path, `{"al":true}`)
+		post(404, "was echo meant?", path, `{"endpoint":"ecoh"}`)
+		post(404, seeLetters, path, `{"endpoint":"mail"}`)
 		post(404, seeLetters, path, `{"ids":["ffff"]}`)
 		post(404, seeLetters, path, `{"ids":["\u0000"]}`)
 		post(422, kernel.ActorHeader, path, `{"all":true}`, kernel.ActorHeader, "\xff")

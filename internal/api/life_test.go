@@ -246,7 +246,9 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	apitest.Eventually(t, "the upload is in progress", func() bool { return b.Number(`SELECT count(*) FROM batchrun`) == 1 })
+	apitest.Eventually(t, "the upload is in progress", func() bool {
+		return b.Number(`SELECT count(*) FROM batchrun`) == 1
+	})
 	stop()
 	select {
 	case err := <-served:

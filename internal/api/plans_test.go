@@ -20,7 +20,7 @@ import (
 func TestPlansOnRecord(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	if got := b.Apply(apitest.YearEnd, ""); got.Name != "year-end" || got.Version != 1 || got.CreatedBy != "ann" {
+	if got := b.Apply(apitest.YearEnd, ""); got.Name != "year-end" || got.Version != 1 || got.ChangedBy != "ann" {
 		t.Errorf("the first: %+v", got)
 	}
 	if got := b.Apply(apitest.YearEnd, "name=other"); !got.Unchanged || got.Version != 1 {
@@ -53,7 +53,7 @@ func TestPlansOnRecord(t *testing.T) {
 		t.Errorf("version 1: %+v", plan)
 	}
 	code, text := b.Ask(http.MethodDelete, api.Prefix+"/plans/year-end", nil, kernel.ActorHeader, "bob")
-	if code != http.StatusOK || !strings.Contains(string(text), `"versions":2`) {
+	if code != http.StatusOK || !strings.Contains(string(text), `"version":2`) {
 		t.Errorf("delete: %d %s", code, text)
 	}
 	b.Refused(404, "was deleted: not found; see tranche plan list", http.MethodGet, api.Prefix+"/plans/year-end", nil)
@@ -114,11 +114,11 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 		var got string
 		err := b.Pool.QueryRow(t.Context(), `
 			SELECT format('%s@%s %s %s %s %s | %s %s %s %s %s %s %s %s %s %s %s %s %s',
-			
-				r.plan, r.plan_version, r.priority, r.max_failed, r.canary, r.canary_auto_approve::text, s.chunk, s.chunk_auto::text,
-			coalesce(s.chunk_bytes::text, '-'), coalesce(s.chunk_time::text, '-'), s.in_flight, s.in_flight_auto::text,
-			coalesce(s.rate::text, '-'), s.max_attempts, s.retry_backoff, s.max_backoff, s.retry_codes, s.no_retry_codes,
-			s.request_timeout) FROM batchrun r JOIN run_step s ON s.run_id = r.id WHERE r.id = $1`, id).Scan(&got)
+			r.plan, r.plan_version, r.priority, r.max_failed, r.canary, r.canary_auto_approve::text, s.chunk,
+			s.chunk_auto::text, coalesce(s.chunk_bytes::text, '-'), coalesce(s.chunk_time::text, '-'), s.in_flight,
+			s.in_flight_auto::text, coalesce(s.rate::text, '-'), s.max_attempts, s.retry_backoff, s.max_backoff,
+			s.retry_codes, s.no_retry_codes, s.request_timeout)
+			FROM batchrun r JOIN run_step s ON s.run_id = r.id WHERE r.id = $1`, id).Scan(&got)
 		if err != nil || got != want {
 			t.Errorf("got  %s, %v\nwant %s", got, err, want)
 		}

@@ -135,7 +135,8 @@ func (t *Prose) advice(all []client.Advice) {
 			continue
 		}
 		t.Field(head, do+":")
-		t.B.WriteString(strings.Repeat(" ", fieldIndent) + EscapeControl(a.Command) + "\n") // never broken: it is to be copied
+		// Commands are not wrapped, so that they can be copied.
+		t.B.WriteString(strings.Repeat(" ", fieldIndent) + EscapeControl(a.Command) + "\n")
 	}
 }
 

@@ -119,23 +119,23 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	w.appears(store.RunHeld, idle.String(), store.Info, "Paused by Ann", "lunch", "tranche run resume")
 }
 
-// A guard, and a gate: someone has to look, and the health says who may not.
-func TestGuardsAndGatesWantADecision(t *testing.T) {
+// A fail-fast limit, and a gate: someone has to look, and the health says who may not.
+func TestFailFastLimitsAndGatesWantADecision(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	goOn := w.failing()
 	w.serve("letters", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
 
-	guarded := request("bills")
-	guarded.Guard, guarded.Steps[0].InFlight = workqueue.GuardRule{Failures: 10, Within: 20}, 1
-	bad := w.start(guarded, 100)
+	failFast := request("bills")
+	failFast.FailFast, failFast.Steps[0].InFlight = workqueue.FailFast{Failures: 10, Within: 20}, 1
+	bad := w.start(failFast, 100)
 	gated := request("letters")
 	send := gated.Steps[0]
 	send.Name, send.Needs, send.Barrier, send.Approval = "send", []int{0}, true, workqueue.ApproveOther
 	gated.Steps = append(gated.Steps, send)
 	waiting := w.start(gated, 30)
-	w.appears(store.RunGuard, bad.String(), store.Warning, "first outcomes", "no_address", "tranche run errors")
+	w.appears(store.RunFailFast, bad.String(), store.Warning, "first outcomes", "no_address", "tranche run errors")
 	goOn()
 	w.appears(store.RunGate, waiting.String(), store.Warning, "Step send waits", "must not be test",
 		"--step send --dry-run")
@@ -147,7 +147,7 @@ func TestGuardsAndGatesWantADecision(t *testing.T) {
 		Step: "send"}); err != nil {
 		t.Fatal(err)
 	}
-	w.goes(store.RunGuard, bad.String())
+	w.goes(store.RunFailFast, bad.String())
 	w.goes(store.RunGate, waiting.String())
 }
 

@@ -72,7 +72,7 @@ func TestRunsThatStand(t *testing.T) {
 	w.appears(store.NoListeners, "bils", store.Critical, "was bills meant?")
 	w.appears(store.NoListeners, "nobody-at-all", store.Critical)
 	want := map[workqueue.RunID]string{
-		slip: "No one listens on endpoint bils; was bills meant?", other: "No one listens on endpoint no one-at-all",
+		slip: "No one listens on endpoint bils; was bills meant?", other: "No one listens on endpoint nobody-at-all",
 		done: "",
 	}
 	// A list does not wait long for a look; on a busy machine a later one finds it done, and has heard all services.

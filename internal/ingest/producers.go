@@ -241,7 +241,8 @@ func (e *TooManyError) Error() string {
 type OverloadedError struct{}
 
 func (*OverloadedError) Error() string {
-	return fmt.Sprintf("this node has %d MiB of operations in progress already; add them again a little later", MaxHeld>>20)
+	return fmt.Sprintf("this node has %d MiB of operations in progress already; add them again a little later",
+		MaxHeld>>20)
 }
 
 // isText reports whether PostgreSQL can store a text.

@@ -52,34 +52,31 @@ func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (
 	if err != nil {
 		return open(cfg.raw(), true)
 	}
-	fields := fieldsOf(first.Payload)
-	if named(fields, ExportKey) {
+	names := namesOf(first.Payload)
+	if slices.Contains(names, ExportKey) {
 		return nil, wrong // of an export that cannot be read as one
 	}
-	if isUnflat(fields) {
+	if isUnflat(names) {
 		own, err := cfg.Export.Payloads([]string{first.Key})
 		if err != nil {
 			return nil, err
 		}
-		if !isUnflat(fieldsOf([]byte(own[first.Key]))) {
-			return nil, &row.InputError{Reason: "the input is an export without --flat, which would take the place of the " +
-				"data of its items; give back one of: tranche run export --flat --include payload"}
+		if !isUnflat(namesOf([]byte(own[first.Key]))) {
+			return nil, errUnflat
 		}
 	}
 	return open(cfg.raw(), true)
 }
 
-// isUnflat reports whether fields are those of an export that is not flat.
-func isUnflat(fields []field) bool {
-	return named(fields, "key", "state", "error_code", "error_message", "accepted") ||
-		named(fields, "ordinal", "key", "state", "step")
-}
+var errUnflat = &row.InputError{Reason: "the input is an export without --flat, which would take the place of the " +
+	"data of its items; give back one of: tranche run export --flat --include payload"}
 
-// named reports whether fields have all of the names.
-func named(fields []field, names ...string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool {
-		return !slices.ContainsFunc(fields, func(f field) bool { return plainName(f.name) == name })
-	})
+// isUnflat reports whether columns or fields are those of an export that is not flat.
+func isUnflat(names []string) bool {
+	has := func(all ...string) bool {
+		return !slices.ContainsFunc(all, func(name string) bool { return !slices.Contains(names, name) })
+	}
+	return has("key", "state", "error_code", "error_message", "accepted") || has("ordinal", "key", "state", "step")
 }
 
 func firstRow(open func(cfg Config, last bool) (*Reader, error), cfg Config) (first row.Item, err error) {
@@ -280,6 +277,14 @@ func fieldsOf(object []byte) (all []field) {
 	return all
 }
 
+// namesOf are the names of the fields of an object without spaces.
+func namesOf(object []byte) (names []string) {
+	for _, f := range fieldsOf(object) {
+		names = append(names, plainName(f.name))
+	}
+	return names
+}
+
 func plainName(quoted []byte) string {
 	name, err := jsontext.AppendUnquote(nil, quoted)
 	if err != nil {
@@ -319,6 +324,9 @@ func (r *restored) cell(cell, have []byte) ([]byte, error) {
 		}
 		cell = number
 	}
+	if shown := textOf(have); r.format == XLSX && clockTime.MatchString(shown) {
+		cell = asClock(cell, shown)
+	}
 	switch {
 	case r.same(cell, have):
 		return have, nil
@@ -354,12 +362,23 @@ func (r *restored) same(cell, have []byte) bool {
 		return text == shown
 	}
 	text = asSheet(text)
-	return text == asSheet(shown) || text == asSheet(Defuse(shown)) || text != "" && text == TooLongForCell(shown) ||
-		r.format == XLSX && text == shown+":00" && clockTime.MatchString(shown)
+	return text == asSheet(shown) || text == asSheet(Defuse(shown)) || text != "" && text == TooLongForCell(shown)
 }
 
 // clockTime is a time to which a workbook adds seconds.
-var clockTime = regexp.MustCompile(`^[0-2][0-9]:[0-5][0-9]$`)
+var clockTime = regexp.MustCompile(`^[0-2]?[0-9]:[0-5][0-9]$`)
+
+// asClock is a cell's time written as the one that was shown: without seconds, and without a zero before its hours.
+func asClock(cell []byte, shown string) []byte {
+	text, ok := strings.CutSuffix(textOf(cell), ":00")
+	if !ok || !clockTime.MatchString(text) {
+		return cell
+	}
+	if len(shown) < len("09:30") {
+		text = strings.TrimPrefix(text, "0")
+	}
+	return strconv.AppendQuote(nil, text)
+}
 
 // asSheet is a text as it is compared with another in a table of people: a line break is one, however it is written,
 // and a workbook may have taken characters that it cannot hold.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/xuri/excelize/v2"
+
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
@@ -79,6 +81,24 @@ func TestWorkbooksThatAreNone(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "save the sheet as CSV") {
 			t.Error(err)
 		}
+	}
+}
+
+// A workbook that is an export, but not a flat one, is not advised to be saved as CSV, which would be none either.
+func TestAWorkbookThatIsNotFlat(t *testing.T) {
+	t.Parallel()
+	book := excelize.NewFile()
+	heading := []any{"key", "state", "result", "error_code", "error_message", "accepted"}
+	if err := book.SetSheetRow("Sheet1", "A1", &heading); err != nil {
+		t.Fatal(err)
+	}
+	file, err := book.WriteToBuffer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = intake.Open(file, intake.Config{Spool: &intake.Spool{Dir: t.TempDir()}, Export: &intake.Export{}})
+	if err == nil || !strings.Contains(err.Error(), "run export --flat") || strings.Contains(err.Error(), "CSV") {
+		t.Error(err)
 	}
 }
 

@@ -136,7 +136,10 @@ func (x *xlsxReader) heading() error {
 			return badWorkbook("the first row has the name %s twice", row.Quote(name))
 		}
 	}
-	if x.key = slices.Index(names, x.cfg.Key); x.key < 0 {
+	switch x.key = slices.Index(names, x.cfg.Key); {
+	case x.key < 0 && isUnflat(names):
+		return errUnflat
+	case x.key < 0:
 		return badWorkbook("its first sheet has no column %s, as exports of failed items have (run export --flat)", x.cfg.Key)
 	}
 	x.names, x.prefixes = names, row.Prefixes(names)

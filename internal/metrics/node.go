@@ -139,7 +139,8 @@ func leaderGauges() []row[*orchestrator.Leading] {
 	return []row[*orchestrator.Leading]{
 		{"tranche_leader_epoch", "Epoch of the lease.", "",
 			one(func(l *orchestrator.Leading) int64 { return l.Epoch })},
-		{"tranche_leader_task_last_success_timestamp_seconds", "When a task ran last without failing, by the node's clock.", "task",
+		{"tranche_leader_task_last_success_timestamp_seconds",
+			"When a task ran last without failing, by the node's clock.", "task",
 			func(l *orchestrator.Leading, put func(float64, ...string)) {
 				for i := range l.LeaderTasks {
 					if d := &l.LeaderTasks[i]; d.Succeeded >= 0 {

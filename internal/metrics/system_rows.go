@@ -58,8 +58,8 @@ func runRows() []row[*seen] {
 	return []row[*seen]{
 		{"tranche_runs", "Runs in progress: state is loading, running or held.", "state",
 			perRuns([]string{"loading", "running", "held"}, func(r *healthstore.RunMetrics) string { return r.State })},
-		{"tranche_runs_held", "Runs that are held: reason is operator, threshold, guard or canary.", "reason",
-			perRuns([]string{string(control.HoldOperator), string(control.HoldThreshold), string(control.HoldGuard),
+		{"tranche_runs_held", "Runs that are held: reason is operator, threshold, fail_fast or canary.", "reason",
+			perRuns([]string{string(control.HoldOperator), string(control.HoldThreshold), string(control.HoldFailFast),
 				string(control.HoldCanary)}, func(r *healthstore.RunMetrics) string { return r.Hold })},
 		{"tranche_run_oldest_unfinished_seconds", "Age of the oldest run in progress; 0: there is none.", "",
 			number(func(m *healthstore.Metrics) (oldest float64) {

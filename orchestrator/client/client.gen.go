@@ -51,7 +51,7 @@ const (
 // Defines values for Hold.
 const (
 	HoldCanary    Hold = "canary"
-	HoldGuard     Hold = "guard"
+	HoldFailFast  Hold = "fail_fast"
 	HoldOperator  Hold = "operator"
 	HoldThreshold Hold = "threshold"
 )
@@ -2533,10 +2533,10 @@ type Nodes struct {
 	// Leader null while no one leads
 	Leader *LeaderView `json:"leader"`
 
-	// LeaderTasks what the leader does as such, as it said with its last heartbeat
+	// LeaderTasks periodic work of the leader, as of its last heartbeat
 	LeaderTasks []LeaderTaskView `json:"leader_tasks"`
 
-	// Nodes those that are there, then those that are gone, newest first, up to 50 of them
+	// Nodes live nodes, then up to 50 that are gone, newest first
 	Nodes []NodeView `json:"nodes"`
 
 	// At the database's clock when it looked
@@ -2651,10 +2651,10 @@ type OpenSettings struct {
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
-	// Guard pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
+	// FailFast pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
 	//
 	// Examples: 50/100
-	Guard *string `json:"guard,omitempty"`
+	FailFast *string `json:"fail_fast,omitempty"`
 
 	// Canary items of a spread sample that goes first; 0: none
 	//
@@ -3269,7 +3269,7 @@ type RerunSettings struct {
 	// Examples: 500, auto
 	InFlight Sizing `json:"in_flight,omitzero"`
 
-	// Endpoint where requests go from now on; absent: as before
+	// Endpoint where later requests go; absent: as before
 	Endpoint string `json:"endpoint,omitempty"`
 
 	// Canary items of a spread sample that run first; 0: none
@@ -3563,8 +3563,8 @@ type RunDocument struct {
 	// MaxFailed how many failed items pause it, like 500 or 1%
 	MaxFailed string `json:"max_failed,omitempty"`
 
-	// Guard first failures of a step that pause it, like 200/400; or off
-	Guard string `json:"guard"`
+	// FailFast first failures of a step that pause it, like 200/400; or off
+	FailFast string `json:"fail_fast"`
 
 	// FailedLimit the same in items, once all items are there
 	FailedLimit *int64 `json:"failed_limit,omitempty"`
@@ -3667,10 +3667,10 @@ type RunSettings struct {
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
-	// Guard pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
+	// FailFast pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
 	//
 	// Examples: 50/100
-	Guard *string `json:"guard,omitempty"`
+	FailFast *string `json:"fail_fast,omitempty"`
 
 	// Canary items of a spread sample that goes first; 0: none
 	//
@@ -4842,8 +4842,8 @@ type StartRunParams struct {
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
 	MaxFailed string `form:"max_failed,omitempty" json:"max_failed,omitempty"`
 
-	// Guard pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
-	Guard string `form:"guard,omitempty" json:"guard,omitempty"`
+	// FailFast pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
+	FailFast string `form:"fail_fast,omitempty" json:"fail_fast,omitempty"`
 
 	// Canary items of a spread sample that goes first; 0: none
 	Canary string `form:"canary,omitempty" json:"canary,omitempty"`
@@ -5851,7 +5851,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask := request{operation: "start-run", method: http.MethodPost, path: path("/runs"), contentType: contentType, body: body}
 	ask.add("priority", params.Priority, true)
 	ask.add("max_failed", params.MaxFailed, true)
-	ask.add("guard", params.Guard, true)
+	ask.add("fail_fast", params.FailFast, true)
 	ask.add("canary", params.Canary, true)
 	ask.add("canary_auto_approve", params.CanaryAutoApprove, true)
 	ask.add("order_by", params.OrderBy, true)
@@ -6662,4 +6662,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ed253a8430a75b690236390aef7df45a, is b74465c743d2bccf27804316903cc6438004aa4df0d41932cc3bf7a7b0bfdc36.
+// Of d287be464db2728d6bff34b9ddec0d3a, is 7510a8cee7d8bde6206d5350c927bba75038de9d362dcec3ef1f4b840ec2fc93.

@@ -110,7 +110,8 @@ func TestTwoNodesCompose(t *testing.T) {
 	var right, bare int
 	err := b.Pool.QueryRow(t.Context(), `
 		SELECT count(*) FILTER (WHERE r->>'of' = item_key), count(*) FILTER (WHERE r->>'price' = 'none')
-		FROM (SELECT convert_from(result, 'utf8')::json AS r, run_id, ordinal FROM work_result WHERE run_id = $1 AND step = 2) p
+		FROM (SELECT convert_from(result, 'utf8')::json AS r, run_id, ordinal FROM work_result
+			WHERE run_id = $1 AND step = 2) p
 		JOIN work_queue q USING (run_id, ordinal)`, run).Scan(&right, &bare)
 	if err != nil || right != n-2 || bare != n/10 {
 		t.Errorf("%d results are right, %d without a price (%v)", right, bare, err)

@@ -73,7 +73,8 @@ func TestNext(t *testing.T) {
 
 func TestStoredSpecIsTheSame(t *testing.T) {
 	t.Parallel()
-	s := parse(t, "cron: 30 2 * * 1-5\nzone: Europe/Berlin\njitter: 5m\nwindow: {not_before: '22:00', end_deadline: '06:00'}\n"+
+	s := parse(t, "cron: 30 2 * * 1-5\nzone: Europe/Berlin\njitter: 5m\n"+
+		"window: {not_before: '22:00', end_deadline: '06:00'}\n"+
 		"settings: {rate: 100, chunk: auto}\nparams: {year: '{due.year}'}\nstart_deadline: 1h\n")
 	text, err := json.Marshal(s)
 	if err != nil {

@@ -198,8 +198,9 @@ func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) erro
 	}
 	for i := range due {
 		if o := &due[i]; o.Reported {
-			w.node.Log.Warn("an open run was not sealed in time", zap.Stringer("run", o.Run), zap.Time("seal_deadline", o.SealDeadline),
-				zap.Int64("items", o.Items), zap.String("on_overdue", string(o.OnOverdue)))
+			w.node.Log.Warn("an open run was not sealed in time", zap.Stringer("run", o.Run),
+				zap.Time("seal_deadline", o.SealDeadline), zap.Int64("items", o.Items),
+				zap.String("on_overdue", string(o.OnOverdue)))
 			w.node.NotifyChange()
 		}
 		if err := w.endUnsealed(ctx, &due[i]); err != nil {

@@ -206,12 +206,12 @@ func (v *CollectorView) explain() {
 		}
 		return
 	}
-	if v.State == CollectorPaused {
+	if v.State == workqueue.DocumentPaused {
 		v.because("paused", nil, "%s paused the collector; resume it", cmp.Or(v.PausedBy, "somebody"))
 	}
 	if v.BackoffUntil != nil {
-		v.because("failing", v.BackoffUntil, "flushes fail, the last of %d with %s: %.200s; the next is tried at %s", v.Failures,
-			v.FailureCode, v.FailureMessage, stamp(*v.BackoffUntil))
+		v.because("failing", v.BackoffUntil, "flushes fail, the last of %d with %s: %.200s; the next is tried at %s",
+			v.Failures, v.FailureCode, v.FailureMessage, stamp(*v.BackoffUntil))
 	}
 	v.explainEndpoint()
 	if wait := v.after(v.callsIn); v.Due > 0 && wait != nil {

@@ -210,19 +210,20 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 	c := collect(t, gatherOps())
 	ctx := t.Context()
 	c.add("k", "a", "b")
-	if changed, err := collector.New(c.Store).PauseCollector(ctx, "c", "ann"); err != nil || !changed {
-		t.Fatal(changed, err)
+	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentPaused, false, "ann"); err != nil || out.Unchanged {
+		t.Fatal(out, err)
 	}
 	c.none("it is paused")
 	if due, err := collector.New(c.Store).DueCollectors(ctx); err != nil || len(due) != 0 {
 		t.Errorf("due are %v, %v", due, err)
 	}
 	c.add("k", "c")
-	if changed, err := collector.New(c.Store).ResumeCollector(ctx, "c", "ann"); err != nil || !changed {
-		t.Fatal(changed, err)
+	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentActive, false, "ann"); err != nil ||
+		out.Unchanged {
+		t.Fatal(out, err)
 	}
 	late := c.one("a", "b", "c")
-	if out, err := collector.New(c.Store).DeleteCollector(ctx, "c", true, "ann"); err != nil || out.Ops != 3 {
+	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentDeleted, true, "ann"); err != nil || out.Waiting != 3 {
 		t.Fatalf("deleted %+v, %v", out, err)
 	}
 	if _, _, err := collector.New(c.Store).AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}}); !errors.Is(err,

@@ -207,24 +207,26 @@ func (s Store) CheckThreshold(ctx context.Context, run workqueue.RunID) (held bo
 	return held, nil
 }
 
-// CheckGuard holds a run of which a guard decided while it was held for something else, and reports whether it did.
-func (s Store) CheckGuard(ctx context.Context, run workqueue.RunID) (held bool, err error) {
+// CheckFailFast holds a run whose fail-fast limit was reached while it was held for another reason, and reports whether
+// it did.
+func (s Store) CheckFailFast(ctx context.Context, run workqueue.RunID) (held bool, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
-		held, err = settle.HoldForGuard(ctx, tx, run)
+		held, err = settle.HoldForFailFast(ctx, tx, run)
 		return err
 	})
 	return held, err
 }
 
-// DueHold is a run that Store.CheckThreshold, Store.CheckGuard or Store.CheckCanary would act on.
+// DueHold is a run that Store.CheckThreshold, Store.CheckFailFast or Store.CheckCanary would act on.
 type DueHold struct {
 	Run       workqueue.RunID
 	Threshold bool // more items failed than may
 	Canary    bool // the sample has ended
-	Guard     bool // its first outcomes failed
+	FailFast  bool // its first outcomes failed
 }
 
-// The runs in progress that have a limit or a sample, by batchrun_limited, and the few of which a guard has decided.
+// The runs in progress that have a limit or a sample, by batchrun_limited, and the few whose fail-fast limit was
+// reached.
 const dueHolds = `
 SELECT due.id, due.threshold, due.canary, false FROM (
     SELECT r.id, coalesce(r.failed_limit < (` + failedItems + `), false) AS threshold,
@@ -234,7 +236,8 @@ SELECT due.id, due.threshold, due.canary, false FROM (
 WHERE due.threshold OR due.canary
 UNION ALL
 SELECT r.id, false, false, true FROM batchrun r
-WHERE r.state = 'running' AND r.hold IS NULL AND r.id IN (SELECT g.run_id FROM run_guard g WHERE g.tripped IS NOT NULL)`
+WHERE r.state = 'running' AND r.hold IS NULL AND r.id IN (
+    SELECT g.run_id FROM run_fail_fast g WHERE g.tripped IS NOT NULL)`
 
 // DueHolds returns the runs whose thresholds are passed or whose samples have ended, for whoever sees to it that
 // nothing is overlooked: the checks that nodes make by themselves may be lost with them.

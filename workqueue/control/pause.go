@@ -242,10 +242,10 @@ func (r *RunHold) prepare(ctx context.Context, tx pgx.Tx, actor string, maxFaile
 	return nil
 }
 
-// mayResume leaves a run that its guard holds to someone who names it.
+// mayResume leaves a run that its fail-fast limit holds to someone who names it.
 func (c *Control) mayResume(r *RunHold) error {
-	if c.All && r.Hold == HoldGuard {
-		return &workqueue.StateError{Run: r.id, State: "paused by its guard: " + r.Detail, Op: "resume",
+	if c.All && r.Hold == HoldFailFast {
+		return &workqueue.StateError{Run: r.id, State: "paused by its fail-fast limit: " + r.Detail, Op: "resume",
 			Fix: fmt.Sprintf("see why, and let it go on with: tranche run resume %s", r.id)}
 	}
 	return r.mayResume()
@@ -274,10 +274,10 @@ type Hold string
 
 // The reasons of a hold.
 const (
-	HoldOperator  Hold = "operator"       // someone paused it
-	HoldThreshold Hold = "threshold"      // more of its items failed than may
-	HoldCanary    Hold = "canary"         // its canary has ended, and someone has to approve
-	HoldGuard     Hold = settle.HoldGuard // its first outcomes plainly failed
+	HoldOperator  Hold = "operator"          // someone paused it
+	HoldThreshold Hold = "threshold"         // more of its items failed than may
+	HoldCanary    Hold = "canary"            // its canary has ended, and someone has to approve
+	HoldFailFast  Hold = settle.HoldFailFast // its first outcomes plainly failed
 )
 
 // RunHold is a run as far as holds go. Its row is locked.

@@ -239,6 +239,13 @@ func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, e
 	return page, nil
 }
 
+const letterEndpoints = `SELECT DISTINCT endpoint FROM dead_letter`
+
+// Endpoints names those that dead letters are of, in any state.
+func (s Store) Endpoints(ctx context.Context) ([]string, error) {
+	return pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], letterEndpoints)
+}
+
 const oneLetter = letterColumns + `, body FROM dead_letter WHERE id = $1`
 
 // DeadLetter returns the letter that a person means by ref, with its body: an id, or a piece of one (MinPrefix

@@ -40,7 +40,8 @@ ORDER BY k.collector, k.key_version, k.key FOR NO KEY UPDATE`
 
 	eraseParked = `
 WITH gone AS (
-    DELETE FROM collector_op WHERE seq = ANY ($1) AND parked_at IS NOT NULL RETURNING collector, key_version, key, op_id),
+    DELETE FROM collector_op WHERE seq = ANY ($1) AND parked_at IS NOT NULL
+    RETURNING collector, key_version, key, op_id),
 seen AS (
     DELETE FROM collector_seen s USING gone g WHERE s.collector = g.collector AND s.op_id = g.op_id),
 keys AS (SELECT collector, key_version, key, count(*)::int AS ops FROM gone GROUP BY collector, key_version, key),
@@ -194,7 +195,7 @@ func Searched() []Columns {
 		{Text, `alert.error alert_message.error api_request.operation batchrun.name batchrun.source batchrun.hold_detail
 			collector.failure_message collector.refused_for collector_key.failed_message collector_op.error_message
 			dead_letter.msg_id endpoint_change.reason endpoint_pace.breaker_reason health_ack.reason deleted_run.name
-			deleted_run.why run_acceptance.reason run_correction.reason run_guard.tripped schedule_occurrence.reason
+			deleted_run.why run_acceptance.reason run_correction.reason run_fail_fast.tripped schedule_occurrence.reason
 			schedule_occurrence.late stream_fault.detail stream_setting.trouble tracker_service.webhook_error
 			work_slice.error_message`, ""},
 		{JSON, `alert_condition.said alert_message.body api_request.headers api_request.committed_action health_condition.said
@@ -211,7 +212,7 @@ func Searched() []Columns {
 }
 
 // perRun are the tables of the above with run_id, which are erased from for one run, too.
-const perRun = " run_event work_slice run_correction run_acceptance run_guard "
+const perRun = " run_event work_slice run_correction run_acceptance run_fail_fast "
 
 // texts has the marker stand for the key in what is told of everything.
 func (e *erasure) texts(ctx context.Context, run *workqueue.RunID) (done Erased, err error) {

@@ -85,12 +85,12 @@ type UnderWayError struct {
 func (e *UnderWayError) Error() string {
 	var why []string
 	for _, run := range e.Runs[:min(len(e.Runs), 3)] {
-		why = append(why, fmt.Sprintf("run %s is in progress, and the item has no outcome there yet; wait for it, or end the "+
-			"run: tranche run cancel %s", run, run))
+		why = append(why, fmt.Sprintf("run %s is in progress, and the item has no outcome there yet; wait for it, or end "+
+			"the run: tranche run cancel %s", run, run))
 	}
 	for _, run := range e.Params[:min(len(e.Params), 3)] {
-		why = append(why, fmt.Sprintf("run %s is in progress, and a parameter of it has the key; wait for it, or end the run: "+
-			"tranche run cancel %s", run, run))
+		why = append(why, fmt.Sprintf("run %s is in progress, and a parameter of it has the key; wait for it, or end the "+
+			"run: tranche run cancel %s", run, run))
 	}
 	for _, op := range e.Operations[:min(len(e.Operations), 3)] {
 		name, id, _ := strings.Cut(op, " ")

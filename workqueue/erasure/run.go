@@ -55,8 +55,8 @@ SELECT count(*) FROM items`
 UPDATE work_correction SET payload = $3 WHERE run_id = $1 AND ordinal = ANY ($2) AND payload <> $3`
 
 	eraseParts = `
-UPDATE work_result SET result = CASE WHEN result IS NOT NULL THEN 'null'::bytea END, content_type = NULL, large_id = NULL,
-    error_message = CASE WHEN error_code IS NOT NULL THEN 'erased' END, error_keyed = NULL
+UPDATE work_result SET result = CASE WHEN result IS NOT NULL THEN 'null'::bytea END, content_type = NULL,
+    large_id = NULL, error_message = CASE WHEN error_code IS NOT NULL THEN 'erased' END, error_keyed = NULL
 WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1)) AND ordinal = ANY ($2)`
 
 	// With their pieces.

@@ -49,7 +49,7 @@ type MissingGroup struct {
 	Step     string     `json:"step,omitempty"`
 	Steps    []StepPart `json:"steps,omitempty" doc:"instead of step, when the items of several say the same"`
 	Endpoint string     `json:"endpoint,omitempty"`
-	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,no one" doc:"whose turn it is"`
+	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"whose turn it is"`
 	Who      string     `json:"who" doc:"the owner by name"`
 	Stands   bool       `json:"stands,omitempty" doc:"something is amiss: they would not wait if all were well"`
 	Why      string     `json:"why" doc:"the reason in a sentence"`
@@ -256,5 +256,5 @@ func (e *Explanation) heldForFailures() bool {
 var errSums = errors.New("an explanation does not add up")
 
 func (k Kind) heldForFailures() bool {
-	return k == ReasonThreshold || k == ReasonGuard || k == ReasonCanary
+	return k == ReasonThreshold || k == ReasonFailFast || k == ReasonCanary
 }

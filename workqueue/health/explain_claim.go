@@ -174,22 +174,22 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 	}
 	if st.rate != nil {
 		consider(st.tokens, st.tokensAt, *st.rate,
-			fmt.Sprintf("the run sends at most %s items a second", perSecond(*st.rate)),
+			fmt.Sprintf("the run sends at most %s", PerSecond(*st.rate, "item")),
 			Advice{"let more be sent", fmt.Sprintf("tranche run set %s --rate N%s", r.id, r.forStep(st))})
 	}
 	if e.rate > 0 {
-		consider(e.tokens, e.tokensAt, e.rate, fmt.Sprintf("%s gets at most %s items a second over all runs",
-			targetText(e.name), perSecond(e.rate)),
+		consider(e.tokens, e.tokensAt, e.rate, fmt.Sprintf("%s gets at most %s over all runs",
+			targetText(e.name), PerSecond(e.rate, "item")),
 			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
 	}
 	if e.requestRate > 0 {
-		consider(e.callTokens, e.callTokensAt, e.requestRate, fmt.Sprintf("%s gets at most %s requests a second in all",
-			targetText(e.name), perSecond(e.requestRate)),
+		consider(e.callTokens, e.callTokensAt, e.requestRate, fmt.Sprintf("%s gets at most %s in all",
+			targetText(e.name), PerSecond(e.requestRate, "request")),
 			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --request-rate N/s", e.name)})
 	}
 	if st.inFlightAuto && e.learnedRate != nil && (e.rate <= 0 || *e.learnedRate < e.rate) {
 		consider(e.tokens, e.tokensAt, *e.learnedRate, fmt.Sprintf(
-			"%s said that it is asked too much, and gets %s items a second", targetText(e.name), perSecond(*e.learnedRate)),
+			"%s said that it is asked too much, and gets %s", targetText(e.name), PerSecond(*e.learnedRate, "item")),
 			Advice{"see how that was found", "tranche endpoints show " + e.name})
 	}
 	if wait == 0 {
@@ -205,12 +205,16 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 	return true
 }
 
-// perSecond writes a rate.
-func perSecond(rate float64) string {
+// PerSecond writes a rate of a noun.
+func PerSecond(rate float64, noun string) string {
+	text := fmt.Sprintf("%.3g", rate)
 	if rate >= 10 {
-		return control.Grouped(int64(rate + 0.5))
+		text = control.Grouped(int64(rate + 0.5))
 	}
-	return fmt.Sprintf("%.3g", rate)
+	if text != "1" {
+		noun += "s"
+	}
+	return text + " " + noun + " a second"
 }
 
 // readBadParts finds the parts of a run that steps after say are bad.

@@ -226,8 +226,8 @@ SELECT s.run_id, s.step, CASE s.state WHEN 'scheduled' THEN st.endpoint ELSE coa
     min(s.sent_at), max(s.sent_at), min(s.delivered_at), max(s.delivered_at), max(q.at), max(s.failures),
     (array_agg(s.id ORDER BY s.created_at DESC, s.id))[1]
 FROM (
-    SELECT s.id, s.run_id, s.step, s.block, s.endpoint, s.state, s.cause, s.mask, s.remaining, s.delivered_at, s.sent_at,
-        s.answered, s.created_at, s.not_before, s.deadline, s.failures,
+    SELECT s.id, s.run_id, s.step, s.block, s.endpoint, s.state, s.cause, s.mask, s.remaining, s.delivered_at,
+        s.sent_at, s.answered, s.created_at, s.not_before, s.deadline, s.failures,
         CASE s.state WHEN 'claimed' THEN s.session_id END AS session_id,
         s.state = 'scheduled' AND s.not_before <= $4 AS due,
         CASE WHEN s.state = 'scheduled' AND s.error_code = '` + settle.CodePostponed +

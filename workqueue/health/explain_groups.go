@@ -108,18 +108,34 @@ func (e *Explanation) MergeSteps() {
 	groups, at := []MissingGroup{}, map[alikeKey]int{}
 	for i := range e.Groups {
 		g := e.Groups[i]
-		key := alikeKey{g.State, g.Who, g.Why, g.Next, fmt.Sprint(g.Advice), g.Reason, g.Owner}
-		if g.Reason == ReasonNeeds { // each says which step needs which
+		advice := g.ofAnyStep()
+		key := alikeKey{g.State, g.Who, g.Why, g.Next, fmt.Sprint(advice), g.Reason, g.Owner}
+		switch g.Reason {
+		case ReasonNeeds: // each says which step needs which
 			key.who, key.why = "", ""
+		case ReasonRate: // each says how long its items take; the first has most
+			key.next = ""
 		}
 		if j, ok := at[key]; ok && !groups[j].of(g.Step) {
 			groups[j].joinStep(&g)
+			groups[j].Advice = advice
 			continue
 		}
 		at[key] = len(groups)
 		groups = append(groups, g)
 	}
 	e.Groups = groups
+}
+
+// ofAnyStep is the advice of the group with a place for the name of its step.
+func (g *MissingGroup) ofAnyStep() []Advice {
+	all := slices.Clone(g.Advice)
+	for i := range all {
+		if rest, ok := strings.CutSuffix(all[i].Command, " --step "+shellQuote(g.Step)); ok {
+			all[i].Command = rest + " --step NAME"
+		}
+	}
+	return all
 }
 
 // of reports whether items of a step, or of all, are in the group.

@@ -66,8 +66,9 @@ func (r *runFacts) viewState() string {
 // The rows that a load has brought so far are told by the last ordinal, at the end of work_queue's primary key.
 const explainRuns = `
 SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.started_at, r.finished_at,
-    coalesce(r.hold, ''), r.hold_detail, r.held_at, r.held_by, r.canary, r.canary_auto_approve, coalesce(r.canary_state, ''),
-    r.failed_limit, r.max_failed, coalesce(r.loader_session, '00000000-0000-0000-0000-000000000000'),
+    coalesce(r.hold, ''), r.hold_detail, r.held_at, r.held_by, r.canary, r.canary_auto_approve,
+    coalesce(r.canary_state, ''), r.failed_limit, r.max_failed,
+    coalesce(r.loader_session, '00000000-0000-0000-0000-000000000000'),
     CASE WHEN r.sealed_at IS NULL THEN coalesce((SELECT max(q.ordinal) + 1 FROM work_queue q WHERE q.run_id = r.id), 0)
         ELSE 0 END,
     (SELECT count(*) FROM quarantine q WHERE q.run_id = r.id),
@@ -145,7 +146,7 @@ func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 // actionText says who did what to a run, an operator or the run itself.
 func actionText(actor, action string, hold control.Hold) string {
 	switch {
-	case hold == control.HoldThreshold || hold == control.HoldGuard || hold == control.HoldCanary:
+	case hold == control.HoldThreshold || hold == control.HoldFailFast || hold == control.HoldCanary:
 		return "its " + string(hold) + " paused the run"
 	case actor == workqueue.Engine && action == "approve":
 		return "its canary passed, and the other items were let go"

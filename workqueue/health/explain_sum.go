@@ -306,8 +306,8 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 			r.again("run what failed again, and resume the run then")...)
 		g.Advice = append(g.Advice, Advice{"or go on and let more fail; N is the new limit",
 			"tranche run resume " + id + " --max-failed N"})
-	case control.HoldGuard:
-		g.Reason, g.Why = ReasonGuard, "the run was paused because its first outcomes plainly failed"+detail
+	case control.HoldFailFast:
+		g.Reason, g.Why = ReasonFailFast, "the run was paused because its first outcomes plainly failed"+detail
 		g.Advice = append([]Advice{{"see why items failed", "tranche run errors " + id}},
 			r.again("when the service is fixed, run what failed again, and resume the run then")...)
 		g.Advice = append(g.Advice, []Advice{

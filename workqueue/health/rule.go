@@ -49,7 +49,7 @@ type Condition struct {
 	Kind     Kind      `json:"kind" doc:"in one word, like failed_items or no_listeners; new ones may come"`
 	Severity Severity  `json:"severity" enum:"info,warning,critical"`
 	Subject  string    `json:"subject" doc:"of what: the id of a run, the name of an endpoint, a node, a stream, a host"`
-	Owner    Owner     `json:"owner" enum:"service,node,operator,servers,database,no one" doc:"whose turn it is"`
+	Owner    Owner     `json:"owner" enum:"service,node,operator,servers,database,nobody" doc:"whose turn it is"`
 	Title    string    `json:"title"`
 	Detail   string    `json:"detail"`
 	Since    time.Time `json:"since"`

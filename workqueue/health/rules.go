@@ -20,7 +20,7 @@ const (
 	StreamSettings Kind = "stream_settings"      // the streams are not as they are set
 	RunHeld        Kind = "run_held"             // by its threshold, or by someone
 	RunApproval    Kind = "run_approval"         // its canary waits for someone
-	RunGuard       Kind = "run_guard"            // by its guard: its first outcomes plainly failed
+	RunFailFast    Kind = "run_fail_fast"        // by its fail-fast limit: its first outcomes plainly failed
 	RunGate        Kind = "run_gate"             // a step of it waits for someone
 	RunOverdue     Kind = "run_overdue"          // not sealed in time
 	RunWillBeLate  Kind = "run_deadline_at_risk" // in alerts only
@@ -49,7 +49,7 @@ const (
 const (
 	ReasonOperator        Kind = "paused"
 	ReasonThreshold       Kind = "threshold"
-	ReasonGuard           Kind = "guard"
+	ReasonFailFast        Kind = "fail_fast"
 	ReasonCanary          Kind = "canary"
 	ReasonSampling        Kind = "sampling"
 	ReasonNoNode          Kind = "no_node"
@@ -57,7 +57,7 @@ const (
 	ReasonNATSUnreachable Kind = "nats_unreachable"
 	ReasonUnwritable      Kind = "disk_full" // JetStream's store cannot be written, for that or another reason
 	ReasonNATSRefused     Kind = "nats_refused"
-	ReasonNATSStalled     Kind = "nats_stalled" // it can be reached, and the streams do not answer: no quorum, or no leader
+	ReasonNATSStalled     Kind = "nats_stalled" // reachable, and the streams do not answer: no quorum, or no leader
 	ReasonSettingUp       Kind = "setting_up"
 	ReasonProbing         Kind = "probing" // the breaker is open and a probe is out
 	ReasonStepLimit       Kind = "step_limit"
@@ -105,8 +105,8 @@ var rules = []Rule{
 		Many: "runs have failed items", find: failedRuns()},
 	{Kind: RunHeld, Owner: OwnerOperator, Title: "Paused", Of: "run", Many: "runs are held", Change: "paused",
 		find: heldRuns()},
-	{Kind: RunGuard, Owner: OwnerOperator, Title: "Paused, first outcomes failed", Of: "run",
-		Many: "runs are held by their guards", Change: "paused", With: RunHeld},
+	{Kind: RunFailFast, Owner: OwnerOperator, Title: "Paused, first outcomes failed", Of: "run",
+		Many: "runs are held by their fail-fast limits", Change: "paused", With: RunHeld},
 	{Kind: RunGate, Owner: OwnerOperator, Title: "At a gate, waiting for an approval", Of: "run",
 		Many: "runs wait at a gate for an approval", Change: "waits_for_approval", With: RunHeld},
 	{Kind: RunApproval, Owner: OwnerOperator, Title: "Waiting for an approval", Of: "run",
@@ -163,7 +163,7 @@ var rules = []Rule{
 	// What items wait for.
 	{Kind: ReasonOperator, Items: "paused: waiting for someone to resume the run"},
 	{Kind: ReasonThreshold, Items: "paused because too many items failed: waiting for an operator"},
-	{Kind: ReasonGuard, Items: "paused because the first outcomes plainly failed: waiting for an operator"},
+	{Kind: ReasonFailFast, Items: "paused because the first outcomes plainly failed: waiting for an operator"},
 	{Kind: ReasonCanary, Items: "waiting for someone to approve the canary"},
 	{Kind: ReasonSampling, Items: "held back until the canary's sample is over", Normal: true},
 	{Kind: ReasonNoNode, Items: "waiting for a node: none is alive"},

@@ -95,3 +95,17 @@ func TestHeldRunsThatAreNotListedAreCounted(t *testing.T) {
 		t.Errorf("got %v, want %v", f.More, want)
 	}
 }
+
+// The parts of failed runs are read for the newest only, however many conditions are listed.
+func TestPartsOfFewFailedRunsAreRead(t *testing.T) {
+	t.Parallel()
+	all := []Condition{{Kind: FailedItems, Subject: "older runs"}, {Kind: RunHeld, Subject: workqueue.NewRunID().String()}}
+	var oldest workqueue.RunID
+	for range maxResets + 1 {
+		oldest = workqueue.NewRunID()
+		all = append(all, Condition{Kind: FailedItems, Subject: oldest.String()})
+	}
+	if found := newestFailed(all); len(found) != maxResets || found[oldest] != nil {
+		t.Errorf("%d runs, the oldest: %v", len(found), found[oldest])
+	}
+}

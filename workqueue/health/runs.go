@@ -94,15 +94,12 @@ func againstFailures(run workqueue.RunID, bad *inspect.BadPart) string {
 		again)
 }
 
+// maxResets bounds the failed runs, the newest, of which adviseResets reads parts.
+const maxResets = 100
+
 // adviseResets has the parts made again for which items failed: a re-run would give them the same parts.
 func (s Store) adviseResets(ctx context.Context, f *Facts) error {
-	failed := map[workqueue.RunID]*Condition{}
-	for i := range f.Conditions {
-		c := &f.Conditions[i]
-		if id, err := uuid.Parse(c.Subject); err == nil && c.Kind == FailedItems {
-			failed[workqueue.RunID(id)] = c
-		}
-	}
+	failed := newestFailed(f.Conditions)
 	if len(failed) == 0 {
 		return nil
 	}
@@ -113,6 +110,18 @@ func (s Store) adviseResets(ctx context.Context, f *Facts) error {
 		}
 	}
 	return err
+}
+
+// newestFailed finds the conditions of failed runs, up to maxResets.
+func newestFailed(all []Condition) map[workqueue.RunID]*Condition {
+	failed := map[workqueue.RunID]*Condition{}
+	for i := range all {
+		c := &all[i]
+		if id, err := uuid.Parse(c.Subject); err == nil && c.Kind == FailedItems && len(failed) < maxResets {
+			failed[workqueue.RunID(id)] = c
+		}
+	}
+	return failed
 }
 
 // heldRun is a run that is paused. Runs counts those held for the same reason.
@@ -170,8 +179,8 @@ func (r *heldRun) condition() Condition {
 		c.Title = "Paused, too many items failed: " + r.String()
 		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then go on and allow more: "+
 			"`tranche run resume %[1]s --max-failed N`", r.Run)
-	case control.HoldGuard:
-		c.Kind, c.Title = RunGuard, "Paused, its first outcomes plainly failed: "+r.String()
+	case control.HoldFailFast:
+		c.Kind, c.Title = RunFailFast, "Paused, its first outcomes plainly failed: "+r.String()
 		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then go on: `tranche run resume %[1]s`, or not: "+
 			"`tranche run cancel %[1]s`", r.Run)
 	case control.HoldCanary:

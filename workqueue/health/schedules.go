@@ -21,7 +21,8 @@ type failedSchedule struct {
 const healthScheduleFailed = `
 SELECT s.name, f.state, f.due_at, f.reason, f.ended_at
 FROM schedule s CROSS JOIN LATERAL (
-    SELECT * FROM schedule_occurrence f WHERE f.schedule = s.name AND f.ended_at IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
+    SELECT * FROM schedule_occurrence f WHERE f.schedule = s.name AND f.ended_at IS NOT NULL
+    ORDER BY f.due_at DESC LIMIT 1) f
 WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')
 ORDER BY f.ended_at DESC, s.name LIMIT $1`
 

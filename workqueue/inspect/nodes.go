@@ -77,8 +77,8 @@ type NodeRun struct {
 // Nodes is who is there and who leads.
 type Nodes struct {
 	Leader      *LeaderView      `json:"leader" doc:"null while no one leads"`
-	LeaderTasks []LeaderTaskView `json:"leader_tasks" doc:"what the leader does as such, as it said with its last heartbeat"`
-	Nodes       []NodeView       `json:"nodes" doc:"those that are there, then those that are gone, newest first, up to 50 of them"`
+	LeaderTasks []LeaderTaskView `json:"leader_tasks" doc:"periodic work of the leader, as of its last heartbeat"`
+	Nodes       []NodeView       `json:"nodes" doc:"live nodes, then up to 50 that are gone, newest first"`
 	At          time.Time        `json:"at" doc:"the database's clock when it looked"`
 	// ReadOnly is why nodes that live are dead here: they cannot say so.
 	ReadOnly bool `json:"database_read_only,omitempty" doc:"PostgreSQL takes no writes: nodes cannot say that they live"`

@@ -63,7 +63,7 @@ type Blocker struct {
 
 // HoldView says why nothing is claimed of a run. What is in progress is recorded anyway.
 type HoldView struct {
-	Kind   control.Hold `json:"kind" enum:"operator,threshold,guard,canary"`
+	Kind   control.Hold `json:"kind" enum:"operator,threshold,fail_fast,canary"`
 	Detail string       `json:"detail,omitempty"`
 	Since  time.Time    `json:"since"`
 	By     string       `json:"by,omitempty" doc:"who paused it; tranche when it paused itself"`
@@ -91,7 +91,7 @@ type RunView struct {
 	SealedAt       *time.Time        `json:"sealed_at,omitempty"`
 	Seconds        float64           `json:"seconds" doc:"how long the current generation has run, or ran"`
 	MaxFailed      string            `json:"max_failed,omitempty" doc:"how many failed items pause it, like 500 or 1%"`
-	Guard          string            `json:"guard" doc:"first failures of a step that pause it, like 200/400; or off"`
+	FailFast       string            `json:"fail_fast" doc:"first failures of a step that pause it, like 200/400; or off"`
 	FailedLimit    *int64            `json:"failed_limit,omitempty" doc:"the same in items, once all items are there"`
 	Canary         *CanaryView       `json:"canary,omitempty" doc:"the items that run before all others"`
 	Order          *OrderView        `json:"order,omitempty" doc:"items of the same value go one at a time"`
@@ -194,7 +194,7 @@ SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, tranche_now(),
     (SELECT count(*) FROM quarantine q WHERE q.run_id = batchrun.id),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'waiting'),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'reissued'),
-    max_failed, guard, failed_limit, canary, canary_auto_approve, coalesce(canary_state, ''),
+    max_failed, fail_fast, failed_limit, canary, canary_auto_approve, coalesce(canary_state, ''),
     CASE WHEN state = 'completed' THEN 0 ELSE coalesce((SELECT sum(bit_count(o.failed & ~o.settled))
         FROM (SELECT * FROM batchrun WHERE id = $1) r CROSS JOIN LATERAL (` + plane.OutcomePlanes +
 	`) o), 0) END::bigint
@@ -320,7 +320,7 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		var canary CanaryView
 		err = tx.QueryRow(ctx, runExtras, id).Scan(&view.IdempotencyKey, &view.Spec, &view.Params, &view.SealedAt,
 			&view.At, &view.Seconds, &view.Quarantined, &view.DeadLetters, &view.GivenUp, &view.MaxFailed,
-			&view.Guard, &view.FailedLimit, &canary.Items, &canary.Auto, &canary.State, &view.Settling)
+			&view.FailFast, &view.FailedLimit, &canary.Items, &canary.Auto, &canary.State, &view.Settling)
 		if err != nil {
 			return err
 		}

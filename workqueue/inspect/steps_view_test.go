@@ -156,6 +156,25 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	}
 }
 
+// A rate that several steps wait for is told once, with the command for any of them.
+func TestARateOfSeveralStepsIsExplainedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Need("c d")), 10)
+	b.Exec(`UPDATE run_step SET rate = 1, tokens = -100, tokens_at = tranche_now()`)
+	_, e := b.addUp(run)
+	e.MergeSteps()
+	if len(e.Groups) != 1 {
+		t.Fatalf("got %+v", e.Groups)
+	}
+	g := &e.Groups[0]
+	want := health.Advice{Do: "let more be sent", Command: "tranche run set " + run.String() + " --rate N --step NAME"}
+	if g.Reason != health.ReasonRate || len(g.Steps) != 3 || g.Items != 10 || g.Why != "the run sends at most 1 item a second" ||
+		!slices.Equal(g.Advice, []health.Advice{want}) || !strings.Contains(g.Next, "take 10s") {
+		t.Errorf("got %+v", g)
+	}
+}
+
 // What several steps wait for is named once, however many of them do.
 func TestStepsThatWaitAreExplainedOnce(t *testing.T) {
 	t.Parallel()

@@ -117,7 +117,8 @@ UPDATE batchrun
 SET state = 'running', generation = generation + 1, done = NULL, failed = NULL, accepted = 0,
     finished_at = NULL,
     started_at = tranche_now(), hold = nullif($3, ''), hold_detail = $4, held_at = $5, held_by = $6,
-    canary = coalesce($7, canary), canary_auto_approve = coalesce($8, canary_auto_approve), canary_state = nullif($9, ''),
+    canary = coalesce($7, canary), canary_auto_approve = coalesce($8, canary_auto_approve),
+    canary_state = nullif($9, ''),
     canary_generation = CASE WHEN $7 IS NULL THEN canary_generation ELSE generation + 1 END
 WHERE id = $1 AND state IN ('running', 'completed') AND generation = $2
 RETURNING generation`
@@ -137,8 +138,8 @@ func (r *redo) rearm(ctx context.Context, c *newCanary, d *ledger.Difference) (*
 			return nil, err
 		}
 	}
-	if err := settle.AnswerGuard(ctx, r.tx, r.run); err != nil {
-		return nil, fmt.Errorf("end the guards of run %s: %w", r.run, err)
+	if err := settle.AnswerFailFast(ctx, r.tx, r.run); err != nil {
+		return nil, fmt.Errorf("end the fail-fast limits of run %s: %w", r.run, err)
 	}
 	runs, err := control.LockHolds(ctx, r.tx, &control.Control{Run: r.run}, "")
 	if err != nil {

@@ -63,7 +63,8 @@ func (r *RunReport) readRequests(ctx context.Context, tx pgx.Tx) (err error) {
 }
 
 // tookSeconds is an SQL expression on work_slice: how long its service took for it.
-const tookSeconds = `coalesce(took, extract(epoch FROM ended_at - coalesce(delivered_at, ` + plane.AskedAt + `))::float8)`
+const tookSeconds = `coalesce(took,
+    extract(epoch FROM ended_at - coalesce(delivered_at, ` + plane.AskedAt + `))::float8)`
 
 const requestTimes = `
 SELECT coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY took), 0),

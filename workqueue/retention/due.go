@@ -60,7 +60,8 @@ const (
 
 	// A due time whose run is in progress, or that was not looked at for being late, is not handled yet.
 	oldFires = `
-    SELECT f.ctid, f.schedule || ' ' || f.due_at || f.kind AS id, f.ended_at AS at, 250 AS size FROM schedule_occurrence f
+    SELECT f.ctid, f.schedule || ' ' || f.due_at || f.kind AS id, f.ended_at AS at, 250 AS size
+    FROM schedule_occurrence f
     WHERE f.ended_at IS NOT NULL AND (f.end_deadline IS NULL OR f.late_at IS NOT NULL OR f.state <> 'started')
         AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = f.run_id AND r.state IN ('loading', 'running'))`
 )

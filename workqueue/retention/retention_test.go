@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	trackers "github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -27,7 +26,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/schedule"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
-	"github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // wantGone wants nothing left of a run that someone has deleted, and of another what there was.
@@ -87,7 +85,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	before, had := b.inTables(other), b.inTables(run)
 	for _, id := range []workqueue.RunID{other, run} {
 		b.Exec(`INSERT INTO health_ack (kind, subject, state, by, reason, severity, count)
-			VALUES ('failed_items', '` + id.String() + `', 'muted', 'ann', 'known', 'warning', 1)`)
+			VALUES ('failed_items', '` + id.String() + `', 'acknowledged', 'ann', 'known', 'warning', 1)`)
 	}
 	for _, table := range []string{"work_result", "work_error", "work_slice", "quarantine", "dead_letter", "run_event"} {
 		if had[table] == 0 {
@@ -428,10 +426,6 @@ func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 		"runs":   func() error { _, err := retention.New(store).RunsPastLimits(ctx, time.Now(), 9, nil); return err },
 		"going":  func() error { _, err := retention.New(store).GoingRuns(ctx, 9); return err },
 		"due":    func() error { _, err := retention.New(store).RetentionDue(ctx); return err },
-		"webhooks": func() error {
-			_, err := tracker.New(store).DueTrackerWebhooks(ctx, trackers.WebhookRoom{AtOnce: 1})
-			return err
-		},
 		"due schedules":   func() error { _, err := schedule.New(store).DueSchedules(ctx, 1); return err },
 		"waiting fires":   func() error { _, err := schedule.New(store).WaitingFires(ctx, 1); return err },
 		"next schedule":   func() error { _, _, err := schedule.New(store).NextScheduleTime(ctx); return err },

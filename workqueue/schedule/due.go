@@ -71,7 +71,8 @@ WHERE name = $1 AND version = $2 AND next_due = $3 AND state = 'active' AND dele
 
 	// A due time that has fired before stays as it is.
 	insertFires = `
-INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, reason, start_at, start_by, end_deadline, ended_at)
+INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, reason, start_at, start_by, end_deadline,
+    ended_at)
 SELECT $1, f.due, 'due', $2, f.state, f.reason, f.start_at, f.start_by, f.end_deadline,
     CASE WHEN f.state = 'due' THEN NULL ELSE tranche_now() END
 FROM unnest($3::timestamptz[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::timestamptz[])
@@ -189,7 +190,8 @@ const nextScheduleTime = `
 SELECT extract(epoch FROM least(
     (SELECT min(next_due) FROM schedule WHERE state = 'active' AND deleted_at IS NULL),
     (SELECT min(start_at) FROM schedule_occurrence WHERE state IN ('due', 'queued', 'starting')),
-    (SELECT min(end_deadline) FROM schedule_occurrence WHERE state = 'started' AND late_at IS NULL)) - tranche_now())::float8`
+    (SELECT min(end_deadline) FROM schedule_occurrence WHERE state = 'started' AND late_at IS NULL))
+    - tranche_now())::float8`
 
 // NextScheduleTime returns how long it is, by the database's time, until a schedule wants something; 0: it does now.
 // ok is false when none will.

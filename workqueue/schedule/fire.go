@@ -80,13 +80,14 @@ type Fire struct {
 }
 
 // A pause is no fire's state: it is said of those that it keeps waiting, as long as it lasts.
-const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, schedule_occurrence.kind, schedule_occurrence.version,
-    schedule_occurrence.state,
+const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, schedule_occurrence.kind,
+    schedule_occurrence.version, schedule_occurrence.state,
     CASE WHEN schedule_occurrence.state IN ('due', 'queued') AND schedule_occurrence.kind = 'due'
               AND EXISTS (SELECT FROM schedule p WHERE p.name = schedule_occurrence.schedule AND p.state = 'paused')
          THEN concat_ws('; ', 'the schedule is paused', nullif(schedule_occurrence.reason, ''))
-         ELSE schedule_occurrence.reason END, schedule_occurrence.asked_by, schedule_occurrence.start_at, schedule_occurrence.start_by,
-    schedule_occurrence.end_deadline, schedule_occurrence.late, schedule_occurrence.run_id,
+         ELSE schedule_occurrence.reason END, schedule_occurrence.asked_by, schedule_occurrence.start_at,
+    schedule_occurrence.start_by, schedule_occurrence.end_deadline, schedule_occurrence.late,
+    schedule_occurrence.run_id,
     coalesce((SELECT r.state FROM batchrun r WHERE r.id = schedule_occurrence.run_id), ''),
     schedule_occurrence.attempts, schedule_occurrence.began_at, schedule_occurrence.ended_at`
 

@@ -45,8 +45,8 @@ INSERT INTO api_request AS r (user_name, key, operation, fingerprint, claim, ses
 VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (user_name, key) DO UPDATE
 SET operation = excluded.operation, fingerprint = excluded.fingerprint, claim = excluded.claim,
-    session_id = excluded.session_id, committed_action = NULL, status = NULL, content_type = '', headers = '{}', body = NULL,
-    created_at = tranche_now()
+    session_id = excluded.session_id, committed_action = NULL, status = NULL, content_type = '', headers = '{}',
+    body = NULL, created_at = tranche_now()
 WHERE CASE WHEN r.status IS NOT NULL OR r.committed_action IS NOT NULL
     THEN r.created_at < tranche_now() - $7::interval
     ELSE r.operation = excluded.operation AND r.fingerprint = excluded.fingerprint

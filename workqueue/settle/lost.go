@@ -197,7 +197,7 @@ SELECT s.id, s.run_id, s.step, s.block, s.generation, s.mask, s.attempt, s.failu
        coalesce(s.parent, '00000000-0000-0000-0000-000000000000'),
        st.max_attempts, st.retry_backoff, coalesce(st.max_backoff, interval '0'), st.retry_codes, st.no_retry_codes,
        coalesce(st.max_result, 0),
-       EXISTS (SELECT FROM run_guard g WHERE g.run_id = s.run_id AND g.step = s.step AND g.tripped IS NULL)
+       EXISTS (SELECT FROM run_fail_fast g WHERE g.run_id = s.run_id AND g.step = s.step AND g.tripped IS NULL)
 FROM work_slice s JOIN run_step st USING (run_id, step)`
 
 const (
@@ -260,7 +260,7 @@ func scanHeld(row pgx.CollectableRow) (*plane.HeldSlice, error) {
 		&h.Cause, &h.Suspect, pgbits.Into(&h.Remaining), &h.State, &h.Answered,
 		&code, &message, &retry, &h.Root, &h.Endpoint, &h.Parent, &h.Policy.MaxAttempts, &h.Policy.Backoff,
 		&h.Policy.MaxBackoff, &h.Policy.RetryCodes, &h.Policy.NoRetryCodes,
-		&h.MaxResult, &h.Guarded)
+		&h.MaxResult, &h.FailFast)
 	if code != nil && message != nil && retry != nil {
 		h.Failure = &workqueue.SlotError{Code: *code, Message: *message, Retry: *retry}
 	}

@@ -242,7 +242,7 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batc
 			ended = append(ended, workqueue.RunID(of.Batch))
 		}
 	}
-	err := s.guardSteps(ctx, tx, ended)
+	err := s.checkFailFast(ctx, tx, ended)
 	if err == nil {
 		s.finished, err = Complete(ctx, tx, ended...)
 	}

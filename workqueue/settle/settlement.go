@@ -26,18 +26,18 @@ type settlement struct {
 	outcomes map[plane.BlockID]*plane.Outcome
 	finished []Completion
 
-	graphs   *plane.GraphCache
-	alone    []plane.BlockID                  // blocks with outcomes of runs of one step, in order
-	joint    map[plane.BlockID]*joint         // and of runs of several, under the gate
-	final    map[plane.BlockID]bitfield.Set   // items that are final now, under step 0 of their block
-	ordered  map[workqueue.RunID]*plane.Graph // runs that have lines
-	lanes    map[workqueue.RunID][]*LaneRow   // lines of these whose heads may be final now
-	unheld   map[plane.BlockID]bitfield.Set   // items that are held back no more, because they come to their end here
-	barriers []workqueue.RunID                // of which a step may have what it waited for
-	unlocked bool                             // items became ready
-	settled  []Settled                        // one for each endpoint
-	guarded  map[guardedStep]*outcomes        // of steps whose first outcomes are looked at
-	large    []uuid.UUID                      // results that are kept apart
+	graphs        *plane.GraphCache
+	alone         []plane.BlockID                  // blocks with outcomes of runs of one step, in order
+	joint         map[plane.BlockID]*joint         // and of runs of several, under the gate
+	final         map[plane.BlockID]bitfield.Set   // items that are final now, under step 0 of their block
+	ordered       map[workqueue.RunID]*plane.Graph // runs that have lines
+	lanes         map[workqueue.RunID][]*LaneRow   // lines of these whose heads may be final now
+	unheld        map[plane.BlockID]bitfield.Set   // items that are held back no more, because they come to their end here
+	barriers      []workqueue.RunID                // of which a step may have what it waited for
+	unlocked      bool                             // items became ready
+	settled       []Settled                        // one for each endpoint
+	firstOutcomes map[failFastStep]*outcomes       // of steps whose first outcomes are looked at
+	large         []uuid.UUID                      // results that are kept apart
 }
 
 type sliceUpdate struct {
@@ -69,7 +69,7 @@ func newSettlement(parts *pg.CopyRows, graphs *plane.GraphCache) *settlement {
 	s := &settlement{parts: parts, outcomes: map[plane.BlockID]*plane.Outcome{}, graphs: graphs,
 		joint: map[plane.BlockID]*joint{}, final: map[plane.BlockID]bitfield.Set{},
 		ordered: map[workqueue.RunID]*plane.Graph{},
-		lanes:   map[workqueue.RunID][]*LaneRow{}, guarded: map[guardedStep]*outcomes{}}
+		lanes:   map[workqueue.RunID][]*LaneRow{}, firstOutcomes: map[failFastStep]*outcomes{}}
 	s.parts.Reset()
 	s.failed.Reset()
 	s.errors.Reset()

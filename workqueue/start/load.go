@@ -47,7 +47,7 @@ type LoadRequest struct {
 	PlanVersion       int                 // of a plan on record; 0: the plan came with the run
 	MaxFailed         string              // how many failed items hold the run: "", "500" or "1%"
 	Canary            int                 // items that are tried before all others; 0: none
-	Guard             workqueue.GuardRule // of the first outcomes of each step, when they hold the run; zero: never
+	FailFast          workqueue.FailFast  // of the first outcomes of each step, when they hold the run; zero: never
 	CanaryAutoApprove bool                // go on without an operator when no more of them failed than MaxFailed allows
 	FromRun           workqueue.RunID     // that it carries on; zero: none
 	FromErased        int                 // [Store.Erasures] of that run before the first item was read

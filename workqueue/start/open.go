@@ -126,9 +126,9 @@ func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened,
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(pace.MakePaces, l.run)
-	req.queueGuards(batch, l.run)
+	req.queueFailFast(batch, l.run)
 	if err := pg.Leave(ctx, tx, batch); err != nil {
-		return out, fmt.Errorf("keep the paces of its endpoints, and guard its steps: %w", err)
+		return out, fmt.Errorf("keep the paces of its endpoints, and the fail-fast limits of its steps: %w", err)
 	}
 	if err := tracker.Open(ctx, tx, uuid.UUID(l.run), "run"); err != nil {
 		return out, err
@@ -219,7 +219,8 @@ RETURNING id, seal_deadline, items, on_overdue, generation`
 	// What a leader has reported and not brought to its end. All that is done with a run stands in the audit log, of
 	// which nothing goes while the run is in progress. While its backlog is worked on someone needs it.
 	leftOverdue = `
-SELECT id, seal_deadline, items, CASE WHEN on_overdue = 'report' THEN 'cancel' ELSE on_overdue END, on_overdue = 'report'
+SELECT id, seal_deadline, items, CASE WHEN on_overdue = 'report' THEN 'cancel' ELSE on_overdue END,
+    on_overdue = 'report'
 FROM batchrun
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NOT NULL
   AND (on_overdue <> 'report' OR hold IS NULL AND overdue_at < tranche_now() - $1::interval

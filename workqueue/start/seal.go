@@ -65,8 +65,8 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if !l.whole || !l.paced() {
 		batch.Queue(pace.MakePaces, l.run)
 	}
-	if l.items >= int64(l.req.Guard.Failures) {
-		l.req.queueGuards(batch, l.run)
+	if l.items >= int64(l.req.FailFast.Failures) {
+		l.req.queueFailFast(batch, l.run)
 	}
 	if content := l.content(); content != nil {
 		batch.Queue(keepContent, l.run, content)
@@ -133,14 +133,14 @@ func (l *loader) sealTracker(ctx context.Context, tx pgx.Tx, sizes []int) error 
 	return pg.Join(ctx, tx, batch)
 }
 
-// makeGuards has the first outcomes of the steps looked at that may fail items.
-const makeGuards = `
-INSERT INTO run_guard (run_id, step, failures, within)
+// makeFailFast has the first outcomes of the steps looked at that may fail items.
+const makeFailFast = `
+INSERT INTO run_fail_fast (run_id, step, failures, within)
 SELECT run_id, step, $2, $3 FROM run_step WHERE run_id = $1 AND NOT optional`
 
-func (r *LoadRequest) queueGuards(batch *pgx.Batch, run workqueue.RunID) {
-	if r.Guard != (workqueue.GuardRule{}) {
-		batch.Queue(makeGuards, run, r.Guard.Failures, r.Guard.Within)
+func (r *LoadRequest) queueFailFast(batch *pgx.Batch, run workqueue.RunID) {
+	if r.FailFast != (workqueue.FailFast{}) {
+		batch.Queue(makeFailFast, run, r.FailFast.Failures, r.FailFast.Within)
 	}
 }
 
@@ -195,7 +195,7 @@ func (l *loader) settings() map[string]any {
 		d.Add("from_run", "", l.req.FromRun.String())
 	}
 	d.Add("max_failed", "", l.req.MaxFailed)
-	d.Add("guard", workqueue.GuardOff, l.req.Guard.String())
+	d.Add("fail_fast", workqueue.FailFastOff, l.req.FailFast.String())
 	d.Add("canary", 0, l.req.Canary)
 	d.Add("canary_auto_approve", false, l.req.CanaryAutoApprove)
 	if o := l.req.Order; o != nil {

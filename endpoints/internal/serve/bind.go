@@ -183,8 +183,8 @@ func (p *Puller) tell(id RequestID, what string, how func(jetstream.Msg) error) 
 	made := p.Consumer.Current()
 	d := p.Room.delivery(id)
 	if !d.Made.Equal(made) {
-		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made again or does not " +
-			"answer; the request may be delivered again")
+		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made again or does " +
+			"not answer; the request may be delivered again")
 		return
 	}
 	if err := how(d.msg); err != nil {

@@ -54,7 +54,8 @@ export class Reply {
     try {
       text = writeJSON(result);
     } catch (err) {
-      this.fail(ordinal, new Failure('bad_result', `the result cannot be written as JSON: ${said(err)}`));
+      const code = err instanceof Failure ? err.code : 'bad_result';
+      this.fail(ordinal, new Failure(code, `the result cannot be written as JSON: ${said(err)}`));
       return undefined;
     }
     if (text.length > MAX_RESULT) {

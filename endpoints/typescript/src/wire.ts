@@ -280,9 +280,9 @@ export function writeJSON(value: unknown): string {
   const text = JSON.stringify(value) ?? 'null';
   if (text.length > MAX_RESULT) return text; // no one will read it
   if (text.includes('\\ud') && /(^|[^\\])(\\\\)*\\ud[89a-f]/.test(text)) {
-    throw new Error('it has half a character (a lone surrogate)');
+    throw new Failure('lone_surrogate', 'it has half a character (a lone surrogate)');
   }
-  if (text.length > 2 * MAX_DEPTH && deep(text)) throw new Error(`it is nested over ${MAX_DEPTH} deep`);
+  if (text.length > 2 * MAX_DEPTH && deep(text)) throw new Failure('nested_too_deep', `it is nested over ${MAX_DEPTH} deep`);
   return text;
 }
 

@@ -118,7 +118,7 @@ test('payloads are read, parts are there, bytes and large results arrive', async
   assert.equal(reply.result('big').length, 300_000);
   assert.deepEqual([reply.result('bytes').data.length, reply.result('bytes').type], [200_000, 'image/png']);
   assert.deepEqual(['cycle', 'half', 'deep', 'bad'].map((key) => reply.error(key).code),
-    ['bad_result', 'bad_result', 'bad_result', 'bad_payload']);
+    ['bad_result', 'lone_surrogate', 'nested_too_deep', 'bad_payload']);
   assert.deepEqual(reply.result('shallow'), answers.shallow());
   assert.deepEqual(reply.result('parts'), ['image/gif', [1], null]);
 });
@@ -260,7 +260,7 @@ test('calls: one, a list, errors, and no one there', async () => {
   assert.equal((await call(kit.service, 'interest', 'A', { cents: 100 }, { params: { year: '1' } })).year, '1');
   assert.equal((await call(kit.service, 'interest', 'A', { cents: 100 }, { direct: true })).cents, 1.5);
   await assert.rejects(call(kit.service, 'interest', 'A', { cents: -1 }), { code: 'overdrawn', retry: false });
-  await assert.rejects(call(kit.service, 'no one', 'A', 1, { direct: true }), NoListenersError);
+  await assert.rejects(call(kit.service, 'nobody', 'A', 1, { direct: true }), NoListenersError);
   const results = await callList(kit.service, 'interest', [{ key: 'A', in: { cents: 100 } }, { key: 'B', in: { cents: -1 } }]);
   assert.deepEqual(results.map(({ out, error }) => out?.cents ?? error.code), [1.5, 'overdrawn']);
   await assert.rejects(call(kit.service, 'asleep', 'A', 1, { timeout: 20 }), UnansweredError);

@@ -146,6 +146,7 @@ func TestChunkErrors(t *testing.T) {
 	b := setup(t, "    max_rows: 50", "    max_bytes: 4KiB")
 	for query, want := range map[string]string{
 		simple: "bad_key",
+		`SELECT id, convert_from('\xfc'::bytea, 'UTF8') FROM account WHERE id::text = ANY($1)`:      "not_utf8",
 		"SELECT g % 2, g AS n FROM generate_series(1, 60) g WHERE $1::text[] IS NOT NULL":           "chunk_too_large",
 		"SELECT g % 2, repeat('x', 500) FROM generate_series(1, 20) g WHERE $1::text[] IS NOT NULL": "chunk_too_large",
 	} {

@@ -206,6 +206,8 @@ func ofState(state string) verdict {
 		return verdict{CodeUnavailable, true, false}
 	case state == "42501" || state == "25006": // insufficient_privilege, read_only_sql_transaction
 		return verdict{CodeForbidden, false, true}
+	case state == "22021": // bytes of a database in SQL_ASCII: keys are UTF-8
+		return verdict{wire.CodeNotUTF8, false, false}
 	case strings.HasPrefix(state, "22"): // a value that does not fit
 		return verdict{CodeBadKey, false, false}
 	case slices.Contains([]string{"0A", "25", "3F", "42"}, state[:min(2, len(state))]):

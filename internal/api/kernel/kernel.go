@@ -99,7 +99,8 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 		Turn:  broadTimeout,
 		heavy: slotsOf(config.Access, config.Connections/heavyShare),
 		broad: slotsOf(config.Access, config.Connections/broadShare),
-		held:  slotsOf(config.Access, maxHeld), Unauthenticated: access.NewSlots(maxStrangers, math.MaxInt), bulk: newBulkRoom(),
+		held:  slotsOf(config.Access, maxHeld), bulk: newBulkRoom(),
+		Unauthenticated: access.NewSlots(maxStrangers, math.MaxInt),
 	}
 }
 

@@ -34,6 +34,7 @@ const (
 type Contract struct {
 	warn    bool
 	readers []reader
+	without []string        // steps that do not pass on the fields that their services require, in words
 	all     bool            // nothing else reads items
 	also    map[string]bool // fields that the plan itself reads
 }
@@ -45,8 +46,8 @@ type reader struct {
 	reads    map[string]json.RawMessage
 }
 
-// ContractOf asks the services of a start's steps for what they read. It is empty for a start that is repeated: what
-// began before is answered as before, whatever the services read by now.
+// ContractOf asks the services of a start's steps for what they read, and refuses steps that do not pass it on. It is
+// empty for a start that is repeated: what began before is answered as before, whatever the services read by now.
 func (s *Starts) ContractOf(ctx context.Context, req *start.LoadRequest) (*Contract, error) {
 	if req.IdempotencyKey != "" {
 		_, _, err := start.New(s.Store).KeyedPlan(ctx, req.IdempotencyKey)
@@ -58,7 +59,12 @@ func (s *Starts) ContractOf(ctx context.Context, req *start.LoadRequest) (*Contr
 	if err := json.Unmarshal(req.Spec, plan); err != nil {
 		return nil, fmt.Errorf("read the plan of run %q: %w", req.Name, err)
 	}
-	return s.contractOf(ctx, plan)
+	c, err := s.contractOf(ctx, plan)
+	if err == nil && len(c.without) > 0 && !c.warn {
+		err = kernel.BadInput(strings.Join(c.without, "; ") + ". Nothing was stored. Add item to its inputs; or start " +
+			"anyway: --contract warn")
+	}
+	return c, err
 }
 
 // contractOf asks the services of a plan's steps for what they read.
@@ -70,39 +76,42 @@ func (s *Starts) contractOf(ctx context.Context, plan *gather.Plan) (*Contract, 
 	}
 	field, _, _ := strings.Cut(plan.Order.By, ".")
 	c.also[field] = true
-	var names []string
+	var steps []*gather.Step
 	for i := range plan.Steps {
 		step := &plan.Steps[i]
-		name := step.Endpoint + step.Request // one of them, or none
-		switch {
-		case !step.SeesItem() || slices.Contains(names, name):
-		case name == "":
+		if step.Endpoint+step.Request != "" {
+			steps = append(steps, step)
+		} else if step.SeesItem() {
 			c.all = false
-		default:
-			names = append(names, name)
 		}
 	}
-	return c, c.ask(ctx, s, names)
+	return c, c.ask(ctx, s, steps)
 }
 
-func (c *Contract) ask(ctx context.Context, s *Starts, names []string) error {
+func (c *Contract) ask(ctx context.Context, s *Starts, steps []*gather.Step) error {
 	ctx, cancel := context.WithTimeout(ctx, contractWait)
 	defer cancel()
-	said := make([]wire.Contract, len(names))
+	said := make([]wire.Contract, len(steps))
 	var asking errgroup.Group
-	for i, name := range names {
+	for i, step := range steps {
 		asking.Go(func() (err error) {
-			said[i], err = wire.AskContract(ctx, s.NC, name)
+			said[i], err = wire.AskContract(ctx, s.NC, step.TargetKey())
 			return err
 		})
 	}
 	if err := asking.Wait(); err != nil {
 		return err
 	}
-	for i, name := range names {
-		r, whole := readerOf(name, said[i].In)
-		c.all = c.all && whole
-		c.readers = append(c.readers, r)
+	for i, step := range steps {
+		r, whole := readerOf(step.TargetKey(), said[i].In)
+		switch {
+		case !step.SeesItem() && len(r.required) > 0:
+			c.without = append(c.without, fmt.Sprintf("step %s calls %s, which requires %s, and its inputs leave the item out",
+				step.Name, r.endpoint, quoted(r.required)))
+		case step.SeesItem() && !slices.ContainsFunc(c.readers, func(o reader) bool { return o.endpoint == r.endpoint }):
+			c.all = c.all && whole
+			c.readers = append(c.readers, r)
+		}
 	}
 	return nil
 }
@@ -135,6 +144,7 @@ func readerOf(endpoint string, schema json.RawMessage) (r reader, whole bool) {
 type Comparison struct {
 	contract *Contract
 	rows     *intake.Reader
+	key      func() string  // names the field that the keys come from
 	names    []string       // of fields, as they came
 	has      map[string]int // how many items have a field
 	items    int
@@ -145,7 +155,29 @@ type Comparison struct {
 
 // Compare returns a Comparison of what is loaded from rows.
 func (c *Contract) Compare(rows *intake.Reader) *Comparison {
-	return &Comparison{contract: c, rows: rows, has: map[string]int{}, done: len(c.readers) == 0}
+	return &Comparison{contract: c, rows: rows, key: rows.Key, has: map[string]int{},
+		done: len(c.readers)+len(c.without) == 0}
+}
+
+// one compares the payload of one item, and returns warnings or what is wrong. Its key is in the field that holds it.
+func (c *Contract) one(key string, payload []byte) ([]string, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(payload, &fields); err != nil {
+		return nil, fmt.Errorf("read the fields of item %q: %w", key, err)
+	}
+	compared := &Comparison{contract: c, has: map[string]int{}, key: func() string {
+		for name, value := range fields {
+			if strings.Trim(string(value), `"`) == key {
+				return name
+			}
+		}
+		return ""
+	}}
+	err := compared.see(payload, true, nil)
+	if err == nil {
+		err = compared.verdict()
+	}
+	return compared.Warnings, err
 }
 
 // Items is LoadItems, with an error where the items and the contract do not go together.
@@ -193,6 +225,9 @@ func (c *Comparison) verdict() error {
 			switch n := c.has[name]; {
 			case n == 0:
 				none = append(none, name)
+				if !slices.Contains(missing, name) {
+					missing = append(missing, name)
+				}
 			case n < c.items:
 				some = append(some, fmt.Sprintf("%s requires %s, which %d of the first %d items lack", r.endpoint,
 					quoted([]string{name}), c.items-n, c.items))
@@ -200,7 +235,6 @@ func (c *Comparison) verdict() error {
 		}
 		if len(none) > 0 {
 			lacking = append(lacking, fmt.Sprintf("%s requires %s, which no row has", r.endpoint, quoted(none)))
-			missing = append(missing, none...)
 		}
 	}
 	if len(unread) > 0 {
@@ -209,7 +243,7 @@ func (c *Comparison) verdict() error {
 	if len(missing) > 0 && !c.contract.warn {
 		return kernel.BadInput(strings.Join(lacking, "; ") + ". Nothing was stored. " + remedy(missing, unread))
 	}
-	c.Warnings = slices.Concat(lacking, some)
+	c.Warnings = slices.Concat(c.contract.without, lacking, some)
 	return nil
 }
 
@@ -220,7 +254,7 @@ func (c *Comparison) unread() (names []string) {
 	}
 	for _, name := range c.names {
 		reads := func(r reader) bool { return r.reads[name] != nil }
-		if !c.contract.also[name] && name != c.rows.Key() && !slices.ContainsFunc(c.contract.readers, reads) {
+		if !c.contract.also[name] && name != c.key() && !slices.ContainsFunc(c.contract.readers, reads) {
 			names = append(names, name)
 		}
 	}

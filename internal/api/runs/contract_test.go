@@ -18,31 +18,32 @@ type saver struct {
 	Note    *string `json:"note"`
 }
 
+// serveSavers serves an endpoint that reads savers, and waits until it says so.
+func serveSavers(t *testing.T, e *apitest.Engine, endpoint string) {
+	t.Helper()
+	nc, _ := e.Serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleEach(svc, endpoint, func(_ context.Context, _ saver) (int, error) { return 1, nil })
+	})
+	testenv.Until(t, time.Minute, "the service says what it reads", func() bool {
+		said, err := wire.AskContract(t.Context(), nc, endpoint)
+		return err == nil && said.In != nil
+	})
+}
+
 // A column that is misspelt would be zero to the service. The start says so instead, and so do its dry run and an add.
 func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
 	b := e.Bench
-	nc, _ := e.Serve(func(svc *endpoints.Service) error {
-		return endpoints.HandleEach(svc, "interest",
-			func(_ context.Context, in saver) (float64, error) { return in.Balance * 0.015, nil })
-	})
-	testenv.Until(t, time.Minute, "the service says what it reads", func() bool {
-		said, err := wire.AskContract(t.Context(), nc, "interest")
-		return err == nil && said.In != nil
-	})
+	serveSavers(t, e, "interest")
+	serveSavers(t, e, "dues")
 	const lacks = "interest requires `balance`, which no row has"
-	const multi = `--x
-Content-Disposition: form-data; name="run"
-
-{"plan":"steps: [{endpoint: interest}, {endpoint: gone, needs: [interest], inputs: [interest]}]"}
---x
-Content-Disposition: form-data; name="items"
-
-id,blance
-1,2
---x--
-`
+	const sum = "{name: sum, endpoint: interest, needs: [gone], inputs: [gone]}"
+	const without = "step sum calls interest, which requires `id`, `balance`, and its inputs leave the item out"
+	multi := func(plan, items string) string {
+		return "--x\nContent-Disposition: form-data; name=\"run\"\n\n" + `{"plan":"steps: [` + plan + `]"}` +
+			"\n--x\nContent-Disposition: form-data; name=\"items\"\n\n" + items + "\n--x--\n"
+	}
 	for _, c := range []struct {
 		path, items string
 		status      int
@@ -61,13 +62,24 @@ id,blance
 		{"/runs?endpoint=interest&order_by=age", "id,balance,age\n1,2,9\n", 201, `"warnings":[]`},
 		{"/runs?endpoint=interest", `{"id":"1","balance":"2"}` + "\n" + `{"id":"2"}`, 201,
 			"interest requires `balance`, which 1 of the first 2 items lack"},
-		{"/runs", strings.ReplaceAll(multi, "\n", "\r\n"), 422, lacks + "; nothing reads `blance`."},
+		{"/runs", multi("{endpoint: interest}, {endpoint: gone, needs: [interest], inputs: [interest]}", "id,blance\n1,2"), 422,
+			lacks + "; nothing reads `blance`."},
+		{"/runs", multi("{endpoint: interest}, {endpoint: dues}", "id,blance\n1,2"), 422,
+			lacks + "; dues requires `balance`, which no row has; nothing reads `blance`. Nothing was stored. Rename it: " +
+				"--rename blance=balance"},
+		{"/runs", multi("{endpoint: gone}, "+sum, "id,balance\n1,2"), 422,
+			without + ". Nothing was stored. Add item to its inputs; or start anyway: --contract warn"},
+		{"/runs", multi("{endpoint: interest}, {endpoint: gone}, "+sum, "id,balance\n1,2"), 422, without},
+		{"/runs?dry_run=true", multi("{endpoint: gone}, "+sum, "id,balance\n1,2"), 422, without},
+		{"/runs", multi("{endpoint: gone}, {name: sum, endpoint: interest, needs: [gone], inputs: [gone, item]}",
+			"id,balance\n1,2"), 201, `"run"`},
 	} {
 		kind := "text/csv"
 		if strings.HasPrefix(c.items, "--x") {
 			kind = "multipart/form-data; boundary=x"
 		}
-		status, detail, text := b.Asked(c.path, c.items, "Content-Type", kind)
+		items := strings.ReplaceAll(c.items, "\n", "\r\n")
+		status, detail, text := b.Asked(c.path, items, "Content-Type", kind)
 		if status != c.status || !strings.Contains(string(text)+detail, c.want) {
 			t.Errorf("%s %q: %d %s; want %d %q", c.path, c.items, status, text, c.status, c.want)
 		}
@@ -80,6 +92,27 @@ id,blance
 	b.Want("/runs/open/correct", "id,blance\n2,3\n", 422, lacks)
 	b.Want("/runs/open/correct?contract=warn&dry_run=true", "id,blance\n2,3\n", 200, lacks)
 	b.Want("/runs/open/correct", "id,balance\n2,3\n", 200, `"warnings":[]`)
+	b.Want("/runs/open/items/2/correct", `{"payload":{"id":"2","blance":"3"}}`, 422,
+		lacks+"; nothing reads `blance`. Nothing was stored. Rename it: --rename blance=balance")
+	b.Want("/runs/open/items/2/correct", `{"payload":{"id":"2","blance":"3"},"contract":"warn","dry_run":true}`, 200, lacks)
+	b.Want("/runs/open/items/2/correct", `{"payload":{"id":"2","balance":"4"}}`, 200, `"warnings":[]`)
+}
+
+// A run that was opened before the service said what it reads goes on, with a warning.
+func TestStepsWithoutTheItemOfARunningPlan(t *testing.T) {
+	t.Parallel()
+	e := apitest.SetupEngine(t)
+	b := e.Bench
+	const plan = `"plan":"steps: [{endpoint: gone}, {name: sum, endpoint: later, needs: [gone], inputs: [gone]}]"`
+	const without = "step sum calls later, which requires `id`, `balance`, and its inputs leave the item out"
+	b.Open(`{"name":"open",` + plan + `}`)
+	serveSavers(t, e, "later")
+	b.Want("/runs/open/items", "id\n1\n", 200, without)
+	b.Want("/runs/open/seal", "", 200)
+	b.Want("/runs/open/correct", "id,x\n1,2\n", 200, without)
+	b.Want("/runs/open/items/1/correct", `{"payload":{"id":"1","x":"3"}}`, 200, without)
+	b.Want("/runs/open", `{"name":"new",`+plan+`}`, 422, without)
+	b.Want("/runs/open", `{"name":"new","contract":"warn",`+plan+`}`, 200, without)
 }
 
 // A start that is repeated is answered as before, also when the service requires more by now.
@@ -89,13 +122,7 @@ func TestRepeatedStartsAreNotCompared(t *testing.T) {
 	b := e.Bench
 	const path, items = "/runs?endpoint=later&idempotency_key=k", "id\n1\n"
 	b.Want(path, items, 201, "no service")
-	nc, _ := e.Serve(func(svc *endpoints.Service) error {
-		return endpoints.HandleEach(svc, "later", func(_ context.Context, _ saver) (int, error) { return 1, nil })
-	})
-	testenv.Until(t, time.Minute, "the service says what it reads", func() bool {
-		said, err := wire.AskContract(t.Context(), nc, "later")
-		return err == nil && said.In != nil
-	})
+	serveSavers(t, e, "later")
 	b.Want(path, items, 200, `"existing":true`)
 	b.Want("/runs?endpoint=later", items, 422, "later requires `balance`")
 }

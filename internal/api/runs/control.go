@@ -192,7 +192,7 @@ func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (Changed
 func pausedText(hold controlstore.Hold, detail string) string {
 	text := map[controlstore.Hold]string{
 		controlstore.HoldOperator: "by an operator", controlstore.HoldThreshold: "for its threshold",
-		controlstore.HoldGuard: "by its guard", controlstore.HoldCanary: "until its canary is approved",
+		controlstore.HoldFailFast: "by its fail-fast limit", controlstore.HoldCanary: "until its canary is approved",
 	}[hold]
 	if text != "" && detail != "" {
 		text += ": " + detail

@@ -41,6 +41,8 @@ type ItemCorrection struct {
 	Cascade bool            `json:"cascade,omitempty" doc:"redo the steps after in any case, not only on change"`
 	DryRun  bool            `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
 	Reason  string          `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+
+	Contract string `json:"contract,omitempty" enum:"refuse,warn,off" doc:"when it lacks a field that a service requires"`
 }
 
 const correctDescription = `The body is items as those of a start, up to 256 MiB and 500,000 of them, whose payloads
@@ -89,12 +91,7 @@ func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, 
 	if err != nil {
 		return out, errors.Join(err, kept.Close())
 	}
-	plan, err := planOfRun(ctx, s.Store, in.ID)
-	if err != nil {
-		return out, errors.Join(err, kept.Close())
-	}
-	plan.Items.Contract = cmp.Or(in.Contract, plan.Items.Contract)
-	contract, err := s.contractOf(ctx, plan)
+	contract, err := s.contractOfRun(ctx, in.ID, in.Contract)
 	if err != nil {
 		return out, errors.Join(err, kept.Close())
 	}
@@ -120,6 +117,16 @@ func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, 
 	return out, err
 }
 
+// contractOfRun asks the services of a run's steps for what they read. mode replaces what the plan says of it.
+func (s changes) contractOfRun(ctx context.Context, run workqueue.RunID, mode string) (*Contract, error) {
+	plan, err := planOfRun(ctx, s.Store, run)
+	if err != nil {
+		return nil, err
+	}
+	plan.Items.Contract = cmp.Or(mode, plan.Items.Contract)
+	return s.contractOf(ctx, plan)
+}
+
 type correctItemInput struct {
 	kernel.RunPath
 	kernel.Changer
@@ -137,7 +144,15 @@ func (s changes) correctItem(ctx context.Context, in *correctItemInput) (Correct
 		return Corrected{}, kernel.BadInput("payload: " + strings.TrimPrefix(err.Error(), "line 1: "))
 	}
 	set := &in.Body
-	return s.doCorrect(ctx, &redo.CorrectRequest{Run: in.ID, Actor: in.Name, Reason: set.Reason, Cascade: set.Cascade,
+	contract, err := s.contractOfRun(ctx, in.ID, set.Contract)
+	if err != nil {
+		return Corrected{}, err
+	}
+	warnings, err := contract.one(in.Key, payload)
+	if err != nil {
+		return Corrected{}, err
+	}
+	out, err := s.doCorrect(ctx, &redo.CorrectRequest{Run: in.ID, Actor: in.Name, Reason: set.Reason, Cascade: set.Cascade,
 		DryRun: set.DryRun, Items: func() (func(*redo.Correction) error, error) {
 			end := false
 			return func(item *redo.Correction) error {
@@ -149,6 +164,8 @@ func (s changes) correctItem(ctx context.Context, in *correctItemInput) (Correct
 				return nil
 			}, nil
 		}})
+	out.Warnings = append([]string{}, warnings...)
+	return out, err
 }
 
 // config is how what corrects the items of a run is read: as its plan says. What does not fit the schema is refused,

@@ -22,7 +22,8 @@ func (s *Routes) registerExplain(api huma.API) {
 		"turn it is, since when, what will happen next, and what an operator could do. With item, the same for the " +
 		"items of one key, with every attempt."
 	kernel.Register(s.Kernel, api, run, s.explainRun)
-	endpoint := kernel.ReadsMany(kernel.Get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint does not move"))
+	endpoint := kernel.ReadsMany(
+		kernel.Get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint does not move"))
 	endpoint.Description = "The items of running runs that wait for the endpoint, in groups that add up."
 	kernel.Register(s.Kernel, api, endpoint, s.explainEndpoint)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -187,7 +186,7 @@ func (v *servicesSeen) behind(g *health.MissingGroup) {
 		g.Advice = []health.Advice{moreAdvice(g.Endpoint)}
 	}
 	if rate := v.rate(g.Endpoint); rate > 0 {
-		g.Next += fmt.Sprintf("; at %s items a second, as over the last minute, these take another %s", perSecond(rate),
+		g.Next += fmt.Sprintf("; at %s, as over the last minute, these take another %s", health.PerSecond(rate, "item"),
 			takes(g, rate).Round(time.Second))
 	}
 }
@@ -310,8 +309,8 @@ func (v *servicesSeen) busy(g *health.MissingGroup) {
 		return
 	}
 	done := v.asOf.Add(takes(g, rate))
-	g.Next = fmt.Sprintf("the services take them in their order, %s items a second over the last minute; the last about",
-		perSecond(rate))
+	g.Next = fmt.Sprintf("the services take them in their order, %s over the last minute; the last about",
+		health.PerSecond(rate, "item"))
 	g.When = &done
 }
 
@@ -321,14 +320,6 @@ func (v *servicesSeen) rate(endpoint string) (rate float64) {
 		rate += v.listeners[endpoint][i].Rate
 	}
 	return rate
-}
-
-// perSecond writes a rate.
-func perSecond(rate float64) string {
-	if rate >= 10 {
-		return strconv.FormatFloat(rate, 'f', 0, 64)
-	}
-	return strconv.FormatFloat(rate, 'g', 2, 64)
 }
 
 // able counts the instances that can take requests.

@@ -33,7 +33,7 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	apitest.Eventually(t, "the endpoint is explained", func() bool {
 		e.Get("/endpoints/count/explain", &whole)
 		e.AnswersAll(whole.Groups, whole.Missing)
-		return whole.Missing == 100 && whole.Runs == 1 && strings.Contains(whole.Listens, "nobody")
+		return whole.Missing == 100 && whole.Runs == 1 && strings.Contains(whole.Listens, "no one")
 	})
 	e.Get("/endpoints/idle/explain", &whole)
 	if whole.Missing != 0 || !strings.Contains(whole.Summary, "nothing waits") {

@@ -137,6 +137,7 @@ func (s exports) exportStream(
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
 		err = kernel.BadInput("step: " + choice.Error())
 	}
+	err = kernel.Seen(err, "tranche run show "+req.Run.String())
 	if err == nil && format == formatXLSX && found.Items() > xlsxRows {
 		err = kernel.BadInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
 			"parquet", found.Items(), xlsxRows))

@@ -23,12 +23,12 @@ import (
 const givenFirst = `{"id":"K1","due":"2024-01-05","active":true,"flag":"true","amt":10.5,"zip":"00123",` +
 	`"ctl":"a\u0001b","esc":"_x0041_","crlf":"a\r\nb","cr":"a\rb","sp":" x ","nl":"a\nb","big":12345678901234567,` +
 	`"neg":-5,"f":"=1+1","ap":"'=x","tab":"\tx","list":[1,2],"obj":{"a":1},"nul":null,"emp":"","ffff":"a` + "\uffff" +
-	`b","e":1e3,"pct":"5%","num":"1.10","when":"10:30"}`
+	`b","e":1e3,"pct":"5%","num":"1.10","when":"10:30","hour":"9:05"}`
 
 const givenSecond = `{"id":"K2","due":"2024-01-06","active":false,"flag":"false","amt":1e21,"zip":"007",` +
 	`"ctl":"\u001b[0m","esc":"x_x000D_y","crlf":"\r\n","cr":"\r","sp":"` + "\u00a0" + `","nl":"\n",` +
 	`"big":9007199254740993,"neg":-0.10,"f":"+49 170","ap":"''","tab":" ","list":[],"obj":{},"nul":null,"emp":"",` +
-	`"ffff":"` + "\ufffe" + `","e":1.50,"pct":"0.05","num":"1e5","when":"11:00"}`
+	`"ffff":"` + "\ufffe" + `","e":1.50,"pct":"0.05","num":"1e5","when":"11:00","hour":""}`
 
 // giveBack writes the items as a flat export in a format, has it changed, and reads it as one that is given back.
 func giveBack(t *testing.T, format string, change func([]byte) []byte) (payloads []string, err error) {
@@ -205,9 +205,12 @@ func TestWhatIsTypedIntoAWorkbook(t *testing.T) {
 		"the first of March":    {"due", styledCell{61, "yyyy"}, `"1900-03-01"`, ""},
 		"the first of January":  {"due", styledCell{1, "d.m."}, `"1900-01-01"`, ""},
 		"a date with a time":    {"due", styledCell{45306.5, "yyyy-mm-dd hh:mm"}, `"2024-01-15T12:00:00"`, ""},
-		"a time":                {"when", styledCell{0.5208333333321207, "hh:mm"}, `"12:30:00"`, ""},
+		"a time":                {"when", styledCell{0.5208333333321207, "hh:mm"}, `"12:30"`, ""},
+		"a time with seconds":   {"when", styledCell{0.52090277777, "hh:mm:ss"}, `"12:30:06"`, ""},
+		"an hour of one digit":  {"hour", styledCell{8.0 / 24, "h:mm"}, `"8:00"`, ""},
+		"the same hour":         {"hour", styledCell{545.0 / 1440, "h:mm"}, `"9:05"`, ""},
 		"the same time":         {"when", styledCell{0.4375, "h:mm AM/PM"}, `"10:30"`, ""},
-		"a duration":            {"when", styledCell{1.0625, "[h]:mm"}, `"25:30:00"`, ""},
+		"a duration":            {"when", styledCell{1.0625, "[h]:mm"}, `"25:30"`, ""},
 		"no day":                {"due", styledCell{60, "yyyy-mm-dd"}, "", "cell "},
 		"before days":           {"due", styledCell{-1, "yyyy-mm-dd"}, "", "as a date or time"},
 		"a truth over a text":   {"flag", false, `"false"`, ""},

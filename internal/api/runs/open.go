@@ -119,12 +119,17 @@ func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
 		return Opened{}, kernel.BadInput("invalid: " + look.Invalid + " is for runs that are started with all their items; " +
 			"what does not fit the schema of an open run is refused with its add: leave it out")
 	}
+	contract, err := s.ContractOf(ctx, &open.LoadRequest)
+	if err != nil {
+		return Opened{}, err
+	}
 	opened, err := s.config.Engine.OpenRun(ctx, open)
 	if err != nil {
 		return Opened{}, err
 	}
-	return Opened{Run: opened.Run, Name: open.Name, Plan: open.Plan, PlanVersion: open.PlanVersion, SealDeadline: opened.SealDeadline,
-		Existing: opened.Existing, Warnings: s.Unheard(ctx, servicesOf(open.Steps))}, nil
+	return Opened{Run: opened.Run, Name: open.Name, Plan: open.Plan, PlanVersion: open.PlanVersion,
+		SealDeadline: opened.SealDeadline, Existing: opened.Existing,
+		Warnings: append(s.Unheard(ctx, servicesOf(open.Steps)), contract.without...)}, nil
 }
 
 type addInput struct {

@@ -28,7 +28,7 @@ type RerunSettings struct {
 
 	Chunk             Sizing `json:"chunk,omitzero" doc:"new size of slices, 1 to 8192, or auto; 0 keeps it"`
 	InFlight          Sizing `json:"in_flight,omitzero" doc:"new limit of slices, 1 to 10000, or auto; 0 keeps it"`
-	Endpoint          string `json:"endpoint,omitempty" maxLength:"64" doc:"where requests go from now on; absent: as before"`
+	Endpoint          string `json:"endpoint,omitempty" maxLength:"64" doc:"where later requests go; absent: as before"`
 	Canary            int    `json:"canary,omitempty" minimum:"0" doc:"items of a spread sample that run first; 0: none"`
 	CanaryAutoApprove bool   `json:"canary_auto_approve,omitempty" doc:"a sample within max_failed lets the others go"`
 	DryRun            bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`

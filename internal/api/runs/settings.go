@@ -139,9 +139,9 @@ func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (st
 	if err != nil {
 		return start.LoadRequest{}, nil, fmt.Errorf("write plan %s: %w", plan.Name, err)
 	}
-	guard, err := workqueue.ParseGuard(plan.Guard)
+	failFast, err := workqueue.ParseFailFast(plan.FailFast)
 	if err != nil {
-		return start.LoadRequest{}, nil, fmt.Errorf("plan %s: guard: %w", plan.Name, err)
+		return start.LoadRequest{}, nil, fmt.Errorf("plan %s: fail_fast: %w", plan.Name, err)
 	}
 	steps, err := stepSpecs(plan.Ordered())
 	if err != nil {
@@ -159,10 +159,10 @@ func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (st
 	}
 	return start.LoadRequest{
 		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params,
-		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Guard: guard, Canary: plan.Canary, CanaryAutoApprove: plan.CanaryAutoApprove,
-		Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
-		IdempotencyKey: set.IdempotencyKey, Session: s.Node.Session(), Order: orderOf(plan), FromRun: from,
-		FromErased: erasures,
+		Priority: plan.Priority, MaxFailed: plan.MaxFailed, FailFast: failFast, Canary: plan.Canary,
+		CanaryAutoApprove: plan.CanaryAutoApprove, Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate),
+		Source: set.Source, CreatedBy: actor, IdempotencyKey: set.IdempotencyKey, Session: s.Node.Session(),
+		Order: orderOf(plan), FromRun: from, FromErased: erasures,
 	}, &plan.Items, nil
 }
 

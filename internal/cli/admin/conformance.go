@@ -105,7 +105,8 @@ func resultText(r conformance.Result) string {
 	text := fmt.Sprintf("%-8s %-6s %-17s %s\n", r.Outcome, r.Level, r.Check, r.About)
 	if r.Outcome == conformance.Failed {
 		text += fmt.Sprintf("         expected: %s\n         got:      %s\n         users:    %s\n"+
-			"         see:      docs/protocol.md, %s\n", cli.EscapeControl(r.Expected), cli.EscapeControl(r.Got), r.Notice, r.Section)
+			"         see:      docs/protocol.md, %s\n",
+			cli.EscapeControl(r.Expected), cli.EscapeControl(r.Got), r.Notice, r.Section)
 	}
 	return text
 }

@@ -192,7 +192,8 @@ func (p *tokenPlace) with(ctx context.Context, term *cli.Console, use func(token
 	if err := migrations.Ready(ctx, url); err != nil {
 		return errors.Join(fmt.Errorf("the database of the tokens: %w", err), stop())
 	}
-	store, release, err := database.Open(ctx, url, database.PoolConfig{MaxConns: 1, TransactionPooler: p.TransactionPooler})
+	store, release, err := database.Open(ctx, url,
+		database.PoolConfig{MaxConns: 1, TransactionPooler: p.TransactionPooler})
 	if err != nil {
 		return errors.Join(err, stop())
 	}

@@ -457,6 +457,8 @@ func requestRateText(perSecond float64) string {
 		return "no limit of requests a second"
 	case perSecond < 1:
 		return fmt.Sprintf("at most %s requests a minute in all", strconv.FormatFloat(perSecond*60, 'g', 4, 64))
+	case perSecond == 1:
+		return "at most 1 request a second in all"
 	}
 	return fmt.Sprintf("at most %s requests a second in all", strconv.FormatFloat(perSecond, 'g', 4, 64))
 }

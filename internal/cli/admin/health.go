@@ -78,8 +78,8 @@ func markedText(said *client.MarkedCondition) string {
 	case said.Unchanged:
 		return "nothing was said of " + what
 	case said.State == string(health.Muted):
-		return fmt.Sprintf("%s is muted by %s%s; take that back with: tranche health clear %s", what, cli.EscapeControl(said.By),
-			untilText(said.Until), what)
+		return fmt.Sprintf("%s is muted by %s%s; take that back with: tranche health clear %s", what,
+			cli.EscapeControl(said.By), untilText(said.Until), what)
 	case said.State == string(health.Acknowledged):
 		return what + " is taken by " + cli.EscapeControl(said.By)
 	default:
@@ -140,6 +140,7 @@ func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
 		t.Field("detail", cli.EscapeControl(c.Detail))
 	}
 	t.Field("of", cli.EscapeControl(c.Subject))
+	t.Field("turn", string(c.Owner))
 	tellMark(t, c.Mark)
 	t.Field("remedy", cli.EscapeControl(c.Remedy))
 }
@@ -254,7 +255,8 @@ func leaderText(found *client.Nodes, room int) string {
 	if len(found.LeaderTasks) == 0 {
 		return text
 	}
-	list := cli.List[client.LeaderTaskView]{Columns: "DUTY|RUNS>|FAILED>|LAST|TOOK>|STATE", Row: func(d *client.LeaderTaskView) []any {
+	const columns = "TASK|RUNS>|FAILED>|LAST|TOOK>|STATE"
+	list := cli.List[client.LeaderTaskView]{Columns: columns, Row: func(d *client.LeaderTaskView) []any {
 		last := "-"
 		if d.EndedAt != nil {
 			last = since(found, *d.EndedAt, 100*time.Millisecond)

@@ -161,6 +161,7 @@ func TestHealthReadsWell(t *testing.T) {
 		},
 		Conditions: []client.Condition{
 			{Kind: "leader_missing", Severity: "critical", Title: "no one leads", Subject: "tranche",
+				Owner: client.OwnerOperator,
 				Since: now.Add(-time.Minute), Detail: "since the last \x1b[31mleader died",
 				Remedy: "start a node: `tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`"},
 			{Kind: "failed_items", Severity: "warning", Title: "3 items failed: it", Subject: "it", Since: now,
@@ -172,7 +173,7 @@ func TestHealthReadsWell(t *testing.T) {
 			Mark: &client.Mark{State: "muted", By: "eve", At: now, Until: &until, Reason: "until the release"}}},
 	}
 	text := healthText(h, 80)
-	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL no one leads", "1m00s ago", `\x1b[31m`,
+	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL no one leads", "1m00s ago", "  turn      operator\n", `\x1b[31m`,
 		"start a node:\n", "`tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`\n",
 		"WARNING Failed items: 2 runs, 1,003 items", "3 items failed: it", "by ann, 1m00s ago",
 		"since it was muted by bob", "MUTED", "dead_letters e", ": until the release"} {

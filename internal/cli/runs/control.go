@@ -185,8 +185,8 @@ func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Cli
 	}
 	text := gateText(&gate, term.Room())
 	if gate.State == "waiting" && gate.Since != nil && gate.Refused == "" {
-		text += fmt.Sprintf("let exactly this go on: tranche run approve %s --step %s --if-waiting-since %s\n", cli.ShortID(gate.Run),
-			cli.ShellWord(gate.Step), gate.Since.UTC().Format(time.RFC3339Nano))
+		text += fmt.Sprintf("let exactly this go on: tranche run approve %s --step %s --if-waiting-since %s\n",
+			cli.ShortID(gate.Run), cli.ShellWord(gate.Step), gate.Since.UTC().Format(time.RFC3339Nano))
 	}
 	if gate.Earlier == nil || gate.State == "shut" {
 		return term.Printf("%s", text)
@@ -318,7 +318,8 @@ func setText(done *client.ChangedRun) string {
 	text := fmt.Sprintf("run %s, step %s\n%s", done.Run, cli.EscapeControl(done.Step), t.String()) +
 		"requests that are sent from now on go by it; those that are out stay as they are"
 	if done.Paused != "" {
-		text += fmt.Sprintf("\nthe run stays paused %s\ngo on with: tranche run resume %s", cli.EscapeControl(done.Paused), done.Run)
+		text += fmt.Sprintf("\nthe run stays paused %s\ngo on with: tranche run resume %s",
+			cli.EscapeControl(done.Paused), done.Run)
 	}
 	return text
 }

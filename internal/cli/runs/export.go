@@ -107,7 +107,7 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	if term.JSON {
 		return term.Document(map[string]any{"file": r.Out, "bytes": size})
 	}
-	term.Note("wrote %s bytes to %s", cli.Count(size), r.Out)
+	term.Note("wrote %s to %s", cli.Plural(size, "byte"), r.Out)
 	return nil
 }
 
@@ -197,9 +197,8 @@ func (r *runExport) files(ctx context.Context, term *cli.Console, cl *client.Cli
 	if out.kept > 0 {
 		kept = fmt.Sprintf(", of which %s were there", cli.Count(int64(out.kept)))
 	}
-	term.Note("wrote %s files with %s bytes to %s%s; %s lists them", cli.Count(int64(out.files)), cli.Count(out.bytes),
-		r.Dir,
-		kept, out.indexName())
+	term.Note("wrote %s with %s to %s%s; %s lists them", cli.Plural(int64(out.files), "file"),
+		cli.Plural(out.bytes, "byte"), r.Dir, kept, out.indexName())
 	return nil
 }
 

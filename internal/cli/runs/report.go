@@ -217,7 +217,8 @@ func reportBisections(b *client.Bisections) string {
 	fmt.Fprintf(&text, "  chunks that failed as a whole took %s more; %s of them failed alone\n",
 		cli.Plural(int64(b.Slices), "request"), cli.Plural(int64(b.Culprits), "item"))
 	for _, kind := range slices.Sorted(maps.Keys(b.Kinds)) {
-		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(cli.EscapeControl(kind), "_", " "), cli.Count(int64(b.Kinds[kind])))
+		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(cli.EscapeControl(kind), "_", " "),
+			cli.Count(int64(b.Kinds[kind])))
 	}
 	return text.String()
 }
@@ -421,7 +422,8 @@ func errorLine(item *client.ExportedItem) string {
 	if item.Error == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s\t%s\t%s", cli.EscapeControl(item.Key), cli.EscapeControl(item.Error.Code), cli.EscapeControl(item.Error.Message))
+	return fmt.Sprintf("%s\t%s\t%s", cli.EscapeControl(item.Key), cli.EscapeControl(item.Error.Code),
+		cli.EscapeControl(item.Error.Message))
 }
 
 type runHistory struct{ runArg }

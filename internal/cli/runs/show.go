@@ -145,8 +145,8 @@ func runRules(t *cli.Table, run *client.RunDocument) {
 	if run.MaxFailed != "" {
 		t.Row("max failed", maxFailedText(run))
 	}
-	if run.Guard != workqueue.DefaultGuard().String() {
-		t.Row("guard", run.Guard)
+	if run.FailFast != workqueue.DefaultFailFast().String() {
+		t.Row("fail fast", run.FailFast)
 	}
 	if run.Canary != nil {
 		t.Row("canary", canaryText(run.Canary))
@@ -416,7 +416,8 @@ func (r *runGroups) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		if len(found.Fields) == 0 {
 			return errors.New("--by FIELD is missing, and the payloads of the first items have no field to group by")
 		}
-		return errors.New("--by FIELD is missing; the first items have: " + cli.EscapeControl(strings.Join(found.Fields, ", ")))
+		return errors.New("--by FIELD is missing; the first items have: " +
+			cli.EscapeControl(strings.Join(found.Fields, ", ")))
 	}
 	if term.JSON {
 		return term.Sent()

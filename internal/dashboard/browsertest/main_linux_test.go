@@ -39,8 +39,9 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 			"why nothing starts": whyNothingStarts, "a list that says why": aListThatSaysWhy,
 			"a run that stands": aRunThatStands, "items in groups": itemsInGroups, "find and choose": findAndChoose,
 			"a gate": aGate, "a gate that changes": aGateThatChanges,
-			"a gate that someone else passed": aGateThatSomebodyElsePassed, "a guard that holds": aGuardThatHolds,
-			"the server is restarted": serverRestarts, "parallel steps": parallelSteps,
+			"a gate that someone else passed": aGateThatSomebodyElsePassed,
+			"a fail-fast limit that holds":    aFailFastLimitThatHolds,
+			"the server is restarted":         serverRestarts, "parallel steps": parallelSteps,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

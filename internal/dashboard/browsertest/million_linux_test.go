@@ -148,7 +148,7 @@ func (s *stack) synthetic(items int) workqueue.RunID {
 				tranche_now(), 'operator', tranche_now())`,
 		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
 				retry_backoff)
-			SELECT $1, 0, 'only', 'endpoint', 'no one', 500, 8, 3, '1 minute', '1 second'`,
+			SELECT $1, 0, 'only', 'endpoint', 'nobody', 500, 8, 3, '1 minute', '1 second'`,
 		`INSERT INTO work_block (run_id, step, block, size, ready, done, failed)
 			SELECT $1, 0, n, s, CASE WHEN n % 4 = 3 THEN full_ ELSE B'0'::bit(8192) END,
 				CASE WHEN n % 4 <> 3 THEN full_ & ~few ELSE B'0'::bit(8192) END,

@@ -493,12 +493,12 @@ func findAndChoose(s *stack, p *page) {
 	p.lacks("bulk")
 }
 
-// Who comes to a run that its guard holds reads why; the first button leads to what failed, and going on must be
-// confirmed.
-func aGuardThatHolds(s *stack, p *page) {
+// The page of a run that its fail-fast limit holds says why; the first button leads to what failed, and going on
+// must be confirmed.
+func aFailFastLimitThatHolds(s *stack, p *page) {
 	s.listen(&bills{codes: func(string) (string, string) { return "bad_payload", "balance is a number, want a text" }})
 	req := request("year-end", "statement")
-	req.Guard = workqueue.GuardRule{Failures: 20, Within: 40}
+	req.FailFast = workqueue.FailFast{Failures: 20, Within: 40}
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 40, 1
 	run := s.load(req, 1000, plainItem)
 	p.visit("/runs/" + run.String())
@@ -507,12 +507,12 @@ func aGuardThatHolds(s *stack, p *page) {
 	p.until("what changes nothing is the first button, and to go on the last one before the menu",
 		`(([first, ...all]) => first.dataset.test === "errors" && all.at(-2).dataset.test === "resume")(
 			[...document.querySelectorAll(".page-actions .btn")])`)
-	p.accessible("a run that its guard holds")
+	p.accessible("a run that its fail-fast limit holds")
 	p.click("resume")
-	p.says("guard-dialog", "more items are tried next")
+	p.says("fail-fast-dialog", "more items are tried next")
 	p.until("to leave it is chosen", `document.activeElement.dataset.test === "confirm-no"`)
 	p.click("confirm-no")
-	p.lacks("guard-dialog")
+	p.lacks("fail-fast-dialog")
 	p.says("hold", "its first outcomes plainly failed")
 	p.click("errors")
 	p.says("groups", "bad_payload")
@@ -665,8 +665,8 @@ func whyNothingStarts(s *stack, p *page) {
 	const text = "name: night\ncron: 0 3 * * *\nplan: nothing\nitems: {file: a.csv}\n"
 	s.post("/schedules", "application/yaml", text)
 	_, err := s.pool.Exec(s.Context(), `
-INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, reason, began_at, attempts, session_id,
-    epoch)
+INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, reason, began_at, attempts,
+    session_id, epoch)
 SELECT 'night', t.now - n * interval '1 h', 'due', 1, state, t.now + wait * interval '1 h', reason, t.now, n,
     gen_random_uuid(), 1
 FROM (SELECT tranche_now() AS now) t, (VALUES (0, 'due', 8, ''), (1, 'due', 9, 'its window is shut'),

@@ -635,8 +635,8 @@ func (s *simulation) sweepHolds() {
 			_, err := control.New(s.Store).CheckCanary(s.Context(), d.Run)
 			s.must(err)
 		}
-		if d.Guard {
-			_, err := control.New(s.Store).CheckGuard(s.Context(), d.Run)
+		if d.FailFast {
+			_, err := control.New(s.Store).CheckFailFast(s.Context(), d.Run)
 			s.must(err)
 		}
 	}

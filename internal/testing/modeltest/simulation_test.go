@@ -267,9 +267,9 @@ func (s *simulation) begin(r *rand.Rand) {
 	s.told, s.upTo = map[at]*told{}, map[string]int64{}
 	req := storetest.Planned(s.draw()...)
 	req.MaxFailed = []string{"", "", "0", "20%"}[r.IntN(4)]
-	req.Guard = []workqueue.GuardRule{{}, {}, {Failures: 2, Within: 5}}[r.IntN(3)]
+	req.FailFast = []workqueue.FailFast{{}, {}, {Failures: 2, Within: 5}}[r.IntN(3)]
 	if len(s.steps) > 1 || s.calm {
-		req.Guard = workqueue.GuardRule{}
+		req.FailFast = workqueue.FailFast{}
 	}
 	barrier := slices.ContainsFunc(s.steps, func(st workqueue.StepSpec) bool { return st.Barrier })
 	optional := slices.ContainsFunc(s.steps, func(st workqueue.StepSpec) bool { return st.Optional })
@@ -300,8 +300,8 @@ func (s *simulation) begin(r *rand.Rand) {
 	s.generation = 1
 	s.recreate()
 	s.observe()
-	s.say("%d items with %d attempts, canary %d, guard %+v, max failed %q, order %+v", s.items, s.attempts, req.Canary,
-		req.Guard, req.MaxFailed, req.Order)
+	s.say("%d items with %d attempts, canary %d, fail_fast %+v, max failed %q, order %+v", s.items, s.attempts, req.Canary,
+		req.FailFast, req.MaxFailed, req.Order)
 	for _, st := range s.steps {
 		s.say("\n    %s needs %v: chunk %d, %d in flight, optional %v, barrier %v %s, no item %v", st.Name, st.Needs,
 			st.Chunk, st.InFlight, st.Optional, st.Barrier, st.Approval, st.NoItem)

@@ -66,7 +66,7 @@ type HeldSlice struct {
 	Worked    float64              // seconds that a host or source took for all requests of it; 0: it is neither
 	Policy    Policy
 	MaxResult int  // bytes that a result of its step may have; 0: as many as are taken at all
-	Guarded   bool // the first outcomes of its step are looked at
+	FailFast  bool // the first outcomes of its step are looked at
 }
 
 // Live reports whether an answer may come to the slice.

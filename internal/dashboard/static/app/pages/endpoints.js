@@ -28,7 +28,7 @@ export default function Endpoints({ query }) {
         rowKey=${(e) => e.name}
         href=${(e) => endpointPath(e.name)}
         columns=${columns(rates)}
-        empty=${html`<${No one} any=${all.length > 0} />`}
+        empty=${html`<${Nobody} any=${all.length > 0} />`}
       />`}
     <//>
   <//>`;
@@ -95,7 +95,7 @@ function Who({ endpoint: e }) {
   )}</span>`;
 }
 
-function No one({ any }) {
+function Nobody({ any }) {
   if (any) return html`<${Empty} icon="filter" title="No endpoint fits" />`;
   return html`<${Empty} icon="endpoints" title="No service listens and no run waits for one">
     <p>Connect a service to NATS; it shows up here within seconds. One to try:</p>

@@ -73,6 +73,7 @@ function Kind({ kind: k, conditions, tone, onMuted, onDone }) {
     <div class="condition-head">
       <h3><bdi>${inert(title, 300)}</bdi></h3>
       <${Badge} tone=${tone}>${inert(k.kind.replaceAll("_", " "), 40)}<//>
+      <span class="muted" data-test="turn">turn: ${c.owner}</span>
       <span class="condition-since"><${Time} at=${k.since} mode="for" /></span>
     </div>
     <${Mark} mark=${mark} />

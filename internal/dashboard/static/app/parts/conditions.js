@@ -17,7 +17,7 @@ const acts = {
     says: "All items that failed are retried. To try a sample first, look at the run." }],
   run_held: [{ label: "Go on", icon: "play", path: run("resume"), body: (c) => c.severity === "info" ? {} : { max_failed: "none" }, did: "goes on",
     says: "Where too many items failed, going on lifts the limit." }],
-  run_guard: [{ label: "Go on", icon: "play", path: run("resume"), did: "goes on",
+  run_fail_fast: [{ label: "Go on", icon: "play", path: run("resume"), did: "goes on",
     says: "Its first outcomes failed, and the others are tried anyway. It is not asked again." }],
   run_approval: [{ label: "Approve", icon: "check", path: run("approve"), did: "is approved", says: "All items that were held back are sent." }],
   run_overdue: [{ label: "Seal", icon: "check", path: run("seal"), did: "is sealed", says: "No more items can be added then, and it can complete." }],

@@ -20,6 +20,7 @@ export function problem(text) {
 export function CorrectDialog({ run, itemKey, payload, onClose }) {
   const [text, setText] = useState(payload);
   const [cascade, setCascade] = useState(false);
+  const [incomplete, setIncomplete] = useState(false);
   const [reason, setReason] = useState("");
   const [tried, setTried] = useState(null);
   const [done, setDone] = useState(null);
@@ -34,7 +35,7 @@ export function CorrectDialog({ run, itemKey, payload, onClose }) {
     setBusy(dry ? "dry" : "correct");
     setError(null);
     try {
-      const rest = JSON.stringify({ cascade, dry_run: dry, ...(reason ? { reason } : {}) });
+      const rest = JSON.stringify({ cascade, dry_run: dry, ...(incomplete ? { contract: "warn" } : {}), ...(reason ? { reason } : {}) });
       const body = `{"payload":${text},${rest.slice(1)}`;
       const answer = await api.post(`/runs/${segment(run)}/items/${segment(itemKey)}/correct`, body, { type: "application/json" });
       if (dry) setTried(answer);
@@ -65,11 +66,13 @@ export function CorrectDialog({ run, itemKey, payload, onClose }) {
         setCascade(on);
         setTried(null);
       }}>Redo the steps after in any case, not only where a part changes<//>
+      <${Check} checked=${incomplete} test="incomplete" onChange=${setIncomplete}>Correct even if a field is missing that a service requires<//>
       <${Field} label="Reason" hint="for the audit log, and for who looks at the item"><input value=${reason} maxlength="500" autocomplete="off" data-test="reason" onInput=${(e) => setReason(e.currentTarget.value)} /><//>
       <${ErrorBox} error=${error} />
       <div aria-live="polite">
         ${tried && html`<div class="tried" data-test="tried">
           <p>Dry run: the item would be corrected, as generation ${tried.generation}. Nothing was changed.</p>
+          ${tried.warnings.map((warning) => html`<p class="warn-text" key=${warning}><${Text} max=${400}>${warning}<//></p>`)}
           <${StepResets} steps=${tried.steps} />
         </div>`}
       </div>

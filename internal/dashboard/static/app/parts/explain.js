@@ -5,7 +5,7 @@ import { Badge, Copy, Time } from "../ui.js";
 import { inert, num, plural } from "../format.js";
 import { adviceOnce } from "./advice.js";
 
-const owners = { service: "info", node: "info", timer: "warn", operator: "bad", nats: "bad", step: "plain", no one: "plain" };
+const owners = { service: "info", node: "info", timer: "warn", operator: "bad", nats: "bad", step: "plain", nobody: "plain" };
 
 /** Explanation shows a summary and the groups of items behind it. */
 export function Explanation({ explanation: e, several = false }) {

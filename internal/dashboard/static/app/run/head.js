@@ -10,7 +10,7 @@ import { duration, inert, num, percent, plural, short, timed } from "../format.j
 export const ended = (run) => run.state === "completed" || run.state === "cancelled";
 
 const holds = { operator: "Paused by an operator", threshold: "Paused: too many items failed",
-  guard: "Paused: its first outcomes plainly failed", canary: "Waits until its canary is approved" };
+  fail_fast: "Paused: its first outcomes plainly failed", canary: "Waits until its canary is approved" };
 
 /** Reason says in a sentence why a run is in its state, where that is not plain. */
 export function Reason({ run }) {
@@ -56,19 +56,19 @@ export function Actions({ run, onRerun, onReport }) {
   };
   const over = ended(run);
   const paused = run.state === "paused";
-  const guarded = paused && run.hold?.kind === "guard"; // then what changes nothing stands first
-  const errors = run.failed > 0 && html`<${ButtonLink} kind=${guarded ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`} icon="warn"
-        test="errors">${guarded ? "What failed" : "Errors"}<//>`;
+  const failFast = paused && run.hold?.kind === "fail_fast"; // then what changes nothing stands first
+  const errors = run.failed > 0 && html`<${ButtonLink} kind=${failFast ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`} icon="warn"
+        test="errors">${failFast ? "What failed" : "Errors"}<//>`;
   return html`
-    ${guarded && errors}
+    ${failFast && errors}
     ${run.open && html`<${Button} icon="check" role="operator" onClick=${act("seal")} test="seal"
         title="Say that no more items come">Seal<//>`}
     ${!over && !paused && html`<${Button} icon="pause" role="operator" onClick=${act("pause")} test="pause">Pause<//>`}
-    ${mayResume(run) && !guarded && html`<${Button} kind="primary" icon="play" role="operator"
+    ${mayResume(run) && !failFast && html`<${Button} kind="primary" icon="play" role="operator"
         onClick=${() => resume(run)} test="resume">Resume<//>`}
     ${run.failed > 0 && run.state !== "cancelled" && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun}
         test="rerun" title="Run what failed again">Re-run failed<//>`}
-    ${guarded ? html`<${Button} icon="play" role="operator" onClick=${() => goOn(run)} test="resume">Go on…<//>` : errors}
+    ${failFast ? html`<${Button} icon="play" role="operator" onClick=${() => goOn(run)} test="resume">Go on…<//>` : errors}
     <${Menu} label="More" items=${menu(run, over, onReport)} test="more" />`;
 }
 
@@ -103,13 +103,13 @@ function download(run, params) {
   link.remove();
 }
 
-// goOn ends the hold of a guard, which asks once only.
+// goOn ends the hold of a fail-fast limit, which asks once only.
 function goOn(run) {
   const left = run.items - run.done - run.failed;
   return confirm({
-    title: "Go on although the first items failed?", danger: true, action: "Go on", test: "guard-dialog",
+    title: "Go on although the first items failed?", danger: true, action: "Go on", test: "fail-fast-dialog",
     body: html`<p>${plural(left, "more item is", "more items are")} tried next. They may fail as the
-      ${num(run.failed)} before them did. The guard does not ask again for this step.</p>`,
+      ${num(run.failed)} before them did. The fail-fast limit does not ask again for this step.</p>`,
     act: async () => {
       await api.post(`/runs/${segment(run.id)}/resume`, {});
       toast("Resumed");

@@ -2,7 +2,7 @@
 import { query } from "../api.js";
 
 export const blank = {
-  what: "plan", plan: "", endpoint: "", key: "", name: "", chunk: "", in_flight: "", rate: "", max_failed: "", guard: "", canary: "",
+  what: "plan", plan: "", endpoint: "", key: "", name: "", chunk: "", in_flight: "", rate: "", max_failed: "", fail_fast: "", canary: "",
   canary_auto_approve: false, on_duplicate: "", priority: "", max_attempts: "", timeout: "", retry_backoff: "", params: [],
 };
 
@@ -14,7 +14,7 @@ export const pacing = [
 ];
 
 export const care = [
-  ["guard", "Guard", "200/400", "first failures of a step that pause it, or off"],
+  ["fail_fast", "Fail fast", "200/400", "first failures of a step that pause it, or off"],
   ["canary", "Canary", "none", "items that go first, spread over all"],
   ["max_failed", "Pause at failures", "no limit", "a number, or like 1%"],
 ];

@@ -19,29 +19,29 @@ import (
 
 var badPayload = workqueue.SlotError{Code: "bad_payload", Message: "balance is a number"}
 
-func guarded(chunk, failures, within int) start.LoadRequest {
+func failFast(chunk, failures, within int) start.LoadRequest {
 	req := storetest.Chunked(chunk)
 	req.Steps[0].InFlight = 100
-	req.Guard = workqueue.GuardRule{Failures: failures, Within: within}
+	req.FailFast = workqueue.FailFast{Failures: failures, Within: within}
 	return req
 }
 
-func (b *bench) guards(run workqueue.RunID) int {
+func (b *bench) failFastSteps(run workqueue.RunID) int {
 	b.Helper()
-	return b.Number(`SELECT count(*) FROM run_guard WHERE run_id = $1`, run)
+	return b.Number(`SELECT count(*) FROM run_fail_fast WHERE run_id = $1`, run)
 }
 
-func TestGuardHoldsARunWhoseFirstOutcomesFail(t *testing.T) {
+func TestFailFastHoldsARunWhoseFirstOutcomesFail(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.Load(guarded(4, 10, 20), 100)
+	run := b.Load(failFast(4, 10, 20), 100)
 	b.Record(storetest.Whole(b.One(run)), storetest.Faulty(b.One(run), badPayload))
 	b.Record(storetest.Faulty(b.One(run), badPayload))
 	b.wantHold(run, "")
 	late := b.One(run)
 	b.Record(storetest.Faulty(b.One(run), badPayload))
-	b.wantHold(run, "guard by tranche: 12 of the first 16 outcomes of step only failed with bad_payload, "+
-		"which would not pass (guard 10/20)")
+	b.wantHold(run, "fail_fast by tranche: 12 of the first 16 outcomes of step only failed with bad_payload, "+
+		"which would not pass (fail_fast 10/20)")
 	if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
 		t.Errorf("%d slices of a held run were claimed", n)
 	}
@@ -61,7 +61,7 @@ func TestGuardHoldsARunWhoseFirstOutcomesFail(t *testing.T) {
 	b.Check()
 }
 
-func TestGuardLetsOthersGo(t *testing.T) {
+func TestFailFastLetsOthersGo(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	retry, other := badPayload, badPayload
@@ -71,18 +71,18 @@ func TestGuardLetsOthersGo(t *testing.T) {
 		answers func(run workqueue.RunID) []settle.Answer
 		watched int
 	}{
-		"few failures": {guarded(4, 10, 20), func(run workqueue.RunID) []settle.Answer {
+		"few failures": {failFast(4, 10, 20), func(run workqueue.RunID) []settle.Answer {
 			return []settle.Answer{storetest.Faulty(b.One(run), badPayload), storetest.Faulty(b.One(run), badPayload),
 				storetest.Whole(b.One(run)),
 				storetest.Whole(b.One(run)), storetest.Whole(b.One(run)), storetest.Whole(b.One(run)), storetest.Faulty(b.One(run),
 					badPayload)}
 		}, 0},
-		"of several codes": {guarded(4, 10, 20), func(run workqueue.RunID) []settle.Answer {
+		"of several codes": {failFast(4, 10, 20), func(run workqueue.RunID) []settle.Answer {
 			return []settle.Answer{storetest.Faulty(b.One(run), badPayload), storetest.Faulty(b.One(run), badPayload),
 				storetest.Faulty(b.One(run), other), storetest.Faulty(b.One(run), other)}
 		}, 1},
 		"that may pass": {func() start.LoadRequest {
-			req := guarded(4, 10, 20)
+			req := failFast(4, 10, 20)
 			req.Steps[0].MaxAttempts = 1
 			return req
 		}(), func(run workqueue.RunID) []settle.Answer {
@@ -90,14 +90,14 @@ func TestGuardLetsOthersGo(t *testing.T) {
 				storetest.Faulty(b.One(run), retry),
 				storetest.Whole(b.One(run))}
 		}, 1},
-		"a small part of very many at once": {guarded(100, 10, 20), func(run workqueue.RunID) []settle.Answer {
+		"a small part of very many at once": {failFast(100, 10, 20), func(run workqueue.RunID) []settle.Answer {
 			a := storetest.Whole(b.One(run))
 			for i := range 40 {
 				a.Slots[i].Result, a.Slots[i].Err = nil, &badPayload
 			}
 			return []settle.Answer{a}
 		}, 0},
-		"a run that is over with it": {guarded(10, 10, 20), func(run workqueue.RunID) []settle.Answer {
+		"a run that is over with it": {failFast(10, 10, 20), func(run workqueue.RunID) []settle.Answer {
 			b.Record(storetest.Whole(b.One(run)), storetest.Whole(b.One(run)), storetest.Whole(b.One(run)))
 			return nil
 		}, 0},
@@ -107,26 +107,27 @@ func TestGuardLetsOthersGo(t *testing.T) {
 			b.Record(answers...)
 		}
 		b.wantHold(run, "")
-		if n := b.guards(run); n != c.watched {
-			t.Errorf("%s: %d guards are left; want %d", name, n, c.watched)
+		if n := b.failFastSteps(run); n != c.watched {
+			t.Errorf("%s: %d fail-fast limits are left; want %d", name, n, c.watched)
 		}
 	}
-	run := b.Load(guarded(10, 10, 20), 10)
+	run := b.Load(failFast(10, 10, 20), 10)
 	b.Record(storetest.Faulty(b.One(run), badPayload))
 	b.WantState(run, "completed", 1)
 	b.wantHold(run, "")
-	if run := b.Load(guarded(4, 10, 20), 9); b.guards(run) != 0 {
-		t.Error("a run is guarded that has not that many items")
+	if run := b.Load(failFast(4, 10, 20), 9); b.failFastSteps(run) != 0 {
+		t.Error("a run has a fail-fast limit that has not that many items")
 	}
 	b.Check()
 }
 
-// A guard that decides while the run is held for something else waits for its turn, unless someone runs items again.
-func TestGuardWaitsForItsTurn(t *testing.T) {
+// A fail-fast limit that decides while the run is held for another reason waits for its turn, unless an operator reruns
+// items.
+func TestFailFastWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	trip := func() workqueue.RunID {
-		run := b.Load(guarded(10, 10, 20), 100)
+		run := b.Load(failFast(10, 10, 20), 100)
 		s := b.One(run)
 		b.PauseRun(run)
 		b.Record(storetest.Faulty(s, badPayload))
@@ -136,42 +137,42 @@ func TestGuardWaitsForItsTurn(t *testing.T) {
 	}
 	run := trip()
 	due, err := control.New(b.Store).DueHolds(t.Context())
-	if err != nil || len(due) != 1 || due[0] != (control.DueHold{Run: run, Guard: true}) {
+	if err != nil || len(due) != 1 || due[0] != (control.DueHold{Run: run, FailFast: true}) {
 		t.Errorf("due: %+v, %v", due, err)
 	}
 	for _, want := range []bool{true, false} {
-		if held, err := control.New(b.Store).CheckGuard(t.Context(), run); err != nil || held != want {
+		if held, err := control.New(b.Store).CheckFailFast(t.Context(), run); err != nil || held != want {
 			t.Errorf("held: %v, %v; want %v", held, err, want)
 		}
 	}
-	b.wantHold(run, "guard by tranche: 10 of the first 10 outcomes of step only failed with bad_payload, "+
-		"which would not pass (guard 10/20)")
+	b.wantHold(run, "fail_fast by tranche: 10 of the first 10 outcomes of step only failed with bad_payload, "+
+		"which would not pass (fail_fast 10/20)")
 	run = trip()
 	b.Rerun(run, redo.Selection{Failed: true})
-	if held, err := control.New(b.Store).CheckGuard(t.Context(), run); err != nil || held {
+	if held, err := control.New(b.Store).CheckFailFast(t.Context(), run); err != nil || held {
 		t.Errorf("held after a re-run: %v, %v", held, err)
 	}
 }
 
 // Each step has its own first outcomes, and an optional one none that count.
-func TestGuardOfSteps(t *testing.T) {
+func TestFailFastOfSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := guarded(10, 10, 20)
+	req := failFast(10, 10, 20)
 	first, second := req.Steps[0], req.Steps[0]
 	second.Name, second.Needs, second.Endpoint = "compose", []int{0}, "compose"
 	third := second
 	third.Name, third.Optional = "portrait", true
 	req.Steps = []workqueue.StepSpec{first, second, third}
 	run := b.Load(req, 100)
-	if n := b.guards(run); n != 2 {
-		t.Errorf("%d steps are guarded; want 2", n)
+	if n := b.failFastSteps(run); n != 2 {
+		t.Errorf("%d steps have a fail-fast limit; want 2", n)
 	}
 	for range 3 {
 		b.Record(storetest.Whole(b.One(run)))
 	}
-	if n := b.guards(run); n != 1 {
-		t.Errorf("%d steps are guarded when one has had its first outcomes; want 1", n)
+	if n := b.failFastSteps(run); n != 1 {
+		t.Errorf("%d steps have a fail-fast limit when one has had its first outcomes; want 1", n)
 	}
 	for _, step := range []workqueue.Step{2, 1} { // the optional one first
 		b.wantHold(run, "")
@@ -185,19 +186,19 @@ func TestGuardOfSteps(t *testing.T) {
 			b.Record(storetest.Faulty(s, badPayload))
 		}
 	}
-	b.wantHold(run, "guard by tranche: 10 of the first 10 outcomes of step compose failed with bad_payload, "+
-		"which would not pass (guard 10/20)")
+	b.wantHold(run, "fail_fast by tranche: 10 of the first 10 outcomes of step compose failed with bad_payload, "+
+		"which would not pass (fail_fast 10/20)")
 	b.Check()
 }
 
 // Recorders that commit side by side, each in a block of its own, count every outcome once: with one failure less than
 // is enough nothing is held, whatever their order, and with that one the run is.
-func TestGuardIsExactAmongRecorders(t *testing.T) {
+func TestFailFastIsExactAmongRecorders(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const blocks, each, failures = 6, 20, 60
 	for _, enough := range []bool{false, true} {
-		run := b.Load(guarded(bitfield.Size, failures, blocks*each), blocks*bitfield.Size)
+		run := b.Load(failFast(bitfield.Size, failures, blocks*each), blocks*bitfield.Size)
 		fail := failures - 1
 		if enough {
 			fail++
@@ -223,21 +224,21 @@ func TestGuardIsExactAmongRecorders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasPrefix(hold, fmt.Sprintf("guard%d of the first", failures)) != enough || b.guards(run) != 0 {
-			t.Errorf("with %d failures the hold is %q, and %d guards are left", fail, hold, b.guards(run))
+		if strings.HasPrefix(hold, fmt.Sprintf("fail_fast%d of the first", failures)) != enough || b.failFastSteps(run) != 0 {
+			t.Errorf("with %d failures the hold is %q, and %d fail-fast limits are left", fail, hold, b.failFastSteps(run))
 		}
 	}
 }
 
-func TestParseGuard(t *testing.T) {
+func TestParseFailFast(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"": "200/400", "off": "off", "5/10": "5/10", "10000/10000": "10000/10000"} {
-		if got, err := workqueue.ParseGuard(text); err != nil || got.String() != want {
+		if got, err := workqueue.ParseFailFast(text); err != nil || got.String() != want {
 			t.Errorf("%q is %v, %v; want %s", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"no", "0/10", "10", "11/10", "5/10001", "-1/4", "1/2/3", "5 / 10", "200%"} {
-		if got, err := workqueue.ParseGuard(text); err == nil {
+		if got, err := workqueue.ParseFailFast(text); err == nil {
 			t.Errorf("%q is taken for %v", text, got)
 		}
 	}
