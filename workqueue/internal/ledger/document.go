@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -23,6 +22,11 @@ type Kind struct {
 	Hold string
 	// Left counts what waits of the document named $1, and what of it is parked; empty: nothing ever does.
 	Left string
+}
+
+// database is where documents are kept.
+type database interface {
+	InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error
 }
 
 // Held is a document as a change finds it, with its row locked.
@@ -79,7 +83,7 @@ func (k Kind) find(ctx context.Context, tx pgx.Tx, name string, alone bool) (was
 
 // Apply puts a document on record, or changes it, with a row in the audit log, which keeps what was there before. What
 // is the same, text and meaning, changes nothing. write stores it, and notes its version and the time.
-func (k Kind) Apply(ctx context.Context, db *database.DB, doc *workqueue.Document, actor string,
+func (k Kind) Apply(ctx context.Context, db database, doc *workqueue.Document, actor string,
 	write func(ctx context.Context, tx pgx.Tx, was *Held, out *workqueue.AppliedDocument) error,
 ) (out workqueue.AppliedDocument, err error) {
 	err = db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -117,7 +121,7 @@ func (k Kind) Apply(ctx context.Context, db *database.DB, doc *workqueue.Documen
 
 // Set pauses a document, resumes or deletes it, with a row in the audit log; one that is so already is left alone.
 // write stores the state, and notes the next due time. The error wraps ErrNotFound when there is none.
-func (k Kind) Set(ctx context.Context, db *database.DB, name, state, actor string,
+func (k Kind) Set(ctx context.Context, db database, name, state, actor string,
 	write func(ctx context.Context, tx pgx.Tx, was *Held, out *workqueue.ControlledDocument) error,
 ) (out workqueue.ControlledDocument, err error) {
 	verb := map[string]string{workqueue.DocumentActive: "resume", workqueue.DocumentPaused: "pause",
