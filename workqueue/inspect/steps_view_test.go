@@ -162,7 +162,7 @@ func TestARateOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	b := setup(t)
 	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Need("c d")), 10)
 	b.Exec(`UPDATE run_step SET rate = 1, tokens = -100, tokens_at = tranche_now()`)
-	_, e := b.addUp(run)
+	_, e := b.look(run)
 	e.MergeSteps()
 	if len(e.Groups) != 1 {
 		t.Fatalf("got %+v", e.Groups)
