@@ -246,7 +246,7 @@ func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 type pulseFlags struct {
 	Heartbeat  time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" help:"Between two heartbeats of the node (${default}): 100ms to 20s, and a third of --session-ttl at most." placeholder:"TIME"`
 	SessionTTL time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" help:"When a node without a heartbeat counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
-	Poll       time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
+	Poll       time.Duration `name:"poll-interval" env:"TRANCHE_POLL_INTERVAL" default:"500ms" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
 }
 
 func (f *pulseFlags) validatePulse() error {
@@ -256,7 +256,7 @@ func (f *pulseFlags) validatePulse() error {
 	}{
 		{"heartbeat", f.Heartbeat, 100 * time.Millisecond, 20 * time.Second},
 		{"session-ttl", f.SessionTTL, time.Second, time.Minute},
-		{"poll", f.Poll, 50 * time.Millisecond, 30 * time.Second},
+		{"poll-interval", f.Poll, 50 * time.Millisecond, 30 * time.Second},
 	} {
 		if flag.value < flag.low || flag.value > flag.high {
 			return fmt.Errorf("--%s is %s; it must lie between %s and %s", flag.name, flag.value, flag.low, flag.high)

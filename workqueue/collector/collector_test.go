@@ -210,7 +210,8 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 	c := collect(t, gatherOps())
 	ctx := t.Context()
 	c.add("k", "a", "b")
-	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentPaused, false, "ann"); err != nil || out.Unchanged {
+	if out, err := collector.New(c.Store).SetCollector(ctx,
+		"c", workqueue.DocumentPaused, false, "ann"); err != nil || out.Unchanged {
 		t.Fatal(out, err)
 	}
 	c.none("it is paused")
@@ -223,7 +224,8 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 		t.Fatal(out, err)
 	}
 	late := c.one("a", "b", "c")
-	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentDeleted, true, "ann"); err != nil || out.Waiting != 3 {
+	if out, err := collector.New(c.Store).SetCollector(ctx,
+		"c", workqueue.DocumentDeleted, true, "ann"); err != nil || out.Waiting != 3 {
 		t.Fatalf("deleted %+v, %v", out, err)
 	}
 	if _, _, err := collector.New(c.Store).AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}}); !errors.Is(err,

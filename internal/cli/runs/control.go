@@ -141,7 +141,7 @@ func (r *runCancel) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 type runApprove struct {
 	whichRuns
 	Step   string     `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
-	Seen   *time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited again since." placeholder:"TIME"`
+	Seen   *time.Time `name:"if-waiting-since" help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited again since." placeholder:"TIME"`
 	DryRun bool       `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
 }
 

@@ -13,6 +13,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
+// database is the store's, which needs this package itself.
+type database interface {
+	InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error
+}
+
 // Kind is a kind of document, and how the database keeps it.
 type Kind struct {
 	Name string // plan: of its actions in the audit log, and for people
