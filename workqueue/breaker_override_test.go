@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
@@ -152,59 +151,6 @@ func throttled(s workqueue.Slice) settle.Answer {
 	a := storetest.Answer(s)
 	a.Failure = &tooMuch
 	return a
-}
-
-// Items that a service refuses because it has too much to do lose no attempt, in slots or as a chunk, which is not
-// halved. Errors of other items of the same reply count.
-func TestThrottlingCostsNoAttempt(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Chunked(8)
-	req.Steps[0].MaxAttempts = 1
-	run := b.Load(req, 8)
-	for n := 1; n <= 10; n++ {
-		s := b.One(run)
-		if s.Attempt != n || s.Failures != 0 || s.Mask.Count() != 8 {
-			t.Fatalf("issue %d of the chunk: %+v", n, s)
-		}
-		since := time.Now()
-		if n%2 == 0 {
-			b.Record(throttled(s))
-		} else {
-			b.Record(storetest.Faulty(s, tooMuch))
-		}
-		if n == 4 {
-			b.Stretch("work_slice", "not_before", since, 800*time.Millisecond)
-			b.wantExplained(run, health.ReasonThrottled)
-		}
-		b.hurry(run)
-	}
-	s := b.One(run)
-	mixed := storetest.Whole(s)
-	mixed.Slots[0] = settle.Slot{Ordinal: 0, Err: &tooMuch}
-	mixed.Slots[1] = settle.Slot{Ordinal: 1, Err: &workqueue.SlotError{Code: "flaky", Retry: true}}
-	mixed.Slots[2] = settle.Slot{Ordinal: 2, Err: &workqueue.SlotError{Code: tooMuch.Code}} // permanently, it says
-	b.Record(mixed)
-	b.WantTally(run, storetest.Tally{Done: 5, Failed: 2, Live: 1})
-	if n := b.Number(`SELECT count(*) FROM work_error WHERE ordinal = 0`); n != 6 {
-		t.Errorf("%d failed attempts of an item are noted; want the 6 that named it", n)
-	}
-	b.hurry(run)
-	b.Record(storetest.Whole(b.One(run)))
-	b.WantTally(run, storetest.Tally{Done: 6, Failed: 2})
-	b.WantState(run, "completed", 1)
-	b.Check()
-}
-
-func (b *bench) wantExplained(run workqueue.RunID, want health.Kind) {
-	b.Helper()
-	e, err := health.New(b.Store).Explain(b.Context(), run)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if len(e.Groups) != 1 || e.Groups[0].Reason != want {
-		b.Errorf("explained as %+v; want %s", e.Groups, want)
-	}
 }
 
 // What the step says of a code goes before that too.

@@ -3,14 +3,12 @@ package workqueue_test
 import (
 	"fmt"
 	"math/bits"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -272,56 +270,21 @@ func TestAGoodItemProbesForThoseThatFailedBefore(t *testing.T) {
 	b.Check()
 }
 
-// The outage of a run of one chunk is told from one bad item by its pieces: none of them works.
-func TestOutageOfASingleChunk(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Chunked(500), 500)
-	b.drive(run, down, 12)
-	if state, _ := b.Breaker(); state != "open" {
-		t.Errorf("the breaker is %s", state)
-	}
-	b.drive(run, storetest.Whole, 200)
-	b.WantTally(run, storetest.Tally{Done: 500})
-	b.Check()
-}
-
 func TestPoisonIsFoundInBoundedSlices(t *testing.T) {
 	t.Parallel()
 	const chunk, items = 500, 5000
-	one := func(int) []workqueue.Ordinal { return []workqueue.Ordinal{1234} }
-	random := func(n int) func(int) []workqueue.Ordinal {
-		return func(int) []workqueue.Ordinal {
-			var all []workqueue.Ordinal
-			for _, i := range rand.Perm(items)[:n] {
-				all = append(all, workqueue.Ordinal(i))
-			}
-			return all
-		}
+	var each []workqueue.Ordinal // one in every chunk
+	for i := range items / chunk {
+		each = append(each, workqueue.Ordinal(i*chunk+i*37))
 	}
-	for name, choose := range map[string]func(int) []workqueue.Ordinal{
-		"one":           one,
-		"two adjacent":  func(int) []workqueue.Ordinal { return []workqueue.Ordinal{1249, 1250} },
-		"ten at random": random(10),
-		"ten at the end": func(int) (all []workqueue.Ordinal) {
-			for i := items - 10; i < items; i++ {
-				all = append(all, workqueue.Ordinal(i))
-			}
-			return all
-		},
-		"one every chunk": func(int) (all []workqueue.Ordinal) {
-			for i := range items / chunk {
-				all = append(all, workqueue.Ordinal(i*chunk+i*37))
-			}
-			return all
-		},
+	for name, poison := range map[string][]workqueue.Ordinal{
+		"one": {1234}, "two adjacent": {1249, 1250}, "one every chunk": each,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			req := storetest.Chunked(chunk)
 			run := b.Load(req, items)
-			poison := choose(items)
 			d := b.drive(run, poisoned(poison...), 400)
 			b.WantTally(run, storetest.Tally{Done: items - len(poison), Failed: len(poison)})
 			b.WantState(run, "completed", 1)
@@ -362,30 +325,6 @@ func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 	}
 }
 
-// Items that a service asks for to be retried, each time, come back by themselves at the end of a run, in slices of
-// which every item is refused. That is no outage.
-func TestItemsThatAreRefusedAgainAndAgainAreNoOutage(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Chunked(100)
-	run := b.Load(req, 20*8192)
-	d := b.drive(run, func(s workqueue.Slice) settle.Answer {
-		a := storetest.Whole(s)
-		for i := range a.Slots {
-			if a.Slots[i].Ordinal%50 == 0 {
-				a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "flaky", Message: "later", Retry: true}
-			}
-		}
-		return a
-	}, 200)
-	b.WantState(run, "completed", 1)
-	if n := b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`); n != 0 || d.probes != 0 {
-		t.Errorf("%d changes of the breaker, %+v", n, d)
-	}
-	t.Logf("%+v", d)
-	b.Check()
-}
-
 // Chunks that work in pieces only are too big, when there are several of them; the next ones are cut smaller.
 func TestTooBigChunksAreCutSmaller(t *testing.T) {
 	t.Parallel()
@@ -411,84 +350,5 @@ func TestTooBigChunksAreCutSmaller(t *testing.T) {
 		t.Errorf("%+v, %v", found, err)
 	}
 	t.Logf("%+v %+v", d, found.Kinds)
-	b.Check()
-}
-
-// A reply that cannot be read ends its slice at once, whichever message of it that was; the halves come.
-func TestUnreadableReplyIsHalvedAtOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Chunked(8), 8)
-	s := b.One(run)
-	b.Send(s)
-	unreadable := func(s workqueue.Slice) settle.Answer {
-		return settle.Answer{Slice: s.ID, Endpoint: storetest.Endpoint, Answered: -1, Unreadable: true,
-			Failure: &workqueue.SlotError{Code: "unreadable", Message: "not JSON", Retry: true}}
-	}
-	elsewhere := unreadable(s)
-	elsewhere.Endpoint = "invoice"
-	b.Record(elsewhere)
-	b.WantTally(run, storetest.Tally{Live: 8})
-	first := storetest.Answer(s, storetest.Ordinals(s)[:2]...)
-	first.Answered = -1
-	b.Record(unreadable(s), first)
-	b.WantTally(run, storetest.Tally{Live: 6, Done: 2})
-	halves := b.Claim(run, storetest.Plenty)
-	if len(halves) != 2 || halves[0].Failures != 0 || halves[0].Cause != workqueue.CauseBisect || halves[0].Root != s.ID {
-		t.Fatalf("what follows is %+v", halves)
-	}
-	b.Record(storetest.Whole(halves[0]))
-	for {
-		rest := b.Claim(run, storetest.Plenty)
-		if len(rest) == 0 {
-			break
-		}
-		for _, s := range rest {
-			b.Record(unreadable(s))
-		}
-		b.hurry(run)
-	}
-	b.Record(unreadable(halves[1]))
-	b.drive(run, unreadable, 100)
-	b.WantTally(run, storetest.Tally{Done: 5, Failed: 3})
-	item, err := inspect.New(b.Store).Items(t.Context(), run, "C7")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range item[0].Steps[0].Attempts {
-		if a.Error == nil || a.Error.Code != "unreadable" {
-			t.Errorf("an attempt does not tell its error: %+v", a)
-		}
-	}
-	b.Check()
-}
-
-// What the step says of a code goes before what the service says, in slots and for chunks.
-func TestRetryPolicyOfTheStep(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Chunked(1)
-	req.Steps[0].RetryCodes, req.Steps[0].NoRetryCodes = []string{"soft"}, []string{"hard"}
-	req.Steps[0].RetryBackoff, req.Steps[0].MaxBackoff = time.Hour, time.Minute
-	run := b.Load(req, 3)
-	codes := []workqueue.SlotError{{Code: "soft"}, {Code: "hard", Retry: true}, {Code: "other"}}
-	claimed, since := b.Claim(run, storetest.Plenty), time.Now()
-	for i, s := range claimed {
-		b.Record(storetest.Faulty(s, codes[i]))
-	}
-	until := time.Now()
-	b.WantTally(run, storetest.Tally{Live: 1, Failed: 2})
-	if n := b.Number(`SELECT count(*) FROM work_slice WHERE state = 'scheduled' AND not_before BETWEEN $1 AND $2`,
-		since.Add(48*time.Second), until.Add(time.Minute)); n != 1 { // up to a fifth is taken off
-		t.Errorf("%d tries come after the longest backoff; want one", n)
-	}
-	if n := b.Number(`SELECT count(*) FROM work_error WHERE error_code = 'soft'`); n != 1 {
-		t.Errorf("%d failed attempts are noted", n)
-	}
-	b.hurry(run)
-	a := storetest.Answer(b.One(run))
-	a.Failure = &workqueue.SlotError{Code: "hard", Retry: true}
-	b.Record(a)
-	b.WantTally(run, storetest.Tally{Failed: 3})
 	b.Check()
 }

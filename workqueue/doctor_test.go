@@ -12,10 +12,8 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
-	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 const (
@@ -175,29 +173,6 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 				t.Errorf("want %s %q %v, got %v", harm.want, harm.what, harm.items, report.Violations)
 			}
 		})
-	}
-}
-
-// An audited re-run is not a violation, neither before nor after its items are final again.
-func TestDoctorAllowsAuditedReruns(t *testing.T) {
-	t.Parallel()
-	b, run, _ := storetest.Scene(t)
-	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{
-		Run: run, Select: redo.Selection{Failed: true}, Actor: "test",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Check()
-	b.Record(storetest.Whole(b.One(run)))
-	b.Check()
-	testenv.Rewrite(t, b.Pool, `DELETE FROM audit_log WHERE run_id = $1 AND action = 'rerun'`, run)
-	report, err := doctor.New(b.Store).Doctor(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if report.OK() || report.Violations[0].Invariant != doctor.AuditedReset {
-		t.Errorf("without its audit row the re-run should be an I3: %v", report.Violations)
 	}
 }
 

@@ -348,36 +348,6 @@ func TestEraseWhileRunsAreUnderWay(t *testing.T) {
 	b.Check()
 }
 
-// What was interrupted between two pieces is finished by doing it again.
-func TestAnErasureThatWasBrokenOff(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	first, second := b.personal(), b.personal()
-	release := b.HoldRows(`SELECT FROM run_step WHERE run_id = $1 FOR UPDATE`, second)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		_, err := erasure.New(b.Store).Erase(ctx, erasure.Request{Key: person, Actor: "ann"})
-		ended <- err
-	}()
-	b.Until("the first run is done with, and the second waits", func() bool { return b.Waiters() == 1 })
-	stop()
-	if err := <-ended; err == nil {
-		t.Fatal("it was not interrupted")
-	}
-	release()
-	if n := b.Number(`SELECT count(*) FROM work_queue WHERE item_key LIKE 'erased-%' AND run_id = $1`, first); n != 1 {
-		t.Fatal("the first run was not done with")
-	}
-	if did := b.erase(erasure.Request{}); len(did.Runs) != 1 || did.Runs[0] != second {
-		t.Errorf("went on with %+v", did)
-	}
-	if left := b.traces(); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
-	b.Check()
-}
-
 // Errors of other items are erased a page at a time, however many a run has: what was interrupted between two pages is
 // finished by doing it again.
 func TestErasurePagesErrors(t *testing.T) {

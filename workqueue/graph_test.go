@@ -59,55 +59,6 @@ func TestBarrier(t *testing.T) {
 	b.Check()
 }
 
-// A sample comes to its end although a step waits for all items: the rest of them is held back.
-func TestCanaryBeforeABarrier(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Planned(storetest.Need("fetch"), storetest.Need("more"), storetest.Barrier(storetest.Need("sum", 0)),
-		storetest.Need("page", 1))
-	req.Canary, req.CanaryAutoApprove, req.MaxFailed = 4, true, "1"
-	run := b.Load(req, 20)
-	for _, step := range []workqueue.Step{0, 1, 3} {
-		if n := b.RecordStep(run, step); n != 4 {
-			t.Errorf("step %d did %d items; want the sample's 4", step, n)
-		}
-	}
-	if verdict, err := control.New(b.Store).CheckCanary(t.Context(), run); err != nil || verdict != control.CanaryPassed {
-		t.Fatalf("the canary: %q, %v", verdict, err)
-	}
-	b.Check()
-	for _, step := range []workqueue.Step{0, 1, 3} {
-		b.RecordStep(run, step)
-	}
-	if passed, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil || len(passed) != 1 {
-		t.Errorf("the barriers of %v passed, %v", passed, err)
-	}
-	b.RecordStep(run, 2)
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 20, 0)
-	b.Check()
-}
-
-// Failures count once against a run's limit, and those of optional steps not at all.
-func TestThresholdOfSeveralSteps(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Optional(storetest.Need("c")),
-		storetest.Need("d", 0, 1, 2))
-	req.MaxFailed = "2"
-	run := b.Load(req, 10)
-	b.RecordStep(run, 0, 1, 2)
-	b.RecordStep(run, 1, 1, 2)
-	b.RecordStep(run, 2, 3, 4, 5)
-	if held, err := control.New(b.Store).CheckThreshold(t.Context(), run); held || err != nil {
-		t.Errorf("held %v, %v; 2 items have failed of the 2 that may", held, err)
-	}
-	b.RecordStep(run, 3, 6)
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 7, 3)
-	b.Check()
-}
-
 // gate is a step that waits for all items, and then for someone.
 func gate(by string, s workqueue.StepSpec) workqueue.StepSpec {
 	s.Barrier, s.Approval = true, by
@@ -125,48 +76,6 @@ func (b *bench) checkBarriers(run workqueue.RunID) {
 func (b *bench) approveStep(run workqueue.RunID, actor, step string) (control.Controlled, error) {
 	return control.New(b.Store).Approve(b.Context(),
 		control.Control{Run: run, Actor: actor, Reason: "looks good", Step: step})
-}
-
-func TestGateBetweenSteps(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveAnyone, storetest.Need("send", 0))),
-		10)
-	_, err := b.approveStep(run, "ann", "send")
-	b.WantRefused(err, "not there yet", "tranche run explain")
-	b.RecordStep(run, 0, 4)
-	b.checkBarriers(run) // it begins to wait
-	b.checkBarriers(run)
-	if waiting, err := dispatch.New(b.Store).WaitingBarriers(t.Context()); err != nil || len(waiting) > 0 {
-		t.Errorf("%v wait for a node to look, %v", waiting, err)
-	}
-	if n := b.RecordStep(run, 1); n != 0 {
-		t.Fatalf("%d items went through the gate", n)
-	}
-	_, err = control.New(b.Store).Approve(t.Context(), storetest.Wish(run, ""))
-	b.WantRefused(err, "waiting at step send", "tranche run approve "+run.String()+" --step send")
-	_, err = b.approveStep(run, "ann", "compose")
-	var none *control.NoGateError
-	if !errors.As(err, &none) || !strings.Contains(err.Error(), "these do: send") {
-		t.Errorf("a step without a gate: %v", err)
-	}
-	got, err := b.approveStep(run, "ann", "send")
-	if err != nil || got.Items != 9 {
-		t.Fatalf("approved: %+v, %v", got, err)
-	}
-	_, err = b.approveStep(run, "bob", "send")
-	b.WantRefused(err, "ann has approved")
-	if got := b.Actions(run); !slices.Equal(got, []string{"start by test", "approve by ann"}) {
-		t.Errorf("audited: %q", got)
-	}
-	if got := b.Events(run); !slices.Equal(got, []string{"started", "approved"}) {
-		t.Errorf("events: %q", got)
-	}
-	b.Check()
-	b.RecordStep(run, 1)
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 9, 1)
-	b.Check()
 }
 
 // What is made again is looked at again.
@@ -271,11 +180,6 @@ func TestRacingJoins(t *testing.T) {
 		}
 	}
 	rand.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
-	queue := make(chan settle.Answer, len(answers))
-	for _, a := range answers {
-		queue <- a
-	}
-	close(queue)
 	var all sync.WaitGroup
 	var completions atomic.Int64
 	record := func(batch ...settle.Answer) {
@@ -285,20 +189,14 @@ func TestRacingJoins(t *testing.T) {
 		}
 		completions.Add(int64(len(out.Completed)))
 	}
-	limit := time.Now().Add(2 * time.Minute) // for a run that never completes
-	for range recorders {
+	for part := range slices.Chunk(answers, len(answers)/recorders+1) {
 		all.Go(func() {
-			for a := range queue {
-				batch := []settle.Answer{a}
-				for n := rand.IntN(4); n > 0; n-- {
-					if more, ok := <-queue; ok {
-						batch = append(batch, more)
-					}
-				}
-				record(batch...)
+			for some := range slices.Chunk(part, 2) {
+				record(some...)
 			}
 		})
 	}
+	limit := time.Now().Add(2 * time.Minute) // for a run that never completes
 	for step := range workqueue.Step(3) {
 		all.Go(func() {
 			req := b.ClaimRequest(run, 5)

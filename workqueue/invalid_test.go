@@ -3,30 +3,12 @@ package workqueue_test
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
-	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
-
-// everyThird has every third item not fit its schema.
-func everyThird(next func(*start.LoadItem) error) func(*start.LoadItem) error {
-	i := 0
-	return func(item *start.LoadItem) error {
-		if err := next(item); err != nil {
-			return err
-		}
-		if i%3 == 0 {
-			item.Invalid = "balance: it is missing"
-		}
-		i++
-		return nil
-	}
-}
 
 func (b *bench) loadInvalid(req start.LoadRequest, next func(*start.LoadItem) error) start.Loaded {
 	b.Helper()
@@ -38,89 +20,23 @@ func (b *bench) loadInvalid(req start.LoadRequest, next func(*start.LoadItem) er
 	return loaded
 }
 
-// Items that do not fit are failed from the start, no one is asked about them, and a re-run leaves them alone.
-func TestInvalidItemsAreAskedOfNobody(t *testing.T) {
-	t.Parallel()
-	for name, n := range map[string]int{"in one transaction": 60, "in parts": storetest.Several} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			invalid := (n + 2) / 3
-			req := storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Need("c", 0, 1))
-			for i := range req.Steps {
-				req.Steps[i].Chunk = 500
-			}
-			loaded := b.loadInvalid(req, everyThird(storetest.Keys(storetest.Names(n)...)))
-			run := loaded.Run
-			if loaded.Invalid != int64(invalid) || loaded.Items != int64(n) {
-				t.Errorf("loaded %+v; want %d invalid", loaded, invalid)
-			}
-			b.WantAt(run, 0, storetest.StepTally{Ready: n - invalid, Failed: invalid})
-			b.WantAt(run, 1, storetest.StepTally{Ready: n - invalid, Failed: invalid})
-			b.WantAt(run, 2, storetest.StepTally{Waiting: n - invalid, Skipped: invalid})
-			b.Check()
-			for step := range workqueue.Step(2) {
-				if got := b.RecordStep(run, step, 1); got != n-invalid {
-					t.Errorf("step %d was asked about %d items; want %d", step, got, n-invalid)
-				}
-			}
-			b.RecordStep(run, 2)
-			b.WantState(run, "completed", 1)
-			b.WantCounts(run, int64(n-invalid-1), int64(invalid+1))
-			b.WantCompletions(run, 1)
-			b.Check()
-			again := b.Rerun(run, redo.Selection{Failed: true})
-			if again.Items != 1 {
-				t.Errorf("%d items run again; want the one that fits", again.Items)
-			}
-			for step := range workqueue.Step(3) {
-				b.RecordStep(run, step)
-			}
-			b.WantState(run, "completed", 2)
-			b.WantCounts(run, int64(n-invalid), int64(invalid))
-			for what, sel := range map[string]redo.Selection{
-				"all that failed": {Failed: true}, "their code": {Codes: []string{workqueue.CodeInvalid}},
-				"their keys": {Step: "a", Keys: []string{"C0", "C3"}},
-			} {
-				_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"})
-				var nothing *redo.NothingToRerunError
-				if !errors.As(err, &nothing) || !strings.Contains(err.Error(), "invalid: what does not fit the schema") {
-					t.Errorf("re-run of %s: %v", what, err)
-				}
-			}
-			reset, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
-				Select: redo.Selection{Step: "a", All: true}})
-			if err != nil || reset.Items != int64(n-invalid) {
-				t.Errorf("reset %+v, %v; want all but the invalid ones", reset, err)
-			}
-			b.WantAt(run, 0, storetest.StepTally{Ready: n - invalid, Failed: invalid})
-			b.Check()
-		})
-	}
-}
-
-// A run of which nothing fits has ended with its seal, whatever its size.
+// A run of several batches of which nothing fits has ended with its seal.
 func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
 	t.Parallel()
-	for name, n := range map[string]int{"in one transaction": 60, "in parts": storetest.Several} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			next := storetest.Keys(storetest.Names(n)...)
-			loaded := b.loadInvalid(storetest.Request(), func(item *start.LoadItem) error {
-				err := next(item)
-				item.Invalid = "x"
-				return err
-			})
-			b.WantState(loaded.Run, "completed", 1)
-			b.WantCounts(loaded.Run, 0, int64(n))
-			b.WantCompletions(loaded.Run, 1)
-			if len(loaded.Completions) != 1 {
-				t.Errorf("completions %+v", loaded.Completions)
-			}
-			b.Check()
-		})
+	b := setup(t)
+	next := storetest.Keys(storetest.Names(storetest.Several)...)
+	loaded := b.loadInvalid(storetest.Request(), func(item *start.LoadItem) error {
+		err := next(item)
+		item.Invalid = "x"
+		return err
+	})
+	b.WantState(loaded.Run, "completed", 1)
+	b.WantCounts(loaded.Run, 0, storetest.Several)
+	b.WantCompletions(loaded.Run, 1)
+	if len(loaded.Completions) != 1 {
+		t.Errorf("completions %+v", loaded.Completions)
 	}
+	b.Check()
 }
 
 // A canary's sample, and duplicates that are left out, do not change who is invalid.
@@ -202,30 +118,5 @@ func TestInvalidItemsAreNoCanary(t *testing.T) {
 			t.Fatal(name)
 		}
 	}
-	b.Check()
-}
-
-// What was invalid at intake is asked about once its data is right, at each step.
-func TestInvalidItemsAreMended(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.loadInvalid(storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Need("c", 0, 1)),
-		everyThird(storetest.Keys(storetest.Names(6)...))).Run
-	for step := range workqueue.Step(3) {
-		b.RecordStep(run, step)
-	}
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 4, 2)
-	if out := b.Correct(run, `{"balance":"1"}`, "C3"); out.Begun != 1 {
-		t.Fatalf("corrected %+v", out)
-	}
-	b.Check()
-	for step := range workqueue.Step(3) {
-		if got := b.RecordStep(run, step); got != 1 {
-			t.Errorf("step %d was asked about %d items; want 1", step, got)
-		}
-	}
-	b.WantState(run, "completed", 2)
-	b.WantCounts(run, 5, 1)
 	b.Check()
 }

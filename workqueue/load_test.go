@@ -134,13 +134,21 @@ func TestLoadRefusesWhatCannotRun(t *testing.T) {
 		t.Errorf("a run without items was loaded: %+v", loaded)
 	}
 	b.WantNothing()
+	largest := strings.Repeat("x", start.MaxParamBytes-len(`{"name": "", }`))
+	params := func(name, value string) func(*start.LoadRequest) {
+		return func(r *start.LoadRequest) { r.Params = map[string]string{name: value} }
+	}
 	for name, spoil := range map[string]func(*start.LoadRequest){
+		"too large":     params("name", largest+"x"),
+		"NUL":           params("name", "a\x00"),
+		"not UTF-8":     params("\xff", "a"),
 		"no steps":      func(r *start.LoadRequest) { r.Steps = nil },
 		"no plan":       func(r *start.LoadRequest) { r.Plan = "" },
 		"bad duplicate": func(r *start.LoadRequest) { r.OnDuplicate = "maybe" },
 		"chunk":         func(r *start.LoadRequest) { r.Steps[0].Chunk = 8193 },
 		"in flight":     func(r *start.LoadRequest) { r.Steps[0].InFlight = 0 },
 		"spec":          func(r *start.LoadRequest) { r.Spec = []byte("{") },
+		"barrier":       func(r *start.LoadRequest) { r.Steps[0].Barrier = true }, // that waits for nothing
 	} {
 		req := storetest.Request()
 		spoil(&req)
@@ -149,30 +157,9 @@ func TestLoadRefusesWhatCannotRun(t *testing.T) {
 		}
 	}
 	b.WantNothing()
-}
-
-func TestLoadLimitsTheParams(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	largest := strings.Repeat("x", start.MaxParamBytes-len(`{"name": "", }`))
-	for name, params := range map[string]map[string]string{
-		"too large": {"name": largest + "x"},
-		"NUL":       {"name": "a\x00"},
-		"not UTF-8": {"\xff": "a"},
-	} {
-		req := storetest.Request()
-		req.Params = params
-		var bad *workqueue.ParamsError
-		if _, err := b.TryLoad(req, storetest.Keys("a")); !errors.As(err, &bad) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	b.WantNothing()
 	req := storetest.Request()
-	req.Params = map[string]string{"name": largest}
-	if _, err := b.TryLoad(req, storetest.Keys("a")); err != nil {
-		t.Error(err)
-	}
+	params("name", largest)(&req)
+	b.Load(req, 1)
 }
 
 func TestLoadIsIdempotentByKey(t *testing.T) {
@@ -262,49 +249,6 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 			b.Check()
 		})
 	}
-}
-
-// A node that dies in mid-load leaves a run in state loading; the leader clears it away. Should the node only have been
-// asleep, its load fails and leaves nothing.
-func TestAbandonedLoadIsClearedAway(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	loader := b.Open()
-	req := storetest.Request()
-	req.Session = loader
-	asleep, awake := make(chan struct{}), make(chan struct{})
-	source := storetest.Keys(storetest.Names(3 * storetest.Several)...)
-	count := 0
-	result := make(chan error, 1)
-	go func() {
-		_, err := start.New(b.Store).Load(t.Context(), req, func(item *start.LoadItem) error {
-			if count++; count == 2*storetest.Several {
-				close(asleep)
-				<-awake
-			}
-			return source(item)
-		})
-		result <- err
-	}()
-	<-asleep
-	b.Until("items are written", func() bool { return b.Number(`SELECT count(*) FROM work_queue`) > 0 })
-	if cleared, err := start.New(b.Store).ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 0 {
-		t.Errorf("cleared %v, %v although the loader lives", cleared, err)
-	}
-	if n := b.Number(`SELECT count(*) FROM batchrun WHERE state = 'loading'`); n != 1 {
-		t.Errorf("%d runs are loading", n)
-	}
-	b.Expire(loader)
-	if cleared, err := start.New(b.Store).ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 1 {
-		t.Errorf("cleared %v, %v; want one run", cleared, err)
-	}
-	b.WantNothing()
-	close(awake)
-	if err := <-result; !errors.Is(err, workqueue.ErrSessionLost) {
-		t.Errorf("the loader woke up and got %v; want ErrSessionLost", err)
-	}
-	b.WantNothing()
 }
 
 // No one claims of a run that is still loading, and nothing of it shows as an item.

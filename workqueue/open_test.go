@@ -58,77 +58,6 @@ func TestAnOpenRunIsWorkedOnBlockByBlock(t *testing.T) {
 	}
 }
 
-// Every step of a plan gets its blocks, and those that need others wait.
-func TestAnOpenRunOfSeveralSteps(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.OpenRun(func(r *start.OpenRequest) {
-		second := r.Steps[0]
-		second.Name, second.Needs, second.Inputs = "second", []int{0}, []int{0}
-		r.Steps = append(r.Steps, second)
-	})
-	b.Add(run, storetest.Names(9000))
-	b.Seal(run)
-	for step, want := range []int{9000, 0} {
-		n := b.Number(`SELECT sum(bit_count(ready)) FROM work_block WHERE run_id = $1 AND step = $2`, run, step)
-		if n != want {
-			t.Errorf("%d items of step %d are ready; want %d", n, step, want)
-		}
-	}
-	if n := b.Number(`SELECT count(*) FROM work_block WHERE run_id = $1 AND payload_bytes = 2 * size`, run); n != 4 {
-		t.Errorf("%d blocks with the bytes of their payloads; want 4", n)
-	}
-}
-
-// What fails the seal, or the add, leaves the run open, and an answer that was lost can be asked for again.
-func TestAddsAndSealsAreIdempotent(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	ctx := t.Context()
-	run := b.OpenRun(nil)
-	first, err := start.New(b.Store).Add(ctx, storetest.AddRequest(run, "monday", storetest.Names(3)))
-	if err != nil || first.Items != 3 || first.Existing {
-		t.Fatalf("%+v, %v", first, err)
-	}
-	_, err = start.New(b.Store).Add(ctx, storetest.AddRequest(run, "monday", []string{"x"}))
-	if _, ok := errors.AsType[*start.AddConflictError](err); !ok {
-		t.Errorf("other items with the same key: %v", err)
-	}
-	seven := int64(7)
-	_, err = start.New(b.Store).SealRun(ctx, start.SealRequest{Run: run, Expect: &seven})
-	if e, ok := errors.AsType[*start.ExpectError](err); !ok || e.Items != 3 || e.Want != 7 || e.Sealed {
-		t.Errorf("a seal that expects others: %v", err)
-	}
-	b.WantState(run, "running", 1)
-	b.Seal(run)
-	again, err := start.New(b.Store).Add(ctx, storetest.AddRequest(run, "monday", storetest.Names(3)))
-	if err != nil || !again.Existing || again.Items != 3 || again.First != 0 || again.Total != 3 {
-		t.Errorf("the same add after the seal: %+v, %v", again, err)
-	}
-	for what, err := range map[string]error{
-		"an add after the seal": second(start.New(b.Store).Add(ctx, storetest.AddRequest(run, "", []string{"x"}))),
-		"an add to a run that was loaded whole": second(start.New(b.Store).Add(ctx,
-			storetest.AddRequest(b.Load(storetest.Request(), 1), "", []string{"x"}))),
-		"a seal of such a run": second(start.New(b.Store).SealRun(ctx,
-			start.SealRequest{Run: b.Load(storetest.Request(), 1)})),
-	} {
-		if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
-			t.Errorf("%s: %v; want a StateError", what, err)
-		}
-	}
-	_, err = start.New(b.Store).SealRun(ctx, start.SealRequest{Run: run, Expect: &seven})
-	if e, ok := errors.AsType[*start.ExpectError](err); !ok || !e.Sealed {
-		t.Errorf("a seal that expects others, after the seal: %v", err)
-	}
-	unknown := storetest.AddRequest(workqueue.NewRunID(), "", storetest.Names(1))
-	if _, err := start.New(b.Store).Add(ctx, unknown); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("an add to a run that is not there: %v", err)
-	}
-	b.Check()
-}
-
-func second[T any](_ T, err error) error { return err }
-
 func TestOpeningIsIdempotent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -146,18 +75,6 @@ func TestOpeningIsIdempotent(t *testing.T) {
 	if _, err := b.TryLoad(load, storetest.Keys("a")); err == nil || !strings.Contains(err.Error(), "was opened") {
 		t.Errorf("a load with the key of an open run: %v", err)
 	}
-	req.IdempotencyKey = ""
-	for name, change := range map[string]func(*start.OpenRequest){
-		"canary":     func(r *start.OpenRequest) { r.Canary = 1 },
-		"on overdue": func(r *start.OpenRequest) { r.OnOverdue = "explode" },
-		"within":     func(r *start.OpenRequest) { r.SealWithin = -time.Second },
-	} {
-		bad := req
-		change(&bad)
-		if _, err := start.New(b.Store).OpenRun(t.Context(), bad); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }
 
 func TestAddsAndDuplicates(t *testing.T) {
@@ -167,7 +84,6 @@ func TestAddsAndDuplicates(t *testing.T) {
 	b.Add(strict, []string{"a", "b"})
 	for want, items := range map[string][]string{
 		`line 3: key "b" is the key of item 2 already`:         {"c", "b"},
-		`line 4: key "c" stands on line 2 already`:             {"c", "d", "c"},
 		`line 35001: key "C7" stands on line 9 already; remov`: append(storetest.Names(34_999), "C7"),
 	} {
 		_, err := start.New(b.Store).Add(t.Context(), storetest.AddRequest(strict, "", items))

@@ -11,87 +11,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-func TestRecordRefusesWhatWasNotAskedFor(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run, other := b.Load(storetest.Request(), 8), b.Load(storetest.Request(), 8)
-	slices := b.Claim(run, storetest.Plenty)
-	first, second := slices[0], slices[1]
-	foreign := storetest.Answer(first, storetest.Ordinals(second)...)
-	foreign.Slots = append(foreign.Slots, settle.Slot{Ordinal: -1},
-		settle.Slot{Ordinal: 8192 + storetest.Ordinals(first)[0]},
-		settle.Slot{Ordinal: 1 << 30})
-	if v := b.Record(foreign).Verdicts[0]; v.Taken != 0 || len(v.Foreign) != 7 {
-		t.Errorf("foreign ordinals: %+v; want 7 of them refused", v)
-	}
-	elsewhere := storetest.Whole(second)
-	elsewhere.Endpoint = "invoice"
-	if v := b.Record(elsewhere).Verdicts[0]; v.Taken != 0 || v.Endpoint != storetest.Endpoint {
-		t.Errorf("another endpoint's reply: %+v; want it refused", v)
-	}
-	unknown := storetest.Whole(second)
-	unknown.Slice = workqueue.NewSliceID()
-	if v := b.Record(unknown).Verdicts[0]; !v.Stale {
-		t.Errorf("an unknown slice: %+v; want it stale", v)
-	}
-	b.WantTally(other, storetest.Tally{Ready: 8})
-	b.Check()
-	b.Record(storetest.Whole(second))
-	b.WantTally(run, storetest.Tally{Live: 4, Done: 4})
-	b.Check()
-}
-
-func TestRecordTakesTheFirstOfDoubledSlots(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 4)
-	s := b.One(run)
-	a := storetest.Whole(s)
-	a.Slots = append(a.Slots, a.Slots...)
-	for i := range 4 {
-		a.Slots[4+i].Result, a.Slots[4+i].Err = nil, &workqueue.SlotError{Code: "late", Message: "second"}
-	}
-	if v := b.Record(a).Verdicts[0]; v.Taken != 4 || v.Duplicates != 4 {
-		t.Errorf("%+v; want 4 taken and 4 duplicates", v)
-	}
-	b.WantTally(run, storetest.Tally{Done: 4})
-	b.Check()
-}
-
-// A retry slot counts as the item's answer of this attempt, whatever a second slot says.
-func TestRecordTakesARetryOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 4)
-	a := storetest.Faulty(b.One(run), workqueue.SlotError{Code: "flaky", Message: "again", Retry: true})
-	b.Record(a, a)
-	b.WantTally(run, storetest.Tally{Live: 4})
-	if n := b.Number(`SELECT count(*) FROM work_error`); n != 4 {
-		t.Errorf("%d failed attempts are noted; want 4", n)
-	}
-	b.Check()
-}
-
-// A failure speaks for the items without a slot, also when the message that brings it comes before the others.
-func TestRecordFailureSpeaksForTheRest(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 4)
-	s := b.One(run)
-	last := storetest.Answer(s)
-	last.Answered, last.Failure = 2, &workqueue.SlotError{Code: "crash", Message: "half way"}
-	b.Record(last)
-	b.WantTally(run, storetest.Tally{Live: 4})
-	first := storetest.Answer(s, storetest.Ordinals(s)[:2]...)
-	first.Answered = -1
-	b.Record(first)
-	b.WantTally(run, storetest.Tally{Live: 2, Done: 2})
-	b.Check()
-	if next := b.Claim(run, storetest.Plenty); len(next) != 2 {
-		t.Errorf("%d slices follow; want a half for each of the two items: %s", len(next), b.Dump(run))
-	}
-}
-
 func TestRecordStoresAnyText(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -140,58 +59,6 @@ func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
 	}
 }
 
-// A final message announces slots that cannot be taken, and leaves items out. There is nothing to wait for: the slice
-// is concluded at once, and the items left out come again.
-func TestRecordConcludesWhenSlotsAnnouncedCannotBeTaken(t *testing.T) {
-	t.Parallel()
-	for name, slots := range map[string][]workqueue.Ordinal{
-		"foreign":             {0, 1, 77},
-		"doubled":             {0, 1, 1},
-		"foreign and doubled": {0, 1, 1, 77},
-		"more than there are": {0, 1, 0, 1, 0, 1, 77, 78},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			run := b.Load(storetest.Request(), 4)
-			s := b.One(run)
-			b.Send(s)
-			if v := b.Record(storetest.Answer(s, slots...)).Verdicts[0]; v.Taken != 2 || v.Stale {
-				t.Errorf("%+v; want 2 taken", v)
-			}
-			if n := b.Number(`SELECT count(*) FROM work_slice WHERE id = $1 AND state = 'recorded'`, s.ID); n != 1 {
-				t.Errorf("the slice waits for its deadline: %s", b.Dump(run))
-			}
-			b.WantTally(run, storetest.Tally{Live: 2, Done: 2})
-			again := b.One(run)
-			if again.Cause != workqueue.CauseUnanswered || again.Failures != 1 || again.Mask.Count() != 2 {
-				t.Errorf("reissued as %+v; want the 2 items left out", again)
-			}
-			b.Record(storetest.Whole(again))
-			b.WantState(run, "completed", 1)
-			b.Check()
-		})
-	}
-}
-
-// While messages of a reply are still to come, the slice stays open: the final one may be faster than the others.
-func TestRecordWaitsForTheOtherMessagesOfAReply(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 4)
-	s := b.One(run)
-	final, other := storetest.Answer(s, 2, 3, 3), storetest.Answer(s, 0, 1)
-	final.Answered, other.Answered = 5, -1
-	b.Record(final)
-	b.WantTally(run, storetest.Tally{Live: 2, Done: 2})
-	if n := b.Number(`SELECT count(*) FROM work_slice WHERE run_id = $1`, run); n != 1 {
-		t.Errorf("the slice was concluded too early: %s", b.Dump(run))
-	}
-	b.Record(other)
-	b.WantState(run, "completed", 1)
-	b.Check()
-}
-
 // More slices than one transaction takes were lost with the streams: all of them are reissued, in several.
 func TestLostStreamsOfManySlices(t *testing.T) {
 	t.Parallel()
@@ -238,46 +105,6 @@ func TestLostStreamsOfManySlices(t *testing.T) {
 		if s.Failures != 0 {
 			t.Fatalf("%+v counts as a failure", s)
 		}
-	}
-	b.Check()
-}
-
-// The confirmation of a request may come when its slice is no longer claimed: it changes nothing then.
-func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	run := b.Load(storetest.Request(), 24)
-	claimed := b.Claim(run, 5)
-	recorded, partly, expired, sent, fresh := claimed[0], claimed[1], claimed[2], claimed[3], claimed[4]
-	b.Record(storetest.Whole(recorded), storetest.Answer(partly, storetest.Ordinals(partly)[0]))
-	b.Pass(expired.ID)
-	if n, err := settle.New(b.Store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{expired.ID}); err != nil ||
-		n != 1 {
-		t.Fatalf("released %d, %v", n, err)
-	}
-	b.Send(sent)
-	const read = `SELECT string_agg(xmin::text || s::text, E'\n' ORDER BY id) FROM work_slice s WHERE id <> $1`
-	row := func() (text string) {
-		t.Helper()
-		if err := b.Pool.QueryRow(t.Context(), read, fresh.ID).Scan(&text); err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	before := row()
-	var marks []workqueue.Sent
-	for _, s := range append(claimed, workqueue.Slice{ID: workqueue.NewSliceID()}) {
-		marks = append(marks, workqueue.Sent{ID: s.ID, StreamSeq: 99, StreamsEpoch: 7})
-	}
-	if _, err := settle.New(b.Store).MarkSent(t.Context(), marks); err != nil {
-		t.Fatal(err)
-	}
-	if after := row(); after != before {
-		t.Errorf("slices that were not claimed are now\n%s\nbefore they were\n%s", after, before)
-	}
-	if n := b.Number(`SELECT stream_seq FROM work_slice WHERE id = $1 AND state = 'sent'`, fresh.ID); n != 99 {
-		t.Errorf("the claimed one has the place %d; want 99", n)
 	}
 	b.Check()
 }
@@ -385,29 +212,4 @@ func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 		t.Fatalf("two items were cut in %+v", single)
 	}
 	b.Check()
-}
-
-// A database of the version before does not know when the stage and flow streams were made. That they are seen for the
-// first time loses nothing; that one of them changes does.
-func TestFurtherStreamsAreLearnt(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	now := time.Now()
-	b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 7, $1, $1)`,
-		now.UTC().Truncate(time.Microsecond))
-	seen := session.Created{Work: now, Reply: now, Stage: now, Flow: now}
-	observe := func(epoch int64, advances bool) {
-		t.Helper()
-		current, advanced, err := session.New(b.Store).ObserveStreams(t.Context(), seen)
-		if err != nil || current.Epoch != epoch || advanced != advances {
-			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", current.Epoch, advanced, err, epoch, advances)
-		}
-	}
-	observe(7, false)
-	observe(7, false)
-	seen.Stage = now.Add(time.Second)
-	observe(8, true)
-	seen.Flow = now.Add(time.Second)
-	observe(9, true)
-	observe(9, false)
 }

@@ -225,12 +225,6 @@ func TestStreamSettings(t *testing.T) {
 	if err := session.New(b.Store).StreamsApplied(t.Context(), stale, &now); !errors.Is(err, workqueue.ErrNotLeader) {
 		t.Errorf("without the lease: %v", err)
 	}
-	two, tiny := 2, int64(1)
-	for _, c := range []session.StreamChanges{{Replicas: &two}, {DeadBytes: &tiny}} {
-		if _, err := session.New(b.Store).ChangeStreams(t.Context(), c, "ann"); err == nil {
-			t.Errorf("%+v was taken", c)
-		}
-	}
 }
 
 func TestAdaptive(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 )
 
 func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
@@ -24,64 +23,6 @@ func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
 	return page
 }
 
-func TestAudit(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	if page := b.audit(inspect.AuditFilter{}); len(page.Entries) != 0 || page.Next != 0 {
-		t.Errorf("before anything was done: %+v", page)
-	}
-	first, second := b.Load(storetest.Request(), 1), b.Load(storetest.Request(), 1)
-	for _, run := range []workqueue.RunID{first, second} {
-		if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann\x1b[31m"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set := pacestore.EndpointChange{Endpoint: storetest.Endpoint, Concurrency: new(3)}
-	if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), set, "bob"); err != nil {
-		t.Fatal(err)
-	}
-	all := b.audit(inspect.AuditFilter{})
-	if len(all.Entries) != 5 || all.Next != 0 || all.Entries[0].Action != "endpoint_set" ||
-		all.Entries[0].Subject != storetest.Endpoint || all.Entries[0].Run != nil || all.Entries[4].Action != "start" {
-		t.Fatalf("all there is: %+v", all)
-	}
-	for name, c := range map[string]struct {
-		filter inspect.AuditFilter
-		want   int
-	}{
-		"a run":            {inspect.AuditFilter{Run: first}, 2},
-		"an actor":         {inspect.AuditFilter{Actor: "bob"}, 1},
-		"an action":        {inspect.AuditFilter{Action: "cancel"}, 2},
-		"both":             {inspect.AuditFilter{Action: "cancel", Actor: "bob"}, 0},
-		"since":            {inspect.AuditFilter{Since: all.Entries[1].At}, 2},
-		"in the future":    {inspect.AuditFilter{Since: time.Now().Add(time.Hour)}, 0},
-		"an unknown run":   {inspect.AuditFilter{Run: workqueue.NewRunID()}, 0},
-		"an odd actor":     {inspect.AuditFilter{Actor: "a\x00\xff"}, 0},
-		"an hostile actor": {inspect.AuditFilter{Actor: "ann\x1b[31m"}, 2},
-	} {
-		if got := b.audit(c.filter); len(got.Entries) != c.want {
-			t.Errorf("%s: %d entries; want %d", name, len(got.Entries), c.want)
-		}
-	}
-	var paged []inspect.AuditEntry
-	for f := (inspect.AuditFilter{Limit: 2}); ; {
-		page := b.audit(f)
-		paged = append(paged, page.Entries...)
-		if f.Before = page.Next; page.Next == 0 {
-			break
-		}
-	}
-	if len(paged) != 5 {
-		t.Errorf("in pages there are %d entries; want 5", len(paged))
-	}
-	for i := range paged {
-		if paged[i].ID != all.Entries[i].ID {
-			t.Errorf("entry %d is %d; want %d", i, paged[i].ID, all.Entries[i].ID)
-		}
-	}
-}
-
-// Whatever an operator changes has a row that says what was before and what is now.
 // What a run starts with is on record, although it may be set otherwise later.
 func TestStartIsAuditedWithSettings(t *testing.T) {
 	t.Parallel()
@@ -108,30 +49,12 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 	}
 }
 
-// A canary that passes by itself was sampling before, and the run was what it let go.
-func TestACanaryThatPassesIsAudited(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.withCanary(100, true, "")
-	b.Finish(run)
-	b.wantCanary(run, control.CanaryPassed)
-	entry := b.audit(inspect.AuditFilter{Run: run, Action: "approve"}).Entries[0]
-	if entry.Actor != workqueue.Engine || !strings.Contains(string(entry.Before), `"sampling"`) ||
-		!strings.Contains(string(entry.After), `"passed"`) {
-		t.Errorf("%s, from %s to %s", entry.Actor, entry.Before, entry.After)
-	}
-}
-
 func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	req := limited(2)
 	req.MaxFailed, req.PlanVersion = "1%", 3
-	step := &req.Steps[0]
-	step.ChunkAuto, step.ChunkBytes, step.ChunkTime, step.Rate = true, 4096, 5*time.Second, 2.5
-	step.MaxBackoff, step.RetryCodes, step.NoRetryCodes = time.Minute, []string{"BUSY"}, []string{"BAD"}
 	held, free := b.Load(req, 10), b.Load(storetest.Request(), 10)
-	last := b.One(held)
 	b.pause(held)
 	states := func(want ...string) []inspect.RunSummary {
 		t.Helper()
@@ -157,30 +80,6 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 		hold.Detail != "lunch" || time.Since(hold.Since).Abs() > time.Hour || view.MaxFailed != "1%" || view.Ended() {
 		t.Errorf("the run is %+v, held by %+v", *view, hold)
 	}
-	set := view.Steps[0].Settings
-	if view.Steps[0].Endpoint != storetest.Endpoint || set.InFlight != 2 || set.InFlightAuto || !set.ChunkAuto ||
-		set.ChunkBytes != 4096 ||
-		set.ChunkTime != workqueue.Duration(5*time.Second) || set.Rate != 2.5 ||
-		set.MaxBackoff != workqueue.Duration(time.Minute) || set.RetryCodes[0] != "BUSY" ||
-		set.NoRetryCodes[0] != "BAD" || set.MaxAttempts != 3 || set.Timeout != workqueue.Duration(time.Minute) {
-		t.Errorf("the settings are %+v", set)
-	}
-
-	// What is in progress when a run is held may complete it, and then it is not paused.
-	b.Exec(`UPDATE batchrun SET hold = NULL, held_at = NULL WHERE id = $1`, held)
-	b.Exec(`UPDATE run_step SET rate = NULL WHERE run_id = $1`, held)
-	rest := b.Claim(held, storetest.Plenty)
-	for len(rest) > 0 {
-		b.Record(storetest.Whole(rest[0]))
-		rest = append(rest[1:], b.Claim(held, storetest.Plenty)...)
-	}
-	b.pause(held)
-	b.Record(storetest.Whole(last))
-	if view, err = inspect.New(b.Store).Run(t.Context(), held); err != nil || view.State != "completed" ||
-		view.Hold != nil {
-		t.Errorf("the run is %+v, %v", view, err)
-	}
-	b.wantTold(held)
 }
 
 func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {

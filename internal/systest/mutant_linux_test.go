@@ -33,7 +33,7 @@ func TestMutantsAreCaught(t *testing.T) {
 				{"settle/settle.go", []string{"WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`"},
 					[]string{"WHERE s.id = u.id`"}},
 			},
-			in: "workqueue/redo", test: "TestCancel$", says: "want them stale",
+			in: "internal/testing/modeltest", test: "TestSimulationAgainstAnOracle$", says: "is stale: false; it is live: false",
 		},
 		"claims without locks and without the condition in the update": {
 			mutants: []mutant{
@@ -62,7 +62,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			mutants: []mutant{
 				{"redo/withdraw.go", []string{"generation = generation + 1"}, []string{"generation = generation"}},
 			},
-			in: "workqueue/redo", test: "TestRerunWhileRunning$", says: "invariant: I3",
+			in: "internal/testing/modeltest", test: "TestSimulationAgainstAnOracle$", says: "generation",
 		},
 		"a sweep that leaves what dead nodes had claimed": {
 			mutants: []mutant{{"settle/lost.go", []string{"s.state = 'claimed' AND NOT EXISTS ("},

@@ -46,46 +46,6 @@ func TestKeysAreFlushedByNumberByAgeAndWhenDrained(t *testing.T) {
 	c.record(c.one("h"), nil)
 }
 
-func TestFailuresComeAgainInTheirPlaceUntilTheyAreParked(t *testing.T) {
-	t.Parallel()
-	spec := gatherOps()
-	spec.Backoff, spec.MaxBackoff = collector.Span(time.Hour), collector.Span(time.Hour)
-	c := collect(t, spec)
-	c.add("k", "a", "b", "c", "d", "e")
-	got := c.record(c.one("a", "b", "c"), map[string]workqueue.SlotError{"b": retried("later"), "c": refused("bad")})
-	if got.Done != 1 || got.Failed != 2 || got.Parked != 1 {
-		t.Errorf("recorded %+v; one succeeded, one comes again, one is parked", got)
-	}
-	second := c.one("d", "e") // b does not hold its key up
-	c.record(second, nil)
-	c.none("b waits for its next try")
-	c.wait()
-	c.add("k", "f")
-	c.record(c.one("b", "f"), map[string]workqueue.SlotError{"b": retried("later")})
-	ops, err := collector.New(c.Store).Ops(t.Context(), "c", collector.OpsFilter{State: collector.OpParked})
-	if err != nil || len(ops) != 2 || ops[0].ID != "b" || ops[0].Attempts != 2 || ops[0].Code != "later" ||
-		ops[1].ID != "c" || ops[1].Code != "bad" {
-		t.Fatalf("parked are %+v, %v", ops, err)
-	}
-	c.add("k", "g", "h")
-	n, err := collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{IDs: []string{"b"}}, "ann")
-	if err != nil || n != 1 {
-		t.Fatalf("requeued %d, %v", n, err)
-	}
-	c.checkKeys()
-	c.record(c.one("b", "g", "h"), nil)
-	if n, err = collector.New(c.Store).DropOps(t.Context(), "c", collector.OpsSelection{All: true}, "ann"); err != nil ||
-		n != 1 {
-		t.Fatalf("dropped %d, %v", n, err)
-	}
-	if n := c.Number(`SELECT (SELECT count(*) FROM collector_op) + (SELECT count(*) FROM collector_key)`); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
-	if n := c.Number(`SELECT count(*) FROM audit_log WHERE action LIKE 'collector%' AND actor = 'ann'`); n != 3 {
-		t.Errorf("%d rows in the audit log, want apply, requeue and drop", n)
-	}
-}
-
 func TestStrictCollectorLetsNothingPassAFailure(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()
@@ -126,92 +86,6 @@ func TestUnansweredAndHalfAnsweredFlushesComeAgain(t *testing.T) {
 	if err != nil || len(ops) != 1 || ops[0].Code != collector.CodeUnanswered {
 		t.Fatalf("left are %+v, %v", ops, err)
 	}
-}
-
-func TestAnOutageIsHeldAgainstNoOperation(t *testing.T) {
-	t.Parallel()
-	c := collect(t, gatherOps())
-	for i := range 4 {
-		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i), fmt.Sprint("b", i))
-	}
-	flushes := c.claimAll()
-	if len(flushes) != 4 {
-		t.Fatalf("claimed %d flushes", len(flushes))
-	}
-	since := time.Now()
-	for _, f := range flushes {
-		c.fail(f, retried(collector.CodeNoListeners))
-	}
-	c.Stretch("collector", "backoff_until", since, time.Second)
-	v, err := collector.New(c.Store).Collector(t.Context(), "c")
-	if err != nil || v.Failures != 1 || v.BackoffUntil == nil || len(v.Why) == 0 || v.Why[0].Code != "failing" {
-		t.Fatalf("the collector is %+v, %v; it rests, and flushes that were in progress together count once", v, err)
-	}
-	c.Exec(`UPDATE collector_key SET held_until = NULL, due_at = tranche_now()`)
-	c.none("the collector rests")
-	for range 5 { // one at a time
-		c.wait()
-		for _, f := range c.claimAll() {
-			c.fail(f, retried(collector.CodeNoListeners))
-		}
-	}
-	c.wait()
-	if flushes = c.claimAll(); len(flushes) != 1 {
-		t.Fatalf("%d flushes look whether the outage is over; one is enough", len(flushes))
-	}
-	c.record(flushes[0], nil)
-	c.wait()
-	if flushes = c.claimAll(); len(flushes) != 3 {
-		t.Fatalf("%d flushes after the outage", len(flushes))
-	}
-	if n := c.Number(`SELECT sum(attempts) FROM collector_op`); n != 0 {
-		t.Errorf("%d attempts were spent", n)
-	}
-}
-
-func TestAFlushOfANodeThatIsGoneTouchesNothing(t *testing.T) {
-	t.Parallel()
-	c := collect(t, gatherOps())
-	lease := c.Lead()
-	dead := c.Open()
-	c.add("k", "a", "b")
-	late := c.claimAs(dead, 10)[0]
-	if swept, err := collector.New(c.Store).SweepCollectors(t.Context(), lease); err != nil || swept.Released != 0 {
-		t.Fatalf("swept %+v, %v, while its node lives", swept, err)
-	}
-	c.Expire(dead)
-	if swept, err := collector.New(c.Store).SweepCollectors(t.Context(), lease); err != nil || swept.Released != 1 {
-		t.Fatalf("swept %+v, %v", swept, err)
-	}
-	if got := c.record(late, nil); !got.Stale || got.Done != 0 {
-		t.Errorf("recorded %+v of a flush that is no one's", got)
-	}
-	again := c.one("a", "b")
-	if got := c.record(late, nil); !got.Stale {
-		t.Errorf("recorded %+v of a flush whose key is another's", got)
-	}
-	if got := c.record(again, nil); got.Done != 2 {
-		t.Errorf("recorded %+v", got)
-	}
-	_, err := collector.New(c.Store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: dead, Collector: c.id,
-		Max: 1})
-	if !errors.Is(err, workqueue.ErrSessionLost) {
-		t.Errorf("a claim of a session that is over: %v", err)
-	}
-	c.add("k", "c", "d")
-	held := c.one("c", "d")
-	if n, err := collector.New(c.Store).EndFlushes(t.Context(), c.Session); err != nil || n != 1 {
-		t.Errorf("gave back %d, %v", n, err)
-	}
-	if got := c.record(held, nil); !got.Stale {
-		t.Errorf("recorded %+v of a flush that was given back", got)
-	}
-	c.one("c", "d")
-	c.Exec(`UPDATE collector_key SET flush_until = tranche_now()`) // its node lives, and has forgotten it
-	if swept, err := collector.New(c.Store).SweepCollectors(t.Context(), lease); err != nil || swept.Released != 1 {
-		t.Fatalf("swept %+v, %v", swept, err)
-	}
-	c.one("c", "d")
 }
 
 func TestIdsAreRememberedByAllWhoAdd(t *testing.T) {
@@ -345,18 +219,8 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 		t.Errorf("due are %v, %v", due, err)
 	}
 	c.add("k", "c")
-	v, err := collector.New(c.Store).Collector(ctx, "c")
-	if err != nil || v.State != workqueue.DocumentPaused || v.Waiting != 3 || len(v.Why) == 0 ||
-		v.Why[0].Code != "paused" {
-		t.Errorf("it is %+v, %v", v, err)
-	}
-	var full *collector.NotEmptyError
-	if _, err := collector.New(c.Store).SetCollector(ctx,
-		"c", workqueue.DocumentDeleted, false, "ann"); !errors.As(err, &full) || full.Ops != 3 {
-		t.Errorf("deleted although it has operations: %v", err)
-	}
-	if out, err := collector.New(c.Store).SetCollector(ctx,
-		"c", workqueue.DocumentActive, false, "ann"); err != nil || out.Unchanged {
+	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentActive, false, "ann"); err != nil ||
+		out.Unchanged {
 		t.Fatal(out, err)
 	}
 	late := c.one("a", "b", "c")

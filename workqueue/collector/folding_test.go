@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -25,75 +24,6 @@ func (c *opsBench) update(ids ...string) {
 		ops[i] = collector.Op{ID: id, Key: "k", Fold: id[:1], Payload: fmt.Appendf(nil, `{%q:%q}`, id, id)}
 	}
 	c.addOps(ops...)
-}
-
-func payloads(f *flushOf) string {
-	texts := make([]string, len(f.end.Ops))
-	for i, op := range f.end.Ops {
-		texts[i] = string(op.Payload)
-	}
-	return strings.Join(texts, " ")
-}
-
-func TestFoldedOperationsAreOneAndAreAcknowledgedTogether(t *testing.T) {
-	t.Parallel()
-	c := collect(t, foldOps(collector.FoldLast))
-	c.update("A1", "B1", "A2", "C1", "A3", "B2")
-	c.addOps(collector.Op{ID: "x", Key: "k"}, collector.Op{ID: "y", Key: "k"}) // of before the collector folded
-	f := c.one("C1", "A3", "B2", "x", "y")
-	if got := payloads(f); got != `{"C1":"C1"} {"A3":"A3"} {"B2":"B2"} null null` || f.end.Operations() != 8 {
-		t.Errorf("flushed %s, of %d", got, f.end.Operations())
-	}
-	c.update("A4", "A5") // while the flush is in progress
-	if got := c.record(f, nil); got.Done != 8 {
-		t.Errorf("recorded %+v; A1 to A3, B1, B2 and C1 are done with it", got)
-	}
-	c.record(c.one("A5"), nil)
-	if n := c.Number(`SELECT count(*) FROM collector_op`); n != 0 {
-		t.Errorf("%d operations are left", n)
-	}
-}
-
-func TestMergedOperationsAreTriedAgainAsOne(t *testing.T) {
-	t.Parallel()
-	spec := foldOps(collector.FoldMerge)
-	spec.Backoff, spec.MaxBackoff = collector.Span(time.Hour), collector.Span(time.Hour)
-	c := collect(t, spec)
-	c.update("A1", "B1", "A2")
-	f := c.one("B1", "A2")
-	if got := payloads(f); got != `{"B1":"B1"} {"A1":"A1","A2":"A2"}` {
-		t.Errorf("flushed %s", got)
-	}
-	got := c.record(f, map[string]workqueue.SlotError{"A2": retried("later")})
-	if got.Done != 1 || got.Failed != 2 || got.Parked != 0 {
-		t.Errorf("recorded %+v; A1 has failed with A2", got)
-	}
-	c.update("A3")
-	c.none("A has failed, and waits for its next try")
-	c.wait()
-	f = c.one("A3")
-	if got := payloads(f); got != `{"A1":"A1","A2":"A2","A3":"A3"}` {
-		t.Errorf("flushed %s", got)
-	}
-	if got := c.record(f, map[string]workqueue.SlotError{"A3": retried("later")}); got.Parked != 3 {
-		t.Errorf("recorded %+v; they had their two tries", got)
-	}
-	ops, err := collector.New(c.Store).Ops(t.Context(), "c", collector.OpsFilter{State: collector.OpParked})
-	if err != nil || len(ops) != 3 || ops[0].FoldedInto != "A3" || ops[1].FoldedInto != "A3" || ops[2].FoldedInto != "" ||
-		ops[0].Fold != "A" || ops[0].Code != "later" || ops[2].Attempts != 2 {
-		t.Fatalf("parked are %+v, %v", ops, err)
-	}
-	// Whichever of them is named, all go again.
-	n, err := collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{IDs: []string{"A1"}}, "ann")
-	if err != nil || n != 3 {
-		t.Fatalf("requeued %d, %v", n, err)
-	}
-	c.checkKeys()
-	c.record(c.one("A3"), map[string]workqueue.SlotError{"A3": refused("bad")})
-	n, err = collector.New(c.Store).DropOps(t.Context(), "c", collector.OpsSelection{IDs: []string{"A2"}}, "ann")
-	if err != nil || n != 3 {
-		t.Fatalf("dropped %d, %v", n, err)
-	}
 }
 
 func TestFoldedFlushesThatComeToNothing(t *testing.T) {

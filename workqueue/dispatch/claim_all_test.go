@@ -2,27 +2,15 @@ package dispatch_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/settle"
-	"github.com/tranchehq/tranche/workqueue/start"
 )
-
-// at is request for another endpoint.
-func at(name string, req start.LoadRequest) start.LoadRequest {
-	req.Steps[0].Endpoint = name
-	return req
-}
 
 // claimAll claims of everything that a look finds, in one transaction.
 func (b *bench) claimAll(ctx context.Context, session workqueue.SessionID, most int) []dispatch.Claimed {
@@ -80,81 +68,6 @@ func TestClaimAllTakesAsOneByOne(t *testing.T) {
 	b.budget(0)
 	if n := len(taken(b.claimAll(t.Context(), b.Session, 7))); n != 7 {
 		t.Errorf("%d slices; want 7, as many as were asked for", n)
-	}
-	b.Check()
-}
-
-// Many claimers of several sessions that take of many runs at once, with recorders beside them, never have more out at
-// an endpoint than its limits allow, and everything gets done.
-func TestClaimAllIsExact(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	const limit, items, places, each = 5, 200, 3, 6
-	var runs []workqueue.RunID
-	for i := range places {
-		name := fmt.Sprintf("place%d", i)
-		for n := range each {
-			req := storetest.Chunked(10)
-			if i > 0 && n%2 == 0 {
-				req = automatic(10)
-			}
-			runs = append(runs, b.Load(at(name, req), items))
-		}
-		budget := limit
-		if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(),
-			pacestore.EndpointChange{Endpoint: name, MaxInFlight: &budget}, "ann"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer stop()
-	var left atomic.Int64
-	left.Store(int64(len(runs) * items))
-	work := make(chan workqueue.Slice, 1000)
-	var wg sync.WaitGroup
-	for range 4 {
-		session := b.Open()
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				for _, s := range taken(b.claimAll(ctx, session, 8)) {
-					work <- s
-				}
-			}
-		})
-	}
-	for range 2 {
-		wg.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case s := <-work:
-					recorded, err := settle.New(b.Store).Record(context.WithoutCancel(ctx), []settle.Answer{storetest.Whole(s)})
-					if err != nil {
-						t.Errorf("record: %v", err)
-						stop()
-					} else if left.Add(-int64(recorded.Verdicts[0].Taken)) == 0 {
-						stop()
-					}
-				}
-			}
-		})
-	}
-	for ctx.Err() == nil {
-		var most int
-		err := b.Pool.QueryRow(ctx, `SELECT coalesce(max(n), 0) FROM (
-			SELECT count(*) AS n FROM work_slice WHERE state IN ('claimed', 'sent') GROUP BY endpoint) o`).Scan(&most)
-		if err == nil && most > limit {
-			t.Errorf("%d slices are out at an endpoint; the budget is %d", most, limit)
-			stop()
-		}
-	}
-	wg.Wait()
-	if n := left.Load(); n != 0 {
-		t.Errorf("%d items are left", n)
-	}
-	for _, run := range runs {
-		b.WantState(run, "completed", 1)
 	}
 	b.Check()
 }

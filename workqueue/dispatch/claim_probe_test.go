@@ -127,16 +127,3 @@ func TestProbeKeepsToTheBudget(t *testing.T) {
 	b.Record(storetest.Whole(out))
 	b.wantProbe(run)
 }
-
-func TestHeldRunsAreNotClaimedOf(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Chunked(10), 100)
-	b.Exec(`UPDATE batchrun SET hold = 'operator', held_at = tranche_now()`)
-	b.wantClaim(run, 0, dispatch.BoundStep)
-	if steps := b.runnable(); len(steps) != 0 {
-		t.Errorf("%+v although the run is held", steps)
-	}
-	b.Exec(`UPDATE batchrun SET hold = NULL, held_at = NULL`)
-	b.wantClaim(run, 10, dispatch.BoundNone)
-}

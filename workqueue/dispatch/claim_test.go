@@ -29,44 +29,6 @@ func TestClaimCutsEvenly(t *testing.T) {
 	b.Check()
 }
 
-func TestClaimKeepsTheWantedSize(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Chunked(500), 1000)
-	req := b.ClaimRequest(run, storetest.Plenty)
-	req.MaxBytes = 50 * 66 // an item of two bytes and its envelope
-	claimed, err := dispatch.New(b.Store).Claim(t.Context(), req)
-	if err != nil || len(claimed.Slices) != 20 || claimed.Slices[0].Mask.Count() != 50 {
-		t.Errorf("%d slices, %v; want 20 of 50 items", len(claimed.Slices), err)
-	}
-	req.MaxBytes = 1 // less than an item: one at a time
-	if claimed, err = dispatch.New(b.Store).Claim(t.Context(), req); err != nil || len(claimed.Slices) != 0 {
-		t.Errorf("%d slices, %v; want none, all are claimed", len(claimed.Slices), err)
-	}
-}
-
-func TestClaimObeysTheLimitInFlight(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Chunked(10)
-	req.Steps[0].InFlight = 3
-	run := b.Load(req, 100)
-	first := b.Claim(run, 2)
-	second := b.Claim(run, storetest.Plenty)
-	if len(first) != 2 || len(second) != 1 || len(b.Claim(run, storetest.Plenty)) != 0 {
-		t.Fatalf("%d and %d slices; want 2 and 1", len(first), len(second))
-	}
-	b.Send(first...)
-	if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
-		t.Errorf("%d slices more although three are in flight", n)
-	}
-	b.Record(storetest.Whole(first[0]))
-	if n := len(b.Claim(run, storetest.Plenty)); n != 1 {
-		t.Errorf("%d slices after one was recorded; want 1", n)
-	}
-	b.Check()
-}
-
 func TestClaimNeedsALiveSession(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -30,42 +30,6 @@ func (b *bench) inputsOf(want dispatch.InputRequest) (all []dispatch.Input) {
 	return all
 }
 
-// Of each item the newest part counts, an error is none, and what was not asked for is not there.
-func TestEachInputBringsTheNewestParts(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 10)
-	b.Exec(storetest.PutPart, run, 0, 1, "old", nil, nil, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
-	b.Exec(storetest.PutPart, run, 0, 3, "new", "a/b", nil, []int{2, 3})
-	b.Exec(storetest.PutPart, run, 0, 2, "middle", nil, nil, []int{3, 4})
-	b.Exec(storetest.PutPart, run, 0, 4, "", nil, "BAD", []int{5})
-	b.Exec(storetest.PutPart, run, 7, 1, "seven", nil, nil, []int{0, 4, 5})
-	mask := bitfield.Full(6)
-	mask.Remove(1)
-	steps := []workqueue.StepInput{{Step: 7, Name: "seven"}, {Step: 0, Name: "zero"}}
-	var got []string
-	for _, in := range b.inputsOf(dispatch.InputRequest{Run: run, Mask: &mask, Inputs: steps}) {
-		line := fmt.Sprintf("%d %s %s", in.Ordinal, in.Key, in.Payload)
-		for _, p := range in.Parts {
-			line += fmt.Sprintf(" [%v %s %s]", p.Missing, p.Data, p.ContentType)
-		}
-		got = append(got, line)
-	}
-	want := `0 C0 {} [false seven0 ] [false old0 ]
-2 C2 {} [true  ] [false new2 a/b]
-3 C3 {} [true  ] [false new3 a/b]
-4 C4 {} [false seven4 ] [false middle4 ]
-5 C5 {} [false seven5 ] [true  ]`
-	if strings.Join(got, "\n") != want {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
-	}
-	for _, in := range b.inputsOf(dispatch.InputRequest{Run: run, Mask: &mask, NoItem: true}) {
-		if in.Payload != nil || len(in.Parts) != 0 || len(in.Key) == 0 {
-			t.Errorf("%+v", in)
-		}
-	}
-}
-
 // Scattered items are found by their ordinals, and large parts come a few at a time, in order and whole.
 func TestEachInputOfScatteredAndLargeParts(t *testing.T) {
 	t.Parallel()

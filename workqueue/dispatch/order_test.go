@@ -1,15 +1,19 @@
 package dispatch_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -76,24 +80,6 @@ func wholes(claimed []workqueue.Slice) (all []settle.Answer) {
 	return all
 }
 
-func TestItemsOfAValueGoOneAfterTheOther(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.loadLines(storetest.Request(), "a", "b", "a", "a", "c", "b")
-	first := b.wantClaims(run, 0, 0, 1, 4)
-	b.Check()
-	b.wantClaims(run, 0)
-	// Two replies leave their items out: they are retried, and keep their places.
-	b.Record(storetest.Answer(first[0]), storetest.Whole(first[1]), storetest.Answer(first[2]))
-	again := b.wantClaims(run, 0, 0, 4, 5)
-	b.Check()
-	b.Record(wholes(again)...)
-	b.Record(storetest.Whole(b.wantClaims(run, 0, 2)[0]))
-	b.Record(storetest.Whole(b.wantClaims(run, 0, 3)[0]))
-	b.WantState(run, "completed", 1)
-	b.Check()
-}
-
 func TestAFailureStopsItsLineOnly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -126,32 +112,6 @@ func TestAFailureStopsItsLineOnly(t *testing.T) {
 	b.WantState(run, "completed", 2)
 	b.WantCounts(run, 5, 0)
 	b.Check()
-}
-
-// An item has come to its end when every step has, and only then the next one begins.
-func TestTheNextItemWaitsForAllSteps(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Planned(storetest.Need("left"), storetest.Need("right"), storetest.Need("bottom", 0, 1))
-	run := b.loadLines(req, "a", "a", "b")
-	b.Record(wholes(b.wantClaims(run, 0, 0, 2))...)
-	b.wantClaims(run, 0)
-	right := b.wantClaims(run, 1, 0, 2)
-	b.Record(storetest.Except(storetest.Whole(right[0]), 0), storetest.Whole(right[1])) // 0 is left out at the bottom
-	b.wantClaims(run, 0, 1)
-	b.wantClaims(run, 1, 1)
-	bottom := b.wantClaims(run, 2, 2)
-	b.Check()
-	b.Record(storetest.Whole(bottom[0]))
-	b.Check()
-
-	// Of the step that is named, the item is done again before what stands behind it.
-	if _, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
-		Select: redo.Selection{Step: "left", All: true}}); err != nil {
-		t.Fatal(err)
-	}
-	b.Check()
-	b.wantClaims(run, 0, 1, 2) // the head of lane a is in progress at the other step, so it stays the head
 }
 
 func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
@@ -451,4 +411,67 @@ func TestLanesDoNotShareRequests(t *testing.T) {
 		WHERE run_id = $1 AND i.lane = o.lane AND ordinal = 0 AND o.lane::text = $2`, run, items[0].Lane) != 1 {
 		t.Errorf("item C0 is %+v, %v; want it with its lane", items, err)
 	}
+}
+
+// Nodes that claim and record side by side, among them some that die, hand out every value in order, and miss nothing.
+func TestNodesSideBySideKeepTheOrder(t *testing.T) {
+	t.Parallel()
+	const items, lanes, nodes = 600, 40, 3
+	b := setup(t)
+	values := make([]string, items)
+	for i := range values {
+		values[i] = fmt.Sprint(i * i % lanes)
+	}
+	run := b.loadLines(storetest.Chunked(10), values...)
+	var mu sync.Mutex
+	last, busy := map[string]workqueue.Ordinal{}, map[string]bool{}
+	var wrong []string
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	var group sync.WaitGroup
+	for range nodes {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				claimed, err := dispatch.New(b.Store).Claim(ctx, b.ClaimRequest(run, 2))
+				if errors.Is(err, workqueue.ErrBusy) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				for _, s := range claimed.Slices {
+					for _, item := range storetest.Ordinals(s) {
+						v := values[item]
+						if before, had := last[v]; busy[v] || had && before >= item {
+							wrong = append(wrong, fmt.Sprintf("item %d after %d (in progress: %v)", item, before, busy[v]))
+						}
+						last[v], busy[v] = item, true
+					}
+				}
+				mu.Unlock()
+				for _, s := range claimed.Slices {
+					mu.Lock()
+					for _, item := range storetest.Ordinals(s) { // from here on someone may see that it is final
+						busy[values[item]] = false
+					}
+					mu.Unlock()
+					if _, err := settle.New(b.Store).Record(ctx, []settle.Answer{storetest.Whole(s)}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				if state, _ := b.State(run); state == "completed" {
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	if len(wrong) > 0 {
+		t.Errorf("%d times out of order: %v", len(wrong), wrong[0])
+	}
+	b.WantState(run, "completed", 1)
+	b.Check()
 }

@@ -2,7 +2,6 @@ package inspect_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,25 +28,6 @@ func (b *bench) narrow(conns int32) (*database.DB, *pgxpool.Pool) {
 	}
 	b.Cleanup(pool.Close)
 	return database.New(pool), pool
-}
-
-// A slow reader is in no one's way: while it has an item, no connection is taken and no snapshot is held.
-func TestExportHoldsNothingWhileItsReaderIsSlow(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Chunked(4), 10)
-	b.Finish(run)
-	store, pool := b.narrow(1)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	n := 0
-	err := storetest.Export(ctx, store, run, nil, func(*export.Item) error {
-		n++
-		return pool.Ping(ctx) // the only connection
-	})
-	if err != nil || n != 10 {
-		t.Errorf("%d items, %v; want 10", n, err)
-	}
 }
 
 // What a page holds is bounded by bytes too, and the items stay whole and in order over the cuts.

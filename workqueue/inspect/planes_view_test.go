@@ -78,40 +78,6 @@ func TestPlanesShowWhereItemsAre(t *testing.T) {
 	}
 }
 
-// The bytes count what the run counts, over several blocks.
-func TestPlanesAgreeWithTheRun(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(twoSteps(3000), bitfield.Size+5000)
-	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "bad"}), storetest.Whole(b.One(run)))
-	b.One(run)
-	b.ClaimStep(run, 1, 1)
-	view, err := inspect.New(b.Store).Run(t.Context(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range view.Steps {
-		st := &view.Steps[i]
-		var n [inspect.ItemStale + 1]int64
-		for _, state := range b.planes(run, st.Name, "") {
-			n[state]++
-		}
-		want := [...]int64{st.Waiting, st.Held, st.Ready, st.Scheduled, st.InFlight, st.Done, st.Failed, st.Skipped, 0}
-		if n != want {
-			t.Errorf("step %s: %v; want %v", st.Name, n, want)
-		}
-	}
-	page, err := inspect.New(b.Store).Planes(t.Context(), inspect.PlanesRequest{Run: run, From: 1, Blocks: 5})
-	if err != nil || len(page.Bytes) != 5000 || page.Blocks != 2 || page.Items != bitfield.Size+5000 {
-		t.Errorf("the second block: %d bytes, %+v, %v", len(page.Bytes), page.Items, err)
-	}
-	if page, err = inspect.New(b.Store).Planes(t.Context(), inspect.PlanesRequest{Run: run, From: 2,
-		Blocks: 5}); err != nil ||
-		len(page.Bytes) != 0 {
-		t.Errorf("behind the last block: %d bytes, %v", len(page.Bytes), err)
-	}
-}
-
 func TestAgesAndTimesComeFromTheNewestSlice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -2,16 +2,12 @@ package inspect_test
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func TestResolve(t *testing.T) {
@@ -55,50 +51,6 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestResolveLastWithoutRuns(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	if _, err := inspect.New(b.Store).Resolve(t.Context(), "last"); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("got %v; want ErrNotFound", err)
-	}
-}
-
-func TestRunView(t *testing.T) {
-	t.Parallel()
-	b, open, done := storetest.Scene(t)
-	// however long it takes until the rate of what was answered lately is looked at
-	b.Exec(`UPDATE work_slice SET ended_at = ended_at + interval '10 minutes'`)
-	view, err := inspect.New(b.Store).Run(t.Context(), open)
-	if err != nil {
-		t.Fatal(err)
-	}
-	step := view.Steps[0]
-	if step.Items != 10 || step.Ready != 3 || step.InFlight != 3 || step.Done != 3 || step.Failed != 1 ||
-		step.Waiting != 0 || step.Scheduled != 0 || step.SlicesInFlight != 1 || step.SlicesEnded != 1 {
-		t.Errorf("the step is %+v", step)
-	}
-	if view.Done != 3 || view.Failed != 1 || view.Missing() != 6 || view.Rate <= 0 || view.ETASeconds == nil {
-		t.Errorf("the run is %+v", view)
-	}
-	runs, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{})
-	if err != nil || len(runs) != 2 || runs[0].ID != open || runs[1].ID != done || runs[0].Done != 3 || runs[1].Done != 4 {
-		t.Errorf("the list is %+v, %v", runs, err)
-	}
-	runs, err = inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{Before: open, States: []string{"completed"},
-		Limit: 5})
-	if err != nil || len(runs) != 1 || runs[0].ID != done {
-		t.Errorf("the second page is %+v, %v", runs, err)
-	}
-	if _, err := inspect.New(b.Store).Run(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("an unknown run: %v; want ErrNotFound", err)
-	}
-	loads, err := inspect.New(b.Store).EndpointLoads(t.Context())
-	want := inspect.EndpointLoad{Endpoint: storetest.Endpoint, Runs: 1, Ready: 3, InFlight: 3}
-	if err != nil || len(loads) != 1 || loads[0] != want {
-		t.Errorf("the loads are %+v, %v; want %+v", loads, err, want)
-	}
-}
-
 func TestItemTellsEveryAttempt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -128,73 +80,4 @@ func TestItemTellsEveryAttempt(t *testing.T) {
 			t.Errorf("key %q: %v; want ErrNotFound", key, err)
 		}
 	}
-}
-
-func TestItemsThatShareAKey(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Request()
-	req.OnDuplicate, req.Session = start.DuplicateAllow, b.Session
-	loaded, err := start.New(b.Store).Load(t.Context(), req, storetest.Keys("a", "b", "a"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	items, err := inspect.New(b.Store).Items(t.Context(), loaded.Run, "a")
-	if err != nil || len(items) != 2 || items[1].Ordinal != 2 || items[0].State != workqueue.OutcomeMissing {
-		t.Errorf("got %+v, %v; want items 0 and 2", items, err)
-	}
-}
-
-func TestExport(t *testing.T) {
-	t.Parallel()
-	b, run, _ := storetest.Scene(t)
-	list := func(states ...workqueue.Outcome) (lines []string) {
-		t.Helper()
-		err := storetest.Export(t.Context(), b.Store, run, states, func(item *export.Item) error {
-			lines = append(lines, fmt.Sprintf("%d %s %s %s%s", item.Ordinal, item.Key, item.State, item.Result, item.ErrorCode))
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return lines
-	}
-	all := list()
-	if len(all) != 10 || all[0] != "0 C0 failed BAD" || all[1] != `1 C1 done {"of":1}` || all[9] != "9 C9 missing " {
-		t.Errorf("all: %q", all)
-	}
-	if got := list(workqueue.OutcomeFailed, workqueue.OutcomeMissing); len(got) != 7 || got[1] != "4 C4 missing " {
-		t.Errorf("failed and missing: %q", got)
-	}
-	enough := errors.New("enough")
-	err := storetest.Export(t.Context(), b.Store, run, nil, func(*export.Item) error { return enough })
-	if !errors.Is(err, enough) {
-		t.Errorf("an error of yield became %v", err)
-	}
-	err = storetest.Export(t.Context(), b.Store, workqueue.NewRunID(), nil, nil)
-	if !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("an unknown run: %v; want ErrNotFound", err)
-	}
-}
-
-// More than one block, and a last one that is not full.
-func TestExportOfSeveralBlocks(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	const n = 8192 + 1500
-	run := b.Load(storetest.Chunked(4000), n)
-	b.Finish(run)
-	var got []workqueue.Ordinal
-	err := storetest.Export(t.Context(), b.Store, run, nil, func(item *export.Item) error {
-		got = append(got, item.Ordinal)
-		want := fmt.Sprintf(`{"of":%d}`, item.Ordinal)
-		if string(item.Result) != want || item.State != workqueue.OutcomeDone {
-			t.Errorf("item %d is %s %s", item.Ordinal, item.State, item.Result)
-		}
-		return nil
-	})
-	if err != nil || len(got) != n || !slices.IsSorted(got) {
-		t.Errorf("%d items, sorted %v, %v; want %d", len(got), slices.IsSorted(got), err, n)
-	}
-	b.Check()
 }

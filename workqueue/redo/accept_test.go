@@ -3,19 +3,15 @@ package redo_test
 import (
 	"context"
 	"errors"
-	"reflect"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
-	"github.com/tranchehq/tranche/workqueue/report"
 )
 
 // accept accepts failures, which must succeed.
@@ -56,145 +52,6 @@ func (b *bench) unaccepted() (items int64) {
 	return items
 }
 
-func TestAcceptByCodeThenAll(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run, even, odd := b.Damaged(20_000)
-	out := b.accept(run, redo.Selection{Codes: []string{"even"}}, "closed years ago")
-	if n := len(out.Examples); n != redo.Examples {
-		t.Errorf("%d examples", n)
-	}
-	out.Examples = nil
-	want := redo.Accepted{Items: int64(even), Steps: []redo.StepAccepted{{Step: "only", Items: int64(even)}},
-		Failed: int64(even + odd), Accepted: int64(even)}
-	if !reflect.DeepEqual(out, want) {
-		t.Errorf("accepted %+v; want %+v", out, want)
-	}
-	b.wantAccepted(run, int64(even+odd), int64(even))
-	b.WantState(run, "completed", 1)
-	if n := b.unaccepted(); n != int64(odd) {
-		t.Errorf("health is told of %d failed items; want %d", n, odd)
-	}
-	b.Check()
-	out = b.accept(run, redo.Selection{Failed: true}, "the others, too")
-	if out.Items != int64(odd) || out.Accepted != int64(even+odd) {
-		t.Errorf("accepted the rest: %+v", out)
-	}
-	if n := b.unaccepted(); n != 0 {
-		t.Errorf("health is told of %d failed items although all are accepted", n)
-	}
-	_, err := redo.New(b.Store).Accept(t.Context(), redo.AcceptRequest{Run: run, Select: redo.Selection{Failed: true},
-		Reason: "again"})
-	if nothing, ok := errors.AsType[*redo.NothingToAcceptError](err); !ok || nothing.Failed != int64(even+odd) ||
-		!strings.Contains(err.Error(), "accepted already") {
-		t.Errorf("accepting what is accepted: %v", err)
-	}
-	b.Check()
-}
-
-// All that is looked at says that a failure is accepted, and who did it.
-func TestAcceptedFailuresAreShown(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 8)
-	out := b.Claim(run, storetest.Plenty)
-	b.Record(storetest.Faulty(out[0], workqueue.SlotError{Code: "bad", Message: "account 17 is closed"}),
-		storetest.Faulty(out[1], workqueue.SlotError{Code: "bad", Message: "no such branch"}))
-	errs, err := inspect.New(b.Store).Errors(t.Context(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed, key := errs.Groups[0].ID, errs.Groups[0].Examples[0].Key
-	b.accept(run, redo.Selection{Groups: []string{closed}}, "they are closed")
-	if errs, err = inspect.New(b.Store).Errors(t.Context(), run); err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range errs.Groups {
-		if want := map[bool]int64{true: 4}[g.ID == closed]; g.Accepted != want || g.Count != 4 {
-			t.Errorf("group %+v; want %d accepted", g, want)
-		}
-	}
-	items, err := inspect.New(b.Store).Items(t.Context(), run, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a := items[0].Steps[0].Accepted; a == nil || a.By != "ann" || a.Reason != "they are closed" || a.At.IsZero() ||
-		items[0].State != workqueue.OutcomeFailed {
-		t.Errorf("the item is %+v, accepted %+v", items[0], a)
-	}
-	rows, err := inspect.New(b.Store).ItemsIn(t.Context(), inspect.ItemRange{Run: run, To: 7, After: inspect.NoOrdinal})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listed, exported := 0, 0
-	for i := range rows.Items {
-		if rows.Items[i].Accepted {
-			listed++
-		}
-	}
-	err = storetest.Export(t.Context(), b.Store, run, nil, func(item *export.Item) error {
-		if item.Accepted {
-			exported++
-		}
-		return nil
-	})
-	if err != nil || listed != 4 || exported != 4 {
-		t.Errorf("%d items are listed as accepted, %d exported, %v; want 4 each", listed, exported, err)
-	}
-	if n := b.Number(`SELECT count(*) FROM run_item WHERE run_id = $1 AND accepted AND state = 'failed'`, run); n != 4 {
-		t.Errorf("run_item has %d accepted items; want 4", n)
-	}
-	account, err := report.New(b.Store).Report(t.Context(), run)
-	if err != nil || account.Failed != 8 || account.Accepted != 4 {
-		t.Errorf("the report says %d failed, %d accepted, %v", account.Failed, account.Accepted, err)
-	}
-}
-
-func TestAcceptTriedAndWithdrawn(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run, even, odd := b.Damaged(600)
-	req := redo.AcceptRequest{Run: run, Select: redo.Selection{Keys: []string{"C0", "C3", "C1"}}, Reason: "r",
-		Actor: "ann", DryRun: true}
-	before := b.Number(`SELECT count(*) FROM audit_log`)
-	dry, err := redo.New(b.Store).Accept(t.Context(), req)
-	if err != nil || dry.Items != 2 || dry.Accepted != 2 {
-		t.Errorf("the dry run said %+v, %v", dry, err)
-	}
-	b.wantAccepted(run, int64(even+odd), 0)
-	if n := b.Number(`SELECT count(*) FROM audit_log`); n != before {
-		t.Errorf("a dry run left %d rows in the audit log", n-before)
-	}
-	req.DryRun = false
-	if wet, err := redo.New(b.Store).Accept(t.Context(), req); err != nil || !reflect.DeepEqual(wet, dry) {
-		t.Errorf("the dry run said %+v, and then it was %+v, %v", dry, wet, err)
-	}
-	if n := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'accept' AND run_id = $1 AND actor = 'ann'
-		AND detail ->> 'reason' = 'r' AND before ->> 'accepted' = '0' AND after ->> 'accepted' = '2'`, run); n != 1 {
-		t.Errorf("%d rows of the audit log tell of it", n)
-	}
-	out, err := redo.New(b.Store).Accept(t.Context(), redo.AcceptRequest{Run: run, Withdraw: true, Actor: "bob",
-		Select: redo.Selection{Keys: []string{"C3"}}})
-	if err != nil || out.Items != 1 || out.Accepted != 1 {
-		t.Errorf("withdrawn %+v, %v", out, err)
-	}
-	b.wantAccepted(run, int64(even+odd), 1)
-	b.Check()
-	for name, req := range map[string]redo.AcceptRequest{
-		"no reason":  {Run: run, Select: redo.Selection{Failed: true}, Reason: " "},
-		"everything": {Run: run, Select: redo.Selection{All: true}, Reason: "r"},
-		"no choice":  {Run: run, Reason: "r"},
-		"no step":    {Run: run, Select: redo.Selection{Failed: true, Step: "none"}, Reason: "r"},
-		"no failure": {Run: run, Select: redo.Selection{Keys: []string{"C1"}}, Reason: "r"},
-		"no such":    {Run: run, Select: redo.Selection{Keys: []string{"Z"}}, Reason: "r"},
-		"no run":     {Select: redo.Selection{Failed: true}, Reason: "r"},
-	} {
-		if _, err := redo.New(b.Store).Accept(t.Context(), req); err == nil {
-			t.Errorf("%s was accepted", name)
-		}
-	}
-}
-
 // What is run again is accepted no more, however that ends; what is not stays so, over the completion.
 func TestRerunTakesAcceptanceAway(t *testing.T) {
 	t.Parallel()
@@ -223,25 +80,6 @@ func TestRerunTakesAcceptanceAway(t *testing.T) {
 	if n := b.unaccepted(); n != int64(odd) {
 		t.Errorf("health is told of %d failed items; want %d", n, odd)
 	}
-	b.Check()
-}
-
-// An item is accepted when its failures are, at all steps that are not optional.
-func TestAcceptAtSeveralSteps(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Planned(storetest.Need("left"), storetest.Need("right"),
-		storetest.Optional(storetest.Need("aside"))), 8)
-	b.RecordStep(run, 0, 1, 2)
-	b.RecordStep(run, 1, 2, 3)
-	b.RecordStep(run, 2, 1, 5)
-	b.accept(run, redo.Selection{Failed: true, Step: "left"}, "r")
-	b.wantAccepted(run, 3, 1) // the second still counts at the other step
-	out := b.accept(run, redo.Selection{Failed: true}, "r")
-	if out.Items != 4 || out.Accepted != 3 || len(out.Steps) != 2 {
-		t.Errorf("accepted %+v", out)
-	}
-	b.wantAccepted(run, 3, 3)
 	b.Check()
 }
 

@@ -167,19 +167,6 @@ func TestCompareManyKeys(t *testing.T) {
 	}
 }
 
-func TestCompareBoundsItsExamples(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	var list [][2]string
-	for i := range 20 {
-		list = append(list, [2]string{fmt.Sprintf("k%02d", i), "1"})
-	}
-	here, there := b.outcomes(list...), b.outcomes([2]string{"z", "1"})
-	if _, counts := b.compare(here, there); counts[report.ChangeOnlyHere] != 20 {
-		t.Errorf("the counts are %v", counts)
-	}
-}
-
 // stepsOf makes a run of steps that need nothing, in which each item's result is the step's name.
 func (b *bench) stepsOf(plan string, steps ...string) workqueue.RunID {
 	b.Helper()

@@ -1,7 +1,6 @@
 package report_test
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -55,22 +54,6 @@ func TestReportAddsUp(t *testing.T) {
 	}
 	if g := r.Generations; len(g) != 1 || g[0].EndedAt != nil || g[0].Done != 2 || g[0].Failed != 1 || g[0].Seconds <= 0 {
 		t.Errorf("the generations are %+v", g)
-	}
-}
-
-func TestReportOfACancelledRun(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Chunked(4), 12)
-	claimed := b.Claim(run, 2)
-	b.Record(storetest.Whole(claimed[0]))
-	if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann"}); err != nil {
-		t.Fatal(err)
-	}
-	r := b.Report(run)
-	if len(r.Unprocessed) != 1 || r.Unprocessed[0] != (report.Unprocessed{State: "cancelled", Items: 8}) ||
-		r.Generations[0].Ended != "cancelled" || r.Complete {
-		t.Errorf("got %+v", r)
 	}
 }
 
@@ -160,27 +143,6 @@ func TestReportCountsWork(t *testing.T) {
 		if g.Ended != "completed" || g.ClosingSeconds > longest.Seconds() {
 			t.Errorf("a generation is %+v; recording took up to %s", g, longest)
 		}
-	}
-}
-
-func TestReportOnNothing(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	if _, err := report.New(b.Store).Report(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("an unknown run: %v; want ErrNotFound", err)
-	}
-	if _, err := report.New(b.Store).Digests(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("digests of an unknown run: %v; want ErrNotFound", err)
-	}
-	run := b.Load(storetest.Request(), 1)
-	for _, other := range [][2]workqueue.RunID{{run, workqueue.NewRunID()}, {workqueue.NewRunID(), run}} {
-		if _, err := report.New(b.Store).Compare(t.Context(), other[0], other[1], nil); !errors.Is(err,
-			workqueue.ErrNotFound) {
-			t.Errorf("compare with an unknown run: %v; want ErrNotFound", err)
-		}
-	}
-	if r := b.Report(run); r.Requests.Count != 0 || r.Requests.ByCause == nil || r.Services == nil || r.Rate != 0 {
-		t.Errorf("a run of which nothing was asked: %+v", r)
 	}
 }
 

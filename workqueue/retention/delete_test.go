@@ -9,10 +9,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/retention"
-	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func (b *bench) deleteByHand(run workqueue.RunID, dry bool) (retention.Deletion, error) {
@@ -20,95 +18,75 @@ func (b *bench) deleteByHand(run workqueue.RunID, dry bool) (retention.Deletion,
 		Actor: "ann", Reason: "a rehearsal"})
 }
 
-// What someone deletes is foretold, goes as what is past its limits does, and it is known who wanted it.
-func TestARunIsDeletedByHand(t *testing.T) {
+// What is not finished, or has only just ended, is not deleted, nor what someone is at work on: neither by its limits
+// nor by hand, which says why and what to do, also in a dry run. Nothing of it changes.
+func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
-	other, run := b.Ended(30, time.Hour), b.Ended(30, time.Hour)
-	before, had := b.inTables(other), b.inTables(run)
-	foretold, err := b.deleteByHand(run, true)
-	if err != nil || foretold.Items != 30 || foretold.Steps != 1 || foretold.Letters != 1 || foretold.Waiting != 1 ||
-		foretold.Quarantine != 1 || foretold.State != "completed" || foretold.Bytes < 5000 || foretold.Bytes > 50_000 {
-		t.Errorf("a dry run says %+v, %v", foretold, err)
-	}
-	if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(had) {
-		t.Errorf("before a dry run there was %v, and is %v", had, after)
-	}
-	if done, err := b.deleteByHand(run, false); err != nil || done != foretold {
-		t.Fatalf("%+v went, %v; foretold was %+v", done, err, foretold)
-	}
-	_, err = inspect.New(b.Store).Resolve(t.Context(), run.String())
-	if gone, ok := errors.AsType[*inspect.GoneError](err); !ok || gone.Run.By != "ann" ||
-		!strings.HasSuffix(err.Error(), " by ann: a rehearsal") {
-		t.Errorf("a deleted run is told as %v", err)
-	}
-	if _, err := b.deleteByHand(run, false); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("it is deleted twice: %v", err)
-	}
-	b.Check()
-	for gone := false; !gone; {
-		if _, gone, err = retention.New(b.Store).DeletePiece(t.Context(), lease, run, 7); err != nil {
-			t.Fatal(err)
+	cancelFirst := "tranche run cancel"
+	ended := func(changes ...string) func() workqueue.RunID {
+		return func() workqueue.RunID {
+			run := b.Ended(9, 9*24*time.Hour)
+			for _, sql := range changes {
+				b.Exec(sql, run)
+			}
+			return run
 		}
 	}
-	b.wantGone(run, "ann", other, before)
-}
-
-// What keeps a run says so, with what to do, also in a dry run; nothing of it changes.
-func TestARunThatIsNeededIsNotDeletedByHand(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	cancelFirst := "tranche run cancel"
-	for _, c := range []struct {
-		says string
-		made func() workqueue.RunID
-	}{
-		{"it is running; let it end, or end it first: " + cancelFirst, func() workqueue.RunID {
+	held := func(rows string) func() workqueue.RunID {
+		return func() workqueue.RunID {
+			run := b.Ended(9, time.Hour)
+			t.Cleanup(b.HoldRows(rows, run))
+			return run
+		}
+	}
+	for says, made := range map[string]func() workqueue.RunID{
+		"it is running; let it end, or end it first: " + cancelFirst: func() workqueue.RunID {
 			return b.Load(storetest.Request(), 9)
-		}},
-		{"it is in progress, and paused; let it end", func() workqueue.RunID {
+		},
+		"it is in progress, and paused; let it end": func() workqueue.RunID {
 			run := b.Load(storetest.Request(), 9)
 			b.PauseRun(run)
 			return run
-		}},
-		{cancelFirst, func() workqueue.RunID { return b.OpenRun(func(*start.OpenRequest) {}) }},
-		{cancelFirst, func() workqueue.RunID {
+		},
+		cancelFirst: func() workqueue.RunID { return b.OpenRun(nil) },
+		"end it first: " + cancelFirst: func() workqueue.RunID {
 			run := b.Ended(9, time.Hour)
-			if _, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
-				Select: redo.Selection{Keys: []string{"C1"}}}); err != nil {
-				t.Fatal(err)
-			}
+			b.Rerun(run, redo.Selection{Keys: []string{"C1"}})
 			return run
-		}},
-		{"it is completed for less than 1m0s; answers about it may still come, and schedules look how it ended; " +
-			"try again in ", func() workqueue.RunID { return b.Ended(9, 0) }},
-		{"an event about it is not published yet", func() workqueue.RunID {
-			run := b.Ended(9, time.Hour)
-			b.Exec(`UPDATE run_event SET published_at = NULL WHERE run_id = $1`, run)
-			return run
-		}},
-		{"; delete that one first: tranche run delete ", func() workqueue.RunID {
+		},
+		"it is completed for less than 1m0s; answers about it may still come, and schedules look how it ended; " +
+			"try again in ": func() workqueue.RunID { return b.Ended(9, 0) },
+		"an event about it is not published yet": ended(`UPDATE run_event SET published_at = NULL WHERE run_id = $1`),
+		"; delete that one first: tranche run delete ": func() workqueue.RunID {
 			run := b.Ended(9, time.Hour)
 			b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, run, b.Ended(9, time.Hour))
 			return run
-		}},
-		{"it is a load that was given up", func() workqueue.RunID {
-			run := b.Load(storetest.Request(), 9)
-			b.Exec(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`, run)
-			return run
-		}},
+		},
+		"it is a load that was given up": ended(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`),
+		"":                               held(`SELECT FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`), // who deletes by hand waits for it
+		" ":                              held(`SELECT FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`),
 	} {
-		run := c.made()
+		run := made()
+		if strings.TrimSpace(says) != "" && !strings.Contains(says, "published") { // only its state keeps it
+			b.Exec(`UPDATE run_event SET published_at = tranche_now() WHERE run_id = $1`, run)
+		}
 		before := b.inTables(run)
+		if b.deleteRun(lease, run) {
+			t.Errorf("%q: it was deleted", says)
+		}
 		for _, dry := range []bool{true, false} {
+			if strings.TrimSpace(says) == "" {
+				continue
+			}
 			_, err := b.deleteByHand(run, dry)
-			if refused, ok := errors.AsType[*workqueue.StateError](err); !ok || !strings.Contains(refused.Error(), c.says) {
-				t.Errorf("%v; want %q", err, c.says)
+			if refused, ok := errors.AsType[*workqueue.StateError](err); !ok || !strings.Contains(refused.Error(), says) {
+				t.Errorf("%v; want %q", err, says)
 			}
 		}
 		if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(before) {
-			t.Errorf("%s: there was %v and is %v", c.says, before, after)
+			t.Errorf("%q: there was %v and is %v", says, before, after)
 		}
 	}
 	if _, err := b.deleteByHand(workqueue.NewRunID(), false); !errors.Is(err, workqueue.ErrNotFound) {

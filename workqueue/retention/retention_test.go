@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/retention"
+	"github.com/tranchehq/tranche/workqueue/schedule"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -134,75 +136,6 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 		t.Errorf("it went in %d pieces", pieces)
 	}
 	b.wantGone(run, "tranche", other, before)
-}
-
-// What is not finished, or has only just ended, is not deleted; nor what someone is at work on.
-func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	cases := map[string]func() workqueue.RunID{
-		"running": func() workqueue.RunID { return b.Load(storetest.Request(), 9) },
-		"held": func() workqueue.RunID {
-			run := b.Load(storetest.Request(), 9)
-			b.PauseRun(run)
-			return run
-		},
-		"open": func() workqueue.RunID { return b.OpenRun(func(*start.OpenRequest) {}) },
-		"running again": func() workqueue.RunID {
-			run := b.Ended(9, time.Hour)
-			if _, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
-				Select: redo.Selection{Keys: []string{"C1"}}}); err != nil {
-				t.Fatal(err)
-			}
-			return run
-		},
-		"ended just now": func() workqueue.RunID {
-			run := b.Ended(9, 0)
-			return run
-		},
-		"with an event that is not published": func() workqueue.RunID {
-			run := b.Ended(9, time.Hour)
-			b.Exec(`UPDATE run_event SET published_at = NULL WHERE run_id = $1`, run)
-			return run
-		},
-		"a load that was given up": func() workqueue.RunID {
-			run := b.Load(storetest.Request(), 9)
-			b.Exec(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`, run)
-			return run
-		},
-		"at which someone is at work": func() workqueue.RunID {
-			run := b.Ended(9, time.Hour)
-			release := b.HoldRows(`SELECT FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`, run)
-			t.Cleanup(release)
-			return run
-		},
-		"whose row someone holds": func() workqueue.RunID {
-			run := b.Ended(9, time.Hour)
-			release := b.HoldRows(`SELECT FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`, run)
-			t.Cleanup(release)
-			return run
-		},
-	}
-	for name, made := range cases {
-		run := made()
-		// Nothing but its own reason keeps it.
-		switch name {
-		case "whose row someone holds", "ended just now":
-		case "with an event that is not published":
-			b.Exec(`UPDATE batchrun SET finished_at = tranche_now() - interval '9 days' WHERE id = $1`, run)
-		default:
-			b.Exec(`UPDATE batchrun SET finished_at = tranche_now() - interval '9 days' WHERE id = $1`, run)
-			b.Exec(`UPDATE run_event SET published_at = tranche_now() WHERE run_id = $1`, run)
-		}
-		before := b.inTables(run)
-		if b.deleteRun(lease, run) {
-			t.Errorf("%s: it was deleted", name)
-		}
-		if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(before) {
-			t.Errorf("%s: there was %v and is %v", name, before, after)
-		}
-	}
 }
 
 // A re-run and a deletion that begin at the same time: one of them wins, and the other one has done nothing.
@@ -488,11 +421,22 @@ func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 	age := time.Hour
 	runs := &retention.Retention{Kind: retention.RetainRuns, Limits: retention.Limits{Age: &age}}
 	for name, read := range map[string]func() error{
-		"limits": func() error { _, err := retention.New(store).Retention(ctx); return err },
-		"cutoff": func() error { _, err := retention.New(store).RetentionCutoff(ctx, runs); return err },
-		"runs":   func() error { _, err := retention.New(store).RunsPastLimits(ctx, time.Now(), 9, nil); return err },
-		"going":  func() error { _, err := retention.New(store).GoingRuns(ctx, 9); return err },
-		"due":    func() error { _, err := retention.New(store).RetentionDue(ctx); return err },
+		"limits":          func() error { _, err := retention.New(store).Retention(ctx); return err },
+		"cutoff":          func() error { _, err := retention.New(store).RetentionCutoff(ctx, runs); return err },
+		"runs":            func() error { _, err := retention.New(store).RunsPastLimits(ctx, time.Now(), 9, nil); return err },
+		"going":           func() error { _, err := retention.New(store).GoingRuns(ctx, 9); return err },
+		"due":             func() error { _, err := retention.New(store).RetentionDue(ctx); return err },
+		"due schedules":   func() error { _, err := schedule.New(store).DueSchedules(ctx, 1); return err },
+		"waiting fires":   func() error { _, err := schedule.New(store).WaitingFires(ctx, 1); return err },
+		"next schedule":   func() error { _, _, err := schedule.New(store).NextScheduleTime(ctx); return err },
+		"plan by its key": func() error { _, _, _ = start.New(store).KeyedPlan(ctx, "k"); return nil },
+		"plan":            func() error { _, _ = inspect.New(store).Plan(ctx, "p", 0); return nil },
+		"load": func() error {
+			req := storetest.Request()
+			req.IdempotencyKey = "k"
+			_, _ = start.New(store).Load(ctx, req, func(*start.LoadItem) error { return io.EOF })
+			return nil
+		},
 	} {
 		asked := seen.asked.Load()
 		if err := read(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // bench has, beside what all rooms' tests do, what those of this package do.
@@ -13,3 +14,5 @@ func setup(t *testing.T) *bench {
 	t.Helper()
 	return &bench{storetest.Setup(t)}
 }
+
+func TestMain(m *testing.M) { testenv.Main(m) }

@@ -2,6 +2,7 @@ package modeltest_test
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/retention"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -29,6 +31,14 @@ type snapshot struct {
 type planes struct{ ready, done, failed, skipped, held, live bitfield.Set }
 
 func (p *planes) settled() bitfield.Set { return p.done.Or(p.failed).Or(p.skipped) }
+
+// ended reports whether an item has an outcome at every step.
+func (n *snapshot) ended(item int) bool {
+	return !slices.ContainsFunc(n.steps, func(p planes) bool {
+		settled := p.settled()
+		return !settled.Has(item)
+	})
+}
 
 const readSimulated = `
 SELECT r.state, r.generation, coalesce(r.hold, ''), b.ready, b.done, b.failed, coalesce(b.skipped, B'0'::bit(8192)),
@@ -116,6 +126,50 @@ func (s *simulation) examine() {
 	s.must(err)
 	for _, v := range report.Violations {
 		s.failf("invariant: %v", v)
+	}
+	s.views()
+}
+
+// views checks that what people are told of a run adds up.
+func (s *simulation) views() {
+	view, err := inspect.New(s.Store).Run(s.Context(), s.run)
+	s.must(err)
+	for i := range view.Steps {
+		st, p := &view.Steps[i], &s.known.steps[i]
+		if st.Ready != int64(p.ready.Count()) || st.Done != int64(p.done.Count()) || st.Failed != int64(p.failed.Count()) ||
+			st.Skipped != int64(p.skipped.Count()) || st.InFlight+st.Scheduled != int64(p.live.Count()) ||
+			st.Held != int64(p.held.Count()) || st.Waiting < st.Held {
+			s.failf("step %s is told of as %+v: %s", st.Name, *st, s.tally())
+		}
+	}
+	e, err := health.New(s.Store).Explain(s.Context(), s.run)
+	s.must(err)
+	var counted, common int64
+	byStep := map[string]int64{}
+	for i := range e.Groups {
+		g := &e.Groups[i]
+		counted += g.Counted
+		if byStep[g.Step] += g.Items; g.Step == "" {
+			common += g.Items
+		}
+		if g.Reason == health.ReasonStray || g.Who == "" || g.Why == "" || g.Next == "" || g.Owner == "" || g.Since == nil {
+			s.failf("the explanation leaves a question open: %+v", *g)
+		}
+	}
+	for i, st := range e.Steps {
+		v, left := &view.Steps[i], int64(0)
+		for _, l := range st.LeftOut {
+			left += l.Items
+		}
+		if byStep[st.Name]+common != st.Missing || st.Missing != v.Items-v.Settled() || left != v.Skipped ||
+			st.Done != v.Done || st.Failed != v.Failed || st.Skipped != v.Skipped {
+			s.failf("step %s is explained as %+v, with %d items in groups and %d left out, and seen as %+v", st.Name, st,
+				byStep[st.Name]+common, left, *v)
+		}
+	}
+	if counted != e.Unsettled || e.Missing+view.Settling != e.Unsettled || e.Missing != view.Missing() {
+		s.failf("%d items are explained, %d not settled, %d missing; the view has %d missing and %d settling", counted,
+			e.Unsettled, e.Missing, view.Missing(), view.Settling)
 	}
 }
 

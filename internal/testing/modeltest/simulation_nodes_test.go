@@ -148,6 +148,14 @@ func (s *simulation) allowed(q *request) {
 		if n := len(s.at(q.Step, o).faults); q.Failures > n {
 			s.failf("%s: %d failures count against item %d, which had %d", q, q.Failures, o, n)
 		}
+		if s.invalid[o] {
+			s.failf("%s asks about item %d, which is invalid", q, o)
+		}
+		for before := o - 4; s.ordered && s.generation == 1 && before >= 0; before -= 4 {
+			if !s.known.ended(int(before)) {
+				s.failf("%s asks about item %d before item %d of the same lane has ended", q, o, before)
+			}
+		}
 	}
 }
 
@@ -179,6 +187,7 @@ func (s *simulation) publish() {
 				piece := &request{Slice: *made, work: q.work}
 				s.asked[made.ID] = piece
 				n.claimed = append(n.claimed, piece)
+				s.withinLimits([]*request{piece})
 			}
 		default:
 			s.put(q)
@@ -270,6 +279,16 @@ func (s *simulation) answer(q *request) {
 		return
 	case s.odd(16):
 		s.say("its reply is lost")
+	case s.odd(30):
+		s.say("has too much to do")
+		a.Failure, a.Answered = &workqueue.SlotError{Code: "busy", Message: "m", Retry: true}, 0
+		s.replies = append(s.replies, reply{a})
+	case s.odd(30):
+		s.say("sends what no one can read")
+		a.Failure, a.Unreadable = &workqueue.SlotError{Code: "unreadable", Message: "m", Retry: true}, true
+		a.Answered = -1
+		s.blame(q, a.Failure, storetest.Ordinals(q.Slice)...)
+		s.replies = append(s.replies, reply{a})
 	case s.odd(15):
 		a.Failure = &workqueue.SlotError{Code: "crash", Message: "m", Retry: s.odd(2)}
 		s.say("fails whole, %+v", *a.Failure)
@@ -335,10 +354,24 @@ func (s *simulation) reply(q *request, a settle.Answer) {
 	case s.odd(20):
 		s.say("from elsewhere")
 		a.Endpoint = "nowhere"
+	case len(a.Slots) > 1 && s.odd(18):
+		s.say("of which the last is the first again")
+		last := len(a.Slots) - 1
+		s.blame(q, nil, a.Slots[last].Ordinal)
+		a.Slots[last] = settle.Slot{Ordinal: a.Slots[0].Ordinal, Result: []byte(`"second"`)}
+	case len(a.Slots) > 1 && s.odd(18):
+		s.say("of which it loses the last, and fails")
+		last := len(a.Slots) - 1
+		a.Failure, a.Answered = &workqueue.SlotError{Code: "crash", Message: "m", Retry: true}, last
+		s.blame(q, a.Failure, storetest.Ordinals(q.Slice)...)
+		a.Slots = a.Slots[:last]
 	case len(a.Slots) > 1 && s.r.IntN(4) == 0:
 		first := a
 		cut := 1 + s.r.IntN(len(a.Slots)-1)
 		first.Slots, a.Slots, first.Answered = a.Slots[:cut], a.Slots[cut:], -1
+		if s.r.IntN(2) == 0 {
+			first, a = a, first // the final message comes before the other
+		}
 		s.replies = append(s.replies, reply{first})
 	}
 	s.replies = append(s.replies, reply{a})
@@ -392,8 +425,13 @@ func (s *simulation) recordThese(picked []int) {
 	s.redone = true // a part that changes has what was made of it done again
 	out, err := settle.New(s.Store).Record(s.Context(), answers)
 	s.must(err)
+	left := s.held(answers)
 	for i, v := range out.Verdicts {
 		q := s.asked[answers[i].Slice]
+		if a := &answers[i]; left[q.ID] > 0 && a.Endpoint == q.Endpoint &&
+			(a.Unreadable || a.Answered >= 0 && len(a.Slots) >= a.Answered) {
+			s.failf("all of the reply about %s has come, and it waits for %d items", q, left[q.ID])
+		}
 		s.say("%s: %d taken, %d twice, stale %v", q, v.Taken, v.Duplicates, v.Stale)
 		if s.taken[q.ID] += v.Taken; s.taken[q.ID] > q.Mask.Count() {
 			s.failf("%d slots of %s were taken", s.taken[q.ID], q)
@@ -447,8 +485,11 @@ func (s *simulation) follow(l settle.FollowUp) {
 		s.must(err)
 	}
 	for _, run := range l.Runs {
-		_, err := control.New(s.Store).CheckThreshold(s.Context(), run)
+		held, err := control.New(s.Store).CheckThreshold(s.Context(), run)
 		s.must(err)
+		if n, limit := s.failures(); held && n <= limit {
+			s.failf("%d items have failed, %d may, and the run is held for it", n, limit)
+		}
 	}
 	for _, run := range l.Barriers {
 		_, err := dispatch.New(s.Store).CheckBarriers(s.Context(), run)
@@ -604,8 +645,8 @@ func (s *simulation) sweepHolds() {
 
 const failedLimit = `SELECT coalesce(failed_limit, 1000000) FROM batchrun WHERE id = $1`
 
-// heldByThreshold checks that a run with more failures than it may have goes on no more.
-func (s *simulation) heldByThreshold() {
+// failures counts the items that have failed at a step that is not optional, and says how many may.
+func (s *simulation) failures() (n, limit int) {
 	now := s.read()
 	var failed bitfield.Set
 	for step := range now.steps {
@@ -613,8 +654,14 @@ func (s *simulation) heldByThreshold() {
 			failed = failed.Or(now.steps[step].failed)
 		}
 	}
-	if limit := s.Number(failedLimit, s.run); now.state == "running" && now.hold == "" && failed.Count() > limit {
-		s.failf("%d items have failed, %d may, and the run goes on", failed.Count(), limit)
+	return failed.Count(), s.Number(failedLimit, s.run)
+}
+
+// heldByThreshold checks that a run with more failures than it may have goes on no more.
+func (s *simulation) heldByThreshold() {
+	now := s.read()
+	if n, limit := s.failures(); now.state == "running" && now.hold == "" && n > limit {
+		s.failf("%d items have failed, %d may, and the run goes on", n, limit)
 	}
 }
 

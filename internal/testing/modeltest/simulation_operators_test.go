@@ -185,6 +185,9 @@ func (s *simulation) correct() {
 		s.data = was
 		return
 	}
+	for _, o := range items {
+		s.invalid[o] = false
+	}
 	s.began(out.Generation)
 }
 

@@ -196,6 +196,8 @@ type simulation struct {
 	versions [][]int // of each step, by item
 	data     []int   // which payload an item has
 	erased   []bool
+	invalid  []bool // items that fit no schema: they fail unasked until they are corrected
+	ordered  bool   // items of the same v go one after the other
 
 	nodes   [3]node
 	lease   workqueue.Lease
@@ -260,7 +262,7 @@ func (s *simulation) odd(n int) bool { return !s.calm && !s.healing && s.r.IntN(
 func (s *simulation) begin(r *rand.Rand) {
 	s.story, s.r = []string{"load"}, r
 	s.items, s.attempts = 1+r.IntN(30), []int{1, 2, 3, 100}[r.IntN(4)]
-	s.data, s.erased = make([]int, s.items), make([]bool, s.items)
+	s.data, s.erased, s.invalid = make([]int, s.items), make([]bool, s.items), make([]bool, s.items)
 	s.asked, s.taken = map[workqueue.SliceID]*request{}, map[workqueue.SliceID]int{}
 	s.told, s.upTo = map[at]*told{}, map[string]int64{}
 	req := storetest.Planned(s.draw()...)
@@ -274,9 +276,12 @@ func (s *simulation) begin(r *rand.Rand) {
 	switch {
 	case r.IntN(4) == 0 && !barrier:
 		req.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v"}, Stop: !optional && r.IntN(2) == 0}
-		s.stops = req.Order.Stop
+		s.ordered, s.stops = true, req.Order.Stop
 	case r.IntN(4) == 0 && s.items > 1:
 		req.Canary, req.CanaryAutoApprove = 1+r.IntN(s.items-1), r.IntN(2) == 0
+	}
+	for o := range s.invalid {
+		s.invalid[o] = !s.ordered && !optional && r.IntN(40) == 0
 	}
 	s.Exec(`DELETE FROM leader`)
 	s.Exec(`DELETE FROM node_session`)
@@ -310,7 +315,12 @@ func (s *simulation) load() func(*start.LoadItem) error {
 	o := 0
 	return func(item *start.LoadItem) error {
 		err := next(item)
-		item.Payload = []byte(s.payload(o))
+		if item.Payload = []byte(s.payload(o)); err == nil && s.invalid[o] {
+			item.Invalid = "it does not fit"
+			for step := range s.steps {
+				s.at(workqueue.Step(step), workqueue.Ordinal(o)).fatal[workqueue.CodeInvalid] = true
+			}
+		}
 		o++
 		return err
 	}

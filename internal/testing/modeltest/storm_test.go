@@ -176,10 +176,15 @@ func (s *storm) node(ctx context.Context, r *rand.Rand, session *workqueue.Sessi
 		*session = workqueue.SessionID{}
 		return err
 	}
-	claimed, err := dispatch.New(s.Store).Claim(ctx, dispatch.ClaimRequest{Session: *session, Run: s.one(r),
-		MaxSlices: 1 + r.IntN(4),
-		MaxBytes:  1 << 20, TTL: 200 * time.Millisecond})
-	*out = append(*out, claimed.Slices...)
+	var reqs []dispatch.ClaimRequest // of one run, or of several in one transaction
+	for _, run := range s.runs[r.IntN(len(s.runs)):] {
+		reqs = append(reqs, dispatch.ClaimRequest{Session: *session, Run: run, MaxSlices: 1 + r.IntN(4), MaxBytes: 1 << 20,
+			TTL: 200 * time.Millisecond})
+	}
+	claimed, err := dispatch.New(s.Store).ClaimAll(ctx, reqs, 4)
+	for _, c := range claimed {
+		*out = append(*out, c.Slices...)
+	}
 	if err != nil || len(*out) == 0 {
 		return err
 	}

@@ -194,21 +194,6 @@ func TestSilenceCostsNobodyAnAttempt(t *testing.T) {
 	}
 }
 
-func TestPolicyGoesBeforeWhatTheServiceSays(t *testing.T) {
-	t.Parallel()
-	p := Policy{RetryCodes: []string{"busy", "both"}, NoRetryCodes: []string{"gone", "both"}}
-	for _, tc := range []struct {
-		code        string
-		retry, want bool
-	}{
-		{"other", true, true}, {"other", false, false}, {"busy", false, true}, {"gone", true, false}, {"both", true, false},
-	} {
-		if got := p.Retries(workqueue.SlotError{Code: tc.code, Retry: tc.retry}); got != tc.want {
-			t.Errorf("%+v: retried %v", tc, got)
-		}
-	}
-}
-
 func TestPauseGrowsAndIsBounded(t *testing.T) {
 	t.Parallel()
 	p := Policy{Backoff: time.Second}
