@@ -17,7 +17,7 @@ import (
 // What becomes of items that do not fit the schema.
 const (
 	InvalidFail   = "fail"   // they have failed, with code invalid, and no one is asked about them
-	InvalidRefuse = "refuse" // nothing is started: the default, which plans keep as ""
+	InvalidReject = "reject" // nothing is started: the default, which plans keep as ""
 )
 
 // What is done when items lack fields that a step's service requires.
@@ -29,13 +29,13 @@ const (
 
 // Items is what the items of a plan's runs must look like.
 type Items struct {
-	Schema  json.RawMessage `json:"schema,omitempty"`  // a JSON Schema; nil: anything
-	Invalid string          `json:"invalid,omitempty"` // InvalidFail, or ""
+	Schema    json.RawMessage `json:"schema,omitempty"`     // a JSON Schema; nil: anything
+	OnInvalid string          `json:"on_invalid,omitempty"` // InvalidFail, or ""
 	// Contract is ContractWarn, ContractOff or "".
 	Contract string `json:"contract,omitempty"`
 
-	Encoding string `json:"encoding,omitempty"`  // of texts; empty: UTF-8, or as a byte order mark says
-	NoHeader bool   `json:"no_header,omitempty"` // CSV begins with its first row
+	Encoding string `json:"encoding,omitempty"` // of texts; empty: UTF-8, or as a byte order mark says
+	Header   *bool  `json:"header,omitempty"`   // false: CSV begins with its first row; nil: after a header
 	// Delimiter between fields of CSV: comma, semicolon, tab or bar; empty: it is found.
 	Delimiter string            `json:"delimiter,omitempty"`
 	Columns   []string          `json:"columns,omitempty"` // that are kept; without a header the names of all
@@ -46,9 +46,20 @@ type Items struct {
 	Desc  bool              `json:"desc,omitempty"` // with Sort: the greatest first
 }
 
+// HasHeader reports whether CSV begins with the names of its columns.
+func (i *Items) HasHeader() bool { return i.Header == nil || *i.Header }
+
+// canonicalHeader is nil for CSV with a header.
+func canonicalHeader(header *bool) *bool {
+	if header == nil || *header {
+		return nil
+	}
+	return header
+}
+
 // given reports whether anything is said.
 func (i *Items) given() bool {
-	return len(i.Schema) > 0 || i.Invalid != "" || i.Contract != "" || i.Encoding != "" || i.NoHeader ||
+	return len(i.Schema) > 0 || i.OnInvalid != "" || i.Contract != "" || i.Encoding != "" || i.Header != nil ||
 		i.Delimiter != "" || len(i.Columns) > 0 || len(i.Rename) > 0 || len(i.Types) > 0 || i.Sort != "" || i.Desc
 }
 
@@ -68,17 +79,17 @@ func types() []string { return []string{"number", "text", "bool", "json"} }
 // maxColumns bounds lists of columns.
 const maxColumns = 10_000
 
-var errInvalid = fmt.Errorf("want %s or %s", InvalidRefuse, InvalidFail)
+var errOnInvalid = fmt.Errorf("want %s or %s", InvalidReject, InvalidFail)
 
-// parseInvalid reads what becomes of invalid items, and returns the form in which plans keep it.
-func parseInvalid(text string) (string, error) {
+// parseOnInvalid reads what becomes of invalid items, and returns the form in which plans keep it.
+func parseOnInvalid(text string) (string, error) {
 	switch text {
-	case "", InvalidRefuse:
+	case "", InvalidReject:
 		return "", nil
 	case InvalidFail:
 		return text, nil
 	}
-	return "", errInvalid
+	return "", errOnInvalid
 }
 
 var errContract = fmt.Errorf("want %s, %s or %s", ContractRefuse, ContractWarn, ContractOff)
@@ -185,7 +196,7 @@ func (i *Items) checkNames(prefix string) error {
 		called[i.Rename[old]] = true
 	}
 	for _, name := range i.Columns { // without columns it is the row that has both
-		if _, moved := i.Rename[name]; called[name] && !moved && !i.NoHeader {
+		if _, moved := i.Rename[name]; called[name] && !moved && i.HasHeader() {
 			return fieldError(prefix+"columns", "%.40q stands there, and another column is renamed to it; rename it, too, or "+
 				"leave it out", name)
 		}
@@ -208,8 +219,8 @@ func (i *Items) check(prefix string) error {
 	if err := i.checkReading(prefix); err != nil {
 		return err
 	}
-	if i.Invalid != "" && i.Invalid != InvalidFail {
-		return fieldError(prefix+"invalid", "%v; this is %.40q", errInvalid, i.Invalid)
+	if i.OnInvalid != "" && i.OnInvalid != InvalidFail {
+		return fieldError(prefix+"on_invalid", "%v; this is %.40q", errOnInvalid, i.OnInvalid)
 	}
 	if kept, err := parseContract(i.Contract); err != nil || kept != i.Contract {
 		return fieldError(prefix+"contract", "%v; this is %.40q", errContract, i.Contract)
@@ -235,16 +246,17 @@ func (p *Plan) checkItems() error {
 		return fieldError("items.desc", "it is about the order of items, which have none; set items.sort, or leave this out")
 	}
 	switch {
-	case p.Items.Invalid == "":
+	case p.Items.OnInvalid == "":
 	case len(p.Items.Schema) == 0:
-		return fieldError("items.invalid", "there is no schema that items could not fit; set items.schema, or leave this out")
+		return fieldError("items.on_invalid", "there is no schema that items could not fit; set items.schema, or "+
+			"leave this out")
 	case p.Order.Set():
-		return fieldError("items.invalid", "it does not go with order_by: an item that is not worked on would be passed by "+
-			"those behind it; have such items refused, or leave order_by out")
+		return fieldError("items.on_invalid", "it does not go with order_by: an item that is not worked on would be passed "+
+			"by those behind it; have such items refused, or leave order_by out")
 	}
 	for i := range p.Steps {
-		if p.Items.Invalid != "" && p.Steps[i].Optional {
-			return fieldError("items.invalid", "it does not go with optional steps, like %s: what needs them would be asked "+
+		if p.Items.OnInvalid != "" && p.Steps[i].Optional {
+			return fieldError("items.on_invalid", "it does not go with optional steps, like %s: what needs them would be asked "+
 				"about items that do not fit; have such items refused, or leave optional out", p.Steps[i].Name)
 		}
 	}
@@ -256,7 +268,9 @@ func (o *Overrides) layItems(plan *Plan) {
 	if len(o.Schema) > 0 {
 		plan.Items.Schema = o.Schema
 	}
-	set(&plan.Items.NoHeader, o.NoHeader)
+	if o.Header != nil {
+		plan.Items.Header = canonicalHeader(o.Header)
+	}
 	set(&plan.Items.Sort, o.Sort)
 	set(&plan.Items.Desc, o.Desc)
 	if o.Encoding != nil {
@@ -274,8 +288,8 @@ func (o *Overrides) layItems(plan *Plan) {
 	if len(o.Types) > 0 {
 		plan.Items.Types = byName(o.Types)
 	}
-	if o.Invalid != nil {
-		plan.Items.Invalid = canonicalText(*o.Invalid, parseInvalid)
+	if o.OnInvalid != nil {
+		plan.Items.OnInvalid = canonicalText(*o.OnInvalid, parseOnInvalid)
 	}
 	if o.Contract != nil {
 		plan.Items.Contract = canonicalText(*o.Contract, parseContract)
@@ -313,10 +327,10 @@ func (o *Overrides) checkPairs() error {
 func (o *Overrides) itemSettings() []setting {
 	return []setting{
 		{"schema", o.readSchema},
-		{"invalid", reading(&o.Invalid, asSaid(parseInvalid))},
+		{"on_invalid", reading(&o.OnInvalid, asSaid(parseOnInvalid))},
 		{"contract", reading(&o.Contract, asSaid(parseContract))},
 		{"encoding", reading(&o.Encoding, parseEncoding)},
-		{"no_header", reading(&o.NoHeader, readTruth)},
+		{"header", reading(&o.Header, readTruth)},
 		{"delimiter", reading(&o.Delimiter, ParseDelimiter)},
 		{"columns", adding(&o.Columns)},
 		{"rename", adding(&o.Rename)},

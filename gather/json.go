@@ -34,7 +34,7 @@ type stepJSON struct {
 	Endpoint string   `json:"endpoint,omitempty"`
 	Needs    []string `json:"needs,omitempty"`
 	workqueue.SettingsView
-	Request  string   `json:"request,omitempty"`
+	Direct   string   `json:"direct,omitempty"`
 	HTTP     *HTTP    `json:"http,omitempty"`
 	SQL      *SQL     `json:"sql,omitempty"`
 	Local    string   `json:"local,omitempty"`
@@ -56,7 +56,7 @@ func (p Plan) MarshalJSON() ([]byte, error) {
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		out.Steps[i] = stepJSON{Name: s.Name, Endpoint: s.Endpoint, Needs: s.Needs, SettingsView: s.View(),
-			Request: s.Request, HTTP: s.HTTP, SQL: s.SQL, Local: s.Local, Inputs: s.Inputs, Optional: s.Optional,
+			Direct: s.Direct, HTTP: s.HTTP, SQL: s.SQL, Local: s.Local, Inputs: s.Inputs, Optional: s.Optional,
 			Barrier: barrierOf(s), Approval: s.Approval}
 	}
 	return json.Marshal(out)
@@ -83,7 +83,7 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 	for i := range in.Steps {
 		s := &in.Steps[i]
 		p.Steps[i] = Step{Name: s.Name, Endpoint: s.Endpoint, Needs: s.Needs, StepSettings: s.Settings(),
-			Request: s.Request, HTTP: s.HTTP, SQL: s.SQL, Local: s.Local, Inputs: s.Inputs, Optional: s.Optional,
+			Direct: s.Direct, HTTP: s.HTTP, SQL: s.SQL, Local: s.Local, Inputs: s.Inputs, Optional: s.Optional,
 			Barrier: s.Barrier != "", Approval: s.Approval}
 		if s.Barrier == barrierApprove {
 			p.Steps[i].Approval = cmp.Or(s.Approval, ApproveAnyone)

@@ -26,8 +26,8 @@ const (
 	DefaultHTTPRedirects = 3
 )
 
-// HTTP is how an external service is asked: for one item with each request, or for a chunk with Many. URL, Headers and
-// Body are templates; package template says what may stand in them.
+// HTTP is how an external service is called: for one item with each request, or for a chunk with WholeChunk. URL,
+// Headers and Body are templates; package template says what may stand in them.
 //
 // A part is what the service answers: JSON, or with any other content type the bytes as they are. Response picks
 // a piece of JSON out of it.
@@ -36,23 +36,23 @@ type HTTP struct {
 	Method      string             `json:"method"` // GET, POST, PUT, PATCH, DELETE; "": GET, or POST with Body
 	Headers     map[string]string  `json:"headers,omitempty" want:"headers by their names, like Accept: text/csv"`
 	Body        JSON               `json:"body,omitempty"`
-	Accept      string             `json:"accept,omitempty"` // the one content type that is taken; "": any
-	Many        bool               `json:"many,omitempty"`   // one request for the chunk
-	Concurrency int                `json:"concurrency"`      // requests at once, of a node for this step; 1 to 256
-	Timeout     workqueue.Duration `json:"timeout"`          // of one request; 1ms to 1h
-	MaxBytes    workqueue.Bytes    `json:"max_bytes"`        // of one response; 1 to 256 MiB; the operator may allow less
-	Redirects   int                `json:"redirects"`        // that are followed; 0 to 10
+	Accept      string             `json:"accept,omitempty"`      // the one content type that is taken; "": any
+	WholeChunk  bool               `json:"whole_chunk,omitempty"` // one request for the chunk
+	Concurrency int                `json:"concurrency"`           // requests at once, of a node for this step; 1 to 256
+	Timeout     workqueue.Duration `json:"timeout"`               // of one request; 1ms to 1h
+	MaxBytes    workqueue.Bytes    `json:"max_bytes"`             // of one response; 1 to 256 MiB; the operator may allow less
+	Redirects   int                `json:"redirects"`             // that are followed; 0 to 10
 	Response    HTTPResponse       `json:"response,omitzero"`
 }
 
 // HTTPResponse says by JSON pointers (RFC 6901) where a result stands in a response.
 type HTTPResponse struct {
-	// Items, with Many, is where the list of results stands, or the object that has them by their keys; "": the response
-	// as a whole.
+	// Items, with WholeChunk, is where the list of results is, or the object that has them by their keys; "": the
+	// response as a whole.
 	Items string `json:"items,omitempty"`
-	// Key, with Many, is where the item's key stands in a result of a list.
+	// Key, with WholeChunk, is where the item's key stands in a result of a list.
 	Key string `json:"key,omitempty"`
-	// Value is where the part stands in a result, or in the response without Many; "": all of it.
+	// Value is where the part stands in a result, or in the response without WholeChunk; "": all of it.
 	Value string `json:"value,omitempty"`
 }
 
@@ -131,7 +131,7 @@ type Templates struct {
 // Parse reads the templates, in which the variables may be used that the step has. The error is a *FieldError whose
 // field is like headers.Accept.
 func (h *HTTP) Parse(variables template.Variables) (*Templates, error) {
-	variables.Many = h.Many
+	variables.Many = h.WholeChunk
 	t := &Templates{Headers: map[string]*template.Text{}}
 	var err error
 	if t.URL, err = template.ParseURL(h.URL, variables); err != nil {
@@ -204,7 +204,7 @@ func (h *HTTP) validate(s *Step, prefix string) error {
 	if err != nil {
 		return err
 	}
-	return h.Response.validate(h.Many, prefix+"response.")
+	return h.Response.validate(h.WholeChunk, prefix+"response.")
 }
 
 func (h *HTTP) validateValues(prefix string) error {
@@ -298,7 +298,8 @@ func (r *HTTPResponse) validate(many bool, prefix string) error {
 		}
 	}
 	if !many && (r.Items != "" || r.Key != "") {
-		return fieldError(prefix+"items", "items and key are about many: true, where a response has the results of a chunk")
+		return fieldError(prefix+"items", "items and key are about whole_chunk: true, where a response has the results of "+
+			"a chunk")
 	}
 	return nil
 }

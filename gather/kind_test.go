@@ -27,7 +27,7 @@ steps:
     redirects: 0
     response: {value: /data}
 - name: many
-  http: {url: "https://api.example/all{?keys}", many: true, response: {items: /data, key: /id}}
+  http: {url: "https://api.example/all{?keys}", whole_chunk: true, response: {items: /data, key: /id}}
 - name: history
   needs: [branches]
   inputs: [branches]
@@ -56,7 +56,7 @@ func TestParseKindsThatFetch(t *testing.T) {
 	if got := plan.Steps[0].HTTP; !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	want = &gather.HTTP{URL: "https://api.example/all{?keys}", Method: "GET", Many: true, Concurrency: 8,
+	want = &gather.HTTP{URL: "https://api.example/all{?keys}", Method: "GET", WholeChunk: true, Concurrency: 8,
 		Timeout: workqueue.Duration(30 * time.Second), MaxBytes: 4 << 20, Redirects: 3,
 		Response: gather.HTTPResponse{Items: "/data", Key: "/id"}}
 	if got := plan.Steps[1].HTTP; !reflect.DeepEqual(got, want) {
@@ -117,8 +117,8 @@ func TestBadKindsThatFetch(t *testing.T) {
 		{`http: {url: "http://h/", max_bytes: 1GiB}`, "steps[0].http.max_bytes: "},
 		{`http: {url: "http://h/", response: {value: data}}`, `steps[0].http.response.value: "data" is no JSON pointer`},
 		{`http: {url: "http://h/", response: {value: /~2}}`, "is no JSON pointer"},
-		{`http: {url: "http://h/", response: {key: /id}}`, "items and key are about many: true"},
-		{`http: {url: "http://h/{key}", many: true}`, "there is no {key} here; there are keys"},
+		{`http: {url: "http://h/", response: {key: /id}}`, "items and key are about whole_chunk: true"},
+		{`http: {url: "http://h/{key}", whole_chunk: true}`, "there is no {key} here; there are keys"},
 		{`http: {url: "http://h/", retries: 3}`, `unknown field "retries"; there are url`},
 		{`sql: {}`, `steps[0].sql.source: "": want the name of a source`},
 		{`sql: {source: "a b", query: SELECT 1}`, "steps[0].sql.source: "},

@@ -28,7 +28,7 @@ type Overrides struct {
 
 	Schema    json.RawMessage `json:"schema,omitempty" doc:"a JSON Schema that the items must fit" kong:"-"`
 	Encoding  *string         `json:"encoding,omitempty" doc:"of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be" example:"windows-1252" placeholder:"NAME"`
-	NoHeader  *bool           `json:"no_header,omitempty" doc:"CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on" example:"true" negatable:""`
+	Header    *bool           `json:"header,omitempty" doc:"CSV begins with the names of its columns (default: true); without, they are called as columns says, or column1, column2 and so on" example:"false" negatable:""`
 	Delimiter *string         `json:"delimiter,omitempty" doc:"between fields of CSV: comma, semicolon, tab or bar; found by the first rows when absent" example:"semicolon" placeholder:"NAME"`
 	Columns   []string        `json:"columns,omitempty" doc:"a column or field to keep, by its name in the input; without a header the names of all columns" example:"id" placeholder:"NAME"`
 	Rename    []string        `json:"rename,omitempty" doc:"another name for a column or field" example:"kontonr=id" placeholder:"OLD=NEW"`
@@ -36,7 +36,7 @@ type Overrides struct {
 	Sort      *string         `json:"sort,omitempty" doc:"the field that the items are ordered by, whatever their order in the input" example:"balance" placeholder:"FIELD"`
 	Desc      *bool           `json:"desc,omitempty" doc:"with sort: the greatest first" example:"true" negatable:""`
 
-	Invalid *string `json:"invalid,omitempty" doc:"what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and no one is asked about them" example:"fail" placeholder:"WHAT"`
+	OnInvalid *string `json:"on_invalid,omitempty" doc:"for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent" example:"fail" placeholder:"WHAT"`
 
 	Contract *string `json:"contract,omitempty" doc:"when no item has a field that the service of a step requires: refuse, warn or off" example:"warn" placeholder:"WHAT"`
 

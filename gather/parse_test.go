@@ -128,7 +128,7 @@ steps:
     url: "http://127.0.0.1:8081/branches/{item.branch}"
   optional: true
 - {name: accounts, endpoint: bank_accounts}
-- {name: transactions, request: bank_transactions, needs: [accounts], inputs: [], barrier: true}
+- {name: transactions, direct: bank_transactions, needs: [accounts], inputs: [], barrier: true}
 - {name: history, sql: {source: ledger, query: "SELECT id, n FROM t WHERE id = ANY($1)"}, chunk: 7}
 `
 
@@ -147,7 +147,7 @@ func TestParseSteps(t *testing.T) {
 	want := []string{
 		"branches http http:127.0.0.1:8081 [] [] true 50 true false",
 		"accounts endpoint bank_accounts [] [] true 500 false false",
-		"transactions request bank_transactions [accounts] [] false 500 false true",
+		"transactions direct bank_transactions [accounts] [] false 500 false true",
 		"history sql sql:ledger [] [] true 7 false false",
 		"statement local local:statement_pdf [accounts transactions branches history] [accounts transactions] true 100 " +
 			"false false",
@@ -181,7 +181,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		{"steps: []\n", "1:8: steps: a plan needs a step"},
 		{"name: x\n", "0:0: steps: a plan needs a step"},
 		{"stops:\n- a\n", `1:1: unknown field "stops"; there are ` + fields},
-		{"steps:\n- x\n", `2:3: steps[0]: want fields: name, endpoint, request, http, sql, local, needs`},
+		{"steps:\n- x\n", `2:3: steps[0]: want fields: name, endpoint, direct, http, sql, local, needs`},
 		{"steps:\n- name: x\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
 		{"steps:\n- {}\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
 		{"steps: {a: b}\n", "1:9: steps: want a list, each entry after a dash; this is a group of fields"},
@@ -193,7 +193,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		{"name: a\nname: b\n", `2:1: mapping key "name" already defined`},
 		{
 			"steps:\n- endpoint: a\n  chunks: 5\n",
-			`3:3: unknown field "chunks"; there are name, endpoint, request, http, sql, local, needs, inputs, optional`,
+			`3:3: unknown field "chunks"; there are name, endpoint, direct, http, sql, local, needs, inputs, optional`,
 		},
 		{"steps:\n- endpoint: a\n  chunk: 0\n", "3:10: steps[0].chunk: 0 is not within 1 to 8192"},
 		{
@@ -245,7 +245,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		},
 		{
 			"steps:\n- endpoint: a\n  local: b\n",
-			"3:10: steps[0].local: endpoint stands beside it; a step has one of endpoint, request, http, sql and local",
+			"3:10: steps[0].local: endpoint stands beside it; a step has one of endpoint, direct, http, sql and local",
 		},
 		{
 			"steps:\n- endpoint: a\n  needs: [b]\n- endpoint: b\n  needs: [a]\n",

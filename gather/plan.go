@@ -53,14 +53,14 @@ type Plan struct {
 	Items Items // what they must look like
 }
 
-// Step is one piece of work per item. Exactly one of Endpoint, Request, HTTP, SQL and Local says how it is done.
+// Step is one piece of work per item. Exactly one of Endpoint, Direct, HTTP, SQL and Local says how it is done.
 type Step struct {
 	Name     string   // 1 to 64 of A-Z a-z 0-9 _ -, unique in the plan
 	Endpoint string   // the list endpoint that does the work, asked over JetStream
 	Needs    []string // the steps that must be done for an item before this one starts
 	workqueue.StepSettings
 
-	Request  string   // the list endpoint that does the work, asked over core NATS: nothing is persisted
+	Direct   string   // the list endpoint that does the work, asked over core NATS: nothing is persisted
 	HTTP     *HTTP    // an external service that does the work
 	SQL      *SQL     // a query that does the work
 	Local    string   // the function that does the work, in a program that embeds a node
@@ -125,7 +125,7 @@ func (p *Plan) WithDefaults() *Plan {
 // defaultChunk is the size of a chunk that no one has set: what takes its items one by one gets fewer.
 func (s *Step) defaultChunk() int {
 	switch {
-	case s.HTTP != nil && !s.HTTP.Many:
+	case s.HTTP != nil && !s.HTTP.WholeChunk:
 		return DefaultChunkHTTP
 	case s.Local != "":
 		return DefaultChunkLocal
@@ -242,7 +242,7 @@ type Kind string
 // The kinds of steps.
 const (
 	KindEndpoint Kind = "endpoint" // a list request over JetStream
-	KindRequest  Kind = "request"  // a list request over core NATS
+	KindDirect   Kind = "direct"   // a list request over core NATS
 	KindHTTP     Kind = "http"     // an external service
 	KindSQL      Kind = "sql"      // a query in another database
 	KindLocal    Kind = "local"    // Go code in the program that embeds a node
@@ -251,8 +251,8 @@ const (
 // Kind returns how the step's work is done.
 func (s *Step) Kind() Kind {
 	switch {
-	case s.Request != "":
-		return KindRequest
+	case s.Direct != "":
+		return KindDirect
 	case s.HTTP != nil:
 		return KindHTTP
 	case s.SQL != nil:
@@ -267,8 +267,8 @@ func (s *Step) Kind() Kind {
 // target is who does the work: the name of an endpoint, a host, a source or a function.
 func (s *Step) target() string {
 	switch s.Kind() {
-	case KindRequest:
-		return s.Request
+	case KindDirect:
+		return s.Direct
 	case KindHTTP:
 		return s.HTTP.host()
 	case KindSQL:
@@ -284,7 +284,7 @@ func (s *Step) target() string {
 // their name, and for others the kind and the target, as in http:branches.example.com.
 func (s *Step) TargetKey() string {
 	switch kind := s.Kind(); kind {
-	case KindEndpoint, KindRequest:
+	case KindEndpoint, KindDirect:
 		return s.target()
 	default:
 		return string(kind) + ":" + s.target()

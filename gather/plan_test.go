@@ -152,7 +152,7 @@ func TestValidateNamesTheField(t *testing.T) {
 			"steps[1].needs", "a → b → c → a"},
 		"two kinds": {alone(func(s *gather.Step) { s.Local = "f" }), "steps[0].local",
 			"endpoint stands beside it; a step has one of"},
-		"bad request":   {alone(func(s *gather.Step) { s.Endpoint, s.Request = "", "a.b" }), "steps[0].request", `"a.b"`},
+		"bad direct":    {alone(func(s *gather.Step) { s.Endpoint, s.Direct = "", "a.b" }), "steps[0].direct", `"a.b"`},
 		"bad local":     {alone(func(s *gather.Step) { s.Endpoint, s.Local = "", "a b" }), "steps[0].local", `"a b": use`},
 		"only optional": {alone(func(s *gather.Step) { s.Optional = true }), "steps[0].optional", "every step is optional"},
 		"idle barrier":  {alone(func(s *gather.Step) { s.Barrier = true }), "steps[0].barrier", "name steps in needs"},

@@ -58,7 +58,7 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 	fields := []strictyaml.Field{
 		{Name: "name", Read: strictyaml.Into(&step.Name)},
 		{Name: "endpoint", Read: strictyaml.Into(&step.Endpoint)},
-		{Name: "request", Read: strictyaml.Into(&step.Request)},
+		{Name: "direct", Read: strictyaml.Into(&step.Direct)},
 		{Name: "http", Read: strictyaml.Into(&step.HTTP)},
 		{Name: "sql", Read: strictyaml.Into(&step.SQL)},
 		{Name: "local", Read: strictyaml.Into(&step.Local)},
@@ -150,7 +150,8 @@ func (q *SQL) ReadYAML(v strictyaml.Value) error {
 func (i *Items) ReadYAML(v strictyaml.Value) error {
 	type settings Items
 	err := v.Decode((*settings)(i))
-	i.Invalid, i.Contract = canonicalText(i.Invalid, parseInvalid), canonicalText(i.Contract, parseContract)
+	i.Header = canonicalHeader(i.Header)
+	i.OnInvalid, i.Contract = canonicalText(i.OnInvalid, parseOnInvalid), canonicalText(i.Contract, parseContract)
 	i.Encoding, i.Delimiter = canonicalText(i.Encoding, parseEncoding), canonicalText(i.Delimiter, ParseDelimiter)
 	return err
 }

@@ -135,7 +135,7 @@ const MaxPlanBytes = 64 << 10
 //	on_failure: stop         # what follows an item that failed is not tried; or continue
 //	items:
 //	  schema: {type: object, required: [id]}  # a JSON Schema that each item must fit
-//	  invalid: fail          # those that do not have failed; or refuse, and there is no run
+//	  on_invalid: fail       # those that do not have failed; or reject, and there is no run
 //	  contract: warn         # when no item has a field that a step's service requires; or refuse, or off
 //	steps:
 //	  - name: statement      # the endpoint's name when left out
@@ -200,7 +200,7 @@ func (s *Step) validateKind(prefix string) error {
 		kind Kind
 		set  bool
 	}{
-		{KindEndpoint, s.Endpoint != ""}, {KindRequest, s.Request != ""}, {KindHTTP, s.HTTP != nil},
+		{KindEndpoint, s.Endpoint != ""}, {KindDirect, s.Direct != ""}, {KindHTTP, s.HTTP != nil},
 		{KindSQL, s.SQL != nil}, {KindLocal, s.Local != ""},
 	} {
 		if k.set {
@@ -211,7 +211,7 @@ func (s *Step) validateKind(prefix string) error {
 	case len(kinds) == 0:
 		return fieldError(prefix+"endpoint", "a step needs an endpoint, or one of request, http, sql and local")
 	case len(kinds) > 1:
-		return fieldError(prefix+string(kinds[1]), "%s stands beside it; a step has one of endpoint, request, http, sql "+
+		return fieldError(prefix+string(kinds[1]), "%s stands beside it; a step has one of endpoint, direct, http, sql "+
 			"and local: make two steps of it", kinds[0])
 	}
 	return s.validateTarget(prefix)
@@ -226,9 +226,9 @@ func (s *Step) validateTarget(prefix string) error {
 		return s.HTTP.validate(s, prefix+"http.")
 	case KindSQL:
 		return s.SQL.validate(s, prefix+"sql.")
-	case KindRequest:
-		if err := wire.ValidateName(s.Request); err != nil {
-			return fieldError(prefix+"request", "%v", err)
+	case KindDirect:
+		if err := wire.ValidateName(s.Direct); err != nil {
+			return fieldError(prefix+"direct", "%v", err)
 		}
 	case KindEndpoint:
 		if err := wire.ValidateName(s.Endpoint); err != nil {

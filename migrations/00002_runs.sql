@@ -155,7 +155,7 @@ CREATE TABLE run_step (
     -- Nothing passes a gate that no one has approved.
     CONSTRAINT run_step_approved CHECK (approval IS NULL OR barrier_passed = (approved_at IS NOT NULL)),
     CONSTRAINT run_step_gate CHECK (gate_since IS NULL OR (approval IS NOT NULL AND NOT barrier_passed)),
-    CONSTRAINT run_step_kind CHECK (kind IN ('endpoint', 'request', 'http', 'sql', 'local'))
+    CONSTRAINT run_step_kind CHECK (kind IN ('endpoint', 'direct', 'http', 'sql', 'local'))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX run_step_barrier ON run_step (run_id) WHERE barrier AND NOT barrier_passed;
 -- Whether an endpoint has steps whose limit is fixed at all, so that no one counts what is out of them.
@@ -207,11 +207,11 @@ COMMENT ON COLUMN run_step.approved_by IS 'By whom; empty: it is not.';
 COMMENT ON COLUMN run_step.config IS 'Settings of the kind: a URL, a query and the like.';
 
 -- Written once, by COPY; a correction alone updates payloads (work_correction). The key index is unique for runs that
--- refuse duplicates: there twin is 0, in runs that allow them it is the ordinal.
+-- refuse duplicates: there key_ordinal is 0, in runs that allow them it is the ordinal.
 CREATE TABLE work_queue (
     run_id   uuid    NOT NULL,
     ordinal  integer NOT NULL,
-    twin     integer NOT NULL DEFAULT 0,
+    key_ordinal integer NOT NULL DEFAULT 0,
     item_key text    COLLATE "C" NOT NULL,
     payload  text    COLLATE "C" NOT NULL,
     PRIMARY KEY (run_id, ordinal)
@@ -221,7 +221,7 @@ COMMENT ON TABLE work_queue IS
     'bit in work_block, and run_item says it in words.';
 COMMENT ON COLUMN work_queue.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_queue.ordinal IS 'Number of the item in its run, from 0 on.';
-COMMENT ON COLUMN work_queue.twin IS '0; in runs that allow a key to come again the ordinal.';
+COMMENT ON COLUMN work_queue.key_ordinal IS '0; in runs that allow a key to come again the ordinal.';
 COMMENT ON COLUMN work_queue.item_key IS 'Key of the item: the caller''s own id of it.';
 COMMENT ON COLUMN work_queue.payload IS
     'What the item carries: JSON, as it goes on the wire. Those it had before are in work_correction.';
@@ -480,7 +480,7 @@ BEGIN
                 WITH (autovacuum_vacuum_scale_factor = 0.05)', part || to_char(n, '"_"FM00'), part, n);
         END LOOP;
         -- With names of their own, which errors name.
-        EXECUTE format('CREATE UNIQUE INDEX work_queue_%1$s_key ON work_queue_%1$s (run_id, item_key, twin)',
+        EXECUTE format('CREATE UNIQUE INDEX work_queue_%1$s_key ON work_queue_%1$s (run_id, item_key, key_ordinal)',
             to_char(n, 'FM00'));
         EXECUTE format('CREATE INDEX work_result_%1$s_error ON work_result_%1$s (run_id, step, error_code, ordinal)
             WHERE error_code IS NOT NULL', to_char(n, 'FM00'));
@@ -488,7 +488,7 @@ BEGIN
 END
 $migration$;
 -- +goose StatementEnd
-CREATE UNIQUE INDEX work_queue_key ON work_queue (run_id, item_key, twin);
+CREATE UNIQUE INDEX work_queue_key ON work_queue (run_id, item_key, key_ordinal);
 CREATE INDEX work_result_error ON work_result (run_id, step, error_code, ordinal) WHERE error_code IS NOT NULL;
 
 CREATE TABLE work_error (
@@ -577,7 +577,7 @@ LEFT JOIN LATERAL (
     ) m ON true
 JOIN LATERAL (
     SELECT q.run_id, q.ordinal, q.ordinal & 8191 AS bit, q.item_key FROM work_queue q
-    WHERE q.run_id = r.id AND q.ordinal >= k.block << 13 AND (q.ordinal, q.twin) < ((k.block + 1) << 13, 0)
+    WHERE q.run_id = r.id AND q.ordinal >= k.block << 13 AND (q.ordinal, q.key_ordinal) < ((k.block + 1) << 13, 0)
         AND q.item_key >= ''
     GROUP BY q.run_id, q.ordinal, q.item_key) i ON i.run_id = r.id
 -- An aggregate over one row is one row, as the planner knows.

@@ -34,11 +34,11 @@ CREATE TABLE stream_setting (
     applied     jsonb,
     applied_rev bigint      NOT NULL DEFAULT 0,
     applied_at  timestamptz,
-    trouble     text        NOT NULL DEFAULT '',
+    last_error  text        NOT NULL DEFAULT '',
     since       timestamptz,
     tries       integer     NOT NULL DEFAULT 0,
     next_try    timestamptz,
-    CHECK ((trouble = '') = (since IS NULL))
+    CHECK ((last_error = '') = (since IS NULL))
 );
 COMMENT ON TABLE stream_setting IS
     'What the JetStream streams are to be like, and what they were brought to. One row. A zero is the default.';
@@ -57,7 +57,7 @@ COMMENT ON COLUMN stream_setting.changed_at IS 'When.';
 COMMENT ON COLUMN stream_setting.applied IS 'The settings that the streams were brought to last; null: none yet.';
 COMMENT ON COLUMN stream_setting.applied_rev IS 'The revision that those are.';
 COMMENT ON COLUMN stream_setting.applied_at IS 'When that was.';
-COMMENT ON COLUMN stream_setting.trouble IS
+COMMENT ON COLUMN stream_setting.last_error IS
     'Why the streams could not be brought to what is wanted; empty: they could.';
 COMMENT ON COLUMN stream_setting.since IS 'When that began.';
 COMMENT ON COLUMN stream_setting.tries IS 'Tries that failed since.';

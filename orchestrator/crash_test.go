@@ -39,13 +39,13 @@ func step(name string, kind workqueue.Kind, needs ...int) workqueue.StepSpec {
 func ask() []workqueue.StepSpec  { return []workqueue.StepSpec{step("ask", workqueue.KindEndpoint)} }
 func work() []workqueue.StepSpec { return []workqueue.StepSpec{step("work", workqueue.KindLocal)} }
 func request() []workqueue.StepSpec {
-	return []workqueue.StepSpec{step("request", workqueue.KindRequest)}
+	return []workqueue.StepSpec{step("request", workqueue.KindDirect)}
 }
 
 func gather() []workqueue.StepSpec {
 	last := step("index", workqueue.KindLocal, 2)
 	last.Barrier = true
-	return []workqueue.StepSpec{step("accounts", workqueue.KindEndpoint), step("branches", workqueue.KindRequest),
+	return []workqueue.StepSpec{step("accounts", workqueue.KindEndpoint), step("branches", workqueue.KindDirect),
 		step("compose", workqueue.KindLocal, 0, 1), last}
 }
 

@@ -99,7 +99,7 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b.wantRows(want, `SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND twin = 0
+			b.wantRows(want, `SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND key_ordinal = 0
 				ORDER BY ordinal`, "%d %q %q", loaded.Run)
 			b.wantParts(loaded.Run, tc.large)
 			b.wantWays("work_queue "+tc.items, "work_result "+tc.results, "work_result INSERT")

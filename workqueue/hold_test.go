@@ -130,8 +130,8 @@ func TestPauseAndResumeAll(t *testing.T) {
 	b.PauseRun(paused)
 	every := control.Control{All: true, Actor: "ann", Reason: "stop the world"}
 	out, err := control.New(b.Store).Pause(t.Context(), every)
-	if err != nil || !slices.Equal(out.Runs, []workqueue.RunID{first, second}) || len(out.Left) != 1 ||
-		out.Left[0].Run != paused || !strings.Contains(out.Left[0].Why, "paused already") {
+	if err != nil || !slices.Equal(out.Runs, []workqueue.RunID{first, second}) || len(out.Skipped) != 1 ||
+		out.Skipped[0].Run != paused || !strings.Contains(out.Skipped[0].Why, "paused already") {
 		t.Errorf("paused all: %+v, %v", out, err)
 	}
 	for _, run := range []workqueue.RunID{first, second} {
@@ -143,14 +143,14 @@ func TestPauseAndResumeAll(t *testing.T) {
 	b.threshold(second, "0")
 	b.Exec(`UPDATE work_block SET ready = ready << 1, failed = B'0001'::bit(8192) WHERE run_id = $1`, second) // of four
 	out, err = control.New(b.Store).Resume(t.Context(), every, nil)
-	if err != nil || !slices.Equal(out.Runs, []workqueue.RunID{first, paused}) || len(out.Left) != 1 ||
-		out.Left[0].Run != second || !strings.Contains(out.Left[0].Why, "1 of 4 items failed; the limit is 0") {
+	if err != nil || !slices.Equal(out.Runs, []workqueue.RunID{first, paused}) || len(out.Skipped) != 1 ||
+		out.Skipped[0].Run != second || !strings.Contains(out.Skipped[0].Why, "1 of 4 items failed; the limit is 0") {
 		t.Errorf("resumed all: %+v, %v", out, err)
 	}
 	b.wantHold(first, "")
 	b.wantHold(second, "operator by ann: stop the world")
 	all, err := control.New(b.Store).Cancel(t.Context(), every)
-	if err != nil || len(all.Runs) != 3 || len(all.Left) != 0 {
+	if err != nil || len(all.Runs) != 3 || len(all.Skipped) != 0 {
 		t.Errorf("cancelled all: %+v, %v; want three runs, a paused one among them", all, err)
 	}
 	b.WantState(second, "cancelled", 1)

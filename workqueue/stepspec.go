@@ -110,7 +110,7 @@ type Kind string
 // The kinds of steps. Services do the work of the first; the others are done by nodes themselves.
 const (
 	KindEndpoint Kind = "endpoint" // a list request over JetStream
-	KindRequest  Kind = "request"  // a list request over core NATS: nothing of it is persisted
+	KindDirect   Kind = "direct"   // a list request over core NATS: nothing of it is persisted
 	KindHTTP     Kind = "http"     // an external service
 	KindSQL      Kind = "sql"      // a query in another database
 	KindLocal    Kind = "local"    // a function of the program that embeds the node
@@ -136,7 +136,7 @@ type StepInput struct {
 // TargetKey is what paces a step of a kind: the name of the endpoint, or the target behind the kind's name, as in
 // local:render.
 func TargetKey(kind Kind, target string) string {
-	if kind == KindEndpoint || kind == KindRequest || kind == "" {
+	if kind == KindEndpoint || kind == KindDirect || kind == "" {
 		return target
 	}
 	return string(kind) + ":" + target
@@ -155,7 +155,7 @@ func PaceKeys(kind Kind, targets []string) []string {
 func (k Kind) Fetched() bool { return k != KindEndpoint }
 
 // OverNATS reports whether the work of such steps is asked for over NATS.
-func (k Kind) OverNATS() bool { return k == KindEndpoint || k == KindRequest }
+func (k Kind) OverNATS() bool { return k == KindEndpoint || k == KindDirect }
 
 // TargetKind says what a pace key is the key of: an endpoint, or the target of an HTTP, SQL or local step.
 func TargetKind(key string) (kind Kind, target string) {

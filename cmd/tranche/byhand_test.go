@@ -60,7 +60,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "pause", "it", "--reason", "the service is sick"), 0, "paused: nothing more is sent",
 		"go on with: tranche run resume")
 	b.want(b.tranche("run", "pause", "it"), 1, "paused already", "the service is sick")
-	b.want(b.tranche("run", "set", "it", "--chunk", "1", "--threshold", "2"), 0, "→ 1", "stays paused", "max failed")
+	b.want(b.tranche("run", "set", "it", "--chunk", "1", "--max-failed", "2"), 0, "→ 1", "stays paused", "max failed")
 	b.want(b.tranche("run", "set", "it", "--chunk", "1"), 0, "nothing was changed")
 	b.want(b.tranche("run", "approve", "it"), 1, "not waiting for approval")
 	b.want(b.tranche("run", "pause", "--all"), 0, "no run was paused")
@@ -91,7 +91,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "rerun", "it", "--key", "1", "--key", "2", "--canary", "1"), 0,
 		"1 of them run first; 1 are held",
 		"tranche run approve")
-	b.want(runProgram(t, nil, "", "run", "set", "--help"), 0, "N|auto", "--threshold")
+	b.want(runProgram(t, nil, "", "run", "set", "--help"), 0, "N|auto", "--max-failed")
 	b.want(b.tranche("run", "cancel", "--all"), 0, "1 run cancelled")
 	b.want(b.tranche("run", "cancel", "--all"), 0, "none is in progress")
 	for _, args := range [][]string{
@@ -188,7 +188,7 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	b.want(b.pipe(givenPeople, append(start, "--name", "it")...), 3, "3 failed")
 	b.want(b.tranche("run", "errors", "it"), 0, "--flat --include payload --format xlsx", "tranche run correct")
 	b.want(b.tranche("run", "explain", "it"), 0, "tranche run correct")
-	export := []string{"run", "export", "it", "--state", "failed", "--flat", "--with", "payload", "--format"}
+	export := []string{"run", "export", "it", "--state", "failed", "--flat", "--include", "payload", "--format"}
 	csv := b.tranche(append(export, "csv")...)
 	for _, part := range []string{"tranche.key,id,name,n,note,tags,vip,tranche.state", "'=1+1", "''+49 30"} {
 		if !strings.Contains(csv.out, part) {
@@ -503,7 +503,7 @@ func testItemsWithASchema(t *testing.T, b *bench) {
 	b.want(b.tranche(start...), 1, "bad.csv: 3 items do not fit the schema", `field "balance": it is missing`)
 	start = append(start, "--rename", "saldo=balance", "--columns", "id,saldo", "--sort", "balance", "--desc")
 	b.want(b.tranche(start...), 1, `line 3, key "C-2", field "balance": 'x' does not match pattern`)
-	start = append(start, "--invalid", "fail", "--idempotency-key", "k", "--wait")
+	start = append(start, "--on-invalid", "fail", "--idempotency-key", "k", "--wait")
 	b.want(b.tranche(start...), 3, "1 invalid")
 	b.want(b.tranche("run", "errors", "last"), 0, "invalid", "C-2")
 	b.want(b.tranche("run", "item", "last", "C-3"), 0, "ordinal  1", `{"id":"C-3","balance":"10"}`)
@@ -854,9 +854,9 @@ func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
 	b.wantSoon([]string{"health"}, "WARNING 1 dead letter of lost", "acknowledged")
 	b.want(b.tranche("health", "mute", "dead_letters", "--until-worse", "--reason", "of the test"), 0, "permanently",
 		"tranche health clear dead_letters")
-	shown := b.wantSoon([]string{"health"}, "PUT ASIDE", "of the test")
+	shown := b.wantSoon([]string{"health"}, "MUTED", "of the test")
 	// The disk may be full.
-	if before, _, _ := strings.Cut(shown.out, "PUT ASIDE"); strings.Contains(before, "dead letter") {
+	if before, _, _ := strings.Cut(shown.out, "MUTED"); strings.Contains(before, "dead letter") {
 		t.Errorf("it is told anyway:\n%s", before)
 	}
 	b.want(b.tranche("health", "clear", "dead_letters"), 0, "told as it was before")

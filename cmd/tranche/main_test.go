@@ -350,10 +350,10 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		"bind by file": {1, "add --auth on", nil, []string{"--config", config("# ours\nlisten: 0.0.0.0:0\n")}},
 		"unknown key": {
 			2, "tranche.yaml:2:8: lisen: there is no such setting; the settings are ", nil, []string{"--config",
-				config("grace: 1s\nlisen: x\n")},
+				config("shutdown-timeout: 1s\nlisen: x\n")},
 		},
-		"doubled key": {2, "tranche.yaml:2:1: grace stands twice", nil,
-			[]string{"--config", config("grace: 1s\ngrace: 2s\n")}},
+		"doubled key": {2, "tranche.yaml:2:1: shutdown-timeout stands twice", nil,
+			[]string{"--config", config("shutdown-timeout: 1s\nshutdown-timeout: 2s\n")}},
 		"key with a list": {2, "tranche.yaml:1:9: listen: want one value; this is a list", nil,
 			[]string{"--config", config("listen: [a]\n")}},
 		"two spellings": {

@@ -87,7 +87,7 @@ func TestConfigSample(t *testing.T) {
 	t.Parallel()
 	b := &bench{T: t}
 	sample := runProgram(t, nil, "", "config")
-	b.want(sample, 0, "#listen: 127.0.0.1:8480", "#poll: 500ms")
+	b.want(sample, 0, "#listen: 127.0.0.1:8480", "#poll-interval: 500ms")
 	help := runProgram(t, nil, "", "serve", "--help")
 	named := regexp.MustCompile(`(?m)^#([a-z0-9-]+): (.*)$`).FindAllStringSubmatch(sample.out, -1)
 	placeholder := regexp.MustCompile(`^[A-Z=;.]+$`)

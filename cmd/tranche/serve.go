@@ -27,23 +27,23 @@ import (
 
 // serveCommand is all the settings of serve: flags, the TRANCHE_ environment and the config file fill it.
 type serveCommand struct {
-	Config      kong.ConfigFlag `env:"TRANCHE_CONFIG" help:"A YAML file with any of these settings." placeholder:"FILE"`
-	Database    string          `env:"TRANCHE_DATABASE" help:"The PostgreSQL to use instead of a private one." placeholder:"URL"`
-	NATS        string          `name:"nats" env:"TRANCHE_NATS" help:"The NATS to use instead of an embedded one." placeholder:"URL"`
-	NATSCreds   string          `name:"nats-creds" env:"TRANCHE_NATS_CREDS" help:"Credentials file for --nats." placeholder:"FILE"`
-	NATSContext string          `name:"nats-context" env:"TRANCHE_NATS_CONTEXT" help:"A context of the nats tool, instead of --nats." placeholder:"NAME"`
-	Connections string          `env:"TRANCHE_CONNECTIONS" help:"A YAML file of what plans may reach: sources, secrets, private addresses." placeholder:"FILE"`
-	DataDir     string          `env:"TRANCHE_DATA_DIR" help:"Where the private PostgreSQL and NATS keep their files." placeholder:"DIR"`
-	Listen      string          `env:"TRANCHE_LISTEN" default:"${listen}" help:"Address of the API (${default})." placeholder:"ADDR"`
-	NATSListen  string          `name:"nats-listen" env:"TRANCHE_NATS_LISTEN" default:"127.0.0.1:4222" help:"Address of the embedded NATS (${default})." placeholder:"ADDR"`
-	MaxPayload  string          `name:"nats-max-payload" env:"TRANCHE_NATS_MAX_PAYLOAD" default:"1MiB" help:"The largest message of the embedded NATS, up to 64MiB (${default}); 8MiB is advised as the most." placeholder:"SIZE"`
-	AllowHost   []string        `env:"TRANCHE_ALLOW_HOST" help:"Another name that the API may be called by." placeholder:"NAME"`
-	Grace       time.Duration   `name:"shutdown-timeout" env:"TRANCHE_SHUTDOWN_TIMEOUT" default:"20s" help:"What a stop may take (${default})." placeholder:"TIME"`
-	LogLevel    string          `env:"TRANCHE_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error (${default})." placeholder:"LEVEL"`
-	LogFormat   string          `env:"TRANCHE_LOG_FORMAT" enum:"console,json" default:"console" help:"console or json (${default})." placeholder:"FORMAT"`
-	TraceOTLP   string          `name:"trace-otlp" env:"TRANCHE_TRACE_OTLP" help:"Send spans to this OTLP/HTTP receiver; 'env': to where the OTEL_ variables say." placeholder:"URL"`
-	TraceRatio  float64         `env:"TRANCHE_TRACE_RATIO" default:"1" help:"Share of the slices that are traced, 0 to 1 (${default})." placeholder:"N"`
-	NoMigrate   bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
+	Config          kong.ConfigFlag `env:"TRANCHE_CONFIG" help:"A YAML file with any of these settings." placeholder:"FILE"`
+	Database        string          `env:"TRANCHE_DATABASE" help:"The PostgreSQL to use instead of a private one." placeholder:"URL"`
+	NATS            string          `name:"nats" env:"TRANCHE_NATS" help:"The NATS to use instead of an embedded one." placeholder:"URL"`
+	NATSCreds       string          `name:"nats-creds" env:"TRANCHE_NATS_CREDS" help:"Credentials file for --nats." placeholder:"FILE"`
+	NATSContext     string          `name:"nats-context" env:"TRANCHE_NATS_CONTEXT" help:"A context of the nats tool, instead of --nats." placeholder:"NAME"`
+	Connections     string          `env:"TRANCHE_CONNECTIONS" help:"A YAML file of what plans may reach: sources, secrets, private addresses." placeholder:"FILE"`
+	DataDir         string          `env:"TRANCHE_DATA_DIR" help:"Where the private PostgreSQL and NATS keep their files." placeholder:"DIR"`
+	Listen          string          `env:"TRANCHE_LISTEN" default:"${listen}" help:"Address of the API (${default})." placeholder:"ADDR"`
+	NATSListen      string          `name:"nats-listen" env:"TRANCHE_NATS_LISTEN" default:"127.0.0.1:4222" help:"Address of the embedded NATS (${default})." placeholder:"ADDR"`
+	MaxPayload      string          `name:"nats-max-payload" env:"TRANCHE_NATS_MAX_PAYLOAD" default:"1MiB" help:"The largest message of the embedded NATS, up to 64MiB (${default}); 8MiB is advised as the most." placeholder:"SIZE"`
+	AllowHost       []string        `env:"TRANCHE_ALLOW_HOST" help:"Another name that the API may be called by." placeholder:"NAME"`
+	ShutdownTimeout time.Duration   `env:"TRANCHE_SHUTDOWN_TIMEOUT" default:"20s" help:"What a stop may take (${default})." placeholder:"TIME"`
+	LogLevel        string          `env:"TRANCHE_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error (${default})." placeholder:"LEVEL"`
+	LogFormat       string          `env:"TRANCHE_LOG_FORMAT" enum:"console,json" default:"console" help:"console or json (${default})." placeholder:"FORMAT"`
+	TraceOTLP       string          `name:"trace-otlp" env:"TRANCHE_TRACE_OTLP" help:"Send spans to this OTLP/HTTP receiver; 'env': to where the OTEL_ variables say." placeholder:"URL"`
+	TraceRatio      float64         `env:"TRANCHE_TRACE_RATIO" default:"1" help:"Share of the slices that are traced, 0 to 1 (${default})." placeholder:"N"`
+	NoMigrate       bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
 
 	DatabaseWait      time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" help:"How long a start waits for a PostgreSQL that is not there yet, starts up or has no connection left (${default}); 0s: not at all." placeholder:"TIME"`
 	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside six that are kept for heartbeats, credentials and tasks (16)." placeholder:"N"`
@@ -64,8 +64,8 @@ const minConnections = 4
 
 func (s *serveCommand) Validate() error {
 	switch {
-	case s.Grace <= 0:
-		return fmt.Errorf("--shutdown-timeout is %s; it must be positive", s.Grace)
+	case s.ShutdownTimeout <= 0:
+		return fmt.Errorf("--shutdown-timeout is %s; it must be positive", s.ShutdownTimeout)
 	case s.DatabaseWait < 0:
 		return fmt.Errorf("--database-wait is %s; it must be positive, or 0s to fail at once", s.DatabaseWait)
 	case s.MaxConnections != 0 && s.MaxConnections < minConnections:
@@ -85,7 +85,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	s.speak(term, log)
 	trouble := &startup.Troubles{}
 	log = log.WithOptions(trouble.Watch())
-	end := newEnding(ctx, s.Grace)
+	end := newEnding(ctx, s.ShutdownTimeout)
 	p := &parts{}
 	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
 	p.wait = s.startWait(term, p, trouble, s.natsFrom(line))
@@ -244,9 +244,9 @@ func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 // pulseFlags say how often a node gives a heartbeat, when it counts as dead without one, and how often it looks for
 // work that nothing told it of.
 type pulseFlags struct {
-	Heartbeat  time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" help:"Between two heartbeats of the node (${default}): 100ms to 20s, and a third of --session-ttl at most." placeholder:"TIME"`
-	SessionTTL time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" help:"When a node without a heartbeat counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
-	Poll       time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
+	Heartbeat    time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" help:"Between two heartbeats of the node (${default}): 100ms to 20s, and a third of --session-ttl at most." placeholder:"TIME"`
+	SessionTTL   time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" help:"When a node without a heartbeat counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
+	PollInterval time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
 }
 
 func (f *pulseFlags) validatePulse() error {
@@ -256,7 +256,7 @@ func (f *pulseFlags) validatePulse() error {
 	}{
 		{"heartbeat", f.Heartbeat, 100 * time.Millisecond, 20 * time.Second},
 		{"session-ttl", f.SessionTTL, time.Second, time.Minute},
-		{"poll", f.Poll, 50 * time.Millisecond, 30 * time.Second},
+		{"poll-interval", f.PollInterval, 50 * time.Millisecond, 30 * time.Second},
 	} {
 		if flag.value < flag.low || flag.value > flag.high {
 			return fmt.Errorf("--%s is %s; it must lie between %s and %s", flag.name, flag.value, flag.low, flag.high)
@@ -270,7 +270,7 @@ func (f *pulseFlags) validatePulse() error {
 }
 
 func (f *pulseFlags) set(c orchestrator.Config) orchestrator.Config {
-	c.Heartbeat, c.SessionTTL, c.Poll = f.Heartbeat, f.SessionTTL, f.Poll
+	c.Heartbeat, c.SessionTTL, c.Poll = f.Heartbeat, f.SessionTTL, f.PollInterval
 	return c
 }
 

@@ -25,7 +25,7 @@ import (
 // of its listeners together.
 type Endpoint struct {
 	Name        string     `json:"name" doc:"or what else steps ask: http:HOST, sql:SOURCE, local:FUNCTION"`
-	Kind        string     `json:"kind" enum:"endpoint,request,http,sql,local" doc:"request: asked in plain requests only"`
+	Kind        string     `json:"kind" enum:"endpoint,direct,http,sql,local" doc:"direct: called in plain requests only"`
 	Listeners   []Listener `json:"listeners" doc:"instances of services; of endpoints only"`
 	Nodes       []string   `json:"nodes,omitempty" doc:"that do the work, where it is no endpoint"`
 	Runs        int        `json:"runs" doc:"running runs that use it"`
@@ -195,7 +195,7 @@ func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, err
 
 // doers adds who does the work: services, with what waits for them, or nodes.
 func (s *endpointRoutes) doers(ctx context.Context, e *Endpoint) (err error) {
-	if workqueue.Kind(e.Kind) == workqueue.KindEndpoint || workqueue.Kind(e.Kind) == workqueue.KindRequest {
+	if workqueue.Kind(e.Kind) == workqueue.KindEndpoint || workqueue.Kind(e.Kind) == workqueue.KindDirect {
 		return s.backlog(ctx, e)
 	}
 	e.Nodes, err = inspect.New(s.Store).NodesFor(ctx, e.Name)
@@ -257,7 +257,7 @@ func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, e
 		e := named(l.Endpoint)
 		e.Runs, e.Waiting, e.Ready, e.InFlight, e.Scheduled = l.Runs, l.Waiting, l.Ready, l.InFlight, l.Scheduled
 		if l.Plain {
-			e.Kind = string(workqueue.KindRequest)
+			e.Kind = string(workqueue.KindDirect)
 		}
 	}
 	for _, set := range settings {

@@ -275,9 +275,17 @@ type KeyFlags struct {
 // RowFlags say how its rows are read.
 type RowFlags struct {
 	Encoding  string   `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be." placeholder:"NAME"`
-	NoHeader  bool     `help:"CSV begins with its first row."`
+	Header    bool     `default:"true" negatable:"" help:"CSV begins with the names of its columns (${default})."`
 	Delimiter string   `help:"Between fields of CSV: comma, semicolon, tab or bar; found when absent." placeholder:"NAME"`
 	Columns   []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
 	Rename    []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
 	Types     []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
+}
+
+// HeaderParam is --no-header in a query: empty for what is so by default.
+func (f RowFlags) HeaderParam() string {
+	if f.Header {
+		return ""
+	}
+	return "false"
 }

@@ -38,7 +38,7 @@ const (
 	CodeUnsent      = "unsent"       // the request could not be published
 )
 
-// Calls asks services over core NATS for steps of kind request. Nothing is persisted: what is lost is asked for
+// Calls asks services over core NATS for steps of kind direct. Nothing is persisted: what is lost is asked for
 // again, by this node or by another. Requests and replies have the form of those in the streams.
 type Calls struct {
 	node    *Core

@@ -313,7 +313,7 @@ func (f *Worker) offers(kind workqueue.Kind) bool {
 	switch kind {
 	case workqueue.KindLocal:
 		return len(f.cfg.Locals) > 0
-	case workqueue.KindRequest:
+	case workqueue.KindDirect:
 		return true
 	default:
 		return f.cfg.Fetchers[kind] != nil
@@ -337,7 +337,7 @@ func (f *Worker) callOf(job *fetchJob) (fetchCall, error) {
 // fetcherOf returns nil for a step that asks an endpoint.
 func (f *Worker) fetcherOf(job *fetchJob) (fetch.Fetcher, error) {
 	switch kind := job.Work.Kind; kind {
-	case workqueue.KindRequest:
+	case workqueue.KindDirect:
 		return nil, nil
 	case workqueue.KindLocal:
 		name := strings.TrimPrefix(job.Endpoint, workqueue.TargetKey(kind, ""))

@@ -24,7 +24,7 @@ func gathered() start.LoadRequest {
 	step := req.Steps[0]
 	step.RetryBackoff = time.Millisecond
 	accounts, prices, composed := step, step, step
-	accounts.Name, accounts.Kind = "accounts", workqueue.KindRequest
+	accounts.Name, accounts.Kind = "accounts", workqueue.KindDirect
 	prices.Name, prices.Endpoint, prices.Optional = "prices", "prices", true
 	composed.Name, composed.Kind, composed.Endpoint = "compose", workqueue.KindLocal, "local:compose"
 	composed.Needs, composed.Inputs = []int{0, 1}, []int{0, 1}

@@ -87,7 +87,7 @@ func (p *fetchPool) room() int {
 // Narrow has a claim bring no more than there is room for, in chunks that need not fit a message.
 func (f *Worker) Narrow(req *dispatchstore.ClaimRequest, step *dispatchstore.Runnable) {
 	req.MaxSlices = min(req.MaxSlices, f.Room(step.Kind, step.Endpoint))
-	if step.Kind != workqueue.KindRequest {
+	if step.Kind != workqueue.KindDirect {
 		req.MaxBytes, req.LimitBytes = fetchChunkBytes, fetchChunkLimit
 	}
 }
@@ -109,7 +109,7 @@ func (f *Worker) initialWorkers(kind workqueue.Kind) int {
 	switch kind {
 	case workqueue.KindLocal:
 		return f.cfg.LocalWorkers
-	case workqueue.KindRequest:
+	case workqueue.KindDirect:
 		return requestWorkers
 	default:
 		return 1
@@ -118,17 +118,17 @@ func (f *Worker) initialWorkers(kind workqueue.Kind) int {
 
 // workersFor is how many chunks of a step are worked on at once.
 func (f *Worker) workersFor(work workqueue.StepWork) int {
-	if work.Kind == workqueue.KindLocal || work.Kind == workqueue.KindRequest {
+	if work.Kind == workqueue.KindLocal || work.Kind == workqueue.KindDirect {
 		return f.initialWorkers(work.Kind)
 	}
 	var settings struct {
 		Concurrency int  `json:"concurrency"`
-		Many        bool `json:"many"`
+		WholeChunk  bool `json:"whole_chunk"`
 	}
 	switch {
 	case json.Unmarshal(work.Config, &settings) != nil || settings.Concurrency < 1:
 		return fetchWorkers
-	case work.Kind == workqueue.KindHTTP && !settings.Many:
+	case work.Kind == workqueue.KindHTTP && !settings.WholeChunk:
 		return min(2, settings.Concurrency) // each asks for several items at once; the second fills the gaps of the first
 	default:
 		return settings.Concurrency

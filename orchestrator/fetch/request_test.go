@@ -22,7 +22,7 @@ import (
 // asked is a request for a run of one step that asks an endpoint over core NATS.
 func asked() start.LoadRequest {
 	req := nodetest.Small("statement")
-	req.Steps[0].Kind = workqueue.KindRequest
+	req.Steps[0].Kind = workqueue.KindDirect
 	return req
 }
 

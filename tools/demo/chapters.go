@@ -263,7 +263,7 @@ func (d *demo) correctForms(ctx context.Context) error {
 	accounts := d.paper()
 	d.story.Chapter(demokit.Grouped(int64(len(accounts))) + " wrong forms to the department that knows better, and back")
 	err := d.shell.Typed(ctx, exitOK, "run", "export", "last", "--state", "failed", "--code", yearend.CodeUnknownForm,
-		"--with", "payload", "--flat", "--columns", "account,form,tranche.error_message", "--out", failedFile)
+		"--include", "payload", "--flat", "--columns", "account,form,tranche.error_message", "--out", failedFile)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ items:
     properties: {account: {type: string, pattern: "^[0-9]+$"}, form: {type: string}}
 steps:
 - {name: ` + yearend.StepAccounts + `, endpoint: ` + bank.AccountsEndpoint + `}
-- {name: ` + yearend.StepTransactions + `, request: ` + bank.TransactionsEndpoint + `}
+- {name: ` + yearend.StepTransactions + `, direct: ` + bank.TransactionsEndpoint + `}
 - name: ` + yearend.StepBranches + `
   max_attempts: 10
   http:

@@ -93,14 +93,14 @@ func (s Store) ReadFlushes(ctx context.Context, claimed *ClaimedFlushes, bytes i
 	if n == 0 {
 		return nil, nil
 	}
-	numberings, keys, sizes := make([]int32, n), make([]string, n), make([]int32, n)
+	keyVersions, keys, sizes := make([]int32, n), make([]string, n), make([]int32, n)
 	read := make([]folding, n)
 	for i, f := range claimed.Flushes {
-		numberings[i], keys[i], sizes[i] = int32(f.KeyVersion), f.Key, int32(f.Limit)
+		keyVersions[i], keys[i], sizes[i] = int32(f.KeyVersion), f.Key, int32(f.Limit)
 		read[i] = folding{how: claimed.Spec.Fold, limit: f.Limit, bytes: bytes}
 	}
 	first := &claimed.Flushes[0]
-	statement, args := flushOps, []any{first.Collector, numberings, keys, sizes, bytes, claimed.Strict, first.Claimed}
+	statement, args := flushOps, []any{first.Collector, keyVersions, keys, sizes, bytes, claimed.Strict, first.Claimed}
 	if claimed.Spec.Fold != "" {
 		statement, args[4], args[5] = foldedOps, foldedBytes*bytes, MaxFlushSize
 	}

@@ -134,14 +134,14 @@ func (r *flushRecording) run(ctx context.Context, tx pgx.Tx) error {
 // fence locks the keys that still belong to their flushes.
 func (r *flushRecording) fence(ctx context.Context, tx pgx.Tx) error {
 	n := len(r.ends)
-	numberings, keys, ids := make([]int32, n), make([]string, n), make([]uuid.UUID, n)
+	keyVersions, keys, ids := make([]int32, n), make([]string, n), make([]uuid.UUID, n)
 	for i := range r.ends {
 		f := &r.ends[i].Flush
-		numberings[i], keys[i], ids[i], r.out[i].Stale = int32(f.KeyVersion), f.Key, f.ID, true
+		keyVersions[i], keys[i], ids[i], r.out[i].Stale = int32(f.KeyVersion), f.Key, f.ID, true
 	}
 	var place int
 	var left keyLeft
-	err := pg.Each(pg.Rows(ctx, tx, lockFlushes, r.collector, numberings, keys, ids),
+	err := pg.Each(pg.Rows(ctx, tx, lockFlushes, r.collector, keyVersions, keys, ids),
 		[]any{&place, &left.fresh, &left.retrying, &left.parked}, func() {
 			own := left
 			r.keys[place-1], r.out[place-1].Stale = &own, false
@@ -245,7 +245,7 @@ func (k *keyLeft) take(fresh bool) {
 // flushColumns are the columns of keys that are freed.
 type flushColumns struct {
 	ids                     []uuid.UUID
-	numberings              []int32
+	keyVersions             []int32
 	keys                    []string
 	fresh, retrying, parked []int32
 	failures, limits        []int32
@@ -262,7 +262,7 @@ func (c *flushColumns) add(end *FlushEnd, left *keyLeft, v *flushVerdict) {
 	case v.unasked:
 		outageOps = -1
 	}
-	c.ids, c.numberings, c.keys = append(c.ids, f.ID), append(c.numberings, int32(f.KeyVersion)), append(c.keys, f.Key)
+	c.ids, c.keyVersions, c.keys = append(c.ids, f.ID), append(c.keyVersions, int32(f.KeyVersion)), append(c.keys, f.Key)
 	c.fresh, c.retrying, c.parked = append(c.fresh, left.fresh), append(c.retrying, left.retrying),
 		append(c.parked, left.parked)
 	c.failures, c.limits = append(c.failures, int32(v.failures)), append(c.limits, int32(v.sizeLimit))
@@ -283,10 +283,10 @@ func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
 	}
 	batch := &pgx.Batch{}
 	if len(empty.ids) > 0 {
-		batch.Queue(deleteKeys, r.collector, empty.ids, empty.numberings, empty.keys)
+		batch.Queue(deleteKeys, r.collector, empty.ids, empty.keyVersions, empty.keys)
 	}
 	if len(rest.ids) > 0 {
-		batch.Queue(endFlushes, r.collector, rest.ids, rest.numberings, rest.keys, rest.fresh, rest.retrying, rest.parked,
+		batch.Queue(endFlushes, r.collector, rest.ids, rest.keyVersions, rest.keys, rest.fresh, rest.retrying, rest.parked,
 			rest.failures, rest.limits, rest.holds, rest.outages, rest.codes, rest.messages)
 	}
 	r.noteHealth(batch)

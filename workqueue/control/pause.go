@@ -30,8 +30,8 @@ type Control struct {
 
 // Controlled is what came of it.
 type Controlled struct {
-	Runs []workqueue.RunID // that changed
-	Left []Refusal         // of all runs, those that could not change; a single run is refused by an error
+	Runs    []workqueue.RunID // that changed
+	Skipped []Refusal         // of all runs, those that could not change; a single run is refused by an error
 	// Items are, of Pause: out at services; of Approve: released; of Cancel: without an outcome; of Resume, of a run that
 	// was cancelled: also.
 	Items  int64
@@ -116,7 +116,7 @@ func readHold(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, er
 func (c *Control) skips(run workqueue.RunID, err error, out *Controlled) bool {
 	refused, ok := errors.AsType[*workqueue.StateError](err)
 	if ok && c.All {
-		out.Left = append(out.Left, Refusal{run, "it is " + refused.State + "; " + refused.Fix})
+		out.Skipped = append(out.Skipped, Refusal{run, "it is " + refused.State + "; " + refused.Fix})
 	}
 	return ok && c.All
 }

@@ -311,7 +311,7 @@ func (s *StepSettings) checkCodes() error {
 func (s *StepSettings) Change(
 	ctx context.Context, tx pgx.Tx, run workqueue.RunID, c *StepChange, d *ledger.Difference,
 ) error {
-	if c.Endpoint != "" && s.kind != workqueue.KindEndpoint && s.kind != workqueue.KindRequest {
+	if c.Endpoint != "" && s.kind != workqueue.KindEndpoint && s.kind != workqueue.KindDirect {
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
 			"endpoint %s: step %s asks no endpoint, nodes do its work themselves (%s); leave "+
 				"the endpoint out, or start a run of a plan with another step", c.Endpoint, s.Name, s.Endpoint)}

@@ -311,7 +311,7 @@ func servers(key string) string {
 func (f *facts) fetching(st *stepFacts, s *sliceFacts, node *Node, g *MissingGroup) {
 	g.Reason, g.Owner, g.Who, g.When = ReasonFetching, OwnerNode, node.Name(), s.lastDeadline
 	switch st.kind {
-	case workqueue.KindRequest:
+	case workqueue.KindDirect:
 		g.Owner, g.Who = OwnerService, servers(s.endpoint)
 		g.Why = node.Name() + " has asked for them in plain requests"
 	case workqueue.KindLocal:
@@ -320,7 +320,7 @@ func (f *facts) fetching(st *stepFacts, s *sliceFacts, node *Node, g *MissingGro
 		g.Why = fmt.Sprintf("%s is asking %s for them", node.Name(), targetText(s.endpoint))
 	}
 	g.Next = "what comes is recorded; what has not come by the deadline is retried"
-	if st.kind == workqueue.KindRequest && node.Away {
+	if st.kind == workqueue.KindDirect && node.Away {
 		f.natsUnreachable(g, []*Node{node})
 		g.When = s.lastDeadline
 	}

@@ -20,7 +20,7 @@ import (
 // StepStanding is where the items of one step are, in an explanation of a run with several.
 type StepStanding struct {
 	Name     string         `json:"name"`
-	Kind     workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Kind     workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
 	Endpoint string         `json:"endpoint" doc:"or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION"`
 	Needs    []string       `json:"needs,omitempty"`
 	Optional bool           `json:"optional,omitempty"`

@@ -82,7 +82,7 @@ dated AS (
             SELECT s.created_at, s.ended_at FROM work_slice s
             WHERE s.run_id = i.id AND s.step = i.step ORDER BY s.block DESC LIMIT 2000) w)) AS since
     FROM idle i)
-SELECT endpoint, bool_and(kind = 'request'), count(DISTINCT id), sum(out)::bigint, NULL::uuid, '', '', NULL::timestamptz
+SELECT endpoint, bool_and(kind = 'direct'), count(DISTINCT id), sum(out)::bigint, NULL::uuid, '', '', NULL::timestamptz
 FROM work GROUP BY endpoint
 UNION ALL
 SELECT endpoint, false, (since < tranche_now() - $1::interval)::int, 0, id, coalesce(name, ''), plan, since

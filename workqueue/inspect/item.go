@@ -32,7 +32,7 @@ type ItemView struct {
 type ItemStep struct {
 	Step     workqueue.Step `json:"step"`
 	Name     string         `json:"name"`
-	Kind     workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Kind     workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
 	Endpoint string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Optional bool           `json:"optional,omitempty"`
 	Needs    []string       `json:"needs,omitempty" doc:"steps that come first"`

@@ -239,7 +239,7 @@ type EndpointLoad struct {
 // batchrun_active finds the runs; their blocks come from work_block's primary key, those with ready items from
 // work_block_ready, their live slices from work_slice_live.
 const endpointLoads = `
-SELECT s.endpoint, bool_and(s.kind = 'request'), count(DISTINCT r.id),
+SELECT s.endpoint, bool_and(s.kind = 'direct'), count(DISTINCT r.id),
     coalesce(sum(r.items - coalesce(o.settled, 0) - coalesce(b.ready, 0) - coalesce(w.in_flight, 0)
         - coalesce(w.scheduled, 0)), 0)::bigint,
     coalesce(sum(b.ready), 0)::bigint, coalesce(sum(w.in_flight), 0)::bigint, coalesce(sum(w.scheduled), 0)::bigint

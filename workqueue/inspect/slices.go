@@ -149,7 +149,7 @@ func scanSliceView(row pgx.CollectableRow) (v SliceView, err error) {
 type StepView struct {
 	Step          workqueue.Step `json:"step"`
 	Name          string         `json:"name"`
-	Kind          workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Kind          workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
 	Endpoint      string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Needs         []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
 	Inputs        []string       `json:"inputs,omitempty" doc:"of those, the ones whose parts it sees"`

@@ -246,7 +246,7 @@ WITH planes AS (
         count(*) FILTER (WHERE get_bit(p.failed, a.ordinal & 8191) = 1) AS failed
     FROM (SELECT item_key, count(*) AS n FROM work_queue WHERE run_id = $2 GROUP BY item_key) b
     CROSS JOIN LATERAL (SELECT ordinal FROM work_queue
-        WHERE run_id = $1 AND item_key = b.item_key ORDER BY twin LIMIT b.n) a
+        WHERE run_id = $1 AND item_key = b.item_key ORDER BY key_ordinal LIMIT b.n) a
     LEFT JOIN planes p ON p.block = a.ordinal >> 13
 )
 SELECT r.items - t.items, coalesce((SELECT sum(bit_count(done)) FROM planes), 0)::bigint - t.done,

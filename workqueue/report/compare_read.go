@@ -91,8 +91,8 @@ func (r *keyedRun) read(ctx context.Context) error {
 
 // A range of work_queue_key.
 const comparedKeys = `
-SELECT item_key, twin, ordinal FROM work_queue
-WHERE run_id = $1 AND (item_key, twin) > ($2, $3) ORDER BY item_key, twin LIMIT $4`
+SELECT item_key, key_ordinal, ordinal FROM work_queue
+WHERE run_id = $1 AND (item_key, key_ordinal) > ($2, $3) ORDER BY item_key, key_ordinal LIMIT $4`
 
 // Points of work_result's primary key, the newest generation of each. A result is too long to be sent here.
 const comparedParts = `

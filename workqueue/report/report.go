@@ -291,7 +291,7 @@ func readCorrected(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*Correc
 // StepReport is the account of one step. Items is Done, Failed, Skipped and Missing.
 type StepReport struct {
 	Name        string         `json:"name"`
-	Kind        workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Kind        workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
 	Endpoint    string         `json:"endpoint" doc:"or what else was asked, like http:HOST, sql:SOURCE or local:FUNCTION"`
 	Needs       []string       `json:"needs,omitempty"`
 	Optional    bool           `json:"optional,omitempty" doc:"what it failed is no failure of the item"`

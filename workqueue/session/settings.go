@@ -109,7 +109,7 @@ type StreamSettings struct {
 
 const (
 	streamFields = `replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, dead_bytes, event_age,
-    revision, changed_by, changed_at, applied, applied_rev, applied_at, trouble, since, tries, next_try`
+    revision, changed_by, changed_at, applied, applied_rev, applied_at, last_error, since, tries, next_try`
 
 	readStreamSettings = `SELECT ` + streamFields + ` FROM stream_setting WHERE name = 'streams'`
 
@@ -131,20 +131,20 @@ RETURNING ` + streamFields
 UPDATE stream_setting
 SET replicas = $1, work_bytes = $2, reply_bytes = $3, stage_bytes = $4, flow_bytes = $5, event_bytes = $6,
     dead_bytes = $7, event_age = $8, changed_by = $9, changed_at = tranche_now(), revision = revision + 1,
-    trouble = '', since = NULL, tries = 0, next_try = NULL
+    last_error = '', since = NULL, tries = 0, next_try = NULL
 WHERE name = 'streams'
 RETURNING ` + streamFields
 
 	// streamsApplied leaves alone what has been changed meanwhile.
 	streamsApplied = `
 UPDATE stream_setting
-SET applied = $2, applied_rev = $1, applied_at = tranche_now(), trouble = '', since = NULL, tries = 0,
+SET applied = $2, applied_rev = $1, applied_at = tranche_now(), last_error = '', since = NULL, tries = 0,
     next_try = NULL
 WHERE name = 'streams' AND revision = $1`
 
 	streamsRefused = `
 UPDATE stream_setting
-SET trouble = $2, since = coalesce(since, tranche_now()), tries = tries + 1,
+SET last_error = $2, since = coalesce(since, tranche_now()), tries = tries + 1,
     next_try = tranche_now() + $3::interval
 WHERE name = 'streams' AND revision = $1`
 )
@@ -309,7 +309,7 @@ type StreamTrouble struct {
 }
 
 // HealthStreams reads what keeps settings of streams from being applied.
-const HealthStreams = `SELECT trouble, since, tries FROM stream_setting WHERE trouble <> ''`
+const HealthStreams = `SELECT last_error, since, tries FROM stream_setting WHERE last_error <> ''`
 
 // StreamsApplied notes that the streams are as a revision of the settings wants them.
 func (s Store) StreamsApplied(ctx context.Context, lease workqueue.Lease, set *StreamSettings) error {

@@ -66,13 +66,13 @@ func (b *itemBatch) keys() []string {
 }
 
 const (
-	copyItems = `COPY work_queue (run_id, ordinal, twin, item_key, payload) FROM STDIN (FORMAT binary)`
+	copyItems = `COPY work_queue (run_id, ordinal, key_ordinal, item_key, payload) FROM STDIN (FORMAT binary)`
 
 	// insertItems is for a few: it need not travel alone, as a COPY does.
 	insertItems = `
-INSERT INTO work_queue (run_id, ordinal, twin, item_key, payload)
-SELECT u.run, u.ordinal, u.twin, u.key, u.payload
-FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[]) AS u (run, ordinal, twin, key, payload)`
+INSERT INTO work_queue (run_id, ordinal, key_ordinal, item_key, payload)
+SELECT u.run, u.ordinal, u.key_ordinal, u.key, u.payload
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[]) AS u (run, ordinal, key_ordinal, key, payload)`
 )
 
 // put writes a batch into work_queue. With DuplicateSkip it first drops the items whose keys are known, and gives the

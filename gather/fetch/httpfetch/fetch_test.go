@@ -409,7 +409,7 @@ func TestMany(t *testing.T) {
 	})
 	ask := func(path string, n int, response gather.HTTPResponse) (map[int]fetch.Slot, error) {
 		return get(t, b.client, settings(b.server.URL+path, func(h *gather.HTTP) {
-			h.Many, h.Response, h.Method = true, response, "POST"
+			h.WholeChunk, h.Response, h.Method = true, response, "POST"
 			h.Body = gather.JSON(`{"ids":"{keys}","of":"{items}"}`)
 		}), &fetch.Request{Items: items(n)})
 	}

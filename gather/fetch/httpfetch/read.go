@@ -56,7 +56,7 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 			return bad
 		}
 		return s.readJSON(body)
-	case s.Many || s.Response.Value != "":
+	case s.WholeChunk || s.Response.Value != "":
 		return failed(CodeBadResponse, false, "%s answers with %.100q, and the step wants a piece of JSON", host, kind)
 	}
 	return outcome{answer: &answer{body, whole}}
@@ -85,7 +85,7 @@ func (s *step) readJSON(body []byte) outcome {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("null")
 	}
-	if s.Many {
+	if s.WholeChunk {
 		return outcome{answer: &answer{data: body}}
 	}
 	value, found := point(body, s.Response.Value)
@@ -121,7 +121,7 @@ func (s *step) checkJSON(h http.Header, body []byte) outcome {
 		return outcome{}
 	case !jsontext.Value(body).IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)):
 		return failed(CodeBadResponse, false, "%s answers with what is said to be JSON and is none", host)
-	case s.Many: // each result is looked at by itself
+	case s.WholeChunk: // each result is looked at by itself
 		return outcome{}
 	}
 	return s.flawed(body, math.MaxInt)

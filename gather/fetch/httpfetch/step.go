@@ -44,7 +44,7 @@ func (s *step) Fetch(ctx context.Context, req *fetch.Request) ([]fetch.Slot, err
 	}
 	share, leave := s.client.join(req, s)
 	defer leave()
-	if s.Many {
+	if s.WholeChunk {
 		return s.fetchMany(ctx, req, share)
 	}
 	return newRound(s, req, share).run(ctx)

@@ -79,7 +79,7 @@ func (s *Starts) contractOf(ctx context.Context, plan *gather.Plan) (*Contract, 
 	var steps []*gather.Step
 	for i := range plan.Steps {
 		step := &plan.Steps[i]
-		if step.Endpoint+step.Request != "" {
+		if step.Endpoint+step.Direct != "" {
 			steps = append(steps, step)
 		} else if step.SeesItem() {
 			c.all = false

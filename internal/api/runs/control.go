@@ -36,12 +36,12 @@ type ControlAll struct {
 
 // Controlled is what a pause, a resume, an approval or a cancel did.
 type Controlled struct {
-	Action string            `json:"action" enum:"pause,resume,approve,cancel"`
-	Run    *workqueue.RunID  `json:"run,omitempty" doc:"when one run was meant"`
-	Runs   []workqueue.RunID `json:"runs" doc:"those that changed"`
-	Left   []SkippedRun      `json:"left" doc:"of all runs, those that could not change"`
-	Items  int64             `json:"items" doc:"paused: out; approved: let go; cancelled, resumed: without outcome"`
-	Slices int64             `json:"slices" doc:"paused: requests that are out; cancelled: requests called back"`
+	Action  string            `json:"action" enum:"pause,resume,approve,cancel"`
+	Run     *workqueue.RunID  `json:"run,omitempty" doc:"when one run was meant"`
+	Runs    []workqueue.RunID `json:"runs" doc:"those that changed"`
+	Skipped []SkippedRun      `json:"skipped" doc:"of all runs, those that could not change"`
+	Items   int64             `json:"items" doc:"paused: out; approved: let go; cancelled, resumed: without outcome"`
+	Slices  int64             `json:"slices" doc:"paused: requests that are out; cancelled: requests called back"`
 }
 
 // SkippedRun is a run that an operation on all runs left as it is.
@@ -124,10 +124,10 @@ func (s changes) cancelled(ctx context.Context, c controlstore.Control) (control
 }
 
 func controlled(action string, run *workqueue.RunID, done controlstore.Controlled) Controlled {
-	out := Controlled{Action: action, Run: run, Runs: append([]workqueue.RunID{}, done.Runs...), Left: []SkippedRun{},
+	out := Controlled{Action: action, Run: run, Runs: append([]workqueue.RunID{}, done.Runs...), Skipped: []SkippedRun{},
 		Items: done.Items, Slices: done.Slices}
-	for _, l := range done.Left {
-		out.Left = append(out.Left, SkippedRun(l))
+	for _, l := range done.Skipped {
+		out.Skipped = append(out.Skipped, SkippedRun(l))
 	}
 	return out
 }
@@ -233,7 +233,7 @@ type ApproveSettings struct {
 	ControlSettings
 	Step string `json:"step,omitempty" maxLength:"64" doc:"let this step begin, which waits; absent: the canary is meant"`
 
-	Seen *time.Time `json:"seen,omitempty" doc:"since of the gate that was looked at; 409 when it has waited again since"`
+	IfWaitingSince *time.Time `json:"if_waiting_since,omitempty" doc:"since of the gate that was looked at; 409 when it has waited again since"`
 }
 
 // GateDocument is a gate as someone sees it who may have to approve it.
@@ -277,8 +277,8 @@ func (s changes) approve(ctx context.Context, in *runChange[*ApproveSettings]) (
 	return s.control(ctx, "approve", in.ID, in.Name, body.Reason,
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 			c.Step = body.Step
-			if body.Seen != nil {
-				c.Seen = *body.Seen
+			if body.IfWaitingSince != nil {
+				c.Seen = *body.IfWaitingSince
 			}
 			return s.config.Controls.Approve(ctx, c)
 		})

@@ -16,7 +16,7 @@ func TestControl(t *testing.T) {
 	b.Says(200, "/runs/it/settings", `{"chunk":"auto","priority":3,"max_failed":"1%","rate":10}`,
 		`"chunk":"auto, at most 8192"`, `"priority":3`, "by an operator: the service is sick")
 	b.Says(200, "/runs/it/settings", `{"chunk":7,"chunk_bytes":65536,"timeout":"1h"}`, `"chunk":"7"`, `"timeout":"1h0m0s"`)
-	b.Says(200, "/runs/resume", `{"all":true}`, `"runs":["`+run, `"left":[]`)
+	b.Says(200, "/runs/resume", `{"all":true}`, `"runs":["`+run, `"skipped":[]`)
 	b.Says(409, "/runs/it/approve", `{}`, "not waiting for approval")
 	b.Says(200, "/runs/pause", `{"all":true,"reason":"stop the world"}`, `"runs":["`+run)
 	b.Says(200, "/runs/it/resume", `{"max_failed":"none"}`, `"action":"resume"`)

@@ -57,7 +57,7 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 func TestCorrectionsFitTheSchema(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	plan := "items:\n  invalid: fail\n  schema:\n    type: object\n    required: [name]\n    properties:\n" +
+	plan := "items:\n  on_invalid: fail\n  schema:\n    type: object\n    required: [name]\n    properties:\n" +
 		"      name: {type: string, minLength: 2}\nsteps:\n  - {name: echo, endpoint: echo}\n"
 	b.Says(200, "/plans?name=s", plan)
 	b.Says(201, "/runs?plan_ref=s&name=s", "id,name\n1,ann\n2,b\n", `"invalid":1`)

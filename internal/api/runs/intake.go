@@ -154,8 +154,8 @@ func (s *Starts) IntakeConfig(ctx context.Context, format, key string, look *gat
 	spool := s.SpoolOf(ctx)
 	config := intake.Config{
 		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: wire.DefaultMaxDepth,
-		Spool: &spool, TakeInvalid: look.Invalid == gather.InvalidFail,
-		Encoding: look.Encoding, NoHeader: look.NoHeader, Delimiter: look.Separator(), Columns: look.Columns,
+		Spool: &spool, TakeInvalid: look.OnInvalid == gather.InvalidFail,
+		Encoding: look.Encoding, NoHeader: !look.HasHeader(), Delimiter: look.Separator(), Columns: look.Columns,
 		Rename: look.Rename, Types: look.Types, Sort: look.Sort, Desc: look.Desc,
 	}
 	if len(look.Schema) > 0 {
@@ -363,7 +363,7 @@ func wholeItems(from io.Reader) io.Reader {
 // of what is done with them only what is said beside it holds, not what the plan says.
 func ExportOf(ctx context.Context, store *database.DB, run workqueue.RunID, config intake.Config, said *gather.Items,
 ) *intake.Export {
-	config.Encoding, config.NoHeader = said.Encoding, said.NoHeader
+	config.Encoding, config.NoHeader = said.Encoding, !said.HasHeader()
 	config.Delimiter = said.Separator()
 	config.Columns, config.Rename = said.Columns, said.Rename
 	return &intake.Export{Config: config, Payloads: func(keys []string) (map[string]string, error) {

@@ -69,7 +69,7 @@ func TestInvalidItemsFailAlone(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	const items = "id,balance\nC-1,1\nC-2,x\nC-3,\n"
-	settings := `{"endpoint":"echo","name":"it","invalid":"fail","schema":` + schemaOfAccounts + `}`
+	settings := `{"endpoint":"echo","name":"it","on_invalid":"fail","schema":` + schemaOfAccounts + `}`
 	status, text := b.StartWith(settings, items)
 	if status != 201 || !strings.Contains(text, `"items":3`) || !strings.Contains(text, `"invalid":2`) {
 		t.Fatalf("%d %s", status, text)
@@ -89,8 +89,8 @@ func TestInvalidItemsFailAlone(t *testing.T) {
 		t.Errorf("%s", item)
 	}
 	for _, c := range []struct{ settings, want string }{
-		{`{"endpoint":"echo","invalid":"fail"}`, "there is no schema"},
-		{`{"endpoint":"echo","invalid":"fail","schema":{},"order_by":"id"}`, "does not go with order_by"},
+		{`{"endpoint":"echo","on_invalid":"fail"}`, "there is no schema"},
+		{`{"endpoint":"echo","on_invalid":"fail","schema":{},"order_by":"id"}`, "does not go with order_by"},
 		{`{"endpoint":"echo","schema":{"type":3}}`, "it is no JSON Schema"},
 	} {
 		if status, text := b.StartWith(c.settings, items); status != 422 || !strings.Contains(text, c.want) {

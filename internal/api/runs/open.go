@@ -115,8 +115,9 @@ func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
 	if open.LoadRequest, look, err = s.Request(ctx, set.RunSettings, in.Name); err != nil {
 		return Opened{}, err
 	}
-	if look.Invalid != "" {
-		return Opened{}, kernel.BadInput("invalid: " + look.Invalid + " is for runs that are started with all their items; " +
+	if look.OnInvalid != "" {
+		return Opened{}, kernel.BadInput("on_invalid: " + look.OnInvalid + " is for runs that are started with all their " +
+			"items; " +
 			"what does not fit the schema of an open run is refused with its add: leave it out")
 	}
 	contract, err := s.ContractOf(ctx, &open.LoadRequest)
@@ -278,7 +279,7 @@ func (s *Starts) sealRun(ctx context.Context, in *runChange[*SealSettings]) (Sea
 // servicesOf names the endpoints of services among what steps are paced by.
 func servicesOf(steps []workqueue.StepSpec) (names []string) {
 	for i := range steps {
-		if k := steps[i].Kind; k == "" || k == workqueue.KindEndpoint || k == workqueue.KindRequest {
+		if k := steps[i].Kind; k == "" || k == workqueue.KindEndpoint || k == workqueue.KindDirect {
 			names = append(names, steps[i].Endpoint)
 		}
 	}

@@ -280,7 +280,7 @@ type DryRun struct {
 // DryRunStep is what a step would do.
 type DryRunStep struct {
 	Name         string         `json:"name"`
-	Kind         workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Kind         workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
 	Endpoint     string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Needs        []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
 	Chunk        int            `json:"chunk" doc:"items in a request; of an automatic chunk, now"`
@@ -362,7 +362,7 @@ func (s *Starts) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried
 // oneByOne reports whether the step asks for one item with each request.
 func oneByOne(spec *workqueue.StepSpec) bool {
 	var settings gather.HTTP
-	return spec.Kind == workqueue.KindHTTP && json.Unmarshal(spec.Config, &settings) == nil && !settings.Many
+	return spec.Kind == workqueue.KindHTTP && json.Unmarshal(spec.Config, &settings) == nil && !settings.WholeChunk
 }
 
 func (s *Starts) answerDryRun(w http.ResponseWriter, r *http.Request, in *startInput) {

@@ -281,7 +281,7 @@ func (set *RunSettings) Validate() error {
 // names.
 type ShapeQuery struct {
 	Encoding  string   `query:"encoding" doc:"of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be"`
-	NoHeader  bool     `query:"no_header" doc:"CSV begins with its first row"`
+	Header    string   `query:"header" doc:"false: CSV begins with its first row"`
 	Delimiter string   `query:"delimiter" doc:"between fields of CSV: comma, semicolon, tab or bar; found when absent"`
 	Columns   []string `query:"columns,explode" doc:"a column or field to keep; without a header the names of all columns"`
 	Rename    []string `query:"rename,explode" doc:"another name for a column or field, like kontonr=id"`
@@ -294,8 +294,12 @@ func (q *ShapeQuery) Over(look *gather.Items) (*gather.Items, error) {
 	if q.Encoding != "" {
 		set.Encoding = &q.Encoding
 	}
-	if q.NoHeader {
-		set.NoHeader = &q.NoHeader
+	switch q.Header {
+	case "":
+	case "true", "false":
+		set.Header = new(q.Header == "true")
+	default:
+		return nil, kernel.BadInput(fmt.Sprintf("header is %q; want true or false", kernel.Cut(q.Header, kernel.MaxEchoed)))
 	}
 	if q.Delimiter != "" {
 		set.Delimiter = &q.Delimiter

@@ -182,8 +182,8 @@ func (p *planInfer) Run(term *cli.Console) error {
 	if err := json.Indent(&text, guess.Schema(), "", "  "); err != nil {
 		return fmt.Errorf("write the schema: %w", err)
 	}
-	term.Note("of %s rows; fix it where others may differ, then: tranche run start --schema FILE, or items: {schema: …} "+
-		"in a plan", cli.Count(int64(read)))
+	term.Note("of %s rows; fix it where others may differ, then: tranche run start --schema FILE, or items: "+
+		"{schema: …} in a plan", cli.Count(int64(read)))
 	return term.Printf("%s\n", text.Bytes())
 }
 
@@ -194,7 +194,7 @@ func (p *planInfer) guess(file io.Reader, guess *itemschema.Guess) (read int, no
 		return 0, nil, fmt.Errorf("--delimiter %.40q: %w", p.Delimiter, err)
 	}
 	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &intake.Spool{},
-		Encoding: p.Encoding, NoHeader: p.NoHeader, Delimiter: items.Separator(),
+		Encoding: p.Encoding, NoHeader: !p.Header, Delimiter: items.Separator(),
 		Columns: p.Columns, Rename: byName(p.Rename), Types: byName(p.Types)})
 	if err != nil {
 		return 0, nil, err

@@ -68,7 +68,7 @@ func (p *planTypes) inputs(
 ) (steps []stepInput, err error) {
 	for i := range plan.Steps {
 		step := &plan.Steps[i]
-		endpoint := step.Endpoint + step.Request // one of them, or none
+		endpoint := step.Endpoint + step.Direct // one of them, or none
 		switch {
 		case p.Step != "" && step.Name != p.Step:
 		case endpoint == "":

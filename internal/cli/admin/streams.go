@@ -27,20 +27,20 @@ func (streamsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client
 }
 
 type streamsSet struct {
-	Replicas   *streamReplicas `help:"Copies of each stream: 1, 3, 5 or auto (3 in a cluster, else 1)." placeholder:"N"`
-	WorkBytes  *streamSize     `help:"Room for requests, or default." placeholder:"SIZE"`
-	ReplyBytes *streamSize     `help:"Room for replies, or default." placeholder:"SIZE"`
-	EventBytes *streamSize     `help:"Room for events, or default." placeholder:"SIZE"`
-	StageBytes *streamSize     `help:"Room for replies on their way back into flows, or default." placeholder:"SIZE"`
-	FlowBytes  *streamSize     `help:"Room for the state of flows that wait, or default." placeholder:"SIZE"`
-	DeadBytes  *streamSize     `help:"Room for dead letters that no node has taken in, or default." placeholder:"SIZE"`
-	EventAge   *eventAge       `help:"For how long events stay, as 168h or 14d, or default." placeholder:"TIME"`
+	Replicas      *streamReplicas `help:"Copies of each stream: 1, 3, 5 or auto (3 in a cluster, else 1)." placeholder:"N"`
+	WorkMaxBytes  *streamSize     `help:"Room for requests, or default." placeholder:"SIZE"`
+	ReplyMaxBytes *streamSize     `help:"Room for replies, or default." placeholder:"SIZE"`
+	EventMaxBytes *streamSize     `help:"Room for events, or default." placeholder:"SIZE"`
+	StageMaxBytes *streamSize     `help:"Room for replies on their way back into flows, or default." placeholder:"SIZE"`
+	FlowMaxBytes  *streamSize     `help:"Room for the state of flows that wait, or default." placeholder:"SIZE"`
+	DeadMaxBytes  *streamSize     `help:"Room for dead letters that no node has taken in, or default." placeholder:"SIZE"`
+	EventAge      *eventAge       `help:"For how long events stay, as 168h or 14d, or default." placeholder:"TIME"`
 }
 
 func (s *streamsSet) Validate() error {
 	if *s == (streamsSet{}) {
-		return cli.Usage("say what to set: --replicas, --work-bytes, --reply-bytes, --event-bytes, --stage-bytes, " +
-			"--flow-bytes, --dead-bytes or --event-age")
+		return cli.Usage("say what to set: --replicas, --work-max-bytes, --reply-max-bytes, --event-max-bytes, " +
+			"--stage-max-bytes, --flow-max-bytes, --dead-max-bytes or --event-age")
 	}
 	return nil
 }
@@ -100,9 +100,9 @@ func (a *eventAge) UnmarshalText(text []byte) error {
 }
 
 func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	change := client.StreamChanges{Replicas: (*int)(s.Replicas), WorkBytes: (*int64)(s.WorkBytes),
-		ReplyBytes: (*int64)(s.ReplyBytes), EventBytes: (*int64)(s.EventBytes), StageBytes: (*int64)(s.StageBytes),
-		FlowBytes: (*int64)(s.FlowBytes), DeadBytes: (*int64)(s.DeadBytes), EventAge: (*client.Duration)(s.EventAge)}
+	change := client.StreamChanges{Replicas: (*int)(s.Replicas), WorkBytes: (*int64)(s.WorkMaxBytes),
+		ReplyBytes: (*int64)(s.ReplyMaxBytes), EventBytes: (*int64)(s.EventMaxBytes), StageBytes: (*int64)(s.StageMaxBytes),
+		FlowBytes: (*int64)(s.FlowMaxBytes), DeadBytes: (*int64)(s.DeadMaxBytes), EventAge: (*client.Duration)(s.EventAge)}
 	now, err := cl.SetStreams(ctx, change, term.Keep())
 	err = cli.Say(term, streamsWanted)(now, err)
 	if err == nil && !term.JSON {

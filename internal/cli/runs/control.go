@@ -50,7 +50,7 @@ func (w *whichRuns) do(ctx context.Context, term *cli.Console,
 	if err != nil || term.JSON {
 		return term.Answered(err)
 	}
-	for _, l := range done.Left {
+	for _, l := range done.Skipped {
 		term.Note("run %s was left as it is: %s", l.Run, l.Why)
 	}
 	return term.Printf("%s\n", text(&done))
@@ -140,9 +140,9 @@ func (r *runCancel) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 
 type runApprove struct {
 	whichRuns
-	Step   string     `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
-	Seen   *time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited again since." placeholder:"TIME"`
-	DryRun bool       `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
+	Step           string     `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
+	IfWaitingSince *time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited again since." placeholder:"TIME"`
+	DryRun         bool       `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
 }
 
 func (r *runApprove) Validate() error {
@@ -152,7 +152,7 @@ func (r *runApprove) Validate() error {
 	switch {
 	case r.Step != "" && r.All:
 		return errors.New("--step is of one run; name it")
-	case r.Seen != nil && r.Step == "":
+	case r.IfWaitingSince != nil && r.Step == "":
 		return errors.New("--if-waiting-since says how a step was looked at; name it by --step NAME")
 	case r.DryRun && r.Step == "":
 		return errors.New("--dry-run shows what waits at a step; name it by --step NAME")
@@ -165,7 +165,8 @@ func (r *runApprove) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		return r.show(ctx, term, cl)
 	}
 	return r.do(ctx, term, cl.ApproveAllRuns, func(keep client.CallOption) (client.Controlled, error) {
-		return cl.ApproveRun(ctx, r.Ref, client.ApproveSettings{Reason: r.Reason, Step: r.Step, Seen: r.Seen}, keep)
+		return cl.ApproveRun(ctx, r.Ref, client.ApproveSettings{Reason: r.Reason, Step: r.Step,
+			IfWaitingSince: r.IfWaitingSince}, keep)
 	}, func(done *client.Controlled) string {
 		switch {
 		case len(done.Runs) == 0:
@@ -285,7 +286,7 @@ type runSet struct {
 	runArg
 	Step      string  `help:"Settings of this step, when there are several." placeholder:"NAME"`
 	Priority  *int    `help:"Runs with a greater number go first." placeholder:"N"`
-	MaxFailed *string `aliases:"threshold" help:"Failed items that pause the run: more than 500, or 1%; or none. Also --threshold." placeholder:"N|P%"`
+	MaxFailed *string `help:"Failed items that pause the run: more than 500, or 1%; or none." placeholder:"N|P%"`
 	Reason    string  `help:"Why, for the audit log." placeholder:"TEXT"`
 	workqueue.StepOverrides
 }

@@ -33,7 +33,7 @@ type runExport struct {
 	Format  string   `enum:",ndjson,csv,parquet,xlsx" default:"" help:"ndjson, csv, parquet or xlsx. Default: by the end of the name in --out, else ndjson." placeholder:"FORMAT"`
 	Step    string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
 	State   []string `enum:"done,failed,missing" help:"Only items in this state; may stand more than once." placeholder:"STATE"`
-	With    []string `enum:"payload" help:"payload: what items carry, too." placeholder:"WHAT"`
+	Include []string `enum:"payload" help:"payload: what items carry, too." placeholder:"WHAT"`
 	Flat    bool     `help:"A column for each field of payloads and results, with --include payload for the payloads."`
 	Columns []string `help:"Only these columns, in this order; with --flat any of its columns." placeholder:"A,B"`
 	Raw     bool     `help:"Write CSV cells as they are, also those that a spreadsheet would run as formulas."`
@@ -56,8 +56,8 @@ func (r *runExport) Validate() error {
 		return errors.New("--keys goes with --dir")
 	case r.Dir != "" && (len(r.Code)+len(r.Group) > 0 || r.evidence != evidence{}):
 		return errors.New("--dir writes the results of keys, or of all that is done; it does not go with evidence")
-	case r.Dir != "" && (len(r.State)+len(r.With)+len(r.Columns) > 0 || r.Flat || r.Format != "ndjson"):
-		return errors.New("--dir writes the results of what is done; --format, --state, --with, --flat and --columns " +
+	case r.Dir != "" && (len(r.State)+len(r.Include)+len(r.Columns) > 0 || r.Flat || r.Format != "ndjson"):
+		return errors.New("--dir writes the results of what is done; --format, --state, --include, --flat and --columns " +
 			"do not go with it")
 	case r.Raw && r.Format != "csv" && r.Index != "csv":
 		return errors.New("--raw goes with --format csv, or --dir with --index csv")
@@ -88,7 +88,8 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	}
 	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportRunParams{Format: r.Format, Step: r.Step, State: r.State,
 		Raw: r.Raw, Key: r.Key, Code: r.Code, Group: r.Group, Service: r.Service, Since: r.Since.Time, Until: r.Until.Time,
-		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected, With: r.With, Flat: r.Flat, Columns: r.Columns})
+		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected, With: r.Include, Flat: r.Flat,
+		Columns: r.Columns})
 	if err != nil {
 		return err
 	}

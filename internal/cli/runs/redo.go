@@ -279,7 +279,7 @@ func (r *runCorrect) Validate() error {
 
 func (r *runCorrect) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	params := client.CorrectParams{Key: r.Key, Format: r.Format, Cascade: r.Cascade, DryRun: r.DryRun,
-		Reason: r.Reason, Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
+		Reason: r.Reason, Encoding: r.Encoding, Header: r.HeaderParam(), Delimiter: r.Delimiter,
 		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract}
 	done, err := cli.Upload(term, "--items", r.Items, func(items io.Reader) (client.Corrected, error) {
 		return cl.Correct(ctx, r.Ref, params, "application/octet-stream", items, term.Keep())

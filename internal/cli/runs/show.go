@@ -343,7 +343,7 @@ func runSteps(run *client.RunDocument) string {
 // relationText says what a step asks, what it needs, and how that binds it.
 func relationText(s *client.StepView) string {
 	parts := []string{cli.TargetText(s.Endpoint)}
-	if s.Kind == client.KindRequest {
+	if s.Kind == client.KindDirect {
 		parts[0] += ", by plain requests"
 	}
 	if len(s.Needs) > 0 {

@@ -340,7 +340,7 @@ func (r *runAdd) Validate() error {
 
 func (r *runAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	params := client.AddItemsParams{IdempotencyKey: r.IdempotencyKey, Key: r.Key, Format: r.Format,
-		Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
+		Encoding: r.Encoding, Header: r.HeaderParam(), Delimiter: r.Delimiter,
 		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract}
 	added, err := cli.Upload(term, "file", r.File, func(items io.Reader) (client.AddedItems, error) {
 		return cl.Add(ctx, r.Ref, params, items, term.Keep())

@@ -211,7 +211,7 @@ func TestStepsReadWell(t *testing.T) {
 	run.Items = 1000
 	run.Progress, run.State = 0.5, "running"
 	run.Steps = []client.StepView{
-		{Name: "accounts", Kind: client.KindRequest, Endpoint: "accounts", SeesItem: true, Items: 1000, Done: 990,
+		{Name: "accounts", Kind: client.KindDirect, Endpoint: "accounts", SeesItem: true, Items: 1000, Done: 990,
 			Failed: 10, Progress: 1},
 		{Name: "branches\x1b[31m", Kind: client.KindHTTP, Endpoint: "http:branches:8081", SeesItem: true, Optional: true},
 		{Name: "statement", Kind: client.KindLocal, Endpoint: "local:pdf", Needs: []string{"accounts", "branches"},

@@ -40,4 +40,4 @@ export function EndpointState({ endpoint: e }) {
 }
 
 /** isEndpoint tells endpoints of services from what nodes do themselves. */
-export const isEndpoint = (e) => e.kind === "endpoint" || e.kind === "request";
+export const isEndpoint = (e) => e.kind === "endpoint" || e.kind === "direct";

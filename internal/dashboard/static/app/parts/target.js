@@ -15,5 +15,5 @@ export function targetText({ endpoint, kind }) {
   const [prefix, ...rest] = endpoint.split(":");
   const word = rest.length > 0 ? kinds[prefix] : undefined;
   const shown = word ? rest.join(":") : endpoint;
-  return html`${word ?? "endpoint"} <${Link} to=${endpointPath(endpoint)}><${Text} max=${60}>${shown}<//><//>${kind === "request" ? ", by plain requests" : ""}`;
+  return html`${word ?? "endpoint"} <${Link} to=${endpointPath(endpoint)}><${Text} max=${60}>${shown}<//><//>${kind === "direct" ? ", by plain requests" : ""}`;
 }

@@ -108,7 +108,7 @@ async function approve(run, gate, news, path, reload) {
     act: async () => {
       try {
         return await api.post(`/runs/${segment(run.id)}/approve`,
-          { step: gate.step, seen: gate.since, reason: why.current?.value ?? "" });
+          { step: gate.step, if_waiting_since: gate.since, reason: why.current?.value ?? "" });
       } catch (err) {
         const now = err.status === 409 && await api.get(path);
         if (now?.state !== "waiting" || now.since === gate.since) throw err;

@@ -76,7 +76,7 @@ export const all = (verb, count) => confirm({
     : "Every run that someone paused goes on. Runs that a canary or their failures stopped stay as they are.",
   act: async () => {
     const done = await api.post(`/runs/${verb}`, { all: true, reason: "for all runs, on the dashboard" });
-    const left = done.left?.length ? `; ${num(done.left.length)} others stay as they are` : "";
+    const left = done.skipped?.length ? `; ${num(done.skipped.length)} others stay as they are` : "";
     toast(`${plural(done.runs?.length || 0, "run")} ${verb === "pause" ? "paused" : "resumed"}${left}`,
       { tone: done.runs?.length ? "ok" : "info" });
     return true;
