@@ -58,10 +58,10 @@ const (
 
 // Defines values for Kind.
 const (
+	KindDirect   Kind = "direct"
 	KindEndpoint Kind = "endpoint"
 	KindHTTP     Kind = "http"
 	KindLocal    Kind = "local"
-	KindRequest  Kind = "request"
 	KindSQL      Kind = "sql"
 )
 
@@ -420,8 +420,8 @@ type ApproveSettings struct {
 	// Step let this step begin, which waits; absent: the canary is meant
 	Step string `json:"step,omitempty"`
 
-	// Seen since of the gate that was looked at; 409 when it has waited again since
-	Seen *time.Time `json:"seen,omitempty"`
+	// IfWaitingSince since of the gate that was looked at; 409 when it has waited again since
+	IfWaitingSince *time.Time `json:"if_waiting_since,omitempty"`
 }
 
 type Attempt struct {
@@ -961,8 +961,8 @@ type Controlled struct {
 	// Runs those that changed
 	Runs []string `json:"runs"`
 
-	// Left of all runs, those that could not change
-	Left []SkippedRun `json:"left"`
+	// Skipped of all runs, those that could not change
+	Skipped []SkippedRun `json:"skipped"`
 
 	// Items paused: out; approved: let go; cancelled, resumed: without outcome
 	Items int64 `json:"items"`
@@ -1299,7 +1299,7 @@ type Endpoint struct {
 	// Name or what else steps ask: http:HOST, sql:SOURCE, local:FUNCTION
 	Name string `json:"name"`
 
-	// Kind request: asked in plain requests only; one of endpoint, request, http, sql, local
+	// Kind direct: called in plain requests only; one of endpoint, direct, http, sql, local
 	Kind string `json:"kind"`
 
 	// Listeners instances of services; of endpoints only
@@ -2613,10 +2613,10 @@ type OpenSettings struct {
 	// Examples: windows-1252
 	Encoding *string `json:"encoding,omitempty"`
 
-	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
+	// Header CSV begins with the names of its columns (default: true); without, they are called as columns says, or column1, column2 and so on
 	//
-	// Examples: true
-	NoHeader *bool `json:"no_header,omitempty"`
+	// Examples: false
+	Header *bool `json:"header,omitempty"`
 
 	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found by the first rows when absent
 	//
@@ -2648,10 +2648,10 @@ type OpenSettings struct {
 	// Examples: true
 	Desc *bool `json:"desc,omitempty"`
 
-	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and no one is asked about them
+	// OnInvalid for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent
 	//
 	// Examples: fail
-	Invalid *string `json:"invalid,omitempty"`
+	OnInvalid *string `json:"on_invalid,omitempty"`
 
 	// Contract when no item has a field that the service of a step requires: refuse, warn or off
 	//
@@ -3629,10 +3629,10 @@ type RunSettings struct {
 	// Examples: windows-1252
 	Encoding *string `json:"encoding,omitempty"`
 
-	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
+	// Header CSV begins with the names of its columns (default: true); without, they are called as columns says, or column1, column2 and so on
 	//
-	// Examples: true
-	NoHeader *bool `json:"no_header,omitempty"`
+	// Examples: false
+	Header *bool `json:"header,omitempty"`
 
 	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found by the first rows when absent
 	//
@@ -3664,10 +3664,10 @@ type RunSettings struct {
 	// Examples: true
 	Desc *bool `json:"desc,omitempty"`
 
-	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and no one is asked about them
+	// OnInvalid for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent
 	//
 	// Examples: fail
-	Invalid *string `json:"invalid,omitempty"`
+	OnInvalid *string `json:"on_invalid,omitempty"`
 
 	// Contract when no item has a field that the service of a step requires: refuse, warn or off
 	//
@@ -4679,8 +4679,8 @@ type PreviewItemsParams struct {
 	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
 	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
 
-	// NoHeader CSV begins with its first row
-	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+	// Header false: CSV begins with its first row
+	Header string `form:"header,omitempty" json:"header,omitempty"`
 
 	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found when absent
 	Delimiter string `form:"delimiter,omitempty" json:"delimiter,omitempty"`
@@ -4790,8 +4790,8 @@ type StartRunParams struct {
 	// Encoding of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
 	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
 
-	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
-	NoHeader string `form:"no_header,omitempty" json:"no_header,omitempty"`
+	// Header CSV begins with the names of its columns (default: true); without, they are called as columns says, or column1, column2 and so on
+	Header string `form:"header,omitempty" json:"header,omitempty"`
 
 	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found by the first rows when absent
 	Delimiter string `form:"delimiter,omitempty" json:"delimiter,omitempty"`
@@ -4811,8 +4811,8 @@ type StartRunParams struct {
 	// Desc with sort: the greatest first
 	Desc string `form:"desc,omitempty" json:"desc,omitempty"`
 
-	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and no one is asked about them
-	Invalid string `form:"invalid,omitempty" json:"invalid,omitempty"`
+	// OnInvalid for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent
+	OnInvalid string `form:"on_invalid,omitempty" json:"on_invalid,omitempty"`
 
 	// Contract when no item has a field that the service of a step requires: refuse, warn or off
 	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
@@ -4935,8 +4935,8 @@ type CorrectParams struct {
 	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
 	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
 
-	// NoHeader CSV begins with its first row
-	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+	// Header false: CSV begins with its first row
+	Header string `form:"header,omitempty" json:"header,omitempty"`
 
 	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found when absent
 	Delimiter string `form:"delimiter,omitempty" json:"delimiter,omitempty"`
@@ -5085,8 +5085,8 @@ type AddItemsParams struct {
 	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
 	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
 
-	// NoHeader CSV begins with its first row
-	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+	// Header false: CSV begins with its first row
+	Header string `form:"header,omitempty" json:"header,omitempty"`
 
 	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found when absent
 	Delimiter string `form:"delimiter,omitempty" json:"delimiter,omitempty"`
@@ -5619,7 +5619,7 @@ func (c *Client) PreviewItems(ctx context.Context, params PreviewItemsParams, co
 	ask.add("format", params.Format, false)
 	ask.add("key", params.Key, false)
 	ask.add("encoding", params.Encoding, false)
-	ask.add("no_header", params.NoHeader, false)
+	ask.add("header", params.Header, false)
 	ask.add("delimiter", params.Delimiter, false)
 	ask.add("columns", params.Columns, true)
 	ask.add("rename", params.Rename, true)
@@ -5783,14 +5783,14 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("on_failure", params.OnFailure, true)
 	ask.add("schema", params.Schema, true)
 	ask.add("encoding", params.Encoding, true)
-	ask.add("no_header", params.NoHeader, true)
+	ask.add("header", params.Header, true)
 	ask.add("delimiter", params.Delimiter, true)
 	ask.add("columns", params.Columns, true)
 	ask.add("rename", params.Rename, true)
 	ask.add("types", params.Types, true)
 	ask.add("sort", params.Sort, true)
 	ask.add("desc", params.Desc, true)
-	ask.add("invalid", params.Invalid, true)
+	ask.add("on_invalid", params.OnInvalid, true)
 	ask.add("contract", params.Contract, true)
 	ask.add("chunk", params.Chunk, true)
 	ask.add("chunk_bytes", params.ChunkBytes, true)
@@ -5934,7 +5934,7 @@ func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, 
 	ask.add("dry_run", params.DryRun, false)
 	ask.add("reason", params.Reason, false)
 	ask.add("encoding", params.Encoding, false)
-	ask.add("no_header", params.NoHeader, false)
+	ask.add("header", params.Header, false)
 	ask.add("delimiter", params.Delimiter, false)
 	ask.add("columns", params.Columns, true)
 	ask.add("rename", params.Rename, true)
@@ -6104,7 +6104,7 @@ func (c *Client) AddItems(ctx context.Context, run string, params AddItemsParams
 	ask.add("format", params.Format, false)
 	ask.add("contract", params.Contract, false)
 	ask.add("encoding", params.Encoding, false)
-	ask.add("no_header", params.NoHeader, false)
+	ask.add("header", params.Header, false)
 	ask.add("delimiter", params.Delimiter, false)
 	ask.add("columns", params.Columns, true)
 	ask.add("rename", params.Rename, true)
@@ -6586,4 +6586,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 64ca643f0a74caf5b2e6c347bf3fbb0e, is 7c376acf64430421e949020eefe770929f8888ccbed191204e11cf4e168c4084.
+// Of 39c8694c0dc510c3d678a13a05e53332, is 40bf1e82f9cada4f670a0ea4d29800f11d58c3c0c0ce6d07ca6282eeef918d2c.

@@ -29,11 +29,6 @@ type Kind struct {
 	Left string
 }
 
-// database is where documents are kept.
-type database interface {
-	InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error
-}
-
 // Held is a document as a change finds it, with its row locked.
 type Held struct {
 	Version   int // 0: it was never there
