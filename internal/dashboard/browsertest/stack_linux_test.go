@@ -354,7 +354,7 @@ func (s *stack) hostileServices(secret string) (batch string) {
 	batch, _ = post("/trackers", map[string]any{"owner": start(evil, 60), "key": start(evil, 50)})["id"].(string)
 	post("/trackers/"+batch+"/groups", map[string]any{"items": 20_000})
 	post("/trackers/"+batch+"/ack", map[string]any{"ranges": []string{"0:1-5", "1:7-4000"}, "code": "<b>bad</b>"})
-	s.post("/collectors", yaml, note+"name: hostile\nendpoint: no one\nmin_size: 2\n")
+	s.post("/collectors", yaml, note+"name: hostile\nendpoint: nobody\nmin_size: 2\n")
 	post("/collectors/hostile/ops", map[string]any{"ops": []map[string]any{
 		{"id": start(evil, 60), "key": start(evil, 50), "payload": evil},
 		{"id": strings.Repeat("W", 200), "key": start(evil, 50), "payload": 1},

@@ -1,13 +1,13 @@
 // Collectors: operations that wait to be flushed in batches, what keeps them, and those that failed.
 import { html } from "../html.js";
 import {
-  Badge, Button, Card, Copy, Empty, ErrorBox, Page, Select, Skeleton, Table, Text, Time, confirm, toast, useLoad,
+  Badge, Button, Card, Empty, ErrorBox, Select, Table, Text, Time, confirm, toast, useLoad,
 } from "../ui.js";
 import { Link, setQuery } from "../router.js";
 import { api, query as withQuery, segment } from "../api.js";
 import { inert, num, plural } from "../format.js";
 import { endpointPath } from "../parts/target.js";
-import { Editor, Source } from "../plans/source.js";
+import { Document, Documents, SourceCard, at, posting } from "../parts/documents.js";
 
 const template = `# Operations wait here and go out in batches, one key at a time.
 name: my-collector
@@ -23,32 +23,12 @@ const states = [["", "All operations"], ["parked", "Parked"], ["backoff", "To be
 
 /** Collectors is the page /collectors; with ?name= it is about one. */
 export default function Collectors({ query }) {
-  const { name = "", edit = "" } = query;
-  const list = useLoad("/collectors", [], { every: 3 });
-  const applied = (answer) => {
-    toast(answer.unchanged ? `${answer.name} is the same as it was; nothing was done` : `${answer.name} is version ${answer.version} now`,
-      { tone: answer.unchanged ? "info" : "ok" });
-    list.reload();
-    setQuery({ name: answer.name, edit: "" });
-  };
-  if (edit === "new") {
-    return html`<${Page} title="New collector" crumbs=${[["Collectors", "/collectors"]]}><${Card} flush label="New collector"><${Editor} kind="collector"
-      note="Changes hold from the next flush on." source=${template} onApplied=${applied} onCancel=${() => setQuery({ edit: "" })}/><//><//>`;
-  }
-  if (name) return html`<${Collector} key=${name} query=${query} onApplied=${applied} reload=${list.reload}/>`;
-  return html`<${Page} title="Collectors" test="collectors-page" actions=${html`<${Button} kind="primary" icon="start" role="operator" test="new-collector"
-      onClick=${() => setQuery({ edit: "new" }, { replace: false })}>New collector<//>`}>
-    <${ErrorBox} error=${list.error} retry=${list.reload}/>
-    ${!list.data && !list.error && html`<${Card}><${Skeleton} lines=${4}/><//>`}
-    ${list.data && html`<${Card} flush label="Collectors"><${Table} caption="Collectors" test="collectors" rows=${list.data.collectors || []}
-      rowKey=${(c) => c.name} href=${at} columns=${columns} empty=${html`<${Nothing}/>`}/><//>`}
-  <//>`;
+  return html`<${Documents} kind="collector" icon="collectors" query=${query} every=${3} template=${template} note="Changes hold from the next flush on." columns=${columns} One=${Collector}
+    what="A collector stores small operations as they come, and hands them to a service in batches: one call for many, in order by their key."/>`;
 }
 
-const at = (c) => "/collectors?name=" + encodeURIComponent(c.name);
-
 const columns = [
-  { key: "name", title: "Collector", class: "runs-name", render: (c) => html`<${Link} to=${at(c)}><${Text} max=${60}>${c.name}<//><//>` },
+  { key: "name", title: "Collector", class: "runs-name", render: (c) => html`<${Link} to=${at("collector")(c)}><${Text} max=${60}>${c.name}<//><//>` },
   { key: "endpoint", title: "Asks", render: (c) => html`<${Text} max=${40}>${c.spec.endpoint}<//>` },
   { key: "state", title: "State", render: (c) => html`<${State} of=${c}/>` },
   { key: "waiting", title: "Waiting", align: "right", render: (c) => html`<span class="num">${num(c.waiting)}</span>` },
@@ -63,33 +43,17 @@ function State({ of: c }) {
   return html`<${Badge} tone=${c.flushing > 0 ? "busy" : "ok"} test="collector-state">${c.flushing > 0 ? "flushing" : "active"}<//>`;
 }
 
-function Nothing() {
-  const command = "tranche collector apply collector.yaml";
-  return html`<${Empty} icon="collectors" title="No collectors" test="no-collectors">
-    <p>A collector stores small operations as they come, and hands them to a service in batches: one call for many, in order by their key.</p>
-    <div class="commands"><div><code>${command}</code><${Copy} text=${command}/></div></div><//>`;
-}
-
-function Collector({ query: { name, edit = "", state = "", after = "" }, onApplied, reload }) {
+function Collector({ name, query: { state = "", after = "" }, editing, onApplied, reload }) {
   const path = "/collectors/" + segment(name);
   const one = useLoad(path, [], { every: 3 });
   const ops = useLoad(path + "/ops" + withQuery({ state, after, limit: 50 }), [], { every: 3 });
   const c = one.data;
-  const editing = edit === "1";
   const again = () => {
     one.reload();
     ops.reload();
     reload();
   };
-  const act = async (what, says) => {
-    try {
-      await api.post(`${path}/${what}`, {});
-      toast(says);
-      again();
-    } catch (err) {
-      toast(err, { tone: "bad" });
-    }
-  };
+  const act = posting("collector", name, again);
   const choose = async (what, selection, title, body) => {
     const done = await confirm({
       title, action: what === "drop" ? "Give them up" : "Try again", danger: what === "drop", test: what + "-dialog", body,
@@ -99,33 +63,13 @@ function Collector({ query: { name, edit = "", state = "", after = "" }, onAppli
     toast(what === "drop" ? `${plural(done.dropped, "operation")} given up` : `${plural(done.requeued, "operation")} to be retried`);
     again();
   };
-  const remove = async () => {
-    const done = await confirm({
-      title: `Delete ${inert(name, 60)}?`, action: "Delete the collector", danger: true, test: "delete-dialog", act: () => api.del(path),
-      body: "One that has operations is not deleted: drain it, or give them up.",
-    });
-    if (!done) return;
-    toast(`${inert(name, 60)} is deleted`);
-    reload();
-    setQuery({ name: "" });
-  };
-  const paused = c?.state === "paused";
-  const actions = c && !editing && html`<${Button} kind="ghost" icon="trash" role="operator" label="Delete the collector" title="Delete the collector" onClick=${remove} test="delete"/>
-    <${Button} role="operator" onClick=${() => setQuery({ edit: "1" }, { replace: false })} test="edit">Change<//>
-    <${Button} role="operator" icon=${paused ? "play" : "pause"} test=${paused ? "resume" : "pause"}
-      onClick=${() => (paused ? act("resume", "It goes on") : act("pause", "Nothing is flushed until it is resumed"))}>${paused ? "Resume" : "Pause"}<//>
-    <${Button} kind="primary" role="operator" icon="upload" onClick=${() => act("drain", "All that waits is flushed now")} test="drain">Drain<//>`;
-  return html`<${Page} title=${name} crumbs=${[["Collectors", "/collectors"]]} test="collector-page" actions=${actions}
-      subtitle=${c && html`<${State} of=${c}/> asks <${Link} to=${endpointPath(c.spec.endpoint)}><${Text} max=${60}>${c.spec.endpoint}<//><//>, version ${num(c.version)}`}>
-    <${ErrorBox} error=${one.error} retry=${one.reload}/>
-    ${!c && !one.error && html`<${Card}><${Skeleton} lines=${8}/><//>`}
-    ${c && editing && html`<${Card} flush label="Change"><${Editor} kind="collector" name=${name} note="Changes hold from the next flush on." source=${c.source || ""}
-      onApplied=${onApplied} onCancel=${() => setQuery({ edit: "" })}/><//>`}
-    ${c && !editing && html`<${Tiles} of=${c}/>
+  return html`<${Document} kind="collector" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Changes hold from the next flush on." act=${act}
+      subtitle=${c && html`<${State} of=${c}/> asks <${Link} to=${endpointPath(c.spec.endpoint)}><${Text} max=${60}>${c.spec.endpoint}<//><//>, version ${num(c.version)}`}
+      pauses="Nothing is flushed until it is resumed" resumes="It goes on" deletes="One that has operations is not deleted: drain it, or give them up."
+      more=${{ what: "drain", icon: "upload", label: "Drain", says: "All that waits is flushed now" }}>
+    ${c && html`<${Tiles} of=${c}/>
       ${c.why?.length > 0 && html`<${Card} title="What keeps operations waiting" test="why"><ul class="reasons">${c.why.map((w) => html`<li key=${w.code}><${Text} max=${500}>${w.text}<//></li>`)}</ul><//>`}
-      <${Ops} load=${ops} state=${state} parked=${c.parked} choose=${choose}/>
-      <${Card} flush title="Source" actions=${html`<${Copy} text=${c.source || ""} label="Copy the source"/>`}><${Source} kind="collector" text=${c.source || ""}/><//>`}
-  <//>`;
+      <${Ops} load=${ops} state=${state} parked=${c.parked} choose=${choose}/><${SourceCard} kind="collector" text=${c.source}/>`}<//>`;
 }
 
 function Tiles({ of: c }) {

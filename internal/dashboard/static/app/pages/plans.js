@@ -1,46 +1,23 @@
 // Plans on record: their versions, their source, and putting a new version there.
 import { html, useState } from "../html.js";
 import {
-  Page, Card, Button, ButtonLink, Copy, Empty, ErrorBox, Select, Skeleton, Table, Text, Time, confirm, toast, useLoad,
+  Page, Card, Button, ButtonLink, Copy, ErrorBox, Select, Skeleton, Text, Time, toast, useLoad,
 } from "../ui.js";
 import { Link, setQuery } from "../router.js";
 import { api, segment } from "../api.js";
 import { inert, num, plural } from "../format.js";
 import { can } from "../session.js";
 import { StepChain, StepGraph, stepsOf } from "../parts/stepgraph.js";
+import { Documents, at, removal } from "../parts/documents.js";
 import { Editor, Source, template } from "../plans/source.js";
 
 export default function Plans({ query }) {
-  const { name = "", version = "", edit = "" } = query;
-  const list = useLoad("/plans");
-  const plans = list.data?.plans || [];
-  const applied = (answer) => {
-    toast(answer.unchanged ? `${answer.name} is the same as version ${answer.version}; nothing was done`
-      : `${answer.name} is version ${answer.version} now`, { tone: answer.unchanged ? "info" : "ok" });
-    list.reload();
-    setQuery({ name: answer.name, version: "", edit: "" });
-  };
-  if (edit === "new") {
-    return html`<${Page} title="New plan" crumbs=${[["Plans", "/plans"]]}><${Card} flush label="New plan">
-      <${Editor} source=${template} onApplied=${applied} onCancel=${() => setQuery({ edit: "" })}/><//><//>`;
-  }
-  if (name) {
-    return html`<${Plan} key=${name} name=${name} version=${version} editing=${edit === "1"} onApplied=${applied}
-      reload=${list.reload}/>`;
-  }
-  return html`<${Page} title="Plans" test="plans-page" actions=${html`<${Button} kind="primary" icon="start" role="operator"
-      test="new-plan" onClick=${() => setQuery({ edit: "new" }, { replace: false })}>New plan<//>`}>
-    <${ErrorBox} error=${list.error} retry=${list.reload}/>
-    ${!list.data && !list.error && html`<${Card}><${Skeleton} lines=${4}/><//>`}
-    ${list.data && html`<${Card} flush label="Plans"><${Table} caption="Plans on record" test="plans" rows=${plans}
-      rowKey=${(p) => p.name} href=${at} columns=${columns} empty=${html`<${Nothing}/>`}/><//>`}
-  <//>`;
+  return html`<${Documents} kind="plan" icon="plans" query=${query} template=${template} columns=${columns} One=${Plan}
+    what="A plan says through which steps each item goes: which endpoints are asked, in which order, how many items in a request, and how failures are met. Write one here, or apply a file:"/>`;
 }
 
-const at = (p) => "/plans?name=" + encodeURIComponent(p.name);
-
 const columns = [
-  { key: "name", title: "Plan", class: "runs-name", render: (p) => html`<${Link} to=${at(p)}><${Text} max=${80}>${p.name}<//><//>` },
+  { key: "name", title: "Plan", class: "runs-name", render: (p) => html`<${Link} to=${at("plan")(p)}><${Text} max=${80}>${p.name}<//><//>` },
   { key: "version", title: "Version", align: "right", render: (p) => num(p.version) },
   { key: "steps", title: "Steps", render: (p) => html`<${StepChain} steps=${stepsOf(p)}/>` },
   { key: "runs", title: "Runs", align: "right", render: (p) => html`<span class="num">${num(p.runs)}${p.running > 0 &&
@@ -49,15 +26,7 @@ const columns = [
   { key: "created_at", title: "Changed", align: "right", class: "nowrap", render: (p) => html`<${Time} at=${p.created_at}/>` },
 ];
 
-function Nothing() {
-  const command = "tranche plan apply plan.yaml";
-  return html`<${Empty} icon="plans" title="No plans on record" test="no-plans">
-    <p>A plan says through which steps each item goes: which endpoints are asked, in which order, how many items in a request,
-      and how failures are met. Write one here, or apply a file:</p>
-    <div class="commands"><div><code>${command}</code><${Copy} text=${command}/></div></div><//>`;
-}
-
-function Plan({ name, version, editing, onApplied, reload }) {
+function Plan({ name, query: { version = "" }, editing, onApplied, reload }) {
   const path = "/plans/" + segment(name);
   const plan = useLoad(path + (version ? "/versions/" + version : ""));
   const versions = useLoad(path + "/versions", [plan.data?.newest]);
@@ -75,16 +44,7 @@ function Plan({ name, version, editing, onApplied, reload }) {
       toast(err, { tone: "bad" });
     }
   };
-  const remove = async () => {
-    const done = await confirm({
-      title: `Delete ${inert(name, 60)}?`, action: "Delete the plan", danger: true, test: "delete-dialog",
-      body: "All its versions go. Runs keep the plan that they started with.", act: () => api.del(path),
-    });
-    if (!done) return;
-    toast(`${name} is off the record`);
-    reload();
-    setQuery({ name: "", version: "", edit: "" });
-  };
+  const remove = removal("plan", name, "All its versions go. Runs keep the plan that they started with.", reload);
   const newest = !p || p.version === p.newest;
   const actions = html`
     ${can("admin") && html`<${Button} kind="ghost" icon="trash" label="Delete the plan" title="Delete the plan" onClick=${remove} test="delete"/>`}

@@ -1,12 +1,10 @@
 // Schedules: what starts by itself, when it does so next, and what became of the times that have come.
 import { html } from "../html.js";
-import {
-  Badge, Button, Card, Copy, Empty, ErrorBox, Page, Skeleton, Table, Text, Time, confirm, toast, useLoad,
-} from "../ui.js";
-import { Link, setQuery } from "../router.js";
-import { api, segment } from "../api.js";
+import { Badge, Card, Empty, ErrorBox, Table, Text, Time, useLoad } from "../ui.js";
+import { Link } from "../router.js";
+import { segment } from "../api.js";
 import { clock, inert, num, plural } from "../format.js";
-import { Editor, Source } from "../plans/source.js";
+import { Document, Documents, SourceCard, at, posting } from "../parts/documents.js";
 
 const template = `# When a plan is run, and over what.
 name: my-schedule
@@ -24,33 +22,13 @@ const tones = {
 };
 
 /** Schedules is the page /schedules; with ?name= it is about one. */
-export default function Schedules({ query: { name = "", edit = "" } }) {
-  const list = useLoad("/schedules", [], { every: 3 });
-  const applied = (answer) => {
-    for (const warning of answer.warnings || []) toast(warning, { tone: "warn" });
-    toast(answer.unchanged ? `${answer.name} was so before; nothing was done` : `${answer.name} is version ${answer.version} now`,
-      { tone: answer.unchanged ? "info" : "ok" });
-    list.reload();
-    setQuery({ name: answer.name, edit: "" });
-  };
-  if (edit === "new") {
-    return html`<${Page} title="New schedule" crumbs=${[["Schedules", "/schedules"]]}><${Card} flush label="New schedule"><${Editor} kind="schedule"
-      note="Runs that are in progress go on." source=${template} onApplied=${applied} onCancel=${() => setQuery({ edit: "" })}/><//><//>`;
-  }
-  if (name) return html`<${Schedule} key=${name} name=${name} editing=${edit === "1"} onApplied=${applied} reload=${list.reload}/>`;
-  return html`<${Page} title="Schedules" test="schedules-page" actions=${html`<${Button} kind="primary" icon="start" role="operator" test="new-schedule"
-      onClick=${() => setQuery({ edit: "new" }, { replace: false })}>New schedule<//>`}>
-    <${ErrorBox} error=${list.error} retry=${list.reload}/>
-    ${!list.data && !list.error && html`<${Card}><${Skeleton} lines=${4}/><//>`}
-    ${list.data && html`<${Card} flush label="Schedules"><${Table} caption="Schedules" test="schedules" rows=${list.data.schedules || []}
-      rowKey=${(s) => s.name} href=${at} columns=${columns} empty=${html`<${Nothing}/>`}/><//>`}
-  <//>`;
+export default function Schedules({ query }) {
+  return html`<${Documents} kind="schedule" icon="clock" query=${query} every=${3} template=${template} note="Runs that are in progress go on." columns=${columns} One=${Schedule}
+    what="A schedule starts a run by the clock: which plan, over which items, and what to do when the run before is not done."/>`;
 }
 
-const at = (s) => "/schedules?name=" + encodeURIComponent(s.name);
-
 const columns = [
-  { key: "name", title: "Schedule", class: "runs-name", render: (s) => html`<${Link} to=${at(s)}><${Text} max=${60}>${s.name}<//><//>` },
+  { key: "name", title: "Schedule", class: "runs-name", render: (s) => html`<${Link} to=${at("schedule")(s)}><${Text} max=${60}>${s.name}<//><//>` },
   { key: "when", title: "When", render: (s) => html`<code>${inert(s.when, 60)}</code> <span class="muted"><${Text} max=${40}>${s.zone}<//></span>` },
   { key: "plan", title: "Runs", render: (s) => html`<${Text} max=${60}>${s.plan}<//>` },
   { key: "state", title: "State", render: (s) => html`<${State} of=${s}/>` },
@@ -69,56 +47,20 @@ function Next({ of: s }) {
   return s.next_due ? html`<${Time} at=${s.next_due}/>` : html`<span class="muted">never again</span>`;
 }
 
-function Nothing() {
-  const command = "tranche schedule apply schedule.yaml";
-  return html`<${Empty} icon="clock" title="No schedules" test="no-schedules">
-    <p>A schedule starts a run by the clock: which plan, over which items, and what to do when the run before is not done.</p>
-    <div class="commands"><div><code>${command}</code><${Copy} text=${command}/></div></div><//>`;
-}
-
 function Schedule({ name, editing, onApplied, reload }) {
   const path = "/schedules/" + segment(name);
   const one = useLoad(path, [], { every: 3 });
   const s = one.data;
   const next = useLoad(path + "/next?count=20", [s?.version, s?.state, s?.last_due]);
   const fires = useLoad(path + "/fires", [], { every: 3 });
-  const act = async (what, says) => {
-    try {
-      await api.post(`${path}/${what}`, {});
-      toast(says);
-      one.reload();
-      fires.reload();
-      reload();
-    } catch (err) {
-      toast(err, { tone: "bad" });
-    }
-  };
-  const remove = async () => {
-    const done = await confirm({
-      title: `Delete ${inert(name, 60)}?`, action: "Delete the schedule", danger: true, test: "delete-dialog", act: () => api.del(path),
-      body: "It starts nothing more. Runs that are in progress go on, and what it did stays on record.",
-    });
-    if (!done) return;
-    toast(`${inert(name, 60)} is deleted`);
-    reload();
-    setQuery({ name: "" });
-  };
-  const paused = s?.state === "paused";
-  const actions = s && !editing && html`<${Button} kind="ghost" icon="trash" role="operator" label="Delete the schedule" title="Delete the schedule" onClick=${remove} test="delete"/>
-    <${Button} role="operator" onClick=${() => setQuery({ edit: "1" }, { replace: false })} test="edit">Change<//>
-    <${Button} role="operator" icon=${paused ? "play" : "pause"} test=${paused ? "resume" : "pause"}
-      onClick=${() => (paused ? act("resume", "It goes on") : act("pause", "It starts nothing until it is resumed"))}>${paused ? "Resume" : "Pause"}<//>
-    <${Button} kind="primary" role="operator" icon="play" onClick=${() => act("run-now", "The leader starts a run")} test="run-now">Run now<//>`;
-  return html`<${Page} title=${name} crumbs=${[["Schedules", "/schedules"]]} test="schedule-page" actions=${actions}
-      subtitle=${s && html`<${State} of=${s}/> <code>${inert(s.when, 60)}</code> in <${Text} max=${60}>${s.zone}<//>, version ${num(s.version)}`}>
-    <${ErrorBox} error=${one.error} retry=${one.reload}/>
-    ${!s && !one.error && html`<${Card}><${Skeleton} lines=${8}/><//>`}
-    ${s && editing && html`<${Card} flush label="Change"><${Editor} kind="schedule" name=${name} note="Runs that are in progress go on." source=${s.source}
-      onApplied=${onApplied} onCancel=${() => setQuery({ edit: "" })}/><//>`}
-    ${s && !editing && html`<div class="plan"><div class="column"><${Fires} load=${fires}/>
-        <${Card} flush title="Source" actions=${html`<${Copy} text=${s.source} label="Copy the source"/>`}><${Source} kind="schedule" text=${s.source}/><//></div>
-      <${Times} load=${next} paused=${paused}/></div>`}
-  <//>`;
+  const act = posting("schedule", name, () => [one, fires, { reload }].forEach((load) => load.reload()));
+  return html`<${Document} kind="schedule" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Runs that are in progress go on." act=${act}
+      subtitle=${s && html`<${State} of=${s}/> <code>${inert(s.when, 60)}</code> in <${Text} max=${60}>${s.zone}<//>, version ${num(s.version)}`}
+      pauses="It starts nothing until it is resumed" resumes="It goes on"
+      deletes="It starts nothing more. Runs that are in progress go on, and what it did stays on record."
+      more=${{ what: "run-now", icon: "play", label: "Run now", says: "The leader starts a run" }}>
+    <div class="plan"><div class="column"><${Fires} load=${fires}/><${SourceCard} kind="schedule" text=${s?.source}/></div>
+      <${Times} load=${next} paused=${s?.state === "paused"}/></div><//>`;
 }
 
 function Fires({ load }) {

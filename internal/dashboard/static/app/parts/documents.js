@@ -1,0 +1,88 @@
+// What the pages of documents share: of plans, schedules, alerts and collectors, which people write and put on record.
+import { html } from "../html.js";
+import { Button, Card, Copy, Empty, ErrorBox, Page, Skeleton, Table, confirm, toast, useLoad } from "../ui.js";
+import { setQuery } from "../router.js";
+import { api, segment } from "../api.js";
+import { inert } from "../format.js";
+import { Editor, Source } from "../plans/source.js";
+
+const titled = (kind) => kind[0].toUpperCase() + kind.slice(1);
+
+/** at is where a document is shown. */
+export const at = (kind) => (d) => `/${kind}s?name=` + encodeURIComponent(d.name);
+
+/** Documents is the page of a kind, like /alerts: the list of all; with ?name= it is about One, and with ?edit=new a new one is written. */
+export function Documents({ kind, icon, what, template, note, every, columns, One, query }) {
+  const { name = "", edit = "" } = query;
+  const list = useLoad(`/${kind}s`, [], { every });
+  const applied = (answer) => {
+    for (const warning of answer.warnings || []) toast(warning, { tone: "warn" });
+    toast(answer.unchanged ? `${answer.name} is the same as version ${answer.version}; nothing was done`
+      : `${answer.name} is version ${answer.version} now`, { tone: answer.unchanged ? "info" : "ok" });
+    list.reload();
+    setQuery({ name: answer.name, version: "", edit: "" });
+  };
+  const title = titled(kind) + "s";
+  const command = `tranche ${kind} apply ${kind}.yaml`;
+  if (edit === "new") {
+    return html`<${Page} title=${"New " + kind} crumbs=${[[title, `/${kind}s`]]}><${Card} flush label=${"New " + kind}>
+      <${Editor} kind=${kind} note=${note} source=${template} onApplied=${applied} onCancel=${() => setQuery({ edit: "" })}/><//><//>`;
+  }
+  if (name) return html`<${One} key=${name} name=${name} query=${query} editing=${edit === "1"} onApplied=${applied} reload=${list.reload}/>`;
+  return html`<${Page} title=${title} test=${kind + "s-page"} actions=${html`<${Button} kind="primary" icon="start" role="operator"
+      test=${"new-" + kind} onClick=${() => setQuery({ edit: "new" }, { replace: false })}>New ${kind}<//>`}>
+    <${ErrorBox} error=${list.error} retry=${list.reload}/>
+    ${!list.data && !list.error && html`<${Card}><${Skeleton} lines=${4}/><//>`}
+    ${list.data && html`<${Card} flush label=${title}><${Table} caption=${title} test=${kind + "s"} rows=${list.data[kind + "s"] || []}
+      rowKey=${(d) => d.name} href=${at(kind)} columns=${columns} empty=${html`<${Empty} icon=${icon} title=${`No ${kind}s on record`} test=${`no-${kind}s`}>
+        <p>${what}</p><div class="commands"><div><code>${command}</code><${Copy} text=${command}/></div></div><//>`}/><//>`}
+  <//>`;
+}
+
+/** removal asks whether a document is to be deleted, and deletes it. */
+export const removal = (kind, name, body, reload) => async () => {
+  const done = await confirm({
+    title: `Delete ${inert(name, 60)}?`, action: `Delete the ${kind}`, danger: true, test: "delete-dialog", body,
+    act: () => api.del(`/${kind}s/${segment(name)}`),
+  });
+  if (!done) return;
+  toast(`${inert(name, 60)} is deleted`);
+  reload();
+  setQuery({ name: "", version: "", edit: "" });
+};
+
+/** posting does something to a document by an operation of its own, and loads again what that changed. */
+export const posting = (kind, name, again) => async (what, says) => {
+  try {
+    await api.post(`/${kind}s/${segment(name)}/${what}`, {});
+    toast(says);
+    again();
+  } catch (err) {
+    toast(err, { tone: "bad" });
+  }
+};
+
+/** Document is the page of one that can be paused: what is done to it, what it shows (children), and its text. */
+export function Document({ kind, name, load, editing, onApplied, reload, note, subtitle, act, pauses, resumes, deletes, more, children }) {
+  const d = load.data;
+  const paused = d?.state === "paused";
+  const label = `Delete the ${kind}`;
+  const actions = d && !editing && html`<${Button} kind="ghost" icon="trash" role="operator" label=${label} title=${label} test="delete"
+      onClick=${removal(kind, name, deletes, reload)}/>
+    <${Button} role="operator" onClick=${() => setQuery({ edit: "1" }, { replace: false })} test="edit">Change<//>
+    <${Button} role="operator" icon=${paused ? "play" : "pause"} test=${paused ? "resume" : "pause"}
+      onClick=${() => (paused ? act("resume", resumes) : act("pause", pauses))}>${paused ? "Resume" : "Pause"}<//>
+    <${Button} kind="primary" role="operator" icon=${more.icon} onClick=${() => act(more.what, more.says)} test=${more.what}>${more.label}<//>`;
+  return html`<${Page} title=${name} crumbs=${[[titled(kind) + "s", `/${kind}s`]]} test=${kind + "-page"} actions=${actions} subtitle=${d && subtitle}>
+    <${ErrorBox} error=${load.error} retry=${load.reload}/>
+    ${!d && !load.error && html`<${Card}><${Skeleton} lines=${8}/><//>`}
+    ${d && editing && html`<${Card} flush label="Change"><${Editor} kind=${kind} name=${name} note=${note} source=${d.source || ""}
+      onApplied=${onApplied} onCancel=${() => setQuery({ edit: "" })}/><//>`}
+    ${d && !editing && children}
+  <//>`;
+}
+
+/** Text of a document, as it was applied. */
+export function SourceCard({ kind, text = "" }) {
+  return html`<${Card} flush title="Source" actions=${html`<${Copy} text=${text} label="Copy the source"/>`}><${Source} kind=${kind} text=${text}/><//>`;
+}
