@@ -1,21 +1,21 @@
 package workqueue_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	trackers "github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/redo"
-	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 const (
@@ -251,20 +251,24 @@ func TestDoctorChecksTrackers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ctx := t.Context()
-	open := func() uuid.UUID {
-		opened, err := trackerstore.New(b.Store).OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
-		if err == nil {
-			_, err = trackerstore.New(b.Store).AddToTracker(ctx, opened.ID, bitfield.Size+100, "")
-		}
-		if err == nil {
-			_, err = trackerstore.New(b.Store).AckTrackers(ctx, []trackers.BatchAck{{
-				Batch: opened.ID, Items: []tracker.Ack{{Group: 1, Mask: bitfield.Full(50)}}, Code: "E",
-			}})
-		}
+	open := func() (id uuid.UUID) {
+		err := b.Store.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			opened, err := tracker.OpenTracker(ctx, tx, tracker.OpenRequest{Owner: "o"})
+			if err == nil {
+				_, err = tracker.AddItems(ctx, tx, opened.ID, bitfield.Size+100, "")
+			}
+			if err == nil {
+				_, err = tracker.AckItems(ctx, tx, []tracker.TrackerAck{{
+					Batch: opened.ID, Items: []tracker.Ack{{Group: 1, Mask: bitfield.Full(50)}}, Code: "E",
+				}})
+			}
+			id = opened.ID
+			return err
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return opened.ID
+		return id
 	}
 	diagnose := func() doctor.Report {
 		report, err := doctor.New(b.Store).Doctor(ctx)

@@ -16,12 +16,12 @@ import (
 )
 
 // planOf is a plan with a text of its own.
-func planOf(name, text string) start.PlanText {
+func planOf(name, text string) workqueue.Document {
 	spec := fmt.Sprintf(`{"name":%q,"steps":[{"name":"make","endpoint":%q}]}`, name, text)
-	return start.PlanText{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
+	return workqueue.Document{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
 }
 
-func (b *bench) apply(plan start.PlanText) start.AppliedPlan {
+func (b *bench) apply(plan workqueue.Document) workqueue.AppliedDocument {
 	b.Helper()
 	applied, err := start.New(b.Store).ApplyPlan(b.Context(), plan, "ann")
 	if err != nil {
@@ -43,7 +43,7 @@ func TestPlansAreVersioned(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	got := b.apply(planOf("p", "one"))
-	if got.Version != 1 || got.Unchanged || got.Previous != 0 || got.CreatedBy != "ann" {
+	if got.Version != 1 || got.Unchanged || got.Previous != 0 || got.ChangedBy != "ann" {
 		t.Errorf("the first: %+v", got)
 	}
 	if got := b.apply(planOf("p", "one")); got.Version != 1 || !got.Unchanged {
@@ -81,7 +81,7 @@ func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
 	req.Plan, req.PlanVersion = "p", 2
 	run := b.Load(req, 1)
 	gone, err := start.New(b.Store).DeletePlan(t.Context(), "p", "bob")
-	if err != nil || gone.Version != 2 || gone.Versions != 2 {
+	if err != nil || gone.Version != 2 || gone.State != workqueue.DocumentDeleted {
 		t.Errorf("deleted %+v, %v", gone, err)
 	}
 	if _, err := start.New(b.Store).DeletePlan(t.Context(), "p", "bob"); !errors.Is(err, workqueue.ErrNotFound) {

@@ -50,9 +50,7 @@ WITH want AS (
     ORDER BY batch_id, grp LIMIT 1
 )`
 
-// ackSQL clears bits in the locked groups, and locks a batch row only when one of its groups became empty. What it
-// writes there it computes from the row as it is under that lock, not as it was when the statement began: of two acks
-// that empty the last two groups, and of an ack and a seal, the second one sees what the first one did.
+// ackMovedSQL clears bits in the locked groups. What follows it goes on in the list of what is returned.
 //
 // = ANY stands beside the join of each UPDATE so that the primary key finds the rows whatever the planner thinks: of a
 // table that is empty it would go through the whole index, and keep that plan.
@@ -60,9 +58,7 @@ WITH want AS (
 // Every UPDATE takes its new values from the locked rows, never from its own target, and so the values that a CHECK
 // compares them with (groups, which an add moves). PostgreSQL would bring the target up to date before it writes, but
 // it checks the CHECKs before that, and would refuse a mix of old and new values.
-//
-// A row tells of a batch of which items were pending, or of bad.
-const ackSQL = lockGroupsSQL + `, moved AS (
+const ackMovedSQL = lockGroupsSQL + `, moved AS (
     UPDATE tracker_group g
     SET pending = l.pending & ~l.mask
     FROM locked l
@@ -70,7 +66,13 @@ const ackSQL = lockGroupsSQL + `, moved AS (
       AND g.batch_id = ANY ($1::uuid[]) AND g.grp = ANY ($2::integer[])
       AND (l.pending & l.mask) <> B'0'::bit(8192)
       AND NOT EXISTS (SELECT FROM bad)
-    RETURNING g.batch_id, bit_count(l.pending & l.mask) AS newly, g.pending = B'0'::bit(8192) AS emptied
+    RETURNING g.batch_id, g.pending = B'0'::bit(8192) AS emptied, `
+
+// ackSQL locks a batch row only when one of its groups became empty. What it writes there it computes from the row as
+// it is under that lock, not as it was when the statement began: of two acks that empty the last two groups, and of an
+// ack and a seal, the second one sees what the first one did. A row tells of a batch of which items were pending, or of
+// bad.
+const ackSQL = ackMovedSQL + `bit_count(l.pending & l.mask) AS newly
 ), total AS MATERIALIZED (
     SELECT batch_id, sum(newly)::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied
     FROM moved GROUP BY batch_id
@@ -79,6 +81,20 @@ SELECT t.batch_id, t.newly, l.generation, NULL::integer, NULL::integer, NULL::in
 FROM total t LEFT JOIN batch l ON l.id = t.batch_id AND l.completed
 UNION ALL
 SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups
+FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
+
+// ackNewSQL is ackSQL of one batch, with the cleared bits as its last columns. They cost a kilobyte a group on the way
+// to the client, so ackSQL does without.
+const ackNewSQL = ackMovedSQL + `g.grp, l.pending & l.mask AS cleared
+), total AS MATERIALIZED (
+    SELECT batch_id, sum(bit_count(cleared))::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied,
+           array_agg(grp ORDER BY grp) AS grps, array_agg(cleared ORDER BY grp) AS cleared
+    FROM moved GROUP BY batch_id
+)` + closeSQL + `
+SELECT t.batch_id, t.newly, l.generation, NULL::integer, NULL::integer, NULL::integer, NULL::integer, t.grps, t.cleared
+FROM total t LEFT JOIN batch l ON l.completed
+UNION ALL
+SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups, NULL, NULL
 FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
 
 // closeSQL goes on from total, which says how many groups of each batch the statement emptied: it is the part of an ack
@@ -204,7 +220,7 @@ func (f misfit) err(batch uuid.UUID) error {
 	case f.group == nil:
 		return nil
 	case f.groups == nil:
-		return ErrNotFound
+		return &NotFoundError{batch}
 	}
 	e := &GroupError{Batch: batch, Group: *f.group, Groups: *f.groups, Bit: *f.above - 1}
 	if f.size != nil {
@@ -238,36 +254,8 @@ func scanAcks(rows pgx.Rows, tell func(uuid.UUID, Acked) error, more ...any) err
 	return nil
 }
 
-// AckedNew is what an ack did, and to which items.
-type AckedNew struct {
-	Acked
-	New []Ack // the items that were pending until now, by ascending group; groups without any are left out
-}
-
-// ackNewSQL is ackSQL of one batch, with the cleared bits as its last columns. They cost a kilobyte a group on the way
-// to the client, so ackSQL does without.
-const ackNewSQL = lockGroupsSQL + `, moved AS (
-    UPDATE tracker_group g
-    SET pending = l.pending & ~l.mask
-    FROM locked l
-    WHERE g.batch_id = l.batch_id AND g.grp = l.grp
-      AND g.batch_id = ANY ($1::uuid[]) AND g.grp = ANY ($2::integer[])
-      AND (l.pending & l.mask) <> B'0'::bit(8192)
-      AND NOT EXISTS (SELECT FROM bad)
-    RETURNING g.batch_id, g.grp, l.pending & l.mask AS cleared, g.pending = B'0'::bit(8192) AS emptied
-), total AS MATERIALIZED (
-    SELECT batch_id, sum(bit_count(cleared))::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied,
-           array_agg(grp ORDER BY grp) AS grps, array_agg(cleared ORDER BY grp) AS cleared
-    FROM moved GROUP BY batch_id
-)` + closeSQL + `
-SELECT t.batch_id, t.newly, l.generation, NULL::integer, NULL::integer, NULL::integer, NULL::integer, t.grps, t.cleared
-FROM total t LEFT JOIN batch l ON l.completed
-UNION ALL
-SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups, NULL, NULL
-FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
-
-// QueueAckNew is QueueAck that also tells which items were pending until now.
-func QueueAckNew(b *pgx.Batch, id uuid.UUID, acks []Ack, into *AckedNew) error {
+// queueAckNew is QueueAck that also tells which items were pending until now, by ascending group.
+func queueAckNew(b *pgx.Batch, id uuid.UUID, acks []Ack, into *Acked, fresh *[]Ack) error {
 	m, err := mergeMasks(id, acks)
 	if err != nil || len(m.sets) == 0 {
 		return err
@@ -278,15 +266,14 @@ func QueueAckNew(b *pgx.Batch, id uuid.UUID, acks []Ack, into *AckedNew) error {
 			groups []int32
 			bits   []pgtype.Bits
 		)
-		*into = AckedNew{New: []Ack{}}
 		return scanAcks(rows, func(_ uuid.UUID, acked Acked) error {
-			into.Acked, into.New = acked, make([]Ack, len(groups))
+			*into = acked
 			for i, group := range groups {
 				set, err := pgbits.Set(bits[i])
 				if err != nil {
 					return err
 				}
-				into.New[i] = Ack{Group: int(group), Mask: set}
+				*fresh = append(*fresh, Ack{Group: int(group), Mask: set})
 			}
 			return nil
 		}, &groups, &bits)
@@ -329,55 +316,58 @@ FROM total t
 JOIN tracker_batch b ON b.id = ($1::uuid[])[1]
 LEFT JOIN batch l ON l.completed`
 
-// QueueAckWhole acknowledges everything that is pending in whole groups, like QueueAck, but without masks: a billion
+// queueAckWhole acknowledges everything that is pending in whole groups, like QueueAck, but without masks: a billion
 // items need one small message. A span that goes past the groups of the batch is a *GroupError when the results are
 // read, and then the transaction must be rolled back.
-func QueueAckWhole(b *pgx.Batch, id uuid.UUID, spans []Span, into *Acked) error {
+func queueAckWhole(b *pgx.Batch, id uuid.UUID, spans []Span, into *Acked) error {
 	return queueWhole(b, ackWholeSQL, id, spans, into)
 }
 
 func queueWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, into *Acked) error {
-	if len(spans) == 0 {
-		return nil
-	}
-	first, last, err := MergeSpans(id, spans)
+	m, err := mergeSpans(id, spans)
 	if err != nil {
 		return err
 	}
-	lo, hi := first[0], last[len(last)-1]
-	b.Queue(sql, []pgtype.UUID{{Bytes: id, Valid: true}}, first, last, lo, hi).QueryRow(func(row pgx.Row) error {
-		var (
-			generation *int
-			groups     int
-		)
-		err := row.Scan(&into.Newly, &generation, &groups)
-		switch {
-		case err != nil:
-			return wrap("acknowledge groups of", id, noRows(err))
-		case int(hi) >= groups:
-			return wrap("acknowledge groups of", id, &GroupError{Batch: id, Group: int(hi), Groups: groups})
-		case generation != nil:
-			into.Completed, into.Generation = true, *generation
-		}
-		return nil
-	})
+	b.Queue(sql, []pgtype.UUID{{Bytes: id, Valid: true}}, m.first, m.last, m.lo(), m.hi()).
+		QueryRow(func(row pgx.Row) error {
+			var (
+				generation *int
+				groups     int
+			)
+			err := row.Scan(&into.Newly, &generation, &groups)
+			switch {
+			case err != nil:
+				return notFound("acknowledge groups of", id, err)
+			case int(m.hi()) >= groups:
+				return wrap("acknowledge groups of", id, &GroupError{Batch: id, Group: int(m.hi()), Groups: groups})
+			case generation != nil:
+				into.Completed, into.Generation = true, *generation
+			}
+			return nil
+		})
 	return nil
 }
 
-// MergeSpans sorts spans and joins those that meet, as the statements take them. One that ends before it begins, or
+// spans are whole groups as the statements take them: they lie apart and ascend.
+type spans struct{ first, last []int32 }
+
+func (s *spans) lo() int32 { return s.first[0] }
+func (s *spans) hi() int32 { return s.last[len(s.last)-1] }
+
+// mergeSpans sorts spans, of which there is one or more, and joins those that meet. One that ends before it begins, or
 // lies outside what groups can have, is an error.
-func MergeSpans(id uuid.UUID, spans []Span) (first, last []int32, err error) {
-	sorted := slices.SortedFunc(slices.Values(spans), func(a, b Span) int { return cmp.Compare(a.First, b.First) })
-	for _, s := range sorted {
+func mergeSpans(id uuid.UUID, list []Span) (*spans, error) {
+	m := &spans{}
+	for _, s := range slices.SortedFunc(slices.Values(list), func(a, b Span) int { return cmp.Compare(a.First, b.First) }) {
 		if s.First < 0 || s.Last > math.MaxInt32 || s.First > s.Last {
-			return nil, nil, fmt.Errorf("groups %d to %d: %w", s.First, s.Last,
+			return nil, fmt.Errorf("groups %d to %d: %w", s.First, s.Last,
 				&GroupError{Batch: id, Group: map[bool]int{true: s.First, false: s.Last}[s.First < 0]})
 		}
-		if n := len(last); n > 0 && s.First <= int(last[n-1])+1 {
-			last[n-1] = max(last[n-1], int32(s.Last)) // checked above
+		if n := len(m.last); n > 0 && s.First <= int(m.last[n-1])+1 {
+			m.last[n-1] = max(m.last[n-1], int32(s.Last)) // checked above
 			continue
 		}
-		first, last = append(first, int32(s.First)), append(last, int32(s.Last)) // checked above
+		m.first, m.last = append(m.first, int32(s.First)), append(m.last, int32(s.Last)) // checked above
 	}
-	return first, last, nil
+	return m, nil
 }

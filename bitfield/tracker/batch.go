@@ -8,24 +8,41 @@
 //	  └──Seal of a batch with nothing pending──▶ completed ──Rearm──▶ sealed, next generation
 //	open, sealed ──Cancel──▶ cancelled
 //
+// A run has such a batch. A tracker is one that an application opened (OpenTracker, AddItems, AckItems, SealTracker,
+// DeleteTracker): a batch with a row in tracker_service. It has idempotent opens and adds, items that failed with a
+// code, one event at its end, and an end for what everybody forgot:
+//
+//	open ──SealTracker──▶ sealed ──last ack──▶ completed ──after Keep──▶ deleted
+//	  └─idle for OpenIdle──▶ expired ◀──idle for SealedIdle─┘ ──after Keep──▶ deleted
+//
+// # Guarantees
+//
+// A tracker is completed by exactly one call, a SealTracker or an AckItems, and only that call is told so; the event is
+// inserted into the outbox run_event in its transaction, once. An item counts as failed, or as done, by the first ack
+// of it that is committed; every later one changes nothing. Adding with a key that was used before adds nothing and
+// returns the same groups. The batch of a run, and a tracker that does not exist, are a *NotFoundError for all that is
+// about trackers.
+//
 // Every function works inside the caller's transaction, so an ack commits together with the result that it
-// acknowledges, or not at all. A function that returns one of this package's errors has changed nothing.
+// acknowledges, or not at all. One about batches that returns an error of this package has changed nothing; after an
+// error of one about trackers the transaction must be rolled back.
 //
 // # Locks
 //
 // A transaction locks group rows first, in ascending order of group, and the batch row after them. Seal, AddGroups and
 // Cancel lock only the batch row; an ack takes it only when a group became empty, so acks of one batch share no hot
 // row; Rearm takes both. A caller that acks several batches in one transaction goes by ascending batch id, and one
-// that adds groups or seals does so after its acks. The transaction must be READ COMMITTED (PostgreSQL's default) or be
-// retried on serialization failures.
+// that adds groups or seals does so after its acks. Rows of tracker_service come last, again by ascending id; a row of
+// tracker_failed is written by who holds its group, and so waits for no one. An ack writes the row of tracker_service
+// once a second at most, and skips it when someone holds it. The transaction must be READ COMMITTED (PostgreSQL's
+// default) or be retried on serialization failures.
 //
 // That Seal and the ack that empties a group both write the batch row is what makes completion exact: the second of two
 // such transactions waits for the first, and then decides by what the first one left.
 //
 // # Not its job
 //
-// It does not know what the items are, does not retry, publishes nothing and starts no goroutines. Functions are safe
-// for concurrent use as far as their transactions are.
+// It does not know what the items are, does not retry, publishes nothing, calls no webhook and starts no goroutines.
 package tracker
 
 import (
@@ -33,7 +50,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -51,21 +67,6 @@ const (
 	StateCompleted State = "completed" // no more groups, no item is pending
 	StateCancelled State = "cancelled" // acks are still taken, but it never completes
 )
-
-// Batch is a batch as it stands.
-type Batch struct {
-	ID          uuid.UUID
-	Owner       string
-	State       State
-	Generation  int   // 1 when opened, one more with every Rearm
-	Groups      int   // how many groups it has; they are numbered from 0
-	OpenGroups  int   // how many of them have pending items
-	Items       int64 // the sum of the groups' sizes
-	CreatedAt   time.Time
-	ActiveAt    time.Time // the last change other than an ack that left its group with pending items
-	SealedAt    *time.Time
-	CompletedAt *time.Time
-}
 
 // Querier is a pool, a connection or a transaction.
 type Querier interface {
@@ -142,101 +143,168 @@ func Reopen(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 	return checkState(ctx, tx, "reopen", id, "cancelled, with items that are pending")
 }
 
-// getSQL takes no locks.
-const getSQL = `
-SELECT id, owner, state, generation, groups, open_groups, items, created_at, active_at, sealed_at, completed_at
-FROM tracker_batch WHERE id = $1`
+// addGroupsSQL locks the batch row before it adds rows, so that two adds number their groups one at a time and
+// none slips in behind a seal. The new rows are no one else's to wait for. A full mask of n bits is the complement of n
+// zeros shifted in from the left.
+const addGroupsSQL = `
+WITH batch AS (
+    UPDATE tracker_batch b
+    SET groups      = b.groups + cardinality($2::integer[]),
+        open_groups = b.open_groups + cardinality($2::integer[]),
+        items       = b.items + (SELECT sum(size) FROM unnest($2::integer[]) AS s(size)),
+        active_at   = tranche_now()
+    WHERE b.id = $1 AND b.state = 'open'
+    RETURNING b.id, b.groups - cardinality($2::integer[]) AS first
+), added AS (
+    INSERT INTO tracker_group (batch_id, grp, size, pending)
+    SELECT batch.id, batch.first + s.place - 1, s.size, ~(~B'0'::bit(8192) >> s.size)
+    FROM batch, unnest($2::integer[]) WITH ORDINALITY AS s(size, place)
+)
+SELECT first FROM batch`
 
-// Get reads a batch. One that does not exist is ErrNotFound.
-func Get(ctx context.Context, q Querier, id uuid.UUID) (Batch, error) {
-	var b Batch
-	err := q.QueryRow(ctx, getSQL, id).Scan(&b.ID, &b.Owner, &b.State, &b.Generation, &b.Groups, &b.OpenGroups, &b.Items,
-		&b.CreatedAt, &b.ActiveAt, &b.SealedAt, &b.CompletedAt)
-	return b, wrap("read", id, noRows(err))
-}
+// AddGroups appends groups of the given sizes, each 1 to bitfield.Size items and all of them pending, and returns the
+// number of the first; the others follow it. The batch must be open, or it is a *StateError.
 
-func noRows(err error) error {
-	if errors.Is(err, pgx.ErrNoRows) {
-		return ErrNotFound
+// Calling it again adds groups again: a caller that may run twice does it in the transaction that also marks its own
+// work as done.
+func AddGroups(ctx context.Context, tx pgx.Tx, id uuid.UUID, sizes []int) (first int, err error) {
+	const op = "add groups to"
+	list, err := checkSizes(op, id, sizes)
+	if err != nil {
+		return 0, err
 	}
-	return err
+	err = tx.QueryRow(ctx, addGroupsSQL, id, list).Scan(&first)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return first, wrap(op, id, err)
+	}
+	return 0, checkState(ctx, tx, op, id, "open")
 }
+
+func checkSizes(op string, id uuid.UUID, sizes []int) ([]int32, error) {
+	if len(sizes) == 0 {
+		return nil, wrap(op, id, ErrNothing)
+	}
+	list := make([]int32, len(sizes))
+	for i, size := range sizes {
+		if size < 1 || size > bitfield.Size {
+			return nil, fmt.Errorf("%s tracker batch %s: size %d of the list is %d; a group holds 1 to %d items", op, id, i,
+				size, bitfield.Size)
+		}
+		list[i] = int32(size) // checked above
+	}
+	return list, nil
+}
+
+// openSealedSQL makes batches with all their groups. No one else knows of them, so there is nothing to wait for.
+const openSealedSQL = `
+WITH batch AS (
+    INSERT INTO tracker_batch (id, owner, state, groups, open_groups, items, sealed_at)
+    SELECT b.id, b.owner, 'sealed', b.groups, b.groups, b.items, tranche_now()
+    FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::bigint[]) AS b (id, owner, groups, items)
+)
+INSERT INTO tracker_group (batch_id, grp, size, pending)
+SELECT g.batch, g.grp, g.size, ~(~B'0'::bit(8192) >> g.size)
+FROM unnest($5::uuid[], $6::integer[], $7::integer[]) AS g (batch, grp, size)`
+
+// QueueSealed is [Open], [AddGroups] and [Seal] in one statement of a caller's pgx.Batch, for a batch of which all is
+// known from the start. An id that is taken is an error of PostgreSQL's. The statement's parameters are arrays: those
+// of several batches, one behind the other, make all of these.
+func QueueSealed(b *pgx.Batch, id uuid.UUID, owner string, sizes []int) error {
+	list, err := checkSizes("open", id, sizes)
+	if err != nil {
+		return err
+	}
+	of, places, items := make([]uuid.UUID, len(list)), make([]int32, len(list)), int64(0)
+	for i, size := range list {
+		of[i], places[i], items = id, int32(i), items+int64(size)
+	}
+	b.Queue(openSealedSQL, []uuid.UUID{id}, []string{owner}, []int{len(list)}, []int64{items}, of, places, list)
+	return nil
+}
+
+// rearmSQL locks the group rows and then, when all of them are held, the batch row; batch is that row as it is under
+// the lock. A cancelled batch and a mask that fits no group leave everything as it was. As in ackSQL, new values come
+// from the locked rows only.
+const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (
+    SELECT b.id, b.state, b.groups, b.open_groups, b.generation,
+           b.state <> 'cancelled' AND NOT EXISTS (SELECT FROM bad) AS ready
+    FROM tracker_batch b
+    WHERE b.id = $1[1] AND (SELECT count(*) FROM locked) >= 0
+    FOR NO KEY UPDATE
+), moved AS (
+    UPDATE tracker_group g
+    SET pending = l.pending | l.mask
+    FROM locked l, batch
+    WHERE g.batch_id = batch.id AND g.grp = ANY ($2::integer[]) AND g.grp = l.grp
+      AND batch.ready AND (l.mask & ~l.pending) <> B'0'::bit(8192)
+    RETURNING l.pending = B'0'::bit(8192) AS reopened
+), armed AS (
+    UPDATE tracker_batch b
+    SET groups       = l.groups,
+        open_groups  = l.open_groups + m.reopened,
+        generation   = l.generation + 1,
+        state        = CASE l.state WHEN 'open' THEN 'open' ELSE 'sealed' END,
+        completed_at = NULL,
+        active_at    = tranche_now()
+    FROM batch l, (SELECT count(*)::integer AS reopened FROM moved WHERE reopened) m
+    WHERE b.id = $1[1] AND l.ready
+    RETURNING b.generation
+)
+SELECT batch.state, batch.groups, armed.generation, bad.grp, bad.above, bad.size
+FROM batch LEFT JOIN armed ON true LEFT JOIN bad ON true`
+
+// Rearm makes items pending again and starts the next generation, which it returns: a completed batch is sealed again
+// and will complete, and report it, again. A sealed batch stays sealed, an open one open. Items that are pending
+// already are left alone.
+//
+// A cancelled batch is a *StateError, a mask that fits no group a *GroupError, an unknown batch ErrNotFound. Masks
+// without any member are ErrNothing: the batch would wait for no one.
+func Rearm(ctx context.Context, tx pgx.Tx, id uuid.UUID, items []Ack) (generation int, err error) {
+	const op = "rearm"
+	m, err := mergeMasks(id, items)
+	if err != nil {
+		return 0, err
+	}
+	if m.empty() {
+		return 0, wrap(op, id, ErrNothing)
+	}
+	var (
+		state State
+		next  *int
+		bad   misfit
+	)
+	err = tx.QueryRow(ctx, rearmSQL, m.args()...).Scan(&state, &bad.groups, &next, &bad.group, &bad.above, &bad.size)
+	switch {
+	case err != nil:
+		return 0, notFound(op, id, err)
+	case state == StateCancelled:
+		return 0, &StateError{Batch: id, State: state, Op: op, Want: "open, sealed or completed"}
+	case next == nil:
+		return 0, wrap(op, id, bad.err(id))
+	}
+	return *next, nil
+}
+
+func (m *masks) empty() bool {
+	for i := range m.sets {
+		if !m.sets[i].Empty() {
+			return false
+		}
+	}
+	return true
+}
+
+const stateSQL = `SELECT state FROM tracker_batch WHERE id = $1`
 
 // checkState explains why a conditional update met no row: nil when the batch is in one of the harmless states, in
 // which the operation has nothing to do.
 func checkState(ctx context.Context, q Querier, op string, id uuid.UUID, want string, harmless ...State) error {
-	b, err := Get(ctx, q, id)
-	if errors.Is(err, ErrNotFound) {
-		return wrap(op, id, ErrNotFound)
+	var state State
+	if err := q.QueryRow(ctx, stateSQL, id).Scan(&state); err != nil {
+		return notFound(op, id, err)
 	}
-	if err != nil {
-		return err
-	}
-	if slices.Contains(harmless, b.State) {
+	if slices.Contains(harmless, state) {
 		return nil
 	}
-	return &StateError{Batch: id, State: b.State, Op: op, Want: want}
-}
-
-func wrap(op string, id uuid.UUID, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s tracker batch %s: %w", op, id, err)
-}
-
-var (
-	// ErrNotFound is wrapped by every error about a batch that does not exist.
-	ErrNotFound = errors.New("no such tracker batch")
-	// ErrExists is wrapped when a batch is opened under an id that is taken.
-	ErrExists = errors.New("the tracker batch exists already")
-	// ErrNothing is wrapped when AddGroups gets no sizes, or Rearm no members: the call would have no effect that
-	// anyone could later wait for.
-	ErrNothing = errors.New("nothing was given")
-
-	errTwice = errors.New("it was named twice; put its items together")
-)
-
-// StateError is returned when an operation does not fit the state that a batch is in.
-type StateError struct {
-	Batch uuid.UUID
-	State State  // the state it is in
-	Op    string // what was asked
-	Want  string // the states in which it can be done
-}
-
-func (e *StateError) Error() string {
-	return fmt.Sprintf("%s: tracker batch %s is %s; it must be %s", e.Op, e.Batch, e.State, e.Want)
-}
-
-// SizeError is returned by AddGroups for a group of no items or of more than bitfield.Size.
-type SizeError struct {
-	Batch uuid.UUID
-	At    int // the place in the list of sizes, from 0
-	Size  int
-}
-
-func (e *SizeError) Error() string {
-	return fmt.Sprintf("add groups to tracker batch %s: size %d of the list is %d; a group holds 1 to %d items",
-		e.Batch, e.At, e.Size, bitfield.Size)
-}
-
-// GroupError is returned for a mask that fits no group of its batch: there is no such group, or it is too small.
-type GroupError struct {
-	Batch  uuid.UUID
-	Group  int
-	Groups int // how many groups the batch has; 0 when that was not looked up
-	Size   int // the size of the group; 0 when there is no such group
-	Bit    int // the largest member of the mask
-}
-
-func (e *GroupError) Error() string {
-	switch {
-	case e.Size == 0 && e.Groups == 0:
-		return fmt.Sprintf("tracker batch %s has no group %d", e.Batch, e.Group)
-	case e.Size == 0:
-		return fmt.Sprintf("tracker batch %s has no group %d: it has groups 0 to %d", e.Batch, e.Group, e.Groups-1)
-	}
-	return fmt.Sprintf("group %d of tracker batch %s has no item %d: it has items 0 to %d",
-		e.Group, e.Batch, e.Bit, e.Size-1)
+	return &StateError{Batch: id, State: state, Op: op, Want: want}
 }

@@ -7,11 +7,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Statements are all the statements of the package, by name.
+// Statements are those that mutants are made of, by name.
 var Statements = map[string]string{
-	"open": openSQL, "seal": sealSQL, "cancel": cancelSQL, "get": getSQL,
-	"addGroups": addGroupsSQL, "missing": missingSQL, "ack": ackSQL, "rearm": rearmSQL,
-	"ackNew": ackNewSQL, "ackWhole": ackWholeSQL,
+	"ack": ackSQL, "ackNew": ackNewSQL, "ackWhole": ackWholeSQL, "seal": sealSQL, "lockTracker": lockTrackerSQL,
+	"end": endSQL, "reapVerdict": reapVerdictSQL,
 }
 
 // ByKey goes before acks.
@@ -23,11 +22,11 @@ func AckMasks(ctx context.Context, tx pgx.Tx, id uuid.UUID, acks []Ack) (acked A
 	if err := QueueAck(b, id, acks, &acked); err != nil || b.Len() == 0 {
 		return Acked{}, err
 	}
-	err = tx.SendBatch(ctx, b).Close()
-	return acked, err
+	return acked, tx.SendBatch(ctx, b).Close()
 }
 
-// AckWith is AckMasks with another statement: for mutants, which must be caught.
+// The others are operations with another statement in the place of one of theirs: for mutants, which must be caught.
+
 func AckWith(ctx context.Context, tx pgx.Tx, sql string, id uuid.UUID, acks []Ack) (acked Acked, err error) {
 	m, err := mergeMasks(id, acks)
 	if err != nil {
@@ -37,14 +36,9 @@ func AckWith(ctx context.Context, tx pgx.Tx, sql string, id uuid.UUID, acks []Ac
 	if err != nil {
 		return Acked{}, err
 	}
-	err = scanAcks(rows, func(_ uuid.UUID, did Acked) error {
-		acked = did
-		return nil
-	})
-	return acked, err
+	return acked, scanAcks(rows, func(_ uuid.UUID, did Acked) error { acked = did; return nil })
 }
 
-// AckWholeWith is an ack of whole groups with another statement.
 func AckWholeWith(ctx context.Context, tx pgx.Tx, sql string, id uuid.UUID, spans ...Span) (acked Acked, err error) {
 	b := &pgx.Batch{}
 	if err := queueWhole(b, sql, id, spans, &acked); err != nil {
@@ -53,11 +47,20 @@ func AckWholeWith(ctx context.Context, tx pgx.Tx, sql string, id uuid.UUID, span
 	return acked, tx.SendBatch(ctx, b).Close()
 }
 
-// AckNew is QueueAckNew by itself.
-func AckNew(ctx context.Context, tx pgx.Tx, id uuid.UUID, acks []Ack) (acked AckedNew, err error) {
-	b := &pgx.Batch{}
-	if err := QueueAckNew(b, id, acks, &acked); err != nil {
-		return AckedNew{}, err
-	}
-	return acked, tx.SendBatch(ctx, b).Close()
+func AddWith(ctx context.Context, tx pgx.Tx, lock string, batch uuid.UUID, n int64, key string) (Added, error) {
+	return addBehind(ctx, tx, lock, batch, n, key)
+}
+
+func ReapWith(ctx context.Context, tx pgx.Tx, judge string, limit int) (Reaped, error) {
+	return reapBy(ctx, tx, judge, limit, reapGroups)
+}
+
+// ReapFew is Reap with another bound of groups.
+func ReapFew(ctx context.Context, tx pgx.Tx, limit, groups int) (Reaped, error) {
+	return reapBy(ctx, tx, reapVerdictSQL, limit, groups)
+}
+
+func EndWith(ctx context.Context, tx pgx.Tx, sql string, batch uuid.UUID) error {
+	_, err := tx.Exec(ctx, sql, batch, string(EventCompleted))
+	return err
 }

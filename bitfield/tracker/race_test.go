@@ -2,16 +2,22 @@ package tracker_test
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// call is an operation of the package that may report completion.
+// call is an operation that may report completion.
 type call func(ctx context.Context, tx pgx.Tx) (completed bool, err error)
 
 func sealing(id uuid.UUID) call {
@@ -43,270 +49,128 @@ func adding(id uuid.UUID, sizes ...int) call {
 	}
 }
 
-// outcome is what two racing calls reported.
-type outcome struct {
-	first, second bool
-	secondErr     error
-}
-
-func (o outcome) completions() int {
-	n := 0
-	for _, completed := range []bool{o.first, o.second} {
-		if completed {
-			n++
-		}
-	}
-	return n
-}
-
-// race runs first in a transaction that it holds open, starts second, waits until PostgreSQL says that second is
-// waiting for first, and only then ends first. That second waited is part of the assertion: without a meeting there was
-// no race.
-func (b *bench) race(first, second call, end func(context.Context, pgx.Tx) error) outcome {
+// behind runs second in a transaction of its own while that of first is open, waits until PostgreSQL says that it waits
+// for first, and ends first then. That it waited is part of the assertion: without a meeting there was no race.
+func (b *bench) behind(first pgx.Tx, second func(context.Context, pgx.Tx) error, end func(context.Context) error) error {
 	b.Helper()
-	ctx := b.Context()
-	var got outcome
-	holder, waiter := b.begin(), b.begin()
-	got.first = must(first(ctx, holder))(b)
-
-	done := make(chan struct{})
+	tx := b.begin()
+	done := make(chan error, 1)
 	go func() {
-		defer close(done)
-		got.second, got.secondErr = second(ctx, waiter)
+		err := second(b.Context(), tx)
+		if err == nil {
+			err = tx.Commit(b.Context())
+		} else {
+			_ = tx.Rollback(b.Context())
+		}
+		done <- err
 	}()
-	b.waitsFor(waiter.Conn().PgConn().PID(), holder.Conn().PgConn().PID())
-	if err := end(ctx, holder); err != nil {
+	waiter, holder := int(tx.Conn().PgConn().PID()), int(first.Conn().PgConn().PID())
+	testenv.Until(b, time.Minute, "the second call waits for the first", func() bool {
+		return b.count(`SELECT ($2::int = ANY (pg_blocking_pids($1::int)))::int`, waiter, holder) == 1
+	})
+	if err := end(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	<-done
-	if got.secondErr != nil {
-		if err := waiter.Rollback(ctx); err != nil {
-			b.Fatal(err)
-		}
-		return got
-	}
-	b.commit(waiter)
-	return got
+	return <-done
 }
 
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
+// outcome is what two racing calls reported.
+type outcome struct{ first, second bool }
 
-// waitsFor returns once the backend waiter waits for a lock that the backend holder has.
-func (b *bench) waitsFor(waiter, holder uint32) {
+// race runs second behind first, which commits unless it is to go back.
+func (b *bench) race(first, second call, back bool) (got outcome, err error) {
 	b.Helper()
-	poll := time.NewTicker(time.Millisecond)
-	defer poll.Stop()
-	deadline := time.After(time.Minute)
-	for {
-		var blocked bool
-		err := b.pool.QueryRow(b.Context(), `SELECT $2::int = ANY (pg_blocking_pids($1::int))`,
-			int(waiter), int(holder)).Scan(&blocked)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if blocked {
-			return
-		}
-		select {
-		case <-poll.C:
-		case <-deadline:
-			b.Fatal("the second call never waited for the first: they do not race")
-		}
+	tx := b.begin()
+	if got.first, err = first(b.Context(), tx); err != nil {
+		b.Fatal(err)
 	}
+	end := tx.Commit
+	if back {
+		end = tx.Rollback
+	}
+	err = b.behind(tx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		got.second, err = second(ctx, tx)
+		return err
+	}, end)
+	return got, err
 }
 
-func commits(ctx context.Context, tx pgx.Tx) error   { return tx.Commit(ctx) }
-func rollsBack(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }
-
-// inTurn makes the calls one at a time, each in a transaction of its own.
 func (b *bench) inTurn(calls ...call) {
 	b.Helper()
 	for _, c := range calls {
-		b.in(func(tx pgx.Tx) error {
-			_, err := c(b.Context(), tx)
-			return err
-		})
+		in(b, c)
 	}
 }
 
-// counted checks that the batch row says what its groups say.
-func (b *bench) counted(id uuid.UUID) {
-	b.Helper()
-	var groups, open int
-	var items int64
-	err := b.pool.QueryRow(b.Context(), `
-		SELECT count(*), count(*) FILTER (WHERE bit_count(pending) > 0), coalesce(sum(size), 0)
-		FROM tracker_group WHERE batch_id = $1`, id).Scan(&groups, &open, &items)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if got := b.get(id); got.Groups != groups || got.OpenGroups != open || got.Items != items {
-		b.Errorf("%d groups, %d of them open, %d items; the batch says %+v", groups, open, items, got)
-	}
+// meeting is two calls of which the second waits for the first, and what comes of it.
+type meeting struct {
+	sizes         []int
+	first, second func(id uuid.UUID) call
+	want          outcome
+	state         tracker.State
+	before        []func(id uuid.UUID) call
+	back, refused bool // the first goes back; the second is refused
 }
 
-func sealed(id uuid.UUID) []call { return []call{sealing(id)} }
+func meetings() map[string]meeting {
+	type of = func(id uuid.UUID) call
+	ack := func(acks ...tracker.Ack) of { return func(id uuid.UUID) call { return acking(id, acks...) } }
+	rearm := func(acks ...tracker.Ack) of { return func(id uuid.UUID) call { return rearming(id, acks...) } }
+	add := func(sizes ...int) of { return func(id uuid.UUID) call { return adding(id, sizes...) } }
+	sealed, done := []of{sealing}, []of{ack(first(0, 4)), sealing}
+	neither, one, two := outcome{}, outcome{first: true}, outcome{second: true}
+	const open, seal, completed = tracker.StateOpen, tracker.StateSealed, tracker.StateCompleted
+	return map[string]meeting{
+		"seal, then the last ack": {[]int{3}, sealing, ack(first(0, 3)), two, completed, nil, false, false},
+		"the last ack, then seal": {[]int{3}, ack(first(0, 3)), sealing, two, completed, nil, false, false},
+		"a seal that goes back":   {[]int{3}, sealing, ack(first(0, 3)), neither, open, nil, true, false},
+		"an ack that goes back":   {[]int{3}, ack(first(0, 3)), sealing, neither, seal, nil, true, false},
+		"acks of the last two groups, upwards": {
+			[]int{3, 4}, ack(first(0, 3)), ack(first(1, 4)), two, completed, sealed, false, false},
+		"acks of the last two groups, downwards": {
+			[]int{3, 4}, ack(first(1, 4)), ack(first(0, 3)), two, completed, sealed, false, false},
+		"acks of the two halves of the last group": {
+			[]int{4}, ack(some(0, 0, 1)), ack(some(0, 2, 3)), two, completed, sealed, false, false},
+		"the last ack, twice":      {[]int{4}, ack(first(0, 4)), ack(first(0, 4)), one, completed, sealed, false, false},
+		"the last ack, then rearm": {[]int{4}, ack(first(0, 4)), rearm(some(0, 1)), one, seal, sealed, false, false},
+		"rearm of another group, then the last ack": {
+			[]int{4, 4}, rearm(some(1, 1)), ack(first(0, 4)), neither, seal, sealed, false, false},
+		"rearm, then an early ack of what it rearms": {
+			[]int{4}, rearm(some(0, 1)), ack(first(0, 4)), two, completed, done, false, false},
+		"rearm, then rearm": {[]int{4}, rearm(some(0, 1)), rearm(some(0, 2)), neither, seal, done, false, false},
+		"cancel, then the last ack": {
+			[]int{4}, cancelling, ack(first(0, 4)), neither, tracker.StateCancelled, sealed, false, false},
+		"seal, then seal":  {nil, sealing, sealing, one, completed, nil, false, false},
+		"seal, then add":   {nil, sealing, add(5), one, completed, nil, false, true},
+		"add, then an ack": {[]int{3}, add(5, 5, 5), ack(first(0, 3)), neither, open, nil, false, false},
+		"add, then rearm": {
+			[]int{4, 3}, add(5, 5, 5), rearm(some(0, 1)), neither, open, []of{ack(first(0, 4))}, false, false},
+		"add, then seal": {nil, add(5), sealing, neither, seal, nil, false, false},
+	}
+}
 
 func TestForcedRaces(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		sizes  []int
-		before func(id uuid.UUID) []call
-		first  func(id uuid.UUID) call
-		second func(id uuid.UUID) call
-		want   outcome
-		state  tracker.State
-	}{
-		"seal, then the last ack": {
-			sizes:  []int{3},
-			first:  sealing,
-			second: func(id uuid.UUID) call { return acking(id, whole(0, 3)) },
-			want:   outcome{second: true}, state: tracker.StateCompleted,
-		},
-		"the last ack, then seal": {
-			sizes:  []int{3},
-			first:  func(id uuid.UUID) call { return acking(id, whole(0, 3)) },
-			second: sealing,
-			want:   outcome{second: true}, state: tracker.StateCompleted,
-		},
-		"acks of the last two groups, upwards": {
-			before: sealed, sizes: []int{3, 4},
-			first:  func(id uuid.UUID) call { return acking(id, whole(0, 3)) },
-			second: func(id uuid.UUID) call { return acking(id, whole(1, 4)) },
-			want:   outcome{second: true}, state: tracker.StateCompleted,
-		},
-		"acks of the last two groups, downwards": {
-			before: sealed, sizes: []int{3, 4},
-			first:  func(id uuid.UUID) call { return acking(id, whole(1, 4)) },
-			second: func(id uuid.UUID) call { return acking(id, whole(0, 3)) },
-			want:   outcome{second: true}, state: tracker.StateCompleted,
-		},
-		"acks of the two halves of the last group": {
-			before: sealed, sizes: []int{4},
-			first:  func(id uuid.UUID) call { return acking(id, some(0, 0, 1)) },
-			second: func(id uuid.UUID) call { return acking(id, some(0, 2, 3)) },
-			want:   outcome{second: true}, state: tracker.StateCompleted,
-		},
-		"the last ack, twice": {
-			before: sealed, sizes: []int{4},
-			first:  func(id uuid.UUID) call { return acking(id, whole(0, 4)) },
-			second: func(id uuid.UUID) call { return acking(id, whole(0, 4)) },
-			want:   outcome{first: true}, state: tracker.StateCompleted,
-		},
-		"the last ack, then rearm": {
-			before: sealed, sizes: []int{4},
-			first:  func(id uuid.UUID) call { return acking(id, whole(0, 4)) },
-			second: func(id uuid.UUID) call { return rearming(id, some(0, 1)) },
-			want:   outcome{first: true}, state: tracker.StateSealed,
-		},
-		"rearm of another group, then the last ack": {
-			before: sealed, sizes: []int{4, 4},
-			first:  func(id uuid.UUID) call { return rearming(id, some(1, 1)) },
-			second: func(id uuid.UUID) call { return acking(id, whole(0, 4)) },
-			state:  tracker.StateSealed,
-		},
-		"rearm, then an early ack of what it rearms": {
-			sizes:  []int{4},
-			before: func(id uuid.UUID) []call { return []call{acking(id, whole(0, 4)), sealing(id)} },
-			first:  func(id uuid.UUID) call { return rearming(id, some(0, 1)) },
-			second: func(id uuid.UUID) call { return acking(id, whole(0, 4)) },
-			want:   outcome{second: true}, state: tracker.StateCompleted,
-		},
-		"rearm, then rearm": {
-			sizes:  []int{4},
-			before: func(id uuid.UUID) []call { return []call{acking(id, whole(0, 4)), sealing(id)} },
-			first:  func(id uuid.UUID) call { return rearming(id, some(0, 1)) },
-			second: func(id uuid.UUID) call { return rearming(id, some(0, 2)) },
-			state:  tracker.StateSealed,
-		},
-		"cancel, then the last ack": {
-			before: sealed, sizes: []int{4},
-			first:  cancelling,
-			second: func(id uuid.UUID) call { return acking(id, whole(0, 4)) },
-			state:  tracker.StateCancelled,
-		},
-		"seal, then seal": {
-			sizes: []int{}, first: sealing, second: sealing,
-			want: outcome{first: true}, state: tracker.StateCompleted,
-		},
-		"add, then an ack": {
-			sizes:  []int{3},
-			first:  func(id uuid.UUID) call { return adding(id, 5, 5, 5) },
-			second: func(id uuid.UUID) call { return acking(id, whole(0, 3)) },
-			state:  tracker.StateOpen,
-		},
-		"add, then rearm": {
-			sizes:  []int{3, 3},
-			before: func(id uuid.UUID) []call { return []call{acking(id, whole(0, 3))} },
-			first:  func(id uuid.UUID) call { return adding(id, 5, 5, 5) },
-			second: func(id uuid.UUID) call { return rearming(id, some(0, 1)) },
-			state:  tracker.StateOpen,
-		},
-		"add, then seal": {
-			sizes:  []int{},
-			first:  func(id uuid.UUID) call { return adding(id, 5) },
-			second: sealing, state: tracker.StateSealed,
-		},
-	} {
+	for name, tc := range meetings() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			id := b.open(tc.sizes...)
-			if tc.before != nil {
-				b.inTurn(tc.before(id)...)
+			id := b.run(tc.sizes...)
+			for _, before := range tc.before {
+				b.inTurn(before(id))
 			}
-			got := b.race(tc.first(id), tc.second(id), commits)
-			if got != tc.want {
-				t.Errorf("got %+v, want %+v; %v", got, tc.want, got.secondErr)
+			got, err := b.race(tc.first(id), tc.second(id), tc.back)
+			_, refused := errors.AsType[*tracker.StateError](err)
+			if got != tc.want || refused != tc.refused || (err != nil) != refused {
+				t.Errorf("got %+v, want %+v; %v", got, tc.want, err)
 			}
-			if batch := b.get(id); batch.State != tc.state {
-				t.Errorf("the batch is left as %+v", batch)
+			row := b.row(id)
+			groups := b.count(`SELECT count(*) FROM tracker_group WHERE batch_id = $1`, id)
+			open := b.count(`SELECT count(*) FROM tracker_group WHERE batch_id = $1 AND bit_count(pending) > 0`, id)
+			if row.State != tc.state || row.Groups != groups || row.OpenGroups != open {
+				t.Errorf("%d groups, %d of them open; the batch is left as %+v", groups, open, row)
 			}
-			b.counted(id)
 		})
-	}
-}
-
-func TestAddBehindSealIsRefused(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.open()
-	got := b.race(sealing(id), adding(id, 5), commits)
-	var state *tracker.StateError
-	if !got.first || !asState(got.secondErr, &state) || state.State != tracker.StateCompleted {
-		t.Errorf("got %+v", got)
-	}
-	if batch := b.get(id); batch.Groups != 0 {
-		t.Errorf("a group slipped in: %+v", batch)
-	}
-}
-
-// TestRolledBackRacers ends the first call with a rollback: the second then decides as if it had been alone, and no one
-// hangs.
-func TestRolledBackRacers(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.open(3)
-	if got := b.race(sealing(id), acking(id, whole(0, 3)), rollsBack); got != (outcome{}) {
-		t.Errorf("ack behind a seal that was rolled back: %+v", got)
-	}
-	if !b.seal(id) {
-		t.Error("the next seal did not complete the batch")
-	}
-	id = b.open(3)
-	if got := b.race(acking(id, whole(0, 3)), sealing(id), rollsBack); got != (outcome{}) {
-		t.Errorf("seal behind an ack that was rolled back: %+v", got)
-	}
-	if got := b.ack(id, whole(0, 3)); !got.Completed {
-		t.Errorf("the next ack did not complete the batch: %+v", got)
 	}
 }
 
@@ -315,22 +179,225 @@ func TestRolledBackRacers(t *testing.T) {
 func TestAcksShareNoRow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.open(10, 10, 10)
-	held := b.begin()
-	must(acking(id, some(0, 1))(t.Context(), held))(t)
-	b.in(func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '1ms'`); err != nil {
+	id := b.run(10, 10, 10)
+	if _, err := acking(id, some(0, 1))(t.Context(), b.begin()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []call{acking(id, some(1, 1), first(2, 10)), sealing(id)} {
+		in(b, func(ctx context.Context, tx pgx.Tx) (bool, error) {
+			if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1ms'`); err != nil {
+				return false, err
+			}
+			return c(ctx, tx)
+		})
+	}
+}
+
+// together runs the calls at the same moment, each in a transaction of its own, and returns how often completion was
+// reported.
+func (b *bench) together(calls ...call) int64 {
+	b.Helper()
+	var completions atomic.Int64
+	group := errgroup.Group{}
+	for _, c := range calls {
+		group.Go(func() error {
+			completed, err := try(b, c)
+			if completed {
+				completions.Add(1)
+			}
 			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		b.Fatal(err)
+	}
+	return completions.Load()
+}
+
+// TestAcksInAnyOrderNeverDeadlock lets several callers ack overlapping groups, given in random order, while the batch
+// is sealed: no call fails, and exactly one completes. So again with what is rearmed.
+func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for round := range 60 {
+		id := b.run(3, 3, 3, 3)
+		acks := []tracker.Ack{first(0, 3), first(1, 3), first(2, 3), first(3, 3)}
+		calls := []call{sealing(id)}
+		for range 3 {
+			rand.Shuffle(len(acks), func(i, j int) { acks[i], acks[j] = acks[j], acks[i] })
+			calls = append(calls, acking(id, slices.Clone(acks)...))
 		}
-		_, err := tracker.AckMasks(t.Context(), tx, id, []tracker.Ack{some(1, 1), whole(2, 10)})
+		if got := b.together(calls...); got != 1 {
+			t.Fatalf("round %d: completion was reported %d times; the batch is %+v", round, got, b.row(id))
+		}
+		b.inTurn(rearming(id, some(round%4, 1)))
+		if got := b.together(calls[1:]...); got != 1 {
+			t.Fatalf("round %d: the next was reported %d times; the batch is %+v", round, got, b.row(id))
+		}
+	}
+}
+
+// TestSealRacesTheLastAck lets the seal and the last ack of a tracker meet, in both orders, and over and over in none:
+// exactly one of them reports completion, and there is one event.
+func TestSealRacesTheLastAck(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	both := func(id uuid.UUID) (seal, ack call) {
+		return func(ctx context.Context, tx pgx.Tx) (bool, error) { return tracker.SealTracker(ctx, tx, id) },
+			func(ctx context.Context, tx pgx.Tx) (bool, error) {
+				acked, err := tracker.AckItems(ctx, tx, []tracker.TrackerAck{items(id, some(0, 0))})
+				return err == nil && acked[0].Completed, err
+			}
+	}
+	const races = 300
+	for range races {
+		if n := b.together(both(b.open(1))); n != 1 {
+			t.Fatalf("%d calls completed it", n)
+		}
+	}
+	for i := range 2 {
+		first, second := both(b.open(1))
+		if i == 1 {
+			first, second = second, first
+		}
+		if got, err := b.race(first, second, false); err != nil || got != (outcome{second: true}) {
+			t.Errorf("%+v, %v; the one who came second was to complete it", got, err)
+		}
+	}
+	if n := b.count(`SELECT count(DISTINCT run_id) + 1000 * count(*) FROM run_event`); n != 1001*(races+2) {
+		t.Errorf("%d; each tracker was to have one event", n)
+	}
+}
+
+// TestTwoDoTheSame has a second caller open, and add, under the same key while the first has not committed.
+func TestTwoDoTheSame(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, back := range map[string]bool{"the first commits": false, "the first goes back": true} {
+		r := tracker.OpenRequest{Owner: "o", Key: name}
+		var opened [2]tracker.Opened
+		open := func(i int) call {
+			return func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
+				opened[i], err = tracker.OpenTracker(ctx, tx, r)
+				return false, err
+			}
+		}
+		_, err := b.race(open(0), open(1), back)
+		if err != nil || opened[1].Existing == back || (opened[0].ID == opened[1].ID) == back {
+			t.Errorf("%s: opened %+v, %v", name, opened, err)
+		}
+		id := opened[1].ID
+		var added [2]tracker.Added
+		add := func(i int) call {
+			return func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
+				added[i], err = tracker.AddItems(ctx, tx, id, 9000, "page 7")
+				return false, err
+			}
+		}
+		_, err = b.race(add(0), add(1), back)
+		if added[0].Existing = !back; err != nil || added[0] != added[1] {
+			t.Errorf("%s: added %+v, %v", name, added, err)
+		}
+		if got := b.get(id); got.Items != 9000 || got.Groups != 2 || got.Pending != 9000 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if n := b.count(`SELECT count(*) FROM tracker_batch`); n != 2 {
+		t.Errorf("%d batches, want 2", n)
+	}
+}
+
+// TestKilledBetweenAckAndCommit ends the connection of an ack that completed a tracker before it could commit.
+func TestKilledBetweenAckAndCommit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.open(3)
+	b.seal(id)
+	tx := b.begin()
+	acked, err := tracker.AckItems(t.Context(), tx, []tracker.TrackerAck{failed("E", id, first(0, 3))})
+	if err != nil || !acked[0].Completed {
+		t.Fatalf("%+v, %v", acked, err)
+	}
+	err = b.behind(tx, func(ctx context.Context, tx pgx.Tx) error {
+		acked, err = tracker.AckItems(ctx, tx, []tracker.TrackerAck{items(id, first(0, 2))})
+		return err
+	}, func(ctx context.Context) error {
+		_, err := b.pool.Exec(ctx, `SELECT pg_terminate_backend($1)`, tx.Conn().PgConn().PID())
 		return err
 	})
-	b.in(func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '1ms'`); err != nil {
-			return err
-		}
-		_, err := tracker.Seal(t.Context(), tx, id)
+	if err != nil || acked[0] != (tracker.Acked{Newly: 2}) {
+		t.Errorf("the one behind it: %+v, %v", acked, err)
+	}
+	if err := tx.Commit(t.Context()); err == nil {
+		t.Error("the killed transaction was committed")
+	}
+	if got := b.get(id); got.Failed != 0 || got.Pending != 1 || len(b.events(id)) != 0 {
+		t.Errorf("a killed ack left %+v", got)
+	}
+	if acked = b.ack(failed("E", id, first(0, 3))); acked[0] != (tracker.Acked{Newly: 1, Completed: true}) {
+		t.Errorf("the next ack: %+v", acked)
+	}
+	if got := b.get(id); got.Failed != 1 || got.Done != 2 || len(b.events(id)) != 1 {
+		t.Errorf("at the end: %+v, %+v", got, b.events(id))
+	}
+}
+
+// TestPurgeBehindALateAck deletes a tracker while an ack of it is not committed: nothing is left behind.
+func TestPurgeBehindALateAck(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.open(9000)
+	tx := b.begin()
+	late := []tracker.TrackerAck{failed("E", id, some(0, 1), some(1, 1))}
+	if _, err := tracker.AckItems(t.Context(), tx, late); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.tryDelete(id); err != nil {
+		t.Fatal(err)
+	}
+	var rows int
+	err := b.behind(tx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		rows, err = tracker.Purge(ctx, tx, 100)
 		return err
-	})
-	b.commit(held)
+	}, tx.Commit)
+	if err != nil || rows != 5 {
+		t.Errorf("%d rows were deleted, %v: two groups, two masks and the batch", rows, err)
+	}
+	if n := b.count(`SELECT (SELECT count(*) FROM tracker_group) + (SELECT count(*) FROM tracker_failed)`); n != 0 {
+		t.Errorf("%d rows are left behind", n)
+	}
+}
+
+// TestWholeGroupsRaceMasks lets an ack of everything meet acks by masks, of several trackers in one call: no one waits
+// in a circle, and each item is acknowledged once.
+func TestWholeGroupsRaceMasks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const groups = 40
+	ids := []uuid.UUID{b.open(groups * 8192), b.open(groups * 8192)}
+	var newly atomic.Int64
+	var calls []call
+	for _, acks := range [][]tracker.TrackerAck{
+		{all(ids[1]), all(ids[0])},
+		{{Batch: ids[0], All: true, Code: "E1"}, items(ids[1], some(groups-1, 1))},
+		{items(ids[1], first(3, 8192), first(1, 100)), whole(ids[1], 0, 5)},
+		{failed("E2", ids[0], first(groups-1, 8192), first(0, 8192)), whole(ids[0], 7, 9)},
+	} {
+		calls = append(calls, func(ctx context.Context, tx pgx.Tx) (bool, error) {
+			acked, err := tracker.AckItems(ctx, tx, acks)
+			for _, a := range acked {
+				newly.Add(int64(a.Newly))
+			}
+			return false, err
+		})
+	}
+	if b.together(calls...); newly.Load() != 2*groups*8192 {
+		t.Errorf("%d items acknowledged", newly.Load())
+	}
+	for _, id := range ids {
+		got := b.get(id)
+		if got.Pending != 0 || got.Done+got.Failed != groups*8192 || !b.seal(id) || len(b.events(id)) != 1 {
+			t.Errorf("%+v", got)
+		}
+	}
 }

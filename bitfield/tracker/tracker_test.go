@@ -1,9 +1,13 @@
 package tracker_test
 
 import (
+	"context"
 	"errors"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,354 +17,323 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
-func TestOneBatchFromOpenToCompleted(t *testing.T) {
+func (b *bench) tryOpen(r tracker.OpenRequest) (tracker.Opened, error) {
+	return try(b, func(ctx context.Context, tx pgx.Tx) (tracker.Opened, error) { return tracker.OpenTracker(ctx, tx, r) })
+}
+
+func TestOneBatchFromOpenToDeleted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.open(8192, 100)
-	var first int
-	b.in(func(tx pgx.Tx) (err error) {
-		first, err = tracker.AddGroups(t.Context(), tx, id, []int{1, 2, 3})
-		return err
-	})
-	if first != 2 {
-		t.Errorf("the first of the new groups is %d, want 2", first)
+	id := b.openAs(tracker.OpenRequest{Owner: "billing", Key: "2026-11", CreatedBy: "ann"})
+	added, err := b.add(id, 8192+100, "")
+	if want := (tracker.Added{FirstGroup: 0, Groups: 2, Items: 8292}); err != nil || added != want {
+		t.Fatalf("added %+v, %v", added, err)
+	}
+	if added, err = b.add(id, 3*8192, "more"); added.FirstGroup != 2 || added.Groups != 3 || err != nil {
+		t.Fatalf("added %+v, %v", added, err)
 	}
 	if b.seal(id) {
-		t.Error("a batch with pending items was completed by its seal")
+		t.Error("the seal completed a batch with pending items")
 	}
-	if got := b.ack(id, some(0, 0, 8191), some(1, 5)); got != (tracker.Acked{Newly: 3}) {
-		t.Errorf("first ack: %+v", got)
+	got := b.ack(items(id, some(0, 0, 8191)), failed("E_GONE", id, some(0, 0, 5), some(1, 99)),
+		tracker.TrackerAck{Batch: id, Whole: []tracker.Span{{First: 2, Last: 3}}, Code: "E_ALL"})
+	if want := []tracker.Acked{{Newly: 2}, {Newly: 2}, {Newly: 2 * 8192}}; !slices.Equal(got, want) {
+		t.Errorf("acked %+v, want %+v", got, want)
 	}
-	if got := b.ack(id, whole(3, 2), whole(0, 8192), whole(1, 100)); got != (tracker.Acked{Newly: 8291}) {
-		t.Errorf("second ack: %+v", got)
+	info := b.get(id)
+	codes := []tracker.CodeCount{{Code: "E_ALL", Items: 2 * 8192}, {Code: "E_GONE", Items: 2}}
+	if info.State != tracker.StateSealed || info.Items != 8292+3*8192 || info.Done != 2 || info.Failed != 2*8192+2 ||
+		info.Pending != info.Items-info.Done-info.Failed || !slices.Equal(info.Codes, codes) || info.OpenGroups != 3 {
+		t.Errorf("in the middle: %+v", info)
 	}
-	missing, err := tracker.Missing(t.Context(), b.pool, id)
-	want := []tracker.Range{{Group: 2, Lo: 0, Hi: 1}, {Group: 4, Lo: 0, Hi: 3}}
-	if err != nil || !slices.Equal(missing, want) {
-		t.Errorf("missing: %v, %v", missing, err)
+	states, err := tracker.GroupStates(t.Context(), b.pool, id, 1, 2)
+	if want := []tracker.GroupState{{1, 100, 99, 0, 1}, {2, 8192, 0, 0, 8192}}; err != nil || !slices.Equal(states, want) {
+		t.Errorf("groups %+v, %v", states, err)
 	}
-	if got := b.get(id); got.State != tracker.StateSealed || got.Groups != 5 || got.OpenGroups != 2 || got.Items != 8298 {
-		t.Errorf("before the last ack: %+v", got)
+	missing, next, err := tracker.Missing(t.Context(), b.pool, id, tracker.Position{}, 2)
+	if want := []tracker.Range{{Group: 0, Lo: 1, Hi: 5}, {Group: 0, Lo: 6, Hi: 8191}}; err != nil || next == nil ||
+		*next != (tracker.Position{Group: 1}) || !slices.Equal(missing, want) {
+		t.Errorf("missing %v, next %v, %v", missing, next, err)
 	}
-	if got := b.ack(id, whole(2, 1), whole(4, 3)); got != (tracker.Acked{Newly: 4, Completed: true, Generation: 1}) {
-		t.Errorf("last ack: %+v", got)
+	missing, next, err = tracker.Missing(t.Context(), b.pool, id, tracker.Position{Group: 1, Index: 50}, 2)
+	if want := []tracker.Range{{Group: 1, Lo: 50, Hi: 99}, {Group: 4, Lo: 0, Hi: 8192}}; err != nil || next != nil ||
+		!slices.Equal(missing, want) {
+		t.Errorf("missing %v, next %v, %v", missing, next, err)
 	}
-	got := b.get(id)
-	if got.State != tracker.StateCompleted || got.OpenGroups != 0 || got.SealedAt == nil || got.CompletedAt == nil ||
-		got.Owner != "test" || got.ID != id || got.Generation != 1 || got.ActiveAt.Before(got.CreatedAt) {
-		t.Errorf("at the end: %+v", got)
+	if got := b.ack(all(id), all(id)); !slices.Equal(got, []tracker.Acked{{Newly: int(info.Pending), Completed: true}, {}}) {
+		t.Errorf("the last ack: %+v", got)
 	}
-	if missing, err := tracker.Missing(t.Context(), b.pool, id); err != nil || len(missing) != 0 {
-		t.Errorf("missing at the end: %v, %v", missing, err)
+	info = b.get(id)
+	if info.State != tracker.StateCompleted || info.Pending != 0 || info.CompletedAt == nil || info.Key != "2026-11" ||
+		info.CreatedBy != "ann" || info.Keep != tracker.DefaultKeep {
+		t.Errorf("at the end: %+v", info)
 	}
-}
-
-func TestSealCompletesWhatHasNothingPending(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	empty, acked := b.open(), b.open(3)
-	if got := b.ack(acked, whole(0, 3)); got != (tracker.Acked{Newly: 3}) {
-		t.Errorf("ack before the seal: %+v", got)
+	key := "2026-11"
+	want := []event{{Kind: "tracker.completed", Batch: id, Owner: "billing", Key: &key, Items: info.Items, Done: info.Done,
+		Failed: info.Failed, Codes: map[string]int64{"E_ALL": 2 * 8192, "E_GONE": 2}}}
+	if got := b.events(id); !reflect.DeepEqual(got, want) {
+		t.Errorf("events %+v, want %+v", got, want)
 	}
-	for name, id := range map[string]uuid.UUID{"empty": empty, "acked": acked} {
-		if !b.seal(id) {
-			t.Errorf("%s: the seal did not complete it", name)
-		}
-		if b.seal(id) {
-			t.Errorf("%s: a second seal completed it again", name)
-		}
-		if got := b.get(id); got.State != tracker.StateCompleted || got.CompletedAt == nil {
-			t.Errorf("%s: %+v", name, got)
-		}
+	if err := b.tryDelete(id); err != nil {
+		t.Error(err)
 	}
-}
-
-func TestDuplicateAcksDoNoHarm(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.open(4, 4)
-	b.seal(id)
-	if got := b.ack(id, some(0, 1), some(0, 1, 2), some(0)); got.Newly != 2 {
-		t.Errorf("acks of one group in one call: %+v", got)
+	b.gone(id)
+	again := b.openAs(tracker.OpenRequest{Owner: "billing", Key: "2026-11"})
+	for b.purge(2) > 0 {
 	}
-	for range 3 {
-		if got := b.ack(id, some(0, 1, 2)); got != (tracker.Acked{}) {
-			t.Errorf("a duplicate did %+v", got)
-		}
+	if n := b.count(`SELECT (SELECT count(*) FROM tracker_group) + (SELECT count(*) FROM tracker_failed) +
+		(SELECT count(*) FROM tracker_add) + (SELECT count(*) FROM tracker_batch)`); n != 1 || again == id {
+		t.Errorf("%d rows are left; the one of the new batch was to be", n)
 	}
-	b.ack(id, whole(0, 4))
-	if got := b.ack(id, whole(0, 4), whole(1, 4)); got != (tracker.Acked{Newly: 4, Completed: true, Generation: 1}) {
-		t.Errorf("the last ack, overlapping: %+v", got)
-	}
-	if got := b.ack(id, whole(0, 4), whole(1, 4)); got != (tracker.Acked{}) {
-		t.Errorf("an ack after completion did %+v", got)
-	}
-	if got := b.ack(id); got != (tracker.Acked{}) {
-		t.Errorf("an ack of nothing did %+v", got)
+	b.openAs(tracker.OpenRequest{ID: id, Owner: "billing"}) // another batch, whose end is another event
+	if completed := b.seal(id); !completed || len(b.events(id)) != 2 {
+		t.Errorf("completed %t, with the events %+v", completed, b.events(id))
 	}
 }
 
-func TestRearmStartsAnotherGeneration(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.open(10, 10)
-	if got := b.rearm(id, some(0, 1)); got != 2 || b.get(id).State != tracker.StateOpen {
-		t.Errorf("rearm of an open batch: generation %d, %+v", got, b.get(id))
+// gone checks that no one can tell a deleted batch from one that never was.
+func (b *bench) gone(id uuid.UUID) {
+	b.Helper()
+	for name, err := range b.touchAll(id) {
+		var gone *tracker.NotFoundError
+		if !errors.As(err, &gone) || gone.Batch != id || !errors.Is(err, tracker.ErrNotFound) {
+			b.Errorf("%s of what is not there: %v", name, err)
+		}
 	}
-	b.seal(id)
-	b.ack(id, whole(0, 10))
-	b.ack(id, whole(1, 10))
-	if got := b.rearm(id, some(1, 3, 9), some(1, 4)); got != 3 {
-		t.Errorf("generation %d, want 3", got)
-	}
-	got := b.get(id)
-	if got.State != tracker.StateSealed || got.OpenGroups != 1 || got.CompletedAt != nil || got.Generation != 3 {
-		t.Errorf("after the rearm: %+v", got)
-	}
-	if got := b.rearm(id, some(0, 0), some(1, 3)); got != 4 || b.get(id).OpenGroups != 2 {
-		t.Errorf("rearm of a sealed batch: generation %d, %+v", got, b.get(id))
-	}
-	if got := b.ack(id, whole(1, 10)); got != (tracker.Acked{Newly: 3}) {
-		t.Errorf("ack of the rearmed items: %+v", got)
-	}
-	if got := b.ack(id, whole(0, 10)); got != (tracker.Acked{Newly: 1, Completed: true, Generation: 4}) {
-		t.Errorf("last ack of the generation: %+v", got)
+	if list, err := tracker.List(b.Context(), b.pool, tracker.Filter{Limit: 100}); err != nil ||
+		slices.ContainsFunc(list, func(s tracker.Summary) bool { return s.ID == id }) {
+		b.Errorf("it is listed: %+v, %v", list, err)
 	}
 }
 
-func TestCancelledBatchNeverCompletes(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	sealed, open := b.open(2), b.open(2)
-	b.seal(sealed)
-	for _, id := range []uuid.UUID{sealed, open} {
-		b.cancel(id)
-		b.cancel(id)
-		if got := b.ack(id, whole(0, 2)); got != (tracker.Acked{Newly: 2}) {
-			t.Errorf("ack of a cancelled batch: %+v", got)
-		}
-		if got := b.get(id); got.State != tracker.StateCancelled || got.OpenGroups != 0 || got.CompletedAt != nil {
-			t.Errorf("a cancelled batch: %+v", got)
-		}
+func (b *bench) touchAll(id uuid.UUID) map[string]error {
+	ctx := b.Context()
+	_, add := b.add(id, 1, "k")
+	_, ack := b.tryAck(items(id, some(0, 0)))
+	_, code := b.tryAck(failed("E", id, some(0, 0)))
+	_, every := b.tryAck(all(id))
+	_, groups := b.tryAck(whole(id, 0, 0))
+	_, empty := b.tryAck(tracker.TrackerAck{Batch: id})
+	_, get := tracker.Get(ctx, b.pool, id)
+	_, seal := b.trySeal(id)
+	_, states := tracker.GroupStates(ctx, b.pool, id, 0, 1)
+	_, _, missing := tracker.Missing(ctx, b.pool, id, tracker.Position{}, 1)
+	return map[string]error{
+		"add": add, "ack": ack, "failed ack": code, "ack of all": every, "ack of groups": groups, "ack of nothing": empty,
+		"get": get, "groups": states, "missing": missing,
+		"seal": seal, "delete": b.tryDelete(id),
 	}
 }
 
-func TestOperationsThatDoNotFitTheState(t *testing.T) {
+// TestBatchesOfRunsAreOutOfReach tries everything with the batch of a run, which stays as it was.
+func TestBatchesOfRunsAreOutOfReach(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	sealed, completed, cancelled := b.open(2), b.open(2), b.open(2)
-	b.seal(sealed)
-	b.ack(completed, whole(0, 2))
-	b.seal(completed)
-	b.cancel(cancelled)
-	add := func(id uuid.UUID) func(pgx.Tx) error {
-		return func(tx pgx.Tx) error {
-			_, err := tracker.AddGroups(t.Context(), tx, id, []int{1})
-			return err
+	run := b.sealedRun(10)
+	b.gone(run)
+	_, err := b.tryOpen(tracker.OpenRequest{ID: run, Owner: "thief"})
+	if !errors.Is(err, tracker.ErrExists) {
+		t.Errorf("opening it: %v", err)
+	}
+	if row := b.row(run); row.Items != 10 || row.OpenGroups != 1 || row.State != tracker.StateSealed {
+		t.Errorf("it is left as %+v", row)
+	}
+	b.gone(uuid.New())
+}
+
+func TestOpenAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	asked := tracker.OpenRequest{
+		Owner: "o", Key: "k", OpenIdle: time.Hour, Webhook: tracker.Hook{URL: "https://h", Secret: "s"},
+	}
+	open := func(change func(r *tracker.OpenRequest)) (tracker.Opened, error) {
+		r := asked
+		change(&r)
+		return b.tryOpen(r)
+	}
+	id := b.openAs(asked)
+	for name, change := range map[string]func(r *tracker.OpenRequest){
+		"the same":              func(*tracker.OpenRequest) {},
+		"the same with its id":  func(r *tracker.OpenRequest) { r.ID = id },
+		"with the default said": func(r *tracker.OpenRequest) { r.Keep = tracker.DefaultKeep },
+	} {
+		if got, err := open(change); err != nil || got != (tracker.Opened{ID: id, Existing: true}) {
+			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
+	for field, change := range map[string]func(r *tracker.OpenRequest){
+		"id":             func(r *tracker.OpenRequest) { r.ID = uuid.New() },
+		"open_idle":      func(r *tracker.OpenRequest) { r.OpenIdle = time.Minute },
+		"keep":           func(r *tracker.OpenRequest) { r.Keep = time.Minute },
+		"webhook.url":    func(r *tracker.OpenRequest) { r.Webhook.URL = "https://other" },
+		"webhook.secret": func(r *tracker.OpenRequest) { r.Webhook.Secret = "" },
+		"key":            func(r *tracker.OpenRequest) { r.ID, r.Key = id, "" },
+	} {
+		_, err := open(change)
+		var conflict *tracker.ConflictError
+		if !errors.As(err, &conflict) || conflict.Field != field || conflict.Batch != id {
+			t.Errorf("another %s: %v", field, err)
+		}
+	}
+	if other, err := open(func(r *tracker.OpenRequest) { r.Owner = "p" }); err != nil || other.ID == id || other.Existing {
+		t.Errorf("another owner's key: %+v, %v", other, err)
+	}
+	if n := b.count(`SELECT count(*) FROM tracker_batch`); n != 2 {
+		t.Errorf("%d batches, want 2", n)
+	}
+}
+
+func TestWhatNoTrackerCanDo(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.open(10)
+	open := func(r tracker.OpenRequest) error { _, err := b.tryOpen(r); return err }
+	add := func(n int64, key string) error { _, err := b.add(id, n, key); return err }
+	ack := func(a ...tracker.TrackerAck) error { _, err := b.tryAck(a...); return err }
 	for name, tc := range map[string]struct {
-		do    func(tx pgx.Tx) error
-		id    uuid.UUID
-		state tracker.State
+		err   error
+		field string
 	}{
-		"add to sealed":    {add(sealed), sealed, tracker.StateSealed},
-		"add to completed": {add(completed), completed, tracker.StateCompleted},
-		"add to cancelled": {add(cancelled), cancelled, tracker.StateCancelled},
-		"seal cancelled": {func(tx pgx.Tx) error {
-			_, err := tracker.Seal(t.Context(), tx, cancelled)
-			return err
-		}, cancelled, tracker.StateCancelled},
-		"cancel completed": {func(tx pgx.Tx) error {
-			return tracker.Cancel(t.Context(), tx, completed)
-		}, completed, tracker.StateCompleted},
-		"rearm cancelled": {func(tx pgx.Tx) error {
-			_, err := tracker.Rearm(t.Context(), tx, cancelled, []tracker.Ack{some(0, 1)})
-			return err
-		}, cancelled, tracker.StateCancelled},
+		"no owner":        {open(tracker.OpenRequest{}), "owner"},
+		"long owner":      {open(tracker.OpenRequest{Owner: strings.Repeat("é", 201)}), "owner"},
+		"binary key":      {open(tracker.OpenRequest{Owner: "o", Key: "a\x00"}), "key"},
+		"no UTF-8":        {open(tracker.OpenRequest{Owner: "o", Key: "\xff"}), "key"},
+		"no age":          {open(tracker.OpenRequest{Owner: "o", OpenIdle: -1}), "open_idle"},
+		"old age":         {open(tracker.OpenRequest{Owner: "o", Keep: 1e18}), "keep"},
+		"secret only":     {open(tracker.OpenRequest{Owner: "o", Webhook: tracker.Hook{Secret: "s"}}), "webhook.url"},
+		"zero items":      {add(0, ""), "items"},
+		"less than none":  {add(-1, ""), "items"},
+		"too many":        {add(tracker.MaxAdd+1, ""), "items"},
+		"terminal escape": {add(1, "\x1b[31m"), "key"},
+		"a code's length": {ack(failed(strings.Repeat("x", 65), id, some(0, 1))), "code"},
+		"a code's bidi":   {ack(failed("\u202e", id, some(0, 1))), "code"},
+		"too many groups": {ack(items(id, make([]tracker.Ack, tracker.MaxAckGroups+1)...)), "ids"},
 	} {
-		before := b.get(tc.id)
-		err := b.refused(tc.do)
-		var state *tracker.StateError
-		if !errors.As(err, &state) || state.Batch != tc.id || state.State != tc.state {
-			t.Errorf("%s: got %v", name, err)
-		}
-		if after := b.get(tc.id); !same(before, after) {
-			t.Errorf("%s: it changed from %+v to %+v", name, before, after)
+		var request *tracker.RequestError
+		if !errors.As(tc.err, &request) || request.Field != tc.field {
+			t.Errorf("%s: %v", name, tc.err)
 		}
 	}
-}
-
-// same compares what is counted, not the times.
-func same(a, b tracker.Batch) bool {
-	return a.State == b.State && a.Generation == b.Generation && a.Groups == b.Groups &&
-		a.OpenGroups == b.OpenGroups && a.Items == b.Items && a.ActiveAt.Equal(b.ActiveAt)
-}
-
-func TestUnknownBatch(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := uuid.New()
-	ctx := t.Context()
-	for name, do := range map[string]func(tx pgx.Tx) error{
-		"add":     func(tx pgx.Tx) error { _, err := tracker.AddGroups(ctx, tx, id, []int{1}); return err },
-		"seal":    func(tx pgx.Tx) error { _, err := tracker.Seal(ctx, tx, id); return err },
-		"ack":     func(tx pgx.Tx) error { _, err := tracker.AckMasks(ctx, tx, id, []tracker.Ack{some(0, 1)}); return err },
-		"rearm":   func(tx pgx.Tx) error { _, err := tracker.Rearm(ctx, tx, id, []tracker.Ack{some(0, 1)}); return err },
-		"cancel":  func(tx pgx.Tx) error { return tracker.Cancel(ctx, tx, id) },
-		"get":     func(tx pgx.Tx) error { _, err := tracker.Get(ctx, tx, id); return err },
-		"missing": func(tx pgx.Tx) error { _, err := tracker.Missing(ctx, tx, id); return err },
+	for name, bad := range map[string]tracker.TrackerAck{
+		"foreign group":      items(id, some(0, 1), some(1, 0)),
+		"index past the end": items(id, some(0, 9, 10)),
+		"negative group":     items(id, some(-1, 0)),
+		"huge group":         items(id, some(1<<40, 0)),
+		"span past the end":  whole(id, 0, 1),
+		"span backwards":     whole(id, 1, 0),
+		"negative span":      whole(id, -1, 0),
+		"failed":             failed("E", id, some(0, 1), some(1, 0)),
+		"failed span":        {Batch: id, Whole: []tracker.Span{{First: 0, Last: 1}}, Code: "E"},
 	} {
-		if err := b.refused(do); !errors.Is(err, tracker.ErrNotFound) {
-			t.Errorf("%s: got %v", name, err)
-		}
-	}
-}
-
-func TestOpenTwice(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.open(1)
-	err := b.refused(func(tx pgx.Tx) error { return tracker.Open(t.Context(), tx, id, "other") })
-	if !errors.Is(err, tracker.ErrExists) || b.get(id).Owner != "test" {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestAddGroupsRefusesBadSizes(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.open(1)
-	for _, bad := range []int{0, -1, 8193, 1 << 40} {
-		err := b.refused(func(tx pgx.Tx) error {
-			_, err := tracker.AddGroups(t.Context(), tx, id, []int{1, bad})
-			return err
-		})
-		var size *tracker.SizeError
-		if !errors.As(err, &size) || size.At != 1 || size.Size != bad {
-			t.Errorf("size %d: got %v", bad, err)
-		}
-	}
-	err := b.refused(func(tx pgx.Tx) error {
-		_, err := tracker.AddGroups(t.Context(), tx, id, nil)
-		return err
-	})
-	if !errors.Is(err, tracker.ErrNothing) {
-		t.Errorf("no sizes: got %v", err)
-	}
-	if got := b.get(id); got.Groups != 1 || got.Items != 1 {
-		t.Errorf("a refused add left %+v", got)
-	}
-}
-
-func TestMasksThatFitNoGroup(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.open(100, 8192)
-	for name, tc := range map[string]struct {
-		bad  tracker.Ack
-		want tracker.GroupError
-	}{
-		"unknown group":  {some(2, 0), tracker.GroupError{Batch: id, Group: 2, Groups: 2, Bit: 0}},
-		"negative group": {some(-1, 0), tracker.GroupError{Batch: id, Group: -1}},
-		"huge group":     {some(1<<40, 0), tracker.GroupError{Batch: id, Group: 1 << 40}},
-		"past the size":  {some(0, 5, 100), tracker.GroupError{Batch: id, Group: 0, Groups: 2, Size: 100, Bit: 100}},
-	} {
-		for op, do := range map[string]func(tx pgx.Tx) error{
-			"ack": func(tx pgx.Tx) error {
-				_, err := tracker.AckMasks(t.Context(), tx, id, []tracker.Ack{tc.bad, whole(1, 8192), whole(0, 1)})
-				return err
-			},
-			"rearm": func(tx pgx.Tx) error {
-				_, err := tracker.Rearm(t.Context(), tx, id, []tracker.Ack{whole(1, 8192), tc.bad})
-				return err
-			},
-		} {
-			err := b.refused(do)
-			var group *tracker.GroupError
-			if !errors.As(err, &group) || *group != tc.want {
-				t.Errorf("%s %s: got %v", op, name, err)
-			}
-		}
-	}
-	got := b.get(id)
-	missing, err := tracker.Missing(t.Context(), b.pool, id)
-	want := []tracker.Range{{Group: 0, Lo: 0, Hi: 100}, {Group: 1, Lo: 0, Hi: 8192}}
-	if err != nil || !slices.Equal(missing, want) || got.OpenGroups != 2 || got.Generation != 1 {
-		t.Errorf("what was refused left %v, %v, %+v", missing, err, got)
-	}
-}
-
-func TestRearmOfNothing(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.open(1)
-	for _, items := range [][]tracker.Ack{nil, {some(0)}} {
-		err := b.refused(func(tx pgx.Tx) error {
-			_, err := tracker.Rearm(t.Context(), tx, id, items)
-			return err
-		})
-		if !errors.Is(err, tracker.ErrNothing) {
-			t.Errorf("got %v", err)
-		}
-	}
-}
-
-func TestAcksOfSeveralBatchesAreOneStatement(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	one, two, three, unknown := b.open(5, 3), b.open(5), b.open(2), uuid.New()
-	b.seal(one)
-	b.seal(two)
-	var acked [3]tracker.Acked
-	ack := func(acks ...tracker.BatchAcks) error {
-		return pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
-			batch := &pgx.Batch{}
-			if err := tracker.QueueAcks(batch, acks); err != nil {
-				return err
-			}
-			return tx.SendBatch(t.Context(), batch).Close()
-		})
-	}
-	of := func(i int, id uuid.UUID, items ...tracker.Ack) tracker.BatchAcks {
-		return tracker.BatchAcks{Batch: id, Items: items, Into: &acked[i]}
-	}
-	if err := ack(of(0, three, whole(0, 2)), of(1, one, some(1, 0, 2), whole(0, 5)), of(2, two, some(0, 4))); err != nil {
-		t.Fatal(err)
-	}
-	if want := [3]tracker.Acked{{Newly: 2}, {Newly: 7}, {Newly: 1}}; acked != want {
-		t.Errorf("got %+v; want %+v", acked, want)
-	}
-	for name, bad := range map[string]tracker.BatchAcks{
-		"an unknown batch":          of(0, unknown, some(0, 1)),
-		"a group that is not there": of(0, three, some(9, 1)),
-		"an item that is not there": of(0, three, some(0, 2)),
-	} {
-		acked = [3]tracker.Acked{}
-		err := ack(of(1, one, some(1, 1)), bad, of(2, two, whole(0, 5)))
+		other := b.open(5)
 		var group *tracker.GroupError
-		if (bad.Batch == unknown) != errors.Is(err, tracker.ErrNotFound) ||
-			(bad.Batch == three) != (errors.As(err, &group) && group.Batch == three && group.Group == bad.Items[0].Group) {
+		if err := ack(items(other, first(0, 5)), items(id, some(0, 2)), bad); !errors.As(err, &group) || group.Batch != id {
 			t.Errorf("%s: %v", name, err)
 		}
-		if acked != [3]tracker.Acked{} {
-			t.Errorf("beside %s something was acknowledged: %+v", name, acked)
+		if got := b.get(id); got.Pending != 10 || b.get(other).Pending != 5 {
+			t.Errorf("%s: a refused ack left %+v", name, got)
 		}
 	}
-	b.seal(three)
-	if err := ack(of(0, three, whole(0, 2)), of(1, one, whole(1, 3), whole(0, 5)), of(2, two, whole(0, 5))); err != nil {
-		t.Fatal(err)
+	b.seal(id)
+	var state *tracker.StateError
+	if err := add(1, ""); !errors.As(err, &state) || state.State != tracker.StateSealed {
+		t.Errorf("add after the seal: %v", err)
 	}
-	want := [3]tracker.Acked{{}, {Newly: 1, Completed: true, Generation: 1}, {Newly: 4, Completed: true, Generation: 1}}
-	if acked != want {
-		t.Errorf("got %+v; want %+v", acked, want)
+	if got := b.ack(); len(got) != 0 {
+		t.Errorf("an ack of nothing did %+v", got)
 	}
-	if err := ack(of(0, two, some(0, 1)), of(1, two, some(0, 2))); err == nil {
-		t.Error("a batch can be named twice")
+	if got := b.ack(all(b.open())); got[0] != (tracker.Acked{}) {
+		t.Errorf("an ack of all of nothing did %+v", got)
 	}
-	batch := &pgx.Batch{}
-	if err := tracker.QueueAcks(batch, []tracker.BatchAcks{of(0, two)}); err != nil || batch.Len() != 0 {
-		t.Errorf("an ack of nothing was queued: %d, %v", batch.Len(), err)
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var want []uuid.UUID
+	for i := range 6 {
+		id := b.openAs(tracker.OpenRequest{Owner: []string{"even", "odd"}[i%2]})
+		if i >= 4 {
+			b.seal(id)
+		}
+		want = append([]uuid.UUID{id}, want...)
+	}
+	ids := func(f tracker.Filter) (ids []uuid.UUID) {
+		list, err := tracker.List(t.Context(), b.pool, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range list {
+			ids = append(ids, list[i].ID)
+		}
+		return ids
+	}
+	for name, tc := range map[string]struct {
+		f    tracker.Filter
+		want []uuid.UUID
+	}{
+		"all":       {tracker.Filter{Limit: 10}, want},
+		"page":      {tracker.Filter{Limit: 2, After: want[1]}, want[2:4]},
+		"owner":     {tracker.Filter{Limit: 10, Owner: "odd"}, []uuid.UUID{want[0], want[2], want[4]}},
+		"page of":   {tracker.Filter{Limit: 1, Owner: "odd", After: want[0]}, want[2:3]},
+		"state":     {tracker.Filter{Limit: 10, State: tracker.StateCompleted}, want[:2]},
+		"both":      {tracker.Filter{Limit: 10, State: tracker.StateOpen, Owner: "even"}, []uuid.UUID{want[3], want[5]}},
+		"of no one": {tracker.Filter{Limit: 10, Owner: "x"}, nil},
+	} {
+		if got := ids(tc.f); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+	if _, err := tracker.List(t.Context(), b.pool, tracker.Filter{State: "odd"}); err == nil {
+		t.Error("a state that there is not was listed")
+	}
+}
+
+// TestWhatNoBatchCanDo commits what was refused, as a careless caller might: nothing was left behind.
+func TestWhatNoBatchCanDo(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id, unknown, ctx := b.run(1), uuid.New(), t.Context()
+	add := func(id uuid.UUID, sizes ...int) func(pgx.Tx) error {
+		return func(tx pgx.Tx) error { _, err := tracker.AddGroups(ctx, tx, id, sizes); return err }
+	}
+	rearm := func(id uuid.UUID, acks ...tracker.Ack) func(pgx.Tx) error {
+		return func(tx pgx.Tx) error { _, err := tracker.Rearm(ctx, tx, id, acks); return err }
+	}
+	ack := func(id uuid.UUID, acks ...tracker.Ack) func(pgx.Tx) error {
+		return func(tx pgx.Tx) error { _, err := tracker.AckMasks(ctx, tx, id, acks); return err }
+	}
+	for name, tc := range map[string]struct {
+		do   func(tx pgx.Tx) error
+		want error // nil: any
+	}{
+		"add to none":    {add(unknown, 1), tracker.ErrNotFound},
+		"seal none":      {func(tx pgx.Tx) error { _, err := tracker.Seal(ctx, tx, unknown); return err }, tracker.ErrNotFound},
+		"ack of none":    {ack(unknown, some(0, 1)), tracker.ErrNotFound},
+		"rearm none":     {rearm(unknown, some(0, 1)), tracker.ErrNotFound},
+		"cancel none":    {func(tx pgx.Tx) error { return tracker.Cancel(ctx, tx, unknown) }, tracker.ErrNotFound},
+		"open twice":     {func(tx pgx.Tx) error { return tracker.Open(ctx, tx, id, "other") }, tracker.ErrExists},
+		"no sizes":       {add(id), tracker.ErrNothing},
+		"size 0":         {add(id, 1, 0), nil},
+		"size 8193":      {add(id, 1, 8193), nil},
+		"rearm nothing":  {rearm(id), tracker.ErrNothing},
+		"rearm no items": {rearm(id, some(0)), tracker.ErrNothing},
+		"a batch twice": {func(pgx.Tx) error {
+			return tracker.QueueAcks(&pgx.Batch{}, []tracker.BatchAcks{{Batch: id, Into: &tracker.Acked{}},
+				{Batch: id, Into: &tracker.Acked{}}})
+		}, nil},
+	} {
+		tx := b.begin()
+		if err := tc.do(tx); err == nil || tc.want != nil && !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := tx.Commit(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := b.row(id); got != (row{State: tracker.StateOpen, Generation: 1, Groups: 1, OpenGroups: 1, Items: 1}) {
+		t.Errorf("what was refused left %+v", got)
 	}
 }
 
@@ -383,18 +356,6 @@ func TestBitsMeanTheSameInSQL(t *testing.T) {
 			t.Errorf("bit %d: get_bit %d, bit_count %d", i, bit, count)
 		}
 	}
-	sets := []bitfield.Set{bitfield.Of(3, 8191), bitfield.Full(8192), {}}
-	rows, err := b.pool.Query(t.Context(),
-		`SELECT m FROM unnest($1::bit(8192)[]) WITH ORDINALITY AS u(m, n) ORDER BY n`, pgbits.Slice(sets))
-	if err != nil {
-		t.Fatal(err)
-	}
-	back, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s bitfield.Set, err error) {
-		return s, row.Scan(pgbits.Into(&s))
-	})
-	if err != nil || !slices.Equal(back, sets) {
-		t.Errorf("an array of sets did not survive: %v", err)
-	}
 }
 
 // TestPoolingSafeModes runs the statements with the wildest parameters in pgx's modes for connection poolers.
@@ -404,7 +365,7 @@ func TestPoolingSafeModes(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec,
 	} {
-		id := b.open(10)
+		id := b.run(10)
 		cfg := b.pool.Config().ConnConfig.Copy()
 		cfg.DefaultQueryExecMode = mode
 		conn, err := pgx.ConnectConfig(t.Context(), cfg)
@@ -413,9 +374,6 @@ func TestPoolingSafeModes(t *testing.T) {
 		}
 		err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
 			if _, err := tracker.AddGroups(t.Context(), tx, id, []int{2, 3}); err != nil {
-				return err
-			}
-			if _, err := tracker.Missing(t.Context(), tx, id); err != nil {
 				return err
 			}
 			acked, err := tracker.AckMasks(t.Context(), tx, id, []tracker.Ack{some(0, 1), some(2, 2)})
@@ -429,21 +387,6 @@ func TestPoolingSafeModes(t *testing.T) {
 		}
 		if err := conn.Close(t.Context()); err != nil {
 			t.Error(err)
-		}
-	}
-}
-
-func TestEveryStatementIsPrepared(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	conn, err := pgx.ConnectConfig(t.Context(), b.pool.Config().ConnConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(t.Context()) }()
-	for name, sql := range tracker.Statements {
-		if _, err := conn.Prepare(t.Context(), name, sql); err != nil {
-			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

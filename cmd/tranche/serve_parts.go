@@ -34,7 +34,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // parts is what a serve holds, in the order it was made.
@@ -159,27 +158,13 @@ func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.
 	return taking, nil
 }
 
-// webhookTask tells of the ends of tracker batches, by HTTP.
-func (s *serveCommand) webhookTask(p *parts, log *zap.Logger) (orchestrator.LeaderTask, error) {
-	hooks, err := trackers.NewWebhooks(trackerstore.New(p.store), trackers.WebhooksConfig{
-		Connections: p.connections, Transport: p.transport, Log: log.Named("webhooks"),
-	})
-	if err != nil {
-		return orchestrator.LeaderTask{}, err
-	}
-	return orchestrator.LeaderTask{Name: "tracker webhooks", Run: hooks.Run}, nil
-}
-
 // openTrackers makes the tracker service and takes requests to it over NATS. Those that were taken have their answers
 // before the connections are closed.
 func (s *serveCommand) openTrackers(p *parts, node *orchestrator.Node, log *zap.Logger) (*trackers.Service, error) {
-	service, err := trackers.New(trackerstore.New(p.store), trackers.Config{
+	service := trackers.New(p.store, trackers.Config{
 		Connections: p.connections, Ended: node.PublishEvents, Log: log.Named("trackers"),
 	})
-	if err != nil {
-		return nil, err
-	}
-	listener, err := trackers.Listen(p.nc, service, log.Named("trackers"))
+	listener, err := trackers.Listen(p.nc, service)
 	if err != nil {
 		return nil, err
 	}
@@ -193,15 +178,13 @@ func (s *serveCommand) openTrackers(p *parts, node *orchestrator.Node, log *zap.
 
 // addLeaderTasks gives the node what only the one that leads does, beside what every node has by itself.
 func (s *serveCommand) addLeaderTasks(p *parts, log *zap.Logger) error {
-	hooks, err := s.webhookTask(p, log)
+	hooks, err := trackers.NewWebhooks(p.store, trackers.WebhooksConfig{Log: log.Named("webhooks"),
+		SenderConfig: httpfetch.SenderConfig{Connections: p.connections, Transport: p.transport}})
 	if err != nil {
 		return err
 	}
-	reaper, err := trackers.NewReaper(trackerstore.New(p.store), log.Named("reaper"))
-	if err != nil {
-		return err
-	}
-	p.tasks = append(p.tasks, hooks, orchestrator.LeaderTask{Name: "reap trackers", Run: reaper.Run})
+	p.tasks = append(p.tasks, orchestrator.LeaderTask{Name: "tracker webhooks", Run: hooks.Run},
+		orchestrator.LeaderTask{Name: "reap trackers", Run: trackers.Reaper(p.store, log.Named("reaper"))})
 	if p.oidc == nil {
 		return nil
 	}

@@ -256,7 +256,7 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was tried", func() bool { return old.count() == 1 })
-	if _, err := b.store.Set(t.Context(), "r", alert.StatePaused, "ann"); err != nil {
+	if _, err := b.store.Set(t.Context(), "r", workqueue.DocumentPaused, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	b.says(condition("e", store.Warning), condition("f", store.Warning))
@@ -265,7 +265,7 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 		t.Fatalf("while it is paused: %+v; tried %d times", got, old.count())
 	}
 	b.apply("r", when+host.rule()) // it stays paused
-	if done, err := b.store.Set(t.Context(), "r", alert.StateActive, "ann"); err != nil || done.Waiting != 1 {
+	if done, err := b.store.Set(t.Context(), "r", workqueue.DocumentActive, "ann"); err != nil || done.Waiting != 1 {
 		t.Fatal(done, err)
 	}
 	b.sendUntil(d, lease, "the new receiver was told", func() bool { return host.count() == 1 })
@@ -283,7 +283,7 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	}
 	b.says(condition("e", store.Critical))
 	b.look(d, lease)
-	if done, err := b.store.Delete(t.Context(), "r", "ann"); err != nil || done.Waiting != 1 {
+	if done, err := b.store.Set(t.Context(), "r", workqueue.DocumentDeleted, "ann"); err != nil || done.Waiting != 1 {
 		t.Fatal(done, err)
 	}
 	b.turn(d, lease)
@@ -514,10 +514,10 @@ func TestOldMessagesAreDeleted(t *testing.T) {
 	b.turn(d, lease)
 	b.says(condition("e", store.Critical))
 	b.look(d, lease)
-	if _, err := b.store.Set(t.Context(), "paused", alert.StatePaused, "ann"); err != nil {
+	if _, err := b.store.Set(t.Context(), "paused", workqueue.DocumentPaused, "ann"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.store.Delete(t.Context(), "deleted", "ann"); err != nil {
+	if _, err := b.store.Set(t.Context(), "deleted", workqueue.DocumentDeleted, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	b.exec(`UPDATE alert_message SET made_at = made_at - interval '31 days', ended_at = ended_at - interval '31 days'`)

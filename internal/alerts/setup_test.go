@@ -176,7 +176,7 @@ func (b *bench) apply(name, text string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := b.store.Apply(b.Context(), alert.Text{Name: name, Spec: doc, Source: text}, "ann"); err != nil {
+	if _, err := b.store.Apply(b.Context(), workqueue.Document{Name: name, Spec: doc, Source: text}, "ann"); err != nil {
 		b.Fatal(err)
 	}
 }

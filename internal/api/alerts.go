@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
 	alertstore "github.com/tranchehq/tranche/workqueue/alert"
 )
 
@@ -21,11 +22,6 @@ const (
 	// maxAlertBody is what is read of a rule, to say when it is too large.
 	maxAlertBody = 4 * alerts.MaxBytes
 )
-
-// AlertPath is the rule that an operation is about.
-type AlertPath struct {
-	Alert string `path:"name" doc:"an alert's name"`
-}
 
 // AlertList is the answer to a list of rules.
 type AlertList struct {
@@ -60,13 +56,22 @@ type alertRoutes struct {
 
 // Register adds the routes.
 func (o *alertRoutes) Register(api huma.API) {
-	kernel.Register(o.Kernel, api, kernel.Get("list-alerts", "/alerts",
-		"List alerts by name, with whom they could not tell"), o.list)
-	kernel.Register(o.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "apply-alert", Method: http.MethodPost, Path: "/alerts",
-		Summary: "Put an alert on record, or change it", Description: applyAlertDescription, MaxBodyBytes: maxAlertBody,
-	}), o.apply)
-	kernel.Register(o.Kernel, api, kernel.Get("get-alert", "/alerts/{name}", "An alert, whole"), o.get)
+	registerDocuments(o.Kernel, api, &documents[AlertList, *alertstore.AlertView]{
+		noun: "alert", most: maxAlertBody,
+		lists: "List alerts by name, with whom they could not tell", gets: "An alert, whole",
+		applies: documentWords{"Put an alert on record, or change it", applyAlertDescription},
+		pauses:  documentWords{"Let an alert tell nothing until it is resumed", "Messages that were not delivered yet wait."},
+		resumes: documentWords{"End the pause of an alert", "It tells what holds then and was not told, and what is over. " +
+			"What only happened meanwhile, like a completion, it does not tell."},
+		drops: documentWords{"Take an alert off the record", "Messages that were not delivered are dropped. Applied " +
+			"again, it has the next version."},
+		list: func(ctx context.Context, after string, limit int) (AlertList, error) {
+			list, next, err := o.store.List(ctx, after, limit)
+			return AlertList{list, next}, err
+		},
+		get: o.store.Alert, version: func(v **alertstore.AlertView) int { return (*v).Version },
+		apply: o.apply, set: o.set, drop: o.set,
+	})
 	kernel.Register(o.Kernel, api, kernel.Get("list-alert-messages", "/alerts/{name}/messages",
 		"What an alert has told, newest first"),
 		o.messages)
@@ -77,35 +82,9 @@ func (o *alertRoutes) Register(api huma.API) {
 			"became of it. A pause after attempts that failed is over.",
 		DefaultStatus: http.StatusAccepted,
 	}), o.test)
-	kernel.Register(o.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "pause-alert", Method: http.MethodPost, Path: "/alerts/{name}/pause",
-		Summary:     "Let an alert tell nothing until it is resumed",
-		Description: "Messages that were not delivered yet wait.",
-	}), o.set(alertstore.StatePaused))
-	kernel.Register(o.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "resume-alert", Method: http.MethodPost, Path: "/alerts/{name}/resume",
-		Summary: "End the pause of an alert",
-		Description: "It tells what holds then and was not told, and what is over. What only happened meanwhile, like a " +
-			"completion, it does not tell.",
-	}), o.set(alertstore.StateActive))
-	kernel.Register(o.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "delete-alert", Method: http.MethodDelete, Path: "/alerts/{name}",
-		Summary:     "Take an alert off the record",
-		Description: "Messages that were not delivered are dropped. Applied again, it has the next version.",
-	}), o.remove)
 }
 
-type alertTextInput struct {
-	kernel.Actor
-	Name    string `query:"name" doc:"the alert's name, when it does not give itself one"`
-	RawBody []byte `contentType:"application/yaml"`
-}
-
-func (o *alertRoutes) apply(ctx context.Context, in *alertTextInput) (alertstore.AppliedAlert, error) {
-	none := alertstore.AppliedAlert{}
-	if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
-		return none, err
-	}
+func (o *alertRoutes) apply(ctx context.Context, in *documentText) (none workqueue.AppliedDocument, err error) {
 	spec, err := alerts.Parse(in.Name, in.RawBody)
 	if err != nil {
 		return none, err
@@ -120,47 +99,29 @@ func (o *alertRoutes) apply(ctx context.Context, in *alertTextInput) (alertstore
 	if err != nil {
 		return none, err
 	}
-	text := alertstore.Text{Name: spec.Name, Spec: doc, Source: string(in.RawBody)}
-	applied, err := o.store.Apply(ctx, text, in.Actor.Name)
-	o.Wake(alerts.LookTask)
-	return applied, err
+	defer o.Wake(alerts.LookTask)
+	return o.store.Apply(ctx, in.document(spec.Name, doc), in.Actor.Name)
 }
 
-func (o *alertRoutes) list(ctx context.Context, in *struct {
-	After string `query:"after" doc:"only alerts whose name follows this one"`
-	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
-},
-) (AlertList, error) {
-	list, more, err := o.store.List(ctx, in.After, in.Limit)
-	if err != nil {
-		return AlertList{}, kernel.Seen(err, seeAlerts)
-	}
-	out := AlertList{Alerts: append([]alertstore.AlertSummary{}, list...)}
-	if more {
-		out.Next = list[len(list)-1].Name
-	}
-	return out, nil
-}
-
-func (o *alertRoutes) get(ctx context.Context, in *AlertPath) (*alertstore.AlertView, error) {
-	view, err := o.store.Alert(ctx, in.Alert)
-	return view, kernel.Seen(err, seeAlerts)
+func (o *alertRoutes) set(ctx context.Context, name, state, actor string) (workqueue.ControlledDocument, error) {
+	defer o.Wake(alerts.LookTask)
+	return o.store.Set(ctx, name, state, actor)
 }
 
 func (o *alertRoutes) messages(ctx context.Context, in *struct {
-	AlertPath
+	DocumentPath
 	Before time.Time `query:"before" doc:"only messages that were made before"`
 	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"50"`
 },
 ) (AlertMessages, error) {
-	if _, err := o.store.Alert(ctx, in.Alert); err != nil {
+	if _, err := o.store.Alert(ctx, in.Document); err != nil {
 		return AlertMessages{}, kernel.Seen(err, seeAlerts)
 	}
 	var before *time.Time
 	if !in.Before.IsZero() {
 		before = &in.Before
 	}
-	list, more, err := o.store.Messages(ctx, in.Alert, before, in.Limit)
+	list, more, err := o.store.Messages(ctx, in.Document, before, in.Limit)
 	out := AlertMessages{Messages: append([]alertstore.AlertMessage{}, list...)}
 	if more {
 		out.Next = &list[len(list)-1].MadeAt
@@ -168,35 +129,17 @@ func (o *alertRoutes) messages(ctx context.Context, in *struct {
 	return out, err
 }
 
-type alertActionInput struct {
-	AlertPath
-	kernel.Actor
-}
-
-func (o *alertRoutes) test(ctx context.Context, in *alertActionInput) (out TestedAlert, err error) {
-	out.Name = in.Alert
+func (o *alertRoutes) test(ctx context.Context, in *DocumentChange) (out TestedAlert, err error) {
+	out.Name = in.Document
 	now, err := o.store.Now(ctx)
 	if err != nil {
 		return out, err
 	}
-	body, err := alerts.TestMessage(in.Alert, now)
+	body, err := alerts.TestMessage(in.Document, now)
 	if err != nil {
 		return out, err
 	}
-	out.Message, err = o.store.Test(ctx, in.Alert, body, in.Name)
+	out.Message, err = o.store.Test(ctx, in.Document, body, in.Name)
 	o.Wake(alerts.SendTask)
-	return out, kernel.Seen(err, seeAlerts)
-}
-
-func (o *alertRoutes) set(state string) func(context.Context, *alertActionInput) (alertstore.ControlledAlert, error) {
-	return func(ctx context.Context, in *alertActionInput) (alertstore.ControlledAlert, error) {
-		out, err := o.store.Set(ctx, in.Alert, state, in.Name)
-		o.Wake(alerts.LookTask)
-		return out, kernel.Seen(err, seeAlerts)
-	}
-}
-
-func (o *alertRoutes) remove(ctx context.Context, in *alertActionInput) (alertstore.ControlledAlert, error) {
-	out, err := o.store.Delete(ctx, in.Alert, in.Name)
 	return out, kernel.Seen(err, seeAlerts)
 }

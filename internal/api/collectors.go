@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/ingest"
+	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -23,21 +24,9 @@ const seeCollectors = "tranche collector list"
 // maxCollectorBody is what is read of a collector to say that it is too large.
 const maxCollectorBody = 1 << 20
 
-// CollectorPath is the collector that an operation is about.
-type CollectorPath struct {
-	Collector string `path:"name" doc:"a collector's name"`
-}
-
 // CollectorList is the answer to a list of collectors.
 type CollectorList struct {
 	Collectors []collectorstore.CollectorView `json:"collectors" nullable:"false"`
-}
-
-// CollectorSwitched is what a pause or a resume did.
-type CollectorSwitched struct {
-	Name    string `json:"name"`
-	State   string `json:"state" enum:"active,paused"`
-	Changed bool   `json:"changed" doc:"false: it was so before"`
 }
 
 const applyCollectorDescription = `The body is a collector in YAML, or in JSON. Its name field, or else the query, names
@@ -47,8 +36,8 @@ change, what waits goes under its old keys before anything that is added from th
 // CollectorEngine is what a node does for collectors: changes after which something may must be flushed at once.
 type CollectorEngine interface {
 	ingest.Adder
-	ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (collectorstore.AppliedCollector, error)
-	ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error)
+	ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (workqueue.AppliedDocument, error)
+	SetCollector(ctx context.Context, name, state string, force bool, actor string) (workqueue.ControlledDocument, error)
 	DrainCollector(ctx context.Context, name, actor string) (collectorstore.Drained, error)
 	RequeueOps(ctx context.Context, name string, sel collectorstore.OpsSelection, actor string) (int64, error)
 }
@@ -81,40 +70,27 @@ func (s *collectorRoutes) Register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("list-collectors", "/collectors",
 		"List collectors by name, with what waits in each"),
 		s.listCollectors)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "apply-collector", Method: http.MethodPost, Path: "/collectors", Summary: "Make or change a collector",
-		Description: applyCollectorDescription, MaxBodyBytes: maxCollectorBody,
-	}), s.applyCollector)
-	kernel.Register(s.Kernel, api, kernel.Get("get-collector", "/collectors/{name}",
-		"A collector: its settings, what waits in it, and what keeps that waiting"), s.getCollector)
+	registerDocuments(s.Kernel, api, &documents[struct{}, collectorstore.CollectorView]{
+		noun: "collector", most: maxCollectorBody,
+		gets:    "A collector: its settings, what waits in it, and what keeps that waiting",
+		applies: documentWords{"Make or change a collector", applyCollectorDescription},
+		pauses: documentWords{"Flush nothing more of a collector until it is resumed", "It goes on taking operations, and " +
+			"flushes that are in progress come to their end."},
+		resumes: documentWords{"Go on with a paused collector", ""},
+		get:     s.getCollector, version: func(v *collectorstore.CollectorView) int { return v.Version },
+		apply: s.applyCollector, set: s.setCollector,
+	})
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "delete-collector", Method: http.MethodDelete, Path: "/collectors/{name}", Summary: "Delete a collector",
 		Description: "One with operations is refused, unless force is set: then they are lost.",
 	}), s.deleteCollector)
-	s.registerOperations(api)
-	s.registerCollectorControl(api)
-}
-
-func (s *collectorRoutes) registerCollectorControl(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "pause-collector", Method: http.MethodPost, Path: "/collectors/{name}/pause",
-		Summary:     "Flush nothing more of a collector until it is resumed",
-		Description: "It goes on taking operations, and flushes that are in progress come to their end.",
-	}), func(ctx context.Context, in *collectorInput) (CollectorSwitched, error) {
-		return s.switchCollector(ctx, in, collectorstore.CollectorPaused, collectorstore.New(s.Store).PauseCollector)
-	})
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "resume-collector", Method: http.MethodPost, Path: "/collectors/{name}/resume",
-		Summary: "Go on with a paused collector",
-	}), func(ctx context.Context, in *collectorInput) (CollectorSwitched, error) {
-		return s.switchCollector(ctx, in, collectorstore.CollectorActive, s.engine.ResumeCollector)
-	})
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "drain-collector", Method: http.MethodPost, Path: "/collectors/{name}/drain",
 		Summary: "Flush all that waits now, whatever min_size and max_age say",
 		Description: "What failed keeps its backoff, and rates and limits hold. What is added later waits as " +
 			"usual.",
 	}), s.drainCollector)
+	s.registerOperations(api)
 }
 
 func (s *collectorRoutes) listCollectors(ctx context.Context, _ *struct{}) (CollectorList, error) {
@@ -125,19 +101,9 @@ func (s *collectorRoutes) listCollectors(ctx context.Context, _ *struct{}) (Coll
 	return CollectorList{Collectors: all}, err
 }
 
-type applyCollectorInput struct {
-	kernel.Actor
-	Name    string `query:"name" doc:"the collector's name, when it does not give itself one"`
-	RawBody []byte `contentType:"application/yaml"`
-}
-
 func (s *collectorRoutes) applyCollector(
-	ctx context.Context, in *applyCollectorInput,
-) (collectorstore.AppliedCollector, error) {
-	none := collectorstore.AppliedCollector{}
-	if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
-		return none, err
-	}
+	ctx context.Context, in *documentText,
+) (none workqueue.AppliedDocument, err error) {
 	spec, err := collector.Parse(in.Name, in.RawBody)
 	if err != nil {
 		return none, err
@@ -145,8 +111,9 @@ func (s *collectorRoutes) applyCollector(
 	if err := s.checkSource(spec); err != nil {
 		return none, err
 	}
-	text := collectorstore.Text{Name: spec.Name, Spec: *spec, Source: string(in.RawBody)}
-	return s.engine.ApplyCollector(ctx, text, in.Actor.Name)
+	doc := in.document(spec.Name, nil)
+	return s.engine.ApplyCollector(ctx, collectorstore.Text{Name: doc.Name, Spec: *spec, Source: doc.Source,
+		Newest: doc.Newest}, in.Actor.Name)
 }
 
 // checkSource refuses a query of a source that this node does not have: all that is added would be refused.
@@ -161,10 +128,10 @@ func (s *collectorRoutes) checkSource(spec *collectorstore.CollectorSpec) error 
 	return nil
 }
 
-func (s *collectorRoutes) getCollector(ctx context.Context, in *CollectorPath) (collectorstore.CollectorView, error) {
-	view, err := collectorstore.New(s.Store).Collector(ctx, in.Collector)
+func (s *collectorRoutes) getCollector(ctx context.Context, name string) (collectorstore.CollectorView, error) {
+	view, err := collectorstore.New(s.Store).Collector(ctx, name)
 	if err != nil {
-		return view, kernel.Seen(err, seeCollectors)
+		return view, err
 	}
 	if view.Waiting+view.Backoff > 0 {
 		view.Why = append(s.whoIsAway(ctx, view.Spec.Endpoint), view.Why...)
@@ -190,33 +157,23 @@ func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []coll
 		"; start a service that does: it is there when tranche endpoints show " + endpoint + " names it"}}
 }
 
-type deleteCollectorInput struct {
-	CollectorPath
-	kernel.Actor
+func (s *collectorRoutes) setCollector(
+	ctx context.Context, name, state, actor string,
+) (workqueue.ControlledDocument, error) {
+	return s.engine.SetCollector(ctx, name, state, false, actor)
+}
+
+func (s *collectorRoutes) deleteCollector(ctx context.Context, in *struct {
+	DocumentChange
 	Force bool `query:"force" doc:"also with operations, which are lost then"`
+},
+) (workqueue.ControlledDocument, error) {
+	out, err := s.engine.SetCollector(ctx, in.Document, workqueue.DocumentDeleted, in.Force, in.Name)
+	return out, kernel.Seen(err, seeCollectors)
 }
 
-func (s *collectorRoutes) deleteCollector(
-	ctx context.Context, in *deleteCollectorInput,
-) (collectorstore.DeletedCollector, error) {
-	gone, err := collectorstore.New(s.Store).DeleteCollector(ctx, in.Collector, in.Force, in.Name)
-	return gone, kernel.Seen(err, seeCollectors)
-}
-
-type collectorInput struct {
-	CollectorPath
-	kernel.Actor
-}
-
-func (s *collectorRoutes) switchCollector(
-	ctx context.Context, in *collectorInput, to string, do func(context.Context, string, string) (bool, error),
-) (CollectorSwitched, error) {
-	changed, err := do(ctx, in.Collector, in.Name)
-	return CollectorSwitched{Name: in.Collector, State: to, Changed: changed}, kernel.Seen(err, seeCollectors)
-}
-
-func (s *collectorRoutes) drainCollector(ctx context.Context, in *collectorInput) (collectorstore.Drained, error) {
-	out, err := s.engine.DrainCollector(ctx, in.Collector, in.Name)
+func (s *collectorRoutes) drainCollector(ctx context.Context, in *DocumentChange) (collectorstore.Drained, error) {
+	out, err := s.engine.DrainCollector(ctx, in.Document, in.Name)
 	return out, kernel.Seen(err, seeCollectors)
 }
 
@@ -295,7 +252,7 @@ func (s *collectorRoutes) registerOperations(api huma.API) {
 }
 
 type addOperationsInput struct {
-	CollectorPath
+	DocumentPath
 	kernel.Actor
 	DryRun bool `query:"dry_run" doc:"add nothing, and say what would be added, or what is wrong"`
 
@@ -304,15 +261,15 @@ type addOperationsInput struct {
 
 // addOperations needs nothing of the node: operations wait in PostgreSQL.
 func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsInput) (AddedOperations, error) {
-	out := AddedOperations{Collector: in.Collector, DryRun: in.DryRun}
+	out := AddedOperations{Collector: in.Document, DryRun: in.DryRun}
 	body := kernel.Whole(in.Body(), "the body", "nothing was added")
 	var err error
 	if !in.DryRun {
-		out.AddedOps, err = s.producers.AddFrom(ctx, in.Collector, body)
+		out.AddedOps, err = s.producers.AddFrom(ctx, in.Document, body)
 		return out, kernel.Seen(err, seeCollectors)
 	}
 	var sample []collectorstore.Op
-	out.AddedOps, sample, err = s.producers.TryFrom(ctx, in.Collector, body)
+	out.AddedOps, sample, err = s.producers.TryFrom(ctx, in.Document, body)
 	for i := range sample {
 		op := &sample[i]
 		out.Sample = append(out.Sample, SampledOperation{op.ID, op.Key, op.Fold, op.Priority, op.Payload})
@@ -321,7 +278,7 @@ func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsIn
 }
 
 type listOperationsInput struct {
-	CollectorPath
+	DocumentPath
 	State string `query:"state" enum:"waiting,backoff,parked" doc:"only those in this state"`
 	Key   string `query:"key" doc:"only those of this key"`
 	ID    string `query:"id" doc:"only those with this id"`
@@ -336,7 +293,7 @@ func (s *collectorRoutes) listOperations(ctx context.Context, in *listOperations
 			return OperationPage{}, err
 		}
 	}
-	ops, err := collectorstore.New(s.Store).Ops(ctx, in.Collector, collectorstore.OpsFilter{
+	ops, err := collectorstore.New(s.Store).Ops(ctx, in.Document, collectorstore.OpsFilter{
 		State: in.State, Key: in.Key, ID: in.ID, Code: in.Code, After: in.After, Limit: in.Limit + 1,
 	})
 	if err != nil {
@@ -351,7 +308,7 @@ func (s *collectorRoutes) listOperations(ctx context.Context, in *listOperations
 }
 
 type requeueOperationsInput struct {
-	CollectorPath
+	DocumentPath
 	kernel.Actor
 	Body OperationChoice
 }
@@ -363,12 +320,12 @@ func (s *collectorRoutes) requeueOperations(
 	if err != nil {
 		return RequeuedOperations{}, err
 	}
-	n, err := s.engine.RequeueOps(ctx, in.Collector, sel, in.Name)
+	n, err := s.engine.RequeueOps(ctx, in.Document, sel, in.Name)
 	return RequeuedOperations{Requeued: n}, kernel.Seen(err, seeCollectors)
 }
 
 type dropOperationsInput struct {
-	CollectorPath
+	DocumentPath
 	kernel.Actor
 	Body DropChoice
 }
@@ -379,7 +336,7 @@ func (s *collectorRoutes) dropOperations(ctx context.Context, in *dropOperations
 		return DroppedOperations{}, err
 	}
 	sel.Waiting = in.Body.Waiting
-	n, err := collectorstore.New(s.Store).DropOps(ctx, in.Collector, sel, in.Name)
+	n, err := collectorstore.New(s.Store).DropOps(ctx, in.Document, sel, in.Name)
 	return DroppedOperations{Dropped: n}, kernel.Seen(err, seeCollectors)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -17,13 +18,13 @@ func TestTheWayOfACollector(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	got := b.Collect(collectorNotify)
-	if !got.Created || got.Name != "notify" || got.Version != 1 || got.ChangedBy != "ann" {
+	if got.Previous != 0 || got.Name != "notify" || got.Version != 1 || got.ChangedBy != "ann" {
 		t.Errorf("made: %+v", got)
 	}
 	if got := b.Collect(collectorNotify); !got.Unchanged {
 		t.Errorf("the same: %+v", got)
 	}
-	if got := b.Collect(strings.Replace(collectorNotify, "3", "4", 1)); got.Version != 2 || got.Renumbered || got.Created {
+	if got := b.Collect(strings.Replace(collectorNotify, "3", "4", 1)); got.Version != 2 || got.Renumbered || got.Previous != 1 {
 		t.Errorf("another size: %+v", got)
 	}
 	var added api.AddedOperations
@@ -92,16 +93,16 @@ func TestParkedOperationsAreLookedAfter(t *testing.T) {
 	if view.Parked != 1 || view.Waiting+view.Backoff != 1 {
 		t.Errorf("left: %+v", view)
 	}
-	var switched api.CollectorSwitched
+	var switched workqueue.ControlledDocument
 	b.Post("/collectors/notify/pause", "", &switched)
 	b.Post("/collectors/notify/pause", "", &switched)
 	var drained collector.Drained
 	b.Post("/collectors/notify/drain", "", &drained)
-	if switched.Changed || switched.State != "paused" || !drained.Paused || drained.Ops != 1 {
+	if !switched.Unchanged || switched.State != "paused" || !drained.Paused || drained.Ops != 1 {
 		t.Errorf("%+v, %+v", switched, drained)
 	}
 	b.Post("/collectors/notify/resume", "", &switched)
-	if !switched.Changed || switched.State != "active" {
+	if switched.Unchanged || switched.State != "active" {
 		t.Errorf("%+v", switched)
 	}
 	b.Refused(409, "has operations: 1 wait, 1 parked", http.MethodDelete, api.Prefix+"/collectors/notify", nil)

@@ -152,7 +152,7 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	if other != nil || err != nil {
 		t.Errorf("a request that a live node is at was taken over: %v", err)
 	}
-	plan := start.PlanText{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}
+	plan := workqueue.Document{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}
 	_, err = start.New(b.Store).ApplyPlan(session.WithClaim(ctx, zombie), plan, "ann")
 	if n := b.Number(`SELECT (SELECT count(*) FROM plan) + (SELECT count(*) FROM audit_log)`); n != 0 ||
 		!errors.Is(err, workqueue.ErrClaimLost) {

@@ -20,7 +20,7 @@ import (
 func TestPlansOnRecord(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	if got := b.Apply(apitest.YearEnd, ""); got.Name != "year-end" || got.Version != 1 || got.CreatedBy != "ann" {
+	if got := b.Apply(apitest.YearEnd, ""); got.Name != "year-end" || got.Version != 1 || got.ChangedBy != "ann" {
 		t.Errorf("the first: %+v", got)
 	}
 	if got := b.Apply(apitest.YearEnd, "name=other"); !got.Unchanged || got.Version != 1 {
@@ -53,7 +53,7 @@ func TestPlansOnRecord(t *testing.T) {
 		t.Errorf("version 1: %+v", plan)
 	}
 	code, text := b.Ask(http.MethodDelete, api.Prefix+"/plans/year-end", nil, kernel.ActorHeader, "bob")
-	if code != http.StatusOK || !strings.Contains(string(text), `"versions":2`) {
+	if code != http.StatusOK || !strings.Contains(string(text), `"version":2`) {
 		t.Errorf("delete: %d %s", code, text)
 	}
 	b.Refused(404, "was deleted: not found; see tranche plan list", http.MethodGet, api.Prefix+"/plans/year-end", nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
+	"github.com/tranchehq/tranche/workqueue"
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
@@ -23,22 +24,11 @@ const (
 	maxScheduleBody = 4 * schedule.MaxBytes
 )
 
-// SchedulePath is the schedule that an operation is about.
-type SchedulePath struct {
-	Schedule string `path:"name" doc:"a schedule's name"`
-}
-
 // ScheduleList is the answer to a list of schedules.
 type ScheduleList struct {
 	Schedules []schedulestore.ScheduleSummary `json:"schedules" nullable:"false"`
 
 	Next string `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
-}
-
-// AppliedSchedule is a schedule that was put on record.
-type AppliedSchedule struct {
-	schedulestore.AppliedSchedule
-	Warnings []string `json:"warnings" nullable:"false" doc:"what may not be what was meant, or is not there yet"`
 }
 
 // ScheduleTimes are the next due times of a schedule.
@@ -71,18 +61,29 @@ type scheduleRoutes struct {
 
 // Register adds the routes.
 func (s *scheduleRoutes) Register(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-schedules", "/schedules", "List schedules by name"), s.listSchedules)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "apply-schedule", Method: http.MethodPost, Path: "/schedules",
-		Summary: "Put a schedule on record, or change it", Description: applyScheduleDescription,
-		MaxBodyBytes: maxScheduleBody,
-	}), s.applySchedule)
+	store := schedulestore.New(s.Store)
+	registerDocuments(s.Kernel, api, &documents[ScheduleList, *schedulestore.ScheduleView]{
+		noun: "schedule", most: maxScheduleBody,
+		lists: "List schedules by name", gets: "A schedule, whole",
+		applies: documentWords{"Put a schedule on record, or change it", applyScheduleDescription},
+		pauses: documentWords{"Let a schedule start nothing until it is resumed", "Due times that come meanwhile are left " +
+			"out, and do not count as missed. Runs go on, and run-now does as it says."},
+		resumes: documentWords{"End the pause of a schedule", "It goes on with the first due time after now, and with what " +
+			"had been waiting to be started."},
+		drops: documentWords{"Take a schedule off the record", "Runs go on, and the list of what it did stays. Applied " +
+			"again, it has the next version."},
+		list: func(ctx context.Context, after string, limit int) (ScheduleList, error) {
+			list, next, err := store.Schedules(ctx, after, limit)
+			return ScheduleList{list, next}, err
+		},
+		get: store.Schedule, version: func(v **schedulestore.ScheduleView) int { return (*v).Version },
+		apply: s.applySchedule, set: s.set, drop: s.set,
+	})
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "preview-schedule", Method: http.MethodPost, Path: "/schedules/preview",
 		Summary:     "Show when a schedule would be due, without putting it on record",
 		Description: "The body is checked as with apply-schedule.", MaxBodyBytes: maxScheduleBody,
 	}), s.previewSchedule)
-	kernel.Register(s.Kernel, api, kernel.Get("get-schedule", "/schedules/{name}", "A schedule, whole"), s.getSchedule)
 	kernel.Register(s.Kernel, api, kernel.Get("list-schedule-times", "/schedules/{name}/next",
 		"When a schedule is due next"), s.scheduleTimes)
 	kernel.Register(s.Kernel, api, kernel.Get("list-fires", "/schedules/{name}/fires",
@@ -93,22 +94,6 @@ func (s *scheduleRoutes) Register(api huma.API) {
 		Description:   "The leader starts it, beside the due times and also of a paused schedule; its overlap policy holds.",
 		DefaultStatus: http.StatusAccepted,
 	}), s.runScheduleNow)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "pause-schedule", Method: http.MethodPost, Path: "/schedules/{name}/pause",
-		Summary: "Let a schedule start nothing until it is resumed",
-		Description: "Due times that come meanwhile are left out, and do not count as missed. Runs go on, and run-now " +
-			"does as it says.",
-	}), s.pauseSchedule)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "resume-schedule", Method: http.MethodPost, Path: "/schedules/{name}/resume",
-		Summary:     "End the pause of a schedule",
-		Description: "It goes on with the first due time after now, and with what had been waiting to be started.",
-	}), s.resumeSchedule)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "delete-schedule", Method: http.MethodDelete, Path: "/schedules/{name}",
-		Summary:     "Take a schedule off the record",
-		Description: "Runs go on, and the list of what it did stays. Applied again, it has the next version.",
-	}), s.deleteSchedule)
 }
 
 // nextTime is the rule of a schedule as the store asks it.
@@ -130,37 +115,33 @@ func readSchedule(spec json.RawMessage) (*schedule.Spec, error) {
 	return s, nil
 }
 
-type scheduleTextInput struct {
-	kernel.Actor
-	Name    string `query:"name" doc:"the schedule's name, when it does not give itself one"`
-	RawBody []byte `contentType:"application/yaml"`
-}
-
-func (in *scheduleTextInput) parse() (*schedule.Spec, error) {
-	if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
-		return nil, err
-	}
-	return schedule.Parse(in.Name, in.RawBody)
-}
-
-func (s *scheduleRoutes) applySchedule(ctx context.Context, in *scheduleTextInput) (AppliedSchedule, error) {
-	spec, err := in.parse()
+func (s *scheduleRoutes) applySchedule(
+	ctx context.Context, in *documentText,
+) (out workqueue.AppliedDocument, err error) {
+	spec, warnings, err := s.read(ctx, in.Name, in.RawBody)
 	if err != nil {
-		return AppliedSchedule{}, err
-	}
-	warnings, err := s.checkSchedule(ctx, spec)
-	if err != nil {
-		return AppliedSchedule{}, err
+		return out, err
 	}
 	doc, err := json.Marshal(spec)
 	if err != nil {
-		return AppliedSchedule{}, fmt.Errorf("write schedule %s: %w", spec.Name, err)
+		return out, fmt.Errorf("write schedule %s: %w", spec.Name, err)
 	}
-	applied, err := schedulestore.New(s.Store).ApplySchedule(ctx, schedulestore.Text{
-		Name: spec.Name, Spec: doc, Source: string(in.RawBody), Zone: spec.Zone, Next: nextTime,
+	defer s.wakeSchedules()
+	out, err = schedulestore.New(s.Store).ApplySchedule(ctx, schedulestore.Text{
+		Document: in.document(spec.Name, doc), Zone: spec.Zone, Next: nextTime,
 	}, in.Actor.Name)
-	s.wakeSchedules()
-	return AppliedSchedule{applied, warnings}, err
+	out.Warnings = warnings
+	return out, err
+}
+
+// read reads a schedule, and looks at what it speaks of.
+func (s *scheduleRoutes) read(
+	ctx context.Context, name string, text []byte,
+) (spec *schedule.Spec, warnings []string, err error) {
+	if spec, err = schedule.Parse(name, text); err == nil {
+		warnings, err = s.checkSchedule(ctx, spec)
+	}
+	return spec, warnings, err
 }
 
 type previewScheduleInput struct {
@@ -171,12 +152,11 @@ type previewScheduleInput struct {
 }
 
 func (s *scheduleRoutes) previewSchedule(ctx context.Context, in *previewScheduleInput) (ScheduleTimes, error) {
-	text := &scheduleTextInput{in.Actor, cmp.Or(in.Name, "schedule"), in.RawBody}
-	spec, err := text.parse()
-	if err != nil {
+	name := cmp.Or(in.Name, "schedule")
+	if err := kernel.CheckText("name", name, kernel.MaxNameBytes); err != nil {
 		return ScheduleTimes{}, err
 	}
-	warnings, err := s.checkSchedule(ctx, spec)
+	spec, warnings, err := s.read(ctx, name, in.RawBody)
 	if err != nil {
 		return ScheduleTimes{}, err
 	}
@@ -195,11 +175,11 @@ func (s *scheduleRoutes) timesOf(
 }
 
 func (s *scheduleRoutes) scheduleTimes(ctx context.Context, in *struct {
-	SchedulePath
+	DocumentPath
 	Count int `query:"count" minimum:"1" maximum:"1000" default:"20" doc:"how many due times"`
 },
 ) (ScheduleTimes, error) {
-	view, err := schedulestore.New(s.Store).Schedule(ctx, in.Schedule)
+	view, err := schedulestore.New(s.Store).Schedule(ctx, in.Document)
 	if err != nil {
 		return ScheduleTimes{}, kernel.Seen(err, seeSchedules)
 	}
@@ -208,35 +188,14 @@ func (s *scheduleRoutes) scheduleTimes(ctx context.Context, in *struct {
 		return ScheduleTimes{}, err
 	}
 	out, err := s.timesOf(ctx, spec, in.Count, []string{})
-	if view.State == schedulestore.SchedulePaused {
+	if view.State == workqueue.DocumentPaused {
 		out.Warnings = append(out.Warnings, "the schedule is paused: nothing is started before it is resumed")
 	}
 	return out, err
 }
 
-func (s *scheduleRoutes) listSchedules(ctx context.Context, in *struct {
-	After string `query:"after" doc:"only schedules whose name follows this one"`
-	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
-},
-) (ScheduleList, error) {
-	list, more, err := schedulestore.New(s.Store).Schedules(ctx, in.After, in.Limit)
-	if err != nil {
-		return ScheduleList{}, kernel.Seen(err, seeSchedules)
-	}
-	out := ScheduleList{Schedules: append([]schedulestore.ScheduleSummary{}, list...)}
-	if more {
-		out.Next = list[len(list)-1].Name
-	}
-	return out, nil
-}
-
-func (s *scheduleRoutes) getSchedule(ctx context.Context, in *SchedulePath) (*schedulestore.ScheduleView, error) {
-	view, err := schedulestore.New(s.Store).Schedule(ctx, in.Schedule)
-	return view, kernel.Seen(err, seeSchedules)
-}
-
 func (s *scheduleRoutes) listFires(ctx context.Context, in *struct {
-	SchedulePath
+	DocumentPath
 	State string `query:"state" enum:"due,queued,starting,started,skipped,missed,failed" doc:"only those in this state"`
 
 	Before time.Time `query:"before" doc:"only due times before this one"`
@@ -244,7 +203,7 @@ func (s *scheduleRoutes) listFires(ctx context.Context, in *struct {
 },
 ) (FireList, error) {
 	fires, more, err := schedulestore.New(s.Store).Fires(ctx, schedulestore.FireFilter{
-		Schedule: in.Schedule, State: schedulestore.FireState(in.State), Before: in.Before, Limit: in.Limit,
+		Schedule: in.Document, State: schedulestore.FireState(in.State), Before: in.Before, Limit: in.Limit,
 	})
 	if err != nil {
 		return FireList{}, kernel.Seen(err, seeSchedules)
@@ -256,35 +215,13 @@ func (s *scheduleRoutes) listFires(ctx context.Context, in *struct {
 	return out, nil
 }
 
-type scheduleActionInput struct {
-	SchedulePath
-	kernel.Actor
-}
-
-func (s *scheduleRoutes) runScheduleNow(ctx context.Context, in *scheduleActionInput) (schedulestore.Fire, error) {
-	fire, err := schedulestore.New(s.Store).RunScheduleNow(ctx, in.Schedule, in.Name)
+func (s *scheduleRoutes) runScheduleNow(ctx context.Context, in *DocumentChange) (schedulestore.Fire, error) {
+	fire, err := schedulestore.New(s.Store).RunScheduleNow(ctx, in.Document, in.Name)
 	s.wakeSchedules()
 	return fire, kernel.Seen(err, seeSchedules)
 }
 
-func (s *scheduleRoutes) pauseSchedule(
-	ctx context.Context, in *scheduleActionInput,
-) (schedulestore.ControlledSchedule, error) {
-	out, err := schedulestore.New(s.Store).PauseSchedule(ctx, in.Schedule, in.Name)
-	return out, kernel.Seen(err, seeSchedules)
-}
-
-func (s *scheduleRoutes) resumeSchedule(
-	ctx context.Context, in *scheduleActionInput,
-) (schedulestore.ControlledSchedule, error) {
-	out, err := schedulestore.New(s.Store).ResumeSchedule(ctx, in.Schedule, nextTime, in.Name)
-	s.wakeSchedules()
-	return out, kernel.Seen(err, seeSchedules)
-}
-
-func (s *scheduleRoutes) deleteSchedule(
-	ctx context.Context, in *scheduleActionInput,
-) (schedulestore.ControlledSchedule, error) {
-	out, err := schedulestore.New(s.Store).DeleteSchedule(ctx, in.Schedule, in.Name)
-	return out, kernel.Seen(err, seeSchedules)
+func (s *scheduleRoutes) set(ctx context.Context, name, state, actor string) (workqueue.ControlledDocument, error) {
+	defer s.wakeSchedules()
+	return schedulestore.New(s.Store).SetSchedule(ctx, name, state, nextTime, actor)
 }

@@ -221,7 +221,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	code, text := b.Schedule("/schedules", "name: often\nevery: 720h\nendpoint: echo\nsettings: {chunk: 2}\n"+
 		"params: {at: \"{due.unix}\"}\nrun_name: \"{schedule} {due}\"\nitems: {file: customers.csv}\noverlap: queue\n"+
 		"misfire: all\nmisfire_limit: 5\n")
-	if code != 200 || !strings.Contains(text, `"warnings":[]`) {
+	if code != 200 || strings.Contains(text, "warnings") {
 		t.Fatalf("apply: %d %s", code, text)
 	}
 	// None comes in the midst of the test.

@@ -193,15 +193,12 @@ func (s *Server) newComponents(node *Node) (err error) {
 	if err != nil {
 		return err
 	}
-	byTrackers, err := newTrackers(k, c.Trackers, c.Connections)
-	if err != nil {
-		return err
-	}
 	s.schedules = &scheduleRoutes{k, s.runs, node.Starts, c}
 	s.admin = &adminRoutes{k, c, s.health, s.whole}
 	s.rooms = []room{
 		s.runs, &endpointRoutes{k, node.Endpoints, node.DeadLetters}, &planRoutes{k},
-		newCollectors(k, node.Collectors, c.Producers, c.Connections), byTrackers, s.schedules,
+		newCollectors(k, node.Collectors, c.Producers, c.Connections),
+		newTrackers(k, c.Trackers, c.Connections), s.schedules,
 		&alertRoutes{k, alertstore.New(k.Store), c.Alerts}, s.admin,
 	}
 	return nil

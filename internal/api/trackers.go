@@ -1,20 +1,17 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"reflect"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/trackers"
-	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 const (
@@ -28,8 +25,6 @@ const (
 type TrackerPath struct {
 	ID string `path:"id" doc:"a batch's id, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
 }
-
-func (p *TrackerPath) batch() (uuid.UUID, error) { return trackers.ParseBatch(p.ID) }
 
 const trackerDescription = `A batch knows which of its items are still pending, a bit for each, and whoever
 acknowledges the last of them after the seal, or seals when none is pending, is told that it is complete: one call, and
@@ -54,15 +49,18 @@ type trackerRoutes struct {
 	trackers *trackers.Service
 }
 
-// New returns the routes of trackers. Without a service they have one of their own.
-func newTrackers(
-	k *kernel.Kernel, service *trackers.Service, sources *connections.Connections,
-) (*trackerRoutes, error) {
-	if service != nil {
-		return &trackerRoutes{k, service}, nil
+// newTrackers returns the routes of trackers. Without a service they have one of their own.
+func newTrackers(k *kernel.Kernel, service *trackers.Service, sources *connections.Connections) *trackerRoutes {
+	if service == nil {
+		service = trackers.New(k.Store, trackers.Config{Connections: sources, Log: k.Log})
 	}
-	service, err := trackers.New(trackerstore.New(k.Store), trackers.Config{Connections: sources, Log: k.Log})
-	return &trackerRoutes{k, service}, err
+	return &trackerRoutes{k, service}
+}
+
+// caller is who asks. How much of webhooks he sees depends on the role: viewers are not told their paths.
+func (s *trackerRoutes) caller(ctx context.Context, actor string) trackers.Caller {
+	who, _ := access.From(ctx)
+	return trackers.Caller{Actor: actor, Sight: trackers.Visibility(s.Access == nil || who.Role.Allows(access.Operator))}
 }
 
 // Register adds the routes.
@@ -111,13 +109,7 @@ type listTrackersInput struct {
 
 func (s *trackerRoutes) listTrackers(ctx context.Context, in *listTrackersInput) (fanout.BatchPage, error) {
 	which := fanout.ListRequest{Owner: in.Owner, State: in.State, After: in.After, Limit: in.Limit}
-	return s.trackers.List(ctx, which, s.visibility(ctx))
-}
-
-// visibility is how much of webhooks the one who asks sees: viewers are not told their paths.
-func (s *trackerRoutes) visibility(ctx context.Context) trackers.Visibility {
-	who, _ := access.From(ctx)
-	return trackers.Visibility(s.Access == nil || who.Role.Allows(access.Operator))
+	return s.trackers.List(ctx, which, s.caller(ctx, ""))
 }
 
 type openTrackerInput struct {
@@ -137,7 +129,7 @@ func (s *trackerRoutes) registerOpenTracker(api huma.API) {
 		Description: trackerDescription, DefaultStatus: http.StatusCreated,
 	}, maxTrackerBody))
 	kernel.RegisterAnswer(s.Kernel, api, op, func(ctx context.Context, in *openTrackerInput) (*openTrackerAnswer, error) {
-		opened, err := s.trackers.Open(ctx, in.Body, in.Name)
+		opened, err := s.trackers.Open(ctx, in.Body, s.caller(ctx, in.Name))
 		answer := &openTrackerAnswer{Status: http.StatusCreated, Body: opened}
 		if opened.Existing {
 			answer.Status = http.StatusOK
@@ -152,11 +144,7 @@ type getTrackerInput struct {
 }
 
 func (s *trackerRoutes) getTracker(ctx context.Context, in *getTrackerInput) (fanout.BatchView, error) {
-	id, err := in.batch()
-	if err != nil {
-		return fanout.BatchView{}, err
-	}
-	return s.trackers.Get(ctx, id, in.Missing, s.visibility(ctx))
+	return s.trackers.Get(ctx, fanout.GetRequest{Batch: in.ID, Missing: in.Missing}, s.caller(ctx, ""))
 }
 
 type trackerGroupsInput struct {
@@ -166,11 +154,8 @@ type trackerGroupsInput struct {
 }
 
 func (s *trackerRoutes) listTrackerGroups(ctx context.Context, in *trackerGroupsInput) (fanout.GroupPage, error) {
-	id, err := in.batch()
-	if err != nil {
-		return fanout.GroupPage{}, err
-	}
-	return s.trackers.Groups(ctx, id, &in.After, in.Limit)
+	which := fanout.GroupsRequest{Batch: in.ID, After: &in.After, Limit: in.Limit}
+	return s.trackers.Groups(ctx, which, s.caller(ctx, ""))
 }
 
 type trackerMissingInput struct {
@@ -180,24 +165,8 @@ type trackerMissingInput struct {
 }
 
 func (s *trackerRoutes) listTrackerMissing(ctx context.Context, in *trackerMissingInput) (fanout.MissingPage, error) {
-	id, err := in.batch()
-	if err != nil {
-		return fanout.MissingPage{}, err
-	}
-	return s.trackers.Missing(ctx, id, in.After, in.Limit)
-}
-
-type addTrackerInput struct {
-	TrackerPath
-	Body ownBody[fanout.GroupSettings]
-}
-
-func (s *trackerRoutes) addTrackerItems(ctx context.Context, in *addTrackerInput) (fanout.GroupsAdded, error) {
-	id, bad := in.batch()
-	if err := cmp.Or(bad, in.Body.bad); err != nil {
-		return fanout.GroupsAdded{}, err
-	}
-	return s.trackers.Add(ctx, id, in.Body.asked)
+	which := fanout.MissingRequest{Batch: in.ID, After: in.After, Limit: in.Limit}
+	return s.trackers.Missing(ctx, which, s.caller(ctx, ""))
 }
 
 // ownBody is a body that the service reads itself, strictly, as over NATS, and tells the first mistake of. Of a body in
@@ -218,15 +187,24 @@ func (*ownBody[T]) Schema(r huma.Registry) *huma.Schema {
 	return r.Schema(reflect.TypeFor[T](), true, "")
 }
 
+type addTrackerInput struct {
+	TrackerPath
+	Body ownBody[fanout.GroupSettings]
+}
+
+func (s *trackerRoutes) addTrackerItems(ctx context.Context, in *addTrackerInput) (fanout.GroupsAdded, error) {
+	if in.Body.bad != nil {
+		return fanout.GroupsAdded{}, in.Body.bad
+	}
+	return s.trackers.Add(ctx, fanout.AddRequest{Batch: in.ID, GroupSettings: in.Body.asked}, s.caller(ctx, ""))
+}
+
 type ackItemsInput struct {
 	Body ownBody[fanout.Acknowledgement]
 }
 
 func (s *trackerRoutes) ackTrackerItems(ctx context.Context, in *ackItemsInput) (fanout.BatchesAcked, error) {
-	if in.Body.bad != nil {
-		return fanout.BatchesAcked{}, in.Body.bad
-	}
-	return s.trackers.Ack(ctx, nil, in.Body.asked)
+	return s.ackTracker(ctx, &ackTrackerInput{Body: in.Body})
 }
 
 type ackTrackerInput struct {
@@ -235,11 +213,10 @@ type ackTrackerInput struct {
 }
 
 func (s *trackerRoutes) ackTracker(ctx context.Context, in *ackTrackerInput) (fanout.BatchesAcked, error) {
-	id, bad := in.batch()
-	if err := cmp.Or(bad, in.Body.bad); err != nil {
-		return fanout.BatchesAcked{}, err
+	if in.Body.bad != nil {
+		return fanout.BatchesAcked{}, in.Body.bad
 	}
-	return s.trackers.Ack(ctx, &id, in.Body.asked)
+	return s.trackers.Ack(ctx, fanout.AckRequest{Batch: in.ID, Acknowledgement: in.Body.asked}, s.caller(ctx, ""))
 }
 
 type trackerInput struct {
@@ -248,17 +225,9 @@ type trackerInput struct {
 }
 
 func (s *trackerRoutes) sealTracker(ctx context.Context, in *trackerInput) (fanout.BatchSealed, error) {
-	id, err := in.batch()
-	if err != nil {
-		return fanout.BatchSealed{}, err
-	}
-	return s.trackers.Seal(ctx, id, in.Name)
+	return s.trackers.Seal(ctx, fanout.BatchRequest{Batch: in.ID}, s.caller(ctx, in.Name))
 }
 
 func (s *trackerRoutes) deleteTracker(ctx context.Context, in *trackerInput) (fanout.BatchDeleted, error) {
-	id, err := in.batch()
-	if err != nil {
-		return fanout.BatchDeleted{}, err
-	}
-	return s.trackers.Delete(ctx, id, in.Name)
+	return s.trackers.Delete(ctx, fanout.BatchRequest{Batch: in.ID}, s.caller(ctx, in.Name))
 }

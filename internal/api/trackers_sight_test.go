@@ -2,15 +2,18 @@ package api_test
 
 import (
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/bitfield/tracker/service"
+	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
-	"github.com/tranchehq/tranche/workqueue/tracker"
+	"github.com/tranchehq/tranche/internal/trackers"
 )
 
 // A webhook's URL may hold a secret, and a receiver may repeat it: viewers are told whose it is, operators all of it,
@@ -19,9 +22,19 @@ func TestViewersSeeWhoseAWebhookIs(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	const origin, secret = "https://api.bank.example", "T0PSECRET"
-	open := service.OpenRequest{Owner: "o", Key: "k"}
-	open.Webhook = service.Hook{URL: origin + "/hooks/" + secret + "?key=" + secret, Secret: "hooks"}
-	opened, err := tracker.New(b.Store).OpenTracker(t.Context(), open, "ann")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "hooks.key"), []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	conns, err := connections.Parse(filepath.Join(dir, "connections.yaml"),
+		[]byte("secrets: {hooks: {file: hooks.key, hosts: ["+origin+"]}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, ann := trackers.New(b.Store, trackers.Config{Connections: conns}), trackers.Caller{Actor: "ann"}
+	open := fanout.BatchSettings{Owner: "o", Key: "k", Webhook: &fanout.WebhookSettings{
+		URL: origin + "/hooks/" + secret + "?key=" + secret, Secret: "hooks"}}
+	opened, err := service.Open(t.Context(), open, ann)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +51,7 @@ func TestViewersSeeWhoseAWebhookIs(t *testing.T) {
 		}
 		return string(text)
 	}
-	for _, path := range []string{"/trackers", "/trackers/" + opened.ID.String()} {
+	for _, path := range []string{"/trackers", "/trackers/" + opened.ID} {
 		if text := as(access.Viewer, path); strings.Contains(text, secret) || !strings.Contains(text, `"it answers 404"`) {
 			t.Errorf("a viewer sees %s", text)
 		}
@@ -53,7 +66,7 @@ func TestViewersSeeWhoseAWebhookIs(t *testing.T) {
 		t.Errorf("the audit log tells %s", text)
 	}
 	open.Webhook.URL += "2"
-	if _, err := tracker.New(b.Store).OpenTracker(t.Context(), open, "ann"); err == nil ||
+	if _, err := service.Open(t.Context(), open, ann); err == nil ||
 		strings.Contains(err.Error(), secret) {
 		t.Errorf("who opens it with another URL is told %v", err)
 	}

@@ -30,10 +30,6 @@ func rules() map[string]rule {
 			own: []string{"bitfield", "bitfield/pgbits"}, tests: servers,
 			others: []string{"github.com/jackc/pgx/v5", "github.com/google/uuid"},
 		},
-		"bitfield/tracker/service": {
-			own: []string{"bitfield", "bitfield/pgbits", "bitfield/tracker"}, tests: servers,
-			others: []string{"github.com/jackc/pgx/v5", "github.com/google/uuid"},
-		},
 		// What people look at with psql is compared with what the store says.
 		"migrations": {own: []string{"internal/backoff"}, tests: append([]string{"workqueue/..."}, servers...)},
 		// A plan's steps name endpoints; what such a name may be, the protocol says.
@@ -169,7 +165,7 @@ func rules() map[string]rule {
 			own:   append([]string{"endpoints/wire", "endpoints/stream"}, store...),
 			tests: append([]string{"orchestrator", "endpoints"}, servers...),
 		},
-		// The tracker service: what the API and NATS ask, and webhooks.
+		// The tracker service: its transactions, what the API and NATS ask, and webhooks.
 		"internal/trackers": {
 			own: append([]string{
 				"endpoints/fanout", "internal/ingest", "internal/connections", "gather/fetch/httpfetch",
@@ -319,11 +315,10 @@ func rooms(servers []string) map[string]rule {
 		internal + "plane": {
 			own: []string{root, internal + "pg", "bitfield/..."}, tests: servers,
 		},
-		root + "/database": {own: []string{internal + "pg", "internal/backoff"}, tests: servers},
+		root + "/database": {own: []string{internal + "pg", internal + "ledger", "internal/backoff"}, tests: servers},
 	}
 	for _, room := range []struct{ name, needs string }{
 		{"session", ""}, {"identity", ""}, {"deadletter", ""}, {"doctor", ""},
-		{"tracker", "session"},
 		{"pace", "session"},
 		{"dispatch", "pace"},
 		{"settle", "pace session"},

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	store "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -44,7 +45,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 		"late")
 	w.appears(store.CollectorLate, "late", store.Warning, "min longer than they should", "no_listeners: no one",
 		"tranche collector show late")
-	if _, err := collector.New(w.store).PauseCollector(t.Context(), "late", "ann"); err != nil {
+	if _, err := collector.New(w.store).SetCollector(t.Context(), "late", workqueue.DocumentPaused, false, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	w.appears(store.CollectorLate, "late", store.Info, "ann paused it", "tranche collector resume late")

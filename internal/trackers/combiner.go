@@ -7,7 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/bitfield/tracker/service"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/endpoints/fanout"
 )
 
 const (
@@ -24,13 +25,19 @@ const (
 // in progress go together next.
 type combiner struct {
 	// commit acknowledges in one transaction, all or none, and says of each what it did itself.
-	commit func(ctx context.Context, acks []service.BatchAck) ([]service.Acked, error)
+	commit func(ctx context.Context, acks []tracker.TrackerAck) ([]tracker.Acked, error)
 
 	mu      sync.Mutex
 	waiting []*ackCall
 	busy    map[uuid.UUID]bool // batches of transactions in progress
 	commits int                // of them
-	idle    *sync.Cond         // nil, or told when commits ends
+	idle    *sync.Cond         // told when there are none
+}
+
+func newCombiner(commit func(context.Context, []tracker.TrackerAck) ([]tracker.Acked, error)) *combiner {
+	c := &combiner{commit: commit, busy: map[uuid.UUID]bool{}}
+	c.idle = sync.NewCond(&c.mu)
+	return c
 }
 
 // ackCall is a call that waits for its acknowledgement.
@@ -39,14 +46,14 @@ type ackCall struct {
 	want *wanted
 	done chan struct{}
 
-	newly     int64
-	completed []uuid.UUID
-	err       error
+	out fanout.BatchesAcked
+	err error
 }
 
 // ack acknowledges what a call wants. When ctx ends first, it may be done anyway.
-func (c *combiner) ack(ctx context.Context, want *wanted) (newly int64, completed []uuid.UUID, err error) {
+func (c *combiner) ack(ctx context.Context, want *wanted) (fanout.BatchesAcked, error) {
 	call := &ackCall{ctx: ctx, want: want, done: make(chan struct{})}
+	call.out.CompletedBatches = []string{}
 	c.mu.Lock()
 	c.waiting = append(c.waiting, call)
 	if !c.blocked(call, nil) { // else whoever blocks it looks again when it ends
@@ -55,9 +62,9 @@ func (c *combiner) ack(ctx context.Context, want *wanted) (newly int64, complete
 	c.mu.Unlock()
 	select {
 	case <-call.done:
-		return call.newly, call.completed, call.err
+		return call.out, call.err
 	case <-ctx.Done():
-		return 0, nil, ctx.Err()
+		return fanout.BatchesAcked{}, ctx.Err()
 	}
 }
 
@@ -85,8 +92,8 @@ func (c *combiner) take() (calls []*ackCall) {
 			break
 		}
 		if c.blocked(call, held) {
-			for _, b := range call.want.batches {
-				held[b.id] = true
+			for i := range call.want.acks {
+				held[call.want.acks[i].Batch] = true
 			}
 			rest = append(rest, call)
 			continue
@@ -102,18 +109,17 @@ func (c *combiner) take() (calls []*ackCall) {
 }
 
 func (c *combiner) blocked(call *ackCall, held map[uuid.UUID]bool) bool {
-	return slices.ContainsFunc(call.want.batches, func(b *wantedBatch) bool { return c.busy[b.id] || held[b.id] })
+	return slices.ContainsFunc(call.want.acks, func(a tracker.TrackerAck) bool {
+		return c.busy[a.Batch] || held[a.Batch]
+	})
 }
 
 func (c *combiner) mark(call *ackCall, busy bool) {
-	if c.busy == nil {
-		c.busy = map[uuid.UUID]bool{}
-	}
-	for _, b := range call.want.batches {
+	for i := range call.want.acks {
 		if busy {
-			c.busy[b.id] = true
+			c.busy[call.want.acks[i].Batch] = true
 		} else {
-			delete(c.busy, b.id)
+			delete(c.busy, call.want.acks[i].Batch)
 		}
 	}
 }
@@ -131,7 +137,7 @@ func (c *combiner) run(calls []*ackCall) {
 	}
 	c.commits--
 	c.begin()
-	if c.commits == 0 && c.idle != nil {
+	if c.commits == 0 {
 		c.idle.Broadcast()
 	}
 }
@@ -140,9 +146,6 @@ func (c *combiner) run(calls []*ackCall) {
 func (c *combiner) wait() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.idle == nil {
-		c.idle = sync.NewCond(&c.mu)
-	}
 	for c.commits > 0 {
 		c.idle.Wait()
 	}
@@ -159,9 +162,9 @@ func (c *combiner) acknowledge(calls []*ackCall) {
 		if len(calls) == 0 {
 			return
 		}
-		var acks []service.BatchAck
+		var acks []tracker.TrackerAck
 		for _, call := range calls {
-			acks = append(acks, call.want.acks()...)
+			acks = append(acks, call.want.acks...)
 		}
 		// The context is no one's: when one of the callers leaves, it is still the others'.
 		done, err := c.commit(context.Background(), acks)
@@ -195,14 +198,14 @@ func fail(calls []*ackCall, err error) {
 }
 
 // share tells each call what it did.
-func share(calls []*ackCall, done []service.Acked) {
+func share(calls []*ackCall, done []tracker.Acked) {
 	for _, call := range calls {
-		for i, b := range call.want.batches {
-			call.newly += done[i].Newly
-			if done[i].Completed {
-				call.completed = append(call.completed, b.id)
+		for i, did := range done[:len(call.want.acks)] {
+			call.out.Newly += int64(did.Newly)
+			if did.Completed {
+				call.out.CompletedBatches = append(call.out.CompletedBatches, call.want.acks[i].Batch.String())
 			}
 		}
-		done = done[len(call.want.batches):]
+		done = done[len(call.want.acks):]
 	}
 }

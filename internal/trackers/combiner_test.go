@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
@@ -44,7 +45,7 @@ func TestAcksThatComeTogether(t *testing.T) {
 				at := len(ids) / 2
 				ids[at] = bitfield.ItemID{Batch: batches[0], Group: 1, Index: 700 + i}.String()
 			}
-			acked, err := b.service.Ack(t.Context(), nil, fanout.Acknowledgement{IDs: ids})
+			acked, err := b.ack("", fanout.Acknowledgement{IDs: ids})
 			if bad {
 				place, refused := fmt.Sprintf("ids[%d]", len(ids)/2), asRefused(err)
 				if refused == nil || refused.Code != fanout.CodePastSize || refused.Place != place {
@@ -62,11 +63,7 @@ func TestAcksThatComeTogether(t *testing.T) {
 	}
 	for _, id := range batches {
 		all.Go(func() {
-			sealed, err := b.service.Seal(t.Context(), id, "ann")
-			if err != nil {
-				t.Error(err)
-			}
-			if sealed.Completed {
+			if sealed := b.seal(id); sealed.Completed {
 				told([]string{sealed.Batch})
 			}
 		})
@@ -88,7 +85,7 @@ func TestAcksThatComeTogether(t *testing.T) {
 	if n := b.count(`SELECT count(*) FROM run_event WHERE kind = 'tracker.completed'`); n != 2 {
 		t.Errorf("there are %d events", n)
 	}
-	if commits := b.store.commits.Load(); commits >= callers {
+	if commits := b.commits.Load(); commits >= callers {
 		t.Errorf("%d callers needed %d transactions: they shared none", callers, commits)
 	} else {
 		t.Logf("%d callers shared %d transactions", callers, commits)
@@ -122,26 +119,18 @@ func TestMistakes(t *testing.T) {
 	other := b.open(fanout.BatchSettings{}, 5)
 	empty := b.open(fanout.BatchSettings{}, 0)
 	sealed := b.open(fanout.BatchSettings{}, 3)
-	if _, err := b.service.Seal(t.Context(), sealed, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	b.seal(sealed)
 	run := uuid.Must(uuid.NewV7())
-	if _, err := b.pool.Exec(t.Context(), `INSERT INTO tracker_batch (id, owner, state) VALUES ($1, 'run', 'open')`,
-		run); err != nil {
-		t.Fatal(err)
-	}
-	ack := func(about *uuid.UUID, ids, ranges string) error {
-		asked := fanout.Acknowledgement{IDs: strings.Fields(ids), Ranges: strings.Fields(ranges)}
-		_, err := b.service.Ack(t.Context(), about, asked)
+	b.exec(`INSERT INTO tracker_batch (id, owner, state) VALUES ($1, 'run', 'open')`, run)
+	ack := func(about, ids, ranges string) error {
+		_, err := b.ack(about, fanout.Acknowledgement{IDs: strings.Fields(ids), Ranges: strings.Fields(ranges)})
 		return err
 	}
-	add := func(batch uuid.UUID, n int64, key string) error {
-		_, err := b.service.Add(t.Context(), batch, fanout.GroupSettings{Items: n, Key: key})
-		return err
-	}
-	open := func(set fanout.BatchSettings) error {
-		_, err := b.service.Open(t.Context(), set, "ann")
-		return err
+	add := func(batch uuid.UUID, n int64, key string) error { _, err := b.add(batch.String(), n, key); return err }
+	open := func(set fanout.BatchSettings) error { _, err := b.service.Open(t.Context(), set, ann); return err }
+	many := make([]string, tracker.MaxAckGroups+1)
+	for i := range many {
+		many[i] = uuid.NewString() + ":0:0"
 	}
 	if err := add(id, 7, "k"); err != nil {
 		t.Fatal(err)
@@ -152,20 +141,22 @@ func TestMistakes(t *testing.T) {
 		code        fanout.Code
 		err         error
 	}{
-		{"nothing", "", fanout.CodeNothing, ack(nil, "", "")},
-		{"garbage", "ids[1]", fanout.CodeBadID, ack(nil, good+"garbage", "")},
-		{"no index", "ids[1]", fanout.CodeBadID, ack(nil, good+id.String()+":0", "")},
-		{"another batch", "ids[1]", fanout.CodeWrongBatch, ack(&id, good+other.String()+":0:1", "")},
-		{"unknown batch", "ids[1]", fanout.CodeNoBatch, ack(nil, good+uuid.NewString()+":0:1", "")},
-		{"a run's batch", "ids[1]", fanout.CodeNoBatch, ack(nil, good+run.String()+":0:1", "")},
-		{"foreign group", "ids[2]", fanout.CodeNoGroup, ack(nil, good+good+other.String()+":1:0", "")},
-		{"no groups", "ids[0]", fanout.CodeNoGroup, ack(nil, empty.String()+":0:0", "")},
-		{"past the size", "ids[1]", fanout.CodePastSize, ack(nil, good+id.String()+":1:10", "")},
-		{"past the size by a range", "ranges[0]", fanout.CodePastSize, ack(&id, "", "1:5-10")},
-		{"groups past the end", "ranges[1]", fanout.CodeNoGroup, ack(&id, "", "0 1-3")},
-		{"range backwards", "ranges[0]", fanout.CodeBadRange, ack(&id, "", "0:9-3")},
-		{"range of nothing", "ranges[0]", fanout.CodeBadRange, ack(&id, "", "0:")},
-		{"range of no batch", "ranges[0]", fanout.CodeBadRange, ack(nil, "", "0:1-2")},
+		{"nothing", "", fanout.CodeNothing, ack("", "", "")},
+		{"a group of too many batches", "ids[20000]", fanout.CodeTooMany, ack("", strings.Join(many, " "), "")},
+		{"no UUID", "batch", fanout.CodeBadID, ack("x", "x:0:0", "")},
+		{"garbage", "ids[1]", fanout.CodeBadID, ack("", good+"garbage", "")},
+		{"no index", "ids[1]", fanout.CodeBadID, ack("", good+id.String()+":0", "")},
+		{"another batch", "ids[1]", fanout.CodeWrongBatch, ack(id.String(), good+other.String()+":0:1", "")},
+		{"unknown batch", "ids[1]", fanout.CodeNoBatch, ack("", good+uuid.NewString()+":0:1", "")},
+		{"a run's batch", "ids[1]", fanout.CodeNoBatch, ack("", good+run.String()+":0:1", "")},
+		{"foreign group", "ids[2]", fanout.CodeNoGroup, ack("", good+good+other.String()+":1:0", "")},
+		{"no groups", "ids[0]", fanout.CodeNoGroup, ack("", empty.String()+":0:0", "")},
+		{"past the size", "ids[1]", fanout.CodePastSize, ack("", good+id.String()+":1:10", "")},
+		{"past the size by a range", "ranges[0]", fanout.CodePastSize, ack(id.String(), "", "1:5-10")},
+		{"groups past the end", "ranges[1]", fanout.CodeNoGroup, ack(id.String(), "", "0 1-3")},
+		{"range backwards", "ranges[0]", fanout.CodeBadRange, ack(id.String(), "", "0:9-3")},
+		{"range of nothing", "ranges[0]", fanout.CodeBadRange, ack(id.String(), "", "0:")},
+		{"range of no batch", "ranges[0]", fanout.CodeBadRange, ack("", "", "0:1-2")},
 		{"zero", "items", fanout.CodeZeroItems, add(id, 0, "")},
 		{"below zero", "items", fanout.CodeZeroItems, add(id, -1, "")},
 		{"too many", "items", fanout.CodeTooManyItems, add(id, 1e9+1, "")},
@@ -185,9 +176,8 @@ func TestMistakes(t *testing.T) {
 		}
 	}
 	for _, batch := range []uuid.UUID{id, other, sealed} {
-		view, err := b.service.Get(t.Context(), batch, 0, trackers.All)
-		if err != nil || view.Pending != view.Items {
-			t.Errorf("mistakes have changed something: %+v %v", view, err)
+		if view := b.get(batch, 0, trackers.All); view.Pending != view.Items {
+			t.Errorf("mistakes have changed something: %+v", view)
 		}
 	}
 }

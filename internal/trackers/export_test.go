@@ -1,6 +1,13 @@
 package trackers
 
-import "github.com/google/uuid"
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/bitfield/tracker"
+)
 
 // Span is what a range means.
 type Span struct{ First, Last, Lo, Hi int }
@@ -13,3 +20,12 @@ func ParseRange(text string) (Span, error) {
 
 // WebhooksPerHost is webhooksPerHost.
 const WebhooksPerHost = webhooksPerHost
+
+// CountCommits counts the transactions of acknowledgements.
+func (s *Service) CountCommits(n *atomic.Int64) {
+	commit := s.acks.commit
+	s.acks.commit = func(ctx context.Context, acks []tracker.TrackerAck) ([]tracker.Acked, error) {
+		n.Add(1)
+		return commit(ctx, acks)
+	}
+}

@@ -35,17 +35,17 @@ func TestRanges(t *testing.T) {
 			asked.Ranges = append(asked.Ranges, id.String()+text)
 		}
 		for _, want := range []int64{c.newly, 0} { // again: nothing new
-			acked, err := b.service.Ack(t.Context(), nil, asked)
+			acked, err := b.ack("", asked)
 			if err != nil || acked.Newly != want {
 				t.Errorf("%v %v: %+v %v; want %d", c.ids, c.ranges, acked, err, want)
 			}
 		}
-		view, err := b.service.Get(t.Context(), id, 100, trackers.All)
-		if err != nil || view.Pending != size-c.newly || view.Done != c.newly {
-			t.Errorf("%v %v: %+v %v", c.ids, c.ranges, view, err)
+		view := b.get(id, 100, trackers.All)
+		if view.Pending != size-c.newly || view.Done != c.newly {
+			t.Errorf("%v %v: %+v", c.ids, c.ranges, view)
 		}
 		// What is missing is said as ranges that can be acknowledged as they are.
-		rest, err := b.service.Ack(t.Context(), &id, fanout.Acknowledgement{Ranges: view.Missing, Code: "LOST"})
+		rest, err := b.ack(id.String(), fanout.Acknowledgement{Ranges: view.Missing, Code: "LOST"})
 		if view.Pending > 0 && (err != nil || rest.Newly != view.Pending) {
 			t.Errorf("%v %v: acknowledging what is missing, %v: %+v %v", c.ids, c.ranges, view.Missing, rest, err)
 		}

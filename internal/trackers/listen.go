@@ -2,20 +2,25 @@ package trackers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/ingest"
 )
@@ -40,11 +45,8 @@ type listener struct {
 }
 
 // Listen takes requests from now on, until the responder is closed.
-func Listen(nc *nats.Conn, service *Service, log *zap.Logger) (*ingest.Responder, error) {
-	if log == nil {
-		log = zap.NewNop()
-	}
-	l := &listener{operations: service.operations(), log: log, nc: nc}
+func Listen(nc *nats.Conn, service *Service) (*ingest.Responder, error) {
+	l := &listener{operations: service.operations(), log: service.log, nc: nc}
 	return ingest.NewResponder(nc, ingest.ResponderConfig{
 		Subject: fanout.SubjectPrefix + "*", Queue: listenQueue, Timeout: requestTimeout,
 		MaxRequests: maxAtWork, MaxBytes: maxHeld,
@@ -59,10 +61,14 @@ func Listen(nc *nats.Conn, service *Service, log *zap.Logger) (*ingest.Responder
 	})
 }
 
+// anonymous is the actor of requests that name none.
+const anonymous = "nats"
+
+// serve works on a request. NATS does not say who asks, so of webhooks only origins are told.
 func (l *listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {
-	actor, err := actorOf(msg)
-	if err != nil {
-		return nil, err
+	by := Caller{Actor: cmp.Or(msg.Header.Get(fanout.HeaderActor), anonymous), Sight: Origins}
+	if err := tracker.CheckText("header "+fanout.HeaderActor, by.Actor, fanout.MaxName); err != nil {
+		return nil, told(err)
 	}
 	name := strings.TrimPrefix(msg.Subject, fanout.SubjectPrefix)
 	operation := l.operations[name]
@@ -70,18 +76,7 @@ func (l *listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {
 		return nil, &fanout.Error{Code: fanout.CodeBadRequest, Message: fmt.Sprintf(
 			"there is no operation %q; there are open, add, ack, seal, get, groups, missing, list and delete", echo(name))}
 	}
-	return operation(ctx, msg.Data, actor)
-}
-
-// anonymous is the actor of requests that name none.
-const anonymous = "nats"
-
-func actorOf(msg *nats.Msg) (string, error) {
-	actor := msg.Header.Get(fanout.HeaderActor)
-	if actor == "" {
-		return anonymous, nil
-	}
-	return actor, checkName("header "+fanout.HeaderActor, actor)
+	return operation(ctx, msg.Data, by)
 }
 
 // answer sends an answer. What is too large for a message is refused instead.
@@ -107,62 +102,24 @@ func (l *listener) answer(msg *nats.Msg, out any, err error) {
 }
 
 // operation is what a subject stands for.
-type operation func(ctx context.Context, body []byte, actor string) (any, error)
+type operation func(ctx context.Context, body []byte, by Caller) (any, error)
 
-// operations are what can be asked for over NATS. It does not say who asks, so of webhooks only origins are told.
 func (s *Service) operations() map[string]operation {
 	return map[string]operation{
-		"open": asked(s.Open),
-		"add": asked(func(ctx context.Context, in fanout.AddRequest, _ string) (any, error) {
-			return about(in.Batch, func(id batchID) (any, error) { return s.Add(ctx, id, in.GroupSettings) })
-		}),
-		"ack": asked(func(ctx context.Context, in fanout.AckRequest, _ string) (any, error) {
-			if in.Batch == "" {
-				return s.Ack(ctx, nil, in.Acknowledgement)
-			}
-			return about(in.Batch, func(id batchID) (any, error) { return s.Ack(ctx, &id, in.Acknowledgement) })
-		}),
-		"seal": asked(func(ctx context.Context, in fanout.BatchRequest, actor string) (any, error) {
-			return about(in.Batch, func(id batchID) (any, error) { return s.Seal(ctx, id, actor) })
-		}),
-		"delete": asked(func(ctx context.Context, in fanout.BatchRequest, actor string) (any, error) {
-			return about(in.Batch, func(id batchID) (any, error) { return s.Delete(ctx, id, actor) })
-		}),
-		"get": asked(func(ctx context.Context, in fanout.GetRequest, _ string) (any, error) {
-			return about(in.Batch, func(id batchID) (any, error) { return s.Get(ctx, id, in.Missing, Origins) })
-		}),
-		"groups": asked(func(ctx context.Context, in fanout.GroupsRequest, _ string) (any, error) {
-			return about(in.Batch, func(id batchID) (any, error) { return s.Groups(ctx, id, in.After, in.Limit) })
-		}),
-		"missing": asked(func(ctx context.Context, in fanout.MissingRequest, _ string) (any, error) {
-			return about(in.Batch, func(id batchID) (any, error) { return s.Missing(ctx, id, in.After, in.Limit) })
-		}),
-		"list": asked(func(ctx context.Context, in fanout.ListRequest, _ string) (any, error) {
-			return s.List(ctx, in, Origins)
-		}),
+		"open": asked(s.Open), "add": asked(s.Add), "ack": asked(s.Ack), "seal": asked(s.Seal), "delete": asked(s.Delete),
+		"get": asked(s.Get), "groups": asked(s.Groups), "missing": asked(s.Missing), "list": asked(s.List),
 	}
 }
 
 // asked reads a request and calls what does it.
-func asked[In, Out any](do func(ctx context.Context, in In, actor string) (Out, error)) operation {
-	return func(ctx context.Context, body []byte, actor string) (any, error) {
+func asked[In, Out any](do func(ctx context.Context, in In, by Caller) (Out, error)) operation {
+	return func(ctx context.Context, body []byte, by Caller) (any, error) {
 		var in In
 		if err := ReadBody(body, &in); err != nil {
 			return nil, err
 		}
-		return do(ctx, in, actor)
+		return do(ctx, in, by)
 	}
-}
-
-func about(batch string, do func(batchID) (any, error)) (any, error) {
-	id, err := ParseBatch(batch)
-	if bad, ok := errors.AsType[*fanout.Error](err); ok {
-		bad.Place = "batch"
-	}
-	if err != nil {
-		return nil, err
-	}
-	return do(id)
 }
 
 // ReadBody reads a request, with memory for what it says and for one mistake, however many there are. A member that
@@ -214,4 +171,47 @@ func jsonName(kind string) string {
 		return "true or false"
 	}
 	return "a text"
+}
+
+// refused makes of any error what a caller over NATS is told; nil for none. What is not the caller's doing is logged.
+func refused(log *zap.Logger, err error) *fanout.Error {
+	if err == nil {
+		return nil
+	}
+	if bad, ok := errors.AsType[*fanout.Error](err); ok {
+		return bad
+	}
+	if away(err) {
+		return &fanout.Error{Code: fanout.CodeUnavailable, Message: "PostgreSQL cannot be reached, or is too slow; ask again"}
+	}
+	log.Error("a request to the tracker service failed", zap.Error(err))
+	return &fanout.Error{Code: fanout.CodeInternal, Message: "something went wrong inside; the log of tranche serve " +
+		"says what"}
+}
+
+// away reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of resources
+// (53), or takes too long, also because others hold what is needed (55P03).
+func away(err error) bool {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57") || said.Code == "55P03"
+	}
+	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err)
+	_, cut := errors.AsType[net.Error](err)
+	return cannotConnect || cut || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled)
+}
+
+// Status is the status of HTTP that goes with a code.
+func Status(code fanout.Code) int {
+	switch code {
+	case fanout.CodeNoBatch:
+		return http.StatusNotFound
+	case fanout.CodeBatchTaken, fanout.CodeKeyConflict, fanout.CodeNotOpen, fanout.CodeEnded:
+		return http.StatusConflict
+	case fanout.CodeBusy, fanout.CodeUnavailable: // it is the server's doing, and not one caller's
+		return http.StatusServiceUnavailable
+	case fanout.CodeInternal:
+		return http.StatusInternalServerError
+	}
+	return http.StatusUnprocessableEntity
 }

@@ -22,7 +22,7 @@ func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
 	server := testenv.NATS(b)
 	for range 2 {
 		node := testenv.Conn(b, server)
-		listener, err := trackers.Listen(node, b.service, nil)
+		listener, err := trackers.Listen(node, b.service)
 		if err == nil {
 			err = node.FlushTimeout(soon) // Listen waits for the server for a moment only
 		}

@@ -31,7 +31,7 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 		return testenv.Dial(t, server.URL(), nats.UserInfo(user, "secret"))
 	}
 	node := conn("node")
-	listener, err := trackers.Listen(node, b.service, nil)
+	listener, err := trackers.Listen(node, b.service)
 	if err == nil {
 		err = node.FlushTimeout(soon) // Listen waits for the server for a moment only
 	}

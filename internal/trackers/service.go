@@ -7,7 +7,8 @@
 // request it is about, and is never about that of another call. A webhook is sent at least once, under one id, signed,
 // to the hosts that the operator's file means its secret for, and to no private address that it does not allow.
 //
-// Not its job: the bits, which are bitfield/tracker's; who may ask, which the API and NATS decide; leadership.
+// Not its job: the bits and the statements, which are bitfield/tracker's; who may ask, which the API and NATS decide;
+// leadership.
 //
 // Concurrency: a Service and Webhooks are safe for concurrent use. A Service has no goroutines but those that commit
 // what someone waits for.
@@ -17,44 +18,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// batchID is a batch's id.
-type batchID = uuid.UUID
-
-// Store keeps batches; Store of workqueue/tracker is one. Each method is a transaction.
-type Store interface {
-	OpenTracker(ctx context.Context, r service.OpenRequest, actor string) (service.Opened, error)
-	AddToTracker(ctx context.Context, batch uuid.UUID, n int64, key string) (service.Added, error)
-	AckTrackers(ctx context.Context, acks []service.BatchAck) ([]service.Acked, error)
-	SealTracker(ctx context.Context, batch uuid.UUID, actor string) (completed bool, err error)
-	DeleteTracker(ctx context.Context, batch uuid.UUID, actor string) error
-	Tracker(ctx context.Context, batch uuid.UUID) (service.Info, error)
-	TrackerGroups(ctx context.Context, batch uuid.UUID, from, limit int) ([]service.GroupState, error)
-	TrackerMissing(
-		ctx context.Context, batch uuid.UUID, from service.Position, limit int,
-	) ([]tracker.Range, *service.Position, error)
-	Trackers(ctx context.Context, f service.Filter) ([]service.Summary, error)
-}
-
-// Config is what a Service needs beside its store.
+// Config is what a Service needs beside its database.
 type Config struct {
 	// Connections say where webhooks may go, and what signs them; nil: nowhere.
 	Connections *connections.Connections
@@ -65,175 +43,207 @@ type Config struct {
 
 // Service is the tracker service. What it refuses is a *fanout.Error.
 type Service struct {
-	store Store
+	db    *database.DB
 	conns *connections.Connections
 	ended func()
 	log   *zap.Logger
-	acks  combiner
+	acks  *combiner
 }
 
-// New returns a service on a store.
-func New(store Store, config Config) (*Service, error) {
-	if store == nil {
-		return nil, errors.New("trackers: a store is needed")
-	}
-	s := &Service{store: store, conns: config.Connections, ended: config.Ended, log: config.Log}
+// New returns a service on a database.
+func New(db *database.DB, config Config) *Service {
+	s := &Service{db: db, conns: config.Connections, ended: config.Ended, log: config.Log}
 	if s.ended == nil {
 		s.ended = func() {}
 	}
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
-	s.acks.commit = store.AckTrackers
-	return s, nil
+	s.acks = newCombiner(func(ctx context.Context, acks []tracker.TrackerAck) (acked []tracker.Acked, err error) {
+		err = s.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			acked, err = tracker.AckItems(ctx, tx, acks)
+			return err
+		})
+		return acked, err
+	})
+	return s
+}
+
+// tx is [database.DB.InTx] for what may meet, or be, an add or an ack of a billion items: these write a row for each of
+// 122,000 groups, and hold the batch for seconds. The others come after them.
+func (s *Service) tx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
+	return s.db.InTxWithin(database.Patiently(ctx, database.OperatorTimeout), database.OperatorTimeout, f)
 }
 
 // Wait returns once no acknowledgement is in progress, also of callers who have gone.
 func (s *Service) Wait() { s.acks.wait() }
 
-// told makes an error one that the caller understands, if it is his.
-func told(err error) error {
-	if bad := Refused(err); bad != nil {
-		return bad
-	}
-	return err
+// Caller is who asks.
+type Caller struct {
+	Actor string // for the audit log
+	Sight Visibility
 }
 
-// Open opens a batch, or finds the one that the same request opened before.
-func (s *Service) Open(
-	ctx context.Context, set fanout.BatchSettings, actor string,
-) (out fanout.BatchOpened, err error) {
-	r := service.OpenRequest{Owner: set.Owner, Key: set.Key, CreatedBy: actor}
-	if set.ID != "" {
-		if r.ID, err = ParseBatch(set.ID); err != nil {
-			return out, placed(err, "id")
+// Visibility is how much of webhooks someone sees: their URLs may hold secrets, and what receivers say may repeat
+// these.
+type Visibility bool
+
+// What there is to see.
+const (
+	Origins Visibility = false // the scheme and the host, and what went wrong in words of ours
+	All     Visibility = true
+)
+
+// Open opens a batch, or finds the one that the same request opened before, which is not audited again.
+func (s *Service) Open(ctx context.Context, in fanout.BatchSettings, by Caller) (out fanout.BatchOpened, err error) {
+	r := tracker.OpenRequest{Owner: in.Owner, Key: in.Key, CreatedBy: strings.ToValidUTF8(by.Actor, "\uFFFD")}
+	if in.ID != "" {
+		if r.ID, err = readBatch("id", in.ID); err != nil {
+			return out, err
 		}
 	}
 	for _, age := range []struct {
 		place, text string
 		into        *time.Duration
 	}{
-		{"open_idle", set.OpenIdle, &r.OpenIdle}, {"sealed_idle", set.SealedIdle, &r.SealedIdle}, {"keep", set.Keep, &r.Keep},
+		{"open_idle", in.OpenIdle, &r.OpenIdle}, {"sealed_idle", in.SealedIdle, &r.SealedIdle}, {"keep", in.Keep, &r.Keep},
 	} {
-		if *age.into, err = readAge(age.place, age.text); err != nil {
-			return out, err
+		if age.text == "" {
+			continue
+		}
+		if *age.into, err = time.ParseDuration(age.text); err != nil || *age.into <= 0 {
+			return out, badSetting(age.place, age.text, "%q is no time; want one like 24h or 90m", echo(age.text))
 		}
 	}
-	if err := checkWebhook(s.conns, set.Webhook); err != nil {
+	if err := checkWebhook(s.conns, in.Webhook); err != nil {
 		return out, err
 	}
-	if set.Webhook != nil {
-		r.Webhook = service.Hook{URL: set.Webhook.URL, Secret: set.Webhook.Secret}
+	if in.Webhook != nil {
+		r.Webhook = tracker.Hook{URL: in.Webhook.URL, Secret: in.Webhook.Secret}
 	}
-	opened, err := s.store.OpenTracker(ctx, r, actor)
+	err = s.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		opened, err := tracker.OpenTracker(ctx, tx, r)
+		out = fanout.BatchOpened{ID: opened.ID.String(), Existing: opened.Existing}
+		if err != nil || opened.Existing {
+			return err
+		}
+		return database.Audit(ctx, tx, by.Actor, "tracker_open", out.ID,
+			map[string]any{"owner": r.Owner, "key": r.Key, "webhook": r.Webhook.Origin()})
+	})
+	return out, told(err)
+}
+
+// Add adds items to an open batch, once for each key. It is not audited, nor is Ack: there are too many.
+func (s *Service) Add(ctx context.Context, in fanout.AddRequest, _ Caller) (out fanout.GroupsAdded, err error) {
+	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
-		return out, told(err)
+		return out, err
 	}
-	return fanout.BatchOpened{ID: opened.ID.String(), Existing: opened.Existing}, nil
-}
-
-// readAge reads how long something may last; nothing is the default.
-func readAge(place, text string) (time.Duration, error) {
-	if text == "" {
-		return 0, nil
-	}
-	age, err := time.ParseDuration(text)
-	if err != nil || age <= 0 {
-		return 0, &fanout.Error{Code: fanout.CodeBadSetting, Place: place, Value: echo(text), Message: fmt.Sprintf(
-			"%q is no time; want one like 24h or 90m", echo(text))}
-	}
-	return age, nil
-}
-
-// placed says which member of a request an error is about.
-func placed(err error, place string) error {
-	if bad, ok := errors.AsType[*fanout.Error](err); ok {
-		bad.Place = place
-	}
-	return err
-}
-
-// Add adds items to an open batch, once for each key.
-func (s *Service) Add(
-	ctx context.Context, batch batchID, set fanout.GroupSettings,
-) (out fanout.GroupsAdded, err error) {
-	switch {
-	case set.Items <= 0:
+	if in.Items <= 0 {
 		return out, &fanout.Error{Code: fanout.CodeZeroItems, Place: "items", Message: fmt.Sprintf(
-			"it is %d; add 1 item or more, and seal the batch when there are no more", set.Items)}
-	case set.Items > fanout.MaxItems:
-		return out, &fanout.Error{Code: fanout.CodeTooManyItems, Place: "items", Message: fmt.Sprintf(
-			"it is %d; add up to %d at a time", set.Items, fanout.MaxItems)}
+			"it is %d; add 1 item or more, and seal the batch when there are no more", in.Items)}
 	}
-	added, err := s.store.AddToTracker(ctx, batch, set.Items, set.Key)
+	var added tracker.Added
+	err = s.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		added, err = tracker.AddItems(ctx, tx, batch, in.Items, in.Key)
+		return err
+	})
 	if err != nil {
 		return out, told(err)
 	}
+	first := bitfield.ItemID{Batch: batch, Group: added.FirstGroup}
 	last := bitfield.ItemID{
 		Batch: batch, Group: added.FirstGroup + added.Groups - 1, Index: int((added.Items - 1) % bitfield.Size),
 	}
 	return fanout.GroupsAdded{
 		Batch: batch.String(), FirstGroup: added.FirstGroup, Groups: added.Groups, Items: added.Items,
-		FirstID: bitfield.ItemID{Batch: batch, Group: added.FirstGroup}.String(), LastID: last.String(),
-		Existing: added.Existing,
+		FirstID: first.String(), LastID: last.String(), Existing: added.Existing,
 	}, nil
 }
 
-// Ack acknowledges items, of one batch or, with nil, of any.
-func (s *Service) Ack(ctx context.Context, batch *batchID, asked fanout.Acknowledgement) (fanout.BatchesAcked, error) {
-	out := fanout.BatchesAcked{CompletedBatches: []string{}}
-	want, err := readWanted(batch, asked)
+// Ack acknowledges items, of one batch or, where none is named, of any.
+func (s *Service) Ack(ctx context.Context, in fanout.AckRequest, _ Caller) (fanout.BatchesAcked, error) {
+	want, err := readWanted(in)
 	if err != nil {
-		return out, err
+		return fanout.BatchesAcked{}, err
 	}
-	newly, completed, err := s.acks.ack(ctx, want)
-	if err != nil {
-		return out, told(err)
-	}
-	out.Newly = newly
-	for _, id := range completed {
-		out.CompletedBatches = append(out.CompletedBatches, id.String())
-	}
-	if len(completed) > 0 {
+	out, err := s.acks.ack(ctx, want)
+	if len(out.CompletedBatches) > 0 {
 		s.ended()
 	}
-	return out, nil
+	return out, told(err)
 }
 
 // Seal says that a batch gets no more items.
-func (s *Service) Seal(ctx context.Context, batch batchID, actor string) (fanout.BatchSealed, error) {
-	completed, err := s.store.SealTracker(ctx, batch, actor)
+func (s *Service) Seal(ctx context.Context, in fanout.BatchRequest, by Caller) (out fanout.BatchSealed, err error) {
+	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
-		return fanout.BatchSealed{}, told(err)
+		return out, err
 	}
-	if completed {
+	err = s.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		completed, err := tracker.SealTracker(ctx, tx, batch)
+		if err != nil {
+			return err
+		}
+		out = fanout.BatchSealed{Batch: batch.String(), Completed: completed}
+		return database.Audit(ctx, tx, by.Actor, "tracker_seal", out.Batch, map[string]any{"completed": completed})
+	})
+	if err == nil && out.Completed {
 		s.ended()
 	}
-	return fanout.BatchSealed{Batch: batch.String(), Completed: completed}, nil
+	return out, told(err)
 }
 
 // Delete deletes a batch, whatever its state.
-func (s *Service) Delete(ctx context.Context, batch batchID, actor string) (fanout.BatchDeleted, error) {
-	if err := s.store.DeleteTracker(ctx, batch, actor); err != nil {
-		return fanout.BatchDeleted{}, told(err)
+func (s *Service) Delete(ctx context.Context, in fanout.BatchRequest, by Caller) (out fanout.BatchDeleted, err error) {
+	batch, err := readBatch("batch", in.Batch)
+	if err != nil {
+		return out, err
 	}
-	return fanout.BatchDeleted{Batch: batch.String()}, nil
+	err = s.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if err := tracker.DeleteTracker(ctx, tx, batch); err != nil {
+			return err
+		}
+		return database.Audit(ctx, tx, by.Actor, "tracker_delete", batch.String(), nil)
+	})
+	return fanout.BatchDeleted{Batch: batch.String()}, told(err)
 }
 
-// Refused returns what is told of an error that the caller can do something about: what was asked is wrong, or does not
-// fit the state of things. It returns nil for any other.
-func Refused(err error) *fanout.Error {
-	if bad, ok := errors.AsType[*fanout.Error](err); ok {
-		return bad
+// readBatch reads the id of a batch.
+func readBatch(place, text string) (uuid.UUID, error) {
+	id, err := uuid.Parse(text)
+	if err != nil || len(text) != uuidLength {
+		return uuid.UUID{}, &fanout.Error{Code: fanout.CodeBadID, Place: place, Value: echo(text), Message: fmt.Sprintf(
+			"%q is no id of a batch; that is a UUID like 0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58", echo(text))}
 	}
-	if bad, ok := errors.AsType[*service.NotFoundError](err); ok {
+	return id, nil
+}
+
+const uuidLength = 36
+
+func badSetting(place, value, format string, args ...any) *fanout.Error {
+	return &fanout.Error{Code: fanout.CodeBadSetting, Place: place, Value: echo(value),
+		Message: fmt.Sprintf(format, args...)}
+}
+
+// told makes an error one that the caller understands, if it is about what was asked or does not fit the state of
+// things: a *fanout.Error.
+func told(err error) error {
+	if bad, ok := errors.AsType[*tracker.NotFoundError](err); ok {
 		return noBatch(bad.Batch)
 	}
-	if bad, ok := errors.AsType[*service.ConflictError](err); ok {
+	if bad, ok := errors.AsType[*tracker.ConflictError](err); ok {
 		return &fanout.Error{Code: fanout.CodeKeyConflict, Place: bad.Field, Message: bad.Error()}
 	}
-	if bad, ok := errors.AsType[*service.RequestError](err); ok {
-		return wrongMember(bad)
+	if bad, ok := errors.AsType[*tracker.RequestError](err); ok {
+		e := &fanout.Error{Code: fanout.CodeBadSetting, Place: bad.Field, Message: "it " + bad.Problem}
+		switch bad.Field {
+		case "items":
+			e.Code = fanout.CodeTooManyItems
+		case "ids":
+			e.Code, e.Message = fanout.CodeTooMany, bad.Problem
+		}
+		return e
 	}
 	if bad, ok := errors.AsType[*tracker.StateError](err); ok {
 		return wrongState(bad)
@@ -242,84 +252,21 @@ func Refused(err error) *fanout.Error {
 		return &fanout.Error{Code: fanout.CodeBatchTaken, Place: "id", Message: "the id is taken by something else; leave " +
 			"it out, or choose another UUID"}
 	}
-	return nil
+	return err
 }
 
-func wrongMember(bad *service.RequestError) *fanout.Error {
-	e := &fanout.Error{Code: fanout.CodeBadSetting, Place: bad.Field, Message: "it " + bad.Problem}
-	switch bad.Field {
-	case "items":
-		e.Code = fanout.CodeTooManyItems
-	case "ids":
-		e.Code, e.Message = fanout.CodeTooMany, bad.Problem
-	}
-	return e
+// noBatch says that there is no such batch.
+func noBatch(id uuid.UUID) *fanout.Error {
+	return &fanout.Error{Code: fanout.CodeNoBatch, Value: id.String(), Message: fmt.Sprintf(
+		"there is no tracker batch %s, or it ended and is no longer kept; see tranche tracker list", id)}
 }
 
 func wrongState(bad *tracker.StateError) *fanout.Error {
-	if bad.State == service.StateExpired {
+	if bad.State == tracker.StateExpired {
 		return &fanout.Error{Code: fanout.CodeEnded, Value: bad.Batch.String(), Message: fmt.Sprintf(
 			"tracker batch %s has expired: it was idle for too long; open another", bad.Batch)}
 	}
 	return &fanout.Error{Code: fanout.CodeNotOpen, Value: bad.Batch.String(), Message: fmt.Sprintf(
 		"tracker batch %s is %s, and takes no more items; add them before the seal, or to another batch", bad.Batch,
 		bad.State)}
-}
-
-// refused makes of any error what a caller over NATS is told; nil for none. What is not the caller's doing is logged.
-func refused(log *zap.Logger, err error) *fanout.Error {
-	switch bad := Refused(err); {
-	case err == nil:
-		return nil
-	case bad != nil:
-		return bad
-	case away(err):
-		return &fanout.Error{Code: fanout.CodeUnavailable, Message: "PostgreSQL cannot be reached, or is too slow; ask again"}
-	}
-	log.Error("a request to the tracker service failed", zap.Error(err))
-	return &fanout.Error{Code: fanout.CodeInternal, Message: "something went wrong inside; the log of tranche serve " +
-		"says what"}
-}
-
-// away reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of resources
-// (53), or takes too long, also because others hold what is needed (55P03).
-func away(err error) bool {
-	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57") || said.Code == "55P03"
-	}
-	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err)
-	_, cut := errors.AsType[net.Error](err)
-	return cannotConnect || cut || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
-		errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled)
-}
-
-// Status is the status of HTTP that goes with a code.
-func Status(code fanout.Code) int {
-	switch code {
-	case fanout.CodeNoBatch:
-		return http.StatusNotFound
-	case fanout.CodeBatchTaken, fanout.CodeKeyConflict, fanout.CodeNotOpen, fanout.CodeEnded:
-		return http.StatusConflict
-	case fanout.CodeBusy, fanout.CodeUnavailable: // it is the server's doing, and not one caller's
-		return http.StatusServiceUnavailable
-	case fanout.CodeInternal:
-		return http.StatusInternalServerError
-	}
-	return http.StatusUnprocessableEntity
-}
-
-// checkName refuses a text that would mislead whoever reads it, or that PostgreSQL cannot store.
-func checkName(place, text string) error {
-	bad := &fanout.Error{Code: fanout.CodeBadSetting, Place: place, Value: echo(text)}
-	switch {
-	case !utf8.ValidString(text):
-		bad.Message = "it is not valid UTF-8"
-	case utf8.RuneCountInString(text) > fanout.MaxName:
-		bad.Message = fmt.Sprintf("it has %d characters, and %d are allowed", utf8.RuneCountInString(text), fanout.MaxName)
-	case strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }):
-		bad.Message = fmt.Sprintf("%q has characters that cannot be printed; leave them out", echo(text))
-	default:
-		return nil
-	}
-	return bad
 }

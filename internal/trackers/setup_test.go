@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -17,43 +16,33 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
-	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // soon is more than anything here takes on a busy machine.
 const soon = 2 * time.Minute
 
-// counted counts the transactions of acknowledgements.
-type counted struct {
-	trackerstore.Store
+func TestMain(m *testing.M) { testenv.Main(m) }
 
-	commits atomic.Int64
-}
-
-func (c *counted) AckTrackers(ctx context.Context, acks []service.BatchAck) ([]service.Acked, error) {
-	c.commits.Add(1)
-	return c.Store.AckTrackers(ctx, acks)
-}
+// ann asks, and sees everything.
+var ann = trackers.Caller{Actor: "ann", Sight: trackers.All}
 
 type bench struct {
 	*testing.T
 	pool     *pgxpool.Pool
-	store    *counted
+	db       *database.DB
 	sessions session.Store
 	service  *trackers.Service
+	commits  atomic.Int64 // transactions of acknowledgements
 	ended    atomic.Int64
 }
 
 func setup(t *testing.T, conns *connections.Connections) *bench {
 	t.Helper()
 	pool := testenv.Pool(t)
-	db := database.New(pool)
-	b := &bench{T: t, pool: pool, sessions: session.New(db), store: &counted{Store: trackerstore.New(db)}}
-	var err error
-	b.service, err = trackers.New(b.store, trackers.Config{Connections: conns, Ended: func() { b.ended.Add(1) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := &bench{T: t, pool: pool, db: database.New(pool)}
+	b.sessions = session.New(b.db)
+	b.service = trackers.New(b.db, trackers.Config{Connections: conns, Ended: func() { b.ended.Add(1) }})
+	b.service.CountCommits(&b.commits)
 	t.Cleanup(b.service.Wait)
 	return b
 }
@@ -64,17 +53,50 @@ func (b *bench) open(set fanout.BatchSettings, items int64) uuid.UUID {
 	if set.Owner == "" {
 		set.Owner = "test"
 	}
-	opened, err := b.service.Open(b.Context(), set, "ann")
+	opened, err := b.service.Open(b.Context(), set, ann)
+	if err == nil && items > 0 {
+		_, err = b.add(opened.ID, items, "")
+	}
 	if err != nil {
 		b.Fatal(err)
 	}
-	id := uuid.MustParse(opened.ID)
-	if items > 0 {
-		if _, err := b.service.Add(b.Context(), id, fanout.GroupSettings{Items: items}); err != nil {
-			b.Fatal(err)
-		}
+	return uuid.MustParse(opened.ID)
+}
+
+func (b *bench) add(batch string, n int64, key string) (fanout.GroupsAdded, error) {
+	add := fanout.AddRequest{Batch: batch, GroupSettings: fanout.GroupSettings{Items: n, Key: key}}
+	return b.service.Add(b.Context(), add, ann)
+}
+
+func (b *bench) seal(id uuid.UUID) fanout.BatchSealed {
+	b.Helper()
+	sealed, err := b.service.Seal(b.Context(), fanout.BatchRequest{Batch: id.String()}, ann)
+	if err != nil {
+		b.Fatal(err)
 	}
-	return id
+	return sealed
+}
+
+// ack acknowledges items of a batch or, with an empty one, of any.
+func (b *bench) ack(batch string, asked fanout.Acknowledgement) (fanout.BatchesAcked, error) {
+	return b.service.Ack(b.Context(), fanout.AckRequest{Batch: batch, Acknowledgement: asked}, ann)
+}
+
+func (b *bench) get(id uuid.UUID, missing int, sight trackers.Visibility) fanout.BatchView {
+	b.Helper()
+	view, err := b.service.Get(b.Context(), fanout.GetRequest{Batch: id.String(), Missing: missing},
+		trackers.Caller{Sight: sight})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return view
+}
+
+func (b *bench) exec(sql string, args ...any) {
+	b.Helper()
+	if _, err := b.pool.Exec(b.Context(), sql, args...); err != nil {
+		b.Fatal(err)
+	}
 }
 
 func (b *bench) count(sql string, args ...any) int {
@@ -95,4 +117,11 @@ func (b *bench) lease() workqueue.Lease {
 		b.Fatal(err)
 	}
 	return lease
+}
+
+func (b *bench) resign(lease workqueue.Lease) {
+	b.Helper()
+	if err := b.sessions.Resign(context.WithoutCancel(b.Context()), lease); err != nil {
+		b.Fatal(err)
+	}
 }

@@ -57,9 +57,7 @@ func (b *bench) due(url string, n int) (ids []uuid.UUID) {
 	b.Helper()
 	for range n {
 		id := b.open(fanout.BatchSettings{Webhook: &fanout.WebhookSettings{URL: url, Secret: "hooks"}}, 0)
-		if _, err := b.service.Seal(b.Context(), id, "ann"); err != nil {
-			b.Fatal(err)
-		}
+		b.seal(id)
 		ids = append(ids, id)
 	}
 	return ids

@@ -166,9 +166,5 @@ func TestWhatIsToldOfReceivers(t *testing.T) {
 
 func (b *bench) webhook(id uuid.UUID, sight trackers.Visibility) *fanout.WebhookView {
 	b.Helper()
-	view, err := b.service.Get(b.Context(), id, 0, sight)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return view.Webhook
+	return b.get(id, 0, sight).Webhook
 }

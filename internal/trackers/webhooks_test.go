@@ -120,12 +120,12 @@ func (b *bench) webhooks(
 		b.Fatal(err)
 	}
 	b.Cleanup(web.Close)
-	config := trackers.WebhooksConfig{Connections: conns, Transport: web.Transport(), FirstRetry: time.Millisecond,
-		Timeout: time.Minute}
+	config := trackers.WebhooksConfig{FirstRetry: time.Millisecond, SenderConfig: httpfetch.SenderConfig{
+		Connections: conns, Transport: web.Transport(), Timeout: time.Minute}}
 	for _, f := range change {
 		f(&config)
 	}
-	hooks, err := trackers.NewWebhooks(b.store, config)
+	hooks, err := trackers.NewWebhooks(b.db, config)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -142,15 +142,12 @@ func (b *bench) runHooks(
 		if err != nil {
 			b.Fatal(err)
 		}
-		view, err := b.service.Get(b.Context(), batch, 0, trackers.All)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if until(view.Webhook) {
-			return view.Webhook
+		view := b.webhook(batch, trackers.All)
+		if until(view) {
+			return view
 		}
 		if time.Now().After(deadline) {
-			b.Fatalf("the webhook stays: %+v", view.Webhook)
+			b.Fatalf("the webhook stays: %+v", view)
 		}
 		<-time.After(min(again, 5*time.Millisecond))
 	}
@@ -170,17 +167,15 @@ func TestWebhookUntilItIsTaken(t *testing.T) {
 		URL: host.URL + "/done?for=us", Secret: "hooks",
 	}}, 3)
 	refused := fanout.Acknowledgement{Ranges: []string{"0:2"}, Code: "REFUSED"}
-	if _, err := b.service.Ack(t.Context(), &id, refused); err != nil {
+	if _, err := b.ack(id.String(), refused); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := hooks.Run(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
 	host.wantTaken(t, 0) // the batch is open
-	if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
-		t.Fatal(err)
-	}
-	if acked, err := b.service.Ack(t.Context(), &id, fanout.Acknowledgement{Ranges: []string{"all"}}); err != nil ||
+	b.seal(id)
+	if acked, err := b.ack(id.String(), fanout.Acknowledgement{Ranges: []string{"all"}}); err != nil ||
 		len(acked.CompletedBatches) != 1 || b.ended.Load() != 1 {
 		t.Fatal(acked, err)
 	}
@@ -243,7 +238,7 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 		{"http://me:pass@127.0.0.1/", "hooks", "webhook.url", "password has no place"},
 	} {
 		set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: c.url, Secret: c.secret}}
-		_, err := b.service.Open(t.Context(), set, "ann")
+		_, err := b.service.Open(t.Context(), set, ann)
 		bad := asRefused(err)
 		if bad == nil || bad.Code != fanout.CodeWebhook || bad.Place != c.place || !strings.Contains(bad.Message, c.want) {
 			t.Errorf("%s by %q: %+v; want %q at %s", c.url, c.secret, bad, c.want, c.place)
@@ -261,9 +256,7 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 	} {
 		set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: host.URL, Secret: "hooks"}}
 		id := b.open(set, 0)
-		if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
-			t.Fatal(err)
-		}
+		b.seal(id)
 		view := b.runHooks(b.webhooks(conns), lease, id, func(w *fanout.WebhookView) bool { return w.Attempts > 0 })
 		if view.State != "due" || !strings.Contains(view.Error, want) || strings.Contains(view.Error, hookSecret) {
 			t.Errorf("%+v; want %q", view, want)
@@ -272,7 +265,7 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 		if want != "private network" && ours != "this node has no secret to sign it with" {
 			t.Errorf("viewers are told what is the operator's: %q", ours)
 		}
-		if err := b.store.DeleteTracker(t.Context(), id, "ann"); err != nil {
+		if _, err := b.service.Delete(t.Context(), fanout.BatchRequest{Batch: id.String()}, ann); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -297,9 +290,7 @@ func TestWebhooksAfterADowntime(t *testing.T) {
 	b := setup(t, conns)
 	set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: host.URL, Secret: "hooks"}}
 	id := b.open(set, 0)
-	if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	b.seal(id)
 	b.age(id, 25*time.Hour, 0)
 	view := b.runHooks(b.webhooks(conns), b.lease(), id, func(w *fanout.WebhookView) bool { return w.State != "due" })
 	if view.State != "delivered" || view.Attempts != 2 {
@@ -318,9 +309,7 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 	for _, host := range []*receiver{gone, broken} {
 		set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: host.URL, Secret: "hooks"}}
 		id := b.open(set, 0)
-		if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
-			t.Fatal(err)
-		}
+		b.seal(id)
 		before := 0
 		if host == broken {
 			before = 11
@@ -335,17 +324,12 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 	// Who does not lead any more notes nothing.
 	set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: gone.URL, Secret: "hooks"}}
 	id := b.open(set, 0)
-	if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.sessions.Resign(t.Context(), lease); err != nil {
-		t.Fatal(err)
-	}
+	b.seal(id)
+	b.resign(lease)
 	if _, err := hooks.Run(t.Context(), lease); err == nil {
 		t.Error("a leader that has resigned notes a delivery")
 	}
-	view, err := b.service.Get(t.Context(), id, 0, trackers.All)
-	if err != nil || view.Webhook.State != "due" || view.Webhook.Attempts != 0 {
-		t.Errorf("%+v %v", view.Webhook, err)
+	if view := b.webhook(id, trackers.All); view.State != "due" || view.Attempts != 0 {
+		t.Errorf("%+v", view)
 	}
 }

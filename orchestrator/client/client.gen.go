@@ -388,7 +388,7 @@ type AlertView struct {
 	Source string `json:"source"`
 }
 
-type AppliedAlert struct {
+type AppliedDocument struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
 
@@ -398,59 +398,19 @@ type AppliedAlert struct {
 	// Previous the version before; absent when there was none
 	Previous int `json:"previous,omitempty"`
 
-	// State a paused rule stays paused; one of active, paused
-	State     string    `json:"state"`
-	ChangedBy string    `json:"changed_by"`
-	ChangedAt time.Time `json:"changed_at"`
-}
-
-type AppliedCollector struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
-
-	// Unchanged it is the same already: nothing was done
-	Unchanged bool `json:"unchanged"`
-	Created   bool `json:"created"`
-
-	// Renumbered the keys are made otherwise now: what waits goes before what comes
-	Renumbered bool      `json:"renumbered"`
-	ChangedBy  string    `json:"changed_by"`
-	ChangedAt  time.Time `json:"changed_at"`
-}
-
-type AppliedPlan struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
-
-	// Unchanged the newest version is the same: nothing was done
-	Unchanged bool `json:"unchanged"`
-
-	// Previous the version that was the newest; absent when there was none
-	Previous  int       `json:"previous,omitempty"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
-}
-
-type AppliedSchedule struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
-
-	// Unchanged it was so before: nothing was done
-	Unchanged bool `json:"unchanged"`
-
-	// Previous the version before; absent when there was none
-	Previous int `json:"previous,omitempty"`
-
-	// State a paused schedule stays paused; one of active, paused
+	// State what is paused stays paused; one of active, paused
 	State string `json:"state"`
 
-	// NextDue absent: it is never due again
-	NextDue   *time.Time `json:"next_due,omitempty"`
-	ChangedBy string     `json:"changed_by"`
-	ChangedAt time.Time  `json:"changed_at"`
+	// NextDue of a schedule; absent: it is never due again
+	NextDue *time.Time `json:"next_due,omitempty"`
+
+	// Renumbered a collector's keys are made otherwise: what waits goes first
+	Renumbered bool `json:"renumbered,omitempty"`
 
 	// Warnings what may not be what was meant, or is not there yet
-	Warnings []string `json:"warnings"`
+	Warnings  []string  `json:"warnings,omitempty"`
+	ChangedBy string    `json:"changed_by"`
+	ChangedAt time.Time `json:"changed_at"`
 }
 
 type ApproveSettings struct {
@@ -822,16 +782,6 @@ type CollectorSpec struct {
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 }
 
-type CollectorSwitched struct {
-	Name string `json:"name"`
-
-	// State one of active, paused
-	State string `json:"state"`
-
-	// Changed false: it was so before
-	Changed bool `json:"changed"`
-}
-
 type CollectorView struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
@@ -1021,7 +971,7 @@ type Controlled struct {
 	Slices int64 `json:"slices"`
 }
 
-type ControlledAlert struct {
+type ControlledDocument struct {
 	Name string `json:"name"`
 
 	// State one of active, paused, deleted
@@ -1029,25 +979,16 @@ type ControlledAlert struct {
 
 	// Unchanged it was so before: nothing was done
 	Unchanged bool `json:"unchanged"`
-
-	// Waiting messages not delivered yet: they wait until it is resumed, or are dropped
-	Waiting int64 `json:"waiting"`
-}
-
-type ControlledSchedule struct {
-	Name string `json:"name"`
-
-	// State one of active, paused, deleted
-	State string `json:"state"`
-
-	// Unchanged it was so before: nothing was done
-	Unchanged bool `json:"unchanged"`
+	Version   int  `json:"version"`
 
 	// NextDue absent: it is not due again, or not before it is resumed
 	NextDue *time.Time `json:"next_due,omitempty"`
 
-	// Waiting due times that have come and whose runs are not started yet
+	// Waiting messages, due times or operations that wait, or are dropped
 	Waiting int64 `json:"waiting"`
+
+	// Parked operations of a collector beside them
+	Parked int64 `json:"parked,omitempty"`
 }
 
 type Corrected struct {
@@ -1193,26 +1134,6 @@ type DeleteSettings struct {
 
 	// Reason why, for whoever asks for the run and for the audit log
 	Reason string `json:"reason,omitempty"`
-}
-
-type DeletedCollector struct {
-	Name string `json:"name"`
-
-	// Ops that waited and are lost
-	Ops int64 `json:"ops"`
-
-	// Parked that were parked and are lost
-	Parked int64 `json:"parked"`
-}
-
-type DeletedPlan struct {
-	Name string `json:"name"`
-
-	// Version its newest version
-	Version int `json:"version"`
-
-	// Versions how many were deleted
-	Versions int `json:"versions"`
 }
 
 type Delta struct {
@@ -4649,7 +4570,7 @@ type WorkerReport struct {
 }
 
 type ListAlertsParams struct {
-	// After only alerts whose name follows this one
+	// After only those whose name follows this one
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Limit how many at most
@@ -4657,7 +4578,7 @@ type ListAlertsParams struct {
 }
 
 type ApplyAlertParams struct {
-	// Name the alert's name, when it does not give itself one
+	// Name its name, when it does not give itself one
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
@@ -4690,7 +4611,7 @@ type ListAuditParams struct {
 }
 
 type ApplyCollectorParams struct {
-	// Name the collector's name, when it does not give itself one
+	// Name its name, when it does not give itself one
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
@@ -4778,7 +4699,7 @@ type PreviewItemsParams struct {
 }
 
 type ListPlansParams struct {
-	// After only plans whose name follows this one
+	// After only those whose name follows this one
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Limit how many at most
@@ -4786,7 +4707,7 @@ type ListPlansParams struct {
 }
 
 type ApplyPlanParams struct {
-	// Name the plan's name, when it does not give itself one
+	// Name its name, when it does not give itself one
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
@@ -5241,7 +5162,7 @@ type GetTimelineParams struct {
 }
 
 type ListSchedulesParams struct {
-	// After only schedules whose name follows this one
+	// After only those whose name follows this one
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Limit how many at most
@@ -5249,7 +5170,7 @@ type ListSchedulesParams struct {
 }
 
 type ApplyScheduleParams struct {
-	// Name the schedule's name, when it does not give itself one
+	// Name its name, when it does not give itself one
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
@@ -5329,10 +5250,10 @@ func (c *Client) ListAlerts(ctx context.Context, params ListAlertsParams, option
 // that this server could not reach by its operator's file is refused.
 //
 // It is POST /alerts, for role operator.
-func (c *Client) ApplyAlert(ctx context.Context, params ApplyAlertParams, contentType string, body io.Reader, options ...CallOption) (AppliedAlert, error) {
+func (c *Client) ApplyAlert(ctx context.Context, params ApplyAlertParams, contentType string, body io.Reader, options ...CallOption) (AppliedDocument, error) {
 	ask := request{operation: "apply-alert", method: http.MethodPost, path: path("/alerts"), contentType: contentType, body: body}
 	ask.add("name", params.Name, false)
-	return exchange[AppliedAlert](ctx, c, ask, options)
+	return exchange[AppliedDocument](ctx, c, ask, options)
 }
 
 // DeleteAlert: Take an alert off the record.
@@ -5340,8 +5261,8 @@ func (c *Client) ApplyAlert(ctx context.Context, params ApplyAlertParams, conten
 // Messages that were not delivered are dropped. Applied again, it has the next version.
 //
 // It is DELETE /alerts/{name}, for role operator.
-func (c *Client) DeleteAlert(ctx context.Context, name string, options ...CallOption) (ControlledAlert, error) {
-	return exchange[ControlledAlert](ctx, c, request{operation: "delete-alert", method: http.MethodDelete, path: path("/alerts/%s", name)}, options)
+func (c *Client) DeleteAlert(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
+	return exchange[ControlledDocument](ctx, c, request{operation: "delete-alert", method: http.MethodDelete, path: path("/alerts/%s", name)}, options)
 
 }
 
@@ -5368,8 +5289,8 @@ func (c *Client) ListAlertMessages(ctx context.Context, name string, params List
 // Messages that were not delivered yet wait.
 //
 // It is POST /alerts/{name}/pause, for role operator.
-func (c *Client) PauseAlert(ctx context.Context, name string, options ...CallOption) (ControlledAlert, error) {
-	return exchange[ControlledAlert](ctx, c, request{operation: "pause-alert", method: http.MethodPost, path: path("/alerts/%s/pause", name)}, options)
+func (c *Client) PauseAlert(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
+	return exchange[ControlledDocument](ctx, c, request{operation: "pause-alert", method: http.MethodPost, path: path("/alerts/%s/pause", name)}, options)
 
 }
 
@@ -5379,8 +5300,8 @@ func (c *Client) PauseAlert(ctx context.Context, name string, options ...CallOpt
 // does not tell.
 //
 // It is POST /alerts/{name}/resume, for role operator.
-func (c *Client) ResumeAlert(ctx context.Context, name string, options ...CallOption) (ControlledAlert, error) {
-	return exchange[ControlledAlert](ctx, c, request{operation: "resume-alert", method: http.MethodPost, path: path("/alerts/%s/resume", name)}, options)
+func (c *Client) ResumeAlert(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
+	return exchange[ControlledDocument](ctx, c, request{operation: "resume-alert", method: http.MethodPost, path: path("/alerts/%s/resume", name)}, options)
 
 }
 
@@ -5424,10 +5345,10 @@ func (c *Client) ListCollectors(ctx context.Context, options ...CallOption) (Col
 // goes under its old keys before anything that is added from then on.
 //
 // It is POST /collectors, for role operator.
-func (c *Client) ApplyCollector(ctx context.Context, params ApplyCollectorParams, contentType string, body io.Reader, options ...CallOption) (AppliedCollector, error) {
+func (c *Client) ApplyCollector(ctx context.Context, params ApplyCollectorParams, contentType string, body io.Reader, options ...CallOption) (AppliedDocument, error) {
 	ask := request{operation: "apply-collector", method: http.MethodPost, path: path("/collectors"), contentType: contentType, body: body}
 	ask.add("name", params.Name, false)
-	return exchange[AppliedCollector](ctx, c, ask, options)
+	return exchange[AppliedDocument](ctx, c, ask, options)
 }
 
 // DeleteCollector: Delete a collector.
@@ -5435,10 +5356,10 @@ func (c *Client) ApplyCollector(ctx context.Context, params ApplyCollectorParams
 // One with operations is refused, unless force is set: then they are lost.
 //
 // It is DELETE /collectors/{name}, for role operator.
-func (c *Client) DeleteCollector(ctx context.Context, name string, params DeleteCollectorParams, options ...CallOption) (DeletedCollector, error) {
+func (c *Client) DeleteCollector(ctx context.Context, name string, params DeleteCollectorParams, options ...CallOption) (ControlledDocument, error) {
 	ask := request{operation: "delete-collector", method: http.MethodDelete, path: path("/collectors/%s", name)}
 	ask.add("force", params.Force, false)
-	return exchange[DeletedCollector](ctx, c, ask, options)
+	return exchange[ControlledDocument](ctx, c, ask, options)
 }
 
 // GetCollector: A collector: its settings, what waits in it, and what keeps that waiting.
@@ -5504,8 +5425,8 @@ func (c *Client) AddOperations(ctx context.Context, name string, params AddOpera
 // It goes on taking operations, and flushes that are in progress come to their end.
 //
 // It is POST /collectors/{name}/pause, for role operator.
-func (c *Client) PauseCollector(ctx context.Context, name string, options ...CallOption) (CollectorSwitched, error) {
-	return exchange[CollectorSwitched](ctx, c, request{operation: "pause-collector", method: http.MethodPost, path: path("/collectors/%s/pause", name)}, options)
+func (c *Client) PauseCollector(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
+	return exchange[ControlledDocument](ctx, c, request{operation: "pause-collector", method: http.MethodPost, path: path("/collectors/%s/pause", name)}, options)
 
 }
 
@@ -5522,8 +5443,8 @@ func (c *Client) RequeueOperations(ctx context.Context, name string, body Operat
 // ResumeCollector: Go on with a paused collector.
 //
 // It is POST /collectors/{name}/resume, for role operator.
-func (c *Client) ResumeCollector(ctx context.Context, name string, options ...CallOption) (CollectorSwitched, error) {
-	return exchange[CollectorSwitched](ctx, c, request{operation: "resume-collector", method: http.MethodPost, path: path("/collectors/%s/resume", name)}, options)
+func (c *Client) ResumeCollector(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
+	return exchange[ControlledDocument](ctx, c, request{operation: "resume-collector", method: http.MethodPost, path: path("/collectors/%s/resume", name)}, options)
 
 }
 
@@ -5733,10 +5654,10 @@ func (c *Client) ListPlans(ctx context.Context, params ListPlansParams, options 
 // keep the one that they started with.
 //
 // It is POST /plans, for role operator.
-func (c *Client) ApplyPlan(ctx context.Context, params ApplyPlanParams, contentType string, body io.Reader, options ...CallOption) (AppliedPlan, error) {
+func (c *Client) ApplyPlan(ctx context.Context, params ApplyPlanParams, contentType string, body io.Reader, options ...CallOption) (AppliedDocument, error) {
 	ask := request{operation: "apply-plan", method: http.MethodPost, path: path("/plans"), contentType: contentType, body: body}
 	ask.add("name", params.Name, false)
-	return exchange[AppliedPlan](ctx, c, ask, options)
+	return exchange[AppliedDocument](ctx, c, ask, options)
 }
 
 // DeletePlan: Take a plan off the record, in all its versions.
@@ -5744,8 +5665,8 @@ func (c *Client) ApplyPlan(ctx context.Context, params ApplyPlanParams, contentT
 // Runs keep what they started with. Applied again, the plan has the next version.
 //
 // It is DELETE /plans/{name}, for role admin.
-func (c *Client) DeletePlan(ctx context.Context, name string, options ...CallOption) (DeletedPlan, error) {
-	return exchange[DeletedPlan](ctx, c, request{operation: "delete-plan", method: http.MethodDelete, path: path("/plans/%s", name)}, options)
+func (c *Client) DeletePlan(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
+	return exchange[ControlledDocument](ctx, c, request{operation: "delete-plan", method: http.MethodDelete, path: path("/plans/%s", name)}, options)
 
 }
 
@@ -6372,10 +6293,10 @@ func (c *Client) ListSchedules(ctx context.Context, params ListSchedulesParams, 
 // there when the time comes.
 //
 // It is POST /schedules, for role operator.
-func (c *Client) ApplySchedule(ctx context.Context, params ApplyScheduleParams, contentType string, body io.Reader, options ...CallOption) (AppliedSchedule, error) {
+func (c *Client) ApplySchedule(ctx context.Context, params ApplyScheduleParams, contentType string, body io.Reader, options ...CallOption) (AppliedDocument, error) {
 	ask := request{operation: "apply-schedule", method: http.MethodPost, path: path("/schedules"), contentType: contentType, body: body}
 	ask.add("name", params.Name, false)
-	return exchange[AppliedSchedule](ctx, c, ask, options)
+	return exchange[AppliedDocument](ctx, c, ask, options)
 }
 
 // PreviewSchedule: Show when a schedule would be due, without putting it on record.
@@ -6395,8 +6316,8 @@ func (c *Client) PreviewSchedule(ctx context.Context, params PreviewSchedulePara
 // Runs go on, and the list of what it did stays. Applied again, it has the next version.
 //
 // It is DELETE /schedules/{name}, for role operator.
-func (c *Client) DeleteSchedule(ctx context.Context, name string, options ...CallOption) (ControlledSchedule, error) {
-	return exchange[ControlledSchedule](ctx, c, request{operation: "delete-schedule", method: http.MethodDelete, path: path("/schedules/%s", name)}, options)
+func (c *Client) DeleteSchedule(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
+	return exchange[ControlledDocument](ctx, c, request{operation: "delete-schedule", method: http.MethodDelete, path: path("/schedules/%s", name)}, options)
 
 }
 
@@ -6433,8 +6354,8 @@ func (c *Client) ListScheduleTimes(ctx context.Context, name string, params List
 // Due times that come meanwhile are left out, and do not count as missed. Runs go on, and run-now does as it says.
 //
 // It is POST /schedules/{name}/pause, for role operator.
-func (c *Client) PauseSchedule(ctx context.Context, name string, options ...CallOption) (ControlledSchedule, error) {
-	return exchange[ControlledSchedule](ctx, c, request{operation: "pause-schedule", method: http.MethodPost, path: path("/schedules/%s/pause", name)}, options)
+func (c *Client) PauseSchedule(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
+	return exchange[ControlledDocument](ctx, c, request{operation: "pause-schedule", method: http.MethodPost, path: path("/schedules/%s/pause", name)}, options)
 
 }
 
@@ -6443,8 +6364,8 @@ func (c *Client) PauseSchedule(ctx context.Context, name string, options ...Call
 // It goes on with the first due time after now, and with what had been waiting to be started.
 //
 // It is POST /schedules/{name}/resume, for role operator.
-func (c *Client) ResumeSchedule(ctx context.Context, name string, options ...CallOption) (ControlledSchedule, error) {
-	return exchange[ControlledSchedule](ctx, c, request{operation: "resume-schedule", method: http.MethodPost, path: path("/schedules/%s/resume", name)}, options)
+func (c *Client) ResumeSchedule(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
+	return exchange[ControlledDocument](ctx, c, request{operation: "resume-schedule", method: http.MethodPost, path: path("/schedules/%s/resume", name)}, options)
 
 }
 
@@ -6665,4 +6586,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 9fe0aad0e0795516b24c7bbbeeaae493, is dd52d9deb6023f533323b2c13dfeefe38b2d7cde09f5c9d7b0ef5f19f374f870.
+// Of 39c8694c0dc510c3d678a13a05e53332, is 40bf1e82f9cada4f670a0ea4d29800f11d58c3c0c0ce6d07ca6282eeef918d2c.

@@ -18,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
@@ -152,7 +153,7 @@ func BenchmarkCollector(b *testing.B) {
 				bench.rows); err != nil {
 				b.Fatal(err)
 			}
-			if _, err := collector.New(nb.Store).PauseCollector(b.Context(), "benched", "bench"); err != nil {
+			if _, err := collector.New(nb.Store).SetCollector(b.Context(), "benched", workqueue.DocumentPaused, false, "bench"); err != nil {
 				b.Fatal(err)
 			}
 			if _, err := nb.Pool.Exec(b.Context(), `VACUUM ANALYZE collector_key, collector_op`); err != nil {
@@ -163,7 +164,7 @@ func BenchmarkCollector(b *testing.B) {
 			nb.fill(b, b.N, bench.key)
 			b.ReportMetric(float64(b.N)/time.Since(begun).Seconds(), "in/s")
 			begun = time.Now()
-			if _, err := nb.Node.Collectors().ResumeCollector(b.Context(), "benched", "bench"); err != nil {
+			if _, err := nb.Node.Collectors().SetCollector(b.Context(), "benched", workqueue.DocumentActive, false, "bench"); err != nil {
 				b.Fatal(err)
 			}
 			nb.empty(b)

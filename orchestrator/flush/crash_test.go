@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -223,7 +224,7 @@ func TestANodeCrashesWhileItFolds(t *testing.T) {
 func (b *bundle) crashAt(t *testing.T, node *nodetest.Doomed, lock, waits string, add func()) (held int) {
 	t.Helper()
 	collectors := collectorstore.New(b.Store)
-	if _, err := collectors.PauseCollector(t.Context(), "flushed", "test"); err != nil {
+	if _, err := collectors.SetCollector(t.Context(), "flushed", workqueue.DocumentPaused, false, "test"); err != nil {
 		t.Fatal(err)
 	}
 	add()
@@ -235,7 +236,7 @@ func (b *bundle) crashAt(t *testing.T, node *nodetest.Doomed, lock, waits string
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }() // most have ended by now
-	if _, err := collectors.ResumeCollector(t.Context(), "flushed", "test"); err != nil {
+	if _, err := collectors.SetCollector(t.Context(), "flushed", workqueue.DocumentActive, false, "test"); err != nil {
 		t.Fatal(err)
 	}
 	nodetest.Until(t, "the node waits for the lock", func() bool {

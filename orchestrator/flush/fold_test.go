@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -39,12 +40,12 @@ func TestFoldedUpdatesNeverGoBackInTime(t *testing.T) {
 		return nil
 	}, endpoints.Concurrency(8))
 	b.gather(t, "folded", func(s *collectorstore.CollectorSpec) { s.Fold, s.Strict = collectorstore.FoldLast, true })
-	if _, err := collectorstore.New(b.Store).PauseCollector(t.Context(), "folded", "test"); err != nil {
+	if _, err := collectorstore.New(b.Store).SetCollector(t.Context(), "folded", workqueue.DocumentPaused, false, "test"); err != nil {
 		t.Fatal(err)
 	}
 	for round := range rounds {
 		if round == 2 { // of the first two there is something to fold, however fast they are flushed
-			if _, err := b.Node.Collectors().ResumeCollector(t.Context(), "folded", "test"); err != nil {
+			if _, err := b.Node.Collectors().SetCollector(t.Context(), "folded", workqueue.DocumentActive, false, "test"); err != nil {
 				t.Fatal(err)
 			}
 		}

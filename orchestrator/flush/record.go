@@ -105,16 +105,18 @@ func (f *Flusher) AddOps(ctx context.Context, name string, version int, batches 
 
 // ApplyCollector puts a collector on record, or changes it. See [collector.Store.ApplyCollector].
 func (f *Flusher) ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (
-	collectorstore.AppliedCollector, error,
+	workqueue.AppliedDocument, error,
 ) {
 	out, err := collectorstore.New(f.node.Store).ApplyCollector(ctx, c, actor)
 	return out, f.flushAfter(err)
 }
 
-// ResumeCollector takes the pause of a collector back. See [collector.Store.ResumeCollector].
-func (f *Flusher) ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error) {
-	changed, err = collectorstore.New(f.node.Store).ResumeCollector(ctx, name, actor)
-	return changed, f.flushAfter(err)
+// SetCollector pauses a collector, resumes or deletes it. See [collector.Store.SetCollector].
+func (f *Flusher) SetCollector(
+	ctx context.Context, name, state string, force bool, actor string,
+) (workqueue.ControlledDocument, error) {
+	out, err := collectorstore.New(f.node.Store).SetCollector(ctx, name, state, force, actor)
+	return out, f.flushAfter(err)
 }
 
 // DrainCollector has everything flushed that waits. See [collector.Store.DrainCollector].

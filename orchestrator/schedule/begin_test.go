@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/orchestrator/schedule"
+	"github.com/tranchehq/tranche/workqueue"
 	store "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
@@ -42,7 +43,7 @@ func TestDeletionEndsAStart(t *testing.T) {
 	l := w.lead()
 	w.set("09:00:00")
 	w.before = func(ctx context.Context, _ schedule.Job) error {
-		_, err := store.New(w.store).DeleteSchedule(ctx, "s", "ann")
+		_, err := store.New(w.store).SetSchedule(ctx, "s", workqueue.DocumentDeleted, nil, "ann")
 		return err
 	}
 	l.settle()

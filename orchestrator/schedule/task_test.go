@@ -328,7 +328,7 @@ func TestPaused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	w.apply("s", hourly)
-	if _, err := store.New(w.store).PauseSchedule(t.Context(), "s", "ann"); err != nil {
+	if _, err := store.New(w.store).SetSchedule(t.Context(), "s", workqueue.DocumentPaused, nil, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	l := w.lead()
@@ -341,7 +341,7 @@ func TestPaused(t *testing.T) {
 	l.settle()
 	w.want("s", "started/now")
 	w.end()
-	if _, err := store.New(w.store).ResumeSchedule(t.Context(), "s", next, "ann"); err != nil {
+	if _, err := store.New(w.store).SetSchedule(t.Context(), "s", workqueue.DocumentActive, next, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	l.settle()

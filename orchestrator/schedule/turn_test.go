@@ -175,15 +175,15 @@ func TestPausedFiresSaySo(t *testing.T) {
 	w.set("09:00:00")
 	l.settle()
 	for _, step := range []struct {
-		do   func() (store.ControlledSchedule, error)
+		do   func() (workqueue.ControlledDocument, error)
 		want string
 	}{
-		{func() (store.ControlledSchedule, error) {
-			return store.New(w.store).PauseSchedule(t.Context(), "s", "ann")
+		{func() (workqueue.ControlledDocument, error) {
+			return store.New(w.store).SetSchedule(t.Context(), "s", workqueue.DocumentPaused, nil, "ann")
 		},
 			"the schedule is paused"},
-		{func() (store.ControlledSchedule, error) {
-			return store.New(w.store).ResumeSchedule(t.Context(), "s", next, "ann")
+		{func() (workqueue.ControlledDocument, error) {
+			return store.New(w.store).SetSchedule(t.Context(), "s", workqueue.DocumentActive, next, "ann")
 		}, ""},
 	} {
 		if _, err := step.do(); err != nil {

@@ -107,7 +107,7 @@ func (w *world) apply(name, lines string) {
 		w.Fatal(err)
 	}
 	applied, err := store.New(w.store).ApplySchedule(w.Context(), store.Text{
-		Name: name, Spec: text, Source: source, Zone: spec.Zone, Next: next,
+		Document: workqueue.Document{Name: name, Spec: text, Source: source}, Zone: spec.Zone, Next: next,
 	}, "ann")
 	if err != nil || applied.NextDue == nil {
 		w.Fatalf("apply: %+v, %v", applied, err)

@@ -101,23 +101,25 @@ func scanAlert(r pgx.CollectableRow) (v AlertView, err error) {
 	return v, err
 }
 
-// List lists rules by name. more says whether others follow.
-func (s Store) List(ctx context.Context, after string, limit int) (list []AlertSummary, more bool, err error) {
+// List lists rules by name. next is the name after which others follow; empty: none do.
+func (s Store) List(ctx context.Context, after string, limit int) (list []AlertSummary, next string, err error) {
 	limit = pg.Limit(limit, DefaultAlerts, MaxAlerts)
 	if !pg.ValidText(after) {
-		return nil, false, fmt.Errorf("alert %q: %w", after, workqueue.ErrNotFound)
+		return nil, "", fmt.Errorf("alert %q: %w", after, workqueue.ErrNotFound)
 	}
 	views, err := pg.Collect(ctx, s.db.Pool, scanAlert, listAlerts, after, limit+1)
 	if err != nil {
-		return nil, false, fmt.Errorf("list alerts: %w", err)
+		return nil, "", fmt.Errorf("list alerts: %w", err)
 	}
-	if more = len(views) > limit; more {
+	if len(views) > limit {
 		views = views[:limit]
+		next = views[limit-1].Name
 	}
+	list = make([]AlertSummary, 0, len(views))
 	for i := range views {
 		list = append(list, views[i].AlertSummary)
 	}
-	return list, more, nil
+	return list, next, nil
 }
 
 // Alert returns a rule on record. The error wraps ErrNotFound when there is none.

@@ -206,7 +206,7 @@ func (v *CollectorView) explain() {
 		}
 		return
 	}
-	if v.State == CollectorPaused {
+	if v.State == workqueue.DocumentPaused {
 		v.because("paused", nil, "%s paused the collector; resume it", cmp.Or(v.PausedBy, "somebody"))
 	}
 	if v.BackoffUntil != nil {

@@ -181,25 +181,8 @@ type Text struct {
 	Name   string
 	Spec   CollectorSpec // with its defaults
 	Source string        // as people wrote it; valid UTF-8 without NUL
+	Newest int           // only if this is the newest version; 0: whatever that is
 }
-
-// AppliedCollector is the outcome of applying a collector.
-type AppliedCollector struct {
-	Name       string    `json:"name"`
-	Version    int       `json:"version"`
-	Unchanged  bool      `json:"unchanged" doc:"it is the same already: nothing was done"`
-	Created    bool      `json:"created"`
-	Renumbered bool      `json:"renumbered" doc:"the keys are made otherwise now: what waits goes before what comes"`
-	ChangedBy  string    `json:"changed_by"`
-	ChangedAt  time.Time `json:"changed_at"`
-}
-
-// States of a collector.
-const (
-	CollectorActive   = "active"
-	CollectorPaused   = "paused"
-	CollectorDeleting = "deleting"
-)
 
 // States of an operation.
 const (

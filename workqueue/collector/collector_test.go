@@ -336,8 +336,8 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 	c := collect(t, gatherOps())
 	ctx := t.Context()
 	c.add("k", "a", "b")
-	if changed, err := collector.New(c.Store).PauseCollector(ctx, "c", "ann"); err != nil || !changed {
-		t.Fatal(changed, err)
+	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentPaused, false, "ann"); err != nil || out.Unchanged {
+		t.Fatal(out, err)
 	}
 	c.none("it is paused")
 	if due, err := collector.New(c.Store).DueCollectors(ctx); err != nil || len(due) != 0 {
@@ -345,19 +345,19 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 	}
 	c.add("k", "c")
 	v, err := collector.New(c.Store).Collector(ctx, "c")
-	if err != nil || v.State != collector.CollectorPaused || v.Waiting != 3 || len(v.Why) == 0 ||
+	if err != nil || v.State != workqueue.DocumentPaused || v.Waiting != 3 || len(v.Why) == 0 ||
 		v.Why[0].Code != "paused" {
 		t.Errorf("it is %+v, %v", v, err)
 	}
 	var full *collector.NotEmptyError
-	if _, err := collector.New(c.Store).DeleteCollector(ctx, "c", false, "ann"); !errors.As(err, &full) || full.Ops != 3 {
+	if _, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentDeleted, false, "ann"); !errors.As(err, &full) || full.Ops != 3 {
 		t.Errorf("deleted although it has operations: %v", err)
 	}
-	if changed, err := collector.New(c.Store).ResumeCollector(ctx, "c", "ann"); err != nil || !changed {
-		t.Fatal(changed, err)
+	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentActive, false, "ann"); err != nil || out.Unchanged {
+		t.Fatal(out, err)
 	}
 	late := c.one("a", "b", "c")
-	if out, err := collector.New(c.Store).DeleteCollector(ctx, "c", true, "ann"); err != nil || out.Ops != 3 {
+	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentDeleted, true, "ann"); err != nil || out.Waiting != 3 {
 		t.Fatalf("deleted %+v, %v", out, err)
 	}
 	if _, _, err := collector.New(c.Store).AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}}); !errors.Is(err,

@@ -14,89 +14,22 @@ import (
 )
 
 const (
-	lockCollector = `
-SELECT id, state, version FROM collector WHERE name = $1 AND state <> 'deleting' FOR NO KEY UPDATE`
+	// Once it is resumed the first flush is tried at once, whatever came before.
+	setCollector = `
+UPDATE collector SET state = $2, paused_by = CASE $2 WHEN 'paused' THEN $3 ELSE '' END,
+    paused_at = CASE $2 WHEN 'paused' THEN tranche_now() END,
+    backoff_until = CASE $2 WHEN 'paused' THEN backoff_until END, failures = CASE $2 WHEN 'paused' THEN failures ELSE 0 END
+WHERE name = $1 AND state <> 'deleting'`
 
-	pauseCollector = `
-UPDATE collector SET state = 'paused', paused_by = $2, paused_at = tranche_now() WHERE id = $1`
-
-	// resumeCollector lets the first flush try at once whatever came before.
-	resumeCollector = `
-UPDATE collector SET state = 'active', paused_by = '', paused_at = NULL, backoff_until = NULL, failures = 0
-WHERE id = $1`
+	markDeleting = `
+UPDATE collector SET state = 'deleting', changed_by = $2, changed_at = tranche_now()
+WHERE name = $1 AND state <> 'deleting'`
 
 	drainCollector = `
-UPDATE collector SET drain_at = tranche_now(), timing = timing + 1 WHERE id = $1`
-
-	waitingOf = `
-SELECT count(*), coalesce(sum(fresh), 0)::bigint FROM collector_key WHERE collector = $1 AND fresh > 0`
+UPDATE collector SET drain_at = tranche_now(), timing = timing + 1 WHERE name = $1 AND state <> 'deleting'
+RETURNING (SELECT count(*) FROM collector_key k WHERE k.collector = id AND k.fresh > 0),
+    (SELECT coalesce(sum(k.fresh), 0)::bigint FROM collector_key k WHERE k.collector = id)`
 )
-
-// heldCollector is a collector whose row is locked.
-type heldCollector struct {
-	id      int32
-	state   string
-	version int
-}
-
-// holdingCollector locks a collector, and, when it is to be deleted, before that whoever adds to it.
-func (s Store) holdingCollector(ctx context.Context, name string, forGood bool,
-	f func(ctx context.Context, tx pgx.Tx, c heldCollector) error,
-) error {
-	return s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		if forGood {
-			if _, err := tx.Exec(ctx, holdCollector, name); err != nil {
-				return err
-			}
-		}
-		var c heldCollector
-		err := tx.QueryRow(ctx, lockCollector, name).Scan(&c.id, &c.state, &c.version)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return workqueue.ErrNotFound
-		}
-		if err != nil {
-			return err
-		}
-		return f(ctx, tx, c)
-	})
-}
-
-// PauseCollector has nothing of a collector flushed any more, with a row in the audit log. It goes on taking
-// operations, and what is in progress comes to its end. It returns false when the collector was paused already.
-func (s Store) PauseCollector(ctx context.Context, name, actor string) (changed bool, err error) {
-	return s.switchCollector(ctx, name, pg.Plain(actor), CollectorPaused)
-}
-
-// ResumeCollector takes a pause back. It returns false when there was none.
-func (s Store) ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error) {
-	return s.switchCollector(ctx, name, pg.Plain(actor), CollectorActive)
-}
-
-func (s Store) switchCollector(ctx context.Context, name, actor, to string) (changed bool, err error) {
-	verb := "resume"
-	if to == CollectorPaused {
-		verb = "pause"
-	}
-	err = s.holdingCollector(ctx, name, false, func(ctx context.Context, tx pgx.Tx, c heldCollector) (err error) {
-		if changed = c.state != to; !changed {
-			return nil
-		}
-		if to == CollectorPaused {
-			_, err = tx.Exec(ctx, pauseCollector, c.id, actor)
-		} else {
-			_, err = tx.Exec(ctx, resumeCollector, c.id)
-		}
-		if err != nil {
-			return err
-		}
-		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "collector_" + verb, Subject: name,
-			Before: map[string]any{"state": c.state}, After: map[string]any{"state": to}})
-	})
-	if err != nil {
-		return false, fmt.Errorf("%s collector %s: %w", verb, name, err)
-	}
-	return changed, nil
-}
 
 // Drained is what a drain has to flush.
 type Drained struct {
@@ -108,12 +41,13 @@ type Drained struct {
 // DrainCollector has everything flushed that waits at the moment, whatever min_size and max_age say, with a row in the
 // audit log. What failed keeps its backoff, and rates and limits hold.
 func (s Store) DrainCollector(ctx context.Context, name, actor string) (out Drained, err error) {
-	err = s.holdingCollector(ctx, name, false, func(ctx context.Context, tx pgx.Tx, c heldCollector) error {
-		out = Drained{Paused: c.state == CollectorPaused}
-		if _, err := tx.Exec(ctx, drainCollector, c.id); err != nil {
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		was, err := kind().Find(ctx, tx, name)
+		if err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, waitingOf, c.id).Scan(&out.Keys, &out.Ops); err != nil {
+		out = Drained{Paused: was.State == workqueue.DocumentPaused}
+		if err := tx.QueryRow(ctx, drainCollector, name).Scan(&out.Keys, &out.Ops); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: pg.Plain(actor), Name: "collector_drain", Subject: name,
@@ -195,43 +129,22 @@ func (e *NotEmptyError) Error() string {
 		"delete it with force (--force) and lose them", e.Name, e.Ops, e.Parked)
 }
 
-const (
-	leftOf = `
-SELECT coalesce(sum(fresh + retrying), 0)::bigint, coalesce(sum(parked), 0)::bigint
-FROM collector_key WHERE collector = $1`
-
-	markDeleting = `
-UPDATE collector SET state = 'deleting', changed_by = $2, changed_at = tranche_now() WHERE id = $1`
-)
-
-// DeletedCollector is a collector that was deleted.
-type DeletedCollector struct {
-	Name   string `json:"name"`
-	Ops    int64  `json:"ops" doc:"that waited and are lost"`
-	Parked int64  `json:"parked" doc:"that were parked and are lost"`
-}
-
-// DeleteCollector deletes a collector, with a row in the audit log. Its name is free at once; the leader deletes what
-// belonged to it. Without force the error is a *NotEmptyError while it has operations.
-func (s Store) DeleteCollector(ctx context.Context, name string, force bool, actor string) (out DeletedCollector,
-	err error,
-) {
-	err = s.holdingCollector(ctx, name, true, func(ctx context.Context, tx pgx.Tx, c heldCollector) error {
-		out = DeletedCollector{Name: name}
-		if err := tx.QueryRow(ctx, leftOf, c.id).Scan(&out.Ops, &out.Parked); err != nil {
+// SetCollector pauses a collector, resumes or deletes it. A paused one goes on taking operations, and what is in
+// progress comes to its end. The name of a deleted one is free at once, and the leader deletes what belonged to it;
+// without force the error is a *NotEmptyError while it has operations.
+func (s Store) SetCollector(
+	ctx context.Context, name, state string, force bool, actor string,
+) (workqueue.ControlledDocument, error) {
+	return kind().Set(ctx, s.db, name, state, actor,
+		func(ctx context.Context, tx pgx.Tx, _ *ledger.Held, out *workqueue.ControlledDocument) error {
+			if state != workqueue.DocumentDeleted {
+				_, err := tx.Exec(ctx, setCollector, name, state, pg.Plain(actor))
+				return err
+			}
+			if out.Waiting+out.Parked > 0 && !force {
+				return &NotEmptyError{Name: name, Ops: out.Waiting, Parked: out.Parked}
+			}
+			_, err := tx.Exec(ctx, markDeleting, name, pg.Plain(actor))
 			return err
-		}
-		if out.Ops+out.Parked > 0 && !force {
-			return &NotEmptyError{Name: name, Ops: out.Ops, Parked: out.Parked}
-		}
-		if _, err := tx.Exec(ctx, markDeleting, c.id, pg.Plain(actor)); err != nil {
-			return err
-		}
-		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: pg.Plain(actor), Name: "collector_delete", Subject: name,
-			Before: map[string]any{"version": c.version, "ops": out.Ops, "parked": out.Parked}})
-	})
-	if err != nil {
-		return DeletedCollector{}, fmt.Errorf("delete collector %s: %w", name, err)
-	}
-	return out, nil
+		})
 }

@@ -31,7 +31,7 @@ func collect(t *testing.T, spec collector.CollectorSpec) *opsBench {
 	return c
 }
 
-func (c *opsBench) apply(spec collector.CollectorSpec) collector.AppliedCollector {
+func (c *opsBench) apply(spec collector.CollectorSpec) workqueue.AppliedDocument {
 	c.Helper()
 	out, err := collector.New(c.Store).ApplyCollector(c.Context(), collector.Text{Name: "c", Spec: spec,
 		Source: fmt.Sprintf("%+v", spec)}, "ann")

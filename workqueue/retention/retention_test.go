@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	trackers "github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -25,7 +24,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/retention"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
-	"github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // wantGone wants nothing left of a run that someone has deleted, and of another what there was.
@@ -495,10 +493,6 @@ func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 		"runs":   func() error { _, err := retention.New(store).RunsPastLimits(ctx, time.Now(), 9, nil); return err },
 		"going":  func() error { _, err := retention.New(store).GoingRuns(ctx, 9); return err },
 		"due":    func() error { _, err := retention.New(store).RetentionDue(ctx); return err },
-		"webhooks": func() error {
-			_, err := tracker.New(store).DueTrackerWebhooks(ctx, trackers.WebhookRoom{AtOnce: 1})
-			return err
-		},
 	} {
 		asked := seen.asked.Load()
 		if err := read(); err != nil {

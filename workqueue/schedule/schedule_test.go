@@ -71,7 +71,7 @@ func TestSchedulesHaveVersions(t *testing.T) {
 	if kept := b.ApplySchedule("night", `{"plan":"q"}`); kept.NextDue == nil || !kept.NextDue.Equal(due) {
 		t.Errorf("a due time that has come, and was not taken, became %+v", kept)
 	}
-	gone, err := schedule.New(b.Store).DeleteSchedule(t.Context(), "night", "ann")
+	gone, err := schedule.New(b.Store).SetSchedule(t.Context(), "night", workqueue.DocumentDeleted, nil, "ann")
 	if err != nil || gone.State != "deleted" {
 		t.Errorf("deleted %+v, %v", gone, err)
 	}
@@ -79,7 +79,7 @@ func TestSchedulesHaveVersions(t *testing.T) {
 		!strings.Contains(err.Error(), "was deleted") {
 		t.Errorf("a deleted one: %v", err)
 	}
-	if _, err := schedule.New(b.Store).PauseSchedule(t.Context(), "night", "ann"); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := schedule.New(b.Store).SetSchedule(t.Context(), "night", workqueue.DocumentPaused, nil, "ann"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("pause of a deleted one: %v", err)
 	}
 	if back := b.ApplySchedule("night", `{"plan":"q"}`); back.Version != 4 || back.Previous != 0 || back.Unchanged {
@@ -88,9 +88,9 @@ func TestSchedulesHaveVersions(t *testing.T) {
 	if n := b.Number(`SELECT count(*) FROM audit_log WHERE action LIKE 'schedule_%'`); n != 5 {
 		t.Errorf("%d rows in the audit log", n)
 	}
-	list, more, err := schedule.New(b.Store).Schedules(t.Context(), "", 1)
-	if err != nil || more || len(list) != 1 || list[0].Plan != "q" || list[0].Version != 4 {
-		t.Errorf("the list is %+v, %v, %v", list, more, err)
+	list, next, err := schedule.New(b.Store).Schedules(t.Context(), "", 1)
+	if err != nil || next != "" || len(list) != 1 || list[0].Plan != "q" || list[0].Version != 4 {
+		t.Errorf("the list is %+v, %v, %v", list, next, err)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 	lease := b.Lead()
 	b.ApplySchedule("night", `{}`)
 	due := b.fallDue("night")
-	if paused, err := schedule.New(b.Store).PauseSchedule(t.Context(), "night", "ann"); err != nil ||
+	if paused, err := schedule.New(b.Store).SetSchedule(t.Context(), "night", workqueue.DocumentPaused, nil, "ann"); err != nil ||
 		paused.State != "paused" {
 		t.Fatal(paused, err)
 	}
@@ -231,11 +231,11 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	before := time.Now()
-	resumed, err := schedule.New(b.Store).ResumeSchedule(t.Context(), "night", storetest.Hourly, "ann")
+	resumed, err := schedule.New(b.Store).SetSchedule(t.Context(), "night", workqueue.DocumentActive, storetest.Hourly, "ann")
 	if err != nil || resumed.NextDue == nil || !resumed.NextDue.After(before) {
 		t.Errorf("resumed %+v, %v: what was due meanwhile is left out", resumed, err)
 	}
-	if again, err := schedule.New(b.Store).ResumeSchedule(t.Context(), "night", storetest.Hourly, "ann"); err != nil ||
+	if again, err := schedule.New(b.Store).SetSchedule(t.Context(), "night", workqueue.DocumentActive, storetest.Hourly, "ann"); err != nil ||
 		!again.Unchanged {
 		t.Errorf("resumed again: %+v, %v", again, err)
 	}

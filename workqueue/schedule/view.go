@@ -74,23 +74,25 @@ CROSS JOIN LATERAL (SELECT * FROM schedule_occurrence f WHERE f.schedule = n.nam
 ) schedule_occurrence`
 )
 
-// Schedules lists schedules by name. more says whether others follow.
-func (s Store) Schedules(ctx context.Context, after string, limit int) (list []ScheduleSummary, more bool, err error) {
+// Schedules lists schedules by name. next is the name after which others follow; empty: none do.
+func (s Store) Schedules(ctx context.Context, after string, limit int) (list []ScheduleSummary, next string, err error) {
 	limit = pg.Limit(limit, DefaultSchedules, MaxSchedules)
 	if !pg.ValidText(after) {
-		return nil, false, fmt.Errorf("schedule %q: %w", after, workqueue.ErrNotFound)
+		return nil, "", fmt.Errorf("schedule %q: %w", after, workqueue.ErrNotFound)
 	}
 	views, err := pg.Collect(ctx, s.db.Pool, scanSchedule, listSchedules, after, limit+1)
 	if err != nil {
-		return nil, false, fmt.Errorf("list schedules: %w", err)
+		return nil, "", fmt.Errorf("list schedules: %w", err)
 	}
-	if more = len(views) > limit; more {
+	if len(views) > limit {
 		views = views[:limit]
+		next = views[limit-1].Name
 	}
+	list = make([]ScheduleSummary, 0, len(views))
 	for i := range views {
 		list = append(list, views[i].ScheduleSummary)
 	}
-	return list, more, s.addLast(ctx, list)
+	return list, next, s.addLast(ctx, list)
 }
 
 // Schedule returns a schedule on record. The error wraps ErrNotFound when there is none.

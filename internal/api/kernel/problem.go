@@ -146,6 +146,7 @@ func Told(err error) (status int, found error) {
 		{as[*ingest.EnrichError], http.StatusServiceUnavailable},
 		{as[*collector.NotEmptyError], http.StatusConflict},
 		{as[*collector.MovedError], http.StatusConflict},
+		{as[*workqueue.MovedError], http.StatusPreconditionFailed},
 		{as[*workqueue.AmbiguousError], http.StatusConflict},
 		{as[*deadletter.AmbiguousLetterError], http.StatusConflict},
 		{as[*deadletter.LetterStateError], http.StatusConflict},
@@ -289,6 +290,8 @@ func trackerPlace(bad *fanout.Error) []*huma.ErrorDetail {
 	switch bad.Place {
 	case "after", "limit", "missing", "state": // no body has such members
 		detail.Location = "query." + bad.Place
+	case "batch":
+		detail.Location = "path.id"
 	}
 	if bad.Value != "" {
 		detail.Value = bad.Value

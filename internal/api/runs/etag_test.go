@@ -41,15 +41,25 @@ func TestDocumentsAreKnownByTheirTags(t *testing.T) {
 	}
 	answer, _ := b.Get("/plans/year-end")
 	first := answer.Header.Get("ETag")
-	put := func(status int, want, tag, text string) {
+	put := func(path string, status int, want, tag, text string) {
 		t.Helper()
-		code, got := b.Ask(http.MethodPost, api.Prefix+"/plans", strings.NewReader(text), "If-Match", tag)
+		code, got := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "If-Match", tag)
 		if code != status || !strings.Contains(string(got), want) {
 			t.Errorf("%d %s; want %d %s", code, got, status, want)
 		}
 	}
-	put(200, `"version":2`, first, apitest.YearEnd+"# more\n")
-	put(412, "newest version of plan year-end is 2", first, apitest.YearEnd+"# other\n")
-	put(422, "not the ETag of a plan", `W/"abc"`, apitest.YearEnd)
-	put(412, "not on record", first, "name: new\nsteps:\n  - {name: a, endpoint: echo}\n")
+	put("/plans", 200, `"version":2`, first, apitest.YearEnd+"# more\n")
+	put("/plans", 412, "newest version of plan year-end is 2", first, apitest.YearEnd+"# other\n")
+	put("/plans", 422, "If-Match is not the ETag", `W/"abc"`, apitest.YearEnd)
+	put("/plans", 412, "not on record", first, "name: new\nsteps:\n  - {name: a, endpoint: echo}\n")
+	for kind, text := range map[string]string{
+		"schedule":  "name: it\nevery: 720h\nendpoint: echo\nitems: {file: a.csv}\n",
+		"collector": "name: it\nendpoint: echo\n", "alert": "name: it\nwhen: {runs: [paused]}\nto: {command: page}\n",
+	} {
+		put("/"+kind+"s", 200, `"version":1`, "", text)
+		answer, _ := b.Get("/" + kind + "s/it")
+		first := answer.Header.Get("ETag")
+		put("/"+kind+"s", 200, `"version":2`, first, text+"# more\n")
+		put("/"+kind+"s", 412, "newest version of "+kind+" it is 2", first, text+"# other\n")
+	}
 }

@@ -17,31 +17,32 @@ import (
 
 // Alerts are the commands about alerts.
 type Alerts struct {
-	Apply    alertApply    `cmd:"" help:"Save an alert, or change it."`
-	List     alertList     `cmd:"" help:"List alerts: what each reports to whom, and whether that works."`
-	Show     alertShow     `cmd:"" help:"Show an alert as it was applied, and its last message."`
-	Messages alertMessages `cmd:"" help:"List an alert's messages, newest first, and the outcome of each."`
-	Test     alertTest     `cmd:"" help:"Send a test message to an alert's receiver, and show the outcome."`
-	Pause    alertPause    `cmd:"" help:"Pause an alert: it sends nothing until it is resumed."`
-	Resume   alertResume   `cmd:"" help:"Resume an alert: it sends what holds then."`
-	Delete   alertDelete   `cmd:"" help:"Delete an alert; messages not yet sent are dropped."`
+	Apply    applyDocument[alertKind]  `cmd:"" help:"Save an alert, or change it."`
+	List     alertList                 `cmd:"" help:"List alerts: what each reports to whom, and whether that works."`
+	Show     alertShow                 `cmd:"" help:"Show an alert as it was applied, and its last message."`
+	Messages alertMessages             `cmd:"" help:"List an alert's messages, newest first, and the outcome of each."`
+	Test     alertTest                 `cmd:"" help:"Send a test message to an alert's receiver, and show the outcome."`
+	Pause    pauseDocument[alertKind]  `cmd:"" help:"Pause an alert: it sends nothing until it is resumed."`
+	Resume   resumeDocument[alertKind] `cmd:"" help:"Resume an alert: it sends what holds then."`
+	Delete   deleteDocument[alertKind] `cmd:"" help:"Delete an alert; messages not yet sent are dropped."`
 }
 
-type alertApply struct {
-	File string `arg:"" help:"An alert in YAML or JSON; - is standard input."`
-}
+type alertKind struct{}
 
-func (a *alertApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, func(a *client.AppliedAlert) string {
-		next := "try it with: tranche alert test " + cli.EscapeControl(a.Name)
-		if a.State == alert.StatePaused {
-			next = "it is paused; go on with: tranche alert resume " + cli.EscapeControl(a.Name)
-		}
-		return document{"alert", a.Name, a.Version, a.Previous, a.Unchanged, a.ChangedAt, a.ChangedBy}.text(next)
-	})(cli.Apply(term, "alert", a.File, alerts.MaxBytes, alerts.Parse,
-		func(name string, text io.Reader) (client.AppliedAlert, error) {
-			return cl.ApplyAlert(ctx, client.ApplyAlertParams{Name: name}, cli.YAML, text, term.Keep())
-		}))
+func (alertKind) documents() *documents {
+	return &documents{
+		noun: "alert", most: alerts.MaxBytes, waits: "message",
+		parse: func(name string, text []byte) error { _, err := alerts.Parse(name, text); return err },
+		apply: func(
+			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
+		) (client.AppliedDocument, error) {
+			return cl.ApplyAlert(ctx, client.ApplyAlertParams{Name: name}, cli.YAML, text, keep)
+		},
+		next: func(a *client.AppliedDocument) string {
+			return "try it with: tranche alert test " + cli.EscapeControl(a.Name)
+		},
+		pause: (*client.Client).PauseAlert, resume: (*client.Client).ResumeAlert, drop: (*client.Client).DeleteAlert,
+	}
 }
 
 type alertList struct {
@@ -82,12 +83,7 @@ func alertText(doc json.RawMessage) (of, by string) {
 	return strings.Join(parts, ", "), spec.To.Kind
 }
 
-// alertName is the argument of commands about one alert.
-type alertName struct {
-	Name string `arg:"" help:"The alert's name."`
-}
-
-type alertShow struct{ alertName }
+type alertShow struct{ documentName }
 
 // Run prints an alert as it was applied; how it stands goes to the person beside it.
 func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -113,7 +109,7 @@ func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 }
 
 type alertMessages struct {
-	alertName
+	documentName
 	Limit int `default:"50" help:"How many, at most 500." placeholder:"N"`
 }
 
@@ -133,7 +129,7 @@ func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.C
 }
 
 type alertTest struct {
-	alertName
+	documentName
 	Wait time.Duration `default:"60s" help:"How long to wait until it is known what became of it (${default}); 0 does not wait." placeholder:"TIME"`
 }
 
@@ -173,51 +169,5 @@ func (t *alertTest) await(ctx context.Context, cl *client.Client, told *client.A
 			}
 		}
 		return alert.MessageState(told.State) != alert.MessageWaiting, err
-	})
-}
-
-type alertPause struct{ alertName }
-
-func (p *alertPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return alertSay(term, func(c *client.ControlledAlert) string {
-		text := "is paused: it tells nothing until it is resumed"
-		if c.Unchanged {
-			text = "was paused before"
-		}
-		if c.Waiting > 0 {
-			text += "; " + cli.Plural(c.Waiting, "message") + " wait for that"
-		}
-		return text
-	})(cl.PauseAlert(ctx, p.Name, term.Keep()))
-}
-
-type alertResume struct{ alertName }
-
-func (r *alertResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return alertSay(term, func(c *client.ControlledAlert) string {
-		if c.Unchanged {
-			return "was not paused"
-		}
-		return "goes on, with what holds now"
-	})(cl.ResumeAlert(ctx, r.Name, term.Keep()))
-}
-
-type alertDelete struct{ alertName }
-
-func (d *alertDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return alertSay(term, func(c *client.ControlledAlert) string {
-		if c.Waiting > 0 {
-			return "is deleted, and with it " + cli.Plural(c.Waiting, "message") + " that no one was told"
-		}
-		return "is deleted"
-	})(cl.DeleteAlert(ctx, d.Name, term.Keep()))
-}
-
-// alertSay ends a command that did something to an alert with what became of it.
-func alertSay(
-	term *cli.Console, became func(*client.ControlledAlert) string,
-) func(client.ControlledAlert, error) error {
-	return cli.Say(term, func(c *client.ControlledAlert) string {
-		return "alert " + cli.EscapeControl(c.Name) + " " + became(c)
 	})
 }

@@ -22,40 +22,43 @@ import (
 
 // Collectors are the commands about collectors.
 type Collectors struct {
-	Apply   collectorApply   `cmd:"" help:"Save a collector, or change it."`
-	List    collectorList    `cmd:"" help:"List collectors, with what waits in each."`
-	Show    collectorShow    `cmd:"" help:"Show a collector: its settings, what waits, and what keeps that waiting."`
-	Add     collectorAdd     `cmd:"" help:"Add operations; they are stored when the command ends."`
-	Ops     collectorOps     `cmd:"" help:"List operations, in the order in which they were added."`
-	Requeue collectorRequeue `cmd:"" help:"Retry operations that are parked, or wait for their next try."`
-	Drop    collectorDrop    `cmd:"" help:"Drop operations: they are deleted."`
-	Drain   collectorDrain   `cmd:"" help:"Flush all that waits now, regardless of min_size and max_age."`
-	Pause   collectorPause   `cmd:"" help:"Pause a collector: it takes operations, and flushes none until it is resumed."`
-	Resume  collectorResume  `cmd:"" help:"Resume a paused collector."`
-	Delete  collectorDelete  `cmd:"" help:"Delete a collector that has no operations, or with --force any."`
+	Apply   applyDocument[collectorKind]  `cmd:"" help:"Save a collector, or change it."`
+	List    collectorList                 `cmd:"" help:"List collectors, with what waits in each."`
+	Show    collectorShow                 `cmd:"" help:"Show a collector: its settings, what waits, and what keeps that waiting."`
+	Add     collectorAdd                  `cmd:"" help:"Add operations; they are stored when the command ends."`
+	Ops     collectorOps                  `cmd:"" help:"List operations, in the order in which they were added."`
+	Requeue collectorRequeue              `cmd:"" help:"Retry operations that are parked, or wait for their next try."`
+	Drop    collectorDrop                 `cmd:"" help:"Drop operations: they are deleted."`
+	Drain   collectorDrain                `cmd:"" help:"Flush all that waits now, regardless of min_size and max_age."`
+	Pause   pauseDocument[collectorKind]  `cmd:"" help:"Pause a collector: it takes operations, and flushes none until it is resumed."`
+	Resume  resumeDocument[collectorKind] `cmd:"" help:"Resume a paused collector."`
+	Delete  collectorDelete               `cmd:"" help:"Delete a collector that has no operations, or with --force any."`
 }
 
-type collectorApply struct {
-	File string `arg:"" help:"A collector in YAML or JSON; - is standard input."`
-}
+type collectorKind struct{}
 
-func (a *collectorApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, func(c *client.AppliedCollector) string {
-		if c.Renumbered {
-			term.Note("its keys are made otherwise now: what waits goes under the old ones, before what is added from now on")
-		}
-		name := cli.EscapeControl(c.Name)
-		switch {
-		case c.Created:
-			return fmt.Sprintf("collector %s is there; add to it with: tranche collector add %s FILE", name, name)
-		case !c.Unchanged:
-			return fmt.Sprintf("collector %s is changed: version %d, from the next flush on", name, c.Version)
-		}
-		return document{"collector", c.Name, c.Version, 0, true, c.ChangedAt, c.ChangedBy}.text("")
-	})(cli.Apply(term, "collector", a.File, collector.MaxBytes, collector.Parse,
-		func(name string, text io.Reader) (client.AppliedCollector, error) {
-			return cl.ApplyCollector(ctx, client.ApplyCollectorParams{Name: name}, cli.YAML, text, term.Keep())
-		}))
+func (collectorKind) documents() *documents {
+	return &documents{
+		noun: "collector", most: collector.MaxBytes, waits: "operation",
+		parse: func(name string, text []byte) error { _, err := collector.Parse(name, text); return err },
+		apply: func(
+			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
+		) (client.AppliedDocument, error) {
+			return cl.ApplyCollector(ctx, client.ApplyCollectorParams{Name: name}, cli.YAML, text, keep)
+		},
+		next: func(a *client.AppliedDocument) string {
+			switch {
+			case a.Renumbered:
+				return "its keys are made otherwise now: what waits goes under the old ones, before what is added from now on"
+			case a.Previous > 0:
+				return "it holds from the next flush on"
+			case a.Unchanged:
+				return ""
+			}
+			return "add to it with: tranche collector add " + cli.EscapeControl(a.Name) + " FILE"
+		},
+		pause: (*client.Client).PauseCollector, resume: (*client.Client).ResumeCollector,
+	}
 }
 
 type collectorList struct{}
@@ -81,34 +84,7 @@ func (*collectorList) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 	}).Print(term, list.Collectors, err)
 }
 
-// collectorName is the argument of commands about one collector.
-type collectorName struct {
-	Name string `arg:"" help:"The collector."`
-}
-
-type collectorPause struct{ collectorName }
-
-func (p *collectorPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, func(c *client.CollectorSwitched) string {
-		if !c.Changed {
-			return "collector " + cli.EscapeControl(c.Name) + " was paused already"
-		}
-		return fmt.Sprintf("collector %[1]s is paused; go on with: tranche collector resume %[1]s", cli.EscapeControl(c.Name))
-	})(cl.PauseCollector(ctx, p.Name, term.Keep()))
-}
-
-type collectorResume struct{ collectorName }
-
-func (r *collectorResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, func(c *client.CollectorSwitched) string {
-		if !c.Changed {
-			return "collector " + cli.EscapeControl(c.Name) + " was not paused"
-		}
-		return "collector " + cli.EscapeControl(c.Name) + " goes on"
-	})(cl.ResumeCollector(ctx, r.Name, term.Keep()))
-}
-
-type collectorDrain struct{ collectorName }
+type collectorDrain struct{ documentName }
 
 func (d *collectorDrain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(c *client.Drained) string {
@@ -124,23 +100,17 @@ func (d *collectorDrain) Run(ctx context.Context, term *cli.Console, cl *client.
 }
 
 type collectorDelete struct {
-	collectorName
+	documentName
 	Force bool `help:"Also with operations, which are lost then."`
 }
 
 func (d *collectorDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, func(gone *client.DeletedCollector) string {
-		text := "collector " + cli.EscapeControl(gone.Name) + " is deleted"
-		if gone.Ops+gone.Parked > 0 {
-			text += fmt.Sprintf(", and with it %s that waited and %s that were parked",
-				cli.Plural(gone.Ops, "operation"), cli.Count(gone.Parked))
-		}
-		return text
-	})(cl.DeleteCollector(ctx, d.Name, client.DeleteCollectorParams{Force: d.Force}, term.Keep()))
+	return cli.Say(term, collectorKind{}.documents().controlledText)(
+		cl.DeleteCollector(ctx, d.Name, client.DeleteCollectorParams{Force: d.Force}, term.Keep()))
 }
 
 type collectorShow struct {
-	collectorName
+	documentName
 	Source bool `help:"Print it as it was applied, and nothing else."`
 }
 
@@ -268,7 +238,7 @@ func collectorWhy(c *client.CollectorView) string {
 }
 
 type collectorAdd struct {
-	collectorName
+	documentName
 	File     string  `arg:"" optional:"" help:"Operations, a JSON object a line: {\"id\":…,\"key\":…,\"payload\":…}; - is standard input." placeholder:"FILE"`
 	Payload  *string `help:"A single operation instead of a file: its payload, as JSON." placeholder:"JSON"`
 	Key      string  `help:"The key of the single operation." placeholder:"KEY"`
@@ -355,7 +325,7 @@ func addedText(added *client.AddedOperations) string {
 }
 
 type collectorOps struct {
-	collectorName
+	documentName
 	State string `enum:",waiting,backoff,parked" default:"" help:"Only those in this state: waiting, backoff or parked." placeholder:"STATE"`
 	Key   string `help:"Only those of this key." placeholder:"KEY"`
 	ID    string `name:"id" help:"Only those with this id, with all that is known of them." placeholder:"ID"`
@@ -433,7 +403,7 @@ func opText(o *client.OpView, room int) string {
 
 // opChoice is the operations that a command is about.
 type opChoice struct {
-	collectorName
+	documentName
 	IDs  []string `arg:"" optional:"" name:"id" help:"Ids of operations."`
 	Key  []string `help:"Those of this key; may stand more than once." placeholder:"KEY"`
 	Code string   `help:"Those whose last error had this code." placeholder:"CODE"`

@@ -21,31 +21,36 @@ import (
 
 // Plans are the commands about plans on record.
 type Plans struct {
-	Apply  planApply  `cmd:"" help:"Save a plan: the next version of its name, unless nothing has changed."`
-	List   planList   `cmd:"" help:"List saved plans, or the versions of one."`
-	Show   planShow   `cmd:"" help:"Show a plan as it was applied."`
-	Infer  planInfer  `cmd:"" help:"Propose a JSON Schema of items, from the first rows of a file."`
-	Types  planTypes  `cmd:"" help:"Write Go or TypeScript types of what each step's service reads."`
-	Delete planDelete `cmd:"" help:"Delete a plan; runs keep what they started with."`
+	Apply  applyDocument[planKind] `cmd:"" help:"Save a plan: the next version of its name, unless nothing has changed."`
+	List   planList                `cmd:"" help:"List saved plans, or the versions of one."`
+	Show   planShow                `cmd:"" help:"Show a plan as it was applied."`
+	Infer  planInfer               `cmd:"" help:"Propose a JSON Schema of items, from the first rows of a file."`
+	Types  planTypes               `cmd:"" help:"Write Go or TypeScript types of what each step's service reads."`
+	Delete planDelete              `cmd:"" help:"Delete a plan; runs keep what they started with."`
 }
 
-type planApply struct {
-	File string `arg:"" help:"A plan in YAML or JSON; - is standard input."`
-}
+type planKind struct{}
 
-func (p *planApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, func(a *client.AppliedPlan) string {
-		next := "start it with: tranche run start " + cli.EscapeControl(a.Name) + " --items FILE"
-		if a.Unchanged {
-			next = ""
-		} else if a.Previous > 0 {
-			next = "runs that are in progress keep theirs"
-		}
-		return document{"plan", a.Name, a.Version, a.Previous, a.Unchanged, a.CreatedAt, a.CreatedBy}.text(next)
-	})(cli.Apply(term, "plan", p.File, gather.MaxPlanBytes, gather.Parse,
-		func(name string, text io.Reader) (client.AppliedPlan, error) {
-			return cl.ApplyPlan(ctx, client.ApplyPlanParams{Name: name}, cli.YAML, text, term.Keep())
-		}))
+func (planKind) documents() *documents {
+	return &documents{
+		noun: "plan", most: gather.MaxPlanBytes, dropped: ", in all its versions; runs keep what they started with",
+		parse: func(name string, text []byte) error { _, err := gather.Parse(name, text); return err },
+		apply: func(
+			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
+		) (client.AppliedDocument, error) {
+			return cl.ApplyPlan(ctx, client.ApplyPlanParams{Name: name}, cli.YAML, text, keep)
+		},
+		next: func(a *client.AppliedDocument) string {
+			switch {
+			case a.Unchanged:
+				return ""
+			case a.Previous > 0:
+				return "runs that are in progress keep theirs"
+			}
+			return "start it with: tranche run start " + cli.EscapeControl(a.Name) + " --items FILE"
+		},
+		drop: (*client.Client).DeletePlan,
+	}
 }
 
 type planList struct {
@@ -135,19 +140,14 @@ func planRef(ref string) (name string, version int, err error) {
 	return name, version, nil
 }
 
-type planDelete struct {
-	Name string `arg:"" help:"The plan's name; all its versions go."`
-}
+type planDelete struct{ deleteDocument[planKind] }
 
 func (p *planDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if name, _, versioned := strings.Cut(p.Name, "@"); versioned {
 		return cli.Usage(fmt.Sprintf("plan %.100q: versions are not deleted one by one; %.64s takes all of them",
 			p.Name, name))
 	}
-	return cli.Say(term, func(gone *client.DeletedPlan) string {
-		return fmt.Sprintf("plan %s is deleted, with its %d versions; runs keep what they started with",
-			cli.EscapeControl(gone.Name), gone.Versions)
-	})(cl.DeletePlan(ctx, p.Name, term.Keep()))
+	return p.deleteDocument.Run(ctx, term, cl)
 }
 
 type planInfer struct {

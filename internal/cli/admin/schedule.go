@@ -11,42 +11,43 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
+	"github.com/tranchehq/tranche/workqueue"
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // Schedules are the commands about schedules.
 type Schedules struct {
-	Apply   scheduleApply   `cmd:"" help:"Save a schedule, or change it."`
-	List    scheduleList    `cmd:"" help:"List schedules: when each is due, and the outcome of its last due time."`
-	Show    scheduleShow    `cmd:"" help:"Show a schedule as it was applied, and its state."`
-	Preview schedulePreview `cmd:"" help:"Show when a schedule, saved or in a file, is due next."`
-	History scheduleHistory `cmd:"" help:"List a schedule's due times, newest first, and the outcome of each."`
-	RunNow  scheduleRunNow  `cmd:"" help:"Start a run of a schedule immediately."`
-	Pause   schedulePause   `cmd:"" help:"Pause a schedule: it starts nothing until it is resumed."`
-	Resume  scheduleResume  `cmd:"" help:"Resume a schedule: it continues with its next due time."`
-	Delete  scheduleDelete  `cmd:"" help:"Delete a schedule; its runs continue."`
+	Apply   applyDocument[scheduleKind]  `cmd:"" help:"Save a schedule, or change it."`
+	List    scheduleList                 `cmd:"" help:"List schedules: when each is due, and the outcome of its last due time."`
+	Show    scheduleShow                 `cmd:"" help:"Show a schedule as it was applied, and its state."`
+	Preview schedulePreview              `cmd:"" help:"Show when a schedule, saved or in a file, is due next."`
+	History scheduleHistory              `cmd:"" help:"List a schedule's due times, newest first, and the outcome of each."`
+	RunNow  scheduleRunNow               `cmd:"" help:"Start a run of a schedule immediately."`
+	Pause   pauseDocument[scheduleKind]  `cmd:"" help:"Pause a schedule: it starts nothing until it is resumed."`
+	Resume  resumeDocument[scheduleKind] `cmd:"" help:"Resume a schedule: it continues with its next due time."`
+	Delete  deleteDocument[scheduleKind] `cmd:"" help:"Delete a schedule; its runs continue."`
 }
 
-type scheduleApply struct {
-	File string `arg:"" help:"A schedule in YAML or JSON; - is standard input."`
-}
+type scheduleKind struct{}
 
-func (a *scheduleApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	applied, err := cli.Apply(term, "schedule", a.File, schedule.MaxBytes, schedule.Parse,
-		func(name string, text io.Reader) (client.AppliedSchedule, error) {
-			return cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: name}, cli.YAML, text, term.Keep())
-		})
-	term.Notes(applied.Warnings)
-	return cli.Say(term, func(s *client.AppliedSchedule) string {
-		due := "it is never due"
-		switch {
-		case s.State == schedulestore.SchedulePaused:
-			due = "it is paused; go on with: tranche schedule resume " + cli.EscapeControl(s.Name)
-		case s.NextDue != nil:
-			due = "due next " + cli.Moment(*s.NextDue)
-		}
-		return document{"schedule", s.Name, s.Version, s.Previous, s.Unchanged, s.ChangedAt, s.ChangedBy}.text(due)
-	})(applied, err)
+func (scheduleKind) documents() *documents {
+	return &documents{
+		noun: "schedule", most: schedule.MaxBytes, waits: "due time", dropped: "; its runs go on",
+		parse: func(name string, text []byte) error { _, err := schedule.Parse(name, text); return err },
+		apply: func(
+			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
+		) (client.AppliedDocument, error) {
+			return cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: name}, cli.YAML, text, keep)
+		},
+		next: func(a *client.AppliedDocument) string {
+			if a.NextDue == nil {
+				return "it is never due"
+			}
+			return "due next " + cli.Moment(*a.NextDue)
+		},
+		pause: (*client.Client).PauseSchedule, resume: (*client.Client).ResumeSchedule,
+		drop: (*client.Client).DeleteSchedule,
+	}
 }
 
 type scheduleList struct {
@@ -63,7 +64,7 @@ func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 		Columns: "SCHEDULE|STATE|WHEN|ZONE|PLAN|NEXT|LAST|RUNNING",
 		Row: func(s *client.ScheduleSummary) []any {
 			next, last := cli.MomentOrNever(s.NextDue), "-"
-			if s.State == schedulestore.SchedulePaused {
+			if s.State == workqueue.DocumentPaused {
 				next = "paused"
 			}
 			if s.Last != nil {
@@ -83,12 +84,7 @@ func whenText(when string) string {
 	return when
 }
 
-// scheduleName is the argument of commands about one schedule.
-type scheduleName struct {
-	Name string `arg:"" help:"The schedule's name."`
-}
-
-type scheduleShow struct{ scheduleName }
+type scheduleShow struct{ documentName }
 
 // Run prints a schedule as it was applied; how it stands goes to the person beside it.
 func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -98,7 +94,7 @@ func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	}
 	term.Note("schedule %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
 		view.ChangedBy, view.State)
-	if view.State == schedulestore.ScheduleActive && view.NextDue != nil {
+	if view.State == workqueue.DocumentActive && view.NextDue != nil {
 		term.Note("due next %s, in %s", cli.Moment(*view.NextDue), cli.Span(view.NextDue.Sub(view.Now)))
 	}
 	if view.Running+view.Waiting > 0 {
@@ -175,7 +171,7 @@ func timesText(times *client.ScheduleTimes, room int) string {
 }
 
 type scheduleHistory struct {
-	scheduleName
+	documentName
 	State string `enum:",due,queued,starting,started,skipped,missed,failed" default:"" help:"Only those that are due, queued, starting, started, skipped, missed or failed." placeholder:"STATE"`
 	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
 }
@@ -219,7 +215,7 @@ func whyFire(fire *client.Fire, now time.Time) string {
 }
 
 type scheduleRunNow struct {
-	scheduleName
+	documentName
 	Wait time.Duration `default:"30s" help:"How long to wait until the leader has started it (${default}); 0 does not wait." placeholder:"TIME"`
 }
 
@@ -264,53 +260,5 @@ func (r *scheduleRunNow) await(ctx context.Context, cl *client.Client, fire *cli
 			*fire = list.Fires[0]
 		}
 		return fire.EndedAt != nil || schedulestore.FireState(fire.State) == schedulestore.FireQueued, err
-	})
-}
-
-type schedulePause struct{ scheduleName }
-
-func (p *schedulePause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return scheduleSay(term, func(c *client.ControlledSchedule) string {
-		text := "is paused: nothing is started until it is resumed"
-		if c.Unchanged {
-			text = "was paused before"
-		}
-		if c.Waiting > 0 {
-			text += "; " + cli.Count(c.Waiting) + " that are due wait for it"
-		}
-		return text
-	})(cl.PauseSchedule(ctx, p.Name, term.Keep()))
-}
-
-type scheduleResume struct{ scheduleName }
-
-func (r *scheduleResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return scheduleSay(term, func(c *client.ControlledSchedule) string {
-		text := "goes on"
-		if c.Unchanged {
-			text = "was not paused"
-		}
-		return text + "; due next " + cli.MomentOrNever(c.NextDue)
-	})(cl.ResumeSchedule(ctx, r.Name, term.Keep()))
-}
-
-type scheduleDelete struct{ scheduleName }
-
-func (d *scheduleDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return scheduleSay(term, func(c *client.ControlledSchedule) string {
-		text := "is deleted; its runs go on"
-		if c.Waiting > 0 {
-			text += ", and " + cli.Count(c.Waiting) + " that waited are not started"
-		}
-		return text
-	})(cl.DeleteSchedule(ctx, d.Name, term.Keep()))
-}
-
-// scheduleSay ends a command that did something to a schedule with what became of it.
-func scheduleSay(
-	term *cli.Console, became func(*client.ControlledSchedule) string,
-) func(client.ControlledSchedule, error) error {
-	return cli.Say(term, func(c *client.ControlledSchedule) string {
-		return "schedule " + cli.EscapeControl(c.Name) + " " + became(c)
 	})
 }

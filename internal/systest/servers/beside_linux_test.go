@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
@@ -20,7 +20,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 	"github.com/tranchehq/tranche/workqueue/start"
-	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // planner starts runs of schedules on its node, of as many items as a chunk.
@@ -100,20 +99,33 @@ func (c *caller) seal() error {
 	return err
 }
 
-func (c *caller) addToTracker(n int64, key string) service.Added {
+func (c *caller) addToTracker(n int64, key string) (added tracker.Added) {
 	c.Helper()
-	added, err := trackerstore.New(c.store).AddToTracker(c.Context(), c.batch, n, key)
-	c.must(err)
+	c.must(c.store.InTx(c.Context(), func(ctx context.Context, tx pgx.Tx) (err error) {
+		added, err = tracker.AddItems(ctx, tx, c.batch, n, key)
+		return err
+	}))
 	return added
 }
 
+func (c *caller) sealTracker() (completed bool) {
+	c.Helper()
+	c.must(c.store.InTx(c.Context(), func(ctx context.Context, tx pgx.Tx) (err error) {
+		completed, err = tracker.SealTracker(ctx, tx, c.batch)
+		return err
+	}))
+	return completed
+}
+
 func (c *caller) ack(groups ...int) error {
-	var acks []service.BatchAck
+	var acks []tracker.TrackerAck
 	for _, g := range groups {
-		acks = append(acks, service.BatchAck{Batch: c.batch, Whole: []tracker.Span{{First: g, Last: g}}})
+		acks = append(acks, tracker.TrackerAck{Batch: c.batch, Whole: []tracker.Span{{First: g, Last: g}}})
 	}
-	_, err := trackerstore.New(c.store).AckTrackers(c.Context(), acks)
-	return err
+	return c.store.InTx(c.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tracker.AckItems(ctx, tx, acks)
+		return err
+	})
 }
 
 // collect adds an operation to the collector, and reports whether it was new.
@@ -155,9 +167,11 @@ func (c *caller) begin() {
 	c.must(err)
 	c.run = opened.Run
 	c.add("a1", 0)
-	batch, err := trackerstore.New(c.store).OpenTracker(c.Context(), service.OpenRequest{Owner: "ann", Key: "k"}, "ann")
-	c.must(err)
-	c.batch = batch.ID
+	c.must(c.store.InTx(c.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		opened, err := tracker.OpenTracker(ctx, tx, tracker.OpenRequest{Owner: "ann", Key: "k"})
+		c.batch = opened.ID
+		return err
+	}))
 	c.addToTracker(10, "t1")
 	spec := collector.CollectorSpec{Endpoint: "statement", MinSize: 2, MaxAge: collector.Span(time.Hour),
 		Dedupe: collector.DefaultDedupe}
@@ -171,9 +185,9 @@ func (c *caller) begin() {
 	c.must(err)
 	text, err := json.Marshal(plan)
 	c.must(err)
-	applied, err := schedulestore.New(c.store).ApplySchedule(c.Context(), schedulestore.Text{Name: "hourly", Spec: text,
-		Source: source,
-		Zone:   plan.Zone, Next: func(_ json.RawMessage, after time.Time) (time.Time, bool, error) {
+	applied, err := schedulestore.New(c.store).ApplySchedule(c.Context(), schedulestore.Text{Document: workqueue.Document{Name: "hourly", Spec: text,
+		Source: source},
+		Zone: plan.Zone, Next: func(_ json.RawMessage, after time.Time) (time.Time, bool, error) {
 			due, ok := plan.Next(after)
 			return due, ok, nil
 		}}, "ann")
@@ -201,8 +215,8 @@ func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 	second, group := c.add("a2", 2*chunk), c.addToTracker(5, "t2")
 	c.must(c.seal())
 	c.must(c.ack(0, group.FirstGroup))
-	if completed, err := trackerstore.New(c.store).SealTracker(t.Context(), c.batch, "ann"); err != nil || !completed {
-		t.Fatal(completed, err)
+	if !c.sealTracker() {
+		t.Fatal("the seal did not complete the tracker")
 	}
 	c.collect("op2")
 	c.flushed(1)
@@ -230,8 +244,8 @@ func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 	c.must(c.seal())
 	w.wantSound(c.url, "open", c.run, 4*chunk)
 	c.must(c.ack(0, group.FirstGroup))
-	if completed, err := trackerstore.New(c.store).SealTracker(t.Context(), c.batch, "ann"); err != nil || !completed {
-		t.Error(completed, err)
+	if !c.sealTracker() {
+		t.Error("the seal did not complete the tracker again")
 	}
 	c.flushed(2)
 	if again := c.fall(); again == first {
@@ -269,7 +283,7 @@ func (c *caller) wantLess() {
 	if a := c.addToTracker(10, "t1"); !a.Existing || a.FirstGroup != 0 {
 		c.Errorf("the tracker's add that is there is answered by %+v", a)
 	}
-	info, err := trackerstore.New(c.store).Tracker(c.Context(), c.batch)
+	info, err := tracker.Get(c.Context(), c.store.Pool, c.batch)
 	if err != nil || info.State != "open" || info.Items != 10 || info.Pending != 10 {
 		c.Errorf("the tracker has %+v, %v", info, err)
 	}

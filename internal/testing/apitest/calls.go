@@ -9,7 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/workqueue/start"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // request sends a request, of whose answer the body is not read yet.
@@ -149,7 +149,7 @@ func (b *Bench) Tracked(method, path, body string, status int, into any) {
 }
 
 // Apply puts a plan on record.
-func (b *Bench) Apply(plan, query string) (out start.AppliedPlan) {
+func (b *Bench) Apply(plan, query string) (out workqueue.AppliedDocument) {
 	b.Helper()
 	b.Post("/plans?"+query, plan, &out)
 	return out

@@ -13,7 +13,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
@@ -95,7 +94,7 @@ func (b *Bench) AckTwice(batch string) {
 }
 
 // Collect makes a collector.
-func (b *Bench) Collect(text string) (out collector.AppliedCollector) {
+func (b *Bench) Collect(text string) (out workqueue.AppliedDocument) {
 	b.Helper()
 	b.Post("/collectors?name=named", text, &out)
 	return out

@@ -203,10 +203,10 @@ func Hourly(_ json.RawMessage, after time.Time) (next time.Time, ok bool, err er
 }
 
 // ApplySchedule applies a schedule.
-func (b *Bench) ApplySchedule(name, spec string) schedule.AppliedSchedule {
+func (b *Bench) ApplySchedule(name, spec string) workqueue.AppliedDocument {
 	b.Helper()
 	applied, err := schedule.New(b.Store).ApplySchedule(b.Context(), schedule.Text{
-		Name: name, Spec: json.RawMessage(spec), Source: spec, Zone: "UTC", Next: Hourly,
+		Document: workqueue.Document{Name: name, Spec: json.RawMessage(spec), Source: spec}, Zone: "UTC", Next: Hourly,
 	}, "ann")
 	if err != nil {
 		b.Fatal(err)

@@ -1,4 +1,4 @@
-package service
+package tracker
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
 // reapGroups bounds the groups, of a kilobyte, in which one Reap counts what is pending of the batches that expire; one
@@ -124,7 +122,7 @@ func carryOut(ctx context.Context, tx pgx.Tx, verdicts []verdict) (Reaped, error
 		case !v.Due:
 			later, when = append(later, v.Batch), append(when, v.LookAt)
 		case v.Live:
-			if err := tracker.Cancel(ctx, tx, v.Batch); err != nil {
+			if err := Cancel(ctx, tx, v.Batch); err != nil {
 				return Reaped{}, err
 			}
 			queueEnd(after, v.Batch, EventExpired)
@@ -193,7 +191,7 @@ WHERE d.place = 1 OR d.taken <= $5
 ORDER BY d.taken LIMIT $4`
 
 // DueWebhooks returns calls that are to be made now and that there is room for: of each host the longest due first.
-func DueWebhooks(ctx context.Context, q tracker.Querier, room WebhookRoom) ([]Webhook, error) {
+func DueWebhooks(ctx context.Context, q Querier, room WebhookRoom) ([]Webhook, error) {
 	free := room.AtOnce - len(room.UnderWay)
 	if free <= 0 {
 		return nil, nil
@@ -209,28 +207,27 @@ func DueWebhooks(ctx context.Context, q tracker.Querier, room WebhookRoom) ([]We
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Webhook])
 }
 
-const webhookDeliveredSQL = `
+const noteWebhookSQL = `
 UPDATE tracker_service
-SET webhook_state = 'delivered', webhook_attempts = webhook_attempts + 1, webhook_error = NULL
+SET webhook_attempts = webhook_attempts + 1, webhook_state = $3, webhook_error = nullif($4, ''),
+    webhook_next_at = tranche_now() + $5::interval
 WHERE batch_id = $1 AND webhook_state = 'due' AND webhook_attempts = $2`
 
-// WebhookDelivered notes that the call was answered. It reports false when someone else noted the same attempt, or
-// the batch was deleted.
-func WebhookDelivered(ctx context.Context, tx pgx.Tx, w Webhook) (noted bool, err error) {
-	tag, err := tx.Exec(ctx, webhookDeliveredSQL, w.Batch, w.Attempts)
-	return tag.RowsAffected() == 1, wrap("note the webhook of", w.Batch, err)
-}
+// WebhookState is where a webhook stands.
+type WebhookState string
 
-const webhookFailedSQL = `
-UPDATE tracker_service
-SET webhook_attempts = webhook_attempts + 1, webhook_error = $3, webhook_next_at = tranche_now() + $4::interval,
-    webhook_state = CASE WHEN $5 THEN 'given_up' ELSE 'due' END
-WHERE batch_id = $1 AND webhook_state = 'due' AND webhook_attempts = $2`
+// The states of a webhook. Before there is anything to tell it has none.
+const (
+	WebhookNone      WebhookState = "none"
+	WebhookDue       WebhookState = "due"
+	WebhookDelivered WebhookState = "delivered"
+	WebhookGivenUp   WebhookState = "given_up"
+)
 
-// WebhookFailed notes why the call failed, and tries again after a pause, or never. It reports false like
-// WebhookDelivered.
-func WebhookFailed(ctx context.Context, tx pgx.Tx, w Webhook, reason string, pause time.Duration, giveUp bool,
+// NoteWebhook notes what came of a call: the state that it is in now, why it failed, and, when it is due again, the
+// pause until then. It reports false when someone else noted the same attempt, or the tracker was deleted.
+func NoteWebhook(ctx context.Context, tx pgx.Tx, w Webhook, state WebhookState, reason string, pause time.Duration,
 ) (noted bool, err error) {
-	tag, err := tx.Exec(ctx, webhookFailedSQL, w.Batch, w.Attempts, reason, pause, giveUp)
+	tag, err := tx.Exec(ctx, noteWebhookSQL, w.Batch, w.Attempts, string(state), reason, pause)
 	return tag.RowsAffected() == 1, wrap("note the webhook of", w.Batch, err)
 }

@@ -1,9 +1,7 @@
-package service
+package tracker
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -12,31 +10,24 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
-	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
-// BatchAck names items of one batch, and how they ended.
-type BatchAck struct {
+// TrackerAck names items of one tracker, and how they ended.
+type TrackerAck struct {
 	Batch uuid.UUID
-	Items []tracker.Ack  // by masks
-	Whole []tracker.Span // whole groups
-	All   bool           // all groups that there are
-	Code  string         // why they failed; empty: they are done
+	Items []Ack  // by masks
+	Whole []Span // whole groups
+	All   bool   // all groups that there are
+	Code  string // why they failed; empty: they are done
 }
 
-// Acked is what a BatchAck did.
-type Acked struct {
-	Newly     int64 // how many of its items were pending until then
-	Completed bool  // it acknowledged the last of them: no one else is told
-}
-
-// Ack acknowledges items of any number of batches, all of them or, with an error, none. Several BatchAcks may name the
-// same batch, and the same items: the earlier one has them. The results stand in the same order.
+// AckItems acknowledges items of any number of trackers, all of them or, with an error, none. Several TrackerAcks may
+// name the same tracker, and the same items: the earlier one has them. What each did stands in the same order; a
+// Completed one acknowledged the last item, and no one else is told.
 //
-// An item that was acknowledged before is left as it was, done or failed. An unknown batch is a *NotFoundError, a group
-// or an index that it does not have a *tracker.GroupError. Items of an expired batch are acknowledged like others, but
-// it will never complete.
-func Ack(ctx context.Context, tx pgx.Tx, acks []BatchAck) ([]Acked, error) {
+// An item that was acknowledged before is left as it was, done or failed. A group or an index that a tracker does not
+// have is a *GroupError. Items of an expired tracker are acknowledged like others, but it will never complete.
+func AckItems(ctx context.Context, tx pgx.Tx, acks []TrackerAck) ([]Acked, error) {
 	if err := checkAcks(acks); err != nil {
 		return nil, err
 	}
@@ -61,7 +52,12 @@ func Ack(ctx context.Context, tx pgx.Tx, acks []BatchAck) ([]Acked, error) {
 	}
 	// After all rows of tracker_failed, and by ascending id: the rows of tracker_service are locked last.
 	for _, w := range work {
-		w.queueService(after)
+		switch {
+		case w.completed:
+			queueEnd(after, w.batch, EventCompleted)
+		case w.stale && w.last >= 0:
+			after.Queue(touchSQL, w.batch)
+		}
 	}
 	if after.Len() > 0 {
 		err = tx.SendBatch(ctx, after).Close()
@@ -69,11 +65,11 @@ func Ack(ctx context.Context, tx pgx.Tx, acks []BatchAck) ([]Acked, error) {
 	return out, err
 }
 
-func checkAcks(acks []BatchAck) error {
+func checkAcks(acks []TrackerAck) error {
 	masks := 0
 	for i := range acks {
 		masks += len(acks[i].Items)
-		if err := text("code", acks[i].Code, MaxCode, false); err != nil {
+		if err := CheckText("code", acks[i].Code, MaxCode); err != nil {
 			return err
 		}
 	}
@@ -85,19 +81,42 @@ func checkAcks(acks []BatchAck) error {
 	return nil
 }
 
+// work is what a call has to do in one batch.
+type work struct {
+	batch     uuid.UUID
+	acks      []TrackerAck // of the call
+	steps     []*step
+	stale     bool // its last activity was noted long ago
+	failed    map[failedGroup]bitfield.Set
+	last      int // the last ack that acknowledged something; -1: none
+	completed bool
+}
+
+// step is one statement: masks, of any number of acks, or whole groups, of one.
+type step struct {
+	of    []int // places of the acks in the call
+	whole []Span
+	acked Acked
+	fresh []Ack // what was pending, when that must be known
+}
+
+type failedGroup struct {
+	group int
+	code  string
+}
+
 // planAcks puts the acks of each batch together, by ascending batch.
-func planAcks(ctx context.Context, tx pgx.Tx, acks []BatchAck) ([]*work, error) {
+func planAcks(ctx context.Context, tx pgx.Tx, acks []TrackerAck) ([]*work, error) {
 	byBatch := map[uuid.UUID]*work{}
 	var list []*work
 	for i := range acks {
-		a := &acks[i]
-		w := byBatch[a.Batch]
+		w := byBatch[acks[i].Batch]
 		if w == nil {
-			w = &work{batch: a.Batch, last: -1}
-			byBatch[a.Batch] = w
+			w = &work{batch: acks[i].Batch, acks: acks, failed: map[failedGroup]bitfield.Set{}, last: -1}
+			byBatch[w.batch] = w
 			list = append(list, w)
 		}
-		if err := w.add(ctx, tx, i, a); err != nil {
+		if err := w.add(ctx, tx, i); err != nil {
 			return nil, err
 		}
 	}
@@ -105,49 +124,20 @@ func planAcks(ctx context.Context, tx pgx.Tx, acks []BatchAck) ([]*work, error) 
 	return list, nil
 }
 
-// part is what one BatchAck has for a step.
-type part struct {
-	ack   int // its place in the call
-	code  string
-	items []tracker.Ack
-}
-
-// step is one statement: masks, of any number of parts, or whole groups, of one.
-type step struct {
-	parts []part
-	whole []tracker.Span
-	acked tracker.Acked
-	fresh tracker.AckedNew
-}
-
-// work is what a call has to do in one batch.
-type work struct {
-	batch  uuid.UUID
-	steps  []*step
-	stale  bool // its last activity was noted long ago
-	newly  int64
-	failed []failedMask
-	last   int // the ack that completed it; -1: none
-}
-
-type failedMask struct {
-	code string
-	ack  tracker.Ack
-}
-
 // groupsOfSQL takes no lock: groups that are added meanwhile are not meant.
 const groupsOfSQL = `
 SELECT b.groups FROM tracker_batch b
 WHERE b.id = $1 AND EXISTS (SELECT FROM tracker_service s WHERE s.batch_id = $1 AND s.deleted_at IS NULL)`
 
-func (w *work) add(ctx context.Context, tx pgx.Tx, i int, a *BatchAck) error {
+func (w *work) add(ctx context.Context, tx pgx.Tx, i int) error {
+	a := &w.acks[i]
 	if len(a.Items) > 0 {
 		n := len(w.steps)
 		if n == 0 || w.steps[n-1].whole != nil {
 			w.steps = append(w.steps, &step{})
 			n++
 		}
-		w.steps[n-1].parts = append(w.steps[n-1].parts, part{ack: i, code: a.Code, items: a.Items})
+		w.steps[n-1].of = append(w.steps[n-1].of, i)
 	}
 	whole := a.Whole
 	if a.All {
@@ -156,81 +146,73 @@ func (w *work) add(ctx context.Context, tx pgx.Tx, i int, a *BatchAck) error {
 			return notFound("acknowledge items of", a.Batch, err)
 		}
 		if groups > 0 {
-			whole = append(slices.Clip(whole), tracker.Span{First: 0, Last: groups - 1})
+			whole = append(slices.Clip(whole), Span{First: 0, Last: groups - 1})
 		}
 	}
 	if len(whole) > 0 {
-		w.steps = append(w.steps, &step{whole: whole, parts: []part{{ack: i, code: a.Code}}})
+		w.steps = append(w.steps, &step{whole: whole, of: []int{i}})
 	}
 	return nil
 }
 
-// bits says whether it must be known which items were pending: when several share a statement, or some failed.
-func (s *step) bits() bool { return len(s.parts) > 1 || s.parts[0].code != "" }
+// code is that of a step whose acks have one only.
+func (w *work) code(s *step) string { return w.acks[s.of[0]].Code }
 
-func (s *step) all() []tracker.Ack {
-	if len(s.parts) == 1 {
-		return s.parts[0].items
+// bits says whether it must be known which items were pending: when several share a statement, or some failed.
+func (w *work) bits(s *step) bool { return s.whole == nil && (len(s.of) > 1 || w.code(s) != "") }
+
+func (w *work) items(s *step) (all []Ack) {
+	if s.whole != nil {
+		return nil
 	}
-	var all []tracker.Ack
-	for _, p := range s.parts {
-		all = append(all, p.items...)
+	for _, i := range s.of {
+		all = append(all, w.acks[i].Items...)
 	}
 	return all
 }
 
-// attribute tells each part of the call what it did.
+// attribute tells each ack of the call what it did.
 func (w *work) attribute(out []Acked) {
 	for _, s := range w.steps {
-		acked := s.acked
-		if s.whole == nil && s.bits() {
-			acked = s.fresh.Acked
+		if w.bits(s) {
 			w.split(s, out)
-		} else {
-			out[s.parts[0].ack].Newly += int64(acked.Newly)
-			w.newly += int64(acked.Newly)
-			if acked.Newly > 0 {
-				w.last = s.parts[0].ack
-			}
+		} else if s.acked.Newly > 0 {
+			out[s.of[0]].Newly += s.acked.Newly
+			w.last = s.of[0]
 		}
-		if acked.Completed {
-			out[w.last].Completed = true
+		if s.acked.Completed {
+			w.completed, out[w.last].Completed = true, true
 			return
 		}
 	}
-	w.last = -1
 }
 
-// split gives each new item to the first part that names it. The ack of the last item is that of the last part which
-// got any.
+// split gives each new item to the first ack that names it. The last item was acknowledged by the last ack that got
+// any.
 func (w *work) split(s *step, out []Acked) {
-	fresh := make(map[int]*tracker.Ack, len(s.fresh.New))
-	for i := range s.fresh.New {
-		fresh[s.fresh.New[i].Group] = &s.fresh.New[i]
+	fresh := make(map[int]*bitfield.Set, len(s.fresh))
+	for i := range s.fresh {
+		fresh[s.fresh[i].Group] = &s.fresh[i].Mask
 	}
-	for _, p := range s.parts {
-		for _, a := range p.items {
+	for _, i := range s.of {
+		for _, a := range w.acks[i].Items {
 			left := fresh[a.Group]
 			if left == nil {
 				continue
 			}
-			mine := left.Mask.And(a.Mask)
-			n := mine.Count()
-			if n == 0 {
+			mine := left.And(a.Mask)
+			if mine.Empty() {
 				continue
 			}
-			left.Mask = left.Mask.AndNot(mine)
-			out[p.ack].Newly += int64(n)
-			w.newly += int64(n)
-			w.last = p.ack
-			if p.code != "" {
-				w.failed = append(w.failed, failedMask{p.code, tracker.Ack{Group: a.Group, Mask: mine}})
+			*left = left.AndNot(mine)
+			out[i].Newly += mine.Count()
+			w.last = i
+			if code := w.acks[i].Code; code != "" {
+				at := failedGroup{a.Group, code}
+				w.failed[at] = w.failed[at].Or(mine)
 			}
 		}
 	}
-	slices.SortStableFunc(w.failed, func(a, b failedMask) int {
-		return cmp.Or(cmp.Compare(a.ack.Group, b.ack.Group), cmp.Compare(a.code, b.code))
-	})
 }
 
 // checkSQL takes no lock. stale: the activity that is noted is older than a second and than a twentieth of the shorter
@@ -300,70 +282,46 @@ func (w *work) queue(b *pgx.Batch) error {
 func (w *work) queueStep(b *pgx.Batch, s *step) error {
 	switch {
 	case s.whole != nil:
-		if code := s.parts[0].code; code != "" {
-			first, last, err := tracker.MergeSpans(w.batch, s.whole)
+		if code := w.code(s); code != "" {
+			m, err := mergeSpans(w.batch, s.whole)
 			if err != nil {
 				return err
 			}
-			b.Queue(failWholeSQL, w.batch, first, last, first[0], last[len(last)-1], code)
+			b.Queue(failWholeSQL, w.batch, m.first, m.last, m.lo(), m.hi(), code)
 		}
-		return tracker.QueueAckWhole(b, w.batch, s.whole, &s.acked)
-	case s.bits():
-		return tracker.QueueAckNew(b, w.batch, s.all(), &s.fresh)
+		return queueAckWhole(b, w.batch, s.whole, &s.acked)
+	case w.bits(s):
+		return queueAckNew(b, w.batch, w.items(s), &s.acked, &s.fresh)
 	}
-	return tracker.QueueAck(b, w.batch, s.parts[0].items, &s.acked)
+	return QueueAck(b, w.batch, w.items(s), &s.acked)
 }
 
 func (w *work) queueLocks(b *pgx.Batch) error {
-	var spans []tracker.Span
+	var list []Span
 	for _, s := range w.steps {
-		spans = append(spans, s.whole...)
-		for _, a := range s.all() {
-			spans = append(spans, tracker.Span{First: a.Group, Last: a.Group})
+		list = append(list, s.whole...)
+		for _, a := range w.items(s) {
+			list = append(list, Span{First: a.Group, Last: a.Group})
 		}
 	}
-	first, last, err := tracker.MergeSpans(w.batch, spans)
+	m, err := mergeSpans(w.batch, list)
 	if err != nil {
 		return err
 	}
-	b.Queue(lockAllSQL, w.batch, first, last, first[0], last[len(last)-1])
+	b.Queue(lockAllSQL, w.batch, m.first, m.last, m.lo(), m.hi())
 	return nil
 }
 
 func (w *work) queueFailed(b *pgx.Batch) {
-	if len(w.failed) == 0 {
-		return
-	}
 	var (
-		groups = make([]int32, 0, len(w.failed))
-		codes  = make([]string, 0, len(w.failed))
-		masks  = make([]bitfield.Set, 0, len(w.failed))
+		groups []int32
+		codes  []string
+		masks  []bitfield.Set
 	)
-	for _, f := range w.failed {
-		// A row can be written once in a statement; the list is sorted.
-		if n := len(groups); n > 0 && groups[n-1] == int32(f.ack.Group) && codes[n-1] == f.code { // a group of the batch
-			masks[n-1] = masks[n-1].Or(f.ack.Mask)
-			continue
-		}
-		groups = append(groups, int32(f.ack.Group)) // a group of the batch
-		codes = append(codes, f.code)
-		masks = append(masks, f.ack.Mask)
+	for at, mask := range w.failed {
+		groups, codes, masks = append(groups, int32(at.group)), append(codes, at.code), append(masks, mask) // of the batch
 	}
-	b.Queue(failSQL, w.batch, groups, codes, pgbits.Slice(masks))
-}
-
-func (w *work) queueService(b *pgx.Batch) {
-	switch {
-	case w.last >= 0:
-		queueEnd(b, w.batch, EventCompleted)
-	case w.stale && w.newly > 0:
-		b.Queue(touchSQL, w.batch)
+	if len(groups) > 0 {
+		b.Queue(failSQL, w.batch, groups, codes, pgbits.Slice(masks))
 	}
-}
-
-func notFound(op string, batch uuid.UUID, err error) error {
-	if errors.Is(err, pgx.ErrNoRows) {
-		return &NotFoundError{Batch: batch}
-	}
-	return wrap(op, batch, err)
 }

@@ -1,7 +1,8 @@
-package service
+package tracker
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -9,19 +10,17 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
-	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
-// StateExpired is the state of a batch that was idle for too long. The others are package tracker's open, sealed and
-// completed.
-const StateExpired tracker.State = "expired"
+// StateExpired is the state of a tracker that was idle for too long; its batch is cancelled.
+const StateExpired State = "expired"
 
-// Summary is a batch without its counts.
+// Summary is a tracker without its counts. Its fields are summaryColumns.
 type Summary struct {
 	ID          uuid.UUID
 	Owner       string
 	Key         string // empty: none
-	State       tracker.State
+	State       State
 	Items       int64
 	Groups      int
 	OpenGroups  int // groups that have pending items
@@ -34,23 +33,19 @@ type Summary struct {
 	OpenIdle    time.Duration
 	SealedIdle  time.Duration
 	Keep        time.Duration
-	Webhook     WebhookInfo
+
+	WebhookURL      string // empty: none was asked for
+	WebhookSecret   string // the name of the secret
+	WebhookState    WebhookState
+	WebhookAttempts int
+	WebhookNextAt   *time.Time
+	WebhookError    string // of the last attempt
 }
 
-// WebhookInfo is where a webhook stands. State is none before there is anything to tell, then due, delivered or
-// given_up.
-type WebhookInfo struct {
-	URL       string // empty: none was asked for
-	Secret    string // the name of the secret
-	State     string
-	Attempts  int
-	NextAt    *time.Time
-	LastError string
-}
-
-// Info is a batch with its counts, all of one moment. Items = Pending + Done + Failed.
+// Info is a tracker with its counts, all of one moment. Items = Pending + Done + Failed.
 type Info struct {
 	Summary
+
 	Pending int64
 	Done    int64
 	Failed  int64
@@ -70,16 +65,8 @@ b.completed_at, s.expired_at, s.open_idle, s.sealed_idle, s.keep, coalesce(s.web
 coalesce(s.webhook_secret, ''), s.webhook_state, s.webhook_attempts,
 CASE s.webhook_state WHEN 'due' THEN s.webhook_next_at END, coalesce(s.webhook_error, '')`
 
-func (s *Summary) fields() []any {
-	return []any{
-		&s.ID, &s.Owner, &s.Key, &s.State, &s.Items, &s.Groups, &s.OpenGroups, &s.CreatedBy, &s.CreatedAt, &s.ActiveAt,
-		&s.SealedAt, &s.CompletedAt, &s.ExpiredAt, &s.OpenIdle, &s.SealedIdle, &s.Keep, &s.Webhook.URL, &s.Webhook.Secret,
-		&s.Webhook.State, &s.Webhook.Attempts, &s.Webhook.NextAt, &s.Webhook.LastError,
-	}
-}
-
-// getSQL takes no locks. It reads every group, a kilobyte each, and every failed mask: 160 MB for a billion items.
-const getSQL = `
+// showSQL takes no locks. It reads every group, a kilobyte each, and every failed mask: 160 MB for a billion items.
+const showSQL = `
 WITH code AS MATERIALIZED (
     SELECT code, sum(bit_count(mask))::bigint AS items FROM tracker_failed WHERE batch_id = $1 GROUP BY code
 ), top AS (
@@ -93,30 +80,36 @@ SELECT ` + summaryColumns + `,
 FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
 WHERE s.batch_id = $1 AND s.deleted_at IS NULL`
 
-// Get reads a batch and counts its items. An unknown one is a *NotFoundError.
-func Get(ctx context.Context, q tracker.Querier, batch uuid.UUID) (Info, error) {
-	var (
-		info  Info
-		codes []string
-		items []int64
-	)
-	into := append(info.fields(), &info.Pending, &info.Failed, &codes, &items)
-	if err := q.QueryRow(ctx, getSQL, batch).Scan(into...); err != nil {
+// Get reads a tracker and counts its items.
+func Get(ctx context.Context, q Querier, batch uuid.UUID) (Info, error) {
+	rows, err := q.Query(ctx, showSQL, batch)
+	if err != nil {
+		return Info{}, wrap("read", batch, err)
+	}
+	row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
+		Summary
+
+		Pending, Failed int64
+		Codes           []string
+		Items           []int64
+	}])
+	if err != nil {
 		return Info{}, notFound("read", batch, err)
 	}
-	info.Done = info.Items - info.Pending - info.Failed
-	for i, code := range codes {
-		info.Codes = append(info.Codes, CodeCount{code, items[i]})
+	info := Info{Summary: row.Summary, Pending: row.Pending, Failed: row.Failed}
+	info.Done = info.Summary.Items - info.Pending - info.Failed
+	for i, code := range row.Codes {
+		info.Codes = append(info.Codes, CodeCount{code, row.Items[i]})
 	}
 	return info, nil
 }
 
 // Filter chooses batches.
 type Filter struct {
-	Owner string        // empty: anyone's
-	State tracker.State // empty: any
-	After uuid.UUID     // the last one of the page before; the zero one: from the newest on
-	Limit int           // of the page, 1 to MaxPage
+	Owner string    // empty: anyone's
+	State State     // empty: any
+	After uuid.UUID // the last one of the page before; the zero one: from the newest on
+	Limit int       // of the page, 1 to MaxPage
 }
 
 // listSQL goes down the primary key; ids of version 7 ascend with time.
@@ -134,13 +127,13 @@ WHERE s.deleted_at IS NULL AND ($1::uuid IS NULL OR s.batch_id < $1) AND s.owner
 ORDER BY s.batch_id DESC LIMIT $3`
 
 // List returns batches, newest first as far as their ids are of version 7.
-func List(ctx context.Context, q tracker.Querier, f Filter) ([]Summary, error) {
+func List(ctx context.Context, q Querier, f Filter) ([]Summary, error) {
 	var after *uuid.UUID
 	if f.After != (uuid.UUID{}) {
 		after = &f.After
 	}
 	switch f.State {
-	case "", tracker.StateOpen, tracker.StateSealed, tracker.StateCompleted, StateExpired:
+	case "", StateOpen, StateSealed, StateCompleted, StateExpired:
 	default:
 		return nil, &RequestError{Field: "state", Problem: "must be open, sealed, completed or expired"}
 	}
@@ -152,9 +145,7 @@ func List(ctx context.Context, q tracker.Querier, f Filter) ([]Summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Summary, err error) {
-		return s, row.Scan(s.fields()...)
-	})
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Summary])
 }
 
 // GroupState is how a group stands. Size = Pending + Done + Failed.
@@ -171,7 +162,7 @@ WHERE g.batch_id = $1 AND g.grp >= $2
 ORDER BY g.grp LIMIT $3`
 
 // GroupStates returns groups from the given one on, in ascending order. A page that is not full is the last one.
-func GroupStates(ctx context.Context, q tracker.Querier, batch uuid.UUID, from, limit int) ([]GroupState, error) {
+func GroupStates(ctx context.Context, q Querier, batch uuid.UUID, from, limit int) ([]GroupState, error) {
 	if err := known(ctx, q, batch); err != nil {
 		return nil, err
 	}
@@ -185,6 +176,19 @@ func GroupStates(ctx context.Context, q tracker.Querier, batch uuid.UUID, from, 
 		return g, err
 	})
 	return list, wrap("list the groups of", batch, err)
+}
+
+// Range is a run of pending items in one group, from index Lo up to but without Hi.
+type Range struct {
+	Group, Lo, Hi int
+}
+
+// String returns group:lo-last, or group:lo for a single item.
+func (r Range) String() string {
+	if r.Hi == r.Lo+1 {
+		return fmt.Sprintf("%d:%d", r.Group, r.Lo)
+	}
+	return fmt.Sprintf("%d:%d-%d", r.Group, r.Lo, r.Hi-1)
 }
 
 // Position is a place in a batch: an item's group and index.
@@ -203,8 +207,8 @@ const missingPage = 1024
 
 // Missing returns what is pending, from a position on, as at most limit runs in ascending order; next is where to go
 // on, or nil at the end. Between pages the batch goes on changing.
-func Missing(ctx context.Context, q tracker.Querier, batch uuid.UUID, from Position, limit int,
-) (missing []tracker.Range, next *Position, err error) {
+func Missing(ctx context.Context, q Querier, batch uuid.UUID, from Position, limit int,
+) (missing []Range, next *Position, err error) {
 	if err := known(ctx, q, batch); err != nil {
 		return nil, nil, err
 	}
@@ -231,7 +235,7 @@ func Missing(ctx context.Context, q tracker.Querier, batch uuid.UUID, from Posit
 					next = &Position{group, lo}
 					continue
 				}
-				missing = append(missing, tracker.Range{Group: group, Lo: lo, Hi: hi})
+				missing = append(missing, Range{Group: group, Lo: lo, Hi: hi})
 			}
 			return nil
 		})
@@ -242,10 +246,7 @@ func Missing(ctx context.Context, q tracker.Querier, batch uuid.UUID, from Posit
 	}
 }
 
-func known(ctx context.Context, q tracker.Querier, batch uuid.UUID) error {
+func known(ctx context.Context, q Querier, batch uuid.UUID) error {
 	var stale bool
 	return notFound("read", batch, q.QueryRow(ctx, checkSQL, batch).Scan(&stale))
 }
-
-// clamp keeps a group's number within what the column holds: past the end there is nothing anyway.
-func clamp(group int) int32 { return int32(min(max(group, 0), bitfield.MaxGroup)) }

@@ -1,19 +1,19 @@
-package service
+package tracker
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
-// Added says which groups hold the items of an Add: First, First+1, …, all of bitfield.Size items but the last one.
+// Added says which groups hold the items of an add: First, First+1, …, all of bitfield.Size items but the last one.
 type Added struct {
 	FirstGroup int
 	Groups     int
@@ -21,10 +21,10 @@ type Added struct {
 	Existing   bool // the same key added them before
 }
 
-// lockBatchSQL locks the batch row, so that two adds number their groups one at a time, two with the same key see
+// lockTrackerSQL locks the batch row, so that two adds number their groups one at a time, two with the same key see
 // each other, and none slips in behind a seal.
-const lockBatchSQL = `
-SELECT b.state, b.groups, b.items
+const lockTrackerSQL = `
+SELECT b.state, b.items
 FROM tracker_batch b
 WHERE b.id = $1 AND EXISTS (SELECT FROM tracker_service s WHERE s.batch_id = $1 AND s.deleted_at IS NULL)
 FOR NO KEY UPDATE OF b`
@@ -32,26 +32,14 @@ FOR NO KEY UPDATE OF b`
 // addedBeforeSQL runs after the lock, and so sees what the one who had it wrote.
 const addedBeforeSQL = `SELECT first_group, groups, items FROM tracker_add WHERE batch_id = $1 AND key = $2`
 
-// addItemsSQL writes the groups $2 to $2+$3-1, which hold $4 items together, and what the locked batch row says of
-// them. All groups are full but the last; a full mask of n bits is the complement of n zeros shifted in from the left.
-const addItemsSQL = `
-WITH batch AS (
-    UPDATE tracker_batch
-    SET groups = groups + $3, open_groups = open_groups + $3, items = items + $4, active_at = tranche_now()
-    WHERE id = $1
-), noted AS (
-    INSERT INTO tracker_add (batch_id, key, first_group, groups, items)
-    SELECT $1, $5::text, $2, $3, $4 WHERE $5::text <> ''
-)
-INSERT INTO tracker_group (batch_id, grp, size, pending)
-SELECT $1::uuid, $2::integer + i, 8192, ~B'0'::bit(8192) FROM generate_series(0, $3::integer - 2) AS i
-UNION ALL
-SELECT $1::uuid, $2::integer + $3::integer - 1, $6::integer, ~(~B'0'::bit(8192) >> $6::integer)`
+// noteAddSQL notes what a key added.
+const noteAddSQL = `
+INSERT INTO tracker_add (batch_id, key, first_group, groups, items) VALUES ($1, $2, $3, $4, $5)`
 
-// Add appends n items, all of them pending. With a key it does so once, however often it is called, also after the
-// seal; the same key with another n is a *ConflictError. The batch must be open, or it is a *tracker.StateError.
-func Add(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key string) (Added, error) {
-	return addBehind(ctx, tx, lockBatchSQL, batch, n, key)
+// AddItems appends n items, all of them pending. With a key it does so once, however often it is called, also after the
+// seal; the same key with another n is a *ConflictError. The tracker must be open, or it is a *StateError.
+func AddItems(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key string) (Added, error) {
+	return addBehind(ctx, tx, lockTrackerSQL, batch, n, key)
 }
 
 func addBehind(ctx context.Context, tx pgx.Tx, lock string, batch uuid.UUID, n int64, key string) (Added, error) {
@@ -61,35 +49,33 @@ func addBehind(ctx context.Context, tx pgx.Tx, lock string, batch uuid.UUID, n i
 			Field: "items", Problem: fmt.Sprintf("is %d; it must be from 1 to %d", n, int64(MaxAdd)),
 		}
 	}
-	if err := text("key", key, MaxText, false); err != nil {
+	if err := CheckText("key", key, MaxText); err != nil {
 		return Added{}, err
 	}
 	var (
-		state  tracker.State
-		groups int
-		items  int64
+		state State
+		items int64
 	)
-	err := tx.QueryRow(ctx, lock, batch).Scan(&state, &groups, &items)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Added{}, &NotFoundError{Batch: batch}
-	}
-	if err != nil {
-		return Added{}, wrap(op, batch, err)
+	if err := tx.QueryRow(ctx, lock, batch).Scan(&state, &items); err != nil {
+		return Added{}, notFound(op, batch, err)
 	}
 	if before, err := addedBefore(ctx, tx, batch, n, key); err != nil || before.Existing {
 		return before, err
 	}
-	switch {
-	case state != tracker.StateOpen:
-		return Added{}, shown(&tracker.StateError{Batch: batch, State: state, Op: op, Want: string(tracker.StateOpen)})
-	case items+n > MaxItems:
+	if state == StateOpen && items+n > MaxItems {
 		return Added{}, &RequestError{Field: "items", Problem: fmt.Sprintf(
 			"is %d, and tracker %s has %d; a tracker holds at most %d", n, batch, items, int64(MaxItems))}
 	}
-	added := Added{FirstGroup: groups, Groups: int((n + bitfield.Size - 1) / bitfield.Size), Items: n}
-	last := n - int64(added.Groups-1)*bitfield.Size
-	_, err = tx.Exec(ctx, addItemsSQL, batch, added.FirstGroup, added.Groups, n, key, last)
-	return added, wrap(op, batch, err)
+	sizes := slices.Repeat([]int{bitfield.Size}, int((n+bitfield.Size-1)/bitfield.Size))
+	sizes[len(sizes)-1] = int((n-1)%bitfield.Size) + 1
+	first, err := AddGroups(ctx, tx, batch, sizes)
+	if err != nil {
+		return Added{}, shown(err)
+	}
+	if key != "" {
+		_, err = tx.Exec(ctx, noteAddSQL, batch, key, first, len(sizes), n)
+	}
+	return Added{FirstGroup: first, Groups: len(sizes), Items: n}, wrap(op, batch, err)
 }
 
 func addedBefore(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key string) (Added, error) {
@@ -104,7 +90,7 @@ func addedBefore(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key s
 	case err != nil:
 		return Added{}, wrap("add items to", batch, err)
 	case before.Items != n:
-		return Added{}, &ConflictError{Batch: batch, Op: "add", Key: key, Field: "items",
+		return Added{}, &ConflictError{Batch: batch, Key: key, Field: "items",
 			Was: strconv.FormatInt(before.Items, 10), Is: strconv.FormatInt(n, 10)}
 	}
 	return before, nil
@@ -164,16 +150,13 @@ func queueEnd(b *pgx.Batch, batch uuid.UUID, kind EventKind) {
 	b.Queue(endSQL, batch, string(kind))
 }
 
-// Seal says that no more items will come. It reports true when this call completed the batch, which it does when
-// nothing is pending, also for a batch without items. Sealing again changes nothing; an expired batch is a
-// *tracker.StateError.
-func Seal(ctx context.Context, tx pgx.Tx, batch uuid.UUID) (completed bool, err error) {
-	var stale bool
-	if err := tx.QueryRow(ctx, checkSQL, batch).Scan(&stale); err != nil {
-		return false, notFound("seal", batch, err)
+// SealTracker says that no more items will come. It reports true when this call completed the tracker, which it does
+// when nothing is pending, also for one without items. Sealing again changes nothing; an expired one is a *StateError.
+func SealTracker(ctx context.Context, tx pgx.Tx, batch uuid.UUID) (completed bool, err error) {
+	if err := known(ctx, tx, batch); err != nil {
+		return false, err
 	}
-	completed, err = tracker.Seal(ctx, tx, batch)
-	if err != nil {
+	if completed, err = Seal(ctx, tx, batch); err != nil {
 		return false, shown(err)
 	}
 	after := &pgx.Batch{}
@@ -185,9 +168,9 @@ func Seal(ctx context.Context, tx pgx.Tx, batch uuid.UUID) (completed bool, err 
 	return completed, wrap("seal", batch, tx.SendBatch(ctx, after).Close())
 }
 
-// shown says expired where package tracker says cancelled: nothing else cancels a batch of the service.
+// shown says expired where a batch is cancelled: nothing else cancels that of a tracker.
 func shown(err error) error {
-	if state, ok := errors.AsType[*tracker.StateError](err); ok && state.State == tracker.StateCancelled {
+	if state, ok := errors.AsType[*StateError](err); ok && state.State == StateCancelled {
 		e := *state
 		e.State = StateExpired
 		return &e
@@ -203,19 +186,18 @@ SET deleted_at = tranche_now(), key = NULL,
     webhook_state = CASE webhook_state WHEN 'due' THEN 'given_up' ELSE webhook_state END
 WHERE batch_id = ANY ($1) AND deleted_at IS NULL`
 
-// Delete makes a batch disappear at once, whatever its state; it will not complete, and nothing is told to anybody. Its
-// rows are deleted by Purge. An unknown one is a *NotFoundError.
-func Delete(ctx context.Context, tx pgx.Tx, batch uuid.UUID) error {
+// DeleteTracker makes a tracker disappear at once, whatever its state; it will not complete, and nothing is told to
+// anybody. Its rows are deleted by Purge.
+func DeleteTracker(ctx context.Context, tx pgx.Tx, batch uuid.UUID) error {
 	var (
-		state  tracker.State
-		groups int
-		items  int64
+		state State
+		items int64
 	)
-	if err := tx.QueryRow(ctx, lockBatchSQL, batch).Scan(&state, &groups, &items); err != nil {
+	if err := tx.QueryRow(ctx, lockTrackerSQL, batch).Scan(&state, &items); err != nil {
 		return notFound("delete", batch, err)
 	}
-	if state != tracker.StateCompleted {
-		if err := tracker.Cancel(ctx, tx, batch); err != nil {
+	if state != StateCompleted {
+		if err := Cancel(ctx, tx, batch); err != nil {
 			return err
 		}
 	}
@@ -244,7 +226,7 @@ USING (SELECT grp FROM tracker_group WHERE batch_id = $1 ORDER BY grp LIMIT $2 F
 WHERE g.batch_id = $1 AND g.grp = d.grp`
 )
 
-// Purge deletes at most limit rows of batches that Delete or Reap marked, and reports how many; 0 means that there is
+// Purge deletes at most limit rows of trackers that DeleteTracker or Reap marked, and reports how many; 0 means that there is
 // nothing left. Groups go first, in the order in which everybody locks them, and the batch row last.
 func Purge(ctx context.Context, tx pgx.Tx, limit int) (rows int, err error) {
 	for rows < limit {
@@ -265,7 +247,7 @@ func Purge(ctx context.Context, tx pgx.Tx, limit int) (rows int, err error) {
 				return rows, nil
 			}
 		}
-		if _, err := tx.Exec(ctx, dropOpenedSQL, batch); err != nil {
+		if _, err := tx.Exec(ctx, dropBatchSQL, batch); err != nil {
 			return rows, wrap("purge", batch, err)
 		}
 		rows++

@@ -1,4 +1,4 @@
-package service_test
+package tracker_test
 
 import (
 	"bytes"
@@ -12,30 +12,18 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/bitfield/tracker/service"
 )
-
-// age makes all that happened to a batch older, and has the reaper look at it.
-func (b *bench) age(id uuid.UUID, by time.Duration) {
-	b.Helper()
-	b.exec(`UPDATE tracker_batch SET active_at = active_at - $2::interval, completed_at = completed_at - $2::interval
-		WHERE id = $1`, id, by)
-	b.exec(`UPDATE tracker_service SET active_at = active_at - $2::interval, expired_at = expired_at - $2::interval,
-		reap_at = reap_at - $2::interval WHERE batch_id = $1`, id, by)
-}
-
-const day = 24 * time.Hour
 
 func TestReapByLastActivity(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	hooked := service.OpenRequest{Owner: "test", Webhook: service.Hook{URL: "https://example.org/"}}
-	minute := service.OpenRequest{Owner: "test", OpenIdle: time.Minute}
+	hooked := tracker.OpenRequest{Owner: "test", Webhook: tracker.Hook{URL: "https://example.org/"}}
+	minute := tracker.OpenRequest{Owner: "test", OpenIdle: time.Minute}
 	seal := func(id uuid.UUID) { b.seal(id) }
 	complete := func(id uuid.UUID) { b.ack(all(id)); b.seal(id) }
 	expire := func(id uuid.UUID) { b.age(id, 26*time.Hour); b.reap(100) }
 	for name, tc := range map[string]struct {
-		open    service.OpenRequest
+		open    tracker.OpenRequest
 		do      func(id uuid.UUID)
 		after   time.Duration
 		expired bool
@@ -89,7 +77,7 @@ func TestReapByLastActivity(t *testing.T) {
 			continue
 		}
 		got := b.get(id)
-		if (got.State == service.StateExpired) != (tc.expired || got.ExpiredAt != nil) {
+		if (got.State == tracker.StateExpired) != (tc.expired || got.ExpiredAt != nil) {
 			t.Errorf("%s: %+v", name, got)
 		}
 		if !tc.expired {
@@ -107,18 +95,17 @@ func TestReapByLastActivity(t *testing.T) {
 func (b *bench) expired(name string, id uuid.UUID, hook bool) {
 	b.Helper()
 	before := b.get(id)
-	if acked := b.ack(all(id)); acked[0] != (service.Acked{Newly: before.Pending}) {
+	if acked := b.ack(all(id)); acked[0] != (tracker.Acked{Newly: int(before.Pending)}) {
 		b.Errorf("%s: a late ack did %+v", name, acked)
 	}
-	for op, err := range map[string]error{
-		"add":  func() error { _, err := b.add(id, 1, ""); return err }(),
-		"seal": b.try(func(ctx context.Context, tx pgx.Tx) error { _, err := service.Seal(ctx, tx, id); return err }),
-	} {
-		if state, ok := errors.AsType[*tracker.StateError](err); !ok || state.State != service.StateExpired {
+	_, add := b.add(id, 1, "")
+	_, seal := b.trySeal(id)
+	for op, err := range map[string]error{"add": add, "seal": seal} {
+		if state, ok := errors.AsType[*tracker.StateError](err); !ok || state.State != tracker.StateExpired {
 			b.Errorf("%s: a late %s of an expired batch: %v", name, op, err)
 		}
 	}
-	if got := b.get(id); got.State != service.StateExpired || (got.Webhook.State == "due") != hook {
+	if got := b.get(id); got.State != tracker.StateExpired || (got.WebhookState == tracker.WebhookDue) != hook {
 		b.Errorf("%s: a late ack left %+v", name, got)
 	}
 }
@@ -130,7 +117,7 @@ func TestReapWaitsForNobody(t *testing.T) {
 	id := b.open(5)
 	b.age(id, 2*day)
 	tx := b.begin()
-	if _, err := service.Seal(t.Context(), tx, id); err != nil {
+	if _, err := tracker.SealTracker(t.Context(), tx, id); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.reap(10); got.Looked != 0 {
@@ -158,7 +145,7 @@ func TestReapOfLargeBatches(t *testing.T) {
 		b.age(id, 30*day-time.Duration(len(ids))*time.Hour)
 		ids = append(ids, id)
 	}
-	for i, want := range []service.Reaped{
+	for i, want := range []tracker.Reaped{
 		{Looked: 1, More: true, Expired: ids[:1]}, // more than 4, and alone
 		{Looked: 2, More: true, Expired: ids[1:3]},
 		{Looked: 1, More: true, Expired: ids[3:4]},
@@ -166,11 +153,7 @@ func TestReapOfLargeBatches(t *testing.T) {
 		{Looked: 1, Expired: ids[5:]},
 		{},
 	} {
-		var got service.Reaped
-		b.in(func(ctx context.Context, tx pgx.Tx) (err error) {
-			got, err = service.ReapFew(ctx, tx, 100, 4)
-			return err
-		})
+		got := in(b, func(ctx context.Context, tx pgx.Tx) (tracker.Reaped, error) { return tracker.ReapFew(ctx, tx, 100, 4) })
 		slices.SortFunc(want.Expired, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 		if got.Looked != want.Looked || got.More != want.More || !slices.Equal(got.Expired, want.Expired) {
 			t.Errorf("%d: %+v; want %+v", i, got, want)
@@ -217,21 +200,20 @@ func TestAcksWriteTheServiceRowSeldom(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT FROM tracker_service WHERE batch_id = $1 FOR UPDATE`, id); err != nil {
 		t.Fatal(err)
 	}
-	b.in(func(ctx context.Context, tx pgx.Tx) error {
+	in(b, func(ctx context.Context, tx pgx.Tx) ([]tracker.Acked, error) {
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1ms'`); err != nil {
-			return err
+			return nil, err
 		}
-		_, err := service.Ack(ctx, tx, []service.BatchAck{items(id, some(0, 51))})
-		return err
+		return tracker.AckItems(ctx, tx, []tracker.TrackerAck{items(id, some(0, 51))})
 	})
 }
 
 func TestWebhooksThatAreOwed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.openAs(service.OpenRequest{Owner: "o", Webhook: service.Hook{URL: "https://h/x", Secret: "s"}})
-	due := func() []service.Webhook {
-		list, err := service.DueWebhooks(t.Context(), b.pool, service.WebhookRoom{AtOnce: 10, PerHost: 10})
+	id := b.openAs(tracker.OpenRequest{Owner: "o", Webhook: tracker.Hook{URL: "https://h/x", Secret: "s"}})
+	due := func() []tracker.Webhook {
+		list, err := tracker.DueWebhooks(t.Context(), b.pool, tracker.WebhookRoom{AtOnce: 10, PerHost: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -247,14 +229,12 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 		list[0].EventID, list[0].Event) != 1 {
 		t.Fatalf("due: %+v", list)
 	}
-	note := func(w service.Webhook, pause time.Duration, giveUp bool) (noted bool) {
-		b.in(func(ctx context.Context, tx pgx.Tx) (err error) {
-			noted, err = service.WebhookFailed(ctx, tx, w, "refused", pause, giveUp)
-			return err
+	note := func(w tracker.Webhook, state tracker.WebhookState, reason string) bool {
+		return in(b, func(ctx context.Context, tx pgx.Tx) (bool, error) {
+			return tracker.NoteWebhook(ctx, tx, w, state, reason, time.Hour)
 		})
-		return noted
 	}
-	if !note(list[0], time.Hour, false) || note(list[0], time.Hour, false) {
+	if !note(list[0], tracker.WebhookDue, "refused") || note(list[0], tracker.WebhookDue, "refused") {
 		t.Error("an attempt is noted once")
 	}
 	later := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due'
@@ -262,21 +242,17 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 	if later != 1 || len(due()) != 0 {
 		t.Error("it is not retried in an hour")
 	}
-	if got := b.get(id).Webhook; got.State != "due" || got.Attempts != 1 || got.LastError != "refused" ||
-		got.NextAt == nil {
+	if got := b.get(id); got.WebhookState != "due" || got.WebhookAttempts != 1 || got.WebhookError != "refused" ||
+		got.WebhookNextAt == nil {
 		t.Errorf("after a failure: %+v", got)
 	}
 	b.exec(`UPDATE tracker_service SET webhook_next_at = tranche_now()`)
 	list = due()
-	b.in(func(ctx context.Context, tx pgx.Tx) error {
-		noted, err := service.WebhookDelivered(ctx, tx, list[0])
-		if !noted {
-			t.Error("the delivery was not noted")
-		}
-		return err
-	})
-	if got := b.get(id).Webhook; got.State != "delivered" || got.Attempts != 2 || got.LastError != "" ||
-		note(list[0], 0, true) {
+	if !note(list[0], tracker.WebhookDelivered, "") {
+		t.Error("the delivery was not noted")
+	}
+	if got := b.get(id); got.WebhookState != "delivered" || got.WebhookAttempts != 2 || got.WebhookError != "" ||
+		note(list[0], tracker.WebhookGivenUp, "x") {
 		t.Errorf("after the delivery: %+v", got)
 	}
 }

@@ -1,11 +1,11 @@
-package service_test
+package tracker_test
 
 import (
 	"fmt"
 	"slices"
 	"testing"
 
-	"github.com/tranchehq/tranche/bitfield/tracker/service"
+	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
 // Calls are handed out host by host: of each no more than there is room for, the longest due first, and none that is
@@ -17,16 +17,16 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 		"https://one/1", "https://one/2", "HTTPS://One?3", "https://one:8443/4", "http://two#5", "https://two/6",
 		"https://six/7",
 	} {
-		id := b.openAs(service.OpenRequest{Owner: "o", Webhook: service.Hook{URL: url, Secret: "s"}})
+		id := b.openAs(tracker.OpenRequest{Owner: "o", Webhook: tracker.Hook{URL: url, Secret: "s"}})
 		b.seal(id)
 		b.exec(`UPDATE tracker_service SET webhook_next_at = webhook_next_at - ($2 || ' minutes')::interval
 			WHERE batch_id = $1`, id, fmt.Sprint(60-i))
 	}
 	b.exec(`UPDATE tracker_service SET webhook_next_at = tranche_now() + interval '1 hour'
 		WHERE webhook_url = 'https://six/7'`)
-	room := func(perHost, atOnce int, underWay ...service.Webhook) []service.Webhook {
+	room := func(perHost, atOnce int, underWay ...tracker.Webhook) []tracker.Webhook {
 		t.Helper()
-		due, err := service.DueWebhooks(t.Context(), b.pool, service.WebhookRoom{
+		due, err := tracker.DueWebhooks(t.Context(), b.pool, tracker.WebhookRoom{
 			AtOnce: atOnce, PerHost: perHost, UnderWay: underWay,
 		})
 		if err != nil {
@@ -34,7 +34,7 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 		}
 		return due
 	}
-	same := func(what string, got []service.Webhook, want ...string) {
+	same := func(what string, got []tracker.Webhook, want ...string) {
 		t.Helper()
 		var urls []string
 		for i := range got {
@@ -63,11 +63,11 @@ func TestRoomIsKeptForHostsWithNoneUnderWay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, url := range []string{"https://one/1", "https://one/2", "https://one/3", "https://one/4", "https://two/1"} {
-		b.seal(b.openAs(service.OpenRequest{Owner: "o", Webhook: service.Hook{URL: url, Secret: "s"}}))
+		b.seal(b.openAs(tracker.OpenRequest{Owner: "o", Webhook: tracker.Hook{URL: url, Secret: "s"}}))
 	}
-	room := func(atOnce, kept int, underWay ...service.Webhook) (hosts []string, due []service.Webhook) {
+	room := func(atOnce, kept int, underWay ...tracker.Webhook) (hosts []string, due []tracker.Webhook) {
 		t.Helper()
-		due, err := service.DueWebhooks(t.Context(), b.pool, service.WebhookRoom{
+		due, err := tracker.DueWebhooks(t.Context(), b.pool, tracker.WebhookRoom{
 			AtOnce: atOnce, PerHost: 10, Kept: kept, UnderWay: underWay,
 		})
 		if err != nil {
@@ -86,7 +86,7 @@ func TestRoomIsKeptForHostsWithNoneUnderWay(t *testing.T) {
 	if fmt.Sprint(got) != "[one one two]" {
 		t.Errorf("with two kept of five: %v", got)
 	}
-	due = slices.DeleteFunc(due, func(w service.Webhook) bool { return w.Host == "two" })
+	due = slices.DeleteFunc(due, func(w tracker.Webhook) bool { return w.Host == "two" })
 	if got, _ := room(4, 2, due...); fmt.Sprint(got) != "[two]" {
 		t.Errorf("with two of one in progress, and as many kept: %v", got)
 	}
@@ -105,7 +105,7 @@ func TestHostsOfWebhooks(t *testing.T) {
 		"https://h.:8443/": "h:8443", "https://a.h:1443": "a.h:1443", "https://10.0.0.1:443": "10.0.0.1",
 		"https://[::1]:443": "[::1]", "https://[::443]": "[::443]",
 	} {
-		id := b.openAs(service.OpenRequest{Owner: "o", Webhook: service.Hook{URL: url, Secret: "s"}})
+		id := b.openAs(tracker.OpenRequest{Owner: "o", Webhook: tracker.Hook{URL: url, Secret: "s"}})
 		var got string
 		const sql = `SELECT webhook_host FROM tracker_service WHERE batch_id = $1`
 		if err := b.pool.QueryRow(t.Context(), sql, id).Scan(&got); err != nil || got != host {

@@ -1,0 +1,168 @@
+package tracker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// trackerOwner is the owner of the batches of trackers, where a run's have "run".
+const trackerOwner = "service"
+
+// Hook is where a webhook goes.
+type Hook struct {
+	URL    string
+	Secret string // the name of the secret that signs it; empty: unsigned
+}
+
+// Origin is the scheme and the host of the URL: what everybody may see. Behind them there may be a secret.
+func (h Hook) Origin() string {
+	u, err := url.Parse(h.URL)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// shown is the origin, and a sign that there is more.
+func (h Hook) shown() string {
+	if origin := h.Origin(); origin != h.URL {
+		return origin + "/…"
+	}
+	return h.URL
+}
+
+// OpenRequest says what to open. The zero values of ages are the defaults.
+type OpenRequest struct {
+	ID         uuid.UUID // the zero one: a new one of version 7
+	Owner      string    // whose it is; required
+	Key        string    // opening again with the same owner and key finds the same tracker; empty: none
+	CreatedBy  string    // who asked
+	OpenIdle   time.Duration
+	SealedIdle time.Duration
+	Keep       time.Duration
+	Webhook    Hook // without a URL: none
+}
+
+// Opened is a tracker that was opened, now or before.
+type Opened struct {
+	ID       uuid.UUID
+	Existing bool // it was opened before, by the same request
+}
+
+func (r *OpenRequest) normalise() error {
+	if r.ID == (uuid.UUID{}) {
+		r.ID = uuid.Must(uuid.NewV7())
+	}
+	if r.Webhook.URL == "" && r.Webhook.Secret != "" {
+		return &RequestError{Field: "webhook.url", Problem: "is missing, though there is a secret"}
+	}
+	if r.Owner == "" {
+		return &RequestError{Field: "owner", Problem: "is missing"}
+	}
+	return errors.Join(
+		CheckText("owner", r.Owner, MaxText), CheckText("key", r.Key, MaxText),
+		CheckText("webhook.url", r.Webhook.URL, MaxURL), CheckText("webhook.secret", r.Webhook.Secret, MaxText),
+		age("open_idle", &r.OpenIdle, DefaultOpenIdle), age("sealed_idle", &r.SealedIdle, DefaultSealedIdle),
+		age("keep", &r.Keep, DefaultKeep))
+}
+
+// insertServiceSQL waits for another open of the same key, and finds its row. reap_at is the earliest moment at which
+// either age can have passed.
+const insertServiceSQL = `
+INSERT INTO tracker_service (batch_id, owner, key, created_by, open_idle, sealed_idle, keep, webhook_url,
+    webhook_secret, reap_at)
+VALUES ($1, $2, nullif($3, ''), $4, $5, $6, $7, nullif($8, ''), nullif($9, ''),
+    tranche_now() + least($5::interval, $6::interval))
+ON CONFLICT (owner, key) DO NOTHING`
+
+// dropBatchSQL takes back a batch row of this very transaction, or deletes that of a purged tracker.
+const dropBatchSQL = `DELETE FROM tracker_batch WHERE id = $1`
+
+// findOpenedSQL reads a tracker by its owner's key or, when there is no key, by id. It takes no locks.
+const findOpenedSQL = `
+SELECT batch_id, owner, coalesce(key, ''), open_idle, sealed_idle, keep,
+       coalesce(webhook_url, ''), coalesce(webhook_secret, '')
+FROM tracker_service
+WHERE deleted_at IS NULL AND CASE WHEN $3 <> '' THEN owner = $2 AND key = $3 ELSE batch_id = $1 END`
+
+// OpenTracker makes an empty tracker, or finds the one that the same request made before: by owner and key, or without a
+// key by id. A request that differs from the first one is a *ConflictError; an id that is taken otherwise is ErrExists.
+func OpenTracker(ctx context.Context, tx pgx.Tx, r OpenRequest) (Opened, error) {
+	asked := r.ID != (uuid.UUID{})
+	if err := r.normalise(); err != nil {
+		return Opened{}, err
+	}
+	if before, err := r.before(ctx, tx, asked); err != nil || before.Existing {
+		return before, err
+	}
+	err := r.insert(ctx, tx)
+	if !errors.Is(err, ErrExists) {
+		return Opened{ID: r.ID}, err
+	}
+	before, bad := r.before(ctx, tx, asked) // another open came at the same time
+	if bad != nil || before.Existing {
+		return before, bad
+	}
+	return Opened{}, err
+}
+
+// insert is ErrExists when the id or the key is taken.
+func (r *OpenRequest) insert(ctx context.Context, tx pgx.Tx) error {
+	if err := Open(ctx, tx, r.ID, trackerOwner); err != nil {
+		return err
+	}
+	tag, err := tx.Exec(ctx, insertServiceSQL, r.ID, r.Owner, r.Key, r.CreatedBy, r.OpenIdle, r.SealedIdle, r.Keep,
+		r.Webhook.URL, r.Webhook.Secret)
+	if err == nil && tag.RowsAffected() == 0 {
+		if _, err = tx.Exec(ctx, dropBatchSQL, r.ID); err == nil {
+			err = ErrExists
+		}
+	}
+	return wrap("open", r.ID, err)
+}
+
+// before looks for what the same request opened earlier.
+func (r *OpenRequest) before(ctx context.Context, tx pgx.Tx, asked bool) (Opened, error) {
+	if r.Key == "" && !asked {
+		return Opened{}, nil
+	}
+	was := OpenRequest{}
+	err := tx.QueryRow(ctx, findOpenedSQL, r.ID, r.Owner, r.Key).Scan(&was.ID, &was.Owner, &was.Key, &was.OpenIdle,
+		&was.SealedIdle, &was.Keep, &was.Webhook.URL, &was.Webhook.Secret)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Opened{}, nil
+	}
+	if err != nil {
+		return Opened{}, wrap("open", r.ID, err)
+	}
+	return Opened{ID: was.ID, Existing: true}, r.differs(was, asked)
+}
+
+func (r *OpenRequest) differs(was OpenRequest, asked bool) error {
+	for _, f := range []struct{ field, was, is string }{
+		{"id", was.ID.String(), cmp.Or(map[bool]string{true: r.ID.String()}[asked], was.ID.String())},
+		{"owner", was.Owner, r.Owner},
+		{"key", was.Key, r.Key},
+		{"open_idle", was.OpenIdle.String(), r.OpenIdle.String()},
+		{"sealed_idle", was.SealedIdle.String(), r.SealedIdle.String()},
+		{"keep", was.Keep.String(), r.Keep.String()},
+		{"webhook.url", was.Webhook.URL, r.Webhook.URL},
+		{"webhook.secret", was.Webhook.Secret, r.Webhook.Secret},
+	} {
+		if f.was != f.is {
+			if f.field == "webhook.url" {
+				f.was, f.is = was.Webhook.shown(), r.Webhook.shown()
+			}
+			return &ConflictError{Batch: was.ID, Key: r.Key, Field: f.field,
+				Was: fmt.Sprintf("%q", f.was), Is: fmt.Sprintf("%q", f.is)}
+		}
+	}
+	return nil
+}

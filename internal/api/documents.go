@@ -1,0 +1,134 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// documents are a kind of document, like alerts: what a person writes, puts on record, and takes off again. List is the
+// answer to a list of them, and View one of them, whole.
+type documents[List, View any] struct {
+	noun string // alert: of its operations, its path and its command
+	most int64  // bytes that are read of a text, to say when it is too large
+
+	lists, gets                     string // summaries of operations
+	applies, pauses, resumes, drops documentWords
+
+	list    func(ctx context.Context, after string, limit int) (List, error) // nil: it is no list in pages
+	get     func(ctx context.Context, name string) (View, error)
+	version func(*View) int
+	apply   func(ctx context.Context, text *documentText) (workqueue.AppliedDocument, error)
+	set     setDocument // nil: there is nothing to pause
+	drop    setDocument // nil: its kind has an operation of its own for it
+}
+
+// documentWords say in the API's description what an operation does.
+type documentWords struct{ summary, more string }
+
+type setDocument = func(ctx context.Context, name, state, actor string) (workqueue.ControlledDocument, error)
+
+// DocumentPath is the document that an operation is about.
+type DocumentPath struct {
+	Document string `path:"name" doc:"its name"`
+}
+
+// DocumentChange is a document that someone changes.
+type DocumentChange struct {
+	DocumentPath
+	kernel.Actor
+}
+
+// documentText is a document as a person wrote it.
+type documentText struct {
+	kernel.Actor
+	Name    string `query:"name" doc:"its name, when it does not give itself one"`
+	IfMatch string `header:"If-Match" doc:"its ETag: apply only if it is still the newest version"`
+	RawBody []byte `contentType:"application/yaml"`
+}
+
+// document is the text with what was read from it.
+func (t *documentText) document(name string, spec []byte) workqueue.Document {
+	newest, _ := documentVersion(t.IfMatch) // it was checked
+	return workqueue.Document{Name: name, Spec: spec, Source: string(t.RawBody), Newest: newest}
+}
+
+// registerDocuments adds the operations that documents of all kinds have.
+func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *documents[List, View]) {
+	path, see := "/"+d.noun+"s", "tranche "+d.noun+" list"
+	op := func(verb, method, below string, words documentWords) huma.Operation {
+		return kernel.ByOperator(huma.Operation{OperationID: verb + "-" + d.noun, Method: method, Path: path + below,
+			Summary: words.summary, Description: words.more})
+	}
+	if d.list != nil {
+		kernel.Register(k, api, kernel.Get("list-"+d.noun+"s", path, d.lists), func(ctx context.Context, in *struct {
+			After string `query:"after" doc:"only those whose name follows this one"`
+			Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
+		},
+		) (List, error) {
+			list, err := d.list(ctx, in.After, in.Limit)
+			return list, kernel.Seen(err, see)
+		})
+	}
+	apply := op("apply", http.MethodPost, "", d.applies)
+	apply.MaxBodyBytes = d.most
+	kernel.Register(k, api, apply, func(ctx context.Context, in *documentText) (none workqueue.AppliedDocument, err error) {
+		if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
+			return none, err
+		}
+		if _, err := documentVersion(in.IfMatch); err != nil {
+			return none, err
+		}
+		return d.apply(ctx, in)
+	})
+	kernel.RegisterTagged(k, api, kernel.Get("get-"+d.noun, path+"/{name}", d.gets), func(ctx context.Context, in *struct {
+		DocumentPath
+		kernel.Known
+	},
+	) (View, error) {
+		view, err := d.get(ctx, in.Document)
+		return view, kernel.Seen(err, see)
+	}, func(view *View) (string, error) {
+		sum, err := kernel.PrintOf(*view)
+		return fmt.Sprintf(`"%d-%s"`, d.version(view), sum), err
+	})
+	for _, change := range []struct {
+		op    huma.Operation
+		state string
+		set   setDocument
+	}{
+		{op("pause", http.MethodPost, "/{name}/pause", d.pauses), workqueue.DocumentPaused, d.set},
+		{op("resume", http.MethodPost, "/{name}/resume", d.resumes), workqueue.DocumentActive, d.set},
+		{op("delete", http.MethodDelete, "/{name}", d.drops), workqueue.DocumentDeleted, d.drop},
+	} {
+		if change.set != nil {
+			kernel.Register(k, api, change.op, func(ctx context.Context, in *DocumentChange) (
+				workqueue.ControlledDocument, error,
+			) {
+				out, err := change.set(ctx, in.Document, change.state, in.Name)
+				return out, kernel.Seen(err, see)
+			})
+		}
+	}
+}
+
+// documentVersion is the version in the tag of a document, with which tags begin: what else changed of it, like the
+// runs of a plan, is nothing that an apply could undo. 0: there is no tag.
+func documentVersion(tag string) (int, error) {
+	if tag == "" {
+		return 0, nil
+	}
+	number, _, _ := strings.Cut(strings.Trim(strings.TrimSpace(tag), `"`), "-")
+	version, err := strconv.Atoi(number)
+	if err != nil || version < 1 || version > kernel.MaxPlanVersion {
+		return 0, kernel.BadInput("If-Match is not the ETag of what is to be changed; give the one that its GET had")
+	}
+	return version, nil
+}

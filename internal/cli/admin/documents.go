@@ -1,0 +1,129 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// documents are a kind of document, like alerts: a person writes one, apply puts it on record, and show prints it as it
+// was applied.
+type documents struct {
+	noun  string // alert
+	most  int64  // bytes of a text
+	parse func(name string, text []byte) error
+	apply func(
+		ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
+	) (client.AppliedDocument, error)
+	next func(a *client.AppliedDocument) string // what to do once it is applied, or what happens then
+
+	pause, resume, drop controlDocument
+	waits               string // what may wait in one, like a message
+	dropped             string // what else to say of one that was deleted
+}
+
+type controlDocument = func(
+	cl *client.Client, ctx context.Context, name string, options ...client.CallOption,
+) (client.ControlledDocument, error)
+
+// kind is one whose commands are of these types.
+type kind interface{ documents() *documents }
+
+type applyDocument[K kind] struct {
+	File string `arg:"" help:"A file in YAML or JSON; - is standard input."`
+}
+
+func (a *applyDocument[K]) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	d := (*new(K)).documents()
+	applied, err := cli.Apply(term, d.noun, a.File, d.most,
+		func(name string, text []byte) (struct{}, error) { return struct{}{}, d.parse(name, text) },
+		func(name string, text io.Reader) (client.AppliedDocument, error) {
+			return d.apply(ctx, cl, name, text, term.Keep())
+		})
+	term.Notes(applied.Warnings)
+	return cli.Say(term, d.appliedText)(applied, err)
+}
+
+// appliedText says what apply did, and then what comes next.
+func (d *documents) appliedText(a *client.AppliedDocument) string {
+	name := cli.EscapeControl(a.Name)
+	text := fmt.Sprintf("%s %s is ", d.noun, name)
+	switch {
+	case a.Unchanged:
+		text += fmt.Sprintf("unchanged: version %d, applied %s by %s", a.Version, cli.Moment(a.ChangedAt),
+			cli.EscapeControl(a.ChangedBy))
+	case a.Previous > 0:
+		text += fmt.Sprintf("version %d now, after version %d", a.Version, a.Previous)
+	default:
+		text += fmt.Sprintf("on record, version %d", a.Version)
+	}
+	if a.State == workqueue.DocumentPaused {
+		return fmt.Sprintf("%s; it is paused; go on with: tranche %s resume %s", text, d.noun, name)
+	}
+	if next := d.next(a); next != "" {
+		text += "; " + next
+	}
+	return text
+}
+
+// documentName is the argument of commands about one document.
+type documentName struct {
+	Name string `arg:"" help:"Its name."`
+}
+
+type (
+	pauseDocument[K kind]  struct{ documentName }
+	resumeDocument[K kind] struct{ documentName }
+	deleteDocument[K kind] struct{ documentName }
+)
+
+func (p *pauseDocument[K]) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	d := (*new(K)).documents()
+	return cli.Say(term, d.controlledText)(d.pause(cl, ctx, p.Name, term.Keep()))
+}
+
+func (r *resumeDocument[K]) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	d := (*new(K)).documents()
+	return cli.Say(term, d.controlledText)(d.resume(cl, ctx, r.Name, term.Keep()))
+}
+
+func (r *deleteDocument[K]) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	d := (*new(K)).documents()
+	return cli.Say(term, d.controlledText)(d.drop(cl, ctx, r.Name, term.Keep()))
+}
+
+// controlledText says what became of a document that was paused, resumed or deleted.
+func (d *documents) controlledText(c *client.ControlledDocument) string {
+	name := cli.EscapeControl(c.Name)
+	text := d.noun + " " + name
+	switch {
+	case c.State == workqueue.DocumentDeleted:
+		text += " is deleted"
+		if c.Waiting > 0 {
+			text += ", with " + cli.Plural(c.Waiting, d.waits) + " that waited"
+		}
+		if c.Parked > 0 {
+			text += ", with " + cli.Plural(c.Parked, d.waits) + " that had been parked"
+		}
+		return text + d.dropped
+	case c.State == workqueue.DocumentPaused && c.Unchanged:
+		text += " was paused before"
+	case c.State == workqueue.DocumentPaused:
+		text += fmt.Sprintf(" is paused; go on with: tranche %s resume %s", d.noun, name)
+	case c.Unchanged:
+		text += " was not paused"
+	default:
+		text += " goes on"
+	}
+	if c.State == workqueue.DocumentPaused && c.Waiting > 0 {
+		text += "; waiting meanwhile: " + cli.Plural(c.Waiting, d.waits)
+	}
+	if c.NextDue != nil {
+		text += "; due next " + cli.Moment(*c.NextDue)
+	}
+	return text
+}

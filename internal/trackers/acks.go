@@ -1,0 +1,295 @@
+package trackers
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/endpoints/fanout"
+)
+
+// wanted is the items that one call acknowledges.
+type wanted struct {
+	about  *uuid.UUID // the batch that the call is about; nil: any
+	asked  fanout.Acknowledgement
+	acks   []tracker.TrackerAck // one for each batch, in ascending order of their ids, which is that of locks
+	places map[place]int        // of these and of their masks, while they are read
+}
+
+type place struct {
+	batch uuid.UUID
+	group int // -1: the batch's place
+}
+
+// maxGroups bounds the masks of a call in one batch, which take 1 KB each.
+const maxGroups = 8192
+
+// readWanted reads what a call acknowledges. An error names the text and its place.
+func readWanted(in fanout.AckRequest) (*wanted, error) {
+	w := &wanted{asked: in.Acknowledgement, places: map[place]int{}}
+	if in.Batch != "" {
+		id, err := readBatch("batch", in.Batch)
+		if err != nil {
+			return nil, err
+		}
+		w.about = &id
+	}
+	switch {
+	case len(in.IDs)+len(in.Ranges) == 0:
+		return nil, &fanout.Error{Code: fanout.CodeNothing, Message: "no item is named; give ids or ranges"}
+	case len(in.IDs) > fanout.MaxIDs:
+		return nil, tooMany("ids", len(in.IDs), fanout.MaxIDs)
+	case len(in.Ranges) > fanout.MaxRanges:
+		return nil, tooMany("ranges", len(in.Ranges), fanout.MaxRanges)
+	}
+	if err := tracker.CheckText("code", in.Code, fanout.MaxCode); err != nil {
+		return nil, told(err)
+	}
+	err := w.each(w.add)
+	slices.SortFunc(w.acks, func(a, b tracker.TrackerAck) int { return bytes.Compare(a.Batch[:], b.Batch[:]) })
+	w.places = nil
+	return w, err
+}
+
+func tooMany(what string, given, most int) *fanout.Error {
+	return &fanout.Error{Code: fanout.CodeTooMany, Place: what, Message: fmt.Sprintf(
+		"%d %s are given; a call takes %d, so make several", given, what, most)}
+}
+
+// each reads the ids and the ranges, and calls f with each and its text.
+func (w *wanted) each(f func(s *span, text string) error) error {
+	read := func(list string, texts []string, parse func(string) (span, error)) error {
+		for i, text := range texts {
+			s, err := parse(text)
+			if err == nil {
+				err = f(&s, text)
+			}
+			if bad, ok := err.(*fanout.Error); ok { //nolint:errorlint // both make it
+				bad.Place, bad.Value = fmt.Sprintf("%s[%d]", list, i), echo(text)
+				if bad.Code == fanout.CodeBadID || bad.Code == fanout.CodeBadRange {
+					bad.Message = fmt.Sprintf("%q: %s", bad.Value, bad.Message)
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := read("ids", w.asked.IDs, parseID); err != nil {
+		return err
+	}
+	return read("ranges", w.asked.Ranges, func(text string) (span, error) { return parseRange(text, w.about) })
+}
+
+// add takes in what one text means.
+func (w *wanted) add(s *span, text string) error {
+	if w.about != nil && s.batch != *w.about {
+		return &fanout.Error{Code: fanout.CodeWrongBatch, Message: fmt.Sprintf(
+			"%q is of batch %s, and the call is about batch %s", echo(text), s.batch, w.about)}
+	}
+	i, known := w.places[place{s.batch, -1}]
+	if !known {
+		i = len(w.acks)
+		w.places[place{s.batch, -1}] = i
+		w.acks = append(w.acks, tracker.TrackerAck{Batch: s.batch, Code: w.asked.Code})
+	}
+	ack := &w.acks[i]
+	switch {
+	case s.all:
+		ack.All = true
+	case s.whole():
+		ack.Whole = append(ack.Whole, tracker.Span{First: s.first, Last: s.last})
+	default:
+		at, known := w.places[place{s.batch, s.first}]
+		if !known {
+			at = len(ack.Items)
+			w.places[place{s.batch, s.first}] = at
+			ack.Items = append(ack.Items, tracker.Ack{Group: s.first})
+		}
+		ack.Items[at].Mask = ack.Items[at].Mask.Or(bitfield.Range(s.lo, s.hi+1))
+	}
+	switch {
+	case len(w.places)-len(w.acks) > tracker.MaxAckGroups: // before they take up the node's memory
+		return &fanout.Error{Code: fanout.CodeTooMany, Message: fmt.Sprintf(
+			"items of more than %d groups are named; make several calls", tracker.MaxAckGroups)}
+	case len(ack.Items) > maxGroups:
+		return &fanout.Error{Code: fanout.CodeTooMany, Message: fmt.Sprintf("items of more than %d groups of a batch are "+
+			"named; make several calls, or name whole groups by ranges like 0-9999", maxGroups)}
+	}
+	return nil
+}
+
+// groups is how many masks a call has. One that names whole groups, of which no one knows how many there are, has as
+// many as a transaction takes, so that it goes by itself.
+func (w *wanted) groups() (n int) {
+	for i := range w.acks {
+		n += len(w.acks[i].Items)
+		if w.acks[i].All || len(w.acks[i].Whole) > 0 {
+			n = max(n, maxMasks)
+		}
+	}
+	return n
+}
+
+// blame finds the text that named what the store refused: a batch, a group of it, or an item past the group's size. It
+// returns nil when this call named no such thing.
+func (w *wanted) blame(bad *tracker.GroupError) *fanout.Error {
+	var found *fanout.Error
+	_ = w.each(func(s *span, text string) error { // it was read before
+		if s.batch == bad.Batch && s.misses(bad) {
+			found = misfit(bad, text)
+			return found
+		}
+		return nil
+	})
+	return found
+}
+
+// misfitOf returns what the store refused because it does not exist, or nil. Group -1 is the batch itself.
+func misfitOf(err error) *tracker.GroupError {
+	if bad, ok := errors.AsType[*tracker.NotFoundError](err); ok {
+		return &tracker.GroupError{Batch: bad.Batch, Group: -1}
+	}
+	bad, _ := errors.AsType[*tracker.GroupError](err)
+	return bad
+}
+
+// misses says whether these items of the batch are what it does not have.
+func (s *span) misses(bad *tracker.GroupError) bool {
+	switch {
+	case bad.Group < 0:
+		return true
+	case s.all:
+		return false
+	case s.whole():
+		return bad.Size == 0 && s.last >= bad.Group
+	default:
+		return s.first == bad.Group && (bad.Size == 0 || s.hi >= bad.Size)
+	}
+}
+
+func misfit(bad *tracker.GroupError, text string) *fanout.Error {
+	e := &fanout.Error{Code: fanout.CodeNoGroup}
+	switch {
+	case bad.Group < 0:
+		e = noBatch(bad.Batch)
+	case bad.Size > 0:
+		e.Code = fanout.CodePastSize
+		e.Message = fmt.Sprintf("group %d of the batch has items 0 to %d", bad.Group, bad.Size-1)
+	case bad.Groups > 0:
+		e.Message = fmt.Sprintf("the batch has groups 0 to %d", bad.Groups-1)
+	default:
+		e.Message = "the batch has no groups yet; add items first"
+	}
+	e.Message = fmt.Sprintf("%q: %s", echo(text), e.Message)
+	return e
+}
+
+// span is items of one batch: those from lo to hi of one group, or all of the groups first to last.
+type span struct {
+	batch       uuid.UUID
+	first, last int // groups
+	lo, hi      int // of the only group; hi -1: whole groups
+	all         bool
+}
+
+func (s *span) whole() bool { return s.hi < 0 }
+
+const (
+	idForm    = "an id is batch:group:index"
+	rangeForm = "a range is group:low-high, group:index, group, group-group or all"
+)
+
+// parseID reads the id of an item.
+func parseID(text string) (span, error) {
+	id, err := bitfield.ParseItemID(text)
+	if err != nil {
+		bad, ok := errors.AsType[*bitfield.ItemIDError](err)
+		if !ok {
+			return span{}, &fanout.Error{Code: fanout.CodeBadID, Message: err.Error()}
+		}
+		return span{}, &fanout.Error{Code: fanout.CodeBadID, Message: fmt.Sprintf("at character %d: %s; %s", bad.At+1,
+			bad.Problem, idForm)}
+	}
+	return span{batch: id.Batch, first: id.Group, last: id.Group, lo: id.Index, hi: id.Index}, nil
+}
+
+// parseRange reads a range of items. It begins with its batch unless the call is about one.
+func parseRange(text string, about *uuid.UUID) (span, error) {
+	rest := text
+	var s span
+	if head, tail, ok := strings.Cut(text, ":"); ok && len(head) == uuidLength {
+		id, err := uuid.Parse(head)
+		if err != nil {
+			return span{}, badRange("it begins with %q, which is no UUID", echo(head))
+		}
+		s.batch, rest = id, tail
+	} else if about != nil {
+		s.batch = *about
+	} else {
+		return span{}, badRange("it must begin with the id of its batch and a colon")
+	}
+	var err error
+	switch group, indexes, inside := strings.Cut(rest, ":"); {
+	case inside:
+		if s.first, err = number("group", group, bitfield.MaxGroup); err != nil {
+			return span{}, err
+		}
+		s.last = s.first
+		s.lo, s.hi, err = lowHigh("index", indexes, bitfield.Size-1)
+	case rest == "all":
+		s.hi, s.all = -1, true
+	default:
+		s.hi = -1
+		s.first, s.last, err = lowHigh("group", rest, bitfield.MaxGroup)
+	}
+	return s, err
+}
+
+func lowHigh(what, text string, most int) (lo, hi int, err error) {
+	low, high, pair := strings.Cut(text, "-")
+	if lo, err = number(what, low, most); err != nil || !pair {
+		return lo, lo, err
+	}
+	if hi, err = number(what, high, most); err != nil {
+		return 0, 0, err
+	}
+	if lo > hi {
+		return 0, 0, badRange("%s %d is above %s %d; the smaller one comes first", what, lo, what, hi)
+	}
+	return lo, hi, nil
+}
+
+func number(what, text string, most int) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil && !errors.Is(err, strconv.ErrRange) || strings.HasPrefix(text, "+") {
+		return 0, badRange("%q is no %s; %s", echo(text), what, rangeForm)
+	}
+	if err != nil || n > uint64(most) {
+		return 0, badRange("%s %s is above %d", what, echo(text), most)
+	}
+	return int(n), nil // it is not above most
+}
+
+func badRange(format string, args ...any) *fanout.Error {
+	return &fanout.Error{Code: fanout.CodeBadRange, Message: fmt.Sprintf(format, args...)}
+}
+
+// maxEchoed is how much of a text that is wrong an error repeats.
+const maxEchoed = 80
+
+func echo(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if runes := []rune(text); len(runes) > maxEchoed {
+		return string(runes[:maxEchoed]) + "…"
+	}
+	return text
+}

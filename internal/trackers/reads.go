@@ -1,0 +1,170 @@
+package trackers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/endpoints/fanout"
+)
+
+// Get returns a batch as it stands, with up to so many ranges of what is missing.
+func (s *Service) Get(ctx context.Context, in fanout.GetRequest, by Caller) (out fanout.BatchView, err error) {
+	batch, err := readBatch("batch", in.Batch)
+	if err != nil {
+		return out, err
+	}
+	if in.Missing < 0 || in.Missing > fanout.MaxMissing {
+		return out, outOfRange("missing", in.Missing, fanout.MaxMissing)
+	}
+	info, err := tracker.Get(ctx, s.db.Pool, batch)
+	if err != nil {
+		return out, told(err)
+	}
+	out = fanout.BatchView{
+		BatchSummary: summaryOf(&info.Summary, by.Sight), Pending: info.Pending, Done: info.Done, Failed: info.Failed,
+	}
+	if len(info.Codes) > 0 {
+		out.Codes = map[string]int64{}
+	}
+	for _, c := range info.Codes {
+		out.Codes[c.Code] = c.Items
+	}
+	if in.Missing > 0 {
+		page, err := s.Missing(ctx, fanout.MissingRequest{Batch: in.Batch, Limit: in.Missing}, by)
+		if err != nil {
+			return out, err
+		}
+		out.Missing = page.Ranges
+	}
+	return out, nil
+}
+
+func summaryOf(i *tracker.Summary, sight Visibility) fanout.BatchSummary {
+	out := fanout.BatchSummary{
+		ID: i.ID.String(), Owner: i.Owner, Key: i.Key, State: string(i.State), Items: i.Items, Groups: i.Groups,
+		OpenGroups: i.OpenGroups, CreatedBy: i.CreatedBy, CreatedAt: i.CreatedAt, ActiveAt: i.ActiveAt,
+		SealedAt: i.SealedAt, CompletedAt: i.CompletedAt, ExpiredAt: i.ExpiredAt, OpenIdle: i.OpenIdle.String(),
+		SealedIdle: i.SealedIdle.String(), Keep: i.Keep.String(),
+	}
+	if i.WebhookURL == "" {
+		return out
+	}
+	why, said, _ := strings.Cut(i.WebhookError, "\n") // our words, and the receiver's
+	out.Webhook = &fanout.WebhookView{URL: i.WebhookURL, Secret: i.WebhookSecret, State: string(i.WebhookState),
+		Attempts: i.WebhookAttempts, NextAt: i.WebhookNextAt, Error: why}
+	if sight == Origins {
+		out.Webhook.URL = tracker.Hook{URL: i.WebhookURL}.Origin()
+	} else if said != "" {
+		out.Webhook.Error += ": " + said
+	}
+	return out
+}
+
+// Groups returns the groups that follow one; without one from the first on.
+func (s *Service) Groups(ctx context.Context, in fanout.GroupsRequest, _ Caller) (out fanout.GroupPage, err error) {
+	batch, err := readBatch("batch", in.Batch)
+	if err != nil {
+		return out, err
+	}
+	from, limit := 0, cmp.Or(in.Limit, fanout.DefaultLimit)
+	if in.After != nil {
+		from = *in.After + 1
+	}
+	switch {
+	case limit < 1 || limit > fanout.MaxPage:
+		return out, outOfRange("limit", limit, fanout.MaxPage)
+	case from < 0 || from > bitfield.MaxGroup+1:
+		return out, outOfRange("after", from-1, bitfield.MaxGroup)
+	}
+	groups, err := tracker.GroupStates(ctx, s.db.Pool, batch, from, limit+1)
+	if err != nil {
+		return out, told(err)
+	}
+	out = fanout.GroupPage{Batch: batch.String(), Groups: []fanout.GroupView{}}
+	for _, g := range groups[:min(limit, len(groups))] {
+		out.Groups = append(out.Groups, fanout.GroupView(g))
+	}
+	if len(groups) > limit {
+		out.Next = &groups[limit-1].Group
+	}
+	return out, nil
+}
+
+// Missing returns ranges of what is pending, after an item like 12:8191; without one from the first on.
+func (s *Service) Missing(ctx context.Context, in fanout.MissingRequest, _ Caller) (out fanout.MissingPage, err error) {
+	batch, err := readBatch("batch", in.Batch)
+	if err != nil {
+		return out, err
+	}
+	limit := cmp.Or(in.Limit, fanout.DefaultLimit)
+	if limit < 1 || limit > fanout.MaxMissing {
+		return out, outOfRange("limit", limit, fanout.MaxMissing)
+	}
+	from, err := readPosition(in.After)
+	if err != nil {
+		return out, err
+	}
+	ranges, next, err := tracker.Missing(ctx, s.db.Pool, batch, from, limit)
+	if err != nil {
+		return out, told(err)
+	}
+	out = fanout.MissingPage{Batch: batch.String(), Ranges: make([]string, len(ranges))}
+	for i, r := range ranges {
+		out.Ranges[i] = r.String()
+	}
+	if next != nil && len(ranges) > 0 {
+		last := ranges[len(ranges)-1]
+		out.Next = fmt.Sprintf("%d:%d", last.Group, last.Hi-1)
+	}
+	return out, nil
+}
+
+// readPosition returns the place behind an item.
+func readPosition(after string) (p tracker.Position, err error) {
+	if after == "" {
+		return p, nil
+	}
+	group, index, _ := strings.Cut(after, ":")
+	g, err1 := strconv.ParseUint(group, 10, 31)
+	i, err2 := strconv.ParseUint(index, 10, 31)
+	if err1 != nil || err2 != nil || i >= bitfield.Size {
+		return p, badSetting("after", after,
+			"%q is no place in a batch; use the value of next of the page before, like 12:8191", echo(after))
+	}
+	return tracker.Position{Group: int(g), Index: int(i) + 1}, nil
+}
+
+// List returns batches, newest first.
+func (s *Service) List(ctx context.Context, in fanout.ListRequest, by Caller) (out fanout.BatchPage, err error) {
+	limit := cmp.Or(in.Limit, fanout.DefaultLimit)
+	if limit < 1 || limit > fanout.MaxPage {
+		return out, outOfRange("limit", limit, fanout.MaxPage)
+	}
+	filter := tracker.Filter{Owner: in.Owner, State: tracker.State(in.State), Limit: limit + 1}
+	if in.After != "" {
+		if filter.After, err = readBatch("after", in.After); err != nil {
+			return out, err
+		}
+	}
+	found, err := tracker.List(ctx, s.db.Pool, filter)
+	if err != nil {
+		return out, told(err)
+	}
+	out.Batches = []fanout.BatchSummary{}
+	for i := range found[:min(limit, len(found))] {
+		out.Batches = append(out.Batches, summaryOf(&found[i], by.Sight))
+	}
+	if len(found) > limit {
+		out.Next = out.Batches[limit-1].ID
+	}
+	return out, nil
+}
+
+func outOfRange(place string, value, most int) error {
+	return badSetting(place, strconv.Itoa(value), "it is %d; up to %d are allowed", value, most)
+}

@@ -1,0 +1,63 @@
+package workqueue
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Document is a text that a person puts on record: a plan, a schedule, an alert or a collector. The caller has
+// validated it.
+type Document struct {
+	Name   string
+	Spec   json.RawMessage // in full
+	Source string          // as people wrote it; valid UTF-8 without NUL
+	Newest int             // only if this is the newest version; 0: whatever that is
+}
+
+// The states of a document. A plan is always active.
+const (
+	DocumentActive  = "active"
+	DocumentPaused  = "paused"
+	DocumentDeleted = "deleted"
+)
+
+// AppliedDocument is the outcome of putting a document on record.
+type AppliedDocument struct {
+	Name       string     `json:"name"`
+	Version    int        `json:"version"`
+	Unchanged  bool       `json:"unchanged" doc:"it was so before: nothing was done"`
+	Previous   int        `json:"previous,omitempty" doc:"the version before; absent when there was none"`
+	State      string     `json:"state" enum:"active,paused" doc:"what is paused stays paused"`
+	NextDue    *time.Time `json:"next_due,omitempty" doc:"of a schedule; absent: it is never due again"`
+	Renumbered bool       `json:"renumbered,omitempty" doc:"a collector's keys are made otherwise: what waits goes first"`
+	Warnings   []string   `json:"warnings,omitempty" doc:"what may not be what was meant, or is not there yet"`
+	ChangedBy  string     `json:"changed_by"`
+	ChangedAt  time.Time  `json:"changed_at"`
+}
+
+// ControlledDocument is a document that someone has paused, resumed or deleted.
+type ControlledDocument struct {
+	Name      string     `json:"name"`
+	State     string     `json:"state" enum:"active,paused,deleted"`
+	Unchanged bool       `json:"unchanged" doc:"it was so before: nothing was done"`
+	Version   int        `json:"version"`
+	NextDue   *time.Time `json:"next_due,omitempty" doc:"absent: it is not due again, or not before it is resumed"`
+	Waiting   int64      `json:"waiting" doc:"messages, due times or operations that wait, or are dropped"`
+	Parked    int64      `json:"parked,omitempty" doc:"operations of a collector beside them"`
+}
+
+// MovedError is returned for a document that was to follow a version which is not the newest one.
+type MovedError struct {
+	Kind, Name     string
+	Wanted, Newest int // Newest is 0 when there is none
+}
+
+func (e *MovedError) Error() string {
+	if e.Newest == 0 {
+		return fmt.Sprintf("%s %s is not on record any more, and version %d was to be followed; nothing was applied",
+			e.Kind, e.Name, e.Wanted)
+	}
+	return fmt.Sprintf("the newest version of %s %s is %d, and version %d was to be followed; nothing was applied. "+
+		"Look at what is new, and apply it with that", e.Kind, e.Name, e.Newest, e.Wanted)
+}
