@@ -288,7 +288,8 @@ type Span struct {
 
 // ackWholeSQL empties the groups of a batch in the spans $2 to $3, which lie apart and ascend; $4 and $5 are their
 // bounds, which let the primary key find the rows whatever the planner thinks. It locks the groups that have pending
-// items, in ascending order; one that another transaction emptied meanwhile is left out. No mask goes over the wire.
+// items, in ascending order; one that another transaction emptied meanwhile is left out. With a code, $6, what was
+// pending is noted as failed. No mask goes over the wire.
 //
 // The UPDATE is not joined with what is locked, which for want of statistics could be done in the square of the time.
 // It runs after the lock, by the same conditions on the same rows, and writes no value that it reads.
@@ -296,7 +297,7 @@ const ackWholeSQL = `
 WITH span AS (
     SELECT * FROM unnest($2::integer[], $3::integer[]) AS s(first, last)
 ), locked AS MATERIALIZED (
-    SELECT g.grp, bit_count(g.pending) AS newly
+    SELECT g.grp, bit_count(g.pending) AS newly, CASE WHEN $6::text <> '' THEN g.pending END AS failed
     FROM span s JOIN tracker_group g ON g.grp BETWEEN s.first AND s.last
     WHERE g.batch_id = ($1::uuid[])[1] AND g.grp BETWEEN $4 AND $5 AND g.pending <> B'0'::bit(8192)
     ORDER BY g.grp
@@ -304,6 +305,10 @@ WITH span AS (
 ), total AS MATERIALIZED (
     SELECT ($1::uuid[])[1] AS batch_id, coalesce(sum(newly), 0)::bigint AS newly, count(*)::integer AS emptied
     FROM locked
+), failed AS (
+    INSERT INTO tracker_failed AS f (batch_id, grp, code, mask)
+    SELECT ($1::uuid[])[1], grp, $6, failed FROM locked WHERE failed IS NOT NULL
+    ON CONFLICT (batch_id, grp, code) DO UPDATE SET mask = f.mask | excluded.mask
 ), moved AS (
     UPDATE tracker_group g
     SET pending = B'0'::bit(8192)
@@ -316,19 +321,15 @@ FROM total t
 JOIN tracker_batch b ON b.id = ($1::uuid[])[1]
 LEFT JOIN batch l ON l.completed`
 
-// queueAckWhole acknowledges everything that is pending in whole groups, like QueueAck, but without masks: a billion
-// items need one small message. A span that goes past the groups of the batch is a *GroupError when the results are
+// queueAckWhole acknowledges everything that is pending in whole groups by ackWholeSQL, like QueueAck, but without masks:
+// a billion items need one small message. A span that goes past the groups of the batch is a *GroupError when the results are
 // read, and then the transaction must be rolled back.
-func queueAckWhole(b *pgx.Batch, id uuid.UUID, spans []Span, into *Acked) error {
-	return queueWhole(b, ackWholeSQL, id, spans, into)
-}
-
-func queueWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, into *Acked) error {
+func queueAckWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, code string, into *Acked) error {
 	m, err := mergeSpans(id, spans)
 	if err != nil {
 		return err
 	}
-	b.Queue(sql, []pgtype.UUID{{Bytes: id, Valid: true}}, m.first, m.last, m.lo(), m.hi()).
+	b.Queue(sql, []pgtype.UUID{{Bytes: id, Valid: true}}, m.first, m.last, m.lo(), m.hi(), code).
 		QueryRow(func(row pgx.Row) error {
 			var (
 				generation *int

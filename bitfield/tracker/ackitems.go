@@ -232,21 +232,6 @@ SELECT count(*) FROM (
     FOR NO KEY UPDATE OF g
 ) AS locked`
 
-// failWholeSQL notes as failed what is pending in whole groups. It locks these groups, in ascending order, so that the
-// ack which follows in the same transaction clears the same bits.
-const failWholeSQL = `
-WITH locked AS MATERIALIZED (
-    SELECT g.grp, g.pending
-    FROM unnest($2::integer[], $3::integer[]) AS s(first, last)
-    JOIN tracker_group g ON g.batch_id = $1 AND g.grp BETWEEN s.first AND s.last
-    WHERE g.grp BETWEEN $4 AND $5 AND g.pending <> B'0'::bit(8192)
-    ORDER BY g.grp
-    FOR NO KEY UPDATE OF g
-)
-INSERT INTO tracker_failed AS f (batch_id, grp, code, mask)
-SELECT $1, grp, $6, pending FROM locked
-ON CONFLICT (batch_id, grp, code) DO UPDATE SET mask = f.mask | excluded.mask`
-
 // failSQL notes items as failed whose groups the transaction holds: no one else writes these rows.
 const failSQL = `
 INSERT INTO tracker_failed AS f (batch_id, grp, code, mask)
@@ -282,14 +267,7 @@ func (w *work) queue(b *pgx.Batch) error {
 func (w *work) queueStep(b *pgx.Batch, s *step) error {
 	switch {
 	case s.whole != nil:
-		if code := w.code(s); code != "" {
-			m, err := mergeSpans(w.batch, s.whole)
-			if err != nil {
-				return err
-			}
-			b.Queue(failWholeSQL, w.batch, m.first, m.last, m.lo(), m.hi(), code)
-		}
-		return queueAckWhole(b, w.batch, s.whole, &s.acked)
+		return queueAckWhole(b, ackWholeSQL, w.batch, s.whole, w.code(s), &s.acked)
 	case w.bits(s):
 		return queueAckNew(b, w.batch, w.items(s), &s.acked, &s.fresh)
 	}

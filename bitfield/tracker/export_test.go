@@ -41,7 +41,7 @@ func AckWith(ctx context.Context, tx pgx.Tx, sql string, id uuid.UUID, acks []Ac
 
 func AckWholeWith(ctx context.Context, tx pgx.Tx, sql string, id uuid.UUID, spans ...Span) (acked Acked, err error) {
 	b := &pgx.Batch{}
-	if err := queueWhole(b, sql, id, spans, &acked); err != nil {
+	if err := queueAckWhole(b, sql, id, spans, "", &acked); err != nil {
 		return Acked{}, err
 	}
 	return acked, tx.SendBatch(ctx, b).Close()

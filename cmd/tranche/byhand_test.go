@@ -676,7 +676,7 @@ func testSchedules(t *testing.T, b *bench) {
 		"version 2 now, after version 1")
 	b.want(b.tranche("schedule", "list"), 0, "0 3 * * *", "Europe/Berlin", "year-end", "active")
 	b.want(b.tranche("schedule", "run-now", "nightly", "--wait", "0s"), 0, "it is due", "tranche schedule history nightly")
-	b.want(b.tranche("schedule", "pause", "nightly"), 0, "nightly is paused", "1 that are due wait for it")
+	b.want(b.tranche("schedule", "pause", "nightly"), 0, "nightly is paused", "waiting meanwhile: 1 due time")
 	b.want(b.tranche("schedule", "history", "nightly"), 0, "DUE", "now")
 	b.want(b.tranche("schedule", "resume", "nightly"), 0, "nightly goes on; due next ")
 	r := b.tranche("--json", "schedule", "delete", "nightly")

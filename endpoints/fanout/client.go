@@ -224,8 +224,8 @@ type BatchRequest struct {
 
 // GetRequest asks for a batch, and for so many ranges of what is missing.
 type GetRequest struct {
-	Batch   string `json:"batch"`
-	Missing int    `json:"missing,omitempty"`
+	Batch   string `json:"batch" path:"id" doc:"a batch's id, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
+	Missing int    `json:"missing,omitempty" query:"missing" minimum:"0" maximum:"10000" doc:"so many ranges of what is pending, too"`
 }
 
 // GroupsRequest asks for groups of a batch, from the one that follows After.
@@ -237,17 +237,17 @@ type GroupsRequest struct {
 
 // MissingRequest asks for what is missing, after an item like 12:8191.
 type MissingRequest struct {
-	Batch string `json:"batch"`
-	After string `json:"after,omitempty"`
-	Limit int    `json:"limit,omitempty"`
+	Batch string `json:"batch" path:"id" doc:"a batch's id, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
+	After string `json:"after,omitempty" query:"after" doc:"the value of next of the page before: an item like 12:8191"`
+	Limit int    `json:"limit,omitempty" query:"limit" minimum:"1" maximum:"10000" default:"1000"`
 }
 
 // ListRequest asks for batches.
 type ListRequest struct {
-	Owner string `json:"owner,omitempty"`
-	State string `json:"state,omitempty"`
-	After string `json:"after,omitempty"`
-	Limit int    `json:"limit,omitempty"`
+	Owner string `json:"owner,omitempty" query:"owner" maxLength:"200" doc:"only this one's"`
+	State string `json:"state,omitempty" query:"state" enum:"open,sealed,completed,expired" doc:"only those in this state"`
+	After string `json:"after,omitempty" query:"after" doc:"the value of next of the page before"`
+	Limit int    `json:"limit,omitempty" query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
 // Subjects are one for each operation: requests of core NATS, whose answers come after the commit.

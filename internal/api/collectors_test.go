@@ -24,7 +24,8 @@ func TestTheWayOfACollector(t *testing.T) {
 	if got := b.Collect(collectorNotify); !got.Unchanged {
 		t.Errorf("the same: %+v", got)
 	}
-	if got := b.Collect(strings.Replace(collectorNotify, "3", "4", 1)); got.Version != 2 || got.Renumbered || got.Previous != 1 {
+	got = b.Collect(strings.Replace(collectorNotify, "3", "4", 1))
+	if got.Version != 2 || got.Renumbered || got.Previous != 1 {
 		t.Errorf("another size: %+v", got)
 	}
 	var added api.AddedOperations

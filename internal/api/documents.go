@@ -79,7 +79,9 @@ func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *docume
 	}
 	apply := op("apply", http.MethodPost, "", d.applies)
 	apply.MaxBodyBytes = d.most
-	kernel.Register(k, api, apply, func(ctx context.Context, in *documentText) (none workqueue.AppliedDocument, err error) {
+	kernel.Register(k, api, apply, func(ctx context.Context, in *documentText) (
+		none workqueue.AppliedDocument, err error,
+	) {
 		if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
 			return none, err
 		}

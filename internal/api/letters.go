@@ -162,11 +162,12 @@ func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
 	for i, name := range names {
 		listeners[i].Endpoint = name
 	}
-	text := fmt.Sprintf("no dead letter is of endpoint %q, no service listens on it, and no running run uses it", endpoint)
+	meant := ""
 	if near := wire.Nearest(endpoint, listeners); near != "" {
-		text += "; was " + near + " meant?"
+		meant = " (was " + near + " meant?)"
 	}
-	return fmt.Errorf("%s: %w", text, workqueue.ErrNotFound)
+	return fmt.Errorf("no dead letter is of endpoint %q%s, no service listens on it, and no running run uses it: %w",
+		endpoint, meant, workqueue.ErrNotFound)
 }
 
 // selection is the same as the store takes it.

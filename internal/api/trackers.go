@@ -63,19 +63,26 @@ func (s *trackerRoutes) caller(ctx context.Context, actor string) trackers.Calle
 	return trackers.Caller{Actor: actor, Sight: trackers.Visibility(s.Access == nil || who.Role.Allows(access.Operator))}
 }
 
+// seen is an operation that only looks, and takes the same request as over NATS.
+func seen[In, Out any](
+	s *trackerRoutes, look func(context.Context, In, trackers.Caller) (Out, error),
+) func(context.Context, *In) (Out, error) {
+	return func(ctx context.Context, in *In) (Out, error) { return look(ctx, *in, s.caller(ctx, "")) }
+}
+
 // Register adds the routes.
 func (s *trackerRoutes) Register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("list-trackers", "/trackers", "List tracker batches, newest first"),
-		s.listTrackers)
+		seen(s, s.trackers.List))
 	s.registerOpenTracker(api)
 	kernel.Register(s.Kernel, api, kernel.Get("get-tracker", "/trackers/{id}",
-		"A tracker batch: its counts and its webhook"), s.getTracker)
+		"A tracker batch: its counts and its webhook"), seen(s, s.trackers.Get))
 	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-groups", "/trackers/{id}/groups",
 		"List the groups of a batch in their order"),
 		s.listTrackerGroups)
 	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-missing", "/trackers/{id}/missing",
 		"List what is pending of a batch, as ranges"),
-		s.listTrackerMissing)
+		seen(s, s.trackers.Missing))
 	kernel.Register(s.Kernel, api, kernel.ByOperator(kernel.Bulky(huma.Operation{
 		OperationID: "add-tracker-items", Method: http.MethodPost, Path: "/trackers/{id}/groups",
 		Summary: "Add items to an open batch", Description: addGroupsDescription, SkipValidateBody: true,
@@ -98,18 +105,6 @@ func (s *trackerRoutes) Register(api huma.API) {
 		Summary:     "Delete a batch, whatever its state",
 		Description: "No event is published and no webhook sent. Its ids are those of no batch from then on.",
 	}), s.deleteTracker)
-}
-
-type listTrackersInput struct {
-	Owner string `query:"owner" maxLength:"200" doc:"only this one's"`
-	State string `query:"state" enum:"open,sealed,completed,expired" doc:"only those in this state"`
-	After string `query:"after" doc:"the value of next of the page before"`
-	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
-}
-
-func (s *trackerRoutes) listTrackers(ctx context.Context, in *listTrackersInput) (fanout.BatchPage, error) {
-	which := fanout.ListRequest{Owner: in.Owner, State: in.State, After: in.After, Limit: in.Limit}
-	return s.trackers.List(ctx, which, s.caller(ctx, ""))
 }
 
 type openTrackerInput struct {
@@ -138,15 +133,6 @@ func (s *trackerRoutes) registerOpenTracker(api huma.API) {
 	})
 }
 
-type getTrackerInput struct {
-	TrackerPath
-	Missing int `query:"missing" minimum:"0" maximum:"10000" doc:"so many ranges of what is pending, too"`
-}
-
-func (s *trackerRoutes) getTracker(ctx context.Context, in *getTrackerInput) (fanout.BatchView, error) {
-	return s.trackers.Get(ctx, fanout.GetRequest{Batch: in.ID, Missing: in.Missing}, s.caller(ctx, ""))
-}
-
 type trackerGroupsInput struct {
 	TrackerPath
 	After int `query:"after" minimum:"-1" maximum:"2147483647" default:"-1" doc:"only groups after this one"`
@@ -156,17 +142,6 @@ type trackerGroupsInput struct {
 func (s *trackerRoutes) listTrackerGroups(ctx context.Context, in *trackerGroupsInput) (fanout.GroupPage, error) {
 	which := fanout.GroupsRequest{Batch: in.ID, After: &in.After, Limit: in.Limit}
 	return s.trackers.Groups(ctx, which, s.caller(ctx, ""))
-}
-
-type trackerMissingInput struct {
-	TrackerPath
-	After string `query:"after" doc:"the value of next of the page before: an item like 12:8191"`
-	Limit int    `query:"limit" minimum:"1" maximum:"10000" default:"1000"`
-}
-
-func (s *trackerRoutes) listTrackerMissing(ctx context.Context, in *trackerMissingInput) (fanout.MissingPage, error) {
-	which := fanout.MissingRequest{Batch: in.ID, After: in.After, Limit: in.Limit}
-	return s.trackers.Missing(ctx, which, s.caller(ctx, ""))
 }
 
 // ownBody is a body that the service reads itself, strictly, as over NATS, and tells the first mistake of. Of a body in

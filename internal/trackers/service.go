@@ -30,6 +30,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // Config is what a Service needs beside its database.
@@ -127,7 +128,7 @@ func (s *Service) Open(ctx context.Context, in fanout.BatchSettings, by Caller) 
 		if err != nil || opened.Existing {
 			return err
 		}
-		return database.Audit(ctx, tx, by.Actor, "tracker_open", out.ID,
+		return session.Audit(ctx, tx, by.Actor, "tracker_open", out.ID,
 			map[string]any{"owner": r.Owner, "key": r.Key, "webhook": r.Webhook.Origin()})
 	})
 	return out, told(err)
@@ -186,7 +187,7 @@ func (s *Service) Seal(ctx context.Context, in fanout.BatchRequest, by Caller) (
 			return err
 		}
 		out = fanout.BatchSealed{Batch: batch.String(), Completed: completed}
-		return database.Audit(ctx, tx, by.Actor, "tracker_seal", out.Batch, map[string]any{"completed": completed})
+		return session.Audit(ctx, tx, by.Actor, "tracker_seal", out.Batch, map[string]any{"completed": completed})
 	})
 	if err == nil && out.Completed {
 		s.ended()
@@ -204,7 +205,7 @@ func (s *Service) Delete(ctx context.Context, in fanout.BatchRequest, by Caller)
 		if err := tracker.DeleteTracker(ctx, tx, batch); err != nil {
 			return err
 		}
-		return database.Audit(ctx, tx, by.Actor, "tracker_delete", batch.String(), nil)
+		return session.Audit(ctx, tx, by.Actor, "tracker_delete", batch.String(), nil)
 	})
 	return fanout.BatchDeleted{Batch: batch.String()}, told(err)
 }

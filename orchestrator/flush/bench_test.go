@@ -153,7 +153,8 @@ func BenchmarkCollector(b *testing.B) {
 				bench.rows); err != nil {
 				b.Fatal(err)
 			}
-			if _, err := collector.New(nb.Store).SetCollector(b.Context(), "benched", workqueue.DocumentPaused, false, "bench"); err != nil {
+			if _, err := collector.New(nb.Store).SetCollector(b.Context(),
+				"benched", workqueue.DocumentPaused, false, "bench"); err != nil {
 				b.Fatal(err)
 			}
 			if _, err := nb.Pool.Exec(b.Context(), `VACUUM ANALYZE collector_key, collector_op`); err != nil {
@@ -164,7 +165,8 @@ func BenchmarkCollector(b *testing.B) {
 			nb.fill(b, b.N, bench.key)
 			b.ReportMetric(float64(b.N)/time.Since(begun).Seconds(), "in/s")
 			begun = time.Now()
-			if _, err := nb.Node.Collectors().SetCollector(b.Context(), "benched", workqueue.DocumentActive, false, "bench"); err != nil {
+			if _, err := nb.Node.Collectors().SetCollector(b.Context(),
+				"benched", workqueue.DocumentActive, false, "bench"); err != nil {
 				b.Fatal(err)
 			}
 			nb.empty(b)

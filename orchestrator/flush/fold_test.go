@@ -40,12 +40,14 @@ func TestFoldedUpdatesNeverGoBackInTime(t *testing.T) {
 		return nil
 	}, endpoints.Concurrency(8))
 	b.gather(t, "folded", func(s *collectorstore.CollectorSpec) { s.Fold, s.Strict = collectorstore.FoldLast, true })
-	if _, err := collectorstore.New(b.Store).SetCollector(t.Context(), "folded", workqueue.DocumentPaused, false, "test"); err != nil {
+	if _, err := collectorstore.New(b.Store).SetCollector(t.Context(),
+		"folded", workqueue.DocumentPaused, false, "test"); err != nil {
 		t.Fatal(err)
 	}
 	for round := range rounds {
 		if round == 2 { // of the first two there is something to fold, however fast they are flushed
-			if _, err := b.Node.Collectors().SetCollector(t.Context(), "folded", workqueue.DocumentActive, false, "test"); err != nil {
+			if _, err := b.Node.Collectors().SetCollector(t.Context(),
+				"folded", workqueue.DocumentActive, false, "test"); err != nil {
 				t.Fatal(err)
 			}
 		}

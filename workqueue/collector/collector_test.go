@@ -336,7 +336,8 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 	c := collect(t, gatherOps())
 	ctx := t.Context()
 	c.add("k", "a", "b")
-	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentPaused, false, "ann"); err != nil || out.Unchanged {
+	if out, err := collector.New(c.Store).SetCollector(ctx,
+		"c", workqueue.DocumentPaused, false, "ann"); err != nil || out.Unchanged {
 		t.Fatal(out, err)
 	}
 	c.none("it is paused")
@@ -350,14 +351,17 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 		t.Errorf("it is %+v, %v", v, err)
 	}
 	var full *collector.NotEmptyError
-	if _, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentDeleted, false, "ann"); !errors.As(err, &full) || full.Ops != 3 {
+	if _, err := collector.New(c.Store).SetCollector(ctx,
+		"c", workqueue.DocumentDeleted, false, "ann"); !errors.As(err, &full) || full.Ops != 3 {
 		t.Errorf("deleted although it has operations: %v", err)
 	}
-	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentActive, false, "ann"); err != nil || out.Unchanged {
+	if out, err := collector.New(c.Store).SetCollector(ctx,
+		"c", workqueue.DocumentActive, false, "ann"); err != nil || out.Unchanged {
 		t.Fatal(out, err)
 	}
 	late := c.one("a", "b", "c")
-	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentDeleted, true, "ann"); err != nil || out.Waiting != 3 {
+	if out, err := collector.New(c.Store).SetCollector(ctx,
+		"c", workqueue.DocumentDeleted, true, "ann"); err != nil || out.Waiting != 3 {
 		t.Fatalf("deleted %+v, %v", out, err)
 	}
 	if _, _, err := collector.New(c.Store).AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}}); !errors.Is(err,

@@ -18,7 +18,8 @@ const (
 	setCollector = `
 UPDATE collector SET state = $2, paused_by = CASE $2 WHEN 'paused' THEN $3 ELSE '' END,
     paused_at = CASE $2 WHEN 'paused' THEN tranche_now() END,
-    backoff_until = CASE $2 WHEN 'paused' THEN backoff_until END, failures = CASE $2 WHEN 'paused' THEN failures ELSE 0 END
+    backoff_until = CASE $2 WHEN 'paused' THEN backoff_until END,
+    failures = CASE $2 WHEN 'paused' THEN failures ELSE 0 END
 WHERE name = $1 AND state <> 'deleting'`
 
 	markDeleting = `

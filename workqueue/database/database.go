@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -149,9 +148,4 @@ func (s *DB) tryTx(ctx context.Context, limit time.Duration, holders *[]string,
 func retryable(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "40P01" || pg.Code == "40001")
-}
-
-// Audit notes what actor did to a subject, in the transaction that does it: for packages that are not of the store.
-func Audit(ctx context.Context, tx pgx.Tx, actor, action, subject string, after map[string]any) error {
-	return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: action, Subject: subject, After: after})
 }

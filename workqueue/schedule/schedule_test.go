@@ -79,7 +79,8 @@ func TestSchedulesHaveVersions(t *testing.T) {
 		!strings.Contains(err.Error(), "was deleted") {
 		t.Errorf("a deleted one: %v", err)
 	}
-	if _, err := schedule.New(b.Store).SetSchedule(t.Context(), "night", workqueue.DocumentPaused, nil, "ann"); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := schedule.New(b.Store).SetSchedule(t.Context(),
+		"night", workqueue.DocumentPaused, nil, "ann"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("pause of a deleted one: %v", err)
 	}
 	if back := b.ApplySchedule("night", `{"plan":"q"}`); back.Version != 4 || back.Previous != 0 || back.Unchanged {
@@ -207,7 +208,8 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 	lease := b.Lead()
 	b.ApplySchedule("night", `{}`)
 	due := b.fallDue("night")
-	if paused, err := schedule.New(b.Store).SetSchedule(t.Context(), "night", workqueue.DocumentPaused, nil, "ann"); err != nil ||
+	if paused, err := schedule.New(b.Store).SetSchedule(t.Context(),
+		"night", workqueue.DocumentPaused, nil, "ann"); err != nil ||
 		paused.State != "paused" {
 		t.Fatal(paused, err)
 	}
@@ -231,11 +233,13 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	before := time.Now()
-	resumed, err := schedule.New(b.Store).SetSchedule(t.Context(), "night", workqueue.DocumentActive, storetest.Hourly, "ann")
+	resumed, err := schedule.New(b.Store).SetSchedule(t.Context(),
+		"night", workqueue.DocumentActive, storetest.Hourly, "ann")
 	if err != nil || resumed.NextDue == nil || !resumed.NextDue.After(before) {
 		t.Errorf("resumed %+v, %v: what was due meanwhile is left out", resumed, err)
 	}
-	if again, err := schedule.New(b.Store).SetSchedule(t.Context(), "night", workqueue.DocumentActive, storetest.Hourly, "ann"); err != nil ||
+	if again, err := schedule.New(b.Store).SetSchedule(t.Context(),
+		"night", workqueue.DocumentActive, storetest.Hourly, "ann"); err != nil ||
 		!again.Unchanged {
 		t.Errorf("resumed again: %+v, %v", again, err)
 	}

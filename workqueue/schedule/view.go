@@ -75,7 +75,9 @@ CROSS JOIN LATERAL (SELECT * FROM schedule_occurrence f WHERE f.schedule = n.nam
 )
 
 // Schedules lists schedules by name. next is the name after which others follow; empty: none do.
-func (s Store) Schedules(ctx context.Context, after string, limit int) (list []ScheduleSummary, next string, err error) {
+func (s Store) Schedules(
+	ctx context.Context, after string, limit int,
+) (list []ScheduleSummary, next string, err error) {
 	limit = pg.Limit(limit, DefaultSchedules, MaxSchedules)
 	if !pg.ValidText(after) {
 		return nil, "", fmt.Errorf("schedule %q: %w", after, workqueue.ErrNotFound)

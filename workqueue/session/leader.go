@@ -128,6 +128,11 @@ func (s Store) AsLeader(
 	})
 }
 
+// Audit notes what actor did to a subject, in the transaction that does it: for packages that are not of the store.
+func Audit(ctx context.Context, tx pgx.Tx, actor, action, subject string, after map[string]any) error {
+	return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: action, Subject: subject, After: after})
+}
+
 // stalledTimeout is how long a client may keep PostgreSQL waiting in the middle of a statement that holds locks.
 const stalledTimeout = 10 * time.Second
 

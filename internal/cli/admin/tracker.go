@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/cli"
@@ -30,25 +29,17 @@ type Trackers struct {
 }
 
 type trackerOpen struct {
-	Owner      string         `help:"Whose it is (the user's name)." placeholder:"NAME"`
-	Key        string         `help:"Opening again with the same owner and key gives the batch that is there." placeholder:"K"`
-	ID         string         `name:"id" help:"A UUID of yours, instead of a new one." placeholder:"UUID"`
-	OpenIdle   *time.Duration `help:"It expires when it is open and idle for so long (24h)." placeholder:"TIME"`
-	SealedIdle *time.Duration `help:"It expires when it is sealed and idle for so long (168h)." placeholder:"TIME"`
-	Keep       *time.Duration `help:"How long it is kept once it has ended (168h)." placeholder:"TIME"`
-	Webhook    string         `help:"Who is told of its end, by HTTP; with --secret." placeholder:"URL"`
-	Secret     string         `help:"The secret of the operator's file that signs for --webhook." placeholder:"NAME"`
+	Owner      string `help:"Whose it is (the user's name)." placeholder:"NAME"`
+	Key        string `help:"Opening again with the same owner and key gives the batch that is there." placeholder:"K"`
+	ID         string `name:"id" help:"A UUID of yours, instead of a new one." placeholder:"UUID"`
+	OpenIdle   string `help:"It expires when it is open and idle for so long (24h)." placeholder:"TIME"`
+	SealedIdle string `help:"It expires when it is sealed and idle for so long (168h)." placeholder:"TIME"`
+	Keep       string `help:"How long it is kept once it has ended (168h)." placeholder:"TIME"`
+	Webhook    string `help:"Who is told of its end, by HTTP; with --secret." placeholder:"URL"`
+	Secret     string `help:"The secret of the operator's file that signs for --webhook." placeholder:"NAME"`
 }
 
 func (o *trackerOpen) Validate() error {
-	for _, age := range []struct {
-		flag string
-		d    *time.Duration
-	}{{"--open-idle", o.OpenIdle}, {"--sealed-idle", o.SealedIdle}, {"--keep", o.Keep}} {
-		if age.d != nil && *age.d <= 0 {
-			return fmt.Errorf("%s is %s; it must be positive", age.flag, *age.d)
-		}
-	}
 	if (o.Webhook == "") != (o.Secret == "") {
 		return errors.New("--webhook and --secret go together: what is sent is signed")
 	}
@@ -57,8 +48,8 @@ func (o *trackerOpen) Validate() error {
 
 func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.BatchSettings{
-		ID: o.ID, Owner: cmp.Or(o.Owner, cli.OSUser()), Key: o.Key, OpenIdle: ageText(o.OpenIdle),
-		SealedIdle: ageText(o.SealedIdle), Keep: ageText(o.Keep),
+		ID: o.ID, Owner: cmp.Or(o.Owner, cli.OSUser()), Key: o.Key, OpenIdle: o.OpenIdle, SealedIdle: o.SealedIdle,
+		Keep: o.Keep,
 	}
 	if o.Webhook != "" {
 		set.Webhook = &client.WebhookSettings{URL: o.Webhook, Secret: o.Secret}
@@ -70,14 +61,6 @@ func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 		return fmt.Sprintf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\n"+
 			"then: tranche tracker seal %[1]s", cli.EscapeControl(opened.ID))
 	})(cl.OpenTracker(ctx, set, term.Keep()))
-}
-
-// ageText is a time as the API takes it; none is the server's default.
-func ageText(d *time.Duration) string {
-	if d == nil {
-		return ""
-	}
-	return d.String()
 }
 
 // batchID is the argument of commands about one batch.
@@ -355,12 +338,17 @@ func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 			break
 		}
 		var acked client.BatchesAcked
-		if err == nil {
-			acked, err = a.send(ctx, term, cl, piece.set)
-			err = input.place(err, piece)
+		switch {
+		case err != nil:
+		case a.Batch != "":
+			acked, err = cl.AckTracker(ctx, a.Batch, piece.set, term.Keep())
+		default:
+			acked, err = cl.AckTrackerItems(ctx, piece.set, term.Keep())
 		}
-		if err != nil {
-			return soFar(err, sent)
+		if err = input.place(err, piece); err != nil && sent > 0 {
+			return fmt.Errorf("%s were acknowledged, and then: %w", cli.Plural(int64(sent), "line"), err)
+		} else if err != nil {
+			return err
 		}
 		sent += piece.count()
 		total.Newly += acked.Newly
@@ -370,26 +358,9 @@ func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		return fmt.Errorf("--file %s names no items", a.File)
 	}
 	if term.JSON {
-		return term.Document(total)
+		return term.Document(total) // what was kept is the answer to the last piece only
 	}
 	return term.Printf("%s", ackedText(&total))
-}
-
-func (a *trackerAck) send(
-	ctx context.Context, term *cli.Console, cl *client.Client, set client.Acknowledgement,
-) (client.BatchesAcked, error) {
-	if a.Batch != "" {
-		return cl.AckTracker(ctx, a.Batch, set, term.Keep())
-	}
-	return cl.AckTrackerItems(ctx, set, term.Keep())
-}
-
-// soFar says what had been done before an error.
-func soFar(err error, sent int) error {
-	if sent == 0 {
-		return err
-	}
-	return fmt.Errorf("%s were acknowledged, and then: %w", cli.Plural(int64(sent), "line"), err)
 }
 
 // isItemID tells ids from ranges. What is neither goes as what it resembles, and the server says what is wrong with it.

@@ -13,6 +13,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
+// database is the store's, which needs this package itself.
+type database interface {
+	InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error
+}
+
 // Kind is a kind of document, and how the database keeps it.
 type Kind struct {
 	Name string // plan: of its actions in the audit log, and for people
@@ -22,11 +27,6 @@ type Kind struct {
 	Hold string
 	// Left counts what waits of the document named $1, and what of it is parked; empty: nothing ever does.
 	Left string
-}
-
-// database is where documents are kept.
-type database interface {
-	InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error
 }
 
 // Held is a document as a change finds it, with its row locked.
