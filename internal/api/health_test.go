@@ -17,12 +17,12 @@ func TestWhatIsSaidOfConditions(t *testing.T) {
 		status     int
 		says       string
 	}{
-		{"muted", `{"kind":"dead_letters","reason":"known"}`, 422, "until_worse"},
-		{"muted", `{"kind":"dead_letters","reason":"known","for":"8h","until_worse":true}`, 422, "until_worse"},
-		{"muted", `{"kind":"dead_letters","reason":"known","for":"2s"}`, 422, "8h"},
-		{"muted", `{"kind":"dead_letters","for":"8h"}`, 422, "reason"},
-		{"muted", `{"kind":"dead_leters","reason":"known","for":"8h"}`, 404, "tranche health"},
-		{"take", `{"kind":"dead_letters","subject":"elsewhere"}`, 404, "tranche health"},
+		{"mute", `{"kind":"dead_letters","reason":"known"}`, 422, "until_worse"},
+		{"mute", `{"kind":"dead_letters","reason":"known","for":"8h","until_worse":true}`, 422, "until_worse"},
+		{"mute", `{"kind":"dead_letters","reason":"known","for":"2s"}`, 422, "8h"},
+		{"mute", `{"kind":"dead_letters","for":"8h"}`, 422, "reason"},
+		{"mute", `{"kind":"dead_leters","reason":"known","for":"8h"}`, 404, "tranche health"},
+		{"ack", `{"kind":"dead_letters","subject":"elsewhere"}`, 404, "tranche health"},
 	} {
 		b.Want("/health/"+r.path, r.body, r.status, r.says)
 	}
