@@ -40,7 +40,7 @@ type HTTP struct {
 	WholeChunk  bool               `json:"whole_chunk,omitempty"` // one request for the chunk
 	Concurrency int                `json:"concurrency"`           // requests at once, of a node for this step; 1 to 256
 	Timeout     workqueue.Duration `json:"timeout"`               // of one request; 1ms to 1h
-	MaxBytes    workqueue.Bytes    `json:"max_bytes"`             // of one response; 1 to 256 MiB; the operator may allow less
+	MaxBytes    workqueue.Bytes    `json:"max_bytes"`             // of one response; 1 to 256 MiB, if allowed
 	Redirects   int                `json:"redirects"`             // that are followed; 0 to 10
 	Response    HTTPResponse       `json:"response,omitzero"`
 }

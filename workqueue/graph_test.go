@@ -73,9 +73,9 @@ func (b *bench) checkBarriers(run workqueue.RunID) {
 	}
 }
 
-func (b *bench) approveStep(run workqueue.RunID, actor, step string) (control.Controlled, error) {
+func (b *bench) approveSend(run workqueue.RunID, actor string) (control.Controlled, error) {
 	return control.New(b.Store).Approve(b.Context(),
-		control.Control{Run: run, Actor: actor, Reason: "looks good", Step: step})
+		control.Control{Run: run, Actor: actor, Reason: "looks good", Step: "send"})
 }
 
 // What is made again is looked at again.
@@ -92,7 +92,7 @@ func TestGateIsShutAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = b.approveStep(run, "bob", "send")
+		_, err = b.approveSend(run, "bob")
 		b.WantRefused(err, "not there yet")
 		if n := b.RecordStep(run, 1); n != 0 {
 			t.Fatalf("%d items went through the gate that was shut", n)
@@ -100,7 +100,7 @@ func TestGateIsShutAgain(t *testing.T) {
 		b.RecordStep(run, 0)
 		b.checkBarriers(run)
 		b.Check()
-		if _, err := b.approveStep(run, "bob", "send"); err != nil {
+		if _, err := b.approveSend(run, "bob"); err != nil {
 			t.Fatal(err)
 		}
 		b.RecordStep(run, 1)
@@ -117,16 +117,16 @@ func TestFourEyes(t *testing.T) {
 	b.RecordStep(run, 0)
 	b.checkBarriers(run)
 	var eyes *control.FourEyesError
-	if _, err := b.approveStep(run, "test", "send"); !errors.As(err, &eyes) || eyes.Actor != "test" {
+	if _, err := b.approveSend(run, "test"); !errors.As(err, &eyes) || eyes.Actor != "test" {
 		t.Errorf("who started it approves: %v", err)
 	}
 	b.ApplySchedule("night", `{}`) // ann had it started at once
 	b.Exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, asked_by, start_at, run_id, ended_at)
 		VALUES ('night', tranche_now(), 'now', 1, 'started', 'ann', tranche_now(), $1, tranche_now())`, run)
-	if _, err := b.approveStep(run, "ann", "send"); !errors.As(err, &eyes) || eyes.Actor != "ann" {
+	if _, err := b.approveSend(run, "ann"); !errors.As(err, &eyes) || eyes.Actor != "ann" {
 		t.Errorf("who had it started approves: %v", err)
 	}
-	if _, err := b.approveStep(run, "bob", "send"); err != nil {
+	if _, err := b.approveSend(run, "bob"); err != nil {
 		t.Error(err)
 	}
 }
@@ -144,7 +144,7 @@ func TestNothingPassesAGateUnseen(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "run_step_approved") {
 		t.Errorf("passed by hand: %v", err)
 	}
-	if _, err := b.approveStep(run, "ann", "send"); err != nil {
+	if _, err := b.approveSend(run, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	b.ClaimStep(run, 1, 1)

@@ -93,7 +93,7 @@ FROM tracker_service
 WHERE deleted_at IS NULL AND CASE WHEN $3 <> '' THEN owner = $2 AND key = $3 ELSE batch_id = $1 END`
 
 // OpenTracker makes an empty tracker, or finds the one that the same request made before: by owner and key, or without
-// a key by id. A request that differs from the first one is a *ConflictError; an id that is taken otherwise is ErrExists.
+// a key by id. A request that differs from the first is a *ConflictError; an id that is otherwise taken is ErrExists.
 func OpenTracker(ctx context.Context, tx pgx.Tx, r OpenRequest) (Opened, error) {
 	asked := r.ID != (uuid.UUID{})
 	if err := r.normalise(); err != nil {

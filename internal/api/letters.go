@@ -141,7 +141,7 @@ func (s *endpointRoutes) dropLetters(ctx context.Context, in *dropInput) (Droppe
 	return Dropped{Dropped: n}, kernel.Seen(err, kernel.SeeLetters)
 }
 
-// known returns an error that wraps ErrNotFound for an endpoint that has no dead letters, no service and no running run.
+// known returns an error that wraps ErrNotFound for an endpoint without dead letters, services and running runs.
 func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
 	if endpoint == "" {
 		return nil

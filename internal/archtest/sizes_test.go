@@ -31,10 +31,10 @@ const (
 // totals are what the whole may have. They may only go down: lower them with what a change removes; who raises one
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
-	packages: 111, // those with files that are not tests
+	packages: 109, // those with files that are not tests
 	files:    638, // without tests and generated code, as are lines
 	lines:    147051,
-	tests:    97984, // lines of them
+	tests:    92450, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

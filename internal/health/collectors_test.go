@@ -45,7 +45,8 @@ func TestCollectorsInTrouble(t *testing.T) {
 		"late")
 	w.appears(store.CollectorLate, "late", store.Warning, "min longer than they should", "no_listeners: no one",
 		"tranche collector show late")
-	if _, err := collector.New(w.store).SetCollector(t.Context(), "late", workqueue.DocumentPaused, false, "ann"); err != nil {
+	_, err := collector.New(w.store).SetCollector(t.Context(), "late", workqueue.DocumentPaused, false, "ann")
+	if err != nil {
 		t.Fatal(err)
 	}
 	w.appears(store.CollectorLate, "late", store.Info, "ann paused it", "tranche collector resume late")

@@ -26,8 +26,9 @@ func TestSchedulesInTrouble(t *testing.T) {
 		return after.Add(time.Hour), true, nil
 	}
 	for _, name := range []string{"fails", "idle", "late"} {
-		_, err := schedule.New(w.store).ApplySchedule(t.Context(), schedule.Text{Document: workqueue.Document{Name: name, Spec: json.RawMessage(`{}`),
-			Source: "x"}, Zone: "UTC", Next: hourly}, "test")
+		doc := workqueue.Document{Name: name, Spec: json.RawMessage(`{}`), Source: "x"}
+		_, err := schedule.New(w.store).ApplySchedule(t.Context(),
+			schedule.Text{Document: doc, Zone: "UTC", Next: hourly}, "test")
 		if err != nil {
 			t.Fatal(err)
 		}

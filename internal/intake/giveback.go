@@ -315,17 +315,12 @@ func (r *restored) isSheet() bool { return r.format == CSV || r.format == XLSX }
 
 // cell is what a cell says: what the item has, when that is what the cell shows, or else a value of the same kind. In
 // NDJSON a value has a kind of its own.
-func (r *restored) cell(cell, have []byte) ([]byte, error) {
+func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 	kind := kindOf(have)
-	if number, place, ok := shownElse(cell); ok && r.format == XLSX {
-		if kind == TypeText {
-			return nil, fmt.Errorf("cell %s holds the number %s, shown as percents, money or the like, and a text is to stand "+
-				"there; format the cell as text, and write it again", place, number)
+	if r.format == XLSX {
+		if cell, err = workbookCell(cell, have, kind); err != nil {
+			return nil, err
 		}
-		cell = number
-	}
-	if shown := textOf(have); r.format == XLSX && clockTime.MatchString(shown) {
-		cell = asClock(cell, shown)
 	}
 	switch {
 	case r.same(cell, have):
@@ -345,6 +340,21 @@ func (r *restored) cell(cell, have []byte) ([]byte, error) {
 		return have, nil
 	}
 	return value, err
+}
+
+// workbookCell returns a cell without what the workbook made of the value it shows.
+func workbookCell(cell, have []byte, kind string) ([]byte, error) {
+	if number, place, ok := shownElse(cell); ok {
+		if kind == TypeText {
+			return nil, fmt.Errorf("cell %s holds the number %s, shown as percents, money or the like, but the item has text "+
+				"there; format the cell as text, and enter it again", place, number)
+		}
+		cell = number
+	}
+	if shown := textOf(have); clockTime.MatchString(shown) {
+		cell = asClock(cell, shown)
+	}
+	return cell, nil
 }
 
 // same reports whether a cell shows what the item has.

@@ -420,7 +420,7 @@ type ApproveSettings struct {
 	// Step let this step begin, which waits; absent: the canary is meant
 	Step string `json:"step,omitempty"`
 
-	// IfWaitingSince since of the gate that was looked at; 409 when it has waited again since
+	// IfWaitingSince since of the gate as read; 409 if older
 	IfWaitingSince *time.Time `json:"if_waiting_since,omitempty"`
 }
 
@@ -6586,4 +6586,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 5af4f67f67ad78b73e5f459aa80fa52d, is b4323a13457c7e0d2bccad6faf77f72a3d4bc455d4fa7e559d14048001cc01a1.
+// Of cff90df009f0382a18ad248a900d844c, is a798f21f7bf5ac6ad7d8dd0e565201c220551d820a94025c7907e3421ee25fc9.

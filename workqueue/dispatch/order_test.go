@@ -57,17 +57,17 @@ func (b *bench) loadLines(req start.LoadRequest, values ...string) workqueue.Run
 	return loaded.Run
 }
 
-// wantClaims claims all there is of a step and wants just these items.
-func (b *bench) wantClaims(run workqueue.RunID, step workqueue.Step, want ...workqueue.Ordinal) []workqueue.Slice {
+// wantClaims claims all there is of the first step and wants just these items.
+func (b *bench) wantClaims(run workqueue.RunID, want ...workqueue.Ordinal) []workqueue.Slice {
 	b.Helper()
-	claimed := b.ClaimStep(run, step, storetest.Plenty).Slices
+	claimed := b.ClaimStep(run, 0, storetest.Plenty).Slices
 	var got []workqueue.Ordinal
 	for _, s := range claimed {
 		got = append(got, storetest.Ordinals(s)...)
 	}
 	slices.Sort(got)
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		b.Fatalf("claimed items %v of step %d; want %v: %s", got, step, want, b.Dump(run))
+		b.Fatalf("claimed items %v; want %v: %s", got, want, b.Dump(run))
 	}
 	return claimed
 }
@@ -86,10 +86,10 @@ func TestAFailureStopsItsLineOnly(t *testing.T) {
 	req := storetest.Request()
 	req.Order = byValue(true)
 	run := b.loadLines(req, "a", "b", "a", "a", "b")
-	first := wholes(b.wantClaims(run, 0, 0, 1))
+	first := wholes(b.wantClaims(run, 0, 1))
 	b.Record(storetest.Except(first[0], 0), first[1])
 	b.Check()
-	second := b.wantClaims(run, 0, 4)
+	second := b.wantClaims(run, 4)
 	if n, err := settle.New(b.Store).EndStopped(t.Context(), b.Lead()); n != 2 || err != nil {
 		t.Fatalf("ended %d items, %v; want 2", n, err)
 	}
@@ -107,7 +107,7 @@ func TestAFailureStopsItsLineOnly(t *testing.T) {
 	b.Rerun(run, redo.Selection{Failed: true})
 	b.Check()
 	for _, want := range []workqueue.Ordinal{0, 2, 3} {
-		b.Record(storetest.Whole(b.wantClaims(run, 0, want)[0]))
+		b.Record(storetest.Whole(b.wantClaims(run, want)[0]))
 	}
 	b.WantState(run, "completed", 2)
 	b.WantCounts(run, 5, 0)
@@ -118,24 +118,24 @@ func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "a", "a")
-	b.Record(storetest.Whole(b.wantClaims(run, 0, 0)[0]))
-	b.Record(storetest.Except(storetest.Whole(b.wantClaims(run, 0, 1)[0]), 1))
-	third := b.wantClaims(run, 0, 2)
+	b.Record(storetest.Whole(b.wantClaims(run, 0)[0]))
+	b.Record(storetest.Except(storetest.Whole(b.wantClaims(run, 1)[0]), 1))
+	third := b.wantClaims(run, 2)
 	b.Rerun(run, redo.Selection{Keys: []string{"C0", "C1"}})
 	b.Check()
-	b.wantClaims(run, 0)
+	b.wantClaims(run)
 	b.Record(storetest.Whole(third[0]))
 	for _, want := range []workqueue.Ordinal{0, 1, 3} {
 		b.Check()
-		b.Record(storetest.Whole(b.wantClaims(run, 0, want)[0]))
+		b.Record(storetest.Whole(b.wantClaims(run, want)[0]))
 	}
 	b.WantState(run, "completed", 2)
 
 	// All of them at once, with one in progress: it is called back, and the lane begins at its beginning.
 	b.Rerun(run, redo.Selection{Ranges: []redo.Range{{From: 0, To: 3}}})
-	late := b.wantClaims(run, 0, 0)
+	late := b.wantClaims(run, 0)
 	b.Record(storetest.Whole(late[0]))
-	late = b.wantClaims(run, 0, 1)
+	late = b.wantClaims(run, 1)
 	if _, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
 		Select: redo.Selection{All: true}}); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
 	b.Check()
 	b.Record(storetest.Whole(late[0])) // comes too late
 	for _, want := range []workqueue.Ordinal{0, 1, 2, 3} {
-		b.Record(storetest.Whole(b.wantClaims(run, 0, want)[0]))
+		b.Record(storetest.Whole(b.wantClaims(run, want)[0]))
 	}
 	b.WantState(run, "completed", 4)
 	b.Check()
@@ -163,10 +163,10 @@ func TestLinesOfPartitionsAndOfFixedValues(t *testing.T) {
 			want = append(want, workqueue.Ordinal(i))
 		}
 	}
-	b.wantClaims(run, 0, want...)
+	b.wantClaims(run, want...)
 
 	req.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v", Values: []string{"a", "b"}}}
-	b.wantClaims(b.loadLines(req, "a", "b", "a"), 0, 0, 1)
+	b.wantClaims(b.loadLines(req, "a", "b", "a"), 0, 1)
 	_, err := b.TryLoad(req, valued("a", "x"))
 	wrong, ok := errors.AsType[*start.ItemOrderError](err)
 	const says = `line 3, key "C1": order_by v: "x" is none`
@@ -201,7 +201,7 @@ func TestWhatDoesNotGoWithAnOrderIsRefused(t *testing.T) {
 		}
 	}
 	run := b.loadLines(storetest.Request(), "a", "a")
-	b.Record(storetest.Except(storetest.Whole(b.wantClaims(run, 0, 0)[0]), 0))
+	b.Record(storetest.Except(storetest.Whole(b.wantClaims(run, 0)[0]), 0))
 	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "test", Canary: 1,
 		Select: redo.Selection{Failed: true}})
 	b.WantRefused(err, "order_by", "canary")
@@ -212,7 +212,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "b", "b")
-	b.Record(wholes(b.wantClaims(run, 0, 0, 2))...)
+	b.Record(wholes(b.wantClaims(run, 0, 2))...)
 	if n, err := redo.New(b.Store).RepairLanes(t.Context(), b.Lead()); n != 0 || err != nil {
 		t.Fatalf("moved on %d lanes of a run that goes on, %v", n, err)
 	}
@@ -227,7 +227,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 		t.Fatalf("moved on %d lanes, %v; want 2", n, err)
 	}
 	b.Check()
-	b.Record(wholes(b.wantClaims(run, 0, 1, 3))...)
+	b.Record(wholes(b.wantClaims(run, 1, 3))...)
 	b.WantState(run, "completed", 1)
 	b.Check()
 }
@@ -278,9 +278,9 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 				}
 			}
 			b.Check()
-			next := b.wantClaims(run, 0, 8192, 8194)
+			next := b.wantClaims(run, 8192, 8194)
 			b.Record(wholes(next)...)
-			b.Record(storetest.Whole(b.wantClaims(run, 0, 8193)[0]))
+			b.Record(storetest.Whole(b.wantClaims(run, 8193)[0]))
 			b.WantState(run, "completed", 1)
 			b.Check()
 		})

@@ -15,9 +15,9 @@ import (
 )
 
 // accept accepts failures, which must succeed.
-func (b *bench) accept(run workqueue.RunID, sel redo.Selection, reason string) redo.Accepted {
+func (b *bench) accept(run workqueue.RunID, sel redo.Selection) redo.Accepted {
 	b.Helper()
-	out, err := redo.New(b.Store).Accept(b.Context(), redo.AcceptRequest{Run: run, Select: sel, Reason: reason,
+	out, err := redo.New(b.Store).Accept(b.Context(), redo.AcceptRequest{Run: run, Select: sel, Reason: "r",
 		Actor: "ann"})
 	if err != nil {
 		b.Fatal(err)
@@ -57,13 +57,13 @@ func TestRerunTakesAcceptanceAway(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run, even, odd := b.Damaged(600)
-	b.accept(run, redo.Selection{Codes: []string{"even"}}, "r")
+	b.accept(run, redo.Selection{Codes: []string{"even"}})
 	tried, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true, Actor: "ann",
 		Select: redo.Selection{Failed: true}})
 	if err != nil || tried.Items != int64(odd) {
 		t.Errorf("of all that failed %d would be run again, %v; want %d, which are not accepted", tried.Items, err, odd)
 	}
-	b.accept(run, redo.Selection{Failed: true}, "r")
+	b.accept(run, redo.Selection{Failed: true})
 	_, err = redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
 		Select: redo.Selection{Failed: true}})
 	if nothing := (*redo.NothingToRerunError)(nil); !errors.As(err, &nothing) {
@@ -107,7 +107,7 @@ func TestAcceptWhileTheRunCompletes(t *testing.T) {
 	b.Until("the completion waits for the lock", func() bool { return waiting() == 1 })
 	accepted := make(chan struct{})
 	wg.Go(func() {
-		b.accept(run, redo.Selection{Failed: true}, "r")
+		b.accept(run, redo.Selection{Failed: true})
 		close(accepted)
 	})
 	b.Until("the acceptance waits, or is done", func() bool {
@@ -151,7 +151,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	var accepted redo.Accepted
-	wg.Go(func() { accepted = b.accept(run, redo.Selection{Codes: []string{"bad"}}, "r") })
+	wg.Go(func() { accepted = b.accept(run, redo.Selection{Codes: []string{"bad"}}) })
 	waits := func(lock string) func() bool {
 		return func() bool {
 			return b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()

@@ -61,7 +61,7 @@ func (g *gatherer) take(step workqueue.Step) []workqueue.Slice {
 	return claimed.Slices
 }
 
-func (g *gatherer) answer(step workqueue.Step, slices ...workqueue.Slice) []settle.Verdict {
+func (g *gatherer) answer(step workqueue.Step, slices ...workqueue.Slice) {
 	g.Helper()
 	var answers []settle.Answer
 	for _, s := range slices {
@@ -77,7 +77,7 @@ func (g *gatherer) answer(step workqueue.Step, slices ...workqueue.Slice) []sett
 		}
 		answers = append(answers, a)
 	}
-	return g.Record(answers...).Verdicts
+	g.Record(answers...)
 }
 
 // work does whatever there is to do.

@@ -65,8 +65,9 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 			return run
 		},
 		"it is a load that was given up": ended(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`),
-		"":                               held(`SELECT FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`), // who deletes by hand waits for it
-		" ":                              held(`SELECT FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`),
+		// A deletion by hand waits for it.
+		"":  held(`SELECT FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`),
+		" ": held(`SELECT FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`),
 	} {
 		run := made()
 		if strings.TrimSpace(says) != "" && !strings.Contains(says, "published") { // only its state keeps it

@@ -419,11 +419,12 @@ func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 	t.Cleanup(pool.Close)
 	store, ctx := database.New(pool), t.Context()
 	age := time.Hour
+	now := time.Now()
 	runs := &retention.Retention{Kind: retention.RetainRuns, Limits: retention.Limits{Age: &age}}
 	for name, read := range map[string]func() error{
 		"limits":          func() error { _, err := retention.New(store).Retention(ctx); return err },
 		"cutoff":          func() error { _, err := retention.New(store).RetentionCutoff(ctx, runs); return err },
-		"runs":            func() error { _, err := retention.New(store).RunsPastLimits(ctx, time.Now(), 9, nil); return err },
+		"runs":            func() error { _, err := retention.New(store).RunsPastLimits(ctx, now, 9, nil); return err },
 		"going":           func() error { _, err := retention.New(store).GoingRuns(ctx, 9); return err },
 		"due":             func() error { _, err := retention.New(store).RetentionDue(ctx); return err },
 		"due schedules":   func() error { _, err := schedule.New(store).DueSchedules(ctx, 1); return err },

@@ -30,7 +30,7 @@ type TooManyInvalidError struct{ First string } // what is wrong with the first
 
 func (e *TooManyInvalidError) Error() string {
 	return fmt.Sprintf("more than %d items do not fit the schema, the first because of this: %s. Nothing was started; "+
-		"have such items refused, to see where they are (invalid=refuse), and fix the input", MaxInvalid, e.First)
+		"have such items refused, to see where they are (on_invalid: reject), and fix the input", MaxInvalid, e.First)
 }
 
 // invalidItem is an item that fails with the seal: no one is asked about it.

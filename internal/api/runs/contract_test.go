@@ -62,8 +62,8 @@ func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 		{"/runs?endpoint=interest&order_by=age", "id,balance,age\n1,2,9\n", 201, `"warnings":[]`},
 		{"/runs?endpoint=interest", `{"id":"1","balance":"2"}` + "\n" + `{"id":"2"}`, 201,
 			"interest requires `balance`, which 1 of the first 2 items lack"},
-		{"/runs", multi("{endpoint: interest}, {endpoint: gone, needs: [interest], inputs: [interest]}", "id,blance\n1,2"), 422,
-			lacks + "; nothing reads `blance`."},
+		{"/runs", multi("{endpoint: interest}, {endpoint: gone, needs: [interest], inputs: [interest]}",
+			"id,blance\n1,2"), 422, lacks + "; nothing reads `blance`."},
 		{"/runs", multi("{endpoint: interest}, {endpoint: dues}", "id,blance\n1,2"), 422,
 			lacks + "; dues requires `balance`, which no row has; nothing reads `blance`. Nothing was stored. Rename it: " +
 				"--rename blance=balance"},
@@ -94,7 +94,8 @@ func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 	b.Want("/runs/open/correct", "id,balance\n2,3\n", 200, `"warnings":[]`)
 	b.Want("/runs/open/items/2/correct", `{"payload":{"id":"2","blance":"3"}}`, 422,
 		lacks+"; nothing reads `blance`. Nothing was stored. Rename it: --rename blance=balance")
-	b.Want("/runs/open/items/2/correct", `{"payload":{"id":"2","blance":"3"},"contract":"warn","dry_run":true}`, 200, lacks)
+	b.Want("/runs/open/items/2/correct", `{"payload":{"id":"2","blance":"3"},"contract":"warn","dry_run":true}`, 200,
+		lacks)
 	b.Want("/runs/open/items/2/correct", `{"payload":{"id":"2","balance":"4"}}`, 200, `"warnings":[]`)
 }
 

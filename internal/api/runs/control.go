@@ -233,7 +233,7 @@ type ApproveSettings struct {
 	ControlSettings
 	Step string `json:"step,omitempty" maxLength:"64" doc:"let this step begin, which waits; absent: the canary is meant"`
 
-	IfWaitingSince *time.Time `json:"if_waiting_since,omitempty" doc:"since of the gate that was looked at; 409 when it has waited again since"`
+	IfWaitingSince *time.Time `json:"if_waiting_since,omitempty" doc:"since of the gate as read; 409 if older"`
 }
 
 // GateDocument is a gate as someone sees it who may have to approve it.

@@ -88,12 +88,12 @@ func TestFourEyesAtAGate(t *testing.T) {
 			if _, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil {
 				t.Fatal(err)
 			}
-			ask(409, bob, http.MethodPost, "/runs/second/approve", `{"step":"send","if_waiting_since":"`+gate.Since+`"}`, "looked at",
-				"--dry-run")
+			ask(409, bob, http.MethodPost, "/runs/second/approve", `{"step":"send","if_waiting_since":"`+gate.Since+`"}`,
+				"looked at", "--dry-run")
 			ask(200, bob, http.MethodPost, "/runs/second/approve", `{"step":"send"}`, `"items":3`)
 		} else {
-			ask(200, bob, http.MethodPost, "/runs/first/approve", `{"step":"send","if_waiting_since":"`+gate.Since+`","reason":"fine"}`,
-				`"items":3`)
+			ask(200, bob, http.MethodPost, "/runs/first/approve",
+				`{"step":"send","if_waiting_since":"`+gate.Since+`","reason":"fine"}`, `"items":3`)
 		}
 		ask(409, bob, http.MethodPost, "/runs/"+name+"/approve", `{"step":"send"}`, "bob has approved")
 		b.AnswerStep(run, 1, "", func(workqueue.Ordinal) []byte { return []byte("2") })

@@ -173,8 +173,9 @@ func TestHealthReadsWell(t *testing.T) {
 			Mark: &client.Mark{State: "muted", By: "eve", At: now, Until: &until, Reason: "until the release"}}},
 	}
 	text := healthText(h, 80)
-	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL no one leads", "1m00s ago", "  turn      operator\n", `\x1b[31m`,
-		"start a node:\n", "`tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`\n",
+	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL no one leads", "1m00s ago",
+		"  turn      operator\n", `\x1b[31m`, "start a node:\n",
+		"`tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`\n",
 		"WARNING Failed items: 2 runs, 1,003 items", "3 items failed: it", "by ann, 1m00s ago",
 		"since it was muted by bob", "MUTED", "dead_letters e", ": until the release"} {
 		if !strings.Contains(text, want) {

@@ -283,7 +283,7 @@ func (s *simulation) answer(q *request) {
 		s.say("has too much to do")
 		a.Failure, a.Answered = &workqueue.SlotError{Code: "busy", Message: "m", Retry: true}, 0
 		s.replies = append(s.replies, reply{a})
-	case s.odd(30):
+	case s.odd(29):
 		s.say("sends what no one can read")
 		a.Failure, a.Unreadable = &workqueue.SlotError{Code: "unreadable", Message: "m", Retry: true}, true
 		a.Answered = -1
@@ -359,7 +359,7 @@ func (s *simulation) reply(q *request, a settle.Answer) {
 		last := len(a.Slots) - 1
 		s.blame(q, nil, a.Slots[last].Ordinal)
 		a.Slots[last] = settle.Slot{Ordinal: a.Slots[0].Ordinal, Result: []byte(`"second"`)}
-	case len(a.Slots) > 1 && s.odd(18):
+	case len(a.Slots) > 1 && s.odd(17):
 		s.say("of which it loses the last, and fails")
 		last := len(a.Slots) - 1
 		a.Failure, a.Answered = &workqueue.SlotError{Code: "crash", Message: "m", Retry: true}, last

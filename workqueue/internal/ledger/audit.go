@@ -1,3 +1,5 @@
+// Package ledger writes what accompanies a change in its transaction: the audit log, documents on record, events for
+// others, and the check that the leader still leads.
 package ledger
 
 import (
