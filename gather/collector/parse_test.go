@@ -152,7 +152,7 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 		{"endpoint: e\nretry_codes: [A, A]\n",
 			`f.yaml:2:18: retry_codes[1]: "A" stands twice`},
 		{"endpoint: e\nretry_codes: [A]\nno_retry_codes: [A]\n",
-			`f.yaml:3:14: no_retry_codes: "A" stands in retry_codes, too`},
+			`f.yaml:3:17: no_retry_codes: "A" stands in retry_codes, too`},
 		{"endpoint: e\nparams: x\n",
 			"params: want names and values"},
 		{"endpoint: e\nparams: {a: [1]}\n",
