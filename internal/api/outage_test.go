@@ -150,7 +150,7 @@ func TestWhatIsSaidWhileNATSIsAmiss(t *testing.T) {
 		},
 		"… its store full": {
 			begin: natsConfig("p", "1M", ""),
-			says: says{`"shortage"`, "JetStream has no room for the streams",
+			says: says{`"resource_exhausted"`, "JetStream has no room for the streams",
 				"JetStream has no room for the streams", "", "JetStream has no room for the streams"},
 		},
 	} {

@@ -45,7 +45,7 @@ func (f *facts) machine() (all []health.Condition) {
 	}
 	for _, what := range f.short {
 		all = append(all, health.Condition{
-			Undated: true, Kind: health.Shortage, Severity: health.Critical, Subject: f.host,
+			Undated: true, Kind: health.ResourceExhausted, Severity: health.Critical, Subject: f.host,
 			Title: "Something is used up, or too slow", Detail: what,
 			Remedy: "See to it, as it says; work goes on by itself then",
 		})

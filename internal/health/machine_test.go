@@ -60,13 +60,13 @@ func TestWhatAnotherServerSeesOfItself(t *testing.T) {
 	var short atomic.Pointer[[]string]
 	short.Store(&[]string{"the disk of the database is full"})
 	there := w.look(health.Config{Host: "there", Short: func() []string { return *short.Load() }})
-	own := w.appearsTo(there, store.Shortage, "there", store.Critical, "is full")
-	other := w.appears(store.Shortage, "there", store.Critical, "is full")
+	own := w.appearsTo(there, store.ResourceExhausted, "there", store.Critical, "is full")
+	other := w.appears(store.ResourceExhausted, "there", store.Critical, "is full")
 	if !own.Since.Equal(other.Since) || own.Title != other.Title || own.Remedy != other.Remedy {
 		t.Errorf("it says of itself\n%+v, and another one says\n%+v", own, other)
 	}
-	w.says(store.Muted, store.Shortage, "there", 0)
-	w.stands(store.Shortage, "there", store.Muted)
+	w.says(store.Muted, store.ResourceExhausted, "there", 0)
+	w.stands(store.ResourceExhausted, "there", store.Muted)
 	if r := w.report(there); len(r.Conditions) != 0 || len(r.Muted) != 1 {
 		t.Errorf("it was muted at another one, and here there is %+v, muted %+v", r.Conditions, r.Muted)
 	}
@@ -76,7 +76,7 @@ func TestWhatAnotherServerSeesOfItself(t *testing.T) {
 		t.Errorf("3 minutes later there is %+v, muted %+v", r.Conditions, r.Muted)
 	}
 	w.report(there)
-	w.stands(store.Shortage, "there", store.Muted)
+	w.stands(store.ResourceExhausted, "there", store.Muted)
 	short.Store(&[]string{})
 	if r := w.report(there); len(r.Conditions)+len(r.Muted) != 0 {
 		t.Errorf("it is over, and there is %+v, muted %+v", r.Conditions, r.Muted)
@@ -226,10 +226,10 @@ func TestWhatTheNodeMissedIsTold(t *testing.T) {
 	w := setup(t)
 	short := []string{"JetStream has no room for the streams"}
 	watch := w.look(health.Config{Short: func() []string { return short }})
-	w.appearsTo(watch, store.Shortage, "here", store.Critical, "JetStream has no room")
+	w.appearsTo(watch, store.ResourceExhausted, "here", store.Critical, "JetStream has no room")
 	watch.Wait()
 	short = nil
-	w.goesFrom(watch, store.Shortage, "here")
+	w.goesFrom(watch, store.ResourceExhausted, "here")
 }
 
 // Many who ask cause one look.

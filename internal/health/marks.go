@@ -180,7 +180,7 @@ func (f *facts) keep(c *health.Condition, before health.KeptCondition) (row heal
 
 // ownOnly reports whether no other server can see a condition of this one's.
 func (f *facts) ownOnly(k health.ConditionKey) bool {
-	return k.Subject == f.host && (health.Kind(k.Kind) == health.Disk || health.Kind(k.Kind) == health.Shortage)
+	return k.Subject == f.host && (health.Kind(k.Kind) == health.Disk || health.Kind(k.Kind) == health.ResourceExhausted)
 }
 
 // worded reports whether others are to be told again of a condition, of which they know what is kept.
@@ -224,7 +224,7 @@ func (f *facts) looked(k health.ConditionKey) bool {
 		return f.asked && f.stalled() == nil
 	case health.StreamLimit:
 		return f.filled
-	case health.NATS, health.Disk, health.Shortage:
+	case health.NATS, health.Disk, health.ResourceExhausted:
 		return k.Subject == f.host || k.Subject == health.JetStream && f.answered()
 	default:
 		return true

@@ -150,7 +150,7 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 	}
 	for i := range runs {
 		if r := &runs[i]; underWay(*r) {
-			if r.Stands = standing(all, r, asks[r.ID]); r.Stands != nil {
+			if r.Blocker = standing(all, r, asks[r.ID]); r.Blocker != nil {
 				r.ETASeconds = nil
 			}
 		}

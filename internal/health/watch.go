@@ -262,8 +262,8 @@ func (w *Watch) look(ctx context.Context) *Report {
 
 // unseen are the kinds of which a look may have missed conditions.
 func (f *facts) unseen() []health.Kind {
-	kinds := []health.Kind{health.NATS, health.Disk, health.Shortage} // of other servers
-	if !f.asked || f.db != nil && f.stalled() != nil {                // then nothing is said of them
+	kinds := []health.Kind{health.NATS, health.Disk, health.ResourceExhausted} // of other servers
+	if !f.asked || f.db != nil && f.stalled() != nil {                         // then nothing is said of them
 		kinds = append(kinds, health.NoListeners)
 	}
 	if !f.filled {

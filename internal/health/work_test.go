@@ -94,8 +94,8 @@ func TestRunsThatStand(t *testing.T) {
 		got = map[workqueue.RunID]string{}
 		for i := range runs {
 			got[runs[i].ID] = ""
-			if runs[i].Stands != nil {
-				got[runs[i].ID] = runs[i].Stands.Text
+			if runs[i].Blocker != nil {
+				got[runs[i].ID] = runs[i].Blocker.Text
 				if runs[i].ETASeconds != nil {
 					t.Errorf("it stands, and has %v s to go", *runs[i].ETASeconds)
 				}

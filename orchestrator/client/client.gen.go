@@ -2359,8 +2359,8 @@ type MissingGroup struct {
 	// Who the owner by name
 	Who string `json:"who"`
 
-	// Stands something is amiss: they would not wait if all were well
-	Stands bool `json:"stands,omitempty"`
+	// Abnormal something is amiss: they would not wait if all were well
+	Abnormal bool `json:"abnormal,omitempty"`
 
 	// Why the reason in a sentence
 	Why   string     `json:"why"`
@@ -3797,8 +3797,8 @@ type RunSummary struct {
 	// CarriedOn by these runs, which took items of it
 	CarriedOn []string `json:"carried_on,omitempty"`
 
-	// Stands why it does not go on although it is running; in lists
-	Stands *Blocker `json:"stands,omitempty"`
+	// Blocker why it does not go on although it is running; in lists
+	Blocker *Blocker `json:"blocker,omitempty"`
 }
 
 type RunsTopic struct {
@@ -6586,4 +6586,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of cff90df009f0382a18ad248a900d844c, is a798f21f7bf5ac6ad7d8dd0e565201c220551d820a94025c7907e3421ee25fc9.
+// Of 6c2a412e0ec9ad5cbfc85563cb566eca, is f4789a3cd5f7fc4ad4ddf500fa46901b38458061e7d8f05a29b63177329b8108.

@@ -51,7 +51,7 @@ type MissingGroup struct {
 	Endpoint string     `json:"endpoint,omitempty"`
 	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"whose turn it is"`
 	Who      string     `json:"who" doc:"the owner by name"`
-	Stands   bool       `json:"stands,omitempty" doc:"something is amiss: they would not wait if all were well"`
+	Abnormal bool       `json:"abnormal,omitempty" doc:"something is amiss: they would not wait if all were well"`
 	Why      string     `json:"why" doc:"the reason in a sentence"`
 	Since    *time.Time `json:"since,omitempty"`
 	Last     *LastEvent `json:"last,omitempty" doc:"the last thing that happened to them"`

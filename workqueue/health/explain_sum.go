@@ -25,7 +25,7 @@ func (e *Explanation) Sum() {
 
 func tellAmiss(groups []MissingGroup) {
 	for i := range groups {
-		groups[i].Stands = groups[i].Reason.Amiss()
+		groups[i].Abnormal = groups[i].Reason.Amiss()
 	}
 }
 

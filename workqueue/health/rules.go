@@ -35,14 +35,14 @@ const (
 	CollectorHangs   Kind = "flush_stuck"         // a flush that is in progress for far too long
 	CollectorRefuses Kind = "collector_rejecting" // what a collector stores with operations cannot be had
 
-	AlertFailing   Kind = "alert_failing" // a receiver of alerts has not been told for long
-	Database       Kind = "database"
-	DatabaseRewind Kind = "database_rewind" // it lost recent commits, or another server took it over
-	Connections    Kind = "database_connections"
-	NATS           Kind = "nats"
-	Shortage       Kind = "shortage" // something was used up when the node last needed it
-	EventsWaiting  Kind = "events_waiting"
-	TokenExpiring  Kind = "token_expiring"
+	AlertFailing      Kind = "alert_failing" // a receiver of alerts has not been told for long
+	Database          Kind = "database"
+	DatabaseRewind    Kind = "database_rewind" // it lost recent commits, or another server took it over
+	Connections       Kind = "database_connections"
+	NATS              Kind = "nats"
+	ResourceExhausted Kind = "resource_exhausted" // something was used up when the node last needed it
+	EventsWaiting     Kind = "events_waiting"
+	TokenExpiring     Kind = "token_expiring"
 )
 
 // What items wait for. Package api says those that need a look at NATS.
@@ -155,7 +155,7 @@ var rules = []Rule{
 	{Kind: NATS, Owner: OwnerServers, Link: "/nodes", Stops: StopsAll},
 	{Kind: StreamLimit, Owner: OwnerServers},
 	{Kind: Disk, Owner: OwnerServers},
-	{Kind: Shortage, Owner: OwnerServers, Link: "/nodes", Items: "waiting for what a node lacks to claim them"},
+	{Kind: ResourceExhausted, Owner: OwnerServers, Link: "/nodes", Items: "waiting for what a node lacks to claim them"},
 	{Kind: LeaderMissing, Owner: OwnerServers, Link: "/nodes", Stops: StopsAll},
 	{Kind: NodeDead, Owner: OwnerServers, Title: "Died", Of: "node", Link: "/nodes"},
 	{Kind: NodeLate, Owner: OwnerServers, Title: "Not heard of", Of: "node", Link: "/nodes"},

@@ -49,7 +49,7 @@ type RunSummary struct {
 	FromRun   *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it carries on"`
 	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"by these runs, which took items of it"`
 
-	Stands *Blocker `json:"stands,omitempty" doc:"why it does not go on although it is running; in lists"`
+	Blocker *Blocker `json:"blocker,omitempty" doc:"why it does not go on although it is running; in lists"`
 
 	broken bool // the breaker of an unfinished step's endpoint is open
 }

@@ -103,7 +103,7 @@ func (s *Routes) tellShort(groups []health.MissingGroup) {
 	short := s.Short()
 	for i := range groups {
 		if g := &groups[i]; len(short) > 0 && (g.Reason == health.ReasonNext || g.Reason == health.ReasonSettingUp) {
-			g.Reason, g.Owner, g.Who, g.When = health.Shortage, health.OwnerOperator, "whoever sees to what is short", nil
+			g.Reason, g.Owner, g.Who, g.When = health.ResourceExhausted, health.OwnerOperator, "whoever sees to what is short", nil
 			g.Why = short[0]
 			g.Next = "a node claims them when it can"
 		}

@@ -52,17 +52,17 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	if err := list.Print(term, page.Runs, err); err != nil || term.JSON {
 		return err
 	}
-	var stand []string
+	var blocked []string
 	for i := range page.Runs {
-		if stands := page.Runs[i].Stands; stands != nil {
-			stand = append(stand, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(page.Runs[i].ID), cli.EscapeControl(stands.Text),
-				cli.Moment(stands.Since)))
+		if blocker := page.Runs[i].Blocker; blocker != nil {
+			blocked = append(blocked, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(page.Runs[i].ID), cli.EscapeControl(blocker.Text),
+				cli.Moment(blocker.Since)))
 		}
 	}
-	if len(stand) == 0 {
+	if len(blocked) == 0 {
 		return nil
 	}
-	return term.Printf("\nThese stand:\n%s\n", strings.Join(stand, "\n"))
+	return term.Printf("\nBlocked:\n%s\n", strings.Join(blocked, "\n"))
 }
 
 // percent writes a share from 0 to 1 as the dashboard does: with one decimal near the ends and two within 1 % of them.

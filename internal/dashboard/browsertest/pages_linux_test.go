@@ -73,7 +73,7 @@ func everyPage(b *browser) func(*testing.T) {
 func (p *page) whole(name string) {
 	p.Helper()
 	if name == "runs" {
-		p.says("stands", "No one listens on endpoint no one")
+		p.says("blocker", "No one listens on endpoint nobody")
 	}
 }
 

@@ -197,7 +197,7 @@ func aListThatSaysWhy(s *stack, p *page) {
 		return fmt.Sprintf(`[...document.querySelectorAll('tr')].find((r) => r.querySelector('`+at("run-link")+
 			`')?.innerText === %q)?.querySelector(%q)`, name, part)
 	}
-	p.until("it says that the breaker is open", row("shut", at("stands"))+`?.innerText.includes("statement")`)
+	p.until("it says that the breaker is open", row("shut", at("blocker"))+`?.innerText.includes("statement")`)
 	p.until("it says why a run is held", row("held", ".runs-state")+`?.innerText.includes("too many failed")`)
 	width := func(name string) string {
 		return fmt.Sprintf(`(%[1]s.getBoundingClientRect().width / %[1]s.parentElement.getBoundingClientRect().width)`,
@@ -324,7 +324,7 @@ func aRunThatStands(s *stack, p *page) {
 	pagesAreLeft(p, run)
 	theMapsAddress(p, run)
 	p.visit("/runs/" + run[14:23])
-	p.says("why", "obody listens on endpoint no one")
+	p.says("why", "o one listens on endpoint nobody")
 	p.until("it stands before the map", `!!(document.querySelector('`+at("why")+`').compareDocumentPosition(
 		document.querySelector('`+at("map")+`')) & Node.DOCUMENT_POSITION_FOLLOWING)`)
 

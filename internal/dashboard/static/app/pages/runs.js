@@ -153,9 +153,9 @@ function Reason({ run }) {
   if (run.approval?.length > 0 && run.state === "running") {
     return html`<span class="under is-warn" data-test="waits-approval">step <${Text} max=${60}>${run.approval.join(", ")}<//> waits for an approval</span>`;
   }
-  if (run.stands) {
-    return html`<span class="under is-warn" data-test="stands"><${Text} max=${160}>${run.stands.text}<//> · <${Time}
-      at=${run.stands.since} mode="for"/></span>`;
+  if (run.blocker) {
+    return html`<span class="under is-warn" data-test="blocker"><${Text} max=${160}>${run.blocker.text}<//> · <${Time}
+      at=${run.blocker.since} mode="for"/></span>`;
   }
   if (run.open) return html`<span class="under">open: takes items${run.open.overdue ? ", overdue" : ""}</span>`;
   if (run.state === "running" && run.rate === 0 && Date.now() - new Date(run.started_at) > settled) {

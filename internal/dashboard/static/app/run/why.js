@@ -39,7 +39,7 @@ export function useWhy(run) {
   const explain = useLoad(over ? "" : `/runs/${segment(run.id)}/explain`, [run.state, run.hold?.kind],
     { every: open ? 5 : 15 });
   useEffect(() => {
-    const now = !over && (still || Boolean(explain.data?.groups?.some((g) => g.stands)));
+    const now = !over && (still || Boolean(explain.data?.groups?.some((g) => g.abnormal)));
     setStuck(now);
     setFirst((was) => (was || now) && !over);
     if (!chosen.current) setOpen(now);
