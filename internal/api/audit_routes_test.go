@@ -98,7 +98,7 @@ func mutations() []mutation {
 		{"POST /collectors/{name}/drop", "/collectors/parking/drop", `{"keys":["b"]}`, "collector_drop", ``, `"ops": 1`},
 		{"DELETE /collectors/{name}", "/collectors/c", "", "collector_delete", `"version": 1`, ``},
 		{"PUT /retention/{kind}", "/retention/runs", `{"age":"90d"}`, "retention_set", `"age": null`, `"age": "90d"`},
-		{"POST /retention/run", "/retention/run", `{}`, "deleted_run", ``, ``},
+		{"POST /retention/run", "/retention/run", `{}`, "retention_run", ``, ``},
 		{"POST /streams/settings", "/streams/settings", `{"replicas":1}`, "streams_set", `"replicas": "auto"`,
 			`"replicas": 1`},
 		{"POST /trackers", "/trackers", `{"id":"` + batchHere + `","owner":"o"}`, "tracker_open", ``, `"owner": "o"`},

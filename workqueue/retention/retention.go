@@ -201,7 +201,7 @@ func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limi
 // AskRetention notes that someone wants what is past its limits to be deleted now.
 func (s Store) AskRetention(ctx context.Context, actor string) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "deleted_run", Subject: "retention"})
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "retention_run", Subject: "retention"})
 	})
 	if err != nil {
 		return fmt.Errorf("delete what is past its limits: %w", err)
