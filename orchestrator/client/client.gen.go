@@ -5890,7 +5890,7 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 // ApproveRun: Let the items go that a canary held back, or a step begin.
 //
 // With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: other, who
-// started the run is refused with 403. With seen, what is approved is what was looked at.
+// started the run is refused with 403. With if_waiting_since, what is approved is what was looked at.
 //
 // It is POST /runs/{run}/approve, for role operator.
 func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {

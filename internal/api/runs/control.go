@@ -249,7 +249,8 @@ func (s changes) registerGates(api huma.API) {
 		OperationID: "approve-run", Method: http.MethodPost, Path: "/runs/{run}/approve",
 		Summary: "Let the items go that a canary held back, or a step begin",
 		Description: "With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: " +
-			"other, who started the run is refused with 403. With seen, what is approved is what was looked at.",
+			"other, who started the run is refused with 403. With if_waiting_since, what is approved is what was " +
+			"looked at.",
 	}), s.approve)
 }
 
