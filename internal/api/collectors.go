@@ -33,7 +33,7 @@ const applyCollectorDescription = `The body is a collector in YAML, or in JSON. 
 it. What is the same as before changes nothing. Changes hold from the next flush on. When order_by, values or partitions
 change, what waits goes under its old keys before anything that is added from then on.`
 
-// CollectorEngine is what a node does for collectors: changes after which something may must be flushed at once.
+// CollectorEngine is what a node does for collectors: changes after which something may have to be flushed at once.
 type CollectorEngine interface {
 	ingest.Adder
 	ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (workqueue.AppliedDocument, error)

@@ -75,7 +75,7 @@ func (p *Producers) changed(ctx context.Context, name string, version int) bool 
 
 // withKeys checks operations, and gives them the keys that they belong to.
 func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]collectorstore.Op, error) {
-	ops = slices.Clone(ops) // they may must be given other keys
+	ops = slices.Clone(ops) // they may have to be given other keys
 	for i := range ops {
 		op := &ops[i]
 		if err := checkOp(spec, op); err != nil {

@@ -101,7 +101,7 @@ func (g *gzipReader) next() error {
 	return err
 }
 
-// openZstd unpacks in the caller's goroutine: a decoder with more of them would must be closed.
+// openZstd unpacks in the caller's goroutine: a decoder with more of them would have to be closed.
 func openZstd(r *bufio.Reader) (io.Reader, error) {
 	return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(maxWindow))

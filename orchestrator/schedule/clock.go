@@ -204,7 +204,7 @@ func (s *Spec) jitter(due time.Time) time.Duration {
 		return 0
 	}
 	sum := sha256.Sum256([]byte(s.Name + "/" + due.UTC().Format(time.RFC3339)))
-	const grain = time.Millisecond // finer than that a database's clock does not must be
+	const grain = time.Millisecond // finer than that a database's clock does not have to be
 	grains := uint64(time.Duration(s.Jitter) / grain)
 	return time.Duration(binary.BigEndian.Uint64(sum[:8])%max(grains, 1)) * grain
 }

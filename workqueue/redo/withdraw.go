@@ -57,7 +57,7 @@ FROM unnest($1::uuid[], $2::bit(8192)[]) AS u (id, mask)
 WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent') AND (s.remaining & u.mask) = u.mask`
 )
 
-// lockLive locks the live slices from which items may must be taken. Whoever had one may make others of it before
+// lockLive locks the live slices from which items may have to be taken. Whoever had one may make others of it before
 // the lock is had, so it looks again until there are no more: no one can claim meanwhile.
 func (r *redo) lockLive(ctx context.Context) error {
 	steps := r.mayBeLive()

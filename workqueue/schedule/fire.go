@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// FireKind says why a schedule history.
+// FireKind says why a schedule fires.
 type FireKind string
 
 // The kinds of fire.

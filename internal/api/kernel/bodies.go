@@ -233,7 +233,7 @@ func (b *timedBody) within(d time.Duration) {
 	_ = b.control.SetReadDeadline(time.Now().Add(d)) // as above
 }
 
-// Close implements io.Closer. net/http closes the body in the end; until then the rest may must be read: see finish.
+// Close implements io.Closer. net/http closes the body in the end; until then the rest may have to be read: see finish.
 func (b *timedBody) Close() error { return nil }
 
 // timedWriter gives a reader more time whenever something is written, and answers before the body has ended when no one
