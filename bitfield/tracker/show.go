@@ -137,6 +137,9 @@ func List(ctx context.Context, q Querier, f Filter) ([]Summary, error) {
 	default:
 		return nil, &RequestError{Field: "state", Problem: "must be open, sealed, completed or expired"}
 	}
+	if err := CheckText("owner", f.Owner, MaxText); err != nil {
+		return nil, err
+	}
 	sql, args := listSQL, []any{after, string(f.State), page(f.Limit)}
 	if f.Owner != "" {
 		sql, args = listOwnerSQL, append(args, f.Owner)

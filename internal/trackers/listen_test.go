@@ -149,6 +149,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"groups", `{"batch":"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"}`, `"code":"no_such_batch"`},
 		{"list", `{"state":"tired"}`, `"place":"state"`},
 		{"list", `{"limit":-1}`, `"place":"limit"`},
+		{"list", `{"owner":"\u0000"}`, `"place":"owner"`},
 		{"missing", `{"batch":"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58","after":"x"}`, `"place":"after"`},
 		{"dance", `{}`, `there is no operation \"dance\"`},
 	} {
