@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -147,7 +148,7 @@ func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 func actionText(actor, action string, hold control.Hold) string {
 	switch {
 	case hold == control.HoldThreshold || hold == control.HoldFailFast || hold == control.HoldCanary:
-		return "its " + string(hold) + " paused the run"
+		return "its " + strings.Replace(string(hold), "fail_fast", "fail-fast limit", 1) + " paused the run"
 	case actor == workqueue.Engine && action == "approve":
 		return "its canary passed, and the other items were let go"
 	case actor == workqueue.Engine:
