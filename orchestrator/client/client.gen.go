@@ -6586,4 +6586,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 6c2a412e0ec9ad5cbfc85563cb566eca, is f4789a3cd5f7fc4ad4ddf500fa46901b38458061e7d8f05a29b63177329b8108.
+// Of 959e893f86d6abf44e82c48ed2e4ad0d, is 88f2e4df0e5d82e5c5df1e414fd9ad1465731c0407dedf546d0110e77fc17c4f.

@@ -81,7 +81,7 @@ func markedText(said *client.MarkedCondition) string {
 		return fmt.Sprintf("%s is muted by %s%s; take that back with: tranche health clear %s", what,
 			cli.EscapeControl(said.By), untilText(said.Until), what)
 	case said.State == string(health.Acknowledged):
-		return what + " is taken by " + cli.EscapeControl(said.By)
+		return what + " is acknowledged by " + cli.EscapeControl(said.By)
 	default:
 		return what + " is told as it was before"
 	}
