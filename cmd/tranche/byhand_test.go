@@ -850,7 +850,7 @@ func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
 		t.Fatal(err)
 	}
 	b.wantSoon([]string{"health", "--json"}, `"kind": "dead_letters"`)
-	b.want(b.tranche("health", "ack", "dead_letters", "lost"), 0, "dead_letters lost is taken by ")
+	b.want(b.tranche("health", "ack", "dead_letters", "lost"), 0, "dead_letters lost is acknowledged by ")
 	b.wantSoon([]string{"health"}, "WARNING 1 dead letter of lost", "acknowledged")
 	b.want(b.tranche("health", "mute", "dead_letters", "--until-worse", "--reason", "of the test"), 0, "permanently",
 		"tranche health clear dead_letters")
