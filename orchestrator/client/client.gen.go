@@ -2316,7 +2316,7 @@ type MarkedCondition struct {
 	By    string     `json:"by"`
 	At    *time.Time `json:"at,omitempty"`
 
-	// Until absent: permanently
+	// Until absent: until it gets worse
 	Until *time.Time `json:"until,omitempty"`
 
 	// Unchanged nothing had been said of it: nothing was done
@@ -2874,7 +2874,7 @@ type PlanSummary struct {
 	// Steps their names, in order
 	Steps []string `json:"steps"`
 
-	// Endpoints those of the steps, in order
+	// Endpoints those of the steps, in order; empty where a step asks no service
 	Endpoints []string `json:"endpoints"`
 
 	// Needs the steps that each of the steps needs, in order
@@ -6586,4 +6586,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 6c2a412e0ec9ad5cbfc85563cb566eca, is f4789a3cd5f7fc4ad4ddf500fa46901b38458061e7d8f05a29b63177329b8108.
+// Of 8f2efbe31bffe5e99b6202d3dc9c44bc, is 6112c3761d86a7624450f465ac4e7af949079c89303a82f8112823d528668e1a.
