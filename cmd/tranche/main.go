@@ -145,7 +145,7 @@ func meantFlags(err error) string {
 	if len(near) == 0 {
 		return ""
 	}
-	return ", did you mean --" + strings.Join(near, " or --") + "?"
+	return `, did you mean "--` + strings.Join(near, `" or "--`) + `"?`
 }
 
 // helpFor names the help of the command that was meant.
