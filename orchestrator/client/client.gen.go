@@ -6586,4 +6586,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 8f2efbe31bffe5e99b6202d3dc9c44bc, is 6112c3761d86a7624450f465ac4e7af949079c89303a82f8112823d528668e1a.
+// Of bb421aa8a707d1eef2201728c87f180e, is b8980680ef3d7f9dd4690602928f61601af13ee96be3ddc989145622439cc251.
