@@ -243,13 +243,14 @@ func (p *Plan) checkItems() error {
 		return err
 	}
 	if p.Items.Desc && p.Items.Sort == "" {
-		return fieldError("items.desc", "it is about the order of items, which have none; set items.sort, or leave this out")
+		return fieldError("items.desc", "it is about the order of items, which have none; set items.sort (--sort FIELD), or "+
+			"leave this out")
 	}
 	switch {
 	case p.Items.OnInvalid == "":
 	case len(p.Items.Schema) == 0:
-		return fieldError("items.on_invalid", "there is no schema that items could not fit; set items.schema, or "+
-			"leave this out")
+		return fieldError("items.on_invalid", "there is no schema that items could not fit; set items.schema "+
+			"(--schema FILE), or leave this out")
 	case p.Order.Set():
 		return fieldError("items.on_invalid", "it does not go with order_by: an item that is not worked on would be passed "+
 			"by those behind it; have such items refused, or leave order_by out")

@@ -26,6 +26,7 @@ import (
 	// The certificates of authorities, for where the system has none: an image with nothing in it but this program.
 	_ "golang.org/x/crypto/x509roots/fallback"
 
+	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/cli"
@@ -116,13 +117,35 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	chosen, err := parser.Parse(args)
 	if err != nil {
 		text := strings.Replace(err.Error(), `must be one of "",`, "must be one of ", 1) // "" is: not given
-		return term.Fail(cli.Usage(text + "; see: " + helpFor(chosen, err)))
+		return term.Fail(cli.Usage(text + meantFlags(err) + "; see: " + helpFor(chosen, err)))
 	}
 	if err := cli.RefuseEmpty(chosen); err != nil {
 		return term.Fail(err)
 	}
 	term.URL, term.Timeout, term.JSON, term.Token = line.URL, line.Timeout, line.JSON, line.TokenFlags
 	return term.Fail(chosen.Run(term))
+}
+
+// meantFlags proposes flags of the command for one that it does not have, where the parser found none.
+func meantFlags(err error) string {
+	name, unknown := strings.CutPrefix(err.Error(), "unknown flag --")
+	var parse *kong.ParseError
+	if !unknown || strings.ContainsRune(name, ' ') || !errors.As(err, &parse) || parse.Context == nil {
+		return ""
+	}
+	node := parse.Context.Selected()
+	if node == nil {
+		node = parse.Context.Model.Node
+	}
+	var known []string
+	for _, f := range slices.Concat(node.AllFlags(true)...) {
+		known = append(known, f.Name)
+	}
+	near := strictyaml.Nearest(name, known)
+	if len(near) == 0 {
+		return ""
+	}
+	return `, did you mean "--` + strings.Join(near, `" or "--`) + `"?`
 }
 
 // helpFor names the help of the command that was meant.

@@ -90,7 +90,7 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 		{"endpoint: e\nname: a.b\n",
 			`f.yaml:2:7: name: "a.b" is no name of a collector`},
 		{"endpoint: e\nmin: 5\n",
-			`f.yaml:2:1: unknown field "min"; there are name, endpoint, params`},
+			`f.yaml:2:1: unknown field "min", did you mean min_size?; there are name, endpoint, params`},
 		{"endpoint: e\nmin_size: 0\n",
 			"min_size: want a whole number within 1 to 8192; this is 0"},
 		{"endpoint: e\nmax_size: 8193\n",

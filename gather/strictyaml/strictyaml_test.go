@@ -77,6 +77,8 @@ func TestOpenSaysWhereItIsWrong(t *testing.T) {
 			"it has 201 bytes; a form has at most 200"},
 		{"name: x\nnme: y\n",
 			"f.yaml:2:1: unknown field \"nme\"; there are name, order, size"},
+		{"names: x\n",
+			"f.yaml:1:1: unknown field \"names\", did you mean name?; there are name"},
 		{"name: x\nname: y\n",
 			"mapping key \"name\" already defined"},
 		{"name: 5\n",
@@ -192,6 +194,21 @@ func TestOpenSecretQuotesNothing(t *testing.T) {
 		if (want == "") != (err == nil) || err != nil && (!strings.Contains(err.Error(), want) ||
 			strings.Contains(err.Error(), canary) || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("%q gives %v; want …%s…", text, err, want)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	t.Parallel()
+	known := []string{"fail_fast", "max_failed", "max_attempts", "timeout", "retry_backoff", "max_backoff", "whole_chunk",
+		"retry_codes", "rate", "request-rate", "a-max-bytes", "b-max-bytes", "c-max-bytes", "d-max-bytes"}
+	for name, want := range map[string]string{
+		"failfast": "fail_fast", "attempts": "max_attempts", "max_fail": "max_failed", "request_timeout": "timeout",
+		"backoff": "retry_backoff max_backoff", "retry_code": "retry_codes", "call-rate": "rate request-rate",
+		"wholechunk": "whole_chunk", "b-bytes": "b-max-bytes", "max-bytes": "", "colour": "", "-": "", "": "", "timeouts": "timeout",
+	} {
+		if got := strings.Join(strictyaml.Nearest(name, known), " "); got != want {
+			t.Errorf("%q: nearest is %q, want %q", name, got, want)
 		}
 	}
 }

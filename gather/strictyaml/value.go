@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -66,10 +67,56 @@ func (v Value) Fields(fields ...Field) error {
 		case v.of.secret && read == nil:
 			return field.failAt(key.Position, "there is no such field; there are %s", known)
 		case !plain || read == nil:
-			return v.of.fail(key.Position, "unknown field %.60q; there are %s", key.Value, known)
+			meant := ""
+			if near := Nearest(key.Value, names); len(near) > 0 {
+				meant = ", did you mean " + strings.Join(near, " or ") + "?"
+			}
+			return v.of.fail(key.Position, "unknown field %.60q%s; there are %s", key.Value, meant, known)
 		}
 		return read(field)
 	})
+}
+
+// maxNear is how many names are worth proposing for one that is unknown.
+const maxNear = 3
+
+// Nearest returns the known names that another may stand for, by its words: the one that has the same, or those that
+// have all of them or begin as it does, else those that end with its last one. There are none when too many do.
+func Nearest(name string, known []string) []string {
+	given := wordsOf(name)
+	if len(given) == 0 {
+		return nil
+	}
+	var whole, ends []string
+	for _, k := range known {
+		words := wordsOf(k)
+		missing := func(w string) bool { return !slices.Contains(words, w) }
+		switch {
+		case len(words) == 0:
+		case slices.Equal(words, given):
+			return []string{k}
+		case !slices.ContainsFunc(given, missing), strings.HasPrefix(strings.Join(words, ""), strings.Join(given, "")):
+			whole = append(whole, k)
+		case words[len(words)-1] == given[len(given)-1]:
+			ends = append(ends, k)
+		}
+	}
+	if len(whole) == 0 {
+		whole = ends
+	}
+	if len(whole) > maxNear {
+		return nil
+	}
+	return whole
+}
+
+// wordsOf splits a name, like max_failed or --max-failed, and takes each word in the singular.
+func wordsOf(name string) []string {
+	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == '_' || r == '-' })
+	for i, w := range words {
+		words[i] = strings.TrimSuffix(w, "s")
+	}
+	return words
 }
 
 // Entries reads a group whose names are the writer's.

@@ -90,7 +90,7 @@ type MarkedCondition struct {
 	State string     `json:"state" enum:"muted,acknowledged,cleared"`
 	By    string     `json:"by"`
 	At    *time.Time `json:"at,omitempty"`
-	Until *time.Time `json:"until,omitempty" doc:"absent: permanently"`
+	Until *time.Time `json:"until,omitempty" doc:"absent: until it gets worse"`
 
 	Unchanged bool `json:"unchanged" doc:"nothing had been said of it: nothing was done"`
 }
@@ -156,8 +156,11 @@ func (o *healthOps) mark(ctx context.Context, c ConditionName, m healthstore.New
 		}
 	}
 	if len(m.About) == 0 {
-		return MarkedCondition{}, kernel.Seen(fmt.Errorf("condition %s of %q: %w", c.Kind, c.Subject, workqueue.ErrNotFound),
-			seeHealth)
+		what := "condition " + strconv.Quote(c.Kind)
+		if c.Subject != "" {
+			what += " of " + strconv.Quote(c.Subject)
+		}
+		return MarkedCondition{}, kernel.Seen(fmt.Errorf("%s: %w", what, workqueue.ErrNotFound), seeHealth)
 	}
 	defer o.lookAgain()
 	at, until, err := o.store.PutMark(ctx, m)

@@ -246,7 +246,7 @@ func rules() map[string]rule {
 				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/core",
 				"gather", "gather/fetch/...", "gather/collector", "internal/ingest", "internal/trackers", "endpoints",
 				"endpoints/wire", "endpoints/stream", "orchestrator/schedule", "internal/alerts",
-				"internal/health",
+				"internal/health", "gather/strictyaml",
 			}, store...),
 			tests: append([]string{"tools/conformance"}, servers...),
 		},

@@ -2316,7 +2316,7 @@ type MarkedCondition struct {
 	By    string     `json:"by"`
 	At    *time.Time `json:"at,omitempty"`
 
-	// Until absent: permanently
+	// Until absent: until it gets worse
 	Until *time.Time `json:"until,omitempty"`
 
 	// Unchanged nothing had been said of it: nothing was done
@@ -2874,7 +2874,7 @@ type PlanSummary struct {
 	// Steps their names, in order
 	Steps []string `json:"steps"`
 
-	// Endpoints those of the steps, in order
+	// Endpoints those of the steps, in order; empty where a step asks no service
 	Endpoints []string `json:"endpoints"`
 
 	// Needs the steps that each of the steps needs, in order
@@ -6586,4 +6586,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 959e893f86d6abf44e82c48ed2e4ad0d, is 88f2e4df0e5d82e5c5df1e414fd9ad1465731c0407dedf546d0110e77fc17c4f.
+// Of bb421aa8a707d1eef2201728c87f180e, is b8980680ef3d7f9dd4690602928f61601af13ee96be3ddc989145622439cc251.

@@ -20,7 +20,7 @@ type PlanSummary struct {
 	Name      string     `json:"name"`
 	Version   int        `json:"version"`
 	Steps     []string   `json:"steps" nullable:"false" doc:"their names, in order"`
-	Endpoints []string   `json:"endpoints" nullable:"false" doc:"those of the steps, in order"`
+	Endpoints []string   `json:"endpoints" nullable:"false" doc:"those of the steps, in order; empty where a step asks no service"`
 	Needs     [][]string `json:"needs" nullable:"false" doc:"the steps that each of the steps needs, in order"`
 	CreatedBy string     `json:"created_by"`
 	CreatedAt time.Time  `json:"created_at"`
@@ -53,7 +53,7 @@ const (
 const (
 	planColumns = `p.name, p.version,
     ARRAY(SELECT coalesce(s->>'name', '') FROM jsonb_array_elements(p.spec->'steps') s),
-    ARRAY(SELECT coalesce(s->>'endpoint', '') FROM jsonb_array_elements(p.spec->'steps') s),
+    ARRAY(SELECT coalesce(s->>'endpoint', s->>'direct', '') FROM jsonb_array_elements(p.spec->'steps') s),
     (SELECT coalesce(jsonb_agg(coalesce(s.value->'needs', '[]') ORDER BY s.ordinality), '[]')
      FROM jsonb_array_elements(p.spec->'steps') WITH ORDINALITY s),
     p.created_by, p.created_at, coalesce(u.runs, 0), coalesce(u.running, 0)`

@@ -154,7 +154,7 @@ func (v *servicesSeen) unsent(g *health.MissingGroup) {
 	g.Reason, g.Owner, g.Who = health.ReasonNoListener, health.OwnerOperator, whoServes(g.Endpoint)
 	g.Why = v.unheardText(g.Endpoint) + ": " + g.Why
 	g.Next = "they are sent when a service listens and answers the requests that are out"
-	g.Advice = append(v.startOrMend(g), g.Advice...)
+	g.Advice = v.startOrMend(g) // more requests out would find no one either
 }
 
 // unheardText says that no one listens, and which endpoint may have been meant.

@@ -25,6 +25,9 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	e.WantOwner(run, "sent", health.ReasonNoListener, health.OwnerOperator, "no one listens",
 		"start a service that listens on endpoint count")
 	e.WantOwner(run, "ready", health.ReasonNoListener, health.OwnerOperator, "4 of 4 are out")
+	if advice := e.Until(run, "ready", health.ReasonNoListener).Advice; len(advice) != 1 {
+		t.Errorf("no one listens, and more than to start a service is advised: %+v", advice)
+	}
 	apitest.Eventually(t, "an item is explained", func() bool { // NATS may not say in time who listens
 		one := e.Explain(run, "C99")
 		return one.Missing == 1 && strings.Contains(one.Summary, "no one listens")

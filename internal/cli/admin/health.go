@@ -89,7 +89,7 @@ func markedText(said *client.MarkedCondition) string {
 
 func untilText(until *time.Time) string {
 	if until == nil {
-		return " permanently"
+		return " until it gets worse"
 	}
 	return " until " + cli.Moment(*until)
 }

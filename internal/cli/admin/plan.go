@@ -86,7 +86,7 @@ func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client
 func stepsText(p *client.PlanSummary) string {
 	var steps []string
 	for i, name := range p.Steps {
-		if i < len(p.Endpoints) && p.Endpoints[i] != name {
+		if i < len(p.Endpoints) && p.Endpoints[i] != "" && p.Endpoints[i] != name {
 			name += " to " + p.Endpoints[i]
 		}
 		steps = append(steps, name)

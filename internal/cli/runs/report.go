@@ -199,8 +199,8 @@ func reportRequests(r *client.ReportDocument) string {
 	}
 	text := fmt.Sprintf("\nrequests: %s of %.1f items on average; half took %s or less, 99%% took %s or less\n",
 		cli.Count(q.Count), q.MeanItems, exactly(q.P50Seconds), exactly(q.P99Seconds)) + t.String() +
-		fmt.Sprintf("  %s items were asked for more than once, %s requests were retries\n", cli.Count(q.TriedAgain),
-			cli.Count(q.Retries))
+		fmt.Sprintf("  %s asked for more than once, %s retried\n", cli.Plural(q.TriedAgain, "item"),
+			cli.Plural(q.Retries, "request"))
 	if q.LostToStreams+q.LostToNodes > 0 {
 		text += fmt.Sprintf("  %s were lost with a stream, %s with a node, and reissued\n", cli.Count(q.LostToStreams),
 			cli.Count(q.LostToNodes))

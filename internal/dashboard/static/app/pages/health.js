@@ -122,7 +122,7 @@ function Mark({ mark: m }) {
   const text = {
     acknowledged: html`${by} took it <${Time} at=${m.at} />, and sees to it`,
     worse: html`It has got worse since ${by} muted it <${Time} at=${m.at} />${why}`,
-    muted: html`Muted by ${by} <${Time} at=${m.at} />, ${m.until ? html`back <${Time} at=${m.until} />` : "permanently"}${why}`,
+    muted: html`Muted by ${by} <${Time} at=${m.at} />, ${m.until ? html`back <${Time} at=${m.until} />` : "until it gets worse"}${why}`,
   }[m.state];
   return html`<p class="condition-mark muted" data-test="mark" data-state=${m.state}>${text}</p>`;
 }
