@@ -88,7 +88,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"chunk_bytes":1}`:                                "chunk_bytes: 1 is not within 1KiB to 64MiB",
 		`{"chunk_time":"1s"}`:                              "chunk_time: it goes with chunk: auto only",
 		`{"chunk":"auto","timeout":"1s"}`:                  "", // the time is cut
-		`{"on_invalid":"fail"}`:                            "on_invalid: there is no schema that items could not fit; set items.schema (--schema",
+		`{"on_invalid":"fail"}`:                            "on_invalid: there is no schema that items could not fit; set items.schema",
 		`{"encoding":"ebcdic"}`:                            "encoding: want one of utf-8",
 		`{"rename":["a"]}`:                                 "rename: want NAME=VALUE",
 		`{"rename":["a=c","b=c"]}`:                         `rename: two columns are renamed to "c"`,

@@ -193,7 +193,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		{"name: a\nname: b\n", `2:1: mapping key "name" already defined`},
 		{
 			"steps:\n- endpoint: a\n  chunks: 5\n",
-			`3:3: unknown field "chunks", did you mean chunk?; there are name, endpoint, direct, http, sql, local, needs, inputs, optional`,
+			`3:3: unknown field "chunks", did you mean chunk?; there are name, endpoint, direct, http, sql, local, needs`,
 		},
 		{"steps:\n- endpoint: a\n  chunk: 0\n", "3:10: steps[0].chunk: 0 is not within 1 to 8192"},
 		{

@@ -852,8 +852,8 @@ func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
 	b.wantSoon([]string{"health", "--json"}, `"kind": "dead_letters"`)
 	b.want(b.tranche("health", "ack", "dead_letters", "lost"), 0, "dead_letters lost is acknowledged by ")
 	b.wantSoon([]string{"health"}, "WARNING 1 dead letter of lost", "acknowledged")
-	b.want(b.tranche("health", "mute", "dead_letters", "--until-worse", "--reason", "of the test"), 0, "until it gets worse",
-		"tranche health clear dead_letters")
+	b.want(b.tranche("health", "mute", "dead_letters", "--until-worse", "--reason", "of the test"), 0,
+		"until it gets worse", "tranche health clear dead_letters")
 	shown := b.wantSoon([]string{"health"}, "MUTED", "of the test")
 	// The disk may be full.
 	if before, _, _ := strings.Cut(shown.out, "MUTED"); strings.Contains(before, "dead letter") {

@@ -321,7 +321,8 @@ func testMistakes(t *testing.T, b *bench) {
 	b.want(b.tranche("dlq", "drop", "--endpoint", "nope"), 1, `no dead letter is of endpoint "nope"`)
 	b.want(b.tranche("run", "shwo"), 2, "shwo")
 	b.want(b.tranche("run", "list", "--colour"), 2, "--colour")
-	start(people, 2, `unknown flag --max-attempts, did you mean "--attempts"?; see: tranche run start`, "--max-attempts", "4")
+	start(people, 2, `unknown flag --max-attempts, did you mean "--attempts"?; see: tranche run start`,
+		"--max-attempts", "4")
 	b.want(b.tranche("run", "cancel", "last"), 0, "1 item left", "cancelled")
 	b.want(b.tranche("run", "watch", "last"), 1, "cancelled")
 	b.want(b.tranche("run", "list", "--url", "http://127.0.0.1:1"), 1, "start one with: tranche serve")

@@ -2874,7 +2874,7 @@ type PlanSummary struct {
 	// Steps their names, in order
 	Steps []string `json:"steps"`
 
-	// Endpoints those of the steps, in order; empty where a step asks no service
+	// Endpoints those of the steps, in order; empty where there is none
 	Endpoints []string `json:"endpoints"`
 
 	// Needs the steps that each of the steps needs, in order
@@ -6586,4 +6586,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of bb421aa8a707d1eef2201728c87f180e, is b8980680ef3d7f9dd4690602928f61601af13ee96be3ddc989145622439cc251.
+// Of 333d6ba9e3bfa6666b60db84f97b103b, is bfc3db04a242fe90edd46f78b180a49076994e087894717a84de2a2aa2d0f7c8.

@@ -20,7 +20,7 @@ type PlanSummary struct {
 	Name      string     `json:"name"`
 	Version   int        `json:"version"`
 	Steps     []string   `json:"steps" nullable:"false" doc:"their names, in order"`
-	Endpoints []string   `json:"endpoints" nullable:"false" doc:"those of the steps, in order; empty where a step asks no service"`
+	Endpoints []string   `json:"endpoints" nullable:"false" doc:"those of the steps, in order; empty where there is none"`
 	Needs     [][]string `json:"needs" nullable:"false" doc:"the steps that each of the steps needs, in order"`
 	CreatedBy string     `json:"created_by"`
 	CreatedAt time.Time  `json:"created_at"`

@@ -103,7 +103,8 @@ func (s *Routes) tellShort(groups []health.MissingGroup) {
 	short := s.Short()
 	for i := range groups {
 		if g := &groups[i]; len(short) > 0 && (g.Reason == health.ReasonNext || g.Reason == health.ReasonSettingUp) {
-			g.Reason, g.Owner, g.Who, g.When = health.ResourceExhausted, health.OwnerOperator, "whoever sees to what is short", nil
+			g.Reason, g.Owner, g.When = health.ResourceExhausted, health.OwnerOperator, nil
+			g.Who = "an operator who frees what is used up"
 			g.Why = short[0]
 			g.Next = "a node claims them when it can"
 		}

@@ -33,8 +33,8 @@ func TestItemsThatDoNotFitAreRefusedTogether(t *testing.T) {
 			fmt.Fprintf(&many, "C-%d,1\n", i)
 		}
 		status, text = start(many.String())
-		if status != 422 || !strings.Contains(text, "the first 20 places are") || !strings.Contains(text, " on_invalid=fail") ||
-			strings.Count(text, `"location":"items.line"`) != 20 {
+		if status != 422 || !strings.Contains(text, "the first 20 places are") ||
+			!strings.Contains(text, " on_invalid=fail") || strings.Count(text, `"location":"items.line"`) != 20 {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
 		if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {

@@ -55,8 +55,8 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	var blocked []string
 	for i := range page.Runs {
 		if blocker := page.Runs[i].Blocker; blocker != nil {
-			blocked = append(blocked, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(page.Runs[i].ID), cli.EscapeControl(blocker.Text),
-				cli.Moment(blocker.Since)))
+			blocked = append(blocked, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(page.Runs[i].ID),
+				cli.EscapeControl(blocker.Text), cli.Moment(blocker.Since)))
 		}
 	}
 	if len(blocked) == 0 {
