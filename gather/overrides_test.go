@@ -80,15 +80,16 @@ func TestOverridesAreLaidOverThePlan(t *testing.T) {
 func TestOverridesNameTheField(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`{"chunk":0}`:                                      "chunk: 0 is not within 1 to 8192",
-		`{"in_flight":10001}`:                              "in_flight: 10001 is not within 1 to 10000",
-		`{"max_attempts":0}`:                               "max_attempts: 0 is not",
-		`{"rate":-1}`:                                      "rate: -1 is not",
-		`{"timeout":"0s"}`:                                 "timeout: 0s is not",
-		`{"chunk_bytes":1}`:                                "chunk_bytes: 1 is not within 1KiB to 64MiB",
-		`{"chunk_time":"1s"}`:                              "chunk_time: it goes with chunk: auto only",
-		`{"chunk":"auto","timeout":"1s"}`:                  "", // the time is cut
-		`{"on_invalid":"fail"}`:                            "on_invalid: there is no schema that items could not fit; set items.schema",
+		`{"chunk":0}`:                     "chunk: 0 is not within 1 to 8192",
+		`{"in_flight":10001}`:             "in_flight: 10001 is not within 1 to 10000",
+		`{"max_attempts":0}`:              "max_attempts: 0 is not",
+		`{"rate":-1}`:                     "rate: -1 is not",
+		`{"timeout":"0s"}`:                "timeout: 0s is not",
+		`{"chunk_bytes":1}`:               "chunk_bytes: 1 is not within 1KiB to 64MiB",
+		`{"chunk_time":"1s"}`:             "chunk_time: it goes with chunk: auto only",
+		`{"chunk":"auto","timeout":"1s"}`: "", // the time is cut
+		`{"on_invalid":"fail"}`: "on_invalid: there is no schema that items could not fit; set " +
+			"items.schema (--schema",
 		`{"encoding":"ebcdic"}`:                            "encoding: want one of utf-8",
 		`{"rename":["a"]}`:                                 "rename: want NAME=VALUE",
 		`{"rename":["a=c","b=c"]}`:                         `rename: two columns are renamed to "c"`,
