@@ -33,8 +33,8 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
 	files:    638, // without tests and generated code, as are lines
-	lines:    147051,
-	tests:    92500, // lines of them
+	lines:    146233,
+	tests:    92481, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.
