@@ -23,7 +23,7 @@ type ItemsAck struct {
 
 // AckItems acknowledges items of any number of trackers, all of them or, with an error, none. Several ItemsAcks may
 // name the same tracker, and the same items: the earlier one has them. What each did stands in the same order; a
-// Completed one acknowledged the last item, and no one else is told.
+// Completed one acknowledged the last item, and only that caller is notified.
 //
 // An item that was acknowledged before is left as it was, done or failed. A group or an index that a tracker does not
 // have is a *GroupError. Items of an expired tracker are acknowledged like others, but it will never complete.

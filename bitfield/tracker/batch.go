@@ -17,7 +17,7 @@
 //
 // # Guarantees
 //
-// A tracker is completed by exactly one call, a SealTracker or an AckItems, and only that call is told so; the event is
+// A tracker is completed by exactly one call, a SealTracker or an AckItems, and only that call reports it; the event is
 // inserted into the outbox run_event in its transaction, once. An item counts as failed, or as done, by the first ack
 // of it that is committed; every later one changes nothing. Adding with a key that was used before adds nothing and
 // returns the same groups. The batch of a run, and a tracker that does not exist, are a *NotFoundError for all that is
@@ -222,7 +222,7 @@ func QueueSealed(b *pgx.Batch, id uuid.UUID, owner string, sizes []int) error {
 	return nil
 }
 
-// rearmSQL locks the group rows and then, when all of them are held, the batch row; batch is that row as it is under
+// rearmSQL locks the group rows and then, when all of them are held, the batch row; batch is that row under
 // the lock. A cancelled batch and a mask that fits no group leave everything as it was. As in ackSQL, new values come
 // from the locked rows only.
 const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (

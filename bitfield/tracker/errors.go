@@ -133,8 +133,7 @@ const (
 	MaxAge = 366 * 24 * time.Hour
 )
 
-// CheckText refuses a name that people chose when it is too long, or would mislead whoever reads it. The error is a
-// *RequestError.
+// CheckText refuses a name that is too long, or that displays as something else. The error is a *RequestError.
 func CheckText(field, value string, limit int) error {
 	switch n := utf8.RuneCountInString(value); {
 	case !utf8.ValidString(value):

@@ -186,8 +186,8 @@ SET deleted_at = tranche_now(), key = NULL,
     webhook_state = CASE webhook_state WHEN 'due' THEN 'given_up' ELSE webhook_state END
 WHERE batch_id = ANY ($1) AND deleted_at IS NULL`
 
-// DeleteTracker makes a tracker disappear at once, whatever its state; it will not complete, and nothing is told to
-// anybody. Its rows are deleted by Purge.
+// DeleteTracker deletes a tracker in any state, immediately; it will not complete, and no
+// event is sent. Purge deletes its rows.
 func DeleteTracker(ctx context.Context, tx pgx.Tx, batch uuid.UUID) error {
 	var (
 		state State

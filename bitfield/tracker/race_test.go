@@ -49,7 +49,7 @@ func adding(id uuid.UUID, sizes ...int) call {
 	}
 }
 
-// behind runs second in a transaction of its own while that of first is open, waits until PostgreSQL says that it waits
+// behind runs second in a separate transaction while that of first is open, waits until PostgreSQL says that it waits
 // for first, and ends first then. That it waited is part of the assertion: without a meeting there was no race.
 func (b *bench) behind(
 	first pgx.Tx, second func(context.Context, pgx.Tx) error, end func(context.Context) error,

@@ -48,7 +48,7 @@ func (f *facts) told() (all []health.Condition) {
 	return all
 }
 
-// no one tells of work that no one does.
+// nobody reports work that no service does.
 func (f *facts) nobody(e unheard) health.Condition {
 	c := health.Condition{Kind: health.NoListeners, Severity: health.Critical, Subject: e.Endpoint}
 	kind, target := workqueue.TargetKind(e.Endpoint)

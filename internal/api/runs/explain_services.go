@@ -208,7 +208,7 @@ func startAdvice(endpoint string) health.Advice {
 		"; it is there when this names it", Command: "tranche endpoints show " + endpoint}
 }
 
-// no one reports whether it is known that no one takes requests for an endpoint.
+// nobody reports whether it is known that no service takes requests for an endpoint.
 func (v *servicesSeen) nobody(endpoint string) bool {
 	if !v.asked || len(v.listeners[endpoint]) > 0 {
 		return false
