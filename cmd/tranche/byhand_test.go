@@ -243,7 +243,7 @@ func testRunGroups(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "watch", "grouped"), 0)
 	b.want(b.tranche("run", "groups", "grouped", "--by", "branch"), 0, "BRANCH", "north", "2", "100%")
 	b.want(b.tranche("run", "groups", "grouped", "--by", "other"), 0, "(none)")
-	b.want(b.tranche("run", "groups", "grouped"), 7, "--by FIELD is missing", "branch, id")
+	b.want(b.tranche("run", "groups", "grouped"), 1, "--by FIELD is missing", "branch, id")
 }
 
 // A job of a scheduler whose data is wrong ends, says why, and how to go on; so does one that takes too long.
@@ -298,8 +298,8 @@ func testAGateOnTheCommandLine(t *testing.T, b *bench) {
 		}
 		b.want(b.tranche("run", "explain", name), 0, "waits for someone to approve it", "but not "+cli.OSUser())
 		b.want(b.tranche("run", "item", name, "1"), 0, "until someone approves the step")
-		b.want(b.tranche("run", "approve", name, "--step", "send"), cli.ExitOther, "approved by someone else")
-		b.want(b.tranche("run", "approve", name), cli.ExitOther, "--step send")
+		b.want(b.tranche("run", "approve", name, "--step", "send"), cli.ExitRefused, "approved by someone else")
+		b.want(b.tranche("run", "approve", name), cli.ExitRefused, "--step send")
 		cl, err := client.New(b.url, client.WithActor("another"))
 		if err != nil {
 			t.Fatal(err)
@@ -406,7 +406,7 @@ func TestANodeThatIsKilledWhileItAdds(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = s.Wait() // killed
-	b.want(ended(), 7)
+	b.want(ended(), 1)
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -597,12 +597,12 @@ func testABadPlanNamesFileAndLine(t *testing.T, b *bench) {
 	t.Helper()
 	bad := written(t, "bad.yaml", strings.Replace(yearEndPlan, "250", "9000", 1))
 	want := []string{bad + ":8:12: steps[0].chunk: 9000 is not within 1 to 8192", "chunk: 9000"}
-	b.want(b.tranche("plan", "apply", bad), 7, want...)
-	b.want(b.pipe(people, "run", "start", bad, "--items", "-"), 7, want...)
+	b.want(b.tranche("plan", "apply", bad), 1, want...)
+	b.want(b.pipe(people, "run", "start", bad, "--items", "-"), 1, want...)
 	tabbed := written(t, "tab.yaml", "steps:\n\t- endpoint: echo\n")
-	b.want(b.tranche("plan", "apply", tabbed), 7, tabbed+":2:1: a tab; YAML is indented with spaces")
+	b.want(b.tranche("plan", "apply", tabbed), 1, tabbed+":2:1: a tab; YAML is indented with spaces")
 	b.want(b.pipe("", "plan", "apply", "-"), 2, "standard input is empty")
-	b.want(b.tranche("plan", "apply", written(t, "a plan.yaml", "steps: [{endpoint: e}]\n")), 7, `"a plan": use A-Z`)
+	b.want(b.tranche("plan", "apply", written(t, "a plan.yaml", "steps: [{endpoint: e}]\n")), 1, `"a plan": use A-Z`)
 }
 
 func testARunOfAPlan(t *testing.T, b *bench) {
@@ -637,8 +637,8 @@ func testARunOfAPlan(t *testing.T, b *bench) {
 	start(2, "--max-failed: want a number of items like 500, a percentage", "yearly", "--max-failed", "few")
 	start(2, "--rate: -1 is not within", "yearly", "--rate=-1")
 	start(2, `--retry-code: "a b"`, "yearly", "--retry-code", "a b")
-	start(1, "chunk_time: it goes with chunk: auto only, and the chunk is 250", "yearly", "--chunk-time", "1s")
-	start(1, "canary_auto_approve: there is no canary", "yearly", "--canary-auto-approve")
+	start(7, "chunk_time: it goes with chunk: auto only, and the chunk is 250", "yearly", "--chunk-time", "1s")
+	start(7, "canary_auto_approve: there is no canary", "yearly", "--canary-auto-approve")
 	b.want(b.tranche("run", "cancel", "--all"), 0)
 }
 
@@ -655,7 +655,7 @@ func testRunNowThatFails(t *testing.T, b *bench) {
 	t.Helper()
 	b.want(b.pipe(strings.Replace(nightly, "nightly", "at-once", 1)+"start_attempts: 1\n", "schedule", "apply", "-"), 0,
 		"version 1")
-	b.want(b.tranche("schedule", "run-now", "at-once", "--wait", "2m"), 7, "the run failed", "year-end")
+	b.want(b.tranche("schedule", "run-now", "at-once", "--wait", "2m"), 1, "the run failed", "year-end")
 	r := b.tranche("--json", "schedule", "run-now", "at-once", "--wait", "2m")
 	var fire client.Fire
 	if err := json.Unmarshal([]byte(r.out), &fire); r.code != 1 || err != nil || fire.State != "failed" || r.err != "" {
@@ -685,7 +685,7 @@ func testSchedules(t *testing.T, b *bench) {
 	}
 	b.want(b.tranche("schedule", "show", "nightly"), 7, "was deleted", "tranche schedule list")
 	bad := written(t, "bad.yaml", strings.Replace(nightly, "30 2", "30 25", 1))
-	b.want(b.tranche("schedule", "apply", bad), 7, bad, ":2:7: cron", `cron: "30 25`)
+	b.want(b.tranche("schedule", "apply", bad), 1, bad, ":2:7: cron", `cron: "30 25`)
 	b.want(b.tranche("schedule", "preview", "no-such.yaml"), 2, "no-such.yaml", "no such file")
 }
 
@@ -729,10 +729,10 @@ func testDeadLettersByHand(t *testing.T, b *bench) {
 	b.want(b.tranche("dlq", "show", loop.String()), 0, `\x1b[31mtext`)
 
 	b.want(b.tranche("dlq", "requeue", mail[0].String()[:18]), 0, "1 dead letter requeued")
-	b.want(b.tranche("dlq", "requeue", mail[0].String()), 7, "0 dead letters requeued, 1 refused", "already")
+	b.want(b.tranche("dlq", "requeue", mail[0].String()), 1, "0 dead letters requeued, 1 refused", "already")
 	b.want(b.tranche("dlq", "drop", mail[0].String()), 7, "it is requeued")
 	b.want(b.tranche("dlq", "requeue", "--endpoint", "mail"), 0, "2 dead letters requeued")
-	b.want(b.tranche("dlq", "requeue", "--all"), 7, "1 refused", "fix the service")
+	b.want(b.tranche("dlq", "requeue", "--all"), 1, "1 refused", "fix the service")
 	b.want(b.tranche("dlq", "requeue", "--all", "--force"), 0, "1 dead letter requeued")
 	b.buried("mail", 1, deadletter.DeadLetter{})
 	b.want(b.tranche("dlq", "drop", "--all"), 0, "1 dead letter dropped")

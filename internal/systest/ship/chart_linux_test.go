@@ -38,8 +38,8 @@ func TestChartRefusesMistakes(t *testing.T) {
 		"":                                 {"/database/secret", "/nats/url"},
 		"replica=4":                        {"replica"},
 		"nats.credSecret=x":                {"credSecret"},
-		"settings.TRANCHE_AUHT=on":         {"settings"},
-		"settings.TRANCHE_LISTEN=:1":       {"settings"}, // is the chart's
+		"settings.TRANCHE_AUHT=on":         {"'TRANCHE_AUHT'"},
+		"settings.TRANCHE_LISTEN=:1":       {"'TRANCHE_LISTEN'"}, // is the chart's
 		"metrics.serviceMonitor.enable=on": {"enable"},
 	} {
 		cmd := exec.CommandContext(t.Context(), program, "template", "batch", "tranche", "--kube-version", "1.31.0")
