@@ -1,7 +1,6 @@
 package endpoints
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +40,7 @@ func (b *bundle) listening(endpoint string) {
 
 func (b *bundle) directListeners(endpoint string) (n int) {
 	b.t.Helper()
-	subs, err := b.server.Subsz(&server.SubszOptions{Subscriptions: true, Limit: 10000})
+	subs, err := b.server.Subsz(&server.SubszOptions{Subscriptions: true, Limit: 10000, Account: b.account.Name})
 	check(b.t, err)
 	for _, sub := range subs.Subs {
 		if sub.Subject == wire.DirectSubject(endpoint) {
@@ -350,29 +349,6 @@ func TestCallNamesAReplyThatCannotBeRead(t *testing.T) {
 	if !errors.As(err, &bad) || bad.Service != "broken@1.0.0 x" || !errors.As(err, &why) || why.Reason != wire.ReasonJSON {
 		t.Errorf("%v", err)
 	}
-}
-
-func TestBigResultsComeInManyMessages(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	page := bytes.Repeat([]byte("page"), 50_000)
-	serveList(b, "pdf", each(func(item *Item[number, wire.Binary]) {
-		item.Reply(wire.Binary{ContentType: "application/pdf", Data: page})
-	}))
-	b.listening("pdf")
-	both(t, func(opts ...CallOption) {
-		results, err := CallList[number, wire.Binary](b.ctx, b.nc, "pdf", callItems(100), opts...)
-		check(t, err)
-		for n, r := range results {
-			if r.Err != nil || r.Out.ContentType != "application/pdf" || !bytes.Equal(r.Out.Data, page) {
-				t.Fatalf("item %d: %v", n, r.Err)
-			}
-		}
-		_, err = Call[number, number](b.ctx, b.nc, "pdf", "k", number{1}, opts...)
-		if err == nil || !strings.Contains(err.Error(), "application/pdf") {
-			t.Errorf("%v", err)
-		}
-	})
 }
 
 func TestHandlerThatCallsItselfIsStopped(t *testing.T) {

@@ -3,7 +3,6 @@ package endpoints
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -160,30 +159,5 @@ func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
 		if n := b.stored(name); n != 0 {
 			t.Errorf("%d messages went to %s", n, name)
 		}
-	}
-}
-
-func TestSeveralInstancesShareDirectRequests(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	var mu sync.Mutex
-	by := map[string]int{}
-	for _, name := range []string{"one", "two"} {
-		serveEach(b, "work", func(context.Context, number) (square, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			by[name]++
-			return square{}, nil
-		})
-	}
-	eventually(t, "both listen", func() bool { return b.directListeners("work") == 2 })
-	for range 100 {
-		_, err := Call[number, square](b.ctx, b.nc, "work", "k", number{1}, Direct())
-		check(t, err)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if by["one"]+by["two"] != 100 || by["one"] == 0 || by["two"] == 0 {
-		t.Errorf("%v", by)
 	}
 }

@@ -12,12 +12,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // twoStages asks double and, when join is set, square.
@@ -182,48 +180,6 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 	}
 	if took := time.Since(began); took < flow.MaxChanged*flow.ChangedDelay-time.Second {
 		t.Errorf("it was given up after %s", took)
-	}
-}
-
-// TestAReplyOfManyMessages has a callee send one message for each item: all of them are noted in one place.
-func TestAReplyOfManyMessages(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	for range 2 {
-		serveFlow(b, "flow", twoStages(false), Concurrency(128))
-	}
-	const items = 300
-	meta := b.ask("flow", numbers(items))
-	request := b.requestFor("double")
-	watch := testenv.NewWatch(t)
-	for i := range items {
-		final := -1
-		if i == items-1 {
-			final = items
-		}
-		msg := part(request, final, fmt.Sprintf(`{"i":%d,"d":{"n":%d}}`, i, i))
-		check(t, b.nc.PublishMsg(msg))
-	}
-	for taken := uint64(0); taken < items; { // however long all of them take
-		eventually(t, "another message is taken", func() bool {
-			replies, err := b.js.Consumer(b.ctx, wire.StreamStage, wire.ConsumerName("flow"))
-			check(t, err)
-			before := taken
-			taken = replies.CachedInfo().AckFloor.Stream
-			return taken > before
-		})
-	}
-	w := b.collect(1)[meta.Slice]
-	if w == nil || w.answered != items || w.failure != nil {
-		t.Fatalf("%+v", w)
-	}
-	t.Logf("it took %s, and was stalled for %s at the longest", watch.Ran(), watch.Longest())
-	stood := watch.Longest() > stream.AckTimeout/2 // so the server may seem not to have answered in time
-	back := b.logged.FilterMessageSnippet("could not be taken").Filter(func(entry observer.LoggedEntry) bool {
-		return !stood || !strings.Contains(fmt.Sprint(entry.ContextMap()["error"]), context.DeadlineExceeded.Error())
-	})
-	if back.Len() > 0 {
-		t.Errorf("%d messages were handed back: %v", back.Len(), back.All())
 	}
 }
 

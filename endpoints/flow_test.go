@@ -264,27 +264,6 @@ func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
 	b.nothingLeft()
 }
 
-func TestKeptErrorsAreSeen(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.callees()
-	kept := toDouble.KeepErrors()
-	serveFlow(b, "flow", numberStages{
-		perItem(func(item *numberItem) { kept.Ask(item, item.In) }),
-		perItem(func(item *numberItem) {
-			if err := kept.Err(item); err != nil {
-				item.Fail("kept", "%s %d", err.Code, kept.Answer(item).N)
-				return
-			}
-			item.Reply(square{kept.Answer(item).N})
-		}),
-	})
-	w := b.reply("flow", []payload{{12, `{"n":12}`}, {13, `{"n":13}`}})
-	if e := w.slots[13].Err; e == nil || e.Message != "unlucky 0" || string(w.slots[12].Data) != `{"square":24}` {
-		t.Errorf("slots are %v", w.slots)
-	}
-}
-
 func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

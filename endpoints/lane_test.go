@@ -120,29 +120,6 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 	}
 }
 
-// TestAThousandCallersDoNotStopABatch starves chunks as well as it can.
-func TestAThousandCallersDoNotStopABatch(t *testing.T) {
-	t.Parallel()
-	b, done := load{item: time.Millisecond, items: 10, inFlight: 8}.under(t, Concurrency(1))
-	ctx, cancel := context.WithCancel(b.ctx)
-	var callers sync.WaitGroup
-	var answered atomic.Int64
-	for range 1000 {
-		callers.Go(func() {
-			for ctx.Err() == nil {
-				if _, err := Call[number, square](ctx, b.nc, "busy", "k", number{-1}); err == nil {
-					answered.Add(1)
-				}
-			}
-		})
-	}
-	eventually(t, "a call is answered", func() bool { return answered.Load() > 0 })
-	before := done.Load()
-	eventually(t, "the batch goes on", func() bool { return done.Load() > before+200 })
-	cancel()
-	callers.Wait()
-}
-
 // A flow that someone waits for goes before its chunks in each stage, and what it asks before those of its callee.
 func TestAFlowOnBehalfOfACallComesFirst(t *testing.T) {
 	t.Parallel()

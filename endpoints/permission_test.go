@@ -47,15 +47,7 @@ func plainService(endpoint string) (publish, subscribe []string) {
 func setupGuarded(t *testing.T, publish, subscribe []string) (*bundle, *testenv.GuardedNATS) {
 	t.Helper()
 	server := testenv.NATSByConfig(t, guarded(publish, subscribe))
-	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
-	t.Cleanup(cancel)
-	b := newBundle(t, ctx)
-	b.nc = server.Conn(t, "all", "p", "_INBOX_all")
-	js, err := jetstream.New(b.nc)
-	check(t, err)
-	b.js = js
-	b.streams()
-	return b, server
+	return newBundle(t).over(server.Conn(t, "all", "p", "_INBOX_all"), stream.Config{}), server
 }
 
 func without(list []string, subject string) []string {

@@ -164,9 +164,8 @@ func (b *bundle) deaf(endpoint string) (lost <-chan struct{}, end func()) {
 	check(b.t, err)
 	check(b.t, b.nc.Flush())
 	next := wire.ConsumerAPI("MSG.NEXT", wire.StreamWork, endpoint)
-	account := b.server.GlobalAccount()
-	check(b.t, account.AddMapping(next, "lost.pulls"))
-	return losses, func() { account.RemoveMapping(next) }
+	check(b.t, b.account.AddMapping(next, "lost.pulls"))
+	return losses, func() { b.account.RemoveMapping(next) }
 }
 
 // TestWatchdogGivesALostPullUp has the server lose a pull whose heartbeats go on.

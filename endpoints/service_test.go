@@ -33,67 +33,6 @@ type square struct {
 
 func squares(_ context.Context, in number) (square, error) { return square{in.N * in.N}, nil }
 
-func TestHandleEachAnswersEveryItem(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares, Concurrency(4)))
-	stop := b.Run(svc)
-	w := b.reply("square", numbers(500))
-	if w.answered != 500 || w.failure != nil || w.messages != 1 {
-		t.Fatalf("answered %d, failure %v, messages %d", w.answered, w.failure, w.messages)
-	}
-	for i := range 500 {
-		if want := fmt.Sprintf(`{"square":%d}`, i*i); string(w.slots[i].Data) != want {
-			t.Fatalf("slot %d is %s, want %s", i, w.slots[i].Data, want)
-		}
-	}
-	if !strings.HasPrefix(w.service, "tester@1.2.3 ") {
-		t.Errorf("service %q", w.service)
-	}
-	check(t, stop())
-	b.settled("square")
-}
-
-func TestHandleListRepliesAndFails(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	serveList(b, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
-		for n, item := range chunk.Items() {
-			if chunk.Keys()[n] != item.Key || item.Info().Key != item.Key {
-				return errors.New("keys are mixed up")
-			}
-			switch item.In.N {
-			case 0:
-				item.Fail("odd/code", "bad %s", "thing")
-			case 1:
-				item.Retry("busy", "later")
-			case 2: // forgotten
-			default:
-				item.Reply(square{item.In.N * item.In.N})
-				item.Reply(square{-1})
-			}
-		}
-		return nil
-	})
-	w := b.reply("list", numbers(5))
-	if w.answered != 4 || w.failure != nil || len(w.slots) != 4 {
-		t.Fatalf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
-	}
-	if e := w.slots[0].Err; e == nil || *e != (wire.SlotError{Code: "odd_code", Message: "bad thing", Retry: false}) {
-		t.Errorf("slot 0: %v", e)
-	}
-	if e := w.slots[1].Err; e == nil || *e != (wire.SlotError{Code: "busy", Message: "later", Retry: true}) {
-		t.Errorf("slot 1: %v", e)
-	}
-	if string(w.slots[3].Data) != `{"square":9}` {
-		t.Errorf("slot 3: %s", w.slots[3].Data)
-	}
-	if b.logged.FilterMessageSnippet("answered twice").Len() != 2 {
-		t.Error("the second answers were not logged")
-	}
-}
-
 func TestErrorsAndPanicsOfItems(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -258,19 +197,6 @@ func (b *bundle) nak(endpoint string, times int) {
 	check(b.t, err)
 	for range times {
 		check(b.t, b.next(consumer).NakWithDelay(time.Millisecond))
-	}
-}
-
-// TestRequestThatWasHandedBackIsStillServed has several services stop before they get to a request.
-func TestRequestThatWasHandedBackIsStillServed(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	check(t, stream.EnsureConsumer(b.ctx, b.js, "square", stream.ConsumerSettings{}))
-	meta := b.ask("square", numbers(3))
-	b.nak("square", 10)
-	serveEach(b, "square", squares)
-	if w := b.collect(1)[meta.Slice]; w.failure != nil || w.answered != 3 {
-		t.Errorf("answered %d, failure %v", w.answered, w.failure)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"testing"
 	"time"
 
@@ -30,27 +29,34 @@ const allTimeout = 4 * patience
 // outlastsStalls is for times that a test must not see the end of, on a machine that is stalled for seconds.
 const outlastsStalls = 12 * time.Second
 
-// bundle is a NATS server with the streams, and a node's side of the protocol.
+// bundle is an account of NATS with the streams, and a node's side of the protocol.
 type bundle struct {
-	t      testing.TB
-	ctx    context.Context
-	server *server.Server
-	opts   *server.Options
-	url    string
-	nc     *nats.Conn
-	js     jetstream.JetStream
-	log    *zap.Logger
-	logged *observer.ObservedLogs
-	pieces wire.Assembly
-	taken  map[serve.RequestID]bool // messages of replies; what is not acknowledged for 5 s comes again
+	t       testing.TB
+	ctx     context.Context
+	server  *server.Server
+	account *server.Account
+	opts    *server.Options // of a server of its own
+	url     string
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	log     *zap.Logger
+	logged  *observer.ObservedLogs
+	pieces  wire.Assembly
+	taken   map[serve.RequestID]bool // messages of replies; what is not acknowledged for 5 s comes again
 }
 
-// setup starts a server of its own. Options may change its configuration.
+// own is for a test that stops its server.
+func own(*server.Options) {}
+
+// setup is on the server of all tests, or on one of its own where something is to be changed about it.
 func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
-	t.Cleanup(cancel)
-	b := newBundle(t, ctx)
+	b := newBundle(t)
+	if len(change) == 0 {
+		account := testenv.NATS(t)
+		b.server, b.account, b.url = account.Of, account.Account, account.URL()
+		return b.over(b.connect(), stream.Config{})
+	}
 	b.opts = &server.Options{
 		Host: "127.0.0.1", Port: testenv.QuietPort(t), JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
 		WriteDeadline: patience, AuthTimeout: patience.Seconds(), // a client that is stalled is not turned out
@@ -61,19 +67,26 @@ func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	}
 	b.start()
 	t.Cleanup(func() { b.stop() })
-	b.nc = b.connect()
-	js, err := jetstream.New(b.nc)
-	check(t, err)
-	b.js = js
-	b.streams()
-	return b
+	return b.over(b.connect(), stream.Config{})
 }
 
 // newBundle returns a bundle without a server.
-func newBundle(t testing.TB, ctx context.Context) *bundle {
+func newBundle(t testing.TB) *bundle {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
+	t.Cleanup(cancel)
 	core, logged := observer.New(zap.DebugLevel)
 	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, taken: map[serve.RequestID]bool{}}
+}
+
+// over gives a bundle its connection, and makes the streams.
+func (b *bundle) over(nc *nats.Conn, config stream.Config) *bundle {
+	b.t.Helper()
+	js, err := jetstream.New(nc)
+	check(b.t, err)
+	b.nc, b.js = nc, js
+	b.streamsWith(config)
+	return b
 }
 
 // start starts the server, on the port that the test holds for it.
@@ -85,21 +98,13 @@ func (b *bundle) start() {
 	if !s.ReadyForConnections(patience) || !s.JetStreamEnabled() {
 		b.t.Fatal("the server does not start")
 	}
-	b.server, b.url = s, s.ClientURL()
+	b.server, b.account, b.url = s, s.GlobalAccount(), s.ClientURL()
 	b.opts = b.opts.Clone()
 }
 
 func (b *bundle) stop() {
 	b.server.Shutdown()
 	b.server.WaitForShutdown()
-}
-
-// wipe stops the server, deletes all that it stored and starts it again.
-func (b *bundle) wipe() {
-	b.t.Helper()
-	b.stop()
-	check(b.t, os.RemoveAll(b.opts.StoreDir))
-	b.start()
 }
 
 func (b *bundle) connect() *nats.Conn {

@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -61,16 +62,14 @@ func asksTwice(l *nodetest.Ledger) []func(context.Context, *stage) error {
 // mortal runs a service of a flow, or one that it asks, until the returned function has it crash.
 func (b *bundle) mortal(t *testing.T, name string, l *nodetest.Ledger) (crash func()) {
 	t.Helper()
-	nc, toNATS := b.NATSThrough(t)
+	nc, toNATS := testenv.DialThrough(t, b.NS)
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "test", Version: "1.0.0", Log: zaptest.NewLogger(t)})
 	if err == nil && name == "statement" {
 		err = endpoints.HandleFlow(svc, name, asksTwice(l))
 	} else if err == nil {
 		err = endpoints.HandleList(svc, name, nodetest.Echo)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -104,9 +103,7 @@ func TestAFlowOfWhichAPartIsLost(t *testing.T) {
 			run := b.load(t, items, steps...)
 			l.Await(t)
 			for _, stream := range lose {
-				if err := b.JS(t).DeleteStream(t.Context(), stream); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, b.JS(t).DeleteStream(t.Context(), stream))
 			}
 			for name, crash := range services {
 				if lose == nil {

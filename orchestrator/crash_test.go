@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -87,9 +88,7 @@ func (b *bundle) load(t *testing.T, items int, steps ...workqueue.StepSpec) work
 	t.Helper()
 	loaded, err := start.New(b.Store).Load(t.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
 		Steps: steps}, nodetest.Items(items))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return loaded.Run
 }
 
@@ -192,9 +191,7 @@ func TestACompletionIsToldAfterACrash(t *testing.T) {
 			if err == nil {
 				err = b.NC.Flush()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			first := b.Doom(t)
 			// With a lease so long it reads the outbox once, at its beginning.
 			first.Start(t, point, 1, orchestrator.Config{LeaseTTL: time.Hour})
@@ -221,9 +218,7 @@ func (b *bundle) wantToldOnce(t *testing.T, told *nats.Subscription, times int) 
 	if err == nil {
 		err = b.NC.Flush() // what came before is here
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	n, _, err := told.Pending()
 	if err != nil || n != times {
 		t.Errorf("it was told %d times, %v; want %d", n, err, times)
@@ -234,9 +229,7 @@ func (b *bundle) wantToldOnce(t *testing.T, told *nats.Subscription, times int) 
 		}
 	}
 	stream, err := b.JS(t).Stream(t.Context(), wire.StreamEvent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	completed := wire.EventSubject("run.completed")
 	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(completed))
 	if err != nil || info.State.Subjects[completed] != 1 {
@@ -261,9 +254,7 @@ func TestNodesCrashBetweenPieces(t *testing.T) {
 			return &wire.Binary{ContentType: "application/pdf", Data: of(in.ID)}, nil
 		}, endpoints.Concurrency(4))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	nodetest.Run(t, "service", svc.Run)
 	steps := ask()
 	steps[0].Chunk = 3
@@ -291,9 +282,7 @@ func TestNodesCrashBetweenPieces(t *testing.T) {
 			t.Fatalf("%s: large %v, %v", key, found.Large.Valid, err)
 		}
 		all, err := kept.OpenResult(t.Context(), found.Large.UUID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if got, err := io.ReadAll(all); err != nil || !bytes.Equal(got, of(key)) {
 			t.Errorf("%s is not what the service sent (%v)", key, err)
 		}
@@ -353,7 +342,7 @@ func TestANodeThatWorksIsCutOff(t *testing.T) {
 	const items = 400
 	b, l := bare(t), nodetest.NewLedger(0)
 	store, toDatabase := b.Through(t, time.Second)
-	nc, toNATS := b.NATSThrough(t)
+	nc, toNATS := testenv.DialThrough(t, b.NS)
 	run := b.load(t, items, work()...)
 	stuck, wake := make(chan struct{}), make(chan struct{})
 	calls := 0
@@ -379,9 +368,7 @@ func TestANodeThatWorksIsCutOff(t *testing.T) {
 	b.Outcome(t, run, 1)
 	const version = `SELECT md5(string_agg(xmin::text, ',' ORDER BY ordinal)) FROM work_result`
 	var before, after string
-	if err := b.Pool.QueryRow(t.Context(), version).Scan(&before); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, b.Pool.QueryRow(t.Context(), version).Scan(&before))
 	close(wake)
 	toDatabase.Heal()
 	toNATS.Heal()
@@ -400,7 +387,7 @@ func TestANodeThatWorksIsCutOff(t *testing.T) {
 func TestInfrastructureAloneFailsNothing(t *testing.T) {
 	t.Parallel()
 	const items = 1_500 // enough for replies to be there when a purge comes
-	b, l := bare(t), nodetest.NewLedger(0)
+	b, l := &bundle{nodetest.OwnServer(t, embedded.NATSConfig{})}, nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	victims := []*nodetest.Doomed{b.Doom(t), b.Doom(t)}
 	for _, v := range victims {
@@ -431,9 +418,7 @@ func TestInfrastructureAloneFailsNothing(t *testing.T) {
 	before := lost(0)
 	victims[0].Crash()
 	victims[0].Await(t, b.Bundle)
-	if err := b.NS.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, b.Own.Restart(t.Context()))
 	b.StartNode(t)
 	victims[1].Crash()
 	victims[1].Await(t, b.Bundle)

@@ -63,9 +63,7 @@ func TestTheStoreKeepsTheLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	lead(0, 3, no)
-	if err := store.SetPrecedence(t.Context(), nodes[1], 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, store.SetPrecedence(t.Context(), nodes[1], 1))
 	lead(0, 0, session.HeldError{Left: time.Minute, Outranked: true})
 }
 

@@ -55,9 +55,7 @@ func TestNodeWithItsAPI(t *testing.T) {
 	begin := func(set embed.APIConfig) string {
 		config.API = &set
 		node, err := embed.Open(ctx, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		ran := make(chan error, 1)
 		go func() { ran <- node.Run(ctx) }()
 		t.Cleanup(func() {
@@ -78,14 +76,10 @@ func TestNodeWithItsAPI(t *testing.T) {
 		}
 	}
 	api, err := client.New(open)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	started, err := api.Start(ctx, client.RunSettings{Plan: "steps:\n- local: greet\n", PlanName: "greetings", Key: "key"},
 		strings.NewReader("key\nann\nbob\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	run, err := api.Wait(ctx, started.Run)
 	if err != nil || run.State != client.RunCompleted || run.Done != 2 {
 		t.Errorf("%+v, %v; want two items done", run, err)
@@ -104,9 +98,7 @@ func TestMetricsOfAnEmbeddedNode(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		node, err := embed.Open(ctx, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		ran := make(chan error, 1)
 		go func() { ran <- node.Run(ctx) }()
 		<-node.Ready()
@@ -150,13 +142,9 @@ func TestWhatCannotBeOpened(t *testing.T) {
 func get(t *testing.T, url string) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	_ = answer.Body.Close()
 	return answer.StatusCode
 }

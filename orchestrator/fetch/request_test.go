@@ -52,9 +52,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := b.NC.FlushTimeout(nodetest.Stuck); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, b.NC.FlushTimeout(nodetest.Stuck))
 	req := asked()
 	req.Params = map[string]string{"year": "2026"}
 	run := b.Start(t, req, 10_000)
@@ -67,9 +65,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 	if n := wrong.Load(); n > 0 {
 		t.Errorf("%d chunks came without the parameters", n)
 	}
-	if err := b.NC.FlushTimeout(nodetest.Stuck); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, b.NC.FlushTimeout(nodetest.Stuck))
 	if n := streamed.Load(); n != 0 { // the node tries the streams when they have been silent for long, but not by these
 		t.Errorf("%d messages were for the streams", n)
 	}
@@ -82,12 +78,8 @@ func TestRequestsWaitForAService(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.Start(t, asked(), 2_000)
-	nodetest.Until(t, "the breaker is open", func() bool {
-		var open bool
-		err := b.Pool.QueryRow(t.Context(), `SELECT breaker = 'open' AND breaker_reason LIKE '%no service listens%'
-			FROM endpoint_pace WHERE endpoint = 'statement'`).Scan(&open)
-		return err == nil && open
-	})
+	b.Await(t, "the breaker is open", `SELECT EXISTS (SELECT FROM endpoint_pace WHERE endpoint = 'statement'
+		AND breaker = 'open' AND breaker_reason LIKE '%no service listens%')`)
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	b.WantSound(t, l, run, 2_000)
@@ -97,7 +89,7 @@ func TestRequestsWaitForAService(t *testing.T) {
 // Chunks and items that fit no message.
 func TestRequestsAreCutToFit(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.SetupWith(t, testenv.Pool(t), embedded.NATSConfig{MaxPayload: 64 << 10})}
+	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{MaxPayload: 64 << 10})}
 	b.Serve(t, "statement", nodetest.Echo)
 	req := asked()
 	n := 0
@@ -117,9 +109,7 @@ func TestRequestsAreCutToFit(t *testing.T) {
 		n++
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if done, failed := b.Outcome(t, loaded.Run, 1); done != 299 || failed != 1 {
 		t.Fatalf("done %d, failed %d; want 299 and 1", done, failed)
 	}
@@ -134,9 +124,7 @@ func TestRequestsAreCutToFit(t *testing.T) {
 func (b *bundle) listens(t *testing.T, endpoint string) bool {
 	t.Helper()
 	answers, err := b.NC.SubscribeSync(b.NC.NewInbox())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer func() { _ = answers.Unsubscribe() }()
 	err = b.NC.PublishRequest(wire.DirectSubject(endpoint), answers.Subject, nil)
 	if err == nil {
@@ -149,31 +137,25 @@ func (b *bundle) listens(t *testing.T, endpoint string) bool {
 // What was on its way when NATS went down, and is lost, is asked again long before its time is over.
 func TestRequestsSurviveARestartOfNATS(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
-	toNATS := testenv.NewProxy(t, strings.TrimPrefix(b.NS.URL(), "nats://"))
-	b.Node = b.Join(t, b.Store, testenv.Dial(t, "nats://"+toNATS.Addr()), nodetest.Config(t)).Node
+	b := &bundle{nodetest.OwnServer(t, embedded.NATSConfig{})}
+	nc, toNATS := testenv.DialThrough(t, b.NS)
+	b.Node = b.Join(t, b.Store, nc, nodetest.Config(t)).Node
 	var swallowed atomic.Int64
 	silent, err := b.NC.QueueSubscribe(wire.DirectSubject("statement"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
 	if err == nil {
 		err = b.NC.FlushTimeout(nodetest.Stuck)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	req := asked()
 	req.Steps[0].Timeout = 10 * time.Minute
 	run := b.Start(t, req, 1000)
 	nodetest.Until(t, "all is on its way", func() bool { return swallowed.Load() == 10 })
-	if err := silent.Unsubscribe(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, silent.Unsubscribe())
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	nodetest.Until(t, "a service listens", func() bool { return b.listens(t, "statement") })
 	toNATS.Cut() // it asks again soon after it is back: not before the service is
-	if err := b.NS.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, b.Own.Restart(t.Context()))
 	nodetest.Until(t, "the service listens again", func() bool { return b.listens(t, "statement") })
 	toNATS.Heal()
 	b.WantSound(t, l, run, 1000)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
@@ -29,9 +30,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	<-begun
 	_, err := b.Node.Runs().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
 		Select: redo.Selection{All: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	wait := func(what string) {
 		t.Helper()
 		select {

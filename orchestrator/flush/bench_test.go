@@ -14,7 +14,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -31,15 +30,13 @@ type benched struct {
 
 func benchNode(b *testing.B) *benched {
 	b.Helper()
-	ns := testenv.NATSWith(b, embedded.NATSConfig{StoreDir: b.TempDir() + "/nats"})
+	ns := testenv.NATS(b)
 	pool := testenv.Pool(b)
 	nb := &benched{bundle: &bundle{&nodetest.Bundle{Pool: pool, Store: database.New(pool), NS: ns}},
 		took: make(chan time.Time, 1)}
 	node, err := orchestrator.New(nb.Store, testenv.Conn(b, ns), orchestrator.Config{Streams: stream.Config{
 		WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.Check(b, err)
 	nb.Node = node
 	svc, err := endpoints.New(testenv.Conn(b, ns), endpoints.Config{Name: "bench", Version: "1.0.0", Log: zap.NewNop()})
 	if err == nil {
@@ -51,9 +48,7 @@ func benchNode(b *testing.B) *benched {
 			return nodetest.Echo(ctx, c)
 		}, endpoints.Concurrency(64))
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.Check(b, err)
 	testenv.Keep(b, b.Errorf, "the node", node.Run)
 	testenv.Keep(b, b.Errorf, "the service", svc.Run)
 	<-node.Ready()
@@ -67,9 +62,7 @@ func (nb *benched) apply(b *testing.B, change func(*collector.CollectorSpec)) {
 	change(&spec)
 	_, err := nb.Node.Collectors().ApplyCollector(b.Context(), collector.Text{Name: "benched", Spec: spec.WithDefaults(),
 		Source: fmt.Sprint(spec)}, "bench")
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.Check(b, err)
 }
 
 // fill adds n operations, 500 in a call, four calls at once.
@@ -105,14 +98,12 @@ func (nb *benched) empty(b *testing.B) {
 	for {
 		left := false
 		// By the indexes, so that a look at a million keys does not slow down what is measured.
-		if err := nb.Pool.QueryRow(b.Context(), `
+		testenv.Check(b, nb.Pool.QueryRow(b.Context(), `
 			SELECT EXISTS (SELECT FROM collector c JOIN collector_key k ON k.collector = c.id WHERE k.flush IS NOT NULL)
 				OR EXISTS (SELECT FROM collector c CROSS JOIN LATERAL (
 					SELECT k.due_at FROM collector_key k WHERE k.collector = c.id AND k.key_version = c.key_version
 						AND k.priority = 0 AND k.flush IS NULL AND k.due_at IS NOT NULL ORDER BY k.due_at LIMIT 1) k
-					WHERE k.due_at < tranche_now() + interval '10 minutes')`).Scan(&left); err != nil {
-			b.Fatal(err)
-		}
+					WHERE k.due_at < tranche_now() + interval '10 minutes')`).Scan(&left))
 		if !left {
 			return
 		}

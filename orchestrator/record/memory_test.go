@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -48,9 +49,7 @@ func TestRepliesThatDecompressWellTakeBoundedMemory(t *testing.T) {
 	b := setup(t)
 	f, _ := b.Forge(t, 10, 10)
 	encoder, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	large := `{"slots":[{"i":0,"d":"` + strings.Repeat("a", wire.DefaultMaxBody/2) + `"}]}`
 	packed := string(encoder.EncodeAll([]byte(large), nil))
 	peak := peakHeap(t)

@@ -38,15 +38,11 @@ func pattern(n int) []byte {
 func serveBytes(t *testing.T, nc *nats.Conn, endpoint string, size func(key string) int) {
 	t.Helper()
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "test", Version: "1.0.0", Log: zaptest.NewLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	err = endpoints.HandleEach(svc, endpoint, func(_ context.Context, in nodetest.Account) (*wire.Binary, error) {
 		return &wire.Binary{ContentType: "application/pdf", Data: pattern(size(in.ID))}, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	nodetest.Run(t, "service", svc.Run)
 }
 
@@ -54,20 +50,14 @@ func serveBytes(t *testing.T, nc *nats.Conn, endpoint string, size func(key stri
 func (b *bundle) result(t *testing.T, run workqueue.RunID, key string) (export.Result, []byte) {
 	t.Helper()
 	found, err := export.New(b.Store).Result(t.Context(), export.ResultRequest{Run: run, Key: key})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if !found.Large.Valid {
 		return found, found.Body
 	}
 	r, err := export.New(b.Store).OpenResult(t.Context(), found.Large.UUID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	all, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return found, all
 }
 
@@ -218,9 +208,7 @@ func slicesOf(msgs []*nats.Msg, numbers ...int) (some []*nats.Msg) {
 
 func (b *bundle) text(t *testing.T, sql string) (s string) {
 	t.Helper()
-	if err := b.Pool.QueryRow(t.Context(), sql).Scan(&s); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, b.Pool.QueryRow(t.Context(), sql).Scan(&s))
 	return s
 }
 
@@ -259,15 +247,11 @@ func TestAServiceKilledBetweenPieces(t *testing.T) {
 	conn := &shortConn{left: 6 * wire.DefaultPiece, over: make(chan struct{}), gone: make(chan struct{})}
 	dying := testenv.Dial(t, b.NS.URL(), nats.SetCustomDialer(conn), nats.NoReconnect())
 	svc, err := endpoints.New(dying, endpoints.Config{Name: "dying", Version: "1.0.0", Log: zaptest.NewLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	err = endpoints.HandleEach(svc, "statement", func(context.Context, nodetest.Account) (*wire.Binary, error) {
 		return &wire.Binary{Data: pattern(wire.MaxResult)}, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	ended := make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { ended <- svc.Run(ctx) }()

@@ -61,18 +61,14 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 	bomb := func() string {
 		var out bytes.Buffer
 		w, err := zstd.NewWriter(&out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		zeros := make([]byte, 1<<20)
 		for range 300 {
 			if _, err := w.Write(zeros); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, w.Close())
 		return out.String()
 	}()
 	s := slices[0].ID
@@ -159,10 +155,8 @@ func TestRepliesThatAreShortOrLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	nodetest.Until(t, "both slices are over", func() bool {
-		var open int
-		err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE id = ANY($1) AND state = 'sent'`,
-			[]workqueue.SliceID{short, late}).Scan(&open)
-		return err == nil && open == 0
+		return b.Number(t, `SELECT count(*) FROM work_slice WHERE id = ANY($1) AND state = 'sent'`,
+			[]workqueue.SliceID{short, late}) == 0
 	})
 	again := b.Sent(t, f.Run, 2)
 	b.WantDrained(t) // the short reply does not come again
@@ -187,7 +181,7 @@ func TestRepliesThatAreShortOrLate(t *testing.T) {
 func TestMessagesOverMaxPayload(t *testing.T) {
 	t.Parallel()
 	const limit = 64 << 10
-	b := &bundle{nodetest.SetupWith(t, testenv.Pool(t), embedded.NATSConfig{MaxPayload: limit})}
+	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{MaxPayload: limit})}
 	var mu sync.Mutex
 	most := 0
 	b.Serve(t, "statement", func(_ context.Context, chunk *nodetest.Chunk) error {
@@ -213,9 +207,7 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 		n++
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if done, failed := b.Outcome(t, loaded.Run, 1); done != count-1 || failed != 1 {
 		t.Errorf("done %d, failed %d; want all but one done", done, failed)
 	}
@@ -226,11 +218,9 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	if err != nil || ordinal != giant || code != "item_too_large" || !strings.Contains(message, "65536") {
 		t.Errorf("item %d failed with %s: %s (%v)", ordinal, code, message, err)
 	}
-	var right int
-	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
-		WHERE convert_from(p.result, 'utf8')::json->>'of' = q.payload::json->>'id'`).Scan(&right)
-	if err != nil || right != count-1 {
-		t.Errorf("%d results are right, %v", right, err)
+	if right := b.Number(t, `SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
+		WHERE convert_from(p.result, 'utf8')::json->>'of' = q.payload::json->>'id'`); right != count-1 {
+		t.Errorf("%d results are right", right)
 	}
 	mu.Lock()
 	if most > 2 {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 )
 
@@ -16,9 +17,7 @@ import (
 func parse(t testing.TB, lines string) *schedule.Spec {
 	t.Helper()
 	s, err := schedule.Parse("s", []byte("plan: p\nitems: {file: f.csv}\n"+lines))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return s
 }
 
@@ -26,9 +25,7 @@ func parse(t testing.TB, lines string) *schedule.Spec {
 func shown(t testing.TB, dues []time.Time, zone string) string {
 	t.Helper()
 	at, err := time.LoadLocation(zone)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	texts := make([]string, len(dues))
 	for i, due := range dues {
 		texts[i] = due.In(at).Format("02 15:04-07")
@@ -77,9 +74,7 @@ func TestStoredSpecIsTheSame(t *testing.T) {
 		"window: {not_before: '22:00', end_deadline: '06:00'}\n"+
 		"settings: {rate: 100, chunk: auto}\nparams: {year: '{due.year}'}\nstart_deadline: 1h\n")
 	text, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	var back schedule.Spec
 	if err := json.Unmarshal(text, &back); err != nil {
 		t.Fatalf("%s: %v", text, err)

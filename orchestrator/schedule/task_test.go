@@ -68,9 +68,7 @@ func TestNoClockButTheDatabases(t *testing.T) {
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if !strings.HasSuffix(file, "_test.go") && (strings.Contains(string(text), "time.Now(") ||
 			strings.Contains(string(text), "time.Since(") || strings.Contains(string(text), "time.Until(")) {
 			t.Errorf("%s reads the node's clock", file)

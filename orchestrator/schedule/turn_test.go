@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	store "github.com/tranchehq/tranche/workqueue/schedule"
@@ -209,9 +210,7 @@ func TestNotesAreFenced(t *testing.T) {
 		return store.New(w.store).NoteFires(t.Context(), lease,
 			[]store.FireNote{{FireKey: key, Was: was, Reason: reason}})
 	}
-	if err := errors.Join(note(l.lease, "", "one"), note(l.lease, "", "two")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(note(l.lease, "", "one"), note(l.lease, "", "two")))
 	second := w.lead()
 	if err := note(l.lease, "one", "three"); !errors.Is(err, workqueue.ErrNotLeader) {
 		t.Errorf("the leader that was writes: %v", err)

@@ -72,9 +72,7 @@ func instant(t testing.TB, text string) time.Time {
 		text = "2031-05-05T" + text + "Z"
 	}
 	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return at
 }
 
@@ -99,13 +97,9 @@ func (w *world) apply(name, lines string) {
 	w.Helper()
 	source := "endpoint: e\nitems: {file: f.csv}\n" + lines
 	spec, err := schedule.Parse(name, []byte(source))
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.Check(w, err)
 	text, err := json.Marshal(spec)
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.Check(w, err)
 	applied, err := store.New(w.store).ApplySchedule(w.Context(), store.Text{
 		Document: workqueue.Document{Name: name, Spec: text, Source: source}, Zone: spec.Zone, Next: next,
 	}, "ann")
@@ -187,9 +181,7 @@ func (w *world) lead() *leader {
 	if err == nil {
 		l.task, err = schedule.New(w.store, l, w, schedule.Config{Log: zaptest.NewLogger(w)})
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.Check(w, err)
 	w.Cleanup(l.task.Wait)
 	return l
 }
@@ -201,9 +193,7 @@ func (l *leader) settle() (again time.Duration) {
 	l.Helper()
 	for range 50 {
 		again, err := l.task.Run(l.Context(), l.lease)
-		if err != nil {
-			l.Fatal(err)
-		}
+		testenv.Check(l, err)
 		l.task.Wait()
 		if again >= 100*time.Millisecond {
 			return again
@@ -217,9 +207,7 @@ func (l *leader) settle() (again time.Duration) {
 func (w *world) fires(name string) string {
 	w.Helper()
 	fires, _, err := store.New(w.store).Fires(w.Context(), store.FireFilter{Schedule: name})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.Check(w, err)
 	texts := make([]string, len(fires))
 	for i, f := range fires {
 		text := f.Due.UTC().Format("15:04 ") + string(f.State)
@@ -253,9 +241,7 @@ func (w *world) last(name string) store.Fire {
 
 func (w *world) number(sql string) (n int) {
 	w.Helper()
-	if err := w.pool.QueryRow(w.Context(), sql).Scan(&n); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Check(w, w.pool.QueryRow(w.Context(), sql).Scan(&n))
 	return n
 }
 

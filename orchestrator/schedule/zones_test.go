@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 )
 
@@ -17,13 +18,9 @@ import (
 func zones(t *testing.T) (names []string) {
 	t.Helper()
 	root, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	list, err := zip.OpenReader(filepath.Join(strings.TrimSpace(string(root)), "lib", "time", "zoneinfo.zip"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer func() { _ = list.Close() }() // it was only read
 	for _, f := range list.File {
 		if !f.FileInfo().IsDir() {
@@ -154,9 +151,7 @@ func TestEveryChangeOfEveryClock(t *testing.T) {
 	names := zones(t)
 	for _, name := range names {
 		zone, err := time.LoadLocation(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		found := changes(zone, from, to)
 		key := fmt.Sprint(offset(zone, from))
 		for _, c := range found {
@@ -171,9 +166,7 @@ func TestEveryChangeOfEveryClock(t *testing.T) {
 		"Europe/Istanbul": 2016, "Antarctica/Troll": 2015, "Asia/Kolkata": 1945, "Africa/Monrovia": 1979,
 	} {
 		zone, err := time.LoadLocation(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		begin := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
 		alike[name] = changes(zone, begin, begin.AddDate(1, 0, 0))
 	}

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -26,19 +25,15 @@ func TestPayloadsAreNotLogged(t *testing.T) {
 	t.Parallel()
 	const canary = "CANARY-4711"
 	core, seen := observer.New(zap.DebugLevel)
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b := &bundle{nodetest.ServersOnly(t)}
 	node, err := orchestrator.New(b.Store, testenv.Conn(t, b.NS),
 		orchestrator.Config{Log: zap.New(core), Grace: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	b.Node = node
 	nodetest.Run(t, "node", node.Run)
 	nodetest.WantReady(t, node)
 	svc, err := endpoints.New(testenv.Conn(t, b.NS), endpoints.Config{Name: "test", Version: "1.0.0", Log: zap.New(core)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	err = endpoints.HandleList(svc, "statement", func(_ context.Context, c *nodetest.Chunk) error {
 		for i, item := range c.Items() {
 			switch {
@@ -52,9 +47,7 @@ func TestPayloadsAreNotLogged(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	nodetest.Run(t, "service", svc.Run)
 	payloads := []string{`{"id":"` + canary + `"}`, `{"id":"` + canary + `2"}`, `{"id":["` + canary + `"]}`,
 		`{"id":"` + canary + `panic"}`}
@@ -68,9 +61,7 @@ func TestPayloadsAreNotLogged(t *testing.T) {
 		i++
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if done, failed := b.Outcome(t, loaded.Run, 1); done+failed != int64(len(payloads)) || failed == 0 {
 		t.Errorf("%d done, %d failed", done, failed)
 	}

@@ -33,18 +33,14 @@ import (
 func documented(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	_, rest, found := strings.Cut(string(page), "    tranche nats config ")
 	line, _, _ := strings.Cut(rest, "\n")
 	if !found {
 		t.Fatal("docs/security.md has no command")
 	}
 	system, err := natsaccess.New(rolesOf(t, strings.Fields(line)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return withPasswords(system.Conf(nil))
 }
 
@@ -138,9 +134,7 @@ func setupGuarded(t *testing.T, config string) *guarded {
 	g.bundle = &bundle{&nodetest.Bundle{Pool: pool, Store: database.New(pool)}}
 	node, err := orchestrator.New(g.Store, g.conn(t, "node"), orchestrator.Config{Log: g.log.Named("node"),
 		Grace: 5 * time.Second, ReconcileInterval: 200 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	g.Node = node
 	nodetest.Run(t, "node", node.Run)
 	g.serveGuarded(t, "accounts", func(svc *endpoints.Service) error {
@@ -195,12 +189,8 @@ func (g *guarded) inbox(user string) string {
 func (g *guarded) serveGuarded(t *testing.T, name string, handle func(*endpoints.Service) error) {
 	t.Helper()
 	svc, err := endpoints.New(g.conn(t, name), endpoints.Config{Name: name, Version: "1.0.0", Log: g.log.Named(name)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := handle(svc); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
+	testenv.Check(t, handle(svc))
 	nodetest.Run(t, name, svc.Run)
 }
 
@@ -345,15 +335,11 @@ func TestCallsWithoutPermissionFailAtOnce(t *testing.T) {
 func (g *guarded) load(t *testing.T, endpoint string, n int) workqueue.RunID {
 	t.Helper()
 	session, err := session.New(g.Store).StartSession(t.Context(), session.NodeInfo{Host: "loader"}, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	req := nodetest.Request(endpoint)
 	req.Session = session
 	loaded, err := start.New(g.Store).Load(t.Context(), req, nodetest.Items(n))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	g.Node.Wake()
 	return loaded.Run
 }

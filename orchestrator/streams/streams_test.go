@@ -14,7 +14,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -32,7 +31,7 @@ type streamBench struct {
 
 func setupStreams(t *testing.T) *streamBench {
 	t.Helper()
-	b := &streamBench{bundle: &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}, T: t}
+	b := &streamBench{bundle: &bundle{nodetest.ServersOnly(t)}, T: t}
 	b.js = b.JS(t)
 	for subject, count := range map[string]*atomic.Int64{
 		"$JS.EVENT.ADVISORY.STREAM.CREATED.>": &b.made, "$JS.EVENT.ADVISORY.STREAM.UPDATED.>": &b.updated,
@@ -42,9 +41,7 @@ func setupStreams(t *testing.T) *streamBench {
 			t.Fatal(err)
 		}
 	}
-	if err := b.NC.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, b.NC.Flush())
 	return b
 }
 
@@ -56,9 +53,7 @@ func (b *streamBench) join(streams stream.Config) *observer.ObservedLogs {
 	node, err := orchestrator.New(b.Store, testenv.Conn(b.T, b.NS), orchestrator.Config{Log: zap.New(core),
 		Streams: streams, StreamsInterval: 10 * time.Millisecond, ReconcileInterval: 10 * time.Millisecond,
 		SessionTTL: nodetest.SessionLife, LeaseTTL: nodetest.SessionLife})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.Check(b, err)
 	nodetest.Run(b.T, "node", node.Run)
 	nodetest.WantReady(b.T, node)
 	return logs
@@ -72,9 +67,7 @@ func (b *streamBench) eventually(what string, holds func() bool) {
 func (b *streamBench) set() session.StreamSettings {
 	b.Helper()
 	set, err := session.New(b.Store).StreamsSet(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.Check(b, err)
 	return set
 }
 
@@ -88,9 +81,7 @@ func (b *streamBench) change(c session.StreamChanges) {
 func (b *streamBench) stream(name string) *jetstream.StreamInfo {
 	b.Helper()
 	stream, err := b.js.Stream(b.Context(), name)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.Check(b, err)
 	return stream.CachedInfo()
 }
 
@@ -148,13 +139,9 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	b.eventually("the settings are brought about", func() bool { return b.set().AppliedRevision == 1 })
 	var tried atomic.Int64
 	sub, err := b.NC.Subscribe("$JS.API.STREAM.UPDATE."+wire.StreamWork, func(*nats.Msg) { tried.Add(1) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer func() { _ = sub.Unsubscribe() }()
-	if err := b.NC.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, b.NC.Flush())
 	three, begun := 3, time.Now()
 	b.change(session.StreamChanges{Replicas: &three})
 	b.eventually("the refusal is noted", func() bool { return b.set().Trouble != "" })
@@ -168,9 +155,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	if n, most := tried.Load(), mostTries(begun); n > most {
 		t.Errorf("tried %d times; want at most %d", n, most)
 	}
-	if err := b.js.DeleteStream(t.Context(), wire.StreamStage); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, b.js.DeleteStream(t.Context(), wire.StreamStage))
 	b.eventually("the lost stream is made as it was", func() bool {
 		stream, err := b.js.Stream(t.Context(), wire.StreamStage)
 		return err == nil && stream.CachedInfo().Config.Replicas == 1

@@ -8,7 +8,10 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/health"
@@ -42,7 +45,10 @@ func moody(ctx context.Context, chunk *apitest.Numbers) error {
 // Whatever happens to a run, at each moment its explanation adds up and leaves no question open.
 func TestExplanationsAddUpUnderChaos(t *testing.T) {
 	t.Parallel()
-	e := apitest.SetupEngine(t)
+	ns := testenv.OwnNATS(t, embedded.NATSConfig{})
+	e := apitest.SetupEngineOn(t, testenv.Conn(t, ns), api.Config{})
+	e.Ns = ns
+	e.Ready()
 	handle := func(svc *endpoints.Service) error {
 		return endpoints.HandleList(svc, "count", moody, endpoints.Concurrency(4))
 	}
@@ -72,7 +78,7 @@ func TestExplanationsAddUpUnderChaos(t *testing.T) {
 		},
 		func(ctx context.Context) {
 			apitest.Wait(ctx, 2500*time.Millisecond)
-			_ = e.Ns.Restart(context.WithoutCancel(ctx))
+			_ = ns.Restart(context.WithoutCancel(ctx))
 		},
 	} {
 		e.Keep(func(ctx context.Context) error {

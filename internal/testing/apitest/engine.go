@@ -20,7 +20,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/buildinfo"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -33,7 +32,7 @@ import (
 // Engine is a real node behind the API, with a NATS server and a database of its own.
 type Engine struct {
 	*Bench
-	Ns   *embedded.NATS
+	Ns   testenv.Server
 	Node *orchestrator.Node
 }
 

@@ -63,9 +63,7 @@ type Member struct {
 func (b *Bundle) Join(t *testing.T, store *database.DB, nc *nats.Conn, cfg orchestrator.Config) *Member {
 	t.Helper()
 	node, err := orchestrator.New(store, nc, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Run(ctx) }()
@@ -107,9 +105,7 @@ func (b *Bundle) JS(t *testing.T) jetstream.JetStream {
 func JetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(answered))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return js
 }
 
@@ -117,9 +113,7 @@ func JetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 func (b *Bundle) Letters(t *testing.T) []deadletter.DeadLetter {
 	t.Helper()
 	page, err := deadletter.New(b.Store).DeadLetters(t.Context(), deadletter.DeadFilter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return page.Letters
 }
 
@@ -158,9 +152,7 @@ func (b *Bundle) Await(t *testing.T, what, query string) {
 	t.Helper()
 	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); {
 		var is bool
-		if err := b.Pool.QueryRow(t.Context(), query).Scan(&is); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, b.Pool.QueryRow(t.Context(), query).Scan(&is))
 		if is {
 			return
 		}
