@@ -8,10 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/health"
@@ -45,10 +42,7 @@ func moody(ctx context.Context, chunk *apitest.Numbers) error {
 // Whatever happens to a run, at each moment its explanation adds up and leaves no question open.
 func TestExplanationsAddUpUnderChaos(t *testing.T) {
 	t.Parallel()
-	ns := testenv.OwnNATS(t, embedded.NATSConfig{})
-	e := apitest.SetupEngineOn(t, testenv.Conn(t, ns), api.Config{})
-	e.Ns = ns
-	e.Ready()
+	e, ns := apitest.SetupOwnEngine(t)
 	handle := func(svc *endpoints.Service) error {
 		return endpoints.HandleList(svc, "count", moody, endpoints.Concurrency(4))
 	}

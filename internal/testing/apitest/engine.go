@@ -20,6 +20,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/buildinfo"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -39,7 +40,18 @@ type Engine struct {
 // SetupEngine makes one with a node, on NATS of its own.
 func SetupEngine(t *testing.T) *Engine {
 	t.Helper()
-	ns := testenv.NATS(t)
+	return setupEngine(t, testenv.NATS(t))
+}
+
+// SetupOwnEngine is SetupEngine with a NATS server for the test alone.
+func SetupOwnEngine(t *testing.T) (*Engine, *embedded.NATS) {
+	t.Helper()
+	ns := testenv.OwnNATS(t, embedded.NATSConfig{})
+	return setupEngine(t, ns), ns
+}
+
+func setupEngine(t *testing.T, ns testenv.Server) *Engine {
+	t.Helper()
 	e := SetupEngineOn(t, testenv.Conn(t, ns), api.Config{})
 	e.Ns = ns
 	e.Ready()
