@@ -45,7 +45,7 @@ func TestErrorsAndPanicsOfItems(t *testing.T) {
 		case 2:
 			return square{}, fmt.Errorf("read account: %w", Retry("locked", "row %d", 7))
 		case 3:
-			return square{}, Fail("unknown", "nobody")
+			return square{}, Fail("un/known", "nobody")
 		}
 		if info := ItemOf(ctx); info.Key != "KEY-4" || info.Ordinal != 4 || info.Attempt != 1 {
 			return square{}, fmt.Errorf("info is %+v", info)
@@ -57,7 +57,7 @@ func TestErrorsAndPanicsOfItems(t *testing.T) {
 		0: {Code: wire.CodePanic, Message: "the handler panicked: no such thing", Retry: false},
 		1: {Code: wire.CodeHandlerError, Message: "plain", Retry: false},
 		2: {Code: "locked", Message: "read account: locked: row 7", Retry: true},
-		3: {Code: "unknown", Message: "nobody", Retry: false},
+		3: {Code: "un_known", Message: "nobody", Retry: false},
 		5: {
 			Code:    wire.CodeBadPayload,
 			Message: "the payload does not fit endpoints.number at /n: a JSON string does not fit Go type int",
@@ -79,6 +79,7 @@ func TestErrorsAndPanicsOfItems(t *testing.T) {
 
 func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	for name, tc := range map[string]struct {
 		end  func() error
 		want wire.SlotError
@@ -91,18 +92,14 @@ func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
 			wire.SlotError{Code: "gone", Message: "open: gone: permanently", Retry: false}},
 		"retry": {func() error { return Retry("db", "down") }, wire.SlotError{Code: "db", Message: "down", Retry: true}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			serveList(b, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
-				chunk.Items()[0].Reply(square{1})
-				return tc.end()
-			})
-			w := b.reply("list", numbers(3))
-			if w.answered != 1 || w.failure == nil || *w.failure != tc.want || w.slots[0].Err != nil {
-				t.Errorf("answered %d, failure %v", w.answered, w.failure)
-			}
+		serveList(b, name, func(_ context.Context, chunk *Chunk[number, square]) error {
+			chunk.Items()[0].Reply(square{1})
+			return tc.end()
 		})
+		w := b.reply(name, numbers(3))
+		if w.answered != 1 || w.failure == nil || *w.failure != tc.want || w.slots[0].Err != nil {
+			t.Errorf("%s: answered %d, failure %v", name, w.answered, w.failure)
+		}
 	}
 }
 
@@ -244,12 +241,20 @@ func (b *bundle) listed(what string, as func(wire.Listener) bool) wire.Listener 
 	return found
 }
 
+// A service says that it waits, listens, drains and is gone, and is ready while it listens.
 func TestListenersSayHowTheyAre(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	svc := b.service()
+	if svc.Ready() == nil {
+		t.Error("a service without endpoints is ready")
+	}
 	check(t, HandleEach(svc, "square", squares, Concurrency(3)))
+	var not *NotReadyError
+	if err := svc.Ready(); !errors.As(err, &not) || not.Endpoint != "square" || not.State != "" {
+		t.Errorf("before it runs: %v", err)
+	}
 	stop := b.Run(svc)
 	b.listed("it waits, and says what for", func(l wire.Listener) bool {
 		return l.State == wire.StateWaiting && l.Reason == "waiting for a Tranche node to create stream "+wire.StreamWork
@@ -257,6 +262,9 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 	b.streams()
 	b.listed("it listens", func(l wire.Listener) bool { return l.State == wire.StateListening && l.Reason == "" })
 	b.reply("square", numbers(100))
+	if err := svc.Ready(); err != nil {
+		t.Errorf("while it listens: %v", err)
+	}
 	l := b.listed("the chunk is counted", func(l wire.Listener) bool { return l.Processed == 100 })
 	if l.Rate <= 0 || l.P50 <= 0 || l.P99 < l.P50 || l.Concurrency != 3 || l.Stages != 0 || l.Errors != 0 {
 		t.Errorf("after a chunk: %+v", l)
@@ -266,36 +274,12 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 		t.Errorf("stats: %+v", stats)
 	}
 	check(t, stop())
-	if s := svc.Stats()[0]; s.State != wire.StateDraining {
-		t.Errorf("after the end: %+v", s)
-	}
-}
-
-// A service says that it listens, drains and is gone, and is ready between.
-func TestAServiceSpeaks(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	core, said := observer.New(zap.InfoLevel)
-	svc := b.service(func(c *Config) { c.Log = zap.New(core) })
-	if svc.Ready() == nil {
-		t.Error("a service without endpoints is ready")
-	}
-	check(t, HandleList(svc, "double", double))
-	var not *NotReadyError
-	if err := svc.Ready(); !errors.As(err, &not) || not.Endpoint != "double" || not.State != "" {
-		t.Errorf("before it runs: %v", err)
-	}
-	stop := b.Run(svc)
-	b.reply("double", numbers(1))
-	if err := svc.Ready(); err != nil {
-		t.Errorf("while it listens: %v", err)
-	}
-	check(t, stop())
-	if err := svc.Ready(); !errors.As(err, &not) || not.State != wire.StateDraining {
-		t.Errorf("after it ended: %v", err)
+	if err := svc.Ready(); svc.Stats()[0].State != wire.StateDraining || !errors.As(err, &not) ||
+		not.State != wire.StateDraining {
+		t.Errorf("after the end: %+v, %v", svc.Stats()[0], err)
 	}
 	for _, line := range []string{"listening", "draining: no more chunks are taken, those at work may end", "gone"} {
-		if n := said.FilterMessage(line).Len(); n != 1 {
+		if n := b.logged.FilterMessage(line).Len(); n != 1 {
 			t.Errorf("%q is said %d times", line, n)
 		}
 	}
@@ -427,7 +411,7 @@ func TestCleanStopsRepeatNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	names := []string{"one", "two", "three"}
-	const rounds, each = 6, 150
+	const rounds, each = 3, 150
 	for _, name := range names {
 		b.shortWait(name, patience/4) // so that what was not acknowledged comes back in this test
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -158,39 +157,25 @@ func (b *bundle) unacknowledged() int {
 	return b.logged.FilterMessageSnippet("could not acknowledge a request").Len()
 }
 
-// setupWithoutStream runs a service that has no stream to take requests from.
-func setupWithoutStream(t *testing.T) *bundle {
-	t.Helper()
+// A service whose stream is missing, and then its server, logs why it waits, and works once both are there.
+func TestEachReasonForAWaitIsLogged(t *testing.T) {
+	t.Parallel()
 	b := setup(t, own)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	serveEach(b, "square", squares)
-	return b
-}
-
-func TestServiceWaitsForTheStream(t *testing.T) {
-	t.Parallel()
-	b := setupWithoutStream(t)
-	eventually(t, "the wait is logged", func() bool {
-		return b.logged.FilterMessage("waiting for a Tranche node to create stream "+wire.StreamWork).
-			FilterLevelExact(zap.WarnLevel).Len() == 1
-	})
+	says := func(text string) func() bool {
+		return func() bool { return b.logged.FilterMessageSnippet(text).Len() > 0 }
+	}
+	eventually(t, "the stream is waited for", says("waiting for a Tranche node to create stream "+wire.StreamWork))
+	b.stop()
+	eventually(t, "the server is waited for", says("waiting for a NATS server"))
+	eventually(t, "what to do is said", says("start `tranche serve`, or set NATS_URL"))
+	b.start()
+	eventually(t, "the node is connected", b.nc.IsConnected)
 	b.streams()
 	if w := b.reply("square", numbers(2)); w.answered != 2 {
 		t.Errorf("answered %d", w.answered)
 	}
-}
-
-// TestEachReasonForAWaitIsLogged has another thing be missing than at first.
-func TestEachReasonForAWaitIsLogged(t *testing.T) {
-	t.Parallel()
-	b := setupWithoutStream(t)
-	says := func(text string) func() bool {
-		return func() bool { return b.logged.FilterMessageSnippet(text).Len() > 0 }
-	}
-	eventually(t, "the stream is waited for", says("waiting for a Tranche node to create stream"))
-	b.stop()
-	eventually(t, "the server is waited for", says("waiting for a NATS server"))
-	eventually(t, "what to do is said", says("start `tranche serve`, or set NATS_URL"))
 }
 
 // A service that is refused says how it gets in, in its log and in what its readiness probe is told.
