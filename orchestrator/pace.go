@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/orchestrator/autotune"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/pace"
