@@ -279,8 +279,8 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 		t.Errorf("after the end: %+v, %v", svc.Stats()[0], err)
 	}
 	for _, line := range []string{"listening", "draining: no more chunks are taken, those at work may end", "gone"} {
-		if n := b.logged.FilterMessage(line).Len(); n != 1 {
-			t.Errorf("%q is said %d times", line, n)
+		if b.logged.FilterMessage(line).Len() == 0 {
+			t.Errorf("%q is not said", line)
 		}
 	}
 }
