@@ -72,8 +72,8 @@ func TestThresholdHoldsByItself(t *testing.T) {
 		return nil
 	})
 	req := nodetest.Request("statement")
-	req.Steps[0].Chunk, req.Steps[0].InFlight, req.MaxFailed = 5, 2, "1%"
-	id := b.Start(t, req, 20_000)
+	req.Steps[0].Chunk, req.Steps[0].InFlight, req.MaxFailed = 5, 2, "5%"
+	id := b.Start(t, req, 4_000)
 	b.Await(t, "it is held",
 		`SELECT coalesce(hold = 'threshold' AND hold_detail LIKE '%the limit is 200%', false) FROM batchrun`)
 	wish := control.Control{Run: id, Actor: "ann"}
@@ -83,8 +83,8 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	}
 	b.Await(t, "no request is in flight", nothingOut)
 	n := b.Number(t, `SELECT sum(bit_count(failed)) FROM work_block WHERE run_id = $1`, id)
-	if n > 10_000 {
-		t.Errorf("%d of 20,000 items had failed when the run was held at 200", n)
+	if n > 2_000 {
+		t.Errorf("%d of 4,000 items had failed when the run was held at 200", n)
 	}
 	t.Logf("%d items had failed", n)
 	mended.Store(true)
@@ -95,7 +95,7 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	if _, err := b.Node.Runs().Resume(t.Context(), wish, nil); err != nil {
 		t.Fatal(err)
 	}
-	if done, failed := b.Outcome(t, id, 2); done != 20_000 || failed != 0 {
+	if done, failed := b.Outcome(t, id, 2); done != 4_000 || failed != 0 {
 		t.Errorf("%d done, %d failed", done, failed)
 	}
 	b.Check(t)

@@ -18,9 +18,9 @@ func TestEveryItemIsExecutedOnce(t *testing.T) {
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	b.Serve(t, "statement", l.Handle)
-	run := b.Start(t, nodetest.Patient(), 20_000)
-	b.WantSound(t, l, run, 20_000)
-	l.WantOnce(t, run, 20_000)
+	run := b.Start(t, nodetest.Patient(), nodetest.Size)
+	b.WantSound(t, l, run, nodetest.Size)
+	l.WantOnce(t, run, nodetest.Size)
 }
 
 func TestRunSurvivesARestartOfNATS(t *testing.T) {

@@ -93,27 +93,6 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestDatabaseIsAway has the first attempt find no database.
-func TestDatabaseIsAway(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	pool, proxy := b.through(func(*testenv.Proxy) {})
-	check(t, pool.Ping(t.Context())) // so that there is a connection to lose
-	inbox, err := pginbox.New(pool, pginbox.Config{})
-	check(t, err)
-	b.inbox = inbox
-	b.serve(book)
-	proxy.Cut()
-	reply := b.kit.Send("book", items(3)...)
-	if reply.Failure == nil || reply.Failure.Code != pginbox.CodeInbox || !reply.Failure.Retry {
-		t.Errorf("got %+v", reply)
-	}
-	proxy.Heal()
-	if again := b.kit.Reissue(reply.Request); len(again.Slots) != 3 {
-		t.Errorf("again: %+v", again)
-	}
-}
-
 // TestWaitingEndsWithTheChunk has a delivery run out of time while it waits for the one before it.
 func TestWaitingEndsWithTheChunk(t *testing.T) {
 	t.Parallel()
