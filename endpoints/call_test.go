@@ -263,26 +263,29 @@ func TestCallThatTheStreamDoesNotTake(t *testing.T) {
 func TestCallWithoutPermission(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "all", Password: "p"}, {Username: "mute", Password: "p",
-			Permissions: &server.Permissions{
+		o.Users, o.NoAuthUser = []*server.User{{Username: "all", Password: "p"}}, "all"
+		for user, hears := range map[string][]string{"mute": {"_INBOX.>", "tranche.call.web.>"},
+			"deaf": {"tranche.call.web.>"}} {
+			o.Users = append(o.Users, &server.User{Username: user, Password: "p", Permissions: &server.Permissions{
 				Publish:   &server.SubjectPermission{Allow: []string{"tranche.work.open", "tranche.direct.open"}},
-				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>", "tranche.call.web.>"}},
-			}}}
-		o.NoAuthUser = "all"
+				Subscribe: &server.SubjectPermission{Allow: hears},
+			}})
+		}
 	})
-	nc, err := nats.Connect(b.server.ClientURL(), nats.UserInfo("mute", "p"), nats.Timeout(patience))
-	check(t, err)
-	t.Cleanup(nc.Close)
 	for name, tc := range map[string]struct {
-		endpoint, subject string
-		opts              []CallOption
+		user, endpoint, subject string
+		opts                    []CallOption
 	}{
-		"request":        {"shut", "tranche.work.shut", []CallOption{CallerName("web")}},
-		"direct request": {"shut", "tranche.direct.shut", []CallOption{CallerName("web"), Direct()}},
-		"answers":        {"open", "tranche.call.caller.>", nil},
+		"request":        {"mute", "shut", "tranche.work.shut", []CallOption{CallerName("web")}},
+		"direct request": {"mute", "shut", "tranche.direct.shut", []CallOption{CallerName("web"), Direct()}},
+		"answers":        {"mute", "open", "tranche.call.caller.>", nil},
+		"acknowledgment": {"deaf", "open", "_INBOX.>", []CallOption{CallerName("web")}},
 	} {
+		nc, err := nats.Connect(b.server.ClientURL(), nats.UserInfo(tc.user, "p"), nats.Timeout(patience))
+		check(t, err)
+		t.Cleanup(nc.Close)
 		begun := time.Now()
-		_, err := Call[number, square](b.ctx, nc, tc.endpoint, "k", number{1}, tc.opts...)
+		_, err = Call[number, square](b.ctx, nc, tc.endpoint, "k", number{1}, tc.opts...)
 		var denied *stream.PermissionError
 		if !errors.As(err, &denied) || denied.Subject != tc.subject || time.Since(begun) > patience/2 {
 			t.Errorf("%s: %v after %s", name, err, time.Since(begun))
