@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -376,52 +375,4 @@ func TestANodeThatWorksIsCutOff(t *testing.T) {
 		t.Errorf("parts were written by a zombie (%v)", err)
 	}
 	b.WantSound(t, l, run, items)
-}
-
-// Infrastructure alone fails no item: with one attempt, item by item, while replies are purged again and again, nodes
-// crash and NATS is restarted.
-func TestInfrastructureAloneFailsNothing(t *testing.T) {
-	t.Parallel()
-	const items = 1_500 // enough for replies to be there when a purge comes
-	b, l := &bundle{nodetest.OwnServer(t, embedded.NATSConfig{})}, nodetest.NewLedger(0)
-	b.Serve(t, "statement", l.Handle)
-	victims := []*nodetest.Doomed{b.Doom(t), b.Doom(t)}
-	for _, v := range victims {
-		v.Start(t, "", 1, orchestrator.Config{})
-	}
-	js := b.JS(t)
-	stop := testenv.Keep(t, t.Errorf, "what purges", func(ctx context.Context) error {
-		for ctx.Err() == nil {
-			timed, cancel := context.WithTimeout(ctx, time.Second)
-			if replies, err := js.Stream(timed, wire.StreamReply); err == nil {
-				_ = replies.Purge(timed) // while NATS is unavailable there is nothing to purge
-			}
-			cancel()
-		}
-		return nil
-	})
-	steps := ask()
-	steps[0].Chunk, steps[0].MaxAttempts = 1, 1
-	run := b.load(t, items, steps...)
-	b.Exec(t, `UPDATE run_step SET request_timeout = '5s'`)
-	lost := func(more int) (n int) {
-		nodetest.Until(t, "replies are lost", func() bool {
-			n = b.Number(t, `SELECT count(*) FROM work_slice WHERE error_code IN ('lost', 'deadline')`)
-			return n > more || b.outcomes(t, run) == items
-		})
-		return n
-	}
-	before := lost(0)
-	victims[0].Crash()
-	victims[0].Await(t, b.Bundle)
-	testenv.Check(t, b.Own.Restart(t.Context()))
-	b.StartNode(t)
-	victims[1].Crash()
-	victims[1].Await(t, b.Bundle)
-	n := lost(before)
-	stop()
-	b.WantSound(t, l, run, items)
-	if t.Logf("%d silences", n); n == 0 {
-		t.Error("no reply was lost")
-	}
 }

@@ -72,7 +72,7 @@ func TestTwoNodesCompose(t *testing.T) {
 	other := b.joinTwo(t, "compose", c.fetcher())
 	b.Serve(t, "accounts", func(_ context.Context, chunk *nodetest.Chunk) error {
 		for _, item := range chunk.Items() {
-			if item.In.ID == "C7" || item.In.ID == "C5000" {
+			if item.In.ID == "C7" || item.In.ID == "C2000" {
 				item.Fail("unknown", "no such account")
 				continue
 			}
@@ -90,7 +90,7 @@ func TestTwoNodesCompose(t *testing.T) {
 		}
 		return nil
 	})
-	const n = 10_000
+	const n = 3_000
 	req := gathered()
 	req.Steps[2].Timeout = 10 * time.Minute // also of the chunks that wait for the other node
 	run := b.Start(t, req, n)

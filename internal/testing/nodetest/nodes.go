@@ -20,8 +20,8 @@ import (
 
 // Size and Halfway are of the runs that something happens to.
 const (
-	Size    = 6_000
-	Halfway = 2_000
+	Size    = 3_000
+	Halfway = 1_000
 )
 
 // Small is a request whose run takes some dozens of slices.
