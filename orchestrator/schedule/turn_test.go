@@ -167,35 +167,6 @@ func TestSlowLoadsAreBounded(t *testing.T) {
 	}
 }
 
-// A pause is told of while it lasts.
-func TestPausedFiresSaySo(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "08:30:00")
-	w.apply("s", hourly+"window: {not_before: '22:00'}\n")
-	l := w.lead()
-	w.set("09:00:00")
-	l.settle()
-	for _, step := range []struct {
-		do   func() (workqueue.ControlledDocument, error)
-		want string
-	}{
-		{func() (workqueue.ControlledDocument, error) {
-			return store.New(w.store).SetSchedule(t.Context(), "s", workqueue.DocumentPaused, nil, "ann")
-		},
-			"the schedule is paused"},
-		{func() (workqueue.ControlledDocument, error) {
-			return store.New(w.store).SetSchedule(t.Context(), "s", workqueue.DocumentActive, next, "ann")
-		}, ""},
-	} {
-		if _, err := step.do(); err != nil {
-			t.Fatal(err)
-		}
-		if f := w.last("s"); f.State != store.FireWaiting || f.Reason != step.want {
-			t.Errorf("it waits as %+v; want %q", f, step.want)
-		}
-	}
-}
-
 // A note changes the reason of a fire that waits as it was read, and nothing else.
 func TestNotesAreFenced(t *testing.T) {
 	t.Parallel()
