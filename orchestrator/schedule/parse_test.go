@@ -220,7 +220,7 @@ func TestAnyExpression(t *testing.T) {
 	pieces := []string{"*", "?", "0", "1", "5", "29", "30", "31", "59", "60", "/", "-", ",", " ", " ", "2", "feb", "SUN",
 		"@every ", "1h", "TZ=", "@daily", "99999999999", "\t", "é", "#", "L", "7"}
 	valid := 0
-	for range 4_000 {
+	for range 1_000 {
 		var text strings.Builder
 		if random.IntN(3) == 0 {
 			for range random.IntN(12) {
@@ -238,7 +238,7 @@ func TestAnyExpression(t *testing.T) {
 			valid++
 		}
 	}
-	if valid < 500 {
+	if valid < 125 {
 		t.Errorf("only %d expressions were valid (seed %d)", valid, seed)
 	}
 }

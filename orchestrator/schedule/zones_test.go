@@ -142,11 +142,11 @@ func expressions() map[string]func(wall time.Time) bool {
 	}
 }
 
-// TestEveryChangeOfEveryClock compares the due times around each change of each zone in ten years, and around odd ones
+// TestEveryChangeOfEveryClock compares the due times around each change of each zone in two years, and around odd ones
 // of the past, with what looking at the clock minute by minute comes to.
 func TestEveryChangeOfEveryClock(t *testing.T) {
 	t.Parallel()
-	from, to := instant(t, "2022-01-01T00:00:00Z"), instant(t, "2032-01-01T00:00:00Z")
+	from, to := instant(t, "2026-01-01T00:00:00Z"), instant(t, "2028-01-01T00:00:00Z")
 	alike := map[string][]change{} // zones whose clocks do the same, once
 	names := zones(t)
 	for _, name := range names {
@@ -181,7 +181,7 @@ func TestEveryChangeOfEveryClock(t *testing.T) {
 			break
 		}
 	}
-	if len(names) < 590 || checked < 600 {
+	if len(names) < 590 || checked < 120 {
 		t.Errorf("%d zones and %d changes are too few to be all", len(names), checked)
 	}
 	t.Logf("%d zones, %d different clocks, %d changes", len(names), len(alike), checked)
