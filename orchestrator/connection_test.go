@@ -16,8 +16,7 @@ func TestANodeWhoseConnectionIsClosedEnds(t *testing.T) {
 	t.Parallel()
 	b := &bundle{nodetest.ServersOnly(t)}
 	nc := testenv.Conn(t, b.NS)
-	node, err := orchestrator.New(b.Store, nc, nodetest.Config(t))
-	testenv.Check(t, err)
+	node := testenv.Must(orchestrator.New(b.Store, nc, nodetest.Config(t)))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -30,8 +29,7 @@ func TestANodeWhoseConnectionIsClosedEnds(t *testing.T) {
 	if open := b.Number(t, `SELECT count(*) FROM node_session WHERE ended_at IS NULL`); open != 0 {
 		t.Errorf("%d sessions are open", open)
 	}
-	again, err := orchestrator.New(b.Store, nc, nodetest.Config(t))
-	testenv.Check(t, err)
+	again := testenv.Must(orchestrator.New(b.Store, nc, nodetest.Config(t)))(t)
 	if err := again.Run(ctx); !errors.Is(err, orchestrator.ErrConnectionClosed) {
 		t.Errorf("one on a closed connection ended with %v; want ErrConnectionClosed", err)
 	}

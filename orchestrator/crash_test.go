@@ -85,9 +85,8 @@ func statements(l *nodetest.Ledger, node *nodetest.Doomed) map[string]fetch.Fetc
 // load makes a run without the help of a node.
 func (b *bundle) load(t *testing.T, items int, steps ...workqueue.StepSpec) workqueue.RunID {
 	t.Helper()
-	loaded, err := start.New(b.Store).Load(t.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
-		Steps: steps}, nodetest.Items(items))
-	testenv.Check(t, err)
+	loaded := testenv.Must(start.New(b.Store).Load(t.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
+		Steps: steps}, nodetest.Items(items)))(t)
 	return loaded.Run
 }
 
@@ -186,7 +185,7 @@ func TestACompletionIsToldAfterACrash(t *testing.T) {
 			if err == nil {
 				err = b.NC.Flush()
 			}
-			testenv.Check(t, err)
+			testenv.NoError(t, err)
 			first := b.Doom(t)
 			// With a lease so long it reads the outbox once, at its beginning.
 			first.Start(t, point, 1, orchestrator.Config{LeaseTTL: time.Hour})
@@ -213,7 +212,7 @@ func (b *bundle) wantToldOnce(t *testing.T, told *nats.Subscription, times int) 
 	if err == nil {
 		err = b.NC.Flush() // what came before is here
 	}
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	n, _, err := told.Pending()
 	if err != nil || n != times {
 		t.Errorf("it was told %d times, %v; want %d", n, err, times)
@@ -223,8 +222,7 @@ func (b *bundle) wantToldOnce(t *testing.T, told *nats.Subscription, times int) 
 			t.Errorf("it was told as %+v, %v; want id %s", msg, err, id)
 		}
 	}
-	stream, err := b.JS(t).Stream(t.Context(), wire.StreamEvent)
-	testenv.Check(t, err)
+	stream := testenv.Must(b.JS(t).Stream(t.Context(), wire.StreamEvent))(t)
 	completed := wire.EventSubject("run.completed")
 	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(completed))
 	if err != nil || info.State.Subjects[completed] != 1 {
@@ -249,7 +247,7 @@ func TestNodesCrashBetweenPieces(t *testing.T) {
 			return &wire.Binary{ContentType: "application/pdf", Data: of(in.ID)}, nil
 		}, endpoints.Concurrency(4))
 	}
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	nodetest.Run(t, "service", svc.Run)
 	steps := ask()
 	steps[0].Chunk = 3
@@ -276,8 +274,7 @@ func TestNodesCrashBetweenPieces(t *testing.T) {
 		if err != nil || !found.Large.Valid {
 			t.Fatalf("%s: large %v, %v", key, found.Large.Valid, err)
 		}
-		all, err := kept.OpenResult(t.Context(), found.Large.UUID)
-		testenv.Check(t, err)
+		all := testenv.Must(kept.OpenResult(t.Context(), found.Large.UUID))(t)
 		if got, err := io.ReadAll(all); err != nil || !bytes.Equal(got, of(key)) {
 			t.Errorf("%s is not what the service sent (%v)", key, err)
 		}
@@ -363,7 +360,7 @@ func TestANodeThatWorksIsCutOff(t *testing.T) {
 	b.Outcome(t, run, 1)
 	const version = `SELECT md5(string_agg(xmin::text, ',' ORDER BY ordinal)) FROM work_result`
 	var before, after string
-	testenv.Check(t, b.Pool.QueryRow(t.Context(), version).Scan(&before))
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), version).Scan(&before))
 	close(wake)
 	toDatabase.Heal()
 	toNATS.Heal()

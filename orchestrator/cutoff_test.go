@@ -99,7 +99,7 @@ func (b *bundle) givenBack(t *testing.T) (count, done func() uint64) {
 			given.Add(1)
 		}
 	})
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	return given.Load, func() uint64 { return given.Load() + acked.Load() }
 }
 
@@ -124,8 +124,7 @@ func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
 	f.Publish(t, replies...)
 	recorder := func() *jetstream.ConsumerInfo {
 		t.Helper()
-		consumer, err := f.JS.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
-		testenv.Check(t, err)
+		consumer := testenv.Must(f.JS.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer))(t)
 		return consumer.CachedInfo()
 	}
 	nodetest.Until(t, "the node has given back all that it was handed, and reads no more", func() bool {

@@ -63,7 +63,7 @@ func TestTheStoreKeepsTheLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	lead(0, 3, no)
-	testenv.Check(t, store.SetPrecedence(t.Context(), nodes[1], 1))
+	testenv.NoError(t, store.SetPrecedence(t.Context(), nodes[1], 1))
 	lead(0, 0, session.HeldError{Left: time.Minute, Outranked: true})
 }
 

@@ -30,7 +30,7 @@ func TestRunSurvivesARestartOfNATS(t *testing.T) {
 	b.Serve(t, "statement", l.Handle)
 	run := b.Start(t, nodetest.Patient(), nodetest.Size)
 	l.Await(t)
-	testenv.Check(t, b.Own.Restart(t.Context()))
+	testenv.NoError(t, b.Own.Restart(t.Context()))
 	nodetest.Until(t, "clients are back", func() bool { return b.NC.Stats().Reconnects > 0 })
 	close(l.Gate)
 	b.WantSound(t, l, run, nodetest.Size)
@@ -46,7 +46,7 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 	l.Await(t)
 	started := `SELECT pg_postmaster_start_time()`
 	var before, after time.Time
-	testenv.Check(t, b.Pool.QueryRow(t.Context(), started).Scan(&before))
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), started).Scan(&before))
 	cluster.Kill(t)
 	close(l.Gate) // replies arrive while there is no database
 	cluster.Start(t)

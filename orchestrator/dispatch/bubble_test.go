@@ -275,7 +275,7 @@ func TestAcknowledgements(t *testing.T) {
 				p := publication{Assignment: Assignment{Slice: workqueue.Slice{ID: workqueue.SliceID(uuid.New())},
 					Endpoint: "e", Claimed: time.Now()}, msg: nats.NewMsg("tranche.work.e"),
 					published: func(error) { ends++ }}
-				testenv.Check(t, d.send(t.Context(), &p))
+				testenv.NoError(t, d.send(t.Context(), &p))
 				published <- p
 			}
 			close(published) // the node stops
@@ -294,7 +294,7 @@ func TestAcknowledgements(t *testing.T) {
 		published := make(chan publication, 1)
 		p := publication{Assignment: Assignment{Endpoint: "e", Claimed: time.Now()}, msg: nats.NewMsg("tranche.work.e"),
 			published: func(error) {}}
-		testenv.Check(t, d.send(ctx, &p))
+		testenv.NoError(t, d.send(ctx, &p))
 		published <- p
 		close(published)
 		if d.confirm(ctx, published); time.Since(w.begun) != time.Second || len(w.given) != 0 {

@@ -21,7 +21,7 @@ func (b *bundle) paceOf(t *testing.T, endpoint string) (inFlight int, rate float
 		       (SELECT coalesce(array_agg(format('%s %s → %s: %s', what, before, after, reason) ORDER BY id), '{}')
 		        FROM endpoint_change c WHERE c.endpoint = p.endpoint)
 		FROM endpoint_pace p WHERE endpoint = $1`, endpoint).Scan(&inFlight, &rate, &chunk, &changes)
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	return inFlight, rate, chunk, changes
 }
 

@@ -65,8 +65,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	req := nodetest.Patient()
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 1, 60
 	const large = 60 // items of 512 KiB: more than the system takes in between
-	loaded, err := b.Node.Runs().Start(t.Context(), req, largeItems(large, 512<<10))
-	testenv.Check(t, err)
+	loaded := testenv.Must(b.Node.Runs().Start(t.Context(), req, largeItems(large, 512<<10)))(t)
 	session := stalled.Session()
 	for range 4 { // without a heartbeat the session would have ended
 		testenv.Advance(t, b.Pool, cfg.SessionTTL/2)

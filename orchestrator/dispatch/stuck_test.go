@@ -29,7 +29,7 @@ func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 	b.Serve(t, "statement", l.Handle)
 	free := b.Start(t, nodetest.Patient(), nodetest.Size)
 	b.WantSound(t, l, free, nodetest.Size)
-	testenv.Check(t, js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle))
+	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle))
 	other := nodetest.NewLedger(0)
 	b.Serve(t, "other", other.Handle)
 	b.WantSound(t, other, blocked, nodetest.Size)

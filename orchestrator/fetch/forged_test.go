@@ -52,7 +52,7 @@ func (b *bundle) directly(t *testing.T, answer func(asked []int) (final int, bod
 	if err == nil {
 		err = b.NC.FlushTimeout(nodetest.Stuck)
 	}
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 }
 
 // Of a request that was sent again a second reply comes. Its messages do not stand for those of the first that are
@@ -84,8 +84,7 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	cfg, nc := nodetest.Config(t), testenv.Conn(t, b.NS)
 	cfg.ReplyBacklog, cfg.RecordBatch = 4<<20, 1
 	b.Node = b.Join(t, b.Store, nc, cfg).Node
-	held, err := b.Pool.Begin(t.Context())
-	testenv.Check(t, err)
+	held := testenv.Must(b.Pool.Begin(t.Context()))(t)
 	defer held.Rollback(t.Context()) //nolint:errcheck // it is over
 	if _, err := held.Exec(t.Context(), `LOCK TABLE work_result IN SHARE MODE`); err != nil {
 		t.Fatal(err)
@@ -107,7 +106,7 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	nodetest.Until(t, "as many replies are held as may be, and the others have come", func() bool {
 		return b.Node.Stats().Replies > 40 && nc.Stats().InBytes > items*size
 	})
-	testenv.Check(t, held.Rollback(t.Context()))
+	testenv.NoError(t, held.Rollback(t.Context()))
 	if done, failed := b.Outcome(t, run, 1); done != items || failed != 0 {
 		t.Errorf("done %d, failed %d: %s", done, failed, b.Dump(t, run))
 	}

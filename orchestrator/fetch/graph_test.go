@@ -144,7 +144,7 @@ func TestStopOfANodeThatFetches(t *testing.T) {
 	<-begun
 	leaving.Leave()
 	close(gate)
-	testenv.Check(t, leaving.Stop())
+	testenv.NoError(t, leaving.Stop())
 	if n := ended.Load(); n < 2 || n >= nodetest.Size/100 {
 		t.Errorf("%d chunks were worked on, want the 2 that had begun and not all", n)
 	}

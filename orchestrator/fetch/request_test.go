@@ -52,7 +52,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testenv.Check(t, b.NC.FlushTimeout(nodetest.Stuck))
+	testenv.NoError(t, b.NC.FlushTimeout(nodetest.Stuck))
 	req := asked()
 	req.Params = map[string]string{"year": "2026"}
 	run := b.Start(t, req, 2_000)
@@ -65,7 +65,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 	if n := wrong.Load(); n > 0 {
 		t.Errorf("%d chunks came without the parameters", n)
 	}
-	testenv.Check(t, b.NC.FlushTimeout(nodetest.Stuck))
+	testenv.NoError(t, b.NC.FlushTimeout(nodetest.Stuck))
 	if n := streamed.Load(); n != 0 { // the node tries the streams when they have been silent for long, but not by these
 		t.Errorf("%d messages were for the streams", n)
 	}
@@ -93,7 +93,7 @@ func TestRequestsAreCutToFit(t *testing.T) {
 	b.Serve(t, "statement", nodetest.Echo)
 	req := asked()
 	n := 0
-	loaded, err := b.Node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
+	loaded := testenv.Must(b.Node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
 		if n == 300 {
 			return io.EOF
 		}
@@ -108,8 +108,7 @@ func TestRequestsAreCutToFit(t *testing.T) {
 		item.Payload = fmt.Appendf(nil, `{"id":%q,"pad":%q}`, item.Key, strings.Repeat("x", pad))
 		n++
 		return nil
-	})
-	testenv.Check(t, err)
+	}))(t)
 	if done, failed := b.Outcome(t, loaded.Run, 1); done != 299 || failed != 1 {
 		t.Fatalf("done %d, failed %d; want 299 and 1", done, failed)
 	}
@@ -124,7 +123,7 @@ func TestRequestsAreCutToFit(t *testing.T) {
 func (b *bundle) listens(t *testing.T, endpoint string) bool {
 	t.Helper()
 	answers, err := b.NC.SubscribeSync(b.NC.NewInbox())
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	defer func() { _ = answers.Unsubscribe() }()
 	err = b.NC.PublishRequest(wire.DirectSubject(endpoint), answers.Subject, nil)
 	if err == nil {
@@ -145,17 +144,17 @@ func TestRequestsSurviveARestartOfNATS(t *testing.T) {
 	if err == nil {
 		err = b.NC.FlushTimeout(nodetest.Stuck)
 	}
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	req := asked()
 	req.Steps[0].Timeout = 10 * time.Minute
 	run := b.Start(t, req, 1000)
 	nodetest.Until(t, "all is on its way", func() bool { return swallowed.Load() == 10 })
-	testenv.Check(t, silent.Unsubscribe())
+	testenv.NoError(t, silent.Unsubscribe())
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	nodetest.Until(t, "a service listens", func() bool { return b.listens(t, "statement") })
 	toNATS.Cut() // it asks again soon after it is back: not before the service is
-	testenv.Check(t, b.Own.Restart(t.Context()))
+	testenv.NoError(t, b.Own.Restart(t.Context()))
 	nodetest.Until(t, "the service listens again", func() bool { return b.listens(t, "statement") })
 	toNATS.Heal()
 	b.WantSound(t, l, run, 1000)

@@ -86,7 +86,7 @@ func (b *bundle) suspects(t *testing.T, function string, n int) workqueue.RunID 
 	run := b.Start(t, req, n)
 	session, err := session.New(b.Store).StartSession(ctx, session.NodeInfo{Host: "gone", PID: 1, Version: "test"},
 		time.Minute)
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	wanted := dispatch.ClaimRequest{Session: session, Run: run, MaxSlices: n, MaxBytes: 1 << 20}
 	claimed, err := dispatch.New(b.Store).Claim(ctx, wanted)
 	if err != nil || len(claimed.Slices) != n {
@@ -106,7 +106,7 @@ func (b *bundle) suspects(t *testing.T, function string, n int) workqueue.RunID 
 func (b *bundle) holdSlice(t *testing.T, slice uuid.UUID) (release func()) {
 	t.Helper()
 	tx, err := b.Pool.Begin(t.Context())
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // it has ended, unless the test failed
 	var alone bool
 	err = tx.QueryRow(t.Context(), `SELECT delivered_at IS NOT NULL FROM work_slice WHERE id = $1 FOR UPDATE`, slice).

@@ -30,7 +30,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	<-begun
 	_, err := b.Node.Runs().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
 		Select: redo.Selection{All: true}})
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	wait := func(what string) {
 		t.Helper()
 		select {

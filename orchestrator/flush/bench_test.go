@@ -34,9 +34,8 @@ func benchNode(b *testing.B) *benched {
 	pool := testenv.Pool(b)
 	nb := &benched{bundle: &bundle{&nodetest.Bundle{Pool: pool, Store: database.New(pool), NS: ns}},
 		took: make(chan time.Time, 1)}
-	node, err := orchestrator.New(nb.Store, testenv.Conn(b, ns), orchestrator.Config{Streams: stream.Config{
-		WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
-	testenv.Check(b, err)
+	node := testenv.Must(orchestrator.New(nb.Store, testenv.Conn(b, ns), orchestrator.Config{Streams: stream.Config{
+		WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}))(b)
 	nb.Node = node
 	svc, err := endpoints.New(testenv.Conn(b, ns), endpoints.Config{Name: "bench", Version: "1.0.0", Log: zap.NewNop()})
 	if err == nil {
@@ -48,7 +47,7 @@ func benchNode(b *testing.B) *benched {
 			return nodetest.Echo(ctx, c)
 		}, endpoints.Concurrency(64))
 	}
-	testenv.Check(b, err)
+	testenv.NoError(b, err)
 	testenv.Keep(b, b.Errorf, "the node", node.Run)
 	testenv.Keep(b, b.Errorf, "the service", svc.Run)
 	<-node.Ready()
@@ -62,7 +61,7 @@ func (nb *benched) apply(b *testing.B, change func(*collector.CollectorSpec)) {
 	change(&spec)
 	_, err := nb.Node.Collectors().ApplyCollector(b.Context(), collector.Text{Name: "benched", Spec: spec.WithDefaults(),
 		Source: fmt.Sprint(spec)}, "bench")
-	testenv.Check(b, err)
+	testenv.NoError(b, err)
 }
 
 // fill adds n operations, 500 in a call, four calls at once.
@@ -98,7 +97,7 @@ func (nb *benched) empty(b *testing.B) {
 	for {
 		left := false
 		// By the indexes, so that a look at a million keys does not slow down what is measured.
-		testenv.Check(b, nb.Pool.QueryRow(b.Context(), `
+		testenv.NoError(b, nb.Pool.QueryRow(b.Context(), `
 			SELECT EXISTS (SELECT FROM collector c JOIN collector_key k ON k.collector = c.id WHERE k.flush IS NOT NULL)
 				OR EXISTS (SELECT FROM collector c CROSS JOIN LATERAL (
 					SELECT k.due_at FROM collector_key k WHERE k.collector = c.id AND k.key_version = c.key_version

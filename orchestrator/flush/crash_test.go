@@ -37,7 +37,7 @@ type update struct {
 func (u *updates) serve(t *testing.T, b *bundle, before func(sent int)) {
 	t.Helper()
 	svc, err := endpoints.New(testenv.Conn(t, b.NS), endpoints.Config{Name: "flushed", Version: "1.0.0"})
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	type chunk = endpoints.Chunk[map[string]int, nodetest.Statement]
 	err = endpoints.HandleList(svc, "flushed", func(_ context.Context, c *chunk) error {
 		for _, item := range c.Items() {
@@ -54,7 +54,7 @@ func (u *updates) serve(t *testing.T, b *bundle, before func(sent int)) {
 		}
 		return nil
 	}, endpoints.Concurrency(16))
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	nodetest.Run(t, "service", svc.Run)
 }
 
@@ -121,7 +121,7 @@ func (u *updates) add(t *testing.T, b *bundle, how string, users, keys, from, to
 		}
 	}
 	out, _, err := collectorstore.New(b.Store).AddOps(t.Context(), "flushed", 0, [][]collectorstore.Op{ops})
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	return out[0]
 }
 
@@ -225,7 +225,7 @@ func (b *bundle) crashAt(t *testing.T, node *nodetest.Doomed, lock, waits string
 	if err == nil {
 		_, err = tx.Exec(t.Context(), lock)
 	}
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }() // most have ended by now
 	if _, err := collectors.SetCollector(t.Context(), "flushed", workqueue.DocumentActive, false, "test"); err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func (b *bundle) crashAt(t *testing.T, node *nodetest.Doomed, lock, waits string
 	})
 	held = b.Number(t, `SELECT count(*) FROM collector_key WHERE session_id = $1`, node.Session())
 	node.Crash()
-	testenv.Check(t, tx.Rollback(t.Context()))
+	testenv.NoError(t, tx.Rollback(t.Context()))
 	if held == 0 {
 		t.Fatal("the node crashed with no key")
 	}

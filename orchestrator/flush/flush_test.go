@@ -31,7 +31,7 @@ func (b *bundle) gather(t *testing.T, name string, change func(*collectorstore.C
 	}
 	_, err := b.Node.Collectors().ApplyCollector(t.Context(), collectorstore.Text{Name: name, Spec: spec.WithDefaults(),
 		Source: name}, "test")
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 }
 
 // addOps adds n operations to a collector, to keys in turn, each with its number among those of its key.
@@ -201,7 +201,7 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	others := 0
 	nodetest.Until(t, "the operation that is never answered is parked", func() (met bool) {
 		var through bool
-		testenv.Check(t, b.Pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE key = 'k2') = 0,
+		testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE key = 'k2') = 0,
 			count(*) FILTER (WHERE op_id = 'op9' AND parked_at IS NOT NULL) = 1 FROM collector_op`).Scan(&through,
 			&met))
 		if through && !met {
@@ -225,11 +225,11 @@ func TestFlushesSurviveARestartOfNATS(t *testing.T) {
 	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{})}
 	var swallowed atomic.Int64
 	silent, err := b.NC.QueueSubscribe(wire.DirectSubject("away"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	b.gather(t, "away", func(s *collectorstore.CollectorSpec) { s.Timeout = collectorstore.Span(10 * time.Minute) })
 	b.addOps(t, "away", 0, 6, 3)
 	nodetest.Until(t, "all is on its way", func() bool { return swallowed.Load() == 3 })
-	testenv.Check(t, silent.Unsubscribe())
+	testenv.NoError(t, silent.Unsubscribe())
 	if err := b.Own.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -48,8 +48,7 @@ func TestRepliesThatDecompressWellTakeBoundedMemory(t *testing.T) {
 	const count, bound = 32, 120 << 20
 	b := setup(t)
 	f, _ := b.Forge(t, 10, 10)
-	encoder, err := zstd.NewWriter(nil)
-	testenv.Check(t, err)
+	encoder := testenv.Must(zstd.NewWriter(nil))(t)
 	large := `{"slots":[{"i":0,"d":"` + strings.Repeat("a", wire.DefaultMaxBody/2) + `"}]}`
 	packed := string(encoder.EncodeAll([]byte(large), nil))
 	peak := peakHeap(t)

@@ -71,7 +71,7 @@ func TestRequestsCarryPartsInPieces(t *testing.T) {
 	}
 	exported, err := export.New(b.Store).Open(t.Context(), export.Request{Run: run,
 		States: []workqueue.Outcome{workqueue.OutcomeDone}})
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	err = exported.Each(t.Context(), func(item *export.Item) error {
 		if want := fmt.Sprintf(`{"of":"%d"}`, size(int(item.Ordinal))); string(item.Result) != want {
 			t.Errorf("item %d has %s, want %s", item.Ordinal, item.Result, want)

@@ -60,15 +60,14 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 	other, others := b.Forge(t, 10, 20)
 	bomb := func() string {
 		var out bytes.Buffer
-		w, err := zstd.NewWriter(&out)
-		testenv.Check(t, err)
+		w := testenv.Must(zstd.NewWriter(&out))(t)
 		zeros := make([]byte, 1<<20)
 		for range 300 {
 			if _, err := w.Write(zeros); err != nil {
 				t.Fatal(err)
 			}
 		}
-		testenv.Check(t, w.Close())
+		testenv.NoError(t, w.Close())
 		return out.String()
 	}()
 	s := slices[0].ID
@@ -207,7 +206,7 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 		n++
 		return err
 	})
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	if done, failed := b.Outcome(t, loaded.Run, 1); done != count-1 || failed != 1 {
 		t.Errorf("done %d, failed %d; want all but one done", done, failed)
 	}

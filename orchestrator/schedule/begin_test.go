@@ -68,7 +68,7 @@ SELECT 's', tranche_now() - n * interval '1 s', 'now', 1, 'due', tranche_now() F
 	w.lead().settle()
 	states := map[store.FireState]int{}
 	fires, _, err := store.New(w.store).Fires(t.Context(), store.FireFilter{Schedule: "s", Limit: store.MaxFires})
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	for _, f := range fires {
 		states[f.State]++
 	}

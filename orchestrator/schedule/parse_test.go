@@ -45,8 +45,7 @@ start_attempts: 7
 
 func TestParseReadsEverything(t *testing.T) {
 	t.Parallel()
-	s, err := schedule.Parse("file", []byte(full))
-	testenv.Check(t, err)
+	s := testenv.Must(schedule.Parse("file", []byte(full)))(t)
 	if s.Name != "statements" || s.Plan != "year-end@3" || s.Overlap != schedule.OverlapQueue ||
 		s.Misfire != schedule.MisfireAll || s.MisfireLimit != 3 || s.OnLate != schedule.LateCancel ||
 		s.StartAttempts != 7 || s.Window.EndDeadline.String() != "06:00" || *s.Settings.Rate != 100 ||
@@ -67,7 +66,7 @@ func TestVariables(t *testing.T) {
 	s, err := schedule.Parse("daily", []byte(`{cron: "30 0 * * *", zone: Asia/Tokyo, endpoint: e,
   params: {x: "a/b?{due.hour}"}, items: {url: "http://h/{params.x}/{due}"},
   run_name: "{{{due.yesterday}}} {due.week} {due.time} {due.unix} {schedule}"}`))
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	r, err := s.Resolve(instant(t, "2025-12-31T15:30:00Z"))
 	if err != nil || r.RunName != "{2025-12-31} 2026-W01 00:30 1767195000 daily" ||
 		r.Items.URL != "http://h/a%2Fb%3F00/2025-12-31T15%3A30%3A00Z" {
@@ -81,11 +80,9 @@ func TestVariablesOfURLsArriveWhole(t *testing.T) {
 	for _, value := range []string{"R&D", "a=b", "1 + 1", "ann@bank.example", "50%", "x;y", "#1", "../up", "Zürich", ""} {
 		s, err := schedule.Parse("daily", []byte(`{every: 1h, endpoint: e, params: {x: `+strconv.Quote(value)+`},
   items: {url: "http://h/{params.x}/items?branch={params.x}&at={due}"}}`))
-		testenv.Check(t, err)
-		r, err := s.Resolve(instant(t, "2026-01-01T00:00:00Z"))
-		testenv.Check(t, err)
-		u, err := url.Parse(r.Items.URL)
-		testenv.Check(t, err)
+		testenv.NoError(t, err)
+		r := testenv.Must(s.Resolve(instant(t, "2026-01-01T00:00:00Z")))(t)
+		u := testenv.Must(url.Parse(r.Items.URL))(t)
 		want := url.Values{"branch": {value}, "at": {"2026-01-01T00:00:00Z"}}
 		if u.Path != "/"+value+"/items" || !maps.EqualFunc(u.Query(), want, slices.Equal) || u.Fragment != "" {
 			t.Errorf("%q became %s: path %q, query %v", value, r.Items.URL, u.Path, u.Query())

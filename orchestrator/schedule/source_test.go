@@ -49,7 +49,7 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	dir := filepath.Join(above, "files")
 	must := func(err error) {
 		t.Helper()
-		testenv.Check(t, err)
+		testenv.NoError(t, err)
 	}
 	must(os.MkdirAll(filepath.Join(dir, "daily"), 0o755))
 	must(os.WriteFile(filepath.Join(dir, "daily", "a.csv"), []byte("id\n1\n"), 0o600))
@@ -127,9 +127,8 @@ func sources(t *testing.T) *httptest.Server {
 
 func web(t *testing.T, allow ...connections.Network) (*schedule.Web, *httpfetch.Client) {
 	t.Helper()
-	client, err := httpfetch.New(&connections.Connections{HTTP: connections.HTTP{AllowPrivate: allow}},
-		httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
-	testenv.Check(t, err)
+	client := testenv.Must(httpfetch.New(&connections.Connections{HTTP: connections.HTTP{AllowPrivate: allow}},
+		httpfetch.Config{ConnectTimeout: time.Minute}))(t) // many tests run at once
 	t.Cleanup(client.Close)
 	return schedule.NewWeb(client.Transport()), client
 }
@@ -155,7 +154,7 @@ func TestItemsFromURLs(t *testing.T) {
 		wants(t, path, err, want, true)
 	}
 	body, err = from.Open(t.Context(), server.URL+"/cut")
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	_, err = io.ReadAll(body)
 	wants(t, "an answer that breaks off", err, "broke off", true)
 	_ = body.Close()

@@ -199,7 +199,7 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 func (w *world) become(name string, state string) {
 	w.Helper()
 	_, err := store.New(w.store).SetSchedule(w.Context(), name, state, next, "ann")
-	testenv.Check(w, err)
+	testenv.NoError(w, err)
 }
 
 func TestPaused(t *testing.T) {
@@ -222,7 +222,7 @@ func TestPaused(t *testing.T) {
 	l.settle()
 	w.want("s", "")
 	_, err := store.New(w.store).RunScheduleNow(t.Context(), "s", "ann")
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	l.settle()
 	w.want("s", "started/now")
 	w.end()

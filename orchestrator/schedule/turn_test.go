@@ -181,7 +181,7 @@ func TestNotesAreFenced(t *testing.T) {
 		return store.New(w.store).NoteFires(t.Context(), lease,
 			[]store.FireNote{{FireKey: key, Was: was, Reason: reason}})
 	}
-	testenv.Check(t, errors.Join(note(l.lease, "", "one"), note(l.lease, "", "two")))
+	testenv.NoError(t, errors.Join(note(l.lease, "", "one"), note(l.lease, "", "two")))
 	second := w.lead()
 	if err := note(l.lease, "one", "three"); !errors.Is(err, workqueue.ErrNotLeader) {
 		t.Errorf("the leader that was writes: %v", err)

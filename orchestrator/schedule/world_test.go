@@ -71,8 +71,7 @@ func instant(t testing.TB, text string) time.Time {
 	if len(text) == len("08:00:00") { // of the tests' day
 		text = "2031-05-05T" + text + "Z"
 	}
-	at, err := time.Parse(time.RFC3339, text)
-	testenv.Check(t, err)
+	at := testenv.Must(time.Parse(time.RFC3339, text))(t)
 	return at
 }
 
@@ -96,10 +95,8 @@ func next(text json.RawMessage, after time.Time) (due time.Time, ok bool, err er
 func (w *world) apply(name, lines string) {
 	w.Helper()
 	source := "endpoint: e\nitems: {file: f.csv}\n" + lines
-	spec, err := schedule.Parse(name, []byte(source))
-	testenv.Check(w, err)
-	text, err := json.Marshal(spec)
-	testenv.Check(w, err)
+	spec := testenv.Must(schedule.Parse(name, []byte(source)))(w)
+	text := testenv.Must(json.Marshal(spec))(w)
 	applied, err := store.New(w.store).ApplySchedule(w.Context(), store.Text{
 		Document: workqueue.Document{Name: name, Spec: text, Source: source}, Zone: spec.Zone, Next: next,
 	}, "ann")
@@ -181,7 +178,7 @@ func (w *world) lead() *leader {
 	if err == nil {
 		l.task, err = schedule.New(w.store, l, w, schedule.Config{Log: zaptest.NewLogger(w)})
 	}
-	testenv.Check(w, err)
+	testenv.NoError(w, err)
 	w.Cleanup(l.task.Wait)
 	return l
 }
@@ -192,8 +189,7 @@ const forEver = 10_000 * time.Hour
 func (l *leader) settle() (again time.Duration) {
 	l.Helper()
 	for range 50 {
-		again, err := l.task.Run(l.Context(), l.lease)
-		testenv.Check(l, err)
+		again := testenv.Must(l.task.Run(l.Context(), l.lease))(l)
 		l.task.Wait()
 		if again >= 100*time.Millisecond {
 			return again
@@ -207,7 +203,7 @@ func (l *leader) settle() (again time.Duration) {
 func (w *world) fires(name string) string {
 	w.Helper()
 	fires, _, err := store.New(w.store).Fires(w.Context(), store.FireFilter{Schedule: name})
-	testenv.Check(w, err)
+	testenv.NoError(w, err)
 	texts := make([]string, len(fires))
 	for i, f := range fires {
 		text := f.Due.UTC().Format("15:04 ") + string(f.State)
@@ -241,7 +237,7 @@ func (w *world) last(name string) store.Fire {
 
 func (w *world) number(sql string) (n int) {
 	w.Helper()
-	testenv.Check(w, w.pool.QueryRow(w.Context(), sql).Scan(&n))
+	testenv.NoError(w, w.pool.QueryRow(w.Context(), sql).Scan(&n))
 	return n
 }
 

@@ -17,10 +17,8 @@ import (
 // zones are the names of all time zones that Go knows.
 func zones(t *testing.T) (names []string) {
 	t.Helper()
-	root, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
-	testenv.Check(t, err)
-	list, err := zip.OpenReader(filepath.Join(strings.TrimSpace(string(root)), "lib", "time", "zoneinfo.zip"))
-	testenv.Check(t, err)
+	root := testenv.Must(exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output())(t)
+	list := testenv.Must(zip.OpenReader(filepath.Join(strings.TrimSpace(string(root)), "lib", "time", "zoneinfo.zip")))(t)
 	defer func() { _ = list.Close() }() // it was only read
 	for _, f := range list.File {
 		if !f.FileInfo().IsDir() {
@@ -150,8 +148,7 @@ func TestEveryChangeOfEveryClock(t *testing.T) {
 	alike := map[string][]change{} // zones whose clocks do the same, once
 	names := zones(t)
 	for _, name := range names {
-		zone, err := time.LoadLocation(name)
-		testenv.Check(t, err)
+		zone := testenv.Must(time.LoadLocation(name))(t)
 		found := changes(zone, from, to)
 		key := fmt.Sprint(offset(zone, from))
 		for _, c := range found {
@@ -165,8 +162,7 @@ func TestEveryChangeOfEveryClock(t *testing.T) {
 		"Pacific/Apia": 2011, "Pacific/Kwajalein": 1993, "America/Caracas": 2016, "Asia/Pyongyang": 2018,
 		"Europe/Istanbul": 2016, "Antarctica/Troll": 2015, "Asia/Kolkata": 1945, "Africa/Monrovia": 1979,
 	} {
-		zone, err := time.LoadLocation(name)
-		testenv.Check(t, err)
+		zone := testenv.Must(time.LoadLocation(name))(t)
 		begin := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
 		alike[name] = changes(zone, begin, begin.AddDate(1, 0, 0))
 	}

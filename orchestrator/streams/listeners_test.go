@@ -19,15 +19,14 @@ import (
 // list has someone say that he listens, as a service with the least of permissions can.
 func (b *bundle) list(t *testing.T, stages map[string]int) {
 	t.Helper()
-	svc, err := micro.AddService(testenv.Conn(t, b.NS), micro.Config{
+	svc := testenv.Must(micro.AddService(testenv.Conn(t, b.NS), micro.Config{
 		Name: "least", Version: "1.0.0", Metadata: map[string]string{"tranche": wire.ProtocolVersion},
 		StatsHandler: func(at *micro.Endpoint) any { return map[string]int{"stages": stages[at.Name]} },
-	})
-	testenv.Check(t, err)
+	}))(t)
 	t.Cleanup(func() { _ = svc.Stop() })
 	for name := range stages {
 		err := svc.AddEndpoint(name, micro.HandlerFunc(func(micro.Request) {}), micro.WithEndpointSubject("status."+name))
-		testenv.Check(t, err)
+		testenv.NoError(t, err)
 	}
 }
 
@@ -56,7 +55,7 @@ func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	}
 	js := b.JS(t)
 	for stream, name := range map[string]string{wire.StreamWork: "plain", wire.StreamStage: "flow"} {
-		testenv.Check(t, js.DeleteConsumer(t.Context(), stream, name))
+		testenv.NoError(t, js.DeleteConsumer(t.Context(), stream, name))
 	}
 	made("the consumers are made again")
 }
@@ -95,10 +94,9 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	wanted("a new consumer has the setting", 3)
 	set.Concurrency = 5
 	begun := time.Now()
-	testenv.Check(t, change(t, b.Node.Endpoints(), set))
+	testenv.NoError(t, change(t, b.Node.Endpoints(), set))
 	took := time.Since(begun)
-	consumer, err := js.Consumer(t.Context(), wire.StreamWork, "statement")
-	testenv.Check(t, err)
+	consumer := testenv.Must(js.Consumer(t.Context(), wire.StreamWork, "statement"))(t)
 	if got := stream.SettingsOf(consumer.CachedInfo()).Concurrency; got != 5 && took < leftToLeader {
 		t.Errorf("after %s the consumer has the concurrency %d; want 5 at once", took, got)
 	}
@@ -109,9 +107,9 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	}
 	wanted("the leader brings the setting", 0)
 	set.Concurrency = 7
-	testenv.Check(t, change(t, pace.New(b.Store), set))
+	testenv.NoError(t, change(t, pace.New(b.Store), set))
 	wanted("the leader brings the next setting", 7)
-	testenv.Check(t, js.DeleteConsumer(t.Context(), wire.StreamWork, "statement"))
+	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, "statement"))
 	wanted("a consumer made again has the setting", 7)
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
@@ -131,13 +129,12 @@ func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
 	b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
 	js := b.JS(t)
 	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
-	testenv.Check(t, change(t, b.Node.Endpoints(), set))
+	testenv.NoError(t, change(t, b.Node.Endpoints(), set))
 	run := b.Start(t, nodetest.Patient(), 100)
 	b.Sent(t, run, 1)
-	testenv.Check(t, stream.EnsureStageConsumer(t.Context(), js, "statement"))
+	testenv.NoError(t, stream.EnsureStageConsumer(t.Context(), js, "statement"))
 	for _, of := range []string{wire.StreamWork, wire.StreamStage} {
-		consumer, err := js.Consumer(t.Context(), of, "statement")
-		testenv.Check(t, err)
+		consumer := testenv.Must(js.Consumer(t.Context(), of, "statement"))(t)
 		config := consumer.CachedInfo().Config
 		config.MaxDeliver, config.Metadata = -1, nil
 		if _, err := js.UpdateConsumer(t.Context(), of, config); err != nil {

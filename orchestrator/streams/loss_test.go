@@ -16,7 +16,7 @@ import (
 // epoch returns the epoch of the streams.
 func (b *bundle) epoch(t *testing.T) (epoch int64) {
 	t.Helper()
-	testenv.Check(t, b.Pool.QueryRow(t.Context(), `SELECT epoch FROM stream_epoch`).Scan(&epoch))
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT epoch FROM stream_epoch`).Scan(&epoch))
 	return epoch
 }
 
@@ -24,7 +24,7 @@ func deleteStreams(names ...string) func(*testing.T, *bundle, jetstream.JetStrea
 	return func(t *testing.T, _ *bundle, js jetstream.JetStream) {
 		t.Helper()
 		for _, name := range names {
-			testenv.Check(t, js.DeleteStream(t.Context(), name))
+			testenv.NoError(t, js.DeleteStream(t.Context(), name))
 		}
 	}
 }

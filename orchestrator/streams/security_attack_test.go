@@ -70,8 +70,7 @@ func spied(config string) string {
 // oneAccount is what permissions can say without accounts.
 func oneAccount(t *testing.T) string {
 	t.Helper()
-	config, err := os.ReadFile("testdata/one_account.conf")
-	testenv.Check(t, err)
+	config := testenv.Must(os.ReadFile("testdata/one_account.conf"))(t)
 	return withPasswords(string(config))
 }
 
@@ -87,9 +86,9 @@ func attacking(t *testing.T, g *guarded, role string) *attacker {
 			defer a.mu.Unlock()
 			a.seen = append(a.seen, msg)
 		})
-		testenv.Check(t, err)
+		testenv.NoError(t, err)
 	}
-	testenv.Check(t, spy.Flush())
+	testenv.NoError(t, spy.Flush())
 	nodetest.Until(t, "both services have consumers", func() bool {
 		return !a.when("accounts").IsZero() && !a.when("statement").IsZero()
 	})
@@ -149,7 +148,7 @@ func came(subject, mark string) func(*attacker) bool {
 func (a *attacker) ask(subject, reply string, body []byte) {
 	a.t.Helper()
 	msg := &nats.Msg{Subject: subject, Reply: reply, Data: body}
-	testenv.Check(a.t, a.nc.PublishMsg(msg))
+	testenv.NoError(a.t, a.nc.PublishMsg(msg))
 }
 
 // utter has JetStream publish what the attacker likes to a subject: it asks for a note of its own.
@@ -194,7 +193,7 @@ func takeOver(a *attacker) {
 	a.utter("$JS.API.CONSUMER.CREATE.TRANCHE_WORK.statement.tranche.work.statement", nil, fmt.Appendf(nil,
 		`{"stream_name":"TRANCHE_WORK","config":{"durable_name":"statement","filter_subject":"tranche.work.statement",`+
 			`"deliver_subject":%q,"ack_policy":"explicit"}}`, a.heard.Subject))
-	testenv.Check(a.t, a.nc.FlushTimeout(nodetest.Stuck))
+	testenv.NoError(a.t, a.nc.FlushTimeout(nodetest.Stuck))
 	a.taken = a.Start(a.t, nodetest.Request("statement"), 20)
 }
 
@@ -207,7 +206,7 @@ func tookOver(a *attacker) bool {
 	}
 	if a.request != nil {
 		a.utter("$JS.API.STREAM.UPDATE.TRANCHE_REPLY", nil, a.transformed())
-		testenv.Check(a.t, a.nc.PublishMsg(forgedReply(a.request)))
+		testenv.NoError(a.t, a.nc.PublishMsg(forgedReply(a.request)))
 	}
 	return a.Number(a.t, `SELECT count(*) FROM batchrun r JOIN work_result p ON p.run_id = r.id
 		WHERE r.id = $1 AND r.state = 'completed' AND r.done = 20 AND convert_from(p.result, 'UTF8') LIKE '%' || $2 || '%'`,
@@ -221,13 +220,11 @@ func outrun(a *attacker) bool {
 
 // transformed are the settings of the stream of replies, but for one.
 func (a *attacker) transformed() []byte {
-	replies, err := a.all.Stream(a.t.Context(), wire.StreamReply)
-	testenv.Check(a.t, err)
+	replies := testenv.Must(a.all.Stream(a.t.Context(), wire.StreamReply))(a.t)
 	config := replies.CachedInfo().Config
 	config.SubjectTransform = &jetstream.SubjectTransformConfig{
 		Source: "tranche.reply.accounts", Destination: "tranche.reply.statement"}
-	changed, err := json.Marshal(config)
-	testenv.Check(a.t, err)
+	changed := testenv.Must(json.Marshal(config))(a.t)
 	return changed
 }
 
@@ -329,7 +326,7 @@ func attacks() []attack {
 			}
 		}, harmed: func(a *attacker) bool {
 			stream, err := a.all.Stream(a.t.Context(), wire.StreamFlow)
-			testenv.Check(a.t, err)
+			testenv.NoError(a.t, err)
 			_, err = stream.GetLastMsgForSubject(a.t.Context(), plantedState)
 			if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 				a.t.Fatal(err)
@@ -416,7 +413,7 @@ func TestAttacksFailAcrossAccounts(t *testing.T) {
 		each.do(by[each.role])
 	}
 	for _, a := range by {
-		testenv.Check(t, a.nc.FlushTimeout(nodetest.Stuck))
+		testenv.NoError(t, a.nc.FlushTimeout(nodetest.Stuck))
 	}
 	if done, failed := g.Outcome(t, g.Start(t, nodetest.Request("statement"), 100), 1); done != 100 || failed != 0 {
 		t.Errorf("%d done, %d failed", done, failed)

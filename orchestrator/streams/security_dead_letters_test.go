@@ -37,7 +37,7 @@ func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 	if err == nil {
 		err = web.FlushTimeout(nodetest.Stuck)
 	}
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	suspect := wire.NewRequestBuilder("accounts", wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1,
 		Generation: 1, Mode: wire.ModeBatch, ReplyTo: to, Deliveries: 3}, 1<<20)
 	suspect.Add(0, "C2", []byte(`{"id":"C2"}`))

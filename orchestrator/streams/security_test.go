@@ -31,15 +31,13 @@ import (
 // documented returns the configuration that the command in docs/security.md writes, with passwords.
 func documented(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/security.md")
-	testenv.Check(t, err)
+	page := testenv.Must(os.ReadFile("../../docs/security.md"))(t)
 	_, rest, found := strings.Cut(string(page), "    tranche nats config ")
 	line, _, _ := strings.Cut(rest, "\n")
 	if !found {
 		t.Fatal("docs/security.md has no command")
 	}
-	system, err := natsaccess.New(rolesOf(t, strings.Fields(line)))
-	testenv.Check(t, err)
+	system := testenv.Must(natsaccess.New(rolesOf(t, strings.Fields(line))))(t)
 	return withPasswords(system.Conf(nil))
 }
 
@@ -127,9 +125,8 @@ func setupGuarded(t *testing.T, config string) *guarded {
 	})
 	pool := testenv.Pool(t)
 	g.bundle = &bundle{&nodetest.Bundle{Pool: pool, Store: database.New(pool)}}
-	node, err := orchestrator.New(g.Store, g.conn(t, "node"), orchestrator.Config{Log: g.log.Named("node"),
-		Grace: 5 * time.Second, ReconcileInterval: 200 * time.Millisecond})
-	testenv.Check(t, err)
+	node := testenv.Must(orchestrator.New(g.Store, g.conn(t, "node"), orchestrator.Config{Log: g.log.Named("node"),
+		Grace: 5 * time.Second, ReconcileInterval: 200 * time.Millisecond}))(t)
 	g.Node = node
 	nodetest.Run(t, "node", node.Run)
 	g.serveGuarded(t, "accounts", func(svc *endpoints.Service) error {
@@ -184,8 +181,8 @@ func (g *guarded) inbox(user string) string {
 func (g *guarded) serveGuarded(t *testing.T, name string, handle func(*endpoints.Service) error) {
 	t.Helper()
 	svc, err := endpoints.New(g.conn(t, name), endpoints.Config{Name: name, Version: "1.0.0", Log: g.log.Named(name)})
-	testenv.Check(t, err)
-	testenv.Check(t, handle(svc))
+	testenv.NoError(t, err)
+	testenv.NoError(t, handle(svc))
 	nodetest.Run(t, name, svc.Run)
 }
 
@@ -280,11 +277,10 @@ func TestEachMissingPermissionIsNamed(t *testing.T) {
 func (g *guarded) load(t *testing.T, endpoint string, n int) workqueue.RunID {
 	t.Helper()
 	session, err := session.New(g.Store).StartSession(t.Context(), session.NodeInfo{Host: "loader"}, time.Minute)
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	req := nodetest.Request(endpoint)
 	req.Session = session
-	loaded, err := start.New(g.Store).Load(t.Context(), req, nodetest.Items(n))
-	testenv.Check(t, err)
+	loaded := testenv.Must(start.New(g.Store).Load(t.Context(), req, nodetest.Items(n)))(t)
 	g.Node.Wake()
 	return loaded.Run
 }

@@ -41,7 +41,7 @@ func setupStreams(t *testing.T) *streamBench {
 			t.Fatal(err)
 		}
 	}
-	testenv.Check(t, b.NC.Flush())
+	testenv.NoError(t, b.NC.Flush())
 	return b
 }
 
@@ -50,10 +50,9 @@ func setupStreams(t *testing.T) *streamBench {
 func (b *streamBench) join(streams stream.Config) *observer.ObservedLogs {
 	b.Helper()
 	core, logs := observer.New(zapcore.WarnLevel)
-	node, err := orchestrator.New(b.Store, testenv.Conn(b.T, b.NS), orchestrator.Config{Log: zap.New(core),
+	node := testenv.Must(orchestrator.New(b.Store, testenv.Conn(b.T, b.NS), orchestrator.Config{Log: zap.New(core),
 		Streams: streams, StreamsInterval: 10 * time.Millisecond, ReconcileInterval: 10 * time.Millisecond,
-		SessionTTL: nodetest.SessionLife, LeaseTTL: nodetest.SessionLife})
-	testenv.Check(b, err)
+		SessionTTL: nodetest.SessionLife, LeaseTTL: nodetest.SessionLife}))(b)
 	nodetest.Run(b.T, "node", node.Run)
 	nodetest.WantReady(b.T, node)
 	return logs
@@ -66,8 +65,7 @@ func (b *streamBench) eventually(what string, holds func() bool) {
 
 func (b *streamBench) set() session.StreamSettings {
 	b.Helper()
-	set, err := session.New(b.Store).StreamsSet(b.Context())
-	testenv.Check(b, err)
+	set := testenv.Must(session.New(b.Store).StreamsSet(b.Context()))(b)
 	return set
 }
 
@@ -80,8 +78,7 @@ func (b *streamBench) change(c session.StreamChanges) {
 
 func (b *streamBench) stream(name string) *jetstream.StreamInfo {
 	b.Helper()
-	stream, err := b.js.Stream(b.Context(), name)
-	testenv.Check(b, err)
+	stream := testenv.Must(b.js.Stream(b.Context(), name))(b)
 	return stream.CachedInfo()
 }
 
@@ -138,10 +135,9 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	b.join(stream.Config{})
 	b.eventually("the settings are brought about", func() bool { return b.set().AppliedRevision == 1 })
 	var tried atomic.Int64
-	sub, err := b.NC.Subscribe("$JS.API.STREAM.UPDATE."+wire.StreamWork, func(*nats.Msg) { tried.Add(1) })
-	testenv.Check(t, err)
+	sub := testenv.Must(b.NC.Subscribe("$JS.API.STREAM.UPDATE."+wire.StreamWork, func(*nats.Msg) { tried.Add(1) }))(t)
 	defer func() { _ = sub.Unsubscribe() }()
-	testenv.Check(t, b.NC.Flush())
+	testenv.NoError(t, b.NC.Flush())
 	three, begun := 3, time.Now()
 	b.change(session.StreamChanges{Replicas: &three})
 	b.eventually("the refusal is noted", func() bool { return b.set().Trouble != "" })
@@ -155,7 +151,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	if n, most := tried.Load(), mostTries(begun); n > most {
 		t.Errorf("tried %d times; want at most %d", n, most)
 	}
-	testenv.Check(t, b.js.DeleteStream(t.Context(), wire.StreamStage))
+	testenv.NoError(t, b.js.DeleteStream(t.Context(), wire.StreamStage))
 	b.eventually("the lost stream is made as it was", func() bool {
 		stream, err := b.js.Stream(t.Context(), wire.StreamStage)
 		return err == nil && stream.CachedInfo().Config.Replicas == 1

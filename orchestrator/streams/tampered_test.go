@@ -22,7 +22,7 @@ func TestRepliesAreAcknowledgedAfterARestart(t *testing.T) {
 	b.Serve(t, "echo", nodetest.Echo)
 	b.Outcome(t, b.Start(t, nodetest.Request("echo"), 2000), 1)
 	b.WantDrained(t)
-	testenv.Check(t, b.Own.Restart(t.Context()))
+	testenv.NoError(t, b.Own.Restart(t.Context()))
 	nc := testenv.Conn(t, b.NS)
 	acks, again := acknowledged(t, nc)
 	run := b.Start(t, nodetest.Request("echo"), 2000)
@@ -32,7 +32,7 @@ func TestRepliesAreAcknowledgedAfterARestart(t *testing.T) {
 		consumer, err := js.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
 		return err == nil && consumer.CachedInfo().NumAckPending == 0 && consumer.CachedInfo().NumPending == 0
 	})
-	testenv.Check(t, nc.FlushTimeout(nodetest.Stuck))
+	testenv.NoError(t, nc.FlushTimeout(nodetest.Stuck))
 	if n := again.Load(); n != 0 || acks.Load() == 0 {
 		t.Errorf("%d replies came again; want none. %d were acknowledged", n, acks.Load())
 	}
@@ -58,7 +58,7 @@ func acknowledged(t *testing.T, nc *nats.Conn) (acks, again *atomic.Int64) {
 	if err == nil {
 		err = nc.FlushTimeout(nodetest.Stuck)
 	}
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	return acks, again
 }
 

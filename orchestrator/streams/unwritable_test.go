@@ -21,7 +21,7 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 	t.Parallel()
 	nc := testenv.Dial(t, testenv.NATSCluster(t).URLs()[0])
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	streams := NewKeeper(core.New(database.New(testenv.Pool(t)), nc, js, zaptest.NewLogger(t)),
 		Config{Try: func() {}})
 	for _, tc := range []struct {
@@ -52,7 +52,7 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 				_, err := c.led(t.Context(), wire.StreamWork)
 				return err == nil
 			})
-			testenv.Check(t, c.silent(t.Context(), wire.StreamWork, true, stream.CachedInfo().Created))
+			testenv.NoError(t, c.silent(t.Context(), wire.StreamWork, true, stream.CachedInfo().Created))
 			var replaced bool
 			testenv.Until(t, time.Minute, "the cluster says whether the stream is there", func() bool {
 				_, err = js.Stream(t.Context(), wire.StreamWork)

@@ -128,7 +128,7 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 		t.Fatalf("requeued %+v, %v", out, err)
 	}
 	b.take(t, "accounts")
-	testenv.Check(t, js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle))
+	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle))
 	nodetest.Until(t, "the obstacle's letter is sent", func() bool {
 		left, err := deadletter.New(b.Store).UnsentLetters(t.Context(), 10)
 		return err == nil && len(left) == 0

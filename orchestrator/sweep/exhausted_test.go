@@ -26,10 +26,8 @@ import (
 // does that dies of it again and again.
 func (b *bundle) exhaust(t *testing.T, stream, name string) {
 	t.Helper()
-	consumer, err := b.JS(t).Consumer(t.Context(), stream, name)
-	testenv.Check(t, err)
-	noticed, err := b.NC.SubscribeSync("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES." + stream + "." + name)
-	testenv.Check(t, err)
+	consumer := testenv.Must(b.JS(t).Consumer(t.Context(), stream, name))(t)
+	noticed := testenv.Must(b.NC.SubscribeSync("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES." + stream + "." + name))(t)
 	var first, delivered uint64
 	var others []jetstream.Msg
 	for deadline := time.Now().Add(nodetest.Stuck); delivered < wire.MaxDeliver; {
@@ -37,9 +35,8 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 		if errors.Is(err, nats.ErrTimeout) && time.Now().Before(deadline) {
 			continue
 		}
-		testenv.Check(t, err)
-		at, err := msg.Metadata()
-		testenv.Check(t, err)
+		testenv.NoError(t, err)
+		at := testenv.Must(msg.Metadata())(t)
 		if first == 0 {
 			first = at.Sequence.Stream
 		}
@@ -48,7 +45,7 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 			continue
 		}
 		delivered = at.NumDelivered
-		testenv.Check(t, msg.Nak())
+		testenv.NoError(t, msg.Nak())
 	}
 	// The server notices when it is to deliver the message again.
 	nodetest.Until(t, "the server delivers it no more", func() bool {
@@ -58,9 +55,9 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 		_, err := noticed.NextMsg(100 * time.Millisecond)
 		return err == nil
 	})
-	testenv.Check(t, noticed.Unsubscribe())
+	testenv.NoError(t, noticed.Unsubscribe())
 	for _, msg := range others {
-		testenv.Check(t, msg.Nak())
+		testenv.NoError(t, msg.Nak())
 	}
 }
 
@@ -85,10 +82,8 @@ func (b *bundle) holding(t *testing.T, stream string, n uint64) (s jetstream.Str
 // lying counts the messages of a subject that lie in a stream: probes of the stream are none of them.
 func (b *bundle) lying(t *testing.T, stream, subject string) uint64 {
 	t.Helper()
-	s, err := b.JS(t).Stream(t.Context(), stream)
-	testenv.Check(t, err)
-	info, err := s.Info(t.Context(), jetstream.WithSubjectFilter(subject))
-	testenv.Check(t, err)
+	s := testenv.Must(b.JS(t).Stream(t.Context(), stream))(t)
+	info := testenv.Must(s.Info(t.Context(), jetstream.WithSubjectFilter(subject)))(t)
 	return info.State.Subjects[subject]
 }
 
@@ -137,7 +132,7 @@ func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 	req.Steps[0].Chunk = 4
 	run := b.Start(t, req, 12)
 	b.Sent(t, run, 3)
-	testenv.Check(t, gone.Stop())
+	testenv.NoError(t, gone.Stop())
 	b.exhaust(t, wire.StreamWork, "statement")
 	cfg.ReconcileInterval = 200 * time.Millisecond
 	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
@@ -189,8 +184,7 @@ func TestExhaustedRequestOfAFlow(t *testing.T) {
 	if letter.State != deadletter.LetterReissued || letter.Stack != "statement:1" || uuid.UUID(*letter.Root) != meta.Root {
 		t.Errorf("the letter is %+v", letter)
 	}
-	stage, err := b.JS(t).Stream(t.Context(), wire.StreamStage)
-	testenv.Check(t, err)
+	stage := testenv.Must(b.JS(t).Stream(t.Context(), wire.StreamStage))(t)
 	msg, err := stage.GetLastMsgForSubject(t.Context(), "tranche.stage.statement.1.0.accounts")
 	if err != nil || msg.Header.Get(wire.HeaderErrorCode) != wire.CodeDeliveries ||
 		msg.Header.Get(wire.HeaderFinal) != "0" || msg.Header.Get(wire.HeaderSlice) != meta.Slice.String() {
@@ -206,8 +200,7 @@ func TestExhaustedRequestOfACaller(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	to := "tranche.call.edge.token.accounts"
-	answers, err := b.NC.SubscribeSync(to)
-	testenv.Check(t, err)
+	answers := testenv.Must(b.NC.SubscribeSync(to))(t)
 	b.ask(t, nested(t, wire.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: wire.ModeSingle}, to))
 	b.exhaust(t, wire.StreamWork, "accounts")
 	msg, err := answers.NextMsg(nodetest.Stuck)
@@ -225,7 +218,7 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	js := b.JS(t)
-	testenv.Check(t, stream.EnsureStageConsumer(t.Context(), js, "statement"))
+	testenv.NoError(t, stream.EnsureStageConsumer(t.Context(), js, "statement"))
 	req := nodetest.Patient()
 	req.Steps[0].Chunk = 4
 	run := b.Start(t, req, 4)
@@ -246,7 +239,7 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testenv.Check(t, request.DoubleAck(t.Context()))
+	testenv.NoError(t, request.DoubleAck(t.Context()))
 	b.exhaust(t, wire.StreamStage, "statement")
 	b.drained(t, wire.StreamStage)
 	f := &nodetest.Forger{JS: js, Run: run}
@@ -329,9 +322,9 @@ func TestAdvisoriesThatAreNotTrue(t *testing.T) {
 			`"deliveries":9999999999,"timestamp":"2100-01-01T00:00:00Z"}`, consumer))
 	}
 	for _, body := range advisories {
-		testenv.Check(t, b.NC.Publish("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.TRANCHE_WORK.x", []byte(body)))
+		testenv.NoError(t, b.NC.Publish("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.TRANCHE_WORK.x", []byte(body)))
 	}
-	testenv.Check(t, b.NC.Flush())
+	testenv.NoError(t, b.NC.Flush())
 	// The node sees to advisories in the order in which they come: the last one is true, and tells that it is done.
 	b.ask(t, nested(t, wire.Meta{Run: uuid.New(), Slice: uuid.New()}, "tranche.stage.statement.1.0.accounts"))
 	b.exhaust(t, wire.StreamWork, "accounts")
@@ -361,15 +354,14 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	defer cancel()
 	most := uint64(0) // deliveries: no request is to come near those after which a service gives it up
 	for round := 0; ctx.Err() == nil && most < wire.DefaultDeliveries-4; round++ {
-		consumer, err := js.Consumer(t.Context(), wire.StreamWork, "statement")
-		testenv.Check(t, err)
+		consumer := testenv.Must(js.Consumer(t.Context(), wire.StreamWork, "statement"))(t)
 		batch, err := consumer.FetchNoWait(1 + round%7)
 		if err != nil {
 			continue
 		}
 		for msg := range batch.Messages() {
 			at, err := msg.Metadata()
-			testenv.Check(t, err)
+			testenv.NoError(t, err)
 			most = max(most, at.NumDelivered)
 			switch round % 3 {
 			case 0:
@@ -379,7 +371,7 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 			default:
 				err = msg.NakWithDelay(20 * time.Millisecond)
 			}
-			testenv.Check(t, err)
+			testenv.NoError(t, err)
 		}
 		if round%10 == 4 {
 			until := time.Now().Add(20 * time.Millisecond)

@@ -98,8 +98,7 @@ func (b *Bundle) StartNodeWith(t *testing.T, cfg orchestrator.Config) *orchestra
 	cfg.Log, cfg.Version, cfg.Grace = zaptest.NewLogger(t), "test", Grace
 	cfg.SessionTTL = cmp.Or(cfg.SessionTTL, SessionLife)
 	cfg.Streams = stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}
-	node, err := orchestrator.New(b.Store, testenv.Conn(t, b.NS), cfg)
-	testenv.Check(t, err)
+	node := testenv.Must(orchestrator.New(b.Store, testenv.Conn(t, b.NS), cfg))(t)
 	Run(t, "node", node.Run)
 	WantReady(t, node)
 	return node
@@ -147,9 +146,8 @@ func ServeOn(t *testing.T, nc *nats.Conn, endpoint string,
 	handle func(context.Context, *Chunk) error, options ...endpoints.Option,
 ) {
 	t.Helper()
-	svc, err := endpoints.New(nc, endpoints.Config{Name: "test", Version: "1.0.0", Log: zaptest.NewLogger(t)})
-	testenv.Check(t, err)
-	testenv.Check(t, endpoints.HandleList(svc, endpoint, handle, options...))
+	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "test", Version: "1.0.0", Log: zaptest.NewLogger(t)}))(t)
+	testenv.NoError(t, endpoints.HandleList(svc, endpoint, handle, options...))
 	Run(t, "service", svc.Run)
 }
 
@@ -187,8 +185,7 @@ func Request(endpoint string) start.LoadRequest {
 // Start loads a run of n items.
 func (b *Bundle) Start(t *testing.T, req start.LoadRequest, n int) workqueue.RunID {
 	t.Helper()
-	loaded, err := b.Node.Runs().Start(t.Context(), req, Items(n))
-	testenv.Check(t, err)
+	loaded := testenv.Must(b.Node.Runs().Start(t.Context(), req, Items(n)))(t)
 	if loaded.Items != int64(n) {
 		t.Fatalf("loaded %d items of %d", loaded.Items, n)
 	}
@@ -204,7 +201,7 @@ func (b *Bundle) Outcome(t *testing.T, run workqueue.RunID, generation int) (don
 		var gen int
 		err := b.Pool.QueryRow(t.Context(), `SELECT state, generation, coalesce(done, 0), coalesce(failed, 0)
 			FROM batchrun WHERE id = $1`, run).Scan(&state, &gen, &done, &failed)
-		testenv.Check(t, err)
+		testenv.NoError(t, err)
 		if state == "completed" && gen == generation {
 			return done, failed
 		}
@@ -228,15 +225,14 @@ func (b *Bundle) Dump(t *testing.T, run workqueue.RunID) string {
 		     bit_count(failed)), ', ') FROM work_block WHERE run_id = $1),
 		  (SELECT string_agg(format('%s %s %s n=%s', state, cause, attempt, bit_count(remaining)), ', ')
 		     FROM work_slice WHERE run_id = $1))`, run).Scan(&text)
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	return text
 }
 
 // Check fails the test when the invariants do not hold.
 func (b *Bundle) Check(t *testing.T) {
 	t.Helper()
-	report, err := doctor.New(b.Store).Doctor(context.Background())
-	testenv.Check(t, err)
+	report := testenv.Must(doctor.New(b.Store).Doctor(context.Background()))(t)
 	for _, v := range report.Violations {
 		t.Errorf("invariant: %v", v)
 	}

@@ -26,11 +26,11 @@ func (b *Bundle) Sent(t *testing.T, run workqueue.RunID, want int) []workqueue.S
 	Until(t, "the requests are sent", func() bool {
 		rows, err := b.Pool.Query(t.Context(), `SELECT id, block FROM work_slice WHERE run_id = $1 AND state = 'sent'
 			ORDER BY created_at, id`, run)
-		testenv.Check(t, err)
+		testenv.NoError(t, err)
 		found = found[:0]
 		for rows.Next() {
 			s := workqueue.Slice{Run: run}
-			testenv.Check(t, rows.Scan(&s.ID, &s.Block))
+			testenv.NoError(t, rows.Scan(&s.ID, &s.Block))
 			found = append(found, s)
 		}
 		return rows.Err() == nil && len(found) == want
@@ -44,7 +44,7 @@ func (b *Bundle) Items(t *testing.T, id workqueue.SliceID) []int {
 	var all []int
 	err := b.Pool.QueryRow(t.Context(), `SELECT array_agg(block * 8192 + bit ORDER BY bit)
 		FROM work_slice, generate_series(0, 8191) bit WHERE id = $1 AND get_bit(mask, bit) = 1`, id).Scan(&all)
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	return all
 }
 
@@ -100,12 +100,12 @@ func (b *Bundle) Reasons(t *testing.T) map[string]int {
 	}
 	rows, err := b.Pool.Query(t.Context(), `SELECT reason, count(DISTINCT (subject, headers, body)) FROM quarantine
 		GROUP BY reason`)
-	testenv.Check(t, err)
+	testenv.NoError(t, err)
 	counts := map[string]int{}
 	var reason string
 	var n int
 	for rows.Next() {
-		testenv.Check(t, rows.Scan(&reason, &n))
+		testenv.NoError(t, rows.Scan(&reason, &n))
 		counts[reason] = n
 	}
 	return counts
@@ -124,8 +124,7 @@ func (b *Bundle) WantDrained(t *testing.T) {
 // Again returns how many deliveries of replies were not the first one.
 func (b *Bundle) Again(t *testing.T) int64 {
 	t.Helper()
-	recorder, err := b.JS(t).Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
-	testenv.Check(t, err)
+	recorder := testenv.Must(b.JS(t).Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer))(t)
 	delivered := recorder.CachedInfo().Delivered
 	return int64(delivered.Consumer) - int64(delivered.Stream)
 }

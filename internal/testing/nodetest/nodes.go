@@ -62,8 +62,7 @@ type Member struct {
 // Join runs another node.
 func (b *Bundle) Join(t *testing.T, store *database.DB, nc *nats.Conn, cfg orchestrator.Config) *Member {
 	t.Helper()
-	node, err := orchestrator.New(store, nc, cfg)
-	testenv.Check(t, err)
+	node := testenv.Must(orchestrator.New(store, nc, cfg))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Run(ctx) }()
@@ -104,16 +103,14 @@ func (b *Bundle) JS(t *testing.T) jetstream.JetStream {
 // JetStream is what answers over a connection, however slow the machine is.
 func JetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(answered))
-	testenv.Check(t, err)
+	js := testenv.Must(jetstream.New(nc, jetstream.WithDefaultTimeout(answered)))(t)
 	return js
 }
 
 // Letters returns what is buried, newest first.
 func (b *Bundle) Letters(t *testing.T) []deadletter.DeadLetter {
 	t.Helper()
-	page, err := deadletter.New(b.Store).DeadLetters(t.Context(), deadletter.DeadFilter{})
-	testenv.Check(t, err)
+	page := testenv.Must(deadletter.New(b.Store).DeadLetters(t.Context(), deadletter.DeadFilter{}))(t)
 	return page.Letters
 }
 
@@ -152,7 +149,7 @@ func (b *Bundle) Await(t *testing.T, what, query string) {
 	t.Helper()
 	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); {
 		var is bool
-		testenv.Check(t, b.Pool.QueryRow(t.Context(), query).Scan(&is))
+		testenv.NoError(t, b.Pool.QueryRow(t.Context(), query).Scan(&is))
 		if is {
 			return
 		}

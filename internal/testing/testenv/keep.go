@@ -51,11 +51,3 @@ func Number(t testing.TB, db interface {
 	}
 	return n
 }
-
-// Check ends the test when there is an error.
-func Check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
