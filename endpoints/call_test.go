@@ -17,6 +17,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // both calls f over JetStream, and then over core NATS. The log of a test that fails says over which. They are no
@@ -113,8 +114,7 @@ func TestCallListOfManyItems(t *testing.T) {
 	}), Compress(1<<10), FlushBytes(16<<10))
 	b.listening("list")
 	both(t, func(opts ...CallOption) {
-		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(20_000), opts...)
-		check(t, err)
+		results := testenv.Must(CallList[number, square](b.ctx, b.nc, "list", callItems(20_000), opts...))(t)
 		for n, r := range results {
 			switch n % 5000 {
 			case 17:
@@ -152,8 +152,7 @@ func TestCallListCutsByMaxPayload(t *testing.T) {
 			items[n] = CallItem[string]{"k", strings.Repeat("x", 10_000)}
 		}
 		items[7].In = strings.Repeat("x", 100_000)
-		results, err := CallList[string, string](b.ctx, b.nc, "echo", items, opts...)
-		check(t, err)
+		results := testenv.Must(CallList[string, string](b.ctx, b.nc, "echo", items, opts...))(t)
 		for n, r := range results {
 			switch {
 			case n == 7 && (r.Err == nil || r.Err.Code != wire.CodeQueryTooLarge):
@@ -177,8 +176,7 @@ func TestFailureOfAChunkIsTheErrorOfItsItems(t *testing.T) {
 	})
 	b.listening("list")
 	both(t, func(opts ...CallOption) {
-		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(3), opts...)
-		check(t, err)
+		results := testenv.Must(CallList[number, square](b.ctx, b.nc, "list", callItems(3), opts...))(t)
 		want := wire.SlotError{Code: "db", Message: "down", Retry: true}
 		if results[0].Err != nil || *results[1].Err != want || *results[2].Err != want || results[1].Err == results[2].Err {
 			t.Errorf("%+v", results)
@@ -207,8 +205,7 @@ func TestCallWithoutListeners(t *testing.T) {
 		unanswered.Answered != 0 || results[1].Err == nil || results[1].Err.Code != wire.CodeUnanswered {
 		t.Errorf("%v, %+v", err, results)
 	}
-	stream, err := b.js.Stream(b.ctx, wire.StreamWork)
-	check(t, err)
+	stream := testenv.Must(b.js.Stream(b.ctx, wire.StreamWork))(t)
 	eventually(t, "the request vanishes with its time", func() bool {
 		info, err := stream.Info(b.ctx)
 		return err == nil && info.State.Msgs == 0
@@ -297,7 +294,7 @@ func TestCallWithoutPermission(t *testing.T) {
 func (b *bundle) answerer(endpoint string, f func(request *nats.Msg) []*nats.Msg) {
 	b.t.Helper()
 	nc := b.connect()
-	_, err := nc.QueueSubscribe(wire.DirectSubject(endpoint), wire.DirectQueue, func(request *nats.Msg) {
+	testenv.Must(nc.QueueSubscribe(wire.DirectSubject(endpoint), wire.DirectQueue, func(request *nats.Msg) {
 		for _, msg := range f(request) {
 			msg.Subject = request.Header.Get(wire.HeaderReplyTo)
 			for name, values := range request.Header {
@@ -307,8 +304,7 @@ func (b *bundle) answerer(endpoint string, f func(request *nats.Msg) []*nats.Msg
 			}
 			_ = nc.PublishMsg(msg)
 		}
-	})
-	check(b.t, err)
+	}))(b.t)
 	check(b.t, nc.Flush())
 }
 
@@ -332,8 +328,7 @@ func TestCallTakesTheFirstOfSeveralAnswers(t *testing.T) {
 			slotsMsg(`{"slots":[{"i":2,"d":6}]}`),
 		}
 	})
-	results, err := CallList[number, int](b.ctx, b.nc, "odd", callItems(4), Direct())
-	check(t, err)
+	results := testenv.Must(CallList[number, int](b.ctx, b.nc, "odd", callItems(4), Direct()))(t)
 	if results[1].Out != 1 || results[2].Out != 6 || results[0].Err == nil || results[0].Err.Code != "first" ||
 		results[3].Err == nil || results[3].Err.Code != "first" {
 		t.Errorf("%+v", results)
@@ -475,8 +470,7 @@ func TestFlowsAnswerCallers(t *testing.T) {
 		for i := range 30 {
 			items = append(items, CallItem[number]{Key: fmt.Sprint(i), In: number{i}})
 		}
-		results, err := CallList[number, square](b.ctx, nc, "flow", items, opts...)
-		check(t, err)
+		results := testenv.Must(CallList[number, square](b.ctx, nc, "flow", items, opts...))(t)
 		for i, result := range results {
 			if i != 13 && (result.Err != nil || result.Out.Square != 4*i*i) {
 				t.Errorf("%s: item %d: %+v", name, i, result)

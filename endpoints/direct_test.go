@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestDirectRequestsAreBounded(t *testing.T) {
@@ -143,14 +144,12 @@ func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
 	flow.ReplyTo = wire.Return{Asker: "me", Callee: "square", Stage: 1}
 	foreign := meta.Request()
 	foreign[wire.HeaderVersion] = []string{"9"}
-	answers, err := b.nc.SubscribeSync(call.String())
-	check(t, err)
+	answers := testenv.Must(b.nc.SubscribeSync(call.String()))(t)
 	for _, h := range []nats.Header{nil, {}, newMeta().Request(), other.Request(), flow.Request(), foreign,
 		{wire.HeaderReplyTo: {call.String()}, wire.HeaderSlice: {uuid.NewString()}}, good} {
 		check(t, b.nc.PublishMsg(&nats.Msg{Subject: wire.DirectSubject("square"), Header: h, Data: []byte("garbage")}))
 	}
-	msg, err := answers.NextMsg(patience)
-	check(t, err)
+	msg := testenv.Must(answers.NextMsg(patience))(t)
 	reply, err := wire.ParseReplyOf("square", msg.Header, msg.Data, wire.Limits{})
 	if err != nil || reply.Failure == nil || reply.Failure.Code != wire.CodeBadRequest {
 		t.Errorf("%+v, %v", reply, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // twoStages asks double and, when join is set, square.
@@ -37,8 +38,7 @@ func twoStages(join bool) numberStages {
 func (b *bundle) requestFor(endpoint string) jetstream.Msg {
 	b.t.Helper()
 	check(b.t, stream.EnsureConsumer(b.ctx, b.js, endpoint, stream.ConsumerSettings{}))
-	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, endpoint)
-	check(b.t, err)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, endpoint))(b.t)
 	msg := b.next(consumer)
 	check(b.t, msg.DoubleAck(b.ctx))
 	return msg
@@ -223,8 +223,7 @@ func TestLegsOfAJoinArriveTogether(t *testing.T) {
 // spoil puts something else in the place of a part of a suspended chunk.
 func (b *bundle) spoil(meta wire.Meta, part string, change func(h nats.Header, body []byte) []byte) {
 	b.t.Helper()
-	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
-	check(b.t, err)
+	stream := testenv.Must(b.js.Stream(b.ctx, wire.StreamFlow))(b.t)
 	subject := wire.FlowPrefix + "flow." + wire.NewFlowID(meta, "flow", 0).String() + "." + part
 	msg := nats.NewMsg(subject)
 	if found, err := stream.GetLastMsgForSubject(b.ctx, subject); err == nil {
@@ -377,8 +376,7 @@ func TestAChunkThatIsNotThereYet(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	serveFlow(b, "flow", twoStages(false))
-	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
-	check(t, err)
+	stream := testenv.Must(b.js.Stream(b.ctx, wire.StreamFlow))(t)
 	for name, hide := range map[string]func(state *jetstream.RawStreamMsg){
 		"none": func(state *jetstream.RawStreamMsg) { check(t, stream.DeleteMsg(b.ctx, state.Sequence)) },
 		"torn": func(state *jetstream.RawStreamMsg) {
@@ -389,9 +387,8 @@ func TestAChunkThatIsNotThereYet(t *testing.T) {
 	} {
 		meta := b.ask("flow", numbers(1))
 		request := b.requestFor("double")
-		state, err := stream.GetLastMsgForSubject(b.ctx, wire.FlowPrefix+"flow."+wire.NewFlowID(meta, "flow",
-			0).String()+".0")
-		check(t, err)
+		state := testenv.Must(stream.GetLastMsgForSubject(b.ctx, wire.FlowPrefix+"flow."+wire.NewFlowID(meta, "flow",
+			0).String()+".0"))(t)
 		hide(state)
 		sought := b.logged.FilterMessageSnippet("looked for again").Len()
 		b.publish(part(request, 1, `{"i":0,"d":{"n":1}}`))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 type memory struct {
@@ -114,10 +115,8 @@ func checkThreeStages(t *testing.T, w *whole, items int) {
 // left returns how many messages there are in a stream.
 func (b *bundle) left(stream string) int {
 	b.t.Helper()
-	s, err := b.js.Stream(b.ctx, stream)
-	check(b.t, err)
-	info, err := s.Info(b.ctx)
-	check(b.t, err)
+	s := testenv.Must(b.js.Stream(b.ctx, stream))(b.t)
+	info := testenv.Must(s.Info(b.ctx))(b.t)
 	return int(info.State.Msgs)
 }
 
@@ -521,12 +520,10 @@ func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 		msg := builder.Msg()
 		msg.Header.Set(wire.HeaderMsgID, fmt.Sprint("again", n))
 		heard := map[string]string{}
-		sub, err := b.nc.SubscribeSync(wire.WorkPrefix + ">")
-		check(t, err)
+		sub := testenv.Must(b.nc.SubscribeSync(wire.WorkPrefix + ">"))(t)
 		b.publish(msg)
 		for len(heard) < 2 {
-			msg, err := sub.NextMsg(patience)
-			check(t, err)
+			msg := testenv.Must(sub.NextMsg(patience))(t)
 			if msg.Header.Get(wire.HeaderStack) != "" {
 				heard[msg.Header.Get(wire.HeaderReplyTo)] = string(msg.Data)
 			}

@@ -48,8 +48,7 @@ func (l load) under(t testing.TB, opts ...Option) (*bundle, *atomic.Int64) {
 	if l.noLane {
 		svc.endpoints[0].Calls.Ensure = func(context.Context) error { return context.DeadlineExceeded }
 	}
-	replies, err := b.nc.SubscribeSync(wire.ReplySubject("busy"))
-	check(t, err)
+	replies := testenv.Must(b.nc.SubscribeSync(wire.ReplySubject("busy")))(t)
 	for range l.inFlight {
 		b.ask("busy", numbers(l.items))
 	}
@@ -177,12 +176,11 @@ func (b *bundle) callsAmongChunks(endpoints ...string) func() bool {
 	b.t.Helper()
 	var calls, longest atomic.Int64
 	for _, endpoint := range endpoints {
-		_, err := b.nc.Subscribe(wire.WorkSubject(endpoint), func(msg *nats.Msg) {
+		testenv.Must(b.nc.Subscribe(wire.WorkSubject(endpoint), func(msg *nats.Msg) {
 			if msg.Header.Get(wire.HeaderMode) == string(wire.ModeSingle) {
 				calls.Add(1)
 			}
-		})
-		check(b.t, err)
+		}))(b.t)
 	}
 	nc := b.connect()
 	stop := testenv.Keep(b.t, b.t.Errorf, "asking services", func(ctx context.Context) error {

@@ -83,8 +83,7 @@ func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
 			eventually(t, "the log names the subject", func() bool { return b.names(grant) })
 			if missing == "tranche.reply.work" { // it can fetch and not reply: it listens, and its status says what it misses
 				eventually(t, "it is discovered with its reason", func() bool {
-					found, err := wire.Discover(b.ctx, b.nc, 100*time.Millisecond)
-					check(t, err)
+					found := testenv.Must(wire.Discover(b.ctx, b.nc, 100*time.Millisecond))(t)
 					return len(found) == 1 && strings.Contains(found[0].Reason, "publish to "+missing)
 				})
 			}

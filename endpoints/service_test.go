@@ -183,15 +183,13 @@ func (b *bundle) shortWait(endpoint string, d time.Duration) {
 	b.t.Helper()
 	config := stream.ConsumerConfig(wire.ConsumerName(endpoint), wire.WorkSubject(endpoint))
 	config.AckWait = d
-	_, err := b.js.CreateConsumer(b.ctx, wire.StreamWork, config)
-	check(b.t, err)
+	testenv.Must(b.js.CreateConsumer(b.ctx, wire.StreamWork, config))(b.t)
 }
 
 // nak takes the one request of an endpoint so many times, and hands it back.
 func (b *bundle) nak(endpoint string, times int) {
 	b.t.Helper()
-	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
-	check(b.t, err)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint)))(b.t)
 	for range times {
 		check(b.t, b.next(consumer).NakWithDelay(time.Millisecond))
 	}
@@ -228,8 +226,7 @@ func (b *bundle) listed(what string, as func(wire.Listener) bool) wire.Listener 
 	b.t.Helper()
 	var found wire.Listener
 	eventually(b.t, what, func() bool {
-		all, err := wire.Discover(b.ctx, b.nc, 100*time.Millisecond)
-		check(b.t, err)
+		all := testenv.Must(wire.Discover(b.ctx, b.nc, 100*time.Millisecond))(b.t)
 		for _, l := range all {
 			if l.Endpoint == "square" && as(l) {
 				found = l
@@ -464,8 +461,7 @@ func TestCleanStopsRepeatNothing(t *testing.T) {
 // set does what a node does for an operator.
 func (b *bundle) set(endpoint string, settings stream.ConsumerSettings) {
 	b.t.Helper()
-	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
-	check(b.t, err)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint)))(b.t)
 	check(b.t, stream.SetConsumer(b.ctx, b.js, consumer, settings))
 }
 

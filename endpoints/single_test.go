@@ -19,6 +19,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // suspect asks for something that was given up before.
@@ -30,14 +31,12 @@ func (b *bundle) suspect(endpoint string) wire.Meta {
 // mark returns what stands in the mark of a suspect, or 0.
 func (b *bundle) mark(endpoint string, slice uuid.UUID) int {
 	b.t.Helper()
-	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
-	check(b.t, err)
+	stream := testenv.Must(b.js.Stream(b.ctx, wire.StreamFlow))(b.t)
 	msg, err := stream.GetLastMsgForSubject(b.ctx, "tranche.flow."+endpoint+"."+slice.String()+".begun")
 	if err != nil {
 		return 0
 	}
-	n, err := strconv.Atoi(string(msg.Data))
-	check(b.t, err)
+	n := testenv.Must(strconv.Atoi(string(msg.Data)))(b.t)
 	return n
 }
 
@@ -47,8 +46,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 	b := setup(t)
 	b.shortWait("killer", time.Second)
 	meta := b.ask("killer", numbers(2))
-	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "killer")
-	check(t, err)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, "killer"))(t)
 	for range serve.SuspectFrom - 1 {
 		b.next(consumer)
 	}
@@ -142,8 +140,7 @@ func TestSuspectFlowWaitsForNothingOfItsOwn(t *testing.T) {
 // letters waits for n dead letters and returns all that there are.
 func (b *bundle) letters(n int) []wire.DeadLetter {
 	b.t.Helper()
-	stream, err := b.js.Stream(b.ctx, wire.StreamDead)
-	check(b.t, err)
+	stream := testenv.Must(b.js.Stream(b.ctx, wire.StreamDead))(b.t)
 	eventually(b.t, "the letters are there", func() bool {
 		info, err := stream.Info(b.ctx)
 		return err == nil && info.State.Msgs >= uint64(n)
@@ -155,8 +152,7 @@ func (b *bundle) letters(n int) []wire.DeadLetter {
 			break
 		}
 		check(b.t, err)
-		letter, err := wire.ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
-		check(b.t, err)
+		letter := testenv.Must(wire.ParseDeadLetter(msg.Subject, msg.Header, msg.Data))(b.t)
 		letters = append(letters, letter)
 	}
 	if len(letters) != n {
@@ -382,8 +378,7 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 	b.shortWait("deadly", 50*time.Millisecond)
 	const deliveries = 2
 	meta := b.askSingle("deadly", `{"n":1}`, deliveries)
-	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "deadly")
-	check(t, err)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, "deadly"))(t)
 	for range deliveries {
 		b.next(consumer)
 	}

@@ -12,27 +12,24 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestEnsureStreamsIsIdempotentAndUpdates(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	first, err := stream.Ensure(b.ctx, b.js, stream.Config{})
-	check(t, err)
-	second, err := stream.Ensure(b.ctx, b.js, stream.Config{WorkMaxBytes: 5 << 20})
-	check(t, err)
+	first := testenv.Must(stream.Ensure(b.ctx, b.js, stream.Config{}))(t)
+	second := testenv.Must(stream.Ensure(b.ctx, b.js, stream.Config{WorkMaxBytes: 5 << 20}))(t)
 	if first != second || first.WorkCreated.IsZero() || first.ReplyCreated.IsZero() {
 		t.Errorf("%+v, then %+v", first, second)
 	}
-	work, err := b.js.Stream(b.ctx, wire.StreamWork)
-	check(t, err)
+	work := testenv.Must(b.js.Stream(b.ctx, wire.StreamWork))(t)
 	got := work.CachedInfo().Config
 	if got.MaxBytes != 5<<20 || got.Discard != jetstream.DiscardNew || !got.AllowMsgTTL {
 		t.Errorf("config %+v", got)
 	}
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
-	third, err := stream.Ensure(b.ctx, b.js, stream.Config{})
-	check(t, err)
+	third := testenv.Must(stream.Ensure(b.ctx, b.js, stream.Config{}))(t)
 	if !third.WorkCreated.After(first.WorkCreated) || third.ReplyCreated != first.ReplyCreated {
 		t.Errorf("a recreated stream does not show: %+v, then %+v", first, third)
 	}
@@ -122,13 +119,11 @@ func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 func TestConsumerOfAServiceIsKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	_, err := b.js.CreateConsumer(b.ctx, wire.StreamWork, jetstream.ConsumerConfig{
+	testenv.Must(b.js.CreateConsumer(b.ctx, wire.StreamWork, jetstream.ConsumerConfig{
 		Durable: "square", FilterSubject: wire.WorkSubject("square"), AckPolicy: jetstream.AckExplicitPolicy, MaxWaiting: 7,
-	})
-	check(t, err)
+	}))(t)
 	check(t, stream.EnsureConsumer(b.ctx, b.js, "square", stream.ConsumerSettings{Concurrency: 3}))
-	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "square")
-	check(t, err)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, "square"))(t)
 	info := consumer.CachedInfo()
 	if c := info.Config; c.MaxWaiting != 7 || c.AckWait != stream.AckWait || c.MaxDeliver != wire.MaxDeliver {
 		t.Errorf("config %+v", c)
@@ -142,10 +137,9 @@ func TestConsumerThatLosesWhatItDeliversIsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	// A work queue takes no other consumer than an explicit one; the stream of states would.
-	_, err := b.js.CreateConsumer(b.ctx, wire.StreamEvent, jetstream.ConsumerConfig{
+	testenv.Must(b.js.CreateConsumer(b.ctx, wire.StreamEvent, jetstream.ConsumerConfig{
 		Durable: "square", AckPolicy: jetstream.AckNonePolicy,
-	})
-	check(t, err)
+	}))(t)
 	if _, err := stream.EnsureDurable(b.ctx, b.js, wire.StreamEvent,
 		stream.ConsumerConfig("square", wire.EventSubject(">"))); err == nil {
 		t.Error("a consumer that acknowledges nothing is taken")
@@ -185,11 +179,9 @@ func TestARefusedServiceSaysHowToGetIn(t *testing.T) {
 	b.stop()
 	b.opts.Username, b.opts.Password = "u", "p"
 	b.start()
-	nc, err := nats.Connect(b.url, append(Options(), nats.UserInfo("u", "wrong"))...)
-	check(t, err)
+	nc := testenv.Must(nats.Connect(b.url, append(Options(), nats.UserInfo("u", "wrong"))...))(t)
 	t.Cleanup(nc.Close)
-	svc, err := New(nc, Config{Name: "tester", Version: "1.2.3", Log: b.log})
-	check(t, err)
+	svc := testenv.Must(New(nc, Config{Name: "tester", Version: "1.2.3", Log: b.log}))(t)
 	check(t, HandleEach(svc, "square", squares))
 	b.Run(svc)
 	remedy := "refuses this user (nats: Authorization Violation): for the private server of `tranche serve`, " +

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -44,9 +45,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	if n := b.Number(t, final, id); n == 2_000 {
 		t.Error("the run ended before it was paused: the test shows nothing")
 	}
-	if _, err := b.Node.Runs().Resume(t.Context(), control.Control{Run: id, Actor: "ann"}, nil); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.Node.Runs().Resume(t.Context(), control.Control{Run: id, Actor: "ann"}, nil))(t)
 	if done, failed := b.Outcome(t, id, 1); done != 2_000 || failed != 0 {
 		t.Errorf("%d done, %d failed", done, failed)
 	}
@@ -89,12 +88,8 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	t.Logf("%d items had failed", n)
 	mended.Store(true)
 	again := redo.RerunRequest{Run: id, Select: redo.Selection{Failed: true}, Actor: "ann", Settings: chunked(500)}
-	if _, err := b.Node.Runs().Rerun(t.Context(), again); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Node.Runs().Resume(t.Context(), wish, nil); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.Node.Runs().Rerun(t.Context(), again))(t)
+	testenv.Must(b.Node.Runs().Resume(t.Context(), wish, nil))(t)
 	if done, failed := b.Outcome(t, id, 2); done != 4_000 || failed != 0 {
 		t.Errorf("%d done, %d failed", done, failed)
 	}

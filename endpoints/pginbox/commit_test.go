@@ -46,13 +46,11 @@ func (b *bundle) through(watch func(*testenv.Proxy)) (*pgxpool.Pool, *testenv.Pr
 	proxy := testenv.NewProxy(b.t, target)
 	address, text, err := net.SplitHostPort(proxy.Addr())
 	check(b.t, err)
-	number, err := strconv.ParseUint(text, 10, 16)
-	check(b.t, err)
+	number := testenv.Must(strconv.ParseUint(text, 10, 16))(b.t)
 	config.ConnConfig.Host, config.ConnConfig.Port = address, uint16(number)
 	config.ConnConfig.TLSConfig, config.ConnConfig.Fallbacks = nil, nil
 	config.ConnConfig.Tracer = commitWatch{commits: func() { watch(proxy) }}
-	pool, err := pgxpool.NewWithConfig(b.t.Context(), config)
-	check(b.t, err)
+	pool := testenv.Must(pgxpool.NewWithConfig(b.t.Context(), config))(b.t)
 	b.t.Cleanup(pool.Close)
 	return pool, proxy
 }
@@ -78,8 +76,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 			proxy.Heal()
 		})
 	})
-	inbox, err := pginbox.New(pool, pginbox.Config{})
-	check(t, err)
+	inbox := testenv.Must(pginbox.New(pool, pginbox.Config{}))(t)
 	b.inbox = inbox
 	b.serve(book)
 	reply := b.kit.Send("book", items(3)...)

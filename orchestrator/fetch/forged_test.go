@@ -86,9 +86,7 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	b.Node = b.Join(t, b.Store, nc, cfg).Node
 	held := testenv.Must(b.Pool.Begin(t.Context()))(t)
 	defer held.Rollback(t.Context()) //nolint:errcheck // it is over
-	if _, err := held.Exec(t.Context(), `LOCK TABLE work_result IN SHARE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(held.Exec(t.Context(), `LOCK TABLE work_result IN SHARE MODE`))(t)
 	const items, size = 180, 90 << 10
 	pad := strings.Repeat("x", size)
 	b.directly(t, func(asked []int) (int, []string) {

@@ -48,9 +48,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 	})
 	var streamed atomic.Int64
 	for _, subject := range []string{wire.WorkSubject("statement"), wire.ReplySubject("statement")} {
-		if _, err := b.NC.Subscribe(subject, func(*nats.Msg) { streamed.Add(1) }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(b.NC.Subscribe(subject, func(*nats.Msg) { streamed.Add(1) }))(t)
 	}
 	testenv.NoError(t, b.NC.FlushTimeout(nodetest.Stuck))
 	req := asked()

@@ -44,9 +44,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	}
 	wait("reset")
 	<-begun // the same items, in another slice
-	if _, err := b.Node.Runs().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.Node.Runs().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}))(t)
 	wait("cancel")
 	b.Check(t)
 }

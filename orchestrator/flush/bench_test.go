@@ -134,31 +134,23 @@ func BenchmarkCollector(b *testing.B) {
 			if bench.rows == 0 {
 				nb.apply(b, func(s *collector.CollectorSpec) { s.MaxAge = 0 })
 			}
-			if _, err := nb.Pool.Exec(b.Context(), `
+			testenv.Must(nb.Pool.Exec(b.Context(), `
 				WITH c AS (SELECT id FROM collector), o AS (
 				INSERT INTO collector_op (collector, key_version, key, op_id, payload)
 				SELECT c.id, 1, 'm' || n, 'first' || n, '{"id":"CUST-1234567"}' FROM c, generate_series(0, $1 - 1) n)
 				INSERT INTO collector_key (collector, key_version, key, fresh, oldest_at, due_at)
 				SELECT c.id, 1, 'm' || n, 1, tranche_now(), tranche_now() + interval '1 hour' FROM c, generate_series(0, $1 - 1) n`,
-				bench.rows); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := collector.New(nb.Store).SetCollector(b.Context(),
-				"benched", workqueue.DocumentPaused, false, "bench"); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := nb.Pool.Exec(b.Context(), `VACUUM ANALYZE collector_key, collector_op`); err != nil {
-				b.Fatal(err)
-			}
+				bench.rows))(b)
+			testenv.Must(collector.New(nb.Store).SetCollector(b.Context(),
+				"benched", workqueue.DocumentPaused, false, "bench"))(b)
+			testenv.Must(nb.Pool.Exec(b.Context(), `VACUUM ANALYZE collector_key, collector_op`))(b)
 			b.ResetTimer()
 			begun := time.Now()
 			nb.fill(b, b.N, bench.key)
 			b.ReportMetric(float64(b.N)/time.Since(begun).Seconds(), "in/s")
 			begun = time.Now()
-			if _, err := nb.Node.Collectors().SetCollector(b.Context(),
-				"benched", workqueue.DocumentActive, false, "bench"); err != nil {
-				b.Fatal(err)
-			}
+			testenv.Must(nb.Node.Collectors().SetCollector(b.Context(),
+				"benched", workqueue.DocumentActive, false, "bench"))(b)
 			nb.empty(b)
 			out := nb.Node.Stats()
 			b.ReportMetric(float64(out.FlushedOps)/time.Since(begun).Seconds(), "out/s")
@@ -177,9 +169,7 @@ func BenchmarkCollectorAge(b *testing.B) {
 	for b.Loop() {
 		begun := time.Now()
 		nb.fill(b, 1, func(int) string { return fmt.Sprint("k", len(late)) })
-		if _, err := nb.Pool.Exec(b.Context(), `DELETE FROM collector_seen`); err != nil {
-			b.Fatal(err)
-		}
+		testenv.Must(nb.Pool.Exec(b.Context(), `DELETE FROM collector_seen`))(b)
 		came := <-nb.took
 		late = append(late, came.Sub(begun)-age)
 	}

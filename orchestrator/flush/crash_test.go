@@ -217,9 +217,7 @@ func TestANodeCrashesWhileItFolds(t *testing.T) {
 func (b *bundle) crashAt(t *testing.T, node *nodetest.Doomed, lock, waits string, add func()) (held int) {
 	t.Helper()
 	collectors := collectorstore.New(b.Store)
-	if _, err := collectors.SetCollector(t.Context(), "flushed", workqueue.DocumentPaused, false, "test"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(collectors.SetCollector(t.Context(), "flushed", workqueue.DocumentPaused, false, "test"))(t)
 	add()
 	tx, err := b.Pool.Begin(t.Context())
 	if err == nil {
@@ -227,9 +225,7 @@ func (b *bundle) crashAt(t *testing.T, node *nodetest.Doomed, lock, waits string
 	}
 	testenv.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }() // most have ended by now
-	if _, err := collectors.SetCollector(t.Context(), "flushed", workqueue.DocumentActive, false, "test"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(collectors.SetCollector(t.Context(), "flushed", workqueue.DocumentActive, false, "test"))(t)
 	nodetest.Until(t, "the node waits for the lock", func() bool {
 		return b.Number(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND wait_event_type = 'Lock' AND query LIKE $1`, waits) > 0

@@ -159,10 +159,8 @@ func TestAFlushOfALostNodeIsDoneAgain(t *testing.T) {
 	b.addOps(t, "lost", 0, 4, 1)
 	<-entered
 	b.StartNode(t)
-	if _, err := b.Pool.Exec(t.Context(), `UPDATE node_session SET expires_at = tranche_now() WHERE id =
-		(SELECT session_id FROM collector_key WHERE flush IS NOT NULL)`); err != nil {
-		t.Fatal(err)
-	}
+	b.Exec(t, `UPDATE node_session SET expires_at = tranche_now() WHERE id =
+		(SELECT session_id FROM collector_key WHERE flush IS NOT NULL)`)
 	b.Await(t, "the key is flushed again", noOps)
 	close(release)
 	if n := calls.Load(); n != 2 {

@@ -63,9 +63,7 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 		w := testenv.Must(zstd.NewWriter(&out))(t)
 		zeros := make([]byte, 1<<20)
 		for range 300 {
-			if _, err := w.Write(zeros); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(w.Write(zeros))(t)
 		}
 		testenv.NoError(t, w.Close())
 		return out.String()
@@ -150,9 +148,7 @@ func TestRepliesThatAreShortOrLate(t *testing.T) {
 	missing := b.Items(t, short)[4:]
 	f.Publish(t, f.Reply(short, 4, nodetest.Body(b.Items(t, short)[:4]...)))
 	const pass = `UPDATE work_slice SET deadline = tranche_now(), stream_seq = NULL WHERE id = $1`
-	if _, err := b.Pool.Exec(t.Context(), pass, late); err != nil {
-		t.Fatal(err)
-	}
+	b.Exec(t, pass, late)
 	nodetest.Until(t, "both slices are over", func() bool {
 		return b.Number(t, `SELECT count(*) FROM work_slice WHERE id = ANY($1) AND state = 'sent'`,
 			[]workqueue.SliceID{short, late}) == 0

@@ -102,9 +102,7 @@ func (w *world) dieStarting() {
 		return ctx.Err()
 	}
 	for range 3 {
-		if _, err := leader.task.Run(ctx, leader.lease); err != nil {
-			w.Fatal(err)
-		}
+		testenv.Must(leader.task.Run(ctx, leader.lease))(w)
 	}
 	kill()
 	leader.task.Wait()

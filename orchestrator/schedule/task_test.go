@@ -87,9 +87,7 @@ func TestStoppedLeaderComesBack(t *testing.T) {
 		return nil
 	}
 	for range 2 {
-		if _, err := first.task.Run(t.Context(), first.lease); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(first.task.Run(t.Context(), first.lease))(t)
 	}
 	<-stopped
 	w.lead().settle()
@@ -172,9 +170,7 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 	for _, now := range []string{"09:00:00", "10:00:00"} {
 		w.set(now)
 		for range 3 {
-			if _, err := l.task.Run(t.Context(), l.lease); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(l.task.Run(t.Context(), l.lease))(t)
 		}
 	}
 	w.want("skip", "09:00 starting, 10:00 skipped")

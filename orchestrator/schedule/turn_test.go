@@ -32,9 +32,7 @@ func (w *world) holdUp(slow func(schedule string) bool) {
 func (l *leader) look() {
 	l.Helper()
 	for range 3 {
-		if _, err := l.task.Run(l.Context(), l.lease); err != nil {
-			l.Fatal(err)
-		}
+		testenv.Must(l.task.Run(l.Context(), l.lease))(l)
 	}
 }
 
@@ -136,9 +134,7 @@ SELECT name, due, 'due', 1, 'due', $2 FROM (VALUES ('r', $1::timestamptz), ('s',
 			runtime.Gosched()
 		}
 	}
-	if _, err := l.task.Run(t.Context(), l.lease); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(l.task.Run(t.Context(), l.lease))(t)
 	w.want("a", "10:00 started/running")
 	w.want("s", "10:00 due, 10:02 due")
 	l.settle()

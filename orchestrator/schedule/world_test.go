@@ -77,9 +77,7 @@ func instant(t testing.TB, text string) time.Time {
 
 func (w *world) exec(sql string, args ...any) {
 	w.Helper()
-	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(w.pool.Exec(w.Context(), sql, args...))(w)
 }
 
 func next(text json.RawMessage, after time.Time) (due time.Time, ok bool, err error) {
@@ -246,7 +244,5 @@ func (w *world) runs() int { return w.number(`SELECT count(*) FROM batchrun`) }
 // end ends the runs that are in progress.
 func (w *world) end() {
 	w.Helper()
-	if _, err := control.New(w.store).Cancel(w.Context(), control.Control{All: true, Actor: "ann"}); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(control.New(w.store).Cancel(w.Context(), control.Control{All: true, Actor: "ann"}))(w)
 }

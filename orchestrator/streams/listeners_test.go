@@ -137,9 +137,7 @@ func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
 		consumer := testenv.Must(js.Consumer(t.Context(), of, "statement"))(t)
 		config := consumer.CachedInfo().Config
 		config.MaxDeliver, config.Metadata = -1, nil
-		if _, err := js.UpdateConsumer(t.Context(), of, config); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(js.UpdateConsumer(t.Context(), of, config))(t)
 		nodetest.Until(t, "the consumer on "+of+" is as it was", func() bool {
 			consumer, err := js.Consumer(t.Context(), of, "statement")
 			if err != nil {

@@ -156,9 +156,7 @@ func (a *attacker) utter(subject string, header nats.Header, body []byte) {
 	a.t.Helper()
 	note := "tranche.flow.accounts." + uuid.NewString()
 	msg := &nats.Msg{Subject: note, Header: header, Data: body}
-	if _, err := nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), msg); err != nil {
-		a.t.Fatal(err)
-	}
+	testenv.Must(nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), msg))(a.t)
 	a.ask("$JS.API.DIRECT.GET.TRANCHE_FLOW."+note, subject, nil)
 }
 
@@ -315,9 +313,7 @@ func attacks() []attack {
 	}
 	all = append(all, attack{name: "remove the state of others' flows by a roll-up", role: "accounts", noReply: true,
 		do: func(a *attacker) {
-			if _, err := a.all.Publish(a.t.Context(), plantedState, []byte("{}")); err != nil {
-				a.t.Fatal(err)
-			}
+			testenv.Must(a.all.Publish(a.t.Context(), plantedState, []byte("{}")))(a.t)
 			rollup := nats.Header{jetstream.MsgRollup: {jetstream.MsgRollupAll}}
 			_, err := nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), &nats.Msg{Subject: "tranche.flow.accounts.x.0",
 				Header: rollup})

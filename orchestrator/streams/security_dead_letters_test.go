@@ -41,9 +41,7 @@ func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 	suspect := wire.NewRequestBuilder("accounts", wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1,
 		Generation: 1, Mode: wire.ModeBatch, ReplyTo: to, Deliveries: 3}, 1<<20)
 	suspect.Add(0, "C2", []byte(`{"id":"C2"}`))
-	if _, err := nodetest.JetStream(t, web).PublishMsg(t.Context(), suspect.Msg()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(nodetest.JetStream(t, web).PublishMsg(t.Context(), suspect.Msg()))(t)
 	if _, err := answers.NextMsg(nodetest.Stuck); err != nil {
 		t.Errorf("the suspect was not answered: %v", err)
 	}

@@ -37,9 +37,7 @@ func setupStreams(t *testing.T) *streamBench {
 		"$JS.EVENT.ADVISORY.STREAM.CREATED.>": &b.made, "$JS.EVENT.ADVISORY.STREAM.UPDATED.>": &b.updated,
 		"$JS.API.STREAM.INFO." + wire.StreamDead: &b.lookups,
 	} {
-		if _, err := b.NC.Subscribe(subject, func(*nats.Msg) { count.Add(1) }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(b.NC.Subscribe(subject, func(*nats.Msg) { count.Add(1) }))(t)
 	}
 	testenv.NoError(t, b.NC.Flush())
 	return b
@@ -71,9 +69,7 @@ func (b *streamBench) set() session.StreamSettings {
 
 func (b *streamBench) change(c session.StreamChanges) {
 	b.Helper()
-	if _, err := session.New(b.Store).ChangeStreams(b.Context(), c, "ann"); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(session.New(b.Store).ChangeStreams(b.Context(), c, "ann"))(b)
 }
 
 func (b *streamBench) stream(name string) *jetstream.StreamInfo {
@@ -179,10 +175,8 @@ func TestASettingThatWouldLoseEvents(t *testing.T) {
 	b := setupStreams(t)
 	b.join(stream.Config{EventMaxBytes: 8 << 20})
 	for range 4 {
-		if _, err := b.js.Publish(t.Context(), wire.EventSubject("test"),
-			make([]byte, 512<<10)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(b.js.Publish(t.Context(), wire.EventSubject("test"),
+			make([]byte, 512<<10)))(t)
 	}
 	room := int64(1 << 20)
 	b.change(session.StreamChanges{EventBytes: &room})

@@ -166,9 +166,7 @@ func (b *bundle) ask(t *testing.T, msg *nats.Msg) {
 	if err := stream.EnsureConsumer(t.Context(), js, "accounts", stream.ConsumerSettings{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.PublishMsg(t.Context(), msg); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(js.PublishMsg(t.Context(), msg))(t)
 }
 
 // A flow that waits for a request which no one can answer is told.
@@ -235,9 +233,7 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 	answer := nested(t, wire.Meta{Run: uuid.UUID(run), Slice: asked}, "")
 	answer.Subject = "tranche.stage.statement.1.5.accounts"
 	for _, msg := range []*nats.Msg{state, answer} {
-		if _, err := js.PublishMsg(t.Context(), msg); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(js.PublishMsg(t.Context(), msg))(t)
 	}
 	testenv.NoError(t, request.DoubleAck(t.Context()))
 	b.exhaust(t, wire.StreamStage, "statement")
@@ -375,9 +371,7 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 		}
 		if round%10 == 4 {
 			until := time.Now().Add(20 * time.Millisecond)
-			if _, err := js.PauseConsumer(t.Context(), wire.StreamWork, "statement", until); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(js.PauseConsumer(t.Context(), wire.StreamWork, "statement", until))(t)
 		}
 	}
 	if n := b.Node.Stats().Exhausted; n != 0 || len(b.Letters(t)) != 0 {

@@ -76,9 +76,7 @@ func (f *Forger) Reply(slice workqueue.SliceID, final int, body string) *nats.Ms
 func (f *Forger) Publish(t *testing.T, msgs ...*nats.Msg) {
 	t.Helper()
 	for _, msg := range msgs {
-		if _, err := f.JS.PublishMsg(t.Context(), msg); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(f.JS.PublishMsg(t.Context(), msg))(t)
 	}
 }
 

@@ -164,7 +164,5 @@ func (b *Bundle) Await(t *testing.T, what, query string) {
 // Exec runs a statement.
 func (b *Bundle) Exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	if _, err := b.Pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.Pool.Exec(t.Context(), sql, args...))(t)
 }
