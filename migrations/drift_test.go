@@ -17,9 +17,7 @@ func TestDriftOfTheSchema(t *testing.T) {
 	drift := func() []string {
 		t.Helper()
 		all, _, err := migrations.Drift(t.Context(), serving)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return all
 	}
 	if all := drift(); len(all) > 0 {
@@ -28,9 +26,8 @@ func TestDriftOfTheSchema(t *testing.T) {
 	exec := func(statements ...string) {
 		t.Helper()
 		for _, statement := range statements {
-			if _, err := owner.Exec(t.Context(), statement); err != nil {
-				t.Fatal(err)
-			}
+			_, err := owner.Exec(t.Context(), statement)
+			testenv.NoError(t, err)
 		}
 	}
 	exec(`CREATE TABLE of_others (id integer)`, `CREATE INDEX by_hand ON batchrun (plan, created_at)`)

@@ -34,9 +34,7 @@ type probe struct {
 func chartContainer(t *testing.T) (c container) {
 	t.Helper()
 	text, err := os.ReadFile(chartDir + "/testdata/least.golden.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var object struct {
 			Kind string
@@ -77,15 +75,11 @@ func TestAPodOfTheChartIsProbedAndCalled(t *testing.T) {
 	ask := func(where, path, host string) (code int) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, where+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		req.Host, req.Close = host, true
 		req.Header.Set("User-Agent", "kube-probe/1.31")
 		answer, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		defer func() { _ = answer.Body.Close() }()
 		if text, err := io.ReadAll(answer.Body); err == nil && answer.StatusCode >= http.StatusMultipleChoices {
 			t.Logf("%s%s for %s: %s", where, path, host, text)
@@ -121,9 +115,7 @@ func TestAPodOfTheChartIsProbedAndCalled(t *testing.T) {
 func TestTheChartKnowsTheSettings(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(chartDir + "/tranche/values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var schema struct {
 		Properties struct {
 			Settings struct {
@@ -133,9 +125,8 @@ func TestTheChartKnowsTheSettings(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
+	err = json.Unmarshal(text, &schema)
+	testenv.NoError(t, err)
 	known := schema.Properties.Settings.PropertyNames.AnyOf[1].Enum
 	for _, v := range chartContainer(t).Env {
 		known = append(known, v.Name)

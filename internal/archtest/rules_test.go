@@ -342,5 +342,8 @@ func rooms(servers []string) map[string]rule {
 		}
 		all[root+"/"+room.name] = r
 	}
+	doctor := all[root+"/doctor"]
+	doctor.own = append(doctor.own, "migrations") // compares the schema with what they have made
+	all[root+"/doctor"] = doctor
 	return all
 }

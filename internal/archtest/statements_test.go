@@ -167,6 +167,7 @@ func otherClocks() map[string]string {
 		"migrations/lock.go":                        transactions,
 		"workqueue/database/patience.go":            transactions,
 		"workqueue/health/metrics.go":               transactions,
+		"workqueue/inspect/nodes.go":                "compared with when PostgreSQL says that a statement began",
 		"endpoints/pginbox/inbox.go":                "the database of a service",
 		"examples/bank/ledger.go":                   "the database of a service",
 	}

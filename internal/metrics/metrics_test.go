@@ -291,6 +291,8 @@ func TestOnlyTheLeaderTellsOfTheWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	follower.Watch(func(context.Context) (*health.Report, error) { return nil, context.Canceled },
+		func(context.Context) map[string]bool { return map[string]bool{"jetstream": false} })
 	follower.Bind(metrics.Sources{Node: second, Store: b.store, NC: testenv.Dial(t, b.nats)})
 	b.keep(second.Run)
 	<-second.Ready()

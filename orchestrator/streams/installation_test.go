@@ -27,9 +27,7 @@ func TestStreamsAreOneInstallations(t *testing.T) {
 		cfg := nodetest.Config(t)
 		cfg.StreamsInterval, cfg.ReconcileInterval = 10*time.Millisecond, 10*time.Millisecond
 		n, err := orchestrator.New(store, testenv.Conn(t, b.NS), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		end := make(chan error, 1)
 		go func() { end <- n.Run(ctx) }()
 		return n, end
@@ -47,9 +45,8 @@ func TestStreamsAreOneInstallations(t *testing.T) {
 	made := b.stream(wire.StreamWork).Created
 
 	other := testenv.Pool(t)
-	if _, err := other.Exec(t.Context(), `UPDATE database_mark SET lineage = gen_random_uuid()`); err != nil {
-		t.Fatal(err)
-	}
+	_, err := other.Exec(t.Context(), `UPDATE database_mark SET lineage = gen_random_uuid()`)
+	testenv.NoError(t, err)
 	_, refused := node(database.New(other))
 	wantStranger("a node of another database", refused)
 	if again := b.stream(wire.StreamWork).Created; !again.Equal(made) {
@@ -61,9 +58,8 @@ func TestStreamsAreOneInstallations(t *testing.T) {
 		t.Helper()
 		config := b.stream(wire.StreamWork).Config
 		edit(config.Metadata)
-		if _, err := b.js.UpdateStream(t.Context(), config); err != nil {
-			t.Fatal(err)
-		}
+		_, err := b.js.UpdateStream(t.Context(), config)
+		testenv.NoError(t, err)
 	}
 	is := b.stream(wire.StreamWork).Config.Metadata[key]
 	mark(func(m map[string]string) { delete(m, key); m["note"] = "by hand" })

@@ -62,11 +62,15 @@ func (p *Puller) bind(ctx context.Context) error {
 		if ctx.Err() == nil {
 			reason := p.explain(err)
 			p.Life.set(wire.StateWaiting, reason)
+			level := zap.WarnLevel
 			if told[reason] == nil {
 				told[reason] = &backoff.Seldom{First: repeatLog, Longest: longestRepeatLog}
+				if leftToNode(err) {
+					level = zap.InfoLevel // a node is about to
+				}
 			}
 			if told[reason].Now() {
-				p.say(zap.WarnLevel, reason, zap.Error(err))
+				p.say(level, reason, zap.Error(err))
 			}
 		}
 		if p.Aside && stream.Denied(err) { // whoever gave the permissions may want it so
@@ -112,11 +116,16 @@ func (p *Puller) look(ctx context.Context) (consumer jetstream.Consumer, err err
 	return consumer, err
 }
 
+// leftToNode reports whether the consumer is a node's to make: permissions as `tranche nats config` writes them.
+func leftToNode(err error) bool {
+	return stream.Denied(err) && strings.Contains(err.Error(), stream.MakeConsumer)
+}
+
 // explain says what is waited for and what may be done about it.
 func (p *Puller) explain(err error) string {
 	nc := p.nc
 	switch {
-	case stream.Denied(err) && strings.Contains(err.Error(), stream.MakeConsumer):
+	case leftToNode(err):
 		return fmt.Sprintf("waiting for a node to make consumer %s of stream %s, which this user may not",
 			wire.ConsumerName(p.endpoint), p.stream)
 	case stream.Denied(err):
