@@ -106,7 +106,7 @@ func TestConfigSample(t *testing.T) {
 			file.WriteString(setting[1] + ": " + setting[2] + "\n")
 		}
 	}
-	if flags := strings.Count(help.out, "($TRANCHE_"); len(named) < 30 || len(named) < flags-5 {
+	if flags := strings.Count(help.out, "($TRANCHE_"); len(named) < 30 || len(named) < flags-6 {
 		t.Errorf("the sample has %d settings, serve some %d flags", len(named), flags)
 	}
 	path := filepath.Join(t.TempDir(), "tranche.yaml")

@@ -461,7 +461,8 @@ func TestServeNamesAFullDisk(t *testing.T) {
 		return code == 503 && strings.Contains(text, "PostgreSQL has no room left on its disk")
 	})
 	b := &bench{T: t, url: where}
-	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-"), 1, "no room left on its disk")
+	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-"), cli.ExitUnreachable,
+		"no room left on its disk")
 	if _, err := pool.Exec(t.Context(), `DROP TRIGGER full_disk ON node_session`); err != nil {
 		t.Fatal(err)
 	}
@@ -744,9 +745,10 @@ func TestACommandGivesASilentServerUp(t *testing.T) {
 	for _, args := range [][]string{
 		{"run", "list"}, {"run", "watch", "last"}, {"run", "export", "last"}, {"doctor"}, {"endpoints"},
 	} {
-		b.want(b.tranche(append(args, "--timeout", "200ms")...), 1, b.url, "200ms", "--timeout")
+		b.want(b.tranche(append(args, "--timeout", "200ms")...), cli.ExitUnreachable, b.url, "200ms", "--timeout")
 	}
-	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--timeout", "200ms"), 1, b.url)
+	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--timeout", "200ms"),
+		cli.ExitUnreachable, b.url)
 	b.want(b.tranche("run", "list", "--timeout", "-1s"), 2, "--timeout")
 }
 
@@ -759,7 +761,7 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 		return strings.Contains(s.log.String(), "tranche token create --database ")
 	})
 	b := &bench{T: t, url: s.where["api"]}
-	b.want(b.tranche("run", "list"), cli.ExitOther, "--token-file")
+	b.want(b.tranche("run", "list"), cli.ExitRefused, "--token-file")
 	first := b.tranche("token", "create", "--database", database, "--name", "ann", "--role", "admin")
 	secret := strings.TrimSpace(first.out)
 	if first.code != cli.ExitOK || !access.WellFormed(secret) || strings.Contains(first.err, secret) {
@@ -789,7 +791,7 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 	if looks.code != cli.ExitOK || looks.err != "" {
 		t.Errorf("a viewer looks: exit %d: %s", looks.code, looks.err)
 	}
-	b.want(as("--token", vic.Secret, "run", "pause", "--all"), cli.ExitOther, "role operator")
+	b.want(as("--token", vic.Secret, "run", "pause", "--all"), cli.ExitRefused, "role operator")
 	list := as("--token-file", file, "token", "list")
 	if b.want(list, cli.ExitOK, "vic"); strings.Contains(list.out, vic.Secret[3:]) {
 		t.Errorf("the list is %s", list.out)
@@ -802,7 +804,7 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 	b.want(as("--token-file", file, "session", "revoke", "vic"), cli.ExitOK, "vic")
 	b.want(b.tranche("session", "revoke", "vic", "--database", database), cli.ExitOther, "vic")
 	b.want(as("--token-file", file, "token", "revoke", vic.ID[:8]), cli.ExitOK)
-	b.want(as("--token", vic.Secret, "run", "list"), cli.ExitOther, "revoked")
+	b.want(as("--token", vic.Secret, "run", "list"), cli.ExitRefused, "revoked")
 	for _, wrong := range [][]string{
 		{"--token", secret[:30], "run", "list"},
 		{"--token", secret, "--token-file", file, "run", "list"},

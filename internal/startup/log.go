@@ -48,10 +48,10 @@ func (c *lineCore) With(fields []zapcore.Field) zapcore.Core {
 
 // Check implements zapcore.Core.
 func (c *lineCore) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(entry.Level) {
-		return to.AddCore(entry, c)
+	if c.Core.Check(entry, nil) == nil { // it samples
+		return to
 	}
-	return to
+	return to.AddCore(entry, c)
 }
 
 // Write implements zapcore.Core.

@@ -339,7 +339,7 @@ func (b *Bench) Dump(run workqueue.RunID) (text string) {
 	return text
 }
 
-// Check fails the test when an invariant does not hold.
+// Check fails the test when an invariant does not hold. That of the schema may not: tests add triggers and the like.
 func (b *Bench) Check() {
 	b.Helper()
 	report, err := doctor.New(b.Store).Doctor(context.Background())
@@ -347,7 +347,9 @@ func (b *Bench) Check() {
 		b.Fatal(err)
 	}
 	for _, v := range report.Violations {
-		b.Errorf("invariant: %v", v)
+		if v.Invariant != doctor.AsMigrated {
+			b.Errorf("invariant: %v", v)
+		}
 	}
 }
 
