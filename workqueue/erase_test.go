@@ -433,6 +433,22 @@ api_request.fingerprint api_token.hash run_add.digest web_session.hash web_sessi
 	}
 }
 
+// What the audit log says of tokens and settings is not about a person's item, whatever key is erased.
+func TestErasureLeavesWhatTheLogSaysOfTokens(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`INSERT INTO audit_log (actor, action, subject, detail, after) VALUES
+		('ann', 'token_create', 'backdoor', '{"note":"backdoor"}', '{"role":"backdoor"}'),
+		('ann', 'retention_set', 'backdoor', '{}', NULL), ('ann', 'erase', 'backdoor', '{}', NULL),
+		('ann', 'collector_drop', 'backdoor', '{}', NULL)`)
+	if _, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: "backdoor", Actor: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE subject = 'backdoor'`); n != 3 {
+		t.Errorf("%d rows name it, want those of the token, the retention and the erasure", n)
+	}
+}
+
 // Every column in which text can stand is searched, or there is a reason why it is not.
 func TestErasureKnowsAllColumns(t *testing.T) {
 	t.Parallel()
