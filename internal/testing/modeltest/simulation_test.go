@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/order"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -50,6 +51,7 @@ func kinds() []kind {
 		{"publish", 10, true, (*simulation).publish},
 		{"mark", 5, true, (*simulation).mark},
 		{"serve", 14, true, (*simulation).serve},
+		{"go on", 3, true, (*simulation).goOn},
 		{"record", 10, true, (*simulation).record},
 		{"round", 6, true, (*simulation).round},
 		{"sweep", 7, true, (*simulation).sweep},
@@ -61,6 +63,12 @@ func kinds() []kind {
 		{"lose", 2, false, (*simulation).lose},
 		{"double", 2, false, (*simulation).double},
 		{"wipe", 1, false, (*simulation).wipe},
+		{"backup", 2, false, (*simulation).backup},
+		{"rewind", 2, false, (*simulation).rewind},
+		{"store", 3, true, (*simulation).store},
+		{"flush", 4, true, (*simulation).flush},
+		{"settle", 4, true, (*simulation).settle},
+		{"operate", 1, true, (*simulation).operate},
 		{"approve", 4, true, (*simulation).approve},
 		{"pause", 1, true, (*simulation).pause},
 		{"resume", 2, true, (*simulation).resume},
@@ -148,7 +156,7 @@ func shrink(t *testing.T, seed uint64, moves []move, calm bool) (least []move, w
 // ends once the faults are over, and every part is what it must be.
 func TestSimulationAgainstAnOracle(t *testing.T) {
 	t.Parallel()
-	workers := min(runtime.GOMAXPROCS(0), 4)
+	workers := min(2*runtime.GOMAXPROCS(0), 8) // each waits for PostgreSQL, or PostgreSQL for it
 	first, last := uint64(1), uint64(*seeds)
 	if *oneSeed != 0 {
 		first, last, workers = *oneSeed, *oneSeed, 1
@@ -181,6 +189,8 @@ func TestSimulationAgainstAnOracle(t *testing.T) {
 // right value of every part is known.
 type simulation struct {
 	*bench
+	belief
+
 	calm    bool // no fault happens
 	healing bool // no fault happens any more
 	redone  bool // the move may take outcomes back
@@ -194,10 +204,7 @@ type simulation struct {
 	attempts int
 	stops    bool    // a failure stops its line
 	versions [][]int // of each step, by item
-	data     []int   // which payload an item has
-	erased   []bool
-	invalid  []bool // items that fit no schema: they fail unasked until they are corrected
-	ordered  bool   // items of the same v go one after the other
+	ordered  bool    // items of the same v go one after the other
 
 	nodes   [3]node
 	lease   workqueue.Lease
@@ -206,16 +213,17 @@ type simulation struct {
 	seq     int64
 	upTo    map[string]int64 // how far services have come
 	work    []*request
+	flow    []*request // suspended between two stages
 	replies []reply
+	flushes []*flush // of nodes that may be gone
 
 	asked map[workqueue.SliceID]*request
-	taken map[workqueue.SliceID]int // slots
 	told  map[at]*told
 
-	known      snapshot
-	generation int
-	paused     bool
-	cancelled  bool
+	back     *past        // nil: there is none
+	touched  []bool       // items, since then
+	doubted  []bool       // items whose changes the database has forgotten
+	furthest session.Mark // of the database
 }
 
 // at is an item at a step.
@@ -242,7 +250,7 @@ func (s *simulation) must(err error) {
 		return
 	}
 	s.fuse.mu.Lock()
-	burnt := s.fuse.burnt
+	burnt := s.fuse.armed && s.fuse.burnt
 	s.fuse.mu.Unlock()
 	if burnt {
 		panic(cutOff{})
@@ -264,6 +272,7 @@ func (s *simulation) begin(r *rand.Rand) {
 	s.items, s.attempts = 1+r.IntN(30), []int{1, 2, 3, 100}[r.IntN(4)]
 	s.data, s.erased, s.invalid = make([]int, s.items), make([]bool, s.items), make([]bool, s.items)
 	s.asked, s.taken = map[workqueue.SliceID]*request{}, map[workqueue.SliceID]int{}
+	s.doubted = make([]bool, s.items)
 	s.told, s.upTo = map[at]*told{}, map[string]int64{}
 	req := storetest.Planned(s.draw()...)
 	req.MaxFailed = []string{"", "", "0", "20%"}[r.IntN(4)]
@@ -298,6 +307,8 @@ func (s *simulation) begin(r *rand.Rand) {
 	s.must(err)
 	s.run = loaded.Run
 	s.generation = 1
+	s.furthest, err = session.New(s.Store).ReadMark(s.Context())
+	s.must(err)
 	s.recreate()
 	s.observe()
 	s.say("%d items with %d attempts, canary %d, fail_fast %+v, max failed %q, order %+v", s.items, s.attempts, req.Canary,
