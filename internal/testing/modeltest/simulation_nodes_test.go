@@ -541,7 +541,7 @@ func (s *simulation) round() {
 		s.goOn()
 	}
 	for len(s.replies) > 0 {
-		s.recordThese([]int{0})
+		s.recordThese([]int{0, 1, 2, 3, 4, 5}[:min(len(s.replies), 1+s.r.IntN(6))])
 	}
 }
 
@@ -624,7 +624,7 @@ func (s *simulation) sweepBy(n *node) {
 		return
 	}
 	s.must(err)
-	if s.lease != lease {
+	if s.lease != lease && s.r.IntN(4) == 0 {
 		s.fenced(s.lease)
 	}
 	s.lease = lease
@@ -652,7 +652,9 @@ func (s *simulation) sweepBy(n *node) {
 	for name, seq := range s.upTo {
 		at = append(at, settle.Handed{Endpoint: name, UpTo: seq})
 	}
-	s.must(settling.HandedOut(s.Context(), lease, at, s.epoch))
+	if len(at) > 0 {
+		s.must(settling.HandedOut(s.Context(), lease, at, s.epoch))
+	}
 	s.sweepLost(lease)
 	s.sweepOverdue(lease)
 }
@@ -741,15 +743,19 @@ func (s *simulation) sweepLost(lease workqueue.Lease) {
 			lost = append(lost, u.ID)
 		}
 	}
-	_, err = settle.New(s.Store).ReleaseLost(s.Context(), lease, lost, s.epoch)
-	s.must(err)
+	if len(lost) > 0 {
+		_, err = settle.New(s.Store).ReleaseLost(s.Context(), lease, lost, s.epoch)
+		s.must(err)
+	}
 }
 
 // sweepOverdue sorts overdue slices as package sweep does.
 func (s *simulation) sweepOverdue(lease workqueue.Lease) {
 	settling := settle.New(s.Store)
 	overdue, err := settling.OverdueSlices(s.Context(), storetest.Plenty)
-	s.must(err)
+	if s.must(err); len(overdue) == 0 {
+		return
+	}
 	var gone, waiting, lost, expired, silent, excused []workqueue.SliceID
 	for _, o := range overdue {
 		there := s.requestIs(o.ID)
@@ -790,6 +796,9 @@ func (s *simulation) sweepOverdue(lease workqueue.Lease) {
 		{func() (int, error) { return settling.Expire(s.Context(), lease, expired) }, expired},
 		{func() (int, error) { return settling.ExpireWithoutPenalty(s.Context(), lease, excused) }, excused},
 	} {
+		if len(part.all) == 0 {
+			continue
+		}
 		n, err := part.do()
 		s.must(err)
 		if n != len(part.all) {

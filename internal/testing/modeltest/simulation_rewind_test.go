@@ -10,21 +10,26 @@ import (
 )
 
 const (
-	// copyTables has all rows of one schema in another. Tables that were never written cost nothing.
+	// listTables lists all tables with the columns that can be written.
+	listTables = `
+CREATE TABLE past.tables AS
+SELECT c.oid AS original, format('past.%I', c.relname) AS copy, (SELECT string_agg(quote_ident(attname), ', ')
+    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '') AS columns
+FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'`
+
+	// copyTables has all rows of one side in the other. Tables that were never written cost nothing.
 	copyTables = `
 DO $$
 DECLARE t record;
 BEGIN
     SET LOCAL session_replication_role = replica; -- neither guards nor foreign keys
-    FOR t IN SELECT c.relname, (SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute a
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '') AS columns
-        FROM pg_class c LEFT JOIN pg_class p ON p.relname = c.relname AND p.relnamespace = 'past'::regnamespace
-        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
-          AND pg_relation_size(c.oid) + coalesce(pg_relation_size(p.oid), 0) > 0 LOOP
-        EXECUTE format('CREATE UNLOGGED TABLE IF NOT EXISTS past.%1$I AS TABLE public.%1$I WITH NO DATA', t.relname);
-        EXECUTE format('DELETE FROM TO.%I', t.relname);
-        EXECUTE format('INSERT INTO TO.%1$I (%2$s) OVERRIDING SYSTEM VALUE SELECT %2$s FROM FROM.%1$I',
-            t.relname, t.columns);
+    FOR t IN SELECT copy, original::regclass AS original, columns, to_regclass(copy) IS NULL AS fresh FROM past.tables
+        WHERE pg_relation_size(original) + coalesce(pg_relation_size(to_regclass(copy)), 0) > 0 LOOP
+        IF t.fresh THEN
+            EXECUTE format('CREATE UNLOGGED TABLE %s AS TABLE %s WITH NO DATA', t.copy, t.original);
+        END IF;
+        EXECUTE format('DELETE FROM %s', t.TO);
+        EXECUTE format('INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %2$s FROM %3$s', t.TO, t.columns, t.FROM);
     END LOOP;
 END $$`
 
@@ -62,16 +67,17 @@ type past struct {
 }
 
 func (s *simulation) copyTables(from, to string) {
-	s.Exec(strings.NewReplacer("FROM.", from+".", "TO.", to+".").Replace(copyTables))
+	s.Exec(strings.NewReplacer("t.FROM", "t."+from, "t.TO", "t."+to).Replace(copyTables))
 }
 
 // backup copies the database.
 func (s *simulation) backup() {
 	s.past.Do(func() {
 		s.Exec(`CREATE SCHEMA past`)
+		s.Exec(listTables)
 		s.Exec(`CREATE TABLE past.sequences (name regclass, at bigint, called boolean)`)
 	})
-	s.copyTables("public", "past")
+	s.copyTables("original", "copy")
 	s.Exec(`DELETE FROM past.sequences`)
 	s.Exec(keepSequences)
 	s.back = &past{belief: s.belief.copied(), faults: map[at]map[workqueue.SliceID]bool{}}
@@ -112,7 +118,7 @@ func (s *simulation) rewind() {
 		s.backup()
 		return
 	}
-	s.copyTables("past", "public")
+	s.copyTables("copy", "original")
 	s.Exec(setSequences)
 	s.belief, s.lease = s.back.belief.copied(), workqueue.Lease{}
 	for a, faults := range s.back.faults {

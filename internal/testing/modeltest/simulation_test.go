@@ -63,7 +63,7 @@ func kinds() []kind {
 		{"lose", 2, false, (*simulation).lose},
 		{"double", 2, false, (*simulation).double},
 		{"wipe", 1, false, (*simulation).wipe},
-		{"backup", 2, false, (*simulation).backup},
+		{"backup", 1, false, (*simulation).backup},
 		{"rewind", 2, false, (*simulation).rewind},
 		{"store", 3, true, (*simulation).store},
 		{"flush", 4, true, (*simulation).flush},
