@@ -139,7 +139,7 @@ func (c *opsBench) recordAs(f *flushOf) collector.FlushRecorded {
 	if err != nil {
 		c.Fatal(err)
 	}
-	c.checkKeys()
+	c.Check()
 	return out[0]
 }
 
@@ -157,25 +157,6 @@ func (c *opsBench) wait() {
 	c.Exec(`UPDATE collector_key SET due_at = tranche_now(), held_until = NULL,
 		retry_at = CASE WHEN retry_at IS NOT NULL THEN tranche_now() END WHERE due_at IS NOT NULL`)
 	c.Exec(`UPDATE collector SET backoff_until = NULL`)
-}
-
-// checkKeys holds what the keys count against the operations.
-func (c *opsBench) checkKeys() {
-	c.Helper()
-	wrong := c.Number(`
-		SELECT count(*) FROM collector_key k
-		FULL JOIN (SELECT collector, key_version, key,
-		             count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NULL) AS fresh,
-		             count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NOT NULL) AS retrying,
-		             count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked
-		           FROM collector_op GROUP BY 1, 2, 3) o USING (collector, key_version, key)
-		WHERE (k.fresh, k.retrying, k.parked) IS DISTINCT FROM
-		        (coalesce(o.fresh, 0), coalesce(o.retrying, 0), coalesce(o.parked, 0))
-		   OR k.flush IS NULL AND k.fresh + k.retrying + k.parked = 0
-		   OR k.flush IS NULL AND (k.due_at IS NULL) <> (k.fresh + k.retrying = 0)`)
-	if wrong > 0 {
-		c.Errorf("%d keys count what is not there, or wait for nothing", wrong)
-	}
 }
 
 func retried(code string) workqueue.SlotError {

@@ -9,8 +9,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/session"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 func TestClaimCutsEvenly(t *testing.T) {
@@ -26,32 +24,6 @@ func TestClaimCutsEvenly(t *testing.T) {
 	if len(claimed) != 4 || b.Disjoint(claimed) != 4*455 {
 		t.Errorf("%d slices; want 4", len(claimed))
 	}
-	b.Check()
-}
-
-func TestClaimNeedsALiveSession(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 8)
-	expired, ended := b.Open(), b.Open()
-	b.Expire(expired)
-	if _, err := settle.New(b.Store).EndSession(t.Context(), ended); err != nil {
-		t.Fatal(err)
-	}
-	for name, session := range map[string]workqueue.SessionID{
-		"expired": expired, "ended": ended, "unknown": workqueue.NewSessionID(),
-	} {
-		req := b.ClaimRequest(run, 1)
-		req.Session = session
-		if claimed, err := dispatch.New(b.Store).Claim(t.Context(), req); !errors.Is(err, workqueue.ErrSessionLost) {
-			t.Errorf("an %s session got %d slices, %v; want ErrSessionLost", name, len(claimed.Slices), err)
-		}
-	}
-	if err := session.New(b.Store).Heartbeat(t.Context(), expired, storetest.SessionTTL, nil); !errors.Is(err,
-		workqueue.ErrSessionLost) {
-		t.Errorf("the heartbeat of an expired session: %v; want ErrSessionLost", err)
-	}
-	b.WantTally(run, storetest.Tally{Ready: 8})
 	b.Check()
 }
 

@@ -2,14 +2,12 @@ package redo_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
@@ -35,52 +33,6 @@ func (b *bench) wantAccepted(run workqueue.RunID, failed, accepted int64) {
 	if view.Failed != failed || view.Accepted != accepted {
 		b.Errorf("%d items failed, %d of them accepted; want %d, %d", view.Failed, view.Accepted, failed, accepted)
 	}
-}
-
-// unaccepted is how many failed items health is told of.
-func (b *bench) unaccepted() (items int64) {
-	b.Helper()
-	facts, err := health.New(b.Store).Health(b.Context(), health.Limits{Listed: 10})
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i := range facts.Conditions {
-		if c := &facts.Conditions[i]; c.Kind == health.FailedItems {
-			items += c.Count
-		}
-	}
-	return items
-}
-
-// What is run again is accepted no more, however that ends; what is not stays so, over the completion.
-func TestRerunTakesAcceptanceAway(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run, even, odd := b.Damaged(600)
-	b.accept(run, redo.Selection{Codes: []string{"even"}})
-	tried, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true, Actor: "ann",
-		Select: redo.Selection{Failed: true}})
-	if err != nil || tried.Items != int64(odd) {
-		t.Errorf("of all that failed %d would be run again, %v; want %d, which are not accepted", tried.Items, err, odd)
-	}
-	b.accept(run, redo.Selection{Failed: true})
-	_, err = redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
-		Select: redo.Selection{Failed: true}})
-	if nothing := (*redo.NothingToRerunError)(nil); !errors.As(err, &nothing) {
-		t.Errorf("when all is accepted: %v", err)
-	}
-	b.again(redo.RerunRequest{Run: run, Select: redo.Selection{Codes: []string{"odd"}}})
-	b.wantAccepted(run, int64(even), int64(even))
-	b.Check()
-	for _, s := range b.Claim(run, storetest.Plenty) {
-		b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "odd", Message: "m"}))
-	}
-	b.WantState(run, "completed", 2)
-	b.wantAccepted(run, int64(even+odd), int64(even))
-	if n := b.unaccepted(); n != int64(odd) {
-		t.Errorf("health is told of %d failed items; want %d", n, odd)
-	}
-	b.Check()
 }
 
 // What is accepted while the last reply completes the run, and has counted its failures already, is counted too.

@@ -131,8 +131,7 @@ func TestEvidenceNamesTheSteps(t *testing.T) {
 	g.WantState(g.run, "completed", 1)
 	g.Exec(`UPDATE work_slice SET service = 'letters@3 x' WHERE run_id = $1 AND step = 4`, g.run)
 	g.fresh()
-	out := g.again(redo.RerunRequest{Run: g.run, Actor: "test",
-		Select: redo.Selection{Evidence: redo.Evidence{Service: "letters@3"}}})
+	out := g.Rerun(g.run, redo.Selection{Evidence: redo.Evidence{Service: "letters@3"}})
 	if out.Items != 3 || out.Step != "letter" {
 		t.Fatalf("%+v", out)
 	}

@@ -117,7 +117,7 @@ SELECT count(*) FROM work_slice c JOIN run_step st USING (run_id, step)
 LEFT JOIN endpoint_setting e ON e.endpoint = c.endpoint
 WHERE c.id = ANY ($1) AND (bit_count(c.mask) > st.chunk OR NOT EXISTS (
         SELECT FROM node_session n WHERE n.id = c.session_id AND n.ended_at IS NULL AND n.expires_at > tranche_now())
-    OR st.in_flight < (
+    OR c.not_before > tranche_now() AND c.cause <> 'probe' OR st.in_flight < (
         SELECT count(*) FROM work_slice s
         WHERE s.run_id = c.run_id AND s.step = c.step AND s.state IN ('claimed', 'sent'))
     OR e.max_in_flight > 0 AND e.max_in_flight < (
@@ -132,7 +132,7 @@ func (s *simulation) withinLimits(claimed []*request) {
 		ids = append(ids, q.ID)
 	}
 	if n := s.Number(beyondLimits, ids); n > 0 {
-		s.failf("%d slices were claimed beyond a chunk, a limit in flight, a budget or a session's end", n)
+		s.failf("%d slices were claimed beyond a chunk, a limit in flight, a budget or a session's end, or too early", n)
 	}
 }
 
@@ -146,7 +146,7 @@ func (s *simulation) allowed(q *request) {
 	}
 	for _, n := range s.steps[q.Step].Needs {
 		all := s.known.steps[n].settled()
-		if s.steps[q.Step].Barrier && s.generation == 1 && all.Count() < s.items {
+		if s.steps[q.Step].Barrier && all.Count() < s.items {
 			s.failf("%s was claimed behind a barrier, when %d items had ended at step %d", q, all.Count(), n)
 		}
 	}
@@ -157,7 +157,8 @@ func (s *simulation) allowed(q *request) {
 		if s.invalid[o] {
 			s.failf("%s asks about item %d, which is invalid", q, o)
 		}
-		for before := o - 4; s.ordered && s.generation == 1 && before >= 0; before -= 4 {
+		first := s.generation == 1 || len(s.steps) == 1 && q.Cause == workqueue.CauseReady
+		for before := o - 4; s.ordered && first && before >= 0; before -= 4 {
 			if !s.known.ended(int(before)) {
 				s.failf("%s asks about item %d before item %d of the same lane has ended", q, o, before)
 			}

@@ -140,9 +140,17 @@ func (s *simulation) rerun() {
 		req.DryRun = dry
 		return redo.New(s.Store).Rerun(s.Context(), req)
 	})
-	if ok {
-		s.touchAll()
-		s.began(out.Generation)
+	if !ok {
+		return
+	}
+	s.touchAll()
+	if s.began(out.Generation); req.Canary > 0 && out.Items-out.Held > int64(req.Canary) {
+		s.failf("a canary of %d is of %d items", req.Canary, out.Items-out.Held)
+	}
+	if now := s.read(); sel.Failed && len(s.steps) == 1 {
+		if again := s.known.steps[0].accepted.AndNot(now.steps[0].accepted); !again.Empty() {
+			s.failf("%d accepted failures are run again with those that are not", again.Count())
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package modeltest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -23,10 +24,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/order"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 const (
@@ -398,8 +401,11 @@ func (s *storm) end() {
 		}
 		for i, run := range s.runs {
 			s.Finish(run)
-			for step := 1; i%2 == 1 && step < len(storetest.StepNames()); step++ {
-				s.RecordStep(run, workqueue.Step(step))
+			for n := 1; i%2 == 1 && n > 0; {
+				n = 0
+				for step := range storetest.StepNames() {
+					n += s.RecordStep(run, workqueue.Step(step))
+				}
 			}
 			if _, err := control.New(s.Store).CheckCanary(s.Context(), run); err != nil {
 				s.Error(err)
@@ -428,8 +434,20 @@ func TestEverythingAtOnce(t *testing.T) {
 	for i := range joint.Steps {
 		joint.Steps[i].MaxAttempts, joint.Steps[i].Timeout = 3, 300*time.Millisecond
 	}
-	for range stormRuns / 2 {
-		s.runs = append(s.runs, s.Load(req, 40), s.Load(joint, 40))
+	for i := range stormRuns / 2 {
+		if joint.Order = nil; i > 0 {
+			joint.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v"}}
+		}
+		next, n := storetest.Keys(storetest.Names(40)...), 0
+		loaded, err := s.TryLoad(joint, func(item *start.LoadItem) error {
+			err := next(item)
+			item.Payload, n = fmt.Appendf(nil, `{"v":%d}`, n%9), n+1
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.runs = append(s.runs, s.Load(req, 40), loaded.Run)
 	}
 	if err := s.setEndpoint(t.Context(), rand.New(rand.NewPCG(0, 0))); err != nil { // before anything is claimed
 		t.Fatal(err)
