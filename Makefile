@@ -117,7 +117,7 @@ soak: soak-deps ## run what a release wants besides: all proofs, measurements, 1
 	$(MAKE) matrix fuzz
 
 .PHONY: simulate
-simulate: postgres ## simulate SEEDS histories of nodes, streams, services and operators on a real store; SEED=n repeats one
+simulate: postgres ## simulate SEEDS histories of nodes, streams, services, a collector and operators on a real store; SEED=n repeats one
 	$(GO) test ./internal/testing/modeltest -count=1 -vet=off -timeout 5h -v -run '^TestSimulationAgainstAnOracle$$' \
 	-parallel 4 -simulate.seeds=$(SEEDS) -simulate.seed=$(SEED)
 

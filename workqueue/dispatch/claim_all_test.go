@@ -144,23 +144,14 @@ func TestMarkSentWaitsForNobody(t *testing.T) {
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
 	out := b.Claim(run, storetest.Plenty)
-	tx, err := b.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }() // in vain after the first
-	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM work_slice WHERE id = $1 FOR NO KEY UPDATE`, out[0].ID); err != nil {
-		t.Fatal(err)
-	}
+	release := b.HoldRows(`SELECT 1 FROM work_slice WHERE id = $1 FOR NO KEY UPDATE`, out[0].ID)
 	marks := []workqueue.Sent{{ID: out[0].ID, StreamSeq: 1, StreamsEpoch: 1},
 		{ID: out[1].ID, StreamSeq: 2, StreamsEpoch: 1}}
 	left, err := settle.New(b.Store).MarkSent(t.Context(), marks)
 	if err != nil || len(left) != 1 || left[0].ID != out[0].ID {
 		t.Fatalf("left over are %+v, %v; want the one that is held", left, err)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	if left, err = settle.New(b.Store).MarkSent(t.Context(), left); err != nil || len(left) != 0 {
 		t.Errorf("left over are %+v, %v", left, err)
 	}

@@ -58,14 +58,7 @@ func TestClaimWaitsForLockedBlocks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(100), 8192)
-	tx, err := b.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }() // in vain after the commit
-	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM work_block WHERE run_id = $1 FOR NO KEY UPDATE`, run); err != nil {
-		t.Fatal(err)
-	}
+	release := b.HoldRows(`SELECT 1 FROM work_block WHERE run_id = $1 FOR NO KEY UPDATE`, run)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	got := make(chan int, 1)
@@ -79,13 +72,8 @@ func TestClaimWaitsForLockedBlocks(t *testing.T) {
 		}
 		got <- len(claimed.Slices)
 	}()
-	b.Until("the claim waits for the lock", func() bool {
-		return b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND wait_event_type = 'Lock'`) == 1
-	})
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	b.Until("the claim waits for the lock", func() bool { return b.Waiters() == 1 })
+	release()
 	if n := <-got; n != 5 {
 		t.Errorf("the claim brought %d slices; want 5", n)
 	}

@@ -42,21 +42,10 @@ func TestAcceptWhileTheRunCompletes(t *testing.T) {
 	run := b.Load(storetest.Chunked(bitfield.Size), bitfield.Size+8) // in two blocks, each with its own lock
 	out := b.Claim(run, storetest.Plenty)
 	b.Record(storetest.Faulty(out[0], workqueue.SlotError{Code: "bad", Message: "m"}))
-	tx, err := b.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }() // in vain after the commit
-	if _, err := tx.Exec(t.Context(), `SELECT FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`, run); err != nil {
-		t.Fatal(err)
-	}
+	release := b.HoldRows(`SELECT FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`, run)
 	var wg sync.WaitGroup
 	wg.Go(func() { b.Record(storetest.Whole(out[1])) })
-	waiting := func() int {
-		return b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND wait_event_type = 'Lock'`)
-	}
-	b.Until("the completion waits for the lock", func() bool { return waiting() == 1 })
+	b.Until("the completion waits for the lock", func() bool { return b.Waiters() == 1 })
 	accepted := make(chan struct{})
 	wg.Go(func() {
 		b.accept(run, redo.Selection{Failed: true})
@@ -67,12 +56,10 @@ func TestAcceptWhileTheRunCompletes(t *testing.T) {
 		case <-accepted:
 			return true
 		default:
-			return waiting() == 2
+			return b.Waiters() == 2
 		}
 	})
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	wg.Wait()
 	b.WantState(run, "completed", 1)
 	b.wantAccepted(run, bitfield.Size, bitfield.Size)
