@@ -42,7 +42,8 @@ func (n *snapshot) ended(item int) bool {
 
 const readSimulated = `
 SELECT r.state, r.generation, coalesce(r.hold, ''), b.ready, b.done, b.failed, coalesce(b.skipped, B'0'::bit(8192)),
-    coalesce(b.held, B'0'::bit(8192)), coalesce(b.accepted, B'0'::bit(8192)), coalesce((SELECT bit_or(s.remaining) FROM work_slice s WHERE s.run_id = r.id
+    coalesce(b.held, B'0'::bit(8192)), coalesce(b.accepted, B'0'::bit(8192)),
+    coalesce((SELECT bit_or(s.remaining) FROM work_slice s WHERE s.run_id = r.id
         AND s.step = b.step AND s.state IN ('scheduled', 'claimed', 'sent')), B'0'::bit(8192))
 FROM batchrun r JOIN work_block b ON b.run_id = r.id WHERE r.id = $1 ORDER BY b.step`
 

@@ -209,7 +209,7 @@ func (s *simulation) settle() {
 		case s.odd(5):
 			slot.Err = &workqueue.SlotError{Code: "bad", Message: "never"}
 			o.park(parks, f.members[i], true)
-		case s.odd(5):
+		case s.odd(4):
 			slot.Came = false // left out
 			o.park(parks, f.members[i], last)
 		default:

@@ -13,8 +13,9 @@ const (
 	// listTables lists all tables with the columns that can be written.
 	listTables = `
 CREATE TABLE past.tables AS
-SELECT c.oid AS original, format('past.%I', c.relname) AS copy, (SELECT string_agg(quote_ident(attname), ', ')
-    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '') AS columns
+SELECT c.oid AS original, format('past.%I', c.relname) AS copy,
+    (SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
+     WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = '') AS columns
 FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'`
 
 	// copyTables has all rows of one side in the other. Tables that were never written cost nothing.
@@ -34,7 +35,8 @@ BEGIN
 END $$`
 
 	keepSequences = `
-INSERT INTO past.sequences SELECT format('%I.%I', schemaname, sequencename)::regclass, last_value, last_value IS NOT NULL
+INSERT INTO past.sequences
+SELECT format('%I.%I', schemaname, sequencename)::regclass, last_value, last_value IS NOT NULL
 FROM pg_sequences WHERE schemaname = 'public'`
 	setSequences = `SELECT setval(name, coalesce(at, 1), called) FROM past.sequences`
 )
@@ -140,8 +142,8 @@ func (s *simulation) rewind() {
 // notReissued counts what goes on as if there were no gap: requests sent before it, slices that wait for their time
 // under their old ids, which JetStream may know, and sessions.
 const notReissued = `
-SELECT (SELECT count(*) FROM work_slice
-        WHERE state = 'sent' AND stream_epoch >= (SELECT epoch FROM stream_epoch) OR state = 'scheduled' AND id = ANY ($1))
+SELECT (SELECT count(*) FROM work_slice WHERE state = 'sent' AND stream_epoch >= (SELECT epoch FROM stream_epoch))
+    + (SELECT count(*) FROM work_slice WHERE state = 'scheduled' AND id = ANY ($1))
     + (SELECT count(*) FROM node_session WHERE ended_at IS NULL AND expires_at > tranche_now())`
 
 // passGap is what a node does that notices it, and does once.

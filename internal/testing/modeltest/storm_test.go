@@ -279,8 +279,8 @@ func (s *storm) operators() {
 	})
 	s.keep("set", 15, func(ctx context.Context, r *rand.Rand) error {
 		limit := []string{"", "0", "5", "50%"}[r.IntN(4)]
-		_, err := control.New(s.Store).SetRun(ctx, control.RunChange{Run: s.simple(r), Settings: settings(r), MaxFailed: &limit,
-			Actor: "ann"})
+		_, err := control.New(s.Store).SetRun(ctx, control.RunChange{Run: s.simple(r), Settings: settings(r),
+			MaxFailed: &limit, Actor: "ann"})
 		return err
 	})
 	s.keep("reset", 17, func(ctx context.Context, r *rand.Rand) error {
