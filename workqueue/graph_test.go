@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -72,16 +73,11 @@ func TestNothingPassesAGateUnseen(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "run_step_approved") {
 		t.Errorf("passed by hand: %v", err)
 	}
-	if _, err := b.approveSend(run, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.approveSend(run, "ann"))(t)
 	b.ClaimStep(run, 1, 1)
 	b.Check()
 	b.Exec(`UPDATE run_step SET approved_at = approved_at + interval '1 hour' WHERE run_id = $1 AND step = 1`, run)
-	report, err := doctor.New(b.Store).Doctor(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := testenv.Must(doctor.New(b.Store).Doctor(t.Context()))(t)
 	if len(report.Violations) != 1 || report.Violations[0].Invariant != doctor.Approved {
 		t.Errorf("a request before the approval: %v", report.Violations)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -13,10 +14,7 @@ import (
 func (b *bench) loadInvalid(req start.LoadRequest, next func(*start.LoadItem) error) start.Loaded {
 	b.Helper()
 	req.Session = b.Session
-	loaded, err := start.New(b.Store).Load(b.Context(), req, next)
-	if err != nil {
-		b.Fatal(err)
-	}
+	loaded := testenv.Must(start.New(b.Store).Load(b.Context(), req, next))(b)
 	return loaded
 }
 

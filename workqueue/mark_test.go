@@ -5,24 +5,19 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 func (b *bench) readMark() session.Mark {
 	b.Helper()
-	m, err := session.New(b.Store).ReadMark(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	m := testenv.Must(session.New(b.Store).ReadMark(b.Context()))(b)
 	return m
 }
 
 func (b *bench) raise(known session.Mark) session.Mark {
 	b.Helper()
-	m, err := session.New(b.Store).RaiseMark(b.Context(), known)
-	if err != nil {
-		b.Fatal(err)
-	}
+	m := testenv.Must(session.New(b.Store).RaiseMark(b.Context(), known))(b)
 	return m
 }
 

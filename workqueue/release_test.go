@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -145,10 +146,7 @@ func (b *bench) hand(claimed ...workqueue.Slice) {
 func (b *bench) judge(doubted map[workqueue.SliceID]bool, claimed ...workqueue.Slice) map[workqueue.SliceID]bool {
 	b.Helper()
 	b.Pass(ids(claimed...)...)
-	blamed, err := settle.New(b.Store).Blamed(b.Context(), ids(claimed...), doubted)
-	if err != nil {
-		b.Fatal(err)
-	}
+	blamed := testenv.Must(settle.New(b.Store).Blamed(b.Context(), ids(claimed...), doubted))(b)
 	return blamed
 }
 

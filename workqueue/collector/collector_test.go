@@ -168,10 +168,8 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 		t.Errorf("settled is %d", n)
 	}
 	c.add("0/3", "e", "f")
-	if _, err := collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true},
-		"ann"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true},
+		"ann"))(t)
 	c.record(c.one(old[0].end.Ops[0].ID), nil)
 	c.record(c.one("e", "f"), nil)
 }
@@ -219,10 +217,7 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 	}
 	lease := c.Lead()
 	for more := true; more; {
-		swept, err := collector.New(c.Store).SweepCollectors(ctx, lease)
-		if err != nil {
-			t.Fatal(err)
-		}
+		swept := testenv.Must(collector.New(c.Store).SweepCollectors(ctx, lease))(t)
 		more = swept.More
 	}
 	if n := c.Number(`SELECT (SELECT count(*) FROM collector) + (SELECT count(*) FROM collector_key)
@@ -264,9 +259,7 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 	set := func(change pacestore.EndpointChange) {
 		t.Helper()
 		change.Endpoint = storetest.Endpoint
-		if _, err := pacestore.New(c.Store).ChangeEndpoint(t.Context(), change, "ann"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(pacestore.New(c.Store).ChangeEndpoint(t.Context(), change, "ann"))(t)
 	}
 	rate, budget := 0.001, 2
 	set(pacestore.EndpointChange{RequestRate: &rate})

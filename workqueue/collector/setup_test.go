@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
@@ -33,11 +34,8 @@ func collect(t *testing.T, spec collector.CollectorSpec) *opsBench {
 
 func (c *opsBench) apply(spec collector.CollectorSpec) workqueue.AppliedDocument {
 	c.Helper()
-	out, err := collector.New(c.Store).ApplyCollector(c.Context(), collector.Text{Name: "c", Spec: spec,
-		Source: fmt.Sprintf("%+v", spec)}, "ann")
-	if err != nil {
-		c.Fatal(err)
-	}
+	out := testenv.Must(collector.New(c.Store).ApplyCollector(c.Context(), collector.Text{Name: "c", Spec: spec,
+		Source: fmt.Sprintf("%+v", spec)}, "ann"))(c)
 	return out
 }
 
@@ -54,9 +52,7 @@ func (c *opsBench) add(key string, ids ...string) collector.AddedOps {
 func (c *opsBench) addOps(ops ...collector.Op) collector.AddedOps {
 	c.Helper()
 	out, _, err := collector.New(c.Store).AddOps(c.Context(), "c", 0, [][]collector.Op{ops})
-	if err != nil {
-		c.Fatal(err)
-	}
+	testenv.NoError(c, err)
 	return out[0]
 }
 
@@ -77,15 +73,9 @@ func (f *flushOf) ids() []string {
 
 func (c *opsBench) claimAs(session workqueue.SessionID, most int) []*flushOf {
 	c.Helper()
-	claimed, err := collector.New(c.Store).ClaimFlushes(c.Context(), collector.FlushRequest{Session: session,
-		Collector: c.id, Max: most})
-	if err != nil {
-		c.Fatal(err)
-	}
-	ops, err := collector.New(c.Store).ReadFlushes(c.Context(), &claimed, 1<<20)
-	if err != nil {
-		c.Fatal(err)
-	}
+	claimed := testenv.Must(collector.New(c.Store).ClaimFlushes(c.Context(), collector.FlushRequest{Session: session,
+		Collector: c.id, Max: most}))(c)
+	ops := testenv.Must(collector.New(c.Store).ReadFlushes(c.Context(), &claimed, 1<<20))(c)
 	flushes := make([]*flushOf, len(claimed.Flushes))
 	for i, f := range claimed.Flushes {
 		flushes[i] = &flushOf{claimed: claimed, end: collector.FlushEnd{Claim: &claimed, Flush: f, Ops: ops[i],
@@ -135,10 +125,7 @@ func (c *opsBench) record(f *flushOf, failed map[string]workqueue.SlotError) col
 
 func (c *opsBench) recordAs(f *flushOf) collector.FlushRecorded {
 	c.Helper()
-	out, err := collector.New(c.Store).RecordFlushes(c.Context(), []collector.FlushEnd{f.end})
-	if err != nil {
-		c.Fatal(err)
-	}
+	out := testenv.Must(collector.New(c.Store).RecordFlushes(c.Context(), []collector.FlushEnd{f.end}))(c)
 	c.Check()
 	return out[0]
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
@@ -50,10 +51,7 @@ func (b *bench) loadLines(req start.LoadRequest, values ...string) workqueue.Run
 		req.Order = byValue(false)
 	}
 	req.Session = b.Session
-	loaded, err := start.New(b.Store).Load(b.Context(), req, valued(values...))
-	if err != nil {
-		b.Fatal(err)
-	}
+	loaded := testenv.Must(start.New(b.Store).Load(b.Context(), req, valued(values...)))(b)
 	return loaded.Run
 }
 
@@ -204,9 +202,7 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 			b.Until("the second waits for the lane", func() bool { return b.Waiters() == 2 })
 			release()
 			for range 2 {
-				if err := <-ends; err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, <-ends)
 			}
 			b.Check()
 			next := b.wantClaims(run, 8192, 8194)
@@ -220,11 +216,8 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 
 func (b *bench) addValued(run workqueue.RunID, first int, values ...string) {
 	b.Helper()
-	_, err := start.New(b.Store).Add(b.Context(), start.AddRequest{Run: run, Actor: "ann",
-		Items: func() (func(*start.LoadItem) error, error) { return valuedFrom(first, values...), nil }})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(start.New(b.Store).Add(b.Context(), start.AddRequest{Run: run, Actor: "ann",
+		Items: func() (func(*start.LoadItem) error, error) { return valuedFrom(first, values...), nil }}))(b)
 }
 
 func TestExplainNamesTheItemInFront(t *testing.T) {
@@ -232,9 +225,7 @@ func TestExplainNamesTheItemInFront(t *testing.T) {
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "a", "b")
 	e, err := health.New(b.Store).Explain(t.Context(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	found := false
 	for _, g := range e.Groups {
 		found = found || g.Reason == health.ReasonLane && g.Items == 2 && g.State == "held"
@@ -287,9 +278,7 @@ func TestACorrectionLeavesItemsInTheirLines(t *testing.T) {
 	key := func(i int) (key, payload string) {
 		err := b.Pool.QueryRow(t.Context(), `SELECT item_key, payload FROM work_queue WHERE run_id = $1 AND ordinal = $2`,
 			run, i).Scan(&key, &payload)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return key, payload
 	}
 	first, payload := key(0)

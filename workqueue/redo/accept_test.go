@@ -7,6 +7,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -15,21 +16,15 @@ import (
 // accept accepts failures, which must succeed.
 func (b *bench) accept(run workqueue.RunID, sel redo.Selection) redo.Accepted {
 	b.Helper()
-	out, err := redo.New(b.Store).Accept(b.Context(), redo.AcceptRequest{Run: run, Select: sel, Reason: "r",
-		Actor: "ann"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	out := testenv.Must(redo.New(b.Store).Accept(b.Context(), redo.AcceptRequest{Run: run, Select: sel, Reason: "r",
+		Actor: "ann"}))(b)
 	return out
 }
 
 // wantAccepted compares how many items a run says have failed, and are accepted.
 func (b *bench) wantAccepted(run workqueue.RunID, failed, accepted int64) {
 	b.Helper()
-	view, err := inspect.New(b.Store).Run(b.Context(), run)
-	if err != nil {
-		b.Fatal(err)
-	}
+	view := testenv.Must(inspect.New(b.Store).Run(b.Context(), run))(b)
 	if view.Failed != failed || view.Accepted != accepted {
 		b.Errorf("%d items failed, %d of them accepted; want %d, %d", view.Failed, view.Accepted, failed, accepted)
 	}
@@ -75,19 +70,11 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	out := b.Claim(run, storetest.Plenty)
 	b.Record(storetest.Faulty(out[0], workqueue.SlotError{Code: "bad", Message: "m"}))
 	size := int64(out[0].Mask.Count())
-	reading, err := b.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	reading := testenv.Must(b.Pool.Begin(t.Context()))(t)
 	defer func() { _ = reading.Rollback(context.Background()) }() // in vain after the commit
-	step, err := b.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	step := testenv.Must(b.Pool.Begin(t.Context()))(t)
 	defer func() { _ = step.Rollback(context.Background()) }() // as above
-	if _, err := reading.Exec(t.Context(), `LOCK TABLE work_result IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(reading.Exec(t.Context(), `LOCK TABLE work_result IN ACCESS EXCLUSIVE MODE`))(t)
 	var wg sync.WaitGroup
 	var accepted redo.Accepted
 	wg.Go(func() { accepted = b.accept(run, redo.Selection{Codes: []string{"bad"}}) })
@@ -101,9 +88,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	if _, err := step.Exec(t.Context(), `SELECT FROM run_step WHERE run_id = $1 FOR UPDATE NOWAIT`, run); err != nil {
 		t.Fatalf("while it looks, no one has the steps: %v", err)
 	}
-	if err := reading.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, reading.Commit(t.Context()))
 	b.Until("it waits for the steps", func() bool { return waits("transactionid")() || waits("tuple")() })
 	// in the same block: it came too late
 	b.Record(storetest.Faulty(out[1], workqueue.SlotError{Code: "bad", Message: "m"}))
@@ -112,13 +97,9 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 			(SELECT min(ordinal) FROM work_result WHERE run_id = $1)`,
 		`UPDATE work_block SET ready = ready WHERE run_id = $1`,
 	} {
-		if _, err := step.Exec(t.Context(), change, run); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(step.Exec(t.Context(), change, run))(t)
 	}
-	if err := step.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, step.Commit(t.Context()))
 	wg.Wait()
 	if want := size - 1; accepted.Items != want {
 		t.Errorf("%d items are accepted; want %d: those that were found, but for who failed otherwise", accepted.Items, want)

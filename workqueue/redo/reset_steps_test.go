@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -52,10 +53,7 @@ func (g *gatherer) take(step workqueue.Step) []workqueue.Slice {
 	g.Helper()
 	req := g.ClaimRequest(g.run, storetest.Plenty)
 	req.Step = step
-	claimed, err := dispatch.New(g.Store).Claim(g.Context(), req)
-	if err != nil {
-		g.Fatal(err)
-	}
+	claimed := testenv.Must(dispatch.New(g.Store).Claim(g.Context(), req))(g)
 	return claimed.Slices
 }
 
@@ -104,10 +102,7 @@ func (g *gatherer) wantDone(want map[workqueue.Step]int) {
 
 func (g *gatherer) reset(step workqueue.Step, change func(*redo.ResetRequest)) redo.Reset {
 	g.Helper()
-	out, err := g.tryReset(step, change)
-	if err != nil {
-		g.Fatal(err)
-	}
+	out := testenv.Must(g.tryReset(step, change))(g)
 	g.Check()
 	return out
 }
@@ -134,10 +129,7 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	g.work()
 	advised := func(command string) bool {
 		t.Helper()
-		e, err := health.New(g.Store).Explain(t.Context(), g.run)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := testenv.Must(health.New(g.Store).Explain(t.Context(), g.run))(t)
 		return slices.ContainsFunc(e.Advice, func(a health.Advice) bool { return a.Command == command })
 	}
 	again := "tranche run rerun " + g.run.String() + " --failed"
@@ -213,9 +205,7 @@ func TestResetRefusals(t *testing.T) {
 	reset(storetest.Statement, byKey("C1", "C2"), "--step transactions", "--step accounts") // they were left out there
 	g.fresh()
 	g.reset(storetest.Transactions, byKey("C1"))
-	if _, err := control.New(g.Store).Cancel(t.Context(), storetest.Wish(g.run, "")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(control.New(g.Store).Cancel(t.Context(), storetest.Wish(g.run, "")))(t)
 	reset(storetest.Accounts, all, "cancelled")
 	g.Check()
 }
