@@ -59,9 +59,7 @@ func TestTheAuditLogIsDeletedByItsLimitsOnly(t *testing.T) {
 					}
 					break
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, err)
 				if deleted += int(n); n < 4 {
 					break
 				}
@@ -86,10 +84,7 @@ func TestTheAuditLogGoesAsItIsForetold(t *testing.T) {
 	for _, limits := range []string{`age = interval '12 hours'`, `age = NULL, max_count = 6`,
 		`max_count = NULL, max_bytes = 500`} {
 		b.Exec(`UPDATE retention SET ` + limits + ` WHERE kind = 'audit'`)
-		all, err := retention.New(b.Store).RetentionDue(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := testenv.Must(retention.New(b.Store).RetentionDue(t.Context()))(t)
 		for _, due := range all {
 			if due.Kind != retention.RetainAudit {
 				continue
