@@ -112,7 +112,8 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	return unbound(ctx, tx, role)
 }
 
-// StatsHidden reports whether a role, or the present one for "", sees of other roles' transactions only that they exist.
+// StatsHidden reports whether a role, or the present one for "", sees of other roles' transactions only that they
+// exist.
 func StatsHidden(ctx context.Context, db Querier, role string) (name string, hidden bool, err error) {
 	rows, _ := db.Query(ctx, statsHidden, role) // CollectRows returns the error
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])

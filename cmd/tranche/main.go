@@ -6,8 +6,8 @@
 //
 // Exit codes: 0 when all went well, and a run that was waited for has no failed item; 3 when it has, and when tranche
 // health finds something critical; 4 when it is held, or waits for an approval, and no one may come (--on-hold), 5 when
-// it did not end within --max-wait, and 8 when it was cancelled; 6 when no server answers or it is not ready, and 7 when
-// it refuses; 130 when the wait was interrupted by Ctrl-C; 2 for a command line that cannot be understood; 1 for
+// it did not end within --max-wait, and 8 when it was cancelled; 6 when no server answers or it is not ready, 7 when it
+// refuses; 130 when the wait was interrupted by Ctrl-C; 2 for a command line that cannot be understood; 1 for
 // everything else.
 package main
 

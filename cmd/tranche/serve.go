@@ -86,7 +86,6 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	}
 	defer func() { _ = log.Sync() }() // fails on terminals
 	s.speak(term, log)
-	defer ignoreHangUp(log)()
 	trouble := &startup.Troubles{}
 	p := &parts{}
 	log = log.WithOptions(startup.Lines(p.later.session), trouble.Watch())
@@ -146,18 +145,17 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 
 // ignoreHangUp has SIGHUP do nothing where no terminal sends it: supervisors send it to reload settings, and without
 // this it would end the process.
-func ignoreHangUp(log *zap.Logger) (stop func()) {
-	came := make(chan os.Signal, 1)
+func ignoreHangUp(log *zap.Logger) {
 	if cli.IsTerminal(os.Stdin) {
-		return func() {}
+		return
 	}
+	came := make(chan os.Signal, 1)
 	signal.Notify(came, syscall.SIGHUP)
 	go func() {
 		for range came {
 			log.Info("SIGHUP is ignored: a renewed certificate is read within a minute, other settings at a restart")
 		}
 	}()
-	return func() { signal.Stop(came); close(came) }
 }
 
 func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *startup.Troubles, from string) *startup.Wait {
@@ -199,6 +197,7 @@ func (s *serveCommand) greet(ctx context.Context, term *cli.Console, p *parts, n
 
 // speak has everything that is said be lines of JSON when the log is, and says what may have been meant for serve.
 func (s *serveCommand) speak(term *cli.Console, log *zap.Logger) {
+	ignoreHangUp(log)
 	if s.LogFormat == "json" {
 		term.Say = func(text string) { log.Info(text) }
 	}

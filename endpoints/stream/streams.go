@@ -109,7 +109,8 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cfg Config) (States, er
 }
 
 // Create creates the streams that are missing and leaves the others as they are. It may be called by many nodes
-// at once. A stream with another retention or storage is a *ConflictError, one of another installation a *StrangerError.
+// at once. A stream with another retention or storage is a *ConflictError, one of another installation a
+// *StrangerError.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) (States, error) {
 	var states States
 	created := map[string]*time.Time{wire.StreamWork: &states.WorkCreated, wire.StreamReply: &states.ReplyCreated,
@@ -243,8 +244,8 @@ func (e *ConflictError) Error() string {
 type StrangerError struct{ have, want string }
 
 func (e *StrangerError) Error() string {
-	return fmt.Sprintf("the streams of this NATS account are of another installation of Tranche (its database's ID is %s, "+
-		"this one's %s), and the two would take each other's replies; give each its own NATS account (docs/security.md, "+
+	return fmt.Sprintf("the streams of this NATS account are of another installation of Tranche (its database's ID is "+
+		"%s, this one's %s), and the two would take each other's replies; give each its own NATS account (docs/security.md, "+
 		"Accounts), or, if the other database no longer exists, delete the streams %s, %s, %s, %s, %s and %s: "+
 		"nats stream rm NAME", e.have, e.want, wire.StreamWork, wire.StreamReply, wire.StreamStage, wire.StreamFlow,
 		wire.StreamEvent, wire.StreamDead)

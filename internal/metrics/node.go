@@ -80,8 +80,8 @@ func nodeGauges() []row[*nodeSays] {
 					put(yes(holds), reason)
 				}
 			}},
-		{"tranche_certificate_expiry_timestamp_seconds", "When a certificate ends that this node has (of is api) or is shown " +
-			"(nats, postgresql); absent: no TLS.", "of",
+		{"tranche_certificate_expiry_timestamp_seconds", "When a certificate ends that this node has (of is api) or is " +
+			"shown (nats, postgresql); absent: no TLS.", "of",
 			func(n *nodeSays, put func(float64, ...string)) {
 				for of, end := range n.certificates {
 					put(float64(end.Unix()), of)

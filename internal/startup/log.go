@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -60,7 +61,7 @@ func (c *lineCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 		return nil
 	}
 	if node := c.node(); node != "" {
-		fields = append(fields[:len(fields):len(fields)], zap.String("node", node))
+		fields = append(slices.Clip(fields), zap.String("node", node))
 	}
 	return c.Core.Write(entry, fields)
 }

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// A state that lasts for a quarter of an hour is a line a minute, what is different is said at once, and each line names
-// the node.
+// A state that lasts for a quarter of an hour is a line a minute, what is different is said immediately, and each line
+// names the node.
 func TestAStateIsALine(t *testing.T) {
 	t.Parallel()
 	core, logs := observer.New(zapcore.InfoLevel)

@@ -44,7 +44,7 @@ func encrypted(t *testing.T, binary string) {
 		}
 	}
 	until(t, "metrics say when certificates end", func() bool {
-		answer, err := http.Get("http://" + n.metrics + "/metrics") //nolint:noctx // of this machine
+		answer, err := http.Get("http://" + n.metrics + "/metrics")
 		if err != nil {
 			t.Fatal(err)
 		}

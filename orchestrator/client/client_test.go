@@ -271,7 +271,7 @@ func TestSeveralServersAndAnAuthority(t *testing.T) {
 		fails   string
 	}{
 		"the second":      {nowhere + ", " + plain.URL, nil, ""},
-		"none":            {nowhere + ",http://127.0.0.1:2", nil, "no tranche answers at " + nowhere + ", http://127.0.0.1:2"},
+		"none":            {nowhere + ",http://127.0.0.1:2", nil, "answers at " + nowhere + ", http://127.0.0.1:2"},
 		"an authority":    {secure.URL, []client.Option{client.WithCA(ca)}, ""},
 		"no such one":     {secure.URL, nil, "certificate"},
 		"a second by TLS": {nowhere + "," + secure.URL, []client.Option{client.WithCA(ca)}, ""},

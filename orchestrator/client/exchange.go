@@ -80,7 +80,7 @@ func (c *Client) do(p *patience, ask *request, o *call) (answer *http.Response, 
 			return answer, err
 		}
 		gone.URL = c.all()
-		c.at.CompareAndSwap(at, (at+1)%int32(len(c.bases))) //nolint:gosec // few
+		c.at.CompareAndSwap(at, (at+1)%int32(len(c.bases)))
 	}
 	return nil, err
 }

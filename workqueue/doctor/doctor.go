@@ -117,7 +117,7 @@ type Report struct {
 	Parts      int64       `json:"parts"`
 	Found      int         `json:"found"`
 	Violations []Violation `json:"violations"`
-	Note       string      `json:"note,omitempty" doc:"what is no violation, and should be known: that the schema is newer"`
+	Note       string      `json:"note,omitempty" doc:"what is no violation and should be known: the schema is newer"`
 }
 
 // OK reports whether every invariant holds.

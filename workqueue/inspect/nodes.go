@@ -348,8 +348,8 @@ func (s Store) Ping(ctx context.Context) error {
 // TakesWrites is an expression for whether the database takes writes. A transaction that only reads may ask it, too.
 const TakesWrites = `NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean`
 
-// AwaitsStandby is an expression for whether commits wait for a synchronous standby that does not confirm them. Of other
-// roles' sessions that is hidden, so the role's own count.
+// AwaitsStandby is an expression for whether commits wait for a synchronous standby that does not confirm them. Of
+// other roles' sessions that is hidden, so the role's own count.
 const AwaitsStandby = `EXISTS (
     SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'
         AND clock_timestamp() - query_start > interval '1 s')`
