@@ -378,23 +378,6 @@ func TestServeSendsSpans(t *testing.T) {
 	}
 }
 
-func TestWrongTracingSettings(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--trace-ratio", "2"}, "--trace-ratio is 2"},
-		{[]string{"--trace-otlp", "collector:4317"}, "--trace-otlp: "},
-		{[]string{"--trace-ratio", "NaN"}, "--trace-ratio is NaN"},
-	} {
-		got := runProgram(t, nil, "", append([]string{"serve"}, test.args...)...)
-		if got.code != cli.ExitUsage || !strings.Contains(got.err, test.want) {
-			t.Errorf("%v: %+v", test.args, got)
-		}
-	}
-}
-
 // waitingAPI is where the API of a serve is that waits for something.
 func (s *server) waitingAPI(t *testing.T) string {
 	t.Helper()
@@ -763,32 +746,5 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 	}
 	if strings.Contains(s.log.String(), secret[3:]) || strings.Contains(s.log.String(), vic.Secret[3:]) {
 		t.Error("a secret is in the log")
-	}
-}
-
-// An address that strangers can reach is refused with the remedy, before anything else is started.
-func TestServeRefusesToBeOpen(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--listen", "0.0.0.0:0"}, "--auth on"},
-		{[]string{"--listen", "0.0.0.0:0", "--auth", "on"}, "--tls-cert"},
-		{[]string{"--listen", "0.0.0.0:0", "--behind-proxy"}, "--auth on"},
-		{[]string{"--auth", "on", "--tls-cert", "x"}, "--tls-key"},
-		{[]string{"--oidc-issuer", "https://id.example"}, "--auth on"},
-		{[]string{"--auth", "on", "--oidc-issuer", "https://id.example"}, "--public-url"},
-		{[]string{"--auth", "on", "--oidc-issuer", "https://id.example", "--public-url", "https://t.example",
-			"--oidc-client-id", "t", "--oidc-roles", "staff=king"}, "viewer, operator and admin"},
-	} {
-		dir := filepath.Join(t.TempDir(), "d")
-		r := runProgram(t, nil, "", append([]string{"serve", "--data-dir", dir}, c.args...)...)
-		if r.code == cli.ExitOK || !strings.Contains(r.err, c.want) {
-			t.Errorf("%q: exit %d: %s; want the remedy %s", c.args, r.code, r.err, c.want)
-		}
-		if _, err := os.Stat(dir); err == nil {
-			t.Errorf("%q left a data directory", c.args)
-		}
 	}
 }

@@ -108,10 +108,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	e := &apitest.Engine{Bench: &apitest.Bench{T: t}}
 	e.Keep(node.Run)
 	<-node.Ready()
-	gate, err := access.New(identity.New(store), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate := testenv.Must(access.New(identity.New(store), access.Config{}))(t)
 	b.Gated = true
 	b.Over(api.NodeOf(node), nc, api.Config{Access: gate, QueryTimeout: time.Hour})
 	b.Server.LetWait(time.Hour) // until they are revoked, and not until their turn does not come

@@ -36,10 +36,7 @@ func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
 		})
 	}
 	nc := testenv.Conn(b, server)
-	client, err := fanout.New(nc, fanout.Config{Actor: "billing", Timeout: soon})
-	if err != nil {
-		b.Fatal(err)
-	}
+	client := testenv.Must(fanout.New(nc, fanout.Config{Actor: "billing", Timeout: soon}))(b)
 	return client, nc
 }
 
