@@ -27,7 +27,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 	b := apitest.Setup(t)
 	run := b.Start("name=it").Run
 	b.Answer(run, "", func(workqueue.Ordinal) []byte { return nil })
-	const many, each = 60, 4
+	const many, each = 20, 4
 	for _, path := range []string{
 		"/runs/it/errors?all=true", "/runs/it/errors?all=T&x", "/runs/it/errors?all=1", "/runs/it/export", "/runs/it/report",
 		"/runs/it/errors?all", "/runs/it/errors", "/runs/it/explain", "/audit", "/runs?q=x;", "/runs?endpoint=x;y",

@@ -31,11 +31,11 @@ type AcceptRequest struct {
 
 // Accepted is what an acceptance, or its withdrawal, changed or would change.
 type Accepted struct {
-	Items    int64          // of which a failure was accepted, or is no more
-	Steps    []StepAccepted // where, in their order
-	Examples []string       // the first keys of Items
-	Failed   int64          // failed items of the run,
-	Accepted int64          // and those of them whose failures are all accepted now
+	Items    int64          `json:"items" doc:"of which a failure was accepted, or is no more"`
+	Examples []string       `json:"examples" nullable:"false" doc:"the first ten keys of items"`
+	Steps    []StepAccepted `json:"steps" nullable:"false" doc:"how many that were at which step"`
+	Failed   int64          `json:"failed" doc:"failed items of the run"`
+	Accepted int64          `json:"accepted" doc:"of those: their failures are all accepted now"`
 }
 
 // StepAccepted is how many failures of a step were accepted, or are no more.

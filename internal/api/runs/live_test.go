@@ -133,7 +133,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	s, topics := other.Follow("/runs/last/events?planes=true"), other.Follow("/events?topic=runs")
 	s.Next("run")
 	topics.Next("runs")
-	<-time.After(apitest.Timeout + 2*time.Second)
+	<-time.After(apitest.Timeout + time.Second)
 	run := b.Start("name=second&chunk=2").Run
 	for !strings.Contains(topics.Next("runs"), run.String()) { // before it there may be news of the first
 	}

@@ -105,6 +105,5 @@ func TestAudit(t *testing.T) {
 
 func jsonText(t *testing.T, v any) string {
 	t.Helper()
-	text := testenv.Must(json.Marshal(v))(t)
-	return string(text)
+	return string(testenv.Must(json.Marshal(v))(t))
 }

@@ -48,8 +48,7 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "spool")
 	files := func() []string {
-		all := testenv.Must(filepath.Glob(filepath.Join(dir, "*")))(t)
-		return all
+		return testenv.Must(filepath.Glob(filepath.Join(dir, "*")))(t)
 	}
 	room := intake.NewRoom(3*excelize.StreamChunkSize, nil)
 	for range 2 { // what the first took is given back
@@ -167,8 +166,7 @@ func TestExportToXLSX(t *testing.T) {
 	items := append(flatItems(), &export.Item{Key: "long", State: workqueue.OutcomeDone,
 		Payload: []byte(`{"name":"` + strings.Repeat("x", 40_000) + `","balance":12345678901234567890}`)})
 	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
-		out := testenv.Must(newXLSXExport(w, flatTable(), t.TempDir(), nil))(t)
-		return out
+		return testenv.Must(newXLSXExport(w, flatTable(), t.TempDir(), nil))(t)
 	})
 	book := testenv.Must(excelize.OpenReader(bytes.NewReader(file)))(t)
 	defer func() { _ = book.Close() }()

@@ -372,8 +372,8 @@ func TestAFlagOfRunStartIsOneField(t *testing.T) {
 	}
 	got, err := sent(&line.Start)
 	text, _ := json.Marshal(got) // it has no error either
-	const want = `{"endpoint":"e","plan_name":"x","key":"nr","params":{"a":"b"},"idempotency_key":"k",` +
-		`"on_duplicate":"skip","sql":"SELECT 1","sql_source":"s","rate":5}`
+	const want = `{"endpoint":"e","key":"nr","idempotency_key":"k","on_duplicate":"skip","sql":"SELECT 1",` +
+		`"sql_source":"s","plan_name":"x","params":{"a":"b"},"rate":5}`
 	if err != nil || string(text) != want {
 		t.Errorf("%s, %v; want %s", text, err, want)
 	}
