@@ -150,8 +150,7 @@ func (b *bench) pipe(stdin string, args ...string) result {
 
 func runProgram(t *testing.T, env []string, stdin string, args ...string) result {
 	t.Helper()
-	r := testenv.Must(tryProgram(t, env, stdin, args...))(t)
-	return r
+	return testenv.Must(tryProgram(t, env, stdin, args...))(t)
 }
 
 // begun starts a command. The returned function waits for its end.

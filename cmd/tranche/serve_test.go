@@ -118,7 +118,7 @@ func endlessUpload(t *testing.T, where string) {
 // An upload that never ends holds a stop up for its share of the grace, and is over before the session is.
 func TestAStopEndsUploadsFirst(t *testing.T) {
 	t.Parallel()
-	const grace = 40 * time.Second // a busy machine needs time to take 40,000 rows back
+	const grace = 20 * time.Second // a busy machine needs time to take 40,000 rows back
 	const atMost = 5 + wqdatabase.ReservedConns
 	database := testenv.Database(t)
 	s := launch(t, true, "--database", database, "--nats", testenv.NATS(t).URL(), "--shutdown-timeout", grace.String(),

@@ -162,8 +162,7 @@ func TestConformanceAsTheNode(t *testing.T) {
 	conf := testenv.Must(os.ReadFile(filepath.Join(dir, "server.conf")))(t)
 	server := testenv.NATSByConfig(t, string(conf))
 	as := func(name string) *nats.Conn {
-		option := testenv.Must(nats.NkeyOptionFromSeed(filepath.Join(dir, name+".nk")))(t)
-		return testenv.Dial(t, server.URL(), option)
+		return testenv.Dial(t, server.URL(), testenv.Must(nats.NkeyOptionFromSeed(filepath.Join(dir, name+".nk")))(t))
 	}
 	js, err := jetstream.New(as("node"), jetstream.WithDefaultTimeout(patienceInTests))
 	if err == nil {

@@ -39,8 +39,7 @@ type mailServer struct {
 
 func newMailServer(t *testing.T) *mailServer {
 	t.Helper()
-	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	return serveMail(t, listener)
+	return serveMail(t, testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t))
 }
 
 func serveMail(t *testing.T, listener net.Listener) *mailServer {

@@ -85,8 +85,7 @@ func waitUntil(t *testing.T, what string, so func() bool) {
 
 func (b *bench) alert(name string) *alert.AlertView {
 	b.Helper()
-	view := testenv.Must(b.store.Alert(b.Context(), name))(b)
-	return view
+	return testenv.Must(b.store.Alert(b.Context(), name))(b)
 }
 
 // Chats are told at a URL that is a secret, in their own form, and nothing that is kept or said has the secret in it.

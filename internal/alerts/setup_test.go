@@ -119,8 +119,7 @@ func (b *bench) task(change ...func(*alerts.Config, *alerts.TaskConfig)) *alerts
 	if with.Receivers, err = alerts.NewReceivers(config); err != nil {
 		b.Fatal(err)
 	}
-	task := testenv.Must(alerts.New(with))(b)
-	return task
+	return testenv.Must(alerts.New(with))(b)
 }
 
 // reported is what the test says, and what the health says of runs that are there.
@@ -174,8 +173,7 @@ func (b *bench) lease() workqueue.Lease {
 	if err != nil {
 		b.Fatal(err)
 	}
-	lease := testenv.Must(b.sessions.Lead(b.Context(), id, time.Hour))(b)
-	return lease
+	return testenv.Must(b.sessions.Lead(b.Context(), id, time.Hour))(b)
 }
 
 func (b *bench) look(d *alerts.LeaderTask, lease workqueue.Lease) {

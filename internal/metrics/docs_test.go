@@ -18,14 +18,12 @@ import (
 
 func read(t *testing.T, path ...string) string {
 	t.Helper()
-	text := testenv.Must(os.ReadFile(filepath.Join(append([]string{"..", ".."}, path...)...)))(t)
-	return string(text)
+	return string(testenv.Must(os.ReadFile(filepath.Join(append([]string{"..", ".."}, path...)...)))(t))
 }
 
 func catalog(t *testing.T) []metrics.Metric {
 	t.Helper()
-	m := testenv.Must(metrics.New(metrics.Config{}))(t)
-	return m.Catalog()
+	return testenv.Must(metrics.New(metrics.Config{}))(t).Catalog()
 }
 
 // The table of docs/metrics.md is what is registered.

@@ -123,8 +123,7 @@ func (b *bench) run(endpoint string, n int) workqueue.RunID {
 func (b *bench) completed(run workqueue.RunID) {
 	b.Helper()
 	b.until("the run is completed", func() bool {
-		view := testenv.Must(inspect.New(b.store).Run(b.Context(), run))(b)
-		return view.State == "completed"
+		return testenv.Must(inspect.New(b.store).Run(b.Context(), run))(b).State == "completed"
 	})
 }
 

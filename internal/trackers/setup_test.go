@@ -70,8 +70,7 @@ func (b *bench) add(batch string, n int64, key string) (fanout.GroupsAdded, erro
 
 func (b *bench) seal(id uuid.UUID) fanout.BatchSealed {
 	b.Helper()
-	sealed := testenv.Must(b.service.Seal(b.Context(), fanout.BatchRequest{Batch: id.String()}, ann))(b)
-	return sealed
+	return testenv.Must(b.service.Seal(b.Context(), fanout.BatchRequest{Batch: id.String()}, ann))(b)
 }
 
 // ack acknowledges items of a batch or, with an empty one, of any.
@@ -101,8 +100,7 @@ func (b *bench) lease() workqueue.Lease {
 	b.Helper()
 	info := session.NodeInfo{Host: "test", PID: 1, Version: "test"}
 	session := testenv.Must(b.sessions.StartSession(b.Context(), info, time.Hour))(b)
-	lease := testenv.Must(b.sessions.Lead(b.Context(), session, time.Hour))(b)
-	return lease
+	return testenv.Must(b.sessions.Lead(b.Context(), session, time.Hour))(b)
 }
 
 func (b *bench) resign(lease workqueue.Lease) {

@@ -103,8 +103,7 @@ func operator(t *testing.T, private bool, hosts ...string) *connections.Connecti
 	if private {
 		text += "http: {allow_private: [127.0.0.1]}\n"
 	}
-	conns := testenv.Must(connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text)))(t)
-	return conns
+	return testenv.Must(connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text)))(t)
 }
 
 func (b *bench) webhooks(
@@ -121,8 +120,7 @@ func (b *bench) webhooks(
 	for _, f := range change {
 		f(&config)
 	}
-	hooks := testenv.Must(trackers.NewWebhooks(b.db, config))(b)
-	return hooks
+	return testenv.Must(trackers.NewWebhooks(b.db, config))(b)
 }
 
 // runHooks does the leader task until the webhook of the batch is in a state, and returns it.

@@ -28,8 +28,7 @@ func grants(t *testing.T, texts ...string) []natsaccess.Grant {
 	t.Helper()
 	var all []natsaccess.Grant
 	for _, text := range texts {
-		g := testenv.Must(natsaccess.ParseGrant(text))(t)
-		all = append(all, g)
+		all = append(all, testenv.Must(natsaccess.ParseGrant(text))(t))
 	}
 	return all
 }
@@ -317,8 +316,7 @@ func TestKeysStay(t *testing.T) {
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	content := testenv.Must(os.ReadFile(file))(t)
-	return string(content)
+	return string(testenv.Must(os.ReadFile(file))(t))
 }
 
 // credentials are what a file of a user lets one connect with.
@@ -327,8 +325,7 @@ func credentials(t *testing.T, file string) nats.Option {
 	if strings.HasSuffix(file, ".creds") {
 		return nats.UserCredentials(file)
 	}
-	option := testenv.Must(nats.NkeyOptionFromSeed(file))(t)
-	return option
+	return testenv.Must(nats.NkeyOptionFromSeed(file))(t)
 }
 
 // identity is the seed in a file.

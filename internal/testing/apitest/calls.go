@@ -35,8 +35,7 @@ func exchange(
 	ctx context.Context, b *Bench, method, url string, body io.Reader, header ...string,
 ) *http.Response {
 	b.Helper()
-	answer := testenv.Must(b.request(ctx, method, url, body, header...))(b)
-	return answer
+	return testenv.Must(b.request(ctx, method, url, body, header...))(b)
 }
 
 // Head is an answer without its body.
@@ -73,8 +72,7 @@ func whole(b *Bench, method, path string, body io.Reader, header ...string) (Hea
 	b.Helper()
 	answer := exchange(b.Context(), b, method, b.URL+path, body, header...)
 	defer func() { _ = answer.Body.Close() }()
-	text := testenv.Must(io.ReadAll(answer.Body))(b)
-	return Head{answer.StatusCode, answer.Header}, string(text)
+	return Head{answer.StatusCode, answer.Header}, string(testenv.Must(io.ReadAll(answer.Body))(b))
 }
 
 // JSON asks the API as ann, wants a status, and reads the answer into out unless that is nil.

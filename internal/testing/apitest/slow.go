@@ -100,7 +100,7 @@ const (
 	// Silence is what a caller may be silent where Over serves.
 	Silence = 2 * time.Second // of which a sender's end comes
 	// Timeout is had with callers.
-	Timeout = 10 * time.Second // with callers that are not silent, but may be as slow as the machine
+	Timeout = 5 * time.Second // with callers that are not silent, but may be as slow as the machine
 	// longest is more than anything takes that a test waits for, also on a machine that is stalled for a while.
 	longest = 2 * time.Minute
 )
@@ -158,7 +158,7 @@ func (b *Bench) UseTLS(transport *http.Transport, at, name string, major int, se
 	if code, text := ask(http.MethodPost, "/runs?endpoint=echo&name="+run, "text/csv", items); code != 201 {
 		b.Errorf("a start by %s: %d %s", name, code, text)
 	}
-	endless := io.MultiReader(strings.NewReader("id,name\n1,a\n1,b\n"), strings.NewReader(strings.Repeat("2,x\n", 1<<20)))
+	endless := io.MultiReader(strings.NewReader("id,name\n1,a\n1,b\n"), strings.NewReader(strings.Repeat("2,x\n", 1<<18)))
 	if code, text := ask(http.MethodPost, "/runs?endpoint=echo", "text/csv", endless); code != 422 {
 		b.Errorf("an upload with a mistake by %s: %d %s", name, code, text)
 	}
