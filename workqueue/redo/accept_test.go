@@ -15,7 +15,7 @@ import (
 )
 
 // accept accepts failures, which must succeed.
-func (b *bench) accept(run workqueue.RunID, sel redo.Selection) redo.Accepted {
+func (b *bench) accept(run workqueue.RunID, sel redo.Selection) redo.Acceptance {
 	b.Helper()
 	out, err := redo.New(b.Store).Accept(b.Context(), redo.AcceptRequest{Run: run, Select: sel, Reason: "r",
 		Actor: "ann"})
@@ -150,7 +150,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
-	var accepted redo.Accepted
+	var accepted redo.Acceptance
 	wg.Go(func() { accepted = b.accept(run, redo.Selection{Codes: []string{"bad"}}) })
 	waits := func(lock string) func() bool {
 		return func() bool {

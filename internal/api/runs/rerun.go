@@ -185,7 +185,7 @@ type Accepted struct {
 	Run      workqueue.RunID `json:"run"`
 	DryRun   bool            `json:"dry_run" doc:"nothing was changed"`
 	Withdraw bool            `json:"withdraw" doc:"they are accepted no more"`
-	redo.Accepted
+	redo.Acceptance
 }
 
 func (s changes) registerAccept(api huma.API) {
