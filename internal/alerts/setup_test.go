@@ -116,9 +116,7 @@ func (b *bench) task(change ...func(*alerts.Config, *alerts.TaskConfig)) *alerts
 	for _, f := range change {
 		f(&config, &with)
 	}
-	if with.Receivers, err = alerts.NewReceivers(config); err != nil {
-		b.Fatal(err)
-	}
+	with.Receivers = testenv.Must(alerts.NewReceivers(config))(b)
 	return testenv.Must(alerts.New(with))(b)
 }
 

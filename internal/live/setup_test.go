@@ -195,10 +195,7 @@ func (w *world) page(run workqueue.RunID, step string) *page {
 
 func (p *page) open() {
 	p.Helper()
-	var err error
-	if p.watcher, err = p.hubs.Watch(p.Context(), p.run, []string{p.step}, p.last); err != nil {
-		p.Fatal(err)
-	}
+	p.watcher = testenv.Must(p.hubs.Watch(p.Context(), p.run, []string{p.step}, p.last))(p)
 }
 
 func (p *page) close() { p.watcher.Close() }

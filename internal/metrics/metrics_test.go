@@ -52,9 +52,7 @@ func setup(t *testing.T, config metrics.Config) *bench {
 	b.nats = ns.URL()
 	nc := testenv.Conn(t, ns)
 	var err error
-	if b.m, err = metrics.New(config); err != nil {
-		t.Fatal(err)
-	}
+	b.m = testenv.Must(metrics.New(config))(t)
 	b.node, err = orchestrator.New(b.store, nc, orchestrator.Config{Meter: b.m, Grace: time.Minute,
 		SessionTTL: time.Minute, LeaseTTL: time.Minute}) // it leads on when the machine is stalled
 	if err != nil {

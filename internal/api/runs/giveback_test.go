@@ -53,9 +53,7 @@ func giveBack(t *testing.T, format string, change func([]byte) []byte) (payloads
 		return out
 	})
 	if file = change(file); strings.HasSuffix(format, "UTF-16") {
-		if file, err = unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().Bytes(file); err != nil {
-			t.Fatal(err)
-		}
+		file = testenv.Must(unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().Bytes(file))(t)
 	}
 	cfg := intake.Config{Key: "id", Spool: &intake.Spool{Dir: t.TempDir()}}
 	cfg.Export = &intake.Export{Config: cfg, Payloads: func([]string) (map[string]string, error) { return have, nil }}
