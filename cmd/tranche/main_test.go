@@ -369,7 +369,7 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		"logins off":     {2, "--auth on", nil, []string{"--oidc-issuer", "https://id.example"}},
 		"no way back":    {2, "--public-url", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example"}},
 		"no such role": {
-			2, "viewer, operator and admin", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example",
+			1, "viewer, operator and admin", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example",
 				"--public-url", "https://t.example", "--oidc-client-id", "t", "--oidc-roles", "staff=king"},
 		},
 		"no such database": {

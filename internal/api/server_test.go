@@ -231,7 +231,7 @@ func TestGETsChangeNothing(t *testing.T) {
 		return state
 	}
 	before := state()
-	for _, op := range operations(b) {
+	for op := range operations(b) {
 		path, isGet := strings.CutPrefix(op, "GET ")
 		if !isGet {
 			continue
