@@ -2996,7 +2996,7 @@ type Report struct {
 	Found      int         `json:"found"`
 	Violations []Violation `json:"violations"`
 
-	// Note what is no violation, and should be known: that the schema is newer
+	// Note what is no violation and should be known: the schema is newer
 	Note string `json:"note,omitempty"`
 }
 
@@ -6593,4 +6593,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 2d764c873d8502efcfd54792de3a4308, is adeb0943e2081a2b7e56683f6910fb3de49c4a3c6ed86db5d72945d392875186.
+// Of 195b602b34f07723089b16bdcdb5d2c0, is 3ca6d84ab096affa9913beb3e39ea207c4e7be178e5730f669ceb9c2dc6c63f2.
