@@ -16,7 +16,8 @@
 //	NATS restarted, wiped; streams lost       orchestrator TestRunSurvives…, streams TestRunSurvivesTheLossOfStreams
 //	disk of NATS full; messages, flows lost   servers
 //	three NATS servers                        natscluster, faults one by one; servers
-//	PostgreSQL crashed, failed over, rewound  orchestrator TestRunSurvivesACrashOfPostgreSQL; servers
+//	PostgreSQL crashed, failed over, rewound  orchestrator TestRunSurvivesACrashOfPostgreSQL; servers;
+//	                                          internal/testing/modeltest
 //	partitions                                orchestrator TestRunSurvivesPartitions
 //	replies lost, doubled, late, forged       internal/testing/modeltest, orchestrator record and sweep
 //	SIGTERM                                   TestNodeIsToldToEnd, orchestrator fetch TestStopOfANodeThatFetches
