@@ -16,6 +16,8 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/embed"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // A program whose function makes a letter of each item, and which can be looked at on port 8090.
 func Example() {
 	letter := func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
