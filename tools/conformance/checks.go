@@ -35,6 +35,36 @@ func differs(expected, format string, args ...any) error {
 	return &mismatch{expected, fmt.Sprintf(format, args...)}
 }
 
+// ended is what ends a check in its middle. See [node.talk].
+type ended struct{ err error }
+
+// stop ends the check when there is an error.
+func stop(err error) {
+	if err != nil {
+		panic(ended{err})
+	}
+}
+
+// must returns a value, or ends the check.
+func must[T any](value T, err error) T {
+	stop(err)
+	return value
+}
+
+// talk makes a check. As a test, it ends where something is not as it must be.
+func (n *node) talk(ctx context.Context, c *check) (err error) {
+	defer func() {
+		switch cause := recover().(type) {
+		case nil:
+		case ended:
+			err = cause.err
+		default:
+			panic(cause)
+		}
+	}()
+	return c.run(ctx, n)
+}
+
 // Check describes a check. Notice is what users notice of a service that fails it.
 type Check struct {
 	Name, About, Section string

@@ -291,7 +291,7 @@ func (n *node) run(ctx context.Context, c check) (Result, error) {
 	began := time.Now()
 	checking, cancel := n.config.lasting(ctx, checkTimeout)
 	defer cancel()
-	err := c.run(checking, n)
+	err := n.talk(checking, &c)
 	result.Took = time.Since(began)
 	if ctx.Err() != nil {
 		return result, context.Cause(ctx)
