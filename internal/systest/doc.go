@@ -8,11 +8,11 @@
 //	node killed: claim, publish, record, ack  orchestrator TestANodeCrashesAnywhere, TestACompletionIsToldAfterACrash,
 //	                                          TestNodesCrashBetweenPieces; flush TestANodeCrashes…; TestNodeIsKilled
 //	node asleep for three leases              TestNodeSleepsForThreeLeases, orchestrator TestANodeThatWorksIsCutOff
-//	leader killed                             TestTheLeaderIsKilledToldToEndAndStopped, TestAlertsAreToldOnce…
-//	service killed                            TestServiceIsKilledInMidChunk, TestCallsWhileServicesAreReplaced;
-//	                                          endpoints TestAFlowSurvivesADeathAtEveryStep,
+//	leader killed                             TestTheLeaderIsKilledToldToEndAndStopped;
+//	                                          alerts TestALeaderDiesBetweenSendingAndRecording
+//	service killed                            TestServiceIsKilledInMidChunk; endpoints TestAFlowSurvivesADeathAtEveryStep,
 //	                                          orchestrator TestAFlowOfWhichAPartIsLost
-//	operator's change cut off in its commit   TestOperator
+//	operator's change cut off in its commit   TestNodeIsKilledInAnOperatorsCommit
 //	item that kills its node                  orchestrator TestAnItemThatCrashesItsNodes
 //	NATS restarted, wiped; streams lost       orchestrator TestRunSurvives…, streams TestRunSurvivesTheLossOfStreams
 //	disk of NATS full; messages lost          servers
@@ -20,7 +20,7 @@
 //	PostgreSQL crashed, failed over, rewound  orchestrator TestRunSurvivesACrashOfPostgreSQL; servers
 //	partitions                                orchestrator TestRunSurvivesPartitions
 //	replies lost, doubled, late, forged       internal/testing/modeltest, orchestrator record and sweep
-//	SIGTERM                                   TestNodeIsToldToEnd, orchestrator TestStopHandsBack
+//	SIGTERM                                   orchestrator TestStopHandsBack, cmd/tranche TestAStopEndsUploadsFirst
 //	poolers, versions, roles                  TestNodesBehindAPooler, TestAsThePagesSay, TestServeAsARoleThatOwnsNothing
 //	a fence taken out                         TestMutantsAreCaught
 //

@@ -1,10 +1,8 @@
 package systest
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -15,10 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -154,18 +152,8 @@ func (w *world) load() workqueue.RunID {
 func (w *world) loadStep(step workqueue.StepSpec) workqueue.RunID {
 	w.Helper()
 	step.Name, step.InFlight, step.Timeout, step.RetryBackoff = "statement", 8, 10*time.Minute, 10*time.Millisecond
-	i := 0
 	loaded, err := start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
-		Steps: []workqueue.StepSpec{step}, Session: w.loader},
-		func(item *start.LoadItem) error {
-			if i == w.items {
-				return io.EOF
-			}
-			item.Key = fmt.Sprintf("C%d", i)
-			item.Payload = fmt.Appendf(nil, `{"id":%q}`, item.Key)
-			i++
-			return nil
-		})
+		Steps: []workqueue.StepSpec{step}, Session: w.loader}, nodetest.Items(w.items))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -233,13 +221,7 @@ func (w *world) wantSound(run workqueue.RunID) (extra int) {
 	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
 		w.Errorf("completion was told %d times", n)
 	}
-	report, err := doctor.New(w.store).Doctor(context.Background())
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, v := range report.Violations {
-		w.Errorf("invariant: %v", v)
-	}
+	nodetest.WantInvariants(w.T, w.store)
 	executed := map[int]int{}
 	var slices []workqueue.SliceID
 	var ordinals []int

@@ -20,11 +20,11 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -224,13 +224,7 @@ func (w *past) wantSound(url, name string, run workqueue.RunID, n int) {
 
 func (w *past) wantInvariants(url string) {
 	w.Helper()
-	report, err := doctor.New(database.New(testenv.Connect(w, url))).Doctor(context.Background())
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, v := range report.Violations {
-		w.Errorf("invariant: %v", v)
-	}
+	nodetest.WantInvariants(w.T, database.New(testenv.Connect(w, url)))
 }
 
 // completions returns the ids under which the completion of a run, or of a tracker's batch, was told.
