@@ -165,9 +165,7 @@ func TestFoundationTellsWhatIsReady(t *testing.T) {
 	}
 	ready := func(sql string) (has bool) {
 		t.Helper()
-		if err := pool.QueryRow(t.Context(), sql).Scan(&has); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&has))
 		return has
 	}
 	if !ready(`SELECT has_ready FROM work_block`) {
@@ -192,13 +190,8 @@ func TestTheClockIsInlined(t *testing.T) {
 				VALUES (gen_random_uuid(), 'h', 1, 'v', tranche_now() + interval '1 minute')`,
 		} {
 			rows, err := pool.Query(t.Context(), `EXPLAIN (VERBOSE) `+statement)
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
+			lines := testenv.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 			plan := strings.Join(lines, "\n")
 			if !strings.Contains(plan, "clock_timestamp()") || strings.Contains(plan, "tranche_now") {
 				t.Errorf("%s:\n%s", role, plan)

@@ -34,9 +34,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 		t.Errorf("before the grant: %v", err)
 	}
 	for range 2 {
-		if err := migrations.Grant(t.Context(), url, role); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, migrations.Grant(t.Context(), url, role))
 	}
 	if err := migrations.Ready(t.Context(), asRole); err != nil {
 		t.Error(err)
@@ -47,13 +45,9 @@ func TestGrantIsForAllTables(t *testing.T) {
 			FILTER (WHERE has_table_privilege($1, tablename::text, p)), '')
 		FROM pg_tables, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) p
 		WHERE schemaname = 'public' GROUP BY tablename`, role)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for found.Next() {
-		if err := found.Scan(&table, &rights); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, found.Scan(&table, &rights))
 		rows[table] = rights
 	}
 	special := map[string]string{"somebody_elses": "", "audit_log": "SELECT", "audit_expiry": "SELECT",

@@ -30,10 +30,7 @@ const foundation = "00001_foundation.sql"
 
 func pending(t *testing.T, url string) []string {
 	t.Helper()
-	names, err := migrations.Pending(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := testenv.Must(migrations.Pending(t.Context(), url))(t)
 	return names
 }
 
@@ -104,9 +101,7 @@ func isolate(t *testing.T, conn *pgxpool.Pool, isolation string) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), `DO $$ BEGIN EXECUTE format(
 		'ALTER DATABASE %I SET default_transaction_isolation = "`+isolation+`"', current_database()); END $$`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // What migrations wait for longer than some seconds they say, with who holds it, and then go on.
@@ -120,9 +115,7 @@ func TestUpSaysWhatItWaitsFor(t *testing.T) {
 			t.Parallel()
 			url := testenv.EmptyDatabase(t)
 			tx, err := testenv.Connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 			if _, err := tx.Exec(t.Context(), c.hold); err != nil {
 				t.Fatal(err)
@@ -139,9 +132,7 @@ func TestUpSaysWhatItWaitsFor(t *testing.T) {
 					return strings.Contains(e.Message, holder)
 				})
 			})
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, tx.Commit(t.Context()))
 			if err := <-up; err != nil {
 				t.Error(err)
 			}
@@ -202,9 +193,7 @@ func TestADatabaseNewerThanTheBinaryIsLeftAlone(t *testing.T) {
 	url := testenv.Database(t)
 	_, err := testenv.Connect(t, url).Exec(t.Context(),
 		`INSERT INTO tranche_migration (version_id, is_applied) VALUES (99999, true)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	applied, err := migrations.Up(t.Context(), url, nil)
 	if err != nil || len(applied) != 0 {
 		t.Errorf("applied %v, %v", applied, err)
@@ -217,9 +206,7 @@ func TestADatabaseOfFormerFilesIsRefused(t *testing.T) {
 	url := testenv.Database(t)
 	_, err := testenv.Connect(t, url).Exec(t.Context(), `DROP VIEW run_item;
 		INSERT INTO tranche_migration (version_id, is_applied) VALUES (999, true)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, up := migrations.Up(t.Context(), url, nil)
 	_, pending := migrations.Pending(t.Context(), url)
 	for name, err := range map[string]error{
@@ -239,9 +226,7 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 	url := testenv.Database(t)
 	conn := testenv.Connect(t, url)
 	files, err := filepath.Glob("*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, file := range slices.Backward(files) {
 		down := strings.ReplaceAll(wayBack(t, file), "CONCURRENTLY", "") // several statements are one transaction
 		if _, err := conn.Exec(t.Context(), down); err != nil {
@@ -284,13 +269,9 @@ func TestEverythingSaysWhatItIs(t *testing.T) {
 	list := func() []string {
 		t.Helper()
 		rows, err := conn.Query(t.Context(), uncommented)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return names
 	}
 	for _, name := range list() {
@@ -298,9 +279,7 @@ func TestEverythingSaysWhatItIs(t *testing.T) {
 	}
 	_, err := conn.Exec(t.Context(), `COMMENT ON TABLE leader IS NULL; COMMENT ON COLUMN work_block.ready IS NULL;
 		COMMENT ON VIEW run_item IS NULL; COMMENT ON FUNCTION audit_guard() IS NULL`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if found := list(); len(found) != 4 {
 		t.Errorf("of four comments that were taken away it misses %v", found)
 	}
@@ -319,10 +298,7 @@ func TestIndexesOfTablesInUseAreBuiltConcurrently(t *testing.T) {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testenv.Must(os.ReadFile(file))(t)
 		up, _, _ := strings.Cut(string(text), "-- +goose Down")
 		own := map[string]bool{}
 		for _, m := range madeTable.FindAllStringSubmatch(up, -1) {
@@ -373,9 +349,7 @@ func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
 func backTo(t *testing.T, conn *pgxpool.Pool, version int64) (later int) {
 	t.Helper()
 	files, err := filepath.Glob("*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	slices.Sort(files)
 	for _, file := range slices.Backward(files) {
 		if n, err := strconv.ParseInt(file[:5], 10, 64); err != nil || n <= version {
@@ -395,10 +369,7 @@ func backTo(t *testing.T, conn *pgxpool.Pool, version int64) (later int) {
 // wayBack returns what takes a migration back.
 func wayBack(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(file))(t)
 	_, down, found := strings.Cut(string(text), "-- +goose Down")
 	if !found {
 		t.Fatalf("there is no way back from %s", file)

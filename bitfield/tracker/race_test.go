@@ -70,9 +70,7 @@ func (b *bench) behind(
 	testenv.Until(b, time.Minute, "the second call waits for the first", func() bool {
 		return b.count(`SELECT ($2::int = ANY (pg_blocking_pids($1::int)))::int`, waiter, holder) == 1
 	})
-	if err := end(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, end(b.Context()))
 	return <-done
 }
 
@@ -210,9 +208,7 @@ func (b *bench) together(calls ...call) int64 {
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, group.Wait())
 	return completions.Load()
 }
 
@@ -354,9 +350,7 @@ func TestPurgeBehindALateAck(t *testing.T) {
 	if _, err := tracker.AckItems(t.Context(), tx, late); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.tryDelete(id); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.tryDelete(id))
 	var rows int
 	err := b.behind(tx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		rows, err = tracker.Purge(ctx, tx, 100)

@@ -40,10 +40,7 @@ func try[T any](b *bench, f func(ctx context.Context, tx pgx.Tx) (T, error)) (ou
 
 func in[T any](b *bench, f func(ctx context.Context, tx pgx.Tx) (T, error)) T {
 	b.Helper()
-	out, err := try(b, f)
-	if err != nil {
-		b.Fatal(err)
-	}
+	out := testenv.Must(try(b, f))(b)
 	return out
 }
 
@@ -53,10 +50,7 @@ type nothing struct{}
 // begin starts a transaction that the test ends by hand; what it leaves open is rolled back.
 func (b *bench) begin() pgx.Tx {
 	b.Helper()
-	tx, err := b.pool.Begin(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	tx := testenv.Must(b.pool.Begin(b.Context()))(b)
 	b.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
@@ -97,11 +91,9 @@ type row struct {
 
 func (b *bench) row(id uuid.UUID) (r row) {
 	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), `SELECT state, generation, groups, open_groups, items,
+	testenv.NoError(b, b.pool.QueryRow(b.Context(), `SELECT state, generation, groups, open_groups, items,
 		completed_at IS NOT NULL FROM tracker_batch WHERE id = $1`, id).Scan(&r.State, &r.Generation, &r.Groups,
-		&r.OpenGroups, &r.Items, &r.Completed); err != nil {
-		b.Fatal(err)
-	}
+		&r.OpenGroups, &r.Items, &r.Completed))
 	return r
 }
 
@@ -109,9 +101,7 @@ func (b *bench) row(id uuid.UUID) (r row) {
 func (b *bench) pending(id uuid.UUID) (missing []tracker.Range) {
 	b.Helper()
 	rows, err := b.pool.Query(b.Context(), `SELECT grp, pending FROM tracker_group WHERE batch_id = $1 ORDER BY grp`, id)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	var group int
 	var set bitfield.Set
 	if _, err := pgx.ForEachRow(rows, []any{&group, pgbits.Into(&set)}, func() error {
@@ -182,10 +172,7 @@ func (b *bench) purge(limit int) (rows int) {
 
 func (b *bench) get(id uuid.UUID) tracker.Info {
 	b.Helper()
-	info, err := tracker.Get(b.Context(), b.pool, id)
-	if err != nil {
-		b.Fatal(err)
-	}
+	info := testenv.Must(tracker.Get(b.Context(), b.pool, id))(b)
 	return info
 }
 
@@ -218,9 +205,7 @@ type event struct {
 func (b *bench) events(id uuid.UUID) (events []event) {
 	b.Helper()
 	rows, err := b.pool.Query(b.Context(), `SELECT kind, payload FROM run_event WHERE run_id = $1 ORDER BY at`, id)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	var kind string
 	var doc []byte
 	if _, err = pgx.ForEachRow(rows, []any{&kind, &doc}, func() error {

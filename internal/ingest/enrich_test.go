@@ -46,14 +46,10 @@ func withSource(t *testing.T) (*bench, *counted) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600))
 	conns, err := connections.Parse(filepath.Join(dir, "c.yaml"),
 		[]byte("sources:\n  crm:\n    dsn: {file: dsn}\n    allow_superuser: true\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	from := &counted{from: sqlfetch.New(conns)}
 	t.Cleanup(from.from.Close)
 	b := setup(t)

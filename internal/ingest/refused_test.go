@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/ingest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -17,9 +18,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	refused := func() *collectorstore.CollectorReason {
 		t.Helper()
 		view, err := collectorstore.New(b.store).Collector(t.Context(), "e")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for i := range view.Why {
 			if view.Why[i].Code == "source" {
 				return &view.Why[i]

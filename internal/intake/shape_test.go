@@ -14,6 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // What was judged is said, with the way to say otherwise.
@@ -105,17 +106,11 @@ func TestEncodings(t *testing.T) {
 	t.Parallel()
 	const text, want = "id,name\n1,Jürgen\n", `2 1 {"id":"1","name":"Jürgen"}`
 	little, err := unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().String(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	bare, err := unicode.UTF16(unicode.BigEndian, unicode.IgnoreBOM).NewEncoder().String(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	latin, err := charmap.ISO8859_1.NewEncoder().String(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for name, test := range map[string]struct{ in, encoding, want, note string }{
 		"marked":          {little, "", want, "as its byte order mark says"},
 		"named":           {little, "utf-16", want, ""},
@@ -225,9 +220,7 @@ func TestSortInAFile(t *testing.T) {
 	dir := t.TempDir()
 	cfg := intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{Dir: dir}}
 	r, err := intake.Open(strings.NewReader(in.String()), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var item row.Item
 	last, lastID, seen := 1000, -1, 0
 	for ; ; seen++ {

@@ -21,7 +21,8 @@
 //	partitions                                orchestrator TestRunSurvivesPartitions
 //	replies lost, doubled, late, forged       internal/testing/modeltest, orchestrator record and sweep
 //	SIGTERM                                   orchestrator TestStopHandsBack, cmd/tranche TestAStopEndsUploadsFirst
-//	poolers, versions, roles                  TestNodesBehindAPooler, TestAsThePagesSay, TestServeAsARoleThatOwnsNothing
+//	poolers, versions, roles                  TestNodesBehindAPooler, TestASchemaNewerThanTheProgram,
+//	                                          TestServeAsARoleThatOwnsNothing; TestTLSBetweenTheMachines
 //	a fence taken out                         TestMutantsAreCaught
 //
 // Child processes are this test binary itself, in a role that an environment variable names; those of the operator are

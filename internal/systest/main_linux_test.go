@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -44,17 +42,12 @@ const (
 	sessionTTL = 1500 * time.Millisecond
 	ready      = "child is ready"
 	halfway    = "service stands in the middle of slice"
-
-	testsAtOnce = 3 // at least: they wait more than they work
 )
 
 func TestMain(m *testing.M) {
 	children := map[string]func(context.Context) error{"node": runNode, "service": runService, "echo": runEcho}
 	child, isChild := children[os.Getenv(roleVariable)]
 	if !isChild {
-		if runtime.GOMAXPROCS(0) < testsAtOnce {
-			_ = flag.Set("test.parallel", strconv.Itoa(testsAtOnce)) // unless -parallel says otherwise
-		}
 		testenv.Main(m)
 	}
 	os.Exit(be(child))

@@ -119,13 +119,9 @@ func writeOverlay(t *testing.T, mutants []mutant) string {
 	replace := map[string]string{}
 	for _, m := range mutants {
 		path, err := filepath.Abs(filepath.Join("..", "..", "workqueue", filepath.FromSlash(m.file)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		source, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		text := string(source)
 		for i, fence := range m.take {
 			if !strings.Contains(text, fence) {
@@ -134,17 +130,10 @@ func writeOverlay(t *testing.T, mutants []mutant) string {
 			text = strings.ReplaceAll(text, fence, m.give[i])
 		}
 		replace[path] = filepath.Join(dir, strings.ReplaceAll(m.file, "/", "_"))
-		if err := os.WriteFile(replace[path], []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(replace[path], []byte(text), 0o600))
 	}
-	doc, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := testenv.Must(json.Marshal(map[string]any{"Replace": replace}))(t)
 	overlay := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(overlay, doc, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(overlay, doc, 0o600))
 	return overlay
 }

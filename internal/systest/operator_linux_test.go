@@ -109,9 +109,7 @@ func (o *office) stall() (free func()) {
 		o.Fatal(err)
 	}
 	conn, err := o.pool.Acquire(o.Context())
-	if err != nil {
-		o.Fatal(err)
-	}
+	testenv.NoError(o, err)
 	if _, err := conn.Exec(o.Context(), holdStall); err != nil {
 		o.Fatal(err)
 	}

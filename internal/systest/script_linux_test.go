@@ -46,18 +46,14 @@ func TestWhatAScriptCosts(t *testing.T) {
 	const rounds, runs, of, most = 3, 2, 150_000, 3
 	w := setup(t)
 	node, err := uuid.Parse(w.start("node", sessionVariable+"=1m").session())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	w.loader = workqueue.SessionID(node)
 	project := testenv.NodeProject(t, root)
 	script, err := os.ReadFile(filepath.Join("testdata", "echo.js"))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(project, "echo.js"), script, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	cost := func(service *process) float64 {
 		w.items = of
 		w.complete(w.loadStep(echoed()))

@@ -75,9 +75,7 @@ func (w *world) run(role string, program *exec.Cmd, env ...string) *process {
 		natsVariable+"="+w.ns.URL(), ledgerVariable+"="+w.ledger)
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
-	if err := p.cmd.Start(); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, p.cmd.Start())
 	go func() {
 		p.err = p.cmd.Wait()
 		close(p.ended)
@@ -103,10 +101,7 @@ func (w *world) run(role string, program *exec.Cmd, env ...string) *process {
 // stat is what the kernel tells of a child in /proc/PID/stat, from its state on.
 func (w *world) stat(p *process) []string {
 	w.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		w.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)))(w)
 	_, behind, _ := strings.Cut(string(text), ") ") // the name is in front
 	return strings.Fields(behind)
 }
@@ -114,9 +109,7 @@ func (w *world) stat(p *process) []string {
 // signal sends a signal to a child.
 func (w *world) signal(p *process, s syscall.Signal) {
 	w.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, p.cmd.Process.Signal(s))
 }
 
 // wantKilled waits until a child has died of SIGKILL.
@@ -154,9 +147,7 @@ func (w *world) loadStep(step workqueue.StepSpec) workqueue.RunID {
 	step.Name, step.InFlight, step.Timeout, step.RetryBackoff = "statement", 8, 10*time.Minute, 10*time.Millisecond
 	loaded, err := start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
 		Steps: []workqueue.StepSpec{step}, Session: w.loader}, nodetest.Items(w.items))
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	return loaded.Run
 }
 
@@ -190,9 +181,7 @@ type execution struct {
 func (w *world) executions() map[execution]int {
 	w.Helper()
 	text, err := os.ReadFile(w.ledger)
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	all := map[execution]int{}
 	for line := range strings.Lines(string(text)) {
 		var e execution
@@ -200,9 +189,7 @@ func (w *world) executions() map[execution]int {
 		if _, err := fmt.Sscan(line, &slice, &e.ordinal, &e.generation); err != nil {
 			w.Fatalf("ledger line %q: %v", line, err)
 		}
-		if err := e.slice.UnmarshalText([]byte(slice)); err != nil {
-			w.Fatal(err)
-		}
+		testenv.NoError(w, e.slice.UnmarshalText([]byte(slice)))
 		all[e]++
 	}
 	return all

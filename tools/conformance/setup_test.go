@@ -81,10 +81,7 @@ func suite(t *testing.T, config Config) *Report {
 		config.Endpoint = endpoint
 	}
 	config.lasting = patiently
-	report, err := Run(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := testenv.Must(Run(t.Context(), config))(t)
 	return report
 }
 

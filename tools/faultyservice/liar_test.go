@@ -15,10 +15,7 @@ import (
 // lie runs a liar until the end of the test.
 func (w *world) lie(cfg LiarConfig) *Ledger {
 	w.Helper()
-	liar, err := NewLiar(testenv.Conn(w, w.NS), cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
+	liar := testenv.Must(NewLiar(testenv.Conn(w, w.NS), cfg))(w)
 	nodetest.Run(w.T, "liar", liar.Run)
 	return liar.Ledger()
 }

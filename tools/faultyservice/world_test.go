@@ -50,10 +50,7 @@ func (w *world) serve(cfg Config) *Ledger {
 	if cfg.Endpoint == "" {
 		cfg.Endpoint = name
 	}
-	svc, err := New(testenv.Conn(w, w.NS), cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
+	svc := testenv.Must(New(testenv.Conn(w, w.NS), cfg))(w)
 	nodetest.Run(w.T, "service", svc.Run)
 	return svc.Ledger()
 }
@@ -100,9 +97,7 @@ func (w *world) number(sql string, args ...any) int {
 
 func (w *world) text(sql string, args ...any) (s string) {
 	w.Helper()
-	if err := w.Pool.QueryRow(context.Background(), sql, args...).Scan(&s); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, w.Pool.QueryRow(context.Background(), sql, args...).Scan(&s))
 	return s
 }
 

@@ -59,10 +59,7 @@ func setup(t *testing.T, more ...string) *bundle {
 			t.Error(err)
 		}
 	})
-	u, err := url.Parse(b.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := testenv.Must(url.Parse(b.dsn))(t)
 	u.User = url.UserPassword(role, password)
 	b.client = client(t, u.String(), more...)
 	return b
@@ -79,14 +76,10 @@ func (b *bundle) exec(t *testing.T, sql string) {
 func client(t *testing.T, dsn string, more ...string) *sqlfetch.Client {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600))
 	conns, err := connections.Parse(filepath.Join(dir, "c.yaml"),
 		[]byte("sources:\n  ledger:\n    dsn: {file: dsn}\n"+strings.Join(more, "\n")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	c := sqlfetch.New(conns)
 	t.Cleanup(c.Close)
 	return c
@@ -112,9 +105,7 @@ func getIn(
 ) (map[string]string, error) {
 	t.Helper()
 	config, err := json.Marshal(q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	f, err := c.Fetcher(config)
 	if err != nil {
 		return nil, err

@@ -105,19 +105,14 @@ func runOf(p *page) string {
 
 func runID(t *testing.T, text string) workqueue.RunID {
 	t.Helper()
-	id, err := uuid.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := testenv.Must(uuid.Parse(text))(t)
 	return workqueue.RunID(id)
 }
 
 // number runs a query that returns one.
 func (s *stack) number(query string, args ...any) (n int) {
 	s.Helper()
-	if err := s.pool.QueryRow(s.Context(), query, args...).Scan(&n); err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, s.pool.QueryRow(s.Context(), query, args...).Scan(&n))
 	return n
 }
 
@@ -125,10 +120,7 @@ func (s *stack) number(query string, args ...any) (n int) {
 func (p *page) drop(test, name, text string) {
 	p.Helper()
 	p.has(test)
-	body, err := json.Marshal(text)
-	if err != nil {
-		p.Fatal(err)
-	}
+	body := testenv.Must(json.Marshal(text))(p)
 	p.run(fmt.Sprintf(`(() => {
 		const files = new DataTransfer();
 		files.items.add(new File([%s], %q, {type: "text/csv"}));
@@ -671,9 +663,7 @@ SELECT 'night', t.now - n * interval '1 h', 'due', 1, state, t.now + wait * inte
     gen_random_uuid(), 1
 FROM (SELECT tranche_now() AS now) t, (VALUES (0, 'due', 8, ''), (1, 'due', 9, 'its window is shut'),
     (2, 'starting', 0, ''), (3, 'due', 0, 'its turn has not come')) v(n, state, wait, reason)`)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	p.visit("/schedules?name=night")
 	for _, want := range []string{"(window or jitter)", "its window is shut", "being loaded since", ", attempt 2",
 		"its turn has not come"} {

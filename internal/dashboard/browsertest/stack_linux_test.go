@@ -63,9 +63,7 @@ func newStack(t *testing.T, config stackConfig) *stack {
 	node, err := orchestrator.New(s.store, s.nc, orchestrator.Config{Version: "test", Host: "here", Grace: grace,
 		SessionTTL: time.Minute, // a machine that is stalled makes no node that health tells of as dead
 		Streams:    stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	s.node = node
 	s.keep(node.Run)
 	select {
@@ -82,14 +80,9 @@ func newStack(t *testing.T, config stackConfig) *stack {
 func wide(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(testenv.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	config.MaxConns = 64
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -100,24 +93,17 @@ func (s *stack) serve() {
 	listener := s.bound()
 	s.url = "http://" + s.addr
 	pages, err := dashboard.Handler(dashboard.Config{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages, QueryTimeout: patience}
 	settings.Alerts, err = alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
 		Programs: map[string]string{"page": "/bin/true"}})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	if s.config.locked {
 		if settings.Access, err = access.New(identity.New(s.store), access.Config{}); err != nil {
 			s.Fatal(err)
 		}
 	}
-	server, err := api.New(s.store, api.NodeOf(s.node), s.nc, settings)
-	if err != nil {
-		s.Fatal(err)
-	}
+	server := testenv.Must(api.New(s.store, api.NodeOf(s.node), s.nc, settings))(s)
 	s.stop = s.keep(func(ctx context.Context) error { return server.Serve(ctx, listener, grace) })
 }
 
@@ -157,9 +143,7 @@ func (s *stack) listen(b *bills) {
 	s.Helper()
 	nc := testenv.Conn(s.T, s.ns)
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "billing", Version: "1.0.0", Log: zap.NewNop()})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	err = endpoints.HandleList(svc, "statement", func(ctx context.Context, chunk *endpoints.Chunk[bill, statement]) error {
 		if b.gate != nil {
 			select {
@@ -177,9 +161,7 @@ func (s *stack) listen(b *bills) {
 		}
 		return nil
 	})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	s.keep(svc.Run)
 }
 
@@ -196,9 +178,7 @@ func (s *stack) load(req startstore.LoadRequest, n int, item func(i int) (key, p
 		i++
 		return nil
 	})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	return loaded.Run
 }
 
@@ -214,18 +194,14 @@ func request(name, endpoint string) startstore.LoadRequest {
 func (s *stack) post(path, kind, text string) (answer map[string]any) {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+api.Prefix+path, strings.NewReader(text))
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	req.Header.Set("Content-Type", kind)
 	req.Header.Set("Tranche-Actor", "bob")
 	if s.secret != "" {
 		req.Header.Set("Authorization", "Bearer "+s.secret)
 	}
 	said, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	defer said.Body.Close()
 	raw, err := io.ReadAll(said.Body)
 	if err != nil || said.StatusCode >= http.StatusMultipleChoices || json.Unmarshal(raw, &answer) != nil {
@@ -250,9 +226,7 @@ func (s *stack) token(role access.Role) (secret string) {
 	_, err := identity.New(s.store).CreateToken(s.Context(), identity.NewToken{
 		Name: fmt.Sprint("the ", role), Role: string(role), Hash: access.HashOf(secret),
 	}, "test")
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	return secret
 }
 
@@ -290,9 +264,7 @@ func (s *stack) hostile() villains {
 	}}
 	s.listen(service)
 	payload, err := json.Marshal(map[string]any{"name": evil, evil: []any{evil, long, nil, 1e300}})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	req := request(evil, "statement")
 	req.Source, req.CreatedBy = start(evil, 60)+".csv", start(evil, 80)
 	req.Params = map[string]string{"title": evil}
@@ -316,9 +288,7 @@ func (s *stack) hostile() villains {
 	err = deadletter.New(s.store).Quarantine(s.Context(), deadletter.Quarantined{
 		Reason: "json", Detail: evil, Subject: "tranche.reply." + start(evil, 30), Run: uuid.UUID(run),
 		Headers: map[string][]string{"Evil": {evil}}, Body: payload})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	token := identity.NewToken{Name: start(evil, 90), Role: "viewer", Hash: [32]byte{1}}
 	if _, err := identity.New(s.store).CreateToken(s.Context(), token, start(evil, 60)); err != nil {
 		s.Fatal(err)
@@ -344,10 +314,7 @@ func (s *stack) hostileServices(secret string) (batch string) {
 	s.secret = secret
 	post := func(path string, body map[string]any) map[string]any {
 		s.Helper()
-		text, err := json.Marshal(body)
-		if err != nil {
-			s.Fatal(err)
-		}
+		text := testenv.Must(json.Marshal(body))(s)
 		return s.post(path, "application/json", string(text))
 	}
 	const note = "# <img src=x onerror=window.__ran=1> ${window.__ran=1}\n"

@@ -18,6 +18,7 @@ import (
 	"github.com/parquet-go/parquet-go/encoding"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // sample is a physical type, the encodings that parquet-go writes it in, and its value in row i: as it is written, and
@@ -105,9 +106,7 @@ func TestParquetCorpus(t *testing.T) {
 				if _, err := w.WriteRows(rows); err != nil {
 					t.Fatal(err)
 				}
-				if err := w.Close(); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, w.Close())
 				got, err := readParquet(out.Bytes(), intake.Config{Key: "id"})
 				if err != nil || len(got) != len(want) {
 					t.Fatalf("%d rows, %v", len(got), err)
@@ -193,9 +192,6 @@ func otherRow(i int, columns []string) string {
 
 func testdata(t *testing.T, name string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", name+".parquet"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testenv.Must(os.ReadFile(filepath.Join("testdata", name+".parquet")))(t)
 	return data
 }

@@ -105,9 +105,7 @@ func (w *world) run(name string, cmd *exec.Cmd) io.Reader {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	w.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		patience := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
@@ -158,13 +156,9 @@ type answer struct {
 func (w *world) startService() {
 	w.Helper()
 	nc, err := endpoints.Connect(endpoints.LogTo(zap.NewNop()))
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "statement", Version: "1.0.0"})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	err = endpoints.HandleList(svc, statement, func(_ context.Context, c *endpoints.Chunk[account, answer]) error {
 		w.ledger.note(c)
 		for _, item := range c.Items() {
@@ -172,9 +166,7 @@ func (w *world) startService() {
 		}
 		return nil
 	}, endpoints.Concurrency(4))
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	w.Cleanup(nc.Close)
 	testenv.Keep(w, w.Errorf, "the service", svc.Run)
 }
@@ -201,9 +193,7 @@ func (w *world) start(endpoint string, items int, rate int) workqueue.RunID {
 		fmt.Fprintf(&csv, "C%d,%d\n", i, 2*i)
 	}
 	file := filepath.Join(w.TempDir(), "items.csv")
-	if err := os.WriteFile(file, csv.Bytes(), 0o600); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, os.WriteFile(file, csv.Bytes(), 0o600))
 	args := []string{"--json", "run", "start", "--endpoint", endpoint, "--items", file}
 	if rate > 0 {
 		args = append(args, "--chunk", "50", "--rate", fmt.Sprint(rate))

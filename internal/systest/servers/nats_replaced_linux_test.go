@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -56,9 +57,7 @@ func (w *world) told(run workqueue.RunID) bool {
 	w.Helper()
 	const completion = `SELECT id::text FROM run_event WHERE run_id = $1 AND kind = 'completed'`
 	var id string
-	if err := w.Pool.QueryRow(w.Context(), completion, run).Scan(&id); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, w.Pool.QueryRow(w.Context(), completion, run).Scan(&id))
 	consumer, err := w.js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{wire.EventSubject("run.completed")}})
 	if err != nil {

@@ -60,9 +60,7 @@ func (b *Bench) Open() workqueue.SessionID {
 	b.Helper()
 	id, err := session.New(b.Store).StartSession(b.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
 		SessionTTL)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return id
 }
 
@@ -108,9 +106,7 @@ func (b *Bench) Number(sql string, args ...any) int {
 func (b *Bench) Lead() workqueue.Lease {
 	b.Helper()
 	lease, err := session.New(b.Store).Lead(b.Context(), b.Session, LeaseTTL)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return lease
 }
 
@@ -162,9 +158,7 @@ func (b *Bench) LoadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
 	b.Helper()
 	req.Session = b.Session
 	loaded, err := start.New(b.Store).Load(b.Context(), req, Keys(all...))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	if loaded.Items != int64(len(all)) {
 		b.Fatalf("loaded %d items of %d", loaded.Items, len(all))
 	}
@@ -175,9 +169,7 @@ func (b *Bench) LoadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
 func (b *Bench) Claim(run workqueue.RunID, most int) []workqueue.Slice {
 	b.Helper()
 	claimed, err := dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, most))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return claimed.Slices
 }
 
@@ -242,9 +234,7 @@ func Faulty(s workqueue.Slice, e workqueue.SlotError) settle.Answer {
 func (b *Bench) Record(answers ...settle.Answer) settle.Recorded {
 	b.Helper()
 	recorded, err := settle.New(b.Store).Record(b.Context(), answers)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return recorded
 }
 
@@ -273,9 +263,7 @@ func (b *Bench) Tally(run workqueue.RunID) (n Tally) {
 		       (SELECT coalesce(sum(bit_count(remaining)), 0) FROM work_slice
 		        WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent'))
 		FROM work_block WHERE run_id = $1`, run).Scan(&n.Ready, &n.Done, &n.Failed, &n.Live)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return n
 }
 
@@ -292,9 +280,7 @@ func (b *Bench) State(run workqueue.RunID) (state string, generation int) {
 	b.Helper()
 	err := b.Pool.QueryRow(b.Context(), `SELECT state, generation FROM batchrun WHERE id = $1`, run).
 		Scan(&state, &generation)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return state, generation
 }
 
@@ -312,9 +298,7 @@ func (b *Bench) Completions(run workqueue.RunID) []int {
 	var generations []int
 	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(generation ORDER BY generation), '{}')
 		FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run).Scan(&generations)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return generations
 }
 
@@ -333,9 +317,7 @@ func (b *Bench) Dump(run workqueue.RunID) (text string) {
 		SELECT coalesce(string_agg(format('%s of %s attempt %s/%s left %s', state, cause, attempt, failures,
 		       bit_count(remaining)), '; ' ORDER BY created_at), 'no slices')
 		FROM work_slice WHERE run_id = $1`, run).Scan(&text)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return text
 }
 
@@ -343,9 +325,7 @@ func (b *Bench) Dump(run workqueue.RunID) (text string) {
 func (b *Bench) Check() {
 	b.Helper()
 	report, err := doctor.New(b.Store).Doctor(context.Background())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	for _, v := range report.Violations {
 		b.Errorf("invariant: %v", v)
 	}

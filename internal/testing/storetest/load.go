@@ -49,9 +49,7 @@ func (b *Bench) OpenRun(change func(*start.OpenRequest)) workqueue.RunID {
 		change(&req)
 	}
 	opened, err := start.New(b.Store).OpenRun(b.Context(), req)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return opened.Run
 }
 
@@ -65,9 +63,7 @@ func AddRequest(run workqueue.RunID, key string, items []string) start.AddReques
 func (b *Bench) Add(run workqueue.RunID, items []string) start.Added {
 	b.Helper()
 	added, err := start.New(b.Store).Add(b.Context(), AddRequest(run, "", items))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return added
 }
 
@@ -75,9 +71,7 @@ func (b *Bench) Add(run workqueue.RunID, items []string) start.Added {
 func (b *Bench) Seal(run workqueue.RunID) start.Sealed {
 	b.Helper()
 	sealed, err := start.New(b.Store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return sealed
 }
 
@@ -97,9 +91,7 @@ func Failing(s workqueue.Slice, service string, f func(workqueue.Ordinal) *workq
 func (b *Bench) HoldRows(sql string, args ...any) (release func()) {
 	b.Helper()
 	tx, err := b.Pool.Begin(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	release = func() { _ = tx.Rollback(context.Background()) } // once is enough
 	b.Cleanup(release)
 	tag, err := tx.Exec(b.Context(), sql, args...)
@@ -130,9 +122,7 @@ func InPieces(s workqueue.Slice, o workqueue.Ordinal, data []byte, size int) (al
 func (b *Bench) TakePieces(pieces ...export.Piece) []export.Taken {
 	b.Helper()
 	taken, err := export.New(b.Store).Take(b.Context(), pieces)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return taken
 }
 

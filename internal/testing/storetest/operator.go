@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
@@ -26,9 +27,7 @@ func Wish(run workqueue.RunID, reason string) control.Control {
 func (b *Bench) PauseRun(run workqueue.RunID) control.Controlled {
 	b.Helper()
 	out, err := control.New(b.Store).Pause(b.Context(), Wish(run, "the service is sick"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return out
 }
 
@@ -37,9 +36,7 @@ func (b *Bench) Set(c control.RunChange) control.RunChanged {
 	b.Helper()
 	c.Actor = "ann"
 	out, err := control.New(b.Store).SetRun(b.Context(), c)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return out
 }
 
@@ -49,9 +46,7 @@ func (b *Bench) Actions(run workqueue.RunID) []string {
 	var all []string
 	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(action || ' by ' || actor ORDER BY id), '{}')
 		FROM audit_log WHERE run_id = $1`, run).Scan(&all)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return all
 }
 
@@ -61,9 +56,7 @@ func (b *Bench) Events(run workqueue.RunID) []string {
 	var all []string
 	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(kind ORDER BY at, id), '{}')
 		FROM run_event WHERE run_id = $1`, run).Scan(&all)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return all
 }
 
@@ -85,9 +78,7 @@ func (b *Bench) WantRefused(err error, parts ...string) {
 func (b *Bench) Rerun(run workqueue.RunID, sel redo.Selection) redo.Rerun {
 	b.Helper()
 	out, err := redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return out
 }
 
@@ -135,9 +126,7 @@ func (b *Bench) Correct(run workqueue.RunID, payload string, keys ...string) red
 	b.Helper()
 	out, err := redo.New(b.Store).Correct(b.Context(), redo.CorrectRequest{Run: run, Actor: "ann", Reason: "it was wrong",
 		Items: Corrections(payload, keys...)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return out
 }
 
@@ -155,9 +144,7 @@ func (b *Bench) WantSaid(err error, parts ...string) {
 func (b *Bench) Report(run workqueue.RunID) report.RunReport {
 	b.Helper()
 	r, err := report.New(b.Store).Report(b.Context(), run)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	sum := r.Done + r.Failed
 	for _, u := range r.Unprocessed {
 		sum += u.Items
@@ -208,9 +195,7 @@ func (b *Bench) ApplySchedule(name, spec string) workqueue.AppliedDocument {
 	applied, err := schedule.New(b.Store).ApplySchedule(b.Context(), schedule.Text{
 		Document: workqueue.Document{Name: name, Spec: json.RawMessage(spec), Source: spec}, Zone: "UTC", Next: Hourly,
 	}, "ann")
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return applied
 }
 
@@ -219,9 +204,7 @@ func (b *Bench) Look(l settle.FollowUp) (last pacestore.BreakerChange) {
 	b.Helper()
 	for _, endpoint := range l.Endpoints {
 		change, err := pacestore.New(b.Store).CheckBreaker(b.Context(), endpoint)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, err)
 		last = change
 	}
 	for _, endpoint := range l.Halved {
@@ -237,9 +220,7 @@ func (b *Bench) Breaker() (state string, probes int) {
 	b.Helper()
 	err := b.Pool.QueryRow(b.Context(), `SELECT breaker, probes FROM endpoint_pace WHERE endpoint = $1`, Endpoint).
 		Scan(&state, &probes)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return state, probes
 }
 

@@ -3,6 +3,7 @@ package storetest
 import (
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -38,9 +39,7 @@ func (b *Bench) ClaimStep(run workqueue.RunID, step workqueue.Step, most int) di
 	req := b.ClaimRequest(run, most)
 	req.Step = step
 	claimed, err := dispatch.New(b.Store).Claim(b.Context(), req)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return claimed
 }
 
@@ -86,9 +85,7 @@ func (b *Bench) stepAt(run workqueue.RunID, step workqueue.Step) (n StepTally) {
 		        WHERE run_id = $1 AND step = $2 AND state IN ('scheduled', 'claimed', 'sent'))
 		FROM work_block WHERE run_id = $1 AND step = $2`, run, step).
 		Scan(&n.Ready, &n.Done, &n.Failed, &n.Skipped, &n.Waiting, &n.Flying)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	n.Waiting -= n.Ready + n.Done + n.Failed + n.Skipped + n.Flying
 	return n
 }
@@ -105,10 +102,8 @@ func (b *Bench) WantAt(run workqueue.RunID, step workqueue.Step, want StepTally)
 func (b *Bench) WantCounts(run workqueue.RunID, done, failed int64) {
 	b.Helper()
 	var d, f int64
-	if err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(done, -1), coalesce(failed, -1) FROM batchrun WHERE id = $1`,
-		run).Scan(&d, &f); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `SELECT coalesce(done, -1), coalesce(failed, -1) FROM batchrun WHERE id = $1`,
+		run).Scan(&d, &f))
 	if d != done || f != failed {
 		b.Errorf("the run has %d items done and %d failed; want %d and %d", d, f, done, failed)
 	}
