@@ -160,9 +160,7 @@ func TestFoundationTellsWhatIsReady(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)
 	statements := strings.Join([]string{run, step, insert + "8192, " + plane("0") + ", DEFAULT, DEFAULT)"}, ";")
-	if _, err := pool.Exec(t.Context(), statements); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(pool.Exec(t.Context(), statements))(t)
 	ready := func(sql string) (has bool) {
 		t.Helper()
 		testenv.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&has))
@@ -189,8 +187,7 @@ func TestTheClockIsInlined(t *testing.T) {
 			`INSERT INTO node_session (id, host, pid, version, expires_at)
 				VALUES (gen_random_uuid(), 'h', 1, 'v', tranche_now() + interval '1 minute')`,
 		} {
-			rows, err := pool.Query(t.Context(), `EXPLAIN (VERBOSE) `+statement)
-			testenv.NoError(t, err)
+			rows := testenv.Must(pool.Query(t.Context(), `EXPLAIN (VERBOSE) `+statement))(t)
 			lines := testenv.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 			plan := strings.Join(lines, "\n")
 			if !strings.Contains(plan, "clock_timestamp()") || strings.Contains(plan, "tranche_now") {
@@ -207,9 +204,7 @@ func TestNodesWithoutLinesStayAwayFromRunsInOrder(t *testing.T) {
 	run := uuid.New()
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), sql, args...))(t)
 	}
 	const session = `INSERT INTO node_session (id, host, pid, version, feature_level, expires_at)
 		VALUES (gen_random_uuid(), 'h', 1, 'v', $1, tranche_now())`

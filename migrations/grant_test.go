@@ -21,9 +21,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 	role, asRole := testenv.Role(t, url, "")
 	exec := func(sql string) {
 		t.Helper()
-		if _, err := admin.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(admin.Exec(t.Context(), sql))(t)
 	}
 	exec(`REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
 	exec(`CREATE TABLE somebody_elses ()`)
@@ -103,9 +101,7 @@ func TestGrantRefusesARoleThatNothingBinds(t *testing.T) {
 			role, asRole := testenv.Role(t, url, c.attributes)
 			t.Cleanup(func() { _, _ = admin.Exec(t.Context(), `ALTER TABLE audit_log OWNER TO CURRENT_USER`) })
 			for _, sql := range []string{`REVOKE CREATE ON SCHEMA public FROM PUBLIC`, strings.ReplaceAll(c.sql, "ROLE", role)} {
-				if _, err := admin.Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(admin.Exec(t.Context(), sql))(t)
 			}
 			if name == "none" {
 				role = "tranche_nobody"
@@ -130,9 +126,7 @@ func TestGrantRefusesARoleThatNothingBinds(t *testing.T) {
 func TestUpByARoleThatMayNot(t *testing.T) {
 	t.Parallel()
 	url := testenv.EmptyDatabase(t)
-	if _, err := testenv.Connect(t, url).Exec(t.Context(), `REVOKE CREATE ON SCHEMA public FROM PUBLIC`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(testenv.Connect(t, url).Exec(t.Context(), `REVOKE CREATE ON SCHEMA public FROM PUBLIC`))(t)
 	role, asRole := testenv.Role(t, url, "")
 	applied, err := migrations.Up(t.Context(), asRole, nil)
 	var refused *migrations.NotReadyError

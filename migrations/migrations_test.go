@@ -30,8 +30,7 @@ const foundation = "00001_foundation.sql"
 
 func pending(t *testing.T, url string) []string {
 	t.Helper()
-	names := testenv.Must(migrations.Pending(t.Context(), url))(t)
-	return names
+	return testenv.Must(migrations.Pending(t.Context(), url))(t)
 }
 
 func TestUpAppliesWhatIsPendingOnce(t *testing.T) {
@@ -117,9 +116,7 @@ func TestUpSaysWhatItWaitsFor(t *testing.T) {
 			tx, err := testenv.Connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 			testenv.NoError(t, err)
 			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-			if _, err := tx.Exec(t.Context(), c.hold); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(tx.Exec(t.Context(), c.hold))(t)
 			core, logs := observer.New(zap.WarnLevel)
 			up := make(chan error, 1)
 			go func() {
@@ -171,9 +168,7 @@ func TestUpNeedsNoRightsWhenThereIsNothingToDo(t *testing.T) {
 func TestUpNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	url := testenv.EmptyDatabase(t)
-	if _, err := testenv.Connect(t, url).Exec(t.Context(), `CREATE TABLE quarantine ()`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(testenv.Connect(t, url).Exec(t.Context(), `CREATE TABLE quarantine ()`))(t)
 	applied, err := migrations.Up(t.Context(), url, nil)
 	if err == nil || !strings.Contains(err.Error(), foundation) || !strings.Contains(err.Error(), "quarantine") {
 		t.Fatalf("got %v, want the file and the table named", err)
@@ -191,9 +186,8 @@ func TestUpNamesWhatIsWrong(t *testing.T) {
 func TestADatabaseNewerThanTheBinaryIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	_, err := testenv.Connect(t, url).Exec(t.Context(),
-		`INSERT INTO tranche_migration (version_id, is_applied) VALUES (99999, true)`)
-	testenv.NoError(t, err)
+	testenv.Must(testenv.Connect(t, url).Exec(t.Context(),
+		`INSERT INTO tranche_migration (version_id, is_applied) VALUES (99999, true)`))(t)
 	applied, err := migrations.Up(t.Context(), url, nil)
 	if err != nil || len(applied) != 0 {
 		t.Errorf("applied %v, %v", applied, err)
@@ -204,9 +198,8 @@ func TestADatabaseNewerThanTheBinaryIsLeftAlone(t *testing.T) {
 func TestADatabaseOfFormerFilesIsRefused(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	_, err := testenv.Connect(t, url).Exec(t.Context(), `DROP VIEW run_item;
-		INSERT INTO tranche_migration (version_id, is_applied) VALUES (999, true)`)
-	testenv.NoError(t, err)
+	testenv.Must(testenv.Connect(t, url).Exec(t.Context(), `DROP VIEW run_item;
+		INSERT INTO tranche_migration (version_id, is_applied) VALUES (999, true)`))(t)
 	_, up := migrations.Up(t.Context(), url, nil)
 	_, pending := migrations.Pending(t.Context(), url)
 	for name, err := range map[string]error{
@@ -240,9 +233,7 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 	if err != nil || left != 0 {
 		t.Errorf("%d tables, views and functions are left, %v", left, err)
 	}
-	if _, err := conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > 0`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > 0`))(t)
 	if applied, err := migrations.Up(t.Context(), url, nil); err != nil || len(applied) != len(files) {
 		t.Errorf("applied %v, %v", applied, err)
 	}
@@ -268,18 +259,14 @@ func TestEverythingSaysWhatItIs(t *testing.T) {
 	conn := testenv.Connect(t, testenv.Database(t))
 	list := func() []string {
 		t.Helper()
-		rows, err := conn.Query(t.Context(), uncommented)
-		testenv.NoError(t, err)
-		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		testenv.NoError(t, err)
-		return names
+		rows := testenv.Must(conn.Query(t.Context(), uncommented))(t)
+		return testenv.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	}
 	for _, name := range list() {
 		t.Errorf("%s has no comment: write COMMENT ON in the migration that makes it", name)
 	}
-	_, err := conn.Exec(t.Context(), `COMMENT ON TABLE leader IS NULL; COMMENT ON COLUMN work_block.ready IS NULL;
-		COMMENT ON VIEW run_item IS NULL; COMMENT ON FUNCTION audit_guard() IS NULL`)
-	testenv.NoError(t, err)
+	testenv.Must(conn.Exec(t.Context(), `COMMENT ON TABLE leader IS NULL; COMMENT ON COLUMN work_block.ready IS NULL;
+		COMMENT ON VIEW run_item IS NULL; COMMENT ON FUNCTION audit_guard() IS NULL`))(t)
 	if found := list(); len(found) != 4 {
 		t.Errorf("of four comments that were taken away it misses %v", found)
 	}
@@ -322,9 +309,7 @@ func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
 	run := uuid.New()
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), sql, args...))(t)
 	}
 	exec(`INSERT INTO batchrun (id, plan, state, spec, params, created_by)
 		VALUES ($1, 'p', 'running', '{}', '{}', 'test')`, run)
@@ -360,9 +345,7 @@ func backTo(t *testing.T, conn *pgxpool.Pool, version int64) (later int) {
 		}
 		later++
 	}
-	if _, err := conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > $1`, version); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > $1`, version))(t)
 	return later
 }
 

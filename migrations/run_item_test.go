@@ -98,9 +98,7 @@ func (r *itemRun) answer(s *workqueue.Slice, choose func() int) {
 		a.Slots = append(a.Slots, slot)
 	}
 	a.Answered = len(a.Slots)
-	if _, err := settle.New(r.store).Record(r.Context(), []settle.Answer{a}); err != nil {
-		r.Fatal(err)
-	}
+	testenv.Must(settle.New(r.store).Record(r.Context(), []settle.Answer{a}))(r)
 }
 
 // reset takes back what some items have at a step.
@@ -120,10 +118,9 @@ func (r *itemRun) reset(step string) {
 // rows are items of a step as the view has them.
 func (r *itemRun) rows(step string, from, to workqueue.Ordinal) []inspect.ItemRow {
 	r.Helper()
-	found, err := r.pool.Query(r.Context(), `SELECT ordinal, key, state, attempts, error_code, coalesce(error_message, '')
+	found := testenv.Must(r.pool.Query(r.Context(), `SELECT ordinal, key, state, attempts, error_code, coalesce(error_message, '')
 		FROM run_item WHERE run_id = $1 AND step_name = $2 AND ordinal BETWEEN $3 AND $4 ORDER BY ordinal`,
-		r.id, step, from, to)
-	testenv.NoError(r, err)
+		r.id, step, from, to))(r)
 	all, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (item inspect.ItemRow, err error) {
 		var code *string
 		var message string

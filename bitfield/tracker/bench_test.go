@@ -46,9 +46,7 @@ func BenchmarkLargeBatch(b *testing.B) {
 		for b.Loop() {
 			id := s.open()
 			part("add", func() {
-				if _, err := s.add(id, n, "all"); err != nil {
-					b.Fatal(err)
-				}
+				testenv.Must(s.add(id, n, "all"))(b)
 			})
 			part("add-again", func() { _, _ = s.add(id, n, "all") })
 			size := s.count(`SELECT pg_total_relation_size('tracker_group')`)

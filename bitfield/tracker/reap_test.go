@@ -118,9 +118,7 @@ func TestReapWaitsForNobody(t *testing.T) {
 	id := b.open(5)
 	b.age(id, 2*day)
 	tx := b.begin()
-	if _, err := tracker.SealTracker(t.Context(), tx, id); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(tracker.SealTracker(t.Context(), tx, id))(t)
 	if got := b.reap(10); got.Looked != 0 {
 		t.Errorf("it looked at what is held: %+v", got)
 	}
@@ -194,9 +192,7 @@ func TestAcksWriteTheServiceRowSeldom(t *testing.T) {
 	// One who holds the row is not waited for.
 	b.age(id, 80*time.Minute)
 	tx := b.begin()
-	if _, err := tx.Exec(t.Context(), `SELECT FROM tracker_service WHERE batch_id = $1 FOR UPDATE`, id); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(tx.Exec(t.Context(), `SELECT FROM tracker_service WHERE batch_id = $1 FOR UPDATE`, id))(t)
 	in(b, func(ctx context.Context, tx pgx.Tx) ([]tracker.Acked, error) {
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1ms'`); err != nil {
 			return nil, err

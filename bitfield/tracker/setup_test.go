@@ -40,8 +40,7 @@ func try[T any](b *bench, f func(ctx context.Context, tx pgx.Tx) (T, error)) (ou
 
 func in[T any](b *bench, f func(ctx context.Context, tx pgx.Tx) (T, error)) T {
 	b.Helper()
-	out := testenv.Must(try(b, f))(b)
-	return out
+	return testenv.Must(try(b, f))(b)
 }
 
 // nothing is what a call returns that returns an error only.
@@ -58,9 +57,7 @@ func (b *bench) begin() pgx.Tx {
 // exec changes what only time changes.
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
-	if _, err := b.pool.Exec(b.Context(), sql, args...); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(b.pool.Exec(b.Context(), sql, args...))(b)
 }
 
 func (b *bench) count(sql string, args ...any) int {
@@ -172,8 +169,7 @@ func (b *bench) purge(limit int) (rows int) {
 
 func (b *bench) get(id uuid.UUID) tracker.Info {
 	b.Helper()
-	info := testenv.Must(tracker.Get(b.Context(), b.pool, id))(b)
-	return info
+	return testenv.Must(tracker.Get(b.Context(), b.pool, id))(b)
 }
 
 func (b *bench) reap(limit int) tracker.Reaped {

@@ -58,8 +58,7 @@ http:
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	c, err := parse(t, good)
-	testenv.NoError(t, err)
+	c := testenv.Must(parse(t, good))(t)
 	s, err := c.Source("ledger")
 	if err != nil || s.MaxConnections != 3 || s.MaxRows != 1000 || s.MaxBytes != 1<<20 ||
 		s.MaxTime != workqueue.Duration(90*time.Second) {
@@ -98,8 +97,7 @@ func TestParse(t *testing.T) {
 // PROOF: who may do what, 16.
 func TestSecretsGoWhereTheyMay(t *testing.T) {
 	t.Parallel()
-	c, err := parse(t, good)
-	testenv.NoError(t, err)
+	c := testenv.Must(parse(t, good))(t)
 	s, err := c.Secret("token")
 	testenv.NoError(t, err)
 	for u, want := range map[string]bool{
@@ -288,18 +286,12 @@ func TestMembersOfSuperusersAreRefused(t *testing.T) {
 	} {
 		name := "\"" + strings.Fields(role)[0] + uuid.NewString() + "\""
 		of := strings.Replace(strings.TrimPrefix(role, strings.Fields(role)[0]), "CURRENT_USER", admin.Config().User, 1)
-		if _, err := admin.Exec(t.Context(), "CREATE ROLE "+name+of); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := admin.Exec(t.Context(), "SET SESSION AUTHORIZATION "+name); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(admin.Exec(t.Context(), "CREATE ROLE "+name+of))(t)
+		testenv.Must(admin.Exec(t.Context(), "SET SESSION AUTHORIZATION "+name))(t)
 		err := (&Source{Name: "a"}).CheckRole(t.Context(), admin)
 		if _, refused := errors.AsType[*RoleError](err); refused != want || err != nil && !refused {
 			t.Errorf("%s: %v", role, err)
 		}
-		if _, err := admin.Exec(t.Context(), "RESET SESSION AUTHORIZATION; DROP ROLE "+name); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(admin.Exec(t.Context(), "RESET SESSION AUTHORIZATION; DROP ROLE "+name))(t)
 	}
 }

@@ -182,8 +182,7 @@ func TestCloseWithoutServer(t *testing.T) {
 func TestOnlyInboxesAreAnswered(t *testing.T) {
 	t.Parallel()
 	b := answer(t, 10, 1<<20)
-	heard, err := b.asking.SubscribeSync("elsewhere")
-	testenv.NoError(t, err)
+	heard := testenv.Must(b.asking.SubscribeSync("elsewhere"))(t)
 	for _, msg := range []*nats.Msg{
 		{Subject: "ask.reply", Reply: "elsewhere"},
 		{Subject: "ask.stream", Reply: b.asking.NewInbox(), Header: nats.Header{"Nats-Stream": {"TRANCHE_FLOW"}}},

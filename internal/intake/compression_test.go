@@ -20,9 +20,7 @@ func gzipped(t testing.TB, in []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	if _, err := w.Write(in); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.Write(in))(t)
 	testenv.NoError(t, w.Close())
 	return out.Bytes()
 }
@@ -30,11 +28,8 @@ func gzipped(t testing.TB, in []byte) []byte {
 func zstandard(t testing.TB, in []byte, options ...zstd.EOption) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	w, err := zstd.NewWriter(&out, append(options, zstd.WithEncoderConcurrency(1))...)
-	testenv.NoError(t, err)
-	if _, err := w.Write(in); err != nil {
-		t.Fatal(err)
-	}
+	w := testenv.Must(zstd.NewWriter(&out, append(options, zstd.WithEncoderConcurrency(1))...))(t)
+	testenv.Must(w.Write(in))(t)
 	testenv.NoError(t, w.Close())
 	return out.Bytes()
 }

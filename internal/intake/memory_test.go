@@ -93,12 +93,9 @@ func TestMemoryIsFlat(t *testing.T) {
 func bomb(t *testing.T) io.Reader {
 	t.Helper()
 	var out bytes.Buffer
-	w, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
-	testenv.NoError(t, err)
+	w := testenv.Must(gzip.NewWriterLevel(&out, gzip.BestSpeed))(t)
 	row := "1," + string(bytes.Repeat([]byte("x"), 300_000)) + "\n"
-	if _, err := io.Copy(w, stream("id,a\n", row)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(io.Copy(w, stream("id,a\n", row)))(t)
 	testenv.NoError(t, w.Close())
 	return &out
 }

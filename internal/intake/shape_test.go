@@ -105,10 +105,8 @@ func TestShapes(t *testing.T) {
 func TestEncodings(t *testing.T) {
 	t.Parallel()
 	const text, want = "id,name\n1,Jürgen\n", `2 1 {"id":"1","name":"Jürgen"}`
-	little, err := unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().String(text)
-	testenv.NoError(t, err)
-	bare, err := unicode.UTF16(unicode.BigEndian, unicode.IgnoreBOM).NewEncoder().String(text)
-	testenv.NoError(t, err)
+	little := testenv.Must(unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().String(text))(t)
+	bare := testenv.Must(unicode.UTF16(unicode.BigEndian, unicode.IgnoreBOM).NewEncoder().String(text))(t)
 	latin, err := charmap.ISO8859_1.NewEncoder().String(text)
 	testenv.NoError(t, err)
 	for name, test := range map[string]struct{ in, encoding, want, note string }{
@@ -230,9 +228,7 @@ func TestSortInAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		var id, n int
-		if _, err := fmt.Sscanf(string(item.Payload), `{"id":"%d","n":"%d"`, &id, &n); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(fmt.Sscanf(string(item.Payload), `{"id":"%d","n":"%d"`, &id, &n))(t)
 		if n > last || n == last && id < lastID || item.Line != id+2 {
 			t.Fatalf("row %d of line %d, with %d, comes after %d with %d", id, item.Line, n, lastID, last)
 		}

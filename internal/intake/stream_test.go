@@ -80,9 +80,7 @@ func TestNamesThatAreNoStreams(t *testing.T) {
 	nc := testenv.Conn(t, testenv.NATS(t))
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
 	testenv.NoError(t, err)
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}))(t)
 	for _, bad := range []string{
 		strings.Repeat("x", 5000), strings.Repeat("\x80", 90), "a b", "a\r\nPING", "\x00", "\xff", ".a.", "a..b",
 	} {

@@ -134,8 +134,7 @@ func must(t testing.TB, binary, stdin string, args ...string) string {
 // command runs a command of tranche to its end.
 func (o *office) command(s *server, stdin string, args ...string) reply {
 	o.Helper()
-	r := testenv.Must(run(o.binary, stdin, append([]string{"--url", s.url}, args...)...))(o)
-	return r
+	return testenv.Must(run(o.binary, stdin, append([]string{"--url", s.url}, args...)...))(o)
 }
 
 // begun starts a command. The returned function waits for its end.

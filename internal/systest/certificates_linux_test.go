@@ -65,8 +65,7 @@ func (a *authority) certify(t *testing.T, name string) (cert, key string) {
 func (a *authority) sign(t *testing.T, template *x509.Certificate, key *ecdsa.PrivateKey, file string,
 ) *x509.Certificate {
 	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	testenv.NoError(t, err)
+	der := testenv.Must(x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key))(t)
 	made, err := x509.ParseCertificate(der)
 	testenv.NoError(t, err)
 	write(t, file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
@@ -78,8 +77,7 @@ func (a *authority) sign(t *testing.T, template *x509.Certificate, key *ecdsa.Pr
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {
 	t.Helper()
-	key := testenv.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	return key
+	return testenv.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 }
 
 func write(t *testing.T, file string, text []byte) {

@@ -70,17 +70,13 @@ func startPostgres(t *testing.T, ca *authority) string {
 	config := embedded.PostgresConfig{DataDir: dir, NoRestart: true, Bound: true}
 	first, err := embedded.StartPostgres(t.Context(), config) // which makes it, and its user
 	testenv.NoError(t, err)
-	local, err := url.Parse(first.URL())
-	testenv.NoError(t, err)
+	local := testenv.Must(url.Parse(first.URL()))(t)
 	conn := testenv.Connect(t, first.URL())
 	for _, sql := range []string{"CREATE ROLE app LOGIN PASSWORD 'secret'", "CREATE DATABASE tls OWNER app"} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), sql))(t)
 	}
 	conn.Close()
-	info, err := os.Stat(local.Query().Get("host"))
-	testenv.NoError(t, err)
+	info := testenv.Must(os.Stat(local.Query().Get("host")))(t)
 	owner := info.Sys().(*syscall.Stat_t)
 	for _, file := range []string{key, hba} {
 		testenv.NoError(t, os.Chown(file, int(owner.Uid), int(owner.Gid)))

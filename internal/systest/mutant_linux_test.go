@@ -118,10 +118,8 @@ func writeOverlay(t *testing.T, mutants []mutant) string {
 	dir := t.TempDir()
 	replace := map[string]string{}
 	for _, m := range mutants {
-		path, err := filepath.Abs(filepath.Join("..", "..", "workqueue", filepath.FromSlash(m.file)))
-		testenv.NoError(t, err)
-		source, err := os.ReadFile(path)
-		testenv.NoError(t, err)
+		path := testenv.Must(filepath.Abs(filepath.Join("..", "..", "workqueue", filepath.FromSlash(m.file))))(t)
+		source := testenv.Must(os.ReadFile(path))(t)
 		text := string(source)
 		for i, fence := range m.take {
 			if !strings.Contains(text, fence) {

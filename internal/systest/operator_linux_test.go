@@ -105,14 +105,9 @@ func (o *office) wantEnd(run workqueue.RunID, items, bad int) {
 // stall has the next operation wait in its commit, until the returned function is called.
 func (o *office) stall() (free func()) {
 	o.Helper()
-	if _, err := o.pool.Exec(o.Context(), stallAction); err != nil {
-		o.Fatal(err)
-	}
-	conn, err := o.pool.Acquire(o.Context())
-	testenv.NoError(o, err)
-	if _, err := conn.Exec(o.Context(), holdStall); err != nil {
-		o.Fatal(err)
-	}
+	testenv.Must(o.pool.Exec(o.Context(), stallAction))(o)
+	conn := testenv.Must(o.pool.Acquire(o.Context()))(o)
+	testenv.Must(conn.Exec(o.Context(), holdStall))(o)
 	freed := false
 	free = func() {
 		if freed {

@@ -62,9 +62,7 @@ func TestASchemaNewerThanTheProgram(t *testing.T) {
 		"CREATE TABLE of_the_next_version (id int)",
 		"INSERT INTO tranche_migration (version_id, is_applied) VALUES (99999, true)",
 	} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), sql))(t)
 	}
 	n := up(t, binary, database, ns.URL(), nil)
 	serveAccounts(t, testenv.Conn(t, ns), "statement", "")

@@ -29,8 +29,7 @@ func pgbouncer(t *testing.T, database, settings string) string {
 			t.Fatalf("%v: run scripts/deps.sh pgbouncer, which says what to install where it cannot", err)
 		}
 	}
-	to, err := pgconn.ParseConfig(database)
-	testenv.NoError(t, err)
+	to := testenv.Must(pgconn.ParseConfig(database))(t)
 	dir, err := os.MkdirTemp("", "pgb-") //nolint:usetesting // its path is too long for a socket
 	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })

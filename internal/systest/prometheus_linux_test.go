@@ -103,8 +103,7 @@ func scrape(t *testing.T, targets ...string) *prometheus {
 // ask reads an answer of the API of Prometheus, if there is one.
 func (p *prometheus) ask(t *testing.T, path string, into any) (answered bool) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil)
-	testenv.NoError(t, err)
+	req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil))(t)
 	answer, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return false // it is not there yet

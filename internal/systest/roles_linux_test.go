@@ -57,9 +57,7 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 
 func change(t *testing.T, pool *pgxpool.Pool, sql string) {
 	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(pool.Exec(t.Context(), sql))(t)
 }
 
 // work does once what people do.

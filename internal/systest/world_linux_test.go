@@ -145,9 +145,8 @@ func (w *world) load() workqueue.RunID {
 func (w *world) loadStep(step workqueue.StepSpec) workqueue.RunID {
 	w.Helper()
 	step.Name, step.InFlight, step.Timeout, step.RetryBackoff = "statement", 8, 10*time.Minute, 10*time.Millisecond
-	loaded, err := start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
-		Steps: []workqueue.StepSpec{step}, Session: w.loader}, nodetest.Items(w.items))
-	testenv.NoError(w, err)
+	loaded := testenv.Must(start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
+		Steps: []workqueue.StepSpec{step}, Session: w.loader}, nodetest.Items(w.items)))(w)
 	return loaded.Run
 }
 

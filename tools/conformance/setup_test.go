@@ -81,8 +81,7 @@ func suite(t *testing.T, config Config) *Report {
 		config.Endpoint = endpoint
 	}
 	config.lasting = patiently
-	report := testenv.Must(Run(t.Context(), config))(t)
-	return report
+	return testenv.Must(Run(t.Context(), config))(t)
 }
 
 // expect fails the test unless just these checks failed, and just those others were left out.

@@ -157,8 +157,7 @@ func TestEachCheckHasALevel(t *testing.T) {
 
 func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
-	js := testenv.Must(jetstream.New(nc))(t)
-	return js
+	return testenv.Must(jetstream.New(nc))(t)
 }
 
 // within returns those of the names that are in both lists.
@@ -211,8 +210,7 @@ func TestRunRefusesAServerInUse(t *testing.T) {
 	testenv.NoError(t, n.ask(t.Context(), orders(order{"do": "hello"})))
 	refused("TRANCHE_WORK holds 1 messages")
 	testenv.NoError(t, n.clean(t.Context()))
-	recorder, err := stream.EnsureRecorder(t.Context(), js)
-	testenv.NoError(t, err)
+	recorder := testenv.Must(stream.EnsureRecorder(t.Context(), js))(t)
 	reading, err := recorder.Consume(func(jetstream.Msg) {})
 	testenv.NoError(t, err)
 	defer reading.Stop()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -280,8 +281,6 @@ func TestSmallRunBesideALargeOne(t *testing.T) {
 	if took > large*each/servers { // the large one takes as long at the least
 		t.Errorf("the small run took %s", took)
 	}
-	if _, err := control.New(w.Store).Cancel(t.Context(), control.Control{Run: busy, Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(control.New(w.Store).Cancel(t.Context(), control.Control{Run: busy, Actor: "test"}))(t)
 	w.wantAsked(ledger)
 }

@@ -89,16 +89,12 @@ func (s *stack) yearEnd() workqueue.RunID {
 		return strconv.Itoa(i), fmt.Sprintf(`{"name":"Person %d"}`, i)
 	})
 	ctl := control.New(s.store)
-	if _, err := ctl.Pause(s.Context(), control.Control{Run: run, Actor: "ann",
-		Reason: "the bank closes its books"}); err != nil {
-		s.Fatal(err)
-	}
+	testenv.Must(ctl.Pause(s.Context(), control.Control{Run: run, Actor: "ann",
+		Reason: "the bank closes its books"}))(s)
 	s.keep(svc.Run)
 	testenv.NoError(s, ctl.Note(s.Context(), run, "Branch 40 moves tonight: its accounts may fail, and are run again.",
 		"bob"))
-	if _, err := ctl.Resume(s.Context(), control.Control{Run: run, Actor: "ann"}, nil); err != nil {
-		s.Fatal(err)
-	}
+	testenv.Must(ctl.Resume(s.Context(), control.Control{Run: run, Actor: "ann"}, nil))(s)
 	s.ended(run)
 	return run
 }

@@ -444,10 +444,8 @@ func itemsInGroups(s *stack, p *page) {
 	p.says("groups-table", "<b>r</b>")
 	p.until("one band", surface+`.bands?.count === 1`)
 	p.click("zoom-fit")
-	if _, err := s.pool.Exec(s.Context(), `UPDATE work_block SET failed = ready, ready = B'0'::bit(8192)
-		WHERE run_id = $1`, run); err != nil {
-		s.Fatal(err)
-	}
+	testenv.Must(s.pool.Exec(s.Context(), `UPDATE work_block SET failed = ready, ready = B'0'::bit(8192)
+		WHERE run_id = $1`, run))(s)
 	p.until("what changes is seen", surface+`.bands.shown.data[2999] === 6`) // a node has claimed the first ones
 	failed := s.number(`SELECT sum(bit_count(failed)) FROM work_block WHERE run_id = $1`, run)
 	p.says("groups-table", fmt.Sprintf("%d,%03d", failed/1000, failed%1000))

@@ -79,8 +79,7 @@ func newStack(t *testing.T, config stackConfig) *stack {
 // machine that is stalled it would be told to come again.
 func wide(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(testenv.Database(t))
-	testenv.NoError(t, err)
+	config := testenv.Must(pgxpool.ParseConfig(testenv.Database(t)))(t)
 	config.MaxConns = 64
 	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
@@ -200,8 +199,7 @@ func (s *stack) post(path, kind, text string) (answer map[string]any) {
 	if s.secret != "" {
 		req.Header.Set("Authorization", "Bearer "+s.secret)
 	}
-	said, err := http.DefaultClient.Do(req)
-	testenv.NoError(s, err)
+	said := testenv.Must(http.DefaultClient.Do(req))(s)
 	defer said.Body.Close()
 	raw, err := io.ReadAll(said.Body)
 	if err != nil || said.StatusCode >= http.StatusMultipleChoices || json.Unmarshal(raw, &answer) != nil {
@@ -281,27 +279,21 @@ func (s *stack) hostile() villains {
 		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "statement", Cause: cause, Message: evil,
 			Run:     &run,
 			Service: start(evil, 100), Origin: start(evil, 90), Headers: map[string][]string{"Evil": {evil}}, Body: payload}
-		if _, err := deadletter.New(s.store).Bury(s.Context(), letter); err != nil {
-			s.Fatal(err)
-		}
+		testenv.Must(deadletter.New(s.store).Bury(s.Context(), letter))(s)
 	}
 	err = deadletter.New(s.store).Quarantine(s.Context(), deadletter.Quarantined{
 		Reason: "json", Detail: evil, Subject: "tranche.reply." + start(evil, 30), Run: uuid.UUID(run),
 		Headers: map[string][]string{"Evil": {evil}}, Body: payload})
 	testenv.NoError(s, err)
 	token := identity.NewToken{Name: start(evil, 90), Role: "viewer", Hash: [32]byte{1}}
-	if _, err := identity.New(s.store).CreateToken(s.Context(), token, start(evil, 60)); err != nil {
-		s.Fatal(err)
-	}
+	testenv.Must(identity.New(s.store).CreateToken(s.Context(), token, start(evil, 60)))(s)
 	for _, sql := range []string{
 		`INSERT INTO audit_log (actor, action, subject, detail, before, after)
 			VALUES ($1, 'pause', $1, jsonb_build_object('reason', $1::text), jsonb_build_object($1::text, $1::text), '{}')`,
 		`INSERT INTO node_session (id, host, pid, version, expires_at)
 			VALUES (gen_random_uuid(), $1, 66, $1, tranche_now() - interval '1 minute')`,
 	} {
-		if _, err := s.pool.Exec(s.Context(), sql, fmt.Sprint(evil)); err != nil {
-			s.Fatal(err)
-		}
+		testenv.Must(s.pool.Exec(s.Context(), sql, fmt.Sprint(evil)))(s)
 	}
 	return villains{run: run, key: evil}
 }

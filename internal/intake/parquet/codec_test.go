@@ -19,8 +19,7 @@ func TestParquetLZ4OfBefore(t *testing.T) {
 	text := []byte(strings.Repeat("statement ", 1000))
 	pack := func(text []byte) []byte {
 		out := make([]byte, lz4.CompressBlockBound(len(text)))
-		n, err := lz4.CompressBlock(text, out, nil)
-		testenv.NoError(t, err)
+		n := testenv.Must(lz4.CompressBlock(text, out, nil))(t)
 		return out[:n]
 	}
 	frame := func(text []byte) (out []byte) {

@@ -103,9 +103,7 @@ func TestParquetCorpus(t *testing.T) {
 				var out bytes.Buffer
 				w := parquet.NewWriter(&out, schema, parquet.Compression(codec), parquet.DataPageVersion(version),
 					parquet.PageBufferSize(400))
-				if _, err := w.WriteRows(rows); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(w.WriteRows(rows))(t)
 				testenv.NoError(t, w.Close())
 				got, err := readParquet(out.Bytes(), intake.Config{Key: "id"})
 				if err != nil || len(got) != len(want) {
@@ -192,6 +190,5 @@ func otherRow(i int, columns []string) string {
 
 func testdata(t *testing.T, name string) []byte {
 	t.Helper()
-	data := testenv.Must(os.ReadFile(filepath.Join("testdata", name+".parquet")))(t)
-	return data
+	return testenv.Must(os.ReadFile(filepath.Join("testdata", name+".parquet")))(t)
 }

@@ -37,8 +37,7 @@ func pageV2(values int32, e format.Encoding, level byte, data []byte) page {
 
 func compact(t *testing.T, v any) []byte {
 	t.Helper()
-	b := testenv.Must(thrift.Marshal(&thrift.CompactProtocol{}, v))(t)
-	return b
+	return testenv.Must(thrift.Marshal(&thrift.CompactProtocol{}, v))(t)
 }
 
 // handmade is a file of an optional column, called v, and of the numbers of its rows, called id.

@@ -69,9 +69,7 @@ func writeParquet[T any](t testing.TB, rows []T, options ...parquet.WriterOption
 	w := parquet.NewGenericWriter[T](&out, options...)
 	for len(rows) > 0 {
 		n := min(len(rows), 1000)
-		if _, err := w.Write(rows[:n]); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(w.Write(rows[:n]))(t)
 		rows = rows[n:]
 	}
 	testenv.NoError(t, w.Close())
@@ -261,16 +259,13 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 		for j := range rows {
 			rows[j] = plainRow{int64(i + j), fmt.Sprintf("customer number %d", i+j), float64(j) * 1.25}
 		}
-		if _, err := w.Write(rows); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(w.Write(rows))(t)
 	}
 	testenv.NoError(t, w.Close())
 	path := t.TempDir() + "/x.parquet"
 	testenv.NoError(t, os.WriteFile(path, out.Bytes(), 0o600))
 	out = bytes.Buffer{} // it is on disk
-	file, err := os.Open(path)
-	testenv.NoError(t, err)
+	file := testenv.Must(os.Open(path))(t)
 	defer func() { _ = file.Close() }()
 	base, peak := heap(), uint64(0)
 	dir := t.TempDir()

@@ -155,8 +155,7 @@ type answer struct {
 // startService runs a service of the Go SDK, set up as its documentation says, that notes what it is asked for.
 func (w *world) startService() {
 	w.Helper()
-	nc, err := endpoints.Connect(endpoints.LogTo(zap.NewNop()))
-	testenv.NoError(w, err)
+	nc := testenv.Must(endpoints.Connect(endpoints.LogTo(zap.NewNop())))(w)
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "statement", Version: "1.0.0"})
 	testenv.NoError(w, err)
 	err = endpoints.HandleList(svc, statement, func(_ context.Context, c *endpoints.Chunk[account, answer]) error {
@@ -250,9 +249,7 @@ func (w *world) wantSound(run workqueue.RunID, endpoint string, items int) (extr
 	w.until("the run completes", func() bool {
 		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed' AND done = $2`, run, items) == 1
 	})
-	if _, err := w.pool.Exec(context.Background(), "ANALYZE work_result, work_queue"); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(w.pool.Exec(context.Background(), "ANALYZE work_result, work_queue"))(w)
 	right := rightStatements
 	if endpoint == interest {
 		right = rightInterest

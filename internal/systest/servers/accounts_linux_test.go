@@ -39,10 +39,8 @@ type guardedCluster struct {
 func newGuardedCluster(t *testing.T, roles natsaccess.Roles) *guardedCluster {
 	t.Helper()
 	g := &guardedCluster{cluster: newCluster(t), dir: t.TempDir()}
-	system, err := natsaccess.New(roles)
-	testenv.NoError(t, err)
-	files, err := system.WriteNkeys(g.dir)
-	testenv.NoError(t, err)
+	system := testenv.Must(natsaccess.New(roles))(t)
+	files := testenv.Must(system.WriteNkeys(g.dir))(t)
 	written := testenv.Must(os.ReadFile(files[0]))(t)
 	for i := range g.ports {
 		g.servers = append(g.servers, g.start(i, string(written)))
@@ -76,8 +74,7 @@ func TestAccountsOnACluster(t *testing.T) {
 	}})
 	store := database.New(testenv.Pool(t))
 	nodeConn := g.as("node", 0)
-	node, err := orchestrator.New(store, nodeConn, orchestrator.Config{Log: zaptest.NewLogger(t)})
-	testenv.NoError(t, err)
+	node := testenv.Must(orchestrator.New(store, nodeConn, orchestrator.Config{Log: zaptest.NewLogger(t)}))(t)
 	testenv.Keep(t, t.Errorf, "the node", node.Run)
 	service, err := endpoints.New(g.as("accounts", 1), endpoints.Config{Name: "accounts"})
 	testenv.NoError(t, err)
@@ -133,8 +130,7 @@ func (g *guardedCluster) load(node *orchestrator.Node, items int) workqueue.RunI
 // wantOnce checks that requests have three copies, and that each was delivered once.
 func (g *guardedCluster) wantOnce(js jetstream.JetStream, endpoint string) {
 	g.Helper()
-	stream, err := js.Stream(g.Context(), wire.StreamWork)
-	testenv.NoError(g, err)
+	stream := testenv.Must(js.Stream(g.Context(), wire.StreamWork))(g)
 	consumer := testenv.Must(stream.Consumer(g.Context(), endpoint))(g)
 	state, info := stream.CachedInfo(), consumer.CachedInfo()
 	if state.Config.Replicas != 3 || info.NumRedelivered != 0 || info.Delivered.Consumer != state.State.LastSeq {
@@ -157,8 +153,7 @@ func (g *guardedCluster) attack(js jetstream.JetStream) {
 	if msg, err := home.NextMsg(limit); err != nil || !strings.Contains(string(msg.Data), "consumer_info") {
 		g.Errorf("the answer does not come home: %v", err)
 	}
-	stream, err := js.Stream(g.Context(), wire.StreamWork)
-	testenv.NoError(g, err)
+	stream := testenv.Must(js.Stream(g.Context(), wire.StreamWork))(g)
 	if _, err := stream.GetLastMsgForSubject(g.Context(), others); !errors.Is(err, jetstream.ErrMsgNotFound) {
 		g.Errorf("a service has the nodes' JetStream publish to %s: %v", others, err)
 	}

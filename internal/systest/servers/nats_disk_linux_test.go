@@ -109,8 +109,7 @@ func (w *world) wantUnblamed(run workqueue.RunID) {
 // tellsOfDisk reports whether whoever asks is told of the disk, and of no service.
 func (w *world) tellsOfDisk(run workqueue.RunID, nc *nats.Conn) bool {
 	w.Helper()
-	e, err := healthstore.New(w.Store).Explain(w.Context(), run)
-	testenv.NoError(w, err)
+	e := testenv.Must(healthstore.New(w.Store).Explain(w.Context(), run))(w)
 	for _, g := range e.Groups {
 		if g.Reason != healthstore.ReasonUnwritable || g.Owner != healthstore.OwnerOperator ||
 			!strings.Contains(g.Why, "disk") || g.Who != "whoever runs the NATS server" {
@@ -118,8 +117,7 @@ func (w *world) tellsOfDisk(run workqueue.RunID, nc *nats.Conn) bool {
 			return false
 		}
 	}
-	watch, err := health.New(health.Config{Store: w.Store, NC: nc, Host: "here"})
-	testenv.NoError(w, err)
+	watch := testenv.Must(health.New(health.Config{Store: w.Store, NC: nc, Host: "here"}))(w)
 	defer watch.Wait()
 	report := testenv.Must(watch.Report(w.Context()))(w)
 	return len(e.Groups) > 0 && slices.ContainsFunc(report.Conditions, func(c healthstore.Condition) bool {

@@ -19,10 +19,8 @@ import (
 func (w *world) purge(name string) {
 	w.Helper()
 	w.until("something was purged from "+name, func() bool {
-		stream, err := w.js.Stream(w.Context(), name)
-		testenv.NoError(w, err)
-		before, err := stream.Info(w.Context())
-		testenv.NoError(w, err)
+		stream := testenv.Must(w.js.Stream(w.Context(), name))(w)
+		before := testenv.Must(stream.Info(w.Context()))(w)
 		if before.State.Msgs == 0 {
 			return false
 		}
@@ -132,8 +130,7 @@ func (w *world) held(name string) uint64 {
 // states returns how many states of the flow letter are stored, beside what else the stream keeps.
 func (w *world) states() int {
 	w.Helper()
-	stream, err := w.js.Stream(w.Context(), wire.StreamFlow)
-	testenv.NoError(w, err)
+	stream := testenv.Must(w.js.Stream(w.Context(), wire.StreamFlow))(w)
 	info := testenv.Must(stream.Info(w.Context(), jetstream.WithSubjectFilter("tranche.flow.letter.>")))(w)
 	return len(info.State.Subjects)
 }

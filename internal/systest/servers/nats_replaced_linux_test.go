@@ -23,9 +23,7 @@ WHEN (OLD.published_at IS NOT NULL AND NEW.published_at IS NULL) EXECUTE FUNCTIO
 
 func (w *world) exec(sql string) {
 	w.Helper()
-	if _, err := w.Pool.Exec(w.Context(), sql); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(w.Pool.Exec(w.Context(), sql))(w)
 }
 
 // made returns when a stream was made; the zero time while there is none.

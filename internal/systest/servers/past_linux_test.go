@@ -216,8 +216,7 @@ func (w *past) wantInvariants(url string) {
 func (w *past) completions(kind string, of fmt.Stringer) (ids map[string]int) {
 	w.Helper()
 	ids = map[string]int{}
-	js, err := jetstream.New(testenv.Conn(w, w.ns))
-	testenv.NoError(w, err)
+	js := testenv.Must(jetstream.New(testenv.Conn(w, w.ns)))(w)
 	consumer, err := js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{wire.EventSubject(kind + ".completed")}})
 	testenv.NoError(w, err)

@@ -63,8 +63,7 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 		}
 		return nil
 	}
-	node, err := orchestrator.New(store, nc, cfg)
-	testenv.NoError(t, err)
+	node := testenv.Must(orchestrator.New(store, nc, cfg))(t)
 	testenv.Keep(t, t.Errorf, "the node", node.Run)
 	testenv.Until(t, limit, "it waits for the third server", func() bool {
 		mu.Lock()
@@ -95,9 +94,7 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 	testenv.Until(t, limit, "each stream has three copies", func() bool { return replicas(3) })
 	for _, want := range []int{1, 3} {
 		change := session.StreamChanges{Replicas: &want}
-		if _, err := session.New(store).ChangeStreams(t.Context(), change, "ann"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(session.New(store).ChangeStreams(t.Context(), change, "ann"))(t)
 		testenv.Until(t, limit, fmt.Sprintf("each stream has %d", want), func() bool { return replicas(want) })
 	}
 }

@@ -121,11 +121,10 @@ func paced(takes func() time.Duration) func(context.Context, *nodetest.Chunk) er
 // start loads a run whose deadlines lie beyond the test.
 func (w *world) start(endpoint string, items, chunk, inFlight int) workqueue.RunID {
 	w.Helper()
-	loaded, err := w.nodes[0].Runs().Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded := testenv.Must(w.nodes[0].Runs().Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: chunk,
 			InFlight: inFlight, MaxAttempts: 1, Timeout: timeOut, RetryBackoff: 10 * time.Millisecond}}}},
-		nodetest.Items(items))
-	testenv.NoError(w, err)
+		nodetest.Items(items)))(w)
 	return loaded.Run
 }
 
@@ -154,9 +153,8 @@ func (w *world) wantSound(run workqueue.RunID, items int) {
 // causes counts the slices of a run by why they were made.
 func (w *world) causes(run workqueue.RunID) map[string]int {
 	w.Helper()
-	rows, err := w.Pool.Query(context.Background(),
-		`SELECT cause, count(*) FROM work_slice WHERE run_id = $1 GROUP BY 1`, run)
-	testenv.NoError(w, err)
+	rows := testenv.Must(w.Pool.Query(context.Background(),
+		`SELECT cause, count(*) FROM work_slice WHERE run_id = $1 GROUP BY 1`, run))(w)
 	defer rows.Close()
 	counts := map[string]int{}
 	for rows.Next() {

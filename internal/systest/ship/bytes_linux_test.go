@@ -28,8 +28,7 @@ func TestTwoCheckoutsMakeTheSameBytes(t *testing.T) {
 	if info, err := os.Stat(first); err != nil || info.Size() > 80<<20 {
 		t.Errorf("the program has %d bytes (%v)", info.Size(), err)
 	}
-	program, err := elf.Open(first)
-	testenv.NoError(t, err)
+	program := testenv.Must(elf.Open(first))(t)
 	defer func() { _ = program.Close() }()
 	if needs, err := program.ImportedLibraries(); len(needs) > 0 || err != nil {
 		t.Errorf("it needs %v (%v)", needs, err)

@@ -99,9 +99,7 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 	ns, database := testenv.NATS(t), testenv.EmptyDatabase(t)
 	owner, _ := testenv.Role(t, database, "")
 	app, _ := testenv.Role(t, database, "")
-	if _, err := testenv.Connect(t, database).Exec(t.Context(), "ALTER SCHEMA public OWNER TO "+owner); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(testenv.Connect(t, database).Exec(t.Context(), "ALTER SCHEMA public OWNER TO "+owner))(t)
 	parsed := testenv.Must(url.Parse(database))(t)
 	target := fmt.Sprintf("%s/.s.PGSQL.%s", parsed.Query().Get("host"), parsed.Query().Get("port"))
 	if !parsed.Query().Has("host") {

@@ -55,8 +55,7 @@ func installed(t *testing.T, name string) string {
 // absolute is a file of the repository for programs that start elsewhere.
 func absolute(t *testing.T, name string) string {
 	t.Helper()
-	path := testenv.Must(filepath.Abs(filepath.Join(root, name)))(t)
-	return path
+	return testenv.Must(filepath.Abs(filepath.Join(root, name)))(t)
 }
 
 func read(t *testing.T, name string) string {
