@@ -114,9 +114,9 @@ func expect(t *testing.T, report *Report, failed, leftOut []string) {
 // needing lists the checks that need something.
 func needing(what need) []string {
 	var names []string
-	for _, c := range checks() {
+	for _, c := range Checks() {
 		if c.needs&what != 0 {
-			names = append(names, c.name)
+			names = append(names, c.Name)
 		}
 	}
 	return names
