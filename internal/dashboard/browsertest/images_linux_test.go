@@ -62,7 +62,7 @@ func (p *page) picture(name, theme, path, part string) {
 // yearEnd is a run of three steps, of which some items fail, with a pause, a note and a re-run.
 func (s *stack) yearEnd() workqueue.RunID {
 	s.Helper()
-	svc, err := endpoints.New(testenv.Conn(s.T, s.ns), endpoints.Config{Name: "bank", Version: "2.4.0", Log: zap.NewNop()})
+	svc, err := endpoints.New(testenv.Conn(s.T, s.NS), endpoints.Config{Name: "bank", Version: "2.4.0", Log: zap.NewNop()})
 	testenv.NoError(s, err)
 	for _, name := range []string{"accounts", "movements", "statement"} {
 		err := endpoints.HandleList(svc, name, func(_ context.Context, chunk *endpoints.Chunk[bill, json.RawMessage]) error {
@@ -88,7 +88,7 @@ func (s *stack) yearEnd() workqueue.RunID {
 		}}, 100_000, func(i int) (key, payload string) {
 		return strconv.Itoa(i), fmt.Sprintf(`{"name":"Person %d"}`, i)
 	})
-	ctl := control.New(s.store)
+	ctl := control.New(s.Store)
 	testenv.Must(ctl.Pause(s.Context(), control.Control{Run: run, Actor: "ann",
 		Reason: "the bank closes its books"}))(s)
 	s.keep(svc.Run)

@@ -112,7 +112,7 @@ func runID(t *testing.T, text string) workqueue.RunID {
 // number runs a query that returns one.
 func (s *stack) number(query string, args ...any) (n int) {
 	s.Helper()
-	testenv.NoError(s, s.pool.QueryRow(s.Context(), query, args...).Scan(&n))
+	testenv.NoError(s, s.Pool.QueryRow(s.Context(), query, args...).Scan(&n))
 	return n
 }
 
@@ -444,7 +444,7 @@ func itemsInGroups(s *stack, p *page) {
 	p.says("groups-table", "<b>r</b>")
 	p.until("one band", surface+`.bands?.count === 1`)
 	p.click("zoom-fit")
-	testenv.Must(s.pool.Exec(s.Context(), `UPDATE work_block SET failed = ready, ready = B'0'::bit(8192)
+	testenv.Must(s.Pool.Exec(s.Context(), `UPDATE work_block SET failed = ready, ready = B'0'::bit(8192)
 		WHERE run_id = $1`, run))(s)
 	p.until("what changes is seen", surface+`.bands.shown.data[2999] === 6`) // a node has claimed the first ones
 	failed := s.number(`SELECT sum(bit_count(failed)) FROM work_block WHERE run_id = $1`, run)
@@ -654,7 +654,7 @@ func serverRestarts(s *stack, p *page) {
 func whyNothingStarts(s *stack, p *page) {
 	const text = "name: night\ncron: 0 3 * * *\nplan: nothing\nitems: {file: a.csv}\n"
 	s.post("/schedules", "application/yaml", text)
-	_, err := s.pool.Exec(s.Context(), `
+	_, err := s.Pool.Exec(s.Context(), `
 INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, reason, began_at, attempts,
     session_id, epoch)
 SELECT 'night', t.now - n * interval '1 h', 'due', 1, state, t.now + wait * interval '1 h', reason, t.now, n,
