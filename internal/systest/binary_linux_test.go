@@ -145,9 +145,9 @@ func (o *office) begun(s *server, args ...string) (said func() reply) {
 }
 
 // must runs a command that has to succeed.
-func (o *office) must(s *server, args ...string) string {
+func (o *office) must(s *server, args ...string) {
 	o.Helper()
-	return o.mustWith(s, "", args...)
+	o.mustWith(s, "", args...)
 }
 
 // mustWith is must for a command that reads.

@@ -10,8 +10,8 @@
 //	node asleep for three leases              TestNodeSleepsForThreeLeases, orchestrator TestANodeThatWorksIsCutOff
 //	leader killed                             TestTheLeaderIsKilledToldToEndAndStopped;
 //	                                          alerts TestALeaderDiesBetweenSendingAndRecording
-//	service killed                            TestServiceIsKilledInMidChunk; endpoints TestAFlowSurvivesADeathAtEveryStep,
-//	                                          orchestrator TestAFlowOfWhichAPartIsLost
+//	service killed                            TestServiceIsKilledInMidChunk; orchestrator TestAFlowOfWhichAPartIsLost,
+//	                                          endpoints TestAFlowSurvivesADeathAtEveryStep
 //	operator's change cut off in its commit   TestNodeIsKilledInAnOperatorsCommit
 //	item that kills its node                  orchestrator TestAnItemThatCrashesItsNodes
 //	NATS restarted, wiped; streams lost       orchestrator TestRunSurvives…, streams TestRunSurvivesTheLossOfStreams

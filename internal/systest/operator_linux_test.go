@@ -31,8 +31,8 @@ FOR EACH ROW EXECUTE FUNCTION stall()`
 		AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 )
 
-// A node is killed while it commits a re-run. The transaction is there as a whole, with its row in the audit log, or not
-// at all; what the next node then does follows from that.
+// A node is killed while it commits a re-run. The transaction is there as a whole, with its row in the audit log, or
+// not at all; what the next node then does follows from that.
 func TestNodeIsKilledInAnOperatorsCommit(t *testing.T) {
 	t.Parallel()
 	binary := testenv.Program(t, root)

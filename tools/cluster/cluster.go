@@ -90,7 +90,7 @@ func (c *cluster) startServers(ctx context.Context) error {
 	c.story.Chapter("Three NATS servers, with an account for each service; PostgreSQL with a synchronous standby")
 	began := time.Now()
 	demokit.Stop(c.configureNATS(ctx))
-	demokit.Stop(c.startNATS(ctx))
+	c.startNATS(ctx)
 	c.story.Fact("three NATS servers", time.Since(began), 0)
 	began = time.Now()
 	demokit.Stop(c.startPostgres(ctx))
@@ -100,7 +100,8 @@ func (c *cluster) startServers(ctx context.Context) error {
 
 func (c *cluster) startTranche(ctx context.Context) error {
 	c.story.Chapter("Three nodes, and two instances of each of two services")
-	demokit.Stop(errors.Join(c.configureNodes(), c.configureServices()))
+	c.configureNodes()
+	c.configureServices()
 	began := time.Now()
 	for _, n := range c.nodes {
 		c.story.Command("systemctl enable --now tranche     # " + n.name)

@@ -20,7 +20,7 @@ type node struct {
 }
 
 // configureNodes reads what each machine's node is told.
-func (c *cluster) configureNodes() error {
+func (c *cluster) configureNodes() {
 	file := demokit.Must(c.deploy.block("# /etc/tranche/tranche.env"))
 	for i := range c.nodes {
 		machine := i + 1
@@ -28,7 +28,6 @@ func (c *cluster) configureNodes() error {
 		n.env = demokit.Environment(append(environment(c.own(file, machine)), "TRANCHE_DATA_DIR="+c.dir.Servers(n.name))...)
 		c.nodes[i] = n
 	}
-	return nil
 }
 
 // startNode starts a node with a version of the program, and returns when it is ready.
@@ -147,7 +146,7 @@ type instance struct {
 }
 
 // configureServices reads what each service is told.
-func (c *cluster) configureServices() error {
+func (c *cluster) configureServices() {
 	file := demokit.Must(c.deploy.block("# the environment of the service interest"))
 	for _, service := range []string{interestService, lettersService} {
 		for n := range 2 {
@@ -157,7 +156,6 @@ func (c *cluster) configureServices() error {
 			c.services = append(c.services, i)
 		}
 	}
-	return nil
 }
 
 func (c *cluster) startInstance(ctx context.Context, i *instance, version string) (err error) {

@@ -46,14 +46,13 @@ func (c *cluster) configureNATS(ctx context.Context) error {
 	return nil
 }
 
-func (c *cluster) startNATS(ctx context.Context) error {
+func (c *cluster) startNATS(ctx context.Context) {
 	for _, s := range c.nats {
 		demokit.Stop(c.startServer(ctx, s))
 	}
 	for _, s := range c.nats {
 		demokit.Stop(s.awaitHealthy(ctx))
 	}
-	return nil
 }
 
 // startServer returns before the server is ready.
@@ -130,7 +129,7 @@ type databases struct {
 
 // startPostgres starts both, makes the roles and has the schema made by its owner.
 func (c *cluster) startPostgres(ctx context.Context) (err error) {
-	settings := demokit.Must(c.postgresSettings())
+	settings := c.postgresSettings()
 	for i := range c.db.configs {
 		own := maps.Clone(settings)
 		own["listen_addresses"] = fmt.Sprint(c.net, i+1)
@@ -147,7 +146,7 @@ func (c *cluster) startPostgres(ctx context.Context) (err error) {
 }
 
 // postgresSettings are those of the page about PostgreSQL, without what only large machines have.
-func (c *cluster) postgresSettings() (map[string]string, error) {
+func (c *cluster) postgresSettings() map[string]string {
 	p := demokit.Must(readPage(c.settings.repository, "docs", "operate", "postgresql.md"))
 	block := demokit.Must(p.block("# postgresql.conf"))
 	all := map[string]string{}
@@ -156,7 +155,7 @@ func (c *cluster) postgresSettings() (map[string]string, error) {
 		all[name] = strings.Trim(value, "'")
 	}
 	all["shared_buffers"], all["synchronous_standby_names"] = "128MB", ""
-	return all, nil
+	return all
 }
 
 // follow makes a standby of the primary on the second machine, and has commits wait for it.

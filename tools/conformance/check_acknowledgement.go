@@ -299,13 +299,8 @@ func checkLate(ctx context.Context, n *node) (err error) {
 		return err
 	}
 	defer func() { _ = disconnect() }()
-	if err := other.makeReplicated(ctx); err != nil {
-		return err
-	}
-	requests, err := other.askMany(ctx)
-	if err != nil {
-		return err
-	}
+	stop(other.makeReplicated(ctx))
+	requests := other.askMany(ctx)
 	if other.service, err = n.config.service(url); err != nil {
 		return err
 	}
@@ -325,14 +320,14 @@ func (n *node) makeReplicated(ctx context.Context) error {
 }
 
 // askMany publishes requests before there is a service, so that each of its pulls finds enough.
-func (n *node) askMany(ctx context.Context) (requests []*request, err error) {
+func (n *node) askMany(ctx context.Context) (requests []*request) {
 	for range lateRequests {
 		r := n.sample(1)
 		r.body = append(r.body, bytes.Repeat([]byte{' '}, lateBytes)...)
 		stop(n.ask(ctx, r))
 		requests = append(requests, r)
 	}
-	return requests, nil
+	return requests
 }
 
 // allAtOnce waits until all requests are answered, as long as some are, and expects each to have been delivered once.
@@ -346,14 +341,12 @@ func (n *node) allAtOnce(ctx context.Context, requests []*request) error {
 		}
 		return count
 	}
-	limit := startTimeout // for the first
 	for count := 0; count < len(requests); {
-		err := n.within(ctx, limit, func() bool { return answered() > count })
+		err := n.within(ctx, startTimeout, func() bool { return answered() > count })
 		n.journal.look(func() bool { count = answered(); return true })
 		if err != nil {
-			return differs(expected, "%d of %d answered, and no other in %s", count, len(requests), limit)
+			return differs(expected, "%d of %d answered, and no other in %s", count, len(requests), startTimeout)
 		}
-		limit = patience
 	}
 	info := must(n.consumer(ctx))
 	if again := int(info.Delivered.Consumer) - len(requests); again > 0 {

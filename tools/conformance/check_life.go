@@ -188,32 +188,31 @@ func (n *node) onlyNew(ctx context.Context, mark int) error {
 
 // begun waits for the first part of a reply, which the request asks for: on a busy machine a request may be delivered
 // for long before it is begun. A service that keeps the part back, as another check has found, has a moment for that.
-func (n *node) begun(ctx context.Context, r *request) error {
+func (n *node) begun(ctx context.Context, r *request) {
 	stop(n.delivered(ctx, r))
 	limit := patience
 	if n.retains {
 		limit = grace
 	}
 	_ = n.within(ctx, limit, func() bool { return len(n.journal.of(r.slice())) > 0 })
-	return nil
 }
 
 // underWay returns a request that the service is at. If one was answered all at once, the next shows a moment of it.
-func (n *node) underWay(ctx context.Context) (r *request, err error) {
+func (n *node) underWay(ctx context.Context) (r *request) {
 	for range 2 {
 		r = orders(order{"do": "partial"}, order{"do": "slow", "ms": 700})
 		stop(n.ask(ctx, r))
-		stop(n.begun(ctx, r))
+		n.begun(ctx, r)
 		if n.now(r).final() < 0 {
 			break
 		}
 		n.retains = true
 	}
-	return r, nil
+	return r
 }
 
 func checkDrain(ctx context.Context, n *node) error {
-	r := must(n.underWay(ctx))
+	r := n.underWay(ctx)
 	n.stopped = true
 	n.service.terminate()
 	ending, cancel := n.config.lasting(ctx, stopTimeout)

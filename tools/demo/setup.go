@@ -45,10 +45,7 @@ func (d *demo) makeBank(ctx context.Context) (err error) {
 // asked over HTTP comes first: the operator of Tranche says that it may be.
 func (d *demo) startProcesses(ctx context.Context) error {
 	d.story.Chapter("The services, Tranche, and a node with Go code of the bank's own")
-	var err error
-	if d.branches, err = d.startBranches(ctx); err != nil {
-		return err
-	}
+	d.branches = d.startBranches(ctx)
 	demokit.Stop(d.startServer(ctx))
 	for _, service := range []struct{ database, endpoint, how string }{
 		{accountsDB, bank.AccountsEndpoint, "answers chunks over JetStream"},
@@ -70,7 +67,7 @@ func (d *demo) service(ctx context.Context, database string, env ...string) (*ex
 	return cmd, err
 }
 
-func (d *demo) startBranches(ctx context.Context) (url string, err error) {
+func (d *demo) startBranches(ctx context.Context) (url string) {
 	began := time.Now()
 	token := demokit.Must(writeToken(d.dir.Servers(tokenFile)))
 	cmd := demokit.Must(d.service(ctx, branchesDB, tokenVariable+"="+token))
@@ -78,7 +75,7 @@ func (d *demo) startBranches(ctx context.Context) (url string, err error) {
 	child := demokit.Must(d.story.Start(ctx, "the branches service", d.dir.Log(branchesDB), cmd, &at))
 	d.story.Fact(fmt.Sprintf("pid %d, %s: one by one, %s a second", child.PID(), at.URL, demokit.Grouped(branchRate)),
 		time.Since(began), 0)
-	return at.URL, nil
+	return at.URL
 }
 
 // startServer starts tranche serve on free ports. It prints where it is.

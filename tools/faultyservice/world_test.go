@@ -76,7 +76,10 @@ func endpointOf(name string) string {
 }
 
 // in is the same world for a subtest.
-func (w *world) in(t *testing.T) *world { return &world{t, w.Bundle} }
+func (w *world) in(t *testing.T) *world {
+	t.Helper()
+	return &world{t, w.Bundle}
+}
 
 // automatic leaves the pace to the nodes.
 func automatic(req *start.LoadRequest) {

@@ -179,7 +179,8 @@ func (s *stack) post(path, kind, text string) (answer map[string]any) {
 	if s.secret != "" {
 		req.Header.Set("Authorization", "Bearer "+s.secret)
 	}
-	said := testenv.Must(http.DefaultClient.Do(req))(s)
+	said, err := http.DefaultClient.Do(req)
+	testenv.NoError(s, err)
 	defer said.Body.Close()
 	raw, err := io.ReadAll(said.Body)
 	if err != nil || said.StatusCode >= http.StatusMultipleChoices || json.Unmarshal(raw, &answer) != nil {

@@ -109,8 +109,8 @@ func (o *ordeal) rest(d time.Duration) {
 	}
 }
 
-// One cluster serves all faults, one at a time: it takes seconds until three servers are one, and minutes of the machine
-// to have more than one at a time.
+// One cluster serves all faults, one at a time: it takes seconds until three servers are one, and minutes of the
+// machine to have more than one at a time.
 func TestCluster(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
 	binary, script := testenv.Program(t, root), testenv.NodeService(t, filepath.Join(root, "examples", "node"))

@@ -96,7 +96,8 @@ func of(all []wire.Listener, endpoint string) (found []wire.Listener) {
 	return found
 }
 
-// run starts a child that is told to end at the end of the test, and killed when it does not, and returns what it prints.
+// run starts a child that is told to end at the end of the test, and killed when it does not. It returns what it
+// prints.
 func (w *world) run(name string, cmd *exec.Cmd) io.Reader {
 	w.Helper()
 	var said testenv.Log

@@ -130,8 +130,15 @@ func (g *guardedCluster) load(node *orchestrator.Node, items int) workqueue.RunI
 // wantOnce checks that requests have three copies, and that each was delivered once.
 func (g *guardedCluster) wantOnce(js jetstream.JetStream, endpoint string) {
 	g.Helper()
-	stream := testenv.Must(js.Stream(g.Context(), wire.StreamWork))(g)
-	consumer := testenv.Must(stream.Consumer(g.Context(), endpoint))(g)
+	var stream jetstream.Stream
+	var consumer jetstream.Consumer
+	testenv.Until(g, limit, "the stream is told", func() bool { // a busy server may disconnect who asks
+		var err error
+		if stream, err = js.Stream(g.Context(), wire.StreamWork); err == nil {
+			consumer, err = stream.Consumer(g.Context(), endpoint)
+		}
+		return err == nil
+	})
 	state, info := stream.CachedInfo(), consumer.CachedInfo()
 	if state.Config.Replicas != 3 || info.NumRedelivered != 0 || info.Delivered.Consumer != state.State.LastSeq {
 		g.Errorf("with %d copies %d requests were delivered %d times", state.Config.Replicas, state.State.LastSeq,

@@ -102,8 +102,8 @@ func (b *Bench) WantAt(run workqueue.RunID, step workqueue.Step, want StepTally)
 func (b *Bench) WantCounts(run workqueue.RunID, done, failed int64) {
 	b.Helper()
 	var d, f int64
-	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `SELECT coalesce(done, -1), coalesce(failed, -1) FROM batchrun WHERE id = $1`,
-		run).Scan(&d, &f))
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(),
+		`SELECT coalesce(done, -1), coalesce(failed, -1) FROM batchrun WHERE id = $1`, run).Scan(&d, &f))
 	if d != done || f != failed {
 		b.Errorf("the run has %d items done and %d failed; want %d and %d", d, f, done, failed)
 	}
