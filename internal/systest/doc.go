@@ -15,7 +15,7 @@
 //	operator's change cut off in its commit   TestNodeIsKilledInAnOperatorsCommit
 //	item that kills its node                  orchestrator TestAnItemThatCrashesItsNodes
 //	NATS restarted, wiped; streams lost       orchestrator TestRunSurvives…, streams TestRunSurvivesTheLossOfStreams
-//	disk of NATS full; messages lost          servers
+//	disk of NATS full; messages, flows lost   servers
 //	three NATS servers                        natscluster, faults one by one; servers
 //	PostgreSQL crashed, failed over, rewound  orchestrator TestRunSurvivesACrashOfPostgreSQL; servers
 //	partitions                                orchestrator TestRunSurvivesPartitions

@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -32,7 +31,7 @@ type world struct {
 	url    string
 	pool   *pgxpool.Pool
 	store  *database.DB
-	ns     *embedded.NATS
+	ns     testenv.Server
 	ledger string
 	items  int
 	loader workqueue.SessionID // of the node in whose name runs are loaded, when that takes long; zero: none

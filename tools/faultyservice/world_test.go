@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -34,7 +33,7 @@ type world struct {
 
 func setup(t *testing.T) *world {
 	t.Helper()
-	w := &world{t, nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	w := &world{t, nodetest.ServersOnly(t)}
 	w.Node = w.StartNodeWith(t, orchestrator.Config{Poll: 100 * time.Millisecond})
 	t.Cleanup(func() {
 		if t.Failed() {

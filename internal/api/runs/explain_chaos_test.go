@@ -42,7 +42,7 @@ func moody(ctx context.Context, chunk *apitest.Numbers) error {
 // Whatever happens to a run, at each moment its explanation adds up and leaves no question open.
 func TestExplanationsAddUpUnderChaos(t *testing.T) {
 	t.Parallel()
-	e := apitest.SetupEngine(t)
+	e, ns := apitest.SetupOwnEngine(t)
 	handle := func(svc *endpoints.Service) error {
 		return endpoints.HandleList(svc, "count", moody, endpoints.Concurrency(4))
 	}
@@ -72,7 +72,7 @@ func TestExplanationsAddUpUnderChaos(t *testing.T) {
 		},
 		func(ctx context.Context) {
 			apitest.Wait(ctx, 2500*time.Millisecond)
-			_ = e.Ns.Restart(context.WithoutCancel(ctx))
+			_ = ns.Restart(context.WithoutCancel(ctx))
 		},
 	} {
 		e.Keep(func(ctx context.Context) error {

@@ -155,12 +155,12 @@ func TestExplainAFlowThatAsksNobody(t *testing.T) {
 
 func TestExplainWithoutNATS(t *testing.T) {
 	t.Parallel()
-	e := apitest.SetupEngine(t)
+	e, ns := apitest.SetupOwnEngine(t)
 	sent := e.Load("count", 100, nil)
 	e.Until(sent, "sent", health.ReasonNoListener)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := e.Ns.Stop(ctx); err != nil {
+	if err := ns.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
 	run := e.Load("count", 100, nil)
