@@ -10,14 +10,15 @@
 //	node asleep for three leases              TestNodeSleepsForThreeLeases, orchestrator TestANodeThatWorksIsCutOff
 //	leader killed                             TestTheLeaderIsKilledToldToEndAndStopped;
 //	                                          alerts TestALeaderDiesBetweenSendingAndRecording
-//	service killed                            TestServiceIsKilledInMidChunk; orchestrator TestAFlowOfWhichAPartIsLost,
+//	service killed                            TestServiceIsKilledInMidChunk, servers TestAFlowLosesWhatItWaitsFor;
 //	                                          endpoints TestAFlowSurvivesADeathAtEveryStep
 //	operator's change cut off in its commit   TestNodeIsKilledInAnOperatorsCommit
 //	item that kills its node                  orchestrator TestAnItemThatCrashesItsNodes
 //	NATS restarted, wiped; streams lost       orchestrator TestRunSurvives…, streams TestRunSurvivesTheLossOfStreams
 //	disk of NATS full; messages, flows lost   servers
 //	three NATS servers                        natscluster, faults one by one; servers
-//	PostgreSQL crashed, failed over, rewound  orchestrator TestRunSurvivesACrashOfPostgreSQL; servers
+//	PostgreSQL crashed, failed over, rewound  orchestrator TestRunSurvivesACrashOfPostgreSQL; servers;
+//	                                          internal/testing/modeltest
 //	partitions                                orchestrator TestRunSurvivesPartitions
 //	replies lost, doubled, late, forged       internal/testing/modeltest, orchestrator record and sweep
 //	SIGTERM                                   orchestrator TestStopHandsBack, cmd/tranche TestAStopEndsUploadsFirst

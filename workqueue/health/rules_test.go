@@ -20,10 +20,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // Every kind has one row, which says what is shown of it.
 func TestEveryKindHasARule(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("rules.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile("rules.go"))(t)
 	names := regexp.MustCompile(`(?m)^\t(\w+) +Kind = "(\w+)"`).FindAllSubmatch(text, -1)
 	if len(names) < 80 {
 		t.Errorf("only %d kinds were found; the scan looks in the wrong place", len(names))
@@ -54,10 +51,7 @@ func TestAReasonIsOneRow(t *testing.T) {
 			func(f *Facts, row *struct{ Name string }) Condition {
 				return Condition{Subject: row.Name, Since: f.At, Title: "A full moon over " + row.Name}
 			})})
-	facts, err := New(database.New(testenv.Pool(t))).Health(t.Context(), Limits{Listed: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	facts := testenv.Must(New(database.New(testenv.Pool(t))).Health(t.Context(), Limits{Listed: 2}))(t)
 	found := slices.DeleteFunc(facts.Conditions, func(c Condition) bool { return c.Kind != fake })
 	want := Condition{Kind: fake, Severity: Warning, Owner: OwnerNobody, Subject: "tides", Since: facts.At,
 		Title: "A full moon over tides", Link: "/endpoint?name=tides", Count: 1, Of: 1}

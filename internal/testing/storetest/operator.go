@@ -26,8 +26,7 @@ func Wish(run workqueue.RunID, reason string) control.Control {
 // PauseRun pauses a run.
 func (b *Bench) PauseRun(run workqueue.RunID) control.Controlled {
 	b.Helper()
-	out, err := control.New(b.Store).Pause(b.Context(), Wish(run, "the service is sick"))
-	testenv.NoError(b, err)
+	out := testenv.Must(control.New(b.Store).Pause(b.Context(), Wish(run, "the service is sick")))(b)
 	return out
 }
 
@@ -35,8 +34,7 @@ func (b *Bench) PauseRun(run workqueue.RunID) control.Controlled {
 func (b *Bench) Set(c control.RunChange) control.RunChanged {
 	b.Helper()
 	c.Actor = "ann"
-	out, err := control.New(b.Store).SetRun(b.Context(), c)
-	testenv.NoError(b, err)
+	out := testenv.Must(control.New(b.Store).SetRun(b.Context(), c))(b)
 	return out
 }
 
@@ -54,9 +52,8 @@ func (b *Bench) Actions(run workqueue.RunID) []string {
 func (b *Bench) Events(run workqueue.RunID) []string {
 	b.Helper()
 	var all []string
-	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(kind ORDER BY at, id), '{}')
-		FROM run_event WHERE run_id = $1`, run).Scan(&all)
-	testenv.NoError(b, err)
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(kind ORDER BY at, id), '{}')
+		FROM run_event WHERE run_id = $1`, run).Scan(&all))
 	return all
 }
 
@@ -77,8 +74,7 @@ func (b *Bench) WantRefused(err error, parts ...string) {
 // Rerun runs items of a run again.
 func (b *Bench) Rerun(run workqueue.RunID, sel redo.Selection) redo.Rerun {
 	b.Helper()
-	out, err := redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"})
-	testenv.NoError(b, err)
+	out := testenv.Must(redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"}))(b)
 	return out
 }
 
@@ -143,8 +139,7 @@ func (b *Bench) WantSaid(err error, parts ...string) {
 // Report returns the report of a run, of which it checks that the sums are right.
 func (b *Bench) Report(run workqueue.RunID) report.RunReport {
 	b.Helper()
-	r, err := report.New(b.Store).Report(b.Context(), run)
-	testenv.NoError(b, err)
+	r := testenv.Must(report.New(b.Store).Report(b.Context(), run))(b)
 	sum := r.Done + r.Failed
 	for _, u := range r.Unprocessed {
 		sum += u.Items
@@ -171,10 +166,8 @@ func (b *Bench) Ended(n int, ago time.Duration) workqueue.RunID {
 	b.Record(Faulty(b.One(run), workqueue.SlotError{Code: "BAD", Message: "no"}))
 	b.Record(Faulty(b.One(run), workqueue.SlotError{Code: "LATER", Message: "again", Retry: true}))
 	b.Finish(run)
-	if _, err := redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Actor: "ann",
-		Select: redo.Selection{Failed: true}}); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+		Select: redo.Selection{Failed: true}}))(b)
 	b.Finish(run)
 	b.Exec(`INSERT INTO quarantine (reason, detail, subject, run_id, body) VALUES ('r', 'd', 's', $1, 'x')`, run)
 	b.Exec(`INSERT INTO dead_letter (id, msg_id, endpoint, cause, run_id) VALUES (gen_random_uuid(), $2, 'e', 'c', $1)`,
@@ -203,14 +196,11 @@ func (b *Bench) ApplySchedule(name, spec string) workqueue.AppliedDocument {
 func (b *Bench) Look(l settle.FollowUp) (last pacestore.BreakerChange) {
 	b.Helper()
 	for _, endpoint := range l.Endpoints {
-		change, err := pacestore.New(b.Store).CheckBreaker(b.Context(), endpoint)
-		testenv.NoError(b, err)
+		change := testenv.Must(pacestore.New(b.Store).CheckBreaker(b.Context(), endpoint))(b)
 		last = change
 	}
 	for _, endpoint := range l.Halved {
-		if _, err := pacestore.New(b.Store).CheckTooBig(b.Context(), endpoint); err != nil {
-			b.Fatal(err)
-		}
+		testenv.Must(pacestore.New(b.Store).CheckTooBig(b.Context(), endpoint))(b)
 	}
 	return last
 }

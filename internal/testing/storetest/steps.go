@@ -38,8 +38,7 @@ func (b *Bench) ClaimStep(run workqueue.RunID, step workqueue.Step, most int) di
 	b.Helper()
 	req := b.ClaimRequest(run, most)
 	req.Step = step
-	claimed, err := dispatch.New(b.Store).Claim(b.Context(), req)
-	testenv.NoError(b, err)
+	claimed := testenv.Must(dispatch.New(b.Store).Claim(b.Context(), req))(b)
 	return claimed
 }
 
@@ -78,14 +77,13 @@ type StepTally struct{ Ready, Flying, Done, Failed, Skipped, Waiting int }
 
 func (b *Bench) stepAt(run workqueue.RunID, step workqueue.Step) (n StepTally) {
 	b.Helper()
-	err := b.Pool.QueryRow(b.Context(), `
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `
 		SELECT sum(bit_count(ready)), sum(bit_count(done)), sum(bit_count(failed)),
 		       coalesce(sum(bit_count(skipped)), 0), sum(size),
 		       (SELECT coalesce(sum(bit_count(remaining)), 0) FROM work_slice
 		        WHERE run_id = $1 AND step = $2 AND state IN ('scheduled', 'claimed', 'sent'))
 		FROM work_block WHERE run_id = $1 AND step = $2`, run, step).
-		Scan(&n.Ready, &n.Done, &n.Failed, &n.Skipped, &n.Waiting, &n.Flying)
-	testenv.NoError(b, err)
+		Scan(&n.Ready, &n.Done, &n.Failed, &n.Skipped, &n.Waiting, &n.Flying))
 	n.Waiting -= n.Ready + n.Done + n.Failed + n.Skipped + n.Flying
 	return n
 }
@@ -102,8 +100,10 @@ func (b *Bench) WantAt(run workqueue.RunID, step workqueue.Step, want StepTally)
 func (b *Bench) WantCounts(run workqueue.RunID, done, failed int64) {
 	b.Helper()
 	var d, f int64
-	testenv.NoError(b, b.Pool.QueryRow(b.Context(),
-		`SELECT coalesce(done, -1), coalesce(failed, -1) FROM batchrun WHERE id = $1`, run).Scan(&d, &f))
+	if err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(done, -1), coalesce(failed, -1) FROM batchrun WHERE id = $1`,
+		run).Scan(&d, &f); err != nil {
+		b.Fatal(err)
+	}
 	if d != done || f != failed {
 		b.Errorf("the run has %d items done and %d failed; want %d and %d", d, f, done, failed)
 	}
