@@ -119,7 +119,8 @@ func (r *itemRun) reset(step string) {
 func (r *itemRun) rows(step string, from, to workqueue.Ordinal) []inspect.ItemRow {
 	r.Helper()
 	found := testenv.Must(r.pool.Query(r.Context(), `
-		SELECT ordinal, key, state, attempts, error_code, coalesce(error_message, '') FROM run_item WHERE run_id = $1 AND step_name = $2 AND ordinal BETWEEN $3 AND $4 ORDER BY ordinal`,
+		SELECT ordinal, key, state, attempts, error_code, coalesce(error_message, '') FROM run_item
+		WHERE run_id = $1 AND step_name = $2 AND ordinal BETWEEN $3 AND $4 ORDER BY ordinal`,
 		r.id, step, from, to))(r)
 	all, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (item inspect.ItemRow, err error) {
 		var code *string

@@ -151,9 +151,9 @@ func (o *office) must(s *server, args ...string) {
 }
 
 // mustWith is must for a command that reads.
-func (o *office) mustWith(s *server, stdin string, args ...string) string {
+func (o *office) mustWith(s *server, stdin string, args ...string) {
 	o.Helper()
-	return must(o, o.binary, stdin, append([]string{"--url", s.url}, args...)...)
+	must(o, o.binary, stdin, append([]string{"--url", s.url}, args...)...)
 }
 
 // begin starts a run of n items.

@@ -37,7 +37,7 @@ func TestTLSBetweenTheMachines(t *testing.T) {
 		}
 	}
 	until(t, "metrics say when certificates end", func() bool {
-		answer, err := http.Get("http://" + n.metrics + "/metrics") //nolint:noctx // of this machine
+		answer, err := http.Get("http://" + n.metrics + "/metrics")
 		if err != nil {
 			t.Fatal(err)
 		}

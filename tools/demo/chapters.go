@@ -216,7 +216,8 @@ func (d *demo) correctForms(ctx context.Context) error {
 	accounts := d.paper()
 	d.story.Chapter(demokit.Grouped(int64(len(accounts))) + " wrong forms to the department that knows better, and back")
 	demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "export", "last", "--state", "failed", "--code",
-		yearend.CodeUnknownForm, "--include", "payload", "--flat", "--columns", "account,form,tranche.error_message", "--out", failedFile))
+		yearend.CodeUnknownForm, "--include", "payload", "--flat", "--columns", "account,form,tranche.error_message",
+		"--out", failedFile))
 	failed, err := os.ReadFile(d.dir.File(failedFile))
 	if err != nil {
 		return fmt.Errorf("read the export: %w", err)

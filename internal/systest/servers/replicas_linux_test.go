@@ -40,8 +40,9 @@ func newCluster(t *testing.T) *cluster {
 // start starts one of the servers, by a configuration to which its own part is added.
 func (c *cluster) start(i int, config string) *testenv.GuardedNATS {
 	c.Helper()
+	others := strings.Join(slices.Delete(slices.Clone(c.routes), i, i+1), ", ")
 	return testenv.NATSByConfig(c, config+fmt.Sprintf("server_name: s%d\ncluster { name: three, "+
-		"listen: \"127.0.0.1:%d\", routes: [%s] }\n", i, c.ports[i], strings.Join(slices.Delete(slices.Clone(c.routes), i, i+1), ", ")))
+		"listen: \"127.0.0.1:%d\", routes: [%s] }\n", i, c.ports[i], others))
 }
 
 // A node that starts while two of three servers are up waits for the third, and does not settle for one copy.
