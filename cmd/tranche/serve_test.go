@@ -419,8 +419,7 @@ func TestAStartEndsWithTheRemedy(t *testing.T) {
 		says   []string
 	}{
 		"password": {config: jetstreamOn + users, user: "u:wrong",
-			says: []string{"--nats", "refuses this user", "check the user and password", "127.0.0.1:"}},
-		"no user":      {config: jetstreamOn + users, says: []string{"refuses this user", "--nats-creds"}},
+			says: []string{"--nats", "refuses this user", "check the user and password", "--nats-creds", "127.0.0.1:"}},
 		"no jetstream": {says: []string{"JetStream is not enabled at NATS at nats://127.0.0.1:", "nats-server -js"}},
 		"account": {config: jetstreamOn + accounts, user: "u:right",
 			says: []string{"not enabled for the account", "jetstream: enabled"}},
