@@ -117,9 +117,9 @@ soak: soak-deps ## run what a release wants besides: all proofs, measurements, 1
 	$(MAKE) matrix fuzz
 
 .PHONY: simulate
-simulate: postgres ## simulate SEEDS histories of nodes, streams, services and operators on a real store; SEED=n repeats one
+simulate: postgres ## simulate SEEDS histories of nodes, streams, services, a collector and operators on a real store; SEED=n repeats one
 	$(GO) test ./internal/testing/modeltest -count=1 -vet=off -timeout 5h -v -run '^TestSimulationAgainstAnOracle$$' \
-	-simulate.seeds=$(SEEDS) -simulate.seed=$(SEED)
+	-parallel 4 -simulate.seeds=$(SEEDS) -simulate.seed=$(SEED)
 
 # What scripts/test.sh writes.
 .PHONY: no-flaky

@@ -18,7 +18,7 @@ import (
 // setupByEnvironment is setup with a server that wants a password, which the environment says, as it does the address.
 func setupByEnvironment(t *testing.T) *bundle {
 	t.Helper()
-	b := setup(t)
+	b := setup(t, own)
 	b.stop()
 	b.opts.Username, b.opts.Password = "u", "p"
 	b.start()
@@ -51,7 +51,7 @@ func TestConnectByContext(t *testing.T) {
 	}
 	dir := filepath.Join(home, "nats", "context")
 	check(t, os.MkdirAll(dir, 0o700))
-	check(t, os.WriteFile(filepath.Join(dir, "bank.json"), []byte(`{"url":"`+b.server.ClientURL()+`"}`), 0o600))
+	check(t, os.WriteFile(filepath.Join(dir, "bank.json"), []byte(`{"url":"`+b.url+`"}`), 0o600))
 	nc, err := Connect()
 	check(t, err)
 	defer nc.Close()
@@ -60,7 +60,7 @@ func TestConnectByContext(t *testing.T) {
 
 func TestLogToTellsOfDeniedPermissions(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, own)
 	b.stop()
 	b.opts.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
 		Publish: &server.SubjectPermission{Deny: []string{"secret"}}}}}
@@ -136,7 +136,7 @@ func TestServersThatRefuseAreTriedMoreSeldom(t *testing.T) {
 
 // The server that serve runs is found in its data directory, with the password for it, which no other server is told.
 func TestConnectToTheLocalServer(t *testing.T) {
-	b := setup(t)
+	b := setup(t, own)
 	b.stop()
 	b.opts.Username, b.opts.Password = "tranche", "secret"
 	b.start()

@@ -3,7 +3,6 @@ package endpoints
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestDirectRequestsAreBounded(t *testing.T) {
@@ -144,14 +144,12 @@ func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
 	flow.ReplyTo = wire.Return{Asker: "me", Callee: "square", Stage: 1}
 	foreign := meta.Request()
 	foreign[wire.HeaderVersion] = []string{"9"}
-	answers, err := b.nc.SubscribeSync(call.String())
-	check(t, err)
+	answers := testenv.Must(b.nc.SubscribeSync(call.String()))(t)
 	for _, h := range []nats.Header{nil, {}, newMeta().Request(), other.Request(), flow.Request(), foreign,
 		{wire.HeaderReplyTo: {call.String()}, wire.HeaderSlice: {uuid.NewString()}}, good} {
 		check(t, b.nc.PublishMsg(&nats.Msg{Subject: wire.DirectSubject("square"), Header: h, Data: []byte("garbage")}))
 	}
-	msg, err := answers.NextMsg(patience)
-	check(t, err)
+	msg := testenv.Must(answers.NextMsg(patience))(t)
 	reply, err := wire.ParseReplyOf("square", msg.Header, msg.Data, wire.Limits{})
 	if err != nil || reply.Failure == nil || reply.Failure.Code != wire.CodeBadRequest {
 		t.Errorf("%+v, %v", reply, err)
@@ -160,30 +158,5 @@ func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
 		if n := b.stored(name); n != 0 {
 			t.Errorf("%d messages went to %s", n, name)
 		}
-	}
-}
-
-func TestSeveralInstancesShareDirectRequests(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	var mu sync.Mutex
-	by := map[string]int{}
-	for _, name := range []string{"one", "two"} {
-		serveEach(b, "work", func(context.Context, number) (square, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			by[name]++
-			return square{}, nil
-		})
-	}
-	eventually(t, "both listen", func() bool { return b.directListeners("work") == 2 })
-	for range 100 {
-		_, err := Call[number, square](b.ctx, b.nc, "work", "k", number{1}, Direct())
-		check(t, err)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if by["one"]+by["two"] != 100 || by["one"] == 0 || by["two"] == 0 {
-		t.Errorf("%v", by)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // joined doubles and squares, with answers on the way: multiples of 5 in stage 0, of 7 in stage 1.
@@ -72,8 +73,7 @@ func (b *bundle) shortAckWait(endpoint string) {
 	for name, subject := range subjects {
 		config := stream.ConsumerConfig(wire.ConsumerName(endpoint), subject)
 		config.AckWait = 250 * time.Millisecond
-		_, err := b.js.CreateOrUpdateConsumer(b.ctx, name, config)
-		check(b.t, err)
+		testenv.Must(b.js.CreateOrUpdateConsumer(b.ctx, name, config))(b.t)
 	}
 }
 
@@ -139,8 +139,7 @@ func (b *bundle) dieAt(step string, times int) {
 // pending returns how many messages of an endpoint in a stream are not acknowledged.
 func (b *bundle) pending(stream, endpoint string) int {
 	b.t.Helper()
-	consumer, err := b.js.Consumer(b.ctx, stream, wire.ConsumerName(endpoint))
-	check(b.t, err)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, stream, wire.ConsumerName(endpoint)))(b.t)
 	info := consumer.CachedInfo()
 	return int(info.NumPending) + info.NumAckPending
 }
@@ -150,8 +149,7 @@ func (b *bundle) done(stream, endpoint string) {
 	b.t.Helper()
 	for floor := uint64(0); b.pending(stream, endpoint) > 0; {
 		eventually(b.t, "another message for "+endpoint+" is handled", func() bool {
-			consumer, err := b.js.Consumer(b.ctx, stream, wire.ConsumerName(endpoint))
-			check(b.t, err)
+			consumer := testenv.Must(b.js.Consumer(b.ctx, stream, wire.ConsumerName(endpoint)))(b.t)
 			before := floor
 			floor = consumer.CachedInfo().AckFloor.Stream
 			return floor > before || b.pending(stream, endpoint) == 0
@@ -164,13 +162,11 @@ func (b *bundle) drainReplies() (left []*wire.Reply) {
 	b.t.Helper()
 	recorder := b.recorder()
 	for {
-		batch, err := recorder.FetchNoWait(100)
-		check(b.t, err)
+		batch := testenv.Must(recorder.FetchNoWait(100))(b.t)
 		n := 0
 		for msg := range batch.Messages() {
 			n++
-			reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
-			check(b.t, err)
+			reply := testenv.Must(wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{}))(b.t)
 			left = append(left, reply)
 			check(b.t, msg.DoubleAck(b.ctx))
 		}
@@ -191,8 +187,7 @@ func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
 	b.Run(two)
 	const mark = "Test-Copy"
 	nc := b.connect()
-	js, err := jetstream.New(nc)
-	check(t, err)
+	js := testenv.Must(jetstream.New(nc))(t)
 	for _, subject := range []string{wire.WorkPrefix + ">", wire.StagePrefix + ">", wire.FlowPrefix + ">"} {
 		_, err := nc.Subscribe(subject, func(msg *nats.Msg) {
 			if msg.Header.Get(mark) != "" {

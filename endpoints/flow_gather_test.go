@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/stream"
@@ -39,8 +38,7 @@ func twoStages(join bool) numberStages {
 func (b *bundle) requestFor(endpoint string) jetstream.Msg {
 	b.t.Helper()
 	check(b.t, stream.EnsureConsumer(b.ctx, b.js, endpoint, stream.ConsumerSettings{}))
-	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, endpoint)
-	check(b.t, err)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, endpoint))(b.t)
 	msg := b.next(consumer)
 	check(b.t, msg.DoubleAck(b.ctx))
 	return msg
@@ -185,48 +183,6 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 	}
 }
 
-// TestAReplyOfManyMessages has a callee send one message for each item: all of them are noted in one place.
-func TestAReplyOfManyMessages(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	for range 2 {
-		serveFlow(b, "flow", twoStages(false), Concurrency(128))
-	}
-	const items = 300
-	meta := b.ask("flow", numbers(items))
-	request := b.requestFor("double")
-	watch := testenv.NewWatch(t)
-	for i := range items {
-		final := -1
-		if i == items-1 {
-			final = items
-		}
-		msg := part(request, final, fmt.Sprintf(`{"i":%d,"d":{"n":%d}}`, i, i))
-		check(t, b.nc.PublishMsg(msg))
-	}
-	for taken := uint64(0); taken < items; { // however long all of them take
-		eventually(t, "another message is taken", func() bool {
-			replies, err := b.js.Consumer(b.ctx, wire.StreamStage, wire.ConsumerName("flow"))
-			check(t, err)
-			before := taken
-			taken = replies.CachedInfo().AckFloor.Stream
-			return taken > before
-		})
-	}
-	w := b.collect(1)[meta.Slice]
-	if w == nil || w.answered != items || w.failure != nil {
-		t.Fatalf("%+v", w)
-	}
-	t.Logf("it took %s, and was stalled for %s at the longest", watch.Ran(), watch.Longest())
-	stood := watch.Longest() > stream.AckTimeout/2 // so the server may seem not to have answered in time
-	back := b.logged.FilterMessageSnippet("could not be taken").Filter(func(entry observer.LoggedEntry) bool {
-		return !stood || !strings.Contains(fmt.Sprint(entry.ContextMap()["error"]), context.DeadlineExceeded.Error())
-	})
-	if back.Len() > 0 {
-		t.Errorf("%d messages were handed back: %v", back.Len(), back.All())
-	}
-}
-
 // TestLegsOfAJoinArriveTogether has the replies to both requests of many chunks come at once, one whole and the other
 // in parts, to two instances. No chunk is lost, and none goes on without a leg.
 func TestLegsOfAJoinArriveTogether(t *testing.T) {
@@ -267,8 +223,7 @@ func TestLegsOfAJoinArriveTogether(t *testing.T) {
 // spoil puts something else in the place of a part of a suspended chunk.
 func (b *bundle) spoil(meta wire.Meta, part string, change func(h nats.Header, body []byte) []byte) {
 	b.t.Helper()
-	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
-	check(b.t, err)
+	stream := testenv.Must(b.js.Stream(b.ctx, wire.StreamFlow))(b.t)
 	subject := wire.FlowPrefix + "flow." + wire.NewFlowID(meta, "flow", 0).String() + "." + part
 	msg := nats.NewMsg(subject)
 	if found, err := stream.GetLastMsgForSubject(b.ctx, subject); err == nil {
@@ -421,8 +376,7 @@ func TestAChunkThatIsNotThereYet(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	serveFlow(b, "flow", twoStages(false))
-	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
-	check(t, err)
+	stream := testenv.Must(b.js.Stream(b.ctx, wire.StreamFlow))(t)
 	for name, hide := range map[string]func(state *jetstream.RawStreamMsg){
 		"none": func(state *jetstream.RawStreamMsg) { check(t, stream.DeleteMsg(b.ctx, state.Sequence)) },
 		"torn": func(state *jetstream.RawStreamMsg) {
@@ -433,9 +387,8 @@ func TestAChunkThatIsNotThereYet(t *testing.T) {
 	} {
 		meta := b.ask("flow", numbers(1))
 		request := b.requestFor("double")
-		state, err := stream.GetLastMsgForSubject(b.ctx, wire.FlowPrefix+"flow."+wire.NewFlowID(meta, "flow",
-			0).String()+".0")
-		check(t, err)
+		state := testenv.Must(stream.GetLastMsgForSubject(b.ctx, wire.FlowPrefix+"flow."+wire.NewFlowID(meta, "flow",
+			0).String()+".0"))(t)
 		hide(state)
 		sought := b.logged.FilterMessageSnippet("looked for again").Len()
 		b.publish(part(request, 1, `{"i":0,"d":{"n":1}}`))

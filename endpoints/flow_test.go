@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 type memory struct {
@@ -114,10 +115,8 @@ func checkThreeStages(t *testing.T, w *whole, items int) {
 // left returns how many messages there are in a stream.
 func (b *bundle) left(stream string) int {
 	b.t.Helper()
-	s, err := b.js.Stream(b.ctx, stream)
-	check(b.t, err)
-	info, err := s.Info(b.ctx)
-	check(b.t, err)
+	s := testenv.Must(b.js.Stream(b.ctx, stream))(b.t)
+	info := testenv.Must(s.Info(b.ctx))(b.t)
 	return int(info.State.Msgs)
 }
 
@@ -262,27 +261,6 @@ func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
 	want[5] = "[10,25,0]"
 	w.holds(t, "joined", "", want)
 	b.nothingLeft()
-}
-
-func TestKeptErrorsAreSeen(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.callees()
-	kept := toDouble.KeepErrors()
-	serveFlow(b, "flow", numberStages{
-		perItem(func(item *numberItem) { kept.Ask(item, item.In) }),
-		perItem(func(item *numberItem) {
-			if err := kept.Err(item); err != nil {
-				item.Fail("kept", "%s %d", err.Code, kept.Answer(item).N)
-				return
-			}
-			item.Reply(square{kept.Answer(item).N})
-		}),
-	})
-	w := b.reply("flow", []payload{{12, `{"n":12}`}, {13, `{"n":13}`}})
-	if e := w.slots[13].Err; e == nil || e.Message != "unlucky 0" || string(w.slots[12].Data) != `{"square":24}` {
-		t.Errorf("slots are %v", w.slots)
-	}
 }
 
 func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
@@ -542,12 +520,10 @@ func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 		msg := builder.Msg()
 		msg.Header.Set(wire.HeaderMsgID, fmt.Sprint("again", n))
 		heard := map[string]string{}
-		sub, err := b.nc.SubscribeSync(wire.WorkPrefix + ">")
-		check(t, err)
+		sub := testenv.Must(b.nc.SubscribeSync(wire.WorkPrefix + ">"))(t)
 		b.publish(msg)
 		for len(heard) < 2 {
-			msg, err := sub.NextMsg(patience)
-			check(t, err)
+			msg := testenv.Must(sub.NextMsg(patience))(t)
 			if msg.Header.Get(wire.HeaderStack) != "" {
 				heard[msg.Header.Get(wire.HeaderReplyTo)] = string(msg.Data)
 			}

@@ -48,8 +48,7 @@ func (l load) under(t testing.TB, opts ...Option) (*bundle, *atomic.Int64) {
 	if l.noLane {
 		svc.endpoints[0].Calls.Ensure = func(context.Context) error { return context.DeadlineExceeded }
 	}
-	replies, err := b.nc.SubscribeSync(wire.ReplySubject("busy"))
-	check(t, err)
+	replies := testenv.Must(b.nc.SubscribeSync(wire.ReplySubject("busy")))(t)
 	for range l.inFlight {
 		b.ask("busy", numbers(l.items))
 	}
@@ -120,29 +119,6 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 	}
 }
 
-// TestAThousandCallersDoNotStopABatch starves chunks as well as it can.
-func TestAThousandCallersDoNotStopABatch(t *testing.T) {
-	t.Parallel()
-	b, done := load{item: time.Millisecond, items: 10, inFlight: 8}.under(t, Concurrency(1))
-	ctx, cancel := context.WithCancel(b.ctx)
-	var callers sync.WaitGroup
-	var answered atomic.Int64
-	for range 1000 {
-		callers.Go(func() {
-			for ctx.Err() == nil {
-				if _, err := Call[number, square](ctx, b.nc, "busy", "k", number{-1}); err == nil {
-					answered.Add(1)
-				}
-			}
-		})
-	}
-	eventually(t, "a call is answered", func() bool { return answered.Load() > 0 })
-	before := done.Load()
-	eventually(t, "the batch goes on", func() bool { return done.Load() > before+200 })
-	cancel()
-	callers.Wait()
-}
-
 // A flow that someone waits for goes before its chunks in each stage, and what it asks before those of its callee.
 func TestAFlowOnBehalfOfACallComesFirst(t *testing.T) {
 	t.Parallel()
@@ -200,12 +176,11 @@ func (b *bundle) callsAmongChunks(endpoints ...string) func() bool {
 	b.t.Helper()
 	var calls, longest atomic.Int64
 	for _, endpoint := range endpoints {
-		_, err := b.nc.Subscribe(wire.WorkSubject(endpoint), func(msg *nats.Msg) {
+		testenv.Must(b.nc.Subscribe(wire.WorkSubject(endpoint), func(msg *nats.Msg) {
 			if msg.Header.Get(wire.HeaderMode) == string(wire.ModeSingle) {
 				calls.Add(1)
 			}
-		})
-		check(b.t, err)
+		}))(b.t)
 	}
 	nc := b.connect()
 	stop := testenv.Keep(b.t, b.t.Errorf, "asking services", func(ctx context.Context) error {

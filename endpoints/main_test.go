@@ -1,10 +1,9 @@
 package endpoints
 
 import (
-	"os"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }
+func TestMain(m *testing.M) { testenv.Main(m) }

@@ -47,15 +47,7 @@ func plainService(endpoint string) (publish, subscribe []string) {
 func setupGuarded(t *testing.T, publish, subscribe []string) (*bundle, *testenv.GuardedNATS) {
 	t.Helper()
 	server := testenv.NATSByConfig(t, guarded(publish, subscribe))
-	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
-	t.Cleanup(cancel)
-	b := newBundle(t, ctx)
-	b.nc = server.Conn(t, "all", "p", "_INBOX_all")
-	js, err := jetstream.New(b.nc)
-	check(t, err)
-	b.js = js
-	b.streams()
-	return b, server
+	return newBundle(t).over(server.Conn(t, "all", "p", "_INBOX_all"), stream.Config{}), server
 }
 
 func without(list []string, subject string) []string {
@@ -91,8 +83,7 @@ func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
 			eventually(t, "the log names the subject", func() bool { return b.names(grant) })
 			if missing == "tranche.reply.work" { // it can fetch and not reply: it listens, and its status says what it misses
 				eventually(t, "it is discovered with its reason", func() bool {
-					found, err := wire.Discover(b.ctx, b.nc, 100*time.Millisecond)
-					check(t, err)
+					found := testenv.Must(wire.Discover(b.ctx, b.nc, 100*time.Millisecond))(t)
 					return len(found) == 1 && strings.Contains(found[0].Reason, "publish to "+missing)
 				})
 			}

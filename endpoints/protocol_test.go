@@ -14,6 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // frame writes a message as a NATS client sends it.
@@ -30,8 +31,7 @@ func frame(msg *nats.Msg, inbox string) string {
 // TestWorkedExampleOfTheProtocolPage makes the messages of docs/protocol.md and looks for them there, byte for byte.
 func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/protocol.md")
-	check(t, err)
+	page := testenv.Must(os.ReadFile("../docs/protocol.md"))(t)
 	meta := wire.Meta{Run: uuid.MustParse("0199a1b2-7c00-7000-8000-000000000001"),
 		Slice: uuid.MustParse("5b0c4c1e-8f2c-4a57-9d3e-1f60a7c2d9b4"), Attempt: 1, Generation: 1, Mode: wire.ModeBatch}
 	request := wire.NewRequestBuilder("statement", meta, 1<<20)

@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/pull"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // gate is a HandleList handler that says which chunk it has begun and waits to be let go.
@@ -152,7 +153,7 @@ func (b *bundle) deaf(endpoint string) (lost <-chan struct{}, end func()) {
 	losses := make(chan struct{}, 16)
 	ctx, cancel := context.WithCancel(b.ctx)
 	b.t.Cleanup(cancel)
-	_, err := b.nc.Subscribe("lost.pulls", func(msg *nats.Msg) {
+	testenv.Must(b.nc.Subscribe("lost.pulls", func(msg *nats.Msg) {
 		beat := &nats.Msg{Subject: msg.Reply, Header: nats.Header{"Status": {"100"}, "Description": {"Idle Heartbeat"}}}
 		go func() {
 			for backoff.Sleep(ctx, pull.Heartbeat/2) == nil {
@@ -160,13 +161,11 @@ func (b *bundle) deaf(endpoint string) (lost <-chan struct{}, end func()) {
 			}
 		}()
 		losses <- struct{}{}
-	})
-	check(b.t, err)
+	}))(b.t)
 	check(b.t, b.nc.Flush())
 	next := wire.ConsumerAPI("MSG.NEXT", wire.StreamWork, endpoint)
-	account := b.server.GlobalAccount()
-	check(b.t, account.AddMapping(next, "lost.pulls"))
-	return losses, func() { account.RemoveMapping(next) }
+	check(b.t, b.account.AddMapping(next, "lost.pulls"))
+	return losses, func() { b.account.RemoveMapping(next) }
 }
 
 // TestWatchdogGivesALostPullUp has the server lose a pull whose heartbeats go on.
@@ -208,14 +207,12 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 	b := setup(t)
 	config := stream.ConsumerConfig("square", wire.WorkSubject("square"))
 	config.MaxRequestBatch = 1
-	_, err := b.js.CreateConsumer(b.ctx, wire.StreamWork, config)
-	check(t, err)
+	testenv.Must(b.js.CreateConsumer(b.ctx, wire.StreamWork, config))(t)
 	serveEach(b, "square", squares)
 	b.listed("it says so", func(l wire.Listener) bool {
 		return l.State == wire.StateWaiting && strings.HasPrefix(l.Reason, "the server ends every pull of consumer square: ")
 	})
-	asks, err := b.nc.SubscribeSync(wire.ConsumerAPI("MSG.NEXT", wire.StreamWork, "square"))
-	check(t, err)
+	asks := testenv.Must(b.nc.SubscribeSync(wire.ConsumerAPI("MSG.NEXT", wire.StreamWork, "square")))(t)
 	asked := 0
 	for since := time.Now(); time.Since(since) < 2*time.Second; asked++ {
 		_, err := asks.NextMsg(patience)
@@ -225,7 +222,7 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 		t.Errorf("it asked %d times in 2 s", asked)
 	}
 	config.MaxRequestBatch = 0
-	_, err = b.js.UpdateConsumer(b.ctx, wire.StreamWork, config)
+	_, err := b.js.UpdateConsumer(b.ctx, wire.StreamWork, config)
 	check(t, err)
 	if w := b.reply("square", numbers(2)); w.answered != 2 {
 		t.Errorf("answered %d", w.answered)

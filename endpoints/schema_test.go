@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 type embedded struct {
@@ -71,8 +72,7 @@ func TestSchemaOfTypes(t *testing.T) {
 		{"a decoder of its own", contractOf[decodesItself, None](), "null"},
 		{"a binary", contractOf[Binary, None](), "null"},
 	} {
-		text, err := json.Marshal(c.got.In)
-		check(t, err)
+		text := testenv.Must(json.Marshal(c.got.In))(t)
 		if c.in == "" {
 			if len(text) < 10 || len(text) > wire.MaxSchema {
 				t.Errorf("%s: a schema of %d bytes", c.name, len(text))
@@ -95,8 +95,7 @@ func TestContractIsAnnounced(t *testing.T) {
 	b := setup(t)
 	serveEach(b, "square", squares)
 	eventually(t, "the contract is told", func() bool {
-		told, err := wire.AskContract(b.ctx, b.nc, "square")
-		check(t, err)
+		told := testenv.Must(wire.AskContract(b.ctx, b.nc, "square"))(t)
 		return string(told.In) == `{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`
 	})
 	if told, err := wire.AskContract(b.ctx, b.nc, "nobody"); err != nil || told.In != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"testing"
 	"time"
 
@@ -30,27 +29,34 @@ const allTimeout = 4 * patience
 // outlastsStalls is for times that a test must not see the end of, on a machine that is stalled for seconds.
 const outlastsStalls = 12 * time.Second
 
-// bundle is a NATS server with the streams, and a node's side of the protocol.
+// bundle is an account of NATS with the streams, and a node's side of the protocol.
 type bundle struct {
-	t      testing.TB
-	ctx    context.Context
-	server *server.Server
-	opts   *server.Options
-	url    string
-	nc     *nats.Conn
-	js     jetstream.JetStream
-	log    *zap.Logger
-	logged *observer.ObservedLogs
-	pieces wire.Assembly
-	taken  map[serve.RequestID]bool // messages of replies; what is not acknowledged for 5 s comes again
+	t       testing.TB
+	ctx     context.Context
+	server  *server.Server
+	account *server.Account
+	opts    *server.Options // of a server of its own
+	url     string
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	log     *zap.Logger
+	logged  *observer.ObservedLogs
+	pieces  wire.Assembly
+	taken   map[serve.RequestID]bool // messages of replies; what is not acknowledged for 5 s comes again
 }
 
-// setup starts a server of its own. Options may change its configuration.
+// own is for a test that stops its server.
+func own(*server.Options) {}
+
+// setup is on the server of all tests, or on one of its own where something is to be changed about it.
 func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
-	t.Cleanup(cancel)
-	b := newBundle(t, ctx)
+	b := newBundle(t)
+	if len(change) == 0 {
+		account := testenv.NATS(t)
+		b.server, b.account, b.url = account.Of, account.Account, account.URL()
+		return b.over(b.connect(), stream.Config{})
+	}
 	b.opts = &server.Options{
 		Host: "127.0.0.1", Port: testenv.QuietPort(t), JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
 		WriteDeadline: patience, AuthTimeout: patience.Seconds(), // a client that is stalled is not turned out
@@ -61,31 +67,36 @@ func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	}
 	b.start()
 	t.Cleanup(func() { b.stop() })
-	b.nc = b.connect()
-	js, err := jetstream.New(b.nc)
-	check(t, err)
-	b.js = js
-	b.streams()
-	return b
+	return b.over(b.connect(), stream.Config{})
 }
 
 // newBundle returns a bundle without a server.
-func newBundle(t testing.TB, ctx context.Context) *bundle {
+func newBundle(t testing.TB) *bundle {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
+	t.Cleanup(cancel)
 	core, logged := observer.New(zap.DebugLevel)
 	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, taken: map[serve.RequestID]bool{}}
+}
+
+// over gives a bundle its connection, and makes the streams.
+func (b *bundle) over(nc *nats.Conn, config stream.Config) *bundle {
+	b.t.Helper()
+	js := testenv.Must(jetstream.New(nc))(b.t)
+	b.nc, b.js = nc, js
+	b.streamsWith(config)
+	return b
 }
 
 // start starts the server, on the port that the test holds for it.
 func (b *bundle) start() {
 	b.t.Helper()
-	s, err := server.NewServer(b.opts)
-	check(b.t, err)
+	s := testenv.Must(server.NewServer(b.opts))(b.t)
 	s.Start()
 	if !s.ReadyForConnections(patience) || !s.JetStreamEnabled() {
 		b.t.Fatal("the server does not start")
 	}
-	b.server, b.url = s, s.ClientURL()
+	b.server, b.account, b.url = s, s.GlobalAccount(), s.ClientURL()
 	b.opts = b.opts.Clone()
 }
 
@@ -94,19 +105,10 @@ func (b *bundle) stop() {
 	b.server.WaitForShutdown()
 }
 
-// wipe stops the server, deletes all that it stored and starts it again.
-func (b *bundle) wipe() {
-	b.t.Helper()
-	b.stop()
-	check(b.t, os.RemoveAll(b.opts.StoreDir))
-	b.start()
-}
-
 func (b *bundle) connect() *nats.Conn {
 	b.t.Helper()
-	nc, err := nats.Connect(b.url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
-		nats.Timeout(patience))
-	check(b.t, err)
+	nc := testenv.Must(nats.Connect(b.url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+		nats.Timeout(patience)))(b.t)
 	b.t.Cleanup(nc.Close)
 	return nc
 }
@@ -119,8 +121,7 @@ func (b *bundle) streams() {
 func (b *bundle) streamsWith(config stream.Config) {
 	b.t.Helper()
 	// A request may be lost while a server starts. It is the one that is given up then, and not all that they are.
-	js, err := jetstream.New(b.nc, jetstream.WithDefaultTimeout(time.Second))
-	check(b.t, err)
+	js := testenv.Must(jetstream.New(b.nc, jetstream.WithDefaultTimeout(time.Second)))(b.t)
 	eventually(b.t, "the streams are there", func() bool {
 		_, err := stream.Ensure(context.WithoutCancel(b.ctx), js, config)
 		return err == nil
@@ -134,8 +135,7 @@ func (b *bundle) service(change ...func(*Config)) *Service {
 	for _, f := range change {
 		f(&config)
 	}
-	svc, err := New(b.connect(), config)
-	check(b.t, err)
+	svc := testenv.Must(New(b.connect(), config))(b.t)
 	return svc
 }
 
@@ -271,8 +271,7 @@ func (b *bundle) request(endpoint string, items []payload, change ...func(*wire.
 
 func (b *bundle) publish(msg *nats.Msg) {
 	b.t.Helper()
-	_, err := b.js.PublishMsg(b.ctx, msg)
-	check(b.t, err)
+	testenv.Must(b.js.PublishMsg(b.ctx, msg))(b.t)
 }
 
 // whole is a reply put together from its messages.
@@ -336,8 +335,7 @@ func (b *bundle) collect(n int) map[uuid.UUID]*whole {
 		if time.Now().After(deadline) {
 			b.t.Fatalf("%d of %d replies came; logged: %v", complete(), n, b.logged.All())
 		}
-		batch, err := recorder.Fetch(10, jetstream.FetchMaxWait(100*time.Millisecond))
-		check(b.t, err)
+		batch := testenv.Must(recorder.Fetch(10, jetstream.FetchMaxWait(100*time.Millisecond)))(b.t)
 		for msg := range batch.Messages() {
 			b.take(found, msg)
 		}
@@ -353,8 +351,7 @@ func (b *bundle) read(msg jetstream.Msg) (*wire.Reply, error) {
 	if !wire.IsPiece(msg.Headers()) {
 		return wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
 	}
-	p, err := wire.ParsePiece(msg.Subject(), msg.Headers(), msg.Data())
-	check(b.t, err)
+	p := testenv.Must(wire.ParsePiece(msg.Subject(), msg.Headers(), msg.Data()))(b.t)
 	slot, err := b.pieces.Add(p)
 	reply := &wire.Reply{Meta: p.Meta, Service: p.Service, Answered: -1}
 	if slot != nil {
@@ -365,16 +362,14 @@ func (b *bundle) read(msg jetstream.Msg) (*wire.Reply, error) {
 
 func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
 	b.t.Helper()
-	meta, err := msg.Metadata()
-	check(b.t, err)
+	meta := testenv.Must(msg.Metadata())(b.t)
 	id := serve.RequestID{Sequence: meta.Sequence.Stream, Stored: meta.Timestamp.UnixNano()}
 	if b.taken[id] {
 		check(b.t, msg.DoubleAck(b.ctx))
 		return
 	}
 	b.taken[id] = true
-	reply, err := b.read(msg)
-	check(b.t, err)
+	reply := testenv.Must(b.read(msg))(b.t)
 	w := found[reply.Slice]
 	if w == nil {
 		w = &whole{slots: map[int]wire.Slot{}, answered: -1}
@@ -394,24 +389,21 @@ func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
 // recorder is the consumer through which a node reads replies.
 func (b *bundle) recorder() jetstream.Consumer {
 	b.t.Helper()
-	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
-	check(b.t, err)
+	recorder := testenv.Must(stream.EnsureRecorder(b.ctx, b.js))(b.t)
 	return recorder
 }
 
 // stored returns how many messages a stream has ever taken.
 func (b *bundle) stored(name string) uint64 {
 	b.t.Helper()
-	found, err := b.js.Stream(b.ctx, name)
-	check(b.t, err)
+	found := testenv.Must(b.js.Stream(b.ctx, name))(b.t)
 	return found.CachedInfo().State.LastSeq
 }
 
 // next takes one message, however long it is in coming: a server that is stalled sends no heartbeats, either.
 func (b *bundle) next(consumer jetstream.Consumer) jetstream.Msg {
 	b.t.Helper()
-	msg, err := consumer.Next(jetstream.FetchMaxWait(patience), jetstream.FetchHeartbeat(patience/2))
-	check(b.t, err)
+	msg := testenv.Must(consumer.Next(jetstream.FetchMaxWait(patience), jetstream.FetchHeartbeat(patience/2)))(b.t)
 	return msg
 }
 
@@ -425,10 +417,8 @@ func (b *bundle) reply(endpoint string, items []payload) *whole {
 // backlog returns how many requests an endpoint has that are not acknowledged.
 func (b *bundle) backlog(endpoint string) int {
 	b.t.Helper()
-	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
-	check(b.t, err)
-	info, err := consumer.Info(b.ctx)
-	check(b.t, err)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint)))(b.t)
+	info := testenv.Must(consumer.Info(b.ctx))(b.t)
 	return int(info.NumPending) + info.NumAckPending
 }
 

@@ -3,8 +3,10 @@ package endpoints
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // suspect asks for something that was given up before.
@@ -25,53 +28,15 @@ func (b *bundle) suspect(endpoint string) wire.Meta {
 	return b.ask(endpoint, []payload{{0, `{"n":3}`}}, func(m *wire.Meta) { m.Deliveries = wire.SuspectDeliveries })
 }
 
-func TestSuspectRunsAlone(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	bystander, suspect := newGate(t), newGate(t)
-	check(t, HandleList(svc, "bystander", bystander.handle, Concurrency(4)))
-	check(t, HandleList(svc, "suspect", suspect.handle))
-	b.Run(svc)
-	b.ask("bystander", numbers(1))
-	await(t, "bystander", bystander.begun)
-	meta := b.suspect("suspect")
-	waits := func() bool {
-		svc.host.Suspects.Mu.Lock()
-		defer svc.host.Suspects.Mu.Unlock()
-		return len(svc.host.Suspects.Queue) == 1
-	}
-	eventually(t, "the suspect waits to be alone", waits)
-	if len(suspect.begun) != 0 {
-		t.Fatal("the suspect runs beside another")
-	}
-	bystander.let()
-	await(t, "suspect", suspect.begun)
-	eventually(t, "the first bystander has gone", func() bool { return svc.endpoints[0].Held() == 0 })
-	eventually(t, "it is marked", func() bool { return b.mark("suspect", meta.Slice) == 1 })
-	b.ask("bystander", numbers(1))
-	eventually(t, "the next is there", func() bool { return svc.endpoints[0].Held() == 1 })
-	if n := bystander.calls.Load(); n != 1 {
-		t.Errorf("another runs beside the suspect: %d calls", n)
-	}
-	suspect.let()
-	b.collect(3)
-	if n := b.mark("suspect", meta.Slice); n != 0 {
-		t.Errorf("the mark says %d after the end", n)
-	}
-}
-
 // mark returns what stands in the mark of a suspect, or 0.
 func (b *bundle) mark(endpoint string, slice uuid.UUID) int {
 	b.t.Helper()
-	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
-	check(b.t, err)
+	stream := testenv.Must(b.js.Stream(b.ctx, wire.StreamFlow))(b.t)
 	msg, err := stream.GetLastMsgForSubject(b.ctx, "tranche.flow."+endpoint+"."+slice.String()+".begun")
 	if err != nil {
 		return 0
 	}
-	n, err := strconv.Atoi(string(msg.Data))
-	check(b.t, err)
+	n := testenv.Must(strconv.Atoi(string(msg.Data)))(b.t)
 	return n
 }
 
@@ -81,8 +46,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 	b := setup(t)
 	b.shortWait("killer", time.Second)
 	meta := b.ask("killer", numbers(2))
-	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "killer")
-	check(t, err)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, "killer"))(t)
 	for range serve.SuspectFrom - 1 {
 		b.next(consumer)
 	}
@@ -125,30 +89,6 @@ func TestSuspectRunsWithoutAMark(t *testing.T) {
 	meta := b.suspect("square")
 	if w := b.collect(1)[meta.Slice]; w.failure != nil || w.answered != 1 {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
-	}
-}
-
-// TestSuspectThatAsksItsOwnProcess has the handler of a suspect wait for what another endpoint of the process does.
-func TestSuspectThatAsksItsOwnProcess(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	svc.host.Suspects.Timeout = 100 * time.Millisecond
-	helped := make(chan struct{}, 2)
-	check(t, HandleEach(svc, "helper", func(ctx context.Context, in number) (square, error) {
-		helped <- struct{}{}
-		return squares(ctx, in)
-	}))
-	check(t, HandleEach(svc, "suspect", func(ctx context.Context, in number) (square, error) {
-		b.ask("helper", numbers(1)) // for no one that could be known
-		await(t, "help", helped)
-		return squares(ctx, in)
-	}))
-	b.Run(svc)
-	b.suspect("suspect")
-	b.collect(2)
-	if n := b.logged.FilterMessageSnippet("others are handled beside it").Len(); n != 1 {
-		t.Errorf("logged %d times", n)
 	}
 }
 
@@ -200,8 +140,7 @@ func TestSuspectFlowWaitsForNothingOfItsOwn(t *testing.T) {
 // letters waits for n dead letters and returns all that there are.
 func (b *bundle) letters(n int) []wire.DeadLetter {
 	b.t.Helper()
-	stream, err := b.js.Stream(b.ctx, wire.StreamDead)
-	check(b.t, err)
+	stream := testenv.Must(b.js.Stream(b.ctx, wire.StreamDead))(b.t)
 	eventually(b.t, "the letters are there", func() bool {
 		info, err := stream.Info(b.ctx)
 		return err == nil && info.State.Msgs >= uint64(n)
@@ -213,8 +152,7 @@ func (b *bundle) letters(n int) []wire.DeadLetter {
 			break
 		}
 		check(b.t, err)
-		letter, err := wire.ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
-		check(b.t, err)
+		letter := testenv.Must(wire.ParseDeadLetter(msg.Subject, msg.Header, msg.Data))(b.t)
 		letters = append(letters, letter)
 	}
 	if len(letters) != n {
@@ -234,99 +172,43 @@ func (b *bundle) settled(endpoint string) {
 	eventually(b.t, "no request is left", func() bool { return b.backlog(endpoint) == 0 })
 }
 
-func TestSingleRequestIsTriedAgainUntilItWorks(t *testing.T) {
+// Requests of one item are tried again where that may help, and leave a letter where the handler did not decide.
+func TestSingleRequestsThatDie(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var tries atomic.Int64
-	serveEach(b, "work", func(context.Context, number) (square, error) {
-		switch tries.Add(1) {
+	var mu sync.Mutex
+	tries := map[string]int{}
+	try := func(endpoint string, n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		key := fmt.Sprint(endpoint, n)
+		tries[key]++
+		return tries[key]
+	}
+	svc := b.service()
+	check(t, HandleEach(svc, "each", func(ctx context.Context, in number) (square, error) {
+		switch n := try("each", in.N); in.N {
+		case 0:
+			return square{}, Fail(wire.CodeTimeout, "no")
 		case 1:
-			return square{}, Retry("locked", "row 7")
-		default:
-			return square{42}, nil
-		}
-	})
-	begun := time.Now()
-	out, err := Call[number, square](b.ctx, b.nc, "work", "k", number{1})
-	if err != nil || out.Square != 42 || tries.Load() != 2 {
-		t.Errorf("%+v, %v after %d tries", out, err, tries.Load())
-	}
-	if took := time.Since(begun); took < serve.FirstRetry*3/4 {
-		t.Errorf("retried after %s", took)
-	}
-	b.settled("work")
-	b.letters(0)
-}
-
-func TestSingleRequestThatDies(t *testing.T) {
-	t.Parallel()
-	type outcome struct {
-		code    string
-		dead    bool
-		tries   int64
-		message string
-	}
-	for name, tc := range map[string]struct {
-		payload string
-		handler func(context.Context, number) (square, error)
-		want    outcome
-	}{
-		"fail": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, Fail(wire.CodeTimeout, "no") },
-			outcome{wire.CodeTimeout, false, 1, "no"}},
-		"retry": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, Retry(wire.CodePanic, "busy") },
-			outcome{wire.CodePanic, false, 2, "busy"}},
-		"panic": {`{"n":1}`, func(context.Context, number) (square, error) { panic("boom") },
-			outcome{wire.CodePanic, true, 1, "the handler panicked: boom"}},
-		"plain": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, errors.New("plain") },
-			outcome{wire.CodeHandlerError, true, 1, "plain"}},
-		"timeout": {`{"n":1}`, func(ctx context.Context, _ number) (square, error) {
+			return square{}, Retry(wire.CodePanic, "busy")
+		case 2:
+			panic("boom")
+		case 3:
+			return square{}, errors.New("plain")
+		case 4:
 			<-ctx.Done()
 			return square{}, ctx.Err()
-		},
-			outcome{wire.CodeTimeout, true, 2, "the handler did not end within its time"}},
-		"payload": {`"one"`, nil, outcome{wire.CodeBadPayload, true, 0, ""}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			var tries atomic.Int64
-			limit := DefaultTimeout
-			if tc.want.code == wire.CodeTimeout && tc.want.dead {
-				limit = time.Second // enough to begin in
+		default:
+			if n == 1 {
+				return square{}, Retry("locked", "row 7")
 			}
-			serveEach(b, "work", func(ctx context.Context, in number) (square, error) {
-				tries.Add(1)
-				return tc.handler(ctx, in)
-			}, Timeout(limit))
-			meta := b.askSingle("work", tc.payload, 2)
-			w := b.collect(1)[meta.Slice]
-			e := w.slots[0].Err
-			if e == nil || e.Code != tc.want.code || tries.Load() != tc.want.tries || w.messages != 1 {
-				t.Fatalf("%v after %d tries in %d messages", e, tries.Load(), w.messages)
-			}
-			b.settled("work")
-			if !tc.want.dead {
-				b.letters(0)
-				return
-			}
-			letter := b.letters(1)[0]
-			if letter.Cause != tc.want.code || letter.Slice != meta.Slice || letter.Run != meta.Run || letter.Items != 1 ||
-				letter.Mode != wire.ModeSingle || letter.Endpoint != "work" ||
-				!strings.HasPrefix(letter.Service, "tester@1.2.3 ") ||
-				letter.Deliveries != max(int(tc.want.tries), 1) || !strings.Contains(letter.Message, tc.want.message) ||
-				time.Since(letter.At) > patience || !strings.Contains(string(letter.Body), tc.payload) {
-				t.Errorf("%+v", letter)
-			}
-		})
-	}
-}
-
-func TestSingleRequestOfAListThatDies(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	var tries atomic.Int64
-	serveList(b, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
-		switch tries.Add(1); chunk.Items()[0].In.N {
+			return square{42}, nil
+		}
+	}, Timeout(time.Second))) // enough to begin in
+	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+		n := chunk.Items()[0].In.N
+		switch try("list", n); n {
 		case 0:
 			return errors.New("no database")
 		case 1:
@@ -334,19 +216,78 @@ func TestSingleRequestOfAListThatDies(t *testing.T) {
 		default:
 			return nil // and leaves the item out
 		}
-	})
-	for n, want := range []wire.SlotError{{Code: wire.CodeHandlerError, Message: "no database", Retry: true},
-		{Code: "gone", Message: "permanently", Retry: false},
-		{Code: wire.CodeUnanswered, Message: "the handler left the item out", Retry: true}} {
-		meta := b.askSingle("list", strings.Replace(`{"n":N}`, "N", string(rune('0'+n)), 1), 1)
-		if w := b.collect(1)[meta.Slice]; w.failure == nil || *w.failure != want {
-			t.Errorf("%d: %v", n, w.failure)
+	}))
+	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, square, None, None]) error{
+		func(_ context.Context, s *Stage[number, square, None, None]) error {
+			item := s.Items()[0]
+			switch try("flow", item.In.N); item.In.N {
+			case 0:
+				panic("boom")
+			case 1:
+				item.Fail("no", "way")
+			default:
+				item.Reply(square{item.In.N})
+			}
+			return nil
+		}}))
+	b.Run(svc)
+	type outcome struct {
+		endpoint, payload string
+		code              string // "": it is answered
+		dead              bool
+		tries             int
+		message           string
+	}
+	asked := map[uuid.UUID]outcome{}
+	dead := map[uuid.UUID]outcome{}
+	for _, o := range []outcome{
+		{"each", "0", wire.CodeTimeout, false, 1, "no"},
+		{"each", "1", wire.CodePanic, false, 2, "busy"},
+		{"each", "2", wire.CodePanic, true, 1, "the handler panicked: boom"},
+		{"each", "3", wire.CodeHandlerError, true, 1, "plain"},
+		{"each", "4", wire.CodeTimeout, true, 2, "the handler did not end within its time"},
+		{"each", "5", "", false, 2, ""},
+		{"each", `"one"`, wire.CodeBadPayload, true, 0, ""},
+		{"list", "0", wire.CodeHandlerError, true, 2, "no database"},
+		{"list", "1", "gone", false, 1, "permanently"},
+		{"list", "2", wire.CodeUnanswered, true, 2, "the handler left the item out"},
+		{"flow", "0", wire.CodePanic, true, 2, "boom"},
+		{"flow", "1", "no", false, 1, "way"},
+		{"flow", "2", "", false, 1, ""},
+		{"flow", `"x"`, wire.CodeBadPayload, true, 0, ""},
+	} {
+		meta := b.askSingle(o.endpoint, `{"n":`+o.payload+`}`, 2)
+		if asked[meta.Slice] = o; o.dead {
+			dead[meta.Slice] = o
 		}
 	}
-	b.settled("list")
-	letters := b.letters(2)
-	if letters[0].Cause != wire.CodeHandlerError || letters[1].Cause != wire.CodeUnanswered {
-		t.Errorf("%+v", letters)
+	for slice, w := range b.collect(len(asked)) {
+		o, failure := asked[slice], w.failure
+		if failure == nil {
+			failure = w.slots[0].Err
+		}
+		if failure == nil && o.code != "" || failure != nil && (failure.Code != o.code ||
+			!strings.Contains(failure.Message, o.message)) || w.messages != 1 {
+			t.Errorf("%+v: %v in %d messages", o, failure, w.messages)
+		}
+	}
+	for _, endpoint := range []string{"each", "list", "flow"} {
+		b.settled(endpoint)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, o := range asked {
+		if n := tries[o.endpoint+o.payload]; n != o.tries {
+			t.Errorf("%+v was tried %d times", o, n)
+		}
+	}
+	for _, letter := range b.letters(len(dead)) {
+		o := dead[letter.Slice]
+		if letter.Cause != o.code || letter.Items != 1 || letter.Mode != wire.ModeSingle || letter.Endpoint != o.endpoint ||
+			!strings.HasPrefix(letter.Service, "tester@1.2.3 ") || letter.Deliveries != max(o.tries, 1) ||
+			!strings.Contains(letter.Message, o.message) || !strings.Contains(string(letter.Body), o.payload) {
+			t.Errorf("%+v has the letter %+v", o, letter)
+		}
 	}
 }
 
@@ -437,8 +378,7 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 	b.shortWait("deadly", 50*time.Millisecond)
 	const deliveries = 2
 	meta := b.askSingle("deadly", `{"n":1}`, deliveries)
-	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "deadly")
-	check(t, err)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, "deadly"))(t)
 	for range deliveries {
 		b.next(consumer)
 	}
@@ -452,48 +392,5 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 	letter := b.letters(1)[0]
 	if letter.Cause != wire.CodeDeliveries || letter.Deliveries <= deliveries || letter.Slice != meta.Slice {
 		t.Errorf("%+v", letter)
-	}
-}
-
-func TestSingleRequestOfAFlowThatDies(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	var tries atomic.Int64
-	serveFlow(b, "flow", []func(context.Context, *Stage[number, square, None, None]) error{
-		func(_ context.Context, s *Stage[number, square, None, None]) error {
-			tries.Add(1)
-			switch item := s.Items()[0]; item.In.N {
-			case 0:
-				panic("boom")
-			case 1:
-				item.Fail("no", "way")
-			default:
-				item.Reply(square{item.In.N})
-			}
-			return nil
-		},
-	})
-	for payload, code := range map[string]string{
-		`{"n":0}`: wire.CodePanic, `{"n":1}`: "no", `{"n":2}`: "", `"x"`: wire.CodeBadPayload,
-	} {
-		meta := b.askSingle("flow", payload, 2)
-		w := b.collect(1)[meta.Slice]
-		got := ""
-		if w.failure != nil {
-			got = w.failure.Code
-		} else if w.slots[0].Err != nil {
-			got = w.slots[0].Err.Code
-		}
-		if got != code {
-			t.Errorf("%s: %q, want %q", payload, got, code)
-		}
-	}
-	b.settled("flow")
-	causes := map[string]bool{}
-	for _, letter := range b.letters(2) {
-		causes[letter.Cause] = true
-	}
-	if !causes[wire.CodePanic] || !causes[wire.CodeBadPayload] || tries.Load() != 4 {
-		t.Errorf("%v after %d tries", causes, tries.Load())
 	}
 }

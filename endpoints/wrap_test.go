@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 type wrapChunk = Chunk[numberIn, numberOut]
@@ -220,8 +221,7 @@ func TestHold(t *testing.T) {
 	meta := b.ask("hold", append(numbers(100), payload{100, `""`}))
 	recorder := b.recorder()
 	early := b.next(recorder) // the payload that does not fit is not the handler's to answer
-	reply, err := wire.ParseReply(early.Subject(), early.Headers(), early.Data(), wire.Limits{})
-	check(t, err)
+	reply := testenv.Must(wire.ParseReply(early.Subject(), early.Headers(), early.Data(), wire.Limits{}))(t)
 	if len(reply.Slots) != 1 || reply.Slots[0].Ordinal != 100 {
 		t.Errorf("while the answers are held, there came %+v", reply)
 	}
@@ -437,8 +437,7 @@ func TestLargeResultsAreHeld(t *testing.T) {
 			if err := next(ctx); err != nil {
 				return err
 			}
-			slots, err := w.Answers()
-			check(t, err)
+			slots := testenv.Must(w.Answers())(t)
 			seen <- slots
 			return outcome
 		}

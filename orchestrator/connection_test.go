@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -15,12 +14,9 @@ import (
 // A node whose connection was closed permanently would keep the lease and do nothing.
 func TestANodeWhoseConnectionIsClosedEnds(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b := &bundle{nodetest.ServersOnly(t)}
 	nc := testenv.Conn(t, b.NS)
-	node, err := orchestrator.New(b.Store, nc, nodetest.Config(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := testenv.Must(orchestrator.New(b.Store, nc, nodetest.Config(t)))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -30,15 +26,10 @@ func TestANodeWhoseConnectionIsClosedEnds(t *testing.T) {
 	if err := <-ended; !errors.Is(err, orchestrator.ErrConnectionClosed) || ctx.Err() != nil {
 		t.Errorf("it ended with %v; want ErrConnectionClosed", err)
 	}
-	var open int
-	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM node_session WHERE ended_at IS NULL`).Scan(&open)
-	if err != nil || open != 0 {
-		t.Errorf("%d sessions are open, %v", open, err)
+	if open := b.Number(t, `SELECT count(*) FROM node_session WHERE ended_at IS NULL`); open != 0 {
+		t.Errorf("%d sessions are open", open)
 	}
-	again, err := orchestrator.New(b.Store, nc, nodetest.Config(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := testenv.Must(orchestrator.New(b.Store, nc, nodetest.Config(t)))(t)
 	if err := again.Run(ctx); !errors.Is(err, orchestrator.ErrConnectionClosed) {
 		t.Errorf("one on a closed connection ended with %v; want ErrConnectionClosed", err)
 	}

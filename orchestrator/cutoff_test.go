@@ -13,7 +13,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -23,7 +22,7 @@ import (
 // bare is a bundle without a node.
 func bare(t *testing.T) *bundle {
 	t.Helper()
-	return &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	return &bundle{nodetest.ServersOnly(t)}
 }
 
 // PostgreSQL is unavailable in the middle of an upload, for longer than the load tries to take back what it wrote. The
@@ -54,13 +53,7 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 		})
 		ended <- err
 	}()
-	rows := func(table string) (n int) {
-		t.Helper()
-		if err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
+	rows := func(table string) int { return b.Number(t, `SELECT count(*) FROM `+table) }
 	nodetest.Until(t, "a batch is written", func() bool { return rows("work_queue") > 0 })
 	toDatabase.Cut()
 	close(gate)
@@ -106,9 +99,7 @@ func (b *bundle) givenBack(t *testing.T) (count, done func() uint64) {
 			given.Add(1)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return given.Load, func() uint64 { return given.Load() + acked.Load() }
 }
 
@@ -133,10 +124,7 @@ func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
 	f.Publish(t, replies...)
 	recorder := func() *jetstream.ConsumerInfo {
 		t.Helper()
-		consumer, err := f.JS.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		consumer := testenv.Must(f.JS.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer))(t)
 		return consumer.CachedInfo()
 	}
 	nodetest.Until(t, "the node has given back all that it was handed, and reads no more", func() bool {

@@ -63,9 +63,7 @@ func TestTheStoreKeepsTheLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	lead(0, 3, no)
-	if err := store.SetPrecedence(t.Context(), nodes[1], 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, store.SetPrecedence(t.Context(), nodes[1], 1))
 	lead(0, 0, session.HeldError{Left: time.Minute, Outranked: true})
 }
 
@@ -129,9 +127,7 @@ func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
 	b.Exec(t, `UPDATE batchrun SET finished_at = finished_at - interval '1 hour'`)
 	one := int64(1)
 	limits := retention.Limits{Bytes: &[]int64{1 << 20}[0], Count: &one}
-	if _, err := retention.New(b.Store).SetRetention(t.Context(), retention.RetainRuns, limits, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(retention.New(b.Store).SetRetention(t.Context(), retention.RetainRuns, limits, "ann"))(t)
 	kept := b.Start(t, nodetest.Request("echo"), 1)
 	b.completed(t, kept)
 	nodetest.Until(t, "only what there is of the newest is left", func() bool {

@@ -25,15 +25,7 @@ func (b *bundle) addEvents(t *testing.T, kind string, n, size int) {
 		FROM generate_series(1, $2)`, kind, n, size)
 }
 
-func (b *bundle) waiting(t *testing.T, kind string) (n int) {
-	t.Helper()
-	err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM run_event WHERE kind = $1 AND published_at IS NULL`, kind).
-		Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
+const waiting = `SELECT count(*) FROM run_event WHERE kind = $1 AND published_at IS NULL`
 
 // NATS takes no events of one kind, and others are larger than a message may be. However many these are, and although
 // they are the older ones, those of other kinds are published; once the permission is granted, these are as well.
@@ -48,15 +40,15 @@ func TestEventsThatAreNotTakenKeepNoOthers(t *testing.T) {
 	server := testenv.NATSByConfig(t, allButSchedules)
 	b.Node = b.Join(t, b.Store, server.Conn(t, "node", "p", "_INBOX"), nodetest.Config(t)).Node
 	b.Node.PublishEvents()
-	nodetest.Until(t, "the events that may be published are", func() bool { return b.waiting(t, "completed") == 0 })
-	if n, m := b.waiting(t, "schedule.missed"), b.waiting(t, "paused"); n != refused || m != large {
+	nodetest.Until(t, "the events that may be published are", func() bool { return b.Number(t, waiting, "completed") == 0 })
+	if n, m := b.Number(t, waiting, "schedule.missed"), b.Number(t, waiting, "paused"); n != refused || m != large {
 		t.Errorf("%d refused and %d large events wait; want %d and %d", n, m, refused, large)
 	}
 	b.addEvents(t, "completed", 1, 0) // older than the others
-	nodetest.Until(t, "one more is published", func() bool { return b.waiting(t, "completed") == 0 })
+	nodetest.Until(t, "one more is published", func() bool { return b.Number(t, waiting, "completed") == 0 })
 	server.Reload(t, strings.Replace(allButSchedules, "schedule.>", "nothing.>", 1))
-	nodetest.Until(t, "the permission is noticed", func() bool { return b.waiting(t, "schedule.missed") == 0 })
-	if n := b.waiting(t, "paused"); n != large {
+	nodetest.Until(t, "the permission is noticed", func() bool { return b.Number(t, waiting, "schedule.missed") == 0 })
+	if n := b.Number(t, waiting, "paused"); n != large {
 		t.Errorf("%d large events wait; want %d", n, large)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
@@ -17,21 +18,19 @@ func TestEveryItemIsExecutedOnce(t *testing.T) {
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	b.Serve(t, "statement", l.Handle)
-	run := b.Start(t, nodetest.Patient(), 20_000)
-	b.WantSound(t, l, run, 20_000)
-	l.WantOnce(t, run, 20_000)
+	run := b.Start(t, nodetest.Patient(), nodetest.Size)
+	b.WantSound(t, l, run, nodetest.Size)
+	l.WantOnce(t, run, nodetest.Size)
 }
 
 func TestRunSurvivesARestartOfNATS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{})}
 	l := nodetest.NewLedger(nodetest.Halfway)
 	b.Serve(t, "statement", l.Handle)
 	run := b.Start(t, nodetest.Patient(), nodetest.Size)
 	l.Await(t)
-	if err := b.NS.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Own.Restart(t.Context()))
 	nodetest.Until(t, "clients are back", func() bool { return b.NC.Stats().Reconnects > 0 })
 	close(l.Gate)
 	b.WantSound(t, l, run, nodetest.Size)
@@ -47,9 +46,7 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 	l.Await(t)
 	started := `SELECT pg_postmaster_start_time()`
 	var before, after time.Time
-	if err := b.Pool.QueryRow(t.Context(), started).Scan(&before); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), started).Scan(&before))
 	cluster.Kill(t)
 	close(l.Gate) // replies arrive while there is no database
 	cluster.Start(t)
@@ -73,18 +70,16 @@ func TestRunSurvivesPartitions(t *testing.T) {
 	for name, tc := range map[string]struct {
 		database, streams func(*testenv.Proxy)
 	}{
-		"database cut":     {database: (*testenv.Proxy).Cut},
-		"database stalled": {database: stall()},
-		"database silent":  {database: stall(testenv.Down)},
-		"NATS cut":         {streams: (*testenv.Proxy).Cut},
-		"NATS stalled":     {streams: stall()},
-		"everything cut":   {database: (*testenv.Proxy).Cut, streams: (*testenv.Proxy).Cut},
+		"database cut":    {database: (*testenv.Proxy).Cut},
+		"database silent": {database: stall(testenv.Down)},
+		"NATS stalled":    {streams: stall()},
+		"everything cut":  {database: (*testenv.Proxy).Cut, streams: (*testenv.Proxy).Cut},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			store, toDatabase := b.Through(t, 2*time.Second)
-			nc, toNATS := b.NATSThrough(t)
+			nc, toNATS := testenv.DialThrough(t, b.NS)
 			cfg := nodetest.Config(t)
 			cfg.SessionTTL, cfg.Heartbeat, cfg.LeaseTTL = 1500*time.Millisecond, 300*time.Millisecond, time.Second
 			cut := b.Join(t, store, nc, cfg)
@@ -110,10 +105,8 @@ func TestRunSurvivesPartitions(t *testing.T) {
 			session := cut.Session() // not the first one, perhaps, on a slow machine
 			if tc.database != nil {
 				nodetest.Until(t, "the session is over", func() bool {
-					var over bool
-					err := b.Pool.QueryRow(t.Context(), `SELECT expires_at <= tranche_now() FROM node_session WHERE id = $1`,
-						session).Scan(&over)
-					return err == nil && over
+					return b.Number(t, `SELECT count(*) FROM node_session WHERE id = $1 AND expires_at <= tranche_now()`,
+						session) == 1
 				})
 			}
 			b.Outcome(t, run, 1)
@@ -132,33 +125,4 @@ func TestRunSurvivesPartitions(t *testing.T) {
 
 func stall(ways ...testenv.Direction) func(*testenv.Proxy) {
 	return func(p *testenv.Proxy) { p.Stall(ways...) }
-}
-
-// A node that stops in good order hands back what it holds: nothing waits for a deadline or for its session.
-func TestStopHandsBack(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	cfg := nodetest.Config(t)
-	cfg.Grace = nodetest.Stuck // what is cut off is done twice
-	leaving := b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
-	l := nodetest.NewLedger(nodetest.Halfway)
-	b.Serve(t, "statement", l.Handle)
-	run := b.Start(t, nodetest.Patient(), nodetest.Size)
-	l.Await(t)
-	session := leaving.Session()
-	if err := leaving.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	var held int
-	err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice s JOIN node_session n ON n.id = s.session_id
-		WHERE s.session_id = $1 AND (s.state = 'claimed' OR n.ended_at IS NULL)`, session).Scan(&held)
-	if err != nil || held != 0 {
-		t.Errorf("the node left %d slices claimed, or its session open (%v)", held, err)
-	}
-	close(l.Gate)
-	b.WantSound(t, l, run, nodetest.Size)
-	l.WantOnce(t, run, nodetest.Size)
-	if n := b.Node.Stats().Expired + b.Node.Stats().Released; n != 0 {
-		t.Errorf("%d slices were reissued", n)
-	}
 }

@@ -1,7 +1,9 @@
 package orchestrator
 
 import (
-	"github.com/tranchehq/tranche/orchestrator/core"
+	"reflect"
+	"sync/atomic"
+
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -32,7 +34,7 @@ func (l *Leading) pulses() []inspect.TaskPulse {
 	return l.LeaderTasks
 }
 
-// Stats is a reading of a node's counters since its start.
+// Stats is a reading of a node's counters since its start: a field for each of [core.Counters], of the same name.
 type Stats struct {
 	Claims       int64 `json:"claims"`       // claim transactions that brought work
 	EmptyClaims  int64 `json:"empty_claims"` // that did not
@@ -69,25 +71,12 @@ type Stats struct {
 	StaleFlushes int64 `json:"stale_flushes"` // flushes that came back too late: they touched nothing
 }
 
-func reading(c *core.Counters) Stats {
-	return Stats{
-		Claims: c.Claims.Load(), EmptyClaims: c.EmptyClaims.Load(), Slices: c.Slices.Load(),
-		Requests: c.Requests.Load(), Republished: c.Republished.Load(),
-		Postponed: c.Postponed.Load(), Unreachable: c.Unreachable.Load(), Splits: c.Splits.Load(),
-		Commits: c.Commits.Load(), Replies: c.Replies.Load(), Slots: c.Slots.Load(), Stale: c.Stale.Load(),
-		Duplicates: c.Duplicates.Load(), Quarantined: c.Quarantined.Load(), Expired: c.Expired.Load(),
-		Extended: c.Extended.Load(), Released: c.Released.Load(), SessionsLost: c.SessionsLost.Load(),
-		Buried: c.Buried.Load(), Exhausted: c.Exhausted.Load(), Requeued: c.Requeued.Load(),
-		Fetches: c.Fetches.Load(), FetchesFailed: c.FetchesFailed.Load(), Hung: c.Hung.Load(),
-		OddSlots: c.OddSlots.Load(), RecordedAgain: c.RecordedAgain.Load(),
-		Flushes: c.Flushes.Load(), FlushedOps: c.FlushedOps.Load(), FailedOps: c.FailedOps.Load(),
-		StaleFlushes: c.StaleFlushes.Load(),
-	}
-}
-
 // Stats returns the node's counters.
 func (n *Node) Stats() Stats {
-	s := reading(&n.core.Stats)
-	s.Fetching = int64(n.fetching.AtWork())
+	s := Stats{Fetching: int64(n.fetching.AtWork())}
+	counters, stats := reflect.ValueOf(&n.core.Stats).Elem(), reflect.ValueOf(&s).Elem()
+	for field, counter := range counters.Fields() {
+		stats.FieldByName(field.Name).SetInt(counter.Addr().Interface().(*atomic.Int64).Load())
+	}
 	return s
 }

@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/autotune"
 	"github.com/tranchehq/tranche/orchestrator/core"
-	"github.com/tranchehq/tranche/orchestrator/pacing"
 	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/pace"
@@ -52,7 +52,7 @@ type pacer struct {
 }
 
 type pacedEndpoint struct {
-	controller *pacing.Controller
+	controller *autotune.Controller
 	saved      time.Time
 	learned    []byte // what is stored of it
 }
@@ -99,7 +99,7 @@ func (p *pacer) round(ctx context.Context) error {
 
 // stillFor is for how long a pacer leaves it at asking whether anything has ended at its endpoints, since nothing had:
 // not for so long that its measurements would count for nothing.
-const stillFor = pacing.StaleAfter - 2*time.Second
+const stillFor = autotune.StaleAfter - 2*time.Second
 
 // rests reports whether there is nothing to learn at many endpoints: a look costs what all their waiting runs cost.
 func (p *pacer) rests(ctx context.Context) (bool, error) {
@@ -117,17 +117,17 @@ func (p *pacer) rests(ctx context.Context) (bool, error) {
 
 // paced returns the controller of an endpoint, with what someone else may have stored meanwhile.
 func (p *pacer) paced(e *pace.PacedEndpoint) *pacedEndpoint {
-	stored := pacing.Settings{InFlight: e.Pace.InFlight, Rate: e.Pace.Rate, Chunk: e.Pace.Chunk}
+	stored := autotune.Settings{InFlight: e.Pace.InFlight, Rate: e.Pace.Rate, Chunk: e.Pace.Chunk}
 	if paced := p.of[e.Endpoint]; paced != nil {
 		paced.controller.Adopt(stored)
 		return paced
 	}
-	controller := pacing.New(stored, e.Pace.Learned)
+	controller := autotune.New(stored, e.Pace.Learned)
 	return &pacedEndpoint{controller: controller, saved: time.Now(), learned: controller.Learned()}
 }
 
 // step hands a controller what was seen of an endpoint, and stores what it decides.
-func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen pacing.Sample, e *pace.PacedEndpoint) error {
+func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen autotune.Sample, e *pace.PacedEndpoint) error {
 	before := paced.controller.Settings()
 	changes := paced.controller.Step(seen)
 	learned := paced.controller.Learned()
@@ -157,15 +157,15 @@ func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen pacing.Samp
 // sampleOf is what was seen of an endpoint, with what JetStream says of its queue, if it says anything.
 func sampleOf(
 	e *pace.PacedEndpoint, queue *jetstream.ConsumerInfo, at time.Time, window time.Duration,
-) pacing.Sample {
-	s := pacing.Sample{At: at, Window: window, Live: e.Live, Others: e.Others, Demand: e.Demand, Ceiling: e.Ceiling,
+) autotune.Sample {
+	s := autotune.Sample{At: at, Window: window, Live: e.Live, Others: e.Others, Demand: e.Demand, Ceiling: e.Ceiling,
 		Paused: e.Pace.Open, InFlightAuto: e.InFlightAuto, ChunkAuto: e.ChunkAuto, ChunkTime: e.ChunkTime,
-		ChunkMax: e.ChunkMax, Ended: make([]pacing.Ended, len(e.Ended))}
+		ChunkMax: e.ChunkMax, Ended: make([]autotune.Ended, len(e.Ended))}
 	if e.Pace.Cap > 0 {
 		s.ChunkMax = min(cmp.Or(s.ChunkMax, e.Pace.Cap), e.Pace.Cap)
 	}
 	for i, x := range e.Ended {
-		s.Ended[i] = pacing.Ended{Code: x.Code, Requests: x.Slices, Items: x.Items, Refused: x.Refused, Timed: x.Timed,
+		s.Ended[i] = autotune.Ended{Code: x.Code, Requests: x.Slices, Items: x.Items, Refused: x.Refused, Timed: x.Timed,
 			Took: x.Took, Clocked: x.Clocked, Stay: x.Stay}
 		if x.Code == "" {
 			s.Ended[i].Done = max(0, x.Items-max(x.Retried, x.Refused))

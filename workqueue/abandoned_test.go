@@ -172,16 +172,10 @@ func (o *onLookup) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDa
 func TestKeyOfALoadThatWasFasterAndFailed(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testenv.Must(pgxpool.ParseConfig(url))(t)
 	trace := &onLookup{n: 2}
 	config.ConnConfig.Tracer = trace
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url), Store: database.New(pool)}}
 	b.Session = b.Open()

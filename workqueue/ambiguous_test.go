@@ -145,10 +145,7 @@ func (c *mishapConn) Close() error {
 func setupMishap(t *testing.T, m *mishap) *bench {
 	t.Helper()
 	url := testenv.Database(t)
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testenv.Must(pgxpool.ParseConfig(url))(t)
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // so that every statement is sent as it is
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -158,10 +155,7 @@ func setupMishap(t *testing.T, m *mishap) *bench {
 		}
 		return &mishapConn{Conn: conn, mishap: m}, nil
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url), Store: database.New(pool)}}
 	b.Session = b.Open()

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -17,9 +18,7 @@ import (
 func (b *bench) closeBreaker() {
 	b.Helper()
 	change := pacestore.EndpointChange{Endpoint: storetest.Endpoint, CloseBreaker: true}
-	if _, err := pacestore.New(b.Store).ChangeEndpoint(b.Context(), change, "ann"); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(pacestore.New(b.Store).ChangeEndpoint(b.Context(), change, "ann"))(b)
 }
 
 // The last items of a run all fail alone, which looks like an outage. An operator who knows better says so, and then
@@ -32,10 +31,7 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 	if state, _ := b.Breaker(); state != "open" {
 		t.Fatalf("the breaker is %s after %+v", state, d)
 	}
-	e, err := health.New(b.Store).Explain(t.Context(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := testenv.Must(health.New(b.Store).Explain(t.Context(), run))(t)
 	advised := func(g health.MissingGroup) bool {
 		return slices.ContainsFunc(g.Advice, func(a health.Advice) bool {
 			return a.Command == "tranche endpoints set "+storetest.Endpoint+" --breaker closed" &&
@@ -240,10 +236,7 @@ func TestThrottledPiecesAreNoFailures(t *testing.T) {
 // Authors of services go by docs/protocol.md.
 func TestProtocolNamesThrottledCodes(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile("../docs/protocol.md"))(t)
 	for _, code := range workqueue.ThrottledCodes() {
 		if !workqueue.Throttled(code) || !strings.Contains(string(text), "`"+code+"`") {
 			t.Errorf("docs/protocol.md does not name %s", code)

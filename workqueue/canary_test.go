@@ -9,7 +9,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/doctor"
-	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // withCanary is a run of n items with a canary of ten.
@@ -127,53 +126,6 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 			b.Check()
 		})
 	}
-}
-
-func TestRerunWithACanary(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run, even, odd := b.Damaged(20_000)
-	failed := even + odd
-	again := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Canary: 100, Actor: "ann"}
-	out, err := redo.New(b.Store).Rerun(t.Context(), again)
-	sample := int(out.Items - out.Held)
-	if err != nil || out.Items != int64(failed) || sample > 100 || sample < 50 {
-		t.Fatalf("rerun %+v, %v; want %d items and a sample of about 100", out, err, failed)
-	}
-	b.Check()
-	claimed := b.Claim(run, storetest.Plenty)
-	if n := b.Disjoint(claimed); n != sample {
-		t.Errorf("%d items were claimed; want the sample of %d", n, sample)
-	}
-	for _, s := range claimed {
-		b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "still", Message: "m"}))
-	}
-	b.wantCanary(run, control.CanaryWaiting)
-	b.WantState(run, "running", 2)
-	b.Check()
-
-	// The service is fixed; its sample is retried before all others.
-	again.Select, again.Canary, again.CanaryAutoApprove = redo.Selection{Codes: []string{"still"}}, 1000, true
-	if out, err = redo.New(b.Store).Rerun(t.Context(), again); err != nil || out.Held != 0 || out.Hold != "" {
-		t.Fatalf("the sample again: %+v, %v", out, err)
-	}
-	b.wantHold(run, "")
-	if n := b.Number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'rerun'
-		AND before->>'hold' = 'canary' AND after->>'hold' = ''`, run); n != 1 {
-		t.Errorf("%d re-runs are known to have ended a hold", n)
-	}
-	for _, s := range b.Claim(run, storetest.Plenty) {
-		b.Record(storetest.Whole(s))
-	}
-	b.Check()
-	b.wantCanary(run, control.CanaryPassed)
-	if n := b.held(run); n != 0 {
-		t.Errorf("%d items are held back still", n)
-	}
-	b.Finish(run)
-	b.WantState(run, "completed", 3)
-	b.WantTally(run, storetest.Tally{Done: 20_000})
-	b.Check()
 }
 
 func TestDoctorSeesWhatACanaryHolds(t *testing.T) {

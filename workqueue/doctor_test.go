@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 )
@@ -161,10 +162,7 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 				b.Exec(harm.before)
 			}
 			b.Exec(harm.sql, run)
-			report, err := doctor.New(b.Store).Doctor(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			report := testenv.Must(doctor.New(b.Store).Doctor(t.Context()))(t)
 			found := slices.ContainsFunc(report.Violations, func(v doctor.Violation) bool {
 				return v.Invariant == harm.want && strings.Contains(v.What, harm.what) &&
 					(harm.items == nil || slices.Equal(v.Ordinals, harm.items) && *v.Run == run)
@@ -202,10 +200,7 @@ func TestDoctorComparesSteps(t *testing.T) {
 		{move("ready", "done", "0"), move("done", "ready", "0"), "done, and the newest part is not a result"},
 	} {
 		b.Exec(harm.sql, run)
-		report, err := doctor.New(b.Store).Doctor(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		report := testenv.Must(doctor.New(b.Store).Doctor(t.Context()))(t)
 		if !slices.ContainsFunc(report.Violations, func(v doctor.Violation) bool {
 			return strings.Contains(v.What, harm.what) && v.Step != nil && *v.Step == 2
 		}) {
@@ -240,16 +235,11 @@ func TestDoctorChecksTrackers(t *testing.T) {
 			id = opened.ID
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return id
 	}
 	diagnose := func() doctor.Report {
-		report, err := doctor.New(b.Store).Doctor(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		report := testenv.Must(doctor.New(b.Store).Doctor(ctx))(t)
 		return report
 	}
 	ways := map[string]string{

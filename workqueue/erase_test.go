@@ -19,6 +19,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/control"
@@ -36,10 +37,7 @@ const (
 func (b *bench) erase(req erasure.Request) erasure.Outcome {
 	b.Helper()
 	req.Key, req.Actor = person, "ann"
-	out, err := erasure.New(b.Store).Erase(b.Context(), req)
-	if err != nil {
-		b.Fatal(err)
-	}
+	out := testenv.Must(erasure.New(b.Store).Erase(b.Context(), req))(b)
 	return out
 }
 
@@ -61,9 +59,7 @@ func (b *bench) personal() workqueue.RunID {
 		i++
 		return nil
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	run := loaded.Run
 	later := storetest.Faulty(b.One(run), workqueue.SlotError{Code: "LATER", Message: "not now", Retry: true})
 	later.Slots[1].Err = &workqueue.SlotError{Code: "LATER", Message: "not now for " + secret, Retry: true}
@@ -95,19 +91,14 @@ func (b *bench) personal() workqueue.RunID {
 		VALUES ('r', $3, 's', $1, $2, jsonb_build_object('X', $3::text), convert_to($3, 'UTF8'))`, run, s.ID, secret)
 	b.Exec(`INSERT INTO run_event (id, run_id, generation, kind, payload)
 		VALUES (gen_random_uuid(), $1, 2, 'noted', jsonb_build_object('of', ARRAY[$2::text]))`, run, person)
-	if err := control.New(b.Store).Note(b.Context(), run, "called because of "+person, "ann"); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, control.New(b.Store).Note(b.Context(), run, "called because of "+person, "ann"))
 	return run
 }
 
 // aside leaves traces that belong to no item of a run.
 func (b *bench) aside() {
 	b.Helper()
-	packed, err := zstd.NewWriter(nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	packed := testenv.Must(zstd.NewWriter(nil))(b)
 	body := []byte(`{"items":[{"key":"` + person + `","name":"` + secret + `"}]}`)
 	l := letter("alone", "e")
 	l.Body, l.Headers = packed.EncodeAll(body, nil), map[string][]string{"Tranche-Encoding": {"zstd"}}
@@ -143,22 +134,14 @@ func (b *bench) everything() string {
 	b.Helper()
 	tables, err := pg.Collect(b.Context(), b.Pool, pgx.RowTo[string], `SELECT c.oid::regclass::text FROM pg_class c
 		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace ORDER BY 1`)
-	if err != nil {
-		b.Fatal(err)
-	}
-	unpack, err := zstd.NewReader(nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
+	unpack := testenv.Must(zstd.NewReader(nil))(b)
 	defer unpack.Close()
 	var all strings.Builder
 	for _, name := range tables {
 		rows := pg.Rows(b.Context(), b.Pool, "SELECT * FROM "+name)
 		for rows.Next() {
-			values, err := rows.Values()
-			if err != nil {
-				b.Fatal(err)
-			}
+			values := testenv.Must(rows.Values())(b)
 			all.WriteString(name)
 			for i, value := range values {
 				text, isBytes := value.([]byte)
@@ -174,9 +157,7 @@ func (b *bench) everything() string {
 			}
 			all.WriteString("\n")
 		}
-		if err := rows.Err(); err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, rows.Err())
 	}
 	return all.String()
 }
@@ -220,10 +201,8 @@ func (b *bench) collectorOfPerson() {
 		MaxAge:      collector.Span(time.Hour),
 		MaxAttempts: 2, InFlight: 100, Dedupe: collector.DefaultDedupe, Timeout: collector.Span(time.Minute),
 		Order: collector.OrderFIFO}
-	if _, err := collector.New(b.Store).ApplyCollector(b.Context(), collector.Text{Name: "c", Spec: spec,
-		Source: "c"}, "ann"); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(collector.New(b.Store).ApplyCollector(b.Context(), collector.Text{Name: "c", Spec: spec,
+		Source: "c"}, "ann"))(b)
 }
 
 // operation adds one of the person's to collector c.
@@ -425,11 +404,27 @@ dead_letter.service dead_letter.state endpoint_change.what endpoint_change.befor
 endpoint_pace.learned endpoint_pace.breaker health_condition.kind health_ack.kind health_ack.state
 health_ack.severity leader.name node_session.host node_session.version node_session.stats retention.kind
 run_event.kind run_step.kind run_step.approval schedule.state schedule_occurrence.kind schedule_occurrence.state
-stream_epoch.name stream_fault.stream stream_setting.name stream_setting.applied tracker_batch.owner
+schema_object.object stream_epoch.name stream_fault.stream stream_setting.name stream_setting.applied tracker_batch.owner
 tracker_batch.state tracker_service.webhook_state web_session.role work_slice.state work_slice.cause
 work_slice.service`,
 		"digests, and what is sealed": `
 api_request.fingerprint api_token.hash run_add.digest web_session.hash web_session.renewal large_result.sha256`,
+	}
+}
+
+// What the audit log says of tokens and settings is not about a person's item, whatever key is erased.
+func TestErasureLeavesWhatTheLogSaysOfTokens(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`INSERT INTO audit_log (actor, action, subject, detail, after) VALUES
+		('ann', 'token_create', 'backdoor', '{"note":"backdoor"}', '{"role":"backdoor"}'),
+		('ann', 'retention_set', 'backdoor', '{}', NULL), ('ann', 'erase', 'backdoor', '{}', NULL),
+		('ann', 'collector_drop', 'backdoor', '{}', NULL)`)
+	if _, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: "backdoor", Actor: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE subject = 'backdoor'`); n != 3 {
+		t.Errorf("%d rows name it, want those of the token, the retention and the erasure", n)
 	}
 }
 
@@ -443,9 +438,7 @@ func TestErasureKnowsAllColumns(t *testing.T) {
 		WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relnamespace = 'public'::regnamespace
 		AND c.relname <> 'goose_db_version' AND coalesce(e.typname, t.typname) <> ALL ('{uuid,bool,bit,varbit,int2,int4,int8,
 		float4,float8,numeric,timestamptz,timestamp,date,time,interval,oid}')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	lists := append(slices.Collect(maps.Values(exemptColumns())), rowColumns)
 	for _, of := range erasure.Searched() {
 		if (of.How == erasure.Kept) != (of.Why != "") {

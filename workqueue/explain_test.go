@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -59,10 +60,7 @@ func complete(t *testing.T, groups []health.MissingGroup) {
 // explain explains a run, of which the groups must leave no question open.
 func (b *bench) explain(run workqueue.RunID) *health.Explanation {
 	b.Helper()
-	e, err := health.New(b.Store).Explain(b.Context(), run)
-	if err != nil {
-		b.Fatal(err)
-	}
+	e := testenv.Must(health.New(b.Store).Explain(b.Context(), run))(b)
 	complete(b.T, e.Groups)
 	var sum int64
 	for i := range e.Groups {
@@ -99,10 +97,8 @@ func limited(inFlight int) start.LoadRequest {
 
 func (b *bench) pause(run workqueue.RunID) {
 	b.Helper()
-	if _, err := control.New(b.Store).Pause(b.Context(), control.Control{Run: run, Actor: "alice",
-		Reason: "lunch"}); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(control.New(b.Store).Pause(b.Context(), control.Control{Run: run, Actor: "alice",
+		Reason: "lunch"}))(b)
 }
 
 func TestExplain(t *testing.T) {
@@ -140,9 +136,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 10)
 				b.Send(b.One(run))
-				if _, err := control.New(b.Store).Cancel(b.Context(), control.Control{Run: run, Actor: "bob"}); err != nil {
-					b.Fatal(err)
-				}
+				testenv.Must(control.New(b.Store).Cancel(b.Context(), control.Control{Run: run, Actor: "bob"}))(b)
 				return run
 			},
 			want: []told{{state: "waiting", reason: health.ReasonCancelled, owner: nobody, items: 10}},
@@ -204,9 +198,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.sampled(8)
 				b.Finish(run)
-				if _, err := control.New(b.Store).CheckCanary(b.Context(), run); err != nil {
-					b.Fatal(err)
-				}
+				testenv.Must(control.New(b.Store).CheckCanary(b.Context(), run))(b)
 				return run
 			},
 			want: []told{{state: "held", reason: health.ReasonCanary, owner: operator, items: 6}}, says: "tranche run approve",
@@ -336,10 +328,8 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 7)
 				b.One(run)
-				if err := session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
-					map[string]bool{"nats": false}); err != nil {
-					b.Fatal(err)
-				}
+				testenv.NoError(b, session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
+					map[string]bool{"nats": false}))
 				return run
 			},
 			want: []told{{state: "claimed", reason: health.ReasonNATSUnreachable, owner: node, items: 4},
@@ -350,10 +340,8 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 7)
 				b.One(run)
-				if err := session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
-					map[string]any{"nats": true, "stalled": map[string]any{"seconds": 60, "why": "stream X: no answer"}}); err != nil {
-					b.Fatal(err)
-				}
+				testenv.NoError(b, session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
+					map[string]any{"nats": true, "stalled": map[string]any{"seconds": 60, "why": "stream X: no answer"}}))
 				return run
 			},
 			want: []told{{state: "claimed", reason: health.ReasonNATSStalled, owner: health.OwnerNATS, items: 4},
@@ -377,9 +365,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 4)
 				b.One(run)
-				if _, err := settle.New(b.Store).EndSession(b.Context(), b.Session); err != nil {
-					b.Fatal(err)
-				}
+				testenv.Must(settle.New(b.Store).EndSession(b.Context(), b.Session))(b)
 				b.Session = b.Open()
 				return run
 			},
@@ -388,10 +374,8 @@ func TestExplain(t *testing.T) {
 		"postponed": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 4)
-				if err := settle.New(b.Store).Postpone(b.Context(), b.Session, b.One(run).ID, time.Hour,
-					errors.New("nats: permission denied")); err != nil {
-					b.Fatal(err)
-				}
+				testenv.NoError(b, settle.New(b.Store).Postpone(b.Context(), b.Session, b.One(run).ID, time.Hour,
+					errors.New("nats: permission denied")))
 				return run
 			},
 			want: []told{{state: "scheduled", reason: health.ReasonPostponed, owner: timer, items: 4}},
@@ -452,9 +436,7 @@ func TestExplain(t *testing.T) {
 				s := b.One(run)
 				b.handed(s)
 				q := deadletter.Quarantined{Reason: "malformed", Run: uuid.UUID(run), Slice: uuid.UUID(s.ID)}
-				if err := deadletter.New(b.Store).Quarantine(b.Context(), q); err != nil {
-					b.Fatal(err)
-				}
+				testenv.NoError(b, deadletter.New(b.Store).Quarantine(b.Context(), q))
 				return run
 			},
 			want: []told{{state: "sent", reason: health.ReasonQuarantine, owner: service, items: 4}}, says: "malformed",
@@ -534,10 +516,7 @@ func (b *bench) sameByKey(run workqueue.RunID, e *health.Explanation) {
 	b.Helper()
 	sums := map[told]int64{}
 	for _, key := range storetest.Names(int(e.Items)) {
-		one, err := health.New(b.Store).ExplainKey(b.Context(), run, key)
-		if err != nil {
-			b.Fatal(err)
-		}
+		one := testenv.Must(health.New(b.Store).ExplainKey(b.Context(), run, key))(b)
 		complete(b.T, one.Groups)
 		if one.Items != 1 || int64(len(one.Groups)) != one.Missing || len(one.Of) != 1 || one.Summary == "" {
 			b.Errorf("item %s is explained as %+v", key, *one)
@@ -601,10 +580,7 @@ func TestExplainARunThatLoads(t *testing.T) {
 		ended <- err
 	}()
 	<-reached
-	run, err := inspect.New(b.Store).Resolve(t.Context(), inspect.LastRun)
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := testenv.Must(inspect.New(b.Store).Resolve(t.Context(), inspect.LastRun))(t)
 	e := b.wantTold(run)
 	if !strings.Contains(e.Summary, "still loading") || e.State != "loading" || !e.Unsealed {
 		t.Errorf("the explanation is %+v", *e)
@@ -646,10 +622,7 @@ func TestExplainAnEndpoint(t *testing.T) {
 		req.Steps[0].Endpoint = "other"
 		return req
 	}(), 5)
-	e, err := health.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := testenv.Must(health.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint))(t)
 	complete(t, e.Groups)
 	want := []told{{state: "sent", reason: health.ReasonQueued, owner: health.OwnerService, items: 8},
 		{state: "ready", reason: health.ReasonStepLimit, owner: health.OwnerService, items: 22}}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -178,10 +179,7 @@ func TestFailFastOfSteps(t *testing.T) {
 		b.wantHold(run, "")
 		claim := b.ClaimRequest(run, 2)
 		claim.Step = step
-		out, err := dispatch.New(b.Store).Claim(t.Context(), claim)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := testenv.Must(dispatch.New(b.Store).Claim(t.Context(), claim))(t)
 		for _, s := range out.Slices {
 			b.Record(storetest.Faulty(s, badPayload))
 		}
@@ -221,9 +219,7 @@ func TestFailFastIsExactAmongRecorders(t *testing.T) {
 		var hold string
 		err := b.Pool.QueryRow(t.Context(), `SELECT coalesce(hold, '') || hold_detail FROM batchrun WHERE id = $1`, run).
 			Scan(&hold)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if strings.HasPrefix(hold, fmt.Sprintf("fail_fast%d of the first", failures)) != enough || b.failFastSteps(run) != 0 {
 			t.Errorf("with %d failures the hold is %q, and %d fail-fast limits are left", fail, hold, b.failFastSteps(run))
 		}

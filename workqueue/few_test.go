@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -96,9 +97,7 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 				i++
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			b.wantRows(want, `SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND key_ordinal = 0
 				ORDER BY ordinal`, "%d %q %q", loaded.Run)
 			b.wantParts(loaded.Run, tc.large)
@@ -138,17 +137,12 @@ func (b *bench) wantParts(run workqueue.RunID, large int) {
 // wantRows holds the rows of a query, each by a format, against what is wanted.
 func (b *bench) wantRows(want []string, sql, format string, args ...any) {
 	b.Helper()
-	rows, err := b.Pool.Query(b.Context(), sql, args...)
-	if err != nil {
-		b.Fatal(err)
-	}
+	rows := testenv.Must(b.Pool.Query(b.Context(), sql, args...))(b)
 	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
 		values, err := row.Values()
 		return fmt.Sprintf(format, values...), err
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	if len(got) != len(want) {
 		b.Fatalf("%d rows; want %d", len(got), len(want))
 	}
@@ -162,9 +156,7 @@ func (b *bench) wantRows(want []string, sql, format string, args ...any) {
 func (b *bench) wantWays(want ...string) {
 	b.Helper()
 	var got []string
-	if err := b.Pool.QueryRow(b.Context(), `SELECT array_agg(way ORDER BY way) FROM way`).Scan(&got); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `SELECT array_agg(way ORDER BY way) FROM way`).Scan(&got))
 	if !slices.Equal(got, want) {
 		b.Errorf("rows came by %q; want %q", got, want)
 	}

@@ -11,53 +11,13 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
-	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
-
-func TestBarrier(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Planned(storetest.Need("fetch"), storetest.Barrier(storetest.Need("sum", 0))), 10)
-	claimed := b.ClaimStep(run, 0, storetest.Plenty).Slices
-	looks := 0
-	for i, s := range claimed {
-		found, err := dispatch.New(b.Store).RunnableSteps(t.Context(), dispatch.Search{})
-		if err != nil || len(found.Steps) != 0 {
-			t.Errorf("after %d chunks there is work for %+v, %v; want none: the barrier holds", i, found.Steps, err)
-		}
-		if got := b.ClaimStep(run, 1, storetest.Plenty); len(got.Slices) > 0 {
-			t.Fatalf("claimed %d slices behind the barrier", len(got.Slices))
-		}
-		if passed, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil || len(passed) > 0 {
-			t.Fatalf("the barrier passed %v, %v, after %d of %d chunks", passed, err, i, len(claimed))
-		}
-		looks += len(b.Record(storetest.Except(storetest.Whole(s), 4)).Look.Barriers)
-	}
-	if looks != 1 {
-		t.Errorf("%d recordings say that the barrier may pass; want the last one", looks)
-	}
-	waiting, err := dispatch.New(b.Store).WaitingBarriers(t.Context())
-	if err != nil || len(waiting) != 1 || waiting[0] != run {
-		t.Errorf("%v wait, %v; want the run", waiting, err)
-	}
-	passed, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run)
-	if err != nil || len(passed) != 1 || passed[0] != 1 {
-		t.Fatalf("the barriers of %v passed, %v; want that of step 1", passed, err)
-	}
-	if again, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil || len(again) > 0 {
-		t.Errorf("it passed again: %v, %v", again, err)
-	}
-	b.Check()
-	b.RecordStep(run, 1)
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 9, 1)
-	b.Check()
-}
 
 // gate is a step that waits for all items, and then for someone.
 func gate(by string, s workqueue.StepSpec) workqueue.StepSpec {
@@ -76,37 +36,6 @@ func (b *bench) checkBarriers(run workqueue.RunID) {
 func (b *bench) approveSend(run workqueue.RunID, actor string) (control.Controlled, error) {
 	return control.New(b.Store).Approve(b.Context(),
 		control.Control{Run: run, Actor: actor, Reason: "looks good", Step: "send"})
-}
-
-// What is made again is looked at again.
-func TestGateIsShutAgain(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveAnyone, storetest.Need("send", 0))),
-		10)
-	b.RecordStep(run, 0)
-	b.checkBarriers(run)
-	for range 2 { // while it waits, and when it has been approved
-		_, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "ann", Cascade: true,
-			Select: redo.Selection{Step: "compose", Keys: []string{"C1", "C2"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = b.approveSend(run, "bob")
-		b.WantRefused(err, "not there yet")
-		if n := b.RecordStep(run, 1); n != 0 {
-			t.Fatalf("%d items went through the gate that was shut", n)
-		}
-		b.RecordStep(run, 0)
-		b.checkBarriers(run)
-		b.Check()
-		if _, err := b.approveSend(run, "bob"); err != nil {
-			t.Fatal(err)
-		}
-		b.RecordStep(run, 1)
-		b.Check()
-	}
-	b.WantState(run, "completed", 3)
 }
 
 func TestFourEyes(t *testing.T) {
@@ -144,16 +73,11 @@ func TestNothingPassesAGateUnseen(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "run_step_approved") {
 		t.Errorf("passed by hand: %v", err)
 	}
-	if _, err := b.approveSend(run, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.approveSend(run, "ann"))(t)
 	b.ClaimStep(run, 1, 1)
 	b.Check()
 	b.Exec(`UPDATE run_step SET approved_at = approved_at + interval '1 hour' WHERE run_id = $1 AND step = 1`, run)
-	report, err := doctor.New(b.Store).Doctor(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := testenv.Must(doctor.New(b.Store).Doctor(t.Context()))(t)
 	if len(report.Violations) != 1 || report.Violations[0].Invariant != doctor.Approved {
 		t.Errorf("a request before the approval: %v", report.Violations)
 	}

@@ -14,9 +14,7 @@ import (
 func BenchmarkHealth(b *testing.B) {
 	pool := testenv.Pool(b)
 	fill := func(sql string) {
-		if _, err := pool.Exec(b.Context(), sql); err != nil {
-			b.Fatal(err)
-		}
+		testenv.Must(pool.Exec(b.Context(), sql))(b)
 	}
 	fill(`WITH big AS (
 			INSERT INTO batchrun (id, plan, spec, state, items, started_at, sealed_at)

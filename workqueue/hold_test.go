@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -16,9 +17,7 @@ import (
 
 func (b *bench) resume(run workqueue.RunID) {
 	b.Helper()
-	if _, err := control.New(b.Store).Resume(b.Context(), storetest.Wish(run, ""), nil); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(control.New(b.Store).Resume(b.Context(), storetest.Wish(run, ""), nil))(b)
 }
 
 func (b *bench) threshold(run workqueue.RunID, maxFailed string) {
@@ -40,9 +39,7 @@ func (b *bench) wantHold(run workqueue.RunID, want string) {
 	var got string
 	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(hold || ' by ' || held_by || ': ' || hold_detail, '')
 		FROM batchrun WHERE id = $1`, run).Scan(&got)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	if got != want {
 		b.Errorf("the run's hold is %q; want %q", got, want)
 	}
@@ -159,9 +156,7 @@ func TestFailedLimit(t *testing.T) {
 
 func (b *bench) cancelRun(run workqueue.RunID) {
 	b.Helper()
-	if _, err := control.New(b.Store).Cancel(b.Context(), control.Control{Run: run, Actor: "ann"}); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(control.New(b.Store).Cancel(b.Context(), control.Control{Run: run, Actor: "ann"}))(b)
 }
 
 func (b *bench) resumeCancelled(run workqueue.RunID) (control.Controlled, error) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -13,10 +14,7 @@ import (
 func (b *bench) loadInvalid(req start.LoadRequest, next func(*start.LoadItem) error) start.Loaded {
 	b.Helper()
 	req.Session = b.Session
-	loaded, err := start.New(b.Store).Load(b.Context(), req, next)
-	if err != nil {
-		b.Fatal(err)
-	}
+	loaded := testenv.Must(start.New(b.Store).Load(b.Context(), req, next))(b)
 	return loaded
 }
 
@@ -35,33 +33,6 @@ func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
 	b.WantCompletions(loaded.Run, 1)
 	if len(loaded.Completions) != 1 {
 		t.Errorf("completions %+v", loaded.Completions)
-	}
-	b.Check()
-}
-
-// A canary's sample, and duplicates that are left out, do not change who is invalid.
-func TestInvalidItemsBesideCanaryAndDuplicates(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Request()
-	req.Canary, req.OnDuplicate = 10, start.DuplicateSkip
-	all := storetest.Names(60)
-	twice := append(append([]string{}, all[:30]...), all...)
-	invalid := map[string]bool{"C7": true, "C40": true, "C59": true}
-	next := storetest.Keys(twice...)
-	loaded := b.loadInvalid(req, func(item *start.LoadItem) error {
-		err := next(item)
-		if err == nil && invalid[item.Key] {
-			item.Invalid = "x"
-		}
-		return err
-	})
-	if loaded.Items != 60 || loaded.Skipped != 30 || loaded.Invalid != 3 {
-		t.Errorf("%+v", loaded)
-	}
-	if n := b.Number(`SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
-		WHERE p.error_code = 'invalid' AND q.item_key IN ('C7', 'C40', 'C59')`); n != 3 {
-		t.Errorf("%d parts of the items that are invalid", n)
 	}
 	b.Check()
 }

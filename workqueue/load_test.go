@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -217,10 +218,7 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 			req := storetest.Request()
 			req.IdempotencyKey, req.Params = "k", map[string]string{"year": "2026"}
 			req.Content = &start.Content{Said: map[string]string{"on_duplicate": "error"}, Items: true}
-			first, err := b.TryLoad(req, storetest.Keys(storetest.Names(n)...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			first := testenv.Must(b.TryLoad(req, storetest.Keys(storetest.Names(n)...)))(t)
 			if again, err := b.TryLoad(req, storetest.Keys(storetest.Names(n)...)); err != nil || !again.Existing ||
 				again.Run != first.Run {
 				t.Errorf("the same again: %+v, %v", again, err)
@@ -267,9 +265,7 @@ func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 		}
 		return source(item)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	found, err := dispatch.New(b.Store).RunnableSteps(t.Context(), dispatch.Search{})
 	if err != nil || len(found.Steps) != 1 || found.Steps[0].Run != loaded.Run {
 		t.Errorf("after the seal %v, %v", found.Steps, err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/health"
@@ -27,10 +28,7 @@ func (b *bench) observe() pacestore.Observation {
 	b.Helper()
 	b.Exec(`UPDATE work_slice SET ended_at = ended_at - interval '1 s', created_at = ended_at - interval '3 s'
 		WHERE ended_at IS NOT NULL`)
-	o, err := pacestore.New(b.Store).Observe(b.Context(), time.Unix(1, 0), []string{"throttled"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	o := testenv.Must(pacestore.New(b.Store).Observe(b.Context(), time.Unix(1, 0), []string{"throttled"}))(b)
 	return o
 }
 
@@ -108,9 +106,7 @@ func TestAPaceIsSavedWithItsChanges(t *testing.T) {
 	pace := pacestore.LearnedPace{InFlight: 9, Rate: 12.5, Chunk: 200, Learned: []byte(`{"a": 1}`)}
 	changes := []pacestore.Change{{What: "in_flight", Before: "12", After: "9", Reason: "requests wait"},
 		{What: "rate", Before: "none", After: "12.5", Reason: "refused"}}
-	if err := pacestore.New(b.Store).SavePace(t.Context(), lease, storetest.Endpoint, pace, changes); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, pacestore.New(b.Store).SavePace(t.Context(), lease, storetest.Endpoint, pace, changes))
 	got := b.observe().Endpoints[0].Pace
 	if got.InFlight != 9 || got.Rate != 12.5 || got.Chunk != 200 || string(got.Learned) != `{"a": 1}` {
 		t.Errorf("%+v", got)
@@ -187,15 +183,9 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 				b.Exec(`UPDATE run_step SET config = '{"url": "y"}'
 					WHERE run_id IN (SELECT run_id FROM work_slice WHERE took < 1)`)
 			}
-			facts, err := health.New(b.Store).Health(t.Context(), health.Limits{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			facts := testenv.Must(health.New(b.Store).Health(t.Context(), health.Limits{}))(t)
 			found := slices.DeleteFunc(facts.Conditions, func(c health.Condition) bool { return c.Kind != health.ServiceSlow })
-			of, err := health.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint)
-			if err != nil {
-				t.Fatal(err)
-			}
+			of := testenv.Must(health.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint))(t)
 			notes := slices.Concat(b.explain(run).Notes, of.Notes)
 			if tc.slow == "" {
 				if len(found) != 0 || len(notes) != 0 {
@@ -223,14 +213,8 @@ func TestAnEndpointThatNeverWas(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	told := func() (breakers, measured int) {
-		facts, err := health.New(b.Store).Health(t.Context(), health.Limits{Listed: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		reading, err := health.New(b.Store).Metrics(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		facts := testenv.Must(health.New(b.Store).Health(t.Context(), health.Limits{Listed: 10}))(t)
+		reading := testenv.Must(health.New(b.Store).Metrics(t.Context()))(t)
 		for i := range facts.Conditions {
 			if facts.Conditions[i].Kind == health.BreakerOpen {
 				breakers++
@@ -244,9 +228,7 @@ func TestAnEndpointThatNeverWas(t *testing.T) {
 	if breakers, measured := told(); breakers != 1 || measured != 1 {
 		t.Errorf("while a run uses it: %d breakers, %d endpoints are measured", breakers, measured)
 	}
-	if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann"}))(t)
 	if breakers, measured := told(); breakers != 0 || measured != 0 {
 		t.Errorf("of one that never was: %d breakers, %d endpoints are measured", breakers, measured)
 	}

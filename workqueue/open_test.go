@@ -63,10 +63,7 @@ func TestOpeningIsIdempotent(t *testing.T) {
 	b := setup(t)
 	req := start.OpenRequest{LoadRequest: storetest.Request(), SealWithin: time.Hour}
 	req.IdempotencyKey = "k"
-	one, err := start.New(b.Store).OpenRun(t.Context(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := testenv.Must(start.New(b.Store).OpenRun(t.Context(), req))(t)
 	two, err := start.New(b.Store).OpenRun(t.Context(), req)
 	if err != nil || two.Run != one.Run || !two.Existing || !two.SealDeadline.Equal(one.SealDeadline) {
 		t.Errorf("opened again: %+v, %v", two, err)
@@ -179,9 +176,7 @@ func TestAnOpenRunIsNoAbandonedLoad(t *testing.T) {
 	b.WantCompletions(empty, 1)
 	b.Add(open, storetest.Names(2))
 	b.Add(cancelled, storetest.Names(9000))
-	if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: cancelled, Actor: "ann"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(control.New(b.Store).Cancel(t.Context(), control.Control{Run: cancelled, Actor: "ann"}))(t)
 	_, err := start.New(b.Store).Add(t.Context(), storetest.AddRequest(cancelled, "", []string{"x"}))
 	if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
 		t.Errorf("an add to a cancelled run: %v", err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -22,10 +23,7 @@ func planOf(name, text string) workqueue.Document {
 
 func (b *bench) apply(plan workqueue.Document) workqueue.AppliedDocument {
 	b.Helper()
-	applied, err := start.New(b.Store).ApplyPlan(b.Context(), plan, "ann")
-	if err != nil {
-		b.Fatal(err)
-	}
+	applied := testenv.Must(start.New(b.Store).ApplyPlan(b.Context(), plan, "ann"))(b)
 	return applied
 }
 
@@ -51,9 +49,7 @@ func TestPlansAreListed(t *testing.T) {
 	for _, name := range []string{"c", "a", "b", "a", "gone"} {
 		b.apply(planOf(name, fmt.Sprint("e", b.Number(`SELECT count(*) FROM plan`))))
 	}
-	if _, err := start.New(b.Store).DeletePlan(t.Context(), "gone", "ann"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(start.New(b.Store).DeletePlan(t.Context(), "gone", "ann"))(t)
 	for version, runs := range map[int]int{1: 2, 2: 1} {
 		for range runs {
 			req := storetest.Request()

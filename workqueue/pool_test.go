@@ -101,17 +101,11 @@ func TestStoreGoesByItsOwnSettings(t *testing.T) {
 				err := session.New(b.Store).AsLeader(t.Context(), b.Lead(), func(ctx context.Context, tx pgx.Tx) error {
 					return tx.QueryRow(ctx, settings).Scan(&within)
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := b.Store.Pool.QueryRow(t.Context(), settings).Scan(&outside); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, err)
+				testenv.NoError(t, b.Store.Pool.QueryRow(t.Context(), settings).Scan(&outside))
 				batch := &pgx.Batch{}
 				batch.Queue(settings).QueryRow(func(row pgx.Row) error { return row.Scan(&later) })
-				if err := b.Store.Pool.SendBatch(t.Context(), batch).Close(); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, b.Store.Pool.SendBatch(t.Context(), batch).Close())
 				if want := "off, read committed"; within != want || outside != want || later != want {
 					t.Errorf("in a transaction %s, outside %s, in a batch %s; want %s", within, outside, later, want)
 				}
@@ -236,10 +230,7 @@ func TestAClientThatStalledInACopy(t *testing.T) {
 	run := b.Load(storetest.Request(), 20)
 	claimed := b.Claim(run, 1)[0]
 
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testenv.Must(pgx.ParseConfig(url))(t)
 	config.RuntimeParams["application_name"] = "node-7" // as its URL may say
 	config.RuntimeParams["idle_in_transaction_session_timeout"] = "9000"
 	config.RuntimeParams["statement_timeout"] = "9000"
@@ -296,10 +287,7 @@ func TestAClientThatStalledInACopy(t *testing.T) {
 // is one message: between two, the client might be idle for too long. The channel gets how it ends.
 func stopInCopy(t *testing.T, config *pgx.ConnConfig, before, table string) <-chan error {
 	t.Helper()
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testenv.Must(pgx.ConnectConfig(t.Context(), config))(t)
 	rest, feed := io.Pipe()
 	copied := make(chan error, 1)
 	var running sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -84,9 +85,7 @@ func TestLostStreamsOfManySlices(t *testing.T) {
 		t.Fatalf("claimed %d slices of %d", len(claimed), many)
 	}
 	b.Send(claimed...)
-	if err := session.New(b.Store).AdvanceStreams(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, session.New(b.Store).AdvanceStreams(t.Context(), 1))
 	if n, err := settle.New(b.Store).ReleaseLostStreams(t.Context(), lease); err != nil || n != many {
 		t.Errorf("released %d slices, %v; want %d", n, err, many)
 	}
@@ -134,9 +133,7 @@ func TestWhatIsSettledIsCounted(t *testing.T) {
 		}
 	})
 	for range 2 { // the second time it is stale
-		if _, err := store.Record(t.Context(), []settle.Answer{storetest.Whole(claimed[0])}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(store.Record(t.Context(), []settle.Answer{storetest.Whole(claimed[0])}))(t)
 	}
 	b.Exec(`UPDATE work_slice SET delivered_at = tranche_now() - interval '1 hour',
 		deadline = tranche_now() - interval '1 min' WHERE state = 'sent'`)
@@ -145,9 +142,7 @@ func TestWhatIsSettledIsCounted(t *testing.T) {
 	}
 	refused := storetest.Answer(claimed[2])
 	refused.Failure = &workqueue.SlotError{Code: "broken", Message: "no"}
-	if _, err := store.Record(t.Context(), []settle.Answer{refused}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(store.Record(t.Context(), []settle.Answer{refused}))(t)
 	if total.Done != 4 || total.Answered != 1 || total.Expired != 1 || total.Refused != 1 || total.Lost != 0 {
 		t.Errorf("counted %+v", total)
 	}
@@ -193,9 +188,7 @@ func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 		return s
 	}
 	b.Pass(pieces[0].ID)
-	if _, err := settle.New(b.Store).Expire(t.Context(), lease, []workqueue.SliceID{pieces[0].ID}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(settle.New(b.Store).Expire(t.Context(), lease, []workqueue.SliceID{pieces[0].ID}))(t)
 	late := again(true, "a deadline")
 	split, err := settle.New(b.Store).Split(t.Context(), b.Session, late.ID, late.Mask.Split(1), time.Minute)
 	if err != nil || split == nil || !split.Suspect {

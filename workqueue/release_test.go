@@ -8,8 +8,8 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -51,53 +51,6 @@ func TestStreamEpochGrowsOnce(t *testing.T) {
 			t.Errorf("%d nodes opened epoch %d", advances, epoch)
 		}
 	}
-}
-
-func second[T any](_ T, err error) error { return err }
-
-// Leader work whose lease has passed to another changes nothing, also when the epoch moves in the middle of it.
-func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	old := b.Lead()
-	run := b.Load(storetest.Request(), 12)
-	claimed := b.Claim(run, storetest.Plenty)
-	b.Send(claimed[0])
-	b.Pass(ids(claimed...)...)
-	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
-	other := b.Open()
-	lease, err := session.New(b.Store).Lead(t.Context(), other, storetest.LeaseTTL)
-	if err != nil || lease.Epoch != old.Epoch+1 {
-		t.Fatalf("lease %+v, %v; want the next epoch", lease, err)
-	}
-	if _, err := session.New(b.Store).Lead(t.Context(), b.Session, storetest.LeaseTTL); !errors.Is(err,
-		workqueue.ErrNotLeader) {
-		t.Errorf("a second leader: %v; want ErrNotLeader", err)
-	}
-	b.Expire(b.Session)
-	ctx := t.Context()
-	for name, work := range map[string]func(workqueue.Lease) error{
-		"dead sessions": func(l workqueue.Lease) error { return second(settle.New(b.Store).ReleaseDeadSessions(ctx, l)) },
-		"lost streams":  func(l workqueue.Lease) error { return second(settle.New(b.Store).ReleaseLostStreams(ctx, l)) },
-		"expire":        func(l workqueue.Lease) error { return second(settle.New(b.Store).Expire(ctx, l, ids(claimed[0]))) },
-		"unsent": func(l workqueue.Lease) error {
-			return second(settle.New(b.Store).ReleaseUnsent(ctx, l, ids(claimed[1])))
-		},
-		"extend": func(l workqueue.Lease) error { return settle.New(b.Store).Extend(ctx, l, ids(claimed[0])) },
-	} {
-		if err := work(old); !errors.Is(err, workqueue.ErrNotLeader) {
-			t.Errorf("%s under the old epoch: %v; want ErrNotLeader", name, err)
-		}
-	}
-	b.WantTally(run, storetest.Tally{Live: 12})
-	n := b.Number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent') AND deadline <= tranche_now()`)
-	if n != 3 {
-		t.Errorf("%d slices are as they were; want 3", n)
-	}
-	if n, err := settle.New(b.Store).Expire(ctx, lease, ids(claimed[0])); err != nil || n != 1 {
-		t.Errorf("the new leader expired %d, %v", n, err)
-	}
-	b.Check()
 }
 
 // A leader that stops in the middle of its work keeps no one from taking over, and nothing of that work is committed
@@ -158,35 +111,6 @@ func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 	wg.Wait()
 }
 
-// A request that is cut in pieces must not become more requests than an endpoint or a step may have.
-func TestSplitKeepsToTheLimits(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	budget := 1
-	if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: storetest.Endpoint,
-		MaxInFlight: &budget}, "ann"); err != nil {
-		t.Fatal(err)
-	}
-	run := b.Load(storetest.Chunked(10), 10)
-	for s := b.One(run); ; s = b.One(run) {
-		if s.Mask.Count() > 3 {
-			first, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, s.Mask.Split(3), time.Minute)
-			if err != nil || first == nil {
-				t.Fatalf("split off %+v, %v", first, err)
-			}
-			s = *first
-		}
-		out := b.Number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')`)
-		if more := b.Claim(run, storetest.Plenty); out != budget || len(more) != 0 {
-			t.Fatalf("%d requests are out and %d were claimed; the budget is %d", out, len(more), budget)
-		}
-		if len(b.Record(storetest.Whole(s)).Completed) > 0 {
-			break
-		}
-	}
-	b.Check()
-}
-
 // A split that forgets an item, or gives one to two pieces, must not come into the database.
 func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 	t.Parallel()
@@ -222,10 +146,7 @@ func (b *bench) hand(claimed ...workqueue.Slice) {
 func (b *bench) judge(doubted map[workqueue.SliceID]bool, claimed ...workqueue.Slice) map[workqueue.SliceID]bool {
 	b.Helper()
 	b.Pass(ids(claimed...)...)
-	blamed, err := settle.New(b.Store).Blamed(b.Context(), ids(claimed...), doubted)
-	if err != nil {
-		b.Fatal(err)
-	}
+	blamed := testenv.Must(settle.New(b.Store).Blamed(b.Context(), ids(claimed...), doubted))(b)
 	return blamed
 }
 

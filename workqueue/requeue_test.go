@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
@@ -31,10 +32,7 @@ func (b *bench) requeue(sel deadletter.DeadSelection, want int) deadletter.Reque
 // unsent returns what the outbox holds.
 func (b *bench) unsent() []deadletter.UnsentLetter {
 	b.Helper()
-	letters, err := deadletter.New(b.Store).UnsentLetters(b.Context(), 1000)
-	if err != nil {
-		b.Fatal(err)
-	}
+	letters := testenv.Must(deadletter.New(b.Store).UnsentLetters(b.Context(), 1000))(b)
 	return letters
 }
 
@@ -44,9 +42,7 @@ func TestRequeueByForceOfOneThatWasSent(t *testing.T) {
 	b := setup(t)
 	ids := b.bury(letter("0", "a"))
 	b.requeue(refs(ids[0]), 1)
-	if err := deadletter.New(b.Store).LettersSent(t.Context(), ids); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, deadletter.New(b.Store).LettersSent(t.Context(), ids))
 	b.requeue(refs(ids[0]), 0)
 	sel := refs(ids[0])
 	sel.Force = true
@@ -135,9 +131,7 @@ func TestUnsentLettersAreBounded(t *testing.T) {
 		for _, l := range some {
 			ids = append(ids, l.ID)
 		}
-		if err := deadletter.New(b.Store).LettersSent(t.Context(), ids); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, deadletter.New(b.Store).LettersSent(t.Context(), ids))
 		read = append(read, ids...)
 	}
 	if len(slices.Compact(read)) != 4 {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -180,21 +181,15 @@ func TestStreamSettings(t *testing.T) {
 	}
 	lease := b.Lead()
 	set, err = session.New(b.Store).StreamsSet(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := session.New(b.Store).StreamsRefused(t.Context(), lease, &set, "no room", time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, session.New(b.Store).StreamsRefused(t.Context(), lease, &set, "no room", time.Minute))
 	facts, err := health.New(b.Store).Health(t.Context(), health.Limits{})
 	if err != nil || !slices.ContainsFunc(facts.Conditions, func(c health.Condition) bool {
 		return c.Kind == health.StreamSettings && strings.HasPrefix(c.Detail, "no room (tried 1 time, ")
 	}) {
 		t.Errorf("health knows %+v, %v", facts, err)
 	}
-	if err := session.New(b.Store).StreamsApplied(t.Context(), lease, &set); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, session.New(b.Store).StreamsApplied(t.Context(), lease, &set))
 	three, age := 3, workqueue.Duration(48*time.Hour)
 	now, err := session.New(b.Store).ChangeStreams(t.Context(), session.StreamChanges{Replicas: &three, EventAge: &age},
 		"ann")
@@ -207,9 +202,7 @@ func TestStreamSettings(t *testing.T) {
 		AND after = '{"replicas": 3, "event_age": "48h0m0s"}'`); n != 1 {
 		t.Error("the audit log does not have the old and the new values")
 	}
-	if err := session.New(b.Store).StreamsApplied(t.Context(), lease, &set); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, session.New(b.Store).StreamsApplied(t.Context(), lease, &set))
 	if now, err = session.New(b.Store).StreamsSet(t.Context()); err != nil || now.AppliedRevision != 1 {
 		t.Errorf("an old revision counts as the new one: %+v, %v", now, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -16,10 +17,7 @@ import (
 
 func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
 	b.Helper()
-	page, err := inspect.New(b.Store).Audit(b.Context(), f)
-	if err != nil {
-		b.Fatal(err)
-	}
+	page := testenv.Must(inspect.New(b.Store).Audit(b.Context(), f))(b)
 	return page
 }
 
@@ -33,9 +31,7 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 	run := b.Load(req, 20)
 	entry := b.audit(inspect.AuditFilter{Run: run, Action: "start"}).Entries[0]
 	var after map[string]any
-	if err := json.Unmarshal(entry.After, &after); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal(entry.After, &after))
 	for name, want := range map[string]any{
 		"plan": req.Plan, "version": 4.0, "items": 20.0, "chunk": "7", "max_failed": "1%", "priority": 3.0,
 		"no_retry_codes": "BAD, WORSE", "endpoint": storetest.Endpoint, "canary": nil, "rate": nil,
@@ -58,10 +54,7 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	b.pause(held)
 	states := func(want ...string) []inspect.RunSummary {
 		t.Helper()
-		runs, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{States: want})
-		if err != nil {
-			t.Fatal(err)
-		}
+		runs := testenv.Must(inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{States: want}))(t)
 		return runs
 	}
 	runs := states("paused")
@@ -71,10 +64,7 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	if runs = states("running"); len(runs) != 1 || runs[0].ID != free || runs[0].Hold != nil {
 		t.Errorf("the running runs are %+v", runs)
 	}
-	view, err := inspect.New(b.Store).Run(t.Context(), held)
-	if err != nil {
-		t.Fatal(err)
-	}
+	view := testenv.Must(inspect.New(b.Store).Run(t.Context(), held))(t)
 	hold := view.Hold
 	if view.State != "paused" || hold == nil || hold.Kind != control.HoldOperator || hold.By != "alice" ||
 		hold.Detail != "lunch" || time.Since(hold.Since).Abs() > time.Hour || view.MaxFailed != "1%" || view.Ended() {
@@ -124,10 +114,7 @@ func TestAListSaysHowFastRunsGo(t *testing.T) {
 	b.Exec(`UPDATE batchrun SET started_at = tranche_now() - interval '1 hour'`)
 	// The last 10 s count: they are not to pass by before it is looked.
 	b.Exec(`UPDATE work_slice SET ended_at = tranche_now() + interval '1 hour' WHERE ended_at IS NOT NULL`)
-	one, err := inspect.New(b.Store).Run(t.Context(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := testenv.Must(inspect.New(b.Store).Run(t.Context(), run))(t)
 	list, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{})
 	if err != nil || len(list) != 2 || list[0].ID != still {
 		t.Fatalf("%+v, %v", list, err)

@@ -15,8 +15,7 @@ import (
 // within the inbox, and "again" is answered from memory.
 func BenchmarkOnce(b *testing.B) {
 	pool := testenv.Connect(b, testenv.EmptyDatabase(b))
-	inbox, err := pginbox.New(pool, pginbox.Config{})
-	check(b, err)
+	inbox := testenv.Must(pginbox.New(pool, pginbox.Config{}))(b)
 	check(b, inbox.Create(b.Context()))
 	kit := endpointstest.New(b)
 	answer := func(_ context.Context, c *chunk) error {

@@ -46,13 +46,11 @@ func (b *bundle) through(watch func(*testenv.Proxy)) (*pgxpool.Pool, *testenv.Pr
 	proxy := testenv.NewProxy(b.t, target)
 	address, text, err := net.SplitHostPort(proxy.Addr())
 	check(b.t, err)
-	number, err := strconv.ParseUint(text, 10, 16)
-	check(b.t, err)
+	number := testenv.Must(strconv.ParseUint(text, 10, 16))(b.t)
 	config.ConnConfig.Host, config.ConnConfig.Port = address, uint16(number)
 	config.ConnConfig.TLSConfig, config.ConnConfig.Fallbacks = nil, nil
 	config.ConnConfig.Tracer = commitWatch{commits: func() { watch(proxy) }}
-	pool, err := pgxpool.NewWithConfig(b.t.Context(), config)
-	check(b.t, err)
+	pool := testenv.Must(pgxpool.NewWithConfig(b.t.Context(), config))(b.t)
 	b.t.Cleanup(pool.Close)
 	return pool, proxy
 }
@@ -78,8 +76,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 			proxy.Heal()
 		})
 	})
-	inbox, err := pginbox.New(pool, pginbox.Config{})
-	check(t, err)
+	inbox := testenv.Must(pginbox.New(pool, pginbox.Config{}))(t)
 	b.inbox = inbox
 	b.serve(book)
 	reply := b.kit.Send("book", items(3)...)
@@ -90,27 +87,6 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 	again := b.kit.Reissue(reply.Request)
 	if len(again.Slots) != 3 || again.Failure != nil || b.written() != 3 {
 		t.Errorf("again: %+v; %d effects", again, b.written())
-	}
-}
-
-// TestDatabaseIsAway has the first attempt find no database.
-func TestDatabaseIsAway(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	pool, proxy := b.through(func(*testenv.Proxy) {})
-	check(t, pool.Ping(t.Context())) // so that there is a connection to lose
-	inbox, err := pginbox.New(pool, pginbox.Config{})
-	check(t, err)
-	b.inbox = inbox
-	b.serve(book)
-	proxy.Cut()
-	reply := b.kit.Send("book", items(3)...)
-	if reply.Failure == nil || reply.Failure.Code != pginbox.CodeInbox || !reply.Failure.Retry {
-		t.Errorf("got %+v", reply)
-	}
-	proxy.Heal()
-	if again := b.kit.Reissue(reply.Request); len(again.Slots) != 3 {
-		t.Errorf("again: %+v", again)
 	}
 }
 

@@ -27,8 +27,7 @@ func TestCreateInASchemaByManyAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.exec(`CREATE SCHEMA "Ledger"`)
-	inbox, err := pginbox.New(b.pool, pginbox.Config{Table: "Ledger.Seen"})
-	check(t, err)
+	inbox := testenv.Must(pginbox.New(b.pool, pginbox.Config{Table: "Ledger.Seen"}))(t)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {

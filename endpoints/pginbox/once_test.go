@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -228,52 +226,6 @@ func TestOverlapsInAnyOrder(t *testing.T) {
 	}
 	if n := b.written(); n != size+1 {
 		t.Errorf("%d effects of %d items", n, size+1)
-	}
-}
-
-// TestDeadlocksOfHandlersPass has two handlers lock each other's rows: one is the victim, and succeeds when tried
-// again.
-func TestDeadlocksOfHandlersPass(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.exec(`CREATE TABLE locks (id int PRIMARY KEY, n int); INSERT INTO locks VALUES (0, 0), (1, 0)`)
-	var met sync.WaitGroup
-	met.Add(2)
-	var first [2]sync.Once
-	b.serve(func(ctx context.Context, c *chunk) error {
-		item := c.Items()[0]
-		mine := item.Ordinal
-		const lock = `UPDATE locks SET n = n + 1 WHERE id = $1`
-		if _, err := pginbox.Tx(ctx).Exec(ctx, lock, mine); err != nil {
-			return err
-		}
-		first[mine].Do(func() {
-			met.Done()
-			met.Wait()
-		})
-		if _, err := pginbox.Tx(ctx).Exec(ctx, lock, 1-mine); err != nil {
-			return err
-		}
-		item.Reply("done")
-		return nil
-	}, endpoints.Concurrency(2))
-	one := b.kit.Post("book", endpointstest.ItemAt(0, "A", "a"))
-	two := b.kit.Post("book", endpointstest.ItemAt(1, "B", "b"))
-	victims := 0
-	for _, reply := range []*endpointstest.Reply{one.Wait(), two.Wait()} { // both have ended before one is retried
-		if reply.Failure == nil {
-			continue
-		}
-		victims++
-		if !reply.Failure.Retry || !strings.Contains(reply.Failure.Message, "40P01") {
-			t.Errorf("the victim failed with %+v", reply.Failure)
-		}
-		if again := b.kit.Reissue(reply.Request); len(again.Slots) != 1 {
-			t.Errorf("again: %+v", again)
-		}
-	}
-	if n := b.count(`SELECT sum(n) FROM locks`); victims != 1 || n != 4 {
-		t.Errorf("%d victims; %d updates", victims, n)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
 	"github.com/tranchehq/tranche/endpoints/pginbox"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // What a scripted handler does with an item.
@@ -114,8 +115,7 @@ func (s *scripted) settled() {
 func TestOnceWhateverHappens(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	js, err := jetstream.New(b.kit.Conn())
-	check(t, err)
+	js := testenv.Must(jetstream.New(b.kit.Conn()))(t)
 	s := &scripted{b: b, js: js}
 	s.running = b.serve(s.handle)
 	rapid.Check(t, func(r *rapid.T) {

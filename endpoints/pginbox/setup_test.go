@@ -35,8 +35,7 @@ type bundle struct {
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	pool := testenv.Connect(t, testenv.EmptyDatabase(t))
-	inbox, err := pginbox.New(pool, pginbox.Config{})
-	check(t, err)
+	inbox := testenv.Must(pginbox.New(pool, pginbox.Config{}))(t)
 	check(t, inbox.Create(t.Context()))
 	b := &bundle{t: t, kit: endpointstest.New(t, endpointstest.Timeout(patience)), pool: pool, inbox: inbox}
 	b.exec(effects)
@@ -45,15 +44,13 @@ func setup(t *testing.T) *bundle {
 
 func (b *bundle) exec(sql string) {
 	b.t.Helper()
-	_, err := b.pool.Exec(b.t.Context(), sql)
-	check(b.t, err)
+	testenv.Must(b.pool.Exec(b.t.Context(), sql))(b.t)
 }
 
 // count returns what a query counts.
 func (b *bundle) count(sql string, args ...any) int {
 	b.t.Helper()
-	n, err := b.tryCount(sql, args...)
-	check(b.t, err)
+	n := testenv.Must(b.tryCount(sql, args...))(b.t)
 	return n
 }
 

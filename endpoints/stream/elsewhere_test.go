@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
@@ -19,7 +20,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // server that does, although others are answered all the time.
 func TestElsewhereForOneQuestion(t *testing.T) {
 	t.Parallel()
-	here, there := testenv.NATS(t), testenv.NATS(t)
+	here, there := testenv.OwnNATS(t, embedded.NATSConfig{}), testenv.OwnNATS(t, embedded.NATSConfig{})
 	nc, err := nats.Connect(here.URL()+","+there.URL(), nats.DontRandomize(), nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,8 @@
 // santhosh-tekuri/jsonschema decides what is valid, with formats asserted.
 //
 // A schema reaches nothing outside itself: a $ref to a file or to a server is refused. Patterns are RE2's, which take
-// linear time.
+// linear time. A check has a bounded number of steps, since references may multiply: forty definitions of two
+// references each are a trillion.
 //
 // # Not its job
 //
@@ -15,7 +16,7 @@
 //
 // # Concurrency
 //
-// Any number of goroutines may use a Schema.
+// One goroutine at a time uses a Schema.
 package itemschema
 
 import (
@@ -25,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -41,8 +43,11 @@ const MaxBytes = 64 << 10
 // place is the address of a schema within its compiler. Nothing is there.
 const place = "tranche:items"
 
-// Schema describes valid items. Any number of goroutines may use one.
-type Schema struct{ full *jsonschema.Schema }
+// Schema describes valid items.
+type Schema struct {
+	full        *jsonschema.Schema
+	steps, most int // of the current check
+}
 
 // Error reports an invalid schema.
 type Error struct{ Reason string }
@@ -71,7 +76,68 @@ func Compile(text []byte) (*Schema, error) {
 	if err != nil {
 		return nil, &Error{explain(err)}
 	}
-	return &Schema{full: full}, nil
+	s := &Schema{full: full}
+	s.meter(reflect.ValueOf(full), map[*jsonschema.Schema]bool{})
+	if _, err := s.Check([]byte("{}")); err != nil {
+		return nil, &Error{err.Error()}
+	}
+	return s, nil
+}
+
+// A check may take minSteps, and more for each byte of its item. A step compares one value with one schema.
+const (
+	minSteps  = 100_000
+	byteSteps = 20
+)
+
+var errTooManySteps = errors.New("the schema compares an item with itself too often; " +
+	"put fewer $refs into its allOf, anyOf and oneOf")
+
+// meter counts the steps of a schema and of all that it leads to, and ends a check that takes too many. Each kind of
+// schema looks at its format before it goes on to others.
+func (s *Schema) meter(v reflect.Value, seen map[*jsonschema.Schema]bool) {
+	switch v.Kind() {
+	case reflect.Interface:
+		s.meter(v.Elem(), seen)
+	case reflect.Slice:
+		for i := range v.Len() {
+			s.meter(v.Index(i), seen)
+		}
+	case reflect.Map:
+		for entries := v.MapRange(); entries.Next(); {
+			s.meter(entries.Value(), seen)
+		}
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			s.meter(field, seen)
+		}
+	case reflect.Pointer:
+		switch v.Type() {
+		case reflect.TypeFor[*jsonschema.DynamicRef]():
+			s.meter(v.Elem(), seen)
+		case reflect.TypeFor[*jsonschema.Schema]():
+			at := (*jsonschema.Schema)(v.UnsafePointer()) // Interface refuses fields that are not exported
+			if at == nil || seen[at] {
+				return
+			}
+			seen[at] = true
+			s.meter(v.Elem(), seen)
+			at.Format = s.counted(at)
+		}
+	}
+}
+
+func (s *Schema) counted(at *jsonschema.Schema) *jsonschema.Format {
+	format, steps := at.Format, 1+len(at.AllOf)+len(at.AnyOf)+len(at.OneOf)
+	if format == nil {
+		format = &jsonschema.Format{Validate: func(any) error { return nil }}
+	}
+	return &jsonschema.Format{Name: format.Name, Validate: func(v any) error {
+		if s.steps += steps; s.steps > s.most {
+			return errTooManySteps
+		}
+		return format.Validate(v)
+	}}
 }
 
 // nothingElse keeps schemas from reading files of the node.
@@ -100,13 +166,18 @@ func explain(err error) string {
 // maxDigits is how long a number may be that is looked at: what it takes to compare one grows faster than its length.
 const maxDigits = 400
 
-// Check returns what is wrong with an item, by field; nil when it is valid.
-func (s *Schema) Check(item []byte) []Fault {
+// Check returns what is wrong with an item, by field; nil when it is valid. The error: it takes too many steps.
+func (s *Schema) Check(item []byte) ([]Fault, error) {
 	value, err := decode(item)
 	if err != nil {
-		return []Fault{{Problem: err.Error()}}
+		return faults(err), nil
 	}
-	return faults(s.full.Validate(value))
+	s.steps, s.most = 0, minSteps+byteSteps*len(item)
+	err = s.full.Validate(value)
+	if s.steps > s.most {
+		return nil, errTooManySteps
+	}
+	return faults(err), nil
 }
 
 func faults(err error) []Fault {

@@ -1,6 +1,7 @@
 package itemschema_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -46,7 +47,11 @@ func TestCheckSaysWhatIsWrong(t *testing.T) {
 	}
 	for item, want := range tests {
 		var got []string
-		for _, fault := range schema.Check([]byte(item)) {
+		faults, err := schema.Check([]byte(item))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fault := range faults {
 			got = append(got, fault.String())
 		}
 		if all := strings.Join(got, "; "); (all == "") != (want == "") || !strings.Contains(all, want) {
@@ -70,6 +75,55 @@ func TestCompileRefuses(t *testing.T) {
 		if _, err := itemschema.Compile([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60s: got %v, want %q", text, err, want)
 		}
+	}
+}
+
+// multiplying is a schema whose definitions each refer to the next twice, 40 deep.
+func multiplying(last string) string {
+	const each = `{"allOf":[{"$ref":"#/$defs/d%d"},{"$ref":"#/$defs/d%d"}]}`
+	var b strings.Builder
+	b.WriteString(`{"$ref":"#/$defs/d0","$defs":{`)
+	for i := range 40 {
+		fmt.Fprintf(&b, `"d%d":`+each+`,`, i, i+1, i+1)
+	}
+	b.WriteString(`"d40":` + last + `}}`)
+	return b.String()
+}
+
+func TestChecksHaveAnEnd(t *testing.T) {
+	t.Parallel()
+	for _, schema := range []string{
+		multiplying(`{}`), multiplying(`{"minProperties":3}`), multiplying(`{"type":"string"}`),
+		strings.Replace(multiplying(`{}`), `{"$ref":"#/$defs/d0"`, `{"not":{"$ref":"#/$defs/d0"}`, 1),
+		`{"$schema":"http://json-schema.org/draft-07/schema",` + multiplying(`{}`)[1:],
+		strings.ReplaceAll(multiplying(`{}`), `{"$ref":"#/$defs/d`, `{"$dynamicRef":"#/$defs/d`),
+	} {
+		if _, err := itemschema.Compile([]byte(schema)); err == nil || !strings.Contains(err.Error(), "too often") {
+			t.Errorf("%.60s: got %v", schema, err)
+		}
+	}
+	// What an item multiplies is found in the item.
+	schema, err := itemschema.Compile([]byte(`{"$defs":{"d":{"allOf":[{"properties":{"a":{"$ref":"#/$defs/d"}}},` +
+		`{"properties":{"a":{"$ref":"#/$defs/d"}}}]}},"$ref":"#/$defs/d"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nested := func(depth int) []byte {
+		return []byte(strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth))
+	}
+	if faults, err := schema.Check(nested(60)); err == nil {
+		t.Errorf("got %v of a nested item, and no error", faults)
+	}
+	if faults, err := schema.Check(nested(5)); faults != nil || err != nil {
+		t.Errorf("got %v, %v after it", faults, err)
+	}
+	flat := []byte(`{"a":[` + strings.Repeat("1,", 400_000) + `1]}`)
+	schema, err = itemschema.Compile([]byte(`{"properties":{"a":{"items":{"anyOf":[{"type":"null"},{"minimum":1}]}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if faults, err := schema.Check(flat); faults != nil || err != nil {
+		t.Errorf("got %v, %v of a large item", faults, err)
 	}
 }
 
@@ -97,11 +151,11 @@ func TestGuessFitsWhatItWasMadeOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, item := range items {
-		if faults := schema.Check([]byte(item)); faults != nil {
+		if faults, err := schema.Check([]byte(item)); faults != nil || err != nil {
 			t.Errorf("%s: %v", item, faults)
 		}
 	}
-	if faults := schema.Check([]byte(`{"id":"C-3","saldo":"3"}`)); len(faults) == 0 {
+	if faults, err := schema.Check([]byte(`{"id":"C-3","saldo":"3"}`)); len(faults) == 0 || err != nil {
 		t.Error("a renamed column fits")
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/buildinfo"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -155,7 +154,7 @@ func (c *clockwork) Cancel(ctx context.Context, in control.Control) (control.Can
 	return c.node.Load().Runs().Cancel(ctx, in)
 }
 
-func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *scheduling.Files) *clockwork {
+func startClockwork(t *testing.T, store *database.DB, ns testenv.Server, files *scheduling.Files) *clockwork {
 	t.Helper()
 	c := &clockwork{}
 	log := zaptest.NewLogger(t)

@@ -126,7 +126,7 @@ func rules() map[string]rule {
 			tests: append([]string{"orchestrator/client"}, servers...),
 		},
 		// It decides, and knows nothing of where what it is told comes from.
-		"orchestrator/pacing": {own: []string{"workqueue"}, others: []string{}},
+		"orchestrator/autotune": {own: []string{"workqueue"}, others: []string{}},
 		// By what items follow each other: for plans, and for whoever keeps lines.
 		"workqueue/order": {others: []string{"github.com/go-json-experiment/json"}},
 

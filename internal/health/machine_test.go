@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,8 +28,7 @@ func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	db, toDatabase := w.through()
-	toNATS := testenv.NewProxy(t, strings.TrimPrefix(w.ns.URL(), "nats://"))
-	nc := testenv.Dial(t, "nats://"+toNATS.Addr())
+	nc, toNATS := testenv.DialThrough(t, w.ns)
 	watch := w.look(health.Config{Store: db, NC: nc, DatabaseTimeout: soon})
 	w.goesFrom(watch, store.Database, "here")
 

@@ -3,7 +3,6 @@ package health_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -236,8 +235,7 @@ func TestAgainWaitsForANewLook(t *testing.T) {
 func TestSinceOutlivesPauses(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	toNATS := testenv.NewProxy(t, strings.TrimPrefix(w.ns.URL(), "nats://"))
-	nc := testenv.Dial(t, "nats://"+toNATS.Addr())
+	nc, toNATS := testenv.DialThrough(t, w.ns)
 	watch := w.look(health.Config{NC: nc})
 	toNATS.Cut()
 	first := w.appearsTo(watch, store.NATS, "here", store.Critical)
@@ -256,8 +254,8 @@ func TestSinceOutlivesPauses(t *testing.T) {
 func TestALookDoesNotWaitForNATS(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	toNATS := testenv.NewProxy(t, strings.TrimPrefix(w.ns.URL(), "nats://"))
-	watch := w.look(health.Config{NC: testenv.Dial(t, "nats://"+toNATS.Addr())})
+	nc, toNATS := testenv.DialThrough(t, w.ns)
+	watch := w.look(health.Config{NC: nc})
 	testenv.Until(t, soon, "it sees the streams while all is well", func() bool {
 		return !slices.Contains(w.report(watch).Unseen, store.StreamLimit)
 	})

@@ -15,7 +15,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -34,7 +33,7 @@ type world struct {
 	*testing.T
 	pool  *pgxpool.Pool
 	store *database.DB
-	ns    *embedded.NATS
+	ns    testenv.Server
 	nc    *nats.Conn
 	node  *orchestrator.Node
 	watch *health.Watch

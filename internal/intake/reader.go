@@ -404,7 +404,11 @@ func Object(text []byte, cfg Config) ([]byte, error) {
 		return nil, err
 	}
 	if cfg.Schema != nil {
-		if faults := cfg.Schema.Check(line); faults != nil {
+		faults, err := cfg.Schema.Check(line)
+		if err != nil {
+			return nil, &row.InputError{Reason: err.Error()}
+		}
+		if faults != nil {
 			return nil, &row.InputError{Reason: describe(faults)}
 		}
 	}

@@ -364,7 +364,10 @@ type schemaCheck struct {
 // fixed is told at once.
 func (c *schemaCheck) take(r *Reader, item *row.Item) error {
 	item.Invalid = ""
-	faults := c.schema.Check(item.Payload)
+	faults, err := c.schema.Check(item.Payload)
+	if err != nil {
+		return &row.InputError{Line: item.Line, Reason: err.Error()}
+	}
 	if faults == nil {
 		return nil
 	}
@@ -388,7 +391,9 @@ func (c *schemaCheck) take(r *Reader, item *row.Item) error {
 		if err != nil {
 			return err
 		}
-		faults = c.schema.Check(item.Payload)
+		if faults, err = c.schema.Check(item.Payload); err != nil {
+			return &row.InputError{Line: item.Line, Reason: err.Error()}
+		}
 	}
 }
 

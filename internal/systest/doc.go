@@ -10,17 +10,17 @@
 //	node asleep for three leases              TestNodeSleepsForThreeLeases, orchestrator TestANodeThatWorksIsCutOff
 //	leader killed                             TestTheLeaderIsKilledToldToEndAndStopped, TestAlertsAreToldOnce…
 //	service killed                            TestServiceIsKilledInMidChunk, TestCallsWhileServicesAreReplaced;
-//	                                          endpoints TestAFlowSurvivesADeathAtEveryStep,
-//	                                          orchestrator TestAFlowOfWhichAPartIsLost
+//	                                          endpoints TestAFlowSurvivesADeathAtEveryStep
 //	operator's change cut off in its commit   TestOperator
 //	item that kills its node                  orchestrator TestAnItemThatCrashesItsNodes
 //	NATS restarted, wiped; streams lost       orchestrator TestRunSurvives…, streams TestRunSurvivesTheLossOfStreams
-//	disk of NATS full; messages lost          servers
+//	disk of NATS full; messages, flows lost   servers
 //	three NATS servers                        natscluster, faults one by one; servers
-//	PostgreSQL crashed, failed over, rewound  orchestrator TestRunSurvivesACrashOfPostgreSQL; servers
+//	PostgreSQL crashed, failed over, rewound  orchestrator TestRunSurvivesACrashOfPostgreSQL; servers;
+//	                                          internal/testing/modeltest
 //	partitions                                orchestrator TestRunSurvivesPartitions
 //	replies lost, doubled, late, forged       internal/testing/modeltest, orchestrator record and sweep
-//	SIGTERM                                   TestNodeIsToldToEnd, orchestrator TestStopHandsBack
+//	SIGTERM                                   TestNodeIsToldToEnd, orchestrator fetch TestStopOfANodeThatFetches
 //	poolers, versions, roles                  TestNodesBehindAPooler, TestAsThePagesSay, TestServeAsARoleThatOwnsNothing
 //	a fence taken out                         TestMutantsAreCaught
 //

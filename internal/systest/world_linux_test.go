@@ -14,7 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -34,7 +33,7 @@ type world struct {
 	url    string
 	pool   *pgxpool.Pool
 	store  *database.DB
-	ns     *embedded.NATS
+	ns     testenv.Server
 	ledger string
 	items  int
 	loader workqueue.SessionID // of the node in whose name runs are loaded, when that takes long; zero: none

@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/oteltrace"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/tracing"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -33,7 +32,7 @@ type query struct {
 // handler calls "rates" within a span of its own.
 type world struct {
 	node  *orchestrator.Node
-	ns    *embedded.NATS
+	ns    testenv.Server
 	seen  *tracetest.SpanRecorder
 	spans *sdktrace.TracerProvider
 }

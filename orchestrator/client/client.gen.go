@@ -2995,6 +2995,9 @@ type Report struct {
 	Parts      int64       `json:"parts"`
 	Found      int         `json:"found"`
 	Violations []Violation `json:"violations"`
+
+	// Note what is no violation, and should be known: that the schema is newer
+	Note string `json:"note,omitempty"`
 }
 
 type ReportDocument struct {
@@ -6590,4 +6593,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 29025233026c9ff32b9cc0b7bfca9461, is f2dc54b89ae708e1e059f8d6c749d6ae7fbf51ade50405a4bdddc9d1c8f4092a.
+// Of 2d764c873d8502efcfd54792de3a4308, is adeb0943e2081a2b7e56683f6910fb3de49c4a3c6ed86db5d72945d392875186.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -274,9 +275,7 @@ func TestAcknowledgements(t *testing.T) {
 				p := publication{Assignment: Assignment{Slice: workqueue.Slice{ID: workqueue.SliceID(uuid.New())},
 					Endpoint: "e", Claimed: time.Now()}, msg: nats.NewMsg("tranche.work.e"),
 					published: func(error) { ends++ }}
-				if err := d.send(t.Context(), &p); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, d.send(t.Context(), &p))
 				published <- p
 			}
 			close(published) // the node stops
@@ -295,9 +294,7 @@ func TestAcknowledgements(t *testing.T) {
 		published := make(chan publication, 1)
 		p := publication{Assignment: Assignment{Endpoint: "e", Claimed: time.Now()}, msg: nats.NewMsg("tranche.work.e"),
 			published: func(error) {}}
-		if err := d.send(ctx, &p); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, d.send(ctx, &p))
 		published <- p
 		close(published)
 		if d.confirm(ctx, published); time.Since(w.begun) != time.Second || len(w.given) != 0 {

@@ -2,24 +2,16 @@ package dispatch_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
-	"github.com/tranchehq/tranche/workqueue/start"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
-
-// paced is a run that leaves its pace to the nodes.
-func paced(endpoint string) start.LoadRequest {
-	req := nodetest.Request(endpoint)
-	step := &req.Steps[0]
-	step.InFlightAuto, step.InFlight, step.MaxAttempts = true, 1024, 50
-	return req
-}
 
 // paceOf returns what is stored about the pace of an endpoint, and the reasons of its changes, oldest first.
 func (b *bundle) paceOf(t *testing.T, endpoint string) (inFlight int, rate float64, chunk int, changes []string) {
@@ -29,32 +21,24 @@ func (b *bundle) paceOf(t *testing.T, endpoint string) (inFlight int, rate float
 		       (SELECT coalesce(array_agg(format('%s %s → %s: %s', what, before, after, reason) ORDER BY id), '{}')
 		        FROM endpoint_change c WHERE c.endpoint = p.endpoint)
 		FROM endpoint_pace p WHERE endpoint = $1`, endpoint).Scan(&inFlight, &rate, &chunk, &changes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return inFlight, rate, chunk, changes
-}
-
-// napping answers every item, after a while.
-func napping(nap func(items int) time.Duration) func(context.Context, *nodetest.Chunk) error {
-	return func(ctx context.Context, chunk *nodetest.Chunk) error {
-		select {
-		case <-time.After(nap(len(chunk.Items()))):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		return nodetest.Echo(ctx, chunk)
-	}
 }
 
 func TestTheQueueInFrontOfASlowServiceIsKeptShort(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.Serve(t, "slow", napping(func(int) time.Duration { return 200 * time.Millisecond }), endpoints.Concurrency(2))
-	req := paced("slow")
-	req.Steps[0].Chunk = 20
-	run := b.Start(t, req, 2000) // ten seconds of work, of which 16 requests are more than a second
-	if done, failed := b.Outcome(t, run, 1); done != 2000 || failed != 0 {
+	b.Serve(t, "slow", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		if err := backoff.Sleep(ctx, 150*time.Millisecond); err != nil {
+			return err
+		}
+		return nodetest.Echo(ctx, chunk)
+	}, endpoints.Concurrency(2))
+	req := nodetest.Request("slow") // of a run that leaves its pace to the nodes
+	step := &req.Steps[0]
+	step.InFlightAuto, step.InFlight, step.MaxAttempts, step.Chunk = true, 1024, 50, 20
+	run := b.Start(t, req, 1000) // four seconds of work, of which 16 requests are more than a second
+	if done, failed := b.Outcome(t, run, 1); done != 1000 || failed != 0 {
 		t.Fatalf("done %d, failed %d", done, failed)
 	}
 	inFlight, rate, _, changes := b.paceOf(t, "slow")
@@ -68,17 +52,4 @@ func TestTheQueueInFrontOfASlowServiceIsKeptShort(t *testing.T) {
 		t.Errorf("changes %q", changes)
 	}
 	b.Check(t)
-}
-
-func TestFixedPacesAreLeftAlone(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.Serve(t, "fixed", napping(func(int) time.Duration { return 100 * time.Millisecond }), endpoints.Concurrency(1))
-	req := nodetest.Request("fixed")
-	req.Steps[0].Chunk, req.Steps[0].InFlight = 10, 64
-	b.Outcome(t, b.Start(t, req, 300), 1)
-	inFlight, rate, chunk, changes := b.paceOf(t, "fixed")
-	if fmt.Sprint(inFlight, rate, chunk, len(changes)) != "16 0 0 0" {
-		t.Errorf("%d in flight, rate %.0f, chunk %d, %q", inFlight, rate, chunk, changes)
-	}
 }

@@ -2,7 +2,6 @@ package dispatch_test
 
 import (
 	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -20,13 +18,9 @@ import (
 // back is there for the nodes that can publish it. It goes on when the server is heard again.
 func TestAStalledNodeClaimsNothing(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
-	at, err := url.Parse(b.NS.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	toNATS := testenv.NewProxy(t, at.Host)
-	stalled := b.Join(t, b.Store, testenv.Dial(t, "nats://"+toNATS.Addr()), nodetest.Config(t))
+	b := &bundle{nodetest.ServersOnly(t)}
+	nc, toNATS := testenv.DialThrough(t, b.NS)
+	stalled := b.Join(t, b.Store, nc, nodetest.Config(t))
 	b.Node = stalled.Node
 	nodetest.WantReady(t, b.Node)
 	l := nodetest.NewLedger(nodetest.Size)
@@ -56,16 +50,12 @@ func TestAStalledNodeClaimsNothing(t *testing.T) {
 // A server that reads nothing of what is written to it keeps the node from nothing else: its session lives on.
 func TestAServerThatReadsNothing(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
-	at, err := url.Parse(b.NS.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	toNATS := testenv.NewProxy(t, at.Host)
+	b := &bundle{nodetest.ServersOnly(t)}
 	cfg := nodetest.Config(t)
 	cfg.SessionTTL = 20 * time.Second
 	options := append(endpoints.Options(), nats.Timeout(nats.DefaultTimeout))
-	stalled := b.Join(t, b.Store, testenv.Dial(t, "nats://"+toNATS.Addr(), options...), cfg)
+	nc, toNATS := testenv.DialThrough(t, b.NS, options...)
+	stalled := b.Join(t, b.Store, nc, cfg)
 	b.Node = stalled.Node
 	l := nodetest.NewLedger(nodetest.Size)
 	close(l.Gate)
@@ -75,10 +65,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	req := nodetest.Patient()
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 1, 60
 	const large = 60 // items of 512 KiB: more than the system takes in between
-	loaded, err := b.Node.Runs().Start(t.Context(), req, largeItems(large, 512<<10))
-	if err != nil {
-		t.Fatal(err)
-	}
+	loaded := testenv.Must(b.Node.Runs().Start(t.Context(), req, largeItems(large, 512<<10)))(t)
 	session := stalled.Session()
 	for range 4 { // without a heartbeat the session would have ended
 		testenv.Advance(t, b.Pool, cfg.SessionTTL/2)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // An endpoint that cannot be published to, since someone else's consumer stands in its way, holds up no other. Once
@@ -28,9 +29,7 @@ func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 	b.Serve(t, "statement", l.Handle)
 	free := b.Start(t, nodetest.Patient(), nodetest.Size)
 	b.WantSound(t, l, free, nodetest.Size)
-	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle))
 	other := nodetest.NewLedger(0)
 	b.Serve(t, "other", other.Handle)
 	b.WantSound(t, other, blocked, nodetest.Size)

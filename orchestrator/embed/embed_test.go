@@ -54,10 +54,7 @@ func TestNodeWithItsAPI(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	begin := func(set embed.APIConfig) string {
 		config.API = &set
-		node, err := embed.Open(ctx, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		node := testenv.Must(embed.Open(ctx, config))(t)
 		ran := make(chan error, 1)
 		go func() { ran <- node.Run(ctx) }()
 		t.Cleanup(func() {
@@ -77,15 +74,10 @@ func TestNodeWithItsAPI(t *testing.T) {
 			t.Errorf("GET %s without a token: %d, want %d", path, got, want)
 		}
 	}
-	api, err := client.New(open)
-	if err != nil {
-		t.Fatal(err)
-	}
+	api := testenv.Must(client.New(open))(t)
 	started, err := api.Start(ctx, client.RunSettings{Plan: "steps:\n- local: greet\n", PlanName: "greetings", Key: "key"},
 		strings.NewReader("key\nann\nbob\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	run, err := api.Wait(ctx, started.Run)
 	if err != nil || run.State != client.RunCompleted || run.Done != 2 {
 		t.Errorf("%+v, %v; want two items done", run, err)
@@ -103,10 +95,7 @@ func TestMetricsOfAnEmbeddedNode(t *testing.T) {
 			config.Metrics, want = registry, http.StatusNotFound
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		node, err := embed.Open(ctx, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		node := testenv.Must(embed.Open(ctx, config))(t)
 		ran := make(chan error, 1)
 		go func() { ran <- node.Run(ctx) }()
 		<-node.Ready()
@@ -149,14 +138,8 @@ func TestWhatCannotBeOpened(t *testing.T) {
 
 func get(t *testing.T, url string) int {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
+	answer := testenv.Must(http.DefaultClient.Do(req))(t)
 	_ = answer.Body.Close()
 	return answer.StatusCode
 }

@@ -44,12 +44,8 @@ func TestBreakerThrottlingAndBisection(t *testing.T) {
 	req := local("fragile")
 	req.Steps[0].MaxAttempts = 2
 	run := b.Start(t, req, 3000)
-	nodetest.Until(t, "the breaker is open", func() bool {
-		var open bool
-		err := b.Pool.QueryRow(t.Context(), `SELECT breaker = 'open' FROM endpoint_pace WHERE endpoint = 'local:fragile'`).
-			Scan(&open)
-		return err == nil && open
-	})
+	b.Await(t, "the breaker is open",
+		`SELECT EXISTS (SELECT FROM endpoint_pace WHERE endpoint = 'local:fragile' AND breaker = 'open')`)
 	busy.Store(true)
 	down.Store(false)
 	if done, failed := b.Outcome(t, run, 1); done != 2999 || failed != 1 {

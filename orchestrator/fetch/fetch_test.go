@@ -11,7 +11,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -30,7 +29,7 @@ func local(function string) start.LoadRequest {
 // setupLocal is setup with a node that has functions.
 func setupLocal(t *testing.T, locals map[string]fetch.Fetcher) *bundle {
 	t.Helper()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b := &bundle{nodetest.ServersOnly(t)}
 	cfg := nodetest.Config(t)
 	cfg.Locals = locals
 	b.Node = b.Join(t, b.Store, b.NC, cfg).Node
@@ -146,12 +145,8 @@ func TestFunctionsAreLeftToWhoHasThem(t *testing.T) {
 	if s := b.Node.Stats(); s.Fetches != 10 {
 		t.Errorf("the node worked on %d chunks, want 10", s.Fetches)
 	}
-	var names []string
-	nodetest.Until(t, "the node says what it has", func() bool {
-		err := b.Pool.QueryRow(t.Context(), `SELECT array(SELECT jsonb_array_elements_text(stats->'locals'))
-			FROM node_session WHERE id = $1`, b.Node.Session()).Scan(&names)
-		return err == nil && len(names) == 1 && names[0] == "here"
-	})
+	b.Await(t, "the node says what it has",
+		`SELECT EXISTS (SELECT FROM node_session WHERE ended_at IS NULL AND stats->'locals' = '["here"]')`)
 	cfg := nodetest.Config(t)
 	cfg.Locals = map[string]fetch.Fetcher{"there": fetch.Each(compose)}
 	other := b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
@@ -209,12 +204,8 @@ func TestNodeThatLacksASource(t *testing.T) {
 	req.Steps[0].Kind, req.Steps[0].Endpoint = workqueue.KindSQL, "sql:ledger"
 	req.Steps[0].Config = []byte(`{"concurrency": 2}`)
 	run := b.Start(t, req, 1000)
-	nodetest.Until(t, "the slice is given back", func() bool {
-		var n int
-		err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE run_id = $1 AND state = 'scheduled'
-			AND error_code = 'postponed' AND error_message LIKE '%there is no source ledger'`, run).Scan(&n)
-		return err == nil && n > 0
-	})
+	b.Await(t, "the slice is given back", `SELECT EXISTS (SELECT FROM work_slice WHERE state = 'scheduled'
+		AND error_code = 'postponed' AND error_message LIKE '%there is no source ledger')`)
 	b.Join(t, b.Store, testenv.Conn(t, b.NS), with(has))
 	if done, failed := b.Outcome(t, run, 1); done != 1000 || failed != 0 {
 		t.Errorf("done %d, failed %d", done, failed)

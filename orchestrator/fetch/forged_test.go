@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -53,9 +52,7 @@ func (b *bundle) directly(t *testing.T, answer func(asked []int) (final int, bod
 	if err == nil {
 		err = b.NC.FlushTimeout(nodetest.Stuck)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // Of a request that was sent again a second reply comes. Its messages do not stand for those of the first that are
@@ -83,18 +80,13 @@ func TestDoubledRepliesOverCoreNATS(t *testing.T) {
 // item is blamed.
 func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b := &bundle{nodetest.ServersOnly(t)}
 	cfg, nc := nodetest.Config(t), testenv.Conn(t, b.NS)
 	cfg.ReplyBacklog, cfg.RecordBatch = 4<<20, 1
 	b.Node = b.Join(t, b.Store, nc, cfg).Node
-	held, err := b.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := testenv.Must(b.Pool.Begin(t.Context()))(t)
 	defer held.Rollback(t.Context()) //nolint:errcheck // it is over
-	if _, err := held.Exec(t.Context(), `LOCK TABLE work_result IN SHARE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(held.Exec(t.Context(), `LOCK TABLE work_result IN SHARE MODE`))(t)
 	const items, size = 180, 90 << 10
 	pad := strings.Repeat("x", size)
 	b.directly(t, func(asked []int) (int, []string) {
@@ -112,17 +104,12 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	nodetest.Until(t, "as many replies are held as may be, and the others have come", func() bool {
 		return b.Node.Stats().Replies > 40 && nc.Stats().InBytes > items*size
 	})
-	if err := held.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, held.Rollback(t.Context()))
 	if done, failed := b.Outcome(t, run, 1); done != items || failed != 0 {
 		t.Errorf("done %d, failed %d: %s", done, failed, b.Dump(t, run))
 	}
-	var overloaded int
-	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE run_id = $1 AND error_code = 'overloaded'`,
-		run).Scan(&overloaded)
-	if err != nil || overloaded == 0 {
-		t.Errorf("nothing was let go (%v): %s", err, b.Dump(t, run))
+	if b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND error_code = 'overloaded'`, run) == 0 {
+		t.Errorf("nothing was dropped: %s", b.Dump(t, run))
 	}
 	b.Check(t)
 }

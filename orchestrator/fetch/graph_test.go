@@ -11,7 +11,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -69,11 +68,11 @@ func (c *composer) composed() map[string]int {
 func TestTwoNodesCompose(t *testing.T) {
 	t.Parallel()
 	c := &composer{calls: map[string]int{}}
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b := &bundle{nodetest.ServersOnly(t)}
 	other := b.joinTwo(t, "compose", c.fetcher())
 	b.Serve(t, "accounts", func(_ context.Context, chunk *nodetest.Chunk) error {
 		for _, item := range chunk.Items() {
-			if item.In.ID == "C7" || item.In.ID == "C5000" {
+			if item.In.ID == "C7" || item.In.ID == "C2000" {
 				item.Fail("unknown", "no such account")
 				continue
 			}
@@ -91,7 +90,7 @@ func TestTwoNodesCompose(t *testing.T) {
 		}
 		return nil
 	})
-	const n = 10_000
+	const n = 3_000
 	req := gathered()
 	req.Steps[2].Timeout = 10 * time.Minute // also of the chunks that wait for the other node
 	run := b.Start(t, req, n)
@@ -145,9 +144,7 @@ func TestStopOfANodeThatFetches(t *testing.T) {
 	<-begun
 	leaving.Leave()
 	close(gate)
-	if err := leaving.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, leaving.Stop())
 	if n := ended.Load(); n < 2 || n >= nodetest.Size/100 {
 		t.Errorf("%d chunks were worked on, want the 2 that had begun and not all", n)
 	}

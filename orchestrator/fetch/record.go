@@ -2,17 +2,14 @@ package fetch
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
@@ -107,19 +104,17 @@ func (f *Worker) recordBatch(ctx context.Context, batch []fetchResult) {
 		if len(batch) == 0 {
 			return
 		}
-		n.Faults.Hit(fault.RecordBefore)
-		traced := f.traceResults(ctx, batch)
+		answers := make([]core.Recording, len(batch))
+		for i, r := range batch {
+			answers[i] = core.Recording{Answer: r.answer, Run: uuid.UUID(r.job.Run), Trace: r.trace}
+		}
 		begun := time.Now()
-		out, err := n.Settling.Record(ctx, answersOf(batch))
-		traced(out, err)
-		_, answered := errors.AsType[*pgconn.PgError](err)
+		out, apart, err := n.Record(ctx, answers)
 		switch {
 		case err == nil:
-			n.Faults.Hit(fault.RecordCommitted)
-			f.node.Meter.Took(core.TimingRecord, time.Since(begun))
-			f.recorded(batch, out, begun)
+			f.after.Seen(out, begun)
 			return
-		case len(batch) > 1 && (answered || workqueue.Refused(err)):
+		case apart:
 			for i := range batch {
 				f.recordBatch(ctx, batch[i:i+1])
 			}
@@ -152,14 +147,6 @@ func (f *Worker) ours(batch []fetchResult) []fetchResult {
 	return kept
 }
 
-func answersOf(batch []fetchResult) []settle.Answer {
-	answers := make([]settle.Answer, len(batch))
-	for i := range batch {
-		answers[i] = batch[i].answer
-	}
-	return answers
-}
-
 // refused turns an answer that PostgreSQL does not take into a failure of its chunk, once.
 func (f *Worker) refused(r *fetchResult, err error) bool {
 	f.node.Log.Error("what was fetched cannot be stored", zap.Stringer("run", r.job.Run),
@@ -170,21 +157,6 @@ func (f *Worker) refused(r *fetchResult, err error) bool {
 	r.answer = settle.Answer{Slice: r.job.ID, Endpoint: r.job.Endpoint, Service: r.answer.Service, Unreadable: true,
 		Failure: &workqueue.SlotError{Code: codeRefused, Message: "the result cannot be stored: " + err.Error()}}
 	return true
-}
-
-// recorded tells of what a commit brought.
-func (f *Worker) recorded(batch []fetchResult, out settle.Recorded, begun time.Time) {
-	n := f.node
-	n.Stats.Commits.Add(1)
-	for i, v := range out.Verdicts {
-		n.Stats.Slots.Add(int64(v.Taken))
-		n.Stats.Duplicates.Add(int64(v.Duplicates))
-		if v.Stale {
-			n.Stats.Stale.Add(1)
-			n.Log.Debug("fetched for a slice that is over", zap.Stringer("slice", batch[i].job.ID))
-		}
-	}
-	f.after.Seen(out, begun)
 }
 
 // traceFetching begins the span of a chunk that the node works on itself. What comes of it is recorded within it, and a
@@ -198,28 +170,6 @@ func (f *Worker) traceFetching(ctx context.Context, c *collector) context.Contex
 	ctx, c.trace, c.traced = tracer.Fetching(ctx, core.TracedSlice{Run: uuid.UUID(j.Run), Slice: uuid.UUID(j.ID),
 		Endpoint: j.Endpoint, Step: int(j.Step), Attempt: j.Attempt, Generation: int(j.Generation), Items: j.Mask.Count()})
 	return ctx
-}
-
-// traceResults begins a span for each result that belongs to a trace. The function that it returns ends them.
-func (f *Worker) traceResults(ctx context.Context, batch []fetchResult) (end func(settle.Recorded, error)) {
-	if f.node.Tracer == nil {
-		return func(settle.Recorded, error) {}
-	}
-	ends := make([]func(core.TraceOutcome), len(batch))
-	for i := range batch {
-		a := &batch[i].answer
-		ends[i] = f.node.Tracer.Recording(ctx, batch[i].trace, core.TracedReply{Run: uuid.UUID(batch[i].job.Run),
-			Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint, Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
-	}
-	return func(out settle.Recorded, err error) {
-		for i, end := range ends {
-			outcome := core.TraceOutcome{Err: err}
-			if err == nil {
-				outcome.Taken, outcome.Stale = out.Verdicts[i].Taken, out.Verdicts[i].Stale
-			}
-			end(outcome)
-		}
-	}
 }
 
 // endTaken ends calls whose slices were taken from the node meanwhile: their run was cancelled, or their items were

@@ -75,11 +75,9 @@ func TestResetWhileServicesAreAtIt(t *testing.T) {
 			t.Fatalf("%s was composed of %q at last", key, of)
 		}
 	}
-	var counting int
-	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_result WHERE run_id = $1 AND generation = 2
-		AND convert_from(result, 'utf8') = '{"of":"new"}'`, run).Scan(&counting)
-	if err != nil || counting != 2*n {
-		t.Errorf("%d parts of the new generation are right; want %d (%v)", counting, 2*n, err)
+	if counting := b.Number(t, `SELECT count(*) FROM work_result WHERE run_id = $1 AND generation = 2
+		AND convert_from(result, 'utf8') = '{"of":"new"}'`, run); counting != 2*n {
+		t.Errorf("%d parts of the new generation are right; want %d", counting, 2*n)
 	}
 	b.Check(t)
 }

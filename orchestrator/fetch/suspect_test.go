@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -49,12 +50,8 @@ func TestASuspectBeginsOnceTheOneBeforeIsRecorded(t *testing.T) {
 	slice := <-first
 	release := b.holdSlice(t, slice)
 	close(goOn)
-	nodetest.Until(t, "the first suspect waits to be recorded", func() bool {
-		var waiting int
-		err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`).Scan(&waiting)
-		return err == nil && waiting > 0
-	})
+	b.Await(t, "the first suspect waits to be recorded", `SELECT EXISTS (SELECT FROM pg_stat_activity
+		WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0)`)
 	// The call has come back. Of three times at which the other one is put off from then on, two may have been decided
 	// before; the third was not.
 	seen := map[time.Time]bool{}
@@ -89,9 +86,7 @@ func (b *bundle) suspects(t *testing.T, function string, n int) workqueue.RunID 
 	run := b.Start(t, req, n)
 	session, err := session.New(b.Store).StartSession(ctx, session.NodeInfo{Host: "gone", PID: 1, Version: "test"},
 		time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	wanted := dispatch.ClaimRequest{Session: session, Run: run, MaxSlices: n, MaxBytes: 1 << 20}
 	claimed, err := dispatch.New(b.Store).Claim(ctx, wanted)
 	if err != nil || len(claimed.Slices) != n {
@@ -111,9 +106,7 @@ func (b *bundle) suspects(t *testing.T, function string, n int) workqueue.RunID 
 func (b *bundle) holdSlice(t *testing.T, slice uuid.UUID) (release func()) {
 	t.Helper()
 	tx, err := b.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // it has ended, unless the test failed
 	var alone bool
 	err = tx.QueryRow(t.Context(), `SELECT delivered_at IS NOT NULL FROM work_slice WHERE id = $1 FOR UPDATE`, slice).

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
@@ -29,9 +30,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	<-begun
 	_, err := b.Node.Runs().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
 		Select: redo.Selection{All: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	wait := func(what string) {
 		t.Helper()
 		select {
@@ -45,9 +44,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	}
 	wait("reset")
 	<-begun // the same items, in another slice
-	if _, err := b.Node.Runs().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.Node.Runs().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}))(t)
 	wait("cancel")
 	b.Check(t)
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -31,15 +30,12 @@ type benched struct {
 
 func benchNode(b *testing.B) *benched {
 	b.Helper()
-	ns := testenv.NATSWith(b, embedded.NATSConfig{StoreDir: b.TempDir() + "/nats"})
+	ns := testenv.NATS(b)
 	pool := testenv.Pool(b)
 	nb := &benched{bundle: &bundle{&nodetest.Bundle{Pool: pool, Store: database.New(pool), NS: ns}},
 		took: make(chan time.Time, 1)}
-	node, err := orchestrator.New(nb.Store, testenv.Conn(b, ns), orchestrator.Config{Streams: stream.Config{
-		WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	node := testenv.Must(orchestrator.New(nb.Store, testenv.Conn(b, ns), orchestrator.Config{Streams: stream.Config{
+		WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}))(b)
 	nb.Node = node
 	svc, err := endpoints.New(testenv.Conn(b, ns), endpoints.Config{Name: "bench", Version: "1.0.0", Log: zap.NewNop()})
 	if err == nil {
@@ -51,9 +47,7 @@ func benchNode(b *testing.B) *benched {
 			return nodetest.Echo(ctx, c)
 		}, endpoints.Concurrency(64))
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	testenv.Keep(b, b.Errorf, "the node", node.Run)
 	testenv.Keep(b, b.Errorf, "the service", svc.Run)
 	<-node.Ready()
@@ -67,9 +61,7 @@ func (nb *benched) apply(b *testing.B, change func(*collector.CollectorSpec)) {
 	change(&spec)
 	_, err := nb.Node.Collectors().ApplyCollector(b.Context(), collector.Text{Name: "benched", Spec: spec.WithDefaults(),
 		Source: fmt.Sprint(spec)}, "bench")
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 }
 
 // fill adds n operations, 500 in a call, four calls at once.
@@ -105,14 +97,12 @@ func (nb *benched) empty(b *testing.B) {
 	for {
 		left := false
 		// By the indexes, so that a look at a million keys does not slow down what is measured.
-		if err := nb.Pool.QueryRow(b.Context(), `
+		testenv.NoError(b, nb.Pool.QueryRow(b.Context(), `
 			SELECT EXISTS (SELECT FROM collector c JOIN collector_key k ON k.collector = c.id WHERE k.flush IS NOT NULL)
 				OR EXISTS (SELECT FROM collector c CROSS JOIN LATERAL (
 					SELECT k.due_at FROM collector_key k WHERE k.collector = c.id AND k.key_version = c.key_version
 						AND k.priority = 0 AND k.flush IS NULL AND k.due_at IS NOT NULL ORDER BY k.due_at LIMIT 1) k
-					WHERE k.due_at < tranche_now() + interval '10 minutes')`).Scan(&left); err != nil {
-			b.Fatal(err)
-		}
+					WHERE k.due_at < tranche_now() + interval '10 minutes')`).Scan(&left))
 		if !left {
 			return
 		}
@@ -144,31 +134,23 @@ func BenchmarkCollector(b *testing.B) {
 			if bench.rows == 0 {
 				nb.apply(b, func(s *collector.CollectorSpec) { s.MaxAge = 0 })
 			}
-			if _, err := nb.Pool.Exec(b.Context(), `
+			testenv.Must(nb.Pool.Exec(b.Context(), `
 				WITH c AS (SELECT id FROM collector), o AS (
 				INSERT INTO collector_op (collector, key_version, key, op_id, payload)
 				SELECT c.id, 1, 'm' || n, 'first' || n, '{"id":"CUST-1234567"}' FROM c, generate_series(0, $1 - 1) n)
 				INSERT INTO collector_key (collector, key_version, key, fresh, oldest_at, due_at)
 				SELECT c.id, 1, 'm' || n, 1, tranche_now(), tranche_now() + interval '1 hour' FROM c, generate_series(0, $1 - 1) n`,
-				bench.rows); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := collector.New(nb.Store).SetCollector(b.Context(),
-				"benched", workqueue.DocumentPaused, false, "bench"); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := nb.Pool.Exec(b.Context(), `VACUUM ANALYZE collector_key, collector_op`); err != nil {
-				b.Fatal(err)
-			}
+				bench.rows))(b)
+			testenv.Must(collector.New(nb.Store).SetCollector(b.Context(),
+				"benched", workqueue.DocumentPaused, false, "bench"))(b)
+			testenv.Must(nb.Pool.Exec(b.Context(), `VACUUM ANALYZE collector_key, collector_op`))(b)
 			b.ResetTimer()
 			begun := time.Now()
 			nb.fill(b, b.N, bench.key)
 			b.ReportMetric(float64(b.N)/time.Since(begun).Seconds(), "in/s")
 			begun = time.Now()
-			if _, err := nb.Node.Collectors().SetCollector(b.Context(),
-				"benched", workqueue.DocumentActive, false, "bench"); err != nil {
-				b.Fatal(err)
-			}
+			testenv.Must(nb.Node.Collectors().SetCollector(b.Context(),
+				"benched", workqueue.DocumentActive, false, "bench"))(b)
 			nb.empty(b)
 			out := nb.Node.Stats()
 			b.ReportMetric(float64(out.FlushedOps)/time.Since(begun).Seconds(), "out/s")
@@ -187,9 +169,7 @@ func BenchmarkCollectorAge(b *testing.B) {
 	for b.Loop() {
 		begun := time.Now()
 		nb.fill(b, 1, func(int) string { return fmt.Sprint("k", len(late)) })
-		if _, err := nb.Pool.Exec(b.Context(), `DELETE FROM collector_seen`); err != nil {
-			b.Fatal(err)
-		}
+		testenv.Must(nb.Pool.Exec(b.Context(), `DELETE FROM collector_seen`))(b)
 		came := <-nb.took
 		late = append(late, came.Sub(begun)-age)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
@@ -92,9 +93,7 @@ func TestReadsForFlushesComeToAnEnd(t *testing.T) {
 		f := newFlusher(&core.Core{Log: zaptest.NewLogger(t), NC: &nats.Conn{}}, k, nil,
 			Config{Poll: time.Second, SessionTTL: time.Minute})
 		begun := time.Now()
-		if _, err := f.round(t.Context(), t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(f.round(t.Context(), t.Context()))(t)
 		for range k.claimed.Flushes {
 			if end := <-f.ended; end.Operations() != 0 || time.Since(begun) != core.ReadTimeout {
 				t.Errorf("%+v ended after %s", end, time.Since(begun))

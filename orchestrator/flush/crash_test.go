@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -38,9 +37,7 @@ type update struct {
 func (u *updates) serve(t *testing.T, b *bundle, before func(sent int)) {
 	t.Helper()
 	svc, err := endpoints.New(testenv.Conn(t, b.NS), endpoints.Config{Name: "flushed", Version: "1.0.0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	type chunk = endpoints.Chunk[map[string]int, nodetest.Statement]
 	err = endpoints.HandleList(svc, "flushed", func(_ context.Context, c *chunk) error {
 		for _, item := range c.Items() {
@@ -57,9 +54,7 @@ func (u *updates) serve(t *testing.T, b *bundle, before func(sent int)) {
 		}
 		return nil
 	}, endpoints.Concurrency(16))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	nodetest.Run(t, "service", svc.Run)
 }
 
@@ -126,16 +121,14 @@ func (u *updates) add(t *testing.T, b *bundle, how string, users, keys, from, to
 		}
 	}
 	out, _, err := collectorstore.New(b.Store).AddOps(t.Context(), "flushed", 0, [][]collectorstore.Op{ops})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out[0]
 }
 
 // bare is a bundle without a node.
 func bare(t *testing.T) *bundle {
 	t.Helper()
-	return &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	return &bundle{nodetest.ServersOnly(t)}
 }
 
 // A node crashes while a service works on its flushes. Another one takes its keys when its session is over; nothing is
@@ -224,30 +217,22 @@ func TestANodeCrashesWhileItFolds(t *testing.T) {
 func (b *bundle) crashAt(t *testing.T, node *nodetest.Doomed, lock, waits string, add func()) (held int) {
 	t.Helper()
 	collectors := collectorstore.New(b.Store)
-	if _, err := collectors.SetCollector(t.Context(), "flushed", workqueue.DocumentPaused, false, "test"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(collectors.SetCollector(t.Context(), "flushed", workqueue.DocumentPaused, false, "test"))(t)
 	add()
 	tx, err := b.Pool.Begin(t.Context())
 	if err == nil {
 		_, err = tx.Exec(t.Context(), lock)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }() // most have ended by now
-	if _, err := collectors.SetCollector(t.Context(), "flushed", workqueue.DocumentActive, false, "test"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(collectors.SetCollector(t.Context(), "flushed", workqueue.DocumentActive, false, "test"))(t)
 	nodetest.Until(t, "the node waits for the lock", func() bool {
 		return b.Number(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND wait_event_type = 'Lock' AND query LIKE $1`, waits) > 0
 	})
 	held = b.Number(t, `SELECT count(*) FROM collector_key WHERE session_id = $1`, node.Session())
 	node.Crash()
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, tx.Rollback(t.Context()))
 	if held == 0 {
 		t.Fatal("the node crashed with no key")
 	}

@@ -13,7 +13,9 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
@@ -29,9 +31,7 @@ func (b *bundle) gather(t *testing.T, name string, change func(*collectorstore.C
 	}
 	_, err := b.Node.Collectors().ApplyCollector(t.Context(), collectorstore.Text{Name: name, Spec: spec.WithDefaults(),
 		Source: name}, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // addOps adds n operations to a collector, to keys in turn, each with its number among those of its key.
@@ -159,10 +159,8 @@ func TestAFlushOfALostNodeIsDoneAgain(t *testing.T) {
 	b.addOps(t, "lost", 0, 4, 1)
 	<-entered
 	b.StartNode(t)
-	if _, err := b.Pool.Exec(t.Context(), `UPDATE node_session SET expires_at = tranche_now() WHERE id =
-		(SELECT session_id FROM collector_key WHERE flush IS NOT NULL)`); err != nil {
-		t.Fatal(err)
-	}
+	b.Exec(t, `UPDATE node_session SET expires_at = tranche_now() WHERE id =
+		(SELECT session_id FROM collector_key WHERE flush IS NOT NULL)`)
 	b.Await(t, "the key is flushed again", noOps)
 	close(release)
 	if n := calls.Load(); n != 2 {
@@ -201,11 +199,9 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	others := 0
 	nodetest.Until(t, "the operation that is never answered is parked", func() (met bool) {
 		var through bool
-		if err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE key = 'k2') = 0,
+		testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE key = 'k2') = 0,
 			count(*) FILTER (WHERE op_id = 'op9' AND parked_at IS NOT NULL) = 1 FROM collector_op`).Scan(&through,
-			&met); err != nil {
-			t.Fatal(err)
-		}
+			&met))
 		if through && !met {
 			others++
 			b.addOps(t, "bad", 1000*others+2, 1, 1000)
@@ -224,19 +220,15 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 // key beside it.
 func TestFlushesSurviveARestartOfNATS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{})}
 	var swallowed atomic.Int64
 	silent, err := b.NC.QueueSubscribe(wire.DirectSubject("away"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	b.gather(t, "away", func(s *collectorstore.CollectorSpec) { s.Timeout = collectorstore.Span(10 * time.Minute) })
 	b.addOps(t, "away", 0, 6, 3)
 	nodetest.Until(t, "all is on its way", func() bool { return swallowed.Load() == 3 })
-	if err := silent.Unsubscribe(); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.NS.Restart(t.Context()); err != nil {
+	testenv.NoError(t, silent.Unsubscribe())
+	if err := b.Own.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	l := newLedgerOfKeys()

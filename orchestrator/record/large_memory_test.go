@@ -51,9 +51,7 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	begun = time.Now()
 	exported, err := export.New(b.Store).Open(t.Context(), export.Request{Run: id,
 		States: []workqueue.Outcome{workqueue.OutcomeDone}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	err = exported.Each(t.Context(), func(item *export.Item) error {
 		r, err := export.New(b.Store).OpenResult(t.Context(), item.Large.ID)
 		if err != nil {

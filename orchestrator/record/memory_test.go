@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -47,10 +48,7 @@ func TestRepliesThatDecompressWellTakeBoundedMemory(t *testing.T) {
 	const count, bound = 32, 120 << 20
 	b := setup(t)
 	f, _ := b.Forge(t, 10, 10)
-	encoder, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	encoder := testenv.Must(zstd.NewWriter(nil))(t)
 	large := `{"slots":[{"i":0,"d":"` + strings.Repeat("a", wire.DefaultMaxBody/2) + `"}]}`
 	packed := string(encoder.EncodeAll([]byte(large), nil))
 	peak := peakHeap(t)

@@ -50,7 +50,7 @@ func (b *bundle) serveParts(t *testing.T, size func(ordinal int) int) {
 // Parts that are many or large for one message come in several, and an item whose part fits none fails by itself.
 func TestRequestsCarryPartsInPieces(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.SetupWith(t, testenv.Pool(t), embedded.NATSConfig{MaxPayload: 64 << 10})}
+	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{MaxPayload: 64 << 10})}
 	size := func(ordinal int) int {
 		switch {
 		case ordinal == 299:
@@ -71,9 +71,7 @@ func TestRequestsCarryPartsInPieces(t *testing.T) {
 	}
 	exported, err := export.New(b.Store).Open(t.Context(), export.Request{Run: run,
 		States: []workqueue.Outcome{workqueue.OutcomeDone}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	err = exported.Each(t.Context(), func(item *export.Item) error {
 		if want := fmt.Sprintf(`{"of":"%d"}`, size(int(item.Ordinal))); string(item.Result) != want {
 			t.Errorf("item %d has %s, want %s", item.Ordinal, item.Result, want)
@@ -95,7 +93,7 @@ func TestLargeResultsInMessages(t *testing.T) {
 	}{"by default": {0, 1}, "with 5 MiB": {5 << 20, 0}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := &bundle{nodetest.SetupWith(t, testenv.Pool(t), embedded.NATSConfig{MaxPayload: c.maxPayload})}
+			b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{MaxPayload: c.maxPayload})}
 			b.serveParts(t, func(ordinal int) int { return 10 + ordinal%2*2_000_000 })
 			run := b.Start(t, gathering(), 2)
 			if done, failed := b.Outcome(t, run, 1); int(failed) != c.failed || done+failed != 2 {

@@ -38,36 +38,23 @@ func pattern(n int) []byte {
 func serveBytes(t *testing.T, nc *nats.Conn, endpoint string, size func(key string) int) {
 	t.Helper()
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "test", Version: "1.0.0", Log: zaptest.NewLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	err = endpoints.HandleEach(svc, endpoint, func(_ context.Context, in nodetest.Account) (*wire.Binary, error) {
 		return &wire.Binary{ContentType: "application/pdf", Data: pattern(size(in.ID))}, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	nodetest.Run(t, "service", svc.Run)
 }
 
 // result reads the result of an item, all of it.
 func (b *bundle) result(t *testing.T, run workqueue.RunID, key string) (export.Result, []byte) {
 	t.Helper()
-	found, err := export.New(b.Store).Result(t.Context(), export.ResultRequest{Run: run, Key: key})
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := testenv.Must(export.New(b.Store).Result(t.Context(), export.ResultRequest{Run: run, Key: key}))(t)
 	if !found.Large.Valid {
 		return found, found.Body
 	}
-	r, err := export.New(b.Store).OpenResult(t.Context(), found.Large.UUID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testenv.Must(export.New(b.Store).OpenResult(t.Context(), found.Large.UUID))(t)
+	all := testenv.Must(io.ReadAll(r))(t)
 	return found, all
 }
 
@@ -218,9 +205,7 @@ func slicesOf(msgs []*nats.Msg, numbers ...int) (some []*nats.Msg) {
 
 func (b *bundle) text(t *testing.T, sql string) (s string) {
 	t.Helper()
-	if err := b.Pool.QueryRow(t.Context(), sql).Scan(&s); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), sql).Scan(&s))
 	return s
 }
 
@@ -259,15 +244,11 @@ func TestAServiceKilledBetweenPieces(t *testing.T) {
 	conn := &shortConn{left: 6 * wire.DefaultPiece, over: make(chan struct{}), gone: make(chan struct{})}
 	dying := testenv.Dial(t, b.NS.URL(), nats.SetCustomDialer(conn), nats.NoReconnect())
 	svc, err := endpoints.New(dying, endpoints.Config{Name: "dying", Version: "1.0.0", Log: zaptest.NewLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	err = endpoints.HandleEach(svc, "statement", func(context.Context, nodetest.Account) (*wire.Binary, error) {
 		return &wire.Binary{Data: pattern(wire.MaxResult)}, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	ended := make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { ended <- svc.Run(ctx) }()

@@ -3,12 +3,10 @@ package record
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
@@ -157,22 +155,17 @@ func answerOf(r *wire.Reply) settle.Answer {
 // that it refuses for what is in it is put aside. When PostgreSQL cannot be reached they are given back, for another
 // node to record, and this one reads no more until it can.
 func (r *Recorder) recordRead(ctx context.Context, read []reading) {
-	r.node.Faults.Hit(fault.RecordBefore)
-	answers := make([]settle.Answer, len(read))
+	batch := make([]core.Recording, len(read))
 	for i := range read {
-		answers[i] = read[i].answer
+		h := read[i].msg.Headers()
+		run, _ := uuid.Parse(h.Get(wire.HeaderRun)) // it was parsed before
+		batch[i] = core.Recording{Answer: read[i].answer, Run: run, Trace: wire.TraceOfHeader(h)}
 	}
-	traced := r.traceRecording(ctx, read)
-	begun := time.Now()
-	out, err := r.node.Settling.Record(ctx, answers)
-	traced(out, err)
-	_, answered := errors.AsType[*pgconn.PgError](err)
+	out, apart, err := r.node.Record(ctx, batch)
 	switch {
 	case err == nil:
-		r.measure(read, time.Since(begun))
-		r.node.Faults.Hit(fault.RecordCommitted)
 		r.recorded(ctx, read, out)
-	case len(read) > 1 && (answered || workqueue.Refused(err)):
+	case apart:
 		for i := range read {
 			r.recordRead(ctx, read[i:i+1])
 		}
@@ -189,14 +182,10 @@ func (r *Recorder) recordRead(ctx context.Context, read []reading) {
 
 // recorded acknowledges replies, now that their commit has succeeded, and tells of what else they brought.
 func (r *Recorder) recorded(ctx context.Context, read []reading, out settle.Recorded) {
-	r.node.Stats.Commits.Add(1)
 	r.node.Stats.Replies.Add(int64(len(read)))
 	for i, v := range out.Verdicts {
-		r.node.Stats.Slots.Add(int64(v.Taken))
-		r.node.Stats.Duplicates.Add(int64(v.Duplicates))
-		if v.Stale {
-			r.node.Stats.Stale.Add(1)
-			r.node.Log.Debug("stale reply", zap.Stringer("slice", read[i].answer.Slice))
+		if about, err := read[i].msg.Metadata(); err == nil && about.NumDelivered > 1 {
+			r.node.Meter.Happened(core.EventRedelivered, read[i].answer.Endpoint, 1)
 		}
 		if detail := objection(v, read[i].answer.Endpoint); detail.reason != "" {
 			r.quarantine(ctx, read[i].msg, detail.reason, detail.text, read[i].answer.Slice)
@@ -221,16 +210,6 @@ func (r *Recorder) keepGivenUp(ctx context.Context, of *reading) error {
 	}
 	run, _ := uuid.Parse(of.msg.Headers().Get(wire.HeaderRun)) // the reply was understood: it says
 	return r.letters.GivenUp(ctx, &of.answer, run)
-}
-
-// measure tells of replies that are recorded.
-func (r *Recorder) measure(read []reading, took time.Duration) {
-	r.node.Meter.Took(core.TimingRecord, took)
-	for i := range read {
-		if about, err := read[i].msg.Metadata(); err == nil && about.NumDelivered > 1 {
-			r.node.Meter.Happened(core.EventRedelivered, read[i].answer.Endpoint, 1)
-		}
-	}
 }
 
 type complaint struct{ reason, text string }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
@@ -135,32 +134,4 @@ func (r *Recorder) failUnreadable(ctx context.Context, u unreadable) error {
 		r.after.Seen(out, cameAt([]reading{{msg: u.msg}}))
 	}
 	return err
-}
-
-// traceRecording begins a span for each reply that belongs to a trace. The function that it returns ends them.
-func (r *Recorder) traceRecording(ctx context.Context, read []reading) (end func(settle.Recorded, error)) {
-	if r.node.Tracer == nil {
-		return func(settle.Recorded, error) {}
-	}
-	ends := make([]func(core.TraceOutcome), len(read))
-	for i := range read {
-		h, a := read[i].msg.Headers(), &read[i].answer
-		if t := wire.TraceOfHeader(h); !t.IsZero() {
-			run, _ := uuid.Parse(h.Get(wire.HeaderRun)) // it was parsed before
-			ends[i] = r.node.Tracer.Recording(ctx, t, core.TracedReply{Run: run, Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint,
-				Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
-		}
-	}
-	return func(out settle.Recorded, err error) {
-		for i, end := range ends {
-			if end == nil {
-				continue
-			}
-			outcome := core.TraceOutcome{Err: err}
-			if err == nil {
-				outcome.Taken, outcome.Stale = out.Verdicts[i].Taken, out.Verdicts[i].Stale
-			}
-			end(outcome)
-		}
-	}
 }

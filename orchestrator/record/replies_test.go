@@ -60,19 +60,12 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 	other, others := b.Forge(t, 10, 20)
 	bomb := func() string {
 		var out bytes.Buffer
-		w, err := zstd.NewWriter(&out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := testenv.Must(zstd.NewWriter(&out))(t)
 		zeros := make([]byte, 1<<20)
 		for range 300 {
-			if _, err := w.Write(zeros); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(w.Write(zeros))(t)
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, w.Close())
 		return out.String()
 	}()
 	s := slices[0].ID
@@ -155,14 +148,10 @@ func TestRepliesThatAreShortOrLate(t *testing.T) {
 	missing := b.Items(t, short)[4:]
 	f.Publish(t, f.Reply(short, 4, nodetest.Body(b.Items(t, short)[:4]...)))
 	const pass = `UPDATE work_slice SET deadline = tranche_now(), stream_seq = NULL WHERE id = $1`
-	if _, err := b.Pool.Exec(t.Context(), pass, late); err != nil {
-		t.Fatal(err)
-	}
+	b.Exec(t, pass, late)
 	nodetest.Until(t, "both slices are over", func() bool {
-		var open int
-		err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE id = ANY($1) AND state = 'sent'`,
-			[]workqueue.SliceID{short, late}).Scan(&open)
-		return err == nil && open == 0
+		return b.Number(t, `SELECT count(*) FROM work_slice WHERE id = ANY($1) AND state = 'sent'`,
+			[]workqueue.SliceID{short, late}) == 0
 	})
 	again := b.Sent(t, f.Run, 2)
 	b.WantDrained(t) // the short reply does not come again
@@ -187,7 +176,7 @@ func TestRepliesThatAreShortOrLate(t *testing.T) {
 func TestMessagesOverMaxPayload(t *testing.T) {
 	t.Parallel()
 	const limit = 64 << 10
-	b := &bundle{nodetest.SetupWith(t, testenv.Pool(t), embedded.NATSConfig{MaxPayload: limit})}
+	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{MaxPayload: limit})}
 	var mu sync.Mutex
 	most := 0
 	b.Serve(t, "statement", func(_ context.Context, chunk *nodetest.Chunk) error {
@@ -213,9 +202,7 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 		n++
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if done, failed := b.Outcome(t, loaded.Run, 1); done != count-1 || failed != 1 {
 		t.Errorf("done %d, failed %d; want all but one done", done, failed)
 	}
@@ -226,11 +213,9 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	if err != nil || ordinal != giant || code != "item_too_large" || !strings.Contains(message, "65536") {
 		t.Errorf("item %d failed with %s: %s (%v)", ordinal, code, message, err)
 	}
-	var right int
-	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
-		WHERE convert_from(p.result, 'utf8')::json->>'of' = q.payload::json->>'id'`).Scan(&right)
-	if err != nil || right != count-1 {
-		t.Errorf("%d results are right, %v", right, err)
+	if right := b.Number(t, `SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
+		WHERE convert_from(p.result, 'utf8')::json->>'of' = q.payload::json->>'id'`); right != count-1 {
+		t.Errorf("%d results are right", right)
 	}
 	mu.Lock()
 	if most > 2 {

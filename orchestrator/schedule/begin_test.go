@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	store "github.com/tranchehq/tranche/workqueue/schedule"
@@ -67,9 +68,7 @@ SELECT 's', tranche_now() - n * interval '1 s', 'now', 1, 'due', tranche_now() F
 	w.lead().settle()
 	states := map[store.FireState]int{}
 	fires, _, err := store.New(w.store).Fires(t.Context(), store.FireFilter{Schedule: "s", Limit: store.MaxFires})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, f := range fires {
 		states[f.State]++
 	}
@@ -103,9 +102,7 @@ func (w *world) dieStarting() {
 		return ctx.Err()
 	}
 	for range 3 {
-		if _, err := leader.task.Run(ctx, leader.lease); err != nil {
-			w.Fatal(err)
-		}
+		testenv.Must(leader.task.Run(ctx, leader.lease))(w)
 	}
 	kill()
 	leader.task.Wait()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 )
 
@@ -19,10 +20,7 @@ func TestExamplesAreSchedules(t *testing.T) {
 	}
 	now := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testenv.Must(os.ReadFile(file))(t)
 		spec, err := schedule.Parse(file, text)
 		if err != nil {
 			t.Error(err)

@@ -9,26 +9,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 )
 
 // parse reads a schedule of which only the lines that matter are given.
 func parse(t testing.TB, lines string) *schedule.Spec {
 	t.Helper()
-	s, err := schedule.Parse("s", []byte("plan: p\nitems: {file: f.csv}\n"+lines))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testenv.Must(schedule.Parse("s", []byte("plan: p\nitems: {file: f.csv}\n"+lines)))(t)
 	return s
 }
 
 // shown is a list of times on the wall of a zone, with the offset.
 func shown(t testing.TB, dues []time.Time, zone string) string {
 	t.Helper()
-	at, err := time.LoadLocation(zone)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := testenv.Must(time.LoadLocation(zone))(t)
 	texts := make([]string, len(dues))
 	for i, due := range dues {
 		texts[i] = due.In(at).Format("02 15:04-07")
@@ -76,10 +71,7 @@ func TestStoredSpecIsTheSame(t *testing.T) {
 	s := parse(t, "cron: 30 2 * * 1-5\nzone: Europe/Berlin\njitter: 5m\n"+
 		"window: {not_before: '22:00', end_deadline: '06:00'}\n"+
 		"settings: {rate: 100, chunk: auto}\nparams: {year: '{due.year}'}\nstart_deadline: 1h\n")
-	text, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(json.Marshal(s))(t)
 	var back schedule.Spec
 	if err := json.Unmarshal(text, &back); err != nil {
 		t.Fatalf("%s: %v", text, err)

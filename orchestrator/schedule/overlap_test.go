@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -16,10 +17,7 @@ import (
 func (w *world) claim(name string) workqueue.Slice {
 	w.Helper()
 	node := session.NodeInfo{Host: "at work", PID: 1, Version: "test"}
-	session, err := session.New(w.store).StartSession(w.Context(), node, forEver)
-	if err != nil {
-		w.Fatal(err)
-	}
+	session := testenv.Must(session.New(w.store).StartSession(w.Context(), node, forEver))(w)
 	claimed, err := dispatch.New(w.store).Claim(w.Context(), dispatch.ClaimRequest{
 		Session: session, Run: *w.last(name).Run, MaxSlices: 1, MaxBytes: 1 << 20,
 	})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 )
 
@@ -44,10 +45,7 @@ start_attempts: 7
 
 func TestParseReadsEverything(t *testing.T) {
 	t.Parallel()
-	s, err := schedule.Parse("file", []byte(full))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testenv.Must(schedule.Parse("file", []byte(full)))(t)
 	if s.Name != "statements" || s.Plan != "year-end@3" || s.Overlap != schedule.OverlapQueue ||
 		s.Misfire != schedule.MisfireAll || s.MisfireLimit != 3 || s.OnLate != schedule.LateCancel ||
 		s.StartAttempts != 7 || s.Window.EndDeadline.String() != "06:00" || *s.Settings.Rate != 100 ||
@@ -68,9 +66,7 @@ func TestVariables(t *testing.T) {
 	s, err := schedule.Parse("daily", []byte(`{cron: "30 0 * * *", zone: Asia/Tokyo, endpoint: e,
   params: {x: "a/b?{due.hour}"}, items: {url: "http://h/{params.x}/{due}"},
   run_name: "{{{due.yesterday}}} {due.week} {due.time} {due.unix} {schedule}"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	r, err := s.Resolve(instant(t, "2025-12-31T15:30:00Z"))
 	if err != nil || r.RunName != "{2025-12-31} 2026-W01 00:30 1767195000 daily" ||
 		r.Items.URL != "http://h/a%2Fb%3F00/2025-12-31T15%3A30%3A00Z" {
@@ -84,17 +80,9 @@ func TestVariablesOfURLsArriveWhole(t *testing.T) {
 	for _, value := range []string{"R&D", "a=b", "1 + 1", "ann@bank.example", "50%", "x;y", "#1", "../up", "Zürich", ""} {
 		s, err := schedule.Parse("daily", []byte(`{every: 1h, endpoint: e, params: {x: `+strconv.Quote(value)+`},
   items: {url: "http://h/{params.x}/items?branch={params.x}&at={due}"}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := s.Resolve(instant(t, "2026-01-01T00:00:00Z"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		u, err := url.Parse(r.Items.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
+		r := testenv.Must(s.Resolve(instant(t, "2026-01-01T00:00:00Z")))(t)
+		u := testenv.Must(url.Parse(r.Items.URL))(t)
 		want := url.Values{"branch": {value}, "at": {"2026-01-01T00:00:00Z"}}
 		if u.Path != "/"+value+"/items" || !maps.EqualFunc(u.Query(), want, slices.Equal) || u.Fragment != "" {
 			t.Errorf("%q became %s: path %q, query %v", value, r.Items.URL, u.Path, u.Query())
@@ -229,7 +217,7 @@ func TestAnyExpression(t *testing.T) {
 	pieces := []string{"*", "?", "0", "1", "5", "29", "30", "31", "59", "60", "/", "-", ",", " ", " ", "2", "feb", "SUN",
 		"@every ", "1h", "TZ=", "@daily", "99999999999", "\t", "é", "#", "L", "7"}
 	valid := 0
-	for range 4_000 {
+	for range 1_000 {
 		var text strings.Builder
 		if random.IntN(3) == 0 {
 			for range random.IntN(12) {
@@ -247,7 +235,7 @@ func TestAnyExpression(t *testing.T) {
 			valid++
 		}
 	}
-	if valid < 500 {
+	if valid < 125 {
 		t.Errorf("only %d expressions were valid (seed %d)", valid, seed)
 	}
 }

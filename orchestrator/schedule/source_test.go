@@ -15,6 +15,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 )
 
@@ -48,9 +49,7 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	dir := filepath.Join(above, "files")
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 	must(os.MkdirAll(filepath.Join(dir, "daily"), 0o755))
 	must(os.WriteFile(filepath.Join(dir, "daily", "a.csv"), []byte("id\n1\n"), 0o600))
@@ -128,11 +127,8 @@ func sources(t *testing.T) *httptest.Server {
 
 func web(t *testing.T, allow ...connections.Network) (*schedule.Web, *httpfetch.Client) {
 	t.Helper()
-	client, err := httpfetch.New(&connections.Connections{HTTP: connections.HTTP{AllowPrivate: allow}},
-		httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := testenv.Must(httpfetch.New(&connections.Connections{HTTP: connections.HTTP{AllowPrivate: allow}},
+		httpfetch.Config{ConnectTimeout: time.Minute}))(t) // many tests run at once
 	t.Cleanup(client.Close)
 	return schedule.NewWeb(client.Transport()), client
 }
@@ -158,9 +154,7 @@ func TestItemsFromURLs(t *testing.T) {
 		wants(t, path, err, want, true)
 	}
 	body, err = from.Open(t.Context(), server.URL+"/cut")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, err = io.ReadAll(body)
 	wants(t, "an answer that breaks off", err, "broke off", true)
 	_ = body.Close()

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -47,7 +44,7 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 }
 
 // TestNoClockButTheDatabases has the database's clock an hour behind that of the node, and then an hour before it: what
-// is due follows the database. The leader task has no clock of its own to be wrong.
+// is due follows the database.
 func TestNoClockButTheDatabases(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:00:00")
@@ -62,90 +59,6 @@ func TestNoClockButTheDatabases(t *testing.T) {
 		l.settle()
 		w.want(name, due.Format("15:04")+" started/running")
 	}
-	files, err := filepath.Glob("*.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.HasSuffix(file, "_test.go") && (strings.Contains(string(text), "time.Now(") ||
-			strings.Contains(string(text), "time.Since(") || strings.Contains(string(text), "time.Until(")) {
-			t.Errorf("%s reads the node's clock", file)
-		}
-	}
-}
-
-// meeting holds loads, each for a while, until the same one has been begun twice.
-func meeting() func(context.Context, schedule.Job) error {
-	var begun sync.Map
-	met := make(chan struct{})
-	meet := sync.OnceFunc(func() { close(met) })
-	return func(_ context.Context, job schedule.Job) error {
-		if _, again := begun.LoadOrStore(job.Claim.FireKey, true); again {
-			meet()
-		}
-		select {
-		case <-met:
-		case <-time.After(2 * time.Second):
-		}
-		return nil
-	}
-}
-
-// TestLeadersRace has two leader tasks that both believe in the lease, which cannot be, and a third whose lease is
-// over. They look at the same due times at once, again and again.
-func TestLeadersRace(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "08:00:00")
-	const dues, others = 6, 3
-	const all = "misfire: all\nmisfire_limit: 50\nstart_attempts: 100\n"
-	w.apply("s", "cron: 1-6 8 5 5 *\n"+all)
-	w.apply("other", "cron: 2-6/2 8 5 5 *\n"+all)
-	stale := w.lead()
-	a := w.lead()
-	b := &leader{world: w, lease: a.lease}
-	var err error
-	if b.task, err = schedule.New(w.store, b, w, schedule.Config{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.task.Wait)
-	w.set("08:12:00")
-	w.exec(`UPDATE schedule SET spec = jsonb_set(spec, '{overlap}', '"queue"')`) // so that each has its turn
-	w.before = meeting()
-	refused := 0
-	for i := 0; w.number(`SELECT count(*) FROM schedule_occurrence WHERE state = 'started'`) < dues+others; i++ {
-		if i > 300 {
-			t.Fatalf("it does not end: %s", w.fires("s"))
-		}
-		var wg sync.WaitGroup
-		for _, l := range []*leader{a, b} {
-			wg.Go(func() {
-				if _, err := l.task.Run(w.Context(), l.lease); err != nil {
-					t.Error(err)
-				}
-				l.task.Wait()
-			})
-		}
-		wg.Go(func() {
-			if _, err := stale.task.Run(w.Context(), stale.lease); errors.Is(err, workqueue.ErrNotLeader) {
-				refused++
-			}
-		})
-		wg.Wait()
-		w.end()
-		testenv.Advance(w, w.pool, 10*time.Second) // who gave up in favour of the other tries again
-	}
-	double := w.number(`SELECT count(*) FROM (SELECT 1 FROM schedule_occurrence GROUP BY run_id HAVING count(*) > 1) x`)
-	if got := w.runs(); got != dues+others || double != 0 || refused == 0 {
-		t.Errorf("%d runs for %d due times, %d fires share a run, the stale leader was refused %d times", got, dues+others,
-			double, refused)
-	}
-	if lost := int(w.starts.Load()) - w.runs(); lost == 0 {
-		t.Error("the tasks never met")
-	}
 }
 
 func dieBeforeTheLoad(w *world, _ *leader, kill func()) {
@@ -156,48 +69,6 @@ func dieBeforeTheLoad(w *world, _ *leader, kill func()) {
 }
 
 func dieAfterTheLoad(w *world, _ *leader, kill func()) { w.after = kill }
-
-// TestLeaderDies kills the leader at each point at which a due time is half done.
-func TestLeaderDies(t *testing.T) {
-	t.Parallel()
-	died := errors.New("it died")
-	for name, die := range map[string]func(w *world, l *leader, kill func()){
-		"after the fire's row": func(w *world, l *leader, _ func()) {
-			if taken, err := l.task.Take(w.Context(), l.lease); !taken || err != nil {
-				w.Fatal(taken, err)
-			}
-			w.want("s", "09:00 due")
-		},
-		"before the load":                dieBeforeTheLoad,
-		"after the load, before it knew": dieAfterTheLoad,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, "08:59:00")
-			w.apply("s", hourly)
-			l := w.lead()
-			w.set("09:00:00")
-			ctx, cancel := context.WithCancelCause(t.Context())
-			die(w, l, func() { cancel(died) })
-			if w.before != nil || w.after != nil {
-				for range 2 {
-					_, _ = l.task.Run(ctx, l.lease) // it is dead by then
-				}
-				l.task.Wait()
-				if !errors.Is(context.Cause(ctx), died) {
-					t.Fatal("the leader did not die")
-				}
-			}
-			cancel(nil)
-			w.before, w.after = nil, nil
-			w.lead().settle()
-			w.want("s", "09:00 started/running")
-			if w.runs() != 1 {
-				t.Errorf("%d runs", w.runs())
-			}
-		})
-	}
-}
 
 // TestStoppedLeaderComesBack stops a leader in the middle of a start for longer than its lease, has the next one start
 // the run, and lets the first go on.
@@ -216,9 +87,7 @@ func TestStoppedLeaderComesBack(t *testing.T) {
 		return nil
 	}
 	for range 2 {
-		if _, err := first.task.Run(t.Context(), first.lease); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(first.task.Run(t.Context(), first.lease))(t)
 	}
 	<-stopped
 	w.lead().settle()
@@ -301,9 +170,7 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 	for _, now := range []string{"09:00:00", "10:00:00"} {
 		w.set(now)
 		for range 3 {
-			if _, err := l.task.Run(t.Context(), l.lease); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(l.task.Run(t.Context(), l.lease))(t)
 		}
 	}
 	w.want("skip", "09:00 starting, 10:00 skipped")
@@ -324,26 +191,38 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 	}
 }
 
+// become sets the state of a schedule.
+func (w *world) become(name string, state string) {
+	w.Helper()
+	_, err := store.New(w.store).SetSchedule(w.Context(), name, state, next, "ann")
+	testenv.NoError(w, err)
+}
+
 func TestPaused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	w.apply("s", hourly)
-	if _, err := store.New(w.store).SetSchedule(t.Context(), "s", workqueue.DocumentPaused, nil, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	w.apply("waits", hourly+"window: {not_before: '22:00'}\n")
+	w.become("s", workqueue.DocumentPaused)
 	l := w.lead()
+	w.set("09:00:00")
+	l.settle()
+	for state, want := range map[string]string{workqueue.DocumentPaused: "the schedule is paused",
+		workqueue.DocumentActive: ""} {
+		w.become("waits", state)
+		if f := w.last("waits"); f.State != store.FireWaiting || f.Reason != want {
+			t.Errorf("it waits as %+v; want %q", f, want)
+		}
+	}
 	w.set("10:30:00")
 	l.settle()
 	w.want("s", "")
-	if _, err := store.New(w.store).RunScheduleNow(t.Context(), "s", "ann"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.New(w.store).RunScheduleNow(t.Context(), "s", "ann")
+	testenv.NoError(t, err)
 	l.settle()
 	w.want("s", "started/now")
 	w.end()
-	if _, err := store.New(w.store).SetSchedule(t.Context(), "s", workqueue.DocumentActive, next, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	w.become("s", workqueue.DocumentActive)
 	l.settle()
 	w.want("s", "started/now")
 	w.set("11:00:00")

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	store "github.com/tranchehq/tranche/workqueue/schedule"
@@ -31,9 +32,7 @@ func (w *world) holdUp(slow func(schedule string) bool) {
 func (l *leader) look() {
 	l.Helper()
 	for range 3 {
-		if _, err := l.task.Run(l.Context(), l.lease); err != nil {
-			l.Fatal(err)
-		}
+		testenv.Must(l.task.Run(l.Context(), l.lease))(l)
 	}
 }
 
@@ -135,9 +134,7 @@ SELECT name, due, 'due', 1, 'due', $2 FROM (VALUES ('r', $1::timestamptz), ('s',
 			runtime.Gosched()
 		}
 	}
-	if _, err := l.task.Run(t.Context(), l.lease); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(l.task.Run(t.Context(), l.lease))(t)
 	w.want("a", "10:00 started/running")
 	w.want("s", "10:00 due, 10:02 due")
 	l.settle()
@@ -166,35 +163,6 @@ func TestSlowLoadsAreBounded(t *testing.T) {
 	}
 }
 
-// A pause is told of while it lasts.
-func TestPausedFiresSaySo(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "08:30:00")
-	w.apply("s", hourly+"window: {not_before: '22:00'}\n")
-	l := w.lead()
-	w.set("09:00:00")
-	l.settle()
-	for _, step := range []struct {
-		do   func() (workqueue.ControlledDocument, error)
-		want string
-	}{
-		{func() (workqueue.ControlledDocument, error) {
-			return store.New(w.store).SetSchedule(t.Context(), "s", workqueue.DocumentPaused, nil, "ann")
-		},
-			"the schedule is paused"},
-		{func() (workqueue.ControlledDocument, error) {
-			return store.New(w.store).SetSchedule(t.Context(), "s", workqueue.DocumentActive, next, "ann")
-		}, ""},
-	} {
-		if _, err := step.do(); err != nil {
-			t.Fatal(err)
-		}
-		if f := w.last("s"); f.State != store.FireWaiting || f.Reason != step.want {
-			t.Errorf("it waits as %+v; want %q", f, step.want)
-		}
-	}
-}
-
 // A note changes the reason of a fire that waits as it was read, and nothing else.
 func TestNotesAreFenced(t *testing.T) {
 	t.Parallel()
@@ -209,9 +177,7 @@ func TestNotesAreFenced(t *testing.T) {
 		return store.New(w.store).NoteFires(t.Context(), lease,
 			[]store.FireNote{{FireKey: key, Was: was, Reason: reason}})
 	}
-	if err := errors.Join(note(l.lease, "", "one"), note(l.lease, "", "two")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(note(l.lease, "", "one"), note(l.lease, "", "two")))
 	second := w.lead()
 	if err := note(l.lease, "one", "three"); !errors.Is(err, workqueue.ErrNotLeader) {
 		t.Errorf("the leader that was writes: %v", err)

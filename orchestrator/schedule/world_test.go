@@ -71,18 +71,13 @@ func instant(t testing.TB, text string) time.Time {
 	if len(text) == len("08:00:00") { // of the tests' day
 		text = "2031-05-05T" + text + "Z"
 	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := testenv.Must(time.Parse(time.RFC3339, text))(t)
 	return at
 }
 
 func (w *world) exec(sql string, args ...any) {
 	w.Helper()
-	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(w.pool.Exec(w.Context(), sql, args...))(w)
 }
 
 func next(text json.RawMessage, after time.Time) (due time.Time, ok bool, err error) {
@@ -98,14 +93,8 @@ func next(text json.RawMessage, after time.Time) (due time.Time, ok bool, err er
 func (w *world) apply(name, lines string) {
 	w.Helper()
 	source := "endpoint: e\nitems: {file: f.csv}\n" + lines
-	spec, err := schedule.Parse(name, []byte(source))
-	if err != nil {
-		w.Fatal(err)
-	}
-	text, err := json.Marshal(spec)
-	if err != nil {
-		w.Fatal(err)
-	}
+	spec := testenv.Must(schedule.Parse(name, []byte(source)))(w)
+	text := testenv.Must(json.Marshal(spec))(w)
 	applied, err := store.New(w.store).ApplySchedule(w.Context(), store.Text{
 		Document: workqueue.Document{Name: name, Spec: text, Source: source}, Zone: spec.Zone, Next: next,
 	}, "ann")
@@ -187,9 +176,7 @@ func (w *world) lead() *leader {
 	if err == nil {
 		l.task, err = schedule.New(w.store, l, w, schedule.Config{Log: zaptest.NewLogger(w)})
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	w.Cleanup(l.task.Wait)
 	return l
 }
@@ -200,10 +187,7 @@ const forEver = 10_000 * time.Hour
 func (l *leader) settle() (again time.Duration) {
 	l.Helper()
 	for range 50 {
-		again, err := l.task.Run(l.Context(), l.lease)
-		if err != nil {
-			l.Fatal(err)
-		}
+		again := testenv.Must(l.task.Run(l.Context(), l.lease))(l)
 		l.task.Wait()
 		if again >= 100*time.Millisecond {
 			return again
@@ -217,9 +201,7 @@ func (l *leader) settle() (again time.Duration) {
 func (w *world) fires(name string) string {
 	w.Helper()
 	fires, _, err := store.New(w.store).Fires(w.Context(), store.FireFilter{Schedule: name})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	texts := make([]string, len(fires))
 	for i, f := range fires {
 		text := f.Due.UTC().Format("15:04 ") + string(f.State)
@@ -253,9 +235,7 @@ func (w *world) last(name string) store.Fire {
 
 func (w *world) number(sql string) (n int) {
 	w.Helper()
-	if err := w.pool.QueryRow(w.Context(), sql).Scan(&n); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, w.pool.QueryRow(w.Context(), sql).Scan(&n))
 	return n
 }
 
@@ -264,7 +244,5 @@ func (w *world) runs() int { return w.number(`SELECT count(*) FROM batchrun`) }
 // end ends the runs that are in progress.
 func (w *world) end() {
 	w.Helper()
-	if _, err := control.New(w.store).Cancel(w.Context(), control.Control{All: true, Actor: "ann"}); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(control.New(w.store).Cancel(w.Context(), control.Control{All: true, Actor: "ann"}))(w)
 }

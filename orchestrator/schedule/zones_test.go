@@ -10,20 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 )
 
 // zones are the names of all time zones that Go knows.
 func zones(t *testing.T) (names []string) {
 	t.Helper()
-	root, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, err := zip.OpenReader(filepath.Join(strings.TrimSpace(string(root)), "lib", "time", "zoneinfo.zip"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := testenv.Must(exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output())(t)
+	list := testenv.Must(zip.OpenReader(filepath.Join(strings.TrimSpace(string(root)), "lib", "time", "zoneinfo.zip")))(t)
 	defer func() { _ = list.Close() }() // it was only read
 	for _, f := range list.File {
 		if !f.FileInfo().IsDir() {
@@ -145,18 +140,15 @@ func expressions() map[string]func(wall time.Time) bool {
 	}
 }
 
-// TestEveryChangeOfEveryClock compares the due times around each change of each zone in ten years, and around odd ones
+// TestEveryChangeOfEveryClock compares the due times around each change of each zone in two years, and around odd ones
 // of the past, with what looking at the clock minute by minute comes to.
 func TestEveryChangeOfEveryClock(t *testing.T) {
 	t.Parallel()
-	from, to := instant(t, "2022-01-01T00:00:00Z"), instant(t, "2032-01-01T00:00:00Z")
+	from, to := instant(t, "2026-01-01T00:00:00Z"), instant(t, "2028-01-01T00:00:00Z")
 	alike := map[string][]change{} // zones whose clocks do the same, once
 	names := zones(t)
 	for _, name := range names {
-		zone, err := time.LoadLocation(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		zone := testenv.Must(time.LoadLocation(name))(t)
 		found := changes(zone, from, to)
 		key := fmt.Sprint(offset(zone, from))
 		for _, c := range found {
@@ -170,10 +162,7 @@ func TestEveryChangeOfEveryClock(t *testing.T) {
 		"Pacific/Apia": 2011, "Pacific/Kwajalein": 1993, "America/Caracas": 2016, "Asia/Pyongyang": 2018,
 		"Europe/Istanbul": 2016, "Antarctica/Troll": 2015, "Asia/Kolkata": 1945, "Africa/Monrovia": 1979,
 	} {
-		zone, err := time.LoadLocation(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		zone := testenv.Must(time.LoadLocation(name))(t)
 		begin := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
 		alike[name] = changes(zone, begin, begin.AddDate(1, 0, 0))
 	}
@@ -188,7 +177,7 @@ func TestEveryChangeOfEveryClock(t *testing.T) {
 			break
 		}
 	}
-	if len(names) < 590 || checked < 600 {
+	if len(names) < 590 || checked < 120 {
 		t.Errorf("%d zones and %d changes are too few to be all", len(names), checked)
 	}
 	t.Logf("%d zones, %d different clocks, %d changes", len(names), len(alike), checked)

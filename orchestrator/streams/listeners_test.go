@@ -10,7 +10,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -20,19 +19,14 @@ import (
 // list has someone say that he listens, as a service with the least of permissions can.
 func (b *bundle) list(t *testing.T, stages map[string]int) {
 	t.Helper()
-	svc, err := micro.AddService(testenv.Conn(t, b.NS), micro.Config{
+	svc := testenv.Must(micro.AddService(testenv.Conn(t, b.NS), micro.Config{
 		Name: "least", Version: "1.0.0", Metadata: map[string]string{"tranche": wire.ProtocolVersion},
 		StatsHandler: func(at *micro.Endpoint) any { return map[string]int{"stages": stages[at.Name]} },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	t.Cleanup(func() { _ = svc.Stop() })
 	for name := range stages {
 		err := svc.AddEndpoint(name, micro.HandlerFunc(func(micro.Request) {}), micro.WithEndpointSubject("status."+name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 }
 
@@ -45,7 +39,7 @@ func (b *bundle) has(t *testing.T, stream, name string) bool {
 // A node makes the consumers of services that may not make their own, and again when someone deletes them.
 func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b := &bundle{nodetest.ServersOnly(t)}
 	b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
 	b.list(t, map[string]int{"plain": 0, "flow": 3})
 	made := func(what string) {
@@ -61,9 +55,7 @@ func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	}
 	js := b.JS(t)
 	for stream, name := range map[string]string{wire.StreamWork: "plain", wire.StreamStage: "flow"} {
-		if err := js.DeleteConsumer(t.Context(), stream, name); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, js.DeleteConsumer(t.Context(), stream, name))
 	}
 	made("the consumers are made again")
 }
@@ -83,7 +75,7 @@ func change(t *testing.T, at setter, set pace.EndpointSetting) error {
 // What operators set for an endpoint reaches its consumer, wherever it was set and whenever the consumer was made.
 func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b := &bundle{nodetest.ServersOnly(t)}
 	b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
 	js := b.JS(t)
 	const leftToLeader = 2 * time.Second // so long a node tries it itself
@@ -102,14 +94,9 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	wanted("a new consumer has the setting", 3)
 	set.Concurrency = 5
 	begun := time.Now()
-	if err := change(t, b.Node.Endpoints(), set); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, change(t, b.Node.Endpoints(), set))
 	took := time.Since(begun)
-	consumer, err := js.Consumer(t.Context(), wire.StreamWork, "statement")
-	if err != nil {
-		t.Fatal(err)
-	}
+	consumer := testenv.Must(js.Consumer(t.Context(), wire.StreamWork, "statement"))(t)
 	if got := stream.SettingsOf(consumer.CachedInfo()).Concurrency; got != 5 && took < leftToLeader {
 		t.Errorf("after %s the consumer has the concurrency %d; want 5 at once", took, got)
 	}
@@ -120,13 +107,9 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	}
 	wanted("the leader brings the setting", 0)
 	set.Concurrency = 7
-	if err := change(t, pace.New(b.Store), set); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, change(t, pace.New(b.Store), set))
 	wanted("the leader brings the next setting", 7)
-	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, "statement"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, "statement"))
 	wanted("a consumer made again has the setting", 7)
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
@@ -142,28 +125,19 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 // A node of the version before knows no limit of deliveries and no settings, and takes both from a consumer.
 func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b := &bundle{nodetest.ServersOnly(t)}
 	b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
 	js := b.JS(t)
 	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
-	if err := change(t, b.Node.Endpoints(), set); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, change(t, b.Node.Endpoints(), set))
 	run := b.Start(t, nodetest.Patient(), 100)
 	b.Sent(t, run, 1)
-	if err := stream.EnsureStageConsumer(t.Context(), js, "statement"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, stream.EnsureStageConsumer(t.Context(), js, "statement"))
 	for _, of := range []string{wire.StreamWork, wire.StreamStage} {
-		consumer, err := js.Consumer(t.Context(), of, "statement")
-		if err != nil {
-			t.Fatal(err)
-		}
+		consumer := testenv.Must(js.Consumer(t.Context(), of, "statement"))(t)
 		config := consumer.CachedInfo().Config
 		config.MaxDeliver, config.Metadata = -1, nil
-		if _, err := js.UpdateConsumer(t.Context(), of, config); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(js.UpdateConsumer(t.Context(), of, config))(t)
 		nodetest.Until(t, "the consumer on "+of+" is as it was", func() bool {
 			consumer, err := js.Consumer(t.Context(), of, "statement")
 			if err != nil {

@@ -8,15 +8,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // epoch returns the epoch of the streams.
 func (b *bundle) epoch(t *testing.T) (epoch int64) {
 	t.Helper()
-	if err := b.Pool.QueryRow(t.Context(), `SELECT epoch FROM stream_epoch`).Scan(&epoch); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT epoch FROM stream_epoch`).Scan(&epoch))
 	return epoch
 }
 
@@ -24,9 +24,7 @@ func deleteStreams(names ...string) func(*testing.T, *bundle, jetstream.JetStrea
 	return func(t *testing.T, _ *bundle, js jetstream.JetStream) {
 		t.Helper()
 		for _, name := range names {
-			if err := js.DeleteStream(t.Context(), name); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, js.DeleteStream(t.Context(), name))
 		}
 	}
 }
@@ -50,13 +48,10 @@ func recreate(name, subject string) func(*testing.T, *bundle, jetstream.JetStrea
 func TestRunSurvivesTheLossOfStreams(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(*testing.T, *bundle, jetstream.JetStream){
-		"work stream deleted":            deleteStreams(wire.StreamWork),
-		"reply stream deleted":           deleteStreams(wire.StreamReply),
-		"stage stream deleted":           deleteStreams(wire.StreamStage),
-		"flow stream deleted":            deleteStreams(wire.StreamFlow),
-		"all streams deleted":            deleteStreams(wire.StreamWork, wire.StreamReply, wire.StreamEvent),
-		"work stream of other settings":  recreate(wire.StreamWork, "tranche.work.*"),
-		"reply stream of other settings": recreate(wire.StreamReply, "tranche.reply.*"),
+		"work stream deleted":           deleteStreams(wire.StreamWork),
+		"reply stream deleted":          deleteStreams(wire.StreamReply),
+		"all streams deleted":           deleteStreams(wire.StreamWork, wire.StreamReply, wire.StreamEvent),
+		"work stream of other settings": recreate(wire.StreamWork, "tranche.work.*"),
 		"store wiped": func(t *testing.T, b *bundle, _ jetstream.JetStream) {
 			t.Helper()
 			// The server may write into a directory between what empties and what removes it.
@@ -65,7 +60,7 @@ func TestRunSurvivesTheLossOfStreams(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{})}
 			l := nodetest.NewLedger(nodetest.Halfway)
 			b.Serve(t, "statement", l.Handle)
 			run := b.Start(t, nodetest.Patient(), nodetest.Size)

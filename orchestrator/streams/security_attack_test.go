@@ -19,6 +19,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -69,10 +70,7 @@ func spied(config string) string {
 // oneAccount is what permissions can say without accounts.
 func oneAccount(t *testing.T) string {
 	t.Helper()
-	config, err := os.ReadFile("testdata/one_account.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testenv.Must(os.ReadFile("testdata/one_account.conf"))(t)
 	return withPasswords(string(config))
 }
 
@@ -88,13 +86,9 @@ func attacking(t *testing.T, g *guarded, role string) *attacker {
 			defer a.mu.Unlock()
 			a.seen = append(a.seen, msg)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
-	if err := spy.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, spy.Flush())
 	nodetest.Until(t, "both services have consumers", func() bool {
 		return !a.when("accounts").IsZero() && !a.when("statement").IsZero()
 	})
@@ -154,9 +148,7 @@ func came(subject, mark string) func(*attacker) bool {
 func (a *attacker) ask(subject, reply string, body []byte) {
 	a.t.Helper()
 	msg := &nats.Msg{Subject: subject, Reply: reply, Data: body}
-	if err := a.nc.PublishMsg(msg); err != nil {
-		a.t.Fatal(err)
-	}
+	testenv.NoError(a.t, a.nc.PublishMsg(msg))
 }
 
 // utter has JetStream publish what the attacker likes to a subject: it asks for a note of its own.
@@ -164,9 +156,7 @@ func (a *attacker) utter(subject string, header nats.Header, body []byte) {
 	a.t.Helper()
 	note := "tranche.flow.accounts." + uuid.NewString()
 	msg := &nats.Msg{Subject: note, Header: header, Data: body}
-	if _, err := nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), msg); err != nil {
-		a.t.Fatal(err)
-	}
+	testenv.Must(nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), msg))(a.t)
 	a.ask("$JS.API.DIRECT.GET.TRANCHE_FLOW."+note, subject, nil)
 }
 
@@ -201,9 +191,7 @@ func takeOver(a *attacker) {
 	a.utter("$JS.API.CONSUMER.CREATE.TRANCHE_WORK.statement.tranche.work.statement", nil, fmt.Appendf(nil,
 		`{"stream_name":"TRANCHE_WORK","config":{"durable_name":"statement","filter_subject":"tranche.work.statement",`+
 			`"deliver_subject":%q,"ack_policy":"explicit"}}`, a.heard.Subject))
-	if err := a.nc.FlushTimeout(nodetest.Stuck); err != nil {
-		a.t.Fatal(err)
-	}
+	testenv.NoError(a.t, a.nc.FlushTimeout(nodetest.Stuck))
 	a.taken = a.Start(a.t, nodetest.Request("statement"), 20)
 }
 
@@ -216,9 +204,7 @@ func tookOver(a *attacker) bool {
 	}
 	if a.request != nil {
 		a.utter("$JS.API.STREAM.UPDATE.TRANCHE_REPLY", nil, a.transformed())
-		if err := a.nc.PublishMsg(forgedReply(a.request)); err != nil {
-			a.t.Fatal(err)
-		}
+		testenv.NoError(a.t, a.nc.PublishMsg(forgedReply(a.request)))
 	}
 	return a.Number(a.t, `SELECT count(*) FROM batchrun r JOIN work_result p ON p.run_id = r.id
 		WHERE r.id = $1 AND r.state = 'completed' AND r.done = 20 AND convert_from(p.result, 'UTF8') LIKE '%' || $2 || '%'`,
@@ -232,17 +218,11 @@ func outrun(a *attacker) bool {
 
 // transformed are the settings of the stream of replies, but for one.
 func (a *attacker) transformed() []byte {
-	replies, err := a.all.Stream(a.t.Context(), wire.StreamReply)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	replies := testenv.Must(a.all.Stream(a.t.Context(), wire.StreamReply))(a.t)
 	config := replies.CachedInfo().Config
 	config.SubjectTransform = &jetstream.SubjectTransformConfig{
 		Source: "tranche.reply.accounts", Destination: "tranche.reply.statement"}
-	changed, err := json.Marshal(config)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	changed := testenv.Must(json.Marshal(config))(a.t)
 	return changed
 }
 
@@ -333,9 +313,7 @@ func attacks() []attack {
 	}
 	all = append(all, attack{name: "remove the state of others' flows by a roll-up", role: "accounts", noReply: true,
 		do: func(a *attacker) {
-			if _, err := a.all.Publish(a.t.Context(), plantedState, []byte("{}")); err != nil {
-				a.t.Fatal(err)
-			}
+			testenv.Must(a.all.Publish(a.t.Context(), plantedState, []byte("{}")))(a.t)
 			rollup := nats.Header{jetstream.MsgRollup: {jetstream.MsgRollupAll}}
 			_, err := nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), &nats.Msg{Subject: "tranche.flow.accounts.x.0",
 				Header: rollup})
@@ -344,9 +322,7 @@ func attacks() []attack {
 			}
 		}, harmed: func(a *attacker) bool {
 			stream, err := a.all.Stream(a.t.Context(), wire.StreamFlow)
-			if err != nil {
-				a.t.Fatal(err)
-			}
+			testenv.NoError(a.t, err)
 			_, err = stream.GetLastMsgForSubject(a.t.Context(), plantedState)
 			if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 				a.t.Fatal(err)
@@ -433,9 +409,7 @@ func TestAttacksFailAcrossAccounts(t *testing.T) {
 		each.do(by[each.role])
 	}
 	for _, a := range by {
-		if err := a.nc.FlushTimeout(nodetest.Stuck); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, a.nc.FlushTimeout(nodetest.Stuck))
 	}
 	if done, failed := g.Outcome(t, g.Start(t, nodetest.Request("statement"), 100), 1); done != 100 || failed != 0 {
 		t.Errorf("%d done, %d failed", done, failed)

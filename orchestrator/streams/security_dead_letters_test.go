@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
@@ -36,15 +37,11 @@ func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 	if err == nil {
 		err = web.FlushTimeout(nodetest.Stuck)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	suspect := wire.NewRequestBuilder("accounts", wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1,
 		Generation: 1, Mode: wire.ModeBatch, ReplyTo: to, Deliveries: 3}, 1<<20)
 	suspect.Add(0, "C2", []byte(`{"id":"C2"}`))
-	if _, err := nodetest.JetStream(t, web).PublishMsg(t.Context(), suspect.Msg()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(nodetest.JetStream(t, web).PublishMsg(t.Context(), suspect.Msg()))(t)
 	if _, err := answers.NextMsg(nodetest.Stuck); err != nil {
 		t.Errorf("the suspect was not answered: %v", err)
 	}

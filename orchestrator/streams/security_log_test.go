@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -26,19 +25,14 @@ func TestPayloadsAreNotLogged(t *testing.T) {
 	t.Parallel()
 	const canary = "CANARY-4711"
 	core, seen := observer.New(zap.DebugLevel)
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
-	node, err := orchestrator.New(b.Store, testenv.Conn(t, b.NS),
-		orchestrator.Config{Log: zap.New(core), Grace: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := &bundle{nodetest.ServersOnly(t)}
+	node := testenv.Must(orchestrator.New(b.Store, testenv.Conn(t, b.NS),
+		orchestrator.Config{Log: zap.New(core), Grace: time.Second}))(t)
 	b.Node = node
 	nodetest.Run(t, "node", node.Run)
 	nodetest.WantReady(t, node)
 	svc, err := endpoints.New(testenv.Conn(t, b.NS), endpoints.Config{Name: "test", Version: "1.0.0", Log: zap.New(core)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	err = endpoints.HandleList(svc, "statement", func(_ context.Context, c *nodetest.Chunk) error {
 		for i, item := range c.Items() {
 			switch {
@@ -52,25 +46,20 @@ func TestPayloadsAreNotLogged(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	nodetest.Run(t, "service", svc.Run)
 	payloads := []string{`{"id":"` + canary + `"}`, `{"id":"` + canary + `2"}`, `{"id":["` + canary + `"]}`,
 		`{"id":"` + canary + `panic"}`}
 	req, i := nodetest.Request("statement"), 0
 	req.Steps[0].MaxAttempts = 2
-	loaded, err := node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
+	loaded := testenv.Must(node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
 		if i == len(payloads) {
 			return io.EOF
 		}
 		item.Key, item.Payload = strconv.Itoa(i), []byte(payloads[i])
 		i++
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	if done, failed := b.Outcome(t, loaded.Run, 1); done+failed != int64(len(payloads)) || failed == 0 {
 		t.Errorf("%d done, %d failed", done, failed)
 	}

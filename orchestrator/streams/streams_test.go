@@ -14,7 +14,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -32,19 +31,15 @@ type streamBench struct {
 
 func setupStreams(t *testing.T) *streamBench {
 	t.Helper()
-	b := &streamBench{bundle: &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}, T: t}
+	b := &streamBench{bundle: &bundle{nodetest.ServersOnly(t)}, T: t}
 	b.js = b.JS(t)
 	for subject, count := range map[string]*atomic.Int64{
 		"$JS.EVENT.ADVISORY.STREAM.CREATED.>": &b.made, "$JS.EVENT.ADVISORY.STREAM.UPDATED.>": &b.updated,
 		"$JS.API.STREAM.INFO." + wire.StreamDead: &b.lookups,
 	} {
-		if _, err := b.NC.Subscribe(subject, func(*nats.Msg) { count.Add(1) }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(b.NC.Subscribe(subject, func(*nats.Msg) { count.Add(1) }))(t)
 	}
-	if err := b.NC.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.NC.Flush())
 	return b
 }
 
@@ -53,12 +48,9 @@ func setupStreams(t *testing.T) *streamBench {
 func (b *streamBench) join(streams stream.Config) *observer.ObservedLogs {
 	b.Helper()
 	core, logs := observer.New(zapcore.WarnLevel)
-	node, err := orchestrator.New(b.Store, testenv.Conn(b.T, b.NS), orchestrator.Config{Log: zap.New(core),
+	node := testenv.Must(orchestrator.New(b.Store, testenv.Conn(b.T, b.NS), orchestrator.Config{Log: zap.New(core),
 		Streams: streams, StreamsInterval: 10 * time.Millisecond, ReconcileInterval: 10 * time.Millisecond,
-		SessionTTL: nodetest.SessionLife, LeaseTTL: nodetest.SessionLife})
-	if err != nil {
-		b.Fatal(err)
-	}
+		SessionTTL: nodetest.SessionLife, LeaseTTL: nodetest.SessionLife}))(b)
 	nodetest.Run(b.T, "node", node.Run)
 	nodetest.WantReady(b.T, node)
 	return logs
@@ -71,26 +63,18 @@ func (b *streamBench) eventually(what string, holds func() bool) {
 
 func (b *streamBench) set() session.StreamSettings {
 	b.Helper()
-	set, err := session.New(b.Store).StreamsSet(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	set := testenv.Must(session.New(b.Store).StreamsSet(b.Context()))(b)
 	return set
 }
 
 func (b *streamBench) change(c session.StreamChanges) {
 	b.Helper()
-	if _, err := session.New(b.Store).ChangeStreams(b.Context(), c, "ann"); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(session.New(b.Store).ChangeStreams(b.Context(), c, "ann"))(b)
 }
 
 func (b *streamBench) stream(name string) *jetstream.StreamInfo {
 	b.Helper()
-	stream, err := b.js.Stream(b.Context(), name)
-	if err != nil {
-		b.Fatal(err)
-	}
+	stream := testenv.Must(b.js.Stream(b.Context(), name))(b)
 	return stream.CachedInfo()
 }
 
@@ -147,14 +131,9 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	b.join(stream.Config{})
 	b.eventually("the settings are brought about", func() bool { return b.set().AppliedRevision == 1 })
 	var tried atomic.Int64
-	sub, err := b.NC.Subscribe("$JS.API.STREAM.UPDATE."+wire.StreamWork, func(*nats.Msg) { tried.Add(1) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	sub := testenv.Must(b.NC.Subscribe("$JS.API.STREAM.UPDATE."+wire.StreamWork, func(*nats.Msg) { tried.Add(1) }))(t)
 	defer func() { _ = sub.Unsubscribe() }()
-	if err := b.NC.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.NC.Flush())
 	three, begun := 3, time.Now()
 	b.change(session.StreamChanges{Replicas: &three})
 	b.eventually("the refusal is noted", func() bool { return b.set().Trouble != "" })
@@ -168,9 +147,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	if n, most := tried.Load(), mostTries(begun); n > most {
 		t.Errorf("tried %d times; want at most %d", n, most)
 	}
-	if err := b.js.DeleteStream(t.Context(), wire.StreamStage); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.js.DeleteStream(t.Context(), wire.StreamStage))
 	b.eventually("the lost stream is made as it was", func() bool {
 		stream, err := b.js.Stream(t.Context(), wire.StreamStage)
 		return err == nil && stream.CachedInfo().Config.Replicas == 1
@@ -198,10 +175,8 @@ func TestASettingThatWouldLoseEvents(t *testing.T) {
 	b := setupStreams(t)
 	b.join(stream.Config{EventMaxBytes: 8 << 20})
 	for range 4 {
-		if _, err := b.js.Publish(t.Context(), wire.EventSubject("test"),
-			make([]byte, 512<<10)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(b.js.Publish(t.Context(), wire.EventSubject("test"),
+			make([]byte, 512<<10)))(t)
 	}
 	room := int64(1 << 20)
 	b.change(session.StreamChanges{EventBytes: &room})

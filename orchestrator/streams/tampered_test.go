@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
@@ -17,13 +18,11 @@ import (
 // After a restart of the server, replies are acknowledged as before: none stays pending.
 func TestRepliesAreAcknowledgedAfterARestart(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{})}
 	b.Serve(t, "echo", nodetest.Echo)
 	b.Outcome(t, b.Start(t, nodetest.Request("echo"), 2000), 1)
 	b.WantDrained(t)
-	if err := b.NS.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Own.Restart(t.Context()))
 	nc := testenv.Conn(t, b.NS)
 	acks, again := acknowledged(t, nc)
 	run := b.Start(t, nodetest.Request("echo"), 2000)
@@ -33,9 +32,7 @@ func TestRepliesAreAcknowledgedAfterARestart(t *testing.T) {
 		consumer, err := js.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
 		return err == nil && consumer.CachedInfo().NumAckPending == 0 && consumer.CachedInfo().NumPending == 0
 	})
-	if err := nc.FlushTimeout(nodetest.Stuck); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, nc.FlushTimeout(nodetest.Stuck))
 	if n := again.Load(); n != 0 || acks.Load() == 0 {
 		t.Errorf("%d replies came again; want none. %d were acknowledged", n, acks.Load())
 	}
@@ -61,9 +58,7 @@ func acknowledged(t *testing.T, nc *nats.Conn) (acks, again *atomic.Int64) {
 	if err == nil {
 		err = nc.FlushTimeout(nodetest.Stuck)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return acks, again
 }
 

@@ -21,9 +21,7 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 	t.Parallel()
 	nc := testenv.Dial(t, testenv.NATSCluster(t).URLs()[0])
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	streams := NewKeeper(core.New(database.New(testenv.Pool(t)), nc, js, zaptest.NewLogger(t)),
 		Config{Try: func() {}})
 	for _, tc := range []struct {
@@ -54,9 +52,7 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 				_, err := c.led(t.Context(), wire.StreamWork)
 				return err == nil
 			})
-			if err := c.silent(t.Context(), wire.StreamWork, true, stream.CachedInfo().Created); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, c.silent(t.Context(), wire.StreamWork, true, stream.CachedInfo().Created))
 			var replaced bool
 			testenv.Until(t, time.Minute, "the cluster says whether the stream is there", func() bool {
 				_, err = js.Stream(t.Context(), wire.StreamWork)

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -169,9 +170,7 @@ func TestLostRequestsAreFoundBehindOthers(t *testing.T) {
 			workqueue.Lease{}, 1)
 		rounds := func(k int) {
 			for range k {
-				if _, err := s.round(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(s.round(t.Context()))(t)
 				<-time.After(lostEvery)
 			}
 		}

@@ -35,9 +35,7 @@ func (b *bundle) publish(t *testing.T, msgs ...*nats.Msg) {
 	t.Helper()
 	js := b.JS(t)
 	for _, msg := range msgs {
-		if _, err := js.PublishMsg(t.Context(), msg); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(js.PublishMsg(t.Context(), msg))(t)
 	}
 }
 
@@ -128,9 +126,7 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 		t.Fatalf("requeued %+v, %v", out, err)
 	}
 	b.take(t, "accounts")
-	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle))
 	nodetest.Until(t, "the obstacle's letter is sent", func() bool {
 		left, err := deadletter.New(b.Store).UnsentLetters(t.Context(), 10)
 		return err == nil && len(left) == 0
@@ -142,18 +138,14 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := b.Pool.Exec(t.Context(), `ALTER TABLE dead_letter RENAME TO away`); err != nil {
-		t.Fatal(err)
-	}
+	b.Exec(t, `ALTER TABLE dead_letter RENAME TO away`)
 	b.publish(t, dead(t, uuid.New()))
 	js := b.JS(t)
 	nodetest.Until(t, "the letter was tried", func() bool {
 		consumer, err := js.Consumer(t.Context(), wire.StreamDead, wire.DeadLetterConsumer)
 		return err == nil && consumer.CachedInfo().Delivered.Consumer > 0
 	})
-	if _, err := b.Pool.Exec(t.Context(), `ALTER TABLE away RENAME TO dead_letter`); err != nil {
-		t.Fatal(err)
-	}
+	b.Exec(t, `ALTER TABLE away RENAME TO dead_letter`)
 	watch := testenv.NewWatch(t)
 	b.Buried(t, 1)
 	b.drained(t, wire.StreamDead)

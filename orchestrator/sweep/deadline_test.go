@@ -23,11 +23,8 @@ func TestDeadlineCountsFromTheHandOut(t *testing.T) {
 	b := setupTimed(t)
 	const work, timeout, chunks, chunk = 3 * time.Second, 15 * time.Second, 12, 10
 	l := nodetest.NewLedger(0)
-	svc, err := endpoints.New(testenv.Conn(t, b.NS), endpoints.Config{Name: "slow", Version: "1.0.0",
-		Log: zaptest.NewLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	svc := testenv.Must(endpoints.New(testenv.Conn(t, b.NS), endpoints.Config{Name: "slow", Version: "1.0.0",
+		Log: zaptest.NewLogger(t)}))(t)
 	inHand, done, all := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	slow := func(ctx context.Context, c *nodetest.Chunk) error {
 		for _, signal := range []chan struct{}{inHand, done} {
@@ -40,9 +37,7 @@ func TestDeadlineCountsFromTheHandOut(t *testing.T) {
 		}
 		return l.Handle(ctx, c)
 	}
-	if err := endpoints.HandleList(svc, "statement", slow, endpoints.Concurrency(1)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, endpoints.HandleList(svc, "statement", slow, endpoints.Concurrency(1)))
 	nodetest.Run(t, "service", svc.Run)
 	req := nodetest.Request("statement")
 	req.Steps[0].Chunk, req.Steps[0].InFlight, req.Steps[0].Timeout = chunk, 2*chunks, timeout
@@ -77,9 +72,7 @@ func TestRequestsOutliveTheirConsumer(t *testing.T) {
 	req.Steps[0].Chunk = 10
 	id := b.Start(t, req, 20)
 	b.Sent(t, id, 2)
-	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement")))
 	for range 3 {
 		b.pass(t, req.Steps[0].Timeout)
 	}
@@ -157,8 +150,6 @@ func (b *bundle) story(t *testing.T, run workqueue.RunID) (text string) {
 			'%s of %s: %s, %s failures, sent %s, handed %s, ended %s', cause, bit_count(mask), error_code, failures,
 			sent_at::time, delivered_at::time, ended_at::time), E'\n' ORDER BY created_at)
 		FROM work_slice WHERE run_id = $1`, run).Scan(&text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return text
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -27,14 +26,8 @@ import (
 // does that dies of it again and again.
 func (b *bundle) exhaust(t *testing.T, stream, name string) {
 	t.Helper()
-	consumer, err := b.JS(t).Consumer(t.Context(), stream, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	noticed, err := b.NC.SubscribeSync("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES." + stream + "." + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	consumer := testenv.Must(b.JS(t).Consumer(t.Context(), stream, name))(t)
+	noticed := testenv.Must(b.NC.SubscribeSync("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES." + stream + "." + name))(t)
 	var first, delivered uint64
 	var others []jetstream.Msg
 	for deadline := time.Now().Add(nodetest.Stuck); delivered < wire.MaxDeliver; {
@@ -42,13 +35,8 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 		if errors.Is(err, nats.ErrTimeout) && time.Now().Before(deadline) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		at, err := msg.Metadata()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
+		at := testenv.Must(msg.Metadata())(t)
 		if first == 0 {
 			first = at.Sequence.Stream
 		}
@@ -57,9 +45,7 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 			continue
 		}
 		delivered = at.NumDelivered
-		if err := msg.Nak(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, msg.Nak())
 	}
 	// The server notices when it is to deliver the message again.
 	nodetest.Until(t, "the server delivers it no more", func() bool {
@@ -69,13 +55,9 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 		_, err := noticed.NextMsg(100 * time.Millisecond)
 		return err == nil
 	})
-	if err := noticed.Unsubscribe(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, noticed.Unsubscribe())
 	for _, msg := range others {
-		if err := msg.Nak(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, msg.Nak())
 	}
 }
 
@@ -100,14 +82,8 @@ func (b *bundle) holding(t *testing.T, stream string, n uint64) (s jetstream.Str
 // lying counts the messages of a subject that lie in a stream: probes of the stream are none of them.
 func (b *bundle) lying(t *testing.T, stream, subject string) uint64 {
 	t.Helper()
-	s, err := b.JS(t).Stream(t.Context(), stream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := s.Info(t.Context(), jetstream.WithSubjectFilter(subject))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testenv.Must(b.JS(t).Stream(t.Context(), stream))(t)
+	info := testenv.Must(s.Info(t.Context(), jetstream.WithSubjectFilter(subject)))(t)
 	return info.State.Subjects[subject]
 }
 
@@ -147,7 +123,7 @@ func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
 // No node was there to hear of it: the leader finds it, and what can be handed to services is left alone.
 func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b := &bundle{nodetest.ServersOnly(t)}
 	cfg := nodetest.Config(t)
 	cfg.Grace = nodetest.Stuck
 	gone := b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
@@ -156,9 +132,7 @@ func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 	req.Steps[0].Chunk = 4
 	run := b.Start(t, req, 12)
 	b.Sent(t, run, 3)
-	if err := gone.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, gone.Stop())
 	b.exhaust(t, wire.StreamWork, "statement")
 	cfg.ReconcileInterval = 200 * time.Millisecond
 	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
@@ -192,9 +166,7 @@ func (b *bundle) ask(t *testing.T, msg *nats.Msg) {
 	if err := stream.EnsureConsumer(t.Context(), js, "accounts", stream.ConsumerSettings{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.PublishMsg(t.Context(), msg); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(js.PublishMsg(t.Context(), msg))(t)
 }
 
 // A flow that waits for a request which no one can answer is told.
@@ -210,10 +182,7 @@ func TestExhaustedRequestOfAFlow(t *testing.T) {
 	if letter.State != deadletter.LetterReissued || letter.Stack != "statement:1" || uuid.UUID(*letter.Root) != meta.Root {
 		t.Errorf("the letter is %+v", letter)
 	}
-	stage, err := b.JS(t).Stream(t.Context(), wire.StreamStage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stage := testenv.Must(b.JS(t).Stream(t.Context(), wire.StreamStage))(t)
 	msg, err := stage.GetLastMsgForSubject(t.Context(), "tranche.stage.statement.1.0.accounts")
 	if err != nil || msg.Header.Get(wire.HeaderErrorCode) != wire.CodeDeliveries ||
 		msg.Header.Get(wire.HeaderFinal) != "0" || msg.Header.Get(wire.HeaderSlice) != meta.Slice.String() {
@@ -229,10 +198,7 @@ func TestExhaustedRequestOfACaller(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	to := "tranche.call.edge.token.accounts"
-	answers, err := b.NC.SubscribeSync(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answers := testenv.Must(b.NC.SubscribeSync(to))(t)
 	b.ask(t, nested(t, wire.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: wire.ModeSingle}, to))
 	b.exhaust(t, wire.StreamWork, "accounts")
 	msg, err := answers.NextMsg(nodetest.Stuck)
@@ -250,9 +216,7 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	js := b.JS(t)
-	if err := stream.EnsureStageConsumer(t.Context(), js, "statement"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, stream.EnsureStageConsumer(t.Context(), js, "statement"))
 	req := nodetest.Patient()
 	req.Steps[0].Chunk = 4
 	run := b.Start(t, req, 4)
@@ -269,13 +233,9 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 	answer := nested(t, wire.Meta{Run: uuid.UUID(run), Slice: asked}, "")
 	answer.Subject = "tranche.stage.statement.1.5.accounts"
 	for _, msg := range []*nats.Msg{state, answer} {
-		if _, err := js.PublishMsg(t.Context(), msg); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(js.PublishMsg(t.Context(), msg))(t)
 	}
-	if err := request.DoubleAck(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, request.DoubleAck(t.Context()))
 	b.exhaust(t, wire.StreamStage, "statement")
 	b.drained(t, wire.StreamStage)
 	f := &nodetest.Forger{JS: js, Run: run}
@@ -358,13 +318,9 @@ func TestAdvisoriesThatAreNotTrue(t *testing.T) {
 			`"deliveries":9999999999,"timestamp":"2100-01-01T00:00:00Z"}`, consumer))
 	}
 	for _, body := range advisories {
-		if err := b.NC.Publish("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.TRANCHE_WORK.x", []byte(body)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.NC.Publish("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.TRANCHE_WORK.x", []byte(body)))
 	}
-	if err := b.NC.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.NC.Flush())
 	// The node sees to advisories in the order in which they come: the last one is true, and tells that it is done.
 	b.ask(t, nested(t, wire.Meta{Run: uuid.New(), Slice: uuid.New()}, "tranche.stage.statement.1.0.accounts"))
 	b.exhaust(t, wire.StreamWork, "accounts")
@@ -381,7 +337,7 @@ func TestAdvisoriesThatAreNotTrue(t *testing.T) {
 // looks.
 func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b := &bundle{nodetest.ServersOnly(t)}
 	cfg := nodetest.Config(t)
 	cfg.ReconcileInterval = time.Millisecond
 	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
@@ -390,23 +346,18 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	run := b.Start(t, req, 2000)
 	b.Sent(t, run, req.Steps[0].InFlight)
 	js := b.JS(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	most := uint64(0) // deliveries: no request is to come near those after which a service gives it up
 	for round := 0; ctx.Err() == nil && most < wire.DefaultDeliveries-4; round++ {
-		consumer, err := js.Consumer(t.Context(), wire.StreamWork, "statement")
-		if err != nil {
-			t.Fatal(err)
-		}
+		consumer := testenv.Must(js.Consumer(t.Context(), wire.StreamWork, "statement"))(t)
 		batch, err := consumer.FetchNoWait(1 + round%7)
 		if err != nil {
 			continue
 		}
 		for msg := range batch.Messages() {
 			at, err := msg.Metadata()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			most = max(most, at.NumDelivered)
 			switch round % 3 {
 			case 0:
@@ -416,15 +367,11 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 			default:
 				err = msg.NakWithDelay(20 * time.Millisecond)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 		}
 		if round%10 == 4 {
 			until := time.Now().Add(20 * time.Millisecond)
-			if _, err := js.PauseConsumer(t.Context(), wire.StreamWork, "statement", until); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(js.PauseConsumer(t.Context(), wire.StreamWork, "statement", until))(t)
 		}
 	}
 	if n := b.Node.Stats().Exhausted; n != 0 || len(b.Letters(t)) != 0 {

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -23,7 +22,7 @@ func setup(t *testing.T) *bundle {
 // setupTimed is setup of a node whose session and lease outlive what a test makes pass.
 func setupTimed(t *testing.T) *bundle {
 	t.Helper()
-	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b := &bundle{nodetest.ServersOnly(t)}
 	b.Node = b.StartNodeWith(t, orchestrator.Config{SessionTTL: time.Hour, LeaseTTL: time.Hour})
 	return b
 }

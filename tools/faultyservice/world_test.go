@@ -16,7 +16,6 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -39,7 +38,7 @@ type world struct {
 	*testing.T
 	pool  *pgxpool.Pool
 	store *database.DB
-	ns    *embedded.NATS
+	ns    testenv.Server
 	node  *orchestrator.Node
 }
 

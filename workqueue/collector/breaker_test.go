@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -45,10 +46,7 @@ func (c *opsBench) complain(f *flushOf, e workqueue.SlotError) {
 
 func (c *opsBench) isOpen() bool {
 	c.Helper()
-	watched, err := settle.New(c.Store).WatchedEndpoints(c.Context())
-	if err != nil {
-		c.Fatal(err)
-	}
+	watched := testenv.Must(settle.New(c.Store).WatchedEndpoints(c.Context()))(c)
 	change := c.Look(settle.FollowUp{Endpoints: watched}) // as the leader does, each second
 	return change.Open
 }
@@ -272,9 +270,7 @@ func TestFailuresAreForgottenByWhatBeganLater(t *testing.T) {
 		f.end.Failure = &e
 		ends = append(ends, f.end)
 	}
-	if _, err := collector.New(c.Store).RecordFlushes(t.Context(), ends); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(collector.New(c.Store).RecordFlushes(t.Context(), ends))(t)
 	failures(2, "when one of several began after the first")
 	c.record(early[0], nil)
 	failures(2, "after a success that began before them")
@@ -316,10 +312,8 @@ func (c *opsBench) otherWorks() {
 	c.Helper()
 	spec := gatherOps()
 	spec.MinSize = 1
-	if _, err := collector.New(c.Store).ApplyCollector(c.Context(), collector.Text{Name: "d", Spec: spec, Source: "d"},
-		"ann"); err != nil {
-		c.Fatal(err)
-	}
+	testenv.Must(collector.New(c.Store).ApplyCollector(c.Context(), collector.Text{Name: "d", Spec: spec, Source: "d"},
+		"ann"))(c)
 	if _, _, err := collector.New(c.Store).AddOps(c.Context(), "d", 0,
 		[][]collector.Op{{{ID: "x", Key: "x"}}}); err != nil {
 		c.Fatal(err)

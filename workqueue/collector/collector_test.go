@@ -46,21 +46,6 @@ func TestKeysAreFlushedByNumberByAgeAndWhenDrained(t *testing.T) {
 	c.record(c.one("h"), nil)
 }
 
-func TestStrictCollectorLetsNothingPassAFailure(t *testing.T) {
-	t.Parallel()
-	spec := gatherOps()
-	spec.Strict, spec.Backoff, spec.MaxBackoff = true, collector.Span(time.Hour), collector.Span(time.Hour)
-	c := collect(t, spec)
-	c.add("k", "a", "b", "c", "d")
-	c.record(c.one("a", "b", "c"), map[string]workqueue.SlotError{"b": retried("later")})
-	c.add("k", "e", "f")
-	c.none("b failed, and d to f come after it")
-	c.wait()
-	c.record(c.one("b", "d", "e"), map[string]workqueue.SlotError{"b": retried("later")})
-	c.wait()
-	c.record(c.one("f"), nil) // b is parked, which does not hold its key up indefinitely
-}
-
 func TestUnansweredAndHalfAnsweredFlushesComeAgain(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
@@ -119,7 +104,7 @@ func TestIdsAreRememberedByAllWhoAdd(t *testing.T) {
 	if n := c.Number(`SELECT count(*) FROM collector_op`); added != n || added != 60 || given != 800 {
 		t.Errorf("%d of %d were added by their accounts, and %d are there; there are 60 ids", added, given, n)
 	}
-	c.checkKeys()
+	c.Check()
 	known := c.addOps(collector.Op{ID: "op3", Key: "other", Payload: []byte(`2`)}, collector.Op{Key: "other"},
 		collector.Op{Key: "other"})
 	if known.Added != 2 || known.Duplicates != 1 || !slices.Equal(known.Known, []string{"op3"}) {
@@ -183,10 +168,8 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 		t.Errorf("settled is %d", n)
 	}
 	c.add("0/3", "e", "f")
-	if _, err := collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true},
-		"ann"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true},
+		"ann"))(t)
 	c.record(c.one(old[0].end.Ops[0].ID), nil)
 	c.record(c.one("e", "f"), nil)
 }
@@ -234,10 +217,7 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 	}
 	lease := c.Lead()
 	for more := true; more; {
-		swept, err := collector.New(c.Store).SweepCollectors(ctx, lease)
-		if err != nil {
-			t.Fatal(err)
-		}
+		swept := testenv.Must(collector.New(c.Store).SweepCollectors(ctx, lease))(t)
 		more = swept.More
 	}
 	if n := c.Number(`SELECT (SELECT count(*) FROM collector) + (SELECT count(*) FROM collector_key)
@@ -279,9 +259,7 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 	set := func(change pacestore.EndpointChange) {
 		t.Helper()
 		change.Endpoint = storetest.Endpoint
-		if _, err := pacestore.New(c.Store).ChangeEndpoint(t.Context(), change, "ann"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(pacestore.New(c.Store).ChangeEndpoint(t.Context(), change, "ann"))(t)
 	}
 	rate, budget := 0.001, 2
 	set(pacestore.EndpointChange{RequestRate: &rate})

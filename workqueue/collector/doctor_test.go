@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 )
@@ -19,10 +20,7 @@ func TestDoctorChecksCollectors(t *testing.T) {
 	c.add("b", "4")
 	diagnose := func() doctor.Report {
 		c.Helper()
-		report, err := doctor.New(c.Store).Doctor(c.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		report := testenv.Must(doctor.New(c.Store).Doctor(c.Context()))(t)
 		return report
 	}
 	if report := diagnose(); !report.OK() {

@@ -27,12 +27,9 @@ func TestLateLooksDoNotCostCalls(t *testing.T) {
 	var begun time.Time
 	var at []time.Duration
 	for len(at) < calls {
-		claimed, err := collector.New(c.Store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: c.Session,
+		claimed := testenv.Must(collector.New(c.Store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: c.Session,
 			Collector: c.id,
-			Max:       10})
-		if err != nil {
-			t.Fatal(err)
-		}
+			Max:       10}))(t)
 		for _, f := range claimed.Flushes { // by the clock of the database, as rates are
 			if begun.IsZero() {
 				begun = f.Claimed

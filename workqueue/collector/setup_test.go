@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
@@ -33,11 +34,8 @@ func collect(t *testing.T, spec collector.CollectorSpec) *opsBench {
 
 func (c *opsBench) apply(spec collector.CollectorSpec) workqueue.AppliedDocument {
 	c.Helper()
-	out, err := collector.New(c.Store).ApplyCollector(c.Context(), collector.Text{Name: "c", Spec: spec,
-		Source: fmt.Sprintf("%+v", spec)}, "ann")
-	if err != nil {
-		c.Fatal(err)
-	}
+	out := testenv.Must(collector.New(c.Store).ApplyCollector(c.Context(), collector.Text{Name: "c", Spec: spec,
+		Source: fmt.Sprintf("%+v", spec)}, "ann"))(c)
 	return out
 }
 
@@ -54,9 +52,7 @@ func (c *opsBench) add(key string, ids ...string) collector.AddedOps {
 func (c *opsBench) addOps(ops ...collector.Op) collector.AddedOps {
 	c.Helper()
 	out, _, err := collector.New(c.Store).AddOps(c.Context(), "c", 0, [][]collector.Op{ops})
-	if err != nil {
-		c.Fatal(err)
-	}
+	testenv.NoError(c, err)
 	return out[0]
 }
 
@@ -77,15 +73,9 @@ func (f *flushOf) ids() []string {
 
 func (c *opsBench) claimAs(session workqueue.SessionID, most int) []*flushOf {
 	c.Helper()
-	claimed, err := collector.New(c.Store).ClaimFlushes(c.Context(), collector.FlushRequest{Session: session,
-		Collector: c.id, Max: most})
-	if err != nil {
-		c.Fatal(err)
-	}
-	ops, err := collector.New(c.Store).ReadFlushes(c.Context(), &claimed, 1<<20)
-	if err != nil {
-		c.Fatal(err)
-	}
+	claimed := testenv.Must(collector.New(c.Store).ClaimFlushes(c.Context(), collector.FlushRequest{Session: session,
+		Collector: c.id, Max: most}))(c)
+	ops := testenv.Must(collector.New(c.Store).ReadFlushes(c.Context(), &claimed, 1<<20))(c)
 	flushes := make([]*flushOf, len(claimed.Flushes))
 	for i, f := range claimed.Flushes {
 		flushes[i] = &flushOf{claimed: claimed, end: collector.FlushEnd{Claim: &claimed, Flush: f, Ops: ops[i],
@@ -135,11 +125,8 @@ func (c *opsBench) record(f *flushOf, failed map[string]workqueue.SlotError) col
 
 func (c *opsBench) recordAs(f *flushOf) collector.FlushRecorded {
 	c.Helper()
-	out, err := collector.New(c.Store).RecordFlushes(c.Context(), []collector.FlushEnd{f.end})
-	if err != nil {
-		c.Fatal(err)
-	}
-	c.checkKeys()
+	out := testenv.Must(collector.New(c.Store).RecordFlushes(c.Context(), []collector.FlushEnd{f.end}))(c)
+	c.Check()
 	return out[0]
 }
 
@@ -157,25 +144,6 @@ func (c *opsBench) wait() {
 	c.Exec(`UPDATE collector_key SET due_at = tranche_now(), held_until = NULL,
 		retry_at = CASE WHEN retry_at IS NOT NULL THEN tranche_now() END WHERE due_at IS NOT NULL`)
 	c.Exec(`UPDATE collector SET backoff_until = NULL`)
-}
-
-// checkKeys holds what the keys count against the operations.
-func (c *opsBench) checkKeys() {
-	c.Helper()
-	wrong := c.Number(`
-		SELECT count(*) FROM collector_key k
-		FULL JOIN (SELECT collector, key_version, key,
-		             count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NULL) AS fresh,
-		             count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NOT NULL) AS retrying,
-		             count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked
-		           FROM collector_op GROUP BY 1, 2, 3) o USING (collector, key_version, key)
-		WHERE (k.fresh, k.retrying, k.parked) IS DISTINCT FROM
-		        (coalesce(o.fresh, 0), coalesce(o.retrying, 0), coalesce(o.parked, 0))
-		   OR k.flush IS NULL AND k.fresh + k.retrying + k.parked = 0
-		   OR k.flush IS NULL AND (k.due_at IS NULL) <> (k.fresh + k.retrying = 0)`)
-	if wrong > 0 {
-		c.Errorf("%d keys count what is not there, or wait for nothing", wrong)
-	}
 }
 
 func retried(code string) workqueue.SlotError {

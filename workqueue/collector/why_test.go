@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -14,10 +15,7 @@ import (
 // whyOf returns what keeps operations of a collector waiting, by its code.
 func (c *opsBench) whyOf(name string) map[string]collector.CollectorReason {
 	c.Helper()
-	v, err := collector.New(c.Store).Collector(c.Context(), name)
-	if err != nil {
-		c.Fatal(err)
-	}
+	v := testenv.Must(collector.New(c.Store).Collector(c.Context(), name))(c)
 	all := map[string]collector.CollectorReason{}
 	for _, why := range v.Why {
 		all[why.Code] = why
@@ -84,8 +82,6 @@ func TestThatNoNodeHasRoomIsTold(t *testing.T) {
 	if want := "which are 1; collector c has the most of them, 96"; !strings.Contains(why.Text, want) {
 		t.Errorf("it is told as %q; want …%s…", why.Text, want)
 	}
-	if _, err := session.New(c.Store).StartSession(t.Context(), session.NodeInfo{Host: "idle"}, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(session.New(c.Store).StartSession(t.Context(), session.NodeInfo{Host: "idle"}, time.Hour))(t)
 	c.wantWhy("with another node", "flushing")
 }

@@ -23,30 +23,19 @@ func noted(t *testing.T) (s *DB, url string) {
 	t.Helper()
 	url = testenv.EmptyDatabase(t)
 	s, release, err := Open(t.Context(), url, PoolConfig{LockTimeout: 100 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(release)
-	if _, err := s.Pool.Exec(t.Context(), `CREATE TABLE note (n int PRIMARY KEY)`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(s.Pool.Exec(t.Context(), `CREATE TABLE note (n int PRIMARY KEY)`))(t)
 	return s, url
 }
 
 // hold locks the notes until the transaction ends.
 func hold(t *testing.T, url string) pgx.Tx {
 	t.Helper()
-	tx, err := testenv.Connect(t, url).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := testenv.Must(testenv.Connect(t, url).Begin(t.Context()))(t)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	if _, err := tx.Exec(t.Context(), `SET application_name = 'a backup'`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), lockNotes); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(tx.Exec(t.Context(), `SET application_name = 'a backup'`))(t)
+	testenv.Must(tx.Exec(t.Context(), lockNotes))(t)
 	return tx
 }
 
@@ -156,10 +145,8 @@ func TestAStatementOnAClosedConnectionIsDoneAgain(t *testing.T) {
 			if err := do(t.Context()); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-			if _, err := other.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
-				WHERE datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(other.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
+				WHERE datname = current_database() AND pid <> pg_backend_pid()`))(t)
 			switch err := do(Patiently(t.Context(), patience)); {
 			case patience > 0 && err != nil:
 				t.Errorf("%s, patiently: %v", name, err)
@@ -174,9 +161,7 @@ func TestAStatementOnAClosedConnectionIsDoneAgain(t *testing.T) {
 func TestAFarDeadline(t *testing.T) {
 	t.Parallel()
 	s, release, err := Open(t.Context(), testenv.EmptyDatabase(t), PoolConfig{TransactionPooler: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer release()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*24*time.Hour)
 	defer cancel()

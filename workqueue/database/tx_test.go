@@ -48,10 +48,7 @@ func inModes(t *testing.T, test func(t *testing.T, s *DB, of *talk)) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			config, err := pgxpool.ParseConfig(testenv.Database(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			config := testenv.Must(pgxpool.ParseConfig(testenv.Database(t)))(t)
 			of, dial := &talk{}, config.ConnConfig.DialFunc
 			config.MaxConns, config.ConnConfig.DefaultQueryExecMode = 1, mode
 			config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -59,14 +56,9 @@ func inModes(t *testing.T, test func(t *testing.T, s *DB, of *talk)) {
 				return &talkConn{Conn: conn, of: of}, err
 			}
 			config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
 			t.Cleanup(pool.Close)
-			if _, err := pool.Exec(t.Context(), `CREATE TABLE note (n int PRIMARY KEY, CHECK (n < 1000))`); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(pool.Exec(t.Context(), `CREATE TABLE note (n int PRIMARY KEY, CHECK (n < 1000))`))(t)
 			test(t, New(pool), of)
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -104,9 +105,7 @@ func TestLookGoesByEndpoints(t *testing.T) {
 		t.Errorf("one has another endpoint now, and found are %+v", found)
 	}
 	for _, run := range runs {
-		if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}))(t)
 	}
 	found, err := dispatch.New(b.Store).RunnableSteps(t.Context(), dispatch.Search{})
 	if err != nil || len(found.Steps) != 0 || len(found.Without) != 0 {
@@ -125,9 +124,7 @@ func TestWhatWaitsMovesWithItsStep(t *testing.T) {
 	b.Send(out[0], out[1])
 	b.Set(control.RunChange{Run: run, Settings: control.StepChange{Endpoint: "second"}})
 	b.Record(storetest.Faulty(out[0], workqueue.SlotError{Code: "flaky", Message: "again", Retry: true}))
-	if err := settle.New(b.Store).Postpone(t.Context(), b.Session, out[2].ID, 0, context.Canceled); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, settle.New(b.Store).Postpone(t.Context(), b.Session, out[2].ID, 0, context.Canceled))
 	b.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE state = 'scheduled'`)
 	if found := b.runnable(); len(found) != 1 || found[0].Place != "second" {
 		t.Errorf("found %+v", found)
@@ -144,23 +141,14 @@ func TestMarkSentWaitsForNobody(t *testing.T) {
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
 	out := b.Claim(run, storetest.Plenty)
-	tx, err := b.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }() // in vain after the first
-	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM work_slice WHERE id = $1 FOR NO KEY UPDATE`, out[0].ID); err != nil {
-		t.Fatal(err)
-	}
+	release := b.HoldRows(`SELECT 1 FROM work_slice WHERE id = $1 FOR NO KEY UPDATE`, out[0].ID)
 	marks := []workqueue.Sent{{ID: out[0].ID, StreamSeq: 1, StreamsEpoch: 1},
 		{ID: out[1].ID, StreamSeq: 2, StreamsEpoch: 1}}
 	left, err := settle.New(b.Store).MarkSent(t.Context(), marks)
 	if err != nil || len(left) != 1 || left[0].ID != out[0].ID {
 		t.Fatalf("left over are %+v, %v; want the one that is held", left, err)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	if left, err = settle.New(b.Store).MarkSent(t.Context(), left); err != nil || len(left) != 0 {
 		t.Errorf("left over are %+v, %v", left, err)
 	}

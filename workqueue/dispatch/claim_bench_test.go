@@ -22,13 +22,9 @@ func BenchmarkClaim(b *testing.B) {
 			pool := testenv.Pool(b)
 			store := database.New(pool)
 			session, err := session.New(store).StartSession(b.Context(), session.NodeInfo{Host: "bench"}, time.Hour)
-			if err != nil {
-				b.Fatal(err)
-			}
+			testenv.NoError(b, err)
 			fill := func(sql string, args ...any) {
-				if _, err := pool.Exec(b.Context(), sql, args...); err != nil {
-					b.Fatal(err)
-				}
+				testenv.Must(pool.Exec(b.Context(), sql, args...))(b)
 			}
 			add := func(blocks int) workqueue.RunID {
 				run := workqueue.NewRunID()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -26,10 +27,7 @@ func TestClaimOfOwnKinds(t *testing.T) {
 	b.RecordStep(run, 0)
 	find := func(search dispatch.Search) int {
 		t.Helper()
-		found, err := dispatch.New(b.Store).RunnableSteps(t.Context(), search)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := testenv.Must(dispatch.New(b.Store).RunnableSteps(t.Context(), search))(t)
 		return len(found.Steps)
 	}
 	if find(dispatch.Search{}) != 0 || find(dispatch.Search{Locals: []string{"other"}}) != 0 {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
@@ -14,18 +15,13 @@ import (
 func (b *bench) budget(n int) {
 	b.Helper()
 	change := pacestore.EndpointChange{Endpoint: storetest.Endpoint, MaxInFlight: &n}
-	if _, err := pacestore.New(b.Store).ChangeEndpoint(b.Context(), change, "ann"); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(pacestore.New(b.Store).ChangeEndpoint(b.Context(), change, "ann"))(b)
 }
 
 // ask is a claim with what it says beside the slices.
 func (b *bench) ask(run workqueue.RunID) dispatch.Claimed {
 	b.Helper()
-	claimed, err := dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, storetest.Plenty))
-	if err != nil {
-		b.Fatal(err)
-	}
+	claimed := testenv.Must(dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, storetest.Plenty)))(b)
 	return claimed
 }
 
@@ -114,10 +110,7 @@ func (b *bench) live(run workqueue.RunID) int {
 
 func (b *bench) runnable() []dispatch.Runnable {
 	b.Helper()
-	found, err := dispatch.New(b.Store).RunnableSteps(b.Context(), dispatch.Search{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	found := testenv.Must(dispatch.New(b.Store).RunnableSteps(b.Context(), dispatch.Search{}))(b)
 	return found.Steps
 }
 

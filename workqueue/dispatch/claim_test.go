@@ -9,8 +9,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/session"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 func TestClaimCutsEvenly(t *testing.T) {
@@ -26,32 +24,6 @@ func TestClaimCutsEvenly(t *testing.T) {
 	if len(claimed) != 4 || b.Disjoint(claimed) != 4*455 {
 		t.Errorf("%d slices; want 4", len(claimed))
 	}
-	b.Check()
-}
-
-func TestClaimNeedsALiveSession(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 8)
-	expired, ended := b.Open(), b.Open()
-	b.Expire(expired)
-	if _, err := settle.New(b.Store).EndSession(t.Context(), ended); err != nil {
-		t.Fatal(err)
-	}
-	for name, session := range map[string]workqueue.SessionID{
-		"expired": expired, "ended": ended, "unknown": workqueue.NewSessionID(),
-	} {
-		req := b.ClaimRequest(run, 1)
-		req.Session = session
-		if claimed, err := dispatch.New(b.Store).Claim(t.Context(), req); !errors.Is(err, workqueue.ErrSessionLost) {
-			t.Errorf("an %s session got %d slices, %v; want ErrSessionLost", name, len(claimed.Slices), err)
-		}
-	}
-	if err := session.New(b.Store).Heartbeat(t.Context(), expired, storetest.SessionTTL, nil); !errors.Is(err,
-		workqueue.ErrSessionLost) {
-		t.Errorf("the heartbeat of an expired session: %v; want ErrSessionLost", err)
-	}
-	b.WantTally(run, storetest.Tally{Ready: 8})
 	b.Check()
 }
 
@@ -86,14 +58,7 @@ func TestClaimWaitsForLockedBlocks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(100), 8192)
-	tx, err := b.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }() // in vain after the commit
-	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM work_block WHERE run_id = $1 FOR NO KEY UPDATE`, run); err != nil {
-		t.Fatal(err)
-	}
+	release := b.HoldRows(`SELECT 1 FROM work_block WHERE run_id = $1 FOR NO KEY UPDATE`, run)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	got := make(chan int, 1)
@@ -107,13 +72,8 @@ func TestClaimWaitsForLockedBlocks(t *testing.T) {
 		}
 		got <- len(claimed.Slices)
 	}()
-	b.Until("the claim waits for the lock", func() bool {
-		return b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND wait_event_type = 'Lock'`) == 1
-	})
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	b.Until("the claim waits for the lock", func() bool { return b.Waiters() == 1 })
+	release()
 	if n := <-got; n != 5 {
 		t.Errorf("the claim brought %d slices; want 5", n)
 	}

@@ -15,9 +15,7 @@ import (
 func TestPlansOfEmptyTables(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Connect(t, testenv.Database(t))
-	if _, err := pool.Exec(t.Context(), `ANALYZE`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(pool.Exec(t.Context(), `ANALYZE`))(t)
 	plan := func(statement, arguments string) string {
 		return strings.Join(testenv.Plan(t, pool, statement, arguments, plane.PlanOnce), "\n")
 	}
@@ -44,21 +42,14 @@ func TestPlansOfEmptyTables(t *testing.T) {
 // that wait it would read thousands, each second.
 func TestFullEndpointsCostLittle(t *testing.T) {
 	t.Parallel()
-	conn, err := testenv.Pool(t).Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testenv.Must(testenv.Pool(t).Acquire(t.Context()))(t)
 	defer conn.Release()
 	for _, sql := range fullEndpoints {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), sql))(t)
 	}
 	look := func() (steps int, plan string) {
 		for _, sql := range []string{`DEALLOCATE ALL`, `PREPARE look AS ` + searchRunnable} {
-			if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol))(t)
 		}
 		of, plan := testenv.RowsRead(t, conn, plane.PlanOnce,
 			`EXECUTE look(32, '{}', '{}', '{}', '{}', '{}', '{}', 8, 64, NULL, '{}', 256)`)
@@ -70,9 +61,7 @@ func TestFullEndpointsCostLittle(t *testing.T) {
 	if steps, plan := look(); steps > 0 {
 		t.Errorf("it reads %d steps:\n%s", steps, plan)
 	}
-	if _, err := conn.Exec(t.Context(), `UPDATE run_step SET in_flight_auto = false WHERE endpoint = 'e-7'`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(conn.Exec(t.Context(), `UPDATE run_step SET in_flight_auto = false WHERE endpoint = 'e-7'`))(t)
 	if steps, plan := look(); steps < 16 {
 		t.Errorf("where a step has a limit of its own, it reads %d steps of 16:\n%s", steps, plan)
 	}

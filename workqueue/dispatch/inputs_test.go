@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
@@ -24,9 +25,7 @@ func (b *bench) inputsOf(want dispatch.InputRequest) (all []dispatch.Input) {
 		all = append(all, in)
 		return true
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return all
 }
 

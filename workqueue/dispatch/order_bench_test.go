@@ -30,9 +30,7 @@ func BenchmarkOrder(b *testing.B) {
 		b.Run(fmt.Sprint("ordered ", ordered), func(b *testing.B) {
 			store := database.New(testenv.Pool(b))
 			session, err := session.New(store).StartSession(b.Context(), session.NodeInfo{Host: "bench"}, storetest.SessionTTL)
-			if err != nil {
-				b.Fatal(err)
-			}
+			testenv.NoError(b, err)
 			for b.Loop() {
 				req := storetest.Chunked(500)
 				req.Session = session
@@ -40,10 +38,7 @@ func BenchmarkOrder(b *testing.B) {
 					req.Order = byValue(false)
 				}
 				begin := time.Now()
-				loaded, err := start.New(store).Load(b.Context(), req, valued(values...))
-				if err != nil {
-					b.Fatal(err)
-				}
+				loaded := testenv.Must(start.New(store).Load(b.Context(), req, valued(values...)))(b)
 				b.ReportMetric(items/time.Since(begin).Seconds(), "loaded/s")
 				begin = time.Now()
 				workOff(b, store, session, loaded.Run)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
@@ -50,10 +51,7 @@ func (b *bench) loadLines(req start.LoadRequest, values ...string) workqueue.Run
 		req.Order = byValue(false)
 	}
 	req.Session = b.Session
-	loaded, err := start.New(b.Store).Load(b.Context(), req, valued(values...))
-	if err != nil {
-		b.Fatal(err)
-	}
+	loaded := testenv.Must(start.New(b.Store).Load(b.Context(), req, valued(values...)))(b)
 	return loaded.Run
 }
 
@@ -78,75 +76,6 @@ func wholes(claimed []workqueue.Slice) (all []settle.Answer) {
 		all = append(all, storetest.Whole(s))
 	}
 	return all
-}
-
-func TestAFailureStopsItsLineOnly(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Request()
-	req.Order = byValue(true)
-	run := b.loadLines(req, "a", "b", "a", "a", "b")
-	first := wholes(b.wantClaims(run, 0, 1))
-	b.Record(storetest.Except(first[0], 0), first[1])
-	b.Check()
-	second := b.wantClaims(run, 4)
-	if n, err := settle.New(b.Store).EndStopped(t.Context(), b.Lead()); n != 2 || err != nil {
-		t.Fatalf("ended %d items, %v; want 2", n, err)
-	}
-	b.Check()
-	b.Record(storetest.Whole(second[0]))
-	b.WantState(run, "completed", 1)
-	b.WantCounts(run, 2, 3)
-	b.Check()
-	n := b.Number(`SELECT count(*) FROM work_result WHERE run_id = $1 AND error_code = $2
-		AND error_message = 'item "C0" of the same lane failed before it'`, run, workqueue.CodeStopped)
-	if n != 2 {
-		t.Errorf("%d items say that they were stopped; want 2", n)
-	}
-
-	b.Rerun(run, redo.Selection{Failed: true})
-	b.Check()
-	for _, want := range []workqueue.Ordinal{0, 2, 3} {
-		b.Record(storetest.Whole(b.wantClaims(run, want)[0]))
-	}
-	b.WantState(run, "completed", 2)
-	b.WantCounts(run, 5, 0)
-	b.Check()
-}
-
-func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.loadLines(storetest.Request(), "a", "a", "a", "a")
-	b.Record(storetest.Whole(b.wantClaims(run, 0)[0]))
-	b.Record(storetest.Except(storetest.Whole(b.wantClaims(run, 1)[0]), 1))
-	third := b.wantClaims(run, 2)
-	b.Rerun(run, redo.Selection{Keys: []string{"C0", "C1"}})
-	b.Check()
-	b.wantClaims(run)
-	b.Record(storetest.Whole(third[0]))
-	for _, want := range []workqueue.Ordinal{0, 1, 3} {
-		b.Check()
-		b.Record(storetest.Whole(b.wantClaims(run, want)[0]))
-	}
-	b.WantState(run, "completed", 2)
-
-	// All of them at once, with one in progress: it is called back, and the lane begins at its beginning.
-	b.Rerun(run, redo.Selection{Ranges: []redo.Range{{From: 0, To: 3}}})
-	late := b.wantClaims(run, 0)
-	b.Record(storetest.Whole(late[0]))
-	late = b.wantClaims(run, 1)
-	if _, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
-		Select: redo.Selection{All: true}}); err != nil {
-		t.Fatal(err)
-	}
-	b.Check()
-	b.Record(storetest.Whole(late[0])) // comes too late
-	for _, want := range []workqueue.Ordinal{0, 1, 2, 3} {
-		b.Record(storetest.Whole(b.wantClaims(run, want)[0]))
-	}
-	b.WantState(run, "completed", 4)
-	b.Check()
 }
 
 func TestLinesOfPartitionsAndOfFixedValues(t *testing.T) {
@@ -273,9 +202,7 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 			b.Until("the second waits for the lane", func() bool { return b.Waiters() == 2 })
 			release()
 			for range 2 {
-				if err := <-ends; err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, <-ends)
 			}
 			b.Check()
 			next := b.wantClaims(run, 8192, 8194)
@@ -289,11 +216,8 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 
 func (b *bench) addValued(run workqueue.RunID, first int, values ...string) {
 	b.Helper()
-	_, err := start.New(b.Store).Add(b.Context(), start.AddRequest{Run: run, Actor: "ann",
-		Items: func() (func(*start.LoadItem) error, error) { return valuedFrom(first, values...), nil }})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(start.New(b.Store).Add(b.Context(), start.AddRequest{Run: run, Actor: "ann",
+		Items: func() (func(*start.LoadItem) error, error) { return valuedFrom(first, values...), nil }}))(b)
 }
 
 func TestExplainNamesTheItemInFront(t *testing.T) {
@@ -301,9 +225,7 @@ func TestExplainNamesTheItemInFront(t *testing.T) {
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "a", "b")
 	e, err := health.New(b.Store).Explain(t.Context(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	found := false
 	for _, g := range e.Groups {
 		found = found || g.Reason == health.ReasonLane && g.Items == 2 && g.State == "held"
@@ -356,9 +278,7 @@ func TestACorrectionLeavesItemsInTheirLines(t *testing.T) {
 	key := func(i int) (key, payload string) {
 		err := b.Pool.QueryRow(t.Context(), `SELECT item_key, payload FROM work_queue WHERE run_id = $1 AND ordinal = $2`,
 			run, i).Scan(&key, &payload)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return key, payload
 	}
 	first, payload := key(0)

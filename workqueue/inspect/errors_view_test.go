@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -15,10 +16,7 @@ import (
 
 func (b *bench) errors(run workqueue.RunID) inspect.Errors {
 	b.Helper()
-	found, err := inspect.New(b.Store).Errors(b.Context(), run)
-	if err != nil {
-		b.Fatal(err)
-	}
+	found := testenv.Must(inspect.New(b.Store).Errors(b.Context(), run))(b)
 	listed := found.MoreItems
 	for i := range found.Groups {
 		listed += found.Groups[i].Count

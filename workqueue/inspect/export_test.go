@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/export"
@@ -22,10 +23,7 @@ func (b *bench) narrow(conns int32) (*database.DB, *pgxpool.Pool) {
 	b.Helper()
 	config := b.Pool.Config()
 	config.MaxConns = conns
-	pool, err := pgxpool.NewWithConfig(b.Context(), config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	pool := testenv.Must(pgxpool.NewWithConfig(b.Context(), config))(b)
 	b.Cleanup(pool.Close)
 	return database.New(pool), pool
 }
@@ -91,9 +89,7 @@ func TestExportKnowsGenerations(t *testing.T) {
 	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{
 		Run: run, Select: redo.Selection{Keys: []string{"C1", "C2"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	export("failedOLD", "missing", "missing", "failedOLD")
 	again := storetest.Whole(b.One(run))
 	again.Slots[1].Result, again.Slots[1].Err = nil, &workqueue.SlotError{Code: "NEW", Message: "second"}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -31,10 +32,7 @@ func TestGroupsByAFieldOfThePayload(t *testing.T) {
 		return nil
 	}))
 	store := inspect.New(b.Store)
-	found, err := store.GroupsBy(t.Context(), run, "branch")
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := testenv.Must(store.GroupsBy(t.Context(), run, "branch"))(t)
 	want := []inspect.PayloadGroup{
 		{Value: new("north"), Items: 150, Done: 90, Failed: 10, InProgress: 50},
 		{Value: new("7"), Items: 50, InProgress: 50},
@@ -110,10 +108,7 @@ func TestGroupsFollowCorrections(t *testing.T) {
 	b.Correct(run, `{"branch":"north"}`, storetest.Names(10)...)
 	store := inspect.New(b.Store)
 	look := func() (all []string) {
-		found, err := store.GroupsBy(t.Context(), run, "branch")
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := testenv.Must(store.GroupsBy(t.Context(), run, "branch"))(t)
 		for _, g := range found.Groups {
 			all = append(all, fmt.Sprint(text(g.Value), g.Items))
 		}

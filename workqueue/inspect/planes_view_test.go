@@ -7,6 +7,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -20,9 +21,7 @@ func (b *bench) planes(run workqueue.RunID, step string, layer inspect.Layer) []
 	p, err := inspect.New(b.Store).Planes(b.Context(), inspect.PlanesRequest{
 		Run: run, Step: step, Layer: layer, Blocks: inspect.MaxPlaneBlocks,
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return p.Bytes
 }
 
@@ -58,9 +57,7 @@ func TestPlanesShowWhereItemsAre(t *testing.T) {
 	_, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{
 		Run: run, Actor: "test", Select: redo.Selection{Step: "only", Keys: []string{"C0"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	want("only", 2, 5, 6, 6, 3, 3, 4, 4, 2, 2)
 	want("second", 8, 5, 7, 7, 0, 0, 0, 0, 0, 0)
 	want("", 8, 5, 6, 6, 3, 3, 4, 4, 2, 2)
@@ -118,21 +115,15 @@ func TestTimelineCountsEveryItemOnce(t *testing.T) {
 	_, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{
 		Run: run, Actor: "test", Select: redo.Selection{Keys: []string{"C1", "C2"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "bad"}))
 	again := redo.RerunRequest{Run: run, Actor: "test", Select: redo.Selection{Failed: true}}
-	if _, err := redo.New(b.Store).Rerun(t.Context(), again); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(redo.New(b.Store).Rerun(t.Context(), again))(t)
 	b.Finish(run)
 	tell := func(all bool, done, failed, requests int64) {
 		t.Helper()
 		tl, err := report.New(b.Store).Timeline(t.Context(), report.TimelineRequest{Run: run, Buckets: 5, All: all})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		sum := func(of []int64) (n int64) {
 			for _, v := range of {
 				n += v
@@ -202,10 +193,7 @@ func TestItemsOfARangeInPages(t *testing.T) {
 	r := inspect.ItemRange{Run: run, From: 50, To: bitfield.Size + 50, States: []string{"failed"}, After: -1, Limit: 7}
 	var all []workqueue.Ordinal
 	for {
-		page, err := inspect.New(b.Store).ItemsIn(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := testenv.Must(inspect.New(b.Store).ItemsIn(t.Context(), r))(t)
 		for _, item := range page.Items {
 			if item.Error == nil || item.Error.Code != "bad" || item.Attempts != 1 || item.State != "failed" ||
 				item.Key != storetest.Names(int(item.Ordinal) + 1)[item.Ordinal] {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -35,14 +36,8 @@ func gatherAndIndex() start.LoadRequest {
 // look returns what is told of a run. That its counts add up is checked by the simulation, and here of its report.
 func (b *bench) look(run workqueue.RunID) (*inspect.RunView, *health.Explanation) {
 	b.Helper()
-	view, err := inspect.New(b.Store).Run(b.Context(), run)
-	if err != nil {
-		b.Fatal(err)
-	}
-	e, err := health.New(b.Store).Explain(b.Context(), run)
-	if err != nil {
-		b.Fatal(err)
-	}
+	view := testenv.Must(inspect.New(b.Store).Run(b.Context(), run))(b)
+	e := testenv.Must(health.New(b.Store).Explain(b.Context(), run))(b)
 	if r := b.Report(run); r.Done != view.Done || r.Failed != view.Failed || len(r.Steps) != len(view.Steps) {
 		b.Errorf("the report has %d done, %d failed; the view %d, %d", r.Done, r.Failed, view.Done, view.Failed)
 	}
@@ -110,9 +105,7 @@ func TestViewsOfSeveralSteps(t *testing.T) {
 	wantReasons(t, e, "statement", fmt.Sprintf("%d ready next_to_claim", rest))
 	wantReasons(t, e, "index", fmt.Sprintf("%d ready barrier", 8-rest), fmt.Sprintf("%d waiting needs_step", rest))
 	b.RecordStep(run, 3, 7)
-	if _, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(dispatch.New(b.Store).CheckBarriers(t.Context(), run))(t)
 	b.RecordStep(run, 4)
 	b.WantState(run, "completed", 1)
 	view, _ = b.look(run)
@@ -134,9 +127,7 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 		storetest.Need("d", 0), storetest.Need("e", 3)), 10)
 	b.RecordStep(run, 0, 1)
 	_, err := control.New(b.Store).Pause(t.Context(), control.Control{Run: run, Actor: "alice", Reason: "lunch"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, e := b.look(run)
 	e.MergeSteps()
 	if len(e.Groups) != 2 || e.Groups[0].Reason != health.ReasonOperator || e.Groups[1].Reason != health.ReasonNeeds {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -87,9 +88,7 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 			}
 		}
 		found, err := export.New(b.Store).Open(t.Context(), export.Request{Run: run, Select: c.sel})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		var keys []string
 		err = found.Each(t.Context(), func(item *export.Item) error { keys = append(keys, item.Key); return nil })
 		if got := fmt.Sprint(keys); err != nil || got != c.want && (c.want != "none" || len(keys) > 0) &&
@@ -109,10 +108,8 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 		t.Errorf("accepted %+v, %v", accepted, err)
 	}
 	// One release computed wrongly: one command.
-	if _, err := store.Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "test",
-		Select: redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0"}}}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(store.Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "test",
+		Select: redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0"}}}))(t)
 	b.WantTally(run, storetest.Tally{Ready: 4, Done: 8})
 	b.Finish(run)
 	b.WantState(run, "completed", 2)
@@ -131,8 +128,7 @@ func TestEvidenceNamesTheSteps(t *testing.T) {
 	g.WantState(g.run, "completed", 1)
 	g.Exec(`UPDATE work_slice SET service = 'letters@3 x' WHERE run_id = $1 AND step = 4`, g.run)
 	g.fresh()
-	out := g.again(redo.RerunRequest{Run: g.run, Actor: "test",
-		Select: redo.Selection{Evidence: redo.Evidence{Service: "letters@3"}}})
+	out := g.Rerun(g.run, redo.Selection{Evidence: redo.Evidence{Service: "letters@3"}})
 	if out.Items != 3 || out.Step != "letter" {
 		t.Fatalf("%+v", out)
 	}

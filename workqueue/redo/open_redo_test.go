@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -33,11 +34,8 @@ func TestRerunOfAnOpenRun(t *testing.T) {
 		t.Fatalf("barriers %v passed before the seal, %v", passed, err)
 	}
 	g.fresh()
-	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "test",
-		Select: redo.Selection{Failed: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "test",
+		Select: redo.Selection{Failed: true}}))(t)
 	more := storetest.Names(8200)[8192:]
 	b.Add(run, more)
 	g.work()

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -24,10 +25,7 @@ func TestMasksOfRanges(t *testing.T) {
 				want[o] = true
 			}
 		}
-		masks, err := masksOfRanges(ranges, items)
-		if err != nil {
-			t.Fatal(err)
-		}
+		masks := testenv.Must(masksOfRanges(ranges, items))(t)
 		for o := range workqueue.Ordinal(items) {
 			block, bit := o.Block()
 			if got := masks[block] != nil && masks[block].Has(bit); got != want[o] {

@@ -1,14 +1,13 @@
 package redo_test
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -54,10 +53,7 @@ func (g *gatherer) take(step workqueue.Step) []workqueue.Slice {
 	g.Helper()
 	req := g.ClaimRequest(g.run, storetest.Plenty)
 	req.Step = step
-	claimed, err := dispatch.New(g.Store).Claim(g.Context(), req)
-	if err != nil {
-		g.Fatal(err)
-	}
+	claimed := testenv.Must(dispatch.New(g.Store).Claim(g.Context(), req))(g)
 	return claimed.Slices
 }
 
@@ -106,10 +102,7 @@ func (g *gatherer) wantDone(want map[workqueue.Step]int) {
 
 func (g *gatherer) reset(step workqueue.Step, change func(*redo.ResetRequest)) redo.Reset {
 	g.Helper()
-	out, err := g.tryReset(step, change)
-	if err != nil {
-		g.Fatal(err)
-	}
+	out := testenv.Must(g.tryReset(step, change))(g)
 	g.Check()
 	return out
 }
@@ -126,16 +119,6 @@ func byKey(keys ...string) func(*redo.ResetRequest) {
 
 func all(r *redo.ResetRequest) { r.Select.All = true }
 
-// effect is what a reset did to a step.
-func effect(out redo.Reset, step workqueue.Step) redo.StepReset {
-	for _, st := range out.Steps {
-		if st.Step == storetest.StepNames()[step] {
-			return st
-		}
-	}
-	return redo.StepReset{}
-}
-
 // A part that is bad fails the step that reads it: a re-run there would give it the same part. The part is made again,
 // chosen by how it failed the other step, and what was told of it is told no more.
 func TestResetAPartThatFailedAnotherStep(t *testing.T) {
@@ -146,10 +129,7 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	g.work()
 	advised := func(command string) bool {
 		t.Helper()
-		e, err := health.New(g.Store).Explain(t.Context(), g.run)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := testenv.Must(health.New(g.Store).Explain(t.Context(), g.run))(t)
 		return slices.ContainsFunc(e.Advice, func(a health.Advice) bool { return a.Command == command })
 	}
 	again := "tranche run rerun " + g.run.String() + " --failed"
@@ -198,22 +178,6 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	g.Check()
 }
 
-// Of a claimed slice that turns out too large, only what was not withdrawn meanwhile is sent on.
-func TestSplitOfWhatWasWithdrawn(t *testing.T) {
-	t.Parallel()
-	g := gather(t, 8)
-	claimed := g.take(storetest.Accounts)[0]
-	g.reset(storetest.Accounts, byKey("C0", "C1", "C2"))
-	first, err := settle.New(g.Store).Split(t.Context(), g.Session, claimed.ID, claimed.Mask.Split(1), time.Minute)
-	if err != nil || first == nil || !slices.Equal(storetest.Ordinals(*first), []workqueue.Ordinal{3}) {
-		t.Fatalf("the first piece is %+v, %v; want item 3", first, err)
-	}
-	g.Check()
-	g.answer(storetest.Accounts, *first)
-	g.Exec(`UPDATE work_slice SET deadline = tranche_now() WHERE state = 'claimed'`)
-	g.Check()
-}
-
 func TestResetRefusals(t *testing.T) {
 	t.Parallel()
 	g := gather(t, 8)
@@ -241,54 +205,7 @@ func TestResetRefusals(t *testing.T) {
 	reset(storetest.Statement, byKey("C1", "C2"), "--step transactions", "--step accounts") // they were left out there
 	g.fresh()
 	g.reset(storetest.Transactions, byKey("C1"))
-	if _, err := control.New(g.Store).Cancel(t.Context(), storetest.Wish(g.run, "")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(control.New(g.Store).Cancel(t.Context(), storetest.Wish(g.run, "")))(t)
 	reset(storetest.Accounts, all, "cancelled")
-	g.Check()
-}
-
-// A dry run says what the reset after it does, and leaves no trace; a second reset finds nothing to do until something
-// was done. A run that is paused stays so.
-func TestResetTwice(t *testing.T) {
-	t.Parallel()
-	g := gather(t, 20)
-	g.work()
-	rows := func() int {
-		return g.Number(`SELECT count(*) FROM audit_log`) + g.Number(`SELECT count(*) FROM run_event`)
-	}
-	before := rows()
-	dry := g.reset(storetest.Accounts, func(r *redo.ResetRequest) { all(r); r.DryRun = true })
-	if n := rows(); n != before {
-		t.Errorf("a dry run left %d rows behind", n-before)
-	}
-	g.WantState(g.run, "completed", 1)
-	wet := g.reset(storetest.Accounts, all)
-	if fmt.Sprint(wet) != fmt.Sprint(dry) {
-		t.Errorf("the dry run said %+v, and the reset did %+v", dry, wet)
-	}
-	var nothing *redo.NothingToResetError
-	if _, err := g.tryReset(storetest.Accounts, all); !errors.As(err, &nothing) {
-		t.Errorf("the second reset: %v", err)
-	}
-	if _, err := control.New(g.Store).Pause(t.Context(), storetest.Wish(g.run, "wait")); err != nil {
-		t.Fatal(err)
-	}
-	if out := g.reset(storetest.Transactions, byKey("C7")); out.Hold != control.HoldOperator || out.Generation != 3 ||
-		effect(out, storetest.Statement).Kept != 1 {
-		t.Errorf("a reset of a paused run: %+v", out)
-	}
-	if _, err := control.New(g.Store).Resume(t.Context(), storetest.Wish(g.run, ""), nil); err != nil {
-		t.Fatal(err)
-	}
-	g.fresh()
-	g.work()
-	g.wantDone(map[workqueue.Step]int{storetest.Accounts: 20, storetest.Transactions: 1})
-	g.WantState(g.run, "completed", 3)
-	g.WantCompletions(g.run, 1, 3)
-	if n := g.Number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'reset' AND actor = 'ann'
-		AND before->>'generation' = '1' AND after->>'generation' = '2' AND detail->>'items' = '20'`, g.run); n != 1 {
-		t.Errorf("%d audit rows of the first reset; want 1", n)
-	}
 	g.Check()
 }

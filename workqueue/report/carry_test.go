@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/report"
@@ -13,10 +14,7 @@ import (
 // carry reads what a run has to carry on until it ends, and returns the keys and why it ended.
 func carry(b *bench, run workqueue.RunID, meanwhile func()) (keys []string, err error) {
 	b.Helper()
-	c, err := report.New(b.Store).NewCarried(b.Context(), run, []workqueue.Outcome{workqueue.OutcomeFailed})
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := testenv.Must(report.New(b.Store).NewCarried(b.Context(), run, []workqueue.Outcome{workqueue.OutcomeFailed}))(b)
 	meanwhile()
 	for {
 		key, _, err := c.Next(b.Context())

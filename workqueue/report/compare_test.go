@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/report"
@@ -26,10 +27,7 @@ func (b *bench) outcomes(items ...[2]string) workqueue.RunID {
 	for _, i := range items {
 		names = append(names, i[0])
 	}
-	loaded, err := start.New(b.Store).Load(b.Context(), req, storetest.Keys(names...))
-	if err != nil {
-		b.Fatal(err)
-	}
+	loaded := testenv.Must(start.New(b.Store).Load(b.Context(), req, storetest.Keys(names...)))(b)
 	s := b.One(loaded.Run)
 	a := settle.Answer{Slice: s.ID, Endpoint: storetest.Endpoint, Service: "test", Answered: -1}
 	for o, i := range items {
@@ -60,9 +58,7 @@ func (b *bench) compare(here, there workqueue.RunID) (all []string, counts map[r
 		all = append(all, line)
 		return nil
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	counts = map[report.Change]int64{}
 	for _, n := range c.Changes {
 		counts[n.Change] = n.Items
@@ -118,10 +114,7 @@ func TestCompareManyKeys(t *testing.T) {
 	finish := func(list []string, bad string) workqueue.RunID {
 		req := storetest.Chunked(4000)
 		req.Session = b.Session
-		loaded, err := start.New(b.Store).Load(t.Context(), req, storetest.Keys(list...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		loaded := testenv.Must(start.New(b.Store).Load(t.Context(), req, storetest.Keys(list...)))(t)
 		for _, s := range b.Claim(loaded.Run, storetest.Plenty) {
 			a := storetest.Whole(s)
 			for i := range a.Slots {
@@ -144,9 +137,7 @@ func TestCompareManyKeys(t *testing.T) {
 		t.Errorf("%d keys: %v", len(all), counts)
 	}
 	sel := redo.Selection{Failed: true}
-	if _, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: here, Select: sel}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: here, Select: sel}))(t)
 	b.Finish(here) // with another result
 	_, counts = b.compare(here, there)
 	if counts[report.ChangeResult] != 1 || counts[report.ChangeNewlyFailing] != 0 {
@@ -176,10 +167,7 @@ func (b *bench) stepsOf(plan string, steps ...string) workqueue.RunID {
 	}
 	req := storetest.Planned(specs...)
 	req.Plan, req.Session = plan, b.Session
-	loaded, err := start.New(b.Store).Load(b.Context(), req, storetest.Keys("a", "b", "c"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	loaded := testenv.Must(start.New(b.Store).Load(b.Context(), req, storetest.Keys("a", "b", "c")))(b)
 	for step, name := range steps {
 		for _, s := range b.ClaimStep(loaded.Run, workqueue.Step(step), storetest.Plenty).Slices {
 			a := storetest.Whole(s)
@@ -211,10 +199,7 @@ func TestCompareRunsOfOtherPlans(t *testing.T) {
 		{one, two, 2, 0, []string{"statement"}, nil, []string{"letter"}, "the results of statement, not those of letter"},
 		{two, swapped, 2, 0, []string{"letter", "statement"}, nil, nil, "the results of letter, statement, by the names"},
 	} {
-		found, err := report.New(b.Store).Compare(t.Context(), test.here, test.there, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := testenv.Must(report.New(b.Store).Compare(t.Context(), test.here, test.there, nil))(t)
 		counts := map[report.Change]int64{}
 		for _, n := range found.Changes {
 			counts[n.Change] = n.Items
@@ -273,10 +258,7 @@ func TestLargeResultsAreComparedByHash(t *testing.T) {
 		t.Errorf("one of two is other: %v, %v", all, counts)
 	}
 	digest := func(run workqueue.RunID) string {
-		d, err := report.New(b.Store).Digests(t.Context(), run)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := testenv.Must(report.New(b.Store).Digests(t.Context(), run))(t)
 		return fmt.Sprint(d.Results)
 	}
 	if a, c := digest(first), digest(same); a == "" || a != c {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/report"
@@ -20,15 +21,9 @@ func TestHistory(t *testing.T) {
 	before := b.Load(storetest.Request(), 1)
 	run := b.Load(storetest.Request(), 3)
 	ctl := control.New(b.Store)
-	if _, err := ctl.Pause(t.Context(), control.Control{Run: run, Actor: "ann", Reason: "lunch"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := ctl.Note(t.Context(), run, "the bank\x00 called", "bob"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ctl.Resume(t.Context(), control.Control{Run: run, Actor: "ann"}, nil); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(ctl.Pause(t.Context(), control.Control{Run: run, Actor: "ann", Reason: "lunch"}))(t)
+	testenv.NoError(t, ctl.Note(t.Context(), run, "the bank\x00 called", "bob"))
+	testenv.Must(ctl.Resume(t.Context(), control.Control{Run: run, Actor: "ann"}, nil))(t)
 	b.Exec(`INSERT INTO endpoint_change (endpoint, what, before, after, reason)
 		VALUES ($1, 'breaker', 'closed', 'open', '9 of 10 failed'), ($1, 'rate', '1', '2', 'no matter'),
 			('elsewhere', 'breaker', 'closed', 'open', 'no matter')`, storetest.Endpoint)
@@ -43,10 +38,7 @@ func TestHistory(t *testing.T) {
 	b.Finish(run)
 	b.Exec(`UPDATE work_slice SET service = 'bills@1.2.0 ' || id WHERE run_id = $1`, run)
 
-	entries, err := report.New(b.Store).History(t.Context(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := testenv.Must(report.New(b.Store).History(t.Context(), run))(t)
 	var got []string
 	for i := range entries {
 		e := &entries[i]

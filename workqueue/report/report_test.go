@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -71,9 +72,7 @@ func TestReportCountsWhatAReRunAsksForAgain(t *testing.T) {
 	}
 	for again := range int64(2) {
 		_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for _, s := range b.Claim(run, storetest.Plenty) {
 			b.Send(s)
 			b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "BAD", Message: "no"}))
@@ -94,9 +93,7 @@ func TestReportCountsWork(t *testing.T) {
 	lost := b.Open()
 	claim := b.ClaimRequest(run, 1)
 	claim.Session = lost
-	if _, err := dispatch.New(b.Store).Claim(t.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(dispatch.New(b.Store).Claim(t.Context(), claim))(t)
 	b.Expire(lost)
 	if n, err := settle.New(b.Store).ReleaseDeadSessions(t.Context(), b.Lead()); err != nil || n != 1 {
 		t.Fatal(n, err)
@@ -128,9 +125,7 @@ func TestReportCountsWork(t *testing.T) {
 		t.Errorf("the bisections are %+v: %s", f, b.Dump(run))
 	}
 	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	timed(func() { b.Finish(run) })
 	r = b.Report(run)
 	if len(r.Generations) != 2 || r.Generations[0].Failed != 1 || r.Generations[1].Done != 1 || r.Failed != 0 {
@@ -163,16 +158,11 @@ WHERE q.run_id = $1`
 
 func (b *bench) digests(run workqueue.RunID) report.Digests {
 	b.Helper()
-	d, err := report.New(b.Store).Digests(b.Context(), run)
-	if err != nil {
-		b.Fatal(err)
-	}
+	d := testenv.Must(report.New(b.Store).Digests(b.Context(), run))(b)
 	var items, results string
 	b.Exec(`CREATE OR REPLACE FUNCTION netstring(b bytea) RETURNS bytea LANGUAGE sql AS
 		$$SELECT convert_to(octet_length(b) || ':', 'UTF8') || b || ','::bytea$$`)
-	if err := b.Pool.QueryRow(b.Context(), digestsBySQL, run).Scan(&items, &results); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), digestsBySQL, run).Scan(&items, &results))
 	if d.Items != items || d.Results != "" && d.Results != results {
 		b.Errorf("the digests are %+v; by the definition they are %s and %s", d, items, results)
 	}
@@ -207,9 +197,7 @@ func TestDigests(t *testing.T) {
 
 	// The newest generation counts, and while it runs there is nothing to rely on.
 	sel := redo.Selection{Keys: []string{"C17", "C18"}}
-	if _, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: first, Select: sel}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: first, Select: sel}))(t)
 	if d := b.digests(first); d.Items != one.Items || d.Results != "" || d.Note == "" {
 		t.Errorf("during a re-run: %+v", d)
 	}
@@ -220,12 +208,8 @@ func TestDigests(t *testing.T) {
 
 	// What a cancelled run has not done is missing, whatever it had been before.
 	sel = redo.Selection{Keys: []string{"C1", "C9000"}}
-	if _, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: same, Select: sel}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: same, Actor: "ann"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: same, Select: sel}))(t)
+	testenv.Must(control.New(b.Store).Cancel(t.Context(), control.Control{Run: same, Actor: "ann"}))(t)
 	if d := b.digests(same); d.Results == two.Results || d.Results == "" {
 		t.Errorf("of a cancelled run: %+v", d)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/export"
@@ -142,9 +143,7 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 		t.Fatalf("size %d, %v", r.Size(), err)
 	}
 	for _, from := range []int64{0, 2999, 3000, 8999, 9999, 10_000, 1} {
-		if _, err := r.Seek(from, io.SeekStart); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(r.Seek(from, io.SeekStart))(t)
 		if rest, err := io.ReadAll(r); err != nil || !slices.Equal(rest, data[from:]) {
 			t.Errorf("from %d: %d bytes, %v", from, len(rest), err)
 		}
@@ -177,9 +176,7 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 
 func (b *bench) largeRows() (n int) {
 	b.Helper()
-	if err := b.Pool.QueryRow(b.Context(),
-		`SELECT (SELECT count(*) FROM large_result) + (SELECT count(*) FROM work_piece)`).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(),
+		`SELECT (SELECT count(*) FROM large_result) + (SELECT count(*) FROM work_piece)`).Scan(&n))
 	return n
 }

@@ -68,10 +68,7 @@ func (b *bench) inTables(run workqueue.RunID) map[string]int {
 
 func (b *bench) deleteRun(lease workqueue.Lease, run workqueue.RunID) bool {
 	b.Helper()
-	deleted, err := retention.New(b.Store).DeleteRun(b.Context(), lease, run, time.Now(), "age 1h")
-	if err != nil {
-		b.Fatal(err)
-	}
+	deleted := testenv.Must(retention.New(b.Store).DeleteRun(b.Context(), lease, run, time.Now(), "age 1h"))(b)
 	return deleted
 }
 
@@ -188,9 +185,7 @@ func TestRetentionLimits(t *testing.T) {
 	b.Ended(9, 0)
 	due := func(limits retention.Limits) int64 {
 		t.Helper()
-		if _, err := retention.New(b.Store).SetRetention(ctx, retention.RetainRuns, limits, "ann"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(retention.New(b.Store).SetRetention(ctx, retention.RetainRuns, limits, "ann"))(t)
 		all, err := retention.New(b.Store).RetentionDue(ctx)
 		if err != nil || all[0].Kind != retention.RetainRuns {
 			t.Fatal(all, err)
@@ -219,11 +214,8 @@ func TestRetentionLimits(t *testing.T) {
 	if n := due(retention.Limits{Bytes: &bytes}); n != 2 {
 		t.Errorf("%d runs are past the size; want the two oldest", n)
 	}
-	before, err := retention.New(b.Store).RetentionCutoff(ctx, &retention.Retention{Kind: retention.RetainRuns,
-		Limits: retention.Limits{Count: &few}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := testenv.Must(retention.New(b.Store).RetentionCutoff(ctx, &retention.Retention{Kind: retention.RetainRuns,
+		Limits: retention.Limits{Count: &few}}))(t)
 	if found, err := retention.New(b.Store).RunsPastLimits(ctx, *before, 10, runs[:1]); err != nil ||
 		!slices.Equal(found, runs[1:3]) {
 		t.Errorf("%v, %v; want %v", found, err, runs[1:3])
@@ -313,7 +305,7 @@ func TestOldThingsAreDeleted(t *testing.T) {
 	b.PauseRun(under)
 	for _, sql := range []string{
 		`UPDATE run_event SET at = at - interval '100 days'`,
-		`UPDATE retention SET age = interval '40 days' WHERE kind = 'audit'`,
+		`UPDATE retention SET age = interval '40 days' WHERE kind = 'audit'`, `UPDATE audit_expiry SET min_age = '0'`,
 		`UPDATE dead_letter SET changed_at = changed_at - interval '100 days'`,
 		`INSERT INTO dead_letter (id, msg_id, endpoint, cause, state, changed_at)
 			VALUES (gen_random_uuid(), 'd', 'e', 'c', 'dropped', tranche_now() - interval '100 days'),
@@ -346,9 +338,7 @@ func TestOldThingsAreDeleted(t *testing.T) {
 		t.Errorf("of the finished run %v is known; want its re-run", left)
 	}
 	b.Check()
-	if err := retention.New(b.Store).NoteDeleted(ctx, lease, retention.RetainAudit, 7); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, retention.New(b.Store).NoteDeleted(ctx, lease, retention.RetainAudit, 7))
 	all, err := retention.New(b.Store).Retention(ctx)
 	if err != nil || len(all) != len(retention.Kinds()) || all[2].LastDeleted != 7 || all[2].LastAt == nil {
 		t.Errorf("%+v, %v", all, err)
@@ -406,16 +396,10 @@ func (e *endless) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDat
 // What the leader tasks read ends, also when PostgreSQL's host has vanished and nothing says so.
 func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 	t.Parallel()
-	config, err := pgxpool.ParseConfig(testenv.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testenv.Must(pgxpool.ParseConfig(testenv.Database(t)))(t)
 	seen := &endless{}
 	config.ConnConfig.Tracer = seen
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	store, ctx := database.New(pool), t.Context()
 	age := time.Hour
@@ -467,14 +451,9 @@ func TestTookTooLong(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	held, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := testenv.Must(pool.Begin(t.Context()))(t)
 	defer func() { _ = held.Rollback(t.Context()) }()
-	if _, err := held.Exec(t.Context(), `LOCK TABLE retention`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(held.Exec(t.Context(), `LOCK TABLE retention`))(t)
 	for name, tc := range map[string]struct {
 		err  error
 		want bool

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/schedule"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -27,10 +28,7 @@ func (b *bench) fallDue(name string) time.Time {
 func (b *bench) succeed() workqueue.Lease {
 	b.Helper()
 	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
-	lease, err := session.New(b.Store).Lead(b.Context(), b.Open(), storetest.LeaseTTL)
-	if err != nil {
-		b.Fatal(err)
-	}
+	lease := testenv.Must(session.New(b.Store).Lead(b.Context(), b.Open(), storetest.LeaseTTL))(b)
 	return lease
 }
 
@@ -44,9 +42,7 @@ func takeAt(name string, due time.Time) schedule.Taking {
 func (b *bench) fires() (states string) {
 	b.Helper()
 	fires, _, err := schedule.New(b.Store).Fires(b.Context(), schedule.FireFilter{Schedule: "night"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	for _, f := range fires {
 		states += string(f.State) + " "
 	}
@@ -143,10 +139,7 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {
 		t.Errorf("%d runs are left of starts that were fenced off", n)
 	}
-	loaded, err := load(claim, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	loaded := testenv.Must(load(claim, 3))(t)
 	fires, _, err := schedule.New(b.Store).Fires(t.Context(), schedule.FireFilter{Schedule: "night"})
 	if err != nil || len(fires) != 1 || fires[0].State != schedule.FireStarted || *fires[0].Run != loaded.Run ||
 		fires[0].RunState != "running" {

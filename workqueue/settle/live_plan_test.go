@@ -20,10 +20,7 @@ import (
 // also by plans that are kept since there was nothing.
 func TestLooksCostWhatTheyFind(t *testing.T) {
 	t.Parallel()
-	conn, err := testenv.Pool(t).Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testenv.Must(testenv.Pool(t).Acquire(t.Context()))(t)
 	defer conn.Release()
 	looks := []struct {
 		name, statement, arguments, settings string
@@ -42,9 +39,7 @@ func TestLooksCostWhatTheyFind(t *testing.T) {
 		read(t, conn, l.name, l.arguments, l.settings)
 	}
 	for _, sql := range muchThatIsWell {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), sql))(t)
 	}
 	for range 2 {
 		for _, l := range looks {
@@ -66,23 +61,15 @@ func TestLooksCostWhatTheyFind(t *testing.T) {
 func TestUnansweredSlicesComeByTheirPlaces(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)
-	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testenv.Must(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
 	for _, sql := range muchThatIsWell {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), sql))(t)
 	}
 	store := New(database.New(pool))
 	met := map[workqueue.SliceID]bool{}
 	for at := int64(100); ; {
-		page, err := store.Unanswered(t.Context(), 1, time.Minute, at, 2901, 700)
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := testenv.Must(store.Unanswered(t.Context(), 1, time.Minute, at, 2901, 700))(t)
 		for _, u := range page {
 			if u.StreamSeq <= at || met[u.ID] {
 				t.Fatalf("slice %s at place %d comes behind place %d", u.ID, u.StreamSeq, at)
@@ -144,9 +131,7 @@ func read(t *testing.T, conn *pgxpool.Conn, name, arguments, settings string) (r
 func TestPlanOfCompletionsInEmptyTables(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Connect(t, testenv.Database(t))
-	if _, err := pool.Exec(t.Context(), `ANALYZE`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(pool.Exec(t.Context(), `ANALYZE`))(t)
 	plan := strings.Join(testenv.Plan(t, pool, completeRuns, `'{}'`, plane.PlanOnce),
 		"\n")
 	if bad := testenv.WholeScans(plan); len(bad) > 0 {

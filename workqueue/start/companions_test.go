@@ -30,9 +30,7 @@ func newTogether(t *testing.T) *together {
 	pool := testenv.Connect(t, testenv.Database(t))
 	g := &together{T: t, pool: pool, db: database.New(pool)}
 	for i := range 3 { // from now on their paces are known
-		if err := g.load(t.Context(), i, "first"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, g.load(t.Context(), i, "first"))
 	}
 	database.Kept[companions](g.db).busy = true
 	return g
@@ -98,9 +96,7 @@ SELECT count(*), count(DISTINCT r.xmin::text), count(*) FILTER (WHERE b.items = 
     AND (SELECT count(*) FROM audit_log a WHERE a.run_id = r.id AND a.before IS NULL AND a.after ->> 'plan' = 'p') = 1)
 FROM (SELECT xmin, * FROM batchrun ORDER BY id OFFSET 3) r
 JOIN tracker_batch b ON b.id = r.id`).Scan(&got, &made, &whole)
-	if err != nil {
-		g.Fatal(err)
-	}
+	testenv.NoError(g, err)
 	if got != runs || made != transactions || whole != runs {
 		g.Errorf("%d runs, %d of them whole, of %d transactions; want %d of %d", got, whole, made, runs, transactions)
 	}

@@ -148,12 +148,12 @@ func TestExplainAFlowThatAsksNobody(t *testing.T) {
 
 func TestExplainWithoutNATS(t *testing.T) {
 	t.Parallel()
-	e := apitest.SetupEngine(t)
+	e, ns := apitest.SetupOwnEngine(t)
 	sent := e.Load("count", 100, nil)
 	e.Until(sent, "sent", health.ReasonNoListener)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	testenv.NoError(t, e.Ns.Stop(ctx))
+	testenv.NoError(t, ns.Stop(ctx))
 	run := e.Load("count", 100, nil)
 	e.WantOwner(run, "ready", health.ReasonNATSUnreachable, health.OwnerNode, "cannot reach NATS",
 		"connects again by itself")

@@ -24,7 +24,6 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/dashboard"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -47,7 +46,7 @@ type stack struct {
 	config stackConfig
 	pool   *pgxpool.Pool
 	store  *database.DB
-	ns     *embedded.NATS
+	ns     testenv.Server
 	nc     *nats.Conn
 	node   *orchestrator.Node
 	addr   string

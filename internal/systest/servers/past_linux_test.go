@@ -19,7 +19,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -39,7 +38,7 @@ const (
 type past struct {
 	*testing.T
 	url   string
-	ns    *embedded.NATS
+	ns    testenv.Server
 	nodes []func()
 	node  *orchestrator.Node
 	plans bool // the nodes start what schedules want

@@ -32,14 +32,25 @@ import (
 // Engine is a real node behind the API, with a NATS server and a database of its own.
 type Engine struct {
 	*Bench
-	Ns   *embedded.NATS
+	Ns   testenv.Server
 	Node *orchestrator.Node
 }
 
 // SetupEngine makes one with a node, on NATS of its own.
 func SetupEngine(t *testing.T) *Engine {
 	t.Helper()
-	ns := testenv.NATS(t)
+	return setupEngine(t, testenv.NATS(t))
+}
+
+// SetupOwnEngine is SetupEngine with a NATS server for the test alone.
+func SetupOwnEngine(t *testing.T) (*Engine, *embedded.NATS) {
+	t.Helper()
+	ns := testenv.OwnNATS(t, embedded.NATSConfig{})
+	return setupEngine(t, ns), ns
+}
+
+func setupEngine(t *testing.T, ns testenv.Server) *Engine {
+	t.Helper()
 	e := SetupEngineOn(t, testenv.Conn(t, ns), api.Config{})
 	e.Ns = ns
 	e.Ready()

@@ -28,7 +28,7 @@ type snapshot struct {
 }
 
 // planes are where the items of a step are.
-type planes struct{ ready, done, failed, skipped, held, live bitfield.Set }
+type planes struct{ ready, done, failed, skipped, held, accepted, live bitfield.Set }
 
 func (p *planes) settled() bitfield.Set { return p.done.Or(p.failed).Or(p.skipped) }
 
@@ -42,7 +42,8 @@ func (n *snapshot) ended(item int) bool {
 
 const readSimulated = `
 SELECT r.state, r.generation, coalesce(r.hold, ''), b.ready, b.done, b.failed, coalesce(b.skipped, B'0'::bit(8192)),
-    coalesce(b.held, B'0'::bit(8192)), coalesce((SELECT bit_or(s.remaining) FROM work_slice s WHERE s.run_id = r.id
+    coalesce(b.held, B'0'::bit(8192)), coalesce(b.accepted, B'0'::bit(8192)),
+    coalesce((SELECT bit_or(s.remaining) FROM work_slice s WHERE s.run_id = r.id
         AND s.step = b.step AND s.state IN ('scheduled', 'claimed', 'sent')), B'0'::bit(8192))
 FROM batchrun r JOIN work_block b ON b.run_id = r.id WHERE r.id = $1 ORDER BY b.step`
 
@@ -51,7 +52,8 @@ func (s *simulation) read() (now snapshot) {
 	s.must(err)
 	var p planes
 	columns := []any{&now.state, &now.generation, &now.hold, pgbits.Into(&p.ready), pgbits.Into(&p.done),
-		pgbits.Into(&p.failed), pgbits.Into(&p.skipped), pgbits.Into(&p.held), pgbits.Into(&p.live)}
+		pgbits.Into(&p.failed), pgbits.Into(&p.skipped), pgbits.Into(&p.held), pgbits.Into(&p.accepted),
+		pgbits.Into(&p.live)}
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		now.steps = append(now.steps, p)
 		return nil
@@ -60,14 +62,30 @@ func (s *simulation) read() (now snapshot) {
 	return now
 }
 
+// disjoint checks that each item is in one place, and in none that does not exist.
+func (s *simulation) disjoint(step int, p *planes) {
+	var seen bitfield.Set
+	for _, in := range []bitfield.Set{p.ready, p.done, p.failed, p.skipped, p.held, p.live} {
+		if twice := seen.And(in); !twice.Empty() {
+			s.failf("%d items of step %d are in two places: %s", twice.Count(), step, s.tally())
+		}
+		seen = seen.Or(in)
+	}
+	if beyond := seen.AndNot(bitfield.Full(s.items)); !beyond.Empty() {
+		s.failf("step %d has %d items too many: %s", step, beyond.Count(), s.tally())
+	}
+}
+
 // check holds what the database has against what it had before the move, and against what was acknowledged.
 func (s *simulation) check() {
 	before := s.known
 	s.known = s.read()
+	s.checkOps()
 	now := &s.known
 	settled := true
 	for step := range now.steps {
 		p := &now.steps[step]
+		s.disjoint(step, p)
 		outcomes := p.settled()
 		settled = settled && outcomes.Count() == s.items
 		if step < len(before.steps) {
@@ -97,6 +115,9 @@ func (s *simulation) checkStep(step workqueue.Step, was, is *planes) {
 		clear(s.at(step, workqueue.Ordinal(o)).faults)
 	}
 	if fresh := is.failed.AndNot(was.failed); !fresh.Empty() {
+		if already := fresh.And(is.accepted); !already.Empty() {
+			s.failf("%d items at step %d have failed just now, and are accepted", already.Count(), step)
+		}
 		s.checkFailed(step, fresh)
 	}
 }
@@ -184,16 +205,19 @@ func (s *simulation) end() {
 		s.resume()
 		s.check()
 	}
-	for round := 0; s.known.state == "running"; round++ {
+	for round := 0; s.known.state == "running" || s.ops != nil && len(s.ops.are(opWaits)) > 0; round++ {
 		if round == healRounds {
-			s.failf("the run is %s, held: %q, long after all faults are over: %s; steps %+v", s.known.state, s.known.hold,
-				s.Dump(s.run), s.tally())
+			s.failf("the run is %s, held: %q, and %v wait, long after all faults are over: %s; steps %+v", s.known.state,
+				s.known.hold, s.ops, s.Dump(s.run), s.tally())
 		}
 		s.heal(1 + round/4)
 	}
 	s.examine()
 	if s.known.state == "completed" {
 		s.compare()
+	}
+	if s.ops != nil {
+		s.endOps()
 	}
 	s.delete()
 }
@@ -207,10 +231,19 @@ func (s *simulation) heal(beats int) {
 	}
 	s.round()
 	for i := range s.nodes {
+		if s.ops != nil {
+			s.flushFor(&s.nodes[i])
+		}
 		s.sweepBy(&s.nodes[i])
 	}
-	s.resume()
-	s.approve()
+	for len(s.flushes) > 0 {
+		s.settle()
+		s.checkOps()
+	}
+	if !s.cancelled {
+		s.resume()
+		s.approve()
+	}
 	s.check()
 }
 
@@ -270,7 +303,7 @@ func (s *simulation) compareOne(step workqueue.Step, o workqueue.Ordinal, parts,
 	a := at{step, o}
 	switch {
 	case leftOut != is.skipped.Has(int(o)):
-	case leftOut:
+	case leftOut, s.doubted[o]:
 		return
 	case is.failed.Has(int(o)):
 		if fails || codes[a] != "bad" { // checkFailed has seen that there is a reason
@@ -289,7 +322,7 @@ func (s *simulation) compareOne(step workqueue.Step, o workqueue.Ordinal, parts,
 // countLeft makes a statement of the tables with rows of runs.
 const countLeft = `
 SELECT string_agg(format('SELECT %L AS name, count(*) AS n FROM %I WHERE run_id = $1', c.table_name, c.table_name),
-    ' UNION ALL ')
+    ' UNION ALL ' ORDER BY c.table_name)
 FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name)
 WHERE c.column_name = 'run_id' AND table_schema = 'public' AND t.table_type = 'BASE TABLE'
     AND table_name NOT IN ('audit_log', 'deleted_run')`
@@ -314,9 +347,10 @@ func (s *simulation) delete() {
 		_, gone, err = retention.New(s.Store).DeletePiece(s.Context(), lease, s.run, 10_000)
 		s.must(err)
 	}
-	var count string
-	s.must(s.Pool.QueryRow(s.Context(), countLeft).Scan(&count))
-	rows, err := s.Pool.Query(s.Context(), count, s.run)
+	if s.countLeft == "" {
+		s.must(s.Pool.QueryRow(s.Context(), countLeft).Scan(&s.countLeft))
+	}
+	rows, err := s.Pool.Query(s.Context(), s.countLeft, s.run)
 	s.must(err)
 	var name string
 	var n int

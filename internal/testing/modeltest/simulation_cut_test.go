@@ -17,6 +17,7 @@ import (
 // fuse cuts a connection to PostgreSQL at one of the next flushes that have statements executed.
 type fuse struct {
 	mu      sync.Mutex
+	armed   bool // in the middle of a cut
 	flushes int  // until it burns; 0: it does not
 	arrives bool // PostgreSQL does what the last flush asks for, and its answer is lost
 	burnt   bool
@@ -66,7 +67,7 @@ func (c *fusedConn) Read(p []byte) (int, error) {
 // setupFused returns a bench with a store whose connections have a fuse. The bench's own pool has none.
 func setupFused(t *testing.T) *bench {
 	t.Helper()
-	url := testenv.Database(t)
+	url := testenv.Database(t) + "&plan_cache_mode=force_generic_plan" // plans would take half of the time
 	config, err := pgxpool.ParseConfig(testenv.Serving(t, url))
 	if err != nil {
 		t.Fatal(err)
@@ -95,12 +96,12 @@ type cutOff struct{}
 func (s *simulation) cut() {
 	n := s.node()
 	s.fuse.mu.Lock()
-	s.fuse.flushes, s.fuse.arrives = 1+s.r.IntN(5), s.r.IntN(2) == 0
+	s.fuse.armed, s.fuse.flushes, s.fuse.arrives = true, 1+s.r.IntN(5), s.r.IntN(2) == 0
 	s.fuse.mu.Unlock()
 	defer func() {
 		r := recover()
 		s.fuse.mu.Lock()
-		s.fuse.flushes, s.fuse.burnt = 0, false
+		s.fuse.armed, s.fuse.flushes, s.fuse.burnt = false, 0, false
 		s.fuse.mu.Unlock()
 		if _, is := r.(cutOff); !is && r != nil {
 			panic(r)
@@ -110,11 +111,15 @@ func (s *simulation) cut() {
 			s.restart(n)
 		}
 	}()
-	switch s.r.IntN(4) {
+	switch s.r.IntN(5) {
 	case 0:
 		s.claimFor(n)
 	case 1:
 		s.sweepBy(n)
+	case 2:
+		if s.ops != nil {
+			s.flushFor(n)
+		}
 	default:
 		s.record()
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
@@ -113,11 +115,15 @@ func (s *simulation) claimFor(n *node) {
 const beyondLimits = `
 SELECT count(*) FROM work_slice c JOIN run_step st USING (run_id, step)
 LEFT JOIN endpoint_setting e ON e.endpoint = c.endpoint
-WHERE c.id = ANY ($1) AND (bit_count(c.mask) > st.chunk OR st.in_flight < (
+WHERE c.id = ANY ($1) AND (bit_count(c.mask) > st.chunk OR NOT EXISTS (
+        SELECT FROM node_session n WHERE n.id = c.session_id AND n.ended_at IS NULL AND n.expires_at > tranche_now())
+    OR c.not_before > tranche_now() AND c.cause <> 'probe' OR st.in_flight < (
         SELECT count(*) FROM work_slice s
         WHERE s.run_id = c.run_id AND s.step = c.step AND s.state IN ('claimed', 'sent'))
     OR e.max_in_flight > 0 AND e.max_in_flight < (
-        SELECT count(*) FROM work_slice s WHERE s.endpoint = c.endpoint AND s.state IN ('claimed', 'sent')))`
+        SELECT count(*) FROM work_slice s WHERE s.endpoint = c.endpoint AND s.state IN ('claimed', 'sent')) + (
+        SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
+        WHERE o.endpoint = c.endpoint AND k.flush IS NOT NULL))`
 
 // withinLimits checks that a claim leaves no more in flight than its steps and endpoints may have.
 func (s *simulation) withinLimits(claimed []*request) {
@@ -126,7 +132,7 @@ func (s *simulation) withinLimits(claimed []*request) {
 		ids = append(ids, q.ID)
 	}
 	if n := s.Number(beyondLimits, ids); n > 0 {
-		s.failf("%d slices were claimed beyond a chunk, a limit in flight or a budget", n)
+		s.failf("%d slices were claimed beyond a chunk, a limit in flight, a budget or a session's end, or too early", n)
 	}
 }
 
@@ -140,7 +146,7 @@ func (s *simulation) allowed(q *request) {
 	}
 	for _, n := range s.steps[q.Step].Needs {
 		all := s.known.steps[n].settled()
-		if s.steps[q.Step].Barrier && s.generation == 1 && all.Count() < s.items {
+		if s.steps[q.Step].Barrier && all.Count() < s.items {
 			s.failf("%s was claimed behind a barrier, when %d items had ended at step %d", q, all.Count(), n)
 		}
 	}
@@ -151,7 +157,8 @@ func (s *simulation) allowed(q *request) {
 		if s.invalid[o] {
 			s.failf("%s asks about item %d, which is invalid", q, o)
 		}
-		for before := o - 4; s.ordered && s.generation == 1 && before >= 0; before -= 4 {
+		first := s.generation == 1 || len(s.steps) == 1 && q.Cause == workqueue.CauseReady
+		for before := o - 4; s.ordered && first && before >= 0; before -= 4 {
 			if !s.known.ended(int(before)) {
 				s.failf("%s asks about item %d before item %d of the same lane has ended", q, o, before)
 			}
@@ -227,6 +234,9 @@ func part(data string, there bool) string {
 func (s *simulation) mark() { s.markFor(s.node()) }
 
 func (s *simulation) markFor(n *node) {
+	if len(n.sent) == 0 {
+		return
+	}
 	left, err := settle.New(s.Store).MarkSent(s.Context(), n.sent)
 	s.must(err)
 	if len(left) > 0 {
@@ -279,6 +289,9 @@ func (s *simulation) answer(q *request) {
 		return
 	case s.odd(16):
 		s.say("its reply is lost")
+	case s.odd(10):
+		s.say("suspends it")
+		s.flow = append(s.flow, q)
 	case s.odd(30):
 		s.say("has too much to do")
 		a.Failure, a.Answered = &workqueue.SlotError{Code: "busy", Message: "m", Retry: true}, 0
@@ -300,6 +313,19 @@ func (s *simulation) answer(q *request) {
 	}
 	if !s.odd(8) {
 		s.take(q)
+	}
+}
+
+// goOn has a flow end a chunk that it has suspended, or lose it.
+func (s *simulation) goOn() {
+	if len(s.flow) == 0 {
+		return
+	}
+	i := s.r.IntN(len(s.flow))
+	q := s.flow[i]
+	s.say("%s", q)
+	if s.flow = slices.Delete(s.flow, i, i+1); !s.odd(6) {
+		s.reply(q, settle.Answer{Slice: q.ID, Endpoint: q.Endpoint, Service: "test"})
 	}
 }
 
@@ -512,8 +538,11 @@ func (s *simulation) round() {
 	for _, q := range slices.Clone(s.work) {
 		s.answer(q)
 	}
+	for len(s.flow) > 0 {
+		s.goOn()
+	}
 	for len(s.replies) > 0 {
-		s.recordThese([]int{0})
+		s.recordThese([]int{0, 1, 2, 3, 4, 5}[:min(len(s.replies), 1+s.r.IntN(6))])
 	}
 }
 
@@ -541,7 +570,9 @@ func (s *simulation) crash() { s.restart(s.node()) }
 
 func (s *simulation) stop() {
 	n := s.node()
-	_, err := settle.New(s.Store).EndSession(s.Context(), n.session)
+	_, err := collector.New(s.Store).EndFlushes(s.Context(), n.session)
+	s.must(err)
+	_, err = settle.New(s.Store).EndSession(s.Context(), n.session)
 	s.must(err)
 	s.restart(n)
 }
@@ -567,7 +598,7 @@ func (s *simulation) double() {
 func (s *simulation) wipe() { s.recreate() }
 
 func (s *simulation) recreate() {
-	s.work, s.replies, s.seq = nil, nil, 0
+	s.work, s.flow, s.replies, s.seq = nil, nil, nil, 0
 	s.upTo = map[string]int64{}
 	s.created = time.Unix(int64(s.r.Uint32()), int64(s.r.IntN(1e6))*1000)
 }
@@ -594,8 +625,16 @@ func (s *simulation) sweepBy(n *node) {
 		return
 	}
 	s.must(err)
+	if s.lease != lease && s.r.IntN(4) == 0 {
+		s.fenced(s.lease)
+	}
 	s.lease = lease
 	s.observe()
+	s.raiseMark()
+	if s.ops != nil {
+		_, err := collector.New(s.Store).SweepCollectors(s.Context(), lease)
+		s.must(err)
+	}
 	settling := settle.New(s.Store)
 	_, err = settling.ReleaseDeadSessions(s.Context(), lease)
 	s.must(err)
@@ -614,9 +653,31 @@ func (s *simulation) sweepBy(n *node) {
 	for name, seq := range s.upTo {
 		at = append(at, settle.Handed{Endpoint: name, UpTo: seq})
 	}
-	s.must(settling.HandedOut(s.Context(), lease, at, s.epoch))
+	if len(at) > 0 {
+		s.must(settling.HandedOut(s.Context(), lease, at, s.epoch))
+	}
 	s.sweepLost(lease)
 	s.sweepOverdue(lease)
+}
+
+// fenced checks that the work of a leader whose time is over changes nothing.
+func (s *simulation) fenced(old workqueue.Lease) {
+	all, settling := slices.Collect(maps.Keys(s.asked)), settle.New(s.Store)
+	for i, do := range []func() (int, error){
+		func() (int, error) { return settling.ReleaseDeadSessions(s.Context(), old) },
+		func() (int, error) { return settling.ReleaseLostStreams(s.Context(), old) },
+		func() (int, error) { return settling.Expire(s.Context(), old, all) },
+		func() (int, error) { return settling.ReleaseUnsent(s.Context(), old, all) },
+		func() (int, error) { return 0, settling.Extend(s.Context(), old, all) },
+	} {
+		n, err := do()
+		if errors.Is(err, workqueue.ErrNotLeader) {
+			continue
+		}
+		if s.must(err); len(all) > 0 {
+			s.failf("work %d of a leader of before is done, for %d slices", i, n)
+		}
+	}
 }
 
 func (s *simulation) sweepHolds() {
@@ -678,19 +739,24 @@ func (s *simulation) sweepLost(lease workqueue.Lease) {
 	s.must(err)
 	var lost []workqueue.SliceID
 	for _, u := range open {
-		if !s.requestIs(u.ID) && !s.replyIs(u.ID) {
+		suspended := slices.ContainsFunc(s.flow, func(q *request) bool { return q.ID == u.ID })
+		if !suspended && !s.requestIs(u.ID) && !s.replyIs(u.ID) {
 			lost = append(lost, u.ID)
 		}
 	}
-	_, err = settle.New(s.Store).ReleaseLost(s.Context(), lease, lost, s.epoch)
-	s.must(err)
+	if len(lost) > 0 {
+		_, err = settle.New(s.Store).ReleaseLost(s.Context(), lease, lost, s.epoch)
+		s.must(err)
+	}
 }
 
 // sweepOverdue sorts overdue slices as package sweep does.
 func (s *simulation) sweepOverdue(lease workqueue.Lease) {
 	settling := settle.New(s.Store)
 	overdue, err := settling.OverdueSlices(s.Context(), storetest.Plenty)
-	s.must(err)
+	if s.must(err); len(overdue) == 0 {
+		return
+	}
 	var gone, waiting, lost, expired, silent, excused []workqueue.SliceID
 	for _, o := range overdue {
 		there := s.requestIs(o.ID)
@@ -731,6 +797,9 @@ func (s *simulation) sweepOverdue(lease workqueue.Lease) {
 		{func() (int, error) { return settling.Expire(s.Context(), lease, expired) }, expired},
 		{func() (int, error) { return settling.ExpireWithoutPenalty(s.Context(), lease, excused) }, excused},
 	} {
+		if len(part.all) == 0 {
+			continue
+		}
 		n, err := part.do()
 		s.must(err)
 		if n != len(part.all) {

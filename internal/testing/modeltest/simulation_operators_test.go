@@ -2,6 +2,7 @@ package modeltest_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 
@@ -54,6 +55,7 @@ func (s *simulation) resume() {
 		return
 	}
 	if s.paused = false; s.cancelled {
+		s.touchAll()
 		s.cancelled = false
 		s.generation++
 	}
@@ -130,14 +132,48 @@ func (s *simulation) rerun() {
 	if items, keys := s.keys(); len(items) > 0 && s.r.IntN(2) == 0 {
 		sel = redo.Selection{Keys: keys}
 	}
-	out, err := redo.New(s.Store).Rerun(s.Context(), redo.RerunRequest{Run: s.run, Select: sel, Actor: "ann",
-		DryRun: s.r.IntN(5) == 0})
-	if s.refused(err) || int(out.Generation) > s.generation+1 {
+	req := redo.RerunRequest{Run: s.run, Select: sel, Actor: "ann", DryRun: true}
+	if s.r.IntN(4) == 0 && !s.ordered {
+		req.Canary, req.CanaryAutoApprove = 1+s.r.IntN(s.items), s.r.IntN(2) == 0
+	}
+	out, ok := tried(s, func(dry bool) (redo.Rerun, error) {
+		req.DryRun = dry
+		return redo.New(s.Store).Rerun(s.Context(), req)
+	})
+	if !ok {
 		return
 	}
-	if _, now := s.State(s.run); now > s.generation { // else it was dry
-		s.began(out.Generation)
+	s.touchAll()
+	if s.began(out.Generation); req.Canary > 0 && out.Items-out.Held > int64(req.Canary) {
+		s.failf("a canary of %d is of %d items", req.Canary, out.Items-out.Held)
 	}
+	if now := s.read(); sel.Failed && len(s.steps) == 1 {
+		if again := s.known.steps[0].accepted.AndNot(now.steps[0].accepted); !again.Empty() {
+			s.failf("%d accepted failures are run again with those that are not", again.Count())
+		}
+	}
+}
+
+const traces = `
+SELECT (SELECT count(*) FROM audit_log WHERE run_id = $1) + (SELECT count(*) FROM run_event WHERE run_id = $1)`
+
+// tried does something in a dry run, mostly again in earnest, and reports whether it was done. A dry run leaves no
+// trace, and says what comes of it.
+func tried[T any](s *simulation, do func(dry bool) (T, error)) (out T, ok bool) {
+	before := s.Number(traces, s.run)
+	said, refusal := do(true)
+	if n := s.Number(traces, s.run); n != before {
+		s.failf("a dry run left %d rows", n-before)
+	}
+	if s.check(); s.r.IntN(5) == 0 {
+		s.say("(dry)")
+		return out, false
+	}
+	out, err := do(false)
+	if fmt.Sprint(said, refusal) != fmt.Sprint(out, err) {
+		s.failf("a dry run said %+v, %v, and then came %+v, %v", said, refusal, out, err)
+	}
+	return out, !s.refused(err)
 }
 
 func (s *simulation) reset() {
@@ -147,11 +183,15 @@ func (s *simulation) reset() {
 	if items, sel.Keys = s.keys(); len(items) == 0 {
 		return
 	}
-	out, err := redo.New(s.Store).Reset(s.Context(), redo.ResetRequest{Run: s.run, Select: sel, Actor: "ann",
-		Cascade: s.r.IntN(4) == 0})
-	if s.refused(err) {
+	cascade := s.r.IntN(4) == 0
+	out, ok := tried(s, func(dry bool) (redo.Reset, error) {
+		return redo.New(s.Store).Reset(s.Context(), redo.ResetRequest{Run: s.run, Select: sel, Actor: "ann",
+			Cascade: cascade, DryRun: dry})
+	})
+	if !ok {
 		return
 	}
+	s.touch(items...)
 	for _, o := range items {
 		s.versions[step][o] += s.r.IntN(2)
 	}
@@ -185,6 +225,7 @@ func (s *simulation) correct() {
 		s.data = was
 		return
 	}
+	s.touch(items...)
 	for _, o := range items {
 		s.invalid[o] = false
 	}
@@ -211,6 +252,7 @@ func (s *simulation) erase() {
 	if s.erased[o] || s.refused(err) {
 		return
 	}
+	s.touch(workqueue.Ordinal(o))
 	s.erased[o] = true
 	if n := s.Number(`SELECT (SELECT count(*) FROM work_queue WHERE run_id = $1 AND (item_key = $2 OR ordinal = $3
 		AND payload::text <> '{"erased":true}')) + (SELECT count(*) FROM work_result WHERE run_id = $1

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/order"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -50,6 +52,7 @@ func kinds() []kind {
 		{"publish", 10, true, (*simulation).publish},
 		{"mark", 5, true, (*simulation).mark},
 		{"serve", 14, true, (*simulation).serve},
+		{"go on", 3, true, (*simulation).goOn},
 		{"record", 10, true, (*simulation).record},
 		{"round", 6, true, (*simulation).round},
 		{"sweep", 7, true, (*simulation).sweep},
@@ -61,6 +64,12 @@ func kinds() []kind {
 		{"lose", 2, false, (*simulation).lose},
 		{"double", 2, false, (*simulation).double},
 		{"wipe", 1, false, (*simulation).wipe},
+		{"backup", 1, false, (*simulation).backup},
+		{"rewind", 2, false, (*simulation).rewind},
+		{"store", 3, true, (*simulation).store},
+		{"flush", 4, true, (*simulation).flush},
+		{"settle", 4, true, (*simulation).settle},
+		{"operate", 1, true, (*simulation).operate},
 		{"approve", 4, true, (*simulation).approve},
 		{"pause", 1, true, (*simulation).pause},
 		{"resume", 2, true, (*simulation).resume},
@@ -148,22 +157,24 @@ func shrink(t *testing.T, seed uint64, moves []move, calm bool) (least []move, w
 // ends once the faults are over, and every part is what it must be.
 func TestSimulationAgainstAnOracle(t *testing.T) {
 	t.Parallel()
-	workers := min(runtime.GOMAXPROCS(0), 4)
+	workers := min(2*runtime.GOMAXPROCS(0), 8) // each waits for PostgreSQL, or PostgreSQL for it
 	first, last := uint64(1), uint64(*seeds)
 	if *oneSeed != 0 {
 		first, last, workers = *oneSeed, *oneSeed, 1
 	}
+	var found atomic.Bool
 	for w := range workers {
 		t.Run(fmt.Sprint("worker ", w), func(t *testing.T) {
 			t.Parallel()
 			b := setupFused(t)
 			begun, n := time.Now(), 0
-			for seed := first + uint64(w); seed <= last; seed, n = seed+uint64(workers), n+1 {
+			for seed := first + uint64(w); seed <= last && !found.Load(); seed, n = seed+uint64(workers), n+1 {
 				moves, calm := history(seed)
 				wrong, story := b.run(seed, moves, calm)
 				if wrong == "" {
 					continue
 				}
+				found.Store(true)
 				least, why, shorter := shrink(t, seed, moves, calm)
 				if why != "" {
 					wrong, story = why, shorter
@@ -181,6 +192,8 @@ func TestSimulationAgainstAnOracle(t *testing.T) {
 // right value of every part is known.
 type simulation struct {
 	*bench
+	belief
+
 	calm    bool // no fault happens
 	healing bool // no fault happens any more
 	redone  bool // the move may take outcomes back
@@ -194,10 +207,7 @@ type simulation struct {
 	attempts int
 	stops    bool    // a failure stops its line
 	versions [][]int // of each step, by item
-	data     []int   // which payload an item has
-	erased   []bool
-	invalid  []bool // items that fit no schema: they fail unasked until they are corrected
-	ordered  bool   // items of the same v go one after the other
+	ordered  bool    // items of the same v go one after the other
 
 	nodes   [3]node
 	lease   workqueue.Lease
@@ -206,16 +216,17 @@ type simulation struct {
 	seq     int64
 	upTo    map[string]int64 // how far services have come
 	work    []*request
+	flow    []*request // suspended between two stages
 	replies []reply
+	flushes []*flush // of nodes that may be gone
 
 	asked map[workqueue.SliceID]*request
-	taken map[workqueue.SliceID]int // slots
 	told  map[at]*told
 
-	known      snapshot
-	generation int
-	paused     bool
-	cancelled  bool
+	back     *past        // nil: there is none
+	touched  []bool       // items, since then
+	doubted  []bool       // items whose changes the database has forgotten
+	furthest session.Mark // of the database
 }
 
 // at is an item at a step.
@@ -242,7 +253,7 @@ func (s *simulation) must(err error) {
 		return
 	}
 	s.fuse.mu.Lock()
-	burnt := s.fuse.burnt
+	burnt := s.fuse.armed && s.fuse.burnt
 	s.fuse.mu.Unlock()
 	if burnt {
 		panic(cutOff{})
@@ -264,6 +275,7 @@ func (s *simulation) begin(r *rand.Rand) {
 	s.items, s.attempts = 1+r.IntN(30), []int{1, 2, 3, 100}[r.IntN(4)]
 	s.data, s.erased, s.invalid = make([]int, s.items), make([]bool, s.items), make([]bool, s.items)
 	s.asked, s.taken = map[workqueue.SliceID]*request{}, map[workqueue.SliceID]int{}
+	s.doubted = make([]bool, s.items)
 	s.told, s.upTo = map[at]*told{}, map[string]int64{}
 	req := storetest.Planned(s.draw()...)
 	req.MaxFailed = []string{"", "", "0", "20%"}[r.IntN(4)]
@@ -298,6 +310,8 @@ func (s *simulation) begin(r *rand.Rand) {
 	s.must(err)
 	s.run = loaded.Run
 	s.generation = 1
+	s.furthest, err = session.New(s.Store).ReadMark(s.Context())
+	s.must(err)
 	s.recreate()
 	s.observe()
 	s.say("%d items with %d attempts, canary %d, fail_fast %+v, max failed %q, order %+v", s.items, s.attempts, req.Canary,
@@ -346,7 +360,7 @@ func (s *simulation) draw() []workqueue.StepSpec {
 		spec.Chunk, spec.InFlight, spec.MaxAttempts = 1+r.IntN(9), []int{1, 3, 100}[r.IntN(3)], s.attempts
 		spec.RetryBackoff = time.Duration(r.IntN(3)) * time.Second
 		spec.Optional = r.IntN(3) == 0
-		spec.Barrier = len(needs) > 0 && r.IntN(5) == 0
+		spec.Barrier = len(needs) > 0 && r.IntN(3) == 0
 		if spec.Barrier && r.IntN(2) == 0 {
 			spec.Approval = []string{workqueue.ApproveAnyone, workqueue.ApproveOther}[r.IntN(2)]
 		}

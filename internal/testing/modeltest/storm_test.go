@@ -3,6 +3,7 @@ package modeltest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -23,14 +24,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/order"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 const (
-	stormRuns   = 6
+	stormRuns   = 6 // of one step, and of several by turns
 	stormBudget = 5
 )
 
@@ -163,6 +166,10 @@ func (s *storm) judge(name string, err error) {
 
 func (s *storm) one(r *rand.Rand) workqueue.RunID { return s.runs[r.IntN(len(s.runs))] }
 
+// simple and joint draw a run of one step, and of several.
+func (s *storm) simple(r *rand.Rand) workqueue.RunID { return s.runs[r.IntN(len(s.runs)/2)*2] }
+func (s *storm) joint(r *rand.Rand) workqueue.RunID  { return s.runs[r.IntN(len(s.runs)/2)*2+1] }
+
 // node claims, and answers most of what it has in time, some of it never.
 func (s *storm) node(ctx context.Context, r *rand.Rand, session *workqueue.SessionID, out *[]workqueue.Slice) error {
 	if *session == (workqueue.SessionID{}) || r.IntN(40) == 0 {
@@ -177,9 +184,13 @@ func (s *storm) node(ctx context.Context, r *rand.Rand, session *workqueue.Sessi
 		return err
 	}
 	var reqs []dispatch.ClaimRequest // of one run, or of several in one transaction
-	for _, run := range s.runs[r.IntN(len(s.runs)):] {
-		reqs = append(reqs, dispatch.ClaimRequest{Session: *session, Run: run, MaxSlices: 1 + r.IntN(4), MaxBytes: 1 << 20,
-			TTL: 200 * time.Millisecond})
+	for i := r.IntN(len(s.runs)); i < len(s.runs); i++ {
+		req := dispatch.ClaimRequest{Session: *session, Run: s.runs[i], MaxSlices: 1 + r.IntN(4), MaxBytes: 1 << 20,
+			TTL: 200 * time.Millisecond}
+		if i%2 == 1 {
+			req.Step = workqueue.Step(r.IntN(len(storetest.StepNames())))
+		}
+		reqs = append(reqs, req)
 	}
 	claimed, err := dispatch.New(s.Store).ClaimAll(ctx, reqs, 4)
 	for _, c := range claimed {
@@ -250,8 +261,13 @@ func (s *storm) operators() {
 		return err
 	})
 	s.keep("rerun", 14, func(ctx context.Context, r *rand.Rand) error {
-		req := redo.RerunRequest{Run: s.one(r), Select: redo.Selection{Failed: true}, Settings: settings(r),
-			Actor: "ann", DryRun: r.IntN(3) == 0}
+		req := redo.RerunRequest{Run: s.joint(r), Select: redo.Selection{Failed: true}, Actor: "ann",
+			DryRun: r.IntN(3) == 0}
+		if r.IntN(3) == 0 {
+			_, err := redo.New(s.Store).Rerun(ctx, req)
+			return err
+		}
+		req.Run, req.Settings = s.simple(r), settings(r)
 		if r.IntN(2) == 0 {
 			req.Select = redo.Selection{Keys: storetest.Names(40)[r.IntN(20):]}
 		}
@@ -263,9 +279,18 @@ func (s *storm) operators() {
 	})
 	s.keep("set", 15, func(ctx context.Context, r *rand.Rand) error {
 		limit := []string{"", "0", "5", "50%"}[r.IntN(4)]
-		_, err := control.New(s.Store).SetRun(ctx, control.RunChange{Run: s.one(r), Settings: settings(r), MaxFailed: &limit,
-			Actor: "ann"})
+		_, err := control.New(s.Store).SetRun(ctx, control.RunChange{Run: s.simple(r), Settings: settings(r),
+			MaxFailed: &limit, Actor: "ann"})
 		return err
+	})
+	s.keep("reset", 17, func(ctx context.Context, r *rand.Rand) error {
+		sel := redo.Selection{Step: storetest.StepNames()[r.IntN(len(storetest.StepNames()))]}
+		if sel.Keys = storetest.Names(40)[r.IntN(35):][:5]; r.IntN(6) == 0 {
+			sel.All, sel.Keys = true, nil
+		}
+		_, err := redo.New(s.Store).Reset(ctx, redo.ResetRequest{Run: s.joint(r), Actor: "ann", Select: sel,
+			Cascade: r.IntN(4) == 0, DryRun: r.IntN(6) == 0})
+		return errors.Join(err, pauseFor(ctx, 20*time.Millisecond))
 	})
 	s.keep("endpoint", 16, s.setEndpoint)
 }
@@ -374,8 +399,14 @@ func (s *storm) end() {
 		if _, err := control.New(s.Store).Resume(s.Context(), all, nil); err != nil {
 			s.Error(err)
 		}
-		for _, run := range s.runs {
+		for i, run := range s.runs {
 			s.Finish(run)
+			for n := 1; i%2 == 1 && n > 0; {
+				n = 0
+				for step := range storetest.StepNames() {
+					n += s.RecordStep(run, workqueue.Step(step))
+				}
+			}
 			if _, err := control.New(s.Store).CheckCanary(s.Context(), run); err != nil {
 				s.Error(err)
 			}
@@ -397,11 +428,26 @@ func (s *storm) end() {
 func TestEverythingAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t)
-	req := storetest.Request()
+	req, joint := storetest.Request(), storetest.Collecting()
 	req.Steps[0].Timeout = 200 * time.Millisecond
 	req.Canary, req.CanaryAutoApprove = 10, true
-	for range stormRuns {
-		s.runs = append(s.runs, s.Load(req, 40))
+	for i := range joint.Steps {
+		joint.Steps[i].MaxAttempts, joint.Steps[i].Timeout = 3, 300*time.Millisecond
+	}
+	for i := range stormRuns / 2 {
+		if joint.Order = nil; i > 0 {
+			joint.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v"}}
+		}
+		next, n := storetest.Keys(storetest.Names(40)...), 0
+		loaded, err := s.TryLoad(joint, func(item *start.LoadItem) error {
+			err := next(item)
+			item.Payload, n = fmt.Appendf(nil, `{"v":%d}`, n%9), n+1
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.runs = append(s.runs, s.Load(req, 40), loaded.Run)
 	}
 	if err := s.setEndpoint(t.Context(), rand.New(rand.NewPCG(0, 0))); err != nil { // before anything is claimed
 		t.Fatal(err)

@@ -36,13 +36,14 @@ const Stuck = 3 * time.Minute
 type Bundle struct {
 	Pool  *pgxpool.Pool
 	Store *database.DB
-	NS    *embedded.NATS
-	Dir   string // where the server keeps its streams
+	NS    testenv.Server
+	Own   *embedded.NATS // the same, where the test has a server for itself
+	Dir   string         // where that one keeps its streams
 	NC    *nats.Conn
 	Node  *orchestrator.Node
 }
 
-// Setup is a node with a database and a NATS server of its own.
+// Setup is a node with a database and a NATS account of its own.
 func Setup(t *testing.T) *Bundle {
 	t.Helper()
 	return SetupOn(t, testenv.Pool(t))
@@ -51,24 +52,38 @@ func Setup(t *testing.T) *Bundle {
 // SetupOn is Setup with a database of the test's choice.
 func SetupOn(t *testing.T, pool *pgxpool.Pool) *Bundle {
 	t.Helper()
-	return SetupWith(t, pool, embedded.NATSConfig{})
-}
-
-// SetupWith is Setup with a database and a NATS server of the test's choice.
-func SetupWith(t *testing.T, pool *pgxpool.Pool, server embedded.NATSConfig) *Bundle {
-	t.Helper()
-	b := ServersOnly(t, pool, server)
+	b := serversOn(t, pool, testenv.NATS(t))
 	b.Node = b.StartNode(t)
 	return b
 }
 
-// ServersOnly is SetupWith without a node.
-func ServersOnly(t *testing.T, pool *pgxpool.Pool, server embedded.NATSConfig) *Bundle {
+// SetupWith is Setup with a NATS server for the test alone.
+func SetupWith(t *testing.T, server embedded.NATSConfig) *Bundle {
 	t.Helper()
-	dir := t.TempDir() + "/nats"
-	server.StoreDir = dir
-	ns := testenv.NATSWith(t, server)
-	return &Bundle{Pool: pool, Store: database.New(pool), NS: ns, Dir: dir, NC: testenv.Conn(t, ns)}
+	b := OwnServer(t, server)
+	b.Node = b.StartNode(t)
+	return b
+}
+
+// ServersOnly is Setup without a node.
+func ServersOnly(t *testing.T) *Bundle {
+	t.Helper()
+	return serversOn(t, testenv.Pool(t), testenv.NATS(t))
+}
+
+// OwnServer is SetupWith without a node.
+func OwnServer(t *testing.T, server embedded.NATSConfig) *Bundle {
+	t.Helper()
+	server.StoreDir = t.TempDir() + "/nats"
+	ns := testenv.OwnNATS(t, server)
+	b := serversOn(t, testenv.Pool(t), ns)
+	b.Own, b.Dir = ns, server.StoreDir
+	return b
+}
+
+func serversOn(t *testing.T, pool *pgxpool.Pool, ns testenv.Server) *Bundle {
+	t.Helper()
+	return &Bundle{Pool: pool, Store: database.New(pool), NS: ns, NC: testenv.Conn(t, ns)}
 }
 
 // StartNode runs a node until the end of the test.
@@ -83,10 +98,7 @@ func (b *Bundle) StartNodeWith(t *testing.T, cfg orchestrator.Config) *orchestra
 	cfg.Log, cfg.Version, cfg.Grace = zaptest.NewLogger(t), "test", Grace
 	cfg.SessionTTL = cmp.Or(cfg.SessionTTL, SessionLife)
 	cfg.Streams = stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}
-	node, err := orchestrator.New(b.Store, testenv.Conn(t, b.NS), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := testenv.Must(orchestrator.New(b.Store, testenv.Conn(t, b.NS), cfg))(t)
 	Run(t, "node", node.Run)
 	WantReady(t, node)
 	return node
@@ -134,13 +146,8 @@ func ServeOn(t *testing.T, nc *nats.Conn, endpoint string,
 	handle func(context.Context, *Chunk) error, options ...endpoints.Option,
 ) {
 	t.Helper()
-	svc, err := endpoints.New(nc, endpoints.Config{Name: "test", Version: "1.0.0", Log: zaptest.NewLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := endpoints.HandleList(svc, endpoint, handle, options...); err != nil {
-		t.Fatal(err)
-	}
+	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "test", Version: "1.0.0", Log: zaptest.NewLogger(t)}))(t)
+	testenv.NoError(t, endpoints.HandleList(svc, endpoint, handle, options...))
 	Run(t, "service", svc.Run)
 }
 
@@ -178,10 +185,7 @@ func Request(endpoint string) start.LoadRequest {
 // Start loads a run of n items.
 func (b *Bundle) Start(t *testing.T, req start.LoadRequest, n int) workqueue.RunID {
 	t.Helper()
-	loaded, err := b.Node.Runs().Start(t.Context(), req, Items(n))
-	if err != nil {
-		t.Fatal(err)
-	}
+	loaded := testenv.Must(b.Node.Runs().Start(t.Context(), req, Items(n)))(t)
 	if loaded.Items != int64(n) {
 		t.Fatalf("loaded %d items of %d", loaded.Items, n)
 	}
@@ -197,9 +201,7 @@ func (b *Bundle) Outcome(t *testing.T, run workqueue.RunID, generation int) (don
 		var gen int
 		err := b.Pool.QueryRow(t.Context(), `SELECT state, generation, coalesce(done, 0), coalesce(failed, 0)
 			FROM batchrun WHERE id = $1`, run).Scan(&state, &gen, &done, &failed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if state == "completed" && gen == generation {
 			return done, failed
 		}
@@ -223,19 +225,14 @@ func (b *Bundle) Dump(t *testing.T, run workqueue.RunID) string {
 		     bit_count(failed)), ', ') FROM work_block WHERE run_id = $1),
 		  (SELECT string_agg(format('%s %s %s n=%s', state, cause, attempt, bit_count(remaining)), ', ')
 		     FROM work_slice WHERE run_id = $1))`, run).Scan(&text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return text
 }
 
 // Check fails the test when the invariants do not hold.
 func (b *Bundle) Check(t *testing.T) {
 	t.Helper()
-	report, err := doctor.New(b.Store).Doctor(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := testenv.Must(doctor.New(b.Store).Doctor(context.Background()))(t)
 	for _, v := range report.Violations {
 		t.Errorf("invariant: %v", v)
 	}

@@ -46,17 +46,6 @@ func (b *Bundle) Through(t *testing.T, idle time.Duration) (*database.DB, *teste
 	return store, proxy
 }
 
-// NATSThrough returns a connection to NATS that goes through a proxy.
-func (b *Bundle) NATSThrough(t *testing.T) (*nats.Conn, *testenv.Proxy) {
-	t.Helper()
-	at, err := url.Parse(b.NS.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := testenv.NewProxy(t, at.Host)
-	return testenv.Dial(t, "nats://"+proxy.Addr()), proxy
-}
-
 // Doomed is a node that crashes as by SIGKILL, within the process of the test: its connections are cut and its context
 // ends. What it has sent stays in PostgreSQL and JetStream; nothing that it does from then on reaches either, so that
 // it hands nothing back. Functions of the test that it calls ask [Doomed.Dead].
@@ -76,7 +65,7 @@ func (b *Bundle) Doom(t *testing.T) *Doomed {
 	d := &Doomed{crashed: make(chan struct{})}
 	var toDatabase, toNATS *testenv.Proxy
 	d.store, toDatabase = b.Through(t, time.Minute)
-	d.nc, toNATS = b.NATSThrough(t)
+	d.nc, toNATS = testenv.DialThrough(t, b.NS)
 	ctx, cancel := context.WithCancel(context.Background())
 	d.ctx = ctx
 	d.crash = sync.OnceFunc(func() {

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -25,15 +26,11 @@ func (b *Bundle) Sent(t *testing.T, run workqueue.RunID, want int) []workqueue.S
 	Until(t, "the requests are sent", func() bool {
 		rows, err := b.Pool.Query(t.Context(), `SELECT id, block FROM work_slice WHERE run_id = $1 AND state = 'sent'
 			ORDER BY created_at, id`, run)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		found = found[:0]
 		for rows.Next() {
 			s := workqueue.Slice{Run: run}
-			if err := rows.Scan(&s.ID, &s.Block); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, rows.Scan(&s.ID, &s.Block))
 			found = append(found, s)
 		}
 		return rows.Err() == nil && len(found) == want
@@ -47,9 +44,7 @@ func (b *Bundle) Items(t *testing.T, id workqueue.SliceID) []int {
 	var all []int
 	err := b.Pool.QueryRow(t.Context(), `SELECT array_agg(block * 8192 + bit ORDER BY bit)
 		FROM work_slice, generate_series(0, 8191) bit WHERE id = $1 AND get_bit(mask, bit) = 1`, id).Scan(&all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all
 }
 
@@ -81,9 +76,7 @@ func (f *Forger) Reply(slice workqueue.SliceID, final int, body string) *nats.Ms
 func (f *Forger) Publish(t *testing.T, msgs ...*nats.Msg) {
 	t.Helper()
 	for _, msg := range msgs {
-		if _, err := f.JS.PublishMsg(t.Context(), msg); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(f.JS.PublishMsg(t.Context(), msg))(t)
 	}
 }
 
@@ -105,16 +98,12 @@ func (b *Bundle) Reasons(t *testing.T) map[string]int {
 	}
 	rows, err := b.Pool.Query(t.Context(), `SELECT reason, count(DISTINCT (subject, headers, body)) FROM quarantine
 		GROUP BY reason`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	counts := map[string]int{}
 	var reason string
 	var n int
 	for rows.Next() {
-		if err := rows.Scan(&reason, &n); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, rows.Scan(&reason, &n))
 		counts[reason] = n
 	}
 	return counts
@@ -133,10 +122,7 @@ func (b *Bundle) WantDrained(t *testing.T) {
 // Again returns how many deliveries of replies were not the first one.
 func (b *Bundle) Again(t *testing.T) int64 {
 	t.Helper()
-	recorder, err := b.JS(t).Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	recorder := testenv.Must(b.JS(t).Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer))(t)
 	delivered := recorder.CachedInfo().Delivered
 	return int64(delivered.Consumer) - int64(delivered.Stream)
 }

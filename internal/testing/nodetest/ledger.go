@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -136,9 +137,7 @@ func (b *Bundle) wantBounded(t *testing.T, l *Ledger, run workqueue.RunID, items
 		FROM unnest($1::uuid[], $2::int[], $3::int[]) AS u (slice, ordinal, n)
 		LEFT JOIN work_slice s ON s.id = u.slice AND s.block = u.ordinal / 8192`, slices, ordinals, times).
 		Scan(&stray, &often)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if stray > 0 {
 		t.Errorf("%d executions were of items that no such slice held", stray)
 	}
@@ -154,9 +153,7 @@ func (b *Bundle) WantRight(t *testing.T, run workqueue.RunID, items int) {
 	err := b.Pool.QueryRow(context.Background(), `
 		SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run).Scan(&right)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if right != items {
 		t.Errorf("%d items of %d have the right result", right, items)
 	}

@@ -20,8 +20,8 @@ import (
 
 // Size and Halfway are of the runs that something happens to.
 const (
-	Size    = 6_000
-	Halfway = 2_000
+	Size    = 3_000
+	Halfway = 1_000
 )
 
 // Small is a request whose run takes some dozens of slices.
@@ -62,10 +62,7 @@ type Member struct {
 // Join runs another node.
 func (b *Bundle) Join(t *testing.T, store *database.DB, nc *nats.Conn, cfg orchestrator.Config) *Member {
 	t.Helper()
-	node, err := orchestrator.New(store, nc, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := testenv.Must(orchestrator.New(store, nc, cfg))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Run(ctx) }()
@@ -106,20 +103,14 @@ func (b *Bundle) JS(t *testing.T) jetstream.JetStream {
 // JetStream is what answers over a connection, however slow the machine is.
 func JetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(answered))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.Must(jetstream.New(nc, jetstream.WithDefaultTimeout(answered)))(t)
 	return js
 }
 
 // Letters returns what is buried, newest first.
 func (b *Bundle) Letters(t *testing.T) []deadletter.DeadLetter {
 	t.Helper()
-	page, err := deadletter.New(b.Store).DeadLetters(t.Context(), deadletter.DeadFilter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := testenv.Must(deadletter.New(b.Store).DeadLetters(t.Context(), deadletter.DeadFilter{}))(t)
 	return page.Letters
 }
 
@@ -158,9 +149,7 @@ func (b *Bundle) Await(t *testing.T, what, query string) {
 	t.Helper()
 	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); {
 		var is bool
-		if err := b.Pool.QueryRow(t.Context(), query).Scan(&is); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Pool.QueryRow(t.Context(), query).Scan(&is))
 		if is {
 			return
 		}
@@ -175,7 +164,5 @@ func (b *Bundle) Await(t *testing.T, what, query string) {
 // Exec runs a statement.
 func (b *Bundle) Exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	if _, err := b.Pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.Pool.Exec(t.Context(), sql, args...))(t)
 }

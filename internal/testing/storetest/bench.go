@@ -60,9 +60,7 @@ func (b *Bench) Open() workqueue.SessionID {
 	b.Helper()
 	id, err := session.New(b.Store).StartSession(b.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
 		SessionTTL)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return id
 }
 
@@ -93,9 +91,7 @@ func (b *Bench) Stretch(table, column string, since time.Time, least time.Durati
 // Exec runs a statement as the superuser.
 func (b *Bench) Exec(sql string, args ...any) {
 	b.Helper()
-	if _, err := b.Pool.Exec(b.Context(), sql, args...); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(b.Pool.Exec(b.Context(), sql, args...))(b)
 }
 
 // Number runs a query that returns one.
@@ -107,10 +103,7 @@ func (b *Bench) Number(sql string, args ...any) int {
 // Lead takes the lease.
 func (b *Bench) Lead() workqueue.Lease {
 	b.Helper()
-	lease, err := session.New(b.Store).Lead(b.Context(), b.Session, LeaseTTL)
-	if err != nil {
-		b.Fatal(err)
-	}
+	lease := testenv.Must(session.New(b.Store).Lead(b.Context(), b.Session, LeaseTTL))(b)
 	return lease
 }
 
@@ -161,10 +154,7 @@ func (b *Bench) Load(req start.LoadRequest, n int) workqueue.RunID {
 func (b *Bench) LoadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
 	b.Helper()
 	req.Session = b.Session
-	loaded, err := start.New(b.Store).Load(b.Context(), req, Keys(all...))
-	if err != nil {
-		b.Fatal(err)
-	}
+	loaded := testenv.Must(start.New(b.Store).Load(b.Context(), req, Keys(all...)))(b)
 	if loaded.Items != int64(len(all)) {
 		b.Fatalf("loaded %d items of %d", loaded.Items, len(all))
 	}
@@ -174,10 +164,7 @@ func (b *Bench) LoadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
 // Claim claims at most so many slices of a run.
 func (b *Bench) Claim(run workqueue.RunID, most int) []workqueue.Slice {
 	b.Helper()
-	claimed, err := dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, most))
-	if err != nil {
-		b.Fatal(err)
-	}
+	claimed := testenv.Must(dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, most)))(b)
 	return claimed.Slices
 }
 
@@ -203,9 +190,7 @@ func (b *Bench) Send(claimed ...workqueue.Slice) {
 	for i, s := range claimed {
 		sent = append(sent, workqueue.Sent{ID: s.ID, StreamSeq: int64(i + 1), StreamsEpoch: 1})
 	}
-	if _, err := settle.New(b.Store).MarkSent(b.Context(), sent); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(settle.New(b.Store).MarkSent(b.Context(), sent))(b)
 }
 
 // Ordinals lists the items of a slice.
@@ -241,10 +226,7 @@ func Faulty(s workqueue.Slice, e workqueue.SlotError) settle.Answer {
 // Record records answers.
 func (b *Bench) Record(answers ...settle.Answer) settle.Recorded {
 	b.Helper()
-	recorded, err := settle.New(b.Store).Record(b.Context(), answers)
-	if err != nil {
-		b.Fatal(err)
-	}
+	recorded := testenv.Must(settle.New(b.Store).Record(b.Context(), answers))(b)
 	return recorded
 }
 
@@ -268,14 +250,11 @@ type Tally struct{ Ready, Live, Done, Failed int }
 // Tally counts the items of a run.
 func (b *Bench) Tally(run workqueue.RunID) (n Tally) {
 	b.Helper()
-	err := b.Pool.QueryRow(b.Context(), `
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `
 		SELECT sum(bit_count(ready)), sum(bit_count(done)), sum(bit_count(failed)),
 		       (SELECT coalesce(sum(bit_count(remaining)), 0) FROM work_slice
 		        WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent'))
-		FROM work_block WHERE run_id = $1`, run).Scan(&n.Ready, &n.Done, &n.Failed, &n.Live)
-	if err != nil {
-		b.Fatal(err)
-	}
+		FROM work_block WHERE run_id = $1`, run).Scan(&n.Ready, &n.Done, &n.Failed, &n.Live))
 	return n
 }
 
@@ -290,11 +269,8 @@ func (b *Bench) WantTally(run workqueue.RunID, want Tally) {
 // State returns a run's state and generation.
 func (b *Bench) State(run workqueue.RunID) (state string, generation int) {
 	b.Helper()
-	err := b.Pool.QueryRow(b.Context(), `SELECT state, generation FROM batchrun WHERE id = $1`, run).
-		Scan(&state, &generation)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `SELECT state, generation FROM batchrun WHERE id = $1`, run).
+		Scan(&state, &generation))
 	return state, generation
 }
 
@@ -310,11 +286,8 @@ func (b *Bench) WantState(run workqueue.RunID, state string, generation int) {
 func (b *Bench) Completions(run workqueue.RunID) []int {
 	b.Helper()
 	var generations []int
-	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(generation ORDER BY generation), '{}')
-		FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run).Scan(&generations)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(generation ORDER BY generation), '{}')
+		FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run).Scan(&generations))
 	return generations
 }
 
@@ -329,23 +302,17 @@ func (b *Bench) WantCompletions(run workqueue.RunID, want ...int) {
 // Dump tells the slices of a run.
 func (b *Bench) Dump(run workqueue.RunID) (text string) {
 	b.Helper()
-	err := b.Pool.QueryRow(context.Background(), `
+	testenv.NoError(b, b.Pool.QueryRow(context.Background(), `
 		SELECT coalesce(string_agg(format('%s of %s attempt %s/%s left %s', state, cause, attempt, failures,
 		       bit_count(remaining)), '; ' ORDER BY created_at), 'no slices')
-		FROM work_slice WHERE run_id = $1`, run).Scan(&text)
-	if err != nil {
-		b.Fatal(err)
-	}
+		FROM work_slice WHERE run_id = $1`, run).Scan(&text))
 	return text
 }
 
 // Check fails the test when an invariant does not hold.
 func (b *Bench) Check() {
 	b.Helper()
-	report, err := doctor.New(b.Store).Doctor(context.Background())
-	if err != nil {
-		b.Fatal(err)
-	}
+	report := testenv.Must(doctor.New(b.Store).Doctor(context.Background()))(b)
 	for _, v := range report.Violations {
 		b.Errorf("invariant: %v", v)
 	}

@@ -48,10 +48,7 @@ func (b *Bench) OpenRun(change func(*start.OpenRequest)) workqueue.RunID {
 	if change != nil {
 		change(&req)
 	}
-	opened, err := start.New(b.Store).OpenRun(b.Context(), req)
-	if err != nil {
-		b.Fatal(err)
-	}
+	opened := testenv.Must(start.New(b.Store).OpenRun(b.Context(), req))(b)
 	return opened.Run
 }
 
@@ -64,20 +61,14 @@ func AddRequest(run workqueue.RunID, key string, items []string) start.AddReques
 // Add adds items to an open run.
 func (b *Bench) Add(run workqueue.RunID, items []string) start.Added {
 	b.Helper()
-	added, err := start.New(b.Store).Add(b.Context(), AddRequest(run, "", items))
-	if err != nil {
-		b.Fatal(err)
-	}
+	added := testenv.Must(start.New(b.Store).Add(b.Context(), AddRequest(run, "", items)))(b)
 	return added
 }
 
 // Seal seals an open run.
 func (b *Bench) Seal(run workqueue.RunID) start.Sealed {
 	b.Helper()
-	sealed, err := start.New(b.Store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	sealed := testenv.Must(start.New(b.Store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"}))(b)
 	return sealed
 }
 
@@ -96,10 +87,7 @@ func Failing(s workqueue.Slice, service string, f func(workqueue.Ordinal) *workq
 // HoldRows runs a locking query in a transaction of its own, and returns what ends it.
 func (b *Bench) HoldRows(sql string, args ...any) (release func()) {
 	b.Helper()
-	tx, err := b.Pool.Begin(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	tx := testenv.Must(b.Pool.Begin(b.Context()))(b)
 	release = func() { _ = tx.Rollback(context.Background()) } // once is enough
 	b.Cleanup(release)
 	tag, err := tx.Exec(b.Context(), sql, args...)
@@ -129,10 +117,7 @@ func InPieces(s workqueue.Slice, o workqueue.Ordinal, data []byte, size int) (al
 // TakePieces takes pieces of results.
 func (b *Bench) TakePieces(pieces ...export.Piece) []export.Taken {
 	b.Helper()
-	taken, err := export.New(b.Store).Take(b.Context(), pieces)
-	if err != nil {
-		b.Fatal(err)
-	}
+	taken := testenv.Must(export.New(b.Store).Take(b.Context(), pieces))(b)
 	return taken
 }
 

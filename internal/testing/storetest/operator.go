@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
@@ -25,10 +26,7 @@ func Wish(run workqueue.RunID, reason string) control.Control {
 // PauseRun pauses a run.
 func (b *Bench) PauseRun(run workqueue.RunID) control.Controlled {
 	b.Helper()
-	out, err := control.New(b.Store).Pause(b.Context(), Wish(run, "the service is sick"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	out := testenv.Must(control.New(b.Store).Pause(b.Context(), Wish(run, "the service is sick")))(b)
 	return out
 }
 
@@ -36,10 +34,7 @@ func (b *Bench) PauseRun(run workqueue.RunID) control.Controlled {
 func (b *Bench) Set(c control.RunChange) control.RunChanged {
 	b.Helper()
 	c.Actor = "ann"
-	out, err := control.New(b.Store).SetRun(b.Context(), c)
-	if err != nil {
-		b.Fatal(err)
-	}
+	out := testenv.Must(control.New(b.Store).SetRun(b.Context(), c))(b)
 	return out
 }
 
@@ -49,9 +44,7 @@ func (b *Bench) Actions(run workqueue.RunID) []string {
 	var all []string
 	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(action || ' by ' || actor ORDER BY id), '{}')
 		FROM audit_log WHERE run_id = $1`, run).Scan(&all)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return all
 }
 
@@ -59,11 +52,8 @@ func (b *Bench) Actions(run workqueue.RunID) []string {
 func (b *Bench) Events(run workqueue.RunID) []string {
 	b.Helper()
 	var all []string
-	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(kind ORDER BY at, id), '{}')
-		FROM run_event WHERE run_id = $1`, run).Scan(&all)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(kind ORDER BY at, id), '{}')
+		FROM run_event WHERE run_id = $1`, run).Scan(&all))
 	return all
 }
 
@@ -84,10 +74,7 @@ func (b *Bench) WantRefused(err error, parts ...string) {
 // Rerun runs items of a run again.
 func (b *Bench) Rerun(run workqueue.RunID, sel redo.Selection) redo.Rerun {
 	b.Helper()
-	out, err := redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	out := testenv.Must(redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"}))(b)
 	return out
 }
 
@@ -135,9 +122,7 @@ func (b *Bench) Correct(run workqueue.RunID, payload string, keys ...string) red
 	b.Helper()
 	out, err := redo.New(b.Store).Correct(b.Context(), redo.CorrectRequest{Run: run, Actor: "ann", Reason: "it was wrong",
 		Items: Corrections(payload, keys...)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return out
 }
 
@@ -154,10 +139,7 @@ func (b *Bench) WantSaid(err error, parts ...string) {
 // Report returns the report of a run, of which it checks that the sums are right.
 func (b *Bench) Report(run workqueue.RunID) report.RunReport {
 	b.Helper()
-	r, err := report.New(b.Store).Report(b.Context(), run)
-	if err != nil {
-		b.Fatal(err)
-	}
+	r := testenv.Must(report.New(b.Store).Report(b.Context(), run))(b)
 	sum := r.Done + r.Failed
 	for _, u := range r.Unprocessed {
 		sum += u.Items
@@ -184,10 +166,8 @@ func (b *Bench) Ended(n int, ago time.Duration) workqueue.RunID {
 	b.Record(Faulty(b.One(run), workqueue.SlotError{Code: "BAD", Message: "no"}))
 	b.Record(Faulty(b.One(run), workqueue.SlotError{Code: "LATER", Message: "again", Retry: true}))
 	b.Finish(run)
-	if _, err := redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Actor: "ann",
-		Select: redo.Selection{Failed: true}}); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+		Select: redo.Selection{Failed: true}}))(b)
 	b.Finish(run)
 	b.Exec(`INSERT INTO quarantine (reason, detail, subject, run_id, body) VALUES ('r', 'd', 's', $1, 'x')`, run)
 	b.Exec(`INSERT INTO dead_letter (id, msg_id, endpoint, cause, run_id) VALUES (gen_random_uuid(), $2, 'e', 'c', $1)`,
@@ -208,9 +188,7 @@ func (b *Bench) ApplySchedule(name, spec string) workqueue.AppliedDocument {
 	applied, err := schedule.New(b.Store).ApplySchedule(b.Context(), schedule.Text{
 		Document: workqueue.Document{Name: name, Spec: json.RawMessage(spec), Source: spec}, Zone: "UTC", Next: Hourly,
 	}, "ann")
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return applied
 }
 
@@ -218,16 +196,11 @@ func (b *Bench) ApplySchedule(name, spec string) workqueue.AppliedDocument {
 func (b *Bench) Look(l settle.FollowUp) (last pacestore.BreakerChange) {
 	b.Helper()
 	for _, endpoint := range l.Endpoints {
-		change, err := pacestore.New(b.Store).CheckBreaker(b.Context(), endpoint)
-		if err != nil {
-			b.Fatal(err)
-		}
+		change := testenv.Must(pacestore.New(b.Store).CheckBreaker(b.Context(), endpoint))(b)
 		last = change
 	}
 	for _, endpoint := range l.Halved {
-		if _, err := pacestore.New(b.Store).CheckTooBig(b.Context(), endpoint); err != nil {
-			b.Fatal(err)
-		}
+		testenv.Must(pacestore.New(b.Store).CheckTooBig(b.Context(), endpoint))(b)
 	}
 	return last
 }
@@ -237,9 +210,7 @@ func (b *Bench) Breaker() (state string, probes int) {
 	b.Helper()
 	err := b.Pool.QueryRow(b.Context(), `SELECT breaker, probes FROM endpoint_pace WHERE endpoint = $1`, Endpoint).
 		Scan(&state, &probes)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return state, probes
 }
 

@@ -3,6 +3,7 @@ package storetest
 import (
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -37,10 +38,7 @@ func (b *Bench) ClaimStep(run workqueue.RunID, step workqueue.Step, most int) di
 	b.Helper()
 	req := b.ClaimRequest(run, most)
 	req.Step = step
-	claimed, err := dispatch.New(b.Store).Claim(b.Context(), req)
-	if err != nil {
-		b.Fatal(err)
-	}
+	claimed := testenv.Must(dispatch.New(b.Store).Claim(b.Context(), req))(b)
 	return claimed
 }
 
@@ -79,16 +77,13 @@ type StepTally struct{ Ready, Flying, Done, Failed, Skipped, Waiting int }
 
 func (b *Bench) stepAt(run workqueue.RunID, step workqueue.Step) (n StepTally) {
 	b.Helper()
-	err := b.Pool.QueryRow(b.Context(), `
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `
 		SELECT sum(bit_count(ready)), sum(bit_count(done)), sum(bit_count(failed)),
 		       coalesce(sum(bit_count(skipped)), 0), sum(size),
 		       (SELECT coalesce(sum(bit_count(remaining)), 0) FROM work_slice
 		        WHERE run_id = $1 AND step = $2 AND state IN ('scheduled', 'claimed', 'sent'))
 		FROM work_block WHERE run_id = $1 AND step = $2`, run, step).
-		Scan(&n.Ready, &n.Done, &n.Failed, &n.Skipped, &n.Waiting, &n.Flying)
-	if err != nil {
-		b.Fatal(err)
-	}
+		Scan(&n.Ready, &n.Done, &n.Failed, &n.Skipped, &n.Waiting, &n.Flying))
 	n.Waiting -= n.Ready + n.Done + n.Failed + n.Skipped + n.Flying
 	return n
 }

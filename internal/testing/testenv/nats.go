@@ -2,24 +2,116 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// NATS runs a server with JetStream on a free port until the test ends.
-func NATS(t testing.TB) *embedded.NATS {
-	t.Helper()
-	return NATSWith(t, embedded.NATSConfig{})
+// Server is a NATS server, or an account on one.
+type Server interface{ URL() string }
+
+// Account is an account on the NATS server of the test binary, with streams and subjects of its own.
+type Account struct {
+	*server.Account
+	Of *server.Server
 }
 
-// NATSWith is NATS with settings. An empty StoreDir or Listen is filled in.
-func NATSWith(t testing.TB, config embedded.NATSConfig) *embedded.NATS {
+// URL is the address of the server, with the account's user.
+func (a *Account) URL() string {
+	return "nats://" + a.Name + ":x@" + a.Of.Addr().String()
+}
+
+// NATS makes an account on the test binary's server, with JetStream, that lives until the test ends.
+func NATS(t testing.TB) *Account {
+	t.Helper()
+	account, err := sharedNATS.account()
+	if err != nil {
+		t.Fatalf("test environment: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(account.DisableJetStream(), os.RemoveAll(sharedNATS.store(account))); err != nil {
+			t.Errorf("test environment: %v", err)
+		}
+	})
+	return &Account{account, sharedNATS.server}
+}
+
+// sharedNATS is the test binary's NATS server.
+var sharedNATS natsServer
+
+type natsServer struct {
+	once   sync.Once
+	err    error
+	dir    string
+	server *server.Server
+}
+
+func (n *natsServer) account() (*server.Account, error) {
+	n.once.Do(func() { n.err = n.start() })
+	if n.err != nil {
+		return nil, n.err
+	}
+	account, err := n.server.RegisterAccount(suffix())
+	if err != nil {
+		return nil, err
+	}
+	return account, account.EnableJetStream(nil, nil)
+}
+
+func (n *natsServer) store(of *server.Account) string {
+	return filepath.Join(n.dir, server.JetStreamStoreDir, of.Name)
+}
+
+func (n *natsServer) start() (err error) {
+	if n.dir, err = clusterDir(); err != nil {
+		return err
+	}
+	n.server, err = server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, CustomClientAuthentication: n,
+		JetStream: true, StoreDir: n.dir, JetStreamMaxStore: 1 << 50, // the streams of many tests ask for room
+		WriteDeadline: stopTimeout, AuthTimeout: stopTimeout.Seconds(), // a client that is stalled is not turned out
+		DisableShortFirstPing: true, // a first PING after 2 s may overtake the PONG of a login that takes as long
+	})
+	if err != nil {
+		return err
+	}
+	n.server.Start()
+	if !n.server.ReadyForConnections(stopTimeout) || !n.server.JetStreamEnabled() {
+		return errors.New("the NATS server does not start")
+	}
+	return nil
+}
+
+// Check implements server.Authentication: a user has the name of an account.
+func (n *natsServer) Check(c server.ClientAuthentication) bool {
+	account, err := n.server.LookupAccount(c.GetOpts().Username)
+	if err == nil {
+		c.RegisterUser(&server.User{Username: account.Name, Account: account})
+	}
+	return err == nil
+}
+
+func (n *natsServer) stop() error {
+	if n.server != nil {
+		n.server.Shutdown()
+		n.server.WaitForShutdown()
+	}
+	return os.RemoveAll(n.dir)
+}
+
+// OwnNATS runs a server with JetStream for the test alone, which may restart and stop it. An empty StoreDir or Listen
+// is filled in.
+func OwnNATS(t testing.TB, config embedded.NATSConfig) *embedded.NATS {
 	t.Helper()
 	if config.StoreDir == "" {
 		config.StoreDir = t.TempDir() + "/nats"
@@ -41,6 +133,18 @@ func NATSWith(t testing.TB, config embedded.NATSConfig) *embedded.NATS {
 	return ns
 }
 
+// DialThrough is Conn through a proxy.
+func DialThrough(t testing.TB, ns Server, options ...nats.Option) (*nats.Conn, *Proxy) {
+	t.Helper()
+	u, err := url.Parse(ns.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := NewProxy(t, u.Host)
+	u.Host = proxy.Addr()
+	return Dial(t, u.String(), options...), proxy
+}
+
 // QuietPort is a port of 127.0.0.1 that is free for the test until it ends, also while its server is down. See
 // [embedded.QuietPort].
 func QuietPort(t testing.TB) int {
@@ -60,7 +164,7 @@ func QuietAddr(t testing.TB) string {
 }
 
 // Conn connects a client that never gives up on the server, closed when the test ends.
-func Conn(t testing.TB, ns *embedded.NATS) *nats.Conn {
+func Conn(t testing.TB, ns Server) *nats.Conn {
 	t.Helper()
 	return Dial(t, ns.URL())
 }

@@ -131,8 +131,7 @@ func TestProxyCutEndsAStall(t *testing.T) {
 func TestNATSThroughAProxy(t *testing.T) {
 	t.Parallel()
 	ns := testenv.NATS(t)
-	p := testenv.NewProxy(t, ns.URL()[len("nats://"):])
-	nc := testenv.Dial(t, "nats://"+p.Addr())
+	nc, p := testenv.DialThrough(t, ns)
 	direct := testenv.Conn(t, ns)
 	sub, err := direct.SubscribeSync("x")
 	if err != nil {

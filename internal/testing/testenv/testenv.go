@@ -6,9 +6,9 @@
 //
 // The first test that asks for a database starts one private cluster for the test binary, made for speed and not for
 // safety, with the schema migrated into a template. [Database] and [Pool] hand each test its own clone of that, in
-// about 20 ms; tests may run in parallel. [NATS] runs a server for one test. [Postgres] is a cluster for one test that
-// may be stopped, killed and restarted, with the durable settings of a real one. [NewProxy] breaks
-// connections.
+// about 20 ms; tests may run in parallel. [NATS] hands each test an account on the binary's server, [OwnNATS] runs one
+// for a test alone. [Postgres] is a cluster for one test that may be stopped, killed and restarted, with the durable
+// settings of a real one. [NewProxy] breaks connections.
 //
 // With TRANCHE_TEST_DATABASE set to the URL of a superuser, the clones are made on that server instead.
 //
@@ -48,7 +48,7 @@ func run(m *testing.M, ignore []goleak.Option) int {
 	code := m.Run()
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	if err := errors.Join(shared.stop(ctx), os.RemoveAll(program.dir)); err != nil {
+	if err := errors.Join(shared.stop(ctx), sharedNATS.stop(), os.RemoveAll(program.dir)); err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		code = max(code, 1)
 	}

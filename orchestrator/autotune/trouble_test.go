@@ -1,7 +1,6 @@
-package pacing
+package autotune
 
 import (
-	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -104,44 +103,6 @@ func TestAServiceThatDoesNotSayHowLongItTakes(t *testing.T) {
 		for _, change := range changes {
 			t.Log(change)
 		}
-	}
-}
-
-// What was found for one run is what the next one begins with, whoever leads then.
-func TestTheNextRunBeginsWithWhatWasFound(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		model serviceModel
-		best  float64
-	}{
-		"refuses over 8000, with little patience": {serviceModel{instances: 1, concurrency: 16, took: constant(0.02),
-			limit: 8000, burst: 2000}, 8000},
-		"refuses over 500 whole requests": {serviceModel{instances: 1, concurrency: 16, took: constant(0.02),
-			limit: 500, burst: 250, refuseWhole: true}, 500},
-		"one machine, best at 12": {together(12, 0.01, 0.00025), 24000},
-		"8 workers": {serviceModel{instances: 1, concurrency: 1024,
-			took:     func(n, _, _ int) float64 { return 0.01 + 0.0003*float64(n) },
-			slowdown: func(busy int) float64 { return max(1, float64(busy)/8) }}, 25800},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for length := 20.0; length <= 80; length += 3 {
-				first := New(Settings{}, nil)
-				s := newSimulation(tc.model, first.Settings(), 1)
-				s.chunkAuto = true
-				s.run(first, length+0.3)
-				second := New(first.Settings(), first.Learned())
-				s = newSimulation(tc.model, second.Settings(), 2)
-				s.chunkAuto, s.tokens, s.allowed = true, second.Settings().Rate, cmp.Or(tc.model.burst, tc.model.limit)
-				changes := s.run(second, 20.3)
-				if got := s.rate(2, 20); got < 0.9*tc.best {
-					t.Errorf("after %.0f s: %.0f items/s is %.0f%% of %.0f", length, got, 100*got/tc.best, tc.best)
-					for _, change := range changes {
-						t.Log(change)
-					}
-				}
-			}
-		})
 	}
 }
 

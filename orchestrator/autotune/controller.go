@@ -1,4 +1,4 @@
-// Package pacing decides how fast an endpoint is asked: how many requests may be in flight, how many items a second are
+// Package autotune decides how fast an endpoint is asked: how many requests may be in flight, how many items a second are
 // sent, and how many items a request holds. It learns that from what became of earlier requests.
 //
 // A [Controller] is for one endpoint. About once a second it is given a [Sample] of what was seen there and answers
@@ -11,7 +11,7 @@
 //
 // A Controller has no clock and no I/O: samples say when they were taken. It knows no limit that an operator sets, and
 // is not safe for concurrent use.
-package pacing
+package autotune
 
 import (
 	"cmp"

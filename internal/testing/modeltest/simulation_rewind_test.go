@@ -1,0 +1,166 @@
+package modeltest_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+const (
+	// listTables lists all tables with the columns that can be written.
+	listTables = `
+CREATE TABLE past.tables AS
+SELECT c.oid AS original, format('past.%I', c.relname) AS copy,
+    (SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
+     WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = '') AS columns
+FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'`
+
+	// copyTables has all rows of one side in the other. Tables that were never written cost nothing.
+	copyTables = `
+DO $$
+DECLARE t record;
+BEGIN
+    SET LOCAL session_replication_role = replica; -- neither guards nor foreign keys
+    FOR t IN SELECT copy, original::regclass AS original, columns, to_regclass(copy) IS NULL AS fresh FROM past.tables
+        WHERE pg_relation_size(original) + coalesce(pg_relation_size(to_regclass(copy)), 0) > 0 LOOP
+        IF t.fresh THEN
+            EXECUTE format('CREATE UNLOGGED TABLE %s AS TABLE %s WITH NO DATA', t.copy, t.original);
+        END IF;
+        EXECUTE format('DELETE FROM %s', t.TO);
+        EXECUTE format('INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %2$s FROM %3$s', t.TO, t.columns, t.FROM);
+    END LOOP;
+END $$`
+
+	keepSequences = `
+INSERT INTO past.sequences
+SELECT format('%I.%I', schemaname, sequencename)::regclass, last_value, last_value IS NOT NULL
+FROM pg_sequences WHERE schemaname = 'public'`
+	setSequences = `SELECT setval(name, coalesce(at, 1), called) FROM past.sequences`
+)
+
+// belief is what has been confirmed to those who use the store, as far as the database remembers it.
+type belief struct {
+	data    []int // which payload an item has
+	erased  []bool
+	invalid []bool                    // items that fit no schema: they fail unasked until they are corrected
+	taken   map[workqueue.SliceID]int // slots
+	ops     *operations               // nil: there is no collector
+
+	known      snapshot
+	generation int
+	paused     bool
+	cancelled  bool
+}
+
+func (b *belief) copied() belief {
+	c := *b
+	c.data, c.erased, c.invalid = slices.Clone(b.data), slices.Clone(b.erased), slices.Clone(b.invalid)
+	c.taken, c.ops, c.known.steps = maps.Clone(b.taken), b.ops.copied(), slices.Clone(b.known.steps)
+	return c
+}
+
+// past is a database as a standby has it that lags.
+type past struct {
+	belief
+	faults map[at]map[workqueue.SliceID]bool
+}
+
+func (s *simulation) copyTables(from, to string) {
+	s.Exec(strings.NewReplacer("t.FROM", "t."+from, "t.TO", "t."+to).Replace(copyTables))
+}
+
+// backup copies the database.
+func (s *simulation) backup() {
+	s.past.Do(func() {
+		s.Exec(`CREATE SCHEMA past`)
+		s.Exec(listTables)
+		s.Exec(`CREATE TABLE past.sequences (name regclass, at bigint, called boolean)`)
+	})
+	s.copyTables("original", "copy")
+	s.Exec(`DELETE FROM past.sequences`)
+	s.Exec(keepSequences)
+	s.back = &past{belief: s.belief.copied(), faults: map[at]map[workqueue.SliceID]bool{}}
+	for a, t := range s.told {
+		s.back.faults[a] = maps.Clone(t.faults)
+	}
+	s.touched = make([]bool, s.items)
+	s.raiseMark()
+}
+
+// touch notes that an operator has changed what items are made of. When the database forgets that, what is made of them
+// meanwhile may be of either kind.
+func (s *simulation) touch(items ...workqueue.Ordinal) {
+	for _, o := range items {
+		if s.back != nil {
+			s.touched[o] = true
+		}
+	}
+}
+
+func (s *simulation) touchAll() {
+	for o := range s.items {
+		s.touch(workqueue.Ordinal(o))
+	}
+}
+
+func (s *simulation) raiseMark() {
+	mark, err := session.New(s.Store).RaiseMark(s.Context(), s.furthest)
+	s.must(err)
+	s.furthest = mark.Later(s.furthest)
+}
+
+// rewind puts the copy in the place of the database: streams, services and nodes are ahead of it. Until a node notices,
+// they go on.
+func (s *simulation) rewind() {
+	if s.back == nil {
+		s.say("(keeps a copy)")
+		s.backup()
+		return
+	}
+	s.copyTables("copy", "original")
+	s.Exec(setSequences)
+	s.belief, s.lease = s.back.belief.copied(), workqueue.Lease{}
+	for a, faults := range s.back.faults {
+		maps.Copy(s.at(a.step, a.item).faults, faults)
+	}
+	for o, is := range s.touched {
+		s.doubted[o] = s.doubted[o] || is
+	}
+	s.check()
+	for range s.r.IntN(3) {
+		s.say("\n    and")
+		[]func(*simulation){(*simulation).record, (*simulation).claim, (*simulation).publish,
+			(*simulation).settle}[s.r.IntN(4)](s)
+		s.check()
+	}
+	s.passGap()
+}
+
+// notReissued counts what goes on as if there were no gap: requests sent before it, slices that wait for their time
+// under their old ids, which JetStream may know, and sessions.
+const notReissued = `
+SELECT (SELECT count(*) FROM work_slice WHERE state = 'sent' AND stream_epoch >= (SELECT epoch FROM stream_epoch))
+    + (SELECT count(*) FROM work_slice WHERE state = 'scheduled' AND id = ANY ($1))
+    + (SELECT count(*) FROM node_session WHERE ended_at IS NULL AND expires_at > tranche_now())`
+
+// passGap is what a node does that notices it, and does once.
+func (s *simulation) passGap() {
+	known := s.furthest
+	known.Epoch = max(known.Epoch, s.epoch)
+	var waiting []workqueue.SliceID
+	s.must(s.Pool.QueryRow(s.Context(), `SELECT array_agg(id) FROM work_slice WHERE state = 'scheduled'`).Scan(&waiting))
+	gap, err := session.New(s.Store).PassGap(s.Context(), known)
+	s.must(err)
+	again, err := session.New(s.Store).PassGap(s.Context(), known)
+	s.must(err)
+	if gap == nil || !gap.Lost || again != nil {
+		s.failf("the gap is %+v, and then %+v", gap, again)
+	}
+	if n := s.Number(notReissued, waiting); n > 0 {
+		s.failf("%d requests and sessions of before the gap go on", n)
+	}
+	s.raiseMark()
+}
