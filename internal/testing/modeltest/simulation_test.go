@@ -55,6 +55,7 @@ func kinds() []kind {
 		{"go on", 3, true, (*simulation).goOn},
 		{"record", 10, true, (*simulation).record},
 		{"round", 6, true, (*simulation).round},
+		{"day", 4, true, (*simulation).day},
 		{"sweep", 7, true, (*simulation).sweep},
 		{"tick", 5, true, (*simulation).tick},
 		{"jump", 4, false, (*simulation).jump},
