@@ -9,6 +9,11 @@ COMMENT ON COLUMN tranche_migration.version_id IS 'Number of the file; 0: the ta
 COMMENT ON COLUMN tranche_migration.is_applied IS 'Always true.';
 COMMENT ON COLUMN tranche_migration.tstamp IS 'When it was applied, without a zone.';
 
+CREATE TABLE schema_object (object text PRIMARY KEY);
+COMMENT ON TABLE schema_object IS
+    'What the schema consisted of after the last migration: what differs from it since, someone else has changed.';
+COMMENT ON COLUMN schema_object.object IS 'A column, constraint, index, trigger or function, and whose it is.';
+
 -- Statements, views and defaults have no other clock, so that a test can move it. A planner puts its body in its place.
 CREATE FUNCTION tranche_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE RETURN clock_timestamp();
 COMMENT ON FUNCTION tranche_now() IS 'The time of day now, also within a transaction: all times here are by it.';
@@ -207,5 +212,5 @@ COMMENT ON COLUMN run_event.at IS 'When it happened.';
 COMMENT ON COLUMN run_event.published_at IS 'When JetStream had it; null: not yet.';
 
 -- +goose Down
-DROP TABLE run_event, quarantine, tracker_group, tracker_batch, database_rewind, database_mark, leader, node_session;
+DROP TABLE schema_object, run_event, quarantine, tracker_group, tracker_batch, database_rewind, database_mark, leader, node_session;
 DROP FUNCTION database_timeline(), tranche_now();

@@ -41,15 +41,17 @@ COMMENT ON COLUMN audit_deletable.id IS 'The row (audit_log.id).';
 COMMENT ON COLUMN audit_deletable.at IS 'When it was done.';
 COMMENT ON COLUMN audit_deletable.size IS 'How large the row is, in bytes, about.';
 
--- No one but audit_expire writes here.
+-- No one but audit_expire and the owner write here.
 CREATE TABLE audit_expiry (
     id        boolean     PRIMARY KEY DEFAULT true CHECK (id),
     until     timestamptz NOT NULL,
     cutoff    timestamptz NOT NULL,
     age       interval,
     max_count bigint,
-    max_bytes bigint
+    max_bytes bigint,
+    min_age   interval    NOT NULL DEFAULT '365 days'
 );
+INSERT INTO audit_expiry (until, cutoff) VALUES ('-infinity', '-infinity');
 COMMENT ON TABLE audit_expiry IS
     'Up to where the limits of retention let the audit log be deleted, as audit_expire found it last. One row.';
 COMMENT ON COLUMN audit_expiry.id IS 'Always true.';
@@ -58,6 +60,8 @@ COMMENT ON COLUMN audit_expiry.cutoff IS 'Up to when it may.';
 COMMENT ON COLUMN audit_expiry.age IS 'The limit of retention that it went by; null: none.';
 COMMENT ON COLUMN audit_expiry.max_count IS 'Also.';
 COMMENT ON COLUMN audit_expiry.max_bytes IS 'Also.';
+COMMENT ON COLUMN audit_expiry.min_age IS
+    'How long rows are kept whatever the limits say. Only the owner of the schema may change it.';
 
 -- Functions with the rights of the owner name everything by its schema, so that no search_path leads them elsewhere.
 -- +goose StatementBegin
@@ -65,7 +69,7 @@ DO $migration$
 BEGIN
     EXECUTE format($outer$
         -- audit_expire deletes up to a number of rows of the audit log that are older than until, but none that the
-        -- limits of retention keep, nor one of the last hour, and notes that it did. The limits are looked at once for
+        -- limits of retention or min_age keep, nor one of the last hour, and notes that it did. The limits are looked at once for
         -- an until: by count or size that means to read the whole log.
         CREATE FUNCTION audit_expire(until timestamptz, most integer) RETURNS bigint
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
@@ -87,7 +91,8 @@ BEGIN
                     SELECT x.at, row_number() OVER newest AS n, sum(x.size) OVER newest AS bytes
                     FROM %1$I.audit_deletable x WHERE keep.max_count IS NOT NULL OR keep.max_bytes IS NOT NULL
                     WINDOW newest AS (ORDER BY x.at DESC, x.id DESC))
-                SELECT least(until, %1$I.tranche_now() - interval '1 hour', coalesce(greatest(
+                SELECT least(until, %1$I.tranche_now() - greatest(interval '1 hour',
+                    (SELECT e.min_age FROM %1$I.audit_expiry e)), coalesce(greatest(
                     %1$I.tranche_now() - keep.age,
                     (SELECT r.at FROM ranked r WHERE r.n = keep.max_count),
                     (SELECT coalesce(min(r.at) FILTER (WHERE r.bytes <= keep.max_bytes), max(r.at)) FROM ranked r

@@ -58,8 +58,9 @@ BEGIN
         $outer$, current_schema());
     EXECUTE format($outer$
         -- audit_erase looks through rows of the audit log, up to a number of them after one, of one run or of all, and has
-        -- the marker stand for the key in what they say; who did what, and when, stays. It notes that it did, and returns
-        -- the last row that it looked at, null at the end.
+        -- the marker stand for the key in what they say of runs, operations and letters; who did what, and when, stays,
+        -- and what is said of tokens, sessions, retention and settings. It notes that it did, and returns the last row that
+        -- it looked at, null at the end.
         CREATE FUNCTION audit_erase(secret text, marker text, run uuid, after bigint, most integer) RETURNS bigint
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
         $body$
@@ -81,6 +82,7 @@ BEGIN
                 before = %1$I.erased_json(a.before, secret, marker), after = %1$I.erased_json(a.after, secret, marker),
                 subject = %1$I.erased_text(a.subject, secret, marker)
             WHERE a.id > audit_erase.after AND a.id <= upto AND (run IS NULL OR a.run_id = run)
+                AND (a.run_id IS NOT NULL OR a.action ~ '^(collector|dead_letter|quarantine|tracker|health)_')
                 AND (%1$I.erased_json(a.detail, secret, marker), %1$I.erased_json(a.before, secret, marker),
                     %1$I.erased_json(a.after, secret, marker), %1$I.erased_text(a.subject, secret, marker))
                 IS DISTINCT FROM (a.detail, a.before, a.after, a.subject);

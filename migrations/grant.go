@@ -58,7 +58,7 @@ func Grant(ctx context.Context, url, role string) (err error) {
 const written = `actor, action, run_id, subject, detail, before, after`
 
 // owned returns the tables that serving reads only; the audit log and what is kept about its end.
-func owned() []string { return []string{versionTable, "audit_log", "audit_expiry"} }
+func owned() []string { return []string{versionTable, "schema_object", "audit_log", "audit_expiry"} }
 
 // partitions are tables that are emptied when a large run is deleted; rights on the whole are no rights on them.
 const partitions = `
@@ -101,6 +101,9 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_expire"}) + "(timestamptz, integer)" + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_erase"}) +
 			"(text, text, uuid, bigint, integer)" + to,
+		// For how long the oldest transaction has been open, whosever it is. Not every owner may grant it: see StatsHidden.
+		"DO $tranche$ BEGIN GRANT pg_read_all_stats" + to +
+			"; EXCEPTION WHEN insufficient_privilege THEN NULL; END $tranche$",
 	} {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
 			return err
@@ -108,6 +111,26 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	}
 	return unbound(ctx, tx, role)
 }
+
+// StatsHidden reports whether a role, or the present one for "", sees of other roles' transactions only that they exist.
+func StatsHidden(ctx context.Context, db Querier, role string) (name string, hidden bool, err error) {
+	rows, _ := db.Query(ctx, statsHidden, role) // CollectRows returns the error
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return "", false, fmt.Errorf("look at the rights on statistics: %w", err)
+	}
+	return strings.Join(found, ""), len(found) > 0, nil
+}
+
+// StatsRemedy is what to do for a role whose sight of others' transactions is hidden.
+func StatsRemedy(role string) string {
+	return "role " + role + " does not see how long transactions of others have been open, so the alert " +
+		"TrancheDatabaseOldTransaction cannot fire for them; run as a superuser: GRANT pg_read_all_stats TO " + quoted(role)
+}
+
+const statsHidden = `
+SELECT rolname::text FROM pg_roles
+WHERE rolname = coalesce(nullif($1, ''), current_user) AND NOT pg_has_role(oid, 'pg_read_all_stats', 'USAGE')`
 
 func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
 
@@ -185,18 +208,23 @@ var made = regexp.MustCompile(`(?m)^CREATE TABLE (\w+)`)
 
 // tables returns the tables that the schema has, by name: a database may hold others beside them.
 func tables() ([]string, error) {
+	all, err := allMade(made)
+	return append([]string{versionTable}, all...), err
+}
+
+// allMade are the names of what the files make.
+func allMade(what *regexp.Regexp) (all []string, err error) {
 	entries, err := Files.ReadDir(".")
 	if err != nil {
 		return nil, err
 	}
-	all := []string{versionTable}
 	for _, entry := range entries {
 		text, err := Files.ReadFile(entry.Name())
 		if err != nil {
 			return nil, err
 		}
 		up, _, _ := strings.Cut(string(text), "-- +goose Down")
-		for _, m := range made.FindAllStringSubmatch(up, -1) {
+		for _, m := range what.FindAllStringSubmatch(up, -1) {
 			all = append(all, m[1])
 		}
 	}

@@ -99,7 +99,9 @@ func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err
 	}
 	var results []*goose.MigrationResult
 	err = alone(ctx, db, log, func() (err error) {
-		results, err = provider.Up(ctx)
+		if results, err = provider.Up(ctx); err == nil {
+			err = record(ctx, db)
+		}
 		return err
 	})
 	if partial, ok := errors.AsType[*goose.PartialError](err); ok {

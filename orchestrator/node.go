@@ -37,6 +37,7 @@ type Node struct {
 
 	stirred   atomic.Bool                     // there may be other work than there was; for the pacer
 	elections chan struct{}                   // look for the lease
+	strangers chan error                      // the streams are another installation's now
 	lease     atomic.Pointer[workqueue.Lease] // nil while this node does not lead
 	tasks     []*task
 	stands    workqueue.SessionID // which has said its precedence; lead's alone
@@ -68,7 +69,7 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	}
 	n := &Node{
 		core: core.New(store, nc, js, cfg.Log), sessions: session.New(store),
-		cfg: cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
+		cfg: cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1), strangers: make(chan error, 1),
 	}
 	n.core.Settling = n.core.Settling.Counting(cfg.Meter.Settled)
 	n.core.Faults, n.core.Wanted, n.core.Tracer, n.core.Meter = cfg.Faults, cfg.RequestBytes, cfg.Tracer, cfg.Meter
@@ -86,7 +87,8 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 func (n *Node) newComponents() {
 	k, cfg := n.core, &n.cfg
 	n.streams = streams.NewKeeper(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
-		Streams: cfg.Streams, Entered: func() { n.wakeOwnTask(taskSweep) }, Try: func() { n.WakeLeaderTask(taskWritable) }})
+		Streams: cfg.Streams, Entered: func() { n.wakeOwnTask(taskSweep) }, Try: func() { n.WakeLeaderTask(taskWritable) },
+		Stranger: func(err error) { n.strangers <- err }})
 	n.database = newRewind(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
 	n.consumers = streams.NewConsumers(k, n.streams, cfg.ReconcileInterval)
 	n.events = newPublisher(k, n.streams)
@@ -108,6 +110,9 @@ func (n *Node) newComponents() {
 // from PostgreSQL for longer than a session lives.
 func (n *Node) Session() workqueue.SessionID { return n.core.Session() }
 
+// Stalled says that the connection to NATS stands and the streams do not answer: JetStream has no quorum. nil: they do.
+func (n *Node) Stalled() *streams.StalledStreams { return n.streams.Stalled() }
+
 // Wake makes the node look for work now.
 func (n *Node) Wake() { n.core.Wake() }
 
@@ -119,7 +124,8 @@ func (n *Node) Ready() <-chan struct{} { return n.ready }
 
 // Run works until ctx ends, then stops in good order within the configured grace: no new claims, requests at hand are
 // published, replies at hand are recorded, and what is left is handed back. It returns nil after such a stop. When the
-// connection to NATS is closed it stops also, and returns [ErrConnectionClosed].
+// connection to NATS is closed it stops also, and returns [ErrConnectionClosed], or a
+// [stream.StrangerError] when the streams are another installation's.
 func (n *Node) Run(ctx context.Context) error {
 	connected, end := n.whileConnected(ctx)
 	err := n.run(connected)
@@ -195,8 +201,11 @@ func (n *Node) open(ctx context.Context) error {
 	return n.core.RetryUntil(ctx, "recall how far the database had come", n.database.RecallMark, n.waits)
 }
 
-// waits tells whoever wants to know what the node waits for.
+// waits tells whoever wants to know what the node waits for. Streams of another installation end the start.
 func (n *Node) waits(what string, err error, pause time.Duration) error {
+	if _, strangers := errors.AsType[*stream.StrangerError](err); strangers {
+		return err
+	}
 	if n.cfg.Waits == nil {
 		return n.core.Warn(what, err, pause)
 	}
@@ -319,8 +328,9 @@ func (n *Node) DeadLetters() *streams.Letters { return n.letters }
 var ErrConnectionClosed = errors.New("the connection to NATS was closed permanently")
 
 // whileConnected returns a context that ends with ctx, or when the connection to NATS is closed: a node that lives on
-// without one would keep its session and the lease, and do nothing. end frees what this takes, and says whether the
-// connection was the reason.
+// without one would keep its session and the lease, and do nothing. It also ends when the streams are another
+// installation's: a node would take the replies to that one's requests. end frees what this takes, and says whether one
+// of these was the reason.
 func (n *Node) whileConnected(ctx context.Context) (connected context.Context, end func() error) {
 	connected, cancel := context.WithCancelCause(ctx)
 	closed := n.core.NC.StatusChanged(nats.CLOSED)
@@ -329,6 +339,9 @@ func (n *Node) whileConnected(ctx context.Context) (connected context.Context, e
 		if !n.core.NC.IsClosed() {
 			select {
 			case <-closed:
+			case err := <-n.strangers:
+				cancel(err)
+				return
 			case <-connected.Done():
 				return
 			}
@@ -339,6 +352,9 @@ func (n *Node) whileConnected(ctx context.Context) (connected context.Context, e
 		cancel(nil)
 		watch.Wait()
 		n.core.NC.RemoveStatusListener(closed)
+		if strangers, ok := errors.AsType[*stream.StrangerError](context.Cause(connected)); ok {
+			return fmt.Errorf("orchestrator: %w", strangers)
+		}
 		if !errors.Is(context.Cause(connected), ErrConnectionClosed) {
 			return nil
 		}

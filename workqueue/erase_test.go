@@ -404,11 +404,27 @@ dead_letter.service dead_letter.state endpoint_change.what endpoint_change.befor
 endpoint_pace.learned endpoint_pace.breaker health_condition.kind health_ack.kind health_ack.state
 health_ack.severity leader.name node_session.host node_session.version node_session.stats retention.kind
 run_event.kind run_step.kind run_step.approval schedule.state schedule_occurrence.kind schedule_occurrence.state
-stream_epoch.name stream_fault.stream stream_setting.name stream_setting.applied tracker_batch.owner
+schema_object.object stream_epoch.name stream_fault.stream stream_setting.name stream_setting.applied tracker_batch.owner
 tracker_batch.state tracker_service.webhook_state web_session.role work_slice.state work_slice.cause
 work_slice.service`,
 		"digests, and what is sealed": `
 api_request.fingerprint api_token.hash run_add.digest web_session.hash web_session.renewal large_result.sha256`,
+	}
+}
+
+// What the audit log says of tokens and settings is not about a person's item, whatever key is erased.
+func TestErasureLeavesWhatTheLogSaysOfTokens(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`INSERT INTO audit_log (actor, action, subject, detail, after) VALUES
+		('ann', 'token_create', 'backdoor', '{"note":"backdoor"}', '{"role":"backdoor"}'),
+		('ann', 'retention_set', 'backdoor', '{}', NULL), ('ann', 'erase', 'backdoor', '{}', NULL),
+		('ann', 'collector_drop', 'backdoor', '{}', NULL)`)
+	if _, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: "backdoor", Actor: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE subject = 'backdoor'`); n != 3 {
+		t.Errorf("%d rows name it, want those of the token, the retention and the erasure", n)
 	}
 }
 

@@ -5,9 +5,10 @@
 // internal/cli.
 //
 // Exit codes: 0 when all went well, and a run that was waited for has no failed item; 3 when it has, and when tranche
-// health finds something critical; 4 when it is held, or waits for an approval, and no one may come (--on-hold), and 5
-// when it did not end within --max-wait; 130 when the wait was interrupted by Ctrl-C; 2 for a command line that cannot
-// be understood; 1 for everything else.
+// health finds something critical; 4 when it is held, or waits for an approval, and no one may come (--on-hold), 5 when
+// it did not end within --max-wait, and 8 when it was cancelled; 6 when no server answers or it is not ready, and 7 when
+// it refuses; 130 when the wait was interrupted by Ctrl-C; 2 for a command line that cannot be understood; 1 for
+// everything else.
 package main
 
 import (
@@ -37,7 +38,8 @@ import (
 
 // commands is the command line.
 type commands struct {
-	URL     string        `default:"${url}" env:"TRANCHE_URL" help:"The server to talk to." placeholder:"URL"`
+	URL     string        `default:"${url}" env:"TRANCHE_URL" help:"The server to call; of several, with commas, the first that answers." placeholder:"URL"`
+	CA      string        `name:"ca" env:"TRANCHE_CA" help:"A PEM file of authorities to trust, in addition to the system's." placeholder:"FILE"`
 	Timeout time.Duration `env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
 	JSON    bool          `name:"json" help:"Print JSON and nothing else on standard output."`
 	cli.TokenFlags
@@ -79,11 +81,15 @@ func main() {
 }
 
 // untilSignal returns a context that ends with the first signal that asks the process to end. By then a second one
-// finds the default handling, which ends the process at once: who sees the stop begin can cut it short.
+// finds the default handling, which ends the process at once: who sees the stop begin can cut it short. SIGHUP asks for
+// it at a terminal alone, which has closed then; see [serveCommand.Run].
 func untilSignal() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	came := make(chan os.Signal, 1)
 	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
+	if cli.IsTerminal(os.Stdin) {
+		signal.Notify(came, syscall.SIGHUP)
+	}
 	go func() {
 		<-came
 		signal.Stop(came)
@@ -122,7 +128,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	if err := cli.RefuseEmpty(chosen); err != nil {
 		return term.Fail(err)
 	}
-	term.URL, term.Timeout, term.JSON, term.Token = line.URL, line.Timeout, line.JSON, line.TokenFlags
+	term.URL, term.CA, term.Timeout, term.JSON, term.Token = line.URL, line.CA, line.Timeout, line.JSON, line.TokenFlags
 	return term.Fail(chosen.Run(term))
 }
 

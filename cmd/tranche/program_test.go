@@ -39,7 +39,13 @@ func TestWordsThatSayNothingAreRefused(t *testing.T) {
 	try(`"exit":2}`, "run", "--json", "shwo")
 	b.want(runProgram(t, nil, "", "help", "run", "list"), 0, "Usage: tranche run list", "--result")
 	b.want(runProgram(t, nil, "", "--version"), 0, "tranche ")
-	b.want(runProgram(t, nil, "", "completion", "zsh"), 0, "bashcompinit", " tranche")
+	for shell, says := range map[string]string{"bash": "complete", "zsh": "bashcompinit", "fish": "complete"} {
+		r := runProgram(t, nil, "", "completion", shell)
+		b.want(r, 0, says, " tranche")
+		if strings.Contains(r.out, filepath.Dir(os.Args[0])) {
+			t.Errorf("the script for %s names a file of this machine:\n%s", shell, r.out)
+		}
+	}
 	try("is a directory", "plan", "apply", t.TempDir())
 }
 
@@ -120,6 +126,35 @@ func TestEveryLineIsJSON(t *testing.T) {
 	for line := range strings.Lines(r.err) {
 		if !json.Valid([]byte(line)) {
 			t.Errorf("this is no JSON: %s", line)
+		}
+	}
+}
+
+// The settings of a node may be read by systemd, and sourced by a shell that then runs a command: both take them alike.
+func TestFilesOfSettingsCanBeSourced(t *testing.T) {
+	t.Parallel()
+	sample, err := os.ReadFile("../../deploy/systemd/tranche.env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/operate/deploy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	setting := regexp.MustCompile(`(?m)^#?((?:TRANCHE|NATS)_[A-Z_]+)=(.+)$`)
+	found := setting.FindAllSubmatch(append(sample, page...), -1)
+	if len(found) < 15 {
+		t.Errorf("only %d settings were found", len(found))
+	}
+	for _, is := range found {
+		name, value := string(is[1]), strings.Trim(string(is[2]), "'") // as systemd reads it
+		file := filepath.Join(t.TempDir(), "tranche.env")
+		if err := os.WriteFile(file, []byte(name+"="+string(is[2])+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", "set -a; . "+file+`; printf %s "$`+name+`"`).CombinedOutput()
+		if err != nil || string(out) != value {
+			t.Errorf("a shell makes of %s %q (%v)", is[0], out, err)
 		}
 	}
 }

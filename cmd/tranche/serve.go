@@ -6,14 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/internal/api"
@@ -83,10 +86,11 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	}
 	defer func() { _ = log.Sync() }() // fails on terminals
 	s.speak(term, log)
+	defer ignoreHangUp(log)()
 	trouble := &startup.Troubles{}
-	log = log.WithOptions(trouble.Watch())
-	end := newEnding(ctx, s.ShutdownTimeout)
 	p := &parts{}
+	log = log.WithOptions(startup.Lines(p.later.session), trouble.Watch())
+	end := newEnding(ctx, s.ShutdownTimeout)
 	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
 	p.wait = s.startWait(term, p, trouble, s.natsFrom(line))
 	if err := s.assemble(ctx, p, log); err != nil {
@@ -140,6 +144,22 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	return s.work(ctx, term, p, node, server, end)
 }
 
+// ignoreHangUp has SIGHUP do nothing where no terminal sends it: supervisors send it to reload settings, and without
+// this it would end the process.
+func ignoreHangUp(log *zap.Logger) (stop func()) {
+	came := make(chan os.Signal, 1)
+	if cli.IsTerminal(os.Stdin) {
+		return func() {}
+	}
+	signal.Notify(came, syscall.SIGHUP)
+	go func() {
+		for range came {
+			log.Info("SIGHUP is ignored: a renewed certificate is read within a minute, other settings at a restart")
+		}
+	}()
+	return func() { signal.Stop(came); close(came) }
+}
+
 func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *startup.Troubles, from string) *startup.Wait {
 	return &startup.Wait{From: from, Now: time.Now, Trouble: trouble, NC: func() *nats.Conn { return p.nc },
 		Store: func() *database.DB { return p.store }, Say: func(what string) {
@@ -152,7 +172,8 @@ func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *startup.T
 func (s *serveCommand) work(
 	ctx context.Context, term *cli.Console, p *parts, node *orchestrator.Node, server *api.Server, end *ending,
 ) error {
-	p.metrics.Bind(metrics.Sources{Node: node, Store: p.store, NC: p.nc})
+	p.metrics.Bind(metrics.Sources{Node: node, Store: p.store, NC: p.nc,
+		Certificates: func() map[string]time.Time { return s.certificates(p) }})
 	group, ctx := errgroup.WithContext(ctx)
 	nodeCtx, stopNode := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopNode()
@@ -199,6 +220,7 @@ func (s *serveCommand) logger() (*zap.Logger, error) {
 	}
 	config.Level = level
 	config.DisableCaller = true
+	config.EncoderConfig.EncodeTime = zapcore.TimeEncoderOfLayout(startup.TimeLayout)
 	config.OutputPaths, config.ErrorOutputPaths = []string{"stderr"}, []string{"stderr"}
 	log, err := config.Build()
 	if err != nil {

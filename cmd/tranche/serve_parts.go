@@ -242,6 +242,15 @@ func (l *later) bind(node *orchestrator.Node, server *api.Server) {
 	l.server.Store(server)
 }
 
+// session is the node's, as tranche nodes shows it; empty: it has none yet.
+func (l *later) session() string {
+	node := l.node.Load()
+	if node == nil || node.Session() == (workqueue.SessionID{}) {
+		return ""
+	}
+	return node.Session().String()
+}
+
 // StartFire implements schedule.Starter.
 func (l *later) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	server := l.server.Load()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -185,6 +186,14 @@ func (s *serveCommand) openStore(
 	if err != nil {
 		return err
 	}
+	notes, err := migrations.Notes(ctx, url, "")
+	if err != nil {
+		release()
+		return err
+	}
+	for _, note := range notes {
+		log.Warn(note)
+	}
 	p.store = store
 	p.undo = append(p.undo, func(context.Context) error { release(); return nil })
 	return nil
@@ -296,6 +305,7 @@ func (f *metricsFlags) openMetrics(ctx context.Context, p *parts, log *zap.Logge
 const (
 	metricsHeaderTimeout = 10 * time.Second
 	metricsWriteTimeout  = 30 * time.Second
+	metricsConnTimeout   = time.Second // for a connection to the database, to look at its certificate
 )
 
 // serveMetrics answers scrapes, and nothing else, until the serve ends.
@@ -341,4 +351,29 @@ func (s *serveCommand) validateTracing() error {
 		return fmt.Errorf("--trace-ratio is %v; it must be 0 to 1", s.TraceRatio)
 	}
 	return validateOTLP("--trace-otlp", tracing.Config{Endpoint: s.TraceOTLP, Ratio: s.TraceRatio})
+}
+
+// certificates are the ends of those that this server has, or is shown by NATS and PostgreSQL.
+func (s *serveCommand) certificates(p *parts) map[string]time.Time {
+	ends := map[string]time.Time{}
+	if own, err := tls.LoadX509KeyPair(s.TLSCert, s.TLSKey); err == nil {
+		ends["api"] = own.Leaf.NotAfter
+	}
+	shown := func(of string, state tls.ConnectionState) {
+		if len(state.PeerCertificates) > 0 {
+			ends[of] = state.PeerCertificates[0].NotAfter
+		}
+	}
+	if state, err := p.nc.TLSConnectionState(); err == nil {
+		shown("nats", state)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), metricsConnTimeout)
+	defer cancel()
+	if conn, err := p.store.Sessions.Acquire(ctx); err == nil {
+		defer conn.Release()
+		if secure, ok := conn.Conn().PgConn().Conn().(*tls.Conn); ok {
+			shown("postgresql", secure.ConnectionState())
+		}
+	}
+	return ends
 }

@@ -57,8 +57,14 @@ func (s *server) ready(t *testing.T) {
 // launch starts a serve on the test's database and NATS. With wait it returns when that is ready.
 func launch(t *testing.T, wait bool, args ...string) *server {
 	t.Helper()
+	return launchIn(t, nil, wait, args...)
+}
+
+// launchIn is launch in an environment.
+func launchIn(t *testing.T, env []string, wait bool, args ...string) *server {
+	t.Helper()
 	s := &server{where: map[string]string{}, log: &testenv.Log{}}
-	s.Cmd = command(t, nil, append([]string{
+	s.Cmd = command(t, env, append([]string{
 		"--json", "serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--log-level", "warn",
 		"--session-ttl", "1m",
 	}, args...)...)
@@ -407,7 +413,12 @@ func (s *server) waitingAPI(t *testing.T) string {
 
 func readyz(t *testing.T, where string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, where+"/readyz", nil)
+	return answerOf(t, where+"/readyz")
+}
+
+func answerOf(t *testing.T, where string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, where, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -457,6 +468,45 @@ func TestServeNamesAFullDisk(t *testing.T) {
 	eventually(t, "it goes on by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
 	if took, err := s.End(t); err != nil || took > soon {
 		t.Errorf("serve took %s to end, %v: %s", took, err, s.log.String())
+	}
+}
+
+// While the only standby that must confirm commits is gone, readiness, health, explanations and a metric name it.
+func TestServeNamesAStandbyThatIsGone(t *testing.T) {
+	t.Parallel()
+	postgres := testenv.Postgres(t)
+	s := launch(t, true, "--database", postgres.URL(), "--nats", testenv.NATS(t).URL(), "--session-ttl", "3s",
+		"--metrics-listen", "127.0.0.1:0")
+	b := &bench{T: t, url: s.where["api"]}
+	b.want(b.pipe("id\n1\n2\n3\n", "run", "start", "--endpoint", "nowhere", "--items", "-", "--name", "it", "--chunk", "1",
+		"--in-flight", "1"), 0) // so that some wait for a node
+	admin := testenv.Connect(t, postgres.URL())
+	set := func(names string) {
+		t.Helper()
+		for _, statement := range []string{"ALTER SYSTEM SET synchronous_standby_names = '" + names + "'",
+			"SELECT pg_reload_conf()"} {
+			if _, err := admin.Exec(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	set("gone")
+	says := func(what, text string, look func() string) {
+		t.Helper()
+		eventually(t, what+" says "+text, func() bool { return strings.Contains(look(), text) })
+	}
+	of := func(args ...string) func() string { return func() string { return b.tranche(args...).out } }
+	says("/readyz", "commits wait for a standby", func() string { _, text := readyz(t, b.url); return text })
+	says("health", "Commits wait for a standby", of("health"))
+	says("explain", "waiting for a standby of PostgreSQL", of("run", "explain", "it"))
+	says("the metric", `tranche_node_unready{reason="standby"} 1`, func() string {
+		_, text := answerOf(t, s.where["metrics"])
+		return text
+	})
+	set("")
+	says("/readyz", "ready\n", func() string { _, text := readyz(t, b.url); return text })
+	if _, err := s.End(t); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -658,6 +708,19 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 		t.Errorf("serve ended with %s; want it cut off by the signal", s.ProcessState)
 	}
 	eventually(t, "PostgreSQL ends", func() bool { return !isRunning(postmaster) })
+}
+
+// A supervisor's SIGHUP does not end a serve, whatever else it does.
+func TestServeIgnoresHangUp(t *testing.T) {
+	t.Parallel()
+	s := launch(t, true, "--database", testenv.Database(t), "--nats", testenv.NATS(t).URL(), "--log-level", "info")
+	if err := s.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it says so", func() bool { return strings.Contains(s.log.String(), "SIGHUP is ignored") })
+	if _, err := s.End(t); err != nil {
+		t.Error(err)
+	}
 }
 
 func answers(ctx context.Context, where string) bool {

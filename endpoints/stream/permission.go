@@ -265,8 +265,8 @@ func (p *Permissions) tell(log *zap.Logger) {
 			d.told = true
 			p.denied[key] = d
 			if strings.HasPrefix(d.err.Subject, MakeConsumer) {
-				log.Warn("NATS denies this user to make its consumer; a node makes it, once one sees the service or has work",
-					zap.Error(d.err))
+				log.Info("a node makes this service's consumer, once it sees the service or has work: the user may not",
+					zap.String("subject", d.err.Subject))
 				continue
 			}
 			log.Error("NATS denies this user something", zap.String("operation", d.err.Op),

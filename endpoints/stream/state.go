@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -107,6 +108,8 @@ func (s *State) Differs() (all []string) {
 			all = append(all, fmt.Sprintf("%s %v instead of %v", what, have, want))
 		}
 	}
+	is := want.Metadata[metaInstallation]
+	say(is != "" && have.Metadata[metaInstallation] != is, "installation", have.Metadata[metaInstallation], is)
 	say(have.Replicas != want.Replicas, "replicas", have.Replicas, want.Replicas)
 	say(have.MaxBytes != want.MaxBytes, "bytes", have.MaxBytes, want.MaxBytes)
 	say(have.MaxAge != want.MaxAge, "age", have.MaxAge, want.MaxAge)
@@ -161,7 +164,12 @@ func (s *State) Update(ctx context.Context, js jetstream.JetStream) error {
 	if loses := s.Loses(); loses != "" {
 		return &LossError{s.Want.Name, loses}
 	}
-	if _, err := js.UpdateStream(ctx, s.Want); err != nil {
+	want := s.Want
+	want.Metadata = maps.Clone(s.Have.Config.Metadata) // what others have noted of it stays
+	if is := s.Want.Metadata[metaInstallation]; is != "" {
+		want.Metadata[metaInstallation] = is
+	}
+	if _, err := js.UpdateStream(ctx, want); err != nil {
 		return fmt.Errorf("update stream %s: %w", s.Want.Name, err)
 	}
 	return nil

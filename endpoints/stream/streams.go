@@ -52,7 +52,12 @@ type Config struct {
 	StageMaxBytes, FlowMaxBytes, DeadMaxBytes int64
 	// Memory keeps the streams in memory: for tests.
 	Memory bool
+	// Installation is the database whose streams these are, as text; empty: any one's.
+	Installation string
 }
+
+// metaInstallation is the key of a stream's metadata that says whose it is.
+const metaInstallation = "tranche_installation"
 
 // WithDefaults fills in what is zero.
 func (c Config) WithDefaults() Config {
@@ -104,7 +109,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cfg Config) (States, er
 }
 
 // Create creates the streams that are missing and leaves the others as they are. It may be called by many nodes
-// at once. A stream with another retention or storage is a *ConflictError.
+// at once. A stream with another retention or storage is a *ConflictError, one of another installation a *StrangerError.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) (States, error) {
 	var states States
 	created := map[string]*time.Time{wire.StreamWork: &states.WorkCreated, wire.StreamReply: &states.ReplyCreated,
@@ -175,10 +180,14 @@ func (c Config) stream(name, subject string, retention jetstream.RetentionPolicy
 	if c.Memory {
 		storage = jetstream.MemoryStorage
 	}
-	return jetstream.StreamConfig{
+	config := jetstream.StreamConfig{
 		Name: name, Subjects: []string{subject}, Retention: retention, Storage: storage, Replicas: c.Replicas,
 		MaxBytes: maxBytes, Duplicates: duplicateWindow,
 	}
+	if c.Installation != "" {
+		config.Metadata = map[string]string{metaInstallation: c.Installation}
+	}
+	return config
 }
 
 // createStream returns the time of the stream's making. Whoever loses a race to create it takes it as it is.
@@ -204,6 +213,9 @@ func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 }
 
 func sameKind(have, want jetstream.StreamConfig) error {
+	if of, is := have.Metadata[metaInstallation], want.Metadata[metaInstallation]; of != "" && is != "" && of != is {
+		return &StrangerError{have: of, want: is}
+	}
 	if have.Retention != want.Retention {
 		return &ConflictError{want.Name, "retention", have.Retention.String(), want.Retention.String()}
 	}
@@ -225,6 +237,17 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("stream %s has %s %q where Tranche needs %q, which cannot be changed in place: "+
 		"delete the stream (a node recreates it and issues its work again) or use another NATS account",
 		e.Stream, e.Setting, e.Have, e.Want)
+}
+
+// StrangerError is returned when the streams are those of another database: each would take the other's replies.
+type StrangerError struct{ have, want string }
+
+func (e *StrangerError) Error() string {
+	return fmt.Sprintf("the streams of this NATS account are of another installation of Tranche (its database's ID is %s, "+
+		"this one's %s), and the two would take each other's replies; give each its own NATS account (docs/security.md, "+
+		"Accounts), or, if the other database no longer exists, delete the streams %s, %s, %s, %s, %s and %s: "+
+		"nats stream rm NAME", e.have, e.want, wire.StreamWork, wire.StreamReply, wire.StreamStage, wire.StreamFlow,
+		wire.StreamEvent, wire.StreamDead)
 }
 
 // LossError is returned for a change of a stream that would lose what it holds. Nothing has been changed.

@@ -20,6 +20,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -132,6 +133,11 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 	b.Over(apitest.NodeOf(unready), testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	b.Refused(503, "streams", http.MethodGet, "/readyz", nil)
 	b.Refused(503, "has not started", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
+
+	leaderless := b.Engine
+	leaderless.Silent = &streams.StalledStreams{Seconds: 4, Why: "it has no leader"}
+	b.Over(apitest.NodeOf(leaderless), testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b.Refused(503, "JetStream does not answer (it has no leader): more than half", http.MethodGet, "/readyz", nil)
 
 	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{QueryTimeout: time.Nanosecond})
 	b.Refused(503, "PostgreSQL", http.MethodGet, api.Prefix+"/runs/last", nil)

@@ -8,11 +8,13 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -32,6 +34,12 @@ const (
 	ExitHeld = 4
 	// ExitMaxWait is that it did not end in time.
 	ExitMaxWait = 5
+	// ExitUnreachable is that no server answers, or that it cannot serve now: the same may succeed later.
+	ExitUnreachable = 6
+	// ExitRefused is that the server said no.
+	ExitRefused = 7
+	// ExitCancelled is that a run that was waited for was cancelled.
+	ExitCancelled = 8
 	// ExitInterrupted is that someone broke the wait off.
 	ExitInterrupted = 130
 )
@@ -64,8 +72,9 @@ func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
 type Console struct {
 	In       io.Reader
 	Out, Err io.Writer
-	Columns  int // of the output
-	URL      string
+	Columns  int           // of the output
+	URL      string        // several, with commas: the first that answers is called
+	CA       string        // a file of authorities to trust beside the system's; empty: none
 	Timeout  time.Duration // 0: what the operations take
 	JSON     bool
 	Token    TokenFlags
@@ -96,12 +105,12 @@ func (c *Console) Fail(err error) int {
 		c.Note("stopped")
 		return ExitOther
 	}
-	text, code := err.Error(), ExitOther
+	text, code := err.Error(), codeOf(err)
 	if _, ok := errors.AsType[*client.NoResponseError](err); ok {
 		text += " with --timeout"
 	}
-	if _, ok := errors.AsType[*usageError](err); ok {
-		code = ExitUsage
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		text += "; name the authority that signed the server's certificate with --ca FILE"
 	}
 	if c.JSON || c.Say != nil {
 		c.failJSON(err, text, code)
@@ -109,6 +118,24 @@ func (c *Console) Fail(err error) int {
 		_, _ = fmt.Fprintln(c.Err, "tranche: "+InertText(text)) // nowhere else to say it
 	}
 	return code
+}
+
+// codeOf is the exit code of an error.
+func codeOf(err error) int {
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return ExitUsage
+	}
+	_, away := errors.AsType[*client.UnreachableError](err)
+	_, silent := errors.AsType[*client.NoResponseError](err)
+	problem, said := errors.AsType[*client.ProblemError](err)
+	switch {
+	case away || silent || said && problem.Status > http.StatusNotImplemented: // not ready, or a proxy in front of it
+		return ExitUnreachable
+	case said && problem.Status < http.StatusInternalServerError:
+		return ExitRefused
+	default:
+		return ExitOther
+	}
 }
 
 // failJSON says what went wrong to a program: with what the server answered, if it was the server.
@@ -159,13 +186,18 @@ func (c *Console) Client() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if secret != "" {
-		warnOfPlainHTTP(c, c.URL)
+	for server := range strings.SplitSeq(c.URL, ",") {
+		if secret != "" {
+			warnOfPlainHTTP(c, server)
+		}
 	}
-	cl, err := client.New(c.URL, client.WithActor(OSUser()), client.WithTimeout(c.Timeout),
-		client.WithToken(secret))
+	options := []client.Option{client.WithActor(OSUser()), client.WithTimeout(c.Timeout), client.WithToken(secret)}
+	if c.CA != "" {
+		options = append(options, client.WithCA(c.CA))
+	}
+	cl, err := client.New(c.URL, options...)
 	if err != nil {
-		return nil, &usageError{"--url: " + err.Error()}
+		return nil, &usageError{"--url, --ca: " + err.Error()}
 	}
 	return cl, nil
 }

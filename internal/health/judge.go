@@ -87,6 +87,15 @@ func (f *facts) nodes() (all []health.Condition) {
 				"set so (`SHOW default_transaction_read_only`); work goes on by itself when it takes writes again",
 		}}
 	}
+	if f.db.Database.AwaitsStandby {
+		return []health.Condition{{
+			Undated: true, Kind: health.Database, Severity: health.Critical, Subject: f.host,
+			Link: "/nodes", Title: "Commits wait for a standby",
+			Detail: "PostgreSQL confirms no commit before a synchronous standby has it, and none does: nothing is sent and " +
+				"recorded, and nodes cannot say that they live.",
+			Remedy: health.StandbyRemedy,
+		}}
+	}
 	alive, first := 0, f.at // and since when one has been there
 	for i := range f.db.Nodes {
 		n := &f.db.Nodes[i]

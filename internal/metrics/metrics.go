@@ -78,6 +78,7 @@ type Metrics struct {
 	handler  http.Handler
 	sources  atomic.Pointer[Sources]
 	judge    atomic.Pointer[func(context.Context) (*health.Report, error)]
+	unready  atomic.Pointer[func(context.Context) map[string]bool]
 
 	endpoints, collectors, reasons, requests *names
 
@@ -253,8 +254,13 @@ func (m *Metrics) Asked(route, role string, code int) {
 	m.asked.WithLabelValues(route, role, status).Inc()
 }
 
-// Watch has conditions counted that report tells of.
-func (m *Metrics) Watch(report func(context.Context) (*health.Report, error)) { m.judge.Store(&report) }
+// Watch has conditions counted that report tells of, and told why the node is not ready.
+func (m *Metrics) Watch(report func(context.Context) (*health.Report, error),
+	unready func(context.Context) map[string]bool,
+) {
+	m.judge.Store(&report)
+	m.unready.Store(&unready)
+}
 
 // Other is the value of a label under which everything is summed that has no value of its own. No endpoint and no
 // collector can have this name.

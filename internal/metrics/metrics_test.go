@@ -63,7 +63,7 @@ func setup(t *testing.T, config metrics.Config) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(watch.Wait)
-	b.m.Watch(watch.Report)
+	b.m.Watch(watch.Report, func(context.Context) map[string]bool { return map[string]bool{"jetstream": true} })
 	b.m.Bind(metrics.Sources{Node: b.node, Store: b.store, NC: nc})
 	b.keep(b.node.Run)
 	<-b.node.Ready()
@@ -221,6 +221,7 @@ func TestARunIsMeasured(t *testing.T) {
 		{"tranche_database_scrape_success", nil, 1},
 		{"tranche_nodes", []string{"state", "alive"}, 1},
 		{"tranche_nats_connected", nil, 1},
+		{"tranche_node_unready", []string{"reason", "jetstream"}, 1},
 		{"tranche_endpoint_breaker_open", nil, 0},
 		{"tranche_build_info", []string{"version", "1.2.3", "commit", "abc"}, 1},
 		{"tranche_health_conditions", []string{"kind", "no_listeners"}, 1},
@@ -253,6 +254,7 @@ func TestARunIsMeasured(t *testing.T) {
 		"tranche_collector_operations_parked", "tranche_dead_letters_total", "tranche_endpoint_pace_chunk_items",
 		"tranche_endpoint_pace_items_per_second", "tranche_replies_quarantined_total",
 		"tranche_replies_redelivered_total", "tranche_requests_resent_total", "tranche_api_requests_total",
+		"tranche_certificate_expiry_timestamp_seconds",
 	}
 	for _, m := range b.m.Catalog() {
 		if _, there := all[m.Name]; !there && !slices.Contains(missing, m.Name) {

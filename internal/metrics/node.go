@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"runtime"
 	"time"
 
@@ -21,6 +22,8 @@ type Sources struct {
 	}
 	Store *database.DB
 	NC    *nats.Conn
+	// Certificates returns when certificates end, by whose they are; nil: it is not known.
+	Certificates func() map[string]time.Time
 }
 
 // Bind says where to read what is read. Before that none of it is told.
@@ -43,6 +46,8 @@ type nodeSays struct {
 
 	leads, connected bool
 	pools            []database.PoolUse
+	unready          map[string]bool      // by reason
+	certificates     map[string]time.Time // their ends, by whose they are
 }
 
 // node tells it.
@@ -68,6 +73,20 @@ func nodeGauges() []row[*nodeSays] {
 			one(func(n *nodeSays) float64 { return yes(n.leads) })},
 		{"tranche_nats_connected", "1 while this node is connected to NATS, else 0.", "",
 			one(func(n *nodeSays) float64 { return yes(n.connected) })},
+		{"tranche_node_unready", "1 while this node is not ready, by reason, else 0: jetstream is a JetStream without " +
+			"quorum, standby that commits wait for a standby of PostgreSQL, starting its own start.", "reason",
+			func(n *nodeSays, put func(float64, ...string)) {
+				for reason, holds := range n.unready {
+					put(yes(holds), reason)
+				}
+			}},
+		{"tranche_certificate_expiry_timestamp_seconds", "When a certificate ends that this node has (of is api) or is shown " +
+			"(nats, postgresql); absent: no TLS.", "of",
+			func(n *nodeSays, put func(float64, ...string)) {
+				for of, end := range n.certificates {
+					put(float64(end.Unix()), of)
+				}
+			}},
 		{"tranche_node_chunks", "Chunks that the node works on itself now.", "",
 			one(func(n *nodeSays) int64 { return n.Fetching })},
 		{"tranche_node_calls_stuck", "Calls of functions that were given up and have not come back.", "",
@@ -185,7 +204,13 @@ func (n *node) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	leading := s.Node.Leading()
-	says := &nodeSays{s.Node.Stats(), leading != nil, s.NC.IsConnected(), s.Store.Pools()}
+	says := &nodeSays{s.Node.Stats(), leading != nil, s.NC.IsConnected(), s.Store.Pools(), nil, nil}
+	if s.Certificates != nil {
+		says.certificates = s.Certificates()
+	}
+	if unready := n.m.unready.Load(); unready != nil {
+		says.unready = (*unready)(context.Background()) // which bounds itself
+	}
 	n.gauges.tell(to, says)
 	n.totals.tell(to, says)
 	if leading != nil {

@@ -163,7 +163,7 @@ func isToldOfTheThreshold(t *testing.T, binary string) {
 		!strings.Contains(said, "the limit is 100 (--max-failed 1%)") {
 		t.Errorf("the run does not say that it is paused, and why:\n%s", said)
 	}
-	if r := o.command(s, "", "run", "resume", run.String()); r.code != 1 || !strings.Contains(r.err, "--max-failed") {
+	if r := o.command(s, "", "run", "resume", run.String()); r.code != 7 || !strings.Contains(r.err, "--max-failed") {
 		t.Errorf("resume ended with %d: %s%s; want it refused, with what to do", r.code, r.out, r.err)
 	}
 	o.hurry(s, run)
@@ -184,7 +184,7 @@ func approvesACanary(t *testing.T, binary string) {
 	o.wantSample(run, items, sample)
 	o.must(s, "run", "approve", run.String())
 	o.wantEnd(run, items, 0, once)
-	if r := o.command(s, "", "run", "approve", run.String()); r.code != 1 {
+	if r := o.command(s, "", "run", "approve", run.String()); r.code != 7 {
 		t.Errorf("a second approval ended with %d: %s%s", r.code, r.out, r.err)
 	}
 }

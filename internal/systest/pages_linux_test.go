@@ -1,6 +1,8 @@
 package systest
 
 import (
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -24,7 +26,7 @@ func encrypted(t *testing.T, binary string) {
 	database := startPostgres(t, ca)
 	verified := database + "?sslmode=verify-full&sslrootcert=" + ca.file
 
-	n := up(t, binary, verified, nats, []string{"NATS_CA=" + ca.file})
+	n := up(t, binary, verified, nats, []string{"NATS_CA=" + ca.file}, "--metrics-listen", "127.0.0.1:0")
 	t.Setenv("NATS_URL", nats)
 	t.Setenv("NATS_CA", ca.file)
 	connectedService(t)
@@ -41,6 +43,17 @@ func encrypted(t *testing.T, binary string) {
 			t.Errorf("a server has no routes: %v", err)
 		}
 	}
+	until(t, "metrics say when certificates end", func() bool {
+		answer, err := http.Get("http://" + n.metrics + "/metrics") //nolint:noctx // of this machine
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = answer.Body.Close() }()
+		all, err := io.ReadAll(answer.Body)
+		text := string(all)
+		return err == nil && strings.Contains(text, `expiry_timestamp_seconds{of="nats"}`) &&
+			strings.Contains(text, `expiry_timestamp_seconds{of="postgresql"}`)
+	})
 	n.end(t)
 
 	for _, wrong := range []struct{ name, database, ca, says string }{
@@ -73,9 +86,18 @@ func older(t *testing.T, binary string) {
 		}
 	}
 	n := up(t, binary, database, ns.URL(), nil)
+	if said := n.said.String(); !strings.Contains(said, "the schema is newer than this program") {
+		t.Errorf("it does not say that the schema is newer:\n%s", said)
+	}
+	if r, err := run(binary, "", "migrate", "--database", database); err != nil || r.code != 0 ||
+		!strings.Contains(r.err, "the schema is newer than this program: it has migration 99999") {
+		t.Errorf("migrate: %v, %+v", err, r)
+	}
 	serveAccounts(t, testenv.Conn(t, ns), "statement", "")
 	wantRun(t, binary, n, 0, "200")
-	must(t, binary, "", "doctor", "--database", database)
+	if said := must(t, binary, "", "doctor", "--database", database); !strings.Contains(said, "the schema is newer") {
+		t.Errorf("doctor does not say that the schema is newer:\n%s", said)
+	}
 	n.end(t)
 	var kept bool
 	err := conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM tranche_migration WHERE version_id = 99999)

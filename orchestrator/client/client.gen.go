@@ -2993,6 +2993,9 @@ type Report struct {
 	Parts      int64       `json:"parts"`
 	Found      int         `json:"found"`
 	Violations []Violation `json:"violations"`
+
+	// Note what is no violation, and should be known: that the schema is newer
+	Note string `json:"note,omitempty"`
 }
 
 type ReportDocument struct {
@@ -6586,4 +6589,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 333d6ba9e3bfa6666b60db84f97b103b, is bfc3db04a242fe90edd46f78b180a49076994e087894717a84de2a2aa2d0f7c8.
+// Of 3146a58bd63afffe11f99d29dd807e54, is 805b48664b7189d75cd0f3dd3b4d2687def45b40c0783e14b1614373c7b4bcca.

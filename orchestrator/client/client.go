@@ -2,12 +2,16 @@ package client
 
 import (
 	"cmp"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -26,7 +30,8 @@ const (
 
 // Client talks to one server.
 type Client struct {
-	base    *url.URL
+	bases   []*url.URL   // at least one
+	at      atomic.Int32 // which of them is called
 	token   string
 	actor   string
 	timeout time.Duration // 0: each operation's own
@@ -76,26 +81,73 @@ func WithTransport(t http.RoundTripper) Option {
 	}
 }
 
-// New returns a client of the server at base, like [DefaultURL]. The URL may have a path, of a proxy that serves
-// Tranche below it, and may be that of the API, as serve prints it: with /api/v1 at its end.
-func New(base string, options ...Option) (*Client, error) {
-	parsed, err := url.Parse(strings.TrimSuffix(strings.TrimSuffix(base, "/"), prefix))
-	if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
-		return nil, fmt.Errorf("%q is not the URL of a server, like %s", base, DefaultURL)
+// WithCA trusts the authorities of a PEM file in addition to the system's.
+func WithCA(file string) Option {
+	return func(c *Client) error {
+		pool, err := Authorities(file)
+		if err == nil {
+			c.http.Transport = transport(&tls.Config{RootCAs: pool})
+		}
+		return err
 	}
-	c := &Client{base: parsed, http: &http.Client{
-		Transport: &http.Transport{
-			Proxy:       http.ProxyFromEnvironment,
-			DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, ForceAttemptHTTP2: true,
-		},
+}
+
+// Authorities are the system's and those of a PEM file.
+func Authorities(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, err
+	}
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s has no certificate in PEM", file)
+	}
+	return pool, nil
+}
+
+func transport(secure *tls.Config) *http.Transport {
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure,
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, ForceAttemptHTTP2: true,
+	}
+}
+
+// New returns a client of the server at base, like [DefaultURL]. The URL may have a path, of a proxy that serves
+// Tranche below it, and may be that of the API, as serve prints it: with /api/v1 at its end. Several, with commas
+// between, are the nodes of one installation: when one cannot be connected to, the next is called.
+func New(base string, options ...Option) (*Client, error) {
+	c := &Client{http: &http.Client{
+		Transport:     transport(nil),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
+	for one := range strings.SplitSeq(base, ",") {
+		parsed, err := url.Parse(strings.TrimSuffix(strings.TrimSuffix(strings.TrimSpace(one), "/"), prefix))
+		if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
+			return nil, fmt.Errorf("%q is not the URL of a server, like %s", one, DefaultURL)
+		}
+		c.bases = append(c.bases, parsed)
+	}
 	for _, option := range options {
 		if err := option(c); err != nil {
 			return nil, err
 		}
 	}
 	return c, nil
+}
+
+// base is the server that is called.
+func (c *Client) base() *url.URL { return c.bases[c.at.Load()] }
+
+// all are the servers, for people.
+func (c *Client) all() string {
+	var urls []string
+	for _, base := range c.bases {
+		urls = append(urls, base.Redacted())
+	}
+	return strings.Join(urls, ", ")
 }
 
 // Close closes connections that are idle. The client can still be used.

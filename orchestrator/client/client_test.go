@@ -2,12 +2,14 @@ package client_test
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -247,5 +249,47 @@ func TestTheAddressOfTheAPI(t *testing.T) {
 		if want := below + "/api/" + client.APIVersion + "/info"; err != nil || asked != want {
 			t.Errorf("with %q it asked for %s, %v; want %s", end, asked, err, want)
 		}
+	}
+}
+
+// Of several servers the first that can be connected to is called, and by TLS one whose authority was named.
+func TestSeveralServersAndAnAuthority(t *testing.T) {
+	t.Parallel()
+	answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"id":"r"}`) })
+	plain, secure := httptest.NewServer(answer), httptest.NewTLSServer(answer)
+	t.Cleanup(plain.Close)
+	t.Cleanup(secure.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
+	if err := os.WriteFile(ca, certificate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const nowhere = "http://127.0.0.1:1"
+	for name, c := range map[string]struct {
+		at      string
+		options []client.Option
+		fails   string
+	}{
+		"the second":      {nowhere + ", " + plain.URL, nil, ""},
+		"none":            {nowhere + ",http://127.0.0.1:2", nil, "no tranche answers at " + nowhere + ", http://127.0.0.1:2"},
+		"an authority":    {secure.URL, []client.Option{client.WithCA(ca)}, ""},
+		"no such one":     {secure.URL, nil, "certificate"},
+		"a second by TLS": {nowhere + "," + secure.URL, []client.Option{client.WithCA(ca)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cl := dial(t, c.at, time.Minute, c.options...)
+			t.Cleanup(cl.Close)
+			for range 2 {
+				run, err := cl.GetRun(t.Context(), "r")
+				if c.fails == "" && (err != nil || run.ID != "r") || c.fails != "" &&
+					(err == nil || !strings.Contains(err.Error(), c.fails)) {
+					t.Errorf("%+v, %v", run, err)
+				}
+			}
+		})
+	}
+	if _, err := client.New(plain.URL, client.WithCA(os.DevNull)); err == nil {
+		t.Error("a file without certificates was taken")
 	}
 }

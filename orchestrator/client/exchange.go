@@ -30,13 +30,13 @@ func exchange[T any](ctx context.Context, c *Client, ask request, options []Call
 		if gone := p.err(); gone != nil {
 			return out, gone
 		}
-		return out, fmt.Errorf("read the answer of %s: %w", c.base.Redacted(), err)
+		return out, fmt.Errorf("read the answer of %s: %w", c.base().Redacted(), err)
 	}
 	if len(text) > maxAnswer {
-		return out, fmt.Errorf("the answer of %s is larger than %d MiB", c.base.Redacted(), maxAnswer>>20)
+		return out, fmt.Errorf("the answer of %s is larger than %d MiB", c.base().Redacted(), maxAnswer>>20)
 	}
 	if err := json.Unmarshal(text, &out); err != nil {
-		return out, fmt.Errorf("read the answer of %s: %w", c.base.Redacted(), err)
+		return out, fmt.Errorf("read the answer of %s: %w", c.base().Redacted(), err)
 	}
 	if o.raw != nil {
 		*o.raw = bytes.TrimRight(text, "\n")
@@ -70,8 +70,23 @@ func (c *Client) stream(ctx context.Context, ask request, options []CallOption) 
 	return &Stream{ReadCloser: &flowing{answer.Body, p}, Header: answer.Header}, nil
 }
 
-// do sends a request and returns an answer that does not say no.
-func (c *Client) do(p *patience, ask *request, o *call) (*http.Response, error) {
+// do sends a request to the first server that can be connected to, and returns an answer that does not say no.
+func (c *Client) do(p *patience, ask *request, o *call) (answer *http.Response, err error) {
+	for range c.bases {
+		at := c.at.Load()
+		answer, err = c.try(p, ask, o)
+		gone, away := errors.AsType[*UnreachableError](err)
+		if !away {
+			return answer, err
+		}
+		gone.URL = c.all()
+		c.at.CompareAndSwap(at, (at+1)%int32(len(c.bases))) //nolint:gosec // few
+	}
+	return nil, err
+}
+
+// try is do with one server.
+func (c *Client) try(p *patience, ask *request, o *call) (*http.Response, error) {
 	req, err := c.request(p, ask)
 	if err != nil {
 		return nil, err
@@ -107,9 +122,9 @@ func (c *Client) request(p *patience, ask *request) (*http.Request, error) {
 	if body != nil {
 		body = &sending{body, p}
 	}
-	req, err := http.NewRequestWithContext(p.ctx, ask.method, c.base.String()+prefix+ask.target(), body)
+	req, err := http.NewRequestWithContext(p.ctx, ask.method, c.base().String()+prefix+ask.target(), body)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", c.base.Redacted(), err)
+		return nil, fmt.Errorf("ask %s: %w", c.base().Redacted(), err)
 	}
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
@@ -130,7 +145,7 @@ func (c *Client) unanswered(p *patience, err error) error {
 	case gone != nil:
 		return gone
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return &UnreachableError{URL: c.base.Redacted(), Err: err}
+		return &UnreachableError{URL: c.base().Redacted(), Err: err}
 	default:
 		return fmt.Errorf("ask the server: %w", err)
 	}

@@ -49,7 +49,7 @@ func (c *Client) patience(ctx context.Context, wait time.Duration) *patience {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if !p.flows {
-			cancel(&NoResponseError{URL: c.base.Redacted(), Wait: wait})
+			cancel(&NoResponseError{URL: c.base().Redacted(), Wait: wait})
 		}
 	})
 	return p

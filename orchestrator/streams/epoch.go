@@ -108,6 +108,8 @@ type Config struct {
 	Streams   stream.Config // what they are to be like when nothing is set yet in the database
 	// Entered is told that a later epoch has begun, and Try has the leader try the streams now.
 	Entered, Try func()
+	// Stranger is told that the streams have become those of another installation: the node must not serve them.
+	Stranger func(error)
 }
 
 // Keeper makes the streams, keeps them as they are set, and knows their epoch.
@@ -156,6 +158,10 @@ func (k *Keeper) Watch(ctx context.Context) {
 		}
 		err := k.LookAtEpoch(ctx)
 		k.state.looked(err == nil, k.node.NC.Stats().Reconnects)
+		if _, strangers := errors.AsType[*stream.StrangerError](err); strangers {
+			k.cfg.Stranger(err)
+			return
+		}
 		if err != nil && ctx.Err() == nil {
 			k.node.Log.Warn("look at the streams", zap.Error(err))
 			_ = backoff.Sleep(ctx, lookPause) // everybody who waits for JetStream asks for the next one

@@ -51,10 +51,10 @@ func StreamConfig(v *session.StreamValues) stream.Config {
 	return cfg
 }
 
-// streamConfig is what they come to on the server that the node is connected to.
-func (k *Keeper) streamConfig(v *session.StreamValues) (stream.Config, error) {
+// streamConfig is what values of settings come to on the server that the node is connected to.
+func (k *Keeper) streamConfig(set *session.StreamSettings, v *session.StreamValues) (stream.Config, error) {
 	cfg := StreamConfig(v)
-	cfg.Memory = k.cfg.Streams.Memory
+	cfg.Memory, cfg.Installation = k.cfg.Streams.Memory, set.Installation.String()
 	if v.Replicas != 0 {
 		return cfg, nil
 	}
@@ -76,15 +76,16 @@ func (k *Keeper) createStreams(ctx context.Context) (stream.States, error) {
 		return stream.States{}, err
 	}
 	k.differing.Do(func() { k.tellDiffering(&set) })
-	states, err := k.createAs(ctx, &set.StreamValues)
+	states, err := k.createAs(ctx, &set, &set.StreamValues)
 	if set.Applied != nil && *set.Applied != set.StreamValues && refused(err) {
-		return k.createAs(ctx, set.Applied)
+		return k.createAs(ctx, &set, set.Applied)
 	}
 	return states, err
 }
 
-func (k *Keeper) createAs(ctx context.Context, v *session.StreamValues) (stream.States, error) {
-	cfg, err := k.streamConfig(v)
+func (k *Keeper) createAs(ctx context.Context, set *session.StreamSettings, v *session.StreamValues,
+) (stream.States, error) {
+	cfg, err := k.streamConfig(set, v)
 	if err != nil {
 		return stream.States{}, err
 	}
@@ -158,7 +159,7 @@ func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration
 
 // updateStreams makes the streams that there are as they are set. One that cannot be made so keeps no other from it.
 func (k *Keeper) updateStreams(ctx context.Context, set *session.StreamSettings) error {
-	cfg, err := k.streamConfig(&set.StreamValues)
+	cfg, err := k.streamConfig(set, &set.StreamValues)
 	if err != nil {
 		return err
 	}

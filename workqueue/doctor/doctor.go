@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
@@ -32,6 +33,7 @@ const (
 	TruthsAgree   Invariant = "I6"  // bits = parts = tracker
 	AskedFor      Invariant = "I7"  // every part was asked for by a slice that held its item
 	OneCompletion Invariant = "I10" // one completion event for each completed generation
+	AsMigrated    Invariant = "S1"  // the schema is as the migrations made it
 	Approved      Invariant = "I11" // of a step with a gate nothing was asked for before someone approved
 )
 
@@ -45,6 +47,7 @@ func Rules() []Rule {
 		{AskedFor, "every part was asked for by a request that held its item"},
 		{OneCompletion, "every generation that completed has one event of it"},
 		{Approved, "nothing was asked for at a step that had to be approved before someone did"},
+		{AsMigrated, "the schema is as this version's migrations made it"},
 		{OneOfALane, "of a lane at most one item is worked on, and one is when any waits"},
 		{KeysAddUp, "the keys of collectors count the operations that are there, and what waits will be flushed"},
 	}
@@ -114,6 +117,7 @@ type Report struct {
 	Parts      int64       `json:"parts"`
 	Found      int         `json:"found"`
 	Violations []Violation `json:"violations"`
+	Note       string      `json:"note,omitempty" doc:"what is no violation, and should be known: that the schema is newer"`
 }
 
 // OK reports whether every invariant holds.
@@ -148,6 +152,17 @@ type doctor struct {
 }
 
 func (d *doctor) everything(ctx context.Context) error {
+	drift, newer, err := migrations.Drift(ctx, d.tx)
+	if err != nil {
+		return err
+	}
+	for _, differs := range drift {
+		if newer {
+			d.report.Note = "the schema " + differs
+		} else {
+			d.found(AsMigrated, place{}, 1, "the schema "+differs)
+		}
+	}
 	if err := d.database(ctx); err != nil {
 		return err
 	}

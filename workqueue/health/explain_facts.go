@@ -30,8 +30,10 @@ type facts struct {
 	alive     []*Node // none while the database is readOnly: nodes can do nothing then
 	led       bool    // some node has the lease
 	readOnly  bool    // the database takes no writes
-	faults    []session.StreamFault
-	slow      []pace.SlowEndpoint
+	// awaitsStandby is that commits wait for a standby that is gone; nodes can do nothing then, either.
+	awaitsStandby bool
+	faults        []session.StreamFault
+	slow          []pace.SlowEndpoint
 }
 
 type stepKey struct {

@@ -23,7 +23,7 @@ WHERE (ended_at IS NULL AND expires_at > tranche_now()) OR id = ANY ($1)
     OR id = (SELECT id FROM node_session ORDER BY heartbeat_at DESC LIMIT 1)
 ORDER BY started_at, id`
 
-const readOnlyDatabase = `SELECT NOT (` + inspect.TakesWrites + `)`
+const noWrites = `SELECT NOT (` + inspect.TakesWrites + `), ` + inspect.AwaitsStandby
 
 func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	var asked []workqueue.SessionID
@@ -33,7 +33,7 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	for _, r := range f.runs {
 		asked = append(asked, r.loader)
 	}
-	err := tx.QueryRow(ctx, readOnlyDatabase).Scan(&f.readOnly)
+	err := tx.QueryRow(ctx, noWrites).Scan(&f.readOnly, &f.awaitsStandby)
 	if err != nil {
 		return fmt.Errorf("ask whether the database takes writes: %w", err)
 	}
@@ -44,7 +44,7 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	}
 	for _, s := range sessions {
 		f.sessions[s.Session] = s
-		if s.Alive && !f.readOnly {
+		if s.Alive && !f.readOnly && !f.awaitsStandby {
 			f.alive = append(f.alive, s)
 		}
 	}
@@ -169,6 +169,14 @@ func (f *facts) leaderText() string {
 	return "the leader"
 }
 
+// What is said while a standby that must confirm commits is gone, and what helps.
+const (
+	StandbyText = "commits wait for a standby: PostgreSQL confirms none before a synchronous standby has it, and none does"
+	// StandbyRemedy names both ways out; the second gives up what the first keeps.
+	StandbyRemedy = "start the standby that synchronous_standby_names names, or, to go on without one, shorten that setting " +
+		"and run SELECT pg_reload_conf()"
+)
+
 const (
 	// sweepWithin is how long leader work may take to come round, lookWithin a look for work.
 	sweepWithin = time.Second
@@ -190,6 +198,12 @@ func (f *facts) swept(g *MissingGroup, next string) {
 func (f *facts) noNode(g *MissingGroup) {
 	if g.Why != "" {
 		g.by = append(g.by, cameBy{g.Why, g.Items})
+	}
+	if f.awaitsStandby {
+		g.Reason, g.Owner, g.Who, g.When = ReasonStandby, OwnerOperator, "whoever sees to PostgreSQL", nil
+		g.Why, g.Next = StandbyText, "they continue within seconds, automatically, when a standby confirms commits again"
+		g.Advice = []Advice{{Do: StandbyRemedy}}
+		return
 	}
 	if f.readOnly {
 		g.Reason, g.Owner, g.Who, g.When = ReasonReadOnly, OwnerOperator, "whoever sees to PostgreSQL", nil

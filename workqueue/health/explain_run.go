@@ -271,7 +271,7 @@ func (r *runFacts) loading(f *facts) string {
 	}
 	by := f.leaderText() + " takes them back within seconds"
 	switch {
-	case f.readOnly:
+	case f.readOnly || f.awaitsStandby:
 		by = "the leader takes them back when PostgreSQL takes writes again"
 	case len(f.alive) == 0:
 		by = "no node is alive to take them back; start one with: `tranche serve`"

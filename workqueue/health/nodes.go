@@ -88,6 +88,7 @@ type DatabaseLoad struct {
 	MaxConnections int64
 	Bytes          int64 // of this database
 	ReadOnly       bool  // it takes no writes
+	AwaitsStandby  bool  // commits wait for a standby
 }
 
 const (
@@ -110,7 +111,8 @@ ORDER BY n.started_at, n.id`
 	healthDatabase = `
 SELECT (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint,
     current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint,
-    pg_database_size(current_database()), tranche_now(), NOT (` + inspect.TakesWrites + `)`
+    pg_database_size(current_database()), tranche_now(), NOT (` + inspect.TakesWrites + `),
+    ` + inspect.AwaitsStandby
 
 	// A few rows.
 	healthKept = `SELECT kind, subject, since, seen_at, said FROM health_condition`
@@ -134,7 +136,7 @@ func (f *Facts) queueNodes(b *pgx.Batch) {
 func (f *Facts) queueDatabase(b *pgx.Batch) {
 	b.Queue(healthDatabase).QueryRow(func(row pgx.Row) error {
 		d := &f.Database
-		return row.Scan(&d.Connections, &d.MaxConnections, &d.Bytes, &f.At, &d.ReadOnly)
+		return row.Scan(&d.Connections, &d.MaxConnections, &d.Bytes, &f.At, &d.ReadOnly, &d.AwaitsStandby)
 	})
 	queueRows(b, &f.Kept, healthKept)
 	queueRows(b, &f.Marks, healthMarks)

@@ -54,6 +54,7 @@ const (
 	ReasonSampling        Kind = "sampling"
 	ReasonNoNode          Kind = "no_node"
 	ReasonReadOnly        Kind = "database_read_only"
+	ReasonStandby         Kind = "standby_gone"
 	ReasonNATSUnreachable Kind = "nats_unreachable"
 	ReasonUnwritable      Kind = "disk_full" // JetStream's store cannot be written, for that or another reason
 	ReasonNATSRefused     Kind = "nats_refused"
@@ -168,6 +169,7 @@ var rules = []Rule{
 	{Kind: ReasonSampling, Items: "held back until the canary's sample is over", Normal: true},
 	{Kind: ReasonNoNode, Items: "waiting for a node: none is alive"},
 	{Kind: ReasonReadOnly, Items: "waiting for PostgreSQL to take writes"},
+	{Kind: ReasonStandby, Items: "waiting for a standby of PostgreSQL to confirm commits"},
 	{Kind: ReasonNATSRefused, Items: "waiting for a user that NATS takes"},
 	{Kind: ReasonNATSUnreachable, Items: "waiting for NATS, which the node cannot reach"},
 	{Kind: ReasonNATSStalled, Items: "waiting for JetStream, which does not answer"},

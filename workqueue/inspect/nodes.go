@@ -348,12 +348,19 @@ func (s Store) Ping(ctx context.Context) error {
 // TakesWrites is an expression for whether the database takes writes. A transaction that only reads may ask it, too.
 const TakesWrites = `NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean`
 
-const takesWrites = `SELECT ` + TakesWrites
+// AwaitsStandby is an expression for whether commits wait for a synchronous standby that does not confirm them. Of other
+// roles' sessions that is hidden, so the role's own count.
+const AwaitsStandby = `EXISTS (
+    SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'
+        AND clock_timestamp() - query_start > interval '1 s')`
 
-// Writable reports whether the database takes writes. The error says that it does not answer.
-func (s Store) Writable(ctx context.Context) (is bool, err error) {
-	if err := s.db.Pool.QueryRow(ctx, takesWrites).Scan(&is); err != nil {
-		return false, fmt.Errorf("ask PostgreSQL: %w", err)
+const takesWrites = `SELECT ` + TakesWrites + `, ` + AwaitsStandby
+
+// Writable reports whether the database takes writes, and whether commits wait for a standby. The error says that it
+// does not answer.
+func (s Store) Writable(ctx context.Context) (is, waits bool, err error) {
+	if err := s.db.Pool.QueryRow(ctx, takesWrites).Scan(&is, &waits); err != nil {
+		return false, false, fmt.Errorf("ask PostgreSQL: %w", err)
 	}
-	return is, nil
+	return is, waits, nil
 }

@@ -2,6 +2,7 @@ package retention_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 func aged(t *testing.T, n int) *bench {
 	t.Helper()
 	b := setup(t)
+	b.Exec(`UPDATE audit_expiry SET min_age = '0'`)
 	b.Exec(`INSERT INTO audit_log (at, actor, action) SELECT tranche_now() - i * interval '1 hour 1 second', 'ann', 'x'
 		FROM generate_series(1, $1) i`, n)
 	return b
@@ -27,13 +29,14 @@ func TestTheAuditLogIsDeletedByItsLimitsOnly(t *testing.T) {
 		limits string
 		gone   int // of 20 rows; one more is younger than an hour, and counts in
 	}{
-		"by age":                         {`age = interval '12 hours'`, 9},
-		"by count":                       {`max_count = 5`, 16},
-		"by a count that is not reached": {`max_count = 50`, 0},
-		"by size":                        {`max_bytes = 800`, 16},
-		"by whichever takes more":        {`age = interval '18 hours', max_count = 12`, 9},
-		"never of the last hour":         {`max_count = 1`, 20},
-		"not at all":                     {`age = NULL`, 0},
+		"by age":                            {`age = interval '12 hours'`, 9},
+		"by count":                          {`max_count = 5`, 16},
+		"by a count that is not reached":    {`max_count = 50`, 0},
+		"by size":                           {`max_bytes = 800`, 16},
+		"by whichever takes more":           {`age = interval '18 hours', max_count = 12`, 9},
+		"never of the last hour":            {`max_count = 1`, 20},
+		"never younger than the owner says": {`max_count = 1`, 6},
+		"not at all":                        {`age = NULL`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -43,6 +46,9 @@ func TestTheAuditLogIsDeletedByItsLimitsOnly(t *testing.T) {
 				b.Exec(`UPDATE retention SET age = NULL`)
 			}
 			b.Exec(`UPDATE retention SET ` + c.limits + ` WHERE kind = 'audit'`)
+			if name == "never younger than the owner says" {
+				b.Exec(`UPDATE audit_expiry SET min_age = '15 hours'`)
+			}
 			deleted := 0
 			for { // in pieces, as of a round
 				n, err := retention.New(b.Store).DeleteOld(t.Context(), b.Lead(), retention.RetainAudit, time.Now().Add(time.Hour),
@@ -99,6 +105,12 @@ func TestTheAuditLogGoesAsItIsForetold(t *testing.T) {
 func TestTheAuditLogStaysAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	b := aged(t, 3)
+	b.Exec(`UPDATE audit_expiry SET min_age = '365 days'`)
+	hour := time.Hour
+	_, err := retention.New(b.Store).SetRetention(t.Context(), retention.RetainAudit, retention.Limits{Age: &hour}, "ann")
+	if err == nil || !strings.Contains(err.Error(), "at least 365d") {
+		t.Errorf("an administrator shortens what the owner wants kept: %v", err)
+	}
 	serving := testenv.Connect(t, testenv.Serving(t, b.Pool.Config().ConnString()))
 	for _, sql := range []string{
 		`UPDATE audit_log SET actor = 'x'`, `DELETE FROM audit_log`, `TRUNCATE audit_log`,
@@ -113,9 +125,12 @@ func TestTheAuditLogStaysAsItWasWritten(t *testing.T) {
 	}
 	// With a right that it should not have, and the word that the function says.
 	b.Exec(`GRANT DELETE ON audit_log TO PUBLIC`)
-	_, err := serving.Exec(t.Context(), `SELECT set_config('tranche.audit_expire', 'on', false); DELETE FROM audit_log`)
+	_, err = serving.Exec(t.Context(), `SELECT set_config('tranche.audit_expire', 'on', false); DELETE FROM audit_log`)
 	if err == nil || b.Number(`SELECT count(*) FROM audit_log WHERE action = 'x'`) != 3 {
 		t.Errorf("the trigger lets it: %v", err)
+	}
+	if _, err := serving.Exec(t.Context(), `UPDATE audit_expiry SET min_age = '0'`); err == nil {
+		t.Error("the role that serves says how long the log is kept")
 	}
 	if _, err := serving.Exec(t.Context(), `INSERT INTO audit_log (at, actor, action)
 		VALUES (tranche_now() - interval '1 day', 'a', 'b')`); err == nil {

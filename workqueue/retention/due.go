@@ -89,7 +89,9 @@ SELECT greatest(tranche_now() - $1::interval, (SELECT at FROM ranked WHERE n = $
 const (
 	cutoffRuns   = cutoffHead + finishedRuns + cutoffTail
 	cutoffEvents = cutoffHead + oldEvents + cutoffTail
-	cutoffAudit  = `SELECT CASE WHEN old.at IS NOT NULL THEN least(old.at, tranche_now() - interval '1 hour') END
+	cutoffAudit  = `
+SELECT CASE WHEN old.at IS NOT NULL
+    THEN least(old.at, tranche_now() - greatest(interval '1 hour', (SELECT min_age FROM audit_expiry))) END
 FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
 	cutoffQuarantine = cutoffHead + oldQuarantine + cutoffTail
 	cutoffLetters    = cutoffHead + oldLetters + cutoffTail

@@ -130,6 +130,9 @@ const (
 	setRetention = `
 UPDATE retention SET age = $2, max_count = $3, max_bytes = $4, changed_by = $5, changed_at = tranche_now()
 WHERE kind = $1 RETURNING ` + retentionFields
+
+	// In days of 24 hours, as ages are.
+	leastAuditAge = `SELECT make_interval(secs => extract(epoch FROM min_age)) FROM audit_expiry`
 )
 
 // Retention returns the limits of every kind.
@@ -180,6 +183,16 @@ func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limi
 		return set, err
 	}
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if kind == RetainAudit && limits.Age != nil {
+			var least time.Duration
+			if err := tx.QueryRow(ctx, leastAuditAge).Scan(&least); err != nil {
+				return err
+			}
+			if *limits.Age < least {
+				return &workqueue.SettingError{Detail: fmt.Sprintf("age is %s; the audit log is kept for at least %s, as the "+
+					"owner of the database says (audit_expiry.min_age)", Age(*limits.Age), Age(least))}
+			}
+		}
 		before, err := pg.One(ctx, tx, scanRetention, lockRetention, kind)
 		if err != nil {
 			return err

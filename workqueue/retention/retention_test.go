@@ -305,7 +305,7 @@ func TestOldThingsAreDeleted(t *testing.T) {
 	b.PauseRun(under)
 	for _, sql := range []string{
 		`UPDATE run_event SET at = at - interval '100 days'`,
-		`UPDATE retention SET age = interval '40 days' WHERE kind = 'audit'`,
+		`UPDATE retention SET age = interval '40 days' WHERE kind = 'audit'`, `UPDATE audit_expiry SET min_age = '0'`,
 		`UPDATE dead_letter SET changed_at = changed_at - interval '100 days'`,
 		`INSERT INTO dead_letter (id, msg_id, endpoint, cause, state, changed_at)
 			VALUES (gen_random_uuid(), 'd', 'e', 'c', 'dropped', tranche_now() - interval '100 days'),

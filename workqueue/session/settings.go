@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -105,11 +106,14 @@ type StreamSettings struct {
 	Since   *time.Time // when that began
 	Tries   int        // since then
 	NextTry *time.Time
+
+	Installation uuid.UUID // the database's lineage: whose the streams are
 }
 
 const (
 	streamFields = `replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, dead_bytes, event_age,
-    revision, changed_by, changed_at, applied, applied_rev, applied_at, last_error, since, tries, next_try`
+    revision, changed_by, changed_at, applied, applied_rev, applied_at, last_error, since, tries, next_try,
+    (SELECT lineage FROM database_mark WHERE name = 'mark')`
 
 	readStreamSettings = `SELECT ` + streamFields + ` FROM stream_setting WHERE name = 'streams'`
 
@@ -161,7 +165,7 @@ func scanStreamSettings(rows pgx.Rows, err error) (s StreamSettings, _ error) {
 	return pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (s StreamSettings, err error) {
 		err = row.Scan(&s.Replicas, &s.WorkBytes, &s.ReplyBytes, &s.StageBytes, &s.FlowBytes, &s.EventBytes, &s.DeadBytes,
 			&s.EventAge, &s.Revision, &s.ChangedBy, &s.ChangedAt, &s.Applied, &s.AppliedRevision, &s.AppliedAt, &s.Trouble,
-			&s.Since, &s.Tries, &s.NextTry)
+			&s.Since, &s.Tries, &s.NextTry, &s.Installation)
 		return s, err
 	})
 }

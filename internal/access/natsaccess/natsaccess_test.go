@@ -11,6 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
@@ -185,7 +188,15 @@ func TestNoRoleUsesUpTheServer(t *testing.T) {
 // serve runs a service whose endpoints answer with what they are given.
 func serve(t *testing.T, nc *nats.Conn, names ...string) {
 	t.Helper()
-	service, err := endpoints.New(nc, endpoints.Config{Name: names[0], DrainTimeout: patience})
+	service := begin(t, nc, nil, names...)
+	testenv.Until(t, patience, "the service listens", func() bool { return listens(service) })
+}
+
+func listens(service *endpoints.Service) bool { return service.Stats()[0].State == wire.StateListening }
+
+func begin(t *testing.T, nc *nats.Conn, log *zap.Logger, names ...string) *endpoints.Service {
+	t.Helper()
+	service, err := endpoints.New(nc, endpoints.Config{Name: names[0], DrainTimeout: patience, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,13 +215,29 @@ func serve(t *testing.T, nc *nats.Conn, names ...string) {
 			t.Error(err)
 		}
 	})
-	for range patience / (10 * time.Millisecond) {
-		if service.Stats()[0].State == wire.StateListening {
-			return
-		}
-		<-time.After(10 * time.Millisecond)
+	return service
+}
+
+// A service whose consumer is a node's to make says so, and warns of nothing.
+func TestAServiceStartsWithoutWarnings(t *testing.T) {
+	t.Parallel()
+	form := forms(t)["nkeys"]
+	server := testenv.NATSByConfig(t, form.config)
+	js := prepare(t, testenv.Dial(t, server.URL(), form.user("node")))
+	core, logs := observer.New(zapcore.InfoLevel)
+	service := begin(t, testenv.Dial(t, server.URL(), form.user("accounts")), zap.New(core), "accounts")
+	testenv.Until(t, patience, "it says that a node makes its consumer", func() bool {
+		return logs.FilterMessageSnippet("a node makes this service's consumer").Len() > 0
+	})
+	if err := stream.EnsureConsumer(t.Context(), js, "accounts", stream.ConsumerSettings{}); err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("the service does not listen")
+	testenv.Until(t, patience, "the service listens", func() bool { return listens(service) })
+	for _, line := range logs.All() {
+		if line.Level > zapcore.InfoLevel {
+			t.Errorf("it warns: %s %v", line.Message, line.ContextMap())
+		}
+	}
 }
 
 // seesListeners asks who listens until so many have answered, which a busy service does late.

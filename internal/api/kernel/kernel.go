@@ -26,6 +26,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access"
+	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -38,6 +39,7 @@ const Prefix = "/api/v1"
 type Node interface {
 	Ready() <-chan struct{} // closed once it can start runs
 	Session() workqueue.SessionID
+	Stalled() *nodestreams.StalledStreams // nil: the streams answer
 }
 
 // Meter measures requests.

@@ -68,29 +68,59 @@ func (s *Kernel) isReady() bool {
 	}
 }
 
+// lack is something that a node needs to be ready and does not have.
+type lack struct{ reason, text string }
+
+// Unready reports of each reason why a node may not be ready whether it holds, for metrics.
+func (s *Kernel) Unready(ctx context.Context) map[string]bool {
+	ctx, cancel := context.WithTimeout(ctx, PingTimeout)
+	defer cancel()
+	reasons := map[string]bool{}
+	for _, reason := range []string{"postgresql", "read_only", "standby", "nats", "jetstream", "starting", "shortage"} {
+		reasons[reason] = false
+	}
+	for _, lack := range s.lacks(ctx) {
+		reasons[lack.reason] = true
+	}
+	return reasons
+}
+
+func (s *Kernel) lacks(ctx context.Context) (all []lack) {
+	switch writable, waits, err := inspect.New(s.Store).Writable(ctx); {
+	case err != nil:
+		all = append(all, lack{"postgresql", "PostgreSQL does not answer"})
+	case !writable:
+		all = append(all, lack{"read_only", NoWrites})
+	case waits:
+		all = append(all, lack{"standby", health.StandbyText + "; " + health.StandbyRemedy})
+	}
+	if refused := stream.UserRefused(s.NC); refused != "" {
+		all = append(all, lack{"nats", refused + "; " + health.RefusedAdvice().Do})
+	} else if !s.NC.IsConnected() {
+		all = append(all, lack{"nats", "NATS is not connected"})
+	} else if stalled := s.Node.Stalled(); stalled != nil {
+		all = append(all, lack{"jetstream", health.StalledText(stalled.Why) + "; " + health.QuorumAdvice().Do})
+	}
+	switch {
+	case s.Node.Session() == workqueue.SessionID{}:
+		all = append(all, lack{"starting", s.unready("the node has no session yet")})
+	case !s.isReady():
+		all = append(all, lack{"starting", s.unready("the node has not set up its streams yet")})
+	}
+	for _, short := range s.Short() {
+		all = append(all, lack{"shortage", short})
+	}
+	return all
+}
+
 // Ready says all that is missing.
 func (s *Kernel) Ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), PingTimeout)
 	defer cancel()
 	var missing []string
-	switch writable, err := inspect.New(s.Store).Writable(ctx); {
-	case err != nil:
-		missing = append(missing, "PostgreSQL does not answer")
-	case !writable:
-		missing = append(missing, NoWrites)
+	for _, lack := range s.lacks(ctx) {
+		missing = append(missing, lack.text)
 	}
-	if refused := stream.UserRefused(s.NC); refused != "" {
-		missing = append(missing, refused+"; "+health.RefusedAdvice().Do)
-	} else if !s.NC.IsConnected() {
-		missing = append(missing, "NATS is not connected")
-	}
-	switch {
-	case s.Node.Session() == workqueue.SessionID{}:
-		missing = append(missing, s.unready("the node has no session yet"))
-	case !s.isReady():
-		missing = append(missing, s.unready("the node has not set up its streams yet"))
-	}
-	missing = append(missing, s.Short()...)
 	if _, known := access.From(r.Context()); len(missing) > 0 && s.Access != nil && !known {
 		missing = []string{"it is not ready; its log says why, and so does this page to who is logged in"}
 	}

@@ -30,6 +30,7 @@ type Route struct {
 	bulk        int64    // bytes of a body that is held as a whole; 0: it is not
 	unstored    bool     // its answer holds a secret
 	anonymous   bool     // it does not matter who asks: nothing is looked up
+	anyHost     bool     // probes and scrapes come by an address that no one names beforehand
 }
 
 // RouteMux is a mux that remembers its patterns.
@@ -52,9 +53,9 @@ func (m *RouteMux) HandleFunc(pattern string, handle func(http.ResponseWriter, *
 // plainRoutes are the routes that are no operations, and who may take them. One that does not stand here is closed.
 func plainRoutes() []Route {
 	routes := []Route{
-		{Pattern: "GET /healthz", Role: access.None, anonymous: true},
-		{Pattern: "GET /readyz", Role: access.None},
-		{Pattern: "GET /metrics", Role: access.Viewer},
+		{Pattern: "GET /healthz", Role: access.None, anonymous: true, anyHost: true},
+		{Pattern: "GET /readyz", Role: access.None, anyHost: true},
+		{Pattern: "GET /metrics", Role: access.Viewer, anyHost: true},
 		{Pattern: "GET " + OIDCLogin, Role: access.None, anonymous: true},
 		{Pattern: "GET " + OIDCCallback, Role: access.None, anonymous: true},
 		{Pattern: CatchAll, Role: access.None, anonymous: true}, // pages; below Prefix there is nothing
@@ -190,11 +191,11 @@ func (s *Kernel) Guard(mux *RouteMux) http.Handler {
 	})
 }
 
-// admit lets a request in that names one of the server's hosts, and a path that means itself: the mux would lead a
-// request for a run without a name on to what is done with all runs.
+// admit lets a request in that names one of the server's hosts, unless its route takes any, and a path that means
+// itself: the mux would lead a request for a run without a name on to what is done with all runs.
 func (s *Kernel) admit(w http.ResponseWriter, r *http.Request, protected http.Handler) {
 	named := func(host string) bool { return strings.EqualFold(host, hostOnly(r.Host)) }
-	if !slices.ContainsFunc(s.config.Hosts, named) {
+	if route := s.mux.route(r); !route.anyHost && !slices.ContainsFunc(s.config.Hosts, named) {
 		WriteProblem(w, http.StatusForbidden, "the host "+Cut(r.Host, MaxEchoed)+" is not one of this server's; "+
 			"use 127.0.0.1 or localhost, or name it with --allow-host")
 		return

@@ -80,6 +80,9 @@ func asSent[T any](term *cli.Console, found any, err error) (document T, _ error
 func reportText(r *doctor.Report) string {
 	text := fmt.Sprintf("looked at %s runs, %s items, %s slices, %s parts in %s\n", cli.Count(int64(r.Runs)),
 		cli.Count(r.Items), cli.Count(r.Slices), cli.Count(r.Parts), cli.Span(cli.Seconds(r.Seconds)))
+	if r.Note != "" {
+		text += r.Note + "\n"
+	}
 	if r.Found == 0 {
 		text += "all invariants hold:"
 		for _, rule := range doctor.Rules() {
@@ -116,9 +119,14 @@ func (m *Migrate) Run(ctx context.Context, term *cli.Console) error {
 			err = migrations.Grant(ctx, m.Database, role)
 		}
 	}
+	var notes []string
+	if err == nil && !(m.DryRun && len(files) > 0) {
+		notes, err = migrations.Notes(ctx, m.Database, m.Grant...)
+	}
 	if err != nil {
 		return err
 	}
+	term.Warn(notes)
 	if term.JSON {
 		return term.Document(map[string]any{"files": noNil(files), "dry_run": m.DryRun, "granted": noNil(m.Grant)})
 	}

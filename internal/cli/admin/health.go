@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -168,18 +170,52 @@ func countsText(n *client.SeverityCounts) string {
 	return fmt.Sprintf("%d critical, %s, %d for information", n.Critical, cli.Plural(int64(n.Warning), "warning"), n.Info)
 }
 
-type healthReady struct{}
+// healthReady has the settings of a serve in the same container, for when no --url says where it is.
+type healthReady struct {
+	Listen  string `hidden:"" env:"TRANCHE_LISTEN" default:"${listen}"`
+	TLSCert string `hidden:"" name:"tls-cert" env:"TRANCHE_TLS_CERT"`
+}
+
+// server is where to ask. The server of the same container is not asked for its certificate: it bears other names.
+func (h *healthReady) server(term *cli.Console) (url string, secure *tls.Config, err error) {
+	secure = &tls.Config{}
+	if term.URL != client.DefaultURL {
+		if term.CA != "" {
+			secure.RootCAs, err = client.Authorities(term.CA)
+		}
+		url, _, _ = strings.Cut(term.URL, ",")
+		return strings.TrimRight(url, "/"), secure, err
+	}
+	host, port, err := net.SplitHostPort(h.Listen)
+	if err != nil {
+		return "", nil, cli.Usage("TRANCHE_LISTEN: " + err.Error())
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	scheme := "http://"
+	if h.TLSCert != "" {
+		scheme, secure.InsecureSkipVerify = "https://", true
+	}
+	return scheme + net.JoinHostPort(host, port), secure, nil
+}
 
 // Run asks /readyz, which asks no one for a token.
-func (healthReady) Run(ctx context.Context, term *cli.Console) error {
+func (h *healthReady) Run(ctx context.Context, term *cli.Console) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // longer than the server gives PostgreSQL to answer
 	defer cancel()
-	where := strings.TrimRight(term.URL, "/") + "/readyz"
+	where, secure, err := h.server(term)
+	if err != nil {
+		return err
+	}
+	where += "/readyz"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
 	if err != nil {
 		return cli.Usage(fmt.Sprintf("--url %s: %v", term.URL, err))
 	}
-	answer, err := http.DefaultClient.Do(req)
+	transport := &http.Transport{TLSClientConfig: secure, Proxy: http.ProxyFromEnvironment}
+	defer transport.CloseIdleConnections()
+	answer, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return fmt.Errorf("ask %s whether it is ready: %w", where, err)
 	}

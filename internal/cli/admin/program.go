@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -143,7 +144,19 @@ type Completion struct {
 
 // Run prints it.
 func (c *Completion) Run(line *kong.Context) error {
-	return (&kongcompletion.Completion{Shell: c.Shell, Code: true}).Run(line)
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	to, exit := line.Stdout, line.Exit
+	var script bytes.Buffer
+	line.Stdout, line.Exit = &script, func(int) {}
+	err = (&kongcompletion.Completion{Shell: c.Shell, Code: true}).Run(line)
+	line.Stdout, line.Exit = to, exit
+	if err == nil { // a package's script runs on other machines than the one that made it
+		_, err = io.WriteString(to, strings.ReplaceAll(script.String(), program, line.Model.Name))
+	}
+	return err
 }
 
 // Sample prints a config file with every setting of serve, from what its flags say of themselves.

@@ -15,8 +15,6 @@ const (
 	watchFirst = 10 * time.Millisecond // short runs end before anybody has to wait; later looks come less often
 	watchPoll  = 400 * time.Millisecond
 	plainEvery = 2 * time.Second
-	// patience is how long a server that went away may take to come back.
-	patience = 2 * time.Minute
 )
 
 type runWatch struct {
@@ -27,22 +25,21 @@ type runWatch struct {
 func (r *runWatch) Validate() error { return r.check() }
 
 func (r *runWatch) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return watch(ctx, term, cl, r.Ref, &r.watchFlags)
+	return watch(ctx, term, cl, r.Ref, &r.watchFlags, r.MaxWait > 0)
 }
 
-// watch follows a run until it ends and then says how. Ending the watch does not end the run.
-func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string, w *watchFlags) error {
+// watch follows a run until it ends and then says how. Ending the watch does not end the run. A server that goes away
+// is waited for, and one that is not there at the first look only if that is bounded, or the server is sure to exist.
+func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string, w *watchFlags, sure bool) error {
 	if w.MaxWait > 0 {
 		bounded, cancel := context.WithTimeoutCause(ctx, w.MaxWait, errMaxWait)
 		defer cancel()
 		ctx = bounded
 	}
-	run, err := cl.GetRun(ctx, ref, term.Keep())
-	if err != nil {
-		return err
-	}
+	var run client.RunDocument
+	run.ID = ref
 	progress := &progress{term: term, live: cli.IsTerminal(term.Err)}
-	err = follow(ctx, term, cl, &run, progress, w.stays(term))
+	err := follow(ctx, cl, &run, progress, w.stays(term), sure)
 	progress.end()
 	switch {
 	case errors.Is(err, errHeld) || errors.Is(err, errMaxWait) || errors.Is(err, context.Canceled):
@@ -54,32 +51,33 @@ func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string
 }
 
 // follow looks at the run again and again, and shows it, until it ends, or waits for someone and no one stays.
-func follow(
-	ctx context.Context, term *cli.Console, cl *client.Client, run *client.RunDocument, progress *progress, stays bool,
+func follow(ctx context.Context, cl *client.Client, run *client.RunDocument, progress *progress, stays, sure bool,
 ) error {
-	pause, seen := watchFirst, time.Now()
-	for {
-		progress.show(*run)
+	term, away := progress.term, false
+	for pause := watchFirst; ; pause = min(2*pause, watchPoll) {
+		next, err := cl.GetRun(ctx, run.ID, term.Keep())
+		switch {
+		case err == nil:
+			*run, sure, away = next, true, false
+			progress.show(*run)
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case !sure || !passing(err):
+			return err
+		case !away:
+			away = true
+			term.Note("waiting for the server: %v", err)
+		}
 		if run.Ended() {
 			return nil
 		}
-		if !stays && waits(run) {
+		if !stays && !away && waits(run) {
 			return errHeld
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(pause):
-			pause = min(2*pause, watchPoll)
-		}
-		next, err := cl.GetRun(ctx, run.ID, term.Keep())
-		switch {
-		case err == nil:
-			*run, seen = next, time.Now()
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case time.Since(seen) > patience || !passing(err):
-			return err
 		}
 	}
 }
@@ -94,7 +92,7 @@ func passing(err error) bool {
 func conclude(term *cli.Console, run client.RunDocument) error {
 	err := cli.Say(term, conclusion)(run, nil)
 	if run.State == "cancelled" {
-		return cli.FailIf(true, cli.ExitOther, err)
+		return cli.FailIf(true, cli.ExitCancelled, err)
 	}
 	return cli.FailIf(run.Failed > 0, cli.ExitFailed, err)
 }
@@ -211,7 +209,7 @@ type watchFlags struct {
 
 // waitFlags are those of a command that sets a run going.
 type waitFlags struct {
-	Wait bool `help:"Watch until the run ends; exit 3 when items failed."`
+	Wait bool `help:"Watch until the run ends; exit 3 when items failed, 8 when it was cancelled."`
 	watchFlags
 }
 
@@ -240,7 +238,7 @@ func (w *waitFlags) end(
 	if !w.Wait {
 		return nil
 	}
-	return watch(ctx, term, cl, run, &w.watchFlags)
+	return watch(ctx, term, cl, run, &w.watchFlags, true)
 }
 
 func (w *watchFlags) check() error {
@@ -283,8 +281,11 @@ const goOn = "go on with: tranche run watch "
 
 // left says why the watch ended before the run did, and how to go on; the exit code tells scripts.
 func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) error {
-	id := cli.ShortID(run.ID)
-	if term.JSON && !errors.Is(why, context.Canceled) {
+	id, seen := run.ID, run.State != ""
+	if seen {
+		id = cli.ShortID(run.ID)
+	}
+	if term.JSON && seen && !errors.Is(why, context.Canceled) {
 		if err := term.Sent(); err != nil {
 			return err
 		}
@@ -297,7 +298,11 @@ func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) 
 		term.Note("it waits for someone, so the watch ends here (--on-hold wait stays); %s%s", goOn, id)
 		return cli.Exit(cli.ExitHeld)
 	case errors.Is(why, errMaxWait):
-		term.Note("the run has not ended within --max-wait %s; it goes on on the server; %s%s", w.MaxWait, goOn, id)
+		what := "the run has not ended within"
+		if !seen {
+			what = "the server has not answered within"
+		}
+		term.Note("%s --max-wait %s; the run continues on the server; %s%s", what, w.MaxWait, goOn, id)
 		return cli.Exit(cli.ExitMaxWait)
 	default:
 		term.Note("the run is not ended by this: it goes on on the server; %s%s", goOn, id)

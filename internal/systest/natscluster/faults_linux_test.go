@@ -229,6 +229,10 @@ func (o *ordeal) wantNATSNamed() {
 			o.Logf("health said:\n%s", said)
 		}
 	})
+	o.until("the node is not ready", func() bool {
+		code, out := o.command("health", "ready")
+		return code != 0 && strings.Contains(out, "JetStream does not answer")
+	})
 	o.until("NATS is named by health", func() bool {
 		code, out := o.command("health")
 		if !strings.HasSuffix(said, out) {

@@ -30,18 +30,31 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// Without what it needs, the chart says what that is.
-func TestChartAsksForWhatItNeeds(t *testing.T) {
+// Without what it needs, and with what it does not know, the chart says what that is.
+func TestChartRefusesMistakes(t *testing.T) {
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), tool(t, helm), "template", "batch", "tranche", "--kube-version", "1.31.0")
-	cmd.Dir = filepath.Join(root, "deploy", "helm")
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		t.Fatal("the chart wants nothing")
-	}
-	for _, want := range []string{"/database/secret", "/nats/url"} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("it does not say %s:\n%s", want, out)
+	program := tool(t, helm)
+	for set, says := range map[string][]string{
+		"":                                 {"/database/secret", "/nats/url"},
+		"replica=4":                        {"replica"},
+		"nats.credSecret=x":                {"credSecret"},
+		"settings.TRANCHE_AUHT=on":         {"'TRANCHE_AUHT'"},
+		"settings.TRANCHE_LISTEN=:1":       {"'TRANCHE_LISTEN'"}, // is the chart's
+		"metrics.serviceMonitor.enable=on": {"enable"},
+	} {
+		cmd := exec.CommandContext(t.Context(), program, "template", "batch", "tranche", "--kube-version", "1.31.0")
+		if set != "" {
+			cmd.Args = append(cmd.Args, "--values", filepath.Join("testdata", "least.yaml"), "--set", set)
+		}
+		cmd.Dir = filepath.Join(root, "deploy", "helm")
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			t.Errorf("the chart takes %q", set)
+		}
+		for _, want := range says {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("for %q it does not say %s:\n%s", set, want, out)
+			}
 		}
 	}
 }

@@ -118,8 +118,7 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 		"postgres://tranche_app:app@postgres:5432/tranche",
 		"postgres://"+app+":"+app+"@"+testenv.NewProxy(t, target).Addr()+parsed.Path+"?sslmode=disable",
 		"nats://nats:4222", ns.URL(), "tranche_app", app, "0.0.0.0:9480", "127.0.0.1:0")
-	where := []string{"--detach", "--env", "TRANCHE_LISTEN=0.0.0.0:" + port,
-		"--env", "TRANCHE_URL=http://127.0.0.1:" + port}
+	where := []string{"--detach", "--env", "TRANCHE_LISTEN=0.0.0.0:" + port} // the health check reads it, too
 
 	migrate, serve, interest := services["migrate"], services["tranche"], services["interest"]
 	e.start(t, "migrate", &migrate, at)

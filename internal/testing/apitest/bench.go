@@ -24,6 +24,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/control"
@@ -54,6 +55,8 @@ type StoreEngine struct {
 	ID    workqueue.SessionID
 	Begun chan struct{} // closed
 	Asked *atomic.Int32 // for what has to reach services
+
+	Silent *streams.StalledStreams // what the streams are that do not answer
 }
 
 // Session implements kernel.Node.
@@ -85,6 +88,9 @@ func (e StoreEngine) AddOps(
 
 // Ready implements kernel.Node.
 func (e StoreEngine) Ready() <-chan struct{} { return e.Begun }
+
+// Stalled implements kernel.Node.
+func (e StoreEngine) Stalled() *streams.StalledStreams { return e.Silent }
 
 // Start implements runs.Engine.
 func (e StoreEngine) Start(

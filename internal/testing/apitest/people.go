@@ -138,7 +138,8 @@ func (*Measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 }
 
 // Watch implements api.Metrics.
-func (*Measured) Watch(func(context.Context) (*health.Report, error)) {}
+func (*Measured) Watch(func(context.Context) (*health.Report, error), func(context.Context) map[string]bool) {
+}
 
 // Asked implements kernel.Meter.
 func (m *Measured) Asked(route, role string, code int) {

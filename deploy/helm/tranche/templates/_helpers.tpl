@@ -31,3 +31,15 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
+
+{{- /* The names by which pods, and proxies inside of the cluster, call the service; and those of settings. */}}
+{{- define "tranche.hosts" -}}
+{{- $name := include "tranche.name" . }}{{ $full := printf "%s.%s" $name .Release.Namespace }}
+{{- list $name $full (printf "%s.svc" $full) (printf "%s.svc.%s" $full .Values.clusterDomain) (get .Values.settings "TRANCHE_ALLOW_HOST") | compact | join "," }}
+{{- end }}
+
+{{- define "tranche.scheduling" -}}
+{{- range $name, $value := pick .Values "nodeSelector" "affinity" "tolerations" }}{{ if $value }}
+{{ $name }}: {{- toYaml $value | nindent 2 }}
+{{- end }}{{ end }}
+{{- end }}

@@ -1,0 +1,45 @@
+package startup
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// A state that lasts for a quarter of an hour is a line a minute, what is different is said at once, and each line names
+// the node.
+func TestAStateIsALine(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zapcore.InfoLevel)
+	now := time.Now()
+	node := ""
+	log := zap.New(core, zap.WithClock(clock{&now}), Lines(func() string { return node })).Named("node")
+	for i := range 1800 {
+		log.Warn("look at the streams", zap.Error(fmt.Errorf("no answer after %d ms", i)))
+		if i == 100 {
+			node = "0190"
+			log.Warn("look at the streams", zap.Error(errors.New("it has no leader")))
+		}
+		log.Info("one of many")
+		now = now.Add(500 * time.Millisecond)
+	}
+	if n := logs.FilterMessage("look at the streams").Len(); n != 16 {
+		t.Errorf("a state of 15 minutes is %d lines; want one a minute, and that of another error", n)
+	}
+	if n := logs.FilterMessage("one of many").Len(); n != 1800 {
+		t.Errorf("of 1800 lines that are no warnings %d are there", n)
+	}
+	if n := logs.FilterField(zap.String("node", "0190")).FilterMessage("one of many").Len(); n != 1699+1 {
+		t.Errorf("%d lines name the node", n)
+	}
+}
+
+type clock struct{ now *time.Time }
+
+func (c clock) Now() time.Time                       { return *c.now }
+func (clock) NewTicker(d time.Duration) *time.Ticker { return time.NewTicker(d) }

@@ -1,0 +1,144 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// schemaNow lists what our tables ($1) and functions ($2) consist of, by names that are the same on each version of
+	// PostgreSQL.
+	schemaNow = `
+WITH ours AS (
+    SELECT c.oid, c.relname FROM pg_class c
+    WHERE c.relkind IN ('r', 'p')
+        AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'audit_log'::regclass)
+        AND (c.relname = ANY (string_to_array($1, ',')) OR EXISTS (
+            SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent
+            WHERE i.inhrelid = c.oid AND p.relname = ANY (string_to_array($1, ',')))))
+SELECT 'column ' || o.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
+    || CASE WHEN a.attnotnull THEN ' not null' ELSE '' END AS object
+FROM ours o JOIN pg_attribute a ON a.attrelid = o.oid WHERE a.attnum > 0 AND NOT a.attisdropped
+UNION ALL SELECT 'constraint ' || c.conname || ' of ' || o.relname
+FROM ours o JOIN pg_constraint c ON c.conrelid = o.oid WHERE c.contype IN ('c', 'f', 'p', 'u', 'x')
+UNION ALL SELECT 'index ' || i.relname || ' of ' || o.relname
+FROM ours o JOIN pg_index x ON x.indrelid = o.oid JOIN pg_class i ON i.oid = x.indexrelid WHERE x.indisvalid
+UNION ALL SELECT 'trigger ' || t.tgname || ' of ' || o.relname
+FROM ours o JOIN pg_trigger t ON t.tgrelid = o.oid WHERE NOT t.tgisinternal AND t.tgenabled <> 'D'
+UNION ALL SELECT 'function ' || p.proname || ' ' || md5(p.prosrc)
+FROM pg_proc p WHERE p.proname = ANY (string_to_array($2, ','))
+    AND p.pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'audit_log'::regclass)`
+
+	forgetSchema = `DELETE FROM schema_object`
+	recordSchema = `INSERT INTO schema_object (object) SELECT DISTINCT object FROM (` + schemaNow + `) now`
+
+	// schemaDrift leaves out indexes that someone has added: they change nothing but speed.
+	schemaDrift = `
+WITH now AS MATERIALIZED (` + schemaNow + `)
+SELECT 'lacks the ' || object FROM (SELECT object FROM schema_object EXCEPT SELECT object FROM now) gone
+UNION ALL SELECT 'has the ' || object || ', which no migration made'
+FROM (SELECT object FROM now EXCEPT SELECT object FROM schema_object) new
+WHERE object NOT LIKE 'index %' AND EXISTS (SELECT FROM schema_object)
+ORDER BY 1`
+
+	newerVersions = `SELECT version_id FROM tranche_migration WHERE version_id > $1 AND is_applied ORDER BY 1`
+)
+
+// madeFunction is one that a migration makes. A test may put another clock in the place of tranche_now.
+var madeFunction = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?FUNCTION (\w+)`)
+
+// record keeps what the schema consists of now, for Drift to compare with.
+func record(ctx context.Context, db *sql.DB) (err error) {
+	tables, functions, err := ours()
+	if err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if _, err = tx.ExecContext(ctx, forgetSchema); err == nil {
+		_, err = tx.ExecContext(ctx, recordSchema, tables, functions)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("record the schema: %w", err), tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+// Querier is a connection, a pool or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Drift says in what a migrated schema is not as this program's migrations have made it: what someone has added, changed
+// or removed; or that it is newer, which is no fault, since it suits the version before, too. Of a newer one nothing
+// else is known.
+func Drift(ctx context.Context, db Querier) (all []string, newer bool, err error) {
+	entries, err := Files.ReadDir(".")
+	if err != nil {
+		return nil, false, err
+	}
+	rows, _ := db.Query(ctx, newerVersions, len(entries)) // CollectRows returns the error
+	unknown, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, false, fmt.Errorf("look whether the schema is newer: %w", err)
+	}
+	if len(unknown) > 0 {
+		return []string{fmt.Sprintf("is newer than this program: it has migration %05d, and the program knows none after "+
+			"%05d; it suits the version before, so upgrade the program soon", unknown[len(unknown)-1], len(entries))}, true, nil
+	}
+	tables, functions, err := ours()
+	if err != nil {
+		return nil, false, err
+	}
+	rows, _ = db.Query(ctx, schemaDrift, tables, functions)
+	if all, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		return nil, false, fmt.Errorf("compare the schema with what migrations made: %w", err)
+	}
+	return all, false, nil
+}
+
+// Notes says what a person should know of the schema at url, beside its drift whether roles that serve see too little.
+func Notes(ctx context.Context, url string, roles ...string) (all []string, err error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // which poolers bear
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	drift, _, err := Drift(ctx, pool)
+	for _, differs := range drift {
+		all = append(all, "the schema "+differs)
+	}
+	for _, role := range roles {
+		name, hidden, failed := StatsHidden(ctx, pool, role)
+		if err = errors.Join(err, failed); hidden {
+			all = append(all, StatsRemedy(name))
+		}
+	}
+	return all, err
+}
+
+// ours are our tables and functions, as the statements take them.
+func ours() (ofTables, ofFunctions string, err error) {
+	names, err := tables()
+	if err != nil {
+		return "", "", err
+	}
+	functions, err := allMade(madeFunction)
+	functions = slices.DeleteFunc(functions, func(name string) bool { return name == "tranche_now" })
+	return strings.Join(names, ","), strings.Join(functions, ","), err
+}
