@@ -167,6 +167,13 @@ func TargetKind(key string) (kind Kind, target string) {
 	return KindEndpoint, key
 }
 
+// TargetText is what a pace key is the key of, in words.
+func TargetText(key string) string {
+	kind, target := TargetKind(key)
+	return map[Kind]string{KindHTTP: "HTTP service ", KindSQL: "source ", KindLocal: "local function ",
+		KindEndpoint: "endpoint "}[kind] + target
+}
+
 // Partitions is how many work_queue has, and work_result as many. PostgreSQL puts the rows of a run into one of them by
 // a hash of its id; whoever makes the id chooses which by trying ids. Most runs share partition 0; a large load takes
 // another one, if it can one that no one has, so that deleting it is emptying a table. Which one a run is in is of no

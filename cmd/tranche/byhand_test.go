@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -80,9 +79,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "list", "--result", "ok"), 0, "no run fits")
 	b.accepting()
 	file := filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(file, []byte("1\r\n\n2\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(file, []byte("1\r\n\n2\n"), 0o600))
 	close(mended)
 	b.want(b.tranche("run", "rerun", "it", "--keys", file, "--wait"), 0, "2 items again, as generation 2",
 		"3 of 3 items done")
@@ -139,13 +136,10 @@ func TestDeletionOfARun(t *testing.T) {
 	b.echo(mended)
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "it", "--wait"), 0, "3 of 3")
 	b.want(b.tranche("run", "delete", "it"), 7, "completed for less than 1m0s", "try again in")
-	db, err := pgx.Connect(t.Context(), b.database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := testenv.Must(pgx.Connect(t.Context(), b.database))(t)
 	t.Cleanup(func() { _ = db.Close(t.Context()) })
 	var id string
-	err = db.QueryRow(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '1 hour' RETURNING id`).
+	err := db.QueryRow(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '1 hour' RETURNING id`).
 		Scan(&id)
 	if err != nil {
 		t.Fatal(err)
@@ -211,18 +205,11 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	b.want(b.tranche(append(from, "--correct", other)...), 7, "with other content: corrections")
 	b.want(b.tranche(from...), 7, "with other content: corrections")
 
-	book, err := excelize.OpenFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	book := testenv.Must(excelize.OpenFile(file))(t)
 	for cell, name := range map[string]string{"C2": "ann", "C3": "bob", "C4": "cy"} {
-		if err := book.SetCellValue("items", cell, name); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, book.SetCellValue("items", cell, name))
 	}
-	if err := book.Save(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, book.Save())
 	b.want(b.tranche(append(correct, file, "--wait")...), 0, "has 3 items corrected", "3 of 3 items done")
 	b.want(b.tranche("run", "item", "it", "1"), 0, givenBack)
 	b.want(b.tranche("run", "item", "it", "2"), 0, `{"id":"2","name":"bob","n":7,"note":"'+49 30"}`)
@@ -283,9 +270,7 @@ func testAGateOnTheCommandLine(t *testing.T, b *bench) {
 	plan := filepath.Join(t.TempDir(), "letters.yaml")
 	text := "steps:\n  - {name: compose, endpoint: echo}\n" +
 		"  - {name: send, endpoint: echo, needs: [compose], inputs: [item], barrier: approve, approvers: other}\n"
-	if err := os.WriteFile(plan, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(plan, []byte(text), 0o600))
 	const rows = "id,name\n1,ann\n2,bad\n3,bob\n"
 	for _, name := range []string{"2025", "2026"} {
 		b.want(b.pipe(rows, "run", "start", plan, "--items", "-", "--name", name, "--wait"), cli.ExitHeld,
@@ -300,10 +285,7 @@ func testAGateOnTheCommandLine(t *testing.T, b *bench) {
 		b.want(b.tranche("run", "item", name, "1"), 0, "until someone approves the step")
 		b.want(b.tranche("run", "approve", name, "--step", "send"), cli.ExitRefused, "approved by someone else")
 		b.want(b.tranche("run", "approve", name), cli.ExitRefused, "--step send")
-		cl, err := client.New(b.url, client.WithActor("another"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		cl := testenv.Must(client.New(b.url, client.WithActor("another")))(t)
 		done, err := cl.ApproveRun(t.Context(), name, client.ApproveSettings{Step: "send"})
 		if err != nil || done.Items != 2 {
 			t.Errorf("approved: %+v, %v", done, err)
@@ -324,9 +306,7 @@ func testItemsThatComeLater(t *testing.T, b *bench) {
 	b.want(b.pipe("id\n1\n2\n", "run", "add", "later", "--idempotency-key", "a"), 0, "nothing changed")
 	b.want(b.pipe("id\n2\n", "run", "add", "later"), 7, `line 2: key "2" is the key of item 2 already`)
 	odd := filepath.Join(t.TempDir(), "odd.ndjson")
-	if err := os.WriteFile(odd, []byte(`{"key":"a\u0001b"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(odd, []byte(`{"key":"a\u0001b"}`), 0o600))
 	b.want(b.tranche("run", "open", "--endpoint", "echo", "--name", "odd"), 0)
 	b.want(b.tranche("run", "add", "odd", "--items", odd), 0, "1 item added")
 	b.want(b.tranche("run", "add", "odd", odd, "--items", odd), 2, "named twice")
@@ -344,12 +324,10 @@ func testItemsThatComeLater(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "watch", "late"), 0, "completed") // the leader seals it
 
 	path := filepath.Join(t.TempDir(), "people.parquet")
-	if err := parquet.WriteFile(path, []struct {
+	testenv.NoError(t, parquet.WriteFile(path, []struct {
 		ID   int64  `parquet:"id"`
 		Name string `parquet:"name"`
-	}{{1, "Ann"}, {2, "Bob"}}); err != nil {
-		t.Fatal(err)
-	}
+	}{{1, "Ann"}, {2, "Bob"}}))
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--parquet", path, "--wait"), 0, "2 items", "keys from id")
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--file", path, "--wait"), 0, "2 items")
 	for want, args := range map[string][]string{
@@ -362,67 +340,6 @@ func testItemsThatComeLater(t *testing.T, b *bench) {
 		b.want(b.tranche(append([]string{"run", "start", "--endpoint", "echo"}, args...)...), 2, want)
 	}
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--sql", "SELECT 1", "--source", "x"), 7, "--connections")
-}
-
-// A node that is killed in the middle of an add has added nothing, and the same add can be made again.
-func TestANodeThatIsKilledWhileItAdds(t *testing.T) {
-	t.Parallel()
-	database, nats := testenv.Database(t), testenv.NATS(t).URL()
-	pool := testenv.Connect(t, database)
-	number := func(query string) (n int) {
-		t.Helper()
-		if err := pool.QueryRow(t.Context(), query).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	s := launch(t, true, "--database", database, "--nats", nats)
-	b := &bench{T: t, url: s.where["api"]}
-	b.want(b.tranche("run", "open", "--endpoint", "echo", "--name", "it"), 0)
-	const items = 40_000
-	var text bytes.Buffer
-	for i := range items {
-		fmt.Fprintf(&text, "{\"id\":%d,\"text\":%q}\n", i, strings.Repeat("x", 50))
-	}
-	file := filepath.Join(t.TempDir(), "items.ndjson")
-	if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	add := []string{"run", "add", "it", file, "--idempotency-key", "monday"}
-	tx, err := pool.Begin(t.Context()) // the add waits for this when it has written its items
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }() // should the test fail before
-	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM batchrun FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
-	ended := b.begun(add...)
-	eventually(t, "the add has written its items", func() bool {
-		return number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND wait_event_type = 'Lock' AND query LIKE '%UPDATE batchrun SET items%'`) == 1
-	})
-	if err := s.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = s.Wait() // killed
-	b.want(ended(), 1)
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "PostgreSQL has noticed", func() bool {
-		return number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND pid <> pg_backend_pid() AND xact_start IS NOT NULL`) == 0
-	})
-	if n := number(`SELECT count(*) FROM work_queue`) + number(`SELECT items FROM batchrun`) +
-		number(`SELECT count(*) FROM work_block`); n != 0 {
-		t.Errorf("%d rows of a broken add are left", n)
-	}
-	b.url = launch(t, true, "--database", database, "--nats", nats).where["api"]
-	b.want(b.tranche(add...), 0, "40,000 items added")
-	b.want(b.tranche(add...), 0, "nothing changed")
-	b.want(b.tranche("run", "seal", "it", "--expect", fmt.Sprint(items)), 0, "sealed with 40,000 items")
-	b.want(b.tranche("doctor"), 0)
 }
 
 // What operators see of a run, its errors and what was done to it. Keys and messages are hostile; want finds out.
@@ -473,9 +390,7 @@ func testTheAuditLogByHand(t *testing.T, b *bench) {
 	store := database.New(testenv.Connect(t, b.database))
 	for i := range 3 {
 		set := pacestore.EndpointChange{Endpoint: "mail", Concurrency: new(i + 1)}
-		if _, err := pacestore.New(store).ChangeEndpoint(t.Context(), set, "ann\x1b[31m"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(pacestore.New(store).ChangeEndpoint(t.Context(), set, "ann\x1b[31m"))(t)
 	}
 	b.want(b.tranche("audit"), 0, `ann\x1b[31m`, "endpoint_set", "mail", "concurrency 1 → 2", "concurrency 2 → 3")
 	b.want(b.tranche("audit", "--limit", "2"), 0, "go on with --before 2")
@@ -529,9 +444,7 @@ steps:
 func written(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -700,10 +613,7 @@ func (b *bench) buried(endpoint string, n int, letter deadletter.DeadLetter) []w
 			b.Fatal(isNew, err)
 		}
 	}
-	page, err := deadletter.New(store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: n})
-	if err != nil {
-		b.Fatal(err)
-	}
+	page := testenv.Must(deadletter.New(store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: n}))(b)
 	var ids []workqueue.LetterID
 	for i := range page.Letters {
 		ids = append(ids, page.Letters[i].ID)
@@ -754,10 +664,7 @@ func testTheQuarantineByHand(t *testing.T, b *bench) {
 	b.want(b.tranche("quarantine", "list"), 0, "nothing is in quarantine")
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "it"), 0, "3 items")
 	store := database.New(testenv.Connect(t, b.database))
-	run, err := inspect.New(store).Resolve(t.Context(), "it")
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := testenv.Must(inspect.New(store).Resolve(t.Context(), "it"))(t)
 	for range 2 {
 		err := deadletter.New(store).Quarantine(t.Context(), deadletter.Quarantined{
 			Reason: "json", Detail: "byte \x1b[31m3", Subject: "tranche.reply.echo", Run: uuid.UUID(run), Body: []byte("{\x1b"),
@@ -801,18 +708,12 @@ func testEndpointsByHand(t *testing.T, b *bench) {
 func testARequeuedLetterIsServed(t *testing.T, b *bench) {
 	t.Helper()
 	nc := testenv.Dial(t, b.nats, nats.Name("single"))
-	svc, err := endpoints.New(nc, endpoints.Config{Name: "post", Version: "1.0.0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "post", Version: "1.0.0"}))(t)
 	served := make(chan int, 10)
-	err = endpoints.HandleEach(svc, "post", func(_ context.Context, in int) (int, error) {
+	testenv.NoError(t, endpoints.HandleEach(svc, "post", func(_ context.Context, in int) (int, error) {
 		served <- in
 		return in, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	stop := testenv.Keep(t, t.Errorf, "the service", svc.Run)
 	defer stop()
 	b.buried("post", 1, deadletter.DeadLetter{Mode: "single", Body: []byte(`{"items":[{"i":0,"k":"a","d":7}]}`),
@@ -845,10 +746,8 @@ func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
 	b.want(b.tranche("health", "mute", "failed_items", "--for", "8h"), 2, "--reason")
 	b.want(b.tranche("health", "mute", "failed_items", "--for", "8h", "--reason", "known"), 7, "tranche health")
 	db := testenv.Connect(t, b.database)
-	if _, err := db.Exec(t.Context(), `INSERT INTO dead_letter (id, msg_id, endpoint, cause)
-		VALUES (gen_random_uuid(), '1', 'lost', 'gave_up')`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(db.Exec(t.Context(), `INSERT INTO dead_letter (id, msg_id, endpoint, cause)
+		VALUES (gen_random_uuid(), '1', 'lost', 'gave_up')`))(t)
 	b.wantSoon([]string{"health", "--json"}, `"kind": "dead_letters"`)
 	b.want(b.tranche("health", "ack", "dead_letters", "lost"), 0, "dead_letters lost is acknowledged by ")
 	b.wantSoon([]string{"health"}, "WARNING 1 dead letter of lost", "acknowledged")
@@ -868,9 +767,7 @@ func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "requests", "people"), 0, "scheduled", "sent")
 	b.want(b.tranche("run", "requests", "nope"), 7, "tranche run list")
 	b.want(b.tranche("dlq", "drop", "--all"), 0)
-	if _, err := db.Exec(t.Context(), `DELETE FROM dead_letter`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(db.Exec(t.Context(), `DELETE FROM dead_letter`))(t)
 }
 
 // A container's health check asks this, without a token.

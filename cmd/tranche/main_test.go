@@ -113,14 +113,11 @@ func TestUpkeepByHand(t *testing.T) { //nolint:tparallel // its parts run one at
 func (b *bench) echo(mended <-chan struct{}) {
 	b.Helper()
 	nc := testenv.Dial(b.T, b.nats, nats.Name("echo"))
-	svc, err := endpoints.New(nc, endpoints.Config{Name: "echo", Version: "1.0.0"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "echo", Version: "1.0.0"}))(b)
 	type person struct {
 		Name string `json:"name,omitempty"`
 	}
-	err = endpoints.HandleEach(svc, "echo", func(_ context.Context, p person) (map[string]string, error) {
+	testenv.NoError(b, endpoints.HandleEach(svc, "echo", func(_ context.Context, p person) (map[string]string, error) {
 		select {
 		case <-mended:
 		default:
@@ -129,10 +126,7 @@ func (b *bench) echo(mended <-chan struct{}) {
 			}
 		}
 		return map[string]string{"hello": p.Name}, nil
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))
 	testenv.Keep(b, b.Errorf, "the service", svc.Run)
 }
 
@@ -156,11 +150,7 @@ func (b *bench) pipe(stdin string, args ...string) result {
 
 func runProgram(t *testing.T, env []string, stdin string, args ...string) result {
 	t.Helper()
-	r, err := tryProgram(t, env, stdin, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return testenv.Must(tryProgram(t, env, stdin, args...))(t)
 }
 
 // begun starts a command. The returned function waits for its end.
@@ -220,9 +210,7 @@ func testAPersonsDay(t *testing.T, b *bench) {
 	mended := make(chan struct{})
 	b.echo(mended)
 	file := filepath.Join(t.TempDir(), "people.csv")
-	if err := os.WriteFile(file, []byte(people), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(file, []byte(people), 0o600))
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", file, "--name", "day", "--wait"), 3,
 		"3 items", "keys from id", "2 of 3 items done, 1 failed", "tranche run rerun")
 	b.want(b.tranche("run", "list"), 0, "day", "completed")
@@ -337,14 +325,14 @@ func testMistakes(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "cancel", "--all"), 0)
 }
 
+// Settings that cannot be, and an address that strangers can reach, are refused with the remedy, before anything else is
+// started.
 func TestWrongSettingsOfServe(t *testing.T) {
 	t.Parallel()
 	config := func(text string) string {
 		t.Helper()
 		name := filepath.Join(t.TempDir(), "tranche.yaml")
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
 	}
 	for name, c := range map[string]struct {
@@ -378,6 +366,18 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		},
 		"env below flag": {1, "192.0.2.7", []string{"TRANCHE_LISTEN=192.0.2.9:1"}, []string{"--listen", "192.0.2.7:1"}},
 		"grace":          {2, "--shutdown-timeout", nil, []string{"--shutdown-timeout", "0s"}},
+		"ratio":          {2, "--trace-ratio is 2", nil, []string{"--trace-ratio", "2"}},
+		"no ratio":       {2, "--trace-ratio is NaN", nil, []string{"--trace-ratio", "NaN"}},
+		"traces to":      {2, "--trace-otlp: ", nil, []string{"--trace-otlp", "collector:4317"}},
+		"no TLS":         {1, "--tls-cert", nil, []string{"--listen", "0.0.0.0:0", "--auth", "on"}},
+		"a proxy only":   {1, "--auth on", nil, []string{"--listen", "0.0.0.0:0", "--behind-proxy"}},
+		"no key":         {2, "--tls-key", nil, []string{"--auth", "on", "--tls-cert", "x"}},
+		"logins off":     {2, "--auth on", nil, []string{"--oidc-issuer", "https://id.example"}},
+		"no way back":    {2, "--public-url", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example"}},
+		"no such role": {
+			1, "viewer, operator and admin", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example",
+				"--public-url", "https://t.example", "--oidc-client-id", "t", "--oidc-roles", "staff=king"},
+		},
 		"no such database": {
 			1, "127.0.0.1:1", nil,
 			[]string{"--listen", "127.0.0.1:0", "--database-wait", "0s", "--database", "postgres://u:canary@127.0.0.1:1/x"},
@@ -385,10 +385,14 @@ func TestWrongSettingsOfServe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			args := append([]string{"serve", "--data-dir", t.TempDir()}, c.args...)
+			dir := filepath.Join(t.TempDir(), "data")
+			args := append([]string{"serve", "--data-dir", dir}, c.args...)
 			r := runProgram(t, c.env, "", args...)
 			if r.code != c.code || !strings.Contains(r.err, c.text) || strings.Contains(r.err, "canary") {
 				t.Errorf("exit code %d, %q; want %d, %q", r.code, r.err, c.code, c.text)
+			}
+			if _, err := os.Stat(dir); err == nil {
+				t.Error("it left a data directory")
 			}
 		})
 	}
@@ -430,17 +434,13 @@ func TestWatchEndsAlone(t *testing.T) {
 	watch := command(t, []string{"TRANCHE_URL=" + b.url}, "run", "watch", "last")
 	said := &signalled{text: "in flight", seen: make(chan struct{})}
 	watch.Stdout, watch.Stderr = said, said
-	if err := watch.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, watch.Start())
 	select {
 	case <-said.seen:
 	case <-time.After(patienceInTests):
 		t.Fatal("the watch says nothing")
 	}
-	if err := watch.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, watch.Process.Signal(os.Interrupt))
 	if err := watch.Wait(); err == nil || watch.ProcessState.ExitCode() != cli.ExitInterrupted {
 		t.Errorf("the watch ended with %v; want exit code 130", err)
 	}

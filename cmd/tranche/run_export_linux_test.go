@@ -65,9 +65,7 @@ func TestLargeResultsAreExportedToFiles(t *testing.T) {
 	cmd := command(t, []string{"TRANCHE_URL=" + b.url}, "run", "export", "last", "--dir", dir, "--name", "{key}.{ext}")
 	var text bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &text, &text
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, cmd.Start())
 	peak := watchMemory(cmd.Process.Pid)
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v: %s", err, text.String())

@@ -32,9 +32,7 @@ func (b *bench) program(name string, args ...string) (service *exec.Cmd, said *t
 	service, said = exec.CommandContext(context.WithoutCancel(b.Context()), name, args...), &testenv.Log{}
 	service.Env = append(os.Environ(), "NATS_URL="+b.nats)
 	service.Stdout, service.Stderr = said, said
-	if err := service.Start(); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, service.Start())
 	return service, said
 }
 
@@ -88,9 +86,7 @@ func TestServicesInOtherLanguages(t *testing.T) {
 	eventually(t, "some are done", func() bool {
 		return strings.Count(b.tranche("run", "export", "last").out, `"closing"`) > 0
 	})
-	if err := first.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, first.Process.Kill())
 	_ = first.Wait()
 	b.want(b.tranche("run", "watch", "last"), cli.ExitOK, "2,000 of 2,000 items done")
 	for i, r := range b.exported(2000) {
@@ -152,9 +148,7 @@ func TestConformanceCommand(t *testing.T) {
 	b.want(runProgram(t, nil, "", "conformance", "--endpoint", "x", "--", "sh", "-c", "echo no such luck; exit 7"),
 		cli.ExitOther, "before it listened on x", "no such luck")
 	bad := filepath.Join(t.TempDir(), "items")
-	if err := os.WriteFile(bad, []byte("{}\n\n{\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(bad, []byte("{}\n\n{\n"), 0o600))
 	b.want(runProgram(t, nil, "", "conformance", "--endpoint", "x", "--items", bad, "--", "true"), cli.ExitOther,
 		"line 3 of")
 }
@@ -165,17 +159,10 @@ func TestConformanceAsTheNode(t *testing.T) {
 	b := &bench{T: t}
 	dir := t.TempDir()
 	b.want(runProgram(t, nil, "", "nats", "config", "--service", "echo=echo", "--out", dir), cli.ExitOK, "node.nk")
-	conf, err := os.ReadFile(filepath.Join(dir, "server.conf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conf := testenv.Must(os.ReadFile(filepath.Join(dir, "server.conf")))(t)
 	server := testenv.NATSByConfig(t, string(conf))
 	as := func(name string) *nats.Conn {
-		option, err := nats.NkeyOptionFromSeed(filepath.Join(dir, name+".nk"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return testenv.Dial(t, server.URL(), option)
+		return testenv.Dial(t, server.URL(), testenv.Must(nats.NkeyOptionFromSeed(filepath.Join(dir, name+".nk")))(t))
 	}
 	js, err := jetstream.New(as("node"), jetstream.WithDefaultTimeout(patienceInTests))
 	if err == nil {
@@ -218,14 +205,9 @@ func TestConformanceTells(t *testing.T) {
 	checkRecord(t, record)
 
 	message := filepath.Join(filepath.Dir(program), "node_modules", "tranche-endpoints", "lib", "reply.js")
-	source, err := os.ReadFile(message)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := testenv.Must(os.ReadFile(message))(t)
 	source = []byte(strings.Replace(string(source), "String(this.total)", "String(this.total + 1)", 1))
-	if err := os.WriteFile(message, source, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(message, source, 0o600))
 	arguments = []string{"conformance", "--endpoint", "node-interest", "--only", "final", "--"}
 	r = runProgram(t, nil, "", append(arguments, service...)...)
 	b.want(r, cli.ExitOther, "FAIL     must   final", "users:    items that were left out", `got:      Tranche-Final "51"`,
@@ -242,10 +224,7 @@ func TestConformanceTells(t *testing.T) {
 // checkRecord wants a pull, a request, a reply and an acknowledgement in it, each with the check that it is of.
 func checkRecord(t *testing.T, file string) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(file))(t)
 	seen := map[string]bool{}
 	for line := range strings.Lines(string(text)) {
 		var said struct{ Check, Subject string }

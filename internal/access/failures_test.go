@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
@@ -59,10 +60,7 @@ func TestFailuresAreSummedUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &forgetful{}
-		gate, err := access.New(store, access.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		gate := testenv.Must(access.New(store, access.Config{}))(t)
 		const addresses, minutes = 2000, 3
 		for range minutes {
 			for i := range addresses {
@@ -99,10 +97,7 @@ func TestThrottledTriesAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &forgetful{}
-		gate, err := access.New(store, access.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		gate := testenv.Must(access.New(store, access.Config{}))(t)
 		here := netip.MustParseAddr("192.0.2.1")
 		failed := map[string]int64{}
 		note := func(way string, err error) {
@@ -133,10 +128,7 @@ func TestFailuresOutliveADatabaseThatIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &forgetful{away: 2}
-		gate, err := access.New(store, access.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		gate := testenv.Must(access.New(store, access.Config{}))(t)
 		for range 3 {
 			_, err := gate.Token(t.Context(), netip.MustParseAddr("192.0.2.1"), access.NewSecret())
 			if err == nil {
@@ -159,10 +151,7 @@ func TestTokensThatAreMadeUpAreThrottled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &forgetful{slow: 100 * time.Millisecond}
-		gate, err := access.New(store, access.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		gate := testenv.Must(access.New(store, access.Config{}))(t)
 		here, there := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 		for range 10_000 {
 			_, _ = gate.Token(t.Context(), here, "made up") // what it says is below
@@ -181,7 +170,7 @@ func TestTokensThatAreMadeUpAreThrottled(t *testing.T) {
 			t.Errorf("10,000 tokens were looked up %d times, %d of them at once", store.looked, store.most)
 		}
 		before := store.looked
-		_, err = gate.Token(t.Context(), there, access.NewSecret())
+		_, err := gate.Token(t.Context(), there, access.NewSecret())
 		if _, ok := errors.AsType[*access.RefusedError](err); !ok || store.looked != before+1 {
 			t.Errorf("another address got %v after %d look-ups", err, store.looked-before)
 		}
@@ -229,14 +218,8 @@ func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		secret, here := access.NewSecret(), netip.MustParseAddr("192.0.2.1")
 		store := &knowing{token: access.HashOf(secret)}
-		first, err := access.New(store, access.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := access.New(store, access.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := testenv.Must(access.New(store, access.Config{}))(t)
+		second := testenv.Must(access.New(store, access.Config{}))(t)
 		guess := func() {
 			for range 2 * access.DefaultUnknownBurst {
 				for _, gate := range []*access.Gate{first, second} {
@@ -278,10 +261,7 @@ func TestMadeUpTokensCountFromTheirBeginning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &forgetful{slow: time.Millisecond}
-		gate, err := access.New(store, access.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		gate := testenv.Must(access.New(store, access.Config{}))(t)
 		const many, turns = 1000, 64
 		var all sync.WaitGroup
 		for range many {

@@ -17,22 +17,19 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 func keep(t *testing.T, store *wqdatabase.DB, name, secret string) {
 	t.Helper()
 	token := identity.NewToken{Name: name, Role: "viewer", Hash: access.HashOf(secret)}
-	if _, err := identity.New(store).CreateToken(t.Context(), token, "the test"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(identity.New(store).CreateToken(t.Context(), token, "the test"))(t)
 }
 
 // Who cannot be checked any more, because PostgreSQL has gone silent, is ended too: it may have been revoked.
 func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	t.Parallel()
 	database := testenv.Database(t)
-	direct, err := pgconn.ParseConfig(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	direct := testenv.Must(pgconn.ParseConfig(database))(t)
 	_, address := pgconn.NetworkAddress(direct.Host, direct.Port)
 	proxy := testenv.NewProxy(t, address)
 	through := url.URL{Scheme: "postgres", User: url.UserPassword(direct.User, direct.Password), Host: proxy.Addr(),
@@ -43,17 +40,11 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	}
 	t.Cleanup(release)
 	t.Cleanup(proxy.Heal)
-	gate, err := access.New(identity.New(store), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate := testenv.Must(access.New(identity.New(store), access.Config{}))(t)
 	secret := access.NewSecret()
 	keep(t, store, "ann", secret)
 	began := time.Now()
-	who, err := gate.Token(t.Context(), netip.Addr{}, secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	who := testenv.Must(gate.Token(t.Context(), netip.Addr{}, secret))(t)
 	ctx, done := gate.Admit(t.Context(), who)
 	defer done()
 	proxy.Stall(testenv.Up, testenv.Down)
@@ -70,10 +61,7 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 func TestTheNextRequestIsWatchedToo(t *testing.T) {
 	t.Parallel()
 	store := wqdatabase.New(testenv.Pool(t))
-	gate, err := access.New(identity.New(store), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate := testenv.Must(access.New(identity.New(store), access.Config{}))(t)
 	for _, name := range []string{"ann", "bob"} {
 		watch := testenv.NewWatch(t)
 		err := revoked(t, store, gate, name)
@@ -92,10 +80,7 @@ func revoked(t *testing.T, store *wqdatabase.DB, gate *access.Gate, name string)
 	t.Helper()
 	secret := access.NewSecret()
 	keep(t, store, name, secret)
-	who, err := gate.Token(t.Context(), netip.Addr{}, secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	who := testenv.Must(gate.Token(t.Context(), netip.Addr{}, secret))(t)
 	ctx, done := gate.Admit(t.Context(), who)
 	t.Cleanup(done) // only at the end of the test
 	if p, ok := access.From(ctx); !ok || p.Name != name {
@@ -104,9 +89,7 @@ func revoked(t *testing.T, store *wqdatabase.DB, gate *access.Gate, name string)
 	if err := access.Recheck(ctx); err != nil {
 		return err
 	}
-	if _, err := identity.New(store).RevokeToken(t.Context(), name, "me"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(identity.New(store).RevokeToken(t.Context(), name, "me"))(t)
 	testenv.ReceiveBefore(ctx.Done(), testenv.NewWatch(t).After(access.RevocationTime))
 	return access.Recheck(ctx)
 }
@@ -115,19 +98,14 @@ func revoked(t *testing.T, store *wqdatabase.DB, gate *access.Gate, name string)
 func TestARevokedTokenBeginsNoSession(t *testing.T) {
 	t.Parallel()
 	store := wqdatabase.New(testenv.Pool(t))
-	gate, err := access.New(identity.New(store), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate := testenv.Must(access.New(identity.New(store), access.Config{}))(t)
 	secret := access.NewSecret()
 	keep(t, store, "ann", secret)
 	if _, err := gate.Token(t.Context(), netip.Addr{}, secret); err != nil {
 		t.Fatal(err) // it is remembered as good from now on
 	}
-	if _, err := identity.New(store).RevokeToken(t.Context(), "ann", "me"); err != nil {
-		t.Fatal(err)
-	}
-	_, _, err = gate.LogIn(context.WithoutCancel(t.Context()), netip.Addr{}, secret)
+	testenv.Must(identity.New(store).RevokeToken(t.Context(), "ann", "me"))(t)
+	_, _, err := gate.LogIn(context.WithoutCancel(t.Context()), netip.Addr{}, secret)
 	if refused, ok := errors.AsType[*access.RefusedError](err); !ok || refused.State != identity.TokenRevoked {
 		t.Errorf("the login got %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
@@ -44,14 +45,8 @@ func halted(d time.Duration) func(context.Context) error {
 // admit begins a request, by someone who was found good some time ago.
 func admit(t *testing.T, ago time.Duration, answer func(context.Context) error) context.Context {
 	t.Helper()
-	gate, err := access.New(&strained{answer: answer}, access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	who, err := gate.Token(t.Context(), netip.Addr{}, access.NewSecret())
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate := testenv.Must(access.New(&strained{answer: answer}, access.Config{}))(t)
+	who := testenv.Must(gate.Token(t.Context(), netip.Addr{}, access.NewSecret()))(t)
 	time.Sleep(ago) //nolint:forbidigo // the bubble's own time
 	ctx, done := gate.Admit(t.Context(), who)
 	t.Cleanup(func() {

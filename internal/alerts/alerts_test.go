@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/alert"
 	store "github.com/tranchehq/tranche/workqueue/health"
@@ -220,9 +221,7 @@ func TestTwoNodesThatBelieveTheyLead(t *testing.T) {
 	b, host := withReceiver(t)
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	old := b.lease()
-	if err := b.sessions.Resign(t.Context(), old); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.sessions.Resign(t.Context(), old))
 	zombie, now := b.task(), b.lease()
 	b.says(condition("e", store.Critical))
 	if _, err := zombie.Look(t.Context(), old); !errors.Is(err, workqueue.ErrNotLeader) {
@@ -256,9 +255,7 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	b.says(condition("e", store.Warning))
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was tried", func() bool { return old.count() == 1 })
-	if _, err := b.store.Set(t.Context(), "r", workqueue.DocumentPaused, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.store.Set(t.Context(), "r", workqueue.DocumentPaused, "ann"))(t)
 	b.says(condition("e", store.Warning), condition("f", store.Warning))
 	b.turn(d, lease)
 	if got := b.messages("r"); len(got) != 1 || old.count() != 1 {
@@ -492,9 +489,7 @@ func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
 	<-asked
 	b.apply("r", when+host.rule())
 	close(release)
-	if err := <-sent; err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, <-sent)
 	b.send(d, lease)
 	got, rule := b.messages("r"), b.alert("r")
 	if host.count() != 1 || len(got) != 1 || got[0].State != alert.MessageDelivered || rule.Failures != 0 {
@@ -514,12 +509,8 @@ func TestOldMessagesAreDeleted(t *testing.T) {
 	b.turn(d, lease)
 	b.says(condition("e", store.Critical))
 	b.look(d, lease)
-	if _, err := b.store.Set(t.Context(), "paused", workqueue.DocumentPaused, "ann"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.store.Set(t.Context(), "deleted", workqueue.DocumentDeleted, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.store.Set(t.Context(), "paused", workqueue.DocumentPaused, "ann"))(t)
+	testenv.Must(b.store.Set(t.Context(), "deleted", workqueue.DocumentDeleted, "ann"))(t)
 	b.exec(`UPDATE alert_message SET made_at = made_at - interval '31 days', ended_at = ended_at - interval '31 days'`)
 	b.look(b.task(), lease)
 	if got := b.messages("paused"); len(got) != 1 || got[0].State != alert.MessageWaiting {
@@ -539,25 +530,16 @@ func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
 	d, lease := b.task(), b.lease()
 	b.says(condition("e", store.Warning))
 	b.look(d, lease)
-	tx, err := b.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := testenv.Must(b.pool.Begin(t.Context()))(t)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `SELECT FROM alert WHERE name = 'held' FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(tx.Exec(t.Context(), `SELECT FROM alert WHERE name = 'held' FOR UPDATE`))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	if _, err := d.Send(ctx, lease); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(d.Send(ctx, lease))(t)
 	if told := host.told(t); len(told) != 1 || told[0].Alert != "other" {
 		t.Errorf("%+v", told)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, tx.Rollback(t.Context()))
 	b.send(d, lease)
 	if host.count() != 2 {
 		t.Errorf("it was told %d times, want 2", host.count())

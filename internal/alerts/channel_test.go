@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // pigeon is a channel that remembers what it carried.
@@ -35,22 +36,13 @@ func TestAChannelIsOneRow(t *testing.T) {
 	channels = append(channels, channels[0])
 	channels[len(channels)-1].name, channels[len(channels)-1].make = "pigeon", func() channel { return &pigeon{} }
 
-	spec, err := Parse("r", []byte("when: {health: info}\nto: {pigeon: {loft: roof}}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := json.Marshal(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := testenv.Must(Parse("r", []byte("when: {health: info}\nto: {pigeon: {loft: roof}}\n")))(t)
+	doc := testenv.Must(json.Marshal(spec))(t)
 	kept, err := readSpec("r", doc)
 	if err != nil || kept.To.Kind != "pigeon" || !reflect.DeepEqual(kept.To.channel, &pigeon{Loft: "roof"}) {
 		t.Fatalf("on record it is %s, read as %+v, %v", doc, kept, err)
 	}
-	receivers, err := NewReceivers(Config{Transport: http.DefaultTransport})
-	if err != nil {
-		t.Fatal(err)
-	}
+	receivers := testenv.Must(NewReceivers(Config{Transport: http.DefaultTransport}))(t)
 	if err := receivers.Check(&kept.To); err != nil {
 		t.Error(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/alert"
 	store "github.com/tranchehq/tranche/workqueue/health"
 )
@@ -38,11 +39,7 @@ type mailServer struct {
 
 func newMailServer(t *testing.T) *mailServer {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return serveMail(t, listener)
+	return serveMail(t, testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t))
 }
 
 func serveMail(t *testing.T, listener net.Listener) *mailServer {
@@ -256,10 +253,7 @@ func TestMailByTLS(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewTLSServer(nil) // it has a certificate
 	t.Cleanup(web.Close)
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: web.TLS.Certificates})
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testenv.Must(tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: web.TLS.Certificates}))(t)
 	server := serveMail(t, listener)
 	b := setup(t)
 	b.operator(server.Addr().String())

@@ -85,45 +85,7 @@ func waitUntil(t *testing.T, what string, so func() bool) {
 
 func (b *bench) alert(name string) *alert.AlertView {
 	b.Helper()
-	view, err := b.store.Alert(b.Context(), name)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return view
-}
-
-// A receiver that takes longer than an attempt may is retried, and one that says that it is gone is not: what holds
-// then is told again when there is something new.
-func TestAReceiverThatIsSlowAndOneThatIsGone(t *testing.T) {
-	t.Parallel()
-	release := make(chan struct{})
-	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
-	t.Cleanup(slow.Close)
-	t.Cleanup(func() { close(release) })
-	gone := newReceiver(t, 410)
-	b := setup(t)
-	b.operator("", slow.URL, gone.URL)
-	within := func(timeout time.Duration) *alerts.LeaderTask {
-		return b.task(func(c *alerts.Config, w *alerts.TaskConfig) { c.Timeout, w.FirstRetry = timeout, time.Hour })
-	}
-	impatient, d, lease := within(50*time.Millisecond), within(time.Minute), b.lease()
-	b.says(condition("e", store.Warning))
-	b.apply("slow", fmt.Sprintf("when: {health: warning}\nto: {webhook: {url: %q, secret: hooks}}\n", slow.URL))
-	b.look(d, lease)
-	b.send(impatient, lease)
-	b.apply("gone", "when: {health: warning}\n"+gone.rule())
-	b.turn(d, lease)
-	if got := b.alert("slow"); got.Failures != 1 || !strings.Contains(got.Error, "did not answer in time") {
-		t.Errorf("%+v", got)
-	}
-	got := b.messages("gone")
-	if gone.count() != 1 || len(got) != 1 || got[0].State != alert.MessageGivenUp {
-		t.Fatalf("%+v", got)
-	}
-	b.look(d, lease)
-	if again := b.messages("gone"); len(again) != 2 || again[0].State != alert.MessageWaiting || again[0].ID == got[0].ID {
-		t.Errorf("%+v", again)
-	}
+	return testenv.Must(b.store.Alert(b.Context(), name))(b)
 }
 
 // Chats are told at a URL that is a secret, in their own form, and nothing that is kept or said has the secret in it.
@@ -184,9 +146,7 @@ func TestTextsOfOthersAreInert(t *testing.T) {
 			Content struct{ Body []struct{ Text string } }
 		}
 	}
-	if err := json.Unmarshal(teams.bodies[0], &doc); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal(teams.bodies[0], &doc))
 	if got := doc.Attachments[0].Content.Body[0].Text; got != `\[critical] ab c d e \\\[here](https://evil.example)` {
 		t.Errorf("the heading is %q", got)
 	}
@@ -200,17 +160,12 @@ func TestTextsOfOthersAreInert(t *testing.T) {
 // keepsNoSecrets looks for secrets in all that is kept.
 func (b *bench) keepsNoSecrets() {
 	b.Helper()
-	rows, err := b.pool.Query(b.Context(), `SELECT to_jsonb(a)::text FROM alert a
-		UNION ALL SELECT to_jsonb(m)::text FROM alert_message m UNION ALL SELECT to_jsonb(l)::text FROM audit_log l`)
-	if err != nil {
-		b.Fatal(err)
-	}
+	rows := testenv.Must(b.pool.Query(b.Context(), `SELECT to_jsonb(a)::text FROM alert a
+		UNION ALL SELECT to_jsonb(m)::text FROM alert_message m UNION ALL SELECT to_jsonb(l)::text FROM audit_log l`))(b)
 	defer rows.Close()
 	for rows.Next() {
 		var row string
-		if err := rows.Scan(&row); err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, rows.Scan(&row))
 		if strings.Contains(row, hookSecret) || strings.Contains(row, "T000") {
 			b.Errorf("a secret is kept: %s", row)
 		}
@@ -222,11 +177,8 @@ func TestReceiversThatAreRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.operator("127.0.0.1:25", "http://127.0.0.1:2")
-	receivers, err := alerts.NewReceivers(alerts.Config{Connections: b.conns, Transport: http.DefaultTransport,
-		Programs: map[string]string{"page": "/bin/true"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	receivers := testenv.Must(alerts.NewReceivers(alerts.Config{Connections: b.conns, Transport: http.DefaultTransport,
+		Programs: map[string]string{"page": "/bin/true"}}))(t)
 	for text, want := range map[string]string{
 		`to: {webhook: {url: "http://evil.example/", secret: hooks}}`:  "to.webhook: secret \"hooks\" is not meant for",
 		`to: {webhook: {url: "http://127.0.0.1:1/", secret: other}}`:   "knows no secret \"other\"",
@@ -239,11 +191,8 @@ func TestReceiversThatAreRefused(t *testing.T) {
 		`to: {email: {to: [ann@bank.example]}}`:                        "",
 		`to: {command: page}`:                                          "",
 	} {
-		spec, err := alerts.Parse("r", []byte("when: {health: info}\n"+text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = receivers.Check(&spec.To)
+		spec := testenv.Must(alerts.Parse("r", []byte("when: {health: info}\n"+text)))(t)
+		err := receivers.Check(&spec.To)
 		bad := &alerts.BadReceiverError{}
 		if want == "" && err != nil || want != "" && (!errors.As(err, &bad) || !strings.Contains(err.Error(), want)) ||
 			err != nil && strings.Contains(err.Error(), hookSecret) {
@@ -280,9 +229,7 @@ func TestAddressesAreGuarded(t *testing.T) {
 func program(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700))
 	return path
 }
 
@@ -312,10 +259,7 @@ func TestPrograms(t *testing.T) {
 		b.apply(name, "when: {health: warning}\nto: {command: "+name+"}\n")
 	}
 	b.turn(d, lease)
-	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(out))(t)
 	for _, part := range []string{
 		"TRANCHE_ALERT=page\n", "TRANCHE_ALERT_SEVERITY=critical\n", "TRANCHE_ALERT_TITLE=No one listens on endpoint e\n",
 		`"title":"No one listens on endpoint e"`, `"text":"`,

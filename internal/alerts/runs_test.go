@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	store "github.com/tranchehq/tranche/workqueue/health"
 )
@@ -224,19 +225,12 @@ func TestATestIsTriedOnce(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t, 500)
 	b.apply("r", "when: {runs: [paused]}\n"+host.rule())
-	if _, err := b.store.Set(t.Context(), "r", "paused", "ann"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.store.Set(t.Context(), "r", "paused", "ann"))(t)
 	d := b.task(func(_ *alerts.Config, c *alerts.TaskConfig) { c.FirstRetry = time.Hour })
 	lease := b.lease()
 	for want := 1; want <= 2; want++ {
-		body, err := alerts.TestMessage("r", time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.store.Test(t.Context(), "r", body, "ann"); err != nil {
-			t.Fatal(err)
-		}
+		body := testenv.Must(alerts.TestMessage("r", time.Now()))(t)
+		testenv.Must(b.store.Test(t.Context(), "r", body, "ann"))(t)
 		b.send(d, lease)
 		if host.count() != want {
 			t.Fatalf("it was told %d times, want %d", host.count(), want)

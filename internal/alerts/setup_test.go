@@ -30,6 +30,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // soon is more than anything here takes on a busy machine.
 const soon = 2 * time.Minute
 
@@ -74,9 +76,7 @@ func (b *bench) operator(mailServer string, hosts ...string) {
 	b.Helper()
 	dir := b.TempDir()
 	write := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	write("hooks.key", hookSecret)
 	write("mail.key", mailSecret)
@@ -91,10 +91,7 @@ func (b *bench) operator(mailServer string, hosts ...string) {
 		text += fmt.Sprintf("smtp: {server: %q, from: tranche@bank.example, tls: none, username: tranche, "+
 			"password: {file: mail.key}, recipients: [bank.example]}\n", mailServer)
 	}
-	conns, err := connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text))
-	if err != nil {
-		b.Fatal(err)
-	}
+	conns := testenv.Must(connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text)))(b)
 	b.conns = conns
 }
 
@@ -119,14 +116,8 @@ func (b *bench) task(change ...func(*alerts.Config, *alerts.TaskConfig)) *alerts
 	for _, f := range change {
 		f(&config, &with)
 	}
-	if with.Receivers, err = alerts.NewReceivers(config); err != nil {
-		b.Fatal(err)
-	}
-	task, err := alerts.New(with)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return task
+	with.Receivers = testenv.Must(alerts.NewReceivers(config))(b)
+	return testenv.Must(alerts.New(with))(b)
 }
 
 // reported is what the test says, and what the health says of runs that are there.
@@ -168,17 +159,9 @@ func (b *bench) apply(name, text string) {
 			text += field
 		}
 	}
-	spec, err := alerts.Parse(name, []byte(text))
-	if err != nil {
-		b.Fatal(err)
-	}
-	doc, err := json.Marshal(spec)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if _, err := b.store.Apply(b.Context(), workqueue.Document{Name: name, Spec: doc, Source: text}, "ann"); err != nil {
-		b.Fatal(err)
-	}
+	spec := testenv.Must(alerts.Parse(name, []byte(text)))(b)
+	doc := testenv.Must(json.Marshal(spec))(b)
+	testenv.Must(b.store.Apply(b.Context(), workqueue.Document{Name: name, Spec: doc, Source: text}, "ann"))(b)
 }
 
 // lease makes the test the leader, until it ends: it is never prolonged.
@@ -188,25 +171,17 @@ func (b *bench) lease() workqueue.Lease {
 	if err != nil {
 		b.Fatal(err)
 	}
-	lease, err := b.sessions.Lead(b.Context(), id, time.Hour)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return lease
+	return testenv.Must(b.sessions.Lead(b.Context(), id, time.Hour))(b)
 }
 
 func (b *bench) look(d *alerts.LeaderTask, lease workqueue.Lease) {
 	b.Helper()
-	if _, err := d.Look(b.Context(), lease); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(d.Look(b.Context(), lease))(b)
 }
 
 func (b *bench) send(d *alerts.LeaderTask, lease workqueue.Lease) {
 	b.Helper()
-	if _, err := d.Send(b.Context(), lease); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(d.Send(b.Context(), lease))(b)
 }
 
 // turn looks, and sends what there is to tell.
@@ -239,9 +214,7 @@ func (b *bench) messages(rule string) []alert.AlertMessage {
 
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
-	if _, err := b.pool.Exec(b.Context(), sql, args...); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(b.pool.Exec(b.Context(), sql, args...))(b)
 }
 
 // run makes a run that is there, as far as alerts go.

@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
@@ -195,9 +196,7 @@ func credentialsOf(b *apitest.LockedBench) map[string]credential {
 	}
 	gone := b.Token("gone", access.Admin, 0)
 	wasThere := b.LogIn(gone.Secret).Headers()
-	if _, err := identity.New(b.Store).RevokeToken(b.Context(), gone.ID.String(), "the test"); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(identity.New(b.Store).RevokeToken(b.Context(), gone.ID.String(), "the test"))(b.T)
 	kinds["revoked"] = credential{headers: bearer(gone.Secret), role: access.None}
 	kinds["cookie of a revoked token"] = credential{headers: append(wasThere, "Sec-Fetch-Site", "same-origin"),
 		role: access.None}
@@ -263,9 +262,7 @@ func routesOf(b *apitest.Bench) []kernel.Route {
 	var described struct {
 		Paths map[string]map[string]any `json:"paths"`
 	}
-	if err := json.Unmarshal(text, &described); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, json.Unmarshal(text, &described))
 	for path, methods := range described.Paths {
 		for method := range maps.Keys(methods) {
 			if pattern := strings.ToUpper(method) + " " + api.Prefix + path; !patterns[pattern] {

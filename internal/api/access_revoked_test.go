@@ -54,9 +54,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 		t.Fatalf("revoking: %d %s", code, text)
 	}
 	const expire = `UPDATE api_token SET expires_at = tranche_now() WHERE name = 'eve'`
-	if _, err := b.Pool.Exec(t.Context(), expire); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.Pool.Exec(t.Context(), expire))(t)
 	limit := watch.After(access.RevocationTime)
 	for name, ended := range begun {
 		if name == "stays at "+nodes[0] || name == "stays at "+nodes[1] {
@@ -123,9 +121,7 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 		const look = `SELECT last_used_at IS NOT NULL FROM api_token WHERE id = $1`
 		return b.Pool.QueryRow(t.Context(), look, token.ID).Scan(&used) == nil && used
 	})
-	if _, err := identity.New(b.Store).RevokeToken(t.Context(), token.ID.String(), "the test"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(identity.New(b.Store).RevokeToken(t.Context(), token.ID.String(), "the test"))(t)
 	limit := testenv.NewWatch(t).After(time.Minute) // what it wrote is taken back, however slow the database is
 	a, ok := testenv.ReceiveBefore(answer, limit)
 	if !ok {

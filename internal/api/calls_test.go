@@ -21,16 +21,9 @@ func TestCallsAreCountedApart(t *testing.T) {
 	b := apitest.Setup(t)
 	nc := testenv.Conn(t, testenv.NATS(t))
 	b.ServeWith(nc, api.Config{})
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Ensure(t.Context(), js, stream.Config{Memory: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.EnsureConsumer(t.Context(), js, "mail", stream.ConsumerSettings{}); err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.Must(jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute)))(t)
+	testenv.Must(stream.Ensure(t.Context(), js, stream.Config{Memory: true}))(t)
+	testenv.NoError(t, stream.EnsureConsumer(t.Context(), js, "mail", stream.ConsumerSettings{}))
 	want := func(backlog, calls uint64, taken int) {
 		t.Helper()
 		what := fmt.Sprintf("%d requests and %d calls wait, and %d are taken", backlog, calls, taken)
@@ -41,21 +34,12 @@ func TestCallsAreCountedApart(t *testing.T) {
 	}
 	apitest.Change[pace.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":7}`) // so that it is listed
 	want(0, 0, 0)                                                                            // there is no lane yet
-	if err := stream.EnsureLane(t.Context(), js, "mail"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, stream.EnsureLane(t.Context(), js, "mail"))
 	for _, name := range []string{"mail", wire.LaneOf("mail"), wire.LaneOf("mail"), wire.LaneOf("mail")} {
-		if _, err := js.Publish(t.Context(), wire.WorkSubject(name), nil); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(js.Publish(t.Context(), wire.WorkSubject(name), nil))(t)
 	}
 	want(1, 3, 0)
-	lane, err := js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName(wire.LaneOf("mail")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lane.Next(); err != nil {
-		t.Fatal(err)
-	}
+	lane := testenv.Must(js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName(wire.LaneOf("mail"))))(t)
+	testenv.Must(lane.Next())(t)
 	want(1, 2, 1)
 }

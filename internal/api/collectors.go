@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -80,16 +79,13 @@ func (s *collectorRoutes) Register(api huma.API) {
 		get:     s.getCollector, version: func(v *collectorstore.CollectorView) int { return v.Version },
 		apply: s.applyCollector, set: s.setCollector,
 	})
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "delete-collector", Method: http.MethodDelete, Path: "/collectors/{name}", Summary: "Delete a collector",
-		Description: "One with operations is refused, unless force is set: then they are lost.",
-	}), s.deleteCollector)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "drain-collector", Method: http.MethodPost, Path: "/collectors/{name}/drain",
-		Summary: "Flush all that waits now, whatever min_size and max_age say",
-		Description: "What failed keeps its backoff, and rates and limits hold. What is added later waits as " +
-			"usual.",
-	}), s.drainCollector)
+	kernel.Register(s.Kernel, api, kernel.Delete("delete-collector", "/collectors/{name}",
+		"Delete a collector",
+		"One with operations is refused, unless force is set: then they are lost."), s.deleteCollector)
+	kernel.Register(s.Kernel, api, kernel.Post("drain-collector", "/collectors/{name}/drain",
+		"Flush all that waits now, whatever min_size and max_age say",
+		"What failed keeps its backoff, and rates and limits hold. What is added later waits as "+
+			"usual."), s.drainCollector)
 	s.registerOperations(api)
 }
 
@@ -233,22 +229,16 @@ and not added again: so a request whose answer was lost can be sent again. With 
 says what would be, or what is wrong. Adds are not in the audit log, since there are too many.`
 
 func (s *collectorRoutes) registerOperations(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
-		OperationID: "add-operations", Method: http.MethodPost, Path: "/collectors/{name}/ops",
-		Summary: "Add operations to a collector", Description: addOperationsDescription,
-	}), kernel.Files(kernel.MimeNDJSON)), s.addOperations)
+	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("add-operations", "/collectors/{name}/ops",
+		"Add operations to a collector", addOperationsDescription), kernel.Files(kernel.MimeNDJSON)), s.addOperations)
 	kernel.Register(s.Kernel, api, kernel.Held(kernel.Get("list-operations", "/collectors/{name}/ops",
 		"List the operations of a collector, in the order in which they were added")), s.listOperations)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "requeue-operations", Method: http.MethodPost, Path: "/collectors/{name}/requeue",
-		Summary:     "Have operations retried that are parked, or wait for their next try",
-		Description: "They have all their attempts again, and go with the next flush of their keys.",
-	}), s.requeueOperations)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "drop-operations", Method: http.MethodPost, Path: "/collectors/{name}/drop",
-		Summary:     "Give operations up",
-		Description: "They are deleted. Those of a flush that is in progress may have been done.",
-	}), s.dropOperations)
+	kernel.Register(s.Kernel, api, kernel.Post("requeue-operations", "/collectors/{name}/requeue",
+		"Have operations retried that are parked, or wait for their next try",
+		"They have all their attempts again, and go with the next flush of their keys."), s.requeueOperations)
+	kernel.Register(s.Kernel, api, kernel.Post("drop-operations", "/collectors/{name}/drop",
+		"Give operations up",
+		"They are deleted. Those of a flush that is in progress may have been done."), s.dropOperations)
 }
 
 type addOperationsInput struct {

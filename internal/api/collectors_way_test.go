@@ -3,7 +3,6 @@ package api_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -20,10 +20,7 @@ import (
 func TestOperationsReachTheirService(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
-	listener, err := ingest.New(collector.New(e.Store), e.Node.Collectors(), nil, nil).Listen(e.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testenv.Must(ingest.New(collector.New(e.Store), e.Node.Collectors(), nil, nil).Listen(e.Conn()))(t)
 	t.Cleanup(func() {
 		if err := listener.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -32,27 +29,24 @@ func TestOperationsReachTheirService(t *testing.T) {
 	service := &booking{done: map[int]int{}, bad: 13}
 	e.Serve(func(s *endpoints.Service) error { return endpoints.HandleList(s, "book", service.handle) })
 
-	e.Change(http.MethodPost, "/collectors?name=ledger", "endpoint: book\norder_by: account\nmin_size: 5\n"+
+	e.Post("/collectors?name=ledger", "endpoint: book\norder_by: account\nmin_size: 5\n"+
 		"max_age: 100ms\nmax_attempts: 2\nbackoff: 50ms\nmax_backoff: 50ms\n", nil)
 	var lines strings.Builder
 	for n := range 20 {
 		fmt.Fprintf(&lines, `{"id":"op-%d","payload":{"account":"A-%d","n":%d}}`+"\n", n, n%3, n)
 	}
 	var added api.AddedOperations
-	e.Change(http.MethodPost, "/collectors/ledger/ops?dry_run=true", lines.String(), &added)
+	e.Post("/collectors/ledger/ops?dry_run=true", lines.String(), &added)
 	if !added.DryRun || added.Added != 20 || len(added.Sample) != 10 || added.Sample[4].Key != "A-1" {
 		t.Errorf("a dry run: %+v", added)
 	}
 	e.UntilCollected("ledger", func(c *collector.CollectorView) bool { return c.Keys == 0 })
 	added = api.AddedOperations{}
-	e.Change(http.MethodPost, "/collectors/ledger/ops", lines.String(), &added)
+	e.Post("/collectors/ledger/ops", lines.String(), &added)
 	if added.Added != 20 {
 		t.Errorf("over HTTP: %+v", added)
 	}
-	p, err := endpoints.NewProducer(e.Conn(), "ledger")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := testenv.Must(endpoints.NewProducer(e.Conn(), "ledger"))(t)
 	for n := 15; n < 30; n++ { // some of them again
 		done, err := p.Add(t.Context(), wire.Operation{ID: fmt.Sprint("op-", n),
 			Payload: map[string]any{"account": fmt.Sprint("A-", n%3), "n": n}})
@@ -68,12 +62,12 @@ func TestOperationsReachTheirService(t *testing.T) {
 	}
 	service.check(t, 30, 13, 2)
 	var page api.OperationPage
-	e.Get("/collectors/ledger/ops?state=parked", &page)
+	e.Read("/collectors/ledger/ops?state=parked", &page)
 	if len(page.Ops) != 1 || page.Ops[0].ID != "op-13" || page.Ops[0].Code != "UNLUCKY" || page.Ops[0].Attempts != 2 {
 		t.Errorf("parked: %+v", page)
 	}
 	service.repair()
-	e.Change(http.MethodPost, "/collectors/ledger/requeue", `{"ids":["op-13"]}`, nil)
+	e.Post("/collectors/ledger/requeue", `{"ids":["op-13"]}`, nil)
 	e.UntilCollected("ledger", func(c *collector.CollectorView) bool { return c.Keys == 0 })
 	service.check(t, 30, 13, 3)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // described calls a check with each operation of the document.
@@ -124,14 +125,9 @@ func TestEveryBodyHasAnExample(t *testing.T) {
 			if kind != "application/json" {
 				continue
 			}
-			text, err := json.Marshal(content.Example)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := testenv.Must(json.Marshal(content.Example))(t)
 			var value any
-			if err := json.Unmarshal(text, &value); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, json.Unmarshal(text, &value))
 			found := &huma.ValidateResult{}
 			huma.Validate(doc.Components.Schemas, content.Schema, huma.NewPathBuffer(nil, 0), huma.ModeWriteToServer, value,
 				found)

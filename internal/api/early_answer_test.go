@@ -48,20 +48,14 @@ func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 			defer func() { _ = sent.Close() }()
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			req, err := http.NewRequestWithContext(ctx, c.method, b.URL+api.Prefix+c.path, sent)
-			if err != nil {
-				t.Fatal(err)
-			}
+			req := testenv.Must(http.NewRequestWithContext(ctx, c.method, b.URL+api.Prefix+c.path, sent))(t)
 			req.Header.Set("Content-Type", c.kind)
 			if c.header == "Host" {
 				req.Host = c.value
 			} else if c.header != "" {
 				req.Header.Set(c.header, c.value)
 			}
-			answer, err := http.DefaultTransport.RoundTrip(req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := testenv.Must(http.DefaultTransport.RoundTrip(req))(t)
 			defer func() { _ = answer.Body.Close() }()
 			if answer.StatusCode != c.code {
 				t.Errorf("the answer is %d; want %d", answer.StatusCode, c.code)
@@ -77,12 +71,9 @@ func TestALargeBodyIsAnswered(t *testing.T) {
 	b.Start("name=it")
 	large := `{"reason":"` + strings.Repeat("x", 20<<20) + `"}`
 	for _, path := range []string{"/runs/it/pause", "/runs/it/settings", "/endpoints/echo/settings", "/plans"} {
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(b.URL, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := testenv.Must((&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(b.URL, "http://")))(t)
 		t.Cleanup(func() { _ = conn.Close() })
-		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
+		_, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
 			"Content-Length: %d\r\n\r\n%s", api.Prefix+path, len(large), large) // all of it, before the answer is read
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)

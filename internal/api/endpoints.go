@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -127,12 +126,10 @@ func (s *endpointRoutes) registerEndpoints(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("get-endpoint", "/endpoints/{name}",
 		"Who listens on an endpoint, and the work there is"),
 		s.getEndpoint)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "set-endpoint", Method: http.MethodPost, Path: "/endpoints/{name}/settings",
-		Summary: "Set an endpoint's concurrency, budget or rate, or close its breaker, while its services run",
-		Description: "Limits hold at once, on every node; instances take their concurrency over within seconds. The " +
-			"endpoint need not be known yet.",
-	}), s.setEndpoint)
+	kernel.Register(s.Kernel, api, kernel.Post("set-endpoint", "/endpoints/{name}/settings",
+		"Set an endpoint's concurrency, budget or rate, or close its breaker, while its services run",
+		"Limits hold at once, on every node; instances take their concurrency over within seconds. The "+
+			"endpoint need not be known yet."), s.setEndpoint)
 }
 
 func (s *endpointRoutes) listEndpoints(ctx context.Context, _ *struct{}) (EndpointList, error) {

@@ -14,9 +14,6 @@ func (s *Server) LetStall(d time.Duration) { s.kernel.Silence = d }
 // LetWait has requests that read much wait so long for their turn.
 func (s *Server) LetWait(d time.Duration) { s.kernel.Turn = d }
 
-// LetEnd gives requests that were interrupted so long to end.
-func (s *Server) LetEnd(d time.Duration) { s.cut = d }
-
 // MaxIdleEach is how many idle connections an address may have.
 const MaxIdleEach = maxIdleEach
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -39,25 +38,25 @@ func TestUpdatesAreFoldedAndMadeOfWhatIsStored(t *testing.T) {
 		}
 		return endpoints.HandleList(s, "crm", handle)
 	})
-	e.Change(http.MethodPost, "/collectors?name=crm", `endpoint: crm
+	e.Post("/collectors?name=crm", `endpoint: crm
 order_by: customer.id
 partitions: 1
 fold: merge
 max_age: 50ms
 enrich: {payload: {customer: "{item.customer.id}", set: "{item.set}"}}
 `, nil)
-	e.Change(http.MethodPost, "/collectors/crm/pause", "", nil)
+	e.Post("/collectors/crm/pause", "", nil)
 	var lines strings.Builder
 	for n := range 40 {
 		fmt.Fprintf(&lines, `{"id":"op-%d","payload":{"customer":{"id":%d},"set":{"f%d":%d}}}`+"\n", n, n%4, n/4%3, n)
 	}
-	e.Change(http.MethodPost, "/collectors/crm/ops", lines.String(), nil)
+	e.Post("/collectors/crm/ops", lines.String(), nil)
 	var page api.OperationPage
-	e.Get("/collectors/crm/ops?limit=1", &page)
+	e.Read("/collectors/crm/ops?limit=1", &page)
 	if op := page.Ops[0]; op.Fold != "0" || op.Key != "0/1" || string(op.Payload) != `{"customer":0,"set":{"f0":0}}` {
 		t.Errorf("stored %+v, %s", op, op.Payload)
 	}
-	e.Change(http.MethodPost, "/collectors/crm/resume", "", nil)
+	e.Post("/collectors/crm/resume", "", nil)
 	e.UntilCollected("crm", func(c *collector.CollectorView) bool { return c.Waiting+c.Backoff == 0 && c.Parked == 10 })
 	mu.Lock()
 	want := `op-36 {"customer":0,"set":{"f0":36,"f1":28,"f2":32}} op-37 {"customer":1,"set":{"f0":37,"f1":29,"f2":33}} ` +
@@ -66,14 +65,14 @@ enrich: {payload: {customer: "{item.customer.id}", set: "{item.set}"}}
 		t.Errorf("%d flushes, the first of\n%s; want\n%s", len(flushes), got, want)
 	}
 	mu.Unlock()
-	e.Get("/collectors/crm/ops?state=parked", &page)
+	e.Read("/collectors/crm/ops?state=parked", &page)
 	for i, op := range page.Ops {
 		if head := i == 9; op.Code != "CLOSED" || head != (op.FoldedInto == "") || !head && op.FoldedInto != "op-39" {
 			t.Errorf("parked: %+v", op)
 		}
 	}
 	var requeued api.RequeuedOperations
-	e.Change(http.MethodPost, "/collectors/crm/requeue", `{"ids":["op-3"]}`, &requeued)
+	e.Post("/collectors/crm/requeue", `{"ids":["op-3"]}`, &requeued)
 	if requeued.Requeued != 10 {
 		t.Errorf("requeued %d; they go as one", requeued.Requeued)
 	}

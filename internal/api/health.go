@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -37,23 +36,17 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 		found, err := s.health.Report(ctx)
 		return (*Health)(found), err
 	})
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "mute-condition", Method: http.MethodPost, Path: "/health/mute",
-		Summary: "Mute a condition, or all of its kind that there are",
-		Description: "It does not count in the status, stands in a list of its own, and alerts do not tell it, until it " +
-			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. Of all " +
-			"of a kind each is muted by itself, and what begins later is news; so is something critical that " +
-			"was over and begins again.",
-	}), o.isMuted)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "ack-condition", Method: http.MethodPost, Path: "/health/ack",
-		Summary:     "Say that you see to a condition, or to all of its kind that there are",
-		Description: "It counts and is told as before; others see who does. Whoever takes it later has it.",
-	}), o.takeCondition)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "clear-condition", Method: http.MethodPost, Path: "/health/clear",
-		Summary: "Take back what was said of a condition, or of all of its kind",
-	}), o.bringBack)
+	kernel.Register(s.Kernel, api, kernel.Post("mute-condition", "/health/mute",
+		"Mute a condition, or all of its kind that there are",
+		"It does not count in the status, stands in a list of its own, and alerts do not tell it, until it "+
+			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. Of all "+
+			"of a kind each is muted by itself, and what begins later is news; so is something critical that "+
+			"was over and begins again."), o.isMuted)
+	kernel.Register(s.Kernel, api, kernel.Post("ack-condition", "/health/ack",
+		"Say that you see to a condition, or to all of its kind that there are",
+		"It counts and is told as before; others see who does. Whoever takes it later has it."), o.takeCondition)
+	kernel.Register(s.Kernel, api, kernel.Post("clear-condition", "/health/clear",
+		"Take back what was said of a condition, or of all of its kind", ""), o.bringBack)
 	nodes := kernel.Get("list-nodes", "/nodes", "The nodes, who leads, and what each holds")
 	kernel.Register(s.Kernel, api, nodes, func(ctx context.Context, _ *struct{}) (inspect.Nodes,
 		error) {

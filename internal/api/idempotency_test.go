@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -71,9 +72,7 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 		code, _, err := b.TryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo", body, kernel.IdempotencyHeader, "k")
 		done <- fmt.Sprint(code, err)
 	}()
-	if _, err := sender.Write([]byte("id\n1\n")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(sender.Write([]byte("id\n1\n")))(t)
 	apitest.Eventually(t, "the request is in progress",
 		func() bool { return b.Number(`SELECT count(*) FROM api_request`) > 0 })
 	answer, text := b.SendKeyed("k", "/runs?endpoint=echo", strings.NewReader("id\n1\n2\n"))
@@ -81,12 +80,8 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 		!strings.Contains(text, "in progress") {
 		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, text)
 	}
-	if _, err := sender.Write([]byte("2\n")); err != nil {
-		t.Fatal(err)
-	}
-	if err := sender.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(sender.Write([]byte("2\n")))(t)
+	testenv.NoError(t, sender.Close())
 	if got := <-done; got != fmt.Sprint(201, error(nil)) {
 		t.Errorf("the first got %s", got)
 	}
@@ -99,18 +94,13 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 	b := apitest.Setup(t)
 	dead := func(key, carriedOut string) { // as a node leaves it that died before it could keep the answer
 		t.Helper()
-		_, err := b.Pool.Exec(t.Context(), `UPDATE api_request SET status = NULL, body = NULL, headers = '{}',
+		testenv.Must(b.Pool.Exec(t.Context(), `UPDATE api_request SET status = NULL, body = NULL, headers = '{}',
 			fingerprint = substring(fingerprint FOR 32), session_id = gen_random_uuid(),
-			committed_action = `+carriedOut+` WHERE key = $1`, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+			committed_action = `+carriedOut+` WHERE key = $1`, key))(t)
 	}
 	var started runs.Started
-	if err := json.Unmarshal([]byte(b.Sent(201, false, "", "start", "/runs?endpoint=echo", apitest.Three)),
-		&started); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal([]byte(b.Sent(201, false, "", "start", "/runs?endpoint=echo", apitest.Three)),
+		&started))
 	dead("start", "committed_action")
 	b.Sent(200, true, `"run":"`+started.Run.String(), "start", "/runs?endpoint=echo", apitest.Three)
 	b.Sent(200, true, `"existing":true`, "start", "/runs?endpoint=echo", apitest.Three)
@@ -165,17 +155,12 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 		b.Number(`SELECT count(*) FROM api_request`) != 1 {
 		t.Errorf("what was carried out was forgotten: %v", err)
 	}
-	lease, err := session.New(b.Store).Lead(ctx, b.Engine.ID, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := testenv.Must(session.New(b.Store).Lead(ctx, b.Engine.ID, time.Minute))(t)
 	if n, err := session.New(b.Store).SweepRequests(ctx, lease); n != 0 || err != nil {
 		t.Errorf("a new request was swept: %d, %v", n, err)
 	}
-	if _, err := b.Pool.Exec(ctx, `UPDATE api_request SET created_at = created_at - $1::interval`,
-		session.RequestKept+time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.Pool.Exec(ctx, `UPDATE api_request SET created_at = created_at - $1::interval`,
+		session.RequestKept+time.Minute))(t)
 	if n, err := session.New(b.Store).SweepRequests(ctx, lease); n != 1 || err != nil {
 		t.Errorf("an old request was not swept: %d, %v", n, err)
 	}

@@ -27,10 +27,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testenv.Must(api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{}))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, listener, time.Minute) }()
@@ -42,10 +39,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	})
 	const more = 5
 	dial := func() net.Conn {
-		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := testenv.Must(net.Dial("tcp", listener.Addr().String()))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
@@ -61,18 +55,13 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 		return reader, err
 	}
 	busy := dial() // the oldest of all
-	events, err := ask(busy, api.Prefix+"/runs/it/events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	events := testenv.Must(ask(busy, api.Prefix+"/runs/it/events"))(t)
 	all, since := make([]net.Conn, api.MaxIdleEach+more), time.Now()
 	for i := range all {
 		all[i] = dial()
 	}
 	for i, conn := range all[:more] {
-		if err := conn.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, conn.SetReadDeadline(time.Now().Add(2*time.Minute)))
 		n, err := conn.Read(make([]byte, 1))
 		if n > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("connection %d is not closed: %v", i, err)

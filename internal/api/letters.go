@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -48,15 +47,11 @@ func (s *endpointRoutes) registerLetters(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Held(kernel.Get("get-dead-letter", "/dead-letters/{id}",
 		"A dead letter with its headers and body")),
 		s.getLetter)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "requeue-dead-letters", Method: http.MethodPost, Path: "/dead-letters/requeue",
-		Summary:     "Send dead letters to their endpoints again",
-		Description: "What is refused is listed with its reason, and the others go.",
-	}), s.requeueLetters)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "drop-dead-letters", Method: http.MethodPost, Path: "/dead-letters/drop",
-		Summary: "Give dead letters up, and their bodies with them",
-	}), s.dropLetters)
+	kernel.Register(s.Kernel, api, kernel.Post("requeue-dead-letters", "/dead-letters/requeue",
+		"Send dead letters to their endpoints again",
+		"What is refused is listed with its reason, and the others go."), s.requeueLetters)
+	kernel.Register(s.Kernel, api, kernel.Post("drop-dead-letters", "/dead-letters/drop",
+		"Give dead letters up, and their bodies with them", ""), s.dropLetters)
 }
 
 type listLettersInput struct {

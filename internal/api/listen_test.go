@@ -56,12 +56,9 @@ func TestListenKeepsStrangersAway(t *testing.T) {
 		}
 		_ = l.Close()
 	}
-	first, err := api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := testenv.Must(api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{}))(t)
 	defer func() { _ = first.Close() }()
-	_, err = api.Listen(t.Context(), first.Addr().String(), api.Exposure{})
+	_, err := api.Listen(t.Context(), first.Addr().String(), api.Exposure{})
 	if err == nil || !strings.Contains(err.Error(), "--listen") {
 		t.Errorf("a taken address: %v; want the flag named", err)
 	}
@@ -76,15 +73,9 @@ func TestListenKeepsStrangersAway(t *testing.T) {
 func TestServeByTLS(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	gate, err := access.New(identity.New(b.Store), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate := testenv.Must(access.New(identity.New(b.Store), access.Config{}))(t)
 	config := api.Config{Access: gate, SecureCookies: true}
-	server, err := api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := testenv.Must(api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), config))(t)
 	cert, key := api.NewCertificate(t, t.TempDir(), 1)
 	listener, err := api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{Auth: true, TLSCert: cert, TLSKey: key})
 	if err != nil {
@@ -93,10 +84,7 @@ func TestServeByTLS(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() { stopped <- server.Serve(ctx, listener, time.Minute) }()
-	text, err := os.ReadFile(cert)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(cert))(t)
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(text)
 	secret := b.Token("ann", access.Operator, 0).Secret

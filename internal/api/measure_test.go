@@ -7,6 +7,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // Requests are told apart by the pattern of their route, and by who asked; /metrics is for who may look.
@@ -28,18 +29,12 @@ func TestRequestsAreMeasured(t *testing.T) {
 		{path: "/healthz", host: "evil.example", want: "(none) none 403"},
 		{path: "/no/such/" + b.Name(), want: "/ none 404"},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL+ask.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL+ask.path, nil))(t)
 		for i := 0; i < len(ask.headers); i += 2 {
 			req.Header.Set(ask.headers[i], ask.headers[i+1])
 		}
 		req.Host = ask.host
-		answer, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := testenv.Must(http.DefaultClient.Do(req))(t)
 		_ = answer.Body.Close()
 		if got := <-m.Requests; got != ask.want {
 			t.Errorf("%s %s: %s; want %s", ask.host, ask.path, got, ask.want)

@@ -2,16 +2,23 @@ package api_test
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"io"
+	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 // What PostgreSQL cannot store is refused by the name of its field, and nothing is written.
@@ -140,5 +147,52 @@ func TestALargeSelectionIsCheap(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if spent := after.TotalAlloc - before.TotalAlloc; spent > 32<<20 {
 		t.Errorf("it took %d MB", spent>>20)
+	}
+}
+
+// However odd what stands in a path, a query or a body is, no operation fails for it.
+func TestOddRequests(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Start("name=last-but-one")
+	b.Bury("accounts", deadletter.DeadLetter{Body: []byte("x"), Headers: map[string][]string{"\xff\x00": {"\x1b[31m"}}})
+	b.Stray(deadletter.Quarantined{Reason: "json", Run: [16]byte{1}})
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	one := func(of ...string) string { return of[random.IntN(len(of))] }
+	text := func() string {
+		return one("", " ", "0", "-1", "last", "..", "a/b", "%", `"`, "\x00", "\xff", "\u202e", "*", ">", "a.b", "null", "{}",
+			"9223372036854775808", "01a1f960-6f14-7d3c-b556-174c979b9ff1", "'; DROP TABLE dead_letter; --", "accounts",
+			strings.Repeat("f", 32), strings.Repeat("x", 65), strings.Repeat("a", 5000))
+	}
+	inPath, all := regexp.MustCompile(`{\w+}`), operations(b)
+	for _, op := range slices.Sorted(maps.Keys(all)) { // so that a seed says the same each time
+		method, path, _ := strings.Cut(op, " ")
+		if strings.HasSuffix(path, "/events") {
+			continue // it may have no end
+		}
+		ask := func(query, body string) {
+			at := api.Prefix + inPath.ReplaceAllStringFunc(path, func(string) string { return url.PathEscape(text()) }) + query
+			code, answer := b.Ask(method, at, strings.NewReader(body), "Content-Type",
+				one("application/json", "application/yaml", "text/csv"))
+			if code >= http.StatusInternalServerError {
+				t.Errorf("%s: %s with %.200q: %d %.300s", op, at, body, code, answer)
+			}
+		}
+		for _, name := range append(all[op], "other") {
+			for _, value := range []string{"\x00", text()} {
+				ask("?"+name+"="+url.QueryEscape(value), one("", apitest.Three))
+			}
+		}
+		for range 2 {
+			value, _ := json.Marshal(text()) // a text always can be
+			body := one("[]", "null", "\xff", `{"%s":%s}`, `{"%s":[%s]}`, `{"%s":[[%s]]}`, `{"%s":%s,"all":true}`)
+			if strings.Contains(body, "%") {
+				body = fmt.Sprintf(body, one("endpoint", "run", "name", "ids", "keys", "kind", "subject", "concurrency", "items",
+					"owner", "reason", "other"), value)
+			}
+			ask("", body)
+		}
 	}
 }

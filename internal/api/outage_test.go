@@ -53,18 +53,13 @@ func TestWhatIsSaidWhilePostgreSQLIsAmiss(t *testing.T) {
 			config := b.Pool.Config().ConnConfig
 			database := config.Database
 			config.Database = "postgres"
-			admin, err := pgx.ConnectConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			admin := testenv.Must(pgx.ConnectConfig(t.Context(), config))(t)
 			t.Cleanup(func() { _ = admin.Close(context.Background()) })
 			become := func(sql string) {
 				t.Helper()
 				for _, sql := range []string{strings.ReplaceAll(sql, "{db}", pgx.Identifier{database}.Sanitize()),
 					end + "'" + database + "'"} {
-					if _, err := admin.Exec(t.Context(), sql); err != nil {
-						t.Fatal(err)
-					}
+					testenv.Must(admin.Exec(t.Context(), sql))(t)
 				}
 			}
 			at := api.Prefix + "/runs/" + run.Run.String()
@@ -112,10 +107,7 @@ authorization { users = [ { user: u, password: %s, permissions: { publish: { den
 // docs/failures.md.
 func TestWhatIsSaidWhileNATSIsAmiss(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/failures.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := testenv.Must(os.ReadFile("../../docs/failures.md"))(t)
 	const refused, denied = "NATS refuses its user (nats: Authorization Violation)", "NATS denies its user to publish to "
 	type says struct{ explain, health, ready, nodes, start string }
 	for name, c := range map[string]struct {

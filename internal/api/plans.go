@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -58,11 +57,9 @@ func (s *planRoutes) Register(api huma.API) {
 		version: func(v **inspect.PlanView) int { return (*v).Version },
 		apply:   s.apply,
 	})
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
-		OperationID: "delete-plan", Method: http.MethodDelete, Path: "/plans/{name}",
-		Summary:     "Take a plan off the record, in all its versions",
-		Description: "Runs keep what they started with. Applied again, the plan has the next version.",
-	}), s.deletePlan)
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Delete("delete-plan", "/plans/{name}",
+		"Take a plan off the record, in all its versions",
+		"Runs keep what they started with. Applied again, the plan has the next version.")), s.deletePlan)
 	kernel.Register(s.Kernel, api, kernel.Get("list-plan-versions", "/plans/{name}/versions",
 		"List the versions of a plan, newest first"),
 		s.listPlanVersions)

@@ -79,10 +79,8 @@ func (s *adminRoutes) registerRetention(api huma.API) {
 		OperationID: "set-retention", Method: http.MethodPut, Path: "/retention/{kind}",
 		Summary: "Set for how long things of a kind are kept", Description: setRetentionText,
 	}), s.setRetention)
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
-		OperationID: "run-retention", Method: http.MethodPost, Path: "/retention/run",
-		Summary: "Delete what is past its limits now", Description: runRetentionText,
-	}), s.runRetention)
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("run-retention", "/retention/run",
+		"Delete what is past its limits now", runRetentionText)), s.runRetention)
 }
 
 func (s *adminRoutes) showRetention(ctx context.Context, _ *struct{}) (RetentionList, error) {
@@ -224,12 +222,11 @@ type ErasedKey struct {
 }
 
 func (s *adminRoutes) registerErase(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
-		OperationID: "erase", Method: http.MethodPost, Path: "/erase", Summary: "Erase what is kept of a key",
-		Description: "Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, " +
-			"and a marker takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while " +
-			"something is still done with the key. What was interrupted is finished by asking again.",
-	}), s.erase)
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("erase", "/erase",
+		"Erase what is kept of a key",
+		"Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, "+
+			"and a marker takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while "+
+			"something is still done with the key. What was interrupted is finished by asking again.")), s.erase)
 }
 
 type eraseInput struct {

@@ -22,11 +22,10 @@ import (
 
 // settingsOfFire are what a person would start the run of a fire with.
 func settingsOfFire(spec *schedule.Spec, r *schedule.Resolved, key schedulestore.FireKey) runs.RunSettings {
-	set := runs.RunSettings{
+	set := runs.RunSettings{Params: r.Params, Overrides: spec.Settings, StartSettings: runs.StartSettings{
 		Endpoint: spec.Endpoint, PlanRef: spec.Plan, Key: r.Items.Key, Format: r.Items.Format,
-		Name: cmp.Or(r.RunName, spec.Name), Params: r.Params, IdempotencyKey: key.RunKey(),
-		OnDuplicate: r.Items.OnDuplicate, Overrides: spec.Settings,
-	}
+		Name: cmp.Or(r.RunName, spec.Name), IdempotencyKey: key.RunKey(), OnDuplicate: r.Items.OnDuplicate,
+	}}
 	switch {
 	case r.Items.File != "":
 		set.Source = "file " + r.Items.File
@@ -181,7 +180,7 @@ func (s *scheduleRoutes) checkSchedule(ctx context.Context, spec *schedule.Spec)
 func (s *scheduleRoutes) checkSchedulePlan(
 	ctx context.Context, spec *schedule.Spec, at func(field, problem string) error,
 ) (warnings []string, err error) {
-	set := runs.RunSettings{Endpoint: spec.Endpoint, PlanRef: spec.Plan}
+	set := runs.RunSettings{StartSettings: runs.StartSettings{Endpoint: spec.Endpoint, PlanRef: spec.Plan}}
 	if spec.Plan != "" {
 		if _, _, err := runs.ParsePlanRef(spec.Plan); err != nil {
 			return nil, at("plan", err.Error())

@@ -158,25 +158,16 @@ func startClockwork(t *testing.T, store *database.DB, ns testenv.Server, files *
 	t.Helper()
 	c := &clockwork{}
 	log := zaptest.NewLogger(t)
-	task, err := scheduling.New(store, c, c, scheduling.Config{Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := testenv.Must(scheduling.New(store, c, c, scheduling.Config{Log: log}))(t)
 	nc := testenv.Conn(t, ns)
-	node, err := orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second,
+	node := testenv.Must(orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second,
 		LeaderTasks: []orchestrator.LeaderTask{task.LeaderTask()},
-		Streams:     stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
-	if err != nil {
-		t.Fatal(err)
-	}
+		Streams:     stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}))(t)
 	c.node.Store(node)
-	c.server, err = api.New(store, api.NodeOf(node), nc, api.Config{Build: buildinfo.Info{Version: "test"},
+	c.server = testenv.Must(api.New(store, api.NodeOf(node), nc, api.Config{Build: buildinfo.Info{Version: "test"},
 		Schedules: api.Schedules{
 			Files: files, Wake: func() { node.WakeLeaderTask(scheduling.TaskName) },
-		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+		}}))(t)
 	e := &apitest.Engine{Bench: &apitest.Bench{T: t}}
 	stop := e.Keep(node.Run)
 	c.stop = func() { stop(); task.Wait() }
@@ -199,13 +190,8 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
 	store := database.New(pool)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "customers.csv"), []byte(apitest.Three), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	files, err := scheduling.OpenFiles(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "customers.csv"), []byte(apitest.Three), 0o600))
+	files := testenv.Must(scheduling.OpenFiles(dir))(t)
 	t.Cleanup(func() { _ = files.Close() })
 	first := startClockwork(t, store, ns, files)
 	second := startClockwork(t, store, ns, files)
@@ -225,18 +211,13 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	}
 	// None comes in the midst of the test.
 	const past = `UPDATE schedule SET next_due = next_due - 8 * interval '720 h'`
-	if _, err := pool.Exec(t.Context(), past); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(pool.Exec(t.Context(), past))(t)
 	first.node.Load().WakeLeaderTask(scheduling.TaskName)
 	look := func() (ended, ahead int) {
 		t.Helper()
-		err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM batchrun WHERE state = 'completed'),
+		testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM batchrun WHERE state = 'completed'),
 			(SELECT count(*) FROM batchrun WHERE state IN ('loading', 'running')) +
-			(SELECT count(*) FROM schedule_occurrence WHERE state IN ('due', 'queued', 'starting'))`).Scan(&ended, &ahead)
-		if err != nil {
-			t.Fatal(err)
-		}
+			(SELECT count(*) FROM schedule_occurrence WHERE state IN ('due', 'queued', 'starting'))`).Scan(&ended, &ahead))
 		return ended, ahead
 	}
 	apitest.Eventually(t, "the first run has ended", func() bool {
@@ -265,7 +246,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 		}
 	}
 	var all, overlapping int
-	err = pool.QueryRow(t.Context(), `SELECT count(*), (SELECT count(*) FROM batchrun a JOIN batchrun b ON a.id < b.id
+	err := pool.QueryRow(t.Context(), `SELECT count(*), (SELECT count(*) FROM batchrun a JOIN batchrun b ON a.id < b.id
 		WHERE b.sealed_at < a.finished_at AND a.sealed_at < b.finished_at) FROM batchrun`).Scan(&all, &overlapping)
 	if err != nil || all != 6 || all != len(runs) || len(runs) != len(fires.Fires) || overlapping != 0 {
 		t.Errorf("%d runs of %d fires, %d overlap, %v", all, len(fires.Fires), overlapping, err)

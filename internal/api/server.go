@@ -135,7 +135,6 @@ type Server struct {
 	config    Config
 	handler   http.Handler
 	document  *huma.OpenAPI
-	cut       time.Duration // at least, for requests that were interrupted to end
 	health    *health.Watch
 	whole     *health.Watch // the same, of which lists are not cut
 }
@@ -157,7 +156,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 	config.QueryTimeout = cmp.Or(config.QueryTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
 	k := kernel.New(store, node, nc, config.kernel(store.Connections()))
-	s := &Server{kernel: k, log: config.Log, config: config, cut: cutTimeout}
+	s := &Server{kernel: k, log: config.Log, config: config}
 	var err error
 	if s.health, err = watchHealth(k, &config, store, nc, false); err != nil {
 		return nil, err
@@ -299,7 +298,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("requests that did not end in time are interrupted", zap.Duration("grace", grace))
 		cut()
-		err = errors.Join(server.Close(), s.kernel.AwaitRequests(max(s.cut, grace/2)))
+		err = errors.Join(server.Close(), s.kernel.AwaitRequests(max(cutTimeout, grace/2)))
 	}
 	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
 		err = errors.Join(err, end)

@@ -17,7 +17,7 @@ import (
 func TestSlowReadersOfLargeAnswers(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	const many, each, size = 100, 4, 6 << 20
+	const many, each, size = 24, 4, 6 << 20
 	run := b.Start("name=it").Run
 	b.Answer(run, "text/plain", func(workqueue.Ordinal) []byte { return bytes.Repeat([]byte("x"), size) })
 	b.Locked()

@@ -27,7 +27,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 	b := apitest.Setup(t)
 	run := b.Start("name=it").Run
 	b.Answer(run, "", func(workqueue.Ordinal) []byte { return nil })
-	const many, each = 60, 4
+	const many, each = 20, 4
 	for _, path := range []string{
 		"/runs/it/errors?all=true", "/runs/it/errors?all=T&x", "/runs/it/errors?all=1", "/runs/it/export", "/runs/it/report",
 		"/runs/it/errors?all", "/runs/it/errors", "/runs/it/explain", "/audit", "/runs?q=x;", "/runs?endpoint=x;y",
@@ -108,10 +108,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	e := &apitest.Engine{Bench: &apitest.Bench{T: t}}
 	e.Keep(node.Run)
 	<-node.Ready()
-	gate, err := access.New(identity.New(store), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate := testenv.Must(access.New(identity.New(store), access.Config{}))(t)
 	b.Gated = true
 	b.Over(api.NodeOf(node), nc, api.Config{Access: gate, QueryTimeout: time.Hour})
 	b.Server.LetWait(time.Hour) // until they are revoked, and not until their turn does not come

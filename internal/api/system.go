@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"maps"
-	"net/http"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -153,12 +152,10 @@ func (s *adminRoutes) registerStreamSettings(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("show-streams", "/streams",
 		"What is set for the JetStream streams, and what they have"),
 		s.showStreams)
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
-		OperationID: "set-streams", Method: http.MethodPost, Path: "/streams/settings",
-		Summary: "Set replicas and room of the JetStream streams, for all nodes",
-		Description: "The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is " +
-			"told by show-streams and health, and is retried. What would delete messages is refused at once.",
-	}), s.setStreams)
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("set-streams", "/streams/settings",
+		"Set replicas and room of the JetStream streams, for all nodes",
+		"The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is "+
+			"told by show-streams and health, and is retried. What would delete messages is refused at once.")), s.setStreams)
 }
 
 func (s *adminRoutes) showStreams(ctx context.Context, _ *struct{}) (Streams, error) {

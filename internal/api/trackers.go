@@ -95,16 +95,12 @@ func (s *trackerRoutes) Register(api huma.API) {
 		OperationID: "ack-tracker", Method: http.MethodPost, Path: "/trackers/{id}/ack",
 		Summary: "Acknowledge items of one batch", Description: ackDescription, SkipValidateBody: true,
 	}, maxAckBody)), s.ackTracker)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "seal-tracker", Method: http.MethodPost, Path: "/trackers/{id}/seal",
-		Summary:     "Say that a batch gets no more items",
-		Description: "With nothing pending the batch is complete, and this call is told so. It may be made again.",
-	}), s.sealTracker)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "delete-tracker", Method: http.MethodDelete, Path: "/trackers/{id}",
-		Summary:     "Delete a batch, whatever its state",
-		Description: "No event is published and no webhook sent. Its ids are those of no batch from then on.",
-	}), s.deleteTracker)
+	kernel.Register(s.Kernel, api, kernel.Post("seal-tracker", "/trackers/{id}/seal",
+		"Say that a batch gets no more items",
+		"With nothing pending the batch is complete, and this call is told so. It may be made again."), s.sealTracker)
+	kernel.Register(s.Kernel, api, kernel.Delete("delete-tracker", "/trackers/{id}",
+		"Delete a batch, whatever its state",
+		"No event is published and no webhook sent. Its ids are those of no batch from then on."), s.deleteTracker)
 }
 
 type openTrackerInput struct {

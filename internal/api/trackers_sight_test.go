@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
 
@@ -24,25 +25,15 @@ func TestViewersSeeWhoseAWebhookIs(t *testing.T) {
 	const origin, secret = "https://api.bank.example", "T0PSECRET"
 	dir := t.TempDir()
 	key := []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-	if err := os.WriteFile(filepath.Join(dir, "hooks.key"), key, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	conns, err := connections.Parse(filepath.Join(dir, "connections.yaml"),
-		[]byte("secrets: {hooks: {file: hooks.key, hosts: ["+origin+"]}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "hooks.key"), key, 0o600))
+	conns := testenv.Must(connections.Parse(filepath.Join(dir, "connections.yaml"),
+		[]byte("secrets: {hooks: {file: hooks.key, hosts: ["+origin+"]}}")))(t)
 	service, ann := trackers.New(b.Store, trackers.Config{Connections: conns}), trackers.Caller{Actor: "ann"}
 	open := fanout.BatchSettings{Owner: "o", Key: "k", Webhook: &fanout.WebhookSettings{
 		URL: origin + "/hooks/" + secret + "?key=" + secret, Secret: "hooks"}}
-	opened, err := service.Open(t.Context(), open, ann)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Pool.Exec(t.Context(), `UPDATE tracker_service SET webhook_error = E'it answers 404\nno /' || $1`,
-		secret); err != nil {
-		t.Fatal(err)
-	}
+	opened := testenv.Must(service.Open(t.Context(), open, ann))(t)
+	testenv.Must(b.Pool.Exec(t.Context(), `UPDATE tracker_service SET webhook_error = E'it answers 404\nno /' || $1`,
+		secret))(t)
 	locked := b.Locked()
 	as := func(role access.Role, path string) string {
 		code, text := b.Ask(http.MethodGet, api.Prefix+path, nil, "Authorization",

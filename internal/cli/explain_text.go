@@ -388,15 +388,4 @@ func bytesText(n int) string { return Plural(int64(n), "byte") }
 func shortHash(hash string) string { return hash[:min(len(hash), 16)] }
 
 // TargetText is what a step asks, in words.
-func TargetText(key string) string {
-	switch kind, target := workqueue.TargetKind(key); kind {
-	case workqueue.KindHTTP:
-		return "HTTP service " + EscapeControl(target)
-	case workqueue.KindSQL:
-		return "source " + EscapeControl(target)
-	case workqueue.KindLocal:
-		return "local function " + EscapeControl(target)
-	default:
-		return "endpoint " + EscapeControl(target)
-	}
-}
+func TargetText(key string) string { return EscapeControl(workqueue.TargetText(key)) }

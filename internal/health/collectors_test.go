@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	store "github.com/tranchehq/tranche/workqueue/health"
@@ -17,9 +18,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 	for _, name := range []string{"parks", "late"} {
 		spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
 		text := collector.Text{Name: name, Spec: spec}
-		if _, err := collector.New(w.store).ApplyCollector(t.Context(), text, "test"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(collector.New(w.store).ApplyCollector(t.Context(), text, "test"))(t)
 		ops := []collector.Op{{ID: "1", Key: "k", Payload: []byte("1")}, {ID: "2", Key: "k", Payload: []byte("2")}}
 		if _, _, err := collector.New(w.store).AddOps(t.Context(), name, 0, [][]collector.Op{ops}); err != nil {
 			t.Fatal(err)
@@ -45,17 +44,12 @@ func TestCollectorsInTrouble(t *testing.T) {
 		"late")
 	w.appears(store.CollectorLate, "late", store.Warning, "min longer than they should", "no_listeners: no one",
 		"tranche collector show late")
-	_, err := collector.New(w.store).SetCollector(t.Context(), "late", workqueue.DocumentPaused, false, "ann")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(collector.New(w.store).SetCollector(t.Context(), "late", workqueue.DocumentPaused, false, "ann"))(t)
 	w.appears(store.CollectorLate, "late", store.Info, "ann paused it", "tranche collector resume late")
 	w.exec(`UPDATE collector_key SET due_at = tranche_now()`+of, "late")
 	w.goes(store.CollectorLate, "late")
 
-	if err := collector.New(w.store).NoteRefused(t.Context(), "parks", "crm: no table"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, collector.New(w.store).NoteRefused(t.Context(), "parks", "crm: no table"))
 	w.appears(store.CollectorRefuses, "parks", store.Warning, "Adds are refused", "crm: no table", "Fix the source",
 		"tranche collector show parks --source")
 	w.exec(`UPDATE collector SET refused_at = tranche_now() - interval '25 h' WHERE name = $1`, "parks")
@@ -67,18 +61,13 @@ func TestFlushesThatHang(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 1, Timeout: collector.Span(time.Hour)}.WithDefaults()
-	if _, err := collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec},
-		"test"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec},
+		"test"))(t)
 	ops := []collector.Op{{ID: "1", Key: "k7", Payload: []byte("1")}}
 	if _, _, err := collector.New(w.store).AddOps(t.Context(), "c", 0, [][]collector.Op{ops}); err != nil {
 		t.Fatal(err)
 	}
-	session, err := session.New(w.store).StartSession(t.Context(), session.NodeInfo{Host: "h"}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := testenv.Must(session.New(w.store).StartSession(t.Context(), session.NodeInfo{Host: "h"}, time.Hour))(t)
 	claimed, err := collector.New(w.store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: session, Collector: 1,
 		Max: 1})
 	if err != nil || len(claimed.Flushes) != 1 {

@@ -103,21 +103,13 @@ func (w *world) through() (*database.DB, *testenv.Proxy) {
 func TestAStreamIsNearlyFull(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	js, err := jetstream.New(w.nc, jetstream.WithDefaultTimeout(soon))
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork,
-		Subjects: []string{"tranche.work.>"}, MaxBytes: 1 << 20, MaxMsgs: 10_000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.Must(jetstream.New(w.nc, jetstream.WithDefaultTimeout(soon)))(t)
+	stream := testenv.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork,
+		Subjects: []string{"tranche.work.>"}, MaxBytes: 1 << 20, MaxMsgs: 10_000}))(t)
 	fill := func(n int) {
 		t.Helper()
 		for range n {
-			if _, err := js.Publish(t.Context(), "tranche.work.bills", make([]byte, 50<<10)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(js.Publish(t.Context(), "tranche.work.bills", make([]byte, 50<<10)))(t)
 		}
 	}
 	const subject = wire.StreamWork + " bytes"
@@ -128,9 +120,7 @@ func TestAStreamIsNearlyFull(t *testing.T) {
 	if _, there := seen(w.report(w.watch), store.StreamLimit, wire.StreamWork+" messages"); there {
 		t.Error("20 messages of 10000 are near the limit")
 	}
-	if err := stream.Purge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, stream.Purge(t.Context()))
 	w.goes(store.StreamLimit, subject)
 }
 
@@ -141,20 +131,13 @@ func TestTheAccountIsNearlyFull(t *testing.T) {
 		jetstream {}
 		accounts { A { jetstream { max_streams: 2 }, users: [{user: a, password: a}] } }`)
 	nc := testenv.Dial(t, guarded.URL(), nats.UserInfo("a", "a"))
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(soon))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.Must(jetstream.New(nc, jetstream.WithDefaultTimeout(soon)))(t)
 	for _, name := range []string{"ONE", "TWO"} {
-		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}}))(t)
 	}
 	watch := w.look(health.Config{NC: nc})
 	w.appearsTo(watch, store.StreamLimit, "the account streams", store.Critical, "2 streams of 2", "NATS server")
-	if err := js.DeleteStream(t.Context(), "ONE"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, js.DeleteStream(t.Context(), "ONE"))
 	w.goesFrom(watch, store.StreamLimit, "the account streams")
 }
 
@@ -201,10 +184,7 @@ func occupy(t *testing.T, url string, n int) (free func()) {
 	t.Helper()
 	var conns []*pgx.Conn
 	for range n {
-		conn, err := pgx.Connect(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := testenv.Must(pgx.Connect(t.Context(), url))(t)
 		conns = append(conns, conn)
 	}
 	var once sync.Once
@@ -234,10 +214,7 @@ func TestWhatTheNodeMissedIsTold(t *testing.T) {
 func TestOneLookForAll(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	watch, err := health.New(health.Config{Store: w.store, NC: w.nc, Every: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	watch := testenv.Must(health.New(health.Config{Store: w.store, NC: w.nc, Every: time.Hour}))(t)
 	t.Cleanup(watch.Wait)
 	const callers = 100
 	reports := make(chan *health.Report, callers)

@@ -105,27 +105,21 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 
 	// A breaker that only a collector uses informs; with a run it is worse.
 	spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
-	if _, err := collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec},
-		"test"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec},
+		"test"))(t)
 	w.exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_reason = 'down', breaker_since = tranche_now(),
 		probe_at = tranche_now() + interval '1 hour' WHERE endpoint = 'bills'`)
 	w.says(store.Muted, store.BreakerOpen, "bills", 0)
 	w.stands(store.BreakerOpen, "bills", store.Muted)
 	req := request("bills")
 	req.Session = w.session()
-	if _, err := start.New(w.store).Load(t.Context(), req, items(1)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(start.New(w.store).Load(t.Context(), req, items(1)))(t)
 	w.stands(store.BreakerOpen, "bills", store.MarkWorse)
 
 	var marks, audited int
-	if err := w.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM health_ack),
+	testenv.NoError(t, w.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM health_ack),
 		(SELECT count(*) FROM audit_log WHERE action = 'health_mute' AND actor = 'ann')`,
-	).Scan(&marks, &audited); err != nil {
-		t.Fatal(err)
-	}
+	).Scan(&marks, &audited))
 	if marks != 1 || audited != 3 {
 		t.Errorf("%d marks and %d rows in the audit log; want 1, as those whose time is up go, and 3", marks, audited)
 	}
@@ -184,10 +178,8 @@ func TestMarksOfLongAgoAreForgotten(t *testing.T) {
 	w.exec(`UPDATE health_ack SET seen_at = tranche_now() - interval '89 days' WHERE subject = 'lately'`)
 	w.stands(store.DeadLetters, "there", store.Muted)
 	var left string
-	if err := w.pool.QueryRow(t.Context(), `SELECT string_agg(subject || CASE WHEN seen_at > tranche_now() -
-		interval '1 minute' THEN ' seen' ELSE '' END, ', ' ORDER BY subject) FROM health_ack`).Scan(&left); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, w.pool.QueryRow(t.Context(), `SELECT string_agg(subject || CASE WHEN seen_at > tranche_now() -
+		interval '1 minute' THEN ' seen' ELSE '' END, ', ' ORDER BY subject) FROM health_ack`).Scan(&left))
 	if left != "lately, there seen" {
 		t.Errorf("what was said is left of: %s", left)
 	}
@@ -227,10 +219,7 @@ func TestWhatIsPutAsideHidesNothing(t *testing.T) {
 func TestAgainWaitsForANewLook(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	seldom, err := health.New(health.Config{Store: w.store, NC: w.nc, Host: "here", Every: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	seldom := testenv.Must(health.New(health.Config{Store: w.store, NC: w.nc, Host: "here", Every: time.Hour}))(t)
 	t.Cleanup(seldom.Wait)
 	first := w.report(seldom)
 	if again, err := seldom.Report(t.Context()); err != nil || again != first {

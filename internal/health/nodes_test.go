@@ -4,11 +4,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/dispatch"
 	store "github.com/tranchehq/tranche/workqueue/health"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
-	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func TestNodesThatAreSilent(t *testing.T) {
@@ -16,21 +15,8 @@ func TestNodesThatAreSilent(t *testing.T) {
 	w := setup(t)
 	w.appears(store.LeaderMissing, "leader", store.Critical, "No node leads", "tranche serve")
 	session := w.session()
-	req := request("bills")
-	req.Session = session
-	loaded, err := start.New(w.store).Load(t.Context(), req, items(20))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: loaded.Run,
-		MaxSlices: 2,
-		MaxBytes:  1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := sessionstore.New(w.store).Lead(t.Context(), session, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	w.claim(session, w.load(session, 20), 2)
+	testenv.Must(sessionstore.New(w.store).Lead(t.Context(), session, time.Hour))(t)
 	w.goes(store.LeaderMissing, "leader")
 
 	w.exec(`UPDATE node_session SET heartbeat_at = tranche_now() - interval '4 seconds'`)
@@ -61,14 +47,10 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	w.exec(`UPDATE node_session SET started_at = tranche_now() + interval '1 hour'`)
 	beat := func(session workqueue.SessionID, stalled any) {
 		t.Helper()
-		if err := sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
-			map[string]any{"nats": true, "stalled": stalled}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
+			map[string]any{"nats": true, "stalled": stalled}))
 	}
-	if _, err := start.New(w.store).Load(t.Context(), request("bills"), items(20)); err != nil {
-		t.Fatal(err)
-	}
+	w.load(workqueue.SessionID{}, 20)
 	unheard := w.appears(store.NoListeners, "bills", store.Critical)
 	stalled := map[string]any{"seconds": 60, "why": "stream TRANCHE_WORK: no answer"}
 	beat(one, stalled)
@@ -107,10 +89,8 @@ func TestANodeThatCannotReachNATS(t *testing.T) {
 	session := w.session()
 	beat := func(nats bool) {
 		t.Helper()
-		if err := sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
-			map[string]any{"nats": nats}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
+			map[string]any{"nats": nats}))
 	}
 	beat(false)
 	w.appears(store.NATS, "there", store.Critical, "node there (pid 7)")

@@ -37,10 +37,8 @@ func TestFailedItemsWantARerun(t *testing.T) {
 		t.Errorf("it leads to %s", c.Link)
 	}
 	well.Store(true)
-	if _, err := w.node.Runs().Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
-		Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.node.Runs().Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
+		Actor: "test"}))(t)
 	w.goes(store.FailedItems, run.String())
 	w.calms()
 }
@@ -101,21 +99,15 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	goOn()
 	w.appears(store.RunApproval, canary.String(), store.Warning, "sample", "tranche run approve "+canary.String())
 
-	if _, err := w.node.Runs().Approve(t.Context(), control.Control{Run: canary, Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.node.Runs().Approve(t.Context(), control.Control{Run: canary, Actor: "test"}))(t)
 	more := "100%"
-	if _, err := w.node.Runs().Resume(t.Context(), control.Control{Run: over, Actor: "test"}, &more); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.node.Runs().Resume(t.Context(), control.Control{Run: over, Actor: "test"}, &more))(t)
 	w.goes(store.RunApproval, canary.String())
 	w.goes(store.RunHeld, over.String())
 
 	idle := w.start(request("nowhere"), 1)
-	if _, err := w.node.Runs().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann",
-		Reason: "lunch"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.node.Runs().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann",
+		Reason: "lunch"}))(t)
 	w.appears(store.RunHeld, idle.String(), store.Info, "Paused by Ann", "lunch", "tranche run resume")
 }
 
@@ -140,13 +132,9 @@ func TestFailFastLimitsAndGatesWantADecision(t *testing.T) {
 	w.appears(store.RunGate, waiting.String(), store.Warning, "Step send waits", "must not be test",
 		"--step send --dry-run")
 
-	if _, err := w.node.Runs().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.node.Runs().Approve(t.Context(), control.Control{Run: waiting, Actor: "ann",
-		Step: "send"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.node.Runs().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil))(t)
+	testenv.Must(w.node.Runs().Approve(t.Context(), control.Control{Run: waiting, Actor: "ann",
+		Step: "send"}))(t)
 	w.goes(store.RunFailFast, bad.String())
 	w.goes(store.RunGate, waiting.String())
 }
@@ -155,16 +143,11 @@ func TestAnOpenRunIsOverdue(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.withNode()
-	opened, err := w.node.Runs().OpenRun(t.Context(), start.OpenRequest{
+	opened := testenv.Must(w.node.Runs().OpenRun(t.Context(), start.OpenRequest{
 		LoadRequest: request("bills"), SealWithin: time.Second, OnOverdue: start.OverdueReport,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	w.appears(store.RunOverdue, opened.Run.String(), store.Warning, "tranche run seal "+opened.Run.String())
-	if _, err := w.node.Runs().SealRun(t.Context(), start.SealRequest{Run: opened.Run, Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.node.Runs().SealRun(t.Context(), start.SealRequest{Run: opened.Run, Actor: "test"}))(t)
 	w.goes(store.RunOverdue, opened.Run.String())
 }
 
@@ -173,13 +156,7 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	session := w.session()
-	req := request("bills")
-	req.Session = session
-	loaded, err := start.New(w.store).Load(t.Context(), req, items(20))
-	if err != nil {
-		t.Fatal(err)
-	}
-	run := loaded.Run
+	run := w.load(session, 20)
 	w.goes(store.OldestWaiting, run.String())
 	w.exec(`UPDATE batchrun SET started_at = tranche_now() - interval '11 minutes' WHERE id = $1`, run)
 	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = tranche_now() - interval '11 minutes'
@@ -195,12 +172,7 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	}
 
 	// A request is out, then it has come back: something happened.
-	claimed, err := dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: run,
-		MaxSlices: 1,
-		MaxBytes:  1 << 20})
-	if err != nil || len(claimed.Slices) != 1 {
-		t.Fatal(claimed, err)
-	}
+	w.claim(session, run, 1)
 	w.goes(store.OldestWaiting, run.String())
 	w.exec(`UPDATE work_slice SET state = 'recorded', remaining = B'0'::bit(8192), ended_at = tranche_now()`)
 	w.goes(store.OldestWaiting, run.String())
@@ -213,11 +185,28 @@ func TestARunThatDoesNotMove(t *testing.T) {
 		func(c control.Control) error { _, err := control.New(w.store).Pause(t.Context(), c); return err },
 		func(c control.Control) error { _, err := control.New(w.store).Resume(t.Context(), c, nil); return err },
 	} {
-		if err := act(control.Control{Run: run, Actor: "test"}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, act(control.Control{Run: run, Actor: "test"}))
 		w.goes(store.OldestWaiting, run.String())
 	}
+}
+
+// load starts a run of bills, of a session that does nothing by itself.
+func (w *world) load(session workqueue.SessionID, n int) workqueue.RunID {
+	w.Helper()
+	req := request("bills")
+	req.Session = session
+	return testenv.Must(start.New(w.store).Load(w.Context(), req, items(n)))(w).Run
+}
+
+// claim claims so many requests of a run.
+func (w *world) claim(session workqueue.SessionID, run workqueue.RunID, n int) []workqueue.Slice {
+	w.Helper()
+	claimed := testenv.Must(dispatch.New(w.store).Claim(w.Context(), dispatch.ClaimRequest{Session: session, Run: run,
+		MaxSlices: n, MaxBytes: 1 << 20}))(w)
+	if len(claimed.Slices) != n {
+		w.Fatalf("%d requests were claimed; want %d", len(claimed.Slices), n)
+	}
+	return claimed.Slices
 }
 
 // session opens one that lives for long.

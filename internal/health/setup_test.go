@@ -60,10 +60,7 @@ func (w *world) look(cfg health.Config) *health.Watch {
 	if cfg.Host == "" {
 		cfg.Host = "here"
 	}
-	watch, err := health.New(cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
+	watch := testenv.Must(health.New(cfg))(w)
 	w.Cleanup(watch.Wait)
 	return watch
 }
@@ -90,9 +87,7 @@ func (w *world) withNode() {
 // condition but what the test brings about.
 func (w *world) leads() {
 	w.Helper()
-	if _, err := session.New(w.store).Lead(w.Context(), w.session(), time.Hour); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(session.New(w.store).Lead(w.Context(), w.session(), time.Hour))(w)
 	w.exec(`UPDATE node_session SET heartbeat_at = tranche_now() + interval '1 hour'`)
 }
 
@@ -143,18 +138,13 @@ func request(endpoint string) start.LoadRequest {
 // start begins a run of the node's.
 func (w *world) start(req start.LoadRequest, n int) workqueue.RunID {
 	w.Helper()
-	loaded, err := w.node.Runs().Start(w.Context(), req, items(n))
-	if err != nil {
-		w.Fatal(err)
-	}
+	loaded := testenv.Must(w.node.Runs().Start(w.Context(), req, items(n)))(w)
 	return loaded.Run
 }
 
 func (w *world) exec(sql string, args ...any) {
 	w.Helper()
-	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(w.pool.Exec(w.Context(), sql, args...))(w)
 }
 
 // seen returns the condition of a kind and subject in a report.
@@ -172,10 +162,7 @@ func (w *world) report(watch *health.Watch) *health.Report {
 		w.node.WakeLeaderTask("sweep") // its lease lives for so long that by itself it sweeps seldom
 	}
 	watch.Again() // what a look has found that began earlier is no answer, however slow this machine is
-	r, err := watch.Report(w.Context())
-	if err != nil {
-		w.Fatal(err)
-	}
+	r := testenv.Must(watch.Report(w.Context()))(w)
 	return r
 }
 

@@ -13,12 +13,10 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
-	"github.com/tranchehq/tranche/workqueue/dispatch"
 	store "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
-	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Since when no one listens is told alike by a server that starts later.
@@ -137,36 +135,18 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	session := w.session()
-	req := request("bills")
-	req.Session = session
-	loaded, err := start.New(w.store).Load(t.Context(), req, items(10))
-	if err != nil {
-		t.Fatal(err)
-	}
-	claimed, err := dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: loaded.Run,
-		MaxSlices: 1,
-		MaxBytes:  1 << 20})
-	if err != nil || len(claimed.Slices) != 1 {
-		t.Fatal(claimed, err)
-	}
-	id := claimed.Slices[0].ID
-	if _, err := settle.New(w.store).MarkSent(t.Context(),
-		[]workqueue.Sent{{ID: id, StreamSeq: 1, StreamsEpoch: 1}}); err != nil {
-		t.Fatal(err)
-	}
-	run := loaded.Run.String()
+	loaded := w.load(session, 10)
+	id := w.claim(session, loaded, 1)[0].ID
+	testenv.Must(settle.New(w.store).MarkSent(t.Context(),
+		[]workqueue.Sent{{ID: id, StreamSeq: 1, StreamsEpoch: 1}}))(t)
+	run := loaded.String()
 	w.exec(`UPDATE work_slice SET deadline = tranche_now() - interval '20 seconds'`)
 	w.appears(store.StaleSlices, run, store.Warning, "1 request past the deadline", "10 items")
 	w.exec(`UPDATE work_slice SET deadline = tranche_now() - interval '3 minutes'`)
 	w.appears(store.StaleSlices, run, store.Critical)
-	lease, err := sessionstore.New(w.store).Lead(t.Context(), session, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := testenv.Must(sessionstore.New(w.store).Lead(t.Context(), session, time.Minute))(t)
 	// as a leader's sweep does
-	if err := settle.New(w.store).Extend(t.Context(), lease, []workqueue.SliceID{id}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, settle.New(w.store).Extend(t.Context(), lease, []workqueue.SliceID{id}))
 	w.goes(store.StaleSlices, run)
 }
 
@@ -198,14 +178,10 @@ func TestWhatIsPutAside(t *testing.T) {
 	for range 3 {
 		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "bills", Cause: "handler_error",
 			Body: []byte("{}")}
-		if _, err := deadletter.New(w.store).Bury(t.Context(), letter); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(deadletter.New(w.store).Bury(t.Context(), letter))(t)
 	}
-	if err := deadletter.New(w.store).Quarantine(t.Context(),
-		deadletter.Quarantined{Reason: "json", Body: []byte("{")}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, deadletter.New(w.store).Quarantine(t.Context(),
+		deadletter.Quarantined{Reason: "json", Body: []byte("{")}))
 	w.exec(`INSERT INTO api_token (id, name, role, hash, expires_at) VALUES
 		(gen_random_uuid(), 'nightly', 'operator', sha256('a'), tranche_now() + interval '3 days'),
 		(gen_random_uuid(), 'urgent', 'viewer', sha256('b'), tranche_now() + interval '3 hours'),
@@ -222,9 +198,7 @@ func TestWhatIsPutAside(t *testing.T) {
 	w.appears(store.TokenExpiring, "urgent", store.Warning)
 	w.appears(store.EventsWaiting, "events", store.Warning, "1 event", "completed")
 
-	if _, err := deadletter.New(w.store).Drop(t.Context(), deadletter.DeadSelection{All: true}, "test"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(deadletter.New(w.store).Drop(t.Context(), deadletter.DeadSelection{All: true}, "test"))(t)
 	w.exec(`UPDATE quarantine SET at = tranche_now() - interval '25 hours'`)
 	w.exec(`UPDATE api_token SET revoked_at = tranche_now()`)
 	w.withNode() // it publishes events, and leads

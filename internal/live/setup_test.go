@@ -22,6 +22,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // soon is more than anything here takes on a busy machine.
 const soon = 2 * time.Minute
 
@@ -92,10 +94,7 @@ func (w *world) restart(config live.Config) {
 		}
 		return json.Marshal(map[string]any{"state": run.State, "done": run.Done, "failed": run.Failed})
 	}
-	hubs, err := live.New(w.source, config)
-	if err != nil {
-		w.Fatal(err)
-	}
+	hubs := testenv.Must(live.New(w.source, config))(w)
 	if w.hubs != nil {
 		w.hubs.Close()
 	}
@@ -119,28 +118,22 @@ func (w *world) load(items, chunk int, steps ...string) workqueue.RunID {
 		req.Steps = append(req.Steps, spec)
 	}
 	n := 0
-	loaded, err := start.New(w.store).Load(w.Context(), req, func(item *start.LoadItem) error {
+	loaded := testenv.Must(start.New(w.store).Load(w.Context(), req, func(item *start.LoadItem) error {
 		if n == items {
 			return io.EOF
 		}
 		item.Key, item.Payload, item.Line = "C"+strconv.Itoa(n), []byte(`{}`), n+1
 		n++
 		return nil
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	}))(w)
 	return loaded.Run
 }
 
 func (w *world) claim(run workqueue.RunID, step workqueue.Step, most int) []workqueue.Slice {
 	w.Helper()
-	out, err := dispatch.New(w.store).Claim(w.Context(), dispatch.ClaimRequest{
+	out := testenv.Must(dispatch.New(w.store).Claim(w.Context(), dispatch.ClaimRequest{
 		Session: w.session, Run: run, Step: step, MaxSlices: most, MaxBytes: 1 << 20,
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	}))(w)
 	return out.Slices
 }
 
@@ -160,9 +153,7 @@ func (w *world) answer(s workqueue.Slice, of func(workqueue.Ordinal) int) {
 		}
 		a.Slots = append(a.Slots, slot)
 	}
-	if _, err := settle.New(w.store).Record(w.Context(), []settle.Answer{a}); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(settle.New(w.store).Record(w.Context(), []settle.Answer{a}))(w)
 }
 
 // What becomes of an item.
@@ -176,11 +167,8 @@ const (
 // planes reads where all items are.
 func (w *world) planes(run workqueue.RunID, step string) []byte {
 	w.Helper()
-	p, err := inspect.New(w.store).Planes(w.Context(), inspect.PlanesRequest{Run: run, Step: step,
-		Blocks: inspect.MaxPlaneBlocks})
-	if err != nil {
-		w.Fatal(err)
-	}
+	p := testenv.Must(inspect.New(w.store).Planes(w.Context(), inspect.PlanesRequest{Run: run, Step: step,
+		Blocks: inspect.MaxPlaneBlocks}))(w)
 	return p.Bytes
 }
 
@@ -207,10 +195,7 @@ func (w *world) page(run workqueue.RunID, step string) *page {
 
 func (p *page) open() {
 	p.Helper()
-	var err error
-	if p.watcher, err = p.hubs.Watch(p.Context(), p.run, []string{p.step}, p.last); err != nil {
-		p.Fatal(err)
-	}
+	p.watcher = testenv.Must(p.hubs.Watch(p.Context(), p.run, []string{p.step}, p.last))(p)
 }
 
 func (p *page) close() { p.watcher.Close() }
@@ -271,9 +256,7 @@ func (p *page) take(e live.Event) {
 		p.ended = true
 	case live.EventDatabase:
 		var d live.Database
-		if err := json.Unmarshal(e.Data, &d); err != nil {
-			p.Fatal(err)
-		}
+		testenv.NoError(p, json.Unmarshal(e.Data, &d))
 		p.away = append(p.away, d)
 	}
 }

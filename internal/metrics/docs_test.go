@@ -13,24 +13,17 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/tranchehq/tranche/internal/metrics"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func read(t *testing.T, path ...string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(append([]string{"..", ".."}, path...)...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return string(testenv.Must(os.ReadFile(filepath.Join(append([]string{"..", ".."}, path...)...)))(t))
 }
 
 func catalog(t *testing.T) []metrics.Metric {
 	t.Helper()
-	m, err := metrics.New(metrics.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m.Catalog()
+	return testenv.Must(metrics.New(metrics.Config{}))(t).Catalog()
 }
 
 // The table of docs/metrics.md is what is registered.
@@ -106,9 +99,7 @@ type rules struct {
 func TestAlertsAreWhole(t *testing.T) {
 	t.Parallel()
 	var all rules
-	if err := yaml.Unmarshal([]byte(read(t, "deploy", "prometheus", "rules.yml")), &all); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, yaml.Unmarshal([]byte(read(t, "deploy", "prometheus", "rules.yml")), &all))
 	tests := read(t, "deploy", "prometheus", "rules_test.yml")
 	runbook := read(t, "docs", "operate", "runbook.md")
 	alerts := 0
@@ -150,9 +141,7 @@ func TestTheDashboardAsksForWhatThereIs(t *testing.T) {
 			Targets []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal([]byte(read(t, "deploy", "grafana", "tranche.json")), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal([]byte(read(t, "deploy", "grafana", "tranche.json")), &dashboard))
 	targets := 0
 	for _, panel := range dashboard.Panels {
 		for _, target := range panel.Targets {

@@ -31,6 +31,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // bench is a node that is measured, and leads.
 type bench struct {
 	*testing.T
@@ -50,18 +52,13 @@ func setup(t *testing.T, config metrics.Config) *bench {
 	b.nats = ns.URL()
 	nc := testenv.Conn(t, ns)
 	var err error
-	if b.m, err = metrics.New(config); err != nil {
-		t.Fatal(err)
-	}
+	b.m = testenv.Must(metrics.New(config))(t)
 	b.node, err = orchestrator.New(b.store, nc, orchestrator.Config{Meter: b.m, Grace: time.Minute,
 		SessionTTL: time.Minute, LeaseTTL: time.Minute}) // it leads on when the machine is stalled
 	if err != nil {
 		t.Fatal(err)
 	}
-	watch, err := health.New(health.Config{Store: b.store, NC: nc})
-	if err != nil {
-		t.Fatal(err)
-	}
+	watch := testenv.Must(health.New(health.Config{Store: b.store, NC: nc}))(t)
 	t.Cleanup(watch.Wait)
 	b.m.Watch(watch.Report, func(context.Context) map[string]bool { return map[string]bool{"jetstream": true} })
 	b.m.Bind(metrics.Sources{Node: b.node, Store: b.store, NC: nc})
@@ -92,19 +89,13 @@ type account struct {
 // serve answers at an endpoint, and refuses one account.
 func (b *bench) serve(endpoint string) {
 	b.Helper()
-	svc, err := endpoints.New(testenv.Dial(b.T, b.nats), endpoints.Config{Name: endpoint, Version: "1.0.0"})
-	if err != nil {
-		b.Fatal(err)
-	}
-	err = endpoints.HandleEach(svc, endpoint, func(_ context.Context, in account) (account, error) {
+	svc := testenv.Must(endpoints.New(testenv.Dial(b.T, b.nats), endpoints.Config{Name: endpoint, Version: "1.0.0"}))(b)
+	testenv.NoError(b, endpoints.HandleEach(svc, endpoint, func(_ context.Context, in account) (account, error) {
 		if in.ID == "KEY-7" {
 			return in, endpoints.Fail("refused", "no such account as KEY-7")
 		}
 		return in, nil
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))
 	b.keep(svc.Run)
 }
 
@@ -112,7 +103,7 @@ func (b *bench) serve(endpoint string) {
 func (b *bench) run(endpoint string, n int) workqueue.RunID {
 	b.Helper()
 	i := 0
-	loaded, err := b.node.Runs().Start(b.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded := testenv.Must(b.node.Runs().Start(b.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{
 			Chunk: 50, InFlight: 16, MaxAttempts: 3, Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond,
 		}}}}, func(item *start.LoadItem) error {
@@ -123,31 +114,21 @@ func (b *bench) run(endpoint string, n int) workqueue.RunID {
 		item.Key, item.Payload, item.Line = key, fmt.Appendf(nil, `{"id":%q}`, key), i
 		i++
 		return nil
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))(b)
 	return loaded.Run
 }
 
 func (b *bench) completed(run workqueue.RunID) {
 	b.Helper()
 	b.until("the run is completed", func() bool {
-		view, err := inspect.New(b.store).Run(b.Context(), run)
-		if err != nil {
-			b.Fatal(err)
-		}
-		return view.State == "completed"
+		return testenv.Must(inspect.New(b.store).Run(b.Context(), run))(b).State == "completed"
 	})
 }
 
 // gathered is all that there is, by name.
 func (b *bench) gathered() map[string]*dto.MetricFamily {
 	b.Helper()
-	families, err := b.m.Gatherer().Gather()
-	if err != nil {
-		b.Fatal(err)
-	}
+	families := testenv.Must(b.m.Gatherer().Gather())(b)
 	all := map[string]*dto.MetricFamily{}
 	for _, f := range families {
 		all[f.GetName()] = f
@@ -191,9 +172,7 @@ func TestARunIsMeasured(t *testing.T) {
 	})
 	caller := testenv.Dial(t, b.nats)
 	for _, name := range []string{"nobody", "unknown", "nobody", "unknown"} { // runs have never asked the second
-		if err := caller.Publish(wire.WorkSubject(wire.LaneOf(name)), nil); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, caller.Publish(wire.WorkSubject(wire.LaneOf(name)), nil))
 	}
 	var all map[string]*dto.MetricFamily
 	b.until("calls are told, and that no one listens, still", func() bool { // a slow NATS may say nothing of listeners
@@ -283,14 +262,8 @@ func (b *bench) wantNoSecrets(run workqueue.RunID) {
 func TestOnlyTheLeaderTellsOfTheWhole(t *testing.T) {
 	t.Parallel()
 	b := setup(t, metrics.Config{})
-	follower, err := metrics.New(metrics.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := orchestrator.New(b.store, testenv.Dial(t, b.nats), orchestrator.Config{Meter: follower})
-	if err != nil {
-		t.Fatal(err)
-	}
+	follower := testenv.Must(metrics.New(metrics.Config{}))(t)
+	second := testenv.Must(orchestrator.New(b.store, testenv.Dial(t, b.nats), orchestrator.Config{Meter: follower}))(t)
 	follower.Bind(metrics.Sources{Node: second, Store: b.store, NC: testenv.Dial(t, b.nats)})
 	b.keep(second.Run)
 	<-second.Ready()
@@ -390,22 +363,15 @@ func (b *bench) cloneRuns(model workqueue.RunID, endpoints, runs int) {
 func TestADatabaseThatIsAway(t *testing.T) {
 	t.Parallel()
 	b := setup(t, metrics.Config{Every: time.Nanosecond})
-	lock, err := b.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lock.Exec(t.Context(), `LOCK TABLE collector`); err != nil {
-		t.Fatal(err)
-	}
+	lock := testenv.Must(b.pool.Begin(t.Context()))(t)
+	testenv.Must(lock.Exec(t.Context(), `LOCK TABLE collector`))(t)
 	all := b.gathered()
 	_, told := all["tranche_runs"]
 	_, known := all["tranche_database_scrape_success"]
 	if told || !known || sum(all, "tranche_node_is_leader") != 1 || sum(all, "tranche_database_scrape_success") != 0 {
 		t.Errorf("told: %v", slices.Collect(maps.Keys(all)))
 	}
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, lock.Rollback(t.Context()))
 	b.until("it is read again", func() bool { return sum(b.gathered(), "tranche_database_scrape_success") == 1 })
 }
 
@@ -431,8 +397,6 @@ func BenchmarkReading(b *testing.B) {
 	}
 	store := healthstore.New(database.New(pool))
 	for b.Loop() {
-		if _, err := store.Metrics(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testenv.Must(store.Metrics(b.Context()))(b)
 	}
 }

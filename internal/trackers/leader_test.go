@@ -55,19 +55,11 @@ func TestCallsWaitForLargeOnes(t *testing.T) {
 	config := b.pool.Config().Copy()
 	config.ConnConfig.RuntimeParams["lock_timeout"] = "2000" // a dozen of them are more than we may be stalled
 	config.ConnConfig.RuntimeParams["application_name"] = "impatient"
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Must(pgxpool.NewWithConfig(ctx, config))(t)
 	defer pool.Close()
-	holder, err := b.pool.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := testenv.Must(b.pool.Begin(ctx))(t)
 	defer func() { _ = holder.Rollback(context.Background()) }()
-	if _, err := holder.Exec(ctx, `SELECT FROM tracker_batch WHERE id = $1 FOR UPDATE`, id); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(holder.Exec(ctx, `SELECT FROM tracker_batch WHERE id = $1 FOR UPDATE`, id))(t)
 	sealed := make(chan error, 1)
 	go func() {
 		service := trackers.New(database.New(pool), trackers.Config{})
@@ -77,18 +69,14 @@ func TestCallsWaitForLargeOnes(t *testing.T) {
 	attempts := map[string]bool{}
 	testenv.Until(t, soon, "it begins again", func() bool {
 		var began string
-		if err := b.pool.QueryRow(ctx, `SELECT coalesce(max(xact_start)::text, '') FROM pg_stat_activity
-			WHERE application_name = 'impatient' AND wait_event_type = 'Lock'`).Scan(&began); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.pool.QueryRow(ctx, `SELECT coalesce(max(xact_start)::text, '') FROM pg_stat_activity
+			WHERE application_name = 'impatient' AND wait_event_type = 'Lock'`).Scan(&began))
 		if began != "" {
 			attempts[began] = true
 		}
 		return len(attempts) == 2
 	})
-	if err := holder.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, holder.Rollback(ctx))
 	if err := <-sealed; err != nil {
 		t.Error(err)
 	}

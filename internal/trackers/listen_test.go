@@ -36,11 +36,7 @@ func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
 		})
 	}
 	nc := testenv.Conn(b, server)
-	client, err := fanout.New(nc, fanout.Config{Actor: "billing", Timeout: soon})
-	if err != nil {
-		b.Fatal(err)
-	}
-	return client, nc
+	return testenv.Must(fanout.New(nc, fanout.Config{Actor: "billing", Timeout: soon}))(b), nc
 }
 
 // The whole way of a batch over NATS: many callers acknowledge its items one by one, and one is told of the end.

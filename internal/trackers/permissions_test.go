@@ -17,11 +17,8 @@ import (
 func TestWithTheDocumentedPermissions(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	system, err := natsaccess.New(natsaccess.Roles{Trackers: []string{"web"},
-		Services: []natsaccess.Grant{{Name: "accounts", To: []string{"accounts"}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	system := testenv.Must(natsaccess.New(natsaccess.Roles{Trackers: []string{"web"},
+		Services: []natsaccess.Grant{{Name: "accounts", To: []string{"accounts"}}}}))(t)
 	config := system.Conf(nil)
 	for _, m := range regexp.MustCompile(`password: \$(\w+)`).FindAllStringSubmatch(config, -1) {
 		config = m[1] + ": secret\n" + config
@@ -41,10 +38,7 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 	t.Cleanup(func() { _ = listener.Close(t.Context()) })
 	for user, may := range map[string]bool{"web": true, "accounts": false} {
 		patience := map[bool]time.Duration{true: soon, false: 200 * time.Millisecond}[may]
-		client, err := fanout.New(conn(user), fanout.Config{Timeout: patience})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := testenv.Must(fanout.New(conn(user), fanout.Config{Timeout: patience}))(t)
 		if _, err := client.Open(t.Context(), fanout.BatchSettings{Owner: user}); (err == nil) != may {
 			t.Errorf("%s: %v", user, err)
 		}

@@ -70,11 +70,7 @@ func (b *bench) add(batch string, n int64, key string) (fanout.GroupsAdded, erro
 
 func (b *bench) seal(id uuid.UUID) fanout.BatchSealed {
 	b.Helper()
-	sealed, err := b.service.Seal(b.Context(), fanout.BatchRequest{Batch: id.String()}, ann)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return sealed
+	return testenv.Must(b.service.Seal(b.Context(), fanout.BatchRequest{Batch: id.String()}, ann))(b)
 }
 
 // ack acknowledges items of a batch or, with an empty one, of any.
@@ -84,19 +80,14 @@ func (b *bench) ack(batch string, asked fanout.Acknowledgement) (fanout.BatchesA
 
 func (b *bench) get(id uuid.UUID, missing int, sight trackers.Visibility) fanout.BatchView {
 	b.Helper()
-	view, err := b.service.Get(b.Context(), fanout.GetRequest{Batch: id.String(), Missing: missing},
-		trackers.Caller{Sight: sight})
-	if err != nil {
-		b.Fatal(err)
-	}
+	view := testenv.Must(b.service.Get(b.Context(), fanout.GetRequest{Batch: id.String(), Missing: missing},
+		trackers.Caller{Sight: sight}))(b)
 	return view
 }
 
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
-	if _, err := b.pool.Exec(b.Context(), sql, args...); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(b.pool.Exec(b.Context(), sql, args...))(b)
 }
 
 func (b *bench) count(sql string, args ...any) int {
@@ -108,20 +99,11 @@ func (b *bench) count(sql string, args ...any) int {
 func (b *bench) lease() workqueue.Lease {
 	b.Helper()
 	info := session.NodeInfo{Host: "test", PID: 1, Version: "test"}
-	session, err := b.sessions.StartSession(b.Context(), info, time.Hour)
-	if err != nil {
-		b.Fatal(err)
-	}
-	lease, err := b.sessions.Lead(b.Context(), session, time.Hour)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return lease
+	session := testenv.Must(b.sessions.StartSession(b.Context(), info, time.Hour))(b)
+	return testenv.Must(b.sessions.Lead(b.Context(), session, time.Hour))(b)
 }
 
 func (b *bench) resign(lease workqueue.Lease) {
 	b.Helper()
-	if err := b.sessions.Resign(context.WithoutCancel(b.Context()), lease); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, b.sessions.Resign(context.WithoutCancel(b.Context()), lease))
 }

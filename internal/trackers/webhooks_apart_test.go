@@ -113,9 +113,7 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 	close(hung.goOn)
 	hooks = b.webhooks(conns)
 	b.until("all are delivered by whoever leads then", func() bool {
-		if _, err := hooks.Run(t.Context(), lease); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(hooks.Run(t.Context(), lease))(t)
 		return b.delivered() == most+4+5
 	})
 	live.wantTaken(t, 5)

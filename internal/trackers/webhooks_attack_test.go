@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
 
@@ -31,10 +32,7 @@ func rawHost(t *testing.T, answer func(c *net.TCPConn)) string {
 // rawListener takes connections one at a time.
 func rawListener(t *testing.T, serve func(c *net.TCPConn)) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -120,9 +118,7 @@ func TestReceiversThatGoWrong(t *testing.T) {
 	for name, r := range receivers {
 		ids[name] = b.due(r.url, 1)[0]
 	}
-	if _, err := b.webhooks(conns, run).Run(t.Context(), lease); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.webhooks(conns, run).Run(t.Context(), lease))(t)
 	for name, r := range receivers {
 		got := b.webhook(ids[name], trackers.All)
 		if got.Attempts != 1 || (got.State == "delivered") != (r.want == "") || !strings.Contains(got.Error, r.want) {
@@ -131,9 +127,7 @@ func TestReceiversThatGoWrong(t *testing.T) {
 	}
 	id := b.due(slow, 1)[0]
 	impatient := func(c *trackers.WebhooksConfig) { c.Timeout = 100 * time.Millisecond }
-	if _, err := b.webhooks(conns, run, impatient).Run(t.Context(), lease); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.webhooks(conns, run, impatient).Run(t.Context(), lease))(t)
 	if got := b.webhook(id, trackers.All); got.Attempts != 1 || !strings.Contains(got.Error, "did not answer in time") {
 		t.Errorf("a head that does not end: %+v", got)
 	}
@@ -150,9 +144,7 @@ func TestWhatIsToldOfReceivers(t *testing.T) {
 	b := setup(t, conns)
 	id := b.due(host+path, 1)[0]
 	hooks := b.webhooks(conns, func(c *trackers.WebhooksConfig) { c.FirstRetry = time.Hour })
-	if _, err := hooks.Run(t.Context(), b.lease()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(hooks.Run(t.Context(), b.lease()))(t)
 	const status = "answers 404 Not Found"
 	all, some := b.webhook(id, trackers.All), b.webhook(id, trackers.Origins)
 	if all.URL != host+path || !strings.Contains(all.Error, status+": xxx") || !strings.Contains(all.Error, "no /hooks") ||

@@ -23,6 +23,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -96,19 +97,13 @@ func verify(h http.Header, body []byte) string {
 func operator(t *testing.T, private bool, hosts ...string) *connections.Connections {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "hooks.key"), []byte(hookSecret+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "hooks.key"), []byte(hookSecret+"\n"), 0o600))
 	quoted, _ := json.Marshal(hosts)
 	text := fmt.Sprintf("secrets: {hooks: {file: hooks.key, hosts: %s}}\n", quoted)
 	if private {
 		text += "http: {allow_private: [127.0.0.1]}\n"
 	}
-	conns, err := connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return conns
+	return testenv.Must(connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text)))(t)
 }
 
 func (b *bench) webhooks(
@@ -125,11 +120,7 @@ func (b *bench) webhooks(
 	for _, f := range change {
 		f(&config)
 	}
-	hooks, err := trackers.NewWebhooks(b.db, config)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return hooks
+	return testenv.Must(trackers.NewWebhooks(b.db, config))(b)
 }
 
 // runHooks does the leader task until the webhook of the batch is in a state, and returns it.
@@ -138,10 +129,7 @@ func (b *bench) runHooks(
 ) *fanout.WebhookView {
 	b.Helper()
 	for deadline := time.Now().Add(soon); ; {
-		again, err := hooks.Run(b.Context(), lease)
-		if err != nil {
-			b.Fatal(err)
-		}
+		again := testenv.Must(hooks.Run(b.Context(), lease))(b)
 		view := b.webhook(batch, trackers.All)
 		if until(view) {
 			return view
@@ -167,12 +155,8 @@ func TestWebhookUntilItIsTaken(t *testing.T) {
 		URL: host.URL + "/done?for=us", Secret: "hooks",
 	}}, 3)
 	refused := fanout.Acknowledgement{Ranges: []string{"0:2"}, Code: "REFUSED"}
-	if _, err := b.ack(id.String(), refused); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := hooks.Run(t.Context(), lease); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.ack(id.String(), refused))(t)
+	testenv.Must(hooks.Run(t.Context(), lease))(t)
 	host.wantTaken(t, 0) // the batch is open
 	b.seal(id)
 	if acked, err := b.ack(id.String(), fanout.Acknowledgement{Ranges: []string{"all"}}); err != nil ||
@@ -183,9 +167,7 @@ func TestWebhookUntilItIsTaken(t *testing.T) {
 	if view.Attempts != 4 || view.Error != "" {
 		t.Errorf("%+v; want delivered at the fourth attempt", view)
 	}
-	if _, err := hooks.Run(t.Context(), lease); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(hooks.Run(t.Context(), lease))(t)
 	host.mu.Lock()
 	defer host.mu.Unlock()
 	if len(host.bad) > 0 || len(host.got) != 4 {
@@ -210,9 +192,7 @@ func checkEvent(t *testing.T, b *bench, body, id string) {
 			Codes                 map[string]int
 		}
 	}
-	if err := json.Unmarshal([]byte(body), &told); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal([]byte(body), &told))
 	d := told.Data
 	if told.Type != "tracker.completed" || d.ID != id || d.Owner != "billing" || d.Key != "nov" || d.Items != 3 ||
 		d.Done != 2 || d.Failed != 1 || d.Codes["REFUSED"] != 1 {
@@ -254,9 +234,7 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 		"is not meant":    operator(t, true, "http://127.0.0.1:1"),
 		"knows no secret": {},
 	} {
-		set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: host.URL, Secret: "hooks"}}
-		id := b.open(set, 0)
-		b.seal(id)
+		id := b.due(host.URL, 1)[0]
 		view := b.runHooks(b.webhooks(conns), lease, id, func(w *fanout.WebhookView) bool { return w.Attempts > 0 })
 		if view.State != "due" || !strings.Contains(view.Error, want) || strings.Contains(view.Error, hookSecret) {
 			t.Errorf("%+v; want %q", view, want)
@@ -265,9 +243,7 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 		if want != "private network" && ours != "this node has no secret to sign it with" {
 			t.Errorf("viewers are told what is the operator's: %q", ours)
 		}
-		if _, err := b.service.Delete(t.Context(), fanout.BatchRequest{Batch: id.String()}, ann); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(b.service.Delete(t.Context(), fanout.BatchRequest{Batch: id.String()}, ann))(t)
 	}
 	host.wantTaken(t, 0)
 }
@@ -275,11 +251,9 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 // age has a webhook be owed for longer, after attempts that failed.
 func (b *bench) age(id uuid.UUID, by time.Duration, attempts int) {
 	b.Helper()
-	if _, err := b.pool.Exec(b.Context(), `UPDATE tracker_service
+	testenv.Must(b.pool.Exec(b.Context(), `UPDATE tracker_service
 		SET webhook_due_at = webhook_due_at - $2::interval, webhook_attempts = $3 WHERE batch_id = $1`,
-		id, by, attempts); err != nil {
-		b.Fatal(err)
-	}
+		id, by, attempts))(b)
 }
 
 // A webhook that no one could send for more than a day is tried as often as others.
@@ -288,9 +262,7 @@ func TestWebhooksAfterADowntime(t *testing.T) {
 	host := newReceiver(t, 503, 200)
 	conns := operator(t, true, host.URL)
 	b := setup(t, conns)
-	set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: host.URL, Secret: "hooks"}}
-	id := b.open(set, 0)
-	b.seal(id)
+	id := b.due(host.URL, 1)[0]
 	b.age(id, 25*time.Hour, 0)
 	view := b.runHooks(b.webhooks(conns), b.lease(), id, func(w *fanout.WebhookView) bool { return w.State != "due" })
 	if view.State != "delivered" || view.Attempts != 2 {
@@ -307,9 +279,7 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 	b := setup(t, conns)
 	hooks, lease := b.webhooks(conns), b.lease()
 	for _, host := range []*receiver{gone, broken} {
-		set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: host.URL, Secret: "hooks"}}
-		id := b.open(set, 0)
-		b.seal(id)
+		id := b.due(host.URL, 1)[0]
 		before := 0
 		if host == broken {
 			before = 11
@@ -322,9 +292,7 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 		host.wantTaken(t, 1)
 	}
 	// Who does not lead any more notes nothing.
-	set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: gone.URL, Secret: "hooks"}}
-	id := b.open(set, 0)
-	b.seal(id)
+	id := b.due(gone.URL, 1)[0]
 	b.resign(lease)
 	if _, err := hooks.Run(t.Context(), lease); err == nil {
 		t.Error("a leader that has resigned notes a delivery")

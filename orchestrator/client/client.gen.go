@@ -243,7 +243,7 @@ type AddedItems struct {
 	Run string `json:"run"`
 
 	// First the ordinal of the first item that was added; the others follow it
-	First int `json:"first"`
+	First int32 `json:"first"`
 
 	// Items that were added
 	Items int64 `json:"items"`
@@ -2520,25 +2520,20 @@ type OpView struct {
 type OpenSettings struct {
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// Plan a plan in YAML
-	Plan string `json:"plan,omitempty"`
-
-	// PlanName its name, when it does not give itself one
-	PlanName string `json:"plan_name,omitempty"`
-
 	// PlanRef a plan on record, like year-end or year-end@3
 	PlanRef string `json:"plan_ref,omitempty"`
 
-	// Key the column or field that is the item's key
+	// Key the column or field that is the item's key; absent: key, then id, then the first column
 	Key string `json:"key,omitempty"`
 
-	// Format csv, ndjson or parquet; recognised when absent
-	Format         string            `json:"format,omitempty"`
-	Name           string            `json:"name,omitempty"`
-	Params         map[string]string `json:"params,omitempty"`
-	IdempotencyKey string            `json:"idempotency_key,omitempty"`
+	// Format recognised when absent; one of csv, ndjson, parquet
+	Format         string `json:"format,omitempty"`
+	Name           string `json:"name,omitempty"`
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
 
-	// OnDuplicate error, skip or allow
+	// OnDuplicate what to do with a key that stands twice; one of error, skip, allow
+	//
+	// Examples: error
 	OnDuplicate string `json:"on_duplicate,omitempty"`
 
 	// Source where the items come from, for people
@@ -2564,6 +2559,13 @@ type OpenSettings struct {
 
 	// FromStates which items: failed, missing, cancelled; absent: all these
 	FromStates []string `json:"from_states,omitempty"`
+
+	// Plan a plan in YAML
+	Plan string `json:"plan,omitempty"`
+
+	// PlanName its name, when it does not give itself one
+	PlanName string            `json:"plan_name,omitempty"`
+	Params   map[string]string `json:"params,omitempty"`
 
 	// Priority runs with a greater number go first
 	//
@@ -3111,12 +3113,12 @@ type RequeuedOperations struct {
 type Rerun struct {
 	Run string `json:"run"`
 
-	// Step empty: several
-	Step string `json:"step"`
-
 	// DryRun nothing was changed
-	DryRun bool  `json:"dry_run"`
-	Items  int64 `json:"items"`
+	DryRun bool `json:"dry_run"`
+
+	// Step empty: several
+	Step  string `json:"step"`
+	Items int64  `json:"items"`
 
 	// Held of the items, those that wait for the canary
 	Held int64 `json:"held"`
@@ -3129,12 +3131,12 @@ type Rerun struct {
 	Examples   []string `json:"examples"`
 	Generation int32    `json:"generation"`
 
+	// Steps of a run of several steps, what becomes of them
+	Steps []StepReset `json:"steps,omitempty"`
+
 	// Paused why the run is paused, and stays so
 	Paused   string   `json:"paused,omitempty"`
 	Warnings []string `json:"warnings"`
-
-	// Steps of a run of several steps, what becomes of them
-	Steps []StepReset `json:"steps,omitempty"`
 }
 
 type RerunSettings struct {
@@ -3213,14 +3215,14 @@ type RerunSettings struct {
 }
 
 type Reset struct {
-	Run  string `json:"run"`
-	Step string `json:"step"`
+	Run string `json:"run"`
 
 	// DryRun nothing was changed
-	DryRun  bool  `json:"dry_run"`
-	Cascade bool  `json:"cascade"`
-	Items   int64 `json:"items"`
-	Blocks  int   `json:"blocks"`
+	DryRun  bool   `json:"dry_run"`
+	Cascade bool   `json:"cascade"`
+	Step    string `json:"step"`
+	Items   int64  `json:"items"`
+	Blocks  int    `json:"blocks"`
 
 	// Examples the first ten keys
 	Examples   []string `json:"examples"`
@@ -3539,25 +3541,20 @@ type RunNote struct {
 type RunSettings struct {
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// Plan a plan in YAML
-	Plan string `json:"plan,omitempty"`
-
-	// PlanName its name, when it does not give itself one
-	PlanName string `json:"plan_name,omitempty"`
-
 	// PlanRef a plan on record, like year-end or year-end@3
 	PlanRef string `json:"plan_ref,omitempty"`
 
-	// Key the column or field that is the item's key
+	// Key the column or field that is the item's key; absent: key, then id, then the first column
 	Key string `json:"key,omitempty"`
 
-	// Format csv, ndjson or parquet; recognised when absent
-	Format         string            `json:"format,omitempty"`
-	Name           string            `json:"name,omitempty"`
-	Params         map[string]string `json:"params,omitempty"`
-	IdempotencyKey string            `json:"idempotency_key,omitempty"`
+	// Format recognised when absent; one of csv, ndjson, parquet
+	Format         string `json:"format,omitempty"`
+	Name           string `json:"name,omitempty"`
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
 
-	// OnDuplicate error, skip or allow
+	// OnDuplicate what to do with a key that stands twice; one of error, skip, allow
+	//
+	// Examples: error
 	OnDuplicate string `json:"on_duplicate,omitempty"`
 
 	// Source where the items come from, for people
@@ -3583,6 +3580,13 @@ type RunSettings struct {
 
 	// FromStates which items: failed, missing, cancelled; absent: all these
 	FromStates []string `json:"from_states,omitempty"`
+
+	// Plan a plan in YAML
+	Plan string `json:"plan,omitempty"`
+
+	// PlanName its name, when it does not give itself one
+	PlanName string            `json:"plan_name,omitempty"`
+	Params   map[string]string `json:"params,omitempty"`
 
 	// Priority runs with a greater number go first
 	//
@@ -4865,14 +4869,11 @@ type StartRunParams struct {
 	// Key the column or field that is the item's key; absent: key, then id, then the first column
 	Key string `form:"key,omitempty" json:"key,omitempty"`
 
-	// Format of the items or the export; absent: recognised, or ndjson; one of csv, ndjson, parquet
+	// Format recognised when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
 	// Name a name to find the run by
 	Name string `form:"name,omitempty" json:"name,omitempty"`
-
-	// Param name=value; may stand more than once
-	Param []string `form:"param,omitempty" json:"param,omitempty"`
 
 	// IdempotencyKey starting again with the same key gives the run that is there
 	IdempotencyKey string `form:"idempotency_key,omitempty" json:"idempotency_key,omitempty"`
@@ -4898,11 +4899,14 @@ type StartRunParams struct {
 	// StreamFrom only messages from this sequence on
 	StreamFrom int64 `form:"stream_from,omitempty" json:"stream_from,omitempty"`
 
-	// FromRun an earlier run to carry on, with items of it; a body corrects some of them
+	// FromRun an earlier run to carry on; a body corrects items of it
 	FromRun string `form:"from_run,omitempty" json:"from_run,omitempty"`
 
 	// FromState which items: failed, missing, cancelled; absent: all these
 	FromState []string `form:"from_state,omitempty" json:"from_state,omitempty"`
+
+	// Param name=value; may stand more than once
+	Param []string `form:"param,omitempty" json:"param,omitempty"`
 
 	// Set a setting of one step, like compose.chunk=50; any number
 	Set []string `form:"set,omitempty" json:"set,omitempty"`
@@ -5812,7 +5816,6 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("key", params.Key, false)
 	ask.add("format", params.Format, false)
 	ask.add("name", params.Name, false)
-	ask.add("param", params.Param, true)
 	ask.add("idempotency_key", params.IdempotencyKey, false)
 	ask.add("on_duplicate", params.OnDuplicate, false)
 	ask.add("source", params.Source, false)
@@ -5823,6 +5826,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("stream_from", params.StreamFrom, false)
 	ask.add("from_run", params.FromRun, false)
 	ask.add("from_state", params.FromState, true)
+	ask.add("param", params.Param, true)
 	ask.add("set", params.Set, true)
 	ask.add("dry_run", params.DryRun, false)
 	return c.stream(ctx, ask, options)
@@ -6589,4 +6593,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 3146a58bd63afffe11f99d29dd807e54, is 805b48664b7189d75cd0f3dd3b4d2687def45b40c0783e14b1614373c7b4bcca.
+// Of 2d764c873d8502efcfd54792de3a4308, is adeb0943e2081a2b7e56683f6910fb3de49c4a3c6ed86db5d72945d392875186.

@@ -29,11 +29,11 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 		limited(g, ReasonStepLimit, st.live, st.inFlight, "the run's limit of requests out at once", Advice{
 			"let more be out at once", fmt.Sprintf("tranche run set %s --in-flight N%s", r.id, r.forStep(st))})
 	case e.maxInFlight > 0 && e.live >= e.maxInFlight:
-		limited(g, ReasonBudget, e.live, e.maxInFlight, "the budget of "+targetText(e.name)+" over all runs", Advice{
+		limited(g, ReasonBudget, e.live, e.maxInFlight, "the budget of "+workqueue.TargetText(e.name)+" over all runs", Advice{
 			"let more be out at once", fmt.Sprintf("tranche endpoints set %s --max-in-flight N", e.name)})
 		behind(r, e, g)
 	case st.inFlightAuto && e.paced && e.liveAuto >= e.inFlight:
-		limited(g, ReasonAdaptive, e.liveAuto, e.inFlight, "the limit that nodes found for "+targetText(e.name), Advice{
+		limited(g, ReasonAdaptive, e.liveAuto, e.inFlight, "the limit that nodes found for "+workqueue.TargetText(e.name), Advice{
 			"see how it was found", "tranche endpoints show " + e.name})
 		if e.change != "" {
 			g.Why += "; its last change: " + e.change
@@ -46,7 +46,7 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 		g.Next, g.When = "a node claims them with its next look for work", after(f.at, lookWithin)
 		if st.kind.Fetched() && e.live > 0 {
 			g.Why += fmt.Sprintf("; nodes are at %d requests to %s, and take as many at once as they have room for", e.live,
-				targetText(e.name))
+				workqueue.TargetText(e.name))
 			g.Next, g.When = "a node claims them with its next look for work, when it has room for them", nil
 		}
 	}
@@ -113,7 +113,7 @@ func shared(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool 
 		return false
 	}
 	limited(g, ReasonShare, st.live, dispatch.Portion(limit, others), fmt.Sprintf(
-		"the run's share of the %d that %s takes: %s for it, too", limit, targetText(e.name), haveWork(others)),
+		"the run's share of the %d that %s takes: %s for it, too", limit, workqueue.TargetText(e.name), haveWork(others)),
 		Advice{"raise its priority", fmt.Sprintf("tranche run set %s --priority %d", r.id, r.priority+1)})
 	g.Next = "the next are claimed when one of its requests is answered, or when other runs need less"
 	return true
@@ -128,9 +128,9 @@ func haveWork(runs int) string {
 
 // breakerGroup explains items whose endpoint is not asked at the moment.
 func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
-	g.Reason, g.Owner, g.Who = BreakerOpen, OwnerTimer, "the breaker of "+targetText(e.name)
+	g.Reason, g.Owner, g.Who = BreakerOpen, OwnerTimer, "the breaker of "+workqueue.TargetText(e.name)
 	g.Since, g.When = e.breakerSince, e.probeAt
-	g.Why = "most requests to " + targetText(e.name) + " failed, so nothing is sent to it"
+	g.Why = "most requests to " + workqueue.TargetText(e.name) + " failed, so nothing is sent to it"
 	if e.breakerReason != "" {
 		g.Why += ": " + e.breakerReason
 	}
@@ -179,17 +179,17 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 	}
 	if e.rate > 0 {
 		consider(e.tokens, e.tokensAt, e.rate, fmt.Sprintf("%s gets at most %s over all runs",
-			targetText(e.name), PerSecond(e.rate, "item")),
+			workqueue.TargetText(e.name), PerSecond(e.rate, "item")),
 			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
 	}
 	if e.requestRate > 0 {
 		consider(e.callTokens, e.callTokensAt, e.requestRate, fmt.Sprintf("%s gets at most %s in all",
-			targetText(e.name), PerSecond(e.requestRate, "request")),
+			workqueue.TargetText(e.name), PerSecond(e.requestRate, "request")),
 			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --request-rate N/s", e.name)})
 	}
 	if st.inFlightAuto && e.learnedRate != nil && (e.rate <= 0 || *e.learnedRate < e.rate) {
 		consider(e.tokens, e.tokensAt, *e.learnedRate, fmt.Sprintf(
-			"%s said that it is asked too much, and gets %s", targetText(e.name), PerSecond(*e.learnedRate, "item")),
+			"%s said that it is asked too much, and gets %s", workqueue.TargetText(e.name), PerSecond(*e.learnedRate, "item")),
 			Advice{"see how that was found", "tranche endpoints show " + e.name})
 	}
 	if wait == 0 {

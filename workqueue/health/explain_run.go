@@ -280,32 +280,11 @@ func (r *runFacts) loading(f *facts) string {
 		manyItems(r.loaded), by)
 }
 
-// targetText is what is asked, in words.
-func targetText(key string) string {
-	switch kind, target := workqueue.TargetKind(key); kind {
-	case workqueue.KindHTTP:
-		return "HTTP service " + target
-	case workqueue.KindSQL:
-		return "source " + target
-	case workqueue.KindLocal:
-		return "local function " + target
-	default:
-		return "endpoint " + target
-	}
-}
-
 // servers is who answers for a target.
 func servers(key string) string {
-	switch kind, target := workqueue.TargetKind(key); kind {
-	case workqueue.KindHTTP:
-		return "HTTP service " + target
-	case workqueue.KindSQL:
-		return "the database of source " + target
-	case workqueue.KindLocal:
-		return "the nodes that have local function " + target
-	default:
-		return "the services of endpoint " + target
-	}
+	kind, _ := workqueue.TargetKind(key)
+	return map[workqueue.Kind]string{workqueue.KindSQL: "the database of ", workqueue.KindLocal: "the nodes that have ",
+		workqueue.KindEndpoint: "the services of "}[kind] + workqueue.TargetText(key)
 }
 
 // fetching explains slices that a node is at itself.
@@ -316,9 +295,9 @@ func (f *facts) fetching(st *stepFacts, s *sliceFacts, node *Node, g *MissingGro
 		g.Owner, g.Who = OwnerService, servers(s.endpoint)
 		g.Why = node.Name() + " has asked for them in plain requests"
 	case workqueue.KindLocal:
-		g.Why = fmt.Sprintf("%s is running %s on them", node.Name(), targetText(s.endpoint))
+		g.Why = fmt.Sprintf("%s is running %s on them", node.Name(), workqueue.TargetText(s.endpoint))
 	default:
-		g.Why = fmt.Sprintf("%s is asking %s for them", node.Name(), targetText(s.endpoint))
+		g.Why = fmt.Sprintf("%s is asking %s for them", node.Name(), workqueue.TargetText(s.endpoint))
 	}
 	g.Next = "what comes is recorded; what has not come by the deadline is retried"
 	if st.kind == workqueue.KindDirect && node.Away {

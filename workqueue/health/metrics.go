@@ -112,29 +112,21 @@ func (s Store) Metrics(ctx context.Context) (*Metrics, error) {
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it changes nothing
 	b := &pgx.Batch{}
 	b.Queue(limitStatements, strconv.FormatInt(statementLimit.Milliseconds(), 10))
-	rows(b, &r.Runs, runMetrics)
+	queueRows(b, &r.Runs, runMetrics)
 	row(b, []any{&r.Overdue}, overdueRuns)
-	rows(b, &r.Endpoints, endpointMetrics)
-	rows(b, &r.Collectors, collectorMetrics, MaxCounted)
+	queueRows(b, &r.Endpoints, endpointMetrics)
+	queueRows(b, &r.Collectors, collectorMetrics, MaxCounted)
 	d, l := &r.Schedules, &r.Leftovers
 	row(b, []any{&d.Overdue, &d.OldestDue, &d.Unstarted, &d.Failing, &d.Late}, scheduleMetrics)
 	row(b, []any{&l.Letters, &l.Quarantined, &l.Events}, leftoverMetrics, MaxCounted)
 	row(b, []any{&r.Nodes.Alive, &r.Nodes.Dead}, nodeMetrics, deadWindow)
 	of := &r.Database
 	row(b, []any{&of.Bytes, &of.Connections, &of.MaxConnections, &of.OldestTransaction}, databaseMetrics)
-	rows(b, &r.Tables, tableMetrics)
+	queueRows(b, &r.Tables, tableMetrics)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("read metrics: %w", err)
 	}
 	return r, nil
-}
-
-// rows adds a query whose rows become a list.
-func rows[T any](b *pgx.Batch, into *[]T, sql string, args ...any) {
-	b.Queue(sql, args...).Query(func(found pgx.Rows) (err error) {
-		*into, err = pgx.CollectRows(found, pgx.RowToStructByPos[T])
-		return err
-	})
 }
 
 // row adds a query of one row.

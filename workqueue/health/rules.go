@@ -1,6 +1,10 @@
 package health
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
 
 // Kinds of conditions.
 const (
@@ -215,5 +219,5 @@ var rules = []Rule{
 
 // items is what items that wait for a target say, in a few words.
 func (r *Rule) items(target string) string {
-	return strings.NewReplacer("{to}", targetText(target), "{name}", target).Replace(r.Items)
+	return strings.NewReplacer("{to}", workqueue.TargetText(target), "{name}", target).Replace(r.Items)
 }

@@ -29,13 +29,13 @@ type AcceptRequest struct {
 	Actor    string
 }
 
-// Accepted is what an acceptance, or its withdrawal, changed or would change.
-type Accepted struct {
-	Items    int64          // of which a failure was accepted, or is no more
-	Steps    []StepAccepted // where, in their order
-	Examples []string       // the first keys of Items
-	Failed   int64          // failed items of the run,
-	Accepted int64          // and those of them whose failures are all accepted now
+// Acceptance is what an acceptance, or its withdrawal, changed or would change.
+type Acceptance struct {
+	Items    int64          `json:"items" doc:"of which a failure was accepted, or is no more"`
+	Examples []string       `json:"examples" nullable:"false" doc:"the first ten keys of items"`
+	Steps    []StepAccepted `json:"steps" nullable:"false" doc:"how many that were at which step"`
+	Failed   int64          `json:"failed" doc:"failed items of the run"`
+	Accepted int64          `json:"accepted" doc:"of those: their failures are all accepted now"`
 }
 
 // StepAccepted is how many failures of a step were accepted, or are no more.
@@ -65,12 +65,12 @@ func (e *NothingToAcceptError) Error() string {
 // Accept marks failures of a run as accepted: they stay failed, and no one need see to them. Those that are accepted
 // already keep who accepted them. What is run again, or reset, is accepted no more. The run may be in progress or have
 // ended. A dry run does all of it and takes it back.
-func (s Store) Accept(ctx context.Context, req AcceptRequest) (Accepted, error) {
+func (s Store) Accept(ctx context.Context, req AcceptRequest) (Acceptance, error) {
 	if err := req.validate(); err != nil {
-		return Accepted{}, fmt.Errorf("accept: %w", err)
+		return Acceptance{}, fmt.Errorf("accept: %w", err)
 	}
 	if err := s.see(ctx, req.Run, &req.Select); err != nil {
-		return Accepted{}, fmt.Errorf("accept: %w", err)
+		return Acceptance{}, fmt.Errorf("accept: %w", err)
 	}
 	var a *acceptance
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
@@ -78,7 +78,7 @@ func (s Store) Accept(ctx context.Context, req AcceptRequest) (Accepted, error) 
 		return a.do(ctx, database.Kept[plane.GraphCache](s.db))
 	})
 	if err != nil {
-		return Accepted{}, fmt.Errorf("accept: %w", err)
+		return Acceptance{}, fmt.Errorf("accept: %w", err)
 	}
 	return a.out, nil
 }
@@ -99,7 +99,7 @@ type acceptance struct {
 	*AcceptRequest
 	redo
 
-	out Accepted
+	out Acceptance
 }
 
 const (

@@ -14,7 +14,7 @@ import (
 )
 
 // accept accepts failures, which must succeed.
-func (b *bench) accept(run workqueue.RunID, sel redo.Selection) redo.Accepted {
+func (b *bench) accept(run workqueue.RunID, sel redo.Selection) redo.Acceptance {
 	b.Helper()
 	out := testenv.Must(redo.New(b.Store).Accept(b.Context(), redo.AcceptRequest{Run: run, Select: sel, Reason: "r",
 		Actor: "ann"}))(b)
@@ -76,7 +76,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	defer func() { _ = step.Rollback(context.Background()) }() // as above
 	testenv.Must(reading.Exec(t.Context(), `LOCK TABLE work_result IN ACCESS EXCLUSIVE MODE`))(t)
 	var wg sync.WaitGroup
-	var accepted redo.Accepted
+	var accepted redo.Acceptance
 	wg.Go(func() { accepted = b.accept(run, redo.Selection{Codes: []string{"bad"}}) })
 	waits := func(lock string) func() bool {
 		return func() bool {

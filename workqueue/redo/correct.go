@@ -46,15 +46,16 @@ type Correction struct {
 
 // Corrected is what a correction did, or would do.
 type Corrected struct {
-	Items      int64 // that have another payload now
-	Same       int64 // that were given the payload which they have: nothing is done with them
-	Begun      int64 // of Items, those that are done again; no one had begun with the others
-	Examples   []string
-	Generation workqueue.Generation
-	Steps      []StepReset
-	Hold       control.Hold // the run is held: nothing is done again until it is resumed or approved
-	HoldDetail string
-	Requests   []workqueue.Sent // withdrawn as a whole, that may still lie in the work stream
+	Items      int64                `json:"items" doc:"that have another payload now"`
+	Same       int64                `json:"same" doc:"that were given the payload they have; they are left as they are"`
+	Begun      int64                `json:"begun" doc:"of items, those that are done again; the others were not begun"`
+	Examples   []string             `json:"examples" nullable:"false" doc:"the first keys of items"`
+	Generation workqueue.Generation `json:"generation" doc:"that the correction opens"`
+	Steps      []StepReset          `json:"steps" nullable:"false" doc:"what becomes of the items at each step"`
+
+	Hold       control.Hold     `json:"-"` // the run is held: nothing is done again until it is resumed or approved
+	HoldDetail string           `json:"-"`
+	Requests   []workqueue.Sent `json:"-"` // withdrawn as a whole, that may still lie in the work stream
 }
 
 // Examples is how many keys are shown of what is done, or would be.

@@ -31,17 +31,18 @@ type RerunRequest struct {
 
 // Rerun is what a re-run set going, or would set going.
 type Rerun struct {
-	Items      int64
-	Held       int64 // of those, the ones that wait for the canary
-	Blocks     int
-	Slices     int64 // into which the items are cut by the chunk of the moment; more when payloads are large
-	Generation workqueue.Generation
-	Step       string       // empty: several
-	Steps      []StepReset  // of a run of several steps: those that run items again, and those after them
-	Hold       control.Hold // the run is held: its items wait until it is resumed or approved
-	HoldDetail string
-	Examples   []string         // the first keys of Items
-	Requests   []workqueue.Sent // of steps after, withdrawn as a whole, that may still lie in the work stream
+	Step       string               `json:"step" doc:"empty: several"`
+	Items      int64                `json:"items"`
+	Held       int64                `json:"held" doc:"of the items, those that wait for the canary"`
+	Slices     int64                `json:"slices" doc:"by the chunk of the moment; more for large payloads"`
+	Blocks     int                  `json:"blocks"`
+	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
+	Generation workqueue.Generation `json:"generation"`
+	Steps      []StepReset          `json:"steps,omitempty" doc:"of a run of several steps, what becomes of them"`
+
+	Hold       control.Hold     `json:"-"` // the run is held: its items wait until it is resumed or approved
+	HoldDetail string           `json:"-"`
+	Requests   []workqueue.Sent `json:"-"` // of steps after, withdrawn as a whole, that may still lie in the work stream
 }
 
 // Rerun sets final items of a run going again, under the run's next generation: bits move back to ready, the tracker is

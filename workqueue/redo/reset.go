@@ -29,16 +29,17 @@ type ResetRequest struct {
 
 // Reset is what a reset did, or would do.
 type Reset struct {
-	Step       string
-	Items      int64
-	Blocks     int
-	Generation workqueue.Generation
-	Steps      []StepReset  // the one that was reset, and those after it, in their order
-	Examples   []string     // the first keys of Items
-	Notes      []string     // what was selected and left as it is, and why
-	Hold       control.Hold // the run is held: nothing is done again until it is resumed or approved
-	HoldDetail string
-	Requests   []workqueue.Sent // withdrawn as a whole, that may still lie in the work stream
+	Step       string               `json:"step"`
+	Items      int64                `json:"items"`
+	Blocks     int                  `json:"blocks"`
+	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
+	Generation workqueue.Generation `json:"generation"`
+	Steps      []StepReset          `json:"steps" doc:"the one that was reset, and those after it"`
+	Notes      []string             `json:"notes" doc:"what was selected and left as it is, and why"`
+
+	Hold       control.Hold     `json:"-"` // the run is held: nothing is done again until it is resumed or approved
+	HoldDetail string           `json:"-"`
+	Requests   []workqueue.Sent `json:"-"` // withdrawn as a whole, that may still lie in the work stream
 }
 
 // StepReset is what a reset does to one step, in items.

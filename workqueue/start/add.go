@@ -38,12 +38,12 @@ type AddRequest struct {
 
 // Added is the outcome of an add.
 type Added struct {
-	Run      workqueue.RunID
-	First    workqueue.Ordinal // of the items that were added, which follow each other
-	Items    int64             // that were added
-	Skipped  int64             // duplicates left out
-	Total    int64             // items of the run now
-	Existing bool              // the key was known: this is what was added with it
+	Run      workqueue.RunID   `json:"run"`
+	First    workqueue.Ordinal `json:"first" doc:"the ordinal of the first item that was added; the others follow it"`
+	Items    int64             `json:"items" doc:"that were added"`
+	Skipped  int64             `json:"skipped" doc:"duplicates that were left out"`
+	Total    int64             `json:"total" doc:"items of the run"`
+	Existing bool              `json:"existing" doc:"the idempotency key was used before, for the same items"`
 }
 
 // AddConflictError is returned for an add whose key was used before, for other items.

@@ -296,13 +296,13 @@ type SealRequest struct {
 
 // Sealed is the outcome of a seal.
 type Sealed struct {
-	Run       workqueue.RunID
-	Items     int64
-	Skipped   int64
-	Already   bool // it was sealed before: nothing was changed
-	Completed bool // nothing was left to do: the seal itself completed the run
+	Run       workqueue.RunID `json:"run"`
+	Items     int64           `json:"items"`
+	Skipped   int64           `json:"skipped" doc:"duplicates that were left out"`
+	Already   bool            `json:"already" doc:"it was sealed before; nothing was changed"`
+	Completed bool            `json:"completed" doc:"nothing was left to do"`
 
-	Completions []settle.Completion // of the run, when it was completed
+	Completions []settle.Completion `json:"-"` // of the run, when it was completed
 }
 
 // ExpectError is returned for a seal of a run that has not as many items as were expected. It stays open.

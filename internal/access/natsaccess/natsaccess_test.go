@@ -22,6 +22,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // patience bounds what a test waits for.
 const patience = 2 * time.Minute
 
@@ -29,11 +31,7 @@ func grants(t *testing.T, texts ...string) []natsaccess.Grant {
 	t.Helper()
 	var all []natsaccess.Grant
 	for _, text := range texts {
-		g, err := natsaccess.ParseGrant(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, g)
+		all = append(all, testenv.Must(natsaccess.ParseGrant(text))(t))
 	}
 	return all
 }
@@ -86,17 +84,10 @@ func formsOf(t *testing.T, s *natsaccess.System) map[string]form {
 // prepare makes the streams, and the consumers of endpoints, as a node does.
 func prepare(t *testing.T, node *nats.Conn, names ...string) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(node, jetstream.WithDefaultTimeout(patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Ensure(t.Context(), js, stream.Config{Memory: true}); err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.Must(jetstream.New(node, jetstream.WithDefaultTimeout(patience)))(t)
+	testenv.Must(stream.Ensure(t.Context(), js, stream.Config{Memory: true}))(t)
 	for _, name := range names {
-		if err := stream.EnsureConsumer(t.Context(), js, name, stream.ConsumerSettings{}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, stream.EnsureConsumer(t.Context(), js, name, stream.ConsumerSettings{}))
 	}
 	return js
 }
@@ -169,9 +160,7 @@ func TestNoRoleUsesUpTheServer(t *testing.T) {
 			refused := make(chan error, 9)
 			last.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err })
 			for range most + 1 {
-				if _, err := last.SubscribeSync(nats.NewInbox()); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(last.SubscribeSync(nats.NewInbox()))(t)
 			}
 			select {
 			case err := <-refused:
@@ -196,10 +185,7 @@ func listens(service *endpoints.Service) bool { return service.Stats()[0].State 
 
 func begin(t *testing.T, nc *nats.Conn, log *zap.Logger, names ...string) *endpoints.Service {
 	t.Helper()
-	service, err := endpoints.New(nc, endpoints.Config{Name: names[0], DrainTimeout: patience, Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	service := testenv.Must(endpoints.New(nc, endpoints.Config{Name: names[0], DrainTimeout: patience, Log: log}))(t)
 	for _, name := range names {
 		err := endpoints.HandleEach(service, name, func(_ context.Context, in int) (int, error) { return in, nil })
 		if err != nil {
@@ -267,9 +253,7 @@ func refuses(t *testing.T, nc *nats.Conn, subject string) {
 		default:
 		}
 	})
-	if err := nc.Publish(subject, nil); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, nc.Publish(subject, nil))
 	select {
 	case err := <-refused:
 		if !strings.Contains(err.Error(), subject) {
@@ -330,16 +314,10 @@ func TestKeysStay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			first, err := write(system(t, "accounts=accounts"), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			first := testenv.Must(write(system(t, "accounts=accounts"), dir))(t)
 			before := identity(t, first[1])
 			server := testenv.NATSByConfig(t, read(t, first[0]))
-			second, err := write(system(t, "accounts=accounts", "more=more"), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			second := testenv.Must(write(system(t, "accounts=accounts", "more=more"), dir))(t)
 			if len(second) != len(first)+1 {
 				t.Errorf("first %v, then %v", first, second)
 			}
@@ -350,7 +328,7 @@ func TestKeysStay(t *testing.T) {
 			for _, file := range second[1:] {
 				testenv.Dial(t, server.URL(), credentials(t, file))
 			}
-			err = filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+			err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
 				if err == nil && !info.IsDir() && info.Mode().Perm() != 0o600 {
 					t.Errorf("%s has mode %s", path, info.Mode())
 				}
@@ -365,11 +343,7 @@ func TestKeysStay(t *testing.T) {
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content)
+	return string(testenv.Must(os.ReadFile(file))(t))
 }
 
 // credentials are what a file of a user lets one connect with.
@@ -378,11 +352,7 @@ func credentials(t *testing.T, file string) nats.Option {
 	if strings.HasSuffix(file, ".creds") {
 		return nats.UserCredentials(file)
 	}
-	option, err := nats.NkeyOptionFromSeed(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return option
+	return testenv.Must(nats.NkeyOptionFromSeed(file))(t)
 }
 
 // identity is the seed in a file.

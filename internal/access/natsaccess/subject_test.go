@@ -17,38 +17,23 @@ func TestPullsByHand(t *testing.T) {
 	form := forms(t)["nkeys"]
 	server := testenv.NATSByConfig(t, form.config)
 	js := prepare(t, testenv.Dial(t, server.URL(), form.user("node")), "accounts", "statement")
-	if _, err := js.Publish(t.Context(), "tranche.work.accounts", []byte("work")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.Publish(t.Context(), "tranche.work.statement", []byte("of another")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(js.Publish(t.Context(), "tranche.work.accounts", []byte("work")))(t)
+	testenv.Must(js.Publish(t.Context(), "tranche.work.statement", []byte("of another")))(t)
 	nc := testenv.Dial(t, server.URL(), form.user("accounts"))
-	stolen, err := nc.SubscribeSync("stolen")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stolen := testenv.Must(nc.SubscribeSync("stolen"))(t)
 	// Read as an acknowledgement without a domain, this is one for statement, which asks for the next request.
-	err = nc.PublishRequest("$JS.ACK.TRANCHE_WORK.statement.TRANCHE_WORK.accounts.1.1.1", "stolen", []byte("+NXT"))
+	err := nc.PublishRequest("$JS.ACK.TRANCHE_WORK.statement.TRANCHE_WORK.accounts.1.1.1", "stolen", []byte("+NXT"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	inbox := nc.NewInbox()
-	sub, err := nc.SubscribeSync(inbox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sub := testenv.Must(nc.SubscribeSync(inbox))(t)
 	next := func() *nats.Msg {
-		msg, err := sub.NextMsg(patience)
-		if err != nil {
-			t.Fatal(err)
-		}
+		msg := testenv.Must(sub.NextMsg(patience))(t)
 		return msg
 	}
 	body := []byte(`{"batch":2,"expires":1000000000,"max_bytes":2000000}`)
-	if err := nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.accounts", inbox, body); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.accounts", inbox, body))
 	if work := next(); work.Subject != "tranche.work.accounts" || !strings.HasPrefix(work.Reply, "$JS.ACK.") {
 		t.Errorf("work came to %s, to be acknowledged at %s", work.Subject, work.Reply)
 	}

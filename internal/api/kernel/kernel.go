@@ -191,6 +191,19 @@ func Get(id, path, summary string) huma.Operation {
 	return byViewer(huma.Operation{OperationID: id, Method: http.MethodGet, Path: path, Summary: summary})
 }
 
+// Post is an operation of operators that does something. More may be empty.
+func Post(id, path, summary, more string) huma.Operation {
+	return ByOperator(huma.Operation{OperationID: id, Method: http.MethodPost, Path: path, Summary: summary,
+		Description: more})
+}
+
+// Delete is an operation of operators that takes something away.
+func Delete(id, path, summary, more string) huma.Operation {
+	op := Post(id, path, summary, more)
+	op.Method = http.MethodDelete
+	return op
+}
+
 // RunPath is the run that an operation is about.
 type RunPath struct {
 	Run string `path:"run" doc:"an id, a piece of one (4 digits or more), a name, or last" example:"last"`

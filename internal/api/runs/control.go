@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -62,18 +61,16 @@ func (s changes) registerControl(api huma.API) {
 		{"cancel", "Cancel a run", "Cancel every run", s.cancelled},
 	}
 	for _, a := range all {
-		kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-			OperationID: a.action + "-run", Method: http.MethodPost, Path: "/runs/{run}/" + a.action, Summary: a.one,
-		}), func(ctx context.Context, in *runChange[*ControlSettings]) (Controlled, error) {
+		kernel.Register(s.Kernel, api, kernel.Post(a.action+"-run", "/runs/{run}/"+a.action,
+			a.one, ""), func(ctx context.Context, in *runChange[*ControlSettings]) (Controlled, error) {
 			return s.control(ctx, a.action, in.ID, in.Name, cmp.Or(in.Body, &ControlSettings{}).Reason, a.do)
 		})
 		s.registerAll(api, a.action, a.every, a.do)
 	}
 	s.registerGates(api)
 	s.registerAll(api, "approve", "Approve every run whose canary waits", s.config.Controls.Approve)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "resume-run", Method: http.MethodPost, Path: "/runs/{run}/resume", Summary: "Resume a run",
-	}), s.resume)
+	kernel.Register(s.Kernel, api, kernel.Post("resume-run", "/runs/{run}/resume",
+		"Resume a run", ""), s.resume)
 	s.registerAll(api, "resume", "Resume every run that was paused",
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 			return s.config.Controls.Resume(ctx, c, nil)
@@ -81,9 +78,8 @@ func (s changes) registerControl(api huma.API) {
 }
 
 func (s changes) registerAll(api huma.API, action, summary string, do control) {
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: action + "-all-runs", Method: http.MethodPost, Path: "/runs/" + action, Summary: summary,
-	}), func(ctx context.Context, in *struct {
+	kernel.Register(s.Kernel, api, kernel.Post(action+"-all-runs", "/runs/"+action,
+		summary, ""), func(ctx context.Context, in *struct {
 		kernel.Changer
 		Body ControlAll
 	},
@@ -168,10 +164,8 @@ type ChangedRun struct {
 }
 
 func (s changes) registerSet(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "set-run", Method: http.MethodPost, Path: "/runs/{run}/settings",
-		Summary: "Change settings of a run while it runs",
-	}), s.setRun)
+	kernel.Register(s.Kernel, api, kernel.Post("set-run", "/runs/{run}/settings",
+		"Change settings of a run while it runs", ""), s.setRun)
 }
 
 func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (ChangedRun, error) {
@@ -245,13 +239,11 @@ type GateDocument struct {
 func (s changes) registerGates(api huma.API) {
 	show := kernel.Get("get-gate", "/runs/{run}/gate", "What waits for someone between two steps of a run")
 	kernel.Register(s.Kernel, api, kernel.ScansRun(show), s.gate)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "approve-run", Method: http.MethodPost, Path: "/runs/{run}/approve",
-		Summary: "Let the items go that a canary held back, or a step begin",
-		Description: "With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: " +
-			"other, who started the run is refused with 403. With if_waiting_since, what is approved is what was " +
-			"looked at.",
-	}), s.approve)
+	kernel.Register(s.Kernel, api, kernel.Post("approve-run", "/runs/{run}/approve",
+		"Let the items go that a canary held back, or a step begin",
+		"With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: "+
+			"other, who started the run is refused with 403. With if_waiting_since, what is approved is what was "+
+			"looked at."), s.approve)
 }
 
 type gateInput struct {
@@ -299,12 +291,11 @@ type RunDeleted struct {
 }
 
 func (s changes) registerDelete(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
-		OperationID: "delete-run", Method: http.MethodPost, Path: "/runs/{run}/delete", Summary: "Delete a finished run",
-		Description: "From then on no one finds it; whoever asks for it by its id is told 410. The leader " +
-			"deletes its rows in small pieces, for which the answer does not wait. A run that is in progress, or ended " +
-			"less than a minute ago, is refused.",
-	}), s.deleteRun)
+	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("delete-run", "/runs/{run}/delete",
+		"Delete a finished run",
+		"From then on no one finds it; whoever asks for it by its id is told 410. The leader "+
+			"deletes its rows in small pieces, for which the answer does not wait. A run that is in progress, or ended "+
+			"less than a minute ago, is refused.")), s.deleteRun)
 }
 
 func (s changes) deleteRun(ctx context.Context, in *runChange[*DeleteSettings]) (RunDeleted, error) {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net/http"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -21,18 +20,13 @@ import (
 
 // Corrected is what a correction did, or would do.
 type Corrected struct {
-	Run        workqueue.RunID      `json:"run"`
-	DryRun     bool                 `json:"dry_run" doc:"nothing was changed"`
-	Cascade    bool                 `json:"cascade"`
-	Items      int64                `json:"items" doc:"that have another payload now"`
-	Same       int64                `json:"same" doc:"that were given the payload they have; they are left as they are"`
-	Begun      int64                `json:"begun" doc:"of items, those that are done again; the others were not begun"`
-	Examples   []string             `json:"examples" nullable:"false" doc:"the first keys of items"`
-	Generation workqueue.Generation `json:"generation" doc:"that the correction opens"`
-	Steps      []redo.StepReset     `json:"steps" nullable:"false" doc:"what becomes of the items at each step"`
-	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
-	Key        string               `json:"key,omitempty" doc:"the column or field that the keys came from"`
-	Warnings   []string             `json:"warnings" nullable:"false"`
+	Run     workqueue.RunID `json:"run"`
+	DryRun  bool            `json:"dry_run" doc:"nothing was changed"`
+	Cascade bool            `json:"cascade"`
+	redo.Corrected
+	Paused   string   `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+	Key      string   `json:"key,omitempty" doc:"the column or field that the keys came from"`
+	Warnings []string `json:"warnings" nullable:"false"`
 }
 
 // ItemCorrection is another payload for one item.
@@ -51,15 +45,10 @@ What was made of the items at steps that see payloads is taken back and done aga
 what the steps after had made of it is redone where a part changes that they see, or in any case with cascade.`
 
 func (s changes) registerCorrect(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
-		OperationID: "correct", Method: http.MethodPost, Path: "/runs/{run}/correct", Summary: "Correct the data of items",
-		Description: correctDescription,
-	}), kernel.Files(itemTypes()...)), s.correct)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "correct-item", Method: http.MethodPost, Path: "/runs/{run}/items/{key}/correct",
-		Summary:     "Correct the data of one item",
-		Description: "As correct does, with one payload as it stands.",
-	}), s.correctItem)
+	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("correct", "/runs/{run}/correct",
+		"Correct the data of items", correctDescription), kernel.Files(itemTypes()...)), s.correct)
+	kernel.Register(s.Kernel, api, kernel.Post("correct-item", "/runs/{run}/items/{key}/correct",
+		"Correct the data of one item", "As correct does, with one payload as it stands."), s.correctItem)
 }
 
 type correctInput struct {
@@ -76,27 +65,25 @@ type correctInput struct {
 	kernel.Stream
 }
 
-// correct keeps the body first: a transaction is not to wait for a sender, and may have to read it twice.
 func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, err error) {
-	if err := cmp.Or(kernel.CheckText("reason", in.Reason, kernel.MaxReasonBytes)); err != nil {
+	if err := kernel.CheckText("reason", in.Reason, kernel.MaxReasonBytes); err != nil {
 		return out, err
 	}
-	spool := s.SpoolOf(ctx)
-	spool.Max = MaxAddBody
-	kept, err := spool.Keep(wholeItems(in.Body()))
+	kept, err := s.keep(ctx, in.Body())
 	if err != nil {
 		return out, err
 	}
+	defer func() { _ = kept.Close() }() // what was read has been read
 	config, err := s.correctionConfig(ctx, in.ID, &in.ShapeQuery, in.Format, in.Key)
 	if err != nil {
-		return out, errors.Join(err, kept.Close())
+		return out, err
 	}
 	contract, err := s.contractOfRun(ctx, in.ID, in.Contract)
 	if err != nil {
-		return out, errors.Join(err, kept.Close())
+		return out, err
 	}
 	given := Adding{Config: config, Kept: kept, contract: contract}
-	defer func() { _ = errors.Join(given.Close(), kept.Close()) }() // what was read has been read
+	defer func() { _ = given.Close() }()
 	if err := given.Open(); err != nil {
 		return out, err
 	}
@@ -197,8 +184,7 @@ func (s changes) doCorrect(ctx context.Context, req *redo.CorrectRequest) (Corre
 	if err != nil {
 		return Corrected{}, unchanged(err, "tranche run items "+req.Run.String())
 	}
-	return Corrected{Run: req.Run, DryRun: req.DryRun, Cascade: req.Cascade, Items: done.Items, Same: done.Same,
-		Begun: done.Begun, Examples: done.Examples, Generation: done.Generation,
-		Steps:  append([]redo.StepReset{}, done.Steps...),
+	done.Steps = append([]redo.StepReset{}, done.Steps...) // never nil
+	return Corrected{Run: req.Run, DryRun: req.DryRun, Cascade: req.Cascade, Corrected: done,
 		Paused: pausedText(done.Hold, done.HoldDetail), Warnings: []string{}}, nil
 }

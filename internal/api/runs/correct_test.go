@@ -8,6 +8,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -62,9 +63,7 @@ func TestCorrectionsFitTheSchema(t *testing.T) {
 	b.Says(200, "/plans?name=s", plan)
 	b.Says(201, "/runs?plan_ref=s&name=s", "id,name\n1,ann\n2,b\n", `"invalid":1`)
 	var run workqueue.RunID
-	if err := b.Pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 's'`).Scan(&run); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 's'`).Scan(&run))
 	b.Answer(run, "", func(workqueue.Ordinal) []byte { return []byte("1") })
 	b.Says(422, "/runs/s/correct", "id,name\n2,c\n", "Nothing was corrected")
 	b.Says(422, "/runs/s/items/2/correct", `{"payload":{"id":"2","name":"c"}}`, "payload: ", "name")
@@ -91,18 +90,14 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	b.Says(422, "/runs?from_run=first", "id,name\n2,x\n9,y\n", "not among those taken", `\"9\"`)
 	b.Says(201, "/runs?endpoint=echo&name=twins&on_duplicate=allow", "id,name\n1,ann\n1,bob\n")
 	var twins workqueue.RunID
-	if err := b.Pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 'twins'`).Scan(&twins); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 'twins'`).Scan(&twins))
 	b.Answer(twins, "", func(workqueue.Ordinal) []byte { return nil })
 	b.Says(422, "/runs?from_run=twins&on_duplicate=allow", "id,name\n1,x\n", "several items", "which of them is meant")
 	b.Says(422, "/runs?from_run=first&from_state=late", "", "failed, missing or cancelled")
 	b.Says(422, "/runs?from_run=first&from_state=missing", "", "no items in these states")
 	b.Says(201, "/runs?from_run=first&from_state=failed&name=second", "id,name\n2,BOB\n", `"items":2`, `"plan":"echo"`)
 	var second workqueue.RunID
-	if err := b.Pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 'second'`).Scan(&second); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 'second'`).Scan(&second))
 	b.Answer(second, "", func(o workqueue.Ordinal) []byte {
 		if o == 0 {
 			return []byte("1")

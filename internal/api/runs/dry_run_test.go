@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func parquetFile(t *testing.T, ids ...string) string {
@@ -26,13 +27,9 @@ func parquetFile(t *testing.T, ids ...string) string {
 	var out bytes.Buffer
 	w := parquet.NewGenericWriter[row](&out)
 	for _, id := range ids {
-		if _, err := w.Write([]row{{id}}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(w.Write([]row{{id}}))(t)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, w.Close())
 	return out.String()
 }
 
@@ -54,9 +51,7 @@ func packed(t *testing.T, text string) string {
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
 	_, err := w.Write([]byte(text))
-	if err = errors.Join(err, w.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(err, w.Close()))
 	return out.String()
 }
 
@@ -122,12 +117,8 @@ func TestDryRunsAndStartsAgree(t *testing.T) {
 		}
 		var dry runs.DryRun
 		var started runs.Started
-		if err := json.Unmarshal(text, &dry); err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(startText, &started); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, json.Unmarshal(text, &dry))
+		testenv.NoError(t, json.Unmarshal(startText, &started))
 		var bytes, held int64
 		err := b.Pool.QueryRow(t.Context(), `SELECT sum(payload_bytes), sum(coalesce(bit_count(held), 0))
 			FROM work_block WHERE run_id = $1`, started.Run).Scan(&bytes, &held)

@@ -34,11 +34,11 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	})
 	var whole health.EndpointExplanation
 	apitest.Eventually(t, "the endpoint is explained", func() bool {
-		e.Get("/endpoints/count/explain", &whole)
+		e.Read("/endpoints/count/explain", &whole)
 		e.AnswersAll(whole.Groups, whole.Missing)
 		return whole.Missing == 100 && whole.Runs == 1 && strings.Contains(whole.Listens, "no one")
 	})
-	e.Get("/endpoints/idle/explain", &whole)
+	e.Read("/endpoints/idle/explain", &whole)
 	if whole.Missing != 0 || !strings.Contains(whole.Summary, "nothing waits") {
 		t.Errorf("an endpoint that no one uses is explained as %+v", whole)
 	}
@@ -54,24 +54,20 @@ func TestExplainAnEndpointWithASlipInItsName(t *testing.T) {
 		"tranche run cancel "+run.String())
 	apitest.Eventually(t, "the warning names it", func() bool {
 		var view struct{ Warnings []string }
-		e.Get("/runs/"+run.String(), &view)
+		e.Read("/runs/"+run.String(), &view)
 		return strings.Contains(strings.Join(view.Warnings, "\n"), "endpoint cout (was count meant?); the run")
 	})
-	if _, err := e.Pool.Exec(t.Context(), `UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
-		probe_at = tranche_now() WHERE endpoint = 'cout'`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(e.Pool.Exec(t.Context(), `UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
+		probe_at = tranche_now() WHERE endpoint = 'cout'`))(t)
 	listed := func() bool {
 		var list struct{ Endpoints []struct{ Name string } }
-		e.Get("/endpoints", &list)
+		e.Read("/endpoints", &list)
 		return slices.ContainsFunc(list.Endpoints, func(one struct{ Name string }) bool { return one.Name == "cout" })
 	}
 	if !listed() {
 		t.Error("an endpoint that a run uses is not listed")
 	}
-	if _, err := control.New(e.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "bob"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(control.New(e.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "bob"}))(t)
 	if listed() {
 		t.Error("an endpoint that never was is listed when its run has ended")
 	}
@@ -104,10 +100,7 @@ func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
 	e := apitest.SetupEngine(t)
 	run := e.Load("count", 10, nil)
 	e.Until(run, "sent", health.ReasonNoListener)
-	js, err := jetstream.New(testenv.Conn(t, e.Ns), jetstream.WithDefaultTimeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.Must(jetstream.New(testenv.Conn(t, e.Ns), jetstream.WithDefaultTimeout(time.Minute)))(t)
 	// The leader ends the pause within a second, which is what the explanation says.
 	e.Keep(func(ctx context.Context) error {
 		for ctx.Err() == nil {
@@ -160,9 +153,7 @@ func TestExplainWithoutNATS(t *testing.T) {
 	e.Until(sent, "sent", health.ReasonNoListener)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := ns.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, ns.Stop(ctx))
 	run := e.Load("count", 100, nil)
 	e.WantOwner(run, "ready", health.ReasonNATSUnreachable, health.OwnerNode, "cannot reach NATS",
 		"connects again by itself")

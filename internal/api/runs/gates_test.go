@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
@@ -62,9 +63,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 			}
 			return []byte("1")
 		})
-		if _, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run.Run); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(dispatch.New(b.Store).CheckBarriers(t.Context(), run.Run))(t)
 		return run.Run
 	}
 	for _, name := range []string{"first", "second"} {
@@ -85,9 +84,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 		if name == "second" { // the same is made again, and waits again
 			ask(200, bob, http.MethodPost, "/runs/second/reset", `{"step":"compose","keys":["2"]}`)
 			b.Answer(run, "", func(workqueue.Ordinal) []byte { return []byte(`"other"`) })
-			if _, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(dispatch.New(b.Store).CheckBarriers(t.Context(), run))(t)
 			ask(409, bob, http.MethodPost, "/runs/second/approve", `{"step":"send","if_waiting_since":"`+gate.Since+`"}`,
 				"looked at", "--dry-run")
 			ask(200, bob, http.MethodPost, "/runs/second/approve", `{"step":"send"}`, `"items":3`)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 )
@@ -40,9 +41,7 @@ func giveBack(t *testing.T, format string, change func([]byte) []byte) (payloads
 	for _, key := range []string{"K1", "K2"} {
 		items = append(items, &export.Item{Key: key, State: workqueue.OutcomeFailed, ErrorCode: "no",
 			Payload: []byte(have[key])})
-		if err := names.meet(objectOf([]byte(have[key])), []byte(have[key])); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, names.meet(objectOf([]byte(have[key])), []byte(have[key])))
 	}
 	table := &exportTable{flat: true, columns: flatColumns(names.names, nil)}
 	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
@@ -54,9 +53,7 @@ func giveBack(t *testing.T, format string, change func([]byte) []byte) (payloads
 		return out
 	})
 	if file = change(file); strings.HasSuffix(format, "UTF-16") {
-		if file, err = unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().Bytes(file); err != nil {
-			t.Fatal(err)
-		}
+		file = testenv.Must(unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().Bytes(file))(t)
 	}
 	cfg := intake.Config{Key: "id", Spool: &intake.Spool{Dir: t.TempDir()}}
 	cfg.Export = &intake.Export{Config: cfg, Payloads: func([]string) (map[string]string, error) { return have, nil }}
@@ -114,10 +111,7 @@ func TestExportsThatAreGivenBack(t *testing.T) {
 
 func changedParquet(t *testing.T, file []byte, old, by string) []byte {
 	t.Helper()
-	rows, err := parquet.Read[any](bytes.NewReader(file), int64(len(file)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := testenv.Must(parquet.Read[any](bytes.NewReader(file), int64(len(file))))(t)
 	for _, r := range rows {
 		for name, value := range r.(map[string]any) {
 			if value == old {
@@ -125,39 +119,27 @@ func changedParquet(t *testing.T, file []byte, old, by string) []byte {
 			}
 		}
 	}
-	in, err := parquet.OpenFile(bytes.NewReader(file), int64(len(file)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := testenv.Must(parquet.OpenFile(bytes.NewReader(file), int64(len(file))))(t)
 	var out bytes.Buffer
 	w := parquet.NewGenericWriter[any](&out, in.Schema())
-	if _, err := w.Write(rows); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.Write(rows))(t)
+	testenv.NoError(t, w.Close())
 	return out.Bytes()
 }
 
 // changedBook has values in the first row's cells, by the names of their columns.
 func changedBook(t *testing.T, file []byte, cells map[string]any) []byte {
 	t.Helper()
-	book, err := excelize.OpenReader(bytes.NewReader(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	book := testenv.Must(excelize.OpenReader(bytes.NewReader(file)))(t)
 	defer func() { _ = book.Close() }()
-	rows, err := book.GetRows(xlsxSheet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := testenv.Must(book.GetRows(xlsxSheet))(t)
 	for name, value := range cells {
 		at, _ := excelize.CoordinatesToCellName(slices.Index(rows[0], name)+1, 2)
 		styled, isStyled := value.(styledCell)
 		if isStyled {
 			value = styled.value
 		}
+		var err error
 		if isStyled && strings.HasPrefix(styled.format, "=") {
 			err = book.SetCellFormula(xlsxSheet, at, styled.format)
 		} else {
@@ -178,9 +160,7 @@ func changedBook(t *testing.T, file []byte, cells map[string]any) []byte {
 		}
 	}
 	var out bytes.Buffer
-	if err := book.Write(&out); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, book.Write(&out))
 	return out.Bytes()
 }
 

@@ -43,27 +43,15 @@ const maxQueryBytes = 64 << 10
 
 // ItemSource says where items come from that are not in the body: a query, or a stream.
 type ItemSource struct {
-	SQL       string `json:"sql,omitempty" doc:"a query whose rows are the items, instead of a body"`
-	SQLSource string `json:"sql_source,omitempty" doc:"where to ask it: a source of serve --connections"`
+	SQL       string `json:"sql,omitempty" query:"sql" doc:"a query whose rows are the items, instead of a body"`
+	SQLSource string `json:"sql_source,omitempty" query:"sql_source" doc:"where to ask it: a source of serve --connections"`
 
-	Stream        string `json:"stream,omitempty" doc:"a JetStream stream whose messages are the items, instead of a body"`
-	StreamSubject string `json:"stream_subject,omitempty" doc:"only messages of this subject, which may have wildcards"`
-	StreamFrom    uint64 `json:"stream_from,omitempty" doc:"only messages from this sequence on"`
+	Stream        string `json:"stream,omitempty" query:"stream" doc:"a JetStream stream whose messages are the items, instead of a body"`      //nolint:lll // a tag
+	StreamSubject string `json:"stream_subject,omitempty" query:"stream_subject" doc:"only messages of this subject, which may have wildcards"` //nolint:lll // a tag
+	StreamFrom    uint64 `json:"stream_from,omitempty" query:"stream_from" doc:"only messages from this sequence on"`
 
-	FromRun    string   `json:"from_run,omitempty" doc:"an earlier run to carry on; a body corrects items of it"`
-	FromStates []string `json:"from_states,omitempty" nullable:"false" doc:"which items: failed, missing, cancelled; absent: all these"` //nolint:lll // a tag
-}
-
-// ItemSourceQuery is ItemSource in a query.
-type ItemSourceQuery struct {
-	SQL           string `query:"sql" doc:"a query whose rows are the items, instead of a body"`
-	SQLSource     string `query:"sql_source" doc:"where to ask it: a source of serve --connections"`
-	Stream        string `query:"stream" doc:"a JetStream stream whose messages are the items, instead of a body"`
-	StreamSubject string `query:"stream_subject" doc:"only messages of this subject, which may have wildcards"`
-	StreamFrom    uint64 `query:"stream_from" doc:"only messages from this sequence on"`
-
-	FromRun    string   `query:"from_run" doc:"an earlier run to carry on, with items of it; a body corrects some of them"`
-	FromStates []string `query:"from_state,explode" doc:"which items: failed, missing, cancelled; absent: all these"`
+	FromRun    string   `json:"from_run,omitempty" query:"from_run" doc:"an earlier run to carry on; a body corrects items of it"`                                  //nolint:lll // a tag
+	FromStates []string `json:"from_states,omitempty" query:"from_state,explode" nullable:"false" doc:"which items: failed, missing, cancelled; absent: all these"` //nolint:lll // a tag
 }
 
 // elsewhere reports whether the items are not in the body.

@@ -89,17 +89,12 @@ func TestStartFromAStream(t *testing.T) {
 	b := apitest.Setup(t)
 	nc := testenv.Conn(t, testenv.NATS(t))
 	b.ServeWith(nc, api.Config{})
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.Must(jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute)))(t)
 	for _, policy := range []jetstream.RetentionPolicy{jetstream.LimitsPolicy, jetstream.WorkQueuePolicy} {
 		name := strings.ToUpper(policy.String())
-		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		testenv.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{
 			Name: name, Subjects: []string{name + ".>"}, Retention: policy, Storage: jetstream.MemoryStorage,
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		for i := range 20 {
 			msg := nats.NewMsg(fmt.Sprintf("%s.%d", name, i%2))
 			msg.Data = fmt.Appendf(nil, "{\n\t\"id\": %d }", i)
@@ -107,9 +102,7 @@ func TestStartFromAStream(t *testing.T) {
 				msg.Header.Set("Tranche-Key", fmt.Sprintf("h%d", i))
 				msg.Data = []byte(`{"v":[1, 2]}`)
 			}
-			if _, err := js.PublishMsg(t.Context(), msg); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(js.PublishMsg(t.Context(), msg))(t)
 		}
 		b.Want("/runs?endpoint=echo&stream="+name, "", 201, `"items":20`)
 		b.Want("/runs?endpoint=echo&stream="+name+"&stream_subject="+name+".1&stream_from=11", "", 201, `"items":5`)
@@ -117,17 +110,12 @@ func TestStartFromAStream(t *testing.T) {
 		b.Want("/runs?endpoint=echo&stream="+name+"&stream_subject="+name+".9", "", 422, "no messages")
 		b.Want("/runs?endpoint=echo&stream="+name+"&stream_subject="+name+".0&key=x", "", 422,
 			`message 1: no field \"x\"`)
-		stream, err := js.Stream(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := testenv.Must(js.Stream(t.Context(), name))(t)
 		if n := stream.CachedInfo().State.Msgs; n != 20 {
 			t.Errorf("%s: %d messages are left of 20", name, n)
 		}
 		for _, n := range []uint64{3, 7} { // what was gone before is not missed
-			if err := stream.DeleteMsg(t.Context(), n); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, stream.DeleteMsg(t.Context(), n))
 		}
 		b.Want("/runs?endpoint=echo&stream="+name+"&stream_from=2", "", 201, `"items":17`)
 	}

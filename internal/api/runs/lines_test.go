@@ -12,6 +12,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 )
@@ -38,16 +39,10 @@ func exportItems(t *testing.T, items []*export.Item, format func(*bufio.Writer) 
 	buffer := bufio.NewWriter(&text)
 	out := format(buffer)
 	for _, item := range items {
-		if err := out.line(item); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, out.line(item))
 	}
-	if err := out.finish(); err != nil {
-		t.Fatal(err)
-	}
-	if err := buffer.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, out.finish())
+	testenv.NoError(t, buffer.Flush())
 	return text.Bytes()
 }
 
@@ -115,10 +110,7 @@ func TestExportToParquet(t *testing.T) {
 			t.Errorf("row %d is %+v; want %+v", i, rows[i], want)
 		}
 	}
-	opened, err := parquet.OpenFile(bytes.NewReader(file), int64(len(file)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	opened := testenv.Must(parquet.OpenFile(bytes.NewReader(file), int64(len(file))))(t)
 	var names []string
 	for _, field := range opened.Schema().Fields() {
 		names = append(names, field.Name())
@@ -148,10 +140,7 @@ func TestAColumnIsOneRow(t *testing.T) {
 			",over k\n"},
 		"parquet": {inParquet, func(w *bufio.Writer, t *exportTable) exportWriter { return newParquetTable(w, t) }, "moon"},
 	} {
-		table, err := tableOf(nil, exportShape{in: format.in})
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := testenv.Must(tableOf(nil, exportShape{in: format.in}))(t)
 		got := exportItems(t, item, func(w *bufio.Writer) exportWriter { return format.write(w, table) })
 		if !bytes.Contains(got, []byte(format.want)) {
 			t.Errorf("%s: got %q; want %q in it", name, got, format.want)
@@ -168,10 +157,7 @@ func TestAColumnIsOneRow(t *testing.T) {
 // The page about exports names all columns.
 func TestColumnsAreDocumented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "gather.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := testenv.Must(os.ReadFile(filepath.Join("..", "..", "..", "docs", "gather.md")))(t)
 	for format, in := range map[string]formats{"csv": inTables, "parquet": inParquet} {
 		_, line, _ := strings.Cut(string(page), "`--format "+format+"`")
 		line, _, _ = strings.Cut(line, "\n")

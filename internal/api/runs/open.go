@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
+	"io"
 	"slices"
 	"time"
 
@@ -44,14 +44,9 @@ type Opened struct {
 
 // AddedItems is what an add did, or, when Existing, what it did the first time.
 type AddedItems struct {
-	Run      workqueue.RunID `json:"run"`
-	First    int             `json:"first" doc:"the ordinal of the first item that was added; the others follow it"`
-	Items    int64           `json:"items" doc:"that were added"`
-	Skipped  int64           `json:"skipped" doc:"duplicates that were left out"`
-	Total    int64           `json:"total" doc:"items of the run"`
-	Existing bool            `json:"existing" doc:"the idempotency key was used before, for the same items"`
-	Key      string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
-	Warnings []string        `json:"warnings,omitempty" doc:"what was found out about the input"`
+	start.Added
+	Key      string   `json:"key,omitempty" doc:"the column or field that the keys came from"`
+	Warnings []string `json:"warnings,omitempty" doc:"what was found out about the input"`
 }
 
 // SealSettings goes with a seal.
@@ -61,13 +56,7 @@ type SealSettings struct {
 }
 
 // SealedRun is a run that takes no more items.
-type SealedRun struct {
-	Run       workqueue.RunID `json:"run"`
-	Items     int64           `json:"items"`
-	Skipped   int64           `json:"skipped" doc:"duplicates that were left out"`
-	Already   bool            `json:"already" doc:"it was sealed before; nothing was changed"`
-	Completed bool            `json:"completed" doc:"nothing was left to do"`
-}
+type SealedRun struct{ start.Sealed }
 
 const openDescription = `The run is worked on while items are added: whenever 8192 of them are together,
 and what is left from the seal on. A canary is refused. Parts like max_failed=1% count from the seal on,
@@ -79,18 +68,12 @@ it is a conflict.
 What is done with a key that the run has already was said when it was opened.`
 
 func (s *Starts) registerOpen(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ReadsJSON[OpenSettings](api, kernel.ByOperator(huma.Operation{
-		OperationID: "open-run", Method: http.MethodPost, Path: "/runs/open", Summary: "Open a run that gets items later",
-		Description: openDescription,
-	}), maxSettings), s.openRun)
-	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
-		OperationID: "add-items", Method: http.MethodPost, Path: "/runs/{run}/items", Summary: "Add items to an open run",
-		Description: addDescription,
-	}), kernel.Files(itemTypes()...)), s.addItems)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "seal-run", Method: http.MethodPost, Path: "/runs/{run}/seal",
-		Summary: "End the adding of items to an open run",
-	}), s.sealRun)
+	kernel.Register(s.Kernel, api, kernel.ReadsJSON[OpenSettings](api, kernel.Post("open-run", "/runs/open",
+		"Open a run that gets items later", openDescription), maxSettings), s.openRun)
+	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("add-items", "/runs/{run}/items",
+		"Add items to an open run", addDescription), kernel.Files(itemTypes()...)), s.addItems)
+	kernel.Register(s.Kernel, api, kernel.Post("seal-run", "/runs/{run}/seal",
+		"End the adding of items to an open run", ""), s.sealRun)
 }
 
 type openInput struct {
@@ -145,37 +128,42 @@ type addInput struct {
 	kernel.Stream
 }
 
-// addItems keeps the body first: a transaction is not to wait for a sender, and may have to read it twice.
+// keep takes a body of items in: a transaction is not to wait for a sender, and may have to read it twice.
+func (s *Starts) keep(ctx context.Context, body io.Reader) (*intake.Kept, error) {
+	spool := s.SpoolOf(ctx)
+	spool.Max = MaxAddBody
+	return spool.Keep(wholeItems(body))
+}
+
 func (s *Starts) addItems(ctx context.Context, in *addInput) (out AddedItems, err error) {
 	if err := kernel.CheckText("idempotency_key", in.IdempotencyKey, maxIdempotencyBytes); err != nil {
 		return out, err
 	}
-	spool := s.SpoolOf(ctx)
-	spool.Max = MaxAddBody
-	kept, err := spool.Keep(wholeItems(in.Body()))
+	kept, err := s.keep(ctx, in.Body())
 	if err != nil {
 		return out, err
 	}
+	defer func() { _ = kept.Close() }() // what was read has been read
 	plan, err := planOfRun(ctx, s.Store, in.ID)
 	if err != nil {
-		return out, errors.Join(err, kept.Close())
+		return out, err
 	}
 	look, err := in.Over(&plan.Items)
 	if err != nil {
-		return out, errors.Join(err, kept.Close())
+		return out, err
 	}
 	plan.Items = *look
 	plan.Items.Contract = cmp.Or(in.Contract, look.Contract)
 	contract, err := s.contractOf(ctx, plan)
 	if err != nil {
-		return out, errors.Join(err, kept.Close())
+		return out, err
 	}
 	config, err := s.IntakeConfig(ctx, in.Format, in.Key, look)
 	if err != nil {
-		return out, errors.Join(err, kept.Close())
+		return out, err
 	}
 	add := Adding{Config: config, Kept: kept, contract: contract}
-	defer func() { _ = errors.Join(add.Close(), kept.Close()) }() // what was read has been read
+	defer func() { _ = add.Close() }()
 	shape, err := json.Marshal(in.ShapeQuery)
 	if err != nil {
 		return out, fmt.Errorf("write how items are read: %w", err)
@@ -190,8 +178,8 @@ func (s *Starts) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, err
 	}
-	return AddedItems{Run: in.ID, First: int(added.First), Items: added.Items, Skipped: added.Skipped, Total: added.Total,
-		Existing: added.Existing, Key: add.Rows.Key(), Warnings: add.warnings()}, nil
+	added.Run = in.ID
+	return AddedItems{added, add.Rows.Key(), add.warnings()}, nil
 }
 
 // ItemsOf is what the plan that a run was opened with says of its items.
@@ -272,8 +260,8 @@ func (s *Starts) sealRun(ctx context.Context, in *runChange[*SealSettings]) (Sea
 		req.Expect, req.Reason = in.Body.Expect, in.Body.Reason
 	}
 	sealed, err := s.config.Engine.SealRun(ctx, req)
-	return SealedRun{Run: in.ID, Items: sealed.Items, Skipped: sealed.Skipped, Already: sealed.Already,
-		Completed: sealed.Completed}, err
+	sealed.Run = in.ID
+	return SealedRun{sealed}, err
 }
 
 // servicesOf names the endpoints of services among what steps are paced by.

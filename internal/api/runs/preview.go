@@ -71,10 +71,8 @@ func (s *Starts) registerPreview(api huma.API) {
 	body := kernel.Files(append(itemTypes(), "application/octet-stream")...)
 	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
 		Required: []string{PartItems}, Properties: map[string]*huma.Schema{PartItems: body.Content[MimeParquet].Schema}}}
-	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
-		OperationID: "preview-items", Method: http.MethodPost, Path: "/items/preview",
-		Summary: "Show how the first rows of a file would be read", Description: previewDescription,
-	}), body), s.previewItems)
+	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("preview-items", "/items/preview",
+		"Show how the first rows of a file would be read", previewDescription), body), s.previewItems)
 }
 
 func (s *Starts) previewItems(ctx context.Context, in *previewInput) (Preview, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/report"
@@ -29,10 +30,7 @@ func TestReports(t *testing.T) {
 	second := b.Start("name=second")
 	b.Finish(second.Run)
 	const change = `UPDATE work_result SET result = 'null' WHERE run_id = $1 AND ordinal = 2`
-	_, err := b.Pool.Exec(t.Context(), change, second.Run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.Pool.Exec(t.Context(), change, second.Run))(t)
 
 	r := apitest.Read[runs.ReportDocument](b, "/runs/second/report?against=first")
 	if !r.Complete || r.Done != 2 || r.Failed != 1 || r.Errors.Items != 1 || r.Errors.Groups[0].Code != "=BAD" {
@@ -72,16 +70,6 @@ func TestReports(t *testing.T) {
 	b.Refused(404, "run list", http.MethodGet, api.Prefix+"/runs/third/report", nil)
 }
 
-func TestErrorGroups(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	b.Finish(b.Start("name=first").Run)
-	found := apitest.Read[runs.ErrorGroups](b, "/runs/first/errors")
-	if found.Items != 1 || len(found.Groups) != 1 || len(found.Groups[0].ID) != 8 || found.Groups[0].Shape != "no\tgood" {
-		t.Errorf("the groups are %+v", found)
-	}
-}
-
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -117,9 +105,5 @@ func TestAudit(t *testing.T) {
 
 func jsonText(t *testing.T, v any) string {
 	t.Helper()
-	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return string(testenv.Must(json.Marshal(v))(t))
 }

@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
@@ -37,29 +35,19 @@ type RerunSettings struct {
 
 // Rerun is a re-run that was set going, or would be.
 type Rerun struct {
-	Run        workqueue.RunID      `json:"run"`
-	Step       string               `json:"step" doc:"empty: several"`
-	DryRun     bool                 `json:"dry_run" doc:"nothing was changed"`
-	Items      int64                `json:"items"`
-	Held       int64                `json:"held" doc:"of the items, those that wait for the canary"`
-	Slices     int64                `json:"slices" doc:"by the chunk of the moment; more for large payloads"`
-	Blocks     int                  `json:"blocks"`
-	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
-	Generation workqueue.Generation `json:"generation"`
-	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
-	Warnings   []string             `json:"warnings"`
-
-	Steps []redo.StepReset `json:"steps,omitempty" doc:"of a run of several steps, what becomes of them"`
+	Run    workqueue.RunID `json:"run"`
+	DryRun bool            `json:"dry_run" doc:"nothing was changed"`
+	redo.Rerun
+	Paused   string   `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+	Warnings []string `json:"warnings"`
 }
 
 // changes change runs that there are.
 type changes struct{ *Starts }
 
 func (s changes) register(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ReadsJSON[RerunSettings](api, kernel.ByOperator(huma.Operation{
-		OperationID: "rerun", Method: http.MethodPost, Path: "/runs/{run}/rerun", Summary: "Run items again",
-		Description: "The body is 16 MiB at most; more keys go in several requests.",
-	}), maxSelection), s.rerun)
+	kernel.Register(s.Kernel, api, kernel.ReadsJSON[RerunSettings](api, kernel.Post("rerun", "/runs/{run}/rerun",
+		"Run items again", "The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.rerun)
 	s.registerReset(api)
 	s.registerAccept(api)
 	s.registerCorrect(api)
@@ -84,13 +72,7 @@ func (s changes) rerun(ctx context.Context, in *selectInput[RerunSettings]) (Rer
 	if err != nil {
 		return Rerun{}, unchanged(err, "tranche run show "+in.ID.String())
 	}
-	out := Rerun{Run: in.ID, Step: done.Step, DryRun: set.DryRun, Items: done.Items, Held: done.Held, Slices: done.Slices,
-		Blocks: done.Blocks, Generation: done.Generation, Paused: pausedText(done.Hold, done.HoldDetail),
-		Examples: done.Examples, Warnings: []string{}, Steps: done.Steps}
-	if view, err := inspect.New(s.Store).Run(ctx, in.ID); err == nil { // it runs either way; the warnings are extra
-		out.Warnings = s.Warnings(ctx, view)
-	}
-	return out, nil
+	return Rerun{in.ID, set.DryRun, done, pausedText(done.Hold, done.HoldDetail), s.warningsOf(ctx, in.ID)}, nil
 }
 
 func (set *RerunSettings) check() error {
@@ -151,26 +133,18 @@ type ResetSettings struct {
 
 // Reset is a reset that was done, or would be.
 type Reset struct {
-	Run        workqueue.RunID      `json:"run"`
-	Step       string               `json:"step"`
-	DryRun     bool                 `json:"dry_run" doc:"nothing was changed"`
-	Cascade    bool                 `json:"cascade"`
-	Items      int64                `json:"items"`
-	Blocks     int                  `json:"blocks"`
-	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
-	Generation workqueue.Generation `json:"generation"`
-	Steps      []redo.StepReset     `json:"steps" doc:"the one that was reset, and those after it"`
-	Notes      []string             `json:"notes" doc:"what was selected and left as it is, and why"`
-	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
-	Warnings   []string             `json:"warnings"`
+	Run     workqueue.RunID `json:"run"`
+	DryRun  bool            `json:"dry_run" doc:"nothing was changed"`
+	Cascade bool            `json:"cascade"`
+	redo.Reset
+	Paused   string   `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+	Warnings []string `json:"warnings"`
 }
 
 func (s changes) registerReset(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ReadsJSON[ResetSettings](api, kernel.ByOperator(huma.Operation{
-		OperationID: "reset", Method: http.MethodPost, Path: "/runs/{run}/reset",
-		Summary:     "Take the parts of a step back, to be made again",
-		Description: "The body is 16 MiB at most; more keys go in several requests.",
-	}), maxSelection), s.reset)
+	kernel.Register(s.Kernel, api, kernel.ReadsJSON[ResetSettings](api, kernel.Post("reset", "/runs/{run}/reset",
+		"Take the parts of a step back, to be made again",
+		"The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.reset)
 }
 
 func (s changes) reset(ctx context.Context, in *selectInput[ResetSettings]) (Reset, error) {
@@ -188,14 +162,9 @@ func (s changes) reset(ctx context.Context, in *selectInput[ResetSettings]) (Res
 	if err != nil {
 		return Reset{}, unchanged(err, "tranche run show "+in.ID.String())
 	}
-	out := Reset{Run: in.ID, Step: done.Step, DryRun: set.DryRun, Cascade: set.Cascade, Items: done.Items,
-		Blocks: done.Blocks, Examples: done.Examples, Generation: done.Generation, Steps: done.Steps,
-		Notes:  append([]string{}, done.Notes...),
-		Paused: pausedText(done.Hold, done.HoldDetail), Warnings: []string{}}
-	if view, err := inspect.New(s.Store).Run(ctx, in.ID); err == nil { // it is done either way; the warnings are extra
-		out.Warnings = s.Warnings(ctx, view)
-	}
-	return out, nil
+	done.Notes = append([]string{}, done.Notes...) // never nil
+	return Reset{in.ID, set.DryRun, set.Cascade, done, pausedText(done.Hold, done.HoldDetail),
+		s.warningsOf(ctx, in.ID)}, nil
 }
 
 // AcceptSettings says which failures are accepted, by one of Failed, Keys, Codes, Groups and Ranges. Beside
@@ -213,22 +182,17 @@ type AcceptSettings struct {
 
 // Accepted is what was accepted, or withdrawn, or would be.
 type Accepted struct {
-	Run      workqueue.RunID     `json:"run"`
-	DryRun   bool                `json:"dry_run" doc:"nothing was changed"`
-	Withdraw bool                `json:"withdraw" doc:"they are accepted no more"`
-	Items    int64               `json:"items" doc:"of which a failure was accepted, or is no more"`
-	Examples []string            `json:"examples" nullable:"false" doc:"the first ten keys of items"`
-	Steps    []redo.StepAccepted `json:"steps" nullable:"false" doc:"how many that were at which step"`
-	Failed   int64               `json:"failed" doc:"failed items of the run"`
-	Accepted int64               `json:"accepted" doc:"of those: their failures are all accepted now"`
+	Run      workqueue.RunID `json:"run"`
+	DryRun   bool            `json:"dry_run" doc:"nothing was changed"`
+	Withdraw bool            `json:"withdraw" doc:"they are accepted no more"`
+	redo.Acceptance
 }
 
 func (s changes) registerAccept(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ReadsJSON[AcceptSettings](api, kernel.ByOperator(huma.Operation{
-		OperationID: "accept", Method: http.MethodPost, Path: "/runs/{run}/accept", Summary: "Accept failures",
-		Description: "They stay failed and are shown as accepted, and the health is quiet about them. What is run again, " +
-			"or reset, is accepted no more. The body is 16 MiB at most; more keys go in several requests.",
-	}), maxSelection), s.accept)
+	kernel.Register(s.Kernel, api, kernel.ReadsJSON[AcceptSettings](api, kernel.Post("accept", "/runs/{run}/accept",
+		"Accept failures",
+		"They stay failed and are shown as accepted, and the health is quiet about them. What is run again, "+
+			"or reset, is accepted no more. The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.accept)
 }
 
 func (s changes) accept(ctx context.Context, in *selectInput[AcceptSettings]) (Accepted, error) {
@@ -246,6 +210,5 @@ func (s changes) accept(ctx context.Context, in *selectInput[AcceptSettings]) (A
 	if err != nil {
 		return Accepted{}, unchanged(err, "tranche run errors "+in.ID.String())
 	}
-	return Accepted{Run: in.ID, DryRun: set.DryRun, Withdraw: set.Withdraw, Items: done.Items, Examples: done.Examples,
-		Steps: done.Steps, Failed: done.Failed, Accepted: done.Accepted}, nil
+	return Accepted{in.ID, set.DryRun, set.Withdraw, done}, nil
 }

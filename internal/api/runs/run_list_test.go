@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
 
+// PROOF: who may do what, 19.
 // The list of runs is searched and filtered, and whatever is looked for means itself.
 func TestRunsAreFound(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -264,10 +263,9 @@ func (s *Routes) registerHistory(api huma.API) {
 	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
 		"closed, versions of services that first answered, and alerts that were told of it."
 	kernel.Register(s.Kernel, api, op, s.getHistory)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
-		OperationID: "note-run", Method: http.MethodPost, Path: "/runs/{run}/notes", Summary: "Write a note of a run",
-		Description: "For all who look at the run. It stands in the audit log, as its entry's reason.",
-	}), s.note)
+	kernel.Register(s.Kernel, api, kernel.Post("note-run", "/runs/{run}/notes",
+		"Write a note of a run",
+		"For all who look at the run. It stands in the audit log, as its entry's reason."), s.note)
 }
 
 func (s *Routes) getHistory(ctx context.Context, in *runInput) (RunHistory, error) {

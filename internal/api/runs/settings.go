@@ -25,36 +25,33 @@ import (
 // RunSettings is how to run the items that come with it. One of Endpoint, Plan and PlanRef is set. The Overrides are
 // laid over the plan.
 type RunSettings struct {
-	Endpoint       string            `json:"endpoint,omitempty"`
-	Plan           string            `json:"plan,omitempty" doc:"a plan in YAML"`
-	PlanName       string            `json:"plan_name,omitempty" doc:"its name, when it does not give itself one"`
-	PlanRef        string            `json:"plan_ref,omitempty" doc:"a plan on record, like year-end or year-end@3"`
-	Key            string            `json:"key,omitempty" doc:"the column or field that is the item's key"`
-	Format         string            `json:"format,omitempty" doc:"csv, ndjson or parquet; recognised when absent"`
-	Name           string            `json:"name,omitempty"`
-	Params         map[string]string `json:"params,omitempty"`
-	IdempotencyKey string            `json:"idempotency_key,omitempty"`
-	OnDuplicate    string            `json:"on_duplicate,omitempty" doc:"error, skip or allow"`
-	Source         string            `json:"source,omitempty" doc:"where the items come from, for people"`
-	ItemSource
+	StartSettings
+	Plan     string            `json:"plan,omitempty" doc:"a plan in YAML"`
+	PlanName string            `json:"plan_name,omitempty" doc:"its name, when it does not give itself one"`
+	Params   map[string]string `json:"params,omitempty"`
 	gather.Overrides
 
 	corrections string // a digest of what corrects items of an earlier run; empty: nothing does
 }
 
+// StartSettings are those of RunSettings that the query of a start has, too.
+type StartSettings struct {
+	Endpoint       string `json:"endpoint,omitempty" query:"endpoint"`
+	PlanRef        string `json:"plan_ref,omitempty" query:"plan_ref" doc:"a plan on record, like year-end or year-end@3"`
+	Key            string `json:"key,omitempty" query:"key" doc:"the column or field that is the item's key; absent: key, then id, then the first column"` //nolint:lll // a tag
+	Format         string `json:"format,omitempty" query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Name           string `json:"name,omitempty" query:"name"`
+	IdempotencyKey string `json:"idempotency_key,omitempty" query:"idempotency_key"`
+	OnDuplicate    string `json:"on_duplicate,omitempty" query:"on_duplicate" enum:"error,skip,allow" doc:"what to do with a key that stands twice" example:"error"` //nolint:lll // a tag
+	Source         string `json:"source,omitempty" query:"source" doc:"where the items come from, for people"`
+	ItemSource
+}
+
 // StartQuery is RunSettings as the query of a start has them.
 type StartQuery struct {
-	Endpoint       string   `query:"endpoint"`
-	PlanRef        string   `query:"plan_ref" doc:"a plan on record, like year-end or year-end@3"`
-	Key            string   `query:"key"`
-	Format         string   `query:"format" enum:"csv,ndjson,parquet"`
-	Name           string   `query:"name"`
-	Param          []string `query:"param,explode" doc:"name=value; may stand more than once"`
-	IdempotencyKey string   `query:"idempotency_key"`
-	OnDuplicate    string   `query:"on_duplicate" enum:"error,skip,allow"`
-	Source         string   `query:"source"`
-	ItemSourceQuery
-	Set []string `query:"set,explode" doc:"a setting of one step, like compose.chunk=50; any number"`
+	StartSettings
+	Param []string `query:"param,explode" doc:"name=value; may stand more than once"`
+	Set   []string `query:"set,explode" doc:"a setting of one step, like compose.chunk=50; any number"`
 }
 
 // overridesQuery describes gather.Overrides as parameters of a query. They are read from the query itself, since what
@@ -82,11 +79,7 @@ func overridesQuery() (params []*huma.Param) {
 
 // settings reads the query.
 func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
-	settings := RunSettings{
-		Endpoint: in.Endpoint, PlanRef: in.PlanRef, Key: in.Key, Format: in.Format, Name: in.Name,
-		IdempotencyKey: in.IdempotencyKey, OnDuplicate: in.OnDuplicate, Source: in.Source, Params: map[string]string{},
-		ItemSource: ItemSource(in.ItemSourceQuery),
-	}
+	settings := RunSettings{StartSettings: in.StartSettings, Params: map[string]string{}}
 	for _, p := range in.Param {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok || name == "" {

@@ -67,9 +67,7 @@ func accountFiles(b *testing.B, rows int) map[string][]byte {
 		fmt.Fprintf(&csv, "%s,%s,%s,%s,%.2f,%d,%s,%t,%d,%s\n", a.ID, a.Name, a.Kind, a.Opened, a.Balance, a.Limit, a.Currency,
 			a.Active, a.Branch, a.IBAN)
 	}
-	if err := pq.Close(); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, pq.Close())
 	return map[string][]byte{"csv": csv.Bytes(), "ndjson": lines.Bytes(), "parquet": columns.Bytes()}
 }
 
@@ -77,10 +75,7 @@ func accountFiles(b *testing.B, rows int) map[string][]byte {
 // processor time of the node, which PostgreSQL's is not part of, and of the time that passes.
 func BenchmarkIntake(b *testing.B) {
 	const rows = 300_000
-	schema, err := itemschema.Compile([]byte(accountSchema))
-	if err != nil {
-		b.Fatal(err)
-	}
+	schema := testenv.Must(itemschema.Compile([]byte(accountSchema)))(b)
 	store := database.New(testenv.Pool(b))
 	node, err := session.New(store).StartSession(b.Context(), session.NodeInfo{Host: "here", PID: 1, Version: "1"},
 		time.Hour)
@@ -90,11 +85,8 @@ func BenchmarkIntake(b *testing.B) {
 	load := func(text []byte, types map[string]string, schema *itemschema.Schema) (used, passed time.Duration) {
 		runtime.GC() // of the run before
 		from, began := processorTime(b), time.Now()
-		source, err := intake.Open(bytes.NewReader(text), intake.Config{Schema: schema, Types: types,
-			Spool: &intake.Spool{Dir: b.TempDir()}})
-		if err != nil {
-			b.Fatal(err)
-		}
+		source := testenv.Must(intake.Open(bytes.NewReader(text), intake.Config{Schema: schema, Types: types,
+			Spool: &intake.Spool{Dir: b.TempDir()}}))(b)
 		loaded, err := start.New(store).Load(b.Context(), start.LoadRequest{Plan: "speed", Session: node,
 			Steps: []workqueue.StepSpec{{Name: "a", Endpoint: "a",
 				StepSettings: workqueue.StepSettings{Chunk: 500, InFlight: 1, MaxAttempts: 1, Timeout: time.Minute}}}},
@@ -129,8 +121,6 @@ func BenchmarkIntake(b *testing.B) {
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

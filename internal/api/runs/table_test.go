@@ -15,6 +15,7 @@ import (
 	"github.com/xuri/excelize/v2"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 )
@@ -47,11 +48,7 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "spool")
 	files := func() []string {
-		all, err := filepath.Glob(filepath.Join(dir, "*"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return all
+		return testenv.Must(filepath.Glob(filepath.Join(dir, "*")))(t)
 	}
 	room := intake.NewRoom(3*excelize.StreamChunkSize, nil)
 	for range 2 { // what the first took is given back
@@ -62,9 +59,7 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 		}
 		item := export.Item{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing}
 		for range excelize.StreamChunkSize / len(item.Key) {
-			if err := e.line(&item); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, e.line(&item))
 		}
 		if n := len(files()); n != 1 {
 			t.Fatalf("there are %d files; want 1", n)
@@ -73,13 +68,9 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 			t.Fatalf("there are %q at the end, %v", files(), err)
 		}
 		left := filepath.Join(dir, "excelize-left")
-		if err := os.WriteFile(left, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(left, nil, 0o600))
 		yesterday := time.Now().Add(-25 * time.Hour)
-		if err := os.Chtimes(left, yesterday, yesterday); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Chtimes(left, yesterday, yesterday))
 	}
 	var full *intake.NoRoomError
 	e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: columnsIn(inTables, false)}, dir, room)
@@ -110,13 +101,9 @@ func TestWideTablesHaveSmallerRowGroups(t *testing.T) {
 	e := newParquetTable(w, flatTable())
 	e.most = 2
 	for _, item := range flatItems() {
-		if err := e.line(item); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, e.line(item))
 	}
-	if err := errors.Join(e.finish(), w.Flush()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(e.finish(), w.Flush()))
 	file, err := parquet.OpenFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
 	if err != nil || len(file.RowGroups()) != 2 {
 		t.Errorf("the file has %d row groups, %v; want 2", len(file.RowGroups()), err)
@@ -179,16 +166,9 @@ func TestExportToXLSX(t *testing.T) {
 	items := append(flatItems(), &export.Item{Key: "long", State: workqueue.OutcomeDone,
 		Payload: []byte(`{"name":"` + strings.Repeat("x", 40_000) + `","balance":12345678901234567890}`)})
 	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
-		out, err := newXLSXExport(w, flatTable(), t.TempDir(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
+		return testenv.Must(newXLSXExport(w, flatTable(), t.TempDir(), nil))(t)
 	})
-	book, err := excelize.OpenReader(bytes.NewReader(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	book := testenv.Must(excelize.OpenReader(bytes.NewReader(file)))(t)
 	defer func() { _ = book.Close() }()
 	rows, err := book.GetRows(xlsxSheet)
 	if err != nil || len(rows) != 5 || rows[1][0] != "+49" || rows[1][1] != "=Ann" || rows[1][3] != "12.5" ||

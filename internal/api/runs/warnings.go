@@ -20,6 +20,15 @@ func (s *Routes) Warnings(ctx context.Context, run *inspect.RunView) []string {
 	return warnings(run, s.obstacles(ctx, run))
 }
 
+// warningsOf are those of a run to which something was done. It is done either way: the warnings are extra.
+func (s *Routes) warningsOf(ctx context.Context, id workqueue.RunID) []string {
+	run, err := inspect.New(s.Store).Run(ctx, id)
+	if err != nil {
+		return []string{}
+	}
+	return s.Warnings(ctx, run)
+}
+
 // warnings are never nil: the page counts them.
 func warnings(run *inspect.RunView, obstacles []string) []string {
 	return append(append(overdue(run), obstacles...), strays(run)...)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -304,13 +305,13 @@ func changesText(changes []client.PastPace, room int) string {
 }
 
 type endpointsSet struct {
-	Name        string         `arg:"" help:"The endpoint's name. It need not be known yet."`
-	Concurrency *concurrency   `help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
-	MaxInFlight *requestBudget `help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
-	Rate        *itemRate      `help:"Items a second over all runs, or none." placeholder:"N"`
-	RequestRate *requestRate   `help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
-	ChunkCap    *chunkCap      `help:"0 forgets that requests over some size fail as a whole." placeholder:"0"`
-	Breaker     *breakerState  `help:"closed says that it is no outage: for 10 minutes failures use up attempts." placeholder:"closed"`
+	Name        string  `arg:"" help:"The endpoint's name. It need not be known yet."`
+	Concurrency *string `help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
+	MaxInFlight *string `help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
+	Rate        *string `help:"Items a second over all runs, or none." placeholder:"N"`
+	RequestRate *string `help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
+	ChunkCap    *string `help:"0 forgets that requests over some size fail as a whole." placeholder:"0"`
+	Breaker     *string `help:"closed says that it is no outage: for 10 minutes failures use up attempts." placeholder:"closed"`
 }
 
 func (e *endpointsSet) Validate() error {
@@ -318,100 +319,60 @@ func (e *endpointsSet) Validate() error {
 		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --request-rate, --chunk-cap 0 or " +
 			"--breaker closed")
 	}
-	return nil
-}
-
-// concurrency is a number, or 0 for the service's own.
-type concurrency int
-
-func (c *concurrency) UnmarshalText(text []byte) error {
-	n, err := limitOr(text, "default", pacestore.MaxEndpointConcurrency)
-	*c = concurrency(n)
+	_, err := e.settings()
 	return err
 }
 
-// requestBudget is a number, or 0 for none.
-type requestBudget int
-
-func (b *requestBudget) UnmarshalText(text []byte) error {
-	n, err := limitOr(text, "none", pacestore.MaxEndpointInFlight)
-	*b = requestBudget(n)
-	return err
-}
-
-// limitOr reads a number from 1 to most, or a word that means 0.
-func limitOr(text []byte, word string, most int) (int, error) {
-	if string(text) == word {
-		return 0, nil
+// settings are what was given. A word takes a limit away, which is 0 then.
+func (e *endpointsSet) settings() (set client.EndpointSettings, err error) {
+	limit := func(flag string, given *string, word string, read func(string) (float64, error), from, to float64,
+		wants string,
+	) *float64 {
+		if given == nil {
+			return nil
+		}
+		var n float64
+		if *given != word {
+			var wrong error
+			if n, wrong = read(*given); wrong != nil || !(n >= from && n <= to) { // so that NaN is refused
+				err = cmp.Or(err, fmt.Errorf("%s: %.100q is %s", flag, *given, wants))
+			}
+		}
+		return &n
 	}
-	n, err := strconv.Atoi(string(text))
-	if err != nil || n < 1 || n > most {
-		return 0, fmt.Errorf("%.100q is not a number from 1 to %d, or %s", text, most, word)
+	number := func(text string) (float64, error) { n, err := strconv.Atoi(text); return float64(n), err }
+	count := func(flag string, given *string, word string, most int, wants string) *int {
+		n := limit(flag, given, word, number, 1, float64(most), wants)
+		if n == nil {
+			return nil
+		}
+		return new(int(*n))
 	}
-	return n, nil
-}
-
-// itemRate is items a second, or 0 for no limit.
-type itemRate float64
-
-func (r *itemRate) UnmarshalText(text []byte) error {
-	if string(text) == "none" {
-		*r = 0
-		return nil
+	set.Concurrency = count("--concurrency", e.Concurrency, "default", pacestore.MaxEndpointConcurrency,
+		fmt.Sprintf("not a number from 1 to %d, or default", pacestore.MaxEndpointConcurrency))
+	set.MaxInFlight = count("--max-in-flight", e.MaxInFlight, "none", pacestore.MaxEndpointInFlight,
+		fmt.Sprintf("not a number from 1 to %d, or none", pacestore.MaxEndpointInFlight))
+	set.Rate = limit("--rate", e.Rate, "none", func(text string) (float64, error) { return strconv.ParseFloat(text, 64) },
+		pacestore.MinEndpointRate, pacestore.MaxEndpointRate, fmt.Sprintf(
+			"not a number of items a second from %g to %d, or none", pacestore.MinEndpointRate, pacestore.MaxEndpointRate))
+	set.RequestRate = limit("--request-rate", e.RequestRate, "none", collector.ParseRequestRate,
+		math.SmallestNonzeroFloat64, math.MaxFloat64, "no rate of requests like 10/s, 50/m or 100/h, nor none")
+	set.ChunkCap = count("--chunk-cap", e.ChunkCap, "0", 0, "not 0; nodes find the cap by themselves, and 0 clears it")
+	if set.Breaker = e.Breaker; e.Breaker != nil && *e.Breaker != string(client.BreakerStateClosed) {
+		err = cmp.Or(err, fmt.Errorf("--breaker: %.100q is not closed; nodes open the breaker by themselves, and closed says "+
+			"that it is no outage", *e.Breaker))
 	}
-	n, err := strconv.ParseFloat(string(text), 64)
-	if err != nil || !(n >= pacestore.MinEndpointRate && n <= pacestore.MaxEndpointRate) { // so that NaN is refused
-		return fmt.Errorf("%.100q is not a number of items a second from %g to %d, or none", text,
-			pacestore.MinEndpointRate, pacestore.MaxEndpointRate)
-	}
-	*r = itemRate(n)
-	return nil
-}
-
-// requestRate is requests a second, or 0 for no limit.
-type requestRate float64
-
-func (r *requestRate) UnmarshalText(text []byte) error {
-	if string(text) == "none" {
-		*r = 0
-		return nil
-	}
-	n, err := collector.ParseRequestRate(string(text))
-	if err != nil || n == 0 {
-		return fmt.Errorf("%.100q is no rate of requests like 10/s, 50/m or 100/h, nor none", text)
-	}
-	*r = requestRate(n)
-	return nil
-}
-
-// chunkCap can only be cleared: nodes find it.
-type chunkCap int
-
-func (c *chunkCap) UnmarshalText(text []byte) error {
-	if string(text) != "0" {
-		return fmt.Errorf("%.100q is not 0; nodes find the cap by themselves, and 0 clears it", text)
-	}
-	return nil
-}
-
-// breakerState can only be closed: nodes open the breaker.
-type breakerState string
-
-func (b *breakerState) UnmarshalText(text []byte) error {
-	if string(text) != string(client.BreakerStateClosed) {
-		return fmt.Errorf("%.100q is not closed; nodes open the breaker by themselves, and closed says that it is no outage",
-			text)
-	}
-	*b = breakerState(text)
-	return nil
+	return set, err
 }
 
 func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	set, err := e.settings()
+	if err != nil {
+		return err
+	}
 	return cli.Say(term, func(set *client.EndpointSetting) string {
 		return "endpoint " + cli.EscapeControl(e.Name) + ": " + strings.Join(e.told(set), "; ")
-	})(cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Concurrency: (*int)(e.Concurrency),
-		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), RequestRate: (*float64)(e.RequestRate),
-		ChunkCap: (*int)(e.ChunkCap), Breaker: (*string)(e.Breaker)}, term.Keep()))
+	})(cl.SetEndpoint(ctx, e.Name, set, term.Keep()))
 }
 
 // told says what holds now of what was set.

@@ -113,25 +113,25 @@ func TestCollectorShowTellsOfAllSettings(t *testing.T) {
 
 func TestLimitsOfEndpointsAreRead(t *testing.T) {
 	t.Parallel()
-	var budget requestBudget
-	var items itemRate
-	var limit chunkCap
-	for text, ok := range map[string]bool{"1": true, "10000": true, "none": true, "0": false, "10001": false, "x": false} {
-		if err := budget.UnmarshalText([]byte(text)); (err == nil) != ok {
-			t.Errorf("--max-in-flight %s: %v", text, err)
+	for flag, set := range map[string]func(*endpointsSet, *string){
+		"--max-in-flight 1 10000 none, not 0 10001 x":   func(e *endpointsSet, text *string) { e.MaxInFlight = text },
+		"--concurrency 1 1024 default, not 0 1025 none": func(e *endpointsSet, text *string) { e.Concurrency = text },
+		"--rate 0.5 none, not 0 -1 NaN Inf":             func(e *endpointsSet, text *string) { e.Rate = text },
+		"--request-rate 10/s none, not 0/s 10":          func(e *endpointsSet, text *string) { e.RequestRate = text },
+		"--chunk-cap 0, not 5":                          func(e *endpointsSet, text *string) { e.ChunkCap = text },
+		"--breaker closed, not open":                    func(e *endpointsSet, text *string) { e.Breaker = text },
+	} {
+		good, bad, _ := strings.Cut(flag, ", not ")
+		name, good, _ := strings.Cut(good, " ")
+		for _, text := range strings.Fields(good + " " + bad) {
+			var e endpointsSet
+			set(&e, &text)
+			err := e.Validate()
+			if ok := slices.Contains(strings.Fields(good), text); (err == nil) != ok ||
+				err != nil && !strings.Contains(err.Error(), name) {
+				t.Errorf("%s %s: %v", name, text, err)
+			}
 		}
-	}
-	for text, ok := range map[string]bool{"0.5": true, "none": true, "0": false, "-1": false, "NaN": false, "Inf": false} {
-		if err := items.UnmarshalText([]byte(text)); (err == nil) != ok {
-			t.Errorf("--rate %s: %v", text, err)
-		}
-	}
-	if limit.UnmarshalText([]byte("0")) != nil || limit.UnmarshalText([]byte("5")) == nil {
-		t.Error("--chunk-cap takes 0 and nothing else")
-	}
-	var breaker breakerState
-	if breaker.UnmarshalText([]byte("closed")) != nil || breaker.UnmarshalText([]byte("open")) == nil {
-		t.Error("--breaker takes closed and nothing else")
 	}
 }
 

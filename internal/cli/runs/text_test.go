@@ -20,6 +20,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
@@ -33,9 +34,7 @@ func TestManyKeysBesideEvidence(t *testing.T) {
 	for i := range 3*cli.MaxKeysOfRequest + 1 {
 		fmt.Fprintf(&text, "C-%d\n", i)
 	}
-	if err := os.WriteFile(name, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(name, []byte(text.String()), 0o600))
 	for _, tc := range []struct {
 		name    string
 		found   map[string]int // by the first key of the requests that find something
@@ -188,10 +187,7 @@ func TestResetText(t *testing.T) {
 // The table of settings in docs/operations.md names each setting and its flag.
 func TestSettingsAreInTheTable(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile("../../../docs/operations.md"))(t)
 	flags := maps.Collect(workqueue.Flags())
 	for _, name := range gather.OverrideFields() {
 		flag, ofStep := flags[name]
@@ -376,8 +372,8 @@ func TestAFlagOfRunStartIsOneField(t *testing.T) {
 	}
 	got, err := sent(&line.Start)
 	text, _ := json.Marshal(got) // it has no error either
-	const want = `{"endpoint":"e","plan_name":"x","key":"nr","params":{"a":"b"},"idempotency_key":"k",` +
-		`"on_duplicate":"skip","sql":"SELECT 1","sql_source":"s","rate":5}`
+	const want = `{"endpoint":"e","key":"nr","idempotency_key":"k","on_duplicate":"skip","sql":"SELECT 1",` +
+		`"sql_source":"s","plan_name":"x","params":{"a":"b"},"rate":5}`
 	if err != nil || string(text) != want {
 		t.Errorf("%s, %v; want %s", text, err, want)
 	}

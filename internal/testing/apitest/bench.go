@@ -149,10 +149,7 @@ func Setup(t *testing.T) *Bench {
 // Over makes the bench one with another node and settings.
 func (b *Bench) Over(node api.Node, nc *nats.Conn, config api.Config) {
 	b.Helper()
-	server, err := api.New(b.Store, node, nc, config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	server := testenv.Must(api.New(b.Store, node, nc, config))(b)
 	web := httptest.NewServer(server.Handler())
 	b.Cleanup(web.Close)
 	b.Server, b.URL = server, web.URL
@@ -261,12 +258,9 @@ func (b *Bench) AnswerStep(
 
 func (b *Bench) answer(run workqueue.RunID, step workqueue.Step, fill func(*settle.Slot)) {
 	b.Helper()
-	claimed, err := dispatch.New(b.Store).Claim(b.Context(), dispatch.ClaimRequest{
+	claimed := testenv.Must(dispatch.New(b.Store).Claim(b.Context(), dispatch.ClaimRequest{
 		Session: b.Engine.ID, Run: run, Step: step, MaxSlices: 1000, MaxBytes: 1 << 20,
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))(b)
 	for _, s := range claimed.Slices {
 		answer := settle.Answer{Slice: s.ID, Endpoint: "echo", Service: "test", Answered: s.Mask.Count()}
 		for bit := range s.Mask.All() {
@@ -274,9 +268,7 @@ func (b *Bench) answer(run workqueue.RunID, step workqueue.Step, fill func(*sett
 			fill(&slot)
 			answer.Slots = append(answer.Slots, slot)
 		}
-		if _, err := settle.New(b.Store).Record(b.Context(), []settle.Answer{answer}); err != nil {
-			b.Fatal(err)
-		}
+		testenv.Must(settle.New(b.Store).Record(b.Context(), []settle.Answer{answer}))(b)
 	}
 }
 
@@ -298,10 +290,7 @@ func (b *Bench) Peek(path string) {
 // tellers lets alerts run one program.
 func tellers(t *testing.T) *alerts.Receivers {
 	t.Helper()
-	receivers, err := alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
-		Programs: map[string]string{"page": "/bin/true"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	receivers := testenv.Must(alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
+		Programs: map[string]string{"page": "/bin/true"}}))(t)
 	return receivers
 }

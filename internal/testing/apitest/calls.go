@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -34,11 +35,7 @@ func exchange(
 	ctx context.Context, b *Bench, method, url string, body io.Reader, header ...string,
 ) *http.Response {
 	b.Helper()
-	answer, err := b.request(ctx, method, url, body, header...)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return answer
+	return testenv.Must(b.request(ctx, method, url, body, header...))(b)
 }
 
 // Head is an answer without its body.
@@ -75,21 +72,7 @@ func whole(b *Bench, method, path string, body io.Reader, header ...string) (Hea
 	b.Helper()
 	answer := exchange(b.Context(), b, method, b.URL+path, body, header...)
 	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return Head{answer.StatusCode, answer.Header}, string(text)
-}
-
-// Head asks and reads nothing of the answer but its head.
-func (b *Bench) Head(path string, header ...string) (int, http.Header) {
-	b.Helper()
-	ctx, cancel := context.WithCancel(b.Context())
-	defer cancel()
-	answer := exchange(ctx, b, http.MethodGet, b.URL+path, nil, header...)
-	_ = answer.Body.Close()
-	return answer.StatusCode, answer.Header
+	return Head{answer.StatusCode, answer.Header}, string(testenv.Must(io.ReadAll(answer.Body))(b))
 }
 
 // JSON asks the API as ann, wants a status, and reads the answer into out unless that is nil.
@@ -215,16 +198,12 @@ func (b *Bench) Asked(path, body string, header ...string) (int, string, []byte)
 // Number is what a query for one number says.
 func (b *Bench) Number(query string, args ...any) (n int) {
 	b.Helper()
-	if err := b.Pool.QueryRow(b.Context(), query, args...).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), query, args...).Scan(&n))
 	return n
 }
 
 // Exec carries out a statement.
 func (b *Bench) Exec(sql string, args ...any) {
 	b.Helper()
-	if _, err := b.Pool.Exec(b.Context(), sql, args...); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(b.Pool.Exec(b.Context(), sql, args...))(b)
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -112,7 +111,7 @@ func (e *Engine) Load(endpoint string, items int, change func(*workqueue.StepSpe
 		change(&step)
 	}
 	i := 0
-	loaded, err := e.Node.Runs().Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded := testenv.Must(e.Node.Runs().Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{step}},
 		func(item *start.LoadItem) error {
 			if i == items {
@@ -121,10 +120,7 @@ func (e *Engine) Load(endpoint string, items int, change func(*workqueue.StepSpe
 			item.Key, item.Payload = fmt.Sprint("C", i), fmt.Appendf(nil, `{"n":%d}`, i)
 			i++
 			return nil
-		})
-	if err != nil {
-		e.Fatal(err)
-	}
+		}))(e)
 	return loaded.Run
 }
 
@@ -132,13 +128,8 @@ func (e *Engine) Load(endpoint string, items int, change func(*workqueue.StepSpe
 func (e *Engine) Serve(add func(*endpoints.Service) error) (*nats.Conn, func()) {
 	e.Helper()
 	nc := e.Conn()
-	svc, err := endpoints.New(nc, endpoints.Config{Name: "counter", Version: "1.0.0", Log: zap.NewNop()})
-	if err != nil {
-		e.Fatal(err)
-	}
-	if err := add(svc); err != nil {
-		e.Fatal(err)
-	}
+	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "counter", Version: "1.0.0", Log: zap.NewNop()}))(e)
+	testenv.NoError(e, add(svc))
 	return nc, e.Keep(svc.Run)
 }
 
@@ -153,12 +144,6 @@ func Reply(_ context.Context, chunk *Numbers) error {
 	return nil
 }
 
-// Get reads a path.
-func (e *Engine) Get(path string, out any) {
-	e.Helper()
-	e.Read(path, out)
-}
-
 // Explain explains a run and checks that no question is left open.
 func (e *Engine) Explain(run workqueue.RunID, key string) health.Explanation {
 	e.Helper()
@@ -167,7 +152,7 @@ func (e *Engine) Explain(run workqueue.RunID, key string) health.Explanation {
 	if key != "" {
 		query = "?item=" + url.QueryEscape(key)
 	}
-	e.Get("/runs/"+run.String()+"/explain"+query, &out)
+	e.Read("/runs/"+run.String()+"/explain"+query, &out)
 	e.AnswersAll(out.Groups, out.Missing)
 	return out
 }
@@ -225,57 +210,13 @@ func (e *Engine) WantOwner(
 	}
 }
 
-// ThroughTheAPI asks for all explanations there are, as people do.
-func (e *Engine) ThroughTheAPI(run workqueue.RunID) {
-	e.Helper()
-	e.Explain(run, "")
-	e.Explain(run, "C17")
-	var endpoint health.EndpointExplanation
-	e.Get("/endpoints/count/explain", &endpoint)
-	e.AnswersAll(endpoint.Groups, endpoint.Missing)
-}
-
-// AnotherNode runs for a moment, and is then forgotten by its session as if it had been killed.
-func (e *Engine) AnotherNode(ctx context.Context) {
-	nc := e.Conn()
-	node, err := orchestrator.New(e.Store, nc, orchestrator.Config{Version: "test", Host: "there", Grace: time.Second,
-		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
-	if err != nil {
-		e.Error(err)
-		return
-	}
-	stop := e.Keep(node.Run)
-	Wait(ctx, time.Second)
-	_, err = e.Pool.Exec(context.WithoutCancel(ctx),
-		`UPDATE node_session SET expires_at = tranche_now() WHERE id = $1`, node.Session())
-	if err != nil {
-		e.Error(err)
-	}
-	nc.Close()
-	stop()
-}
-
-// Wait ends after d, or with ctx.
-func Wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-// Change sends something, and reads the answer into out, unless that is nil.
-func (e *Engine) Change(method, path, text string, out any) {
-	e.Helper()
-	e.JSON(method, path, text, http.StatusOK, out)
-}
-
 // UntilCollected polls a collector until it is as wanted.
 func (e *Engine) UntilCollected(name string, is func(*collector.CollectorView) bool) *collector.CollectorView {
 	e.Helper()
 	view := &collector.CollectorView{}
 	Eventually(e.T, "the collector is as wanted", func() bool {
 		*view = collector.CollectorView{}
-		e.Get("/collectors/"+name, view)
+		e.Read("/collectors/"+name, view)
 		return is(view)
 	})
 	return view

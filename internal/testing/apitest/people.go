@@ -42,10 +42,7 @@ func (b *Bench) LockedWith(config api.Config, how access.Config) *LockedBench {
 	core, seen := observer.New(zap.DebugLevel)
 	how.Log, config.Log = zap.New(core), zap.New(core)
 	how.UnknownBurst = cmp.Or(how.UnknownBurst, 100_000) // most tests try more than anybody may
-	gate, err := access.New(identity.New(b.Store), how)
-	if err != nil {
-		b.Fatal(err)
-	}
+	gate := testenv.Must(access.New(identity.New(b.Store), how))(b)
 	config.Access, config.Alerts = gate, tellers(b.T)
 	if config.Metrics == nil {
 		config.Metrics = NewMeasured()
@@ -65,17 +62,12 @@ type MadeToken struct {
 func (b *Bench) Token(name string, role access.Role, life time.Duration) MadeToken {
 	b.Helper()
 	secret := access.NewSecret()
-	made, err := identity.New(b.Store).CreateToken(b.Context(), identity.NewToken{
+	made := testenv.Must(identity.New(b.Store).CreateToken(b.Context(), identity.NewToken{
 		Name: name, Role: string(role), Hash: access.HashOf(secret), ExpiresIn: max(life, 0),
-	}, "the test")
-	if err != nil {
-		b.Fatal(err)
-	}
+	}, "the test"))(b)
 	if life < 0 {
-		if _, err := b.Pool.Exec(b.Context(), `UPDATE api_token SET expires_at = tranche_now() - interval '1 minute'
-			WHERE id = $1`, made.ID); err != nil {
-			b.Fatal(err)
-		}
+		testenv.Must(b.Pool.Exec(b.Context(), `UPDATE api_token SET expires_at = tranche_now() - interval '1 minute'
+			WHERE id = $1`, made.ID))(b)
 	}
 	return MadeToken{made, secret}
 }
@@ -161,10 +153,7 @@ func (b *Bench) IdentifiedWith(p *Provider, config access.OIDCConfig, how access
 	b.Helper()
 	config.Issuer, config.ClientID, config.ClientSecret = p.URL, "tranche", "s3cret"
 	config.RedirectURL = "https://tranche.example.com" + kernel.OIDCCallback
-	login, err := access.NewOIDC(config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	login := testenv.Must(access.NewOIDC(config))(b)
 	b.Oidc = login
 	return b.LockedWith(api.Config{OIDC: login}, how)
 }
@@ -238,10 +227,7 @@ func (b *Bench) LogInBy(p *Provider) []string {
 // Renew has the leader task done once.
 func (b *Bench) Renew() {
 	b.Helper()
-	renewer, err := access.NewRenewer(b.Oidc, identity.New(b.Store), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	renewer := testenv.Must(access.NewRenewer(b.Oidc, identity.New(b.Store), nil))(b)
 	if _, err := renewer.Run(b.Context(), workqueue.Lease{}); err != nil {
 		b.Logf("renewing: %v", err)
 	}

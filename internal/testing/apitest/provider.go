@@ -37,16 +37,19 @@ type Provider struct {
 	Bare      bool                  // with them comes no id_token
 }
 
+// providerKeys are those of all providers: to make them takes a while.
+var providerKeys = sync.OnceValue(func() (keys [2]*rsa.PrivateKey) { //nolint:gochecknoglobals // of tests
+	for i := range keys {
+		keys[i], _ = rsa.GenerateKey(rand.Reader, 2048) // without one, what is signed says so
+	}
+	return keys
+})
+
 // NewProvider starts a provider of identities.
 func NewProvider(t *testing.T) *Provider {
 	t.Helper()
-	p := &Provider{T: t, codes: map[string]url.Values{}, Renewals: map[string]url.Values{}}
-	for _, key := range []**rsa.PrivateKey{&p.Key, &p.Other} {
-		var err error
-		if *key, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
-			t.Fatal(err)
-		}
-	}
+	keys := providerKeys()
+	p := &Provider{T: t, Key: keys[0], Other: keys[1], codes: map[string]url.Values{}, Renewals: map[string]url.Values{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		p.say(w, http.StatusOK, map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize",

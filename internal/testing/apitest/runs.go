@@ -42,30 +42,20 @@ func (b *Bench) WithSource(limits string, statements ...string) {
 	dsn := testenv.OddDatabase(b)
 	pool := testenv.Connect(b, dsn)
 	for _, s := range statements {
-		if _, err := pool.Exec(b.Context(), s); err != nil {
-			b.Fatal(err)
-		}
+		testenv.Must(pool.Exec(b.Context(), s))(b)
 	}
 	dir := b.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600))
 	text := "sources: {ledger: {dsn: {file: dsn}, allow_superuser: true" + limits + "}}"
-	known, err := connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text))
-	if err != nil {
-		b.Fatal(err)
-	}
+	known := testenv.Must(connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text)))(b)
 	b.ServeWith(testenv.Conn(b, testenv.NATS(b)), api.Config{Connections: known})
 }
 
 // Payloads are the items of the only run.
 func (b *Bench) Payloads() (all []string) {
 	b.Helper()
-	err := b.Pool.QueryRow(b.Context(),
-		`SELECT coalesce(array_agg(item_key || ' ' || payload ORDER BY ordinal), '{}') FROM work_queue`).Scan(&all)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(),
+		`SELECT coalesce(array_agg(item_key || ' ' || payload ORDER BY ordinal), '{}') FROM work_queue`).Scan(&all))
 	return all
 }
 

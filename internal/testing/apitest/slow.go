@@ -57,9 +57,7 @@ func (b *Bench) Crowd(many int, path, secret string) <-chan *Head {
 func (b *Bench) Until(what, sql string, args ...any) {
 	b.Helper()
 	Eventually(b.T, what, func() (yes bool) {
-		if err := b.Pool.QueryRow(b.Context(), sql, args...).Scan(&yes); err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, b.Pool.QueryRow(b.Context(), sql, args...).Scan(&yes))
 		return yes
 	})
 }
@@ -86,9 +84,7 @@ func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duratio
 		}
 	}()
 	defer close(answered)
-	if err := conn.SetReadDeadline(time.Now().Add(longest)); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, conn.SetReadDeadline(time.Now().Add(longest)))
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it waits for the connection's end
 	if err != nil {
 		b.Fatalf("%s: no one answers: %v", path, err)
@@ -104,7 +100,7 @@ const (
 	// Silence is what a caller may be silent where Over serves.
 	Silence = 2 * time.Second // of which a sender's end comes
 	// Timeout is had with callers.
-	Timeout = 10 * time.Second // with callers that are not silent, but may be as slow as the machine
+	Timeout = 5 * time.Second // with callers that are not silent, but may be as slow as the machine
 	// longest is more than anything takes that a test waits for, also on a machine that is stalled for a while.
 	longest = 2 * time.Minute
 )
@@ -125,19 +121,14 @@ func Within(t *testing.T, limit time.Duration, what string, holds func() bool) {
 func (b *Bench) Stalled(path, size, begin string) net.Conn {
 	b.Helper()
 	host := strings.TrimPrefix(b.URL, "http://")
-	c, err := net.Dial("tcp", host)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := testenv.Must(net.Dial("tcp", host))(b)
 	b.Cleanup(func() { _ = c.Close() })
 	kind := "Content-Type: application/json\r\n"
 	if strings.Contains(size, "Content-Type") {
 		kind = ""
 	}
-	if _, err := io.WriteString(c, "POST "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+
-		"\r\n"+kind+size+"\r\n\r\n"+begin); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(io.WriteString(c, "POST "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+
+		"\r\n"+kind+size+"\r\n\r\n"+begin))(b)
 	return c
 }
 
@@ -145,10 +136,7 @@ func (b *Bench) Stalled(path, size, begin string) net.Conn {
 func (b *Bench) UseTLS(transport *http.Transport, at, name string, major int, secret string) {
 	b.Helper()
 	ask := func(method, path, kind string, body io.Reader) (int, string) {
-		req, err := http.NewRequestWithContext(b.Context(), method, at+api.Prefix+path, body)
-		if err != nil {
-			b.Fatal(err)
-		}
+		req := testenv.Must(http.NewRequestWithContext(b.Context(), method, at+api.Prefix+path, body))(b)
 		req.Header.Set("Authorization", "Bearer "+secret)
 		req.Header.Set("Content-Type", kind)
 		answer, err := transport.RoundTrip(req)
@@ -170,7 +158,7 @@ func (b *Bench) UseTLS(transport *http.Transport, at, name string, major int, se
 	if code, text := ask(http.MethodPost, "/runs?endpoint=echo&name="+run, "text/csv", items); code != 201 {
 		b.Errorf("a start by %s: %d %s", name, code, text)
 	}
-	endless := io.MultiReader(strings.NewReader("id,name\n1,a\n1,b\n"), strings.NewReader(strings.Repeat("2,x\n", 1<<20)))
+	endless := io.MultiReader(strings.NewReader("id,name\n1,a\n1,b\n"), strings.NewReader(strings.Repeat("2,x\n", 1<<18)))
 	if code, text := ask(http.MethodPost, "/runs?endpoint=echo", "text/csv", endless); code != 422 {
 		b.Errorf("an upload with a mistake by %s: %d %s", name, code, text)
 	}
@@ -187,27 +175,20 @@ func (b *Bench) UseTLS(transport *http.Transport, at, name string, major int, se
 func (b *Bench) Unread(path, secret string) net.Conn {
 	b.Helper()
 	host := strings.TrimPrefix(b.URL, "http://")
-	conn, err := net.Dial("tcp", host)
-	if err != nil {
-		b.Fatal(err)
-	}
+	conn := testenv.Must(net.Dial("tcp", host))(b)
 	b.Cleanup(func() { _ = conn.Close() })
 	if tcp, ok := conn.(*net.TCPConn); !ok || tcp.SetReadBuffer(4096) != nil {
 		b.Fatal("the buffer of the connection stays as it is")
 	}
-	if _, err := io.WriteString(conn, "GET "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+"\r\nAuthorization: Bearer "+
-		secret+"\r\n\r\n"); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(io.WriteString(conn, "GET "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+"\r\nAuthorization: Bearer "+
+		secret+"\r\n\r\n"))(b)
 	return conn
 }
 
 // Answered waits for the answer that comes on a connection, and leaves its body there.
 func (b *Bench) Answered(conn net.Conn) *Head {
 	b.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(longest)); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, conn.SetReadDeadline(time.Now().Add(longest)))
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // that would read all of it
 	if err != nil {
 		b.Fatalf("no one answers: %v", err)
