@@ -46,6 +46,21 @@ func TestKeysAreFlushedByNumberByAgeAndWhenDrained(t *testing.T) {
 	c.record(c.one("h"), nil)
 }
 
+func TestStrictCollectorLetsNothingPassAFailure(t *testing.T) {
+	t.Parallel()
+	spec := gatherOps()
+	spec.Strict, spec.Backoff, spec.MaxBackoff = true, collector.Span(time.Hour), collector.Span(time.Hour)
+	c := collect(t, spec)
+	c.add("k", "a", "b", "c", "d")
+	c.record(c.one("a", "b", "c"), map[string]workqueue.SlotError{"b": retried("later")})
+	c.add("k", "e", "f")
+	c.none("b failed, and d to f come after it")
+	c.wait()
+	c.record(c.one("b", "d", "e"), map[string]workqueue.SlotError{"b": retried("later")})
+	c.wait()
+	c.record(c.one("f"), nil) // b is parked, which does not hold its key up indefinitely
+}
+
 func TestUnansweredAndHalfAnsweredFlushesComeAgain(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())

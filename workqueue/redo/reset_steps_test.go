@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -175,6 +176,22 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	if advised(mend) || !advised(again) {
 		t.Error("a part that is fixed is told of as bad")
 	}
+	g.Check()
+}
+
+// Of a claimed slice that turns out too large, only what was not withdrawn meanwhile is sent on.
+func TestSplitOfWhatWasWithdrawn(t *testing.T) {
+	t.Parallel()
+	g := gather(t, 8)
+	claimed := g.take(storetest.Accounts)[0]
+	g.reset(storetest.Accounts, byKey("C0", "C1", "C2"))
+	first, err := settle.New(g.Store).Split(t.Context(), g.Session, claimed.ID, claimed.Mask.Split(1), time.Minute)
+	if err != nil || first == nil || !slices.Equal(storetest.Ordinals(*first), []workqueue.Ordinal{3}) {
+		t.Fatalf("the first piece is %+v, %v; want item 3", first, err)
+	}
+	g.Check()
+	g.answer(storetest.Accounts, *first)
+	g.Exec(`UPDATE work_slice SET deadline = tranche_now() WHERE state = 'claimed'`)
 	g.Check()
 }
 

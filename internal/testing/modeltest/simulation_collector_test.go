@@ -58,9 +58,9 @@ func (s *simulation) collect() {
 	spec := collector.CollectorSpec{Endpoint: storetest.Endpoint, MinSize: 1 + s.r.IntN(2), MaxSize: 4,
 		MaxAge: collector.Span(time.Minute), MaxAttempts: triesOfOp, InFlight: 1 + s.r.IntN(5),
 		Dedupe: collector.DefaultDedupe, Timeout: collector.Span(time.Minute), Order: collector.OrderFIFO,
-		MaxBackoff: collector.Span(time.Minute), Fold: []string{"", collector.FoldLast, collector.FoldMerge}[s.r.IntN(3)]}
-	if spec.Strict = spec.Fold != "" || s.r.IntN(2) == 0; spec.Fold == "" {
-		spec.Backoff = collector.Span(s.r.IntN(3)) * collector.Span(time.Second)
+		MaxBackoff: collector.Span(time.Minute), Fold: []string{"", "", collector.FoldLast, collector.FoldMerge}[s.r.IntN(4)]}
+	if spec.Strict = spec.Fold != "" || s.r.IntN(3) > 0; spec.Fold == "" {
+		spec.Backoff = collector.Span(s.r.IntN(3)) * collector.Span(10*time.Second)
 	}
 	_, err := collector.New(s.Store).ApplyCollector(s.Context(), collector.Text{Name: "c", Spec: spec, Source: "c"}, "ann")
 	s.must(err)

@@ -68,10 +68,7 @@ func (c *fusedConn) Read(p []byte) (int, error) {
 func setupFused(t *testing.T) *bench {
 	t.Helper()
 	url := testenv.Database(t) + "&plan_cache_mode=force_generic_plan" // plans would take half of the time
-	config, err := pgxpool.ParseConfig(testenv.Serving(t, url))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testenv.Must(pgxpool.ParseConfig(testenv.Serving(t, url)))(t)
 	f := &fuse{}
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -81,10 +78,7 @@ func setupFused(t *testing.T) *bench {
 		}
 		return &fusedConn{Conn: conn, fuse: f}, nil
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	return &bench{Bench: &storetest.Bench{T: t, Pool: testenv.Connect(t, url), Store: database.New(pool)}, fuse: f}
 }

@@ -186,7 +186,7 @@ func (s *simulation) publish() {
 			if s.odd(2) {
 				s.put(q) // the server took it, and did not come to say so
 			}
-		case s.odd(12) && q.Mask.Count() > 1:
+		case s.odd(6) && q.Mask.Count() > 1:
 			s.say("split")
 			made, err := settle.New(s.Store).Split(s.Context(), n.session, q.ID, q.Mask.Split(1+s.r.IntN(3)), time.Minute)
 			s.must(err)
@@ -543,6 +543,17 @@ func (s *simulation) round() {
 	}
 	for len(s.replies) > 0 {
 		s.recordThese([]int{0, 1, 2, 3, 4, 5}[:min(len(s.replies), 1+s.r.IntN(6))])
+	}
+}
+
+// day is some rounds, with a leader and an operator who lets steps begin.
+func (s *simulation) day() {
+	for range 2 + s.r.IntN(3) {
+		s.pass(time.Second, 1)
+		s.round()
+		s.sweep()
+		s.approve()
+		s.check()
 	}
 }
 

@@ -233,8 +233,9 @@ func (s *simulation) correct() {
 }
 
 func (s *simulation) accept() {
+	some := slices.ContainsFunc(s.known.steps, func(p planes) bool { return !p.accepted.Empty() })
 	req := redo.AcceptRequest{Run: s.run, Select: redo.Selection{Failed: true}, Actor: "ann", Reason: "r",
-		Withdraw: s.r.IntN(3) == 0}
+		Withdraw: some && s.r.IntN(3) == 0}
 	out, err := redo.New(s.Store).Accept(s.Context(), req)
 	if !s.refused(err) && (out.Items == 0 || out.Accepted > out.Failed || !req.Withdraw && out.Accepted != out.Failed) {
 		s.failf("accept: %+v", out)

@@ -55,6 +55,7 @@ func kinds() []kind {
 		{"go on", 3, true, (*simulation).goOn},
 		{"record", 10, true, (*simulation).record},
 		{"round", 6, true, (*simulation).round},
+		{"day", 3, true, (*simulation).day},
 		{"sweep", 7, true, (*simulation).sweep},
 		{"tick", 5, true, (*simulation).tick},
 		{"jump", 4, false, (*simulation).jump},
@@ -98,7 +99,7 @@ func history(seed uint64) (moves []move, calm bool) {
 			hat = append(hat, slices.Repeat([]kind{k}, times)...)
 		}
 	}
-	for range 20 + r.IntN(60) {
+	for range 15 + r.IntN(45) {
 		moves = append(moves, move{hat[r.IntN(len(hat))], r.Uint64()})
 	}
 	return moves, calm

@@ -70,9 +70,7 @@ func (s *storm) connect() {
 		if _, coming := database.Coming(err); coming {
 			return false
 		}
-		if err != nil {
-			s.Fatal(err)
-		}
+		testenv.NoError(s, err)
 		s.Cleanup(release)
 		s.Store, s.release = store, release
 		return true
@@ -444,9 +442,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			item.Payload, n = fmt.Appendf(nil, `{"v":%d}`, n%9), n+1
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		s.runs = append(s.runs, s.Load(req, 40), loaded.Run)
 	}
 	if err := s.setEndpoint(t.Context(), rand.New(rand.NewPCG(0, 0))); err != nil { // before anything is claimed
