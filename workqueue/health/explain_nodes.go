@@ -173,8 +173,8 @@ func (f *facts) leaderText() string {
 const (
 	StandbyText = "commits wait for a standby: PostgreSQL confirms none before a synchronous standby has it, and none does"
 	// StandbyRemedy names both ways out; the second gives up what the first keeps.
-	StandbyRemedy = "start the standby that synchronous_standby_names names, or, to go on without one, shorten that setting " +
-		"and run SELECT pg_reload_conf()"
+	StandbyRemedy = "start the standby that synchronous_standby_names names, or, to go on without one, shorten that " +
+		"setting and run SELECT pg_reload_conf()"
 )
 
 const (

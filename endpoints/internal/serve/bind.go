@@ -66,7 +66,11 @@ func (p *Puller) bind(ctx context.Context) error {
 				told[reason] = &backoff.Seldom{First: repeatLog, Longest: longestRepeatLog}
 			}
 			if told[reason].Now() {
-				p.say(zap.WarnLevel, reason, zap.Error(err))
+				level := zap.WarnLevel
+				if unmade(err) {
+					level = zap.InfoLevel // that is how it may be meant
+				}
+				p.say(level, reason, zap.Error(err))
 			}
 		}
 		if p.Aside && stream.Denied(err) { // whoever gave the permissions may want it so
@@ -112,11 +116,16 @@ func (p *Puller) look(ctx context.Context) (consumer jetstream.Consumer, err err
 	return consumer, err
 }
 
+// unmade reports whether the consumer is missing and another's to make.
+func unmade(err error) bool {
+	return stream.Denied(err) && strings.Contains(err.Error(), stream.MakeConsumer)
+}
+
 // explain says what is waited for and what may be done about it.
 func (p *Puller) explain(err error) string {
 	nc := p.nc
 	switch {
-	case stream.Denied(err) && strings.Contains(err.Error(), stream.MakeConsumer):
+	case unmade(err):
 		return fmt.Sprintf("waiting for a node to make consumer %s of stream %s, which this user may not",
 			wire.ConsumerName(p.endpoint), p.stream)
 	case stream.Denied(err):

@@ -120,7 +120,7 @@ func (m *Migrate) Run(ctx context.Context, term *cli.Console) error {
 		}
 	}
 	var notes []string
-	if err == nil && !(m.DryRun && len(files) > 0) {
+	if err == nil && (!m.DryRun || len(files) == 0) {
 		notes, err = migrations.Notes(ctx, m.Database, m.Grant...)
 	}
 	if err != nil {
