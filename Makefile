@@ -25,10 +25,12 @@ PROOF       := /internal/systest(/|$$)|/tools/(demo|cluster|conformance|faultyse
 PROOF_PKG   ?= ./...
 # Packages of make proof at once: they wait for processes more than they calculate.
 PROOF_P     ?= 3
-# Run by make soak only: packages, and tests of the others. Of the faults of a cluster and of the conformance of SDKs,
-# make proof keeps one and that of Go.
+# Run by make soak only: packages, and tests of the others that one change can hardly break. make proof keeps one fault
+# of each kind, the conformance of Go, and people's main ways through the dashboard.
 SOAK        := /internal/systest/ship$$
-SOAK_TESTS  := TestMakeCluster|TestWhatAScriptCosts|TestNodeServicePasses|TestNodePackage|TestTheSmallestServiceDoesWhatItMust|TestCluster/keeps|TestCluster/survives/(one|two|all)_
+SOAK_WALKS  := TestDashboard/a_million|TestDashboard/together/(a_gate_that|a_list_that|a_part_is|a_run_that_stands|items_in|keyboard|many_tabs|parallel|two_runs|why_nothing)
+SOAK_FAULTS := TestCluster/(one|two|all)_|TestTheDiskIsFull/the_private|TestStandbyThatLagsTakesOver/(two|nodes)|TestBackupIsPutBack/nodes_live|TestAFlowLoses/the_(states|questions)|TestANewNATS|TestNothingIsLostWithoutAFault
+SOAK_TESTS  := $(SOAK_WALKS)|$(SOAK_FAULTS)|TestMakeCluster|TestWhatAScriptCosts|TestNodeServicePasses|TestNodePackage|TestTheSmallestServiceDoesWhatItMust|TestMutantsAreCaught|TestAlertsFireAndGoOut|TestFlawsAreFound|TestSDKPassesAsAProcess
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
 TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$|/cmd/tranche$$
 # Tests of a package at once. They wait more than they calculate.
@@ -105,7 +107,7 @@ test: deps vet no-flaky ## set up what is missing, then run the tests
 .PHONY: proof
 proof: proof-deps no-flaky ## set up what is missing, then run what is slow by nature: processes, clusters, browsers
 	@set -e; $(PICK); all=$$($(GO) list $(PROOF_PKG) | among '$(PROOF)' | except '$(SOAK)'); \
-	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(PROOF_P) $(TEST_FLAGS) -skip '$(SOAK_TESTS)'; \
+	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(PROOF_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(SOAK_TESTS)'; \
 	tested "$$(echo "$$all" | among '$(PROOF_ALONE)')" -p 1 $(TEST_FLAGS) -skip '$(SOAK_TESTS)'
 
 .PHONY: soak

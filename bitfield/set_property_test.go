@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"testing"
 
@@ -57,6 +58,9 @@ type both struct {
 	oracle oracle
 }
 
+// extremes are numbers of members at and beyond all bounds.
+var extremes = []int{math.MinInt, bitfield.Size - 1, bitfield.Size, math.MaxInt}
+
 // machine drives a Set and the oracle through the same operations.
 type machine struct{ both }
 
@@ -91,7 +95,7 @@ func (m *machine) AndNot(t *rapid.T) {
 }
 
 func (m *machine) Take(t *rapid.T) {
-	n := rapid.IntRange(-1, 400).Draw(t, "n")
+	n := rapid.OneOf(rapid.IntRange(-1, 400), rapid.SampledFrom(extremes)).Draw(t, "n")
 	sorted := m.oracle.sorted()
 	taken := members(m.set.Take(n))
 	if !slices.Equal(taken, sorted[:min(max(n, 0), len(sorted))]) {
@@ -100,7 +104,7 @@ func (m *machine) Take(t *rapid.T) {
 }
 
 func (m *machine) Split(t *rapid.T) {
-	limit := rapid.OneOf(rapid.IntRange(-1, 70), rapid.IntRange(1, 9000)).Draw(t, "limit")
+	limit := rapid.OneOf(rapid.IntRange(-1, 70), rapid.IntRange(1, 9000), rapid.SampledFrom(extremes)).Draw(t, "limit")
 	var union bitfield.Set
 	var inOrder []int
 	pieces := m.set.Split(limit)
@@ -110,13 +114,16 @@ func (m *machine) Split(t *rapid.T) {
 		inOrder = append(inOrder, members(piece)...)
 		union = union.Or(piece)
 	}
-	fewest := (len(m.oracle) + max(limit, 1) - 1) / max(limit, 1)
+	most := min(max(limit, 1), bitfield.Size)
+	fewest := (len(m.oracle) + most - 1) / most
 	switch {
 	case union != m.set || !slices.Equal(inOrder, m.oracle.sorted()):
 		t.Fatalf("Split(%d): the pieces are not the set, each member once and in order", limit)
 	case len(pieces) != fewest:
 		t.Fatalf("Split(%d) of %d: %d pieces, want %d", limit, len(m.oracle), len(pieces), fewest)
-	case len(pieces) > 0 && (largest > max(limit, 1) || largest-smallest > 1 || smallest == 0):
+	case !slices.IsSortedFunc(pieces, func(a, b bitfield.Set) int { return b.Count() - a.Count() }):
+		t.Fatalf("Split(%d): a larger piece comes after a smaller one", limit)
+	case len(pieces) > 0 && (largest > most || largest-smallest > 1 || smallest == 0):
 		t.Fatalf("Split(%d): pieces from %d to %d members", limit, smallest, largest)
 	}
 }

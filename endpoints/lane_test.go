@@ -91,8 +91,6 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 		call []CallOption
 	}{
 		"of lists, with a place": {false, []Option{Concurrency(1), Reserve(1)}, nil},
-		"of lists, direct":       {false, []Option{Concurrency(1), Reserve(1)}, []CallOption{Direct()}},
-		"of lists, without":      {false, []Option{Concurrency(1)}, nil},
 		"item by item":           {true, []Option{Concurrency(1)}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

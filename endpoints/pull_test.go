@@ -120,7 +120,7 @@ func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc, g := b.service(), newGate(t)
-	const slots, requests = 4, 40
+	const slots, requests = 4, 20
 	check(t, HandleList(svc, "large", func(_ context.Context, chunk *Chunk[string, square]) error {
 		g.calls.Add(1)
 		<-g.open

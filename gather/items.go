@@ -264,39 +264,6 @@ func (p *Plan) checkItems() error {
 	return nil
 }
 
-// layItems lays what one run says of its items over what the plan says.
-func (o *Overrides) layItems(plan *Plan) {
-	if len(o.Schema) > 0 {
-		plan.Items.Schema = o.Schema
-	}
-	if o.Header != nil {
-		plan.Items.Header = canonicalHeader(o.Header)
-	}
-	set(&plan.Items.Sort, o.Sort)
-	set(&plan.Items.Desc, o.Desc)
-	if o.Encoding != nil {
-		plan.Items.Encoding = canonicalText(*o.Encoding, parseEncoding)
-	}
-	if o.Delimiter != nil {
-		plan.Items.Delimiter = canonicalText(*o.Delimiter, ParseDelimiter)
-	}
-	if len(o.Columns) > 0 {
-		plan.Items.Columns = o.Columns
-	}
-	if len(o.Rename) > 0 {
-		plan.Items.Rename = byName(o.Rename)
-	}
-	if len(o.Types) > 0 {
-		plan.Items.Types = byName(o.Types)
-	}
-	if o.OnInvalid != nil {
-		plan.Items.OnInvalid = canonicalText(*o.OnInvalid, parseOnInvalid)
-	}
-	if o.Contract != nil {
-		plan.Items.Contract = canonicalText(*o.Contract, parseContract)
-	}
-}
-
 // byName reads NAME=VALUE; what has another form is found by checkPairs.
 func byName(texts []string) map[string]string {
 	all := map[string]string{}
@@ -324,23 +291,6 @@ func (o *Overrides) checkPairs() error {
 	return nil
 }
 
-// itemSettings are those of an Overrides.
-func (o *Overrides) itemSettings() []setting {
-	return []setting{
-		{"schema", o.readSchema},
-		{"on_invalid", reading(&o.OnInvalid, asSaid(parseOnInvalid))},
-		{"contract", reading(&o.Contract, asSaid(parseContract))},
-		{"encoding", reading(&o.Encoding, parseEncoding)},
-		{"header", reading(&o.Header, readTruth)},
-		{"delimiter", reading(&o.Delimiter, ParseDelimiter)},
-		{"columns", adding(&o.Columns)},
-		{"rename", adding(&o.Rename)},
-		{"types", adding(&o.Types)},
-		{"sort", reading(&o.Sort, readAny)},
-		{"desc", reading(&o.Desc, readTruth)},
-	}
-}
-
 func (o *Overrides) readSchema(text string) error {
 	if o.Schema != nil {
 		return errTwice
@@ -352,12 +302,10 @@ func (o *Overrides) readSchema(text string) error {
 	return nil
 }
 
-// asSaid keeps a default that was said: it is laid over a plan that says otherwise.
-func asSaid(parse func(string) (string, error)) func(string) (string, error) {
-	return func(text string) (string, error) {
-		_, err := parse(text)
-		return text, err
+// canonicalText returns the form that plans keep; what has none stays as it is, for Validate to refuse.
+func canonicalText(text string, parse func(string) (string, error)) string {
+	if form, err := parse(text); err == nil {
+		return form
 	}
+	return text
 }
-
-func readAny(text string) (string, error) { return text, nil }

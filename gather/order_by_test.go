@@ -2,6 +2,7 @@ package gather_test
 
 import (
 	"encoding/json"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -30,6 +31,12 @@ func TestPlansWithAnOrder(t *testing.T) {
 	over, err := (&gather.Overrides{Partitions: &partitions, OnFailure: &fails}).Over(plan)
 	if err != nil || !reflect.DeepEqual(over.Order, order.Rule{By: "account.id", Partitions: 8}) || over.Stops() {
 		t.Errorf("laid over: %+v, %v", over, err)
+	}
+	other := gather.Overrides{}
+	err = errors.Join(other.Set("order_by", "customer"), other.Set("on_failure", "continue"))
+	if said, laid := other.Over(plan); err != nil || laid != nil || *other.OnFailure != "continue" ||
+		!reflect.DeepEqual(said.Order, order.Rule{By: "customer"}) {
+		t.Errorf("another order: %+v, %v, %v", said, laid, err)
 	}
 	for text, want := range map[string]string{
 		"partitions: 4\n":                           "1:13: partitions: it goes with order_by, which is missing",

@@ -49,30 +49,18 @@ type Overrides struct {
 // Validate returns a *FieldError for the first value that no plan may have. Whether values go together shows only with
 // the plan: [Overrides.Over].
 func (o *Overrides) Validate() error {
-	if o.MaxFailed != nil {
-		if _, err := workqueue.ParseMaxFailed(*o.MaxFailed); err != nil {
-			return fieldError("max_failed", "%v; this is %.40q", err, *o.MaxFailed)
-		}
-	}
-	if o.FailFast != nil {
-		if _, err := workqueue.CanonicalFailFast(*o.FailFast); err != nil {
-			return fieldError("fail_fast", "%v; this is %.40q", err, *o.FailFast)
-		}
-	}
 	plan := Single("any")
+	for _, s := range o.ofPlan(plan) {
+		if s.check == nil {
+			continue
+		}
+		if err := s.check(); err != nil {
+			return err
+		}
+	}
 	o.lay(plan)
 	if err := plan.validateValues(); err != nil {
 		return err
-	}
-	if o.OrderBy != nil {
-		if _, err := readOrderBy(*o.OrderBy); err != nil {
-			return fieldError("order_by", "%v; this is %.40q", err, *o.OrderBy)
-		}
-	}
-	if o.OnFailure != nil {
-		if _, err := ParseOnFailure(*o.OnFailure); err != nil {
-			return fieldError("on_failure", "%v; this is %.40q", err, *o.OnFailure)
-		}
 	}
 	if err := cmp.Or(o.checkPairs(), plan.Items.check(""), checkOverrides("", &o.StepOverrides)); err != nil {
 		return err
@@ -138,34 +126,21 @@ func (p *Plan) byName(field string) string {
 	return field
 }
 
-// layOrder puts another order in the place of the plan's. Values that the plan lists are of its own order.
-func (o *Overrides) layOrder(plan *Plan) {
+// lay lays what was checked over a plan. Another order puts all of the plan's away, and values that the plan lists are
+// of its own partitions.
+func (o *Overrides) lay(plan *Plan) {
+	if o.Canary != nil && *o.Canary == 0 {
+		plan.CanaryAutoApprove = false
+	}
 	if o.OrderBy != nil {
-		plan.Order = order.Rule{By: *o.OrderBy}
+		plan.Order = order.Rule{}
 	}
 	if o.Partitions != nil {
-		plan.Order.Partitions, plan.Order.Values = *o.Partitions, nil
+		plan.Order.Values = nil
 	}
-	if o.OnFailure != nil {
-		plan.OnFailure = canonicalText(*o.OnFailure, ParseOnFailure)
+	for _, s := range o.ofPlan(plan) {
+		s.lay()
 	}
-}
-
-func (o *Overrides) lay(plan *Plan) {
-	set(&plan.Priority, o.Priority)
-	if o.MaxFailed != nil {
-		plan.MaxFailed = canonicalText(*o.MaxFailed, workqueue.ParseMaxFailed)
-	}
-	if o.FailFast != nil {
-		plan.FailFast = canonicalText(*o.FailFast, workqueue.CanonicalFailFast)
-	}
-	if o.Canary != nil {
-		plan.Canary = *o.Canary
-		plan.CanaryAutoApprove = plan.CanaryAutoApprove && plan.Canary != 0
-	}
-	set(&plan.CanaryAutoApprove, o.CanaryAutoApprove)
-	o.layOrder(plan)
-	o.layItems(plan)
 	for i := range plan.Steps {
 		s := &plan.Steps[i]
 		s.StepSettings = s.StepSettings.Over(&o.StepOverrides)
@@ -177,21 +152,6 @@ func (o *Overrides) lay(plan *Plan) {
 			s.ChunkTime = 0 // of several steps it is for those whose size is found
 		}
 	}
-}
-
-// set changes a setting when there is a value for it.
-func set[T any](setting, value *T) {
-	if value != nil {
-		*setting = *value
-	}
-}
-
-// canonicalText returns the form that plans keep; what has none stays as it is, for Validate to refuse.
-func canonicalText(text string, parse func(string) (string, error)) string {
-	if form, err := parse(text); err == nil {
-		return form
-	}
-	return text
 }
 
 // Set reads one setting from its text form, by the name that it has in plans. Codes come one by one; any other setting
@@ -248,25 +208,91 @@ func OverrideFields() []string {
 type setting struct {
 	field string
 	read  func(text string) error
+	check func() error // of a value from JSON; nil: what it is laid over tells what is wrong
+	lay   func()       // over a plan, if there is a value
 }
 
 func (o *Overrides) settings() []setting {
-	return slices.Concat([]setting{
-		{"priority", reading(&o.Priority, workqueue.WholeNumber)},
-		{"max_failed", reading(&o.MaxFailed, workqueue.ParseMaxFailed)},
-		{"fail_fast", reading(&o.FailFast, workqueue.CanonicalFailFast)},
-		{"canary", reading(&o.Canary, workqueue.WholeNumber)},
-		{"canary_auto_approve", reading(&o.CanaryAutoApprove, readTruth)},
-		{"order_by", reading(&o.OrderBy, readOrderBy)},
-		{"partitions", reading(&o.Partitions, workqueue.WholeNumber)},
-		{"on_failure", reading(&o.OnFailure, ParseOnFailure)},
-	}, o.itemSettings(), stepSettings(&o.StepOverrides))
+	return append(o.ofPlan(&Plan{}), stepSettings(&o.StepOverrides)...)
+}
+
+// ofPlan are the settings that no step has, to be laid over a plan.
+func (o *Overrides) ofPlan(p *Plan) []setting {
+	return []setting{
+		laid("priority", &o.Priority, &p.Priority, workqueue.WholeNumber),
+		worded("max_failed", &o.MaxFailed, &p.MaxFailed, workqueue.ParseMaxFailed),
+		worded("fail_fast", &o.FailFast, &p.FailFast, workqueue.CanonicalFailFast),
+		laid("canary", &o.Canary, &p.Canary, workqueue.WholeNumber),
+		laid("canary_auto_approve", &o.CanaryAutoApprove, &p.CanaryAutoApprove, readTruth),
+		worded("order_by", &o.OrderBy, &p.Order.By, readOrderBy),
+		laid("partitions", &o.Partitions, &p.Order.Partitions, workqueue.WholeNumber),
+		worded("on_failure", &o.OnFailure, &p.OnFailure, ParseOnFailure),
+		{field: "schema", read: o.readSchema, lay: func() {
+			if len(o.Schema) > 0 {
+				p.Items.Schema = o.Schema
+			}
+		}},
+		worded("on_invalid", &o.OnInvalid, &p.Items.OnInvalid, parseOnInvalid),
+		worded("contract", &o.Contract, &p.Items.Contract, parseContract),
+		worded("encoding", &o.Encoding, &p.Items.Encoding, parseEncoding),
+		{field: "header", read: reading(&o.Header, readTruth), lay: func() {
+			if o.Header != nil {
+				p.Items.Header = canonicalHeader(o.Header)
+			}
+		}},
+		worded("delimiter", &o.Delimiter, &p.Items.Delimiter, ParseDelimiter),
+		listed("columns", &o.Columns, func(names []string) { p.Items.Columns = names }),
+		listed("rename", &o.Rename, func(pairs []string) { p.Items.Rename = byName(pairs) }),
+		listed("types", &o.Types, func(pairs []string) { p.Items.Types = byName(pairs) }),
+		laid("sort", &o.Sort, &p.Items.Sort, func(text string) (string, error) { return text, nil }),
+		laid("desc", &o.Desc, &p.Items.Desc, readTruth),
+	}
+}
+
+// laid is a setting that a plan keeps as it is.
+func laid[T any](field string, value **T, kept *T, parse func(string) (T, error)) setting {
+	return setting{field: field, read: reading(value, parse), lay: func() {
+		if *value != nil {
+			*kept = **value
+		}
+	}}
+}
+
+// worded is a setting of which a plan keeps the form that parse returns; the default, which it keeps as "", is said in
+// its words.
+func worded(field string, value **string, kept *string, parse func(string) (string, error)) setting {
+	said := func(text string) (string, error) {
+		form, err := parse(text)
+		return cmp.Or(form, text), err
+	}
+	return setting{field, reading(value, said), func() error {
+		if *value == nil {
+			return nil
+		}
+		if _, err := parse(**value); err != nil {
+			return fieldError(field, "%v; this is %.40q", err, **value)
+		}
+		return nil
+	}, func() {
+		if *value != nil {
+			*kept, _ = parse(**value) // it was checked
+		}
+	}}
+}
+
+// listed is a setting of several values.
+func listed(field string, values *[]string, lay func([]string)) setting {
+	return setting{field: field, read: adding(values), lay: func() {
+		if len(*values) > 0 {
+			lay(*values)
+		}
+	}}
 }
 
 // stepSettings reads each setting of a step by the type of its field.
 func stepSettings(o *workqueue.StepOverrides) (all []setting) {
 	for name, field := range o.Fields() {
-		all = append(all, setting{name, readField(field)})
+		all = append(all, setting{field: name, read: readField(field)})
 	}
 	return all
 }

@@ -57,8 +57,11 @@ func TestOverridesAreLaidOverThePlan(t *testing.T) {
 		`{"canary":5}`:                  func(p *gather.Plan, _ *gather.Step) { p.Canary = 5 },
 		`{"canary_auto_approve":false}`: func(p *gather.Plan, _ *gather.Step) { p.CanaryAutoApprove = false },
 		`{"max_failed":"10000"}`:        func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "10000" },
-		`{"chunk":1,"rate":1e3}`:        func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 1000 },
-		`{"chunk":"1","rate":10}`:       func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 10 },
+		`{"header":false,"sort":"b","desc":true,"contract":"warn","delimiter":";"}`: func(p *gather.Plan, _ *gather.Step) {
+			p.Items = gather.Items{Header: new(bool), Sort: "b", Desc: true, Contract: "warn", Delimiter: "semicolon"}
+		},
+		`{"chunk":1,"rate":1e3}`:  func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 1000 },
+		`{"chunk":"1","rate":10}`: func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 10 },
 	} {
 		var over gather.Overrides
 		if err := json.Unmarshal([]byte(text), &over); err != nil {

@@ -34,12 +34,13 @@ const (
 		remaining) VALUES (gen_random_uuid(), ` + id + `, 0, 0, 1, 'claimed', 1, 'ready', `
 	part = `INSERT INTO work_result (run_id, slice_id, ordinal, generation, step, result, error_code) VALUES (` +
 		id + `, ` + id + `, 0, 1, 0, `
-	group = `INSERT INTO tracker_group VALUES (` + id + `, 0, `
+	group  = `INSERT INTO tracker_group VALUES (` + id + `, 0, `
+	letter = `INSERT INTO dead_letter (id, msg_id, endpoint, cause, body) VALUES (gen_random_uuid(), 'm', 'e', 'c', `
 )
 
-// TestFoundationGuardsItsStates runs the last statement of each case and expects it to be refused by the constraint
+// TestTablesGuardTheirStates runs the last statement of each case and expects it to be refused by the constraint
 // named, or to be taken when none is.
-func TestFoundationGuardsItsStates(t *testing.T) {
+func TestTablesGuardTheirStates(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)
 	block := insert + "8192, " + plane("0", "1") + ", " + plane("2") + ", " + plane("8191") + ")"
@@ -99,6 +100,25 @@ func TestFoundationGuardsItsStates(t *testing.T) {
 		"step, no deadline": {[]string{run, step, `UPDATE run_step SET request_timeout = '0'`},
 			"run_step_request_timeout_check"},
 		"step, chunk of none": {[]string{run, step, `UPDATE run_step SET chunk = 0`}, "run_step_chunk_check"},
+		"letter":              {[]string{letter + `'b')`}, ""},
+		"letter, bodiless":    {[]string{letter + `NULL)`, `UPDATE dead_letter SET state = 'dropped'`}, ""},
+		"letter, twice":       {[]string{letter + `'b')`, letter + `'b')`}, "dead_letter_msg_id_key"},
+		"letter, of no known state": {[]string{letter + `'b')`, `UPDATE dead_letter SET state = 'lost'`},
+			"dead_letter_state_check"},
+		"letter, too large": {[]string{letter + `convert_to(repeat('x', 16777217), 'utf8'))`},
+			"dead_letter_body_check"},
+		"letter, requeued": {[]string{letter + `'b')`, `UPDATE dead_letter SET state = 'requeued',
+			sent_at = tranche_now()`}, ""},
+		"letter, requeued without a body": {[]string{letter + `NULL)`, `UPDATE dead_letter SET state = 'requeued'`},
+			"dead_letter_whole"},
+		"letter, sent while it waits": {[]string{letter + `'b')`, `UPDATE dead_letter SET sent_at = tranche_now()`},
+			"dead_letter_sent"},
+		"setting": {[]string{`INSERT INTO endpoint_setting (endpoint, concurrency) VALUES ('e', 1024)`}, ""},
+		"setting, out of range": {[]string{`INSERT INTO endpoint_setting (endpoint, concurrency) VALUES ('e', 1025)`},
+			"endpoint_setting_concurrency_check"},
+		"streams of the version before": {[]string{
+			`INSERT INTO stream_epoch (name, epoch, work_created, reply_created)
+				VALUES ('streams', 1, tranche_now(), tranche_now())`}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -140,14 +160,10 @@ func TestFoundationTellsWhatIsReady(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)
 	statements := strings.Join([]string{run, step, insert + "8192, " + plane("0") + ", DEFAULT, DEFAULT)"}, ";")
-	if _, err := pool.Exec(t.Context(), statements); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(pool.Exec(t.Context(), statements))(t)
 	ready := func(sql string) (has bool) {
 		t.Helper()
-		if err := pool.QueryRow(t.Context(), sql).Scan(&has); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&has))
 		return has
 	}
 	if !ready(`SELECT has_ready FROM work_block`) {
@@ -171,62 +187,13 @@ func TestTheClockIsInlined(t *testing.T) {
 			`INSERT INTO node_session (id, host, pid, version, expires_at)
 				VALUES (gen_random_uuid(), 'h', 1, 'v', tranche_now() + interval '1 minute')`,
 		} {
-			rows, err := pool.Query(t.Context(), `EXPLAIN (VERBOSE) `+statement)
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			if err != nil {
-				t.Fatal(err)
-			}
+			rows := testenv.Must(pool.Query(t.Context(), `EXPLAIN (VERBOSE) `+statement))(t)
+			lines := testenv.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 			plan := strings.Join(lines, "\n")
 			if !strings.Contains(plan, "clock_timestamp()") || strings.Contains(plan, "tranche_now") {
 				t.Errorf("%s:\n%s", role, plan)
 			}
 		}
-	}
-}
-
-const letter = `INSERT INTO dead_letter (id, msg_id, endpoint, cause, body) VALUES (gen_random_uuid(), 'm', 'e', 'c', `
-
-func TestDeadLettersGuardTheirStates(t *testing.T) {
-	t.Parallel()
-	pool := testenv.Pool(t)
-	for name, c := range map[string]struct {
-		statements []string
-		refusedBy  string
-	}{
-		"letter":           {[]string{letter + `'b')`}, ""},
-		"letter, bodiless": {[]string{letter + `NULL)`, `UPDATE dead_letter SET state = 'dropped'`}, ""},
-		"letter, twice":    {[]string{letter + `'b')`, letter + `'b')`}, "dead_letter_msg_id_key"},
-		"letter, of no known state": {[]string{letter + `'b')`, `UPDATE dead_letter SET state = 'lost'`},
-			"dead_letter_state_check"},
-		"letter, too large": {[]string{letter + `convert_to(repeat('x', 16777217), 'utf8'))`},
-			"dead_letter_body_check"},
-		"letter, requeued": {[]string{letter + `'b')`, `UPDATE dead_letter SET state = 'requeued',
-			sent_at = tranche_now()`}, ""},
-		"letter, requeued without a body": {[]string{letter + `NULL)`, `UPDATE dead_letter SET state = 'requeued'`},
-			"dead_letter_whole"},
-		"letter, sent while it waits": {[]string{letter + `'b')`, `UPDATE dead_letter SET sent_at = tranche_now()`},
-			"dead_letter_sent"},
-		"setting": {[]string{`INSERT INTO endpoint_setting (endpoint, concurrency) VALUES ('e', 1024)`}, ""},
-		"setting, out of range": {[]string{`INSERT INTO endpoint_setting (endpoint, concurrency) VALUES ('e', 1025)`},
-			"endpoint_setting_concurrency_check"},
-		"streams of the version before": {[]string{
-			`INSERT INTO stream_epoch (name, epoch, work_created, reply_created)
-				VALUES ('streams', 1, tranche_now(), tranche_now())`}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			err := inRollback(t.Context(), pool, c.statements)
-			var refused *pgconn.PgError
-			switch {
-			case c.refusedBy == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case c.refusedBy != "" && (!errors.As(err, &refused) || refused.ConstraintName != c.refusedBy):
-				t.Errorf("got %v, want it refused by %s", err, c.refusedBy)
-			}
-		})
 	}
 }
 
@@ -237,9 +204,7 @@ func TestNodesWithoutLinesStayAwayFromRunsInOrder(t *testing.T) {
 	run := uuid.New()
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), sql, args...))(t)
 	}
 	const session = `INSERT INTO node_session (id, host, pid, version, feature_level, expires_at)
 		VALUES (gen_random_uuid(), 'h', 1, 'v', $1, tranche_now())`

@@ -21,9 +21,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 	role, asRole := testenv.Role(t, url, "")
 	exec := func(sql string) {
 		t.Helper()
-		if _, err := admin.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(admin.Exec(t.Context(), sql))(t)
 	}
 	exec(`REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
 	exec(`CREATE TABLE somebody_elses ()`)
@@ -34,9 +32,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 		t.Errorf("before the grant: %v", err)
 	}
 	for range 2 {
-		if err := migrations.Grant(t.Context(), url, role); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, migrations.Grant(t.Context(), url, role))
 	}
 	if err := migrations.Ready(t.Context(), asRole); err != nil {
 		t.Error(err)
@@ -47,13 +43,9 @@ func TestGrantIsForAllTables(t *testing.T) {
 			FILTER (WHERE has_table_privilege($1, tablename::text, p)), '')
 		FROM pg_tables, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) p
 		WHERE schemaname = 'public' GROUP BY tablename`, role)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for found.Next() {
-		if err := found.Scan(&table, &rights); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, found.Scan(&table, &rights))
 		rows[table] = rights
 	}
 	special := map[string]string{"somebody_elses": "", "audit_log": "SELECT", "audit_expiry": "SELECT",
@@ -109,9 +101,7 @@ func TestGrantRefusesARoleThatNothingBinds(t *testing.T) {
 			role, asRole := testenv.Role(t, url, c.attributes)
 			t.Cleanup(func() { _, _ = admin.Exec(t.Context(), `ALTER TABLE audit_log OWNER TO CURRENT_USER`) })
 			for _, sql := range []string{`REVOKE CREATE ON SCHEMA public FROM PUBLIC`, strings.ReplaceAll(c.sql, "ROLE", role)} {
-				if _, err := admin.Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(admin.Exec(t.Context(), sql))(t)
 			}
 			if name == "none" {
 				role = "tranche_nobody"
@@ -136,9 +126,7 @@ func TestGrantRefusesARoleThatNothingBinds(t *testing.T) {
 func TestUpByARoleThatMayNot(t *testing.T) {
 	t.Parallel()
 	url := testenv.EmptyDatabase(t)
-	if _, err := testenv.Connect(t, url).Exec(t.Context(), `REVOKE CREATE ON SCHEMA public FROM PUBLIC`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(testenv.Connect(t, url).Exec(t.Context(), `REVOKE CREATE ON SCHEMA public FROM PUBLIC`))(t)
 	role, asRole := testenv.Role(t, url, "")
 	applied, err := migrations.Up(t.Context(), asRole, nil)
 	var refused *migrations.NotReadyError

@@ -30,11 +30,7 @@ const foundation = "00001_foundation.sql"
 
 func pending(t *testing.T, url string) []string {
 	t.Helper()
-	names, err := migrations.Pending(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return names
+	return testenv.Must(migrations.Pending(t.Context(), url))(t)
 }
 
 func TestUpAppliesWhatIsPendingOnce(t *testing.T) {
@@ -104,9 +100,7 @@ func isolate(t *testing.T, conn *pgxpool.Pool, isolation string) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), `DO $$ BEGIN EXECUTE format(
 		'ALTER DATABASE %I SET default_transaction_isolation = "`+isolation+`"', current_database()); END $$`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // What migrations wait for longer than some seconds they say, with who holds it, and then go on.
@@ -120,13 +114,9 @@ func TestUpSaysWhatItWaitsFor(t *testing.T) {
 			t.Parallel()
 			url := testenv.EmptyDatabase(t)
 			tx, err := testenv.Connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-			if _, err := tx.Exec(t.Context(), c.hold); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(tx.Exec(t.Context(), c.hold))(t)
 			core, logs := observer.New(zap.WarnLevel)
 			up := make(chan error, 1)
 			go func() {
@@ -139,9 +129,7 @@ func TestUpSaysWhatItWaitsFor(t *testing.T) {
 					return strings.Contains(e.Message, holder)
 				})
 			})
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, tx.Commit(t.Context()))
 			if err := <-up; err != nil {
 				t.Error(err)
 			}
@@ -180,9 +168,7 @@ func TestUpNeedsNoRightsWhenThereIsNothingToDo(t *testing.T) {
 func TestUpNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	url := testenv.EmptyDatabase(t)
-	if _, err := testenv.Connect(t, url).Exec(t.Context(), `CREATE TABLE quarantine ()`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(testenv.Connect(t, url).Exec(t.Context(), `CREATE TABLE quarantine ()`))(t)
 	applied, err := migrations.Up(t.Context(), url, nil)
 	if err == nil || !strings.Contains(err.Error(), foundation) || !strings.Contains(err.Error(), "quarantine") {
 		t.Fatalf("got %v, want the file and the table named", err)
@@ -200,11 +186,8 @@ func TestUpNamesWhatIsWrong(t *testing.T) {
 func TestADatabaseNewerThanTheBinaryIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	_, err := testenv.Connect(t, url).Exec(t.Context(),
-		`INSERT INTO tranche_migration (version_id, is_applied) VALUES (99999, true)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(testenv.Connect(t, url).Exec(t.Context(),
+		`INSERT INTO tranche_migration (version_id, is_applied) VALUES (99999, true)`))(t)
 	applied, err := migrations.Up(t.Context(), url, nil)
 	if err != nil || len(applied) != 0 {
 		t.Errorf("applied %v, %v", applied, err)
@@ -215,11 +198,8 @@ func TestADatabaseNewerThanTheBinaryIsLeftAlone(t *testing.T) {
 func TestADatabaseOfFormerFilesIsRefused(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	_, err := testenv.Connect(t, url).Exec(t.Context(), `DROP VIEW run_item;
-		INSERT INTO tranche_migration (version_id, is_applied) VALUES (999, true)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(testenv.Connect(t, url).Exec(t.Context(), `DROP VIEW run_item;
+		INSERT INTO tranche_migration (version_id, is_applied) VALUES (999, true)`))(t)
 	_, up := migrations.Up(t.Context(), url, nil)
 	_, pending := migrations.Pending(t.Context(), url)
 	for name, err := range map[string]error{
@@ -239,9 +219,7 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 	url := testenv.Database(t)
 	conn := testenv.Connect(t, url)
 	files, err := filepath.Glob("*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, file := range slices.Backward(files) {
 		down := strings.ReplaceAll(wayBack(t, file), "CONCURRENTLY", "") // several statements are one transaction
 		if _, err := conn.Exec(t.Context(), down); err != nil {
@@ -255,9 +233,7 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 	if err != nil || left != 0 {
 		t.Errorf("%d tables, views and functions are left, %v", left, err)
 	}
-	if _, err := conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > 0`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > 0`))(t)
 	if applied, err := migrations.Up(t.Context(), url, nil); err != nil || len(applied) != len(files) {
 		t.Errorf("applied %v, %v", applied, err)
 	}
@@ -283,24 +259,14 @@ func TestEverythingSaysWhatItIs(t *testing.T) {
 	conn := testenv.Connect(t, testenv.Database(t))
 	list := func() []string {
 		t.Helper()
-		rows, err := conn.Query(t.Context(), uncommented)
-		if err != nil {
-			t.Fatal(err)
-		}
-		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return names
+		rows := testenv.Must(conn.Query(t.Context(), uncommented))(t)
+		return testenv.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	}
 	for _, name := range list() {
 		t.Errorf("%s has no comment: write COMMENT ON in the migration that makes it", name)
 	}
-	_, err := conn.Exec(t.Context(), `COMMENT ON TABLE leader IS NULL; COMMENT ON COLUMN work_block.ready IS NULL;
-		COMMENT ON VIEW run_item IS NULL; COMMENT ON FUNCTION audit_guard() IS NULL`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(conn.Exec(t.Context(), `COMMENT ON TABLE leader IS NULL; COMMENT ON COLUMN work_block.ready IS NULL;
+		COMMENT ON VIEW run_item IS NULL; COMMENT ON FUNCTION audit_guard() IS NULL`))(t)
 	if found := list(); len(found) != 4 {
 		t.Errorf("of four comments that were taken away it misses %v", found)
 	}
@@ -319,10 +285,7 @@ func TestIndexesOfTablesInUseAreBuiltConcurrently(t *testing.T) {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testenv.Must(os.ReadFile(file))(t)
 		up, _, _ := strings.Cut(string(text), "-- +goose Down")
 		own := map[string]bool{}
 		for _, m := range madeTable.FindAllStringSubmatch(up, -1) {
@@ -346,9 +309,7 @@ func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
 	run := uuid.New()
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), sql, args...))(t)
 	}
 	exec(`INSERT INTO batchrun (id, plan, state, spec, params, created_by)
 		VALUES ($1, 'p', 'running', '{}', '{}', 'test')`, run)
@@ -373,9 +334,7 @@ func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
 func backTo(t *testing.T, conn *pgxpool.Pool, version int64) (later int) {
 	t.Helper()
 	files, err := filepath.Glob("*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	slices.Sort(files)
 	for _, file := range slices.Backward(files) {
 		if n, err := strconv.ParseInt(file[:5], 10, 64); err != nil || n <= version {
@@ -386,19 +345,14 @@ func backTo(t *testing.T, conn *pgxpool.Pool, version int64) (later int) {
 		}
 		later++
 	}
-	if _, err := conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > $1`, version); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > $1`, version))(t)
 	return later
 }
 
 // wayBack returns what takes a migration back.
 func wayBack(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(file))(t)
 	_, down, found := strings.Cut(string(text), "-- +goose Down")
 	if !found {
 		t.Fatalf("there is no way back from %s", file)

@@ -65,9 +65,7 @@ func newItemRun(t *testing.T, items, canary int) *itemRun {
 		n++
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	r.id = loaded.Run
 	return r
 }
@@ -77,9 +75,7 @@ func (r *itemRun) claim(step, most int) []workqueue.Slice {
 	claimed, err := dispatch.New(r.store).Claim(r.Context(), dispatch.ClaimRequest{
 		Session: r.session, Run: r.id, Step: workqueue.Step(step), MaxSlices: most, MaxBytes: 1 << 20,
 	})
-	if err != nil {
-		r.Fatal(err)
-	}
+	testenv.NoError(r, err)
 	return claimed.Slices
 }
 
@@ -102,9 +98,7 @@ func (r *itemRun) answer(s *workqueue.Slice, choose func() int) {
 		a.Slots = append(a.Slots, slot)
 	}
 	a.Answered = len(a.Slots)
-	if _, err := settle.New(r.store).Record(r.Context(), []settle.Answer{a}); err != nil {
-		r.Fatal(err)
-	}
+	testenv.Must(settle.New(r.store).Record(r.Context(), []settle.Answer{a}))(r)
 }
 
 // reset takes back what some items have at a step.
@@ -114,26 +108,20 @@ func (r *itemRun) reset(step string) {
 	err := r.pool.QueryRow(r.Context(), `SELECT array_agg(key) FROM (SELECT key FROM run_item
 		WHERE run_id = $1 AND step_name = $2 AND state = 'done' ORDER BY ordinal % 7, ordinal LIMIT 4) i`, r.id, step).
 		Scan(&keys)
-	if err != nil {
-		r.Fatal(err)
-	}
+	testenv.NoError(r, err)
 	_, err = redo.New(r.store).Reset(r.Context(), redo.ResetRequest{
 		Run: r.id, Actor: "test", Select: redo.Selection{Step: step, Keys: keys},
 	})
-	if err != nil {
-		r.Fatal(err)
-	}
+	testenv.NoError(r, err)
 }
 
 // rows are items of a step as the view has them.
 func (r *itemRun) rows(step string, from, to workqueue.Ordinal) []inspect.ItemRow {
 	r.Helper()
-	found, err := r.pool.Query(r.Context(), `SELECT ordinal, key, state, attempts, error_code, coalesce(error_message, '')
-		FROM run_item WHERE run_id = $1 AND step_name = $2 AND ordinal BETWEEN $3 AND $4 ORDER BY ordinal`,
-		r.id, step, from, to)
-	if err != nil {
-		r.Fatal(err)
-	}
+	found := testenv.Must(r.pool.Query(r.Context(), `
+		SELECT ordinal, key, state, attempts, error_code, coalesce(error_message, '') FROM run_item
+		WHERE run_id = $1 AND step_name = $2 AND ordinal BETWEEN $3 AND $4 ORDER BY ordinal`,
+		r.id, step, from, to))(r)
 	all, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (item inspect.ItemRow, err error) {
 		var code *string
 		var message string
@@ -143,9 +131,7 @@ func (r *itemRun) rows(step string, from, to workqueue.Ordinal) []inspect.ItemRo
 		}
 		return item, err
 	})
-	if err != nil {
-		r.Fatal(err)
-	}
+	testenv.NoError(r, err)
 	return all
 }
 
@@ -158,10 +144,7 @@ func (r *itemRun) compare(from, to workqueue.Ordinal, states map[string]int) {
 			Run: r.id, From: from, To: to, Step: step, After: -1, Limit: inspect.MaxItemRows,
 		}
 		for next := true; next; {
-			listed, err := inspect.New(r.store).ItemsIn(r.Context(), page)
-			if err != nil {
-				r.Fatal(err)
-			}
+			listed := testenv.Must(inspect.New(r.store).ItemsIn(r.Context(), page))(r)
 			want = append(want, listed.Items...)
 			if next = listed.Next != nil; next {
 				page.After = *listed.Next
@@ -247,9 +230,7 @@ func (r *itemRun) story() {
 			err := r.pool.QueryRow(r.Context(), `SELECT generation, service, host, finished_at, changed_at FROM run_item
 				WHERE run_id = $1 AND key = $2 AND step = $3`, r.id, key, want.Step).
 				Scan(&generation, &service, &host, &finished, &changed)
-			if err != nil {
-				r.Fatal(err)
-			}
+			testenv.NoError(r, err)
 			if ended := want.Generation > 0; ended != (generation != nil) || ended != (service != nil) ||
 				ended != (finished != nil) || ended && (*generation != int(want.Generation) ||
 				*service != want.Service || !finished.Equal(*want.RecordedAt)) {
@@ -306,8 +287,6 @@ func (r *itemRun) explain(sql string, args ...any) (plan []string) {
 	if err == nil {
 		plan, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
-	if err != nil {
-		r.Fatal(err)
-	}
+	testenv.NoError(r, err)
 	return plan
 }

@@ -40,7 +40,7 @@ func TestEventsThatAreNotTakenKeepNoOthers(t *testing.T) {
 	server := testenv.NATSByConfig(t, allButSchedules)
 	b.Node = b.Join(t, b.Store, server.Conn(t, "node", "p", "_INBOX"), nodetest.Config(t)).Node
 	b.Node.PublishEvents()
-	nodetest.Until(t, "the events that may be published are", func() bool { return b.Number(t, waiting, "completed") == 0 })
+	nodetest.Until(t, "what may be published is", func() bool { return b.Number(t, waiting, "completed") == 0 })
 	if n, m := b.Number(t, waiting, "schedule.missed"), b.Number(t, waiting, "paused"); n != refused || m != large {
 		t.Errorf("%d refused and %d large events wait; want %d and %d", n, m, refused, large)
 	}

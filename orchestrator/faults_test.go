@@ -126,3 +126,28 @@ func TestRunSurvivesPartitions(t *testing.T) {
 func stall(ways ...testenv.Direction) func(*testenv.Proxy) {
 	return func(p *testenv.Proxy) { p.Stall(ways...) }
 }
+
+// A node that stops in good order hands back what it holds: nothing waits for a deadline or for its session.
+func TestStopHandsBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	cfg := nodetest.Config(t)
+	cfg.Grace = nodetest.Stuck // what is cut off is done twice
+	leaving := b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
+	l := nodetest.NewLedger(nodetest.Halfway)
+	b.Serve(t, "statement", l.Handle)
+	run := b.Start(t, nodetest.Patient(), nodetest.Size)
+	l.Await(t)
+	session := leaving.Session()
+	testenv.NoError(t, leaving.Stop())
+	if held := b.Number(t, `SELECT count(*) FROM work_slice s JOIN node_session n ON n.id = s.session_id
+		WHERE s.session_id = $1 AND (s.state = 'claimed' OR n.ended_at IS NULL)`, session); held != 0 {
+		t.Errorf("the node left %d slices claimed, or its session open", held)
+	}
+	close(l.Gate)
+	b.WantSound(t, l, run, nodetest.Size)
+	l.WantOnce(t, run, nodetest.Size)
+	if n := b.Node.Stats().Expired + b.Node.Stats().Released; n != 0 {
+		t.Errorf("%d slices were reissued", n)
+	}
+}

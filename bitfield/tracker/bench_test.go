@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // itemsVariable is the size of the large batch; docs/trackers.md has the figures of 100 million and of a billion.
@@ -45,9 +46,7 @@ func BenchmarkLargeBatch(b *testing.B) {
 		for b.Loop() {
 			id := s.open()
 			part("add", func() {
-				if _, err := s.add(id, n, "all"); err != nil {
-					b.Fatal(err)
-				}
+				testenv.Must(s.add(id, n, "all"))(b)
 			})
 			part("add-again", func() { _, _ = s.add(id, n, "all") })
 			size := s.count(`SELECT pg_total_relation_size('tracker_group')`)
@@ -71,9 +70,7 @@ func BenchmarkLargeBatch(b *testing.B) {
 			})
 			size = s.count(`SELECT pg_total_relation_size('tracker_group')`)
 			b.ReportMetric(float64(size)/float64(n), "bytes/item-acked")
-			if err := s.tryDelete(id); err != nil {
-				b.Fatal(err)
-			}
+			testenv.NoError(b, s.tryDelete(id))
 			part("purge", func() {
 				for s.purge(1000) > 0 { // in transactions like the leader's, without its pauses
 				}

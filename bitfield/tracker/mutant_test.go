@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // mutate takes a fence out of a statement. The replacements are pairs of old and new; each old text must be there.
@@ -151,10 +152,7 @@ func ackingBy(sql string, id uuid.UUID, acks ...tracker.Ack) call {
 // completes says whether exactly one of two calls that meet reports completion.
 func (b *bench) completes(first, second call) bool {
 	b.Helper()
-	got, err := b.race(first, second, false)
-	if err != nil {
-		b.Fatal(err)
-	}
+	got := testenv.Must(b.race(first, second, false))(b)
 	return got.first != got.second
 }
 
@@ -177,9 +175,7 @@ func (b *bench) countsOnce(sql string, before func(sql string, id uuid.UUID, new
 func (b *bench) sameKeyOnce(lock string) bool {
 	id, tx := b.open(), b.begin()
 	one, err := tracker.AddItems(b.Context(), tx, id, 10, "k")
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	var two tracker.Added
 	err = b.behind(tx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		two, err = tracker.AddWith(ctx, tx, lock, id, 10, "k")

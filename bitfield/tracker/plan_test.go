@@ -24,9 +24,7 @@ func TestGroupsAreFoundByKey(t *testing.T) {
 		INSERT INTO tracker_batch (id, owner, state) SELECT gen_random_uuid(), 'test', 'open' FROM generate_series(1, 200)`, `
 		INSERT INTO tracker_group (batch_id, grp, size, pending)
 		SELECT id, g, 9, B'0'::bit(8192) FROM tracker_batch, generate_series(0, 9) g`, `ANALYZE`} {
-		if _, err := pool.Exec(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(pool.Exec(t.Context(), first))(t)
 		for _, name := range []string{"ack", "ackNew"} {
 			statement := tracker.Statements[name]
 			if plan := keptPlan(t, pool, statement); goesThroughGroups(plan) {

@@ -70,9 +70,7 @@ func (b *bench) behind(
 	testenv.Until(b, time.Minute, "the second call waits for the first", func() bool {
 		return b.count(`SELECT ($2::int = ANY (pg_blocking_pids($1::int)))::int`, waiter, holder) == 1
 	})
-	if err := end(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, end(b.Context()))
 	return <-done
 }
 
@@ -182,9 +180,7 @@ func TestAcksShareNoRow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.run(10, 10, 10)
-	if _, err := acking(id, some(0, 1))(t.Context(), b.begin()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(acking(id, some(0, 1))(t.Context(), b.begin()))(t)
 	for _, c := range []call{acking(id, some(1, 1), first(2, 10)), sealing(id)} {
 		in(b, func(ctx context.Context, tx pgx.Tx) (bool, error) {
 			if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1ms'`); err != nil {
@@ -210,9 +206,7 @@ func (b *bench) together(calls ...call) int64 {
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, group.Wait())
 	return completions.Load()
 }
 
@@ -351,12 +345,8 @@ func TestPurgeBehindALateAck(t *testing.T) {
 	id := b.open(9000)
 	tx := b.begin()
 	late := []tracker.ItemsAck{failed("E", id, some(0, 1), some(1, 1))}
-	if _, err := tracker.AckItems(t.Context(), tx, late); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.tryDelete(id); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(tracker.AckItems(t.Context(), tx, late))(t)
+	testenv.NoError(t, b.tryDelete(id))
 	var rows int
 	err := b.behind(tx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		rows, err = tracker.Purge(ctx, tx, 100)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestReapByLastActivity(t *testing.T) {
@@ -117,15 +118,11 @@ func TestReapWaitsForNobody(t *testing.T) {
 	id := b.open(5)
 	b.age(id, 2*day)
 	tx := b.begin()
-	if _, err := tracker.SealTracker(t.Context(), tx, id); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(tracker.SealTracker(t.Context(), tx, id))(t)
 	if got := b.reap(10); got.Looked != 0 {
 		t.Errorf("it looked at what is held: %+v", got)
 	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, tx.Commit(t.Context()))
 	if got := b.reap(10); len(got.Expired) != 0 || b.get(id).State != tracker.StateSealed {
 		t.Errorf("it expired what was sealed just now: %+v", got)
 	}
@@ -172,10 +169,8 @@ func TestAcksWriteTheServiceRowSeldom(t *testing.T) {
 	b := setup(t)
 	id := b.open(100)
 	version := func() (xmin string) {
-		if err := b.pool.QueryRow(t.Context(), `SELECT xmin::text FROM tracker_service WHERE batch_id = $1`, id).
-			Scan(&xmin); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.pool.QueryRow(t.Context(), `SELECT xmin::text FROM tracker_service WHERE batch_id = $1`, id).
+			Scan(&xmin))
 		return xmin
 	}
 	before := version()
@@ -197,9 +192,7 @@ func TestAcksWriteTheServiceRowSeldom(t *testing.T) {
 	// One who holds the row is not waited for.
 	b.age(id, 80*time.Minute)
 	tx := b.begin()
-	if _, err := tx.Exec(t.Context(), `SELECT FROM tracker_service WHERE batch_id = $1 FOR UPDATE`, id); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(tx.Exec(t.Context(), `SELECT FROM tracker_service WHERE batch_id = $1 FOR UPDATE`, id))(t)
 	in(b, func(ctx context.Context, tx pgx.Tx) ([]tracker.Acked, error) {
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1ms'`); err != nil {
 			return nil, err
@@ -214,9 +207,7 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 	id := b.openAs(tracker.OpenRequest{Owner: "o", Webhook: tracker.Hook{URL: "https://h/x", Secret: "s"}})
 	due := func() []tracker.Webhook {
 		list, err := tracker.DueWebhooks(t.Context(), b.pool, tracker.WebhookRoom{AtOnce: 10, PerHost: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return list
 	}
 	if len(due()) != 0 {

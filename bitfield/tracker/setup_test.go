@@ -40,11 +40,7 @@ func try[T any](b *bench, f func(ctx context.Context, tx pgx.Tx) (T, error)) (ou
 
 func in[T any](b *bench, f func(ctx context.Context, tx pgx.Tx) (T, error)) T {
 	b.Helper()
-	out, err := try(b, f)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return out
+	return testenv.Must(try(b, f))(b)
 }
 
 // nothing is what a call returns that returns an error only.
@@ -53,10 +49,7 @@ type nothing struct{}
 // begin starts a transaction that the test ends by hand; what it leaves open is rolled back.
 func (b *bench) begin() pgx.Tx {
 	b.Helper()
-	tx, err := b.pool.Begin(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	tx := testenv.Must(b.pool.Begin(b.Context()))(b)
 	b.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
@@ -64,9 +57,7 @@ func (b *bench) begin() pgx.Tx {
 // exec changes what only time changes.
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
-	if _, err := b.pool.Exec(b.Context(), sql, args...); err != nil {
-		b.Fatal(err)
-	}
+	testenv.Must(b.pool.Exec(b.Context(), sql, args...))(b)
 }
 
 func (b *bench) count(sql string, args ...any) int {
@@ -97,11 +88,9 @@ type row struct {
 
 func (b *bench) row(id uuid.UUID) (r row) {
 	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), `SELECT state, generation, groups, open_groups, items,
+	testenv.NoError(b, b.pool.QueryRow(b.Context(), `SELECT state, generation, groups, open_groups, items,
 		completed_at IS NOT NULL FROM tracker_batch WHERE id = $1`, id).Scan(&r.State, &r.Generation, &r.Groups,
-		&r.OpenGroups, &r.Items, &r.Completed); err != nil {
-		b.Fatal(err)
-	}
+		&r.OpenGroups, &r.Items, &r.Completed))
 	return r
 }
 
@@ -109,9 +98,7 @@ func (b *bench) row(id uuid.UUID) (r row) {
 func (b *bench) pending(id uuid.UUID) (missing []tracker.Range) {
 	b.Helper()
 	rows, err := b.pool.Query(b.Context(), `SELECT grp, pending FROM tracker_group WHERE batch_id = $1 ORDER BY grp`, id)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	var group int
 	var set bitfield.Set
 	if _, err := pgx.ForEachRow(rows, []any{&group, pgbits.Into(&set)}, func() error {
@@ -182,11 +169,7 @@ func (b *bench) purge(limit int) (rows int) {
 
 func (b *bench) get(id uuid.UUID) tracker.Info {
 	b.Helper()
-	info, err := tracker.Get(b.Context(), b.pool, id)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return info
+	return testenv.Must(tracker.Get(b.Context(), b.pool, id))(b)
 }
 
 func (b *bench) reap(limit int) tracker.Reaped {
@@ -218,9 +201,7 @@ type event struct {
 func (b *bench) events(id uuid.UUID) (events []event) {
 	b.Helper()
 	rows, err := b.pool.Query(b.Context(), `SELECT kind, payload FROM run_event WHERE run_id = $1 ORDER BY at`, id)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	var kind string
 	var doc []byte
 	if _, err = pgx.ForEachRow(rows, []any{&kind, &doc}, func() error {

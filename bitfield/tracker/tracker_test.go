@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func (b *bench) tryOpen(r tracker.OpenRequest) (tracker.Opened, error) {
@@ -262,9 +263,7 @@ func TestList(t *testing.T) {
 	}
 	ids := func(f tracker.Filter) (ids []uuid.UUID) {
 		list, err := tracker.List(t.Context(), b.pool, f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for i := range list {
 			ids = append(ids, list[i].ID)
 		}
@@ -353,9 +352,7 @@ func TestBitsMeanTheSameInSQL(t *testing.T) {
 			`SELECT get_bit($1::bit(8192), $2), bit_count($1::bit(8192)), set_bit(B'0'::bit(8192), $2, 1),
 			        ~(~B'0'::bit(8192) >> $2)`,
 			pgbits.Of(set), i).Scan(&bit, &count, pgbits.Into(&made), pgbits.Into(&ranged))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if bit != 1 || count != 1 || made != set || ranged != bitfield.Full(i) {
 			t.Errorf("bit %d: get_bit %d, bit_count %d", i, bit, count)
 		}
@@ -373,9 +370,7 @@ func TestPoolingSafeModes(t *testing.T) {
 		cfg := b.pool.Config().ConnConfig.Copy()
 		cfg.DefaultQueryExecMode = mode
 		conn, err := pgx.ConnectConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
 			if _, err := tracker.AddGroups(t.Context(), tx, id, []int{2, 3}); err != nil {
 				return err

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // Calls are handed out host by host: of each no more than there is room for, the longest due first, and none that is
@@ -29,9 +30,7 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 		due, err := tracker.DueWebhooks(t.Context(), b.pool, tracker.WebhookRoom{
 			AtOnce: atOnce, PerHost: perHost, UnderWay: underWay,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return due
 	}
 	same := func(what string, got []tracker.Webhook, want ...string) {
@@ -70,9 +69,7 @@ func TestRoomIsKeptForHostsWithNoneUnderWay(t *testing.T) {
 		due, err := tracker.DueWebhooks(t.Context(), b.pool, tracker.WebhookRoom{
 			AtOnce: atOnce, PerHost: 10, Kept: kept, UnderWay: underWay,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for i := range due {
 			hosts = append(hosts, due[i].Host)
 		}

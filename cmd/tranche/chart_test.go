@@ -33,10 +33,7 @@ type probe struct {
 // chartContainer reads it: no Kubernetes is needed to know how one would start a node, and probe it.
 func chartContainer(t *testing.T) (c container) {
 	t.Helper()
-	text, err := os.ReadFile(chartDir + "/testdata/least.golden.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(chartDir + "/testdata/least.golden.yaml"))(t)
 	for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var object struct {
 			Kind string
@@ -76,16 +73,10 @@ func TestAPodOfTheChartIsProbedAndCalled(t *testing.T) {
 		"--listen", "0.0.0.0:0", "--metrics-listen", "127.0.0.1:0")...)
 	ask := func(where, path, host string) (code int) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, where+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, where+path, nil))(t)
 		req.Host, req.Close = host, true
 		req.Header.Set("User-Agent", "kube-probe/1.31")
-		answer, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := testenv.Must(http.DefaultClient.Do(req))(t)
 		defer func() { _ = answer.Body.Close() }()
 		if text, err := io.ReadAll(answer.Body); err == nil && answer.StatusCode >= http.StatusMultipleChoices {
 			t.Logf("%s%s for %s: %s", where, path, host, text)
@@ -120,10 +111,7 @@ func TestAPodOfTheChartIsProbedAndCalled(t *testing.T) {
 // The chart takes every setting of serve but those that it makes itself, and no other.
 func TestTheChartKnowsTheSettings(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(chartDir + "/tranche/values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(chartDir + "/tranche/values.schema.json"))(t)
 	var schema struct {
 		Properties struct {
 			Settings struct {
@@ -133,9 +121,7 @@ func TestTheChartKnowsTheSettings(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal(text, &schema))
 	known := schema.Properties.Settings.PropertyNames.AnyOf[1].Enum
 	for _, v := range chartContainer(t).Env {
 		known = append(known, v.Name)

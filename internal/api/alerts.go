@@ -73,8 +73,7 @@ func (o *alertRoutes) Register(api huma.API) {
 		apply: o.apply, set: o.set, drop: o.set,
 	})
 	kernel.Register(o.Kernel, api, kernel.Get("list-alert-messages", "/alerts/{name}/messages",
-		"What an alert has told, newest first"),
-		o.messages)
+		"What an alert has told, newest first"), o.messages)
 	kernel.Register(o.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "test-alert", Method: http.MethodPost, Path: "/alerts/{name}/test",
 		Summary: "Have an alert tell its receiver that this is a test",

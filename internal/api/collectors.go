@@ -67,8 +67,7 @@ func newCollectors(
 // Register adds the routes.
 func (s *collectorRoutes) Register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("list-collectors", "/collectors",
-		"List collectors by name, with what waits in each"),
-		s.listCollectors)
+		"List collectors by name, with what waits in each"), s.listCollectors)
 	registerDocuments(s.Kernel, api, &documents[struct{}, collectorstore.CollectorView]{
 		noun: "collector", most: maxCollectorBody,
 		gets:    "A collector: its settings, what waits in it, and what keeps that waiting",

@@ -124,8 +124,7 @@ func (s *endpointRoutes) registerEndpoints(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("list-endpoints", "/endpoints", "Who listens, and the work there is"),
 		s.listEndpoints)
 	kernel.Register(s.Kernel, api, kernel.Get("get-endpoint", "/endpoints/{name}",
-		"Who listens on an endpoint, and the work there is"),
-		s.getEndpoint)
+		"Who listens on an endpoint, and the work there is"), s.getEndpoint)
 	kernel.Register(s.Kernel, api, kernel.Post("set-endpoint", "/endpoints/{name}/settings",
 		"Set an endpoint's concurrency, budget or rate, or close its breaker, while its services run",
 		"Limits hold at once, on every node; instances take their concurrency over within seconds. The "+

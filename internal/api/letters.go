@@ -45,8 +45,7 @@ func (s *endpointRoutes) registerLetters(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("list-dead-letters", "/dead-letters", "List dead letters, newest first"),
 		s.listLetters)
 	kernel.Register(s.Kernel, api, kernel.Held(kernel.Get("get-dead-letter", "/dead-letters/{id}",
-		"A dead letter with its headers and body")),
-		s.getLetter)
+		"A dead letter with its headers and body")), s.getLetter)
 	kernel.Register(s.Kernel, api, kernel.Post("requeue-dead-letters", "/dead-letters/requeue",
 		"Send dead letters to their endpoints again",
 		"What is refused is listed with its reason, and the others go."), s.requeueLetters)
@@ -186,8 +185,7 @@ type QuarantinedDocument struct {
 
 func (s *endpointRoutes) registerQuarantine(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("list-quarantined", "/quarantine",
-		"List messages that could not be taken, newest first"),
-		s.listQuarantined)
+		"List messages that could not be taken, newest first"), s.listQuarantined)
 	kernel.Register(s.Kernel, api, kernel.Get("get-quarantined", "/quarantine/{id}", "A message that could not be taken"),
 		s.getQuarantined)
 }

@@ -61,11 +61,9 @@ func (s *planRoutes) Register(api huma.API) {
 		"Take a plan off the record, in all its versions",
 		"Runs keep what they started with. Applied again, the plan has the next version.")), s.deletePlan)
 	kernel.Register(s.Kernel, api, kernel.Get("list-plan-versions", "/plans/{name}/versions",
-		"List the versions of a plan, newest first"),
-		s.listPlanVersions)
+		"List the versions of a plan, newest first"), s.listPlanVersions)
 	kernel.Register(s.Kernel, api, kernel.Get("get-plan-version", "/plans/{name}/versions/{version}",
-		"One version of a plan"),
-		s.getPlanVersion)
+		"One version of a plan"), s.getPlanVersion)
 }
 
 func (s *planRoutes) apply(ctx context.Context, in *documentText) (none workqueue.AppliedDocument, err error) {

@@ -150,8 +150,7 @@ type changeStreamsInput struct {
 
 func (s *adminRoutes) registerStreamSettings(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("show-streams", "/streams",
-		"What is set for the JetStream streams, and what they have"),
-		s.showStreams)
+		"What is set for the JetStream streams, and what they have"), s.showStreams)
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("set-streams", "/streams/settings",
 		"Set replicas and room of the JetStream streams, for all nodes",
 		"The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is "+

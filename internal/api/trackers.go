@@ -78,8 +78,7 @@ func (s *trackerRoutes) Register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("get-tracker", "/trackers/{id}",
 		"A tracker batch: its counts and its webhook"), seen(s, s.trackers.Get))
 	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-groups", "/trackers/{id}/groups",
-		"List the groups of a batch in their order"),
-		s.listTrackerGroups)
+		"List the groups of a batch in their order"), s.listTrackerGroups)
 	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-missing", "/trackers/{id}/missing",
 		"List what is pending of a batch, as ranges"),
 		seen(s, s.trackers.Missing))

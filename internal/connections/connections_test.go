@@ -31,9 +31,7 @@ func parse(t *testing.T, text string) (*Connections, error) {
 		"token": canary + "\n", "dsn": "postgres://me:" + canary + "@db.example:5433/ledger?sslmode=disable", "empty": "\n",
 		"lines": canary + "\r\nX-Evil: 1", "nodsn": "host=" + canary + " port=x", "long": strings.Repeat("x", 5000),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	return Parse(filepath.Join(dir, "c.yaml"), []byte(text))
 }
@@ -60,10 +58,7 @@ http:
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	c, err := parse(t, good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testenv.Must(parse(t, good))(t)
 	s, err := c.Source("ledger")
 	if err != nil || s.MaxConnections != 3 || s.MaxRows != 1000 || s.MaxBytes != 1<<20 ||
 		s.MaxTime != workqueue.Duration(90*time.Second) {
@@ -102,14 +97,9 @@ func TestParse(t *testing.T) {
 // PROOF: who may do what, 16.
 func TestSecretsGoWhereTheyMay(t *testing.T) {
 	t.Parallel()
-	c, err := parse(t, good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testenv.Must(parse(t, good))(t)
 	s, err := c.Secret("token")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for u, want := range map[string]bool{
 		"https://api.example/x": true, "https://API.EXAMPLE.:443/": true, "https://api.example:8443": true,
 		"http://api.example": false, "http://api.example:443": false, "https://api.example:444": false,
@@ -128,9 +118,7 @@ func TestRedact(t *testing.T) {
 	t.Setenv("F_TEST_A", `a"b&c d`)
 	t.Setenv("F_TEST_B", `a"b&c d and more`)
 	c, err := parse(t, "secrets: {a: {env: F_TEST_A, hosts: [x.example]}, b: {env: F_TEST_B, hosts: [x.example]}}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, test := range [][2]string{
 		{`<a"b&c d>`, "<[secret a]>"}, {`<a"b&c d and more>`, "<[secret b]>"}, {`a%22b%26c+d`, "[secret a]"},
 		{`{"x":"a\"b\u0026c d"}`, `{"x":"[secret a]"}`}, {`a%22b&c%20d`, "[secret a]"}, {"nothing", "nothing"},
@@ -169,15 +157,11 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write("first-one")
 	c, err := Parse(path, []byte("secrets: {t: {file: token, hosts: [x.example]}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	s := c.Secrets["t"]
 	read := func(after time.Duration) string {
 		s.since = time.Now().Add(-after)
@@ -197,9 +181,7 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	if got := c.Redact("first-one second-one"); got != "[secret t] [secret t]" {
 		t.Errorf("redacted: %s", got)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(path))
 	if got := read(rereadAfter); got != "second-one" {
 		t.Errorf("without the file: %s", got)
 	}
@@ -273,19 +255,13 @@ func TestOpen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	dsn := testenv.EmptyDatabase(t)
-	if err := os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600))
 	c, err := Parse(filepath.Join(dir, "c.yaml"),
 		[]byte("sources: {a: {dsn: {file: dsn}}, b: {dsn: {file: dsn}, allow_superuser: true}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for name, want := range map[string]string{"a": "is a superuser, which no transaction", "b": ""} {
 		pool, err := c.Sources[name].Open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		_, err = pool.Exec(t.Context(), "CREATE TABLE x ()")
 		pool.Close()
 		said := c.Sources[name].Explain(err)
@@ -303,27 +279,19 @@ func TestOpen(t *testing.T) {
 func TestMembersOfSuperusersAreRefused(t *testing.T) {
 	t.Parallel()
 	admin, err := pgx.Connect(t.Context(), testenv.EmptyDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() { _ = admin.Close(context.Background()) }()
 	for role, want := range map[string]bool{
 		"plain": false, "member IN ROLE CURRENT_USER": true, "writer IN ROLE pg_write_server_files": true,
 	} {
 		name := "\"" + strings.Fields(role)[0] + uuid.NewString() + "\""
 		of := strings.Replace(strings.TrimPrefix(role, strings.Fields(role)[0]), "CURRENT_USER", admin.Config().User, 1)
-		if _, err := admin.Exec(t.Context(), "CREATE ROLE "+name+of); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := admin.Exec(t.Context(), "SET SESSION AUTHORIZATION "+name); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(admin.Exec(t.Context(), "CREATE ROLE "+name+of))(t)
+		testenv.Must(admin.Exec(t.Context(), "SET SESSION AUTHORIZATION "+name))(t)
 		err := (&Source{Name: "a"}).CheckRole(t.Context(), admin)
 		if _, refused := errors.AsType[*RoleError](err); refused != want || err != nil && !refused {
 			t.Errorf("%s: %v", role, err)
 		}
-		if _, err := admin.Exec(t.Context(), "RESET SESSION AUTHORIZATION; DROP ROLE "+name); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(admin.Exec(t.Context(), "RESET SESSION AUTHORIZATION; DROP ROLE "+name))(t)
 	}
 }

@@ -18,23 +18,15 @@ func startChild(t *testing.T, dir string) (*exec.Cmd, int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childVariable+"="+dir)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must(cmd.StdoutPipe())(t)
+	noError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	line, err := bufio.NewReader(out).ReadString('\n')
 	pid, found := strings.CutPrefix(strings.TrimSpace(line), "ready ")
 	if err != nil || !found {
 		t.Fatalf("the child said %q (%v)", line, err)
 	}
-	server, err := strconv.Atoi(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must(strconv.Atoi(pid))(t)
 	return cmd, server
 }
 
@@ -44,9 +36,7 @@ func TestPostgresSurvivesKillOfItsProcess(t *testing.T) {
 	cmd, orphan := startChild(t, dir)
 	l := newLayout(dir)
 	at, err := l.chooseAddress(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	run(t, at.url("tranche"), `CREATE TABLE t AS SELECT 'kept' AS v`)
 
 	_, err = tryStart(t, PostgresConfig{DataDir: dir})
@@ -54,9 +44,7 @@ func TestPostgresSurvivesKillOfItsProcess(t *testing.T) {
 	if !errors.As(err, &locked) || locked.PID != cmd.Process.Pid {
 		t.Fatalf("while the child lives: %v, want a LockedError of process %d", err, cmd.Process.Pid)
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	if !servesCluster(t.Context(), orphan, l.cluster) {
 		t.Fatal("the kill took the server too: nothing was tested")
@@ -75,12 +63,8 @@ func TestPostgresIsStoppedByItsProcess(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	cmd, server := startChild(t, dir)
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, cmd.Process.Signal(syscall.SIGTERM))
+	noError(t, cmd.Wait())
 	if servesCluster(t.Context(), server, newLayout(dir).cluster) {
 		t.Fatal("the server outlived a clean stop")
 	}
@@ -95,9 +79,7 @@ func TestPostgresClearsAStalePidFile(t *testing.T) {
 			sleeper.SysProcAttr = a.attributes()
 		}
 	}
-	if err := sleeper.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, sleeper.Start())
 	defer func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() }()
 	dir := dataDir(t)
 	stop(t, start(t, PostgresConfig{DataDir: dir}))
@@ -108,9 +90,7 @@ func TestPostgresClearsAStalePidFile(t *testing.T) {
 		fmt.Sprintf("%d\n%s\n1700000000\n5432\n%s\n\n", 1<<22-1, l.cluster, l.run),
 		"",
 	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(file, []byte(text), 0o600))
 		owner, err := serverAccount(l.cluster)
 		if err != nil || owner.give(file) != nil {
 			t.Fatal("cannot give the pid file away", err)
@@ -145,16 +125,12 @@ func breakOff(t *testing.T, l layout) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childVariable+"="+l.dir)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, cmd.Start())
 	eventually(t, limit, "initdb at work", func() bool { // or done already
 		found, err := filepath.Glob(filepath.Join(l.dir, "cluster*", "PG_VERSION"))
 		return err == nil && len(found) == 1
 	})
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 }
 

@@ -56,27 +56,19 @@ func small() map[string]string { return map[string]string{"shared_buffers": "16M
 func dataDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tranche-emb-") //nolint:usetesting // its path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Chmod(dir, 0o711))
 	return dir
 }
 
 func start(t *testing.T, config PostgresConfig) *Postgres {
 	t.Helper()
-	pg, err := tryStart(t, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pg
+	return must(tryStart(t, config))(t)
 }
 
 func tryStart(t *testing.T, config PostgresConfig) (*Postgres, error) {
@@ -149,5 +141,22 @@ func mustSay(t *testing.T, err error, words ...string) {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("the error does not say %q: %v", word, err)
 		}
+	}
+}
+
+// noError ends the test with an error, if there is one; testenv has it, too, which imports this package.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must is the result of a call; see testenv.Must.
+func must[T any](result T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		noError(t, err)
+		return result
 	}
 }

@@ -27,16 +27,11 @@ func startNATS(t *testing.T, config NATSConfig) *NATS {
 	}
 	if config.Listen == "" {
 		port, release, err := QuietPort(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		t.Cleanup(release)
 		config.Listen = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	}
-	ns, err := StartNATS(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := must(StartNATS(t.Context(), config))(t)
 	t.Cleanup(func() { stopNATS(t, ns) })
 	return ns
 }
@@ -52,16 +47,10 @@ func stopNATS(t *testing.T, ns *NATS) {
 
 func dial(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
-	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
-		nats.ReconnectJitter(0, 0), nats.Timeout(limit))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must(nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
+		nats.ReconnectJitter(0, 0), nats.Timeout(limit)))(t)
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(limit))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := must(jetstream.New(nc, jetstream.WithDefaultTimeout(limit)))(t)
 	return nc, js
 }
 
@@ -70,9 +59,7 @@ func setUpStream(t *testing.T, js jetstream.JetStream, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	if err := makeStream(ctx, js, name, "first"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, makeStream(ctx, js, name, "first"))
 }
 
 // takes reports whether a stream, which is made if need be, takes a message soon. However often it is asked, there is
@@ -94,10 +81,7 @@ func makeStream(ctx context.Context, js jetstream.JetStream, name, message strin
 
 func messages(t *testing.T, js jetstream.JetStream, name string) uint64 {
 	t.Helper()
-	stream, err := js.Stream(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must(js.Stream(t.Context(), name))(t)
 	return stream.CachedInfo().State.Msgs
 }
 
@@ -142,9 +126,7 @@ func restart(t *testing.T, ns *NATS) {
 func TestNATSNamesATakenPort(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer taken.Close()
 	store := filepath.Join(t.TempDir(), "nats")
 	_, err = StartNATS(t.Context(), NATSConfig{StoreDir: store, Listen: taken.Addr().String()})
@@ -211,9 +193,7 @@ func TestNATSComesBackFromADeletedStore(t *testing.T) {
 				defer ns.mu.Unlock()
 				return ns.store.streams["S"] && ns.store.streams["OTHER"]
 			})
-			if err := wreck(ns.config.StoreDir); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, wreck(ns.config.StoreDir))
 			begun := time.Now()
 			eventually(t, revivalLimit, "a restart", func() bool { // and not only the attempt: the old server takes messages too
 				return logs.FilterMessage("NATS server is ready").Len() >= 2
@@ -246,9 +226,7 @@ func TestNATSComesBackWhenJetStreamWasDisabled(t *testing.T) {
 	ns.mu.Lock()
 	err := ns.server.DisableJetStream()
 	ns.mu.Unlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	eventually(t, revivalLimit, "the stream takes messages", func() bool {
 		return takes(t.Context(), js, "S")
 	})
@@ -272,9 +250,7 @@ func TestNATSLeavesStreamsAloneThatAClientDeletes(t *testing.T) {
 	for range 3 {
 		setUpStream(t, js, "S")
 		eventually(t, revivalLimit, "the stream is known", known(true))
-		if err := js.DeleteStream(t.Context(), "S"); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, js.DeleteStream(t.Context(), "S"))
 		eventually(t, revivalLimit, "the stream is forgotten", known(false))
 	}
 	if n := logs.FilterMessage("restarting the NATS server").Len(); n != 0 {
@@ -321,10 +297,7 @@ func TestNATSTakesThePasswordInTheFile(t *testing.T) {
 	if n := warned.FilterMessageSnippet("NATS_URL=$(cat " + file + ")").Len(); n != 1 || warned.Len() != 1 {
 		t.Errorf("three refusals are told in %d lines, of which %d say what to do: %v", warned.Len(), n, warned.All())
 	}
-	nc, err := nats.Connect(ns.URL(), ns.Login(), nats.Timeout(limit))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must(nats.Connect(ns.URL(), ns.Login(), nats.Timeout(limit)))(t)
 	nc.Close()
 	dial(t, written)
 	restart(t, ns)
@@ -339,17 +312,11 @@ func TestNATSTakesThePasswordInTheFile(t *testing.T) {
 
 func readURL(t *testing.T, file string) string {
 	t.Helper()
-	info, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must(os.Stat(file))(t)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("%s has mode %s", file, info.Mode())
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(file))(t)
 	return strings.TrimSpace(string(text))
 }
 
@@ -357,9 +324,7 @@ func readURL(t *testing.T, file string) string {
 func TestQuietPortsAreHeld(t *testing.T) {
 	t.Parallel()
 	port, release, err := QuietPort(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	if other, err := hold(t.Context(), address); err == nil {
 		other()
@@ -394,14 +359,10 @@ func TestPortsAreFreeWhileProgramsStart(t *testing.T) {
 	defer cancel()
 	for range 300 {
 		port, release, err := QuietPort(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		address := fmt.Sprintf("127.0.0.1:%d", port)
 		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address) // at once, as a server does
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		_ = listener.Close()
 		if err := checkFree(ctx, address); err != nil {
 			t.Fatalf("after it was closed: %v", err)

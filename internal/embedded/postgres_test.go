@@ -58,9 +58,7 @@ func TestPostgresStartsStopsAndKeepsItsData(t *testing.T) {
 func checkDatabases(t *testing.T, pg *Postgres) {
 	t.Helper()
 	for range 2 {
-		if err := pg.CreateDatabase(t.Context(), "bank"); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, pg.CreateDatabase(t.Context(), "bank"))
 	}
 	if got := query(t, pg.URL(), `SELECT current_database()`); got != `odd "name"/?` {
 		t.Errorf("connected to %q", got)
@@ -78,9 +76,7 @@ func checkDatabases(t *testing.T, pg *Postgres) {
 func checkOwners(t *testing.T, pg *Postgres, dir string) {
 	t.Helper()
 	var cluster, own syscall.Stat_t
-	if err := errors.Join(syscall.Stat(pg.layout.cluster, &cluster), syscall.Stat(dir, &own)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(syscall.Stat(pg.layout.cluster, &cluster), syscall.Stat(dir, &own)))
 	if root := os.Geteuid() == 0; root == (int(cluster.Uid) == os.Geteuid()) || int(own.Uid) != os.Geteuid() {
 		t.Errorf("the cluster belongs to %d and the directory to %d; this is %d", cluster.Uid, own.Uid, os.Geteuid())
 	}
@@ -100,18 +96,14 @@ func checkVersion(t *testing.T, pg *Postgres, config PostgresConfig) {
 	if err == nil {
 		err = os.WriteFile(file, []byte("9\n"), 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	_, err = tryStart(t, config)
 	var wrong *VersionError
 	if !errors.As(err, &wrong) || wrong.Data != 9 {
 		t.Fatalf("got %v, want a VersionError about 9", err)
 	}
 	mustSay(t, err, pg.layout.cluster, "PostgreSQL 9", pg.BinDir(), "pg_upgrade", "--data-dir")
-	if err := os.WriteFile(file, was, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(file, was, 0o600))
 }
 
 func TestPostgresRefusesADirectoryThatItsUserCannotEnter(t *testing.T) {
@@ -121,9 +113,7 @@ func TestPostgresRefusesADirectoryThatItsUserCannotEnter(t *testing.T) {
 		return
 	}
 	closed := filepath.Join(dataDir(t), "closed")
-	if err := os.Mkdir(closed, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Mkdir(closed, 0o700))
 	_, err := tryStart(t, PostgresConfig{DataDir: filepath.Join(closed, "pg")})
 	var access *AccessError
 	if !errors.As(err, &access) || access.At != closed {
@@ -155,20 +145,13 @@ func TestPostgresTakesAnotherPortWhenItsOwnIsGone(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(dataDir(t), strings.Repeat("long", 25))
 	pg := start(t, PostgresConfig{DataDir: dir, NoRestart: true})
-	if err := pg.proc.stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, pg.proc.stop(t.Context()))
 	<-pg.watched
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	port := taken.Addr().(*net.TCPAddr).Port
 	pg.address.port = port
-	if err := pg.launch(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, pg.launch(t.Context()))
 	if pg.address.port == port {
 		t.Fatal("the port is still the one that was taken")
 	}
@@ -181,9 +164,7 @@ func TestPostgresStartsAgainAfterItDied(t *testing.T) {
 	pg := start(t, PostgresConfig{DataDir: dataDir(t), Log: log})
 	run(t, pg.URL(), `CREATE TABLE t AS SELECT 'kept' AS v`)
 	first := pg.PID()
-	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, syscall.Kill(first, syscall.SIGKILL))
 	eventually(t, limit, "another server", func() bool { return pg.PID() != first })
 	if got := query(t, pg.URL(), `SELECT v FROM t`); got != "kept" {
 		t.Fatalf("after the crash the row is %q", got)
@@ -197,9 +178,7 @@ func TestPostgresStopIsImmediateWhenItsTimeIsUp(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	pg, err := StartPostgres(t.Context(), PostgresConfig{DataDir: dir, Settings: small()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := pg.Stop(ctx); err == nil {
@@ -279,9 +258,7 @@ func TestInspectTakesWorkingProgramsOnly(t *testing.T) {
 			syscall.ForkLock.RLock() // what is started meanwhile would have it open for a moment: then it cannot be run
 			err := os.WriteFile(filepath.Join(dir, program), []byte("#!/bin/sh\n"+script+"\n"), 0o755)
 			syscall.ForkLock.RUnlock()
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 		}
 		in, ok := inspect(t.Context(), dir)
 		if ok != (c.major != 0) || (ok && in.Major != c.major) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	store "github.com/tranchehq/tranche/workqueue/health"
@@ -18,27 +19,18 @@ func TestSchedulesInTrouble(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	session := w.session()
-	lease, err := sessionstore.New(w.store).Lead(t.Context(), session, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := testenv.Must(sessionstore.New(w.store).Lead(t.Context(), session, time.Hour))(t)
 	hourly := func(_ json.RawMessage, after time.Time) (time.Time, bool, error) {
 		return after.Add(time.Hour), true, nil
 	}
 	for _, name := range []string{"fails", "idle", "late"} {
 		doc := workqueue.Document{Name: name, Spec: json.RawMessage(`{}`), Source: "x"}
-		_, err := schedule.New(w.store).ApplySchedule(t.Context(),
-			schedule.Text{Document: doc, Zone: "UTC", Next: hourly}, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(schedule.New(w.store).ApplySchedule(t.Context(),
+			schedule.Text{Document: doc, Zone: "UTC", Next: hourly}, "test"))(t)
 	}
 	begin := func(name string) schedule.FireClaim {
 		t.Helper()
-		fire, err := schedule.New(w.store).RunScheduleNow(t.Context(), name, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fire := testenv.Must(schedule.New(w.store).RunScheduleNow(t.Context(), name, "test"))(t)
 		claim, ok, err := schedule.New(w.store).BeginFire(t.Context(), lease, schedule.FireKey{Schedule: name, Due: fire.Due,
 			Kind: fire.Kind})
 		if err != nil || !ok {
@@ -51,10 +43,7 @@ func TestSchedulesInTrouble(t *testing.T) {
 		req := request("bills")
 		req.Session = session
 		schedule.OfFire(&req, begin(name))
-		loaded, err := start.New(w.store).Load(t.Context(), req, items(2))
-		if err != nil {
-			t.Fatal(err)
-		}
+		loaded := testenv.Must(start.New(w.store).Load(t.Context(), req, items(2)))(t)
 		return loaded.Run
 	}
 	claim := begin("fails")
@@ -86,8 +75,6 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w.exec(`UPDATE schedule_occurrence SET end_deadline = tranche_now(), late_at = tranche_now(), late = 'reported'
 		WHERE schedule = 'late'`)
 	w.appears(store.ScheduleLate, run.String(), store.Warning, "schedule late", "tranche run explain "+run.String())
-	if _, err := control.New(w.store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(control.New(w.store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}))(t)
 	w.goes(store.ScheduleLate, run.String())
 }

@@ -40,27 +40,18 @@ func withSource(t *testing.T) (*bench, *counted) {
 	t.Helper()
 	dsn := testenv.EmptyDatabase(t)
 	source := testenv.Connect(t, dsn)
-	if _, err := source.Exec(t.Context(), `CREATE TABLE customer (id bigint PRIMARY KEY, name text, more jsonb);
+	testenv.Must(source.Exec(t.Context(), `CREATE TABLE customer (id bigint PRIMARY KEY, name text, more jsonb);
 		INSERT INTO customer SELECT g, CASE WHEN g % 100 > 0 THEN 'Name ' || g END, '{"tier":"gold"}'
-		FROM generate_series(0, 2999) g`); err != nil {
-		t.Fatal(err)
-	}
+		FROM generate_series(0, 2999) g`))(t)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	conns, err := connections.Parse(filepath.Join(dir, "c.yaml"),
-		[]byte("sources:\n  crm:\n    dsn: {file: dsn}\n    allow_superuser: true\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600))
+	conns := testenv.Must(connections.Parse(filepath.Join(dir, "c.yaml"),
+		[]byte("sources:\n  crm:\n    dsn: {file: dsn}\n    allow_superuser: true\n")))(t)
 	from := &counted{from: sqlfetch.New(conns)}
 	t.Cleanup(from.from.Close)
 	b := setup(t)
 	b.source = func(sql string) {
-		if _, err := source.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(source.Exec(t.Context(), sql))(t)
 	}
 	b.it = ingest.New(collectorstore.New(b.store), b.adder, from, nil)
 	return b, from
@@ -175,9 +166,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 	}
 	b.apply("e", "endpoint: echo\norder_by: customer.id\nenrich: {sql: "+query+
 		", optional: true, payload: {x: \"{parts.sql.name}\"}}\n")
-	if _, err := b.add(`{"id":"a","payload":{"customer":{"id":9999}}}`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.add(`{"id":"a","payload":{"customer":{"id":9999}}}`))(t)
 	if got := b.stored("e", "a"); got != `{"x":null}` {
 		t.Errorf("stored %s", got)
 	}

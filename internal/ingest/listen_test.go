@@ -22,9 +22,7 @@ func (b *bench) listen() *nats.Conn {
 	b.Helper()
 	server := testenv.NATS(b.T)
 	listener, err := b.it.Listen(testenv.Conn(b.T, server))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	b.Cleanup(func() {
 		if err := listener.Close(context.Background()); err != nil {
 			b.Error(err)
@@ -38,9 +36,7 @@ func TestProducersOverNATS(t *testing.T) {
 	b := setup(t)
 	nc := b.listen() // the first tries may find no one
 	p, err := endpoints.NewProducer(nc, "c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var adding sync.WaitGroup
 	for i := range 50 {
 		adding.Go(func() {
@@ -78,9 +74,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	b := setup(t)
 	nc := b.listen()
 	ok, err := endpoints.NewProducer(nc, "c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if _, err := ok.Add(t.Context(), wire.Operation{Key: "k"}); err != nil {
 		t.Fatal(err) // from now on someone listens
 	}
@@ -99,9 +93,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 		t.Error("a payload that is no JSON was added")
 	}
 	other, err := endpoints.NewProducer(nc, "nothing")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, err = other.Add(t.Context(), wire.Operation{Key: "k"})
 	refused(err, wire.CollectUnknown, "there is no such collector")
 	if _, err := endpoints.NewProducer(nc, "a.b"); err == nil {
@@ -119,9 +111,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 		}
 	}
 	// One that is not a request is not added, and harms no one.
-	if err := nc.Publish(wire.CollectSubject("c"), []byte(`{"key":"lost","payload":1}`)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, nc.Publish(wire.CollectSubject("c"), []byte(`{"key":"lost","payload":1}`)))
 	wrong := nats.NewMsg(wire.CollectSubject("c"))
 	wrong.Header.Set(wire.HeaderVersion, "2")
 	answer, err := nc.RequestMsg(wrong, limit)
@@ -138,9 +128,7 @@ func TestProducersWaitForANode(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))
 	p, err := endpoints.NewProducer(nc, "c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	_, err = p.Add(ctx, wire.Operation{Key: "k"})
@@ -167,13 +155,9 @@ func TestProducersAreToldTheLastReason(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	p, err := endpoints.NewProducer(testenv.Conn(t, server), "c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, err = p.Add(ctx, wire.Operation{Key: "k"})
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "PostgreSQL is unavailable") {
 		t.Errorf("got %v", err)

@@ -70,18 +70,13 @@ func (b *bench) apply(name, text string) {
 		_, err = collectorstore.New(b.store).ApplyCollector(b.Context(), collectorstore.Text{Name: name, Spec: *spec,
 			Source: text}, "test")
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 }
 
 // keys counts the operations that are stored, by key.
 func (b *bench) keys(name string) map[string]int {
 	b.Helper()
-	ops, err := collectorstore.New(b.store).Ops(b.Context(), name, collectorstore.OpsFilter{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	ops := testenv.Must(collectorstore.New(b.store).Ops(b.Context(), name, collectorstore.OpsFilter{}))(b)
 	all := map[string]int{}
 	for _, op := range ops {
 		all[op.Key]++

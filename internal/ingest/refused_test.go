@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/ingest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -16,10 +17,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	b.apply("e", enriched)
 	refused := func() *collectorstore.CollectorReason {
 		t.Helper()
-		view, err := collectorstore.New(b.store).Collector(t.Context(), "e")
-		if err != nil {
-			t.Fatal(err)
-		}
+		view := testenv.Must(collectorstore.New(b.store).Collector(t.Context(), "e"))(t)
 		for i := range view.Why {
 			if view.Why[i].Code == "source" {
 				return &view.Why[i]
@@ -29,9 +27,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	}
 	another := ingest.New(collectorstore.New(b.store), b.adder, from, nil)
 	taken := strings.NewReader(`{"payload":{"customer":{"id":6},"n":1}}`)
-	if _, err := another.AddFrom(t.Context(), "e", taken); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(another.AddFrom(t.Context(), "e", taken))(t)
 	const one = `{"id":"a","payload":{"customer":{"id":7},"n":1}}`
 	b.source(`ALTER TABLE customer RENAME TO moved`)
 	for range 2 {
@@ -46,15 +42,11 @@ func TestRefusalsAreTold(t *testing.T) {
 		t.Fatalf("told: %+v", why)
 	}
 	b.source(`ALTER TABLE moved RENAME TO customer`)
-	if _, err := another.AddFrom(t.Context(), "e", strings.NewReader(one)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(another.AddFrom(t.Context(), "e", strings.NewReader(one)))(t)
 	if refused() == nil {
 		t.Error("one node is silent, and what another said a moment ago is forgotten")
 	}
-	if _, err := b.add(strings.ReplaceAll(one, `"a"`, `"b"`)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.add(strings.ReplaceAll(one, `"a"`, `"b"`)))(t)
 	if why := refused(); why != nil {
 		t.Errorf("told after an add that was taken: %+v", why)
 	}
@@ -65,9 +57,7 @@ func TestTryingAddsNothing(t *testing.T) {
 	t.Parallel()
 	b, from := withSource(t)
 	b.apply("e", enriched+"fold: last\n")
-	if _, err := b.add(`{"id":"a","payload":{"customer":{"id":7},"n":1}}`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.add(`{"id":"a","payload":{"customer":{"id":7},"n":1}}`))(t)
 	text := `{"id":"a","payload":{"customer":{"id":7},"n":1}} {"id":"b","payload":{"customer":{"id":8},"n":2}}` +
 		`{"id":"b","payload":{"customer":{"id":8},"n":3}} {"payload":{"customer":{"id":9},"n":4}}`
 	for range 2 {

@@ -50,9 +50,7 @@ func answer(t *testing.T, requests int, bytes int64) *answering {
 	if err == nil {
 		err = node.FlushTimeout(limit) // Listen waits for the server for a moment only
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -170,9 +168,7 @@ func TestCloseBreaksOffWhatTakesTooLong(t *testing.T) {
 func TestCloseWithoutServer(t *testing.T) {
 	t.Parallel()
 	b := answer(t, 10, 1000)
-	if err := b.server.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.server.Stop(t.Context()))
 	begin := time.Now()
 	if err := b.it.Close(t.Context()); err != nil {
 		t.Error(err)
@@ -186,18 +182,13 @@ func TestCloseWithoutServer(t *testing.T) {
 func TestOnlyInboxesAreAnswered(t *testing.T) {
 	t.Parallel()
 	b := answer(t, 10, 1<<20)
-	heard, err := b.asking.SubscribeSync("elsewhere")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heard := testenv.Must(b.asking.SubscribeSync("elsewhere"))(t)
 	for _, msg := range []*nats.Msg{
 		{Subject: "ask.reply", Reply: "elsewhere"},
 		{Subject: "ask.stream", Reply: b.asking.NewInbox(), Header: nats.Header{"Nats-Stream": {"TRANCHE_FLOW"}}},
 		{Subject: "ask.last", Reply: b.asking.NewInbox()},
 	} {
-		if err := b.asking.PublishMsg(msg); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.asking.PublishMsg(msg))
 	}
 	select {
 	case subject := <-b.began:

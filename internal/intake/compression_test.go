@@ -13,34 +13,24 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func gzipped(t testing.TB, in []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	if _, err := w.Write(in); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.Write(in))(t)
+	testenv.NoError(t, w.Close())
 	return out.Bytes()
 }
 
 func zstandard(t testing.TB, in []byte, options ...zstd.EOption) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	w, err := zstd.NewWriter(&out, append(options, zstd.WithEncoderConcurrency(1))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write(in); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	w := testenv.Must(zstd.NewWriter(&out, append(options, zstd.WithEncoderConcurrency(1))...))(t)
+	testenv.Must(w.Write(in))(t)
+	testenv.NoError(t, w.Close())
 	return out.Bytes()
 }
 
@@ -78,10 +68,7 @@ func TestCompressed(t *testing.T) {
 	for name, in := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := readAll(bytes.NewReader(in), intake.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := testenv.Must(readAll(bytes.NewReader(in), intake.Config{}))(t)
 			checkRows(t, got, want)
 		})
 	}
@@ -171,9 +158,7 @@ func TestABombIsGivenUp(t *testing.T) {
 	well := stream("id,a\n", "1,"+strings.Repeat("as ever ", 10)+"\n")
 	well.left = 9 << 20 / len(well.body)
 	good, err := io.ReadAll(well)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for name, pack := range map[string]func([]byte) []byte{
 		"gzip": func(in []byte) []byte { return gzipped(t, in) },
 		"zstd": func(in []byte) []byte { return zstandard(t, in) },

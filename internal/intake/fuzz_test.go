@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // oracleCSV reads with encoding/csv and adds the rules of this package. It returns the good rows and whether the input
@@ -235,9 +236,7 @@ func FuzzNDJSON(f *testing.F) {
 				t.Fatalf("line %d is good, and was not read: %v", i+1, err)
 			}
 			var compact bytes.Buffer
-			if err := json.Compact(&compact, line); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, json.Compact(&compact, line))
 			if want := (parsed{key, compact.String(), i + 1}); got[next] != want {
 				t.Fatalf("got %+v, want %+v", got[next], want)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // What a table has made of values is undone, what it does not show stays, and what was changed keeps its kind.
@@ -89,13 +90,9 @@ func TestAWorkbookThatIsNotFlat(t *testing.T) {
 	t.Parallel()
 	book := excelize.NewFile()
 	heading := []any{"key", "state", "result", "error_code", "error_message", "accepted"}
-	if err := book.SetSheetRow("Sheet1", "A1", &heading); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, book.SetSheetRow("Sheet1", "A1", &heading))
 	file, err := book.WriteToBuffer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, err = intake.Open(file, intake.Config{Spool: &intake.Spool{Dir: t.TempDir()}, Export: &intake.Export{}})
 	if err == nil || !strings.Contains(err.Error(), "run export --flat") || strings.Contains(err.Error(), "CSV") {
 		t.Error(err)

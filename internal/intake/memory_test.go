@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // repeatReader yields a head once, and a body again and again.
@@ -67,9 +68,7 @@ func TestMemoryIsFlat(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			r, err := intake.Open(test.in(), intake.Config{MaxRatio: test.ratio})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			base, peak := heap(), uint64(0)
 			var item row.Item
 			rows := 0
@@ -94,17 +93,10 @@ func TestMemoryIsFlat(t *testing.T) {
 func bomb(t *testing.T) io.Reader {
 	t.Helper()
 	var out bytes.Buffer
-	w, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := testenv.Must(gzip.NewWriterLevel(&out, gzip.BestSpeed))(t)
 	row := "1," + string(bytes.Repeat([]byte("x"), 300_000)) + "\n"
-	if _, err := io.Copy(w, stream("id,a\n", row)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(io.Copy(w, stream("id,a\n", row)))(t)
+	testenv.NoError(t, w.Close())
 	return &out
 }
 

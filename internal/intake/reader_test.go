@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // parsed is an Item in a form that can be compared and kept.
@@ -129,9 +130,7 @@ func TestGoodInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, err := readAll(strings.NewReader(test.in), test.cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			checkRows(t, got, test.want)
 			got, err = readAll(iotest.OneByteReader(strings.NewReader(test.in)), test.cfg)
 			if err != nil {
@@ -354,9 +353,7 @@ func TestKeyAndFormat(t *testing.T) {
 	}
 	for _, test := range tests {
 		r, err := intake.Open(strings.NewReader(test.in), intake.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if r.Format() != test.format || r.Key() != test.before {
 			t.Errorf("%q: opened as %s with key %q", test.in, r.Format(), r.Key())
 		}
@@ -368,15 +365,10 @@ func TestKeyAndFormat(t *testing.T) {
 
 func TestPayloadIsOverwrittenInPlace(t *testing.T) {
 	t.Parallel()
-	r, err := intake.Open(strings.NewReader("id\n1\n2\n"), intake.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testenv.Must(intake.Open(strings.NewReader("id\n1\n2\n"), intake.Config{}))(t)
 	item := row.Item{Payload: make([]byte, 0, 100)}
 	for range 2 {
-		if err := r.Next(&item); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, r.Next(&item))
 	}
 	if string(item.Payload) != `{"id":"2"}` || cap(item.Payload) != 100 {
 		t.Errorf("got %s in %d bytes", item.Payload, cap(item.Payload))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // What was judged is said, with the way to say otherwise.
@@ -104,18 +105,10 @@ func TestShapes(t *testing.T) {
 func TestEncodings(t *testing.T) {
 	t.Parallel()
 	const text, want = "id,name\n1,Jürgen\n", `2 1 {"id":"1","name":"Jürgen"}`
-	little, err := unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().String(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bare, err := unicode.UTF16(unicode.BigEndian, unicode.IgnoreBOM).NewEncoder().String(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	little := testenv.Must(unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().String(text))(t)
+	bare := testenv.Must(unicode.UTF16(unicode.BigEndian, unicode.IgnoreBOM).NewEncoder().String(text))(t)
 	latin, err := charmap.ISO8859_1.NewEncoder().String(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for name, test := range map[string]struct{ in, encoding, want, note string }{
 		"marked":          {little, "", want, "as its byte order mark says"},
 		"named":           {little, "utf-16", want, ""},
@@ -225,9 +218,7 @@ func TestSortInAFile(t *testing.T) {
 	dir := t.TempDir()
 	cfg := intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{Dir: dir}}
 	r, err := intake.Open(strings.NewReader(in.String()), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var item row.Item
 	last, lastID, seen := 1000, -1, 0
 	for ; ; seen++ {
@@ -237,9 +228,7 @@ func TestSortInAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		var id, n int
-		if _, err := fmt.Sscanf(string(item.Payload), `{"id":"%d","n":"%d"`, &id, &n); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(fmt.Sscanf(string(item.Payload), `{"id":"%d","n":"%d"`, &id, &n))(t)
 		if n > last || n == last && id < lastID || item.Line != id+2 {
 			t.Fatalf("row %d of line %d, with %d, comes after %d with %d", id, item.Line, n, lastID, last)
 		}

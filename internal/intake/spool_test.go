@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // Inputs that are kept at once share the room on the disk; who finds none is told what helps, and finds some when
@@ -23,9 +24,7 @@ func TestKeptInputsShareTheirRoom(t *testing.T) {
 		}
 	}
 	first, err := inputs.Keep(bytes.NewReader(input))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, err = inputs.Keep(bytes.NewReader(input))
 	if _, full := errors.AsType[*intake.NoRoomError](err); !full || !strings.Contains(err.Error(), "3 MiB") ||
 		!strings.Contains(err.Error(), "NDJSON") {
@@ -67,9 +66,7 @@ func TestRoomIsAShareOfWhatIsFree(t *testing.T) {
 		}
 	}
 	first, err := keep("ann", 4*mib)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	free -= 4 * mib
 	_, err = keep("ann", 2*mib)
 	refused("more of the same user", err, 4*mib, "ann")

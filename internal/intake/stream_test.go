@@ -23,9 +23,7 @@ func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for name, c := range map[string]struct {
 		change  func(jetstream.Stream) error
 		subject string
@@ -47,14 +45,10 @@ func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 			if err == nil {
 				err = publish(t, nc, name, messages)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			r, err := intake.OpenStream(t.Context(), js, intake.StreamSource{Name: name, Subject: c.subject},
 				intake.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			defer func() { _ = r.Close() }()
 			var item row.Item
 			n := 0
@@ -85,12 +79,8 @@ func TestNamesThatAreNoStreams(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}))(t)
 	for _, bad := range []string{
 		strings.Repeat("x", 5000), strings.Repeat("\x80", 90), "a b", "a\r\nPING", "\x00", "\xff", ".a.", "a..b",
 	} {

@@ -33,10 +33,7 @@ func newOffice(t *testing.T, binary string, cfg faultyservice.Config) *office {
 	t.Helper()
 	o := &office{world: setup(t), binary: binary, ledger: faultyservice.NewLedger(nil)}
 	cfg.Endpoint, cfg.Ledger = "statement", o.ledger
-	svc, err := faultyservice.New(testenv.Conn(t, o.ns), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	svc := testenv.Must(faultyservice.New(testenv.Conn(t, o.ns), cfg))(t)
 	testenv.Keep(t, t.Errorf, "the service", svc.Run)
 	return o
 }
@@ -59,12 +56,8 @@ func launch(t testing.TB, binary, database, nats string, env []string, flags ...
 	p.cmd.Env, p.cmd.Stderr = append(testenv.PlainEnv(), env...), &p.said
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, p.cmd.Start())
 	var where struct{ API, Metrics string }
 	err = json.NewDecoder(out).Decode(&where)
 	go func() {
@@ -97,9 +90,7 @@ func up(t testing.TB, binary, database, nats string, env []string, flags ...stri
 // end tells a server to end, and waits.
 func (s *server) end(t *testing.T) {
 	t.Helper()
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	if <-s.ended; s.err != nil {
 		t.Errorf("serve ended with %v: %s", s.err, s.said.String())
 	}
@@ -143,11 +134,7 @@ func must(t testing.TB, binary, stdin string, args ...string) string {
 // command runs a command of tranche to its end.
 func (o *office) command(s *server, stdin string, args ...string) reply {
 	o.Helper()
-	r, err := run(o.binary, stdin, append([]string{"--url", s.url}, args...)...)
-	if err != nil {
-		o.Fatal(err)
-	}
-	return r
+	return testenv.Must(run(o.binary, stdin, append([]string{"--url", s.url}, args...)...))(o)
 }
 
 // begun starts a command. The returned function waits for its end.
@@ -158,15 +145,15 @@ func (o *office) begun(s *server, args ...string) (said func() reply) {
 }
 
 // must runs a command that has to succeed.
-func (o *office) must(s *server, args ...string) string {
+func (o *office) must(s *server, args ...string) {
 	o.Helper()
-	return o.mustWith(s, "", args...)
+	o.mustWith(s, "", args...)
 }
 
 // mustWith is must for a command that reads.
-func (o *office) mustWith(s *server, stdin string, args ...string) string {
+func (o *office) mustWith(s *server, stdin string, args ...string) {
 	o.Helper()
-	return must(o, o.binary, stdin, append([]string{"--url", s.url}, args...)...)
+	must(o, o.binary, stdin, append([]string{"--url", s.url}, args...)...)
 }
 
 // begin starts a run of n items.
@@ -202,9 +189,7 @@ func serveAccounts(t *testing.T, nc *nats.Conn, endpoint, bad string) (end func(
 			return in, nil
 		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return testenv.Keep(t, t.Errorf, "the service", svc.Run)
 }
 
@@ -228,9 +213,7 @@ func until(t testing.TB, what string, met func() bool) {
 func untilSQL(t *testing.T, pool *pgxpool.Pool, what, sql string) {
 	t.Helper()
 	until(t, what, func() (is bool) {
-		if err := pool.QueryRow(t.Context(), sql).Scan(&is); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&is))
 		return is
 	})
 }

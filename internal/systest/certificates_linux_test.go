@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // authority signs certificates.
@@ -27,13 +29,9 @@ type authority struct {
 func newAuthority(t *testing.T, name string) *authority {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "operate-") //nolint:usetesting // servers of other users read in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Chmod(dir, 0o755))
 	a := &authority{dir: dir, file: filepath.Join(dir, "ca.pem")}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), BasicConstraintsValid: true,
@@ -59,10 +57,7 @@ func (a *authority) certify(t *testing.T, name string) (cert, key string) {
 	own := newKey(t)
 	cert, key = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+"-key.pem")
 	a.sign(t, template, own, cert)
-	der, err := x509.MarshalPKCS8PrivateKey(own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := testenv.Must(x509.MarshalPKCS8PrivateKey(own))(t)
 	write(t, key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 	return cert, key
 }
@@ -70,14 +65,9 @@ func (a *authority) certify(t *testing.T, name string) (cert, key string) {
 func (a *authority) sign(t *testing.T, template *x509.Certificate, key *ecdsa.PrivateKey, file string,
 ) *x509.Certificate {
 	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := testenv.Must(x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key))(t)
 	made, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	write(t, file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	if err := os.Chmod(file, 0o644); err != nil { // certificates are for everybody
 		t.Fatal(err)
@@ -87,16 +77,10 @@ func (a *authority) sign(t *testing.T, template *x509.Certificate, key *ecdsa.Pr
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
+	return testenv.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 }
 
 func write(t *testing.T, file string, text []byte) {
 	t.Helper()
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(file, text, 0o600))
 }

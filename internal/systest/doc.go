@@ -8,10 +8,11 @@
 //	node killed: claim, publish, record, ack  orchestrator TestANodeCrashesAnywhere, TestACompletionIsToldAfterACrash,
 //	                                          TestNodesCrashBetweenPieces; flush TestANodeCrashes…; TestNodeIsKilled
 //	node asleep for three leases              TestNodeSleepsForThreeLeases, orchestrator TestANodeThatWorksIsCutOff
-//	leader killed                             TestTheLeaderIsKilledToldToEndAndStopped, TestAlertsAreToldOnce…
-//	service killed                            TestServiceIsKilledInMidChunk, TestCallsWhileServicesAreReplaced;
+//	leader killed                             TestTheLeaderIsKilledToldToEndAndStopped;
+//	                                          alerts TestALeaderDiesBetweenSendingAndRecording
+//	service killed                            TestServiceIsKilledInMidChunk, servers TestAFlowLosesWhatItWaitsFor;
 //	                                          endpoints TestAFlowSurvivesADeathAtEveryStep
-//	operator's change cut off in its commit   TestOperator
+//	operator's change cut off in its commit   TestNodeIsKilledInAnOperatorsCommit
 //	item that kills its node                  orchestrator TestAnItemThatCrashesItsNodes
 //	NATS restarted, wiped; streams lost       orchestrator TestRunSurvives…, streams TestRunSurvivesTheLossOfStreams
 //	disk of NATS full; messages, flows lost   servers
@@ -20,8 +21,9 @@
 //	                                          internal/testing/modeltest
 //	partitions                                orchestrator TestRunSurvivesPartitions
 //	replies lost, doubled, late, forged       internal/testing/modeltest, orchestrator record and sweep
-//	SIGTERM                                   TestNodeIsToldToEnd, orchestrator fetch TestStopOfANodeThatFetches
-//	poolers, versions, roles                  TestNodesBehindAPooler, TestAsThePagesSay, TestServeAsARoleThatOwnsNothing
+//	SIGTERM                                   orchestrator TestStopHandsBack, cmd/tranche TestAStopEndsUploadsFirst
+//	poolers, versions, roles                  TestNodesBehindAPooler, TestASchemaNewerThanTheProgram,
+//	                                          TestServeAsARoleThatOwnsNothing; TestTLSBetweenTheMachines
 //	a fence taken out                         TestMutantsAreCaught
 //
 // Child processes are this test binary itself, in a role that an environment variable names; those of the operator are

@@ -19,8 +19,7 @@ import (
 
 // natsTLS is each server's own part of the configuration, with what docs/operate/deploy.md adds to it for TLS.
 const natsTLS = `server_name: nats-%[6]d
-listen: "127.0.0.1:-1"
-jetstream { store_dir: %[7]q }
+jetstream {}
 tls { cert_file: %[1]q, key_file: %[2]q, ca_file: %[3]q }
 cluster {
   name: tranche
@@ -41,12 +40,9 @@ func startNATS(t *testing.T, ca *authority) (urls string, servers []*natsserver.
 	}
 	all := make([]string, 3)
 	for i := range ports {
-		file := filepath.Join(t.TempDir(), "nats.conf")
-		write(t, file, fmt.Appendf(nil, natsTLS, cert, key, ca.file, ports[i], strings.Join(routes, ", "), i,
-			t.TempDir()))
-		s := startServer(t, file)
-		servers = append(servers, s)
-		all[i] = strings.Replace(s.ClientURL(), "nats://", "tls://", 1)
+		s := testenv.NATSByConfig(t, fmt.Sprintf(natsTLS, cert, key, ca.file, ports[i], strings.Join(routes, ", "), i))
+		servers = append(servers, s.Server())
+		all[i] = strings.Replace(s.URL(), "nats://", "tls://", 1)
 	}
 	until(t, "the servers are one", func() bool {
 		for _, s := range servers {
@@ -59,26 +55,6 @@ func startNATS(t *testing.T, ca *authority) (urls string, servers []*natsserver.
 	return strings.Join(all, ","), servers
 }
 
-func startServer(t *testing.T, file string) *natsserver.Server {
-	t.Helper()
-	options, err := natsserver.ProcessConfigFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	options.NoSigs, options.NoLog, options.TLSTimeout = true, true, limit.Seconds()
-	options.Cluster.TLSTimeout = limit.Seconds()
-	s, err := natsserver.NewServer(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(limit) {
-		t.Fatal("a NATS server does not start")
-	}
-	return s
-}
-
 // startPostgres starts a server that takes nothing but TLS over the network, and returns a database's URL that says
 // nothing of it. It has an address of its own, so that its port is free.
 func startPostgres(t *testing.T, ca *authority) string {
@@ -88,48 +64,28 @@ func startPostgres(t *testing.T, ca *authority) string {
 	hba := filepath.Join(ca.dir, "pg_hba.conf")
 	write(t, hba, []byte("local all all trust\nhostssl all all 127.0.0.0/8 scram-sha-256\n"))
 	dir, err := os.MkdirTemp("", "operate-pg-") //nolint:usetesting // another user owns it, and a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Chmod(dir, 0o711))
 	config := embedded.PostgresConfig{DataDir: dir, NoRestart: true, Bound: true}
 	first, err := embedded.StartPostgres(t.Context(), config) // which makes it, and its user
-	if err != nil {
-		t.Fatal(err)
-	}
-	local, err := url.Parse(first.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	local := testenv.Must(url.Parse(first.URL()))(t)
 	conn := testenv.Connect(t, first.URL())
 	for _, sql := range []string{"CREATE ROLE app LOGIN PASSWORD 'secret'", "CREATE DATABASE tls OWNER app"} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), sql))(t)
 	}
 	conn.Close()
-	info, err := os.Stat(local.Query().Get("host"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := testenv.Must(os.Stat(local.Query().Get("host")))(t)
 	owner := info.Sys().(*syscall.Stat_t)
 	for _, file := range []string{key, hba} {
-		if err := os.Chown(file, int(owner.Uid), int(owner.Gid)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Chown(file, int(owner.Uid), int(owner.Gid)))
 	}
-	if err := first.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, first.Stop(t.Context()))
 	config.Settings = map[string]string{"listen_addresses": at, "ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key,
 		"hba_file": hba}
 	pg, err := embedded.StartPostgres(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -20,8 +18,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -39,7 +35,6 @@ const (
 	// sessionVariable is the life of a node's session, unless it is sessionTTL. Long ones are for nodes that are not to
 	// lose theirs, however slow the machine is.
 	sessionVariable = "TRANCHE_SYSTEST_SESSION"
-	slowVariable    = "TRANCHE_SYSTEST_SLOW" // how long a service takes over each chunk, so that a run outlives the test
 	faultsVariable  = "TRANCHE_FAULTS"
 )
 
@@ -47,21 +42,12 @@ const (
 	sessionTTL = 1500 * time.Millisecond
 	ready      = "child is ready"
 	halfway    = "service stands in the middle of slice"
-
-	// answerTimeout is how long a direct request is waited for: it may have gone to a process that was just killed.
-	answerTimeout = 5 * time.Second
-	pollEvery     = 20 * time.Millisecond
-
-	testsAtOnce = 3 // at least: they wait more than they work
 )
 
 func TestMain(m *testing.M) {
 	children := map[string]func(context.Context) error{"node": runNode, "service": runService, "echo": runEcho}
 	child, isChild := children[os.Getenv(roleVariable)]
 	if !isChild {
-		if runtime.GOMAXPROCS(0) < testsAtOnce {
-			_ = flag.Set("test.parallel", strconv.Itoa(testsAtOnce)) // unless -parallel says otherwise
-		}
 		testenv.Main(m)
 	}
 	os.Exit(be(child))
@@ -158,21 +144,11 @@ func runService(ctx context.Context) error {
 	}
 	defer closeAll()
 	die, _ := strconv.Atoi(os.Getenv(dieVariable)) // empty: never
-	slow, err := time.ParseDuration(cmp.Or(os.Getenv(slowVariable), "0s"))
-	if err != nil {
-		return err
-	}
 	var mu sync.Mutex
 	executed := 0
 	err = endpoints.HandleList(svc, "statement", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if c.Meta().Mode == wire.ModeSingle { // a call: the ledger is of the run
-			for _, item := range c.Items() {
-				item.Reply(statement{Of: item.In.ID})
-			}
-			return nil
-		}
 		for _, item := range c.Items() {
 			_, err := fmt.Fprintf(ledger, "%s %d %d\n", c.Meta().Slice, item.Ordinal, c.Meta().Generation)
 			if executed++; executed == die {
@@ -185,43 +161,11 @@ func runService(ctx context.Context) error {
 			}
 			item.Reply(statement{Of: item.In.ID})
 		}
-		_ = backoff.Sleep(ctx, slow)
 		return ledger.Sync()
 	}, endpoints.Concurrency(1))
 	if err != nil {
 		return err
 	}
-	go func() {
-		if err := listens(ctx, "statement"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return
-		}
-		fmt.Fprintln(os.Stderr, ready)
-	}()
+	fmt.Fprintln(os.Stderr, ready)
 	return errors.Join(svc.Run(ctx), ledger.Close())
-}
-
-// listens returns once someone takes direct requests for an endpoint. Those that it makes itself are not what the
-// handler understands, so that none gets there.
-func listens(ctx context.Context, endpoint string) error {
-	nc, err := nats.Connect(os.Getenv(natsVariable), nats.Timeout(time.Minute))
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	for {
-		asking, cancel := context.WithTimeout(ctx, answerTimeout)
-		_, err := endpoints.Call[string, endpoints.None](asking, nc, endpoint, "nobody", "nothing", endpoints.Direct())
-		cancel()
-		if _, refused := errors.AsType[*wire.SlotError](err); refused {
-			return nil
-		}
-		_, nobody := errors.AsType[*endpoints.NoListenersError](err)
-		if late := errors.Is(err, context.DeadlineExceeded); !nobody && !late || ctx.Err() != nil {
-			return fmt.Errorf("an item that no one understands: %w", err)
-		}
-		if err := backoff.Sleep(ctx, pollEvery); err != nil {
-			return err
-		}
-	}
 }

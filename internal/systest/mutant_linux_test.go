@@ -18,15 +18,16 @@ type mutant struct {
 	give []string
 }
 
-// A checker that cannot fail proves nothing. Each mutant lacks a fence, and the test that is meant to see it does.
-func TestMutantsAreCaught(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		mutants []mutant
-		in      string
-		test    string
-		says    string // what the test must say, so that it fails for the right reason
-	}{
+// mutants are the store without some of its fences, by what each lacks.
+type mutants struct {
+	mutants []mutant
+	in      string
+	test    string
+	says    string // what the test must say, so that it fails for the right reason
+}
+
+func allMutants() map[string]mutants {
+	return map[string]mutants{
 		"record without the state of the slice": {
 			mutants: []mutant{
 				{"internal/plane/block.go", []string{`return h.State == "claimed" || h.State == "sent"`}, []string{"return true"}},
@@ -74,7 +75,24 @@ func TestMutantsAreCaught(t *testing.T) {
 				[]string{"And(touched).AndNot(p.Final()).AndNot(bitfield.Full(1))"}}},
 			in: "internal/testing/modeltest", test: "TestSimulationAgainstAnOracle$", says: "long after all faults are over",
 		},
-	} {
+	}
+}
+
+// Each fence that a mutant lacks is where it was.
+func TestMutantsLackAFence(t *testing.T) {
+	t.Parallel()
+	for name, tc := range allMutants() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			writeOverlay(t, tc.mutants)
+		})
+	}
+}
+
+// A checker that cannot fail proves nothing. Each mutant lacks a fence, and the test that is meant to see it does.
+func TestMutantsAreCaught(t *testing.T) {
+	t.Parallel()
+	for name, tc := range allMutants() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			overlay := writeOverlay(t, tc.mutants)
@@ -100,14 +118,8 @@ func writeOverlay(t *testing.T, mutants []mutant) string {
 	dir := t.TempDir()
 	replace := map[string]string{}
 	for _, m := range mutants {
-		path, err := filepath.Abs(filepath.Join("..", "..", "workqueue", filepath.FromSlash(m.file)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		source, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		path := testenv.Must(filepath.Abs(filepath.Join("..", "..", "workqueue", filepath.FromSlash(m.file))))(t)
+		source := testenv.Must(os.ReadFile(path))(t)
 		text := string(source)
 		for i, fence := range m.take {
 			if !strings.Contains(text, fence) {
@@ -116,17 +128,10 @@ func writeOverlay(t *testing.T, mutants []mutant) string {
 			text = strings.ReplaceAll(text, fence, m.give[i])
 		}
 		replace[path] = filepath.Join(dir, strings.ReplaceAll(m.file, "/", "_"))
-		if err := os.WriteFile(replace[path], []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(replace[path], []byte(text), 0o600))
 	}
-	doc, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := testenv.Must(json.Marshal(map[string]any{"Replace": replace}))(t)
 	overlay := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(overlay, doc, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(overlay, doc, 0o600))
 	return overlay
 }

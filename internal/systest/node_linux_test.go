@@ -67,37 +67,6 @@ func TestNodeSleepsForThreeLeases(t *testing.T) {
 	}
 }
 
-// SIGTERM: no new claims, what is at hand is finished, the rest is handed back, exit 0; the other node goes on at once.
-func TestNodeIsToldToEnd(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	run := w.load()
-	leaving := w.start("node", sessionVariable+"=1m")
-	w.until("it has work out", func() bool {
-		return w.number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')`) == 8
-	})
-	told := time.Now()
-	w.signal(leaving, syscall.SIGTERM)
-	w.await(leaving)
-	if leaving.err != nil || time.Since(told) > time.Minute { // no one answers: it would wait for ten
-		t.Errorf("it ended with %v after %s", leaving.err, time.Since(told))
-	}
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE state = 'claimed'`); n != 0 {
-		t.Errorf("%d slices are still claimed", n)
-	}
-	if n := w.number(`SELECT count(*) FROM node_session WHERE ended_at IS NULL`); n != 0 {
-		t.Errorf("%d sessions are open", n)
-	}
-	w.start("service")
-	w.start("node", sessionVariable+"=1m")
-	if extra := w.wantSound(run); extra != 0 {
-		t.Errorf("%d items were executed twice", extra)
-	}
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('ready', 'handback')`); n != 0 {
-		t.Errorf("%d slices were made for another cause", n)
-	}
-}
-
 // A service dies in the middle of a chunk: JetStream hands its request to another, and only that chunk runs again.
 func TestServiceIsKilledInMidChunk(t *testing.T) {
 	t.Parallel()

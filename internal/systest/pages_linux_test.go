@@ -10,17 +10,10 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// The program is built once for all of it, since that is what takes long.
-func TestAsThePagesSay(t *testing.T) {
+// Nodes and services reach NATS and PostgreSQL by TLS, and check whom they speak to; with the authority of someone else
+// a node says what is wrong, and what helps, and ends.
+func TestTLSBetweenTheMachines(t *testing.T) {
 	binary := testenv.Program(t, root)
-	t.Run("TLS between the machines", func(t *testing.T) { encrypted(t, binary) })
-	t.Run("a schema newer than the program", func(t *testing.T) { older(t, binary) })
-}
-
-// encrypted: nodes and services reach NATS and PostgreSQL by TLS, and check whom they speak to; with the authority of
-// someone else a node says what is wrong, and what helps, and ends.
-func encrypted(t *testing.T, binary string) {
-	t.Helper()
 	ca, strangers := newAuthority(t, "ours"), newAuthority(t, "someone else's")
 	nats, servers := startNATS(t, ca)
 	database := startPostgres(t, ca)
@@ -44,7 +37,7 @@ func encrypted(t *testing.T, binary string) {
 		}
 	}
 	until(t, "metrics say when certificates end", func() bool {
-		answer, err := http.Get("http://" + n.metrics + "/metrics") //nolint:noctx // of this machine
+		answer, err := http.Get("http://" + n.metrics + "/metrics")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,10 +62,11 @@ func encrypted(t *testing.T, binary string) {
 	}
 }
 
-// older: to go back is to start the former program; it leaves the newer schema alone and works on it. What the next
-// version might have added is not in its way.
-func older(t *testing.T, binary string) {
-	t.Helper()
+// To go back is to start the former program; it leaves the newer schema alone and works on it. What the next version
+// might have added is not in its way.
+func TestASchemaNewerThanTheProgram(t *testing.T) {
+	t.Parallel()
+	binary := testenv.Program(t, root)
 	database, ns := testenv.Database(t), testenv.NATS(t)
 	conn := testenv.Connect(t, database)
 	for _, sql := range []string{
@@ -81,9 +75,7 @@ func older(t *testing.T, binary string) {
 		"CREATE TABLE of_the_next_version (id int)",
 		"INSERT INTO tranche_migration (version_id, is_applied) VALUES (99999, true)",
 	} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), sql))(t)
 	}
 	n := up(t, binary, database, ns.URL(), nil)
 	if said := n.said.String(); !strings.Contains(said, "the schema is newer than this program") {
@@ -110,10 +102,7 @@ func older(t *testing.T, binary string) {
 // connectedService connects as the environment says, as a service of anybody does.
 func connectedService(t *testing.T) {
 	t.Helper()
-	nc, err := endpoints.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := testenv.Must(endpoints.Connect())(t)
 	t.Cleanup(nc.Close)
 	serveAccounts(t, nc, "statement", "")
 }

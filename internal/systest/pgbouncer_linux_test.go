@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // pgbouncer runs the real one before a database until the test ends, and returns the database's URL through it. The
@@ -27,18 +29,11 @@ func pgbouncer(t *testing.T, database, settings string) string {
 			t.Fatalf("%v: run scripts/deps.sh pgbouncer, which says what to install where it cannot", err)
 		}
 	}
-	to, err := pgconn.ParseConfig(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := testenv.Must(pgconn.ParseConfig(database))(t)
 	dir, err := os.MkdirTemp("", "pgb-") //nolint:usetesting // its path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Chmod(dir, 0o755))
 	config := filepath.Join(dir, "pgbouncer.ini")
 	password := ""
 	if to.Password != "" {
@@ -54,9 +49,7 @@ func pgbouncer(t *testing.T, database, settings string) string {
 	cmd := exec.Command(program, config)
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: likeServer(t, dir, to.Host)}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	t.Cleanup(func() {
@@ -100,9 +93,7 @@ func likeServer(t *testing.T, dir, socket string) *syscall.Credential {
 		t.Fatalf("the test's PostgreSQL does not listen on a socket: %v", err)
 	}
 	owner := info.Sys().(*syscall.Stat_t)
-	if err := os.Chown(dir, int(owner.Uid), int(owner.Gid)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Chown(dir, int(owner.Uid), int(owner.Gid)))
 	return &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}
 }
 

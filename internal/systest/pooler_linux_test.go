@@ -74,14 +74,10 @@ func handsOn(t *testing.T, database string) bool {
 	var pids [2]int
 	for i := range pids {
 		conn, err := pgx.Connect(t.Context(), database)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close(context.Background()) }) // after both were asked
 		err = conn.QueryRow(t.Context(), `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pids[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 	return pids[0] == pids[1]
 }
@@ -122,9 +118,7 @@ func TestWhatIsGivenUpEndsBehindAPooler(t *testing.T) {
 	direct := testenv.Database(t)
 	through := pgbouncer(t, direct, "pool_mode = transaction\ndefault_pool_size = 2")
 	store, release, err := database.Open(t.Context(), through, database.PoolConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(release)
 	const sleep = `SELECT pg_sleep(3600)`
 	for range 2 {

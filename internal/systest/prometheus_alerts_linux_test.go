@@ -62,26 +62,15 @@ func TestAlertsFireAndGoOut(t *testing.T) {
 // commit. release ends it.
 func (o *office) holdSchedule(s *server, files string) (release func()) {
 	o.Helper()
-	if err := os.WriteFile(filepath.Join(files, "items.csv"), []byte(testenv.Accounts(1)), 0o600); err != nil {
-		o.Fatal(err)
-	}
+	testenv.NoError(o, os.WriteFile(filepath.Join(files, "items.csv"), []byte(testenv.Accounts(1)), 0o600))
 	o.mustWith(s, "name: stuck\nevery: 1h\nendpoint: dies\nitems: {file: items.csv, key: id}\n", "schedule", "apply",
 		"-")
-	conn, err := pgx.Connect(o.Context(), o.url)
-	if err != nil {
-		o.Fatal(err)
-	}
+	conn := testenv.Must(pgx.Connect(o.Context(), o.url))(o)
 	o.Cleanup(func() { _ = conn.Close(context.Background()) })
-	if _, err := conn.Exec(o.Context(), `UPDATE schedule SET next_due = tranche_now()`); err != nil {
-		o.Fatal(err)
-	}
+	testenv.Must(conn.Exec(o.Context(), `UPDATE schedule SET next_due = tranche_now()`))(o)
 	tx, err := conn.Begin(o.Context())
-	if err != nil {
-		o.Fatal(err)
-	}
-	if _, err := tx.Exec(o.Context(), `SELECT FROM schedule FOR UPDATE`); err != nil {
-		o.Fatal(err)
-	}
+	testenv.NoError(o, err)
+	testenv.Must(tx.Exec(o.Context(), `SELECT FROM schedule FOR UPDATE`))(o)
 	return func() {
 		if err := tx.Rollback(o.Context()); err != nil {
 			o.Error(err)

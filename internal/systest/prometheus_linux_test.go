@@ -51,10 +51,7 @@ type prometheus struct {
 // there are, stays.
 func hurried(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(prometheusDir, "rules.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(filepath.Join(prometheusDir, "rules.yml")))(t)
 	rules := regexp.MustCompile(`for: \d+m`).ReplaceAllString(string(text), "for: 1s")
 	rules = regexp.MustCompile(`\[\d+m\]`).ReplaceAllString(rules, "[15s]")
 	return strings.Replace(rules, "(tranche_schedule_oldest_overdue_seconds) > 60",
@@ -76,9 +73,7 @@ func scrape(t *testing.T, targets ...string) *prometheus {
 	for name, text := range map[string]string{
 		"rules.yml": hurried(t), "prometheus.yml": fmt.Sprintf(prometheusConfig, strings.Join(targets, ", ")),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	p := &prometheus{log: &testenv.Log{}}
 	cmd := exec.Command(ofPrometheus(t, "prometheus"), "--config.file="+filepath.Join(dir, "prometheus.yml"),
@@ -86,9 +81,7 @@ func scrape(t *testing.T, targets ...string) *prometheus {
 		"--enable-feature=native-histograms")
 	cmd.Stderr = p.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
@@ -110,10 +103,7 @@ func scrape(t *testing.T, targets ...string) *prometheus {
 // ask reads an answer of the API of Prometheus, if there is one.
 func (p *prometheus) ask(t *testing.T, path string, into any) (answered bool) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil))(t)
 	answer, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return false // it is not there yet
@@ -122,9 +112,7 @@ func (p *prometheus) ask(t *testing.T, path string, into any) (answered bool) {
 	if answer.StatusCode != http.StatusOK {
 		return false
 	}
-	if err := json.NewDecoder(answer.Body).Decode(into); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.NewDecoder(answer.Body).Decode(into))
 	return true
 }
 

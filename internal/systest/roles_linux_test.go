@@ -40,9 +40,7 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 		must(t, binary, "", "migrate", "--database", asOwner, "--grant", app)
 	}
 	files := t.TempDir()
-	if err := os.WriteFile(filepath.Join(files, "items.csv"), []byte(testenv.Accounts(3)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(files, "items.csv"), []byte(testenv.Accounts(3)), 0o600))
 	n = up(t, binary, asApp, ns.URL(), nil, "--schedule-files", files)
 	serveAccounts(t, testenv.Conn(t, ns), "statement", "C7")
 	work(t, binary, n)
@@ -59,9 +57,7 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 
 func change(t *testing.T, pool *pgxpool.Pool, sql string) {
 	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(pool.Exec(t.Context(), sql))(t)
 }
 
 // work does once what people do.
@@ -120,9 +116,7 @@ func outlast(t *testing.T, binary string, n *server, admin *pgxpool.Pool) {
 	untilSQL(t, admin, "the schedule's run is done",
 		`SELECT count(*) = 1 FROM batchrun WHERE name = 'nightly' AND state = 'completed' AND done = 3`)
 	var opened struct{ ID string }
-	if err := json.Unmarshal([]byte(command("", "tracker", "open", "--owner", "me", "--key", "k2")), &opened); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal([]byte(command("", "tracker", "open", "--owner", "me", "--key", "k2")), &opened))
 	command("", "tracker", "add", opened.ID, "5")
 	command("", "tracker", "ack", opened.ID+":all")
 	command("", "tracker", "seal", opened.ID)

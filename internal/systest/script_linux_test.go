@@ -45,19 +45,14 @@ func runEcho(ctx context.Context) error {
 func TestWhatAScriptCosts(t *testing.T) {
 	const rounds, runs, of, most = 3, 2, 150_000, 3
 	w := setup(t)
-	node, err := uuid.Parse(w.start("node", sessionVariable+"=1m").session())
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := testenv.Must(uuid.Parse(w.start("node", sessionVariable+"=1m").session()))(t)
 	w.loader = workqueue.SessionID(node)
 	project := testenv.NodeProject(t, root)
 	script, err := os.ReadFile(filepath.Join("testdata", "echo.js"))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(project, "echo.js"), script, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	cost := func(service *process) float64 {
 		w.items = of
 		w.complete(w.loadStep(echoed()))
@@ -92,8 +87,6 @@ func (w *world) processor(p *process) time.Duration {
 	w.Helper()
 	stat := w.stat(p)
 	var user, system int64
-	if _, err := fmt.Sscan(stat[11]+" "+stat[12], &user, &system); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(fmt.Sscan(stat[11]+" "+stat[12], &user, &system))(w)
 	return time.Duration(user+system) * (10 * time.Millisecond) // USER_HZ is 100 on all Linux systems
 }

@@ -1,10 +1,8 @@
 package systest
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -14,10 +12,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -76,9 +74,7 @@ func (w *world) run(role string, program *exec.Cmd, env ...string) *process {
 		natsVariable+"="+w.ns.URL(), ledgerVariable+"="+w.ledger)
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
-	if err := p.cmd.Start(); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, p.cmd.Start())
 	go func() {
 		p.err = p.cmd.Wait()
 		close(p.ended)
@@ -104,10 +100,7 @@ func (w *world) run(role string, program *exec.Cmd, env ...string) *process {
 // stat is what the kernel tells of a child in /proc/PID/stat, from its state on.
 func (w *world) stat(p *process) []string {
 	w.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		w.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)))(w)
 	_, behind, _ := strings.Cut(string(text), ") ") // the name is in front
 	return strings.Fields(behind)
 }
@@ -115,9 +108,7 @@ func (w *world) stat(p *process) []string {
 // signal sends a signal to a child.
 func (w *world) signal(p *process, s syscall.Signal) {
 	w.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, p.cmd.Process.Signal(s))
 }
 
 // wantKilled waits until a child has died of SIGKILL.
@@ -153,21 +144,8 @@ func (w *world) load() workqueue.RunID {
 func (w *world) loadStep(step workqueue.StepSpec) workqueue.RunID {
 	w.Helper()
 	step.Name, step.InFlight, step.Timeout, step.RetryBackoff = "statement", 8, 10*time.Minute, 10*time.Millisecond
-	i := 0
-	loaded, err := start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
-		Steps: []workqueue.StepSpec{step}, Session: w.loader},
-		func(item *start.LoadItem) error {
-			if i == w.items {
-				return io.EOF
-			}
-			item.Key = fmt.Sprintf("C%d", i)
-			item.Payload = fmt.Appendf(nil, `{"id":%q}`, item.Key)
-			i++
-			return nil
-		})
-	if err != nil {
-		w.Fatal(err)
-	}
+	loaded := testenv.Must(start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
+		Steps: []workqueue.StepSpec{step}, Session: w.loader}, nodetest.Items(w.items)))(w)
 	return loaded.Run
 }
 
@@ -201,9 +179,7 @@ type execution struct {
 func (w *world) executions() map[execution]int {
 	w.Helper()
 	text, err := os.ReadFile(w.ledger)
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	all := map[execution]int{}
 	for line := range strings.Lines(string(text)) {
 		var e execution
@@ -211,9 +187,7 @@ func (w *world) executions() map[execution]int {
 		if _, err := fmt.Sscan(line, &slice, &e.ordinal, &e.generation); err != nil {
 			w.Fatalf("ledger line %q: %v", line, err)
 		}
-		if err := e.slice.UnmarshalText([]byte(slice)); err != nil {
-			w.Fatal(err)
-		}
+		testenv.NoError(w, e.slice.UnmarshalText([]byte(slice)))
 		all[e]++
 	}
 	return all
@@ -232,13 +206,7 @@ func (w *world) wantSound(run workqueue.RunID) (extra int) {
 	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
 		w.Errorf("completion was told %d times", n)
 	}
-	report, err := doctor.New(w.store).Doctor(context.Background())
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, v := range report.Violations {
-		w.Errorf("invariant: %v", v)
-	}
+	nodetest.WantInvariants(w.T, w.store)
 	executed := map[int]int{}
 	var slices []workqueue.SliceID
 	var ordinals []int

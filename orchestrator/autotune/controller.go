@@ -1,5 +1,5 @@
-// Package autotune decides how fast an endpoint is asked: how many requests may be in flight, how many items a second are
-// sent, and how many items a request holds. It learns that from what became of earlier requests.
+// Package autotune decides how fast an endpoint is asked: how many requests may be in flight, how many items a second
+// are sent, and how many items a request holds. It learns that from what became of earlier requests.
 //
 // A [Controller] is for one endpoint. About once a second it is given a [Sample] of what was seen there and answers
 // with [Change]s, each with its reason in plain words.

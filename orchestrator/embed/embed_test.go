@@ -16,6 +16,8 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/embed"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // A program whose function makes a letter of each item, and which can be looked at on port 8090.
 func Example() {
 	letter := func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
@@ -139,7 +141,8 @@ func TestWhatCannotBeOpened(t *testing.T) {
 func get(t *testing.T, url string) int {
 	t.Helper()
 	req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
-	answer := testenv.Must(http.DefaultClient.Do(req))(t)
+	answer, err := http.DefaultClient.Do(req)
+	testenv.NoError(t, err)
 	_ = answer.Body.Close()
 	return answer.StatusCode
 }

@@ -89,61 +89,41 @@ func (c *cluster) open(context.Context) (err error) {
 func (c *cluster) startServers(ctx context.Context) error {
 	c.story.Chapter("Three NATS servers, with an account for each service; PostgreSQL with a synchronous standby")
 	began := time.Now()
-	if err := c.configureNATS(ctx); err != nil {
-		return err
-	}
-	if err := c.startNATS(ctx); err != nil {
-		return err
-	}
+	demokit.Stop(c.configureNATS(ctx))
+	c.startNATS(ctx)
 	c.story.Fact("three NATS servers", time.Since(began), 0)
 	began = time.Now()
-	if err := c.startPostgres(ctx); err != nil {
-		return err
-	}
+	demokit.Stop(c.startPostgres(ctx))
 	c.story.Fact("PostgreSQL and its standby, the schema, two roles", time.Since(began), 0)
 	return nil
 }
 
 func (c *cluster) startTranche(ctx context.Context) error {
 	c.story.Chapter("Three nodes, and two instances of each of two services")
-	if err := errors.Join(c.configureNodes(), c.configureServices()); err != nil {
-		return err
-	}
+	c.configureNodes()
+	c.configureServices()
 	began := time.Now()
 	for _, n := range c.nodes {
 		c.story.Command("systemctl enable --now tranche     # " + n.name)
-		if err := c.startNode(ctx, n, c.settings.tranche); err != nil {
-			return err
-		}
+		demokit.Stop(c.startNode(ctx, n, c.settings.tranche))
 		c.story.Fact(fmt.Sprintf("pid %d, %s", n.PID(), n.url), time.Since(began), 0)
 	}
-	if err := c.makeToken(ctx); err != nil {
-		return err
-	}
+	demokit.Stop(c.makeToken(ctx))
 	for _, i := range c.services {
-		if err := c.startInstance(ctx, i, firstVersion); err != nil {
-			return err
-		}
-		if err := c.listens(ctx, i, firstVersion); err != nil {
-			return err
-		}
+		demokit.Stop(c.startInstance(ctx, i, firstVersion))
+		demokit.Stop(c.listens(ctx, i, firstVersion))
 	}
 	return c.startPrometheus(ctx)
 }
 
 // look types what the page has for looking whether all is right.
 func (c *cluster) look(ctx context.Context) error {
-	block, err := c.deploy.block("export TRANCHE_URL")
-	if err != nil {
-		return err
-	}
+	block := demokit.Must(c.deploy.block("export TRANCHE_URL"))
 	for _, words := range commands(block) {
 		if words[0] == "export" {
 			continue // done already
 		}
-		if err := c.shell.Typed(ctx, exitOK, words[1:]...); err != nil {
-			return err
-		}
+		demokit.Stop(c.shell.Typed(ctx, exitOK, words[1:]...))
 	}
 	return nil
 }
@@ -158,20 +138,14 @@ steps:
 func (c *cluster) startRun(ctx context.Context) error {
 	c.story.Chapter(fmt.Sprintf("A run of %s accounts in two steps, at %d a second while things break",
 		demokit.Grouped(int64(c.settings.items)), c.settings.rate()))
-	if err := c.writeItems(itemsFile); err != nil {
-		return err
-	}
+	demokit.Stop(c.writeItems(itemsFile))
 	plan := fmt.Sprintf(planText, stepInterest, c.settings.chunk(), c.settings.rate(), stepLetter, stepInterest,
 		c.settings.chunk(), c.settings.rate())
 	if err := os.WriteFile(c.dir.File(planFile), []byte(plan), 0o600); err != nil {
 		return fmt.Errorf("write the plan: %w", err)
 	}
-	if err := c.story.File(c.dir.File(planFile)); err != nil {
-		return err
-	}
-	if err := c.shell.Typed(ctx, exitOK, "run", "start", planFile, "--items", itemsFile); err != nil {
-		return err
-	}
+	demokit.Stop(c.story.File(c.dir.File(planFile)))
+	demokit.Stop(c.shell.Typed(ctx, exitOK, "run", "start", planFile, "--items", itemsFile))
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {
@@ -192,15 +166,10 @@ func (c *cluster) letGo(ctx context.Context) error {
 	began := time.Now()
 	before, _ := c.progress.now()
 	for _, step := range []string{stepInterest, stepLetter} {
-		err := c.shell.Typed(ctx, exitOK, "run", "set", "last", "--step", step, "--rate", "0", "--chunk", "500",
-			"--in-flight", "auto")
-		if err != nil {
-			return err
-		}
+		demokit.Stop(c.shell.Typed(ctx, exitOK, "run", "set", "last", "--step", step, "--rate", "0", "--chunk", "500",
+			"--in-flight", "auto"))
 	}
-	if err := c.shell.Typed(ctx, exitOK, "run", "watch", "last"); err != nil {
-		return err
-	}
+	demokit.Stop(c.shell.Typed(ctx, exitOK, "run", "watch", "last"))
 	rest := c.progress.all - before
 	c.story.Fact(demokit.Grouped(rest)+" outcomes, of both steps", time.Since(began), int(rest))
 	return nil
@@ -210,16 +179,10 @@ func (c *cluster) letGo(ctx context.Context) error {
 func (c *cluster) prove(ctx context.Context) error {
 	c.story.Chapter("Every item, against what the services noted before they answered")
 	for _, step := range []struct{ name, service string }{{stepInterest, interestService}, {stepLetter, lettersService}} {
-		if err := c.checkStep(ctx, step.name, step.service); err != nil {
-			return err
-		}
+		demokit.Stop(c.checkStep(ctx, step.name, step.service))
 	}
-	if err := c.shell.Typed(ctx, exitOK, "doctor"); err != nil {
-		return err
-	}
-	if err := c.size(ctx); err != nil {
-		return err
-	}
+	demokit.Stop(c.shell.Typed(ctx, exitOK, "doctor"))
+	demokit.Stop(c.size(ctx))
 	return c.askPrometheus(ctx)
 }
 

@@ -60,18 +60,14 @@ func testBrokenOff(t *testing.T) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var said strings.Builder
 	interrupted := false
 	for lines := bufio.NewScanner(pipe); lines.Scan(); {
 		said.WriteString(lines.Text() + "\n")
 		if !interrupted && strings.Contains(lines.Text(), " started: ") { // the run is in progress
 			interrupted = true
-			if err := cmd.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, cmd.Process.Signal(os.Interrupt))
 		}
 	}
 	err = cmd.Wait()
@@ -88,9 +84,7 @@ func openTempDir(t *testing.T) string {
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -106,9 +100,7 @@ func wantNothingLeft(t *testing.T, dir string) {
 		t.Errorf("the servers' data is still there: %v", err)
 	}
 	processes, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, process := range processes {
 		for _, file := range []string{"cmdline", "environ"} {
 			text, err := os.ReadFile(filepath.Join(process, file)) // it may have ended
@@ -141,9 +133,7 @@ func TestWrongResultsAreFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "export")
-			if err := os.WriteFile(file, []byte(noted(0)+"\n"+test.second+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.WriteFile(file, []byte(noted(0)+"\n"+test.second+"\n"), 0o600))
 			p := answered("r0", "C-0", makeAccount(0).interest())
 			p.answers["r1"] = answer("C-1", 1)
 			p.answers["r2"] = answer("C-1", 2)

@@ -41,52 +41,36 @@ func (c *cluster) underWay(ctx context.Context, what string, act func(context.Co
 }
 
 func (c *cluster) killNATS(ctx context.Context) error {
-	dead, err := c.leaderOf(ctx, "TRANCHE_WORK")
-	if err != nil {
-		return err
-	}
+	dead := demokit.Must(c.leaderOf(ctx, "TRANCHE_WORK"))
 	c.story.Chapter("A NATS server dies: " + dead.name + ", which leads the stream of requests")
 	c.story.Command(fmt.Sprintf("kill -9 %d", dead.PID()))
-	err = c.underWay(ctx, dead.name+" killed", func(context.Context) error { return dead.Kill() })
-	if err != nil {
-		return err
-	}
+	demokit.Stop(c.underWay(ctx, dead.name+" killed", func(context.Context) error { return dead.Kill() }))
 	c.story.Say("The other two have elected leaders. It is started again, and catches up.")
-	if err := c.startServer(ctx, dead); err != nil {
-		return err
-	}
+	demokit.Stop(c.startServer(ctx, dead))
 	return dead.awaitHealthy(ctx)
 }
 
 func (c *cluster) killPrimary(ctx context.Context) error {
 	c.story.Chapter("The PostgreSQL primary dies, and its synchronous standby is promoted")
 	c.story.Command(fmt.Sprintf("kill -9 %d     # and all its processes", c.db.primary.PID()), "pg_ctl promote")
-	if err := c.underWay(ctx, "primary killed, standby promoted", c.db.failOver); err != nil {
-		return err
-	}
+	demokit.Stop(c.underWay(ctx, "primary killed, standby promoted", c.db.failOver))
 	c.story.Say("Nodes found it by their URL. The dead one becomes the standby of the new one, and commits wait for it.")
 	return c.db.follow(ctx)
 }
 
 func (c *cluster) killNode(ctx context.Context) error {
-	now, err := c.awaitLeader(ctx, func(now leadership) bool { return now.requests > 0 })
-	if err != nil {
-		return err
-	}
+	now := demokit.Must(c.awaitLeader(ctx, func(now leadership) bool { return now.requests > 0 }))
 	dead := now.leads
 	c.story.Chapter(fmt.Sprintf("A node dies: %s, which leads and has %d requests out", dead.name, now.requests))
 	c.story.Command(fmt.Sprintf("kill -9 %d", dead.PID()))
 	c.askAt(now.other)
-	err = c.underWay(ctx, dead.name+" killed, which led", func(ctx context.Context) error {
+	demokit.Stop(c.underWay(ctx, dead.name+" killed, which led", func(ctx context.Context) error {
 		err := dead.Kill()
 		if err == nil {
 			now, err = c.awaitLeader(ctx, func(now leadership) bool { return now.leads != dead })
 		}
 		return err
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	c.story.Say("%s leads now, and what the dead one had out is with the others. It is started again.", now.leads.name)
 	return c.startNode(ctx, dead, c.settings.tranche)
 }
@@ -95,10 +79,7 @@ func (c *cluster) killService(ctx context.Context) error {
 	dead := c.services[0]
 	c.story.Chapter("A service dies: " + dead.name + ", one of two instances")
 	c.story.Command(fmt.Sprintf("kill -9 %d", dead.PID()))
-	err := c.underWay(ctx, dead.name+" killed", func(context.Context) error { return dead.Kill() })
-	if err != nil {
-		return err
-	}
+	demokit.Stop(c.underWay(ctx, dead.name+" killed", func(context.Context) error { return dead.Kill() }))
 	c.story.Say("Its requests are handed to the other one when their time is up. It is started again.")
 	return c.startInstance(ctx, dead, firstVersion)
 }
@@ -116,9 +97,7 @@ func (c *cluster) upgrade(ctx context.Context) error {
 		{"four instances of the next version", c.replaceServices},
 	} {
 		began := time.Now()
-		if err := c.underWay(ctx, part.what, part.act); err != nil {
-			return err
-		}
+		demokit.Stop(c.underWay(ctx, part.what, part.act))
 		c.story.Fact(part.what, time.Since(began), 0)
 	}
 	var next struct {
@@ -126,12 +105,8 @@ func (c *cluster) upgrade(ctx context.Context) error {
 	}
 	shell := *c.shell
 	shell.Program = c.settings.next
-	if err := shell.Ask(ctx, &next, "version"); err != nil {
-		return err
-	}
-	if err := c.versions(ctx, next.Version); err != nil {
-		return err
-	}
+	demokit.Stop(shell.Ask(ctx, &next, "version"))
+	demokit.Stop(c.versions(ctx, next.Version))
 	c.shell.Program = c.settings.next
 	return c.shell.Typed(ctx, exitOK, "nodes")
 }

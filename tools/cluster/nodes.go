@@ -20,18 +20,14 @@ type node struct {
 }
 
 // configureNodes reads what each machine's node is told.
-func (c *cluster) configureNodes() error {
-	file, err := c.deploy.block("# /etc/tranche/tranche.env")
-	if err != nil {
-		return err
-	}
+func (c *cluster) configureNodes() {
+	file := demokit.Must(c.deploy.block("# /etc/tranche/tranche.env"))
 	for i := range c.nodes {
 		machine := i + 1
 		n := &node{name: fmt.Sprint("tranche-", machine), url: fmt.Sprintf("http://%s%d:8480", c.net, machine)}
 		n.env = demokit.Environment(append(environment(c.own(file, machine)), "TRANCHE_DATA_DIR="+c.dir.Servers(n.name))...)
 		c.nodes[i] = n
 	}
-	return nil
 }
 
 // startNode starts a node with a version of the program, and returns when it is ready.
@@ -46,17 +42,12 @@ func (c *cluster) startNode(ctx context.Context, n *node, program string) (err e
 
 // makeToken lets us in, as someone beside a node would.
 func (c *cluster) makeToken(ctx context.Context) error {
-	block, err := c.deploy.block("tranche token create")
-	if err != nil {
-		return err
-	}
+	block := demokit.Must(c.deploy.block("tranche token create"))
 	c.story.Command(strings.TrimSpace(block))
 	var made struct {
 		Secret string `json:"secret"`
 	}
-	if err := c.shell.Ask(ctx, &made, commands(c.place(block))[0][1:]...); err != nil {
-		return err
-	}
+	demokit.Stop(c.shell.Ask(ctx, &made, commands(c.place(block))[0][1:]...))
 	if made.Secret == "" {
 		return errors.New("tranche token create tells no token")
 	}
@@ -155,11 +146,8 @@ type instance struct {
 }
 
 // configureServices reads what each service is told.
-func (c *cluster) configureServices() error {
-	file, err := c.deploy.block("# the environment of the service interest")
-	if err != nil {
-		return err
-	}
+func (c *cluster) configureServices() {
+	file := demokit.Must(c.deploy.block("# the environment of the service interest"))
 	for _, service := range []string{interestService, lettersService} {
 		for n := range 2 {
 			i := &instance{name: fmt.Sprintf("%s-%d", service, n+1), service: service}
@@ -168,7 +156,6 @@ func (c *cluster) configureServices() error {
 			c.services = append(c.services, i)
 		}
 	}
-	return nil
 }
 
 func (c *cluster) startInstance(ctx context.Context, i *instance, version string) (err error) {

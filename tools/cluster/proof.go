@@ -56,15 +56,9 @@ func (c *cluster) readLedgers(service string) (*proof, error) {
 
 // checkStep holds what is exported of a step against the items and the ledgers of its service.
 func (c *cluster) checkStep(ctx context.Context, step, service string) error {
-	ledgers, err := c.readLedgers(service)
-	if err != nil {
-		return err
-	}
+	ledgers := demokit.Must(c.readLedgers(service))
 	file := c.dir.File(step + ".ndjson")
-	err = c.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", step, "--out", filepath.Base(file))
-	if err != nil {
-		return err
-	}
+	demokit.Stop(c.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", step, "--out", filepath.Base(file)))
 	right, wrong, err := ledgers.count(file, c.settings.items)
 	if err != nil {
 		return err

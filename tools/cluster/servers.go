@@ -28,18 +28,10 @@ type natsServer struct {
 
 // configureNATS has tranche write the accounts, and each machine its own part.
 func (c *cluster) configureNATS(ctx context.Context) error {
-	config, err := c.deploy.block("tranche nats config")
-	if err != nil {
-		return err
-	}
+	config := demokit.Must(c.deploy.block("tranche nats config"))
 	typed := commands(strings.Replace(config, "--out nats", "--out servers/nats", 1))[0]
-	if err := c.shell.Typed(ctx, exitOK, typed[1:]...); err != nil {
-		return err
-	}
-	part, err := c.deploy.block("# /etc/nats/nats.conf")
-	if err != nil {
-		return err
-	}
+	demokit.Stop(c.shell.Typed(ctx, exitOK, typed[1:]...))
+	part := demokit.Must(c.deploy.block("# /etc/nats/nats.conf"))
 	for i := range c.nats {
 		machine := i + 1
 		s := &natsServer{name: fmt.Sprint("nats-", machine), monitor: fmt.Sprintf("http://%s%d:8222", c.net, machine)}
@@ -54,18 +46,13 @@ func (c *cluster) configureNATS(ctx context.Context) error {
 	return nil
 }
 
-func (c *cluster) startNATS(ctx context.Context) error {
+func (c *cluster) startNATS(ctx context.Context) {
 	for _, s := range c.nats {
-		if err := c.startServer(ctx, s); err != nil {
-			return err
-		}
+		demokit.Stop(c.startServer(ctx, s))
 	}
 	for _, s := range c.nats {
-		if err := s.awaitHealthy(ctx); err != nil {
-			return err
-		}
+		demokit.Stop(s.awaitHealthy(ctx))
 	}
-	return nil
 }
 
 // startServer returns before the server is ready.
@@ -142,10 +129,7 @@ type databases struct {
 
 // startPostgres starts both, makes the roles and has the schema made by its owner.
 func (c *cluster) startPostgres(ctx context.Context) (err error) {
-	settings, err := c.postgresSettings()
-	if err != nil {
-		return err
-	}
+	settings := c.postgresSettings()
 	for i := range c.db.configs {
 		own := maps.Clone(settings)
 		own["listen_addresses"] = fmt.Sprint(c.net, i+1)
@@ -157,29 +141,21 @@ func (c *cluster) startPostgres(ctx context.Context) (err error) {
 	if c.db.primary, err = embedded.StartPostgres(ctx, c.db.configs[0]); err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
-	if err := c.db.follow(ctx); err != nil {
-		return err
-	}
+	demokit.Stop(c.db.follow(ctx))
 	return c.makeRoles(ctx)
 }
 
 // postgresSettings are those of the page about PostgreSQL, without what only large machines have.
-func (c *cluster) postgresSettings() (map[string]string, error) {
-	p, err := readPage(c.settings.repository, "docs", "operate", "postgresql.md")
-	if err != nil {
-		return nil, err
-	}
-	block, err := p.block("# postgresql.conf")
-	if err != nil {
-		return nil, err
-	}
+func (c *cluster) postgresSettings() map[string]string {
+	p := demokit.Must(readPage(c.settings.repository, "docs", "operate", "postgresql.md"))
+	block := demokit.Must(p.block("# postgresql.conf"))
 	all := map[string]string{}
 	for _, line := range environment(block) {
 		name, value, _ := strings.Cut(comment.ReplaceAllString(line, ""), " = ")
 		all[name] = strings.Trim(value, "'")
 	}
 	all["shared_buffers"], all["synchronous_standby_names"] = "128MB", ""
-	return all, nil
+	return all
 }
 
 // follow makes a standby of the primary on the second machine, and has commits wait for it.
@@ -255,18 +231,9 @@ func (d *databases) stop(ctx context.Context) error {
 }
 
 func (c *cluster) makeRoles(ctx context.Context) error {
-	security, err := readPage(c.settings.repository, "docs", "security.md")
-	if err != nil {
-		return err
-	}
-	roles, err := security.block("CREATE ROLE tranche_owner")
-	if err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, c.db.primary.URL())
-	if err != nil {
-		return err
-	}
+	security := demokit.Must(readPage(c.settings.repository, "docs", "security.md"))
+	roles := demokit.Must(security.block("CREATE ROLE tranche_owner"))
+	conn := demokit.Must(pgx.Connect(ctx, c.db.primary.URL()))
 	defer func() { _ = conn.Close(ctx) }()
 	for _, sql := range strings.SplitAfter(strings.ReplaceAll(roles, "'…'", "'"+c.password+"'"), ";\n") {
 		if _, err := conn.Exec(ctx, sql); err != nil {
@@ -296,10 +263,7 @@ func (c *cluster) startPrometheus(ctx context.Context) error {
 		c.story.Say("Prometheus is not installed; it would watch all of this (scripts/deps.sh prometheus).")
 		return nil
 	}
-	config, err := c.deploy.block("# /etc/prometheus/prometheus.yml")
-	if err != nil {
-		return err
-	}
+	config := demokit.Must(c.deploy.block("# /etc/prometheus/prometheus.yml"))
 	rules := filepath.Join(c.settings.repository, "deploy", "prometheus", "rules.yml")
 	config = strings.Replace(c.place(config), "/etc/prometheus/rules.yml", rules, 1)
 	file, listen := c.dir.Servers("prometheus.yml"), c.net+"1:9090"

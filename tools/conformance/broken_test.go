@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // The flaws of a rawService.
@@ -141,8 +143,6 @@ func reports(t *testing.T, meant map[flaw][]string) map[flaw]*Report {
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, group.Wait())
 	return found
 }

@@ -30,10 +30,7 @@ func checkAcknowledged(ctx context.Context, n *node) error {
 }
 
 func checkStoredFirst(ctx context.Context, n *node) (err error) {
-	makeRoom, err := n.fillReplies(ctx)
-	if err != nil {
-		return err
-	}
+	makeRoom := must(n.fillReplies(ctx))
 	r := n.sample(5)
 	early, err := n.unanswerable(ctx, r)
 	if failed := makeRoom(); err == nil {
@@ -94,9 +91,7 @@ func checkBadBody(ctx context.Context, n *node) error {
 	} {
 		r := n.sample(2)
 		bad.spoil(r)
-		if err := about("a body with "+bad.what, n.refused(ctx, r)); err != nil {
-			return err
-		}
+		stop(about("a body with "+bad.what, n.refused(ctx, r)))
 	}
 	return nil
 }
@@ -136,13 +131,8 @@ func checkBadHeaders(ctx context.Context, n *node) error {
 		if r.header.Set(bad[0], bad[1]); bad[1] == "" {
 			r.header.Del(bad[0])
 		}
-		if err := n.ask(ctx, r); err != nil {
-			return err
-		}
-		ack, err := n.settled(ctx, r)
-		if err != nil {
-			return err
-		}
+		stop(n.ask(ctx, r))
+		ack := must(n.settled(ctx, r))
 		if ack.kind != ackRemove {
 			return differs(fmt.Sprintf("+TERM for a request with %s %q", bad[0], bad[1]), "%s", ack.text)
 		}
@@ -155,13 +145,8 @@ func checkVersion(ctx context.Context, n *node) error {
 	r := n.sample(1)
 	r.header.Set(wire.HeaderVersion, "2")
 	r.body = []byte("who knows what version 2 looks like")
-	if err := n.ask(ctx, r); err != nil {
-		return err
-	}
-	ack, err := n.settled(ctx, r)
-	if err != nil {
-		return err
-	}
+	stop(n.ask(ctx, r))
+	ack := must(n.settled(ctx, r))
 	var back struct{ Delay time.Duration }
 	_ = json.Unmarshal([]byte(strings.TrimPrefix(ack.text, ackBack)), &back) // what it is not has no delay
 	if ack.kind != ackBack || back.Delay < time.Second {
@@ -186,10 +171,7 @@ const (
 )
 
 func checkRedelivered(ctx context.Context, n *node) error {
-	r, err := n.givenBack(ctx, func() *request { return n.sample(3) })
-	if err != nil {
-		return err
-	}
+	r := must(n.givenBack(ctx, func() *request { return n.sample(3) }))
 	return n.awaitWhole(ctx, r)
 }
 
@@ -202,10 +184,7 @@ func checkDeliveries(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	a, err := n.answer(ctx, r, 0)
-	if err != nil {
-		return err
-	}
+	a := must(n.answer(ctx, r, 0))
 	f := a.failure()
 	if f == nil || f.Code != wire.CodeDeliveries || !f.Retry || a.final() != 0 {
 		return differs("a failure too_many_deliveries (retry) with Tranche-Final: 0, at the second delivery of a request "+
@@ -223,15 +202,10 @@ func (n *node) givenBack(ctx context.Context, fresh func() *request) (*request, 
 		return nil, fmt.Errorf("fetch a request: %w", err)
 	}
 	defer func() { _ = stolen.Unsubscribe() }()
-	if err := n.pull(inbox); err != nil {
-		return nil, err
-	}
+	stop(n.pull(inbox))
 	for range thefts {
 		r := fresh()
-		msg, err := n.steal(ctx, r, stolen)
-		if err != nil {
-			return nil, err
-		}
+		msg := must(n.steal(ctx, r, stolen))
 		if msg == nil {
 			continue
 		}
@@ -264,9 +238,7 @@ func (n *node) pull(inbox string) error {
 
 // steal sends a request and returns its delivery, or nil when the service got it, once it has answered.
 func (n *node) steal(ctx context.Context, r *request, stolen *nats.Subscription) (*nats.Msg, error) {
-	if err := n.ask(ctx, r); err != nil {
-		return nil, err
-	}
+	stop(n.ask(ctx, r))
 	var msg *nats.Msg
 	err := n.poll(ctx, patience, func() (bool, error) {
 		next, err := stolen.NextMsg(time.Millisecond)
@@ -327,13 +299,8 @@ func checkLate(ctx context.Context, n *node) (err error) {
 		return err
 	}
 	defer func() { _ = disconnect() }()
-	if err := other.makeReplicated(ctx); err != nil {
-		return err
-	}
-	requests, err := other.askMany(ctx)
-	if err != nil {
-		return err
-	}
+	stop(other.makeReplicated(ctx))
+	requests := other.askMany(ctx)
 	if other.service, err = n.config.service(url); err != nil {
 		return err
 	}
@@ -353,16 +320,14 @@ func (n *node) makeReplicated(ctx context.Context) error {
 }
 
 // askMany publishes requests before there is a service, so that each of its pulls finds enough.
-func (n *node) askMany(ctx context.Context) (requests []*request, err error) {
+func (n *node) askMany(ctx context.Context) (requests []*request) {
 	for range lateRequests {
 		r := n.sample(1)
 		r.body = append(r.body, bytes.Repeat([]byte{' '}, lateBytes)...)
-		if err := n.ask(ctx, r); err != nil {
-			return nil, err
-		}
+		stop(n.ask(ctx, r))
 		requests = append(requests, r)
 	}
-	return requests, nil
+	return requests
 }
 
 // allAtOnce waits until all requests are answered, as long as some are, and expects each to have been delivered once.
@@ -376,19 +341,14 @@ func (n *node) allAtOnce(ctx context.Context, requests []*request) error {
 		}
 		return count
 	}
-	limit := startTimeout // for the first
 	for count := 0; count < len(requests); {
-		err := n.within(ctx, limit, func() bool { return answered() > count })
+		err := n.within(ctx, startTimeout, func() bool { return answered() > count })
 		n.journal.look(func() bool { count = answered(); return true })
 		if err != nil {
-			return differs(expected, "%d of %d answered, and no other in %s", count, len(requests), limit)
+			return differs(expected, "%d of %d answered, and no other in %s", count, len(requests), startTimeout)
 		}
-		limit = patience
 	}
-	info, err := n.consumer(ctx)
-	if err != nil {
-		return err
-	}
+	info := must(n.consumer(ctx))
 	if again := int(info.Delivered.Consumer) - len(requests); again > 0 {
 		return differs(expected, "%d delivered again", again)
 	}

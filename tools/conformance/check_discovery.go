@@ -128,42 +128,29 @@ func checkLaneTrue(ctx context.Context, n *node) error {
 	}
 	batch := n.sample(2)
 	for _, r := range []*request{n.callRequest(n.sample(1)), batch} {
-		if err := n.askOn(ctx, n.laneSubject(), r); err != nil {
-			return err
-		}
-		if err := n.awaitWhole(ctx, r); err != nil {
-			return err
-		}
+		stop(n.askOn(ctx, n.laneSubject(), r))
+		stop(n.awaitWhole(ctx, r))
 	}
 	return n.expectSettled(ctx, batch, ackDone)
 }
 
 // checkLane calls while chunks wait.
 func checkLane(ctx context.Context, n *node) error {
-	said, err := n.openLane(ctx)
-	if err != nil {
-		return err
-	}
+	said := must(n.openLane(ctx))
 	if !said {
 		return differs(`"lane":true on tranche.status.`+n.config.Endpoint, "none")
 	}
 	var chunks []*request
 	for range laneChunks {
 		r := slowly(laneChunkTakes)
-		if err := n.ask(ctx, r); err != nil {
-			return err
-		}
+		stop(n.ask(ctx, r))
 		chunks = append(chunks, r)
 	}
-	if err := n.delivered(ctx, chunks[0]); err != nil {
-		return err
-	}
+	stop(n.delivered(ctx, chunks[0]))
 	call := n.callRequest(orders(order{"do": "hello"}))
-	if err := n.askOn(ctx, n.laneSubject(), call); err != nil {
-		return err
-	}
+	stop(n.askOn(ctx, n.laneSubject(), call))
 	done := 0
-	err = n.journal.until(ctx, func() bool {
+	err := n.journal.until(ctx, func() bool {
 		done = 0
 		for _, r := range chunks {
 			if a := (answer{n.journal.of(r.slice())}); a.final() >= 0 {
@@ -195,9 +182,7 @@ func (n *node) openLane(ctx context.Context) (said bool, err error) {
 	if said, _ := n.laneStatus(ctx); !said {
 		return false, nil
 	}
-	if err := stream.EnsureLane(ctx, n.js, n.config.Endpoint); err != nil {
-		return true, err
-	}
+	stop(stream.EnsureLane(ctx, n.js, n.config.Endpoint))
 	return true, n.poll(ctx, 2*patience, func() (bool, error) {
 		_, reads := n.laneStatus(ctx)
 		return reads, nil

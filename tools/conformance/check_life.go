@@ -79,27 +79,14 @@ func (n *node) signsOfLife(ctx context.Context) error {
 // checkDeliveredTwice has the server deliver a request again by an acknowledgement in the service's name.
 func checkDeliveredTwice(ctx context.Context, n *node) error {
 	r := slowly(700 * time.Millisecond)
-	if err := n.ask(ctx, r); err != nil {
-		return err
-	}
-	if err := n.delivered(ctx, r); err != nil {
-		return err
-	}
-	info, err := n.consumer(ctx)
-	if err != nil {
-		return err
-	}
+	stop(n.ask(ctx, r))
+	stop(n.delivered(ctx, r))
+	info := must(n.consumer(ctx))
 	subject := "$JS.ACK." + wire.StreamWork + "." + info.Name + ".1." + strconv.FormatUint(r.sequence, 10) + "." +
 		strconv.FormatUint(info.Delivered.Consumer, 10) + "." + strconv.FormatInt(time.Now().UnixNano(), 10) + ".0"
-	if err := n.nc.Publish(subject, []byte(ackBack)); err != nil {
-		return err
-	}
-	if err := n.forget(ctx, r); err != nil {
-		return err
-	}
-	if err := n.awaitWhole(ctx, r); err != nil {
-		return err
-	}
+	stop(n.nc.Publish(subject, []byte(ackBack)))
+	stop(n.forget(ctx, r))
+	stop(n.awaitWhole(ctx, r))
 	return n.expectSettled(ctx, r, ackDone)
 }
 
@@ -142,13 +129,9 @@ func sameSettings(got, want jetstream.ConsumerConfig) error {
 }
 
 func checkStreamsAnew(ctx context.Context, n *node) error {
-	if err := n.remakeStreams(ctx); err != nil {
-		return err
-	}
+	stop(n.remakeStreams(ctx))
 	r := n.sample(3)
-	if err := n.ask(ctx, r); err != nil {
-		return err
-	}
+	stop(n.ask(ctx, r))
 	return n.poll(ctx, 2*patience, func() (bool, error) { return n.now(r).exactly(r) == nil, nil },
 		"a reply to a request in the new stream", "none")
 }
@@ -159,24 +142,18 @@ func checkMadeAnew(ctx context.Context, n *node) error {
 		return err
 	}
 	old := slowly(1500 * time.Millisecond)
-	if err := n.ask(ctx, old); err != nil {
-		return err
-	}
+	stop(n.ask(ctx, old))
 	if err := n.poll(ctx, 2*patience, func() (bool, error) {
 		info, err := n.consumer(ctx)
 		return err == nil && info.Delivered.Stream >= old.sequence, err
 	}, "the request fetched from the new stream", "it was not"); err != nil {
 		return err
 	}
-	if err := n.remakeStreams(ctx); err != nil {
-		return err
-	}
+	stop(n.remakeStreams(ctx))
 	_ = backoff.Sleep(ctx, 250*time.Millisecond) // what a service knows of the consumer may be 100 ms old
 	made := n.mark()
 	r := n.sample(1)
-	if err := n.ask(ctx, r); err != nil {
-		return err
-	}
+	stop(n.ask(ctx, r))
 	err := n.poll(ctx, 2*patience, func() (bool, error) {
 		return n.now(r).exactly(r) == nil && n.now(old).final() >= 0, nil
 	}, "a reply to the request of the stream that is gone, and to one of the new", "not both")
@@ -196,10 +173,7 @@ func (n *node) mark() int {
 
 // onlyNew returns an error when an acknowledgement since mark is for a request of a stream that is gone.
 func (n *node) onlyNew(ctx context.Context, mark int) error {
-	stream, err := n.js.Stream(ctx, wire.StreamWork)
-	if err != nil {
-		return err
-	}
+	stream := must(n.js.Stream(ctx, wire.StreamWork))
 	made := stream.CachedInfo().Created
 	n.journal.mu.Lock()
 	defer n.journal.mu.Unlock()
@@ -214,41 +188,31 @@ func (n *node) onlyNew(ctx context.Context, mark int) error {
 
 // begun waits for the first part of a reply, which the request asks for: on a busy machine a request may be delivered
 // for long before it is begun. A service that keeps the part back, as another check has found, has a moment for that.
-func (n *node) begun(ctx context.Context, r *request) error {
-	if err := n.delivered(ctx, r); err != nil {
-		return err
-	}
+func (n *node) begun(ctx context.Context, r *request) {
+	stop(n.delivered(ctx, r))
 	limit := patience
 	if n.retains {
 		limit = grace
 	}
 	_ = n.within(ctx, limit, func() bool { return len(n.journal.of(r.slice())) > 0 })
-	return nil
 }
 
 // underWay returns a request that the service is at. If one was answered all at once, the next shows a moment of it.
-func (n *node) underWay(ctx context.Context) (r *request, err error) {
+func (n *node) underWay(ctx context.Context) (r *request) {
 	for range 2 {
 		r = orders(order{"do": "partial"}, order{"do": "slow", "ms": 700})
-		if err := n.ask(ctx, r); err != nil {
-			return nil, err
-		}
-		if err := n.begun(ctx, r); err != nil {
-			return nil, err
-		}
+		stop(n.ask(ctx, r))
+		n.begun(ctx, r)
 		if n.now(r).final() < 0 {
 			break
 		}
 		n.retains = true
 	}
-	return r, nil
+	return r
 }
 
 func checkDrain(ctx context.Context, n *node) error {
-	r, err := n.underWay(ctx)
-	if err != nil {
-		return err
-	}
+	r := n.underWay(ctx)
 	n.stopped = true
 	n.service.terminate()
 	ending, cancel := n.config.lasting(ctx, stopTimeout)
@@ -265,8 +229,6 @@ func checkDrain(ctx context.Context, n *node) error {
 	if err != nil {
 		return differs("the request that was begun answered", "no reply, and the service has ended")
 	}
-	if err := a.exactly(r); err != nil {
-		return err
-	}
+	stop(a.exactly(r))
 	return n.expectSettled(ctx, r, ackDone)
 }

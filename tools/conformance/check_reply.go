@@ -32,14 +32,9 @@ func checkHeaders(ctx context.Context, n *node) error {
 		if r.header.Set(wire.HeaderMode, mode); mode == "" {
 			r.header.Del(wire.HeaderMode)
 		}
-		a, err := n.answered(ctx, r)
-		if err != nil {
-			return err
-		}
+		a := must(n.answered(ctx, r))
 		for _, m := range a.messages {
-			if err := sameHeaders(r, m); err != nil {
-				return err
-			}
+			stop(sameHeaders(r, m))
 		}
 	}
 	return nil
@@ -62,10 +57,7 @@ func checkTraceparent(ctx context.Context, n *node) error {
 	r := n.sample(2)
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	r.header[wire.HeaderTrace] = []string{trace}
-	a, err := n.answered(ctx, r)
-	if err != nil {
-		return err
-	}
+	a := must(n.answered(ctx, r))
 	for _, m := range a.messages {
 		got := m.header[wire.HeaderTrace]
 		// A service that records spans of its own goes on under the same trace.
@@ -79,10 +71,7 @@ func checkTraceparent(ctx context.Context, n *node) error {
 // checkReadable reads with the parser of the nodes. The headers that other checks are for are made good first.
 func checkReadable(ctx context.Context, n *node) error {
 	r := n.sample(20)
-	a, err := n.answered(ctx, r)
-	if err != nil {
-		return err
-	}
+	a := must(n.answered(ctx, r))
 	for _, m := range a.messages {
 		header := maps.Clone(m.header)
 		for _, name := range repeated() {
@@ -109,10 +98,7 @@ func readable(m *message, header nats.Header) (err error) {
 }
 
 func checkFinal(ctx context.Context, n *node) error {
-	a, err := n.answered(ctx, n.sample(50))
-	if err != nil {
-		return err
-	}
+	a := must(n.answered(ctx, n.sample(50)))
 	return oneFinal(a)
 }
 
@@ -139,10 +125,7 @@ func oneFinal(a *answer) error {
 // checkTook looks at a header that need not be there.
 func checkTook(ctx context.Context, n *node) error {
 	asked := time.Now()
-	a, err := n.answered(ctx, n.sample(3))
-	if err != nil {
-		return err
-	}
+	a := must(n.answered(ctx, n.sample(3)))
 	const clocks = 100 * time.Millisecond // that do not agree
 	took := float64(time.Since(asked)+clocks) / float64(time.Millisecond)
 	for _, m := range a.messages {
@@ -162,22 +145,15 @@ func checkTook(ctx context.Context, n *node) error {
 // checkMessageIDs asks for one slice twice, as when a service died before it acknowledged.
 func checkMessageIDs(ctx context.Context, n *node) error {
 	r := n.sample(3)
-	first, err := n.answered(ctx, r)
-	if err != nil {
-		return err
-	}
+	first := must(n.answered(ctx, r))
 	r.header.Set(wire.HeaderMsgID, uuid.NewString())
-	if err := n.ask(ctx, r); err != nil {
-		return err
-	}
+	stop(n.ask(ctx, r))
 	second, err := n.answer(ctx, r, len(first.messages))
 	if err != nil {
 		return differs("a second whole reply to a request that came again, under message ids of its own",
 			"none that the stream would take: its ids were those of the first")
 	}
-	if err := second.exactly(r); err != nil {
-		return err
-	}
+	stop(second.exactly(r))
 	for _, m := range append(first.messages, second.messages...) {
 		if m.id() == "" || strings.Contains(m.id(), r.slice()) {
 			return differs("a random Nats-Msg-Id on each message", "%q for slice %s", m.id(), r.slice())
@@ -188,9 +164,7 @@ func checkMessageIDs(ctx context.Context, n *node) error {
 
 func checkReplyToStage(ctx context.Context, n *node) error {
 	subject := fmt.Sprintf("tranche.stage.%s.1.0.%s", caller, n.config.Endpoint)
-	if err := n.repliesOn(ctx, n.sample(3), subject); err != nil {
-		return err
-	}
+	stop(n.repliesOn(ctx, n.sample(3), subject))
 	return n.poll(ctx, patience, func() (bool, error) {
 		held, err := n.held(ctx, wire.StreamStage, subject)
 		return held > 0, err
@@ -206,10 +180,7 @@ func checkReplyToCall(ctx context.Context, n *node) error {
 // repliesOn asks for a reply on a subject.
 func (n *node) repliesOn(ctx context.Context, r *request, subject string) error {
 	r.header.Set(wire.HeaderReplyTo, subject)
-	a, err := n.answered(ctx, r)
-	if err != nil {
-		return err
-	}
+	a := must(n.answered(ctx, r))
 	for _, m := range a.messages {
 		if m.subject != subject {
 			return differs("the reply on "+subject, "a message on %s", m.subject)
@@ -227,14 +198,9 @@ func checkReplyToRefused(ctx context.Context, n *node) error {
 	} {
 		r := n.sample(1)
 		r.header.Set(wire.HeaderReplyTo, subject)
-		if err := n.ask(ctx, r); err != nil {
-			return err
-		}
+		stop(n.ask(ctx, r))
 		expected := "no reply, and +TERM, for a request with Tranche-Reply-To: " + subject
-		ack, err := n.settled(ctx, r)
-		if err != nil {
-			return err
-		}
+		ack := must(n.settled(ctx, r))
 		if a := n.now(r); len(a.messages) > 0 {
 			return differs(expected, "a reply on %s", a.messages[0].subject)
 		}
@@ -259,15 +225,9 @@ func checkResults(ctx context.Context, n *node) error {
 	for _, value := range values {
 		list = append(list, order{"do": "echo", "value": json.RawMessage(value)})
 	}
-	a, err := n.obeyed(ctx, list...)
-	if err != nil {
-		return err
-	}
+	a := must(n.obeyed(ctx, list...))
 	for ordinal, value := range values {
-		s, err := a.slot(ordinal)
-		if err != nil {
-			return err
-		}
+		s := must(a.slot(ordinal))
 		if !sameJSON(s.D, []byte(value)) {
 			return differs("the result "+value, "%s", s)
 		}
@@ -276,19 +236,13 @@ func checkResults(ctx context.Context, n *node) error {
 }
 
 func checkErrorSlots(ctx context.Context, n *node) error {
-	a, err := n.obeyed(ctx, order{"do": "echo", "value": 1},
+	a := must(n.obeyed(ctx, order{"do": "echo", "value": 1},
 		order{"do": "fail", "code": "overdrawn", "message": `the "balance" is −3 €`},
-		order{"do": "retry", "code": "row.locked-1", "message": "try again"})
-	if err != nil {
-		return err
-	}
+		order{"do": "retry", "code": "row.locked-1", "message": "try again"}))
 	for ordinal, want := range map[int]slotError{
 		1: {"overdrawn", `the "balance" is −3 €`, false}, 2: {"row.locked-1", "try again", true},
 	} {
-		s, err := a.slot(ordinal)
-		if err != nil {
-			return err
-		}
+		s := must(a.slot(ordinal))
 		if s.E == nil || *s.E != want {
 			return differs(fmt.Sprintf("an error slot with %s", &want), "%s", s)
 		}
@@ -300,17 +254,11 @@ func checkErrorSlots(ctx context.Context, n *node) error {
 }
 
 func checkMissing(ctx context.Context, n *node) error {
-	a, err := n.obeyed(ctx, order{"do": "echo", "value": 1}, order{"do": "skip"}, order{"do": "echo", "value": 3})
-	if err != nil {
-		return err
-	}
+	a := must(n.obeyed(ctx, order{"do": "echo", "value": 1}, order{"do": "skip"}, order{"do": "echo", "value": 3}))
 	if _, there := a.slots()[1]; there || a.sent() != 2 || a.final() != 2 || a.failure() != nil {
 		return differs("slots for ordinals 0 and 2, Tranche-Final: 2 and no failure", "%s", a)
 	}
-	nothing, err := n.obeyed(ctx, order{"do": "skip"})
-	if err != nil {
-		return err
-	}
+	nothing := must(n.obeyed(ctx, order{"do": "skip"}))
 	if nothing.sent() != 0 || nothing.final() != 0 {
 		return differs("an empty reply with Tranche-Final: 0", "%s", nothing)
 	}
@@ -318,14 +266,8 @@ func checkMissing(ctx context.Context, n *node) error {
 }
 
 func checkTwice(ctx context.Context, n *node) error {
-	a, err := n.obeyed(ctx, order{"do": "twice"}, order{"do": "echo", "value": 1})
-	if err != nil {
-		return err
-	}
-	s, err := a.slot(0)
-	if err != nil {
-		return err
-	}
+	a := must(n.obeyed(ctx, order{"do": "twice"}, order{"do": "echo", "value": 1}))
+	s := must(a.slot(0))
 	if !sameJSON(s.D, []byte(`"first"`)) {
 		return differs(`"first" as the first slot of the item`, "%s", s)
 	}
@@ -338,10 +280,7 @@ func checkTwice(ctx context.Context, n *node) error {
 func checkPartial(ctx context.Context, n *node) error {
 	r := orders(order{"do": "echo", "value": 0}, order{"do": "partial"}, order{"do": "echo", "value": 2},
 		order{"do": "partial"}, order{"do": "slow", "ms": 100})
-	a, err := n.whole(ctx, r)
-	if err != nil {
-		return err
-	}
+	a := must(n.whole(ctx, r))
 	if len(a.messages) < 3 {
 		n.retains = true
 		return differs(`3 messages: two of "partial" and the final one`, "%s", a)
@@ -350,20 +289,14 @@ func checkPartial(ctx context.Context, n *node) error {
 }
 
 func checkBinary(ctx context.Context, n *node) error {
-	a, err := n.obeyed(ctx, order{"do": "bytes", "n": 1000, "type": "application/pdf"},
+	a := must(n.obeyed(ctx, order{"do": "bytes", "n": 1000, "type": "application/pdf"},
 		order{"do": "bytes", "n": 1, "type": "image/png"}, order{"do": "bytes", "n": 0, "type": "text/plain"},
-		order{"do": "bytes", "n": 3})
-	if err != nil {
-		return err
-	}
+		order{"do": "bytes", "n": 3}))
 	for ordinal, want := range []struct {
 		size int
 		kind string
 	}{{1000, "application/pdf"}, {1, "image/png"}, {0, "text/plain"}, {3, wire.DefaultBinaryType}} {
-		s, err := a.slot(ordinal)
-		if err != nil {
-			return err
-		}
+		s := must(a.slot(ordinal))
 		if !s.holds(want.size) || s.T != want.kind && (s.T != "" || want.kind != wire.DefaultBinaryType) {
 			return differs(fmt.Sprintf(`"b" with the bytes 0, 1, 2, … of %d, in base64 with padding, and "t" %s`, want.size,
 				want.kind), "%s", s)
@@ -402,15 +335,10 @@ func checkParts(ctx context.Context, n *node) error {
 	}
 	r.items[3].payload = nil
 	r.body = fmt.Appendf(nil, `{"items":%s}`, writeItems(r.items))
-	a, err := n.answered(ctx, r)
-	if err != nil {
-		return err
-	}
+	a := must(n.answered(ctx, r))
 	slots := make([]slot, len(r.items))
 	for i := range slots {
-		if slots[i], err = a.slot(i); err != nil {
-			return err
-		}
+		slots[i] = must(a.slot(i))
 	}
 	if s := slots[0]; !sameJSON(s.D, []byte(`{"n":[1,null]}`)) {
 		return differs(`the part as the result, {"n":[1,null]}`, "%s", s)
@@ -427,12 +355,9 @@ func checkParts(ctx context.Context, n *node) error {
 func checkFailChunk(ctx context.Context, n *node) error {
 	for _, retry := range []bool{true, false} {
 		want := slotError{"db_down", "no connection\nat all", retry}
-		a, err := n.obeyed(ctx, order{"do": "echo", "value": 1},
+		a := must(n.obeyed(ctx, order{"do": "echo", "value": 1},
 			order{"do": "fail-chunk", "code": want.Code, "message": want.Message, "retry": retry},
-			order{"do": "echo", "value": 3})
-		if err != nil {
-			return err
-		}
+			order{"do": "echo", "value": 3}))
 		if f := a.failure(); f == nil || *f != want || a.sent() != 1 || a.final() != 1 {
 			return differs(fmt.Sprintf("one slot, Tranche-Final: 1 and the failure: %s", &want), "%s", a)
 		}

@@ -19,9 +19,7 @@ import (
 
 func checkList(ctx context.Context, n *node) error {
 	for _, count := range []int{1, 7, 300} {
-		if err := n.wholly(ctx, n.sample(count)); err != nil {
-			return err
-		}
+		stop(n.wholly(ctx, n.sample(count)))
 	}
 	return nil
 }
@@ -73,18 +71,12 @@ func checkKeys(ctx context.Context, n *node) error {
 		}
 	}
 	r := newRequest(items...)
-	a, err := n.answered(ctx, r)
-	if err != nil {
-		return err
-	}
+	a := must(n.answered(ctx, r))
 	if err := a.exactly(r); err != nil || !n.contract {
 		return err
 	}
 	for ordinal, key := range keys {
-		info, err := readInfo(a, ordinal)
-		if err != nil {
-			return err
-		}
+		info := must(readInfo(a, ordinal))
 		if info.Key != key {
 			return differs(fmt.Sprintf("key %q in the handler", key), "%q", info.Key)
 		}
@@ -101,10 +93,7 @@ type itemInfo struct {
 
 func readInfo(a *answer, ordinal int) (itemInfo, error) {
 	var info itemInfo
-	s, err := a.slot(ordinal)
-	if err != nil {
-		return info, err
-	}
+	s := must(a.slot(ordinal))
 	if json.Unmarshal(s.D, &info) != nil {
 		return info, differs(`a result with "key", "params" and "idempotency_key"`, "%s", s)
 	}
@@ -113,10 +102,7 @@ func readInfo(a *answer, ordinal int) (itemInfo, error) {
 
 func checkParams(ctx context.Context, n *node) error {
 	params := map[string]string{"year": "2026", "Straße": `"ß" \ 街`, "empty": ""}
-	written, err := json.Marshal(params)
-	if err != nil {
-		return err
-	}
+	written := must(json.Marshal(params))
 	for _, form := range []string{`{"params":%[1]s,"items":%[2]s}`, `{"items":%[2]s,"params":%[1]s}`} {
 		items := n.sample(2).items
 		if n.contract {
@@ -124,13 +110,8 @@ func checkParams(ctx context.Context, n *node) error {
 		}
 		r := newRequest(items...)
 		r.body = fmt.Appendf(nil, form, written, writeItems(items))
-		a, err := n.whole(ctx, r)
-		if err != nil {
-			return err
-		}
-		if err := checkInfo(n, r, a, params); err != nil {
-			return err
-		}
+		a := must(n.whole(ctx, r))
+		stop(checkInfo(n, r, a, params))
 	}
 	return nil
 }
@@ -140,10 +121,7 @@ func checkInfo(n *node, r *request, a *answer, params map[string]string) error {
 	if !n.contract {
 		return nil
 	}
-	info, err := readInfo(a, 0)
-	if err != nil {
-		return err
-	}
+	info := must(readInfo(a, 0))
 	if !maps.Equal(info.Params, params) {
 		return differs(fmt.Sprintf("parameters %q in the handler", params), "%q", info.Params)
 	}
@@ -178,9 +156,7 @@ func checkZstd(ctx context.Context, n *node) error {
 		r := n.sample(100)
 		r.body = how(r.body)
 		r.header.Set(wire.HeaderEncoding, "zstd")
-		if err := n.wholly(ctx, r); err != nil {
-			return err
-		}
+		stop(n.wholly(ctx, r))
 	}
 	return nil
 }
@@ -248,15 +224,9 @@ func checkBig(ctx context.Context, n *node) error {
 		list = append(list, order{"do": "big", "n": size})
 	}
 	r := orders(list...)
-	a, err := n.whole(ctx, r)
-	if err != nil {
-		return err
-	}
+	a := must(n.whole(ctx, r))
 	for ordinal := range count {
-		s, err := a.slot(ordinal)
-		if err != nil {
-			return err
-		}
+		s := must(a.slot(ordinal))
 		if len(s.D) != size+2 {
 			return differs(fmt.Sprintf("a text of %d characters", size), "%s", s)
 		}
@@ -270,10 +240,7 @@ func checkPieces(ctx context.Context, n *node) error {
 	text, size := int(n.nc.MaxPayload()), 2*int(n.nc.MaxPayload())+1
 	r := orders(order{"do": "echo", "value": 1}, order{"do": "big", "n": text},
 		order{"do": "bytes", "n": size, "type": "application/pdf"}, order{"do": "echo", "value": 3})
-	a, err := n.whole(ctx, r)
-	if err != nil {
-		return err
-	}
+	a := must(n.whole(ctx, r))
 	slots := a.slots()
 	for _, m := range a.messages {
 		if wire.HeaderSize(m.header)+len(m.data) > int(n.nc.MaxPayload()) || m.piece == nil && wire.IsPiece(m.header) {
@@ -303,15 +270,9 @@ func noPieces(s slot) bool { return s.E != nil && s.E.Code == wire.CodeResultToo
 func checkTooLarge(ctx context.Context, n *node) error {
 	n.more = 4 * patience //nolint:mnd // it makes 64 MiB, beside whatever else its machine does
 	defer func() { n.more = 0 }()
-	a, err := n.obeyed(ctx, order{"do": "echo", "value": 1}, order{"do": "big", "n": wire.MaxResult},
-		order{"do": "echo", "value": 3})
-	if err != nil {
-		return err
-	}
-	s, err := a.slot(1)
-	if err != nil {
-		return err
-	}
+	a := must(n.obeyed(ctx, order{"do": "echo", "value": 1}, order{"do": "big", "n": wire.MaxResult},
+		order{"do": "echo", "value": 3}))
+	s := must(a.slot(1))
 	if !noPieces(s) {
 		return differs("the error result_too_large, not to be retried", "%s", s)
 	}

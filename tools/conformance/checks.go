@@ -15,12 +15,12 @@ const (
 	needPrivate                   // the server is the suite's own
 )
 
-// check is one conversation with the service.
-type check struct {
-	name, about string
-	level       Level
-	section     string // of docs/protocol.md
-	notice      string // what users notice of a service that fails it
+// Check is one conversation with the service.
+type Check struct {
+	Name, About string
+	Level       Level
+	Section     string // of docs/protocol.md
+	Notice      string // what users notice of a service that fails it
 	needs       need
 	run         func(context.Context, *node) error
 }
@@ -35,34 +35,48 @@ func differs(expected, format string, args ...any) error {
 	return &mismatch{expected, fmt.Sprintf(format, args...)}
 }
 
-// Check describes a check. Notice is what users notice of a service that fails it.
-type Check struct {
-	Name, About, Section string
-	Level                Level
-	Notice               string
+// ended is what ends a check in its middle. See [node.talk].
+type ended struct{ err error }
+
+// stop ends the check when there is an error.
+func stop(err error) {
+	if err != nil {
+		panic(ended{err})
+	}
 }
 
-// Checks lists all checks in the order in which they run.
-func Checks() []Check {
-	var list []Check
-	for _, c := range checks() {
-		list = append(list, Check{c.name, c.about, c.section, c.level, c.notice})
-	}
-	return list
+// must returns a value, or ends the check.
+func must[T any](value T, err error) T {
+	stop(err)
+	return value
+}
+
+// talk makes a check. As a test, it ends where something is not as it must be.
+func (n *node) talk(ctx context.Context, c *Check) (err error) {
+	defer func() {
+		switch cause := recover().(type) {
+		case nil:
+		case ended:
+			err = cause.err
+		default:
+			panic(cause)
+		}
+	}()
+	return c.run(ctx, n)
 }
 
 // Names lists the names of all checks.
 func Names() []string {
 	var names []string
-	for _, c := range checks() {
-		names = append(names, c.name)
+	for _, c := range Checks() {
+		names = append(names, c.Name)
 	}
 	return names
 }
 
-// checks are in the order in which they run: the last ones leave nothing as it was.
-func checks() []check { //nolint:funlen // a table, two lines a check
-	return []check{
+// Checks lists all checks in the order in which they run: the last ones leave nothing as it was.
+func Checks() []Check { //nolint:funlen // a table, two lines a check
+	return []Check{
 		{"list", "a list of n items gets n slots", Must, "The request",
 			"items without a slot are asked for again and again, until they have failed", 0, checkList},
 		{"ordinals", "ordinals with gaps, up to 2147483647", Must, "The request",

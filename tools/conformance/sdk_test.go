@@ -107,10 +107,7 @@ func TestSDKPasses(t *testing.T) {
 
 func TestSDKPassesAsAProcess(t *testing.T) {
 	t.Setenv(serviceVariable, "1")
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := testenv.Must(os.Executable())(t)
 	expect(t, suite(t, Config{Command: []string{self}}), nil, nil)
 }
 
@@ -119,13 +116,9 @@ func TestSDKPassesOnAServerOfOthers(t *testing.T) {
 	ns := testenv.NATS(t)
 	nc := testenv.Conn(t, ns)
 	n := &node{config: Config{Endpoint: endpoint, lasting: patiently}, nc: nc, js: jetStream(t, nc)}
-	if err := n.makeStreams(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.makeStreams(t.Context()))
 	svc, err := start(serveSDK)(ns.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer stopService(svc)
 	report := suite(t, Config{URL: ns.URL()})
 	expect(t, report, nil, needing(needPrivate))

@@ -81,11 +81,7 @@ func suite(t *testing.T, config Config) *Report {
 		config.Endpoint = endpoint
 	}
 	config.lasting = patiently
-	report, err := Run(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return report
+	return testenv.Must(Run(t.Context(), config))(t)
 }
 
 // expect fails the test unless just these checks failed, and just those others were left out.
@@ -118,9 +114,9 @@ func expect(t *testing.T, report *Report, failed, leftOut []string) {
 // needing lists the checks that need something.
 func needing(what need) []string {
 	var names []string
-	for _, c := range checks() {
+	for _, c := range Checks() {
 		if c.needs&what != 0 {
-			names = append(names, c.name)
+			names = append(names, c.Name)
 		}
 	}
 	return names

@@ -244,13 +244,13 @@ func (n *node) runAll(ctx context.Context) (*Report, error) {
 	n.ackWait = info.Config.AckWait
 	n.contract = n.obeys(ctx)
 	report := &Report{Endpoint: n.config.Endpoint, Contract: n.contract}
-	for _, c := range checks() {
-		if len(n.config.Only) > 0 && !slices.Contains(n.config.Only, c.name) {
+	for _, c := range Checks() {
+		if len(n.config.Only) > 0 && !slices.Contains(n.config.Only, c.Name) {
 			continue
 		}
 		result, err := n.run(ctx, c)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("check %s: %w", c.name, err), said(n.service))
+			return nil, errors.Join(fmt.Errorf("check %s: %w", c.Name, err), said(n.service))
 		}
 		report.Results = append(report.Results, result)
 		if err := n.config.Each(result); err != nil {
@@ -274,10 +274,10 @@ func (n *node) obeys(ctx context.Context) bool {
 }
 
 // run makes one check. Its error means that the suite itself cannot go on.
-func (n *node) run(ctx context.Context, c check) (Result, error) {
-	result := Result{Check: c.name, About: c.about, Section: c.section, Level: c.level, Outcome: Passed}
+func (n *node) run(ctx context.Context, c Check) (Result, error) {
+	result := Result{Check: c.Name, About: c.About, Section: c.Section, Level: c.Level, Outcome: Passed}
 	if n.recorder != nil {
-		n.recorder.check.Store(&c.name)
+		n.recorder.check.Store(&c.Name)
 	}
 	switch {
 	case c.needs&needContract != 0 && !n.contract:
@@ -291,13 +291,13 @@ func (n *node) run(ctx context.Context, c check) (Result, error) {
 	began := time.Now()
 	checking, cancel := n.config.lasting(ctx, checkTimeout)
 	defer cancel()
-	err := c.run(checking, n)
+	err := n.talk(checking, &c)
 	result.Took = time.Since(began)
 	if ctx.Err() != nil {
 		return result, context.Cause(ctx)
 	}
 	if err != nil {
-		result.Notice = c.notice
+		result.Notice = c.Notice
 	}
 	var found *mismatch
 	switch {

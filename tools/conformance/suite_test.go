@@ -100,9 +100,7 @@ func TestNodePackage(t *testing.T) {
 		}
 	}
 	project := testenv.NodeProject(t, root)
-	if err := os.WriteFile(filepath.Join(project, "user.ts"), []byte(userProgram), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(project, "user.ts"), []byte(userProgram), 0o600))
 	modules := filepath.Join(built.Sources, "node_modules")
 	output(t, project, "node", filepath.Join(modules, "typescript", "bin", "tsc"), "--strict",
 		"--noUncheckedIndexedAccess", "--target", "es2022", "--module", "node16",
@@ -159,11 +157,7 @@ func TestEachCheckHasALevel(t *testing.T) {
 
 func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
+	return testenv.Must(jetstream.New(nc))(t)
 }
 
 // within returns those of the names that are in both lists.
@@ -212,24 +206,13 @@ func TestRunRefusesAServerInUse(t *testing.T) {
 		}
 	}
 	refused("there is no stream")
-	if err := n.makeStreams(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.ask(t.Context(), orders(order{"do": "hello"})); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.makeStreams(t.Context()))
+	testenv.NoError(t, n.ask(t.Context(), orders(order{"do": "hello"})))
 	refused("TRANCHE_WORK holds 1 messages")
-	if err := n.clean(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	recorder, err := stream.EnsureRecorder(t.Context(), js)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.clean(t.Context()))
+	recorder := testenv.Must(stream.EnsureRecorder(t.Context(), js))(t)
 	reading, err := recorder.Consume(func(jetstream.Msg) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer reading.Stop()
 	if err := n.poll(t.Context(), patience, func() (bool, error) {
 		info, err := recorder.Info(t.Context())

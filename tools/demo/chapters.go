@@ -33,18 +33,11 @@ func (d *demo) runAll(ctx context.Context) error {
 	}
 	d.story.Command("psql "+accountsDB+" -c 'COPY (SELECT id AS account, CASE … AS form FROM account) …' |",
 		"tranche run start "+strings.Join(args, " "))
-	psql, err := d.bank.program(ctx, accountsDB, "psql", "-X", "-q", "-c", d.copyItems())
-	if err != nil {
-		return err
-	}
+	psql := demokit.Must(d.bank.program(ctx, accountsDB, "psql", "-X", "-q", "-c", d.copyItems()))
 	began := time.Now()
-	if err := d.shell.Piped(ctx, psql, exitHeld, append([]string{"run", "start"}, args...)...); err != nil {
-		return err
-	}
+	demokit.Stop(d.shell.Piped(ctx, psql, exitHeld, append([]string{"run", "start"}, args...)...))
 	d.story.Fact("from the bank's first row to the last statement", time.Since(began), d.config.Accounts)
-	if err := d.tellRefusals(ctx); err != nil {
-		return err
-	}
+	demokit.Stop(d.tellRefusals(ctx))
 	d.story.Chapter("Which failed, and why")
 	return d.shell.Typed(ctx, exitOK, "run", "errors", runName)
 }
@@ -67,9 +60,7 @@ func (d *demo) tellRefusals(ctx context.Context) error {
 // rerunFailed repairs the bank and runs the three accounts again, each at the step where it failed.
 func (d *demo) rerunFailed(ctx context.Context) error {
 	d.story.Chapter("The three repaired, and only those run again")
-	if err := d.bank.repair(ctx, d.corrupted); err != nil {
-		return err
-	}
+	demokit.Stop(d.bank.repair(ctx, d.corrupted))
 	d.story.Say("Put back by hand: the balance, the branch and the amount.")
 	var accounts []int32
 	for _, w := range d.corrupted {
@@ -93,34 +84,21 @@ func (d *demo) redoFifty(ctx context.Context) error {
 	if err := os.WriteFile(d.dir.File(fiftyFile), []byte(keys.String()), 0o600); err != nil {
 		return fmt.Errorf("write the fifty accounts down: %w", err)
 	}
-	lost, err := d.bank.corrupt(ctx, lostAmount(), accounts)
-	if err != nil {
-		return err
-	}
+	lost := demokit.Must(d.bank.corrupt(ctx, lostAmount(), accounts))
 	d.story.Say("A movement of each loses its amount. Their parts are nulled out, and no one else's:")
-	err = d.redo(ctx, accounts, map[string]int64{transactionsDB: fifty}, func() error {
+	demokit.Stop(d.redo(ctx, accounts, map[string]int64{transactionsDB: fifty}, func() error {
 		return d.shell.Typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions, "--keys", fiftyFile,
 			"--wait", "--on-hold", "exit")
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	d.story.Say("\nThe holes:")
-	if err := d.shell.Typed(ctx, exitOK, "run", "show", "last"); err != nil {
-		return err
-	}
+	demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "show", "last"))
 	d.story.Chapter("The fifty repaired: fetched again, composed again, and nothing else")
-	if err := d.bank.repair(ctx, lost); err != nil {
-		return err
-	}
+	demokit.Stop(d.bank.repair(ctx, lost))
 	want := map[string]int64{transactionsDB: fifty, statementsDB: fifty}
-	err = d.redo(ctx, accounts, want, func() error {
+	demokit.Stop(d.redo(ctx, accounts, want, func() error {
 		return d.shell.Typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions,
 			"--code", bank.CodeBrokenMovement, "--wait", "--on-hold", "exit")
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	d.story.Say("\nOne of them, from all sides:")
 	return d.shell.Typed(ctx, exitOK, "run", "item", "last", strconv.Itoa(int(accounts[1])))
 }
@@ -141,17 +119,9 @@ func (d *demo) fifty() []int32 {
 // redo shows what the ledgers have after fn, and remembers it for the proof: so many of these accounts by each service
 // and those who compose, and no one else.
 func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64, fn func() error) error {
-	mark, err := d.bank.mark(ctx)
-	if err != nil {
-		return err
-	}
-	if err := fn(); err != nil {
-		return err
-	}
-	since, err := d.bank.since(ctx, mark, accounts)
-	if err != nil {
-		return err
-	}
+	mark := demokit.Must(d.bank.mark(ctx))
+	demokit.Stop(fn())
+	since := demokit.Must(d.bank.since(ctx, mark, accounts))
 	d.story.Say("By the ledgers of the services, which they write before they answer:")
 	for _, l := range []struct{ database, left string }{
 		{accountsDB, "accounts asked for"}, {transactionsDB, "movements asked for"},
@@ -175,34 +145,19 @@ func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64
 // prove exports the statements, reads the file back and compares them with the bank.
 func (d *demo) prove(ctx context.Context) error {
 	d.story.Chapter("The proof: the exported statements, PDFs too, against the bank's own sums")
-	err := d.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--dir", pdfsDir,
-		"--name", "{key}.pdf", "--keys", fiftyFile)
-	if err != nil {
-		return err
-	}
-	if err := d.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--out",
-		statementsFile); err != nil {
-		return err
-	}
+	demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--dir", pdfsDir,
+		"--name", "{key}.pdf", "--keys", fiftyFile))
+	demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--out",
+		statementsFile))
 	file := d.dir.File(statementsFile)
-	if err := d.config.exported(file); err != nil {
-		return err
-	}
+	demokit.Stop(d.config.exported(file))
 	began := time.Now()
-	books, err := d.bank.books(ctx)
-	if err != nil {
-		return err
-	}
-	checks, err := prove(books, d.pdfs(), file)
-	if err != nil {
-		return err
-	}
+	books := demokit.Must(d.bank.books(ctx))
+	checks := demokit.Must(prove(books, d.pdfs(), file))
 	for _, c := range checks {
 		d.story.Check(c)
 	}
-	if err := verdict(file, append(checks, d.again...)); err != nil {
-		return err
-	}
+	demokit.Stop(verdict(file, append(checks, d.again...)))
 	d.story.Fact("Everything agrees.", time.Since(began), 0)
 	return nil
 }
@@ -227,9 +182,7 @@ func (d *demo) refuseFile(ctx context.Context) error {
 	if err := os.WriteFile(path, []byte(lastYear), 0o600); err != nil {
 		return fmt.Errorf("write last year's file: %w", err)
 	}
-	if err := d.story.File(path); err != nil {
-		return err
-	}
+	demokit.Stop(d.story.File(path))
 	return d.shell.Typed(ctx, exitRefused, "run", "start", planName, "--items", lastYearFile)
 }
 
@@ -262,11 +215,9 @@ func (d *demo) pdfs() int {
 func (d *demo) correctForms(ctx context.Context) error {
 	accounts := d.paper()
 	d.story.Chapter(demokit.Grouped(int64(len(accounts))) + " wrong forms to the department that knows better, and back")
-	err := d.shell.Typed(ctx, exitOK, "run", "export", "last", "--state", "failed", "--code", yearend.CodeUnknownForm,
-		"--include", "payload", "--flat", "--columns", "account,form,tranche.error_message", "--out", failedFile)
-	if err != nil {
-		return err
-	}
+	demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "export", "last", "--state", "failed", "--code",
+		yearend.CodeUnknownForm, "--include", "payload", "--flat", "--columns", "account,form,tranche.error_message",
+		"--out", failedFile))
 	failed, err := os.ReadFile(d.dir.File(failedFile))
 	if err != nil {
 		return fmt.Errorf("read the export: %w", err)
@@ -293,19 +244,14 @@ func (d *demo) correctForms(ctx context.Context) error {
 // send has someone look, and then the statements posted.
 func (d *demo) send(ctx context.Context) error {
 	d.story.Chapter("Someone looks, and then they are sent")
-	if err := d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--dry-run"); err != nil {
-		return err
-	}
+	demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--dry-run"))
 	n := int64(d.config.Accounts)
 	all := make([]int32, n)
 	for i := range all {
 		all[i] = int32(i + 1)
 	}
 	return d.redo(ctx, all, map[string]int64{mailDB: n}, func() error {
-		err := d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--reason", "looks right")
-		if err != nil {
-			return err
-		}
+		demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--reason", "looks right"))
 		return d.shell.Typed(ctx, exitOK, "run", "watch", "last", "--on-hold", "exit")
 	})
 }

@@ -163,9 +163,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 	}
 	d.story.OnStop(d.postgres.Stop)
 	for _, database := range databases() {
-		if err := d.postgres.CreateDatabase(ctx, database); err != nil {
-			return err
-		}
+		demokit.Stop(d.postgres.CreateDatabase(ctx, database))
 	}
 	d.bank = &sampleBank{
 		url: d.postgres.URLFor, programs: d.postgres.BinDir(), environment: demokit.Environment(),
@@ -194,9 +192,7 @@ func (d *demo) end(ctx context.Context) error {
 		d.story.Say("The bank and the servers are gone now; tranche demo --keep leaves them running.")
 		return nil
 	}
-	if err := d.invite(ctx); err != nil {
-		return err
-	}
+	demokit.Stop(d.invite(ctx))
 	if d.config.Keep {
 		d.story.Say("Ctrl-C ends it all.")
 		return d.linger(ctx, nil)

@@ -191,7 +191,5 @@ func account(s yearend.Statement) string { return demokit.Grouped(int64(s.Accoun
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }

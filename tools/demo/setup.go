@@ -19,9 +19,7 @@ func (d *demo) makeBank(ctx context.Context) (err error) {
 	d.story.Chapter("A bank of four services, with a database each")
 	began := time.Now()
 	d.story.Command("pgbench " + strings.Join(d.bank.pgbenchArgs(), " ") + " " + accountsDB)
-	if err := d.story.During(func() error { return d.bank.makeAccounts(ctx) }); err != nil {
-		return err
-	}
+	demokit.Stop(d.story.During(func() error { return d.bank.makeAccounts(ctx) }))
 	d.story.Fact(demokit.Grouped(int64(d.config.Accounts))+" accounts", time.Since(began), d.config.Accounts)
 	began = time.Now()
 	var movements int64
@@ -47,22 +45,15 @@ func (d *demo) makeBank(ctx context.Context) (err error) {
 // asked over HTTP comes first: the operator of Tranche says that it may be.
 func (d *demo) startProcesses(ctx context.Context) error {
 	d.story.Chapter("The services, Tranche, and a node with Go code of the bank's own")
-	var err error
-	if d.branches, err = d.startBranches(ctx); err != nil {
-		return err
-	}
-	if err := d.startServer(ctx); err != nil {
-		return err
-	}
+	d.branches = d.startBranches(ctx)
+	demokit.Stop(d.startServer(ctx))
 	for _, service := range []struct{ database, endpoint, how string }{
 		{accountsDB, bank.AccountsEndpoint, "answers chunks over JetStream"},
 		{transactionsDB, bank.TransactionsEndpoint, "answers chunks over core NATS"},
 		{mailDB, bank.MailEndpoint, "posts what was composed"},
 		{statementsDB, "", "a node with the function " + yearend.Function},
 	} {
-		if err := d.startProcess(ctx, service.database, service.endpoint, service.how); err != nil {
-			return err
-		}
+		demokit.Stop(d.startProcess(ctx, service.database, service.endpoint, service.how))
 	}
 	return nil
 }
@@ -76,24 +67,15 @@ func (d *demo) service(ctx context.Context, database string, env ...string) (*ex
 	return cmd, err
 }
 
-func (d *demo) startBranches(ctx context.Context) (url string, err error) {
+func (d *demo) startBranches(ctx context.Context) (url string) {
 	began := time.Now()
-	token, err := writeToken(d.dir.Servers(tokenFile))
-	if err != nil {
-		return "", err
-	}
-	cmd, err := d.service(ctx, branchesDB, tokenVariable+"="+token)
-	if err != nil {
-		return "", err
-	}
+	token := demokit.Must(writeToken(d.dir.Servers(tokenFile)))
+	cmd := demokit.Must(d.service(ctx, branchesDB, tokenVariable+"="+token))
 	var at ready
-	child, err := d.story.Start(ctx, "the branches service", d.dir.Log(branchesDB), cmd, &at)
-	if err != nil {
-		return "", err
-	}
+	child := demokit.Must(d.story.Start(ctx, "the branches service", d.dir.Log(branchesDB), cmd, &at))
 	d.story.Fact(fmt.Sprintf("pid %d, %s: one by one, %s a second", child.PID(), at.URL, demokit.Grouped(branchRate)),
 		time.Since(began), 0)
-	return at.URL, nil
+	return at.URL
 }
 
 // startServer starts tranche serve on free ports. It prints where it is.
@@ -126,10 +108,7 @@ func (d *demo) startProcess(ctx context.Context, database, endpoint, how string)
 	if endpoint == "" { // it is a node
 		env, into = append(env, databaseVariable+"="+d.postgres.URL()), &ready{}
 	}
-	cmd, err := d.service(ctx, database, env...)
-	if err != nil {
-		return err
-	}
+	cmd := demokit.Must(d.service(ctx, database, env...))
 	child, err := d.story.Start(ctx, "the "+database+" service", d.dir.Log(database), cmd, into)
 	if err == nil && endpoint != "" {
 		err = d.shell.AwaitService(ctx, child, endpoint, "", 1)
@@ -144,8 +123,6 @@ func (d *demo) startProcess(ctx context.Context, database, endpoint, how string)
 // applyPlan shows the plan and puts it on record.
 func (d *demo) applyPlan(ctx context.Context) error {
 	d.story.Chapter("The plan: gather from three services, compose, and post what someone has approved")
-	if err := d.story.File(d.dir.File(planFile)); err != nil {
-		return err
-	}
+	demokit.Stop(d.story.File(d.dir.File(planFile)))
 	return d.shell.Typed(ctx, exitOK, "plan", "apply", planFile)
 }

@@ -66,7 +66,7 @@ func (s *Story) Tell(ctx context.Context, chapters ...func(context.Context) erro
 		err = errors.Join(err, s.stop(ctx))
 	}()
 	for _, chapter := range chapters {
-		if err := chapter(ctx); err != nil {
+		if err := told(ctx, chapter); err != nil {
 			return err
 		}
 		if err := s.Err(); err != nil {
@@ -74,6 +74,36 @@ func (s *Story) Tell(ctx context.Context, chapters ...func(context.Context) erro
 		}
 	}
 	return nil
+}
+
+// over is what ends a story in the middle of a chapter.
+type over struct{ err error }
+
+// Stop ends the story when there is an error. It is for chapters, in the goroutine of [Story.Tell].
+func Stop(err error) {
+	if err != nil {
+		panic(over{err})
+	}
+}
+
+// Must returns a value, or ends the story as [Stop] does.
+func Must[T any](value T, err error) T {
+	Stop(err)
+	return value
+}
+
+// told tells a chapter.
+func told(ctx context.Context, chapter func(context.Context) error) (err error) {
+	defer func() {
+		switch cause := recover().(type) {
+		case nil:
+		case over:
+			err = cause.err
+		default:
+			panic(cause)
+		}
+	}()
+	return chapter(ctx)
 }
 
 // OnStop has something ended when the story has, in the opposite order of their beginnings.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -14,11 +15,8 @@ import (
 // lie runs a liar until the end of the test.
 func (w *world) lie(cfg LiarConfig) *Ledger {
 	w.Helper()
-	liar, err := NewLiar(testenv.Conn(w, w.ns), cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.keep("liar", liar.Run)
+	liar := testenv.Must(NewLiar(testenv.Conn(w, w.NS), cfg))(w)
+	nodetest.Run(w.T, "liar", liar.Run)
 	return liar.Ledger()
 }
 
@@ -68,7 +66,7 @@ func TestLiar(t *testing.T) {
 			slices.Collect(maps.Values(runs))); n != 0 {
 			t.Errorf("%d messages in quarantine are of no run", n)
 		}
-		w.wantInvariants()
+		w.Check(w.T)
 	})
 	for lie, tc := range cases {
 		t.Run(string(lie), func(t *testing.T) {
@@ -108,12 +106,12 @@ func TestGarbageAboutSomeItems(t *testing.T) {
 	begun := time.Now()
 	run := w.start(items, plan(func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))
 	w.wantSound(run, ledger, items-2, 2)
-	w.wantInvariants()
+	w.Check(w.T)
 	w.wantFired(ledger, Fault(LieGarbage))
 	extra, bound := w.extra(run), 2*perPoison(chunk, 3)
 	t.Logf("%d extra slices of %d allowed, %s", extra, bound, time.Since(begun).Round(time.Millisecond))
 	if extra > bound {
-		t.Errorf("%d extra slices; want at most %d\n%s", extra, bound, w.situation())
+		t.Errorf("%d extra slices; want at most %d", extra, bound)
 	}
 	if n := w.number(`SELECT count(*) FROM work_slice WHERE error_code = 'deadline'`); n != 0 {
 		t.Errorf("%d slices had to wait for their deadline", n)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // Two chunks on one server take twice as long while both are there.
@@ -108,9 +110,7 @@ func TestLedgerIsReadBack(t *testing.T) {
 	l.add(Entry{Run: run, Generation: 1, Ordinals: []int{1, 2}, Fault: FaultPoison})
 	l.add(Entry{Run: run, Generation: 1, Ordinals: []int{2}})
 	back, err := ReadLedger(strings.NewReader(file.String() + `{"run":"0`)) // a process died here
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if times := back.Times(run, 1); times[1] != 1 || times[2] != 2 || back.Fired(FaultPoison) != 1 {
 		t.Errorf("read back %v, %d times poison", times, back.Fired(FaultPoison))
 	}
@@ -141,14 +141,9 @@ func TestConfigIsValidated(t *testing.T) {
 // A configuration goes through JSON to a process.
 func TestConfigIsJSON(t *testing.T) {
 	t.Parallel()
-	text, err := json.Marshal(Config{Endpoint: "e", Outage: &Outage{For: time.Second, Way: WaySlots}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(json.Marshal(Config{Endpoint: "e", Outage: &Outage{For: time.Second, Way: WaySlots}}))(t)
 	var back Config
-	if err := json.Unmarshal(text, &back); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal(text, &back))
 	if back.Outage.For != time.Second || back.Outage.Way != WaySlots || back.Poison != nil {
 		t.Errorf("read back %+v from %s", back, text)
 	}

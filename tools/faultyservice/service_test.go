@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -50,7 +51,7 @@ func TestPoisonStandsAlone(t *testing.T) {
 		}))
 	}
 	t.Cleanup(func() {
-		w.wantInvariants()
+		w.Check(w.T)
 		if took := time.Since(begun); took > limit {
 			t.Errorf("it took %s", took)
 		}
@@ -71,7 +72,7 @@ func TestPoisonStandsAlone(t *testing.T) {
 			extra, bound := w.extra(run), len(tc.ordinals)*(perPoison(chunk, tries)+opened)
 			t.Logf("%d extra slices of %d allowed", extra, bound)
 			if extra > bound {
-				t.Errorf("%d extra slices; want at most %d\n%s", extra, bound, w.situation())
+				t.Errorf("%d extra slices; want at most %d", extra, bound)
 			}
 			n := w.number(`SELECT count(*) FROM work_result WHERE run_id = $1 AND error_code = $2`, run, tc.code)
 			if n != bad {
@@ -111,7 +112,7 @@ func TestOutage(t *testing.T) {
 		if n := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe' AND bit_count(mask) <> 1`); n != 0 {
 			t.Errorf("%d probes are of more than one item", n)
 		}
-		w.wantInvariants()
+		w.Check(w.T)
 	})
 	for way := range timeouts {
 		t.Run(string(way), func(t *testing.T) {
@@ -153,7 +154,7 @@ func TestPoisonEverywhereIsNoOutage(t *testing.T) {
 	begun := time.Now()
 	run := w.start(items, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))
 	w.wantSound(run, ledger, items-len(bad), len(bad))
-	w.wantInvariants()
+	w.Check(w.T)
 	w.wantFired(ledger, FaultPoison)
 	opened := w.number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker' AND after = 'open'`)
 	extra, bound := w.extra(run), len(bad)*(perPoison(chunk, 3)+opened) // see TestPoisonStandsAlone
@@ -164,7 +165,7 @@ func TestPoisonEverywhereIsNoOutage(t *testing.T) {
 		t.Errorf("%d extra slices; want at most %d", extra, bound)
 	}
 	if opened > 1 {
-		t.Errorf("the breaker opened %d times\n%s", opened, w.situation())
+		t.Errorf("the breaker opened %d times", opened)
 	}
 	if took := time.Since(begun); took > limit {
 		t.Errorf("it took %s", took)
@@ -179,7 +180,7 @@ func TestMemoryKiller(t *testing.T) {
 	ledger := w.serve(Config{Memory: &Memory{Items: most, Way: WayError}, Concurrency: 4})
 	first := w.start(items, plan())
 	w.wantSound(first, ledger, items, 0)
-	w.wantInvariants()
+	w.Check(w.T)
 	w.wantFired(ledger, FaultMemory)
 	w.until("it is known what is too big", func() bool {
 		return w.number(`SELECT count(*) FROM endpoint_pace WHERE chunk_cap IS NOT NULL
@@ -210,7 +211,7 @@ func TestThrottle(t *testing.T) {
 	begun := time.Now()
 	run := w.start(items, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].RetryBackoff = time.Second }))
 	w.wantSound(run, ledger, items, 0)
-	w.wantInvariants()
+	w.Check(w.T)
 	took := time.Since(begun)
 	w.wantFired(ledger, FaultThrottle)
 	times := 0
@@ -280,8 +281,6 @@ func TestSmallRunBesideALargeOne(t *testing.T) {
 	if took > large*each/servers { // the large one takes as long at the least
 		t.Errorf("the small run took %s", took)
 	}
-	if _, err := control.New(w.store).Cancel(t.Context(), control.Control{Run: busy, Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(control.New(w.Store).Cancel(t.Context(), control.Control{Run: busy, Actor: "test"}))(t)
 	w.wantAsked(ledger)
 }

@@ -2,25 +2,17 @@ package faultyservice
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"math/bits"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest"
 
-	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -28,50 +20,28 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 const (
 	name = "statement"
-	// limit is for anything to happen. It tells what hangs from what is slow, on a busy machine under the race detector,
-	// too; the bench says how long things take.
-	limit = 3 * time.Minute
+	// limit is for anything to happen. It tells what hangs from what is slow on a busy machine; the bench says how long
+	// things take.
+	limit = nodetest.Stuck
 )
 
 // world is a node, a server and a database for one test.
 type world struct {
 	*testing.T
-	pool  *pgxpool.Pool
-	store *database.DB
-	ns    testenv.Server
-	node  *orchestrator.Node
+	*nodetest.Bundle
 }
 
 func setup(t *testing.T) *world {
 	t.Helper()
-	pool := testenv.Pool(t)
-	w := &world{T: t, pool: pool, store: database.New(pool), ns: testenv.NATS(t)}
-	w.node = w.startNode()
+	w := &world{t, nodetest.ServersOnly(t)}
+	w.Node = w.StartNodeWith(t, orchestrator.Config{Poll: 100 * time.Millisecond})
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(w.situation())
+		}
+	})
 	return w
 }
-
-func (w *world) startNode() *orchestrator.Node {
-	w.Helper()
-	node, err := orchestrator.New(w.store, testenv.Conn(w, w.ns), orchestrator.Config{
-		Log:     zaptest.NewLogger(w, zaptest.Level(zap.ErrorLevel)),
-		Version: "test", Grace: 5 * time.Second, Poll: 100 * time.Millisecond,
-		SessionTTL: time.Minute, // what comes again comes for what services do
-		Streams:    stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20},
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.keep("node", node.Run)
-	select {
-	case <-node.Ready():
-	case <-time.After(limit):
-		w.Fatal("the node did not get ready")
-	}
-	return node
-}
-
-// keep has f going until the end of the test, and checks that it stops without an error.
-func (w *world) keep(what string, f func(context.Context) error) { testenv.Keep(w, w.Errorf, what, f) }
 
 // serve runs a service until the end of the test.
 func (w *world) serve(cfg Config) *Ledger {
@@ -79,20 +49,15 @@ func (w *world) serve(cfg Config) *Ledger {
 	if cfg.Endpoint == "" {
 		cfg.Endpoint = name
 	}
-	svc, err := New(testenv.Conn(w, w.ns), cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.keep("service", svc.Run)
+	svc := testenv.Must(New(testenv.Conn(w, w.NS), cfg))(w)
+	nodetest.Run(w.T, "service", svc.Run)
 	return svc.Ledger()
 }
 
-// plan is the settings of the runs here: small pauses, so that tests are quick.
+// plan is the settings of the runs here: small pauses, so that tests are quick, and no deadline.
 func plan(change ...func(*start.LoadRequest)) start.LoadRequest {
-	req := start.LoadRequest{Plan: name, CreatedBy: "test", Steps: []workqueue.StepSpec{{
-		Name: name, Endpoint: name, StepSettings: workqueue.StepSettings{Chunk: 500, InFlight: 16, MaxAttempts: 3,
-			Timeout: 2 * limit, RetryBackoff: 10 * time.Millisecond}, // who waits for it is too late
-	}}}
+	req := nodetest.Request(name)
+	req.Steps[0].Timeout = 2 * limit
 	for _, f := range change {
 		f(&req)
 	}
@@ -112,9 +77,7 @@ func endpointOf(name string) string {
 // in is the same world for a subtest.
 func (w *world) in(t *testing.T) *world {
 	t.Helper()
-	inner := *w
-	inner.T = t
-	return &inner
+	return &world{t, w.Bundle}
 }
 
 // automatic leaves the pace to the nodes.
@@ -125,50 +88,23 @@ func automatic(req *start.LoadRequest) {
 // start makes a run of n items, each with its key as payload.
 func (w *world) start(n int, req start.LoadRequest) workqueue.RunID {
 	w.Helper()
-	i := 0
-	loaded, err := w.node.Runs().Start(w.Context(), req, func(item *start.LoadItem) error {
-		if i == n {
-			return io.EOF
-		}
-		item.Key = "C" + strconv.Itoa(i)
-		item.Payload = fmt.Appendf(nil, `{"id":%q}`, item.Key)
-		i++
-		return nil
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	return loaded.Run
+	return w.Start(w.T, req, n)
 }
 
 // number runs a query that returns one.
 func (w *world) number(sql string, args ...any) int {
 	w.Helper()
-	return testenv.Number(w, w.pool, sql, args...)
+	return w.Number(w.T, sql, args...)
 }
 
 func (w *world) text(sql string, args ...any) (s string) {
 	w.Helper()
-	if err := w.pool.QueryRow(context.Background(), sql, args...).Scan(&s); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, w.Pool.QueryRow(context.Background(), sql, args...).Scan(&s))
 	return s
 }
 
 // until polls for a condition, with a deadline.
-func (w *world) until(what string, met func() bool) {
-	w.Helper()
-	deadline := time.After(limit)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !met() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			w.Fatalf("waited in vain until %s: %s", what, w.situation())
-		}
-	}
-}
+func (w *world) until(what string, met func() bool) { w.Helper(); nodetest.Until(w.T, what, met) }
 
 // situation says where the items of all runs are.
 func (w *world) situation() string {
@@ -188,19 +124,16 @@ func (w *world) situation() string {
 // completed waits until a run has completed its first generation, and returns its counts.
 func (w *world) completed(run workqueue.RunID) (done, failed int) {
 	w.Helper()
-	w.until("the run completes", func() bool {
-		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1
-	})
-	return w.number(`SELECT done FROM batchrun WHERE id = $1`, run),
-		w.number(`SELECT failed FROM batchrun WHERE id = $1`, run)
+	d, f := w.Outcome(w.T, run, 1)
+	return int(d), int(f)
 }
 
-// wantSound waits for a run's end and holds it against what is known from outside: its counts, its results, the
-// ledger. No item was executed for a slice that did not hold it.
+// wantSound waits for a run's end and compares it with what is known from outside: its counts, its results, the ledger.
+// No item was executed for a slice that did not hold it.
 func (w *world) wantSound(run workqueue.RunID, ledger *Ledger, done, failed int) {
 	w.Helper()
 	if d, f := w.completed(run); d != done || f != failed {
-		w.Errorf("%d done and %d failed; want %d and %d\n%s", d, f, done, failed, w.situation())
+		w.Errorf("%d done and %d failed; want %d and %d", d, f, done, failed)
 	}
 	right := w.number(`SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'id' = q.item_key`, run)
@@ -208,24 +141,12 @@ func (w *world) wantSound(run workqueue.RunID, ledger *Ledger, done, failed int)
 		w.Errorf("%d results of %d are right", right, done)
 	}
 	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
-		w.Errorf("completion was told %d times", n)
+		w.Errorf("there are %d events of its completion", n)
 	}
 	if n := len(ledger.Times(uuid.UUID(run), 1)); n != done+failed {
 		w.Errorf("%d items were executed of %d", n, done+failed)
 	}
 	w.wantAsked(ledger)
-}
-
-// wantInvariants looks at the whole database.
-func (w *world) wantInvariants() {
-	w.Helper()
-	report, err := doctor.New(w.store).Doctor(context.Background())
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, v := range report.Violations {
-		w.Errorf("invariant: %v", v)
-	}
 }
 
 // wantAsked checks that each chunk of the ledger is what its slice was asked for.

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// ChangedDelay is how long a reply rests whose chunk another version of the service has suspended; MaxChanged is how
+	// changedDelay is how long a reply rests whose chunk another version of the service has suspended; MaxChanged is how
 	// often it does before the chunk is given up.
-	ChangedDelay = time.Second
+	changedDelay = time.Second
 	// MaxChanged is that number.
 	MaxChanged = 5
 )
@@ -291,7 +291,7 @@ func (c *continuation) giveUp(failure *wire.SlotError) error {
 func (c *continuation) changed(why error) error {
 	if c.origin.Times <= MaxChanged {
 		c.log.Info("a suspended chunk is left to instances of another version", zap.Error(why))
-		c.origin.Nak(ChangedDelay)
+		c.origin.Nak(c.flow.Rest)
 		return nil
 	}
 	c.log.Warn("no instance can take a suspended chunk on; it goes back as failed", zap.Error(why))

@@ -39,6 +39,8 @@ type Flow struct {
 	Most int
 	// Timeout is how long room for a state is waited for: stateTimeout, or less in tests.
 	Timeout time.Duration
+	// Rest is how long what another version has suspended is left to it: changedDelay, or less in tests.
+	Rest time.Duration
 	// Crash is called at each step at which a service may die; tests let it die there.
 	Crash func(step string)
 }
@@ -52,7 +54,7 @@ func New(
 	e *serve.Server, stages int, open func(*Work) Sheet, reopen func(*Work, *Suspended) (Sheet, error),
 ) *Flow {
 	f := &Flow{Server: e, Stages: stages, open: open, reopen: reopen, Recent: NewRecent(), Most: MaxState,
-		Timeout: stateTimeout}
+		Timeout: stateTimeout, Rest: changedDelay}
 	e.Stages = stages
 	e.Begin = func(j *serve.Job) serve.Work { return f.start(j) }
 	return f

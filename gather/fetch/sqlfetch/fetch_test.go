@@ -208,10 +208,7 @@ func TestSources(t *testing.T) {
 	if got, err := get(t, pooled, readOnly, "1"); err != nil || got["1"] != `{"x":"on"}` {
 		t.Errorf("through a pooler: %v, %v", got, err)
 	}
-	u, err := url.Parse(super)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := testenv.Must(url.Parse(super))(t)
 	u.Host, u.User = "127.0.0.1:1", url.UserPassword("me", password)
 	if got, err := get(t, client(t, u.String()), q, "1"); len(got) != 0 || codeOf(err) != "unreachable!" {
 		t.Errorf("no one there: %v, %v", got, err)

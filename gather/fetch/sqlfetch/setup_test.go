@@ -59,10 +59,7 @@ func setup(t *testing.T, more ...string) *bundle {
 			t.Error(err)
 		}
 	})
-	u, err := url.Parse(b.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := testenv.Must(url.Parse(b.dsn))(t)
 	u.User = url.UserPassword(role, password)
 	b.client = client(t, u.String(), more...)
 	return b
@@ -70,23 +67,16 @@ func setup(t *testing.T, more ...string) *bundle {
 
 func (b *bundle) exec(t *testing.T, sql string) {
 	t.Helper()
-	if _, err := b.admin.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.admin.Exec(t.Context(), sql))(t)
 }
 
 // client makes a client with one source.
 func client(t *testing.T, dsn string, more ...string) *sqlfetch.Client {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	conns, err := connections.Parse(filepath.Join(dir, "c.yaml"),
-		[]byte("sources:\n  ledger:\n    dsn: {file: dsn}\n"+strings.Join(more, "\n")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600))
+	conns := testenv.Must(connections.Parse(filepath.Join(dir, "c.yaml"),
+		[]byte("sources:\n  ledger:\n    dsn: {file: dsn}\n"+strings.Join(more, "\n"))))(t)
 	c := sqlfetch.New(conns)
 	t.Cleanup(c.Close)
 	return c
@@ -111,10 +101,7 @@ func getIn(
 	ctx context.Context, t *testing.T, c *sqlfetch.Client, q *gather.SQL, keys ...string,
 ) (map[string]string, error) {
 	t.Helper()
-	config, err := json.Marshal(q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testenv.Must(json.Marshal(q))(t)
 	f, err := c.Fetcher(config)
 	if err != nil {
 		return nil, err

@@ -215,9 +215,7 @@ func TestAServiceStartsWithoutWarnings(t *testing.T) {
 	testenv.Until(t, patience, "it says that a node makes its consumer", func() bool {
 		return logs.FilterMessageSnippet("a node makes this service's consumer").Len() > 0
 	})
-	if err := stream.EnsureConsumer(t.Context(), js, "accounts", stream.ConsumerSettings{}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, stream.EnsureConsumer(t.Context(), js, "accounts", stream.ConsumerSettings{}))
 	testenv.Until(t, patience, "the service listens", func() bool { return listens(service) })
 	for _, line := range logs.All() {
 		if line.Level > zapcore.InfoLevel {

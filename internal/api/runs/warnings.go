@@ -21,7 +21,7 @@ func (s *Routes) Warnings(ctx context.Context, run *inspect.RunView) []string {
 }
 
 // warningsOf are those of a run to which something was done. It is done either way: the warnings are extra.
-func (s *Routes) warningsOf(ctx context.Context, id workqueue.RunID) []string {
+func (s changes) warningsOf(ctx context.Context, id workqueue.RunID) []string {
 	run, err := inspect.New(s.Store).Run(ctx, id)
 	if err != nil {
 		return []string{}

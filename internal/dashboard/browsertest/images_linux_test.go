@@ -56,18 +56,14 @@ func (p *page) picture(name, theme, path, part string) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(*images, name+".png"), png, 0o600)
 	}
-	if err != nil {
-		p.Fatal(err)
-	}
+	testenv.NoError(p, err)
 }
 
 // yearEnd is a run of three steps, of which some items fail, with a pause, a note and a re-run.
 func (s *stack) yearEnd() workqueue.RunID {
 	s.Helper()
-	svc, err := endpoints.New(testenv.Conn(s.T, s.ns), endpoints.Config{Name: "bank", Version: "2.4.0", Log: zap.NewNop()})
-	if err != nil {
-		s.Fatal(err)
-	}
+	svc, err := endpoints.New(testenv.Conn(s.T, s.NS), endpoints.Config{Name: "bank", Version: "2.4.0", Log: zap.NewNop()})
+	testenv.NoError(s, err)
 	for _, name := range []string{"accounts", "movements", "statement"} {
 		err := endpoints.HandleList(svc, name, func(_ context.Context, chunk *endpoints.Chunk[bill, json.RawMessage]) error {
 			for _, item := range chunk.Items() {
@@ -80,9 +76,7 @@ func (s *stack) yearEnd() workqueue.RunID {
 			}
 			return nil
 		})
-		if err != nil {
-			s.Fatal(err)
-		}
+		testenv.NoError(s, err)
 	}
 	settings := workqueue.StepSettings{Chunk: 500, InFlight: 4, MaxAttempts: 2, Timeout: time.Minute,
 		RetryBackoff: time.Millisecond}
@@ -94,19 +88,13 @@ func (s *stack) yearEnd() workqueue.RunID {
 		}}, 100_000, func(i int) (key, payload string) {
 		return strconv.Itoa(i), fmt.Sprintf(`{"name":"Person %d"}`, i)
 	})
-	ctl := control.New(s.store)
-	if _, err := ctl.Pause(s.Context(), control.Control{Run: run, Actor: "ann",
-		Reason: "the bank closes its books"}); err != nil {
-		s.Fatal(err)
-	}
+	ctl := control.New(s.Store)
+	testenv.Must(ctl.Pause(s.Context(), control.Control{Run: run, Actor: "ann",
+		Reason: "the bank closes its books"}))(s)
 	s.keep(svc.Run)
-	if err := ctl.Note(s.Context(), run, "Branch 40 moves tonight: its accounts may fail, and are run again.",
-		"bob"); err != nil {
-		s.Fatal(err)
-	}
-	if _, err := ctl.Resume(s.Context(), control.Control{Run: run, Actor: "ann"}, nil); err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, ctl.Note(s.Context(), run, "Branch 40 moves tonight: its accounts may fail, and are run again.",
+		"bob"))
+	testenv.Must(ctl.Resume(s.Context(), control.Control{Run: run, Actor: "ann"}, nil))(s)
 	s.ended(run)
 	return run
 }

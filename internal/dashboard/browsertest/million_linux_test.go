@@ -164,7 +164,7 @@ func (s *stack) synthetic(items int) workqueue.RunID {
 		if !strings.Contains(sql, "$2") {
 			args = args[:1]
 		}
-		if _, err := s.pool.Exec(s.Context(), sql, args...); err != nil {
+		if _, err := s.Pool.Exec(s.Context(), sql, args...); err != nil {
 			s.Fatalf("%v\n%s", err, sql)
 		}
 	}
@@ -177,7 +177,7 @@ func (s *stack) synthetic(items int) workqueue.RunID {
 // flicker has items become done, some thousand a second, until it is told to stop.
 func (s *stack) flicker(ctx context.Context, run workqueue.RunID) error {
 	for n := 0; ; n++ {
-		_, err := s.pool.Exec(ctx, `UPDATE work_block SET ready = ready & ~m, done = done | (ready & m)
+		_, err := s.Pool.Exec(ctx, `UPDATE work_block SET ready = ready & ~m, done = done | (ready & m)
 			FROM (SELECT (repeat('1', 100)::bit(8192)) >> ($2::int * 100 % 8000) AS m) m
 			WHERE run_id = $1 AND block % 4 = 3`, run, n)
 		if err != nil {

@@ -105,19 +105,14 @@ func runOf(p *page) string {
 
 func runID(t *testing.T, text string) workqueue.RunID {
 	t.Helper()
-	id, err := uuid.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := testenv.Must(uuid.Parse(text))(t)
 	return workqueue.RunID(id)
 }
 
 // number runs a query that returns one.
 func (s *stack) number(query string, args ...any) (n int) {
 	s.Helper()
-	if err := s.pool.QueryRow(s.Context(), query, args...).Scan(&n); err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, s.Pool.QueryRow(s.Context(), query, args...).Scan(&n))
 	return n
 }
 
@@ -125,10 +120,7 @@ func (s *stack) number(query string, args ...any) (n int) {
 func (p *page) drop(test, name, text string) {
 	p.Helper()
 	p.has(test)
-	body, err := json.Marshal(text)
-	if err != nil {
-		p.Fatal(err)
-	}
+	body := testenv.Must(json.Marshal(text))(p)
 	p.run(fmt.Sprintf(`(() => {
 		const files = new DataTransfer();
 		files.items.add(new File([%s], %q, {type: "text/csv"}));
@@ -452,10 +444,8 @@ func itemsInGroups(s *stack, p *page) {
 	p.says("groups-table", "<b>r</b>")
 	p.until("one band", surface+`.bands?.count === 1`)
 	p.click("zoom-fit")
-	if _, err := s.pool.Exec(s.Context(), `UPDATE work_block SET failed = ready, ready = B'0'::bit(8192)
-		WHERE run_id = $1`, run); err != nil {
-		s.Fatal(err)
-	}
+	testenv.Must(s.Pool.Exec(s.Context(), `UPDATE work_block SET failed = ready, ready = B'0'::bit(8192)
+		WHERE run_id = $1`, run))(s)
 	p.until("what changes is seen", surface+`.bands.shown.data[2999] === 6`) // a node has claimed the first ones
 	failed := s.number(`SELECT sum(bit_count(failed)) FROM work_block WHERE run_id = $1`, run)
 	p.says("groups-table", fmt.Sprintf("%d,%03d", failed/1000, failed%1000))
@@ -664,16 +654,14 @@ func serverRestarts(s *stack, p *page) {
 func whyNothingStarts(s *stack, p *page) {
 	const text = "name: night\ncron: 0 3 * * *\nplan: nothing\nitems: {file: a.csv}\n"
 	s.post("/schedules", "application/yaml", text)
-	_, err := s.pool.Exec(s.Context(), `
+	_, err := s.Pool.Exec(s.Context(), `
 INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, reason, began_at, attempts,
     session_id, epoch)
 SELECT 'night', t.now - n * interval '1 h', 'due', 1, state, t.now + wait * interval '1 h', reason, t.now, n,
     gen_random_uuid(), 1
 FROM (SELECT tranche_now() AS now) t, (VALUES (0, 'due', 8, ''), (1, 'due', 9, 'its window is shut'),
     (2, 'starting', 0, ''), (3, 'due', 0, 'its turn has not come')) v(n, state, wait, reason)`)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	p.visit("/schedules?name=night")
 	for _, want := range []string{"(window or jitter)", "its window is shut", "being loaded since", ", attempt 2",
 		"its turn has not come"} {

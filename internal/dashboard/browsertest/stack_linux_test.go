@@ -14,20 +14,17 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/dashboard"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/identity"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -43,12 +40,8 @@ type stackConfig struct {
 // stack is a server with all that it needs: a database, NATS and a node.
 type stack struct {
 	*testing.T
+	*nodetest.Bundle
 	config stackConfig
-	pool   *pgxpool.Pool
-	store  *database.DB
-	ns     testenv.Server
-	nc     *nats.Conn
-	node   *orchestrator.Node
 	addr   string
 	url    string
 	secret string // of who posts; empty: bob, without one
@@ -57,21 +50,7 @@ type stack struct {
 
 func newStack(t *testing.T, config stackConfig) *stack {
 	t.Helper()
-	s := &stack{T: t, config: config, pool: wide(t), ns: testenv.NATS(t), addr: testenv.QuietAddr(t)}
-	s.store, s.nc = database.New(s.pool), testenv.Conn(t, s.ns)
-	node, err := orchestrator.New(s.store, s.nc, orchestrator.Config{Version: "test", Host: "here", Grace: grace,
-		SessionTTL: time.Minute, // a machine that is stalled makes no node that health tells of as dead
-		Streams:    stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.node = node
-	s.keep(node.Run)
-	select {
-	case <-node.Ready():
-	case <-time.After(patience):
-		t.Fatal("the node did not get ready")
-	}
+	s := &stack{T: t, Bundle: nodetest.SetupOn(t, wide(t)), config: config, addr: testenv.QuietAddr(t)}
 	s.serve()
 	return s
 }
@@ -80,15 +59,9 @@ func newStack(t *testing.T, config stackConfig) *stack {
 // machine that is stalled it would be told to come again.
 func wide(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(testenv.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testenv.Must(pgxpool.ParseConfig(testenv.Database(t)))(t)
 	config.MaxConns = 64
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -99,24 +72,17 @@ func (s *stack) serve() {
 	listener := s.bound()
 	s.url = "http://" + s.addr
 	pages, err := dashboard.Handler(dashboard.Config{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages, QueryTimeout: patience}
 	settings.Alerts, err = alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
 		Programs: map[string]string{"page": "/bin/true"}})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	if s.config.locked {
-		if settings.Access, err = access.New(identity.New(s.store), access.Config{}); err != nil {
+		if settings.Access, err = access.New(identity.New(s.Store), access.Config{}); err != nil {
 			s.Fatal(err)
 		}
 	}
-	server, err := api.New(s.store, api.NodeOf(s.node), s.nc, settings)
-	if err != nil {
-		s.Fatal(err)
-	}
+	server := testenv.Must(api.New(s.Store, api.NodeOf(s.Node), s.NC, settings))(s)
 	s.stop = s.keep(func(ctx context.Context) error { return server.Serve(ctx, listener, grace) })
 }
 
@@ -154,11 +120,9 @@ type bills struct {
 // listen runs the service of the endpoint statement.
 func (s *stack) listen(b *bills) {
 	s.Helper()
-	nc := testenv.Conn(s.T, s.ns)
+	nc := testenv.Conn(s.T, s.NS)
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "billing", Version: "1.0.0", Log: zap.NewNop()})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	err = endpoints.HandleList(svc, "statement", func(ctx context.Context, chunk *endpoints.Chunk[bill, statement]) error {
 		if b.gate != nil {
 			select {
@@ -176,9 +140,7 @@ func (s *stack) listen(b *bills) {
 		}
 		return nil
 	})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	s.keep(svc.Run)
 }
 
@@ -186,7 +148,7 @@ func (s *stack) listen(b *bills) {
 func (s *stack) load(req startstore.LoadRequest, n int, item func(i int) (key, payload string)) workqueue.RunID {
 	s.Helper()
 	i := 0
-	loaded, err := s.node.Runs().Start(s.Context(), req, func(into *startstore.LoadItem) error {
+	loaded, err := s.Node.Runs().Start(s.Context(), req, func(into *startstore.LoadItem) error {
 		if i == n {
 			return io.EOF
 		}
@@ -195,9 +157,7 @@ func (s *stack) load(req startstore.LoadRequest, n int, item func(i int) (key, p
 		i++
 		return nil
 	})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	return loaded.Run
 }
 
@@ -213,18 +173,14 @@ func request(name, endpoint string) startstore.LoadRequest {
 func (s *stack) post(path, kind, text string) (answer map[string]any) {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+api.Prefix+path, strings.NewReader(text))
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	req.Header.Set("Content-Type", kind)
 	req.Header.Set("Tranche-Actor", "bob")
 	if s.secret != "" {
 		req.Header.Set("Authorization", "Bearer "+s.secret)
 	}
 	said, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	defer said.Body.Close()
 	raw, err := io.ReadAll(said.Body)
 	if err != nil || said.StatusCode >= http.StatusMultipleChoices || json.Unmarshal(raw, &answer) != nil {
@@ -237,7 +193,7 @@ func (s *stack) post(path, kind, text string) (answer map[string]any) {
 func (s *stack) ended(run workqueue.RunID) {
 	s.Helper()
 	testenv.Until(s, patience, "the run ends", func() bool {
-		view, err := inspect.New(s.store).Run(s.Context(), run)
+		view, err := inspect.New(s.Store).Run(s.Context(), run)
 		return err == nil && view.State == "completed"
 	})
 }
@@ -246,12 +202,10 @@ func (s *stack) ended(run workqueue.RunID) {
 func (s *stack) token(role access.Role) (secret string) {
 	s.Helper()
 	secret = access.NewSecret()
-	_, err := identity.New(s.store).CreateToken(s.Context(), identity.NewToken{
+	_, err := identity.New(s.Store).CreateToken(s.Context(), identity.NewToken{
 		Name: fmt.Sprint("the ", role), Role: string(role), Hash: access.HashOf(secret),
 	}, "test")
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	return secret
 }
 
@@ -289,9 +243,7 @@ func (s *stack) hostile() villains {
 	}}
 	s.listen(service)
 	payload, err := json.Marshal(map[string]any{"name": evil, evil: []any{evil, long, nil, 1e300}})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	req := request(evil, "statement")
 	req.Source, req.CreatedBy = start(evil, 60)+".csv", start(evil, 80)
 	req.Params = map[string]string{"title": evil}
@@ -308,29 +260,21 @@ func (s *stack) hostile() villains {
 		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "statement", Cause: cause, Message: evil,
 			Run:     &run,
 			Service: start(evil, 100), Origin: start(evil, 90), Headers: map[string][]string{"Evil": {evil}}, Body: payload}
-		if _, err := deadletter.New(s.store).Bury(s.Context(), letter); err != nil {
-			s.Fatal(err)
-		}
+		testenv.Must(deadletter.New(s.Store).Bury(s.Context(), letter))(s)
 	}
-	err = deadletter.New(s.store).Quarantine(s.Context(), deadletter.Quarantined{
+	err = deadletter.New(s.Store).Quarantine(s.Context(), deadletter.Quarantined{
 		Reason: "json", Detail: evil, Subject: "tranche.reply." + start(evil, 30), Run: uuid.UUID(run),
 		Headers: map[string][]string{"Evil": {evil}}, Body: payload})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testenv.NoError(s, err)
 	token := identity.NewToken{Name: start(evil, 90), Role: "viewer", Hash: [32]byte{1}}
-	if _, err := identity.New(s.store).CreateToken(s.Context(), token, start(evil, 60)); err != nil {
-		s.Fatal(err)
-	}
+	testenv.Must(identity.New(s.Store).CreateToken(s.Context(), token, start(evil, 60)))(s)
 	for _, sql := range []string{
 		`INSERT INTO audit_log (actor, action, subject, detail, before, after)
 			VALUES ($1, 'pause', $1, jsonb_build_object('reason', $1::text), jsonb_build_object($1::text, $1::text), '{}')`,
 		`INSERT INTO node_session (id, host, pid, version, expires_at)
 			VALUES (gen_random_uuid(), $1, 66, $1, tranche_now() - interval '1 minute')`,
 	} {
-		if _, err := s.pool.Exec(s.Context(), sql, fmt.Sprint(evil)); err != nil {
-			s.Fatal(err)
-		}
+		testenv.Must(s.Pool.Exec(s.Context(), sql, fmt.Sprint(evil)))(s)
 	}
 	return villains{run: run, key: evil}
 }
@@ -343,10 +287,7 @@ func (s *stack) hostileServices(secret string) (batch string) {
 	s.secret = secret
 	post := func(path string, body map[string]any) map[string]any {
 		s.Helper()
-		text, err := json.Marshal(body)
-		if err != nil {
-			s.Fatal(err)
-		}
+		text := testenv.Must(json.Marshal(body))(s)
 		return s.post(path, "application/json", string(text))
 	}
 	const note = "# <img src=x onerror=window.__ran=1> ${window.__ran=1}\n"

@@ -9,6 +9,7 @@ import (
 	"github.com/pierrec/lz4/v4"
 
 	"github.com/tranchehq/tranche/internal/intake/parquet"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // The codec that was called LZ4 before LZ4_RAW is read as Hadoop writes it, and as others understood it. No library
@@ -18,10 +19,7 @@ func TestParquetLZ4OfBefore(t *testing.T) {
 	text := []byte(strings.Repeat("statement ", 1000))
 	pack := func(text []byte) []byte {
 		out := make([]byte, lz4.CompressBlockBound(len(text)))
-		n, err := lz4.CompressBlock(text, out, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := testenv.Must(lz4.CompressBlock(text, out, nil))(t)
 		return out[:n]
 	}
 	frame := func(text []byte) (out []byte) {

@@ -18,6 +18,7 @@ import (
 	"github.com/parquet-go/parquet-go/encoding"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // sample is a physical type, the encodings that parquet-go writes it in, and its value in row i: as it is written, and
@@ -102,12 +103,8 @@ func TestParquetCorpus(t *testing.T) {
 				var out bytes.Buffer
 				w := parquet.NewWriter(&out, schema, parquet.Compression(codec), parquet.DataPageVersion(version),
 					parquet.PageBufferSize(400))
-				if _, err := w.WriteRows(rows); err != nil {
-					t.Fatal(err)
-				}
-				if err := w.Close(); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(w.WriteRows(rows))(t)
+				testenv.NoError(t, w.Close())
 				got, err := readParquet(out.Bytes(), intake.Config{Key: "id"})
 				if err != nil || len(got) != len(want) {
 					t.Fatalf("%d rows, %v", len(got), err)
@@ -193,9 +190,5 @@ func otherRow(i int, columns []string) string {
 
 func testdata(t *testing.T, name string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", name+".parquet"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return testenv.Must(os.ReadFile(filepath.Join("testdata", name+".parquet")))(t)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // page is one of a file that is made by hand.
@@ -36,11 +37,7 @@ func pageV2(values int32, e format.Encoding, level byte, data []byte) page {
 
 func compact(t *testing.T, v any) []byte {
 	t.Helper()
-	b, err := thrift.Marshal(&thrift.CompactProtocol{}, v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return testenv.Must(thrift.Marshal(&thrift.CompactProtocol{}, v))(t)
 }
 
 // handmade is a file of an optional column, called v, and of the numbers of its rows, called id.
@@ -149,9 +146,7 @@ func TestParquetVariantIsRefused(t *testing.T) {
 		parquet.ByteArrayValue([]byte{0}).Level(0, 0, 1), parquet.ByteArrayValue([]byte("a")).Level(0, 0, 2)}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, w.Close())
 	got, err := readParquet(out.Bytes(), intake.Config{Key: "id"})
 	if err == nil || !strings.Contains(err.Error(), `column "deep" is a Variant, which is not read`) {
 		t.Errorf("%q, %v", got, err)
@@ -166,9 +161,7 @@ func TestParquetClaims(t *testing.T) {
 	claim := func(n uint64) []byte { return append(binary.AppendUvarint([]byte{128, 1, 4}, n), 0) }
 	deltas := func(n []int32) []byte {
 		b, err := parquet.DeltaBinaryPacked.EncodeInt32(nil, n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return b
 	}
 	prefixes, suffixes := make([]int32, 2000), make([]int32, 2000)

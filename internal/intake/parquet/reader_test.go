@@ -17,6 +17,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 type movement struct {
@@ -68,14 +69,10 @@ func writeParquet[T any](t testing.TB, rows []T, options ...parquet.WriterOption
 	w := parquet.NewGenericWriter[T](&out, options...)
 	for len(rows) > 0 {
 		n := min(len(rows), 1000)
-		if _, err := w.Write(rows[:n]); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(w.Write(rows[:n]))(t)
 		rows = rows[n:]
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, w.Close())
 	return out.Bytes()
 }
 
@@ -229,9 +226,7 @@ func TestParquetBombs(t *testing.T) {
 		t.Fatalf("the bomb has %d bytes", len(data))
 	}
 	r, err := intake.Open(bytes.NewReader(data), intake.Config{Spool: &intake.Spool{}, MaxRatio: 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() { _ = r.Close() }()
 	var item row.Item
 	n := 0
@@ -264,29 +259,18 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 		for j := range rows {
 			rows[j] = plainRow{int64(i + j), fmt.Sprintf("customer number %d", i+j), float64(j) * 1.25}
 		}
-		if _, err := w.Write(rows); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(w.Write(rows))(t)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, w.Close())
 	path := t.TempDir() + "/x.parquet"
-	if err := os.WriteFile(path, out.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, out.Bytes(), 0o600))
 	out = bytes.Buffer{} // it is on disk
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testenv.Must(os.Open(path))(t)
 	defer func() { _ = file.Close() }()
 	base, peak := heap(), uint64(0)
 	dir := t.TempDir()
 	r, err := intake.Open(file, intake.Config{Spool: &intake.Spool{Dir: dir}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("%d files are to be seen, %v", len(left), err)
 	}

@@ -3,6 +3,7 @@ package natscluster
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
 )
@@ -94,7 +97,7 @@ func (o *ordeal) finish() {
 		extra := o.wantSound(run, endpoint, faultItems)
 		o.Logf("%s: complete and right; %d items were executed again", endpoint, extra)
 	}
-	o.wantDoctor()
+	nodetest.WantInvariants(o.T, o.store)
 }
 
 // rest lets a fault last for so long.
@@ -106,10 +109,13 @@ func (o *ordeal) rest(d time.Duration) {
 	}
 }
 
-// faults come to a world, in turn.
-func faults(t *testing.T, cluster *servers, binary, script string) {
-	t.Helper()
-	w := newWorld(t, cluster, binary, script, 3)
+// One cluster serves all faults, one at a time: it takes seconds until three servers are one, and minutes of the
+// machine to have more than one at a time.
+func TestCluster(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	binary, script := testenv.Program(t, root), testenv.NodeService(t, filepath.Join(root, "examples", "node"))
+	cluster := startServers(t)
+	w := newWorld(t, cluster, binary, script)
 	for _, fault := range []struct {
 		name string
 		do   func(*ordeal)
@@ -122,10 +128,10 @@ func faults(t *testing.T, cluster *servers, binary, script string) {
 		{"one is cut off", (*ordeal).isolateOne},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
-			inner := &world{T: t, cluster: w.cluster, binary: w.binary, url: w.url, pool: w.pool, store: w.store, nc: w.nc,
-				api: w.api, ledger: w.ledger}
+			inner := *w
+			inner.T = t
 			t.Cleanup(func() { cluster.Restore(t) }) // for the next one
-			o := newOrdeal(inner)
+			o := newOrdeal(&inner)
 			fault.do(o)
 			cluster.AwaitCurrent(t)
 			o.finish()

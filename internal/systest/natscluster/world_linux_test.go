@@ -17,7 +17,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
@@ -25,7 +24,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/doctor"
 )
 
 const (
@@ -57,10 +55,8 @@ type world struct {
 	pool    *pgxpool.Pool
 	store   *database.DB
 	nc      *nats.Conn
-	serve   []*process
 	api     string // of one of the nodes
 	ledger  *ledger
-	watch   *testenv.Watch
 }
 
 // ledger knows how often a service of the Go SDK was asked for each item.
@@ -69,17 +65,15 @@ type ledger struct {
 	executed map[workqueue.RunID]map[int]int
 }
 
-// newWorld has two nodes and two services of each kind on a cluster, with streams of so many replicas.
-func newWorld(t *testing.T, cluster *servers, binary, script string, replicas int) *world {
+// newWorld has two nodes and two services of each kind on a cluster, with streams of three replicas.
+func newWorld(t *testing.T, cluster *servers, binary, script string) *world {
 	t.Helper()
 	w := &world{T: t, cluster: cluster, binary: binary, script: script, url: testenv.Database(t),
-		nc: testenv.Dial(t, cluster.URL()), ledger: &ledger{executed: map[workqueue.RunID]map[int]int{}},
-		watch: testenv.NewWatch(t)}
+		nc: testenv.Dial(t, cluster.URL()), ledger: &ledger{executed: map[workqueue.RunID]map[int]int{}}}
 	w.pool = testenv.Connect(t, w.url)
 	w.store = database.New(w.pool)
-	w.clear()
 	for range 2 {
-		w.startNode(replicas)
+		w.startNode()
 	}
 	t.Setenv("NATS_URL", cluster.URL())
 	for range 2 {
@@ -102,79 +96,45 @@ func of(all []wire.Listener, endpoint string) (found []wire.Listener) {
 	return found
 }
 
-// clear removes the streams of the world before.
-func (w *world) clear() {
+// run starts a child that is told to end at the end of the test, and killed when it does not. It returns what it
+// prints.
+func (w *world) run(name string, cmd *exec.Cmd) io.Reader {
 	w.Helper()
-	js := w.js()
-	names := js.StreamNames(w.Context())
-	for name := range names.Name() {
-		if err := js.DeleteStream(w.Context(), name); err != nil {
-			w.Fatal(err)
-		}
-	}
-	if err := names.Err(); err != nil {
-		w.Fatal(err)
-	}
-}
-
-func (w *world) js() jetstream.JetStream {
-	w.Helper()
-	js, err := jetstream.New(w.nc)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return js
-}
-
-// process is a child.
-type process struct {
-	name  string
-	cmd   *exec.Cmd
-	ended chan struct{}
-	said  testenv.Log
-}
-
-// run starts a child that is told to end at the end of the test, and killed when it does not. What it prints goes to
-// out, or to what it says.
-func (w *world) run(name string, cmd *exec.Cmd) (*process, io.Reader) {
-	w.Helper()
-	p := &process{name: name, cmd: cmd, ended: make(chan struct{})}
-	cmd.Stderr = &p.said
+	var said testenv.Log
+	cmd.Stderr = &said
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	w.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		patience := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
-		_, _ = io.Copy(&p.said, out)
+		_, _ = io.Copy(&said, out)
 		_ = cmd.Wait() // it may have been killed
 		patience.Stop()
 		if w.Failed() {
-			w.Logf("%s said:\n%.20000s", name, p.said.String())
+			w.Logf("%s said:\n%.20000s", name, said.String())
 		}
 	})
-	return p, out
+	return out
 }
 
 // startNode starts a tranche serve.
-func (w *world) startNode(replicas int) {
+func (w *world) startNode() {
 	w.Helper()
 	cmd := exec.Command(w.binary, "--json", "serve", "--database", w.url, "--nats", w.cluster.URL(),
-		"--listen", "127.0.0.1:0", "--data-dir", w.TempDir(), "--stream-replicas", fmt.Sprint(replicas),
+		"--listen", "127.0.0.1:0", "--data-dir", w.TempDir(), "--stream-replicas", "3",
 		"--work-max-bytes", "256MiB", "--reply-max-bytes", "256MiB", "--stage-max-bytes", "64MiB",
 		"--flow-max-bytes", "64MiB",
 		"--event-max-bytes", "64MiB", "--dead-max-bytes", "64MiB")
 	cmd.Env = testenv.PlainEnv()
-	p, out := w.run("serve", cmd)
+	out := w.run("serve", cmd)
 	where := map[string]string{}
 	if err := json.NewDecoder(out).Decode(&where); err != nil {
 		w.Fatalf("serve did not start: %v", err)
 	}
-	w.serve, w.api = append(w.serve, p), where["api"]
+	w.api = where["api"]
 }
 
 // startNodeJS starts the service of examples/node.
@@ -182,7 +142,7 @@ func (w *world) startNodeJS() {
 	w.Helper()
 	cmd := exec.Command("node", w.script)
 	cmd.Env = append(testenv.PlainEnv(), "NATS_URL="+w.cluster.URL())
-	_, _ = w.run("node-interest", cmd)
+	w.run("node-interest", cmd)
 }
 
 type account struct {
@@ -196,14 +156,9 @@ type answer struct {
 // startService runs a service of the Go SDK, set up as its documentation says, that notes what it is asked for.
 func (w *world) startService() {
 	w.Helper()
-	nc, err := endpoints.Connect(endpoints.LogTo(zap.NewNop()))
-	if err != nil {
-		w.Fatal(err)
-	}
+	nc := testenv.Must(endpoints.Connect(endpoints.LogTo(zap.NewNop())))(w)
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "statement", Version: "1.0.0"})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	err = endpoints.HandleList(svc, statement, func(_ context.Context, c *endpoints.Chunk[account, answer]) error {
 		w.ledger.note(c)
 		for _, item := range c.Items() {
@@ -211,9 +166,7 @@ func (w *world) startService() {
 		}
 		return nil
 	}, endpoints.Concurrency(4))
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	w.Cleanup(nc.Close)
 	testenv.Keep(w, w.Errorf, "the service", svc.Run)
 }
@@ -240,9 +193,7 @@ func (w *world) start(endpoint string, items int, rate int) workqueue.RunID {
 		fmt.Fprintf(&csv, "C%d,%d\n", i, 2*i)
 	}
 	file := filepath.Join(w.TempDir(), "items.csv")
-	if err := os.WriteFile(file, csv.Bytes(), 0o600); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, os.WriteFile(file, csv.Bytes(), 0o600))
 	args := []string{"--json", "run", "start", "--endpoint", endpoint, "--items", file}
 	if rate > 0 {
 		args = append(args, "--chunk", "50", "--rate", fmt.Sprint(rate))
@@ -299,9 +250,7 @@ func (w *world) wantSound(run workqueue.RunID, endpoint string, items int) (extr
 	w.until("the run completes", func() bool {
 		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed' AND done = $2`, run, items) == 1
 	})
-	if _, err := w.pool.Exec(context.Background(), "ANALYZE work_result, work_queue"); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(w.pool.Exec(context.Background(), "ANALYZE work_result, work_queue"))(w)
 	right := rightStatements
 	if endpoint == interest {
 		right = rightInterest
@@ -324,18 +273,6 @@ func (w *world) wantSound(run workqueue.RunID, endpoint string, items int) (extr
 		extra += n - 1
 	}
 	return extra
-}
-
-// wantDoctor has the doctor look at the database.
-func (w *world) wantDoctor() {
-	w.Helper()
-	report, err := doctor.New(w.store).Doctor(context.Background())
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, v := range report.Violations {
-		w.Errorf("invariant: %v", v)
-	}
 }
 
 // kinds are the endpoints, one of each kind of service.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest"
@@ -35,30 +33,21 @@ import (
 type guardedCluster struct {
 	*cluster
 	dir     string
-	servers []*server.Server
+	servers []*testenv.GuardedNATS
 }
 
 func newGuardedCluster(t *testing.T, roles natsaccess.Roles) *guardedCluster {
 	t.Helper()
 	g := &guardedCluster{cluster: newCluster(t), dir: t.TempDir()}
-	system, err := natsaccess.New(roles)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := system.WriteNkeys(g.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	written, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	system := testenv.Must(natsaccess.New(roles))(t)
+	files := testenv.Must(system.WriteNkeys(g.dir))(t)
+	written := testenv.Must(os.ReadFile(files[0]))(t)
 	for i := range g.ports {
-		g.startGuarded(i, string(written))
+		g.servers = append(g.servers, g.start(i, string(written)))
 	}
 	testenv.Until(t, limit, "the servers are one", func() bool {
 		for _, s := range g.servers {
-			if !s.JetStreamIsCurrent() {
+			if !s.Server().JetStreamIsCurrent() {
 				return false
 			}
 		}
@@ -67,45 +56,11 @@ func newGuardedCluster(t *testing.T, roles natsaccess.Roles) *guardedCluster {
 	return g
 }
 
-// startGuarded adds to the configuration what is each server's own.
-func (g *guardedCluster) startGuarded(i int, config string) {
-	g.Helper()
-	routes := make([]string, len(g.routes))
-	for j, route := range g.routes {
-		routes[j] = strconv.Quote(route.String())
-	}
-	config = strings.NewReplacer("127.0.0.1:4222", "127.0.0.1:-1", "/var/lib/nats", g.TempDir()).Replace(config)
-	config += fmt.Sprintf("server_name: s%d\ncluster { name: three, listen: \"127.0.0.1:%d\", routes: [%s] }\n", i,
-		g.ports[i], strings.Join(routes, ", "))
-	file := filepath.Join(g.TempDir(), "server.conf")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		g.Fatal(err)
-	}
-	options, err := server.ProcessConfigFile(file)
-	if err != nil {
-		g.Fatal(err)
-	}
-	options.NoSigs, options.NoLog, options.AuthTimeout = true, true, limit.Seconds()
-	s, err := server.NewServer(options)
-	if err != nil {
-		g.Fatal(err)
-	}
-	s.Start()
-	g.servers = append(g.servers, s)
-	g.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(limit) {
-		g.Fatal("a server does not start")
-	}
-}
-
 // as connects a role, of which only its key is known, to one of the servers.
 func (g *guardedCluster) as(role string, i int) *nats.Conn {
 	g.Helper()
-	key, err := nats.NkeyOptionFromSeed(filepath.Join(g.dir, role+".nk"))
-	if err != nil {
-		g.Fatal(err)
-	}
-	return testenv.Dial(g.T, g.servers[i].ClientURL(), key)
+	key := testenv.Must(nats.NkeyOptionFromSeed(filepath.Join(g.dir, role+".nk")))(g)
+	return testenv.Dial(g.T, g.servers[i].URL(), key)
 }
 
 // PROOF: who may do what, 13 and 14.
@@ -119,35 +74,26 @@ func TestAccountsOnACluster(t *testing.T) {
 	}})
 	store := database.New(testenv.Pool(t))
 	nodeConn := g.as("node", 0)
-	node, err := orchestrator.New(store, nodeConn, orchestrator.Config{Log: zaptest.NewLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := testenv.Must(orchestrator.New(store, nodeConn, orchestrator.Config{Log: zaptest.NewLogger(t)}))(t)
 	testenv.Keep(t, t.Errorf, "the node", node.Run)
 	service, err := endpoints.New(g.as("accounts", 1), endpoints.Config{Name: "accounts"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var executed atomic.Int64
 	err = endpoints.HandleEach(service, "accounts", func(_ context.Context, in int) (int, error) {
 		executed.Add(1)
 		return 2 * in, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.Keep(t, t.Errorf, "the service", service.Run)
 	<-node.Ready()
-	run := g.start(node, items)
+	run := g.load(node, items)
 	testenv.Until(t, limit, "the run is complete", func() bool {
 		view, err := inspect.New(store).Run(t.Context(), run)
 		return err == nil && view.State == "completed"
 	})
 	right := 0
 	found, err := export.New(store).Open(t.Context(), export.Request{Run: run})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	err = found.Each(t.Context(), func(item *export.Item) error {
 		var result int
 		if json.Unmarshal(item.Result, &result) == nil && result == 2*int(item.Ordinal) {
@@ -158,15 +104,12 @@ func TestAccountsOnACluster(t *testing.T) {
 	if n := executed.Load(); err != nil || right != items || n != items {
 		t.Errorf("of %d items %d are right, and %d executions were made; %v", items, right, n, err)
 	}
-	js, err := jetstream.New(nodeConn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.Must(jetstream.New(nodeConn))(t)
 	g.wantOnce(js, "accounts")
 	g.attack(js)
 }
 
-func (g *guardedCluster) start(node *orchestrator.Node, items int) workqueue.RunID {
+func (g *guardedCluster) load(node *orchestrator.Node, items int) workqueue.RunID {
 	g.Helper()
 	n := 0
 	loaded, err := node.Runs().Start(g.Context(), start.LoadRequest{Plan: "accounts", CreatedBy: "test",
@@ -180,23 +123,22 @@ func (g *guardedCluster) start(node *orchestrator.Node, items int) workqueue.Run
 		n++
 		return nil
 	})
-	if err != nil {
-		g.Fatal(err)
-	}
+	testenv.NoError(g, err)
 	return loaded.Run
 }
 
 // wantOnce checks that requests have three copies, and that each was delivered once.
 func (g *guardedCluster) wantOnce(js jetstream.JetStream, endpoint string) {
 	g.Helper()
-	stream, err := js.Stream(g.Context(), wire.StreamWork)
-	if err != nil {
-		g.Fatal(err)
-	}
-	consumer, err := stream.Consumer(g.Context(), endpoint)
-	if err != nil {
-		g.Fatal(err)
-	}
+	var stream jetstream.Stream
+	var consumer jetstream.Consumer
+	testenv.Until(g, limit, "the stream is told", func() bool { // a busy server may disconnect who asks
+		var err error
+		if stream, err = js.Stream(g.Context(), wire.StreamWork); err == nil {
+			consumer, err = stream.Consumer(g.Context(), endpoint)
+		}
+		return err == nil
+	})
 	state, info := stream.CachedInfo(), consumer.CachedInfo()
 	if state.Config.Replicas != 3 || info.NumRedelivered != 0 || info.Delivered.Consumer != state.State.LastSeq {
 		g.Errorf("with %d copies %d requests were delivered %d times", state.Config.Replicas, state.State.LastSeq,
@@ -214,16 +156,11 @@ func (g *guardedCluster) attack(js jetstream.JetStream) {
 	if err == nil {
 		err = attacker.PublishRequest(wire.NodesAPIPrefix+"CONSUMER.INFO."+wire.StreamWork+".accounts", others, nil)
 	}
-	if err != nil {
-		g.Fatal(err)
-	}
+	testenv.NoError(g, err)
 	if msg, err := home.NextMsg(limit); err != nil || !strings.Contains(string(msg.Data), "consumer_info") {
 		g.Errorf("the answer does not come home: %v", err)
 	}
-	stream, err := js.Stream(g.Context(), wire.StreamWork)
-	if err != nil {
-		g.Fatal(err)
-	}
+	stream := testenv.Must(js.Stream(g.Context(), wire.StreamWork))(g)
 	if _, err := stream.GetLastMsgForSubject(g.Context(), others); !errors.Is(err, jetstream.ErrMsgNotFound) {
 		g.Errorf("a service has the nodes' JetStream publish to %s: %v", others, err)
 	}

@@ -31,10 +31,7 @@ type planner struct {
 
 func (p *planner) task() orchestrator.LeaderTask {
 	p.past.Helper()
-	task, err := schedule.New(p.store, p, p, schedule.Config{})
-	if err != nil {
-		p.past.Fatal(err)
-	}
+	task := testenv.Must(schedule.New(p.store, p, p, schedule.Config{}))(p.past)
 	p.past.Cleanup(task.Wait)
 	return task.LeaderTask()
 }
@@ -78,9 +75,7 @@ func (c *caller) at(url string) *caller {
 
 func (c *caller) must(err error) {
 	c.Helper()
-	if err != nil {
-		c.Fatal(err)
-	}
+	testenv.NoError(c, err)
 }
 
 // add adds a part of the run's items, under a key.
@@ -198,6 +193,7 @@ func (c *caller) begin() {
 // An open run, a tracker, a collector and a schedule, on a database of which a standby lacks the last. Each says what
 // it has, so that who was confirmed more does that again, under the same keys; and then it ends as it had ended before.
 func TestWhatIsBesideRunsGoesOn(t *testing.T) {
+	t.Parallel()
 	primary := testenv.Postgres(t)
 	standby, replication := primary.Standby(t, false)
 	front := testenv.NewProxy(t, primary.Target(t))

@@ -8,6 +8,7 @@ import (
 
 // The database moves to another server by a dump, while the nodes are stopped and the service goes on.
 func TestADumpIsRestoredElsewhere(t *testing.T) {
+	t.Parallel()
 	old, other := testenv.Postgres(t), testenv.Postgres(t)
 	w := setupPast(t, old.URL())
 	b := w.untilPoint()
@@ -26,6 +27,7 @@ func TestADumpIsRestoredElsewhere(t *testing.T) {
 
 // The nodes and the service move to another NATS, which has nothing of what was out.
 func TestANewNATS(t *testing.T) {
+	t.Parallel()
 	w := setupPast(t, testenv.Postgres(t).URL())
 	b := w.untilPoint() // the service waits, so that requests are out
 	w.stopNodes()

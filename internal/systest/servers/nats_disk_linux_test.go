@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
@@ -108,10 +109,7 @@ func (w *world) wantUnblamed(run workqueue.RunID) {
 // tellsOfDisk reports whether whoever asks is told of the disk, and of no service.
 func (w *world) tellsOfDisk(run workqueue.RunID, nc *nats.Conn) bool {
 	w.Helper()
-	e, err := healthstore.New(w.Store).Explain(w.Context(), run)
-	if err != nil {
-		w.Fatal(err)
-	}
+	e := testenv.Must(healthstore.New(w.Store).Explain(w.Context(), run))(w)
 	for _, g := range e.Groups {
 		if g.Reason != healthstore.ReasonUnwritable || g.Owner != healthstore.OwnerOperator ||
 			!strings.Contains(g.Why, "disk") || g.Who != "whoever runs the NATS server" {
@@ -119,15 +117,9 @@ func (w *world) tellsOfDisk(run workqueue.RunID, nc *nats.Conn) bool {
 			return false
 		}
 	}
-	watch, err := health.New(health.Config{Store: w.Store, NC: nc, Host: "here"})
-	if err != nil {
-		w.Fatal(err)
-	}
+	watch := testenv.Must(health.New(health.Config{Store: w.Store, NC: nc, Host: "here"}))(w)
 	defer watch.Wait()
-	report, err := watch.Report(w.Context())
-	if err != nil {
-		w.Fatal(err)
-	}
+	report := testenv.Must(watch.Report(w.Context()))(w)
 	return len(e.Groups) > 0 && slices.ContainsFunc(report.Conditions, func(c healthstore.Condition) bool {
 		return c.Kind == healthstore.Disk && c.Severity == healthstore.Critical && strings.Contains(c.Detail, "full disk")
 	})

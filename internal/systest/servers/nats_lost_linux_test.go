@@ -19,20 +19,12 @@ import (
 func (w *world) purge(name string) {
 	w.Helper()
 	w.until("something was purged from "+name, func() bool {
-		stream, err := w.js.Stream(w.Context(), name)
-		if err != nil {
-			w.Fatal(err)
-		}
-		before, err := stream.Info(w.Context())
-		if err != nil {
-			w.Fatal(err)
-		}
+		stream := testenv.Must(w.js.Stream(w.Context(), name))(w)
+		before := testenv.Must(stream.Info(w.Context()))(w)
 		if before.State.Msgs == 0 {
 			return false
 		}
-		if err := stream.Purge(w.Context()); err != nil {
-			w.Fatal(err)
-		}
+		testenv.NoError(w, stream.Purge(w.Context()))
 		after, err := stream.Info(w.Context())
 		return err == nil && after.State.FirstSeq > before.State.FirstSeq
 	})
@@ -131,24 +123,15 @@ func TestRepliesArePurged(t *testing.T) {
 // held returns how many messages a stream has.
 func (w *world) held(name string) uint64 {
 	w.Helper()
-	stream, err := w.js.Stream(w.Context(), name)
-	if err != nil {
-		w.Fatal(err)
-	}
+	stream := testenv.Must(w.js.Stream(w.Context(), name))(w)
 	return stream.CachedInfo().State.Msgs
 }
 
 // states returns how many states of the flow letter are stored, beside what else the stream keeps.
 func (w *world) states() int {
 	w.Helper()
-	stream, err := w.js.Stream(w.Context(), wire.StreamFlow)
-	if err != nil {
-		w.Fatal(err)
-	}
-	info, err := stream.Info(w.Context(), jetstream.WithSubjectFilter("tranche.flow.letter.>"))
-	if err != nil {
-		w.Fatal(err)
-	}
+	stream := testenv.Must(w.js.Stream(w.Context(), wire.StreamFlow))(w)
+	info := testenv.Must(stream.Info(w.Context(), jetstream.WithSubjectFilter("tranche.flow.letter.>")))(w)
 	return len(info.State.Subjects)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -22,9 +23,7 @@ WHEN (OLD.published_at IS NOT NULL AND NEW.published_at IS NULL) EXECUTE FUNCTIO
 
 func (w *world) exec(sql string) {
 	w.Helper()
-	if _, err := w.Pool.Exec(w.Context(), sql); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(w.Pool.Exec(w.Context(), sql))(w)
 }
 
 // made returns when a stream was made; the zero time while there is none.
@@ -56,9 +55,7 @@ func (w *world) told(run workqueue.RunID) bool {
 	w.Helper()
 	const completion = `SELECT id::text FROM run_event WHERE run_id = $1 AND kind = 'completed'`
 	var id string
-	if err := w.Pool.QueryRow(w.Context(), completion, run).Scan(&id); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, w.Pool.QueryRow(w.Context(), completion, run).Scan(&id))
 	consumer, err := w.js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{wire.EventSubject("run.completed")}})
 	if err != nil {

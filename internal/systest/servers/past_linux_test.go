@@ -19,11 +19,11 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -58,9 +58,7 @@ func setupPast(t *testing.T, url string) *past {
 func (w *past) serve() {
 	w.Helper()
 	svc, err := endpoints.New(testenv.Conn(w, w.ns), endpoints.Config{Name: "test", Version: "1.0.0"})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	handle := func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
 		select {
 		case <-time.After(pause):
@@ -78,9 +76,7 @@ func (w *past) serve() {
 		}
 		return nil
 	}
-	if err := endpoints.HandleList(svc, "statement", handle, endpoints.Concurrency(2)); err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, endpoints.HandleList(svc, "statement", handle, endpoints.Concurrency(2)))
 	w.keep("service", svc.Run)
 }
 
@@ -117,9 +113,7 @@ func (w *past) keep(what string, f func(context.Context) error) (stop func()) {
 func (w *past) start() {
 	w.Helper()
 	store, release, err := database.Open(w.Context(), w.url, database.PoolConfig{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	w.Cleanup(release)
 	cfg := orchestrator.Config{Version: "test", Grace: time.Second,
 		Log:     zaptest.NewLogger(w, zaptest.Level(zap.WarnLevel)),
@@ -128,10 +122,7 @@ func (w *past) start() {
 	if w.plans {
 		cfg.LeaderTasks = append(cfg.LeaderTasks, plans.task())
 	}
-	node, err := orchestrator.New(store, testenv.Conn(w, w.ns), cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
+	node := testenv.Must(orchestrator.New(store, testenv.Conn(w, w.ns), cfg))(w)
 	plans.Node = node
 	w.node = node
 	w.nodes = append(w.nodes, w.keep("node", node.Run))
@@ -154,10 +145,7 @@ func (w *past) stopNodes() {
 
 func (w *past) run(name string, n int) workqueue.RunID {
 	w.Helper()
-	loaded, err := w.node.Runs().Start(w.Context(), request(name), keyed(name, 0, n))
-	if err != nil {
-		w.Fatal(err)
-	}
+	loaded := testenv.Must(w.node.Runs().Start(w.Context(), request(name), keyed(name, 0, n)))(w)
 	return loaded.Run
 }
 
@@ -183,10 +171,7 @@ func keyed(name string, first, end int) func(*start.LoadItem) error {
 // number asks the database at url, over a connection of its own.
 func (w *past) number(url, sql string, args ...any) int {
 	w.Helper()
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		w.Fatal(err)
-	}
+	conn := testenv.Must(pgx.Connect(context.Background(), url))(w)
 	defer func() { _ = conn.Close(context.Background()) }()
 	return testenv.Number(w, conn, sql, args...)
 }
@@ -223,44 +208,29 @@ func (w *past) wantSound(url, name string, run workqueue.RunID, n int) {
 
 func (w *past) wantInvariants(url string) {
 	w.Helper()
-	report, err := doctor.New(database.New(testenv.Connect(w, url))).Doctor(context.Background())
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, v := range report.Violations {
-		w.Errorf("invariant: %v", v)
-	}
+	nodetest.WantInvariants(w.T, database.New(testenv.Connect(w, url)))
 }
 
 // completions returns the ids under which the completion of a run, or of a tracker's batch, was told.
 func (w *past) completions(kind string, of fmt.Stringer) (ids map[string]int) {
 	w.Helper()
 	ids = map[string]int{}
-	js, err := jetstream.New(testenv.Conn(w, w.ns))
-	if err != nil {
-		w.Fatal(err)
-	}
+	js := testenv.Must(jetstream.New(testenv.Conn(w, w.ns)))(w)
 	consumer, err := js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{wire.EventSubject(kind + ".completed")}})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	for patience := time.Minute; ; {
 		msg, err := consumer.Next(jetstream.FetchMaxWait(patience))
 		if errors.Is(err, nats.ErrTimeout) {
 			return ids
 		}
-		if err != nil {
-			w.Fatal(err)
-		}
+		testenv.NoError(w, err)
 		var event struct {
 			ID    string `json:"id"`
 			Run   string `json:"run"`
 			Batch string `json:"batch"`
 		}
-		if err := json.Unmarshal(msg.Data(), &event); err != nil {
-			w.Fatal(err)
-		}
+		testenv.NoError(w, json.Unmarshal(msg.Data(), &event))
 		if event.Run+event.Batch == of.String() {
 			ids[event.ID]++
 			patience = 2 * time.Second // for another one

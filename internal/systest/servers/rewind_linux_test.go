@@ -92,12 +92,14 @@ func (w *past) wantWhole(url string, b before) {
 // A standby that had fallen behind takes over. Both ways of finding it work, and nodes that live through it as well as
 // ones that are started afterwards, which know of it from JetStream.
 func TestStandbyThatLagsTakesOver(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct{ hosts, restarted bool }{
 		"behind one address":                {},
 		"two hosts":                         {hosts: true},
 		"nodes that are started afterwards": {restarted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			primary := testenv.Postgres(t)
 			standby, replication := primary.Standby(t, false)
 			front, second := testenv.NewProxy(t, primary.Target(t)), testenv.NewProxy(t, standby.Target(t))
@@ -135,8 +137,10 @@ func TestStandbyThatLagsTakesOver(t *testing.T) {
 
 // A backup is put back under nodes that were stopped meanwhile, and under ones that went on.
 func TestBackupIsPutBack(t *testing.T) {
+	t.Parallel()
 	for name, restarted := range map[string]bool{"nodes live through it": false, "nodes are started afterwards": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			cluster := testenv.Postgres(t)
 			front := testenv.NewProxy(t, cluster.Target(t))
 			w := setupPast(t, at(front.Addr()))
@@ -164,6 +168,7 @@ func TestBackupIsPutBack(t *testing.T) {
 
 // A synchronous standby takes over: nothing is lost, and no one is told that it is.
 func TestSynchronousStandbyTakesOver(t *testing.T) {
+	t.Parallel()
 	primary := testenv.Postgres(t)
 	standby, _ := primary.Standby(t, true)
 	front := testenv.NewProxy(t, primary.Target(t))

@@ -54,9 +54,7 @@ func (w *world) node() (stop func()) {
 	node, err := orchestrator.New(w.Store, w.dial(), orchestrator.Config{Log: zaptest.NewLogger(w), Version: "test",
 		Grace: 5 * time.Second, SessionTTL: time.Minute,
 		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	stop = testenv.Keep(w, w.Errorf, "the node", node.Run)
 	nodetest.WantReady(w.T, node)
 	w.nodes = append(w.nodes, node)
@@ -100,9 +98,7 @@ func (w *world) serve(handle func(*endpoints.Service) error) (stop func()) {
 	if err == nil {
 		err = handle(svc)
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	return testenv.Keep(w, w.Errorf, "the service", svc.Run)
 }
 
@@ -125,13 +121,10 @@ func paced(takes func() time.Duration) func(context.Context, *nodetest.Chunk) er
 // start loads a run whose deadlines lie beyond the test.
 func (w *world) start(endpoint string, items, chunk, inFlight int) workqueue.RunID {
 	w.Helper()
-	loaded, err := w.nodes[0].Runs().Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded := testenv.Must(w.nodes[0].Runs().Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: chunk,
 			InFlight: inFlight, MaxAttempts: 1, Timeout: timeOut, RetryBackoff: 10 * time.Millisecond}}}},
-		nodetest.Items(items))
-	if err != nil {
-		w.Fatal(err)
-	}
+		nodetest.Items(items)))(w)
 	return loaded.Run
 }
 
@@ -160,19 +153,14 @@ func (w *world) wantSound(run workqueue.RunID, items int) {
 // causes counts the slices of a run by why they were made.
 func (w *world) causes(run workqueue.RunID) map[string]int {
 	w.Helper()
-	rows, err := w.Pool.Query(context.Background(),
-		`SELECT cause, count(*) FROM work_slice WHERE run_id = $1 GROUP BY 1`, run)
-	if err != nil {
-		w.Fatal(err)
-	}
+	rows := testenv.Must(w.Pool.Query(context.Background(),
+		`SELECT cause, count(*) FROM work_slice WHERE run_id = $1 GROUP BY 1`, run))(w)
 	defer rows.Close()
 	counts := map[string]int{}
 	for rows.Next() {
 		var cause string
 		var n int
-		if err := rows.Scan(&cause, &n); err != nil {
-			w.Fatal(err)
-		}
+		testenv.NoError(w, rows.Scan(&cause, &n))
 		counts[cause] = n
 	}
 	return counts

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // version is what the tests build.
@@ -26,10 +28,7 @@ func TestTwoCheckoutsMakeTheSameBytes(t *testing.T) {
 	if info, err := os.Stat(first); err != nil || info.Size() > 80<<20 {
 		t.Errorf("the program has %d bytes (%v)", info.Size(), err)
 	}
-	program, err := elf.Open(first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := testenv.Must(elf.Open(first))(t)
 	defer func() { _ = program.Close() }()
 	if needs, err := program.ImportedLibraries(); len(needs) > 0 || err != nil {
 		t.Errorf("it needs %v (%v)", needs, err)
@@ -65,9 +64,7 @@ func checkout(t *testing.T) string {
 		if err == nil {
 			err = os.WriteFile(to, []byte(read(t, filepath.Join(root, name))), info.Mode().Perm())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 	return dir
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 const composeGo = "github.com/compose-spec/compose-go/v2/cmd@v2.9.0"
@@ -83,10 +85,7 @@ func TestComposeFile(t *testing.T) {
 func TestComposeConfigurations(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("NAME", "nats-1")
-	options, err := server.ProcessConfigFile(filepath.Join(root, "deploy", "compose", "nats.conf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	options := testenv.Must(server.ProcessConfigFile(filepath.Join(root, "deploy", "compose", "nats.conf")))(t)
 	if options.ServerName != "nats-1" || !options.JetStream || options.StoreDir != "/data" || len(options.Routes) != 3 {
 		t.Errorf("nats.conf makes a server %s of %d routes, JetStream %v in %s", options.ServerName, len(options.Routes),
 			options.JetStream, options.StoreDir)
@@ -95,9 +94,7 @@ func TestComposeConfigurations(t *testing.T) {
 		"prometheus.yml": "compose/prometheus.yml", "rules.yml": "prometheus/rules.yml",
 	} {
 		text := strings.ReplaceAll(read(t, filepath.Join(root, "deploy", file)), "/etc/prometheus/", "")
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	run(t, command(t.Context(), installed(t, "promtool"), "check", "config", filepath.Join(dir, "prometheus.yml")))
 	run(t, command(t.Context(), installed(t, "amtool"), "check-config", "deploy/compose/alertmanager.yml"))

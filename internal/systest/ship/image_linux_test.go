@@ -36,9 +36,7 @@ type engine struct {
 func containers(t *testing.T) *engine {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ship-") //nolint:usetesting // its files belong to several users, and podman removes them
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	e := &engine{program: installed(t, "podman"), flags: []string{"--root", filepath.Join(dir, "root"), "--runroot",
 		filepath.Join(dir, "run"), "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "none",
 		"--runtime", "runc"}}
@@ -101,13 +99,8 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 	ns, database := testenv.NATS(t), testenv.EmptyDatabase(t)
 	owner, _ := testenv.Role(t, database, "")
 	app, _ := testenv.Role(t, database, "")
-	if _, err := testenv.Connect(t, database).Exec(t.Context(), "ALTER SCHEMA public OWNER TO "+owner); err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(testenv.Connect(t, database).Exec(t.Context(), "ALTER SCHEMA public OWNER TO "+owner))(t)
+	parsed := testenv.Must(url.Parse(database))(t)
 	target := fmt.Sprintf("%s/.s.PGSQL.%s", parsed.Query().Get("host"), parsed.Query().Get("port"))
 	if !parsed.Query().Has("host") {
 		target = parsed.Host
@@ -135,9 +128,7 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 		return run(t, cmd)
 	}
 	items := filepath.Join(t.TempDir(), "accounts.csv")
-	if err := os.WriteFile(items, []byte("id,balance\nC-1,100.00\nC-2,7.50\nC-3,2000.00\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(items, []byte("id,balance\nC-1,100.00\nC-2,7.50\nC-3,2000.00\n"), 0o600))
 	client("run", "start", "--endpoint", "year-end-interest", "--items", items, "--wait", "--max-wait", "1m")
 	if got := client("run", "export", "last", "--format", "csv"); !strings.Contains(got, "1.5") {
 		t.Errorf("the results are %s", got)

@@ -55,18 +55,11 @@ func installed(t *testing.T, name string) string {
 // absolute is a file of the repository for programs that start elsewhere.
 func absolute(t *testing.T, name string) string {
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join(root, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return testenv.Must(filepath.Abs(filepath.Join(root, name)))(t)
 }
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(name))(t)
 	return string(text)
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 const goreleaser = "github.com/goreleaser/goreleaser/v2@v2.15.1"
@@ -89,9 +91,7 @@ func checkSBOM(t *testing.T, dist string) {
 		Format     string `json:"bomFormat"`
 		Components []struct{ Name, Version string }
 	}
-	if err := json.Unmarshal([]byte(read(t, one(t, dist, "*linux_amd64*.cdx.json"))), &bill); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal([]byte(read(t, one(t, dist, "*linux_amd64*.cdx.json"))), &bill))
 	for _, c := range bill.Components {
 		if c.Name == "github.com/nats-io/nats.go" && c.Version != "" {
 			return
@@ -109,14 +109,10 @@ func checkPackage(t *testing.T, dist string) {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"var/lib/dpkg/info", "var/lib/dpkg/updates", "etc", "usr/lib/systemd", "lib/systemd"} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
 	}
 	for name, text := range map[string]string{"var/lib/dpkg/status": "", "etc/passwd": "", "etc/group": ""} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	dpkg := func(args ...string) {
 		t.Helper()

@@ -232,7 +232,13 @@ func (b *Bundle) Dump(t *testing.T, run workqueue.RunID) string {
 // Check fails the test when the invariants do not hold.
 func (b *Bundle) Check(t *testing.T) {
 	t.Helper()
-	report := testenv.Must(doctor.New(b.Store).Doctor(context.Background()))(t)
+	WantInvariants(t, b.Store)
+}
+
+// WantInvariants fails the test when the invariants do not hold in a database.
+func WantInvariants(t testing.TB, store *database.DB) {
+	t.Helper()
+	report := testenv.Must(doctor.New(store).Doctor(context.Background()))(t)
 	for _, v := range report.Violations {
 		t.Errorf("invariant: %v", v)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// GuardedNATS is a NATS server that runs by a configuration with users and permissions.
+// GuardedNATS is a NATS server that runs by a configuration: with users and permissions, TLS, or others in a cluster.
 type GuardedNATS struct {
 	server *server.Server
 	dir    string
@@ -31,7 +31,7 @@ func NATSByConfig(t testing.TB, config string) *GuardedNATS {
 	g.server = srv
 	t.Cleanup(g.Stop)
 	if !srv.ReadyForConnections(stopTimeout) || !srv.JetStreamEnabled() {
-		t.Fatal("test environment: the NATS server with permissions does not start")
+		t.Fatal("test environment: the NATS server does not start")
 	}
 	g.port = srv.Addr().(*net.TCPAddr).Port
 	return g
@@ -56,7 +56,9 @@ func (g *GuardedNATS) options(t testing.TB, config string) *server.Options {
 		t.Fatalf("test environment: the NATS configuration: %v", err)
 	}
 	opts.Host, opts.Port, opts.StoreDir = "127.0.0.1", g.port, filepath.Join(g.dir, "store")
-	opts.NoSigs, opts.NoLog, opts.AuthTimeout = true, true, stopTimeout.Seconds()
+	opts.NoSigs, opts.NoLog = true, true
+	patience := stopTimeout.Seconds()
+	opts.AuthTimeout, opts.TLSTimeout, opts.Cluster.TLSTimeout = patience, patience, patience
 	// A first PING after 2 s may overtake the PONG of a login that takes as long: nats.Connect fails then.
 	opts.DisableShortFirstPing = true
 	return opts
@@ -67,6 +69,9 @@ func (g *GuardedNATS) Stop() {
 	g.server.Shutdown()
 	g.server.WaitForShutdown()
 }
+
+// Server returns the server itself.
+func (g *GuardedNATS) Server() *server.Server { return g.server }
 
 // URL returns where the server listens.
 func (g *GuardedNATS) URL() string { return g.server.ClientURL() }
