@@ -371,9 +371,9 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		"traces to":      {2, "--trace-otlp: ", nil, []string{"--trace-otlp", "collector:4317"}},
 		"no TLS":         {1, "--tls-cert", nil, []string{"--listen", "0.0.0.0:0", "--auth", "on"}},
 		"a proxy only":   {1, "--auth on", nil, []string{"--listen", "0.0.0.0:0", "--behind-proxy"}},
-		"no key":         {2, "--tls-key", nil, []string{"--auth", "on", "--tls-cert", "x"}},
-		"logins off":     {2, "--auth on", nil, []string{"--oidc-issuer", "https://id.example"}},
-		"no way back":    {2, "--public-url", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example"}},
+		"no key":         {1, "--tls-key", nil, []string{"--auth", "on", "--tls-cert", "x"}},
+		"logins off":     {1, "--auth on", nil, []string{"--oidc-issuer", "https://id.example"}},
+		"no way back":    {1, "--public-url", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example"}},
 		"no such role": {
 			1, "viewer, operator and admin", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example",
 				"--public-url", "https://t.example", "--oidc-client-id", "t", "--oidc-roles", "staff=king"},

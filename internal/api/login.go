@@ -172,10 +172,11 @@ type RevokedSessions struct {
 func (s *adminRoutes) registerSessions(api huma.API) {
 	list := kernel.Get("list-sessions", "/sessions", "List who is logged in by a browser, the latest first")
 	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listSessions)
-	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(kernel.Post("revoke-sessions", "/sessions/revoke",
+	revoke := kernel.Post("revoke-sessions", "/sessions/revoke",
 		"End all sessions of a user",
 		"Within 5 seconds, on all nodes. Who still has a token, or an account at the provider of identities "+
-			"that has a role here, can log in again: take that away first."))), s.revokeSessions)
+			"that has a role here, can log in again: take that away first.")
+	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(revoke)), s.revokeSessions)
 }
 
 func (s *adminRoutes) listSessions(ctx context.Context, _ *struct{}) (SessionList, error) {
@@ -369,13 +370,13 @@ type CreatedToken struct {
 func (s *adminRoutes) registerTokens(api huma.API) {
 	list := kernel.Get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")
 	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listTokens)
-	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(kernel.Post("create-token", "/tokens",
-		"Make a token",
-		"The answer holds its secret, which is kept nowhere: there is no other way to learn it.")))), s.createToken)
-	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(kernel.Post("revoke-token", "/tokens/{id}/revoke",
-		"Revoke a token",
+	create := kernel.Post("create-token", "/tokens", "Make a token",
+		"The answer holds its secret, which is kept nowhere: there is no other way to learn it.")
+	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create))), s.createToken)
+	revoke := kernel.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
 		"It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. "+
-			"Requests of its that are in progress are interrupted, streams too."))), s.revokeToken)
+			"Requests of its that are in progress are interrupted, streams too.")
+	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(revoke)), s.revokeToken)
 }
 
 func (s *adminRoutes) listTokens(ctx context.Context, _ *struct{}) (TokenList, error) {

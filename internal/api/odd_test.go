@@ -173,7 +173,10 @@ func TestOddRequests(t *testing.T) {
 			continue // it may have no end
 		}
 		ask := func(query, body string) {
-			at := api.Prefix + inPath.ReplaceAllStringFunc(path, func(string) string { return url.PathEscape(text()) }) + query
+			at := api.Prefix + inPath.ReplaceAllStringFunc(path, func(string) string {
+				odd := text()
+				return url.PathEscape(odd)
+			}) + query
 			code, answer := b.Ask(method, at, strings.NewReader(body), "Content-Type",
 				one("application/json", "application/yaml", "text/csv"))
 			if code >= http.StatusInternalServerError {

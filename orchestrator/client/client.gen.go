@@ -2542,7 +2542,7 @@ type OpenSettings struct {
 	// SQL a query whose rows are the items, instead of a body
 	SQL string `json:"sql,omitempty"`
 
-	// SQLSource where to ask it: a source of serve --connections
+	// SQLSource where to ask: a source of serve --connections
 	SQLSource string `json:"sql_source,omitempty"`
 
 	// Stream a JetStream stream whose messages are the items, instead of a body
@@ -3563,7 +3563,7 @@ type RunSettings struct {
 	// SQL a query whose rows are the items, instead of a body
 	SQL string `json:"sql,omitempty"`
 
-	// SQLSource where to ask it: a source of serve --connections
+	// SQLSource where to ask: a source of serve --connections
 	SQLSource string `json:"sql_source,omitempty"`
 
 	// Stream a JetStream stream whose messages are the items, instead of a body
@@ -4887,7 +4887,7 @@ type StartRunParams struct {
 	// SQL a query whose rows are the items, instead of a body
 	SQL string `form:"sql,omitempty" json:"sql,omitempty"`
 
-	// SQLSource where to ask it: a source of serve --connections
+	// SQLSource where to ask: a source of serve --connections
 	SQLSource string `form:"sql_source,omitempty" json:"sql_source,omitempty"`
 
 	// Stream a JetStream stream whose messages are the items, instead of a body

@@ -29,12 +29,12 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 		limited(g, ReasonStepLimit, st.live, st.inFlight, "the run's limit of requests out at once", Advice{
 			"let more be out at once", fmt.Sprintf("tranche run set %s --in-flight N%s", r.id, r.forStep(st))})
 	case e.maxInFlight > 0 && e.live >= e.maxInFlight:
-		limited(g, ReasonBudget, e.live, e.maxInFlight, "the budget of "+workqueue.TargetText(e.name)+" over all runs", Advice{
-			"let more be out at once", fmt.Sprintf("tranche endpoints set %s --max-in-flight N", e.name)})
+		limited(g, ReasonBudget, e.live, e.maxInFlight, "the budget of "+workqueue.TargetText(e.name)+" over all runs",
+			Advice{"let more be out at once", fmt.Sprintf("tranche endpoints set %s --max-in-flight N", e.name)})
 		behind(r, e, g)
 	case st.inFlightAuto && e.paced && e.liveAuto >= e.inFlight:
-		limited(g, ReasonAdaptive, e.liveAuto, e.inFlight, "the limit that nodes found for "+workqueue.TargetText(e.name), Advice{
-			"see how it was found", "tranche endpoints show " + e.name})
+		limited(g, ReasonAdaptive, e.liveAuto, e.inFlight, "the limit that nodes found for "+workqueue.TargetText(e.name),
+			Advice{"see how it was found", "tranche endpoints show " + e.name})
 		if e.change != "" {
 			g.Why += "; its last change: " + e.change
 		}

@@ -62,14 +62,14 @@ func (p *Puller) bind(ctx context.Context) error {
 		if ctx.Err() == nil {
 			reason := p.explain(err)
 			p.Life.set(wire.StateWaiting, reason)
-			level := zap.WarnLevel
 			if told[reason] == nil {
 				told[reason] = &backoff.Seldom{First: repeatLog, Longest: longestRepeatLog}
-				if leftToNode(err) {
-					level = zap.InfoLevel // a node is about to
-				}
 			}
 			if told[reason].Now() {
+				level := zap.WarnLevel
+				if unmade(err) {
+					level = zap.InfoLevel // that is how it may be meant
+				}
 				p.say(level, reason, zap.Error(err))
 			}
 		}
@@ -116,8 +116,8 @@ func (p *Puller) look(ctx context.Context) (consumer jetstream.Consumer, err err
 	return consumer, err
 }
 
-// leftToNode reports whether the consumer is a node's to make: permissions as `tranche nats config` writes them.
-func leftToNode(err error) bool {
+// unmade reports whether the consumer is missing and another's to make.
+func unmade(err error) bool {
 	return stream.Denied(err) && strings.Contains(err.Error(), stream.MakeConsumer)
 }
 
@@ -125,7 +125,7 @@ func leftToNode(err error) bool {
 func (p *Puller) explain(err error) string {
 	nc := p.nc
 	switch {
-	case leftToNode(err):
+	case unmade(err):
 		return fmt.Sprintf("waiting for a node to make consumer %s of stream %s, which this user may not",
 			wire.ConsumerName(p.endpoint), p.stream)
 	case stream.Denied(err):

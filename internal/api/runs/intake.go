@@ -44,7 +44,7 @@ const maxQueryBytes = 64 << 10
 // ItemSource says where items come from that are not in the body: a query, or a stream.
 type ItemSource struct {
 	SQL       string `json:"sql,omitempty" query:"sql" doc:"a query whose rows are the items, instead of a body"`
-	SQLSource string `json:"sql_source,omitempty" query:"sql_source" doc:"where to ask it: a source of serve --connections"`
+	SQLSource string `json:"sql_source,omitempty" query:"sql_source" doc:"where to ask: a source of serve --connections"`
 
 	Stream        string `json:"stream,omitempty" query:"stream" doc:"a JetStream stream whose messages are the items, instead of a body"`      //nolint:lll // a tag
 	StreamSubject string `json:"stream_subject,omitempty" query:"stream_subject" doc:"only messages of this subject, which may have wildcards"` //nolint:lll // a tag

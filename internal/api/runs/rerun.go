@@ -192,7 +192,8 @@ func (s changes) registerAccept(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ReadsJSON[AcceptSettings](api, kernel.Post("accept", "/runs/{run}/accept",
 		"Accept failures",
 		"They stay failed and are shown as accepted, and the health is quiet about them. What is run again, "+
-			"or reset, is accepted no more. The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.accept)
+			"or reset, is accepted no more. The body is 16 MiB at most; more keys go in several requests."), maxSelection),
+		s.accept)
 }
 
 func (s changes) accept(ctx context.Context, in *selectInput[AcceptSettings]) (Accepted, error) {

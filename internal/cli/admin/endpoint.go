@@ -359,8 +359,8 @@ func (e *endpointsSet) settings() (set client.EndpointSettings, err error) {
 		math.SmallestNonzeroFloat64, math.MaxFloat64, "no rate of requests like 10/s, 50/m or 100/h, nor none")
 	set.ChunkCap = count("--chunk-cap", e.ChunkCap, "0", 0, "not 0; nodes find the cap by themselves, and 0 clears it")
 	if set.Breaker = e.Breaker; e.Breaker != nil && *e.Breaker != string(client.BreakerStateClosed) {
-		err = cmp.Or(err, fmt.Errorf("--breaker: %.100q is not closed; nodes open the breaker by themselves, and closed says "+
-			"that it is no outage", *e.Breaker))
+		err = cmp.Or(err, fmt.Errorf("--breaker: %.100q is not closed; nodes open the breaker by themselves, and closed "+
+			"says that it is no outage", *e.Breaker))
 	}
 	return set, err
 }

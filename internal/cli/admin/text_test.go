@@ -123,7 +123,7 @@ func TestLimitsOfEndpointsAreRead(t *testing.T) {
 	} {
 		good, bad, _ := strings.Cut(flag, ", not ")
 		name, good, _ := strings.Cut(good, " ")
-		for _, text := range strings.Fields(good + " " + bad) {
+		for text := range strings.FieldsSeq(good + " " + bad) {
 			var e endpointsSet
 			set(&e, &text)
 			err := e.Validate()
