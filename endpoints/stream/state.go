@@ -166,7 +166,7 @@ func (s *State) Update(ctx context.Context, js jetstream.JetStream) error {
 	}
 	want := s.Want
 	want.Metadata = maps.Clone(s.Have.Config.Metadata) // what others have noted of it stays
-	if want.Metadata == nil { // of a server that notes nothing itself
+	if want.Metadata == nil {                          // of a server that notes nothing itself
 		want.Metadata = map[string]string{}
 	}
 	if is := s.Want.Metadata[metaInstallation]; is != "" {
