@@ -662,7 +662,7 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 		return strings.Contains(s.log.String(), "tranche token create --database ")
 	})
 	b := &bench{T: t, url: s.where["api"]}
-	b.want(b.tranche("run", "list"), cli.ExitOther, "--token-file")
+	b.want(b.tranche("run", "list"), cli.ExitRefused, "--token-file")
 	first := b.tranche("token", "create", "--database", database, "--name", "ann", "--role", "admin")
 	secret := strings.TrimSpace(first.out)
 	if first.code != cli.ExitOK || !access.WellFormed(secret) || strings.Contains(first.err, secret) {
@@ -688,7 +688,7 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 	if looks.code != cli.ExitOK || looks.err != "" {
 		t.Errorf("a viewer looks: exit %d: %s", looks.code, looks.err)
 	}
-	b.want(as("--token", vic.Secret, "run", "pause", "--all"), cli.ExitOther, "role operator")
+	b.want(as("--token", vic.Secret, "run", "pause", "--all"), cli.ExitRefused, "role operator")
 	list := as("--token-file", file, "token", "list")
 	if b.want(list, cli.ExitOK, "vic"); strings.Contains(list.out, vic.Secret[3:]) {
 		t.Errorf("the list is %s", list.out)
@@ -701,7 +701,7 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 	b.want(as("--token-file", file, "session", "revoke", "vic"), cli.ExitOK, "vic")
 	b.want(b.tranche("session", "revoke", "vic", "--database", database), cli.ExitOther, "vic")
 	b.want(as("--token-file", file, "token", "revoke", vic.ID[:8]), cli.ExitOK)
-	b.want(as("--token", vic.Secret, "run", "list"), cli.ExitOther, "revoked")
+	b.want(as("--token", vic.Secret, "run", "list"), cli.ExitRefused, "revoked")
 	for _, wrong := range [][]string{
 		{"--token", secret[:30], "run", "list"},
 		{"--token", secret, "--token-file", file, "run", "list"},
