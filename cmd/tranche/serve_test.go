@@ -390,7 +390,7 @@ func TestServeNamesAFullDisk(t *testing.T) {
 		return code == 503 && strings.Contains(text, "PostgreSQL has no room left on its disk")
 	})
 	b := &bench{T: t, url: where}
-	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-"), 1, "no room left on its disk")
+	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-"), cli.ExitUnreachable, "no room left on its disk")
 	testenv.Must(pool.Exec(t.Context(), `DROP TRIGGER full_disk ON node_session`))(t)
 	eventually(t, "it goes on by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
 	if took, err := s.End(t); err != nil || took > soon {
