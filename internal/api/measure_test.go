@@ -26,7 +26,7 @@ func TestRequestsAreMeasured(t *testing.T) {
 		{path: "/metrics", headers: viewer, want: "GET /metrics viewer 200"},
 		{path: api.Prefix + "/runs/nobody", headers: viewer, want: "GET " + api.Prefix + "/runs/{run} viewer 404"},
 		{path: "/healthz", want: "GET /healthz none 200"},
-		{path: "/healthz", host: "evil.example", want: "(none) none 403"},
+		{path: api.Prefix + "/runs", host: "evil.example", want: "(none) none 403"},
 		{path: "/no/such/" + b.Name(), want: "/ none 404"},
 	} {
 		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL+ask.path, nil))(t)
