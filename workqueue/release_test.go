@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -109,6 +110,35 @@ func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 	b.Until("the taker waits for the commit", func() bool { return b.Waiters() == 1 })
 	release()
 	wg.Wait()
+}
+
+// A request that is cut in pieces must not become more requests than an endpoint or a step may have.
+func TestSplitKeepsToTheLimits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	budget := 1
+	if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: storetest.Endpoint,
+		MaxInFlight: &budget}, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	run := b.Load(storetest.Chunked(10), 10)
+	for s := b.One(run); ; s = b.One(run) {
+		if s.Mask.Count() > 3 {
+			first, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, s.Mask.Split(3), time.Minute)
+			if err != nil || first == nil {
+				t.Fatalf("split off %+v, %v", first, err)
+			}
+			s = *first
+		}
+		out := b.Number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')`)
+		if more := b.Claim(run, storetest.Plenty); out != budget || len(more) != 0 {
+			t.Fatalf("%d requests are out and %d were claimed; the budget is %d", out, len(more), budget)
+		}
+		if len(b.Record(storetest.Whole(s)).Completed) > 0 {
+			break
+		}
+	}
+	b.Check()
 }
 
 // A split that forgets an item, or gives one to two pieces, must not come into the database.

@@ -166,6 +166,9 @@ func (s *State) Update(ctx context.Context, js jetstream.JetStream) error {
 	}
 	want := s.Want
 	want.Metadata = maps.Clone(s.Have.Config.Metadata) // what others have noted of it stays
+	if want.Metadata == nil { // of a server that notes nothing itself
+		want.Metadata = map[string]string{}
+	}
 	if is := s.Want.Metadata[metaInstallation]; is != "" {
 		want.Metadata[metaInstallation] = is
 	}

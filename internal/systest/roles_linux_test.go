@@ -100,8 +100,8 @@ func work(t *testing.T, binary string, n *server) {
 // expire has old rows of the audit log deleted, which leaves a row that says so.
 func expire(t *testing.T, binary string, n *server, admin *pgxpool.Pool) {
 	t.Helper()
-	testenv.Rewrite(t, admin, `UPDATE audit_log SET at = at - interval '100 days' WHERE action = 'start'`)
-	must(t, binary, "", "--url", n.url, "retention", "set", "audit", "--age", "90d")
+	testenv.Rewrite(t, admin, `UPDATE audit_log SET at = at - interval '400 days' WHERE action = 'start'`)
+	must(t, binary, "", "--url", n.url, "retention", "set", "audit", "--age", "366d")
 	untilSQL(t, admin, "old rows expire", `SELECT count(*) FILTER (WHERE action = 'start') = 0 AND
 		count(*) FILTER (WHERE action = 'audit_expire' AND detail->>'rows' = '3') = 1 FROM audit_log`)
 }

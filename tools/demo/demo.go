@@ -109,8 +109,7 @@ const (
 // Exit codes of tranche that the demo expects.
 const (
 	exitOK      = 0
-	exitRefused = 1 // the input is refused
-	exitFailed  = 3 // the run has failed items
+	exitRefused = 7 // the input is refused
 	exitHeld    = 4 // the run waits for someone
 )
 

@@ -6,7 +6,6 @@
 //
 //	a reply that came twice ends its slice late              1
 //	a view counts what is ready twice                        1
-//	all pieces of a split stay with their node               1
 //	a dry run leaves what it did                             1
 //	what is run again stays accepted                         1
 //	a session that is over claims                            1

@@ -109,13 +109,13 @@ func (s *simulation) claimFor(n *node) {
 		s.say("%s", q)
 	}
 	n.claimed = append(n.claimed, got...)
-	s.withinLimits(got)
+	s.withinLimits(got, true)
 }
 
 const beyondLimits = `
 SELECT count(*) FROM work_slice c JOIN run_step st USING (run_id, step)
 LEFT JOIN endpoint_setting e ON e.endpoint = c.endpoint
-WHERE c.id = ANY ($1) AND (bit_count(c.mask) > st.chunk OR NOT EXISTS (
+WHERE c.id = ANY ($1) AND (bit_count(c.mask) > st.chunk OR $2 AND NOT EXISTS (
         SELECT FROM node_session n WHERE n.id = c.session_id AND n.ended_at IS NULL AND n.expires_at > tranche_now())
     OR c.not_before > tranche_now() AND c.cause <> 'probe' OR st.in_flight < (
         SELECT count(*) FROM work_slice s
@@ -125,13 +125,14 @@ WHERE c.id = ANY ($1) AND (bit_count(c.mask) > st.chunk OR NOT EXISTS (
         SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
         WHERE o.endpoint = c.endpoint AND k.flush IS NOT NULL))`
 
-// withinLimits checks that a claim leaves no more in flight than its steps and endpoints may have.
-func (s *simulation) withinLimits(claimed []*request) {
+// withinLimits checks that a claim leaves no more in flight than its steps and endpoints may have, and is of a session
+// that lives. A split may be of one that has just ended.
+func (s *simulation) withinLimits(claimed []*request, fresh bool) {
 	var ids []workqueue.SliceID
 	for _, q := range claimed {
 		ids = append(ids, q.ID)
 	}
-	if n := s.Number(beyondLimits, ids); n > 0 {
+	if n := s.Number(beyondLimits, ids, fresh); n > 0 {
 		s.failf("%d slices were claimed beyond a chunk, a limit in flight, a budget or a session's end, or too early", n)
 	}
 }
@@ -194,7 +195,7 @@ func (s *simulation) publish() {
 				piece := &request{Slice: *made, work: q.work}
 				s.asked[made.ID] = piece
 				n.claimed = append(n.claimed, piece)
-				s.withinLimits([]*request{piece})
+				s.withinLimits([]*request{piece}, false)
 			}
 		default:
 			s.put(q)
