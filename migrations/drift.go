@@ -80,8 +80,8 @@ type Querier interface {
 }
 
 // Drift says in what a migrated schema is not as this program's migrations have made it: what someone has added,
-// changed or removed; or that it is newer, which is no fault, since it suits the version before, too. Of a newer one nothing
-// else is known.
+// changed or removed; or that it is newer, which is no fault, since it suits the version before, too. Of a newer one
+// nothing else is known.
 func Drift(ctx context.Context, db Querier) (all []string, newer bool, err error) {
 	entries, err := Files.ReadDir(".")
 	if err != nil {

@@ -404,8 +404,8 @@ dead_letter.service dead_letter.state endpoint_change.what endpoint_change.befor
 endpoint_pace.learned endpoint_pace.breaker health_condition.kind health_ack.kind health_ack.state
 health_ack.severity leader.name node_session.host node_session.version node_session.stats retention.kind
 run_event.kind run_step.kind run_step.approval schedule.state schedule_occurrence.kind schedule_occurrence.state
-schema_object.object stream_epoch.name stream_fault.stream stream_setting.name stream_setting.applied tracker_batch.owner
-tracker_batch.state tracker_service.webhook_state web_session.role work_slice.state work_slice.cause
+schema_object.object stream_epoch.name stream_fault.stream stream_setting.name stream_setting.applied
+tracker_batch.owner tracker_batch.state tracker_service.webhook_state web_session.role work_slice.state work_slice.cause
 work_slice.service`,
 		"digests, and what is sealed": `
 api_request.fingerprint api_token.hash run_add.digest web_session.hash web_session.renewal large_result.sha256`,

@@ -153,13 +153,6 @@ func runProgram(t *testing.T, env []string, stdin string, args ...string) result
 	return testenv.Must(tryProgram(t, env, stdin, args...))(t)
 }
 
-// begun starts a command. The returned function waits for its end.
-func (b *bench) begun(args ...string) (ended func() result) {
-	return testenv.Begin(b, func() (result, error) {
-		return tryProgram(b.T, []string{"TRANCHE_URL=" + b.url}, "", args...)
-	})
-}
-
 // tryProgram is runProgram for any goroutine. Its error means that the program could not be run at all.
 func tryProgram(t *testing.T, env []string, stdin string, args ...string) (result, error) {
 	t.Helper()
@@ -325,7 +318,7 @@ func testMistakes(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "cancel", "--all"), 0)
 }
 
-// Settings that cannot be, and an address that strangers can reach, are refused with the remedy, before anything else is
+// Settings that cannot be, and an address that strangers can reach, are refused with the remedy, before anything is
 // started.
 func TestWrongSettingsOfServe(t *testing.T) {
 	t.Parallel()

@@ -180,7 +180,8 @@ func TestServeWithoutNATS(t *testing.T) {
 		"/healthz": 200, "/readyz": 503, "/api/v1/runs": 200, "/api/v1/endpoints": 503,
 	} {
 		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, where+path, nil))(t)
-		answer := testenv.Must(http.DefaultClient.Do(req))(t)
+		answer, err := http.DefaultClient.Do(req)
+		testenv.NoError(t, err)
 		text, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
 		if err != nil || answer.StatusCode != want || want == 503 && !strings.Contains(string(text), "NATS") {
@@ -360,7 +361,8 @@ func readyz(t *testing.T, where string) (int, string) {
 func answerOf(t *testing.T, where string) (int, string) {
 	t.Helper()
 	req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, where, nil))(t)
-	answer := testenv.Must(http.DefaultClient.Do(req))(t)
+	answer, err := http.DefaultClient.Do(req)
+	testenv.NoError(t, err)
 	defer func() { _ = answer.Body.Close() }()
 	text := testenv.Must(io.ReadAll(answer.Body))(t)
 	return answer.StatusCode, string(text)

@@ -32,9 +32,9 @@ const (
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
-	files:    638, // without tests and generated code, as are lines
-	lines:    146233,
-	tests:    92481, // lines of them
+	files:    641, // without tests and generated code, as are lines
+	lines:    146314,
+	tests:    87000, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

@@ -29,7 +29,8 @@ type answering struct {
 
 func answer(t *testing.T, requests int, bytes int64) *answering {
 	t.Helper()
-	b := &answering{T: t, server: testenv.OwnNATS(t, embedded.NATSConfig{}), began: make(chan string, 100), let: make(chan struct{})}
+	b := &answering{T: t, server: testenv.OwnNATS(t, embedded.NATSConfig{}), began: make(chan string, 100),
+		let: make(chan struct{})}
 	b.asking = testenv.Conn(t, b.server)
 	node := testenv.Conn(t, b.server)
 	var err error

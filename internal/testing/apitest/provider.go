@@ -38,7 +38,7 @@ type Provider struct {
 }
 
 // providerKeys are those of all providers: to make them takes a while.
-var providerKeys = sync.OnceValue(func() (keys [2]*rsa.PrivateKey) { //nolint:gochecknoglobals // of tests
+var providerKeys = sync.OnceValue(func() (keys [2]*rsa.PrivateKey) {
 	for i := range keys {
 		keys[i], _ = rsa.GenerateKey(rand.Reader, 2048) // without one, what is signed says so
 	}
