@@ -17,7 +17,7 @@ TEST_P      ?= 2
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
 TEST_PLAIN  := /tools/generate$$|/internal/(embedded|cli|intake)(/|$$)|/workqueue/internal/plane$$|/cmd/tranche$$|/migrations$$
 # Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
-MEASURES    := BoundedMemory$$|MemoryIsFlat$$|Quickly$$|ForTenSeconds$$
+MEASURES    := BoundedMemory$$|MemoryIsFlat$$
 # Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there
 # is, a browser, the demo. What measures frames or pace runs alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/tools/faultyservice$$|/internal/systest/natscluster$$
@@ -53,9 +53,9 @@ endif
 # statement prepared; runs from their loading to their end, with failures, a re-run, a reset, without prepared
 # statements, and their deletion, as the role that serves; the audit log's guard; bits and the tracker in SQL.
 MATRIX      ?= 14 15 16 17 18
-MATRIX_RUN  := ^Test(EveryStatementIsPrepared|StoreThroughAPooler|OldThings|ADeletedRunIsGone|TheAuditLog|RerunOfFailedItems|ResetRedoes|LoadShowsNothing)
+MATRIX_RUN  := ^Test(EveryStatementIsPrepared|StoreThroughAPooler|OldThings|ADeletedRunIsGone|TheAuditLog|RerunOfAnOpenRun|ResetAPartThatFailedAnotherStep|LoadShowsNothing)
 # What calculates for long, to compare with an oracle, finds nothing about a version.
-MATRIX_SKIP := Machine|Oracle|Random|Deadlock|Mutants|UnknownBatch|OutOfReach
+MATRIX_SKIP := Machine|Oracle|Deadlock|Mutants|OutOfReach
 BENCH_FLAGS ?=
 DEMO_FLAGS  ?=
 CLUSTER_FLAGS ?=

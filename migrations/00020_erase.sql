@@ -82,7 +82,7 @@ BEGIN
                 before = %1$I.erased_json(a.before, secret, marker), after = %1$I.erased_json(a.after, secret, marker),
                 subject = %1$I.erased_text(a.subject, secret, marker)
             WHERE a.id > audit_erase.after AND a.id <= upto AND (run IS NULL OR a.run_id = run)
-                AND (a.run_id IS NOT NULL OR a.action ~ '^(collector|dead_letter|quarantine|tracker|health)_')
+                AND (a.run_id IS NOT NULL OR a.action ~ '^(collector_(drain|requeue|drop)|dead_letter_.*|health_.*)$')
                 AND (%1$I.erased_json(a.detail, secret, marker), %1$I.erased_json(a.before, secret, marker),
                     %1$I.erased_json(a.after, secret, marker), %1$I.erased_text(a.subject, secret, marker))
                 IS DISTINCT FROM (a.detail, a.before, a.after, a.subject);

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
 )
 
 const (
@@ -38,15 +39,24 @@ FROM pg_proc p WHERE p.proname = ANY (string_to_array($2, ','))
     AND p.pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'audit_log'::regclass)`
 
 	forgetSchema = `DELETE FROM schema_object`
-	recordSchema = `INSERT INTO schema_object (object) SELECT DISTINCT object FROM (` + schemaNow + `) now`
+	recordSchema = `
+INSERT INTO schema_object (object) SELECT DISTINCT object FROM (` + schemaNow + `) now UNION ALL SELECT ` + versionNow
+
+	// What is recorded names the migration after which it was, in a transaction of its own: a process may end before it.
+	versionNow = `'version ' || (SELECT max(version_id) FROM tranche_migration WHERE is_applied)`
+	unrecorded = `
+SELECT NOT EXISTS (SELECT FROM schema_object WHERE object = ` + versionNow + `)
+    AND has_table_privilege('schema_object', 'INSERT')`
 
 	// schemaDrift leaves out indexes that someone has added: they change nothing but speed.
 	schemaDrift = `
 WITH now AS MATERIALIZED (` + schemaNow + `)
-SELECT 'lacks the ' || object FROM (SELECT object FROM schema_object EXCEPT SELECT object FROM now) gone
-UNION ALL SELECT 'has the ' || object || ', which no migration made'
-FROM (SELECT object FROM now EXCEPT SELECT object FROM schema_object) new
-WHERE object NOT LIKE 'index %' AND EXISTS (SELECT FROM schema_object)
+SELECT said FROM (
+    SELECT 'lacks the ' || object AS said
+    FROM (SELECT object FROM schema_object WHERE object NOT LIKE 'version %' EXCEPT SELECT object FROM now) gone
+    UNION ALL SELECT 'has the ' || object || ', which no migration made'
+    FROM (SELECT object FROM now EXCEPT SELECT object FROM schema_object) new WHERE object NOT LIKE 'index %') drift
+WHERE EXISTS (SELECT FROM schema_object WHERE object = ` + versionNow + `)
 ORDER BY 1`
 
 	newerVersions = `SELECT version_id FROM tranche_migration WHERE version_id > $1 AND is_applied ORDER BY 1`
@@ -74,6 +84,15 @@ func record(ctx context.Context, db *sql.DB) (err error) {
 	return tx.Commit()
 }
 
+// recordAnew does what a process that ended right after its migrations has not done.
+func recordAnew(ctx context.Context, db *sql.DB, log *zap.Logger) error {
+	var missing bool
+	if err := db.QueryRowContext(ctx, unrecorded).Scan(&missing); err != nil || !missing {
+		return err
+	}
+	return alone(ctx, db, log, func() error { return record(ctx, db) })
+}
+
 // Querier is a connection, a pool or a transaction.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -93,8 +112,8 @@ func Drift(ctx context.Context, db Querier) (all []string, newer bool, err error
 		return nil, false, fmt.Errorf("look whether the schema is newer: %w", err)
 	}
 	if len(unknown) > 0 {
-		return []string{fmt.Sprintf("is newer than this program: it has migration %05d, and the program knows none after "+
-			"%05d; it suits the version before, so upgrade the program soon", unknown[len(unknown)-1], len(entries))}, true, nil
+		return []string{fmt.Sprintf("is newer than this program: it has migration %05d, this program's last is "+
+			"%05d; only the previous version is supported, so upgrade this program soon", unknown[len(unknown)-1], len(entries))}, true, nil
 	}
 	tables, functions, err := ours()
 	if err != nil {

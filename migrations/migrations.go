@@ -87,6 +87,9 @@ func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err
 
 	// Looked at first so that a role without the right to change the schema can start on a migrated database.
 	missing, err := pending(ctx, db)
+	if err == nil && len(missing) == 0 {
+		err = recordAnew(ctx, db, log)
+	}
 	if err != nil || len(missing) == 0 {
 		return nil, err
 	}

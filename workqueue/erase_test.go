@@ -373,8 +373,7 @@ work_result.error_message work_result.error_keyed work_error.error_message large
 dead_letter.message dead_letter.stack dead_letter.origin dead_letter.headers dead_letter.body quarantine.detail
 quarantine.subject quarantine.headers quarantine.body collector_op.key collector_op.op_id collector_op.payload
 collector_op.fold
-collector_op.folded_into collector_key.key audit_log.subject audit_log.detail audit_log.before audit_log.after
-api_request.body batchrun.params batchrun.content`
+collector_op.folded_into collector_key.key api_request.body batchrun.params batchrun.content`
 
 // exemptColumns are those in which no key of an item stands, by what does.
 func exemptColumns() map[string]string {

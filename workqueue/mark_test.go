@@ -48,4 +48,7 @@ func TestMarksOfOtherDatabasesAndTimelines(t *testing.T) {
 	if m := b.readMark(); m.Moved {
 		t.Errorf("after it the mark is %+v", m)
 	}
+	if gap, err := session.New(b.Store).PassGap(t.Context(), here); gap != nil || err != nil {
+		t.Errorf("it is passed again: %+v, %v", gap, err)
+	}
 }

@@ -87,7 +87,7 @@ func untilSignal() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	came := make(chan os.Signal, 1)
 	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
-	if cli.IsTerminal(os.Stdin) {
+	if cli.IsTerminal(os.Stdin) && !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(came, syscall.SIGHUP)
 	}
 	go func() {

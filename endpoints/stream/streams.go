@@ -244,8 +244,8 @@ func (e *ConflictError) Error() string {
 type StrangerError struct{ have, want string }
 
 func (e *StrangerError) Error() string {
-	return fmt.Sprintf("the streams of this NATS account are of another installation of Tranche (its database's ID is "+
-		"%s, this one's %s), and the two would take each other's replies; give each its own NATS account (docs/security.md, "+
+	return fmt.Sprintf("the streams of this NATS account belong to another Tranche installation (database ID "+
+		"%s; this one's is %s); sharing them would mix up replies; give each its own NATS account (docs/security.md, "+
 		"Accounts), or, if the other database no longer exists, delete the streams %s, %s, %s, %s, %s and %s: "+
 		"nats stream rm NAME", e.have, e.want, wire.StreamWork, wire.StreamReply, wire.StreamStage, wire.StreamFlow,
 		wire.StreamEvent, wire.StreamDead)

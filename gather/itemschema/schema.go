@@ -90,8 +90,8 @@ const (
 	byteSteps = 20
 )
 
-var errTooManySteps = errors.New("the schema compares an item with itself too often; " +
-	"put fewer $refs into its allOf, anyOf and oneOf")
+var errTooManySteps = errors.New("checking an item against the schema takes too many steps; " +
+	"use fewer $refs in allOf, anyOf and oneOf")
 
 // meter counts the steps of a schema and of all that it leads to, and ends a check that takes too many. Each kind of
 // schema looks at its format before it goes on to others.
@@ -133,7 +133,7 @@ func (s *Schema) counted(at *jsonschema.Schema) *jsonschema.Format {
 		format = &jsonschema.Format{Validate: func(any) error { return nil }}
 	}
 	return &jsonschema.Format{Name: format.Name, Validate: func(v any) error {
-		if s.steps += steps; s.steps > s.most {
+		if s.steps += steps + size(v); s.steps > s.most {
 			return errTooManySteps
 		}
 		return format.Validate(v)
@@ -165,6 +165,19 @@ func explain(err error) string {
 
 // maxDigits is how long a number may be that is looked at: what it takes to compare one grows faster than its length.
 const maxDigits = 400
+
+// size is what it takes to look at a value once, in steps.
+func size(v any) int {
+	switch v := v.(type) {
+	case string:
+		return len(v) / 64
+	case []any:
+		return len(v)
+	case map[string]any:
+		return len(v)
+	}
+	return 0
+}
 
 // Check returns what is wrong with an item, by field; nil when it is valid. The error: it takes too many steps.
 func (s *Schema) Check(item []byte) ([]Fault, error) {

@@ -98,7 +98,7 @@ func TestChecksHaveAnEnd(t *testing.T) {
 		`{"$schema":"http://json-schema.org/draft-07/schema",` + multiplying(`{}`)[1:],
 		strings.ReplaceAll(multiplying(`{}`), `{"$ref":"#/$defs/d`, `{"$dynamicRef":"#/$defs/d`),
 	} {
-		if _, err := itemschema.Compile([]byte(schema)); err == nil || !strings.Contains(err.Error(), "too often") {
+		if _, err := itemschema.Compile([]byte(schema)); err == nil || !strings.Contains(err.Error(), "too many steps") {
 			t.Errorf("%.60s: got %v", schema, err)
 		}
 	}
@@ -116,6 +116,15 @@ func TestChecksHaveAnEnd(t *testing.T) {
 	}
 	if faults, err := schema.Check(nested(5)); faults != nil || err != nil {
 		t.Errorf("got %v, %v after it", faults, err)
+	}
+	schema, err = itemschema.Compile([]byte(strings.Replace(strings.Replace(multiplying(`{"minLength":1}`),
+		`"d20":{"allOf":[{"$ref":"#/$defs/d21"},{"$ref":"#/$defs/d21"}]}`, `"d20":{"minLength":1}`, 1),
+		`{"$ref":"#/$defs/d0"`, `{"properties":{"a":{"$ref":"#/$defs/d0"}}`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if faults, err := schema.Check([]byte(`{"a":"` + strings.Repeat("x", 1<<20) + `"}`)); err == nil {
+		t.Errorf("got %v of a long text that is read a million times, and no error", faults)
 	}
 	flat := []byte(`{"a":[` + strings.Repeat("1,", 400_000) + `1]}`)
 	schema, err = itemschema.Compile([]byte(`{"properties":{"a":{"items":{"anyOf":[{"type":"null"},{"minimum":1}]}}}}`))

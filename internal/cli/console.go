@@ -188,7 +188,7 @@ func (c *Console) Client() (*client.Client, error) {
 	}
 	for server := range strings.SplitSeq(c.URL, ",") {
 		if secret != "" {
-			warnOfPlainHTTP(c, server)
+			warnOfPlainHTTP(c, strings.TrimSpace(server))
 		}
 	}
 	options := []client.Option{client.WithActor(OSUser()), client.WithTimeout(c.Timeout), client.WithToken(secret)}

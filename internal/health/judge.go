@@ -76,13 +76,13 @@ func haveWork(runs int64) string {
 	return fmt.Sprintf("%d running runs have work for it.", runs)
 }
 
-// nodes judges who is there and who leads. While the database takes no writes, nodes cannot say that they live.
+// nodes judges who is there and who leads. While the database takes no writes, nodes cannot send heartbeats.
 func (f *facts) nodes() (all []health.Condition) {
 	if f.db.Database.ReadOnly {
 		return []health.Condition{{
 			Undated: true, Kind: health.Database, Severity: health.Critical, Subject: f.host,
 			Link: "/nodes", Title: "PostgreSQL takes no writes",
-			Detail: "Nothing is sent and recorded, no command changes anything, and nodes cannot say that they live.",
+			Detail: "Nothing is sent or recorded, no command changes anything, and nodes cannot send heartbeats.",
 			Remedy: "See whether it is a standby (`SELECT pg_is_in_recovery()`) that --database should not lead to, or was " +
 				"set so (`SHOW default_transaction_read_only`); work goes on by itself when it takes writes again",
 		}}
@@ -92,7 +92,7 @@ func (f *facts) nodes() (all []health.Condition) {
 			Undated: true, Kind: health.Database, Severity: health.Critical, Subject: f.host,
 			Link: "/nodes", Title: "Commits wait for a standby",
 			Detail: "PostgreSQL confirms no commit before a synchronous standby has it, and none does: nothing is sent and " +
-				"recorded, and nodes cannot say that they live.",
+				"recorded, and nodes cannot send heartbeats.",
 			Remedy: health.StandbyRemedy,
 		}}
 	}
@@ -186,7 +186,7 @@ func (f *facts) quorum() []health.Condition {
 	return []health.Condition{{ // nodes that start again know only since then
 		Undated: true, Since: *stalled.StalledSince, Kind: health.NATS, Severity: health.Critical, Subject: health.JetStream,
 		Title:  "JetStream does not answer",
-		Detail: "Nothing is sent and recorded until it does. " + health.StalledText(stalled.StalledWhy) + ".",
+		Detail: "Nothing is sent or recorded until it does. " + health.StalledText(stalled.StalledWhy) + ".",
 		Remedy: health.QuorumAdvice().Remedy(),
 	}}
 }

@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -32,11 +33,12 @@ func Lines(node func() string) zap.Option {
 type lineCore struct {
 	zapcore.Core
 
-	node func() string // empty: it has no session yet
-	seen *seenLines
+	node  func() string // empty: it has no session yet
+	seen  *seenLines
+	about string // the fields of all its lines
 }
 
-// seenLines are the warnings of the last minute, without the numbers in them.
+// seenLines are the warnings of the last minute, without the numbers in their errors.
 type seenLines struct {
 	mu   sync.Mutex
 	last map[string]time.Time
@@ -44,7 +46,7 @@ type seenLines struct {
 
 // With implements zapcore.Core.
 func (c *lineCore) With(fields []zapcore.Field) zapcore.Core {
-	return &lineCore{c.Core.With(fields), c.node, c.seen}
+	return &lineCore{c.Core.With(fields), c.node, c.seen, c.about + said(fields)}
 }
 
 // Check implements zapcore.Core.
@@ -57,7 +59,7 @@ func (c *lineCore) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore
 
 // Write implements zapcore.Core.
 func (c *lineCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	if entry.Level >= zapcore.WarnLevel && c.seen.again(&entry, fields) {
+	if entry.Level >= zapcore.WarnLevel && c.seen.again(&entry, c.about+said(fields)) {
 		return nil
 	}
 	if node := c.node(); node != "" {
@@ -66,22 +68,31 @@ func (c *lineCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	return c.Core.Write(entry, fields)
 }
 
-// again reports whether a line like this was written within the last minute; else it is as of now.
-func (s *seenLines) again(entry *zapcore.Entry, fields []zapcore.Field) bool {
-	key := entry.LoggerName + " " + entry.Message
+// said is what fields say without numbers: of counts, of times, and within errors.
+func said(fields []zapcore.Field) (all string) {
 	for i := range fields {
-		if err, ok := fields[i].Interface.(error); ok && fields[i].Type == zapcore.ErrorType {
-			key += " " + err.Error()
-		} else if fields[i].Type == zapcore.StringType {
-			key += " " + fields[i].String
+		switch field := &fields[i]; field.Type {
+		case zapcore.ErrorType:
+			all += " " + strings.Map(func(r rune) rune {
+				if unicode.IsDigit(r) {
+					return -1
+				}
+				return r
+			}, fmt.Sprint(field.Interface))
+		case zapcore.StringType:
+			all += " " + field.String
+		case zapcore.StringerType, zapcore.ReflectType:
+			all += " " + fmt.Sprint(field.Interface)
+		case zapcore.BoolType:
+			all += fmt.Sprint(" ", field.Integer)
 		}
 	}
-	key = strings.Map(func(r rune) rune {
-		if unicode.IsDigit(r) {
-			return -1
-		}
-		return r
-	}, key)
+	return all
+}
+
+// again reports whether a line like this was written within the last minute; else it is as of now.
+func (s *seenLines) again(entry *zapcore.Entry, said string) bool {
+	key := entry.LoggerName + " " + entry.Message + said
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if last, ok := s.last[key]; ok && entry.Time.Sub(last) < sameLine {

@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"testing"
@@ -30,6 +31,13 @@ func TestAStateIsALine(t *testing.T) {
 	}
 	if n := logs.FilterMessage("look at the streams").Len(); n != 16 {
 		t.Errorf("a state of 15 minutes is %d lines; want one a minute, and that of another error", n)
+	}
+	for _, name := range []string{"tax-2024", "tax-2025"} {
+		log.With(zap.String("schedule", name)).Warn("it did not begin")
+		log.Warn("it is held", zap.Stringer("run", bytes.NewBufferString(name)))
+	}
+	if n := logs.FilterMessage("it did not begin").Len() + logs.FilterMessage("it is held").Len(); n != 4 {
+		t.Errorf("warnings about two schedules and two runs are %d lines", n)
 	}
 	if n := logs.FilterMessage("one of many").Len(); n != 1800 {
 		t.Errorf("of 1800 lines that are no warnings %d are there", n)

@@ -24,7 +24,7 @@
 //	SIGTERM                                   orchestrator TestStopHandsBack, cmd/tranche TestAStopEndsUploadsFirst
 //	poolers, versions, roles                  TestNodesBehindAPooler, TestASchemaNewerThanTheProgram,
 //	                                          TestServeAsARoleThatOwnsNothing; TestTLSBetweenTheMachines
-//	a fence taken out                         TestMutantsAreCaught
+//	a fence taken out                         TestMutantsAreCaught (make soak), TestMutantsLackAFence
 //
 // Child processes are this test binary itself, in a role that an environment variable names; those of the operator are
 // the real program. Databases and NATS servers are each test's own.

@@ -6593,4 +6593,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 195b602b34f07723089b16bdcdb5d2c0, is 3ca6d84ab096affa9913beb3e39ea207c4e7be178e5730f669ceb9c2dc6c63f2.
+// Of e1d8130054b69e7ef65a3453e012c1de, is a6209cbe9b0cfecd4bcfae150597134b4d1d8f1b0d43c8c93e26a21c4a2de9c9.

@@ -231,14 +231,15 @@ type stalling struct {
 func (m *stalling) note(asked time.Time, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	_, answered := errors.AsType[*jetstream.APIError](err)
 	switch {
-	case err == nil:
-		m.since = time.Time{}
 	case stream.Unanswered(err):
 		m.last = core.Readable(err)
 		if m.since.IsZero() {
 			m.since = asked
 		}
+	case err == nil, answered, refused(err):
+		m.since = time.Time{}
 	}
 }
 

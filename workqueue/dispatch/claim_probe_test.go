@@ -114,3 +114,16 @@ func TestProbeOutlivesTheSliceItWasCarvedFrom(t *testing.T) {
 	}
 	b.Check()
 }
+
+// The limits hold for probes too.
+func TestProbeKeepsToTheBudget(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.budget(1)
+	run := b.Load(storetest.Chunked(10), 100)
+	out := b.One(run)
+	b.probeDue()
+	b.wantClaim(run, 0, dispatch.BoundEndpoint)
+	b.Record(storetest.Whole(out))
+	b.wantProbe(run)
+}

@@ -173,8 +173,8 @@ func (f *facts) leaderText() string {
 const (
 	StandbyText = "commits wait for a standby: PostgreSQL confirms none before a synchronous standby has it, and none does"
 	// StandbyRemedy names both ways out; the second gives up what the first keeps.
-	StandbyRemedy = "start the standby that synchronous_standby_names names, or, to go on without one, shorten that " +
-		"setting and run SELECT pg_reload_conf()"
+	StandbyRemedy = "start the standby that synchronous_standby_names names, or, to continue without it, shorten that " +
+		"setting and run SELECT pg_reload_conf(); then losing the primary loses commits"
 )
 
 const (
@@ -200,14 +200,14 @@ func (f *facts) noNode(g *MissingGroup) {
 		g.by = append(g.by, cameBy{g.Why, g.Items})
 	}
 	if f.awaitsStandby {
-		g.Reason, g.Owner, g.Who, g.When = ReasonStandby, OwnerOperator, "whoever sees to PostgreSQL", nil
+		g.Reason, g.Owner, g.Who, g.When = ReasonStandby, OwnerOperator, "the operator of PostgreSQL", nil
 		g.Why, g.Next = StandbyText, "they continue within seconds, automatically, when a standby confirms commits again"
 		g.Advice = []Advice{{Do: StandbyRemedy}}
 		return
 	}
 	if f.readOnly {
-		g.Reason, g.Owner, g.Who, g.When = ReasonReadOnly, OwnerOperator, "whoever sees to PostgreSQL", nil
-		g.Why = "PostgreSQL takes no writes, so nothing is sent or recorded, and nodes cannot say that they live"
+		g.Reason, g.Owner, g.Who, g.When = ReasonReadOnly, OwnerOperator, "the operator of PostgreSQL", nil
+		g.Why = "PostgreSQL takes no writes, so nothing is sent or recorded, and nodes cannot send heartbeats"
 		g.Next = "they go on within seconds, by themselves, when it takes them again"
 		g.Advice = []Advice{{Do: "see whether it is a standby that --database should not lead to, or was set to " +
 			"default_transaction_read_only"}}

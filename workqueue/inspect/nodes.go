@@ -352,7 +352,7 @@ const TakesWrites = `NOT pg_is_in_recovery() AND NOT current_setting('default_tr
 // other roles' sessions that is hidden, so the role's own count.
 const AwaitsStandby = `EXISTS (
     SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'
-        AND clock_timestamp() - query_start > interval '1 s')`
+        AND clock_timestamp() - query_start > interval '5 s')`
 
 const takesWrites = `SELECT ` + TakesWrites + `, ` + AwaitsStandby
 

@@ -189,8 +189,8 @@ func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limi
 				return err
 			}
 			if *limits.Age < least {
-				return &workqueue.SettingError{Detail: fmt.Sprintf("age is %s; the audit log is kept for at least %s, as the "+
-					"owner of the database says (audit_expiry.min_age)", Age(*limits.Age), Age(least))}
+				return &workqueue.SettingError{Detail: fmt.Sprintf("age: %s is too short; the audit log is kept for at least %s "+
+					"(audit_expiry.min_age, set by the owner of the database)", Age(*limits.Age), Age(least))}
 			}
 		}
 		before, err := pg.One(ctx, tx, scanRetention, lockRetention, kind)
