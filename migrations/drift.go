@@ -113,7 +113,8 @@ func Drift(ctx context.Context, db Querier) (all []string, newer bool, err error
 	}
 	if len(unknown) > 0 {
 		return []string{fmt.Sprintf("is newer than this program: it has migration %05d, this program's last is "+
-			"%05d; only the previous version is supported, so upgrade this program soon", unknown[len(unknown)-1], len(entries))}, true, nil
+			"%05d; only the previous version is supported, so upgrade this program soon",
+			unknown[len(unknown)-1], len(entries))}, true, nil
 	}
 	tables, functions, err := ours()
 	if err != nil {

@@ -33,8 +33,8 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
 	files:    641, // without tests and generated code, as are lines
-	lines:    146314,
-	tests:    87000, // lines of them
+	lines:    146364,
+	tests:    87044, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.
