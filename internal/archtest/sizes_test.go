@@ -33,7 +33,7 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
 	files:    641, // without tests and generated code, as are lines
-	lines:    146364,
+	lines:    146367,
 	tests:    87044, // lines of them
 }
 

@@ -235,11 +235,14 @@ func (b *Bundle) Check(t *testing.T) {
 	WantInvariants(t, b.Store)
 }
 
-// WantInvariants fails the test when the invariants do not hold in a database.
+// WantInvariants fails the test when the invariants do not hold in a database, but for that of the schema: tests rename
+// tables and add triggers.
 func WantInvariants(t testing.TB, store *database.DB) {
 	t.Helper()
 	report := testenv.Must(doctor.New(store).Doctor(context.Background()))(t)
 	for _, v := range report.Violations {
-		t.Errorf("invariant: %v", v)
+		if v.Invariant != doctor.AsMigrated {
+			t.Errorf("invariant: %v", v)
+		}
 	}
 }
