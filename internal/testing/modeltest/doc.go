@@ -8,7 +8,6 @@
 //	a view counts what is ready twice                        1
 //	a dry run leaves what it did                             1
 //	what is run again stays accepted                         1
-//	a session that is over claims                            1
 //	keys are taken while they are flushed                    1
 //	a flush is recorded without its fence                    3
 //	a gap in the database keeps sessions                    12
@@ -17,6 +16,7 @@
 //	work of a leader of before is done                      15
 //	stopped lanes never end                                 10
 //	a cancelled run that goes on forgets its slices         21
+//	a session that is over claims                           23
 //	flushes of nodes that are gone keep their keys          25
 //	a gate stays open when what it waits for is made again  26
 //	a re-run asks about invalid items again                 29
