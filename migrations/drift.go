@@ -127,7 +127,7 @@ func Drift(ctx context.Context, db Querier) (all []string, newer bool, err error
 	return all, false, nil
 }
 
-// Notes says what a person should know of the schema at url, beside its drift whether roles that serve see too little.
+// Notes says what a person should know of the schema at url: its drift, and whether roles that serve see too little.
 func Notes(ctx context.Context, url string, roles ...string) (all []string, err error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {

@@ -81,8 +81,8 @@ func main() {
 }
 
 // untilSignal returns a context that ends with the first signal that asks the process to end. By then a second one
-// finds the default handling, which ends the process at once: who sees the stop begin can cut it short. SIGHUP asks for
-// it at a terminal alone, which has closed then; see [serveCommand.Run].
+// finds the default handling, which ends the process at once: whoever sees it stopping can cut that short. SIGHUP asks
+// for it at a terminal alone, which has closed then; see [serveCommand.Run].
 func untilSignal() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	came := make(chan os.Signal, 1)

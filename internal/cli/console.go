@@ -74,7 +74,7 @@ type Console struct {
 	Out, Err io.Writer
 	Columns  int           // of the output
 	URL      string        // several, with commas: the first that answers is called
-	CA       string        // a file of authorities to trust beside the system's; empty: none
+	CA       string        // a file of authorities to trust in addition to the system's; empty: none
 	Timeout  time.Duration // 0: what the operations take
 	JSON     bool
 	Token    TokenFlags
