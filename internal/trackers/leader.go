@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/workqueue"
@@ -216,7 +216,7 @@ const (
 )
 
 // checkWebhook refuses a webhook that could not be sent.
-func checkWebhook(conns *connections.Connections, set *fanout.WebhookSettings) error {
+func checkWebhook(conns *connections.Connections, set *trackerclient.WebhookSettings) error {
 	if set == nil {
 		return nil
 	}
@@ -226,7 +226,7 @@ func checkWebhook(conns *connections.Connections, set *fanout.WebhookSettings) e
 		if bad.Field != "" {
 			place += "." + bad.Field
 		}
-		return &fanout.Error{Code: fanout.CodeWebhook, Place: place, Value: echo(bad.Value), Message: bad.Why}
+		return &trackerclient.Error{Code: trackerclient.CodeWebhook, Place: place, Value: echo(bad.Value), Message: bad.Why}
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -77,7 +77,7 @@ func (b *Bench) AckTwice(batch string) {
 	var all sync.WaitGroup
 	for i := range 14 {
 		all.Go(func() {
-			var acked fanout.BatchesAcked
+			var acked trackerclient.BatchesAcked
 			code, text, err := b.TryAsk(http.MethodPost, api.Prefix+"/trackers/ack",
 				strings.NewReader(fmt.Sprintf(`{"ids":["%s:1:%d"]}`, batch, 1+i/2)), "Content-Type", "application/json")
 			if err != nil || code != http.StatusOK || json.Unmarshal(text, &acked) != nil {
