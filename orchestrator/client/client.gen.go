@@ -1706,9 +1706,9 @@ type Fire struct {
 	// EndDeadline when its run should have ended
 	EndDeadline *time.Time `json:"end_deadline,omitempty"`
 
-	// Late what was done when it had not
-	Late string  `json:"late,omitempty"`
-	Run  *string `json:"run,omitempty"`
+	// LateAction what was done when it had not
+	LateAction string  `json:"late_action,omitempty"`
+	Run        *string `json:"run,omitempty"`
 
 	// RunState absent: there is no such run, or not any more
 	RunState string     `json:"run_state,omitempty"`
@@ -6593,4 +6593,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of e1d8130054b69e7ef65a3453e012c1de, is a6209cbe9b0cfecd4bcfae150597134b4d1d8f1b0d43c8c93e26a21c4a2de9c9.
+// Of 6bcdc68a74d42b26ee731b62e4caccf2, is 1063e239b189863e637cd5ccd6ffc1d8c6e0dcfe2fb09d2d7cf174cb86749b9a.

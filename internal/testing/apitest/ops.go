@@ -107,7 +107,7 @@ func (b *Bench) Park(collector, key, code string) {
 		`UPDATE collector_op SET parked_at = tranche_now(), attempts = 5, error_code = $3, error_message = 'no' ||
 		chr(27) || '[2J', not_before = tranche_now(), failed_first = tranche_now(), failed_last = tranche_now()
 		WHERE key = $2 AND collector = (SELECT id FROM collector WHERE name = $1)`,
-		`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL
+		`UPDATE collector_key SET parked = untried, untried = 0, oldest_at = NULL, due_at = NULL
 		WHERE key = $2 AND $3 <> '' AND collector = (SELECT id FROM collector WHERE name = $1)`,
 	} {
 		if tag, err := b.Pool.Exec(b.Context(), sql, collector, key, code); err != nil || tag.RowsAffected() == 0 {
