@@ -175,11 +175,11 @@ func (w *Webhooks) survive(ctx context.Context, lease workqueue.Lease, hook *tra
 			err = fmt.Errorf("an attempt at a webhook: panic: %v", p)
 		}
 	}()
-	return w.tell(ctx, lease, hook)
+	return w.call(ctx, lease, hook)
 }
 
-// tell makes one attempt at a webhook and notes what came of it.
-func (w *Webhooks) tell(ctx context.Context, lease workqueue.Lease, hook *tracker.Webhook) error {
+// call makes one attempt at a webhook and notes what came of it.
+func (w *Webhooks) call(ctx context.Context, lease workqueue.Lease, hook *tracker.Webhook) error {
 	came := w.deliver(ctx, hook)
 	if ctx.Err() != nil {
 		return ctx.Err() // it was cut off, and is retried by whoever leads then

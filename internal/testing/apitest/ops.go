@@ -40,14 +40,14 @@ func (b *Bench) Told(open, aside int) {
 	}
 }
 
-// Bury stores a dead letter and returns its id.
-func (b *Bench) Bury(endpoint string, letter deadletter.DeadLetter) workqueue.LetterID {
+// AddLetter stores a dead letter and returns its id.
+func (b *Bench) AddLetter(endpoint string, letter deadletter.DeadLetter) workqueue.LetterID {
 	b.Helper()
 	letter.MsgID, letter.Endpoint = uuid.NewString(), endpoint
 	if letter.Cause == "" {
 		letter.Cause = "handler_error"
 	}
-	if isNew, err := deadletter.New(b.Store).Bury(b.Context(), letter); err != nil || !isNew {
+	if isNew, err := deadletter.New(b.Store).Add(b.Context(), letter); err != nil || !isNew {
 		b.Fatal(isNew, err)
 	}
 	page, err := deadletter.New(b.Store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1})
