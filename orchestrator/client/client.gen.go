@@ -1753,16 +1753,28 @@ type Gate struct {
 	// State shut: what it needs has not ended
 	State GateState `json:"state"`
 
-	// Approvers other: not by whoever started the run; one of anyone, other
+	// Approvers other: by no one named in acts; one of anyone, other
 	Approvers string `json:"approvers"`
 
-	// StartedBy who started the run
-	StartedBy string `json:"started_by"`
+	// Acts who has a part in what waits, newest first
+	Acts []GateAct `json:"acts"`
 
 	// Since when it began to wait for someone
 	Since      *time.Time `json:"since,omitempty"`
 	ApprovedBy string     `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time `json:"approved_at,omitempty"`
+}
+
+type GateAct struct {
+	Actor string `json:"actor"`
+
+	// Action start, plan, schedule, add, set, correct, reset, rerun, accept
+	//
+	// Examples: correct
+	Action string `json:"action"`
+
+	// At when last
+	At time.Time `json:"at"`
 }
 
 type GateDocument struct {
@@ -5896,8 +5908,8 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 
 // ApproveRun: Let the items go that a canary held back, or a step begin.
 //
-// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: other, who
-// started the run is refused with 403. With if_waiting_since, what is approved is what was looked at.
+// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: other, who is
+// named in acts of the gate is refused with 403. With if_waiting_since, what is approved is what was looked at.
 //
 // It is POST /runs/{run}/approve, for role operator.
 func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {
@@ -6593,4 +6605,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 4d20b1c35b5bd0d9b3afce25db9fb6a7, is 79436fe58ada410831860bff230e37e359f5a2fb2c5d94192229a1e4fcfa2c86.
+// Of 2072553572aaaf5646e39d0ea297f010, is 4c958cb463f4c7685e41301637e338c8a0d3ed0cd178e5cdee84dbe7c78082d7.
