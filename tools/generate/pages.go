@@ -61,12 +61,11 @@ func table(string) (string, error) {
 	var b strings.Builder
 	all := operations()
 	for _, tag := range api.Document().Tags {
-		fmt.Fprintf(&b, "\n**%s.** %s\n\n| operation | role | Go | what |\n|---|---|---|---|\n",
+		fmt.Fprintf(&b, "\n**%s.** %s\n\n| operation | role | what |\n|---|---|---|\n",
 			strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description)
 		for _, op := range all {
 			if op.Tags[0] == tag.Name {
-				fmt.Fprintf(&b, "| `%s %s` | %s | `%s` | %s |\n", op.method, op.path, op.Extensions["x-tranche-role"],
-					camel(op.OperationID), op.Summary)
+				fmt.Fprintf(&b, "| `%s %s` | %s | %s |\n", op.method, op.path, op.Extensions["x-tranche-role"], op.Summary)
 			}
 		}
 	}
