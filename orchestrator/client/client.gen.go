@@ -1706,9 +1706,9 @@ type Fire struct {
 	// EndDeadline when its run should have ended
 	EndDeadline *time.Time `json:"end_deadline,omitempty"`
 
-	// Late what was done when it had not
-	Late string  `json:"late,omitempty"`
-	Run  *string `json:"run,omitempty"`
+	// LateAction what was done when it had not
+	LateAction string  `json:"late_action,omitempty"`
+	Run        *string `json:"run,omitempty"`
 
 	// RunState absent: there is no such run, or not any more
 	RunState string     `json:"run_state,omitempty"`
@@ -6593,4 +6593,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 7d4f4fd6482b0f39d5e4738b5910925b, is 614c2b7515723076058897792b6b45fd7af1d8454aff4276170a22320bfa1efe.
+// Of a05ce3ac36b229bc04e9d85603b2d6eb, is 2ed56c406786c9d27213f62118b9744218e475c4dc331f6bf95e69ae80859f97.
