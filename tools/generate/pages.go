@@ -56,16 +56,28 @@ func operations() []operation {
 	return all
 }
 
+// unusualRole is the role that an operation needs, in parentheses; empty for a viewer's GET, and an operator's change.
+func (o operation) unusualRole() string {
+	usual := "operator"
+	if o.method == http.MethodGet {
+		usual = "viewer"
+	}
+	if role := fmt.Sprint(o.Extensions["x-tranche-role"]); role != usual {
+		return " (" + role + ")"
+	}
+	return ""
+}
+
 // table lists all operations, by their tags.
 func table(string) (string, error) {
 	var b strings.Builder
 	all := operations()
 	for _, tag := range api.Document().Tags {
-		fmt.Fprintf(&b, "\n**%s.** %s\n\n| operation | role | what |\n|---|---|---|\n",
+		fmt.Fprintf(&b, "\n**%s.** %s\n\n| operation | what |\n|---|---|\n",
 			strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description)
 		for _, op := range all {
 			if op.Tags[0] == tag.Name {
-				fmt.Fprintf(&b, "| `%s %s` | %s | %s |\n", op.method, op.path, op.Extensions["x-tranche-role"], op.Summary)
+				fmt.Fprintf(&b, "| `%s %s` | %s%s |\n", op.method, op.path, op.Summary, op.unusualRole())
 			}
 		}
 	}

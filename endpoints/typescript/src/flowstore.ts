@@ -1,4 +1,4 @@
-// Suspended chunks of a flow, in messages that are found by their subjects: docs/protocol.md, How the Go SDK keeps a
+// Suspended chunks of a flow, in messages that are found by their subjects: endpoints/README.md, Flows. They hold a
 // suspended chunk. It is the same here, so nodes can tell an asker what becomes of his request.
 
 import { randomUUID } from 'node:crypto';
