@@ -2660,58 +2660,58 @@ type OpenSettings struct {
 	// Examples: warn
 	Contract *string `json:"contract,omitempty"`
 
-	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
+	// Chunk items in a request, or auto (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
+	// ChunkBytes bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto only (5s)
+	// ChunkTime target time of a request, with chunk auto (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
+	// InFlight concurrent requests over all nodes, or auto (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at most, over all nodes (no limit)
+	// Rate items a second, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all (3)
+	// MaxAttempts attempts of an item (3)
 	//
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
+	// Timeout for the reply, once a service has the request; give more than the handler takes (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
+	// RetryBackoff wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait (5m)
+	// MaxBackoff longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried even if the service says no; or none (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; also (none)
+	// NoRetryCodes error codes that are not retried even if the service says yes; or none (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
-	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	// MaxResult bytes of an item's result, else it fails as result_too_large (64MiB)
 	//
 	// Examples: 65536, 512KiB
 	MaxResult *int `json:"max_result,omitempty"`
@@ -3388,58 +3388,58 @@ type RunChanges struct {
 	// MaxFailed more failures pause the run: 500, 1% or none
 	MaxFailed *string `json:"max_failed,omitempty"`
 
-	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
+	// Chunk items in a request, or auto (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
+	// ChunkBytes bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto only (5s)
+	// ChunkTime target time of a request, with chunk auto (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
+	// InFlight concurrent requests over all nodes, or auto (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at most, over all nodes (no limit)
+	// Rate items a second, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all (3)
+	// MaxAttempts attempts of an item (3)
 	//
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
+	// Timeout for the reply, once a service has the request; give more than the handler takes (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
+	// RetryBackoff wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait (5m)
+	// MaxBackoff longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried even if the service says no; or none (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; also (none)
+	// NoRetryCodes error codes that are not retried even if the service says yes; or none (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
-	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	// MaxResult bytes of an item's result, else it fails as result_too_large (64MiB)
 	//
 	// Examples: 65536, 512KiB
 	MaxResult *int `json:"max_result,omitempty"`
@@ -3681,58 +3681,58 @@ type RunSettings struct {
 	// Examples: warn
 	Contract *string `json:"contract,omitempty"`
 
-	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
+	// Chunk items in a request, or auto (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
+	// ChunkBytes bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto only (5s)
+	// ChunkTime target time of a request, with chunk auto (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
+	// InFlight concurrent requests over all nodes, or auto (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at most, over all nodes (no limit)
+	// Rate items a second, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all (3)
+	// MaxAttempts attempts of an item (3)
 	//
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
+	// Timeout for the reply, once a service has the request; give more than the handler takes (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
+	// RetryBackoff wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait (5m)
+	// MaxBackoff longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried even if the service says no; or none (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; also (none)
+	// NoRetryCodes error codes that are not retried even if the service says yes; or none (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
-	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	// MaxResult bytes of an item's result, else it fails as result_too_large (64MiB)
 	//
 	// Examples: 65536, 512KiB
 	MaxResult *int `json:"max_result,omitempty"`
@@ -3956,7 +3956,7 @@ type SettingsView struct {
 	// Examples: 1m30s
 	ChunkTime Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once at most
+	// InFlight concurrent requests at most
 	InFlight int `json:"in_flight"`
 
 	// InFlightAuto nodes find the limit up to in_flight
@@ -3965,7 +3965,7 @@ type SettingsView struct {
 	// Rate items a second at most; absent: no limit
 	Rate float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all
+	// MaxAttempts attempts of an item
 	MaxAttempts int `json:"max_attempts"`
 
 	// Timeout for the reply to a request that a service has taken
@@ -4095,58 +4095,58 @@ type StepErrors struct {
 }
 
 type StepOverrides struct {
-	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
+	// Chunk items in a request, or auto (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
+	// ChunkBytes bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto only (5s)
+	// ChunkTime target time of a request, with chunk auto (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
+	// InFlight concurrent requests over all nodes, or auto (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at most, over all nodes (no limit)
+	// Rate items a second, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all (3)
+	// MaxAttempts attempts of an item (3)
 	//
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
+	// Timeout for the reply, once a service has the request; give more than the handler takes (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
+	// RetryBackoff wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait (5m)
+	// MaxBackoff longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried even if the service says no; or none (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; also (none)
+	// NoRetryCodes error codes that are not retried even if the service says yes; or none (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
-	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	// MaxResult bytes of an item's result, else it fails as result_too_large (64MiB)
 	//
 	// Examples: 65536, 512KiB
 	MaxResult *int `json:"max_result,omitempty"`
@@ -4824,40 +4824,40 @@ type StartRunParams struct {
 	// Contract when no item has a field that the service of a step requires: refuse, warn or off
 	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 
-	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
+	// Chunk items in a request, or auto (500; 50 of http one by one, 100 of local)
 	Chunk string `form:"chunk,omitempty" json:"chunk,omitempty"`
 
-	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
+	// ChunkBytes bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)
 	ChunkBytes string `form:"chunk_bytes,omitempty" json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto only (5s)
+	// ChunkTime target time of a request, with chunk auto (5s)
 	ChunkTime string `form:"chunk_time,omitempty" json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
+	// InFlight concurrent requests over all nodes, or auto (auto)
 	InFlight string `form:"in_flight,omitempty" json:"in_flight,omitempty"`
 
-	// Rate items a second at most, over all nodes (no limit)
+	// Rate items a second, over all nodes (no limit)
 	Rate string `form:"rate,omitempty" json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all (3)
+	// MaxAttempts attempts of an item (3)
 	MaxAttempts string `form:"max_attempts,omitempty" json:"max_attempts,omitempty"`
 
-	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
+	// Timeout for the reply, once a service has the request; give more than the handler takes (12m)
 	Timeout string `form:"timeout,omitempty" json:"timeout,omitempty"`
 
-	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
+	// RetryBackoff wait before the second attempt, doubled for each later one (1s)
 	RetryBackoff string `form:"retry_backoff,omitempty" json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait (5m)
+	// MaxBackoff longest such wait (5m)
 	MaxBackoff string `form:"max_backoff,omitempty" json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried even if the service says no; or none (none)
 	RetryCodes []string `form:"retry_codes,omitempty" json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; also (none)
+	// NoRetryCodes error codes that are not retried even if the service says yes; or none (none)
 	NoRetryCodes []string `form:"no_retry_codes,omitempty" json:"no_retry_codes,omitempty"`
 
-	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	// MaxResult bytes of an item's result, else it fails as result_too_large (64MiB)
 	MaxResult string `form:"max_result,omitempty" json:"max_result,omitempty"`
 
 	// Endpoint run this single endpoint instead of a plan
@@ -6593,4 +6593,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of a05ce3ac36b229bc04e9d85603b2d6eb, is 2ed56c406786c9d27213f62118b9744218e475c4dc331f6bf95e69ae80859f97.
+// Of d76a688e174cfbda5be3a15bb62ae622, is d44a23024d46f6828dee29154b179ade95c016fb2f1d34f948c2065f756fd754.
