@@ -1999,7 +1999,7 @@ type ItemCorrection struct {
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
 
-	// Contract when it lacks a field that a service requires; one of refuse, warn, off
+	// Contract when it lacks a field that a service requires; one of reject, warn, off
 	Contract string `json:"contract,omitempty"`
 }
 
@@ -2655,7 +2655,7 @@ type OpenSettings struct {
 	// Examples: fail
 	OnInvalid *string `json:"on_invalid,omitempty"`
 
-	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	// Contract when no item has a field that the service of a step requires: reject, warn or off
 	//
 	// Examples: warn
 	Contract *string `json:"contract,omitempty"`
@@ -3676,7 +3676,7 @@ type RunSettings struct {
 	// Examples: fail
 	OnInvalid *string `json:"on_invalid,omitempty"`
 
-	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	// Contract when no item has a field that the service of a step requires: reject, warn or off
 	//
 	// Examples: warn
 	Contract *string `json:"contract,omitempty"`
@@ -4821,7 +4821,7 @@ type StartRunParams struct {
 	// OnInvalid for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent
 	OnInvalid string `form:"on_invalid,omitempty" json:"on_invalid,omitempty"`
 
-	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	// Contract when no item has a field that the service of a step requires: reject, warn or off
 	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 
 	// Chunk items in a request, or auto (500; 50 of http one by one, 100 of local)
@@ -4957,7 +4957,7 @@ type CorrectParams struct {
 	// Types what a field becomes, like balance=number: number, text, bool or json
 	Types []string `form:"types,omitempty" json:"types,omitempty"`
 
-	// Contract when no item has a field that a service requires; one of refuse, warn, off
+	// Contract when no item has a field that a service requires; one of reject, warn, off
 	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 }
 
@@ -5086,7 +5086,7 @@ type AddItemsParams struct {
 	// Format recognised when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
-	// Contract when no item has a field that a service requires; one of refuse, warn, off
+	// Contract when no item has a field that a service requires; one of reject, warn, off
 	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 
 	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
@@ -6593,4 +6593,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of d76a688e174cfbda5be3a15bb62ae622, is d44a23024d46f6828dee29154b179ade95c016fb2f1d34f948c2065f756fd754.
+// Of a1da7b565b01329967527af3926f6758, is c8f1c1f927b345e78671ae91670d43be6390c11f38f2987a140c18ca4733f52b.
