@@ -167,10 +167,8 @@ func (m *Metrics) events() map[core.Event]*event {
 			help: "Requests kept as dead letters."},
 		core.EventCompleted: {name: "tranche_runs_completed_total", label: "outcome", value: plain,
 			help: "Runs, or later generations, completed by this node: outcome is clean or failures."},
-		core.EventLoaded: {name: "tranche_intake_rows_total",
-			help: "Items read for runs, failed loads included."},
-		core.EventLoadedBytes: {name: "tranche_intake_bytes_total",
-			help: "Bytes of payloads read for runs."},
+		core.EventLoaded:      {name: "tranche_intake_rows_total", help: "Items read for runs, failed loads included."},
+		core.EventLoadedBytes: {name: "tranche_intake_bytes_total", help: "Bytes of payloads read for runs."},
 	}
 }
 

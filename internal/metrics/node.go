@@ -73,15 +73,13 @@ func nodeGauges() []row[*nodeSays] {
 			one(func(n *nodeSays) float64 { return yes(n.leads) })},
 		{"tranche_nats_connected", "1 while this node is connected to NATS, else 0.", "",
 			one(func(n *nodeSays) float64 { return yes(n.connected) })},
-		{"tranche_node_unready", "1 while this node is not ready: jetstream has no quorum, standby is missing in " +
-			"PostgreSQL, or the node is starting.", "reason",
+		{"tranche_node_unready", "1 while this node is not ready, by reason (jetstream: no quorum; standby: commits wait).", "reason",
 			func(n *nodeSays, put func(float64, ...string)) {
 				for reason, holds := range n.unready {
 					put(yes(holds), reason)
 				}
 			}},
-		{"tranche_certificate_expiry_timestamp_seconds", "When a certificate ends: this node's (of is api) or one it is shown " +
-			"(nats, postgresql); absent: no TLS.", "of",
+		{"tranche_certificate_expiry_timestamp_seconds", "End of the certificate of api (this node), nats or postgresql.", "of",
 			func(n *nodeSays, put func(float64, ...string)) {
 				for of, end := range n.certificates {
 					put(float64(end.Unix()), of)
@@ -106,12 +104,9 @@ func nodeTotals() []row[*nodeSays] {
 			perPool(func(p *database.PoolUse) float64 { return float64(p.EmptyAcquireCount()) })},
 		{"tranche_pool_wait_seconds_total", "Total time of waits for a connection.", "pool",
 			perPool(func(p *database.PoolUse) float64 { return p.EmptyAcquireWaitTime().Seconds() })},
-		{"tranche_claims_total", "Claims with work.", "",
-			one(func(n *nodeSays) int64 { return n.Claims })},
-		{"tranche_claims_empty_total", "Claims without work.", "",
-			one(func(n *nodeSays) int64 { return n.EmptyClaims })},
-		{"tranche_slices_claimed_total", "Slices claimed.", "",
-			one(func(n *nodeSays) int64 { return n.Slices })},
+		{"tranche_claims_total", "Claims with work.", "", one(func(n *nodeSays) int64 { return n.Claims })},
+		{"tranche_claims_empty_total", "Claims without work.", "", one(func(n *nodeSays) int64 { return n.EmptyClaims })},
+		{"tranche_slices_claimed_total", "Slices claimed.", "", one(func(n *nodeSays) int64 { return n.Slices })},
 		{"tranche_slices_split_total", "Slices split because they were too large.", "",
 			one(func(n *nodeSays) int64 { return n.Splits })},
 		{"tranche_slices_released_total", "Slices of dead nodes and lost streams reissued.", "",
@@ -124,10 +119,8 @@ func nodeTotals() []row[*nodeSays] {
 			one(func(n *nodeSays) int64 { return n.Postponed })},
 		{"tranche_records_total", "Transactions that recorded outcomes.", "",
 			one(func(n *nodeSays) int64 { return n.Commits })},
-		{"tranche_replies_total", "Messages of replies recorded.", "",
-			one(func(n *nodeSays) int64 { return n.Replies })},
-		{"tranche_replies_stale_total", "Messages of stale replies.", "",
-			one(func(n *nodeSays) int64 { return n.Stale })},
+		{"tranche_replies_total", "Messages of replies recorded.", "", one(func(n *nodeSays) int64 { return n.Replies })},
+		{"tranche_replies_stale_total", "Messages of stale replies.", "", one(func(n *nodeSays) int64 { return n.Stale })},
 		{"tranche_slots_duplicate_total", "Slots of items already answered.", "",
 			one(func(n *nodeSays) int64 { return n.Duplicates })},
 		{"tranche_messages_exhausted_total", "Messages removed because JetStream no longer delivers them.", "",
@@ -156,8 +149,7 @@ func perPool(value func(*database.PoolUse) float64) func(*nodeSays, func(float64
 
 func leaderGauges() []row[*orchestrator.Leading] {
 	return []row[*orchestrator.Leading]{
-		{"tranche_leader_epoch", "Epoch of the lease.", "",
-			one(func(l *orchestrator.Leading) int64 { return l.Epoch })},
+		{"tranche_leader_epoch", "Epoch of the lease.", "", one(func(l *orchestrator.Leading) int64 { return l.Epoch })},
 		{"tranche_leader_task_last_success_timestamp_seconds",
 			"When a task last succeeded.", "task",
 			func(l *orchestrator.Leading, put func(float64, ...string)) {

@@ -56,16 +56,10 @@ func operations() []operation {
 	return all
 }
 
-// unusualRole is the role that an operation needs, in parentheses; empty for a viewer's GET, and an operator's change.
+// unusualRole is the role that an operation needs, in parentheses, except a viewer's GET and an operator's change.
 func (o operation) unusualRole() string {
-	usual := "operator"
-	if o.method == http.MethodGet {
-		usual = "viewer"
-	}
-	if role := fmt.Sprint(o.Extensions["x-tranche-role"]); role != usual {
-		return " (" + role + ")"
-	}
-	return ""
+	usual := map[bool]string{true: " (viewer)", false: " (operator)"}[o.method == http.MethodGet]
+	return strings.TrimSuffix(fmt.Sprintf(" (%s)", o.Extensions["x-tranche-role"]), usual)
 }
 
 // table lists all operations, by their tags.

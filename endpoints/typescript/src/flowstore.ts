@@ -1,4 +1,4 @@
-// Suspended chunks of a flow, in messages found by their subjects, as in the Go SDK (endpoints/README.md, Flows), so that
+// Suspended chunks of a flow, in messages found by their subjects, as in the Go SDK (endpoints/README.md, Flows):
 // nodes can tell a caller the outcome of its request.
 
 import { randomUUID } from 'node:crypto';
