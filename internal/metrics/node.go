@@ -73,14 +73,14 @@ func nodeGauges() []row[*nodeSays] {
 			one(func(n *nodeSays) float64 { return yes(n.leads) })},
 		{"tranche_nats_connected", "1 while this node is connected to NATS, else 0.", "",
 			one(func(n *nodeSays) float64 { return yes(n.connected) })},
-		{"tranche_node_unready", "1 while this node is not ready, by reason (jetstream: no quorum; standby: commits wait).", "reason",
-			func(n *nodeSays, put func(float64, ...string)) {
+		{"tranche_node_unready", "1 while this node is not ready, by reason (jetstream: no quorum; standby: commits wait).",
+			"reason", func(n *nodeSays, put func(float64, ...string)) {
 				for reason, holds := range n.unready {
 					put(yes(holds), reason)
 				}
 			}},
-		{"tranche_certificate_expiry_timestamp_seconds", "End of the certificate of api (this node), nats or postgresql.", "of",
-			func(n *nodeSays, put func(float64, ...string)) {
+		{"tranche_certificate_expiry_timestamp_seconds", "End of the certificate of api (this node), nats or postgresql.",
+			"of", func(n *nodeSays, put func(float64, ...string)) {
 				for of, end := range n.certificates {
 					put(float64(end.Unix()), of)
 				}
