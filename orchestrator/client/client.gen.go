@@ -1753,16 +1753,28 @@ type Gate struct {
 	// State shut: what it needs has not ended
 	State GateState `json:"state"`
 
-	// Approvers other: not by whoever started the run; one of anyone, other
+	// Approvers other: by no one named in acts; one of anyone, other
 	Approvers string `json:"approvers"`
 
-	// StartedBy who started the run
-	StartedBy string `json:"started_by"`
+	// Acts who has a part in what waits, newest first
+	Acts []GateAct `json:"acts"`
 
 	// Since when it began to wait for someone
 	Since      *time.Time `json:"since,omitempty"`
 	ApprovedBy string     `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time `json:"approved_at,omitempty"`
+}
+
+type GateAct struct {
+	Actor string `json:"actor"`
+
+	// Action start, plan, schedule, add, set, correct, reset, rerun, accept
+	//
+	// Examples: correct
+	Action string `json:"action"`
+
+	// At when last
+	At time.Time `json:"at"`
 }
 
 type GateDocument struct {
@@ -5896,8 +5908,8 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 
 // ApproveRun: Release items held by a canary, or start a step.
 //
-// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: other, who
-// started the run is refused with 403. With if_waiting_since, what is approved is what was looked at.
+// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: other, who is
+// named in acts of the gate is refused with 403. With if_waiting_since, what is approved is what was looked at.
 //
 // It is POST /runs/{run}/approve, for role operator.
 func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {
@@ -6593,4 +6605,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of a1da7b565b01329967527af3926f6758, is c8f1c1f927b345e78671ae91670d43be6390c11f38f2987a140c18ca4733f52b.
+// Of b894325dc057adbe5a5174caa58e6a72, is 428706ca20bf883c6ab597f1e7b2ab620c7ac5097eac54aae75c64c68ef0ce7b.
