@@ -40,7 +40,7 @@ import (
 type commands struct {
 	URL     string        `default:"${url}" env:"TRANCHE_URL" help:"The server to call; of several, with commas, the first that answers." placeholder:"URL"`
 	CA      string        `name:"ca" env:"TRANCHE_CA" help:"A PEM file of authorities to trust, in addition to the system's." placeholder:"FILE"`
-	Timeout time.Duration `env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
+	Timeout time.Duration `within:"0s," env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
 	JSON    bool          `name:"json" help:"Print JSON and nothing else on standard output."`
 	cli.TokenFlags
 
@@ -106,7 +106,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 		kong.Configuration(admin.Read), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
 			"version": "tranche " + versionText()},
 		kong.Writers(term.Out, term.Err), kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(build()), kong.BindToProvider((*cli.Console).Client),
+		kong.Bind(build()), kong.BindToProvider((*cli.Console).Client), cli.PastTimes(),
 	)
 	if err == nil {
 		err = runs.SayHelp(parser.Model)
@@ -125,7 +125,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 		text := strings.Replace(err.Error(), `must be one of "",`, "must be one of ", 1) // "" is: not given
 		return term.Fail(cli.Usage(text + meantFlags(err) + "; see: " + helpFor(chosen, err)))
 	}
-	if err := cli.RefuseEmpty(chosen); err != nil {
+	if err := cli.CheckValues(chosen); err != nil {
 		return term.Fail(err)
 	}
 	term.URL, term.CA, term.Timeout, term.JSON, term.Token = line.URL, line.CA, line.Timeout, line.JSON, line.TokenFlags

@@ -347,10 +347,7 @@ func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (c
 }
 
 func (s *serveCommand) validateTracing() error {
-	if !(s.TraceRatio >= 0 && s.TraceRatio <= 1) { // also when it is no number
-		return fmt.Errorf("--trace-ratio is %v; it must be 0 to 1", s.TraceRatio)
-	}
-	return validateOTLP("--trace-otlp", tracing.Config{Endpoint: s.TraceOTLP, Ratio: s.TraceRatio})
+	return validateOTLP("--trace-otlp", tracing.Config{Endpoint: s.TraceOTLP})
 }
 
 // certificates are the ends of those that this server has, or is shown by NATS and PostgreSQL.

@@ -179,9 +179,6 @@ func (c *Console) Warn(warnings []string) {
 
 // Client returns a client of the API, as the flags say.
 func (c *Console) Client() (*client.Client, error) {
-	if c.Timeout < 0 {
-		return nil, &usageError{fmt.Sprintf("--timeout is %s; it must be positive", c.Timeout)}
-	}
 	secret, err := c.Token.secret(c)
 	if err != nil {
 		return nil, err

@@ -342,7 +342,7 @@ type List[T any] struct {
 	Row     func(*T) []any // a cell for each column
 	Empty   string         // what to say when there is nothing to list
 	Next    any            // where the next page begins, by --after; zero, or a nil pointer, at the end
-	More    bool           // there are more, and --limit shows them
+	Before  bool           // by --before instead
 }
 
 // Print ends the command with the error, the answer as it was sent, or the list.
@@ -356,9 +356,18 @@ func (l *List[T]) Print(c *Console, all []T, err error) error {
 	if err := c.Printf("%s", l.Text(all, c.Room())); err != nil {
 		return err
 	}
-	if next := reflect.ValueOf(l.Next); next.IsValid() && !next.IsZero() {
-		c.Note("there are more; go on with --after %v", reflect.Indirect(next).Interface())
+	next := reflect.ValueOf(l.Next)
+	if !next.IsValid() || next.IsZero() {
+		return nil
 	}
+	from, flag := reflect.Indirect(next).Interface(), "after"
+	if at, ok := from.(time.Time); ok {
+		from = at.UTC().Format(time.RFC3339Nano)
+	}
+	if l.Before {
+		flag = "before"
+	}
+	c.Note("there are more; go on with --%s %v", flag, from)
 	return nil
 }
 
@@ -368,16 +377,5 @@ func (l *List[T]) Text(all []T, room int) string {
 	for i := range all {
 		t.Row(l.Row(&all[i])...)
 	}
-	if l.More {
-		return t.String() + "there are more: --limit shows up to 500\n"
-	}
 	return t.String()
-}
-
-// Within refuses a number that is given and not from 1 to most.
-func Within(flag string, n *int, most int) error {
-	if n != nil && (*n < 1 || *n > most) {
-		return fmt.Errorf("%s must be 1 to %d, got %d", flag, most, *n)
-	}
-	return nil
 }

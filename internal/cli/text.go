@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -89,9 +90,10 @@ func (w *inertWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// RefuseEmpty refuses an argument or flag that was given as an empty text: more likely than not it was to come from a
-// variable that is not set. A run without a name, or a key that protects from starting twice, must not get lost so.
-func RefuseEmpty(line *kong.Context) error {
+// CheckValues refuses an argument or flag that was given as an empty text: more likely than not it was to come from a
+// variable that is not set, and a run without a name, or a key that protects from starting twice, must not get lost
+// so. And it refuses numbers and times beyond the bounds of their tags, like within:"1,500" and within:"0s,".
+func CheckValues(line *kong.Context) error {
 	for _, at := range line.Path {
 		var given *kong.Value
 		switch {
@@ -106,7 +108,37 @@ func RefuseEmpty(line *kong.Context) error {
 				line.Selected().FullPath())}
 		}
 	}
+	for _, flag := range line.Flags() {
+		if err := checkBounds(flag.Value); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+func checkBounds(v *kong.Value) error {
+	low, high, bounded := strings.Cut(v.Tag.Get("within"), ",")
+	given := reflect.Indirect(v.Target)
+	if !bounded || !v.Set || !given.IsValid() {
+		return nil
+	}
+	text, most, want := fmt.Sprint(given.Interface()), math.Inf(1), low+" or more"
+	if high != "" {
+		most, want = number(high), low+" to "+high
+	}
+	if n := number(text); !(n >= number(low) && n <= most) { // so that NaN is refused
+		return &usageError{fmt.Sprintf("%s must be %s, got %s", v.ShortSummary(), want, text)}
+	}
+	return nil
+}
+
+// number is a number, or the seconds of a duration.
+func number(text string) float64 {
+	if d, err := time.ParseDuration(text); err == nil {
+		return d.Seconds()
+	}
+	n, _ := strconv.ParseFloat(text, 64) // of a tag, or what kong has read as one
+	return n
 }
 
 // RefuseBytes refuses words that are not UTF-8: on their way to the server they would become others.
@@ -191,29 +223,36 @@ func MomentOrNever(at *time.Time) string {
 	return Moment(*at)
 }
 
-// PastTime is a point in time on the command line.
-type PastTime struct{ time.Time }
+// PastTimes reads points in time on the command line by [PastTime].
+func PastTimes() kong.Option {
+	return kong.TypeMapper(reflect.TypeFor[time.Time](), kong.MapperFunc(
+		func(line *kong.DecodeContext, target reflect.Value) error {
+			var text string
+			if err := line.Scan.PopValueInto("time", &text); err != nil {
+				return err
+			}
+			at, err := PastTime(text)
+			target.Set(reflect.ValueOf(at))
+			return err
+		}))
+}
 
-// UnmarshalText reads a duration back from now, a date, or a time with or without its zone.
-func (p *PastTime) UnmarshalText(text []byte) (err error) {
-	said := string(text)
-	defer func() {
-		if err == nil && p.IsZero() { // would be taken for none
-			err = fmt.Errorf("%q is too long ago for anything to be recorded; give a later time, or leave the flag out for "+
-				"no bound", said)
-		}
-	}()
-	if back, err := time.ParseDuration(said); err == nil && back >= 0 {
-		p.Time = time.Now().Add(-back)
-		return nil
+// PastTime reads a duration back from now, a date, or a time with or without its zone.
+func PastTime(text string) (at time.Time, err error) {
+	if back, err := time.ParseDuration(text); err == nil && back >= 0 {
+		return time.Now().Add(-back), nil
 	}
-	for _, layout := range []string{time.DateOnly, time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04"} {
-		if p.Time, err = time.ParseInLocation(layout, said, time.Local); err == nil {
-			return nil
+	for _, layout := range []string{time.DateOnly, time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04", time.RFC3339} {
+		if at, err = time.ParseInLocation(layout, text, time.Local); err == nil {
+			break
 		}
 	}
-	if p.Time, err = time.Parse(time.RFC3339, said); err != nil {
-		return fmt.Errorf("invalid time %q; use 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z", said)
+	switch {
+	case err != nil:
+		return at, fmt.Errorf("invalid time %q; use 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z", text)
+	case at.IsZero(): // would be taken for none
+		return at, fmt.Errorf("%q is too long ago for anything to be recorded; give a later time, or leave the flag out for "+
+			"no bound", text)
 	}
-	return nil
+	return at, nil
 }

@@ -4,19 +4,9 @@ package admin
 
 import (
 	"errors"
-	"fmt"
-	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
 )
-
-// notNegative refuses a --wait that is.
-func notNegative(wait time.Duration) error {
-	if wait < 0 {
-		return fmt.Errorf("--wait is %s; it must not be negative", wait)
-	}
-	return nil
-}
 
 // chosenOnce refuses a command that names neither some things nor --all, or both: what is meant must be spelled out.
 func chosenOnce(all, some bool, which, either string) error {

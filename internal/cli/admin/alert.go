@@ -45,14 +45,16 @@ func (alertKind) documents() *documents {
 	}
 }
 
-type alertList struct {
-	Limit int `default:"100" help:"How many, at most 500." placeholder:"N"`
+// namesPage is a page of a list by names.
+type namesPage struct {
+	After string `help:"Only those whose name follows this one." placeholder:"NAME"`
+	Limit int    `default:"100" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
-func (l *alertList) Validate() error { return cli.Within("--limit", &l.Limit, alert.MaxAlerts) }
+type alertList struct{ namesPage }
 
 func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListAlerts(ctx, client.ListAlertsParams{Limit: l.Limit}, term.Keep())
+	list, err := cl.ListAlerts(ctx, client.ListAlertsParams(l.namesPage), term.Keep())
 	return (&cli.List[client.AlertSummary]{
 		Columns: "ALERT|STATE|TELLS OF|BY|HOLDING|WAITING|TOLD|TROUBLE",
 		Row: func(a *client.AlertSummary) []any {
@@ -63,7 +65,7 @@ func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 			}
 			return []any{a.Name, a.State, of, by, a.Holding, a.Waiting, cli.MomentOrNever(a.ToldAt), trouble}
 		},
-		Empty: "no alerts on record; put one there with: tranche alert apply FILE", More: list.Next != "",
+		Empty: "no alerts on record; put one there with: tranche alert apply FILE", Next: list.Next,
 	}).Print(term, list.Alerts, err)
 }
 
@@ -110,13 +112,17 @@ func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 
 type alertMessages struct {
 	documentName
-	Limit int `default:"50" help:"How many, at most 500." placeholder:"N"`
+	timesPage
 }
 
-func (m *alertMessages) Validate() error { return cli.Within("--limit", &m.Limit, alert.MaxMessages) }
+// timesPage is a page of a list of what happened, newest first.
+type timesPage struct {
+	Before time.Time `help:"Only those before this time." placeholder:"TIME"`
+	Limit  int       `default:"50" within:"1,500" help:"How many, at most 500." placeholder:"N"`
+}
 
 func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListAlertMessages(ctx, m.Name, client.ListAlertMessagesParams{Limit: m.Limit}, term.Keep())
+	list, err := cl.ListAlertMessages(ctx, m.Name, client.ListAlertMessagesParams(m.timesPage), term.Keep())
 	return (&cli.List[client.AlertMessage]{
 		Columns: "MADE|STATE|ATTEMPTS|SEVERITY|WHAT|TROUBLE",
 		Row: func(told *client.AlertMessage) []any {
@@ -124,16 +130,14 @@ func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.C
 			_ = json.Unmarshal(told.Body, &said) // without a title, at worst
 			return []any{told.MadeAt, told.State, told.Attempts, told.Severity, said.Title, cli.OrDash(told.Error)}
 		},
-		Empty: "alert " + cli.EscapeControl(m.Name) + " has told nothing yet", More: list.Next != nil,
+		Empty: "alert " + cli.EscapeControl(m.Name) + " has told nothing yet", Next: list.Next, Before: true,
 	}).Print(term, list.Messages, err)
 }
 
 type alertTest struct {
 	documentName
-	Wait time.Duration `default:"60s" help:"How long to wait until it is known what became of it (${default}); 0 does not wait." placeholder:"TIME"`
+	Wait time.Duration `default:"60s" within:"0s," help:"How long to wait until it is known what became of it (${default}); 0 does not wait." placeholder:"TIME"`
 }
-
-func (t *alertTest) Validate() error { return notNegative(t.Wait) }
 
 func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	sent, err := cl.TestAlert(ctx, t.Name, term.Keep())

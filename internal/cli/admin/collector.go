@@ -243,7 +243,7 @@ type collectorAdd struct {
 	Payload  *string `help:"A single operation instead of a file: its payload, as JSON." placeholder:"JSON"`
 	Key      string  `help:"The key of the single operation." placeholder:"KEY"`
 	ID       string  `name:"id" help:"Its id: added again, it is left out." placeholder:"ID"`
-	Priority int     `help:"Its priority, 0 to 9, the highest first." placeholder:"N"`
+	Priority int     `within:"0,9" help:"Its priority, 0 to 9, the highest first." placeholder:"N"`
 	DryRun   bool    `help:"Add nothing; say what would be added, and how it would be stored, or what is wrong."`
 }
 
@@ -258,8 +258,6 @@ func (a *collectorAdd) Validate() error {
 		return errors.New("--key, --id and --priority go with --payload; in a file each operation has its own")
 	case single && !json.Valid([]byte(*a.Payload)):
 		return fmt.Errorf("--payload is %.60q, which is no JSON; put text in quotes, like --payload '\"text\"'", *a.Payload)
-	case a.Priority < 0 || a.Priority > collectorstore.MaxOpPriority:
-		return fmt.Errorf("--priority must be 0 to %d, got %d", collectorstore.MaxOpPriority, a.Priority)
 	}
 	return nil
 }
@@ -326,22 +324,20 @@ func addedText(added *client.AddedOperations) string {
 
 type collectorOps struct {
 	documentName
+	opsPage
+}
+
+type opsPage struct {
 	State string `enum:",waiting,backoff,parked" default:"" help:"Only those in this state: waiting, backoff or parked." placeholder:"STATE"`
 	Key   string `help:"Only those of this key." placeholder:"KEY"`
 	ID    string `name:"id" help:"Only those with this id, with all that is known of them." placeholder:"ID"`
 	Code  string `help:"Only those whose last error had this code." placeholder:"CODE"`
 	After int64  `help:"Only those after this one." placeholder:"NUMBER"`
-	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
+	Limit int    `default:"50" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
-const maxOpsShown = 500
-
-func (o *collectorOps) Validate() error { return cli.Within("--limit", &o.Limit, maxOpsShown) }
-
 func (o *collectorOps) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams{
-		State: o.State, Key: o.Key, ID: o.ID, Code: o.Code, After: o.After, Limit: o.Limit,
-	}, term.Keep())
+	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams(o.opsPage), term.Keep())
 	if o.ID != "" && len(page.Ops) > 0 && !term.JSON {
 		for i := range page.Ops {
 			if err := term.Printf("%s", opText(&page.Ops[i], term.Room())); err != nil {

@@ -14,22 +14,17 @@ import (
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 type dlqList struct {
 	Endpoint string `help:"Only those of this endpoint." placeholder:"NAME"`
 	State    string `enum:",waiting,requeued,reissued,dropped" default:"" help:"Only those in this state: waiting, requeued, reissued or dropped." placeholder:"STATE"`
 	After    string `help:"Only those older than this one, by its whole id." placeholder:"ID"`
-	Limit    int    `default:"20" help:"How many." placeholder:"N"`
+	Limit    int    `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
-func (l *dlqList) Validate() error { return cli.Within("--limit", &l.Limit, deadletter.MaxLetters) }
-
 func (l *dlqList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListDeadLetters(ctx, client.ListDeadLettersParams{
-		Endpoint: l.Endpoint, State: l.State, After: l.After, Limit: l.Limit,
-	}, term.Keep())
+	page, err := cl.ListDeadLetters(ctx, client.ListDeadLettersParams(*l), term.Keep())
 	return (&cli.List[client.DeadLetter]{
 		Columns: "LETTER|ENDPOINT|CAUSE|STATE|DIED|MESSAGE?",
 		Row: func(l *client.DeadLetter) []any {
@@ -141,20 +136,16 @@ func (d *dlqDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	})(cl.DropDeadLetters(ctx, client.LetterSelection{IDs: d.IDs, Endpoint: d.Endpoint, All: d.All}, term.Keep()))
 }
 
-type quarantineList struct {
-	Of    string `name:"run" help:"Only those about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
-	After int64  `help:"Only those older than this one." placeholder:"NUMBER"`
-	Limit int    `default:"20" help:"How many." placeholder:"N"`
-}
+type quarantineList struct{ quarantinePage }
 
-func (q *quarantineList) Validate() error {
-	return cli.Within("--limit", &q.Limit, deadletter.MaxQuarantined)
+type quarantinePage struct {
+	Run   string `name:"run" help:"Only those about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
+	After int64  `help:"Only those older than this one." placeholder:"NUMBER"`
+	Limit int    `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
 func (q *quarantineList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListQuarantined(ctx, client.ListQuarantinedParams{
-		Run: q.Of, After: q.After, Limit: q.Limit,
-	}, term.Keep())
+	page, err := cl.ListQuarantined(ctx, client.ListQuarantinedParams(q.quarantinePage), term.Keep())
 	return (&cli.List[client.QuarantinedView]{
 		Columns: "NUMBER>|TIME|REASON|RUN|DETAIL",
 		Row: func(m *client.QuarantinedView) []any {

@@ -20,7 +20,6 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue/health"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Health is what a person must see to, and what is said of it.
@@ -328,23 +327,20 @@ func nodeRuns(runs []client.NodeRun) string {
 }
 
 // Audit shows what operators did.
-type Audit struct {
-	Of     string       `name:"run" help:"Only what is about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
-	Actor  string       `help:"Only what this one did; tranche is what nodes did by themselves." placeholder:"NAME"`
-	Action string       `help:"Only this: start, rerun, pause, resume, cancel, endpoint_set, …" placeholder:"ACTION"`
-	Since  cli.PastTime `help:"Only since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
-	Before int64        `help:"Only what is older than this entry." placeholder:"NUMBER"`
-	Limit  int          `default:"20" help:"How many." placeholder:"N"`
-}
+type Audit struct{ auditPage }
 
-// Validate is called by kong.
-func (a *Audit) Validate() error { return cli.Within("--limit", &a.Limit, inspect.MaxAudit) }
+type auditPage struct {
+	Run    string    `name:"run" help:"Only what is about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
+	Actor  string    `help:"Only what this one did; tranche is what nodes did by themselves." placeholder:"NAME"`
+	Action string    `help:"Only this: start, rerun, pause, resume, cancel, endpoint_set, …" placeholder:"ACTION"`
+	Since  time.Time `help:"Only since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Before int64     `help:"Only what is older than this entry." placeholder:"NUMBER"`
+	Limit  int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
+}
 
 // Run lists the audit log.
 func (a *Audit) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListAudit(ctx, client.ListAuditParams{
-		Run: a.Of, Actor: a.Actor, Action: a.Action, Since: a.Since.Time, Before: a.Before, Limit: a.Limit,
-	}, term.Keep())
+	page, err := cl.ListAudit(ctx, client.ListAuditParams(a.auditPage), term.Keep())
 	err = cli.Print(term, func(page *client.AuditPage, room int) string {
 		if len(page.Entries) == 0 {
 			return "nothing of this kind was done\n"

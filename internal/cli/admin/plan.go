@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Plans are the commands about plans on record.
@@ -54,11 +53,10 @@ func (planKind) documents() *documents {
 }
 
 type planList struct {
-	Name  string `arg:"" optional:"" help:"List the versions of this plan, newest first."`
-	Limit int    `default:"100" help:"How many, at most 500." placeholder:"N"`
+	Name   string `arg:"" optional:"" help:"List the versions of this plan, newest first."`
+	Before int    `help:"Of a plan, only versions before this one." placeholder:"N"`
+	namesPage
 }
-
-func (p *planList) Validate() error { return cli.Within("--limit", &p.Limit, inspect.MaxPlans) }
 
 func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list := cli.List[client.PlanSummary]{
@@ -73,12 +71,12 @@ func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client
 		Empty: "no plans on record; put one there with: tranche plan apply FILE",
 	}
 	if p.Name != "" {
-		found, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Limit: p.Limit}, term.Keep())
-		list.More = found.Next > 0
+		found, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Before: p.Before, Limit: p.Limit}, term.Keep())
+		list.Next, list.Before = found.Next, true
 		return list.Print(term, found.Versions, err)
 	}
-	found, err := cl.ListPlans(ctx, client.ListPlansParams{Limit: p.Limit}, term.Keep())
-	list.More = found.Next != ""
+	found, err := cl.ListPlans(ctx, client.ListPlansParams(p.namesPage), term.Keep())
+	list.Next = found.Next
 	return list.Print(term, found.Plans, err)
 }
 
@@ -154,7 +152,7 @@ type planInfer struct {
 	Items string `required:"" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	cli.KeyFlags
 	cli.RowFlags
-	Rows int `default:"10000" help:"How many rows are looked at." placeholder:"N"`
+	Rows int `default:"10000" within:"1,1000000" help:"How many rows are looked at." placeholder:"N"`
 }
 
 func (p *planInfer) Validate() error {
@@ -162,7 +160,7 @@ func (p *planInfer) Validate() error {
 	if field, ok := errors.AsType[*gather.FieldError](err); ok {
 		return fmt.Errorf("--%s: %s", field.Field, field.Problem)
 	}
-	return cli.Within("--rows", &p.Rows, 1_000_000)
+	return err
 }
 
 // Run reads the rows here: no server is asked.

@@ -50,16 +50,10 @@ func (scheduleKind) documents() *documents {
 	}
 }
 
-type scheduleList struct {
-	Limit int `default:"100" help:"How many, at most 500." placeholder:"N"`
-}
-
-func (l *scheduleList) Validate() error {
-	return cli.Within("--limit", &l.Limit, schedulestore.MaxSchedules)
-}
+type scheduleList struct{ namesPage }
 
 func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListSchedules(ctx, client.ListSchedulesParams{Limit: l.Limit}, term.Keep())
+	list, err := cl.ListSchedules(ctx, client.ListSchedulesParams(l.namesPage), term.Keep())
 	return (&cli.List[client.ScheduleSummary]{
 		Columns: "SCHEDULE|STATE|WHEN|ZONE|PLAN|NEXT|LAST|RUNNING",
 		Row: func(s *client.ScheduleSummary) []any {
@@ -72,7 +66,7 @@ func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 			}
 			return []any{s.Name, s.State, whenText(s.When), s.Zone, s.Plan, next, last, s.Running}
 		},
-		Empty: "no schedules on record; put one there with: tranche schedule apply FILE", More: list.Next != "",
+		Empty: "no schedules on record; put one there with: tranche schedule apply FILE", Next: list.Next,
 	}).Print(term, list.Schedules, err)
 }
 
@@ -123,10 +117,8 @@ func fireText(f *client.Fire) string {
 
 type schedulePreview struct {
 	Schedule string `arg:"" help:"A schedule on record, or a file with one in YAML or JSON; - is standard input."`
-	Count    int    `default:"20" help:"How many due times, at most 1000." placeholder:"N"`
+	Count    int    `default:"20" within:"1,1000" help:"How many due times, at most 1000." placeholder:"N"`
 }
-
-func (p *schedulePreview) Validate() error { return cli.Within("--count", &p.Count, 1000) }
 
 func (p *schedulePreview) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	times, err := p.times(ctx, cl, term)
@@ -172,23 +164,24 @@ func timesText(times *client.ScheduleTimes, room int) string {
 
 type scheduleHistory struct {
 	documentName
-	State string `enum:",due,queued,starting,started,skipped,missed,failed" default:"" help:"Only those that are due, queued, starting, started, skipped, missed or failed." placeholder:"STATE"`
-	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
+	firesPage
 }
 
-func (f *scheduleHistory) Validate() error {
-	return cli.Within("--limit", &f.Limit, schedulestore.MaxFires)
+type firesPage struct {
+	State  string    `enum:",due,queued,starting,started,skipped,missed,failed" default:"" help:"Only those that are due, queued, starting, started, skipped, missed or failed." placeholder:"STATE"`
+	Before time.Time `help:"Only those before this time." placeholder:"TIME"`
+	Limit  int       `default:"50" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
 func (f *scheduleHistory) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListFires(ctx, f.Name, client.ListFiresParams{State: f.State, Limit: f.Limit}, term.Keep())
+	list, err := cl.ListFires(ctx, f.Name, client.ListFiresParams(f.firesPage), term.Keep())
 	return (&cli.List[client.Fire]{
 		Columns: "DUE|KIND|STATE|RUN|RUN IS|WHY",
 		Row: func(fire *client.Fire) []any {
 			return []any{fire.DueAt, fire.Kind, fire.State, cli.ShortRun(fire.Run), cli.OrDash(fire.RunState),
 				whyFire(fire, time.Now())}
 		},
-		Empty: "schedule " + cli.EscapeControl(f.Name) + " has no such due time yet", More: list.Next != nil,
+		Empty: "schedule " + cli.EscapeControl(f.Name) + " has no such due time yet", Next: list.Next, Before: true,
 	}).Print(term, list.Fires, err)
 }
 
@@ -216,10 +209,8 @@ func whyFire(fire *client.Fire, now time.Time) string {
 
 type scheduleRunNow struct {
 	documentName
-	Wait time.Duration `default:"30s" help:"How long to wait until the leader has started it (${default}); 0 does not wait." placeholder:"TIME"`
+	Wait time.Duration `default:"30s" within:"0s," help:"How long to wait until the leader has started it (${default}); 0 does not wait." placeholder:"TIME"`
 }
-
-func (r *scheduleRunNow) Validate() error { return notNegative(r.Wait) }
 
 func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	fire, err := cl.RunScheduleNow(ctx, r.Name, term.Keep())

@@ -48,18 +48,16 @@ func TestPastTime(t *testing.T) {
 		"2026-01-31T15:04:05":  time.Date(2026, 1, 31, 15, 4, 5, 0, time.Local),
 		"2026-01-31T15:04:05Z": time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC),
 	} {
-		var p cli.PastTime
-		if err := p.UnmarshalText([]byte(text)); err != nil || !p.Equal(want) {
-			t.Errorf("%s: %v, %v; want %v", text, p.Time, err, want)
+		if at, err := cli.PastTime(text); err != nil || !at.Equal(want) {
+			t.Errorf("%s: %v, %v; want %v", text, at, err, want)
 		}
 	}
-	var p cli.PastTime
-	if err := p.UnmarshalText([]byte("90m")); err != nil || time.Since(p.Time).Round(time.Minute) != 90*time.Minute {
-		t.Errorf("90m: %v, %v", p.Time, err)
+	if at, err := cli.PastTime("90m"); err != nil || time.Since(at).Round(time.Minute) != 90*time.Minute {
+		t.Errorf("90m: %v, %v", at, err)
 	}
 	for _, text := range []string{"", "now", "-5m", "31.1.2026", "0001-01-01T00:00:00Z"} {
-		if err := p.UnmarshalText([]byte(text)); err == nil {
-			t.Errorf("%q is taken as %v", text, p.Time)
+		if at, err := cli.PastTime(text); err == nil {
+			t.Errorf("%q is taken as %v", text, at)
 		}
 	}
 }

@@ -133,14 +133,7 @@ func (d *trackerDelete) Run(ctx context.Context, term *cli.Console, cl *client.C
 
 type trackerShow struct {
 	batchID
-	Missing int `default:"10" help:"How many ranges of what is missing to show (${default})." placeholder:"N"`
-}
-
-func (s *trackerShow) Validate() error {
-	if s.Missing < 0 || s.Missing > maxMissing {
-		return fmt.Errorf("--missing must be 0 to %d, got %d", maxMissing, s.Missing)
-	}
-	return nil
+	Missing int `default:"10" within:"0,10000" help:"How many ranges of what is missing to show (${default})." placeholder:"N"`
 }
 
 // maxMissing is how many ranges one answer has.
@@ -230,14 +223,7 @@ func missingText(b *client.BatchView) string {
 type trackerMissing struct {
 	batchID
 	After string `help:"Only what follows this item, like 12:8191." placeholder:"ITEM"`
-	Limit int    `help:"How many ranges at most (all)." placeholder:"N"`
-}
-
-func (m *trackerMissing) Validate() error {
-	if m.Limit < 0 {
-		return fmt.Errorf("--limit is %d; it must be 1 or more", m.Limit)
-	}
-	return nil
+	Limit int    `within:"0," help:"How many ranges at most (all)." placeholder:"N"`
 }
 
 func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -284,18 +270,11 @@ type trackerList struct {
 	Owner string `help:"Only this one's." placeholder:"NAME"`
 	State string `enum:",open,sealed,completed,expired" default:"" help:"Only those in this state: open, sealed, completed or expired." placeholder:"STATE"`
 	After string `help:"Only those older than this one, by its id." placeholder:"ID"`
-	Limit int    `default:"20" help:"How many." placeholder:"N"`
+	Limit int    `default:"20" within:"1,1000" help:"How many, at most 1000." placeholder:"N"`
 }
 
-func (l *trackerList) Validate() error { return cli.Within("--limit", &l.Limit, maxBatches) }
-
-// maxBatches is how many batches one answer has.
-const maxBatches = 1000
-
 func (l *trackerList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListTrackers(ctx, client.ListTrackersParams{
-		Owner: l.Owner, State: l.State, After: l.After, Limit: l.Limit,
-	}, term.Keep())
+	page, err := cl.ListTrackers(ctx, client.ListTrackersParams(*l), term.Keep())
 	return (&cli.List[client.BatchSummary]{
 		Columns: "BATCH|OWNER|KEY|STATE|ITEMS>|OPEN GROUPS>|ACTIVE",
 		Row: func(b *client.BatchSummary) []any {

@@ -23,12 +23,12 @@ type itemChoice struct {
 
 // evidence is what is known of items and of what was made of them.
 type evidence struct {
-	Service     string       `help:"Only what this service made: NAME, NAME@VERSION, or with the instance." placeholder:"NAME@VERSION"`
-	Since       cli.PastTime `help:"Only what was recorded since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
-	Until       cli.PastTime `help:"Only what was recorded before." placeholder:"TIME"`
-	Where       string       `help:"Only items for whose payload this path of SQL/JSON holds: $$.branch == \"12\"." placeholder:"PATH"`
-	WhereResult string       `help:"Only items for whose result it holds." placeholder:"PATH"`
-	Corrected   bool         `help:"Only items whose data was corrected."`
+	Service     string    `help:"Only what this service made: NAME, NAME@VERSION, or with the instance." placeholder:"NAME@VERSION"`
+	Since       time.Time `help:"Only what was recorded since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Until       time.Time `help:"Only what was recorded before." placeholder:"TIME"`
+	Where       string    `help:"Only items for whose payload this path of SQL/JSON holds: $$.branch == \"12\"." placeholder:"PATH"`
+	WhereResult string    `help:"Only items for whose result it holds." placeholder:"PATH"`
+	Corrected   bool      `help:"Only items whose data was corrected."`
 }
 
 // chosen is the choice of commands that change items, by one of these or by evidence, which narrows that.
@@ -59,11 +59,11 @@ func (c *chosen) fill(settings any, keys []string) error {
 const chooseOf = "--key K, --keys FILE, --code C, --group G, or evidence: --service, --since, --until, --where, " +
 	"--where-result, --state, --corrected"
 
-func pointTo(t cli.PastTime) *time.Time {
+func pointTo(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
-	return &t.Time
+	return &t
 }
 
 // redoing is what becomes of the chosen items, by requests to the server.

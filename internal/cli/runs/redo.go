@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
@@ -24,7 +24,7 @@ type runRerun struct {
 	Chunk             *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
 	InFlight          *workqueue.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
 	Endpoint          string              `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
-	Canary            int                 `help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
+	Canary            int                 `within:"0," help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
 	CanaryAutoApprove bool                `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
 	Reason            string              `help:"Why, for the audit log." placeholder:"TEXT"`
 	DryRun            bool                `help:"Change nothing; say how many items and requests it would be."`
@@ -35,21 +35,11 @@ func (r *runRerun) Validate() error {
 	switch {
 	case !r.Failed && r.none():
 		return errors.New("say which items: --failed, " + chooseOf)
-	case r.Canary < 0:
-		return fmt.Errorf("--canary is %d; it must be 1 or more", r.Canary)
 	case r.CanaryAutoApprove && r.Canary == 0:
 		return errors.New("--canary-auto-approve needs --canary N")
 	}
-	return cmp.Or(r.Check(r.DryRun), sizingWithin("--chunk", r.Chunk, bitfield.Size),
-		sizingWithin("--in-flight", r.InFlight, workqueue.MaxInFlight))
-}
-
-// sizingWithin refuses a number that is given and not from 1 to most.
-func sizingWithin(flag string, n *workqueue.Adaptive, most int) error {
-	if n == nil || n.Auto {
-		return nil
-	}
-	return cli.Within(flag, &n.Value, most)
+	sizing := gather.Overrides{StepOverrides: workqueue.StepOverrides{Chunk: r.Chunk, InFlight: r.InFlight}}
+	return cmp.Or(r.Check(r.DryRun), flagError(sizing.Validate()))
 }
 
 func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -14,25 +15,22 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 type runList struct {
-	Limit    int          `default:"20" help:"How many." placeholder:"N"`
-	Search   string       `help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
-	State    []string     `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
-	Result   string       `enum:",failed,ok" default:"" help:"Only completed runs: with failures that no one accepted (failed), or without (ok)." placeholder:"RESULT"`
-	Plan     string       `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
-	Endpoint string       `help:"Only runs with a step that asks this endpoint." placeholder:"NAME"`
-	Since    cli.PastTime `help:"Only runs that were made since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	State    []string  `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
+	Result   string    `enum:",failed,ok" default:"" help:"Only completed runs: with failures that no one accepted (failed), or without (ok)." placeholder:"RESULT"`
+	Before   string    `help:"Only runs older than this one, by its whole id." placeholder:"ID"`
+	Limit    int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
+	Q        string    `name:"search" help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
+	Plan     string    `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
+	Endpoint string    `help:"Only runs with a step that asks this endpoint." placeholder:"NAME"`
+	Since    time.Time `help:"Only runs that were made since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Until    time.Time `help:"Only runs that were made before." placeholder:"TIME"`
 }
 
-func (r *runList) Validate() error { return cli.Within("--limit", &r.Limit, inspect.MaxRuns) }
-
 func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	asked := client.ListRunsParams{Limit: r.Limit, Q: r.Search, State: r.State, Plan: r.Plan, Endpoint: r.Endpoint,
-		Result: r.Result, Since: r.Since.Time}
-	page, err := cl.ListRuns(ctx, asked, term.Keep())
+	page, err := cl.ListRuns(ctx, client.ListRunsParams(*r), term.Keep())
 	list := cli.List[client.RunSummary]{
 		Columns: "RUN|NAME|STATE|ITEMS>|DONE>|FAILED>|>|STARTED",
 		Row: func(run *client.RunSummary) []any {
@@ -44,9 +42,9 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 			return []any{cli.ShortID(run.ID), name, state, run.Items, run.Done, run.Failed, percent(run.Progress),
 				run.CreatedAt}
 		},
-		Empty: "no runs yet; start one with: tranche run start --endpoint NAME --items FILE",
+		Empty: "no runs yet; start one with: tranche run start --endpoint NAME --items FILE", Next: page.Next, Before: true,
 	}
-	if r.Search+r.Plan+r.Endpoint+r.Result != "" || len(r.State) > 0 || !r.Since.IsZero() {
+	if !reflect.DeepEqual(*r, runList{Limit: r.Limit}) {
 		list.Empty = "no run fits; all are in: tranche run list"
 	}
 	if err := list.Print(term, page.Runs, err); err != nil || term.JSON {

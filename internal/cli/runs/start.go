@@ -277,17 +277,12 @@ type runOpen struct {
 	planFlags
 	IdempotencyKey string        `help:"Opening again with the same key gives the run that is there." placeholder:"K"`
 	OnDuplicate    string        `enum:"error,skip,allow" default:"error" help:"A key that the run has already: error, skip or allow." placeholder:"WHAT"`
-	SealWithin     time.Duration `default:"24h" help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
+	SealWithin     time.Duration `default:"24h" within:"1s," help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
 	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"What then, beside reporting it: report (nothing, for 7 days in which no one does anything with it), seal or cancel." placeholder:"WHAT"`
 	runSettings
 }
 
-func (r *runOpen) Validate() error {
-	if r.SealWithin < time.Second {
-		return fmt.Errorf("--seal-within is %s; it must be 1s or more", r.SealWithin)
-	}
-	return r.start().Validate()
-}
+func (r *runOpen) Validate() error { return r.start().Validate() }
 
 // start is the same run as one that is started with its items.
 func (r *runOpen) start() *runStart {
@@ -363,15 +358,8 @@ func (r *runAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 
 type runSeal struct {
 	runArg
-	Expect *int64 `help:"Seal only if the run has so many items." placeholder:"N"`
+	Expect *int64 `within:"0," help:"Seal only if the run has so many items." placeholder:"N"`
 	Reason string `help:"Why, for the audit log." placeholder:"TEXT"`
-}
-
-func (r *runSeal) Validate() error {
-	if r.Expect != nil && *r.Expect < 0 {
-		return fmt.Errorf("--expect is %d; it must not be negative", *r.Expect)
-	}
-	return nil
 }
 
 func (r *runSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
