@@ -106,7 +106,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 		kong.Configuration(admin.Read), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
 			"version": "tranche " + versionText()},
 		kong.Writers(term.Out, term.Err), kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(build()), kong.BindToProvider((*cli.Console).Client), cli.PastTimes(),
+		kong.Bind(build()), kong.BindToProvider((*cli.Console).Client), cli.PastTimes(), cli.Limits(),
 	)
 	if err == nil {
 		err = runs.SayHelp(parser.Model)

@@ -3,16 +3,12 @@ package cli
 import (
 	"fmt"
 	"io"
-	"math"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/alecthomas/kong"
 )
 
 // EscapeControl makes a text from outside safe to print on one line of a terminal: what could move the cursor, change
@@ -90,77 +86,6 @@ func (w *inertWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CheckValues refuses an argument or flag that was given as an empty text: more likely than not it was to come from a
-// variable that is not set, and a run without a name, or a key that protects from starting twice, must not get lost
-// so. And it refuses numbers and times beyond the bounds of their tags, like within:"1,500" and within:"0s,".
-func CheckValues(line *kong.Context) error {
-	for _, at := range line.Path {
-		var given *kong.Value
-		switch {
-		case at.Resolved: // from a file
-		case at.Positional != nil:
-			given = at.Positional
-		case at.Flag != nil && at.Flag.Name != "reason":
-			given = at.Flag.Value
-		}
-		if given != nil && isEmptyText(given.Target) {
-			return &usageError{fmt.Sprintf("%s is empty; say what is meant; see: %s --help", given.ShortSummary(),
-				line.Selected().FullPath())}
-		}
-	}
-	for _, flag := range line.Flags() {
-		if err := checkBounds(flag.Value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func checkBounds(v *kong.Value) error {
-	low, high, bounded := strings.Cut(v.Tag.Get("within"), ",")
-	given := reflect.Indirect(v.Target)
-	if !bounded || !v.Set || !given.IsValid() {
-		return nil
-	}
-	text, most, want := fmt.Sprint(given.Interface()), math.Inf(1), low+" or more"
-	if high != "" {
-		most, want = number(high), low+" to "+high
-	}
-	if n := number(text); !(n >= number(low) && n <= most) { // so that NaN is refused
-		return &usageError{fmt.Sprintf("%s must be %s, got %s", v.ShortSummary(), want, text)}
-	}
-	return nil
-}
-
-// number is a number, or the seconds of a duration.
-func number(text string) float64 {
-	if d, err := time.ParseDuration(text); err == nil {
-		return d.Seconds()
-	}
-	n, _ := strconv.ParseFloat(text, 64) // of a tag, or what kong has read as one
-	return n
-}
-
-// RefuseBytes refuses words that are not UTF-8: on their way to the server they would become others.
-func RefuseBytes(args []string) error {
-	for _, arg := range args {
-		if !utf8.ValidString(arg) {
-			return &usageError{fmt.Sprintf("%q is not UTF-8; what is not text can come in a file only", Short(arg, 100))}
-		}
-	}
-	return nil
-}
-
-func isEmptyText(v reflect.Value) bool {
-	if v.Kind() == reflect.Pointer {
-		if v.IsNil() {
-			return false
-		}
-		v = v.Elem()
-	}
-	return v.Kind() == reflect.String && v.Len() == 0
-}
-
 // ShortID is the time in an id, to the millisecond: enough to name a run.
 func ShortID(id string) string { return id[:min(len(id), 13)] }
 
@@ -221,38 +146,4 @@ func MomentOrNever(at *time.Time) string {
 		return "never"
 	}
 	return Moment(*at)
-}
-
-// PastTimes reads points in time on the command line by [PastTime].
-func PastTimes() kong.Option {
-	return kong.TypeMapper(reflect.TypeFor[time.Time](), kong.MapperFunc(
-		func(line *kong.DecodeContext, target reflect.Value) error {
-			var text string
-			if err := line.Scan.PopValueInto("time", &text); err != nil {
-				return err
-			}
-			at, err := PastTime(text)
-			target.Set(reflect.ValueOf(at))
-			return err
-		}))
-}
-
-// PastTime reads a duration back from now, a date, or a time with or without its zone.
-func PastTime(text string) (at time.Time, err error) {
-	if back, err := time.ParseDuration(text); err == nil && back >= 0 {
-		return time.Now().Add(-back), nil
-	}
-	for _, layout := range []string{time.DateOnly, time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04", time.RFC3339} {
-		if at, err = time.ParseInLocation(layout, text, time.Local); err == nil {
-			break
-		}
-	}
-	switch {
-	case err != nil:
-		return at, fmt.Errorf("invalid time %q; use 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z", text)
-	case at.IsZero(): // would be taken for none
-		return at, fmt.Errorf("%q is too long ago for anything to be recorded; give a later time, or leave the flag out for "+
-			"no bound", text)
-	}
-	return at, nil
 }

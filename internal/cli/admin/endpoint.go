@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
-	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // Endpoints are the commands about endpoints.
@@ -305,13 +303,22 @@ func changesText(changes []client.PastPace, room int) string {
 }
 
 type endpointsSet struct {
-	Name        string  `arg:"" help:"The endpoint's name. It need not be known yet."`
-	Concurrency *string `help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
-	MaxInFlight *string `help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
-	Rate        *string `help:"Items a second over all runs, or none." placeholder:"N"`
-	RequestRate *string `help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
-	ChunkCap    *string `help:"0 forgets that requests over some size fail as a whole." placeholder:"0"`
-	Breaker     *string `help:"closed says that it is no outage: for 10 minutes failures use up attempts." placeholder:"closed"`
+	Name        string       `arg:"" help:"The endpoint's name. It need not be known yet."`
+	Concurrency *int         `type:"limit" off:"default" within:"1,1024" help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
+	MaxInFlight *int         `type:"limit" off:"none" within:"1,10000" help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
+	Rate        *float64     `type:"limit" off:"none" within:"0.001,10000000" like:"items a second from" help:"Items a second over all runs, or none." placeholder:"N"`
+	RequestRate *requestRate `type:"limit" off:"none" like:"a rate of requests like 10/s, 50/m or 100/h" help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
+	ChunkCap    string       `enum:",0" default:"" help:"0 forgets that requests over some size fail as a whole; nodes find the cap by themselves." placeholder:"0"`
+	Breaker     string       `enum:",closed" default:"" help:"closed says that it is no outage: for 10 minutes failures use up attempts. Nodes open it by themselves." placeholder:"closed"`
+}
+
+// requestRate is a number of requests a second.
+type requestRate float64
+
+func (r *requestRate) UnmarshalText(text []byte) error {
+	n, err := collector.ParseRequestRate(string(text))
+	*r = requestRate(n)
+	return err
 }
 
 func (e *endpointsSet) Validate() error {
@@ -319,56 +326,17 @@ func (e *endpointsSet) Validate() error {
 		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --request-rate, --chunk-cap 0 or " +
 			"--breaker closed")
 	}
-	_, err := e.settings()
-	return err
-}
-
-// settings are what was given. A word takes a limit away, which is 0 then.
-func (e *endpointsSet) settings() (set client.EndpointSettings, err error) {
-	limit := func(flag string, given *string, word string, read func(string) (float64, error), from, to float64,
-		wants string,
-	) *float64 {
-		if given == nil {
-			return nil
-		}
-		var n float64
-		if *given != word {
-			var wrong error
-			if n, wrong = read(*given); wrong != nil || !(n >= from && n <= to) { // so that NaN is refused
-				err = cmp.Or(err, fmt.Errorf("%s: %.100q is %s", flag, *given, wants))
-			}
-		}
-		return &n
-	}
-	number := func(text string) (float64, error) { n, err := strconv.Atoi(text); return float64(n), err }
-	count := func(flag string, given *string, word string, most int, wants string) *int {
-		n := limit(flag, given, word, number, 1, float64(most), wants)
-		if n == nil {
-			return nil
-		}
-		return new(int(*n))
-	}
-	set.Concurrency = count("--concurrency", e.Concurrency, "default", pacestore.MaxEndpointConcurrency,
-		fmt.Sprintf("not a number from 1 to %d, or default", pacestore.MaxEndpointConcurrency))
-	set.MaxInFlight = count("--max-in-flight", e.MaxInFlight, "none", pacestore.MaxEndpointInFlight,
-		fmt.Sprintf("not a number from 1 to %d, or none", pacestore.MaxEndpointInFlight))
-	set.Rate = limit("--rate", e.Rate, "none", func(text string) (float64, error) { return strconv.ParseFloat(text, 64) },
-		pacestore.MinEndpointRate, pacestore.MaxEndpointRate, fmt.Sprintf(
-			"not a number of items a second from %g to %d, or none", pacestore.MinEndpointRate, pacestore.MaxEndpointRate))
-	set.RequestRate = limit("--request-rate", e.RequestRate, "none", collector.ParseRequestRate,
-		math.SmallestNonzeroFloat64, math.MaxFloat64, "no rate of requests like 10/s, 50/m or 100/h, nor none")
-	set.ChunkCap = count("--chunk-cap", e.ChunkCap, "0", 0, "not 0; nodes find the cap by themselves, and 0 clears it")
-	if set.Breaker = e.Breaker; e.Breaker != nil && *e.Breaker != string(client.BreakerStateClosed) {
-		err = cmp.Or(err, fmt.Errorf("--breaker: %.100q is not closed; nodes open the breaker by themselves, and closed "+
-			"says that it is no outage", *e.Breaker))
-	}
-	return set, err
+	return nil
 }
 
 func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	set, err := e.settings()
-	if err != nil {
-		return err
+	set := client.EndpointSettings{Concurrency: e.Concurrency, MaxInFlight: e.MaxInFlight, Rate: e.Rate,
+		RequestRate: (*float64)(e.RequestRate)}
+	if e.ChunkCap != "" {
+		set.ChunkCap = new(int)
+	}
+	if e.Breaker != "" {
+		set.Breaker = &e.Breaker
 	}
 	return cli.Say(term, func(set *client.EndpointSetting) string {
 		return "endpoint " + cli.EscapeControl(e.Name) + ": " + strings.Join(e.told(set), "; ")
@@ -388,8 +356,8 @@ func (e *endpointsSet) told(set *client.EndpointSetting) []string {
 	}{
 		{e.Concurrency != nil, concurrency + ", within seconds"}, {e.MaxInFlight != nil, budgetText(set.MaxInFlight)},
 		{e.Rate != nil, rateLimitText(set.Rate)}, {e.RequestRate != nil, requestRateText(set.RequestRate)},
-		{e.ChunkCap != nil, "requests may be of any size again"},
-		{e.Breaker != nil, "its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts"},
+		{e.ChunkCap != "", "requests may be of any size again"},
+		{e.Breaker != "", "its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts"},
 	} {
 		if part.given {
 			told = append(told, part.text)
