@@ -44,35 +44,11 @@ type commands struct {
 	JSON    bool          `name:"json" help:"Print JSON and nothing else on standard output."`
 	cli.TokenFlags
 
-	Serve       serveCommand      `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
-	Run         runs.Commands     `cmd:"" help:"Start, watch, repair and export runs."`
-	Plan        admin.Plans       `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
-	Schedule    admin.Schedules   `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
-	Alert       admin.Alerts      `cmd:"" help:"Alerts: who is told what a person must see to."`
-	Collector   admin.Collectors  `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
-	Endpoints   admin.Endpoints   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
-	Tracker     admin.Trackers    `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`
-	DLQ         admin.DeadLetters `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
-	Quarantine  admin.Quarantine  `cmd:"" help:"Messages that could not be taken."`
-	Token       admin.Tokens      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
-	Session     admin.Sessions    `cmd:"" help:"Sessions: who is logged in to the dashboard."`
-	Erase       admin.Erase       `cmd:"" help:"Erase what is kept of a person's key."`
-	Retention   admin.Retention   `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
-	Streams     admin.Streams     `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
-	Nodes       admin.Nodes       `cmd:"" help:"Nodes: who leads, and what each holds."`
-	Health      admin.Health      `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
-	Audit       admin.Audit       `cmd:"" help:"What operators did: who, what, when, before and after."`
-	NATS        admin.NATS        `cmd:"" name:"nats" help:"What a NATS server has to know of who takes part."`
-	Migrate     admin.Migrate     `cmd:"" help:"Bring a database to this version's schema."`
-	Conformance admin.Conformance `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
-	Doctor      admin.Doctor      `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
-	Version     versionCommand    `cmd:"" help:"Print the version."`
-	admin.Demo
+	Serve   serveCommand   `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
+	Run     runs.Commands  `cmd:"" help:"Start, watch, repair and export runs."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+	admin.Commands
 
-	Config      admin.Sample     `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
-	Help        admin.Help       `cmd:"" help:"Explain a command: tranche help run start."`
-	Completion  admin.Completion `cmd:"" help:"Print what makes a shell complete commands and flags."`
-	Man         admin.Pages      `cmd:"" hidden:"" help:"Write the man pages."`
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version."`
 }
 

@@ -15,8 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/alert"
 )
 
-// Alerts are the commands about alerts.
-type Alerts struct {
+type alertCommands struct {
 	Apply    applyDocument[alertKind]  `cmd:"" help:"Save an alert, or change it."`
 	List     alertList                 `cmd:"" help:"List alerts: what each reports to whom, and whether that works."`
 	Show     alertShow                 `cmd:"" help:"Show an alert as it was applied, and its last message."`

@@ -20,8 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// Collectors are the commands about collectors.
-type Collectors struct {
+type collectorCommands struct {
 	Apply   applyDocument[collectorKind]  `cmd:"" help:"Save a collector, or change it."`
 	List    collectorList                 `cmd:"" help:"List collectors, with what waits in each."`
 	Show    collectorShow                 `cmd:"" help:"Show a collector: its settings, what waits, and what keeps that waiting."`

@@ -26,19 +26,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// Doctor checks the invariants of a database.
-type Doctor struct {
+type doctorCommand struct {
 	Database          string `help:"Check this database directly instead of asking a server." placeholder:"URL"`
 	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
 }
 
-// Run checks the invariants.
-func (d *Doctor) Run(ctx context.Context, term *cli.Console) error {
+func (d *doctorCommand) Run(ctx context.Context, term *cli.Console) error {
 	report, err := d.examine(ctx, term)
 	return cli.FailIf(report.Found > 0, cli.ExitOther, cli.Say(term, reportText)(report, err))
 }
 
-func (d *Doctor) examine(ctx context.Context, term *cli.Console) (found doctor.Report, err error) {
+func (d *doctorCommand) examine(ctx context.Context, term *cli.Console) (found doctor.Report, err error) {
 	if d.Database == "" {
 		cl, err := term.Client()
 		if err == nil {
@@ -96,15 +94,13 @@ func reportText(r *doctor.Report) string {
 	return text + cli.Count(int64(r.Found)) + " violations"
 }
 
-// Migrate brings a database to the schema of this version.
-type Migrate struct {
+type migrateCommand struct {
 	Database string   `required:"" env:"TRANCHE_DATABASE" help:"The database to bring up to date, as the owner of its schema." placeholder:"URL"`
 	DryRun   bool     `help:"Say what would be applied."`
 	Grant    []string `help:"Then let this role serve, without a right to change the schema or the audit log. Again after each migration; may be repeated." placeholder:"ROLE"`
 }
 
-// Run applies migrations, and grants what serving needs.
-func (m *Migrate) Run(ctx context.Context, term *cli.Console) error {
+func (m *migrateCommand) Run(ctx context.Context, term *cli.Console) error {
 	waits := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zapcore.EncoderConfig{MessageKey: "message"}),
 		zapcore.AddSync(term.Err), zap.WarnLevel))
 	var files []string
@@ -133,7 +129,7 @@ func (m *Migrate) Run(ctx context.Context, term *cli.Console) error {
 	return term.Printf("%s", m.text(files))
 }
 
-func (m *Migrate) text(files []string) string {
+func (m *migrateCommand) text(files []string) string {
 	applied, before, after := "applied ", "", " may serve, and change neither the schema nor the audit log\n"
 	if m.DryRun {
 		applied, before, after = "would apply ", "would let ", " serve\n"
@@ -153,8 +149,7 @@ func (m *Migrate) text(files []string) string {
 
 func noNil(all []string) []string { return append([]string{}, all...) }
 
-// Tokens are who may use the API.
-type Tokens struct {
+type tokenCommands struct {
 	Create tokenCreate `cmd:"" help:"Make a token; its secret is shown this once."`
 	List   tokenList   `cmd:"" help:"List tokens, newest first."`
 	Revoke tokenRevoke `cmd:"" help:"Revoke a token: within 5 seconds it is of no use anywhere."`
@@ -333,8 +328,7 @@ func seeList(err error, noun string) error {
 	return err
 }
 
-// Sessions are those who are logged in to the dashboard.
-type Sessions struct {
+type sessionCommands struct {
 	List   sessionList   `cmd:"" help:"List who is logged in, the latest first."`
 	Revoke sessionRevoke `cmd:"" help:"End all sessions of a user within 5 seconds."`
 }

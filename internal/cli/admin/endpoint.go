@@ -18,24 +18,21 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// Endpoints are the commands about endpoints.
-type Endpoints struct {
+type endpointCommands struct {
 	List    endpointsList    `cmd:"" default:"1" help:"List endpoints: backlog, rate, time for an item, errors, listeners."`
 	Show    endpointsShow    `cmd:"" help:"Show an endpoint, with each instance that listens on it."`
 	Explain endpointsExplain `cmd:"" help:"Explain why an endpoint is stalled."`
 	Set     endpointsSet     `cmd:"" help:"Change an endpoint's concurrency, budget or rate while its services run."`
 }
 
-// DeadLetters are the commands about requests that no service could deal with.
-type DeadLetters struct {
+type deadLetterCommands struct {
 	List    dlqList    `cmd:"" help:"List dead letters, newest first."`
 	Show    dlqShow    `cmd:"" help:"Show a dead letter: its cause, its headers and its body."`
 	Requeue dlqRequeue `cmd:"" help:"Send dead letters to their endpoints again."`
 	Drop    dlqDrop    `cmd:"" help:"Drop dead letters; their bodies are deleted."`
 }
 
-// Quarantine are the commands about messages that could not be taken.
-type Quarantine struct {
+type quarantineCommands struct {
 	List quarantineList `cmd:"" help:"List messages that could not be taken, newest first."`
 	Show quarantineShow `cmd:"" help:"Show a message that could not be taken: why, its headers and its body."`
 }

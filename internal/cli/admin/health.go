@@ -22,8 +22,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/health"
 )
 
-// Health is what a person must see to, and what is said of it.
-type Health struct {
+type healthCommands struct {
 	Show  healthShow  `cmd:"" default:"1" help:"Show what a person must do, and what helps."`
 	Ready healthReady `cmd:"" help:"Check whether the server is ready, for a container's health check: exit 1 when it is not. Needs no token."`
 	Mute  healthMute  `cmd:"" help:"Hide a condition, or all of its kind, until it worsens or the time is up: it does not count, and alerts leave it out."`
@@ -233,11 +232,9 @@ func (h *healthReady) Run(ctx context.Context, term *cli.Console) error {
 	return term.Printf("ready\n")
 }
 
-// Nodes lists the nodes.
-type Nodes struct{}
+type nodesCommand struct{}
 
-// Run lists nodes.
-func (Nodes) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (nodesCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, nodesText)(cl.ListNodes(ctx, term.Keep()))
 }
 
@@ -326,8 +323,7 @@ func nodeRuns(runs []client.NodeRun) string {
 	return cmp.Or(strings.Join(names, ", "), "-")
 }
 
-// Audit shows what operators did.
-type Audit struct{ auditPage }
+type auditCommand struct{ auditPage }
 
 type auditPage struct {
 	Run    string    `name:"run" help:"Only what is about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
@@ -338,8 +334,7 @@ type auditPage struct {
 	Limit  int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Run lists the audit log.
-func (a *Audit) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (a *auditCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListAudit(ctx, client.ListAuditParams(a.auditPage), term.Keep())
 	err = cli.Print(term, func(page *client.AuditPage, room int) string {
 		if len(page.Entries) == 0 {

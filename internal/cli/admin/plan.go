@@ -18,8 +18,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// Plans are the commands about plans on record.
-type Plans struct {
+type planCommands struct {
 	Apply  applyDocument[planKind] `cmd:"" help:"Save a plan: the next version of its name, unless nothing has changed."`
 	List   planList                `cmd:"" help:"List saved plans, or the versions of one."`
 	Show   planShow                `cmd:"" help:"Show a plan as it was applied."`

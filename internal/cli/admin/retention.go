@@ -10,8 +10,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// Retention is for how long what is kept.
-type Retention struct {
+type retentionCommands struct {
 	Show retentionShow `cmd:"" default:"1" help:"Show how long each kind is kept, and what is being deleted."`
 	Set  retentionSet  `cmd:"" help:"Set the limits of a kind."`
 	Run  retentionRun  `cmd:"" help:"Delete what is past its limits now, instead of within ten minutes."`
@@ -143,8 +142,7 @@ func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	return err
 }
 
-// Erase takes what is kept of a key out of the database.
-type Erase struct {
+type eraseCommand struct {
 	Key    string `required:"" help:"The key of items, and of operations of collectors." placeholder:"KEY"`
 	Of     string `name:"run" help:"Out of this run only: an id, a piece of one, a name, or last." placeholder:"RUN"`
 	Reason string `help:"Why, for the audit log; do not name the key in it." placeholder:"TEXT"`
@@ -153,7 +151,7 @@ type Erase struct {
 }
 
 // Run erases, when someone means it: nothing brings it back.
-func (e *Erase) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (e *eraseCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.EraseSettings{Key: e.Key, Run: e.Of, Reason: e.Reason, DryRun: e.DryRun || !e.Yes}
 	err := cli.Say(term, erasedText)(cl.Erase(ctx, set, term.Keep()))
 	if err == nil && set.DryRun && !e.DryRun {

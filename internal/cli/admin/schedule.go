@@ -15,8 +15,7 @@ import (
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
-// Schedules are the commands about schedules.
-type Schedules struct {
+type scheduleCommands struct {
 	Apply   applyDocument[scheduleKind]  `cmd:"" help:"Save a schedule, or change it."`
 	List    scheduleList                 `cmd:"" help:"List schedules: when each is due, and the outcome of its last due time."`
 	Show    scheduleShow                 `cmd:"" help:"Show a schedule as it was applied, and its state."`

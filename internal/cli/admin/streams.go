@@ -14,8 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Streams are settings and figures of the JetStream streams.
-type Streams struct {
+type streamCommands struct {
 	Show streamsShow `cmd:"" default:"1" help:"Show what is set for the streams, what they have, and why that differs."`
 	Set  streamsSet  `cmd:"" help:"Set their replicas and room, for all nodes; what is not named stays."`
 }
@@ -134,8 +133,7 @@ func streamsText(s *client.Streams, room int) string {
 	return text + "\n" + list.Text(s.Streams, room)
 }
 
-// NATS says what a NATS server has to know.
-type NATS struct {
+type natsCommands struct {
 	Config natsConfig `cmd:"" help:"Write the configuration of a NATS server: who may say what."`
 }
 

@@ -16,8 +16,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// Trackers are the commands about tracker batches.
-type Trackers struct {
+type trackerCommands struct {
 	Open    trackerOpen    `cmd:"" help:"Open a batch for a fan-out, or find the one that its key has opened."`
 	Add     trackerAdd     `cmd:"" help:"Add items to an open batch; their ids are batch:group:index."`
 	Ack     trackerAck     `cmd:"" help:"Acknowledge items by ids and ranges, as done or as failed."`
