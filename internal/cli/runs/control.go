@@ -299,8 +299,8 @@ func (r *runSet) Validate() error {
 }
 
 func (r *runSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	changes := client.RunChanges{Step: r.Step, Priority: r.Priority, MaxFailed: r.MaxFailed, Reason: r.Reason}
-	if err := alike(&r.StepOverrides, &changes); err != nil {
+	var changes client.RunChanges
+	if err := alike(r, &changes); err != nil {
 		return err
 	}
 	return cli.Say(term, setText)(cl.SetRun(ctx, r.Ref, changes, term.Keep()))

@@ -44,14 +44,7 @@ func (r *runRerun) Validate() error {
 
 func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	rerun := redoing[client.Rerun]{chosen: &r.chosen, dry: r.DryRun, add: addReruns, did: "were set going", each: true,
-		items: func(again *client.Rerun) int64 { return again.Items },
-		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (client.Rerun, error) {
-			set, err := r.settings(keys, dry)
-			if err != nil {
-				return client.Rerun{}, err
-			}
-			return cl.Rerun(ctx, r.Ref, set, options...)
-		}}
+		items: func(again *client.Rerun) int64 { return again.Items }, ask: asking(r, r.Ref, cl.Rerun)}
 	if r.Canary > 0 {
 		rerun.once = "--canary"
 	}
@@ -63,18 +56,6 @@ func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	return r.end(ctx, term, cl, again.Run, func() error {
 		return rerun.tell(term, &again, func(again *client.Rerun) string { return rerunText(again, r.CanaryAutoApprove) })
 	})
-}
-
-func (r *runRerun) settings(keys []string, dry bool) (client.RerunSettings, error) {
-	set := client.RerunSettings{Failed: r.Failed, FailedAt: r.FailedAt, Step: r.Step, Endpoint: r.Endpoint,
-		Canary: r.Canary, CanaryAutoApprove: r.CanaryAutoApprove, DryRun: dry, Reason: r.Reason}
-	if r.Chunk != nil {
-		set.Chunk = client.Sizing(*r.Chunk)
-	}
-	if r.InFlight != nil {
-		set.InFlight = client.Sizing(*r.InFlight)
-	}
-	return set, r.fill(&set, keys)
 }
 
 // rerunText says what was set going, or would be, and what comes next.
@@ -134,15 +115,7 @@ func (r *runReset) Validate() error {
 
 func (r *runReset) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	reset := redoing[client.Reset]{chosen: &r.chosen, dry: r.DryRun, add: addResets, did: "were reset", each: true,
-		items: func(done *client.Reset) int64 { return done.Items },
-		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (done client.Reset, err error) {
-			set := client.ResetSettings{Step: r.Step, All: r.All, FailedAt: r.FailedAt, Cascade: r.Cascade, DryRun: dry,
-				Reason: r.Reason}
-			if err := r.fill(&set, keys); err != nil {
-				return done, err
-			}
-			return cl.Reset(ctx, r.Ref, set, options...)
-		}}
+		items: func(done *client.Reset) int64 { return done.Items }, ask: asking(r, r.Ref, cl.Reset)}
 	done, err := reset.do(ctx, term)
 	if err != nil {
 		return err
@@ -163,18 +136,11 @@ func addResets(a, b *client.Reset) client.Reset {
 
 // addSteps adds up what became of the steps, by their names.
 func addSteps(a, b []client.StepReset) []client.StepReset {
-	for _, st := range b {
-		i := slices.IndexFunc(a, func(of client.StepReset) bool { return of.Step == st.Step })
-		if i < 0 {
-			a = append(a, st)
-			continue
-		}
-		to := &a[i]
+	return addByName(a, b, func(st *client.StepReset) string { return st.Step }, func(to, st *client.StepReset) {
 		to.Reset, to.Ready, to.Withdrawn = to.Reset+st.Reset, to.Ready+st.Ready, to.Withdrawn+st.Withdrawn
 		to.Redone, to.Kept = to.Redone+st.Redone, to.Kept+st.Kept
 		to.Waiting, to.LeftOut = to.Waiting+st.Waiting, to.LeftOut+st.LeftOut
-	}
-	return a
+	})
 }
 
 // resetText says what was taken back, or would be, and what comes next.

@@ -35,5 +35,5 @@ type Commands struct {
 
 // runArg is the argument of commands about one run.
 type runArg struct {
-	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Ref string `json:"-" arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 }

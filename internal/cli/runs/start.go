@@ -3,7 +3,6 @@ package runs
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/alecthomas/kong"
+	"github.com/go-json-experiment/json"
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/itemschema"
@@ -118,7 +118,7 @@ func sent(flags any) (settings client.RunSettings, err error) {
 }
 
 // readSchema reads the file of a schema.
-func readSchema(name string) (json.RawMessage, error) {
+func readSchema(name string) ([]byte, error) {
 	file, err := cli.ReadText("--schema", name, strings.NewReader(""), itemschema.MaxBytes)
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func readSchema(name string) (json.RawMessage, error) {
 	if _, err := itemschema.Compile([]byte(file.Text)); err != nil {
 		return nil, cli.Usage(fmt.Sprintf("--schema %s: %v", name, err))
 	}
-	return json.RawMessage(file.Text), nil
+	return []byte(file.Text), nil
 }
 
 // Explain says what is wrong with the plan, if that is why the server refused the run.
@@ -209,13 +209,14 @@ func flagError(err error) error {
 	return fmt.Errorf("%s: %s", flag, field.Problem)
 }
 
-// alike fills in of one struct what has the same name in the JSON of another.
+// alike fills in of one struct what has the same name in another, in JSON or in Go. A name that the other does not have
+// is an error: what is not sent has json:"-".
 func alike(from, into any) error {
-	text, err := json.Marshal(from)
+	text, err := json.Marshal(from, json.OmitZeroStructFields(true))
 	if err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
-	if err := json.Unmarshal(text, into); err != nil {
+	if err := json.Unmarshal(text, into, json.MatchCaseInsensitiveNames(true), json.RejectUnknownMembers(true)); err != nil {
 		return fmt.Errorf("read settings: %w", err)
 	}
 	return nil

@@ -201,13 +201,13 @@ func bar(share float64, columns int) string {
 
 // watchFlags say how long a run is watched. Without them a job of a scheduler could hang indefinitely.
 type watchFlags struct {
-	OnHold  string        `enum:",wait,exit" default:"" help:"When the run is held, or a step of it waits for an approval, and nothing moves before someone comes: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
-	MaxWait time.Duration `within:"0s," help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
+	OnHold  string        `json:"-" enum:",wait,exit" default:"" help:"When the run is held, or a step of it waits for an approval, and nothing moves before someone comes: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
+	MaxWait time.Duration `json:"-" within:"0s," help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
 }
 
 // waitFlags are those of a command that sets a run going.
 type waitFlags struct {
-	Wait bool `help:"Watch until the run ends; exit 3 when items failed, 8 when it was cancelled."`
+	Wait bool `json:"-" help:"Watch until the run ends; exit 3 when items failed, 8 when it was cancelled."`
 	watchFlags
 }
 
