@@ -36,7 +36,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// commands is the command line.
 type commands struct {
 	URL     string        `default:"${url}" env:"TRANCHE_URL" help:"The server to call; of several, with commas, the first that answers." placeholder:"URL"`
 	CA      string        `name:"ca" env:"TRANCHE_CA" help:"A PEM file of authorities to trust, in addition to the system's." placeholder:"FILE"`
@@ -155,7 +154,6 @@ func (versionCommand) Run(term *cli.Console) error {
 	return term.Printf("tranche %s\n", versionText())
 }
 
-// build is what this program was made of.
 func build() buildinfo.Info { return buildinfo.Linked(version, commit, date) }
 
 // versionText is it for people: version, commit and date.

@@ -284,7 +284,6 @@ type ending struct {
 	until time.Time     // set before
 }
 
-// newEnding returns the ending that begins when ctx ends.
 func newEnding(ctx context.Context, grace time.Duration) *ending {
 	e := &ending{grace: grace, began: make(chan struct{})}
 	context.AfterFunc(ctx, e.start)

@@ -196,12 +196,10 @@ func (s *serveCommand) addLeaderTasks(p *parts, log *zap.Logger) error {
 	return nil
 }
 
-// scheduleFlags say what schedules may read.
 type scheduleFlags struct {
 	ScheduleFiles string `env:"TRANCHE_SCHEDULE_FILES" help:"The directory below which schedules may read files of items; without it they read none." placeholder:"DIR"`
 }
 
-// openSchedules opens what schedules take items from.
 func (f *scheduleFlags) openSchedules(p *parts, web *httpfetch.Client) (err error) {
 	p.schedules = api.Schedules{Web: schedule.NewWeb(web.Transport()), CheckURL: web.CheckURL}
 	if f.ScheduleFiles == "" {

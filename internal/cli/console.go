@@ -44,7 +44,6 @@ const (
 	ExitInterrupted = 130
 )
 
-// usageError is a mistake on the command line.
 type usageError struct{ text string }
 
 // Usage is a mistake on the command line.
@@ -120,7 +119,6 @@ func (c *Console) Fail(err error) int {
 	return code
 }
 
-// codeOf is the exit code of an error.
 func codeOf(err error) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return ExitUsage

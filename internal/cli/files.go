@@ -140,7 +140,6 @@ func Upload[Answer any](
 	return answer, err
 }
 
-// upload shows how much of a file has been read.
 type upload struct {
 	from  io.Reader
 	size  int64 // 0: not known

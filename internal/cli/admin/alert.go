@@ -44,7 +44,6 @@ func (alertKind) documents() *documents {
 	}
 }
 
-// namesPage is a page of a list by names.
 type namesPage struct {
 	After string `help:"Only those whose name follows this one." placeholder:"NAME"`
 	Limit int    `default:"100" within:"1,500" help:"How many, at most 500." placeholder:"N"`
@@ -68,7 +67,6 @@ func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	}).Print(term, list.Alerts, err)
 }
 
-// alertText says of what an alert tells, and by what.
 func alertText(doc json.RawMessage) (of, by string) {
 	spec := alerts.Spec{}
 	if err := json.Unmarshal(doc, &spec); err != nil {
@@ -114,7 +112,6 @@ type alertMessages struct {
 	timesPage
 }
 
-// timesPage is a page of a list of what happened, newest first.
 type timesPage struct {
 	Before time.Time `help:"Only those before this time." placeholder:"TIME"`
 	Limit  int       `default:"50" within:"1,500" help:"How many, at most 500." placeholder:"N"`
@@ -162,7 +159,6 @@ func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		name, name)
 }
 
-// await looks until the message has come to its end.
 func (t *alertTest) await(ctx context.Context, cl *client.Client, told *client.AlertMessage) error {
 	return cli.Await(ctx, t.Wait, func() (known bool, err error) {
 		list, err := cl.ListAlertMessages(ctx, t.Name, client.ListAlertMessagesParams{})

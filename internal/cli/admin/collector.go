@@ -122,7 +122,6 @@ func (s *collectorShow) Run(ctx context.Context, term *cli.Console, cl *client.C
 	})(cl.GetCollector(ctx, s.Name, term.Keep()))
 }
 
-// collectorHead is what the collector is.
 func collectorHead(c *client.CollectorView) string {
 	t := cli.Table{}
 	p := &c.Spec
@@ -177,7 +176,6 @@ func collectorHead(c *client.CollectorView) string {
 	return t.String()
 }
 
-// storedText says what is stored instead of the payload.
 func storedText(e *client.Enrichment) string {
 	var query struct {
 		Source string `json:"source"`
@@ -188,7 +186,6 @@ func storedText(e *client.Enrichment) string {
 	return cli.EscapeControl(string(e.Payload)) + ", with a row of source " + cli.EscapeControl(query.Source)
 }
 
-// foldText says which operations go as one.
 func foldText(p *client.CollectorSpec) string {
 	by := "key"
 	switch {
@@ -203,7 +200,6 @@ func foldText(p *client.CollectorSpec) string {
 	return "those of the same " + by + " go as one, the last"
 }
 
-// collectorCounts is what it has.
 func collectorCounts(c *client.CollectorView) string {
 	oldest := ""
 	if c.OldestAt != nil {
@@ -280,7 +276,6 @@ func (a *collectorAdd) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	return cli.Say(term, addedText)(added, err)
 }
 
-// operation is the single one.
 func (a *collectorAdd) operation() ([]byte, error) {
 	text, err := json.Marshal(struct {
 		ID       string          `json:"id,omitempty"`
@@ -294,7 +289,6 @@ func (a *collectorAdd) operation() ([]byte, error) {
 	return text, nil
 }
 
-// addedText says what was added, or what would be.
 func addedText(added *client.AddedOperations) string {
 	text := cli.Plural(int64(added.Added), "operation")
 	if added.DryRun {
@@ -365,7 +359,6 @@ func (o *collectorOps) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	}).Print(term, page.Ops, err)
 }
 
-// opText is all about one operation.
 func opText(o *client.OpView, room int) string {
 	t := cli.Table{}
 	t.Row("operation", o.ID)
@@ -396,7 +389,6 @@ func opText(o *client.OpView, room int) string {
 	return fmt.Sprintf("%s\n%s\n", t.String(), cli.Shown(cli.InertText(string(o.Payload)), room))
 }
 
-// opChoice is the operations that a command is about.
 type opChoice struct {
 	documentName
 	IDs  []string `arg:"" optional:"" name:"id" help:"Ids of operations."`

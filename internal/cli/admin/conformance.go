@@ -76,7 +76,6 @@ func listChecks(term *cli.Console) error {
 	return nil
 }
 
-// readPayloads reads a file of JSON lines.
 func readPayloads(file string) ([]json.RawMessage, error) {
 	if file == "" {
 		return nil, nil
@@ -122,7 +121,6 @@ func summaryText(report *conformance.Report, level conformance.Level) string {
 	return text
 }
 
-// leftOut is a line for each reason for which checks were left out.
 func leftOut(report *conformance.Report) string {
 	names := map[string][]string{}
 	var reasons []string

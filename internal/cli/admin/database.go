@@ -162,7 +162,6 @@ type tokenPlace struct {
 	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
 }
 
-// tokenKeeper is the API, or a database.
 type tokenKeeper interface {
 	CreateToken(ctx context.Context, set client.TokenSettings, o ...client.CallOption) (client.CreatedToken, error)
 	ListTokens(ctx context.Context, o ...client.CallOption) (client.TokenList, error)
@@ -320,7 +319,6 @@ func (t *tokenRevoke) Run(ctx context.Context, term *cli.Console) error {
 	})
 }
 
-// seeList says where what was not found is listed.
 func seeList(err error, noun string) error {
 	if errors.Is(err, workqueue.ErrNotFound) {
 		return fmt.Errorf("%w; see tranche %s list", err, noun)

@@ -82,7 +82,6 @@ func whatToDo(l *client.DeadLetterDocument) string {
 	}
 }
 
-// deadLetterChoice is the dead letters that a command is about.
 type deadLetterChoice struct {
 	IDs      []string `arg:"" optional:"" name:"dead-letter" help:"Ids, or pieces of them."`
 	Endpoint string   `help:"All that wait of this endpoint." placeholder:"NAME"`
@@ -178,7 +177,6 @@ func quarantinedHead(m *client.QuarantinedDocument, room int) string {
 	return t.String()
 }
 
-// headersText shows the headers of a message, by name.
 func headersText(headers map[string][]string, room int) string {
 	if len(headers) == 0 {
 		return ""

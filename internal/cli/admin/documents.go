@@ -48,7 +48,6 @@ func (a *applyDocument[K]) Run(ctx context.Context, term *cli.Console, cl *clien
 	return cli.Say(term, d.appliedText)(applied, err)
 }
 
-// appliedText says what apply did, and then what comes next.
 func (d *documents) appliedText(a *client.AppliedDocument) string {
 	name := cli.EscapeControl(a.Name)
 	text := fmt.Sprintf("%s %s is ", d.noun, name)
@@ -70,7 +69,6 @@ func (d *documents) appliedText(a *client.AppliedDocument) string {
 	return text
 }
 
-// documentName is the argument of commands about one document.
 type documentName struct {
 	Name string `arg:"" help:"Its name."`
 }
@@ -96,7 +94,6 @@ func (r *deleteDocument[K]) Run(ctx context.Context, term *cli.Console, cl *clie
 	return cli.Say(term, d.controlledText)(d.drop(cl, ctx, r.Name, term.Keep()))
 }
 
-// controlledText says what became of a document that was paused, resumed or deleted.
 func (d *documents) controlledText(c *client.ControlledDocument) string {
 	name := cli.EscapeControl(c.Name)
 	text := d.noun + " " + name

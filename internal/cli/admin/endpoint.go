@@ -82,7 +82,6 @@ func doers(e *client.Endpoint) string {
 	}
 }
 
-// listeners says how many there are, of which services.
 func listeners(all []client.Listener) string {
 	if len(all) == 0 {
 		return "none"
@@ -105,7 +104,6 @@ func services(all []client.Listener, versions bool) []string {
 	return names
 }
 
-// endpointName is the argument of commands about one endpoint.
 type endpointName struct {
 	Name string `arg:"" help:"The endpoint's name."`
 }
@@ -149,7 +147,6 @@ func endpointHead(e *client.Endpoint) string {
 	return t.String()
 }
 
-// fieldsText lists the fields of a JSON Schema with their types.
 func fieldsText(schema any) string {
 	type property struct {
 		Type any `json:"type"`
@@ -180,7 +177,6 @@ func fieldsText(schema any) string {
 	return strings.Join(fields, ", ")
 }
 
-// instancesOf lists who does the work.
 func instancesOf(e *client.Endpoint, room int) string {
 	if kind, _ := workqueue.TargetKind(e.Name); kind == workqueue.KindEndpoint {
 		return instancesText(e.Listeners, room)
@@ -288,7 +284,6 @@ func learnedText(p *client.PaceView) string {
 	return strings.Join(parts, ", ")
 }
 
-// changesText lists the last changes of an endpoint's pace, each with its reason.
 func changesText(changes []client.PastPace, room int) string {
 	if len(changes) == 0 {
 		return ""
@@ -309,7 +304,6 @@ type endpointsSet struct {
 	Breaker     string       `enum:",closed" default:"" help:"closed says that it is no outage: for 10 minutes failures use up attempts. Nodes open it by themselves." placeholder:"closed"`
 }
 
-// requestRate is a number of requests a second.
 type requestRate float64
 
 func (r *requestRate) UnmarshalText(text []byte) error {
@@ -340,7 +334,6 @@ func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	})(cl.SetEndpoint(ctx, e.Name, set, term.Keep()))
 }
 
-// told says what holds now of what was set.
 func (e *endpointsSet) told(set *client.EndpointSetting) []string {
 	concurrency := "concurrency is left to its services"
 	if set.Concurrency > 0 {

@@ -38,7 +38,6 @@ func (healthShow) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	return cli.FailIf(found.Counts.Critical > 0, cli.ExitFailed, cli.Print(term, healthText)(found, err))
 }
 
-// conditionArgs name a condition, or all of a kind.
 type conditionArgs struct {
 	Kind    string `arg:"" help:"As tranche health names it, like failed_items."`
 	Subject string `arg:"" optional:"" help:"Of what, as tranche health says; all of the kind when it is left out."`
@@ -128,7 +127,6 @@ func healthText(h *client.Health, room int) string {
 	return t.B.String()
 }
 
-// tellCondition tells one, shorter when it is one of several of its kind.
 func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
 	if several {
 		t.Paragraph("", cli.EscapeControl(c.Title))
@@ -145,7 +143,6 @@ func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
 	t.Field("remedy", cli.EscapeControl(c.Remedy))
 }
 
-// tellMark tells what someone said of a condition.
 func tellMark(t *cli.Prose, m *client.Mark) {
 	if m == nil {
 		return
@@ -238,7 +235,6 @@ func (nodesCommand) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	return cli.Print(term, nodesText)(cl.ListNodes(ctx, term.Keep()))
 }
 
-// nodesText is the nodes with what each holds, and who leads.
 func nodesText(found *client.Nodes, room int) string {
 	if len(found.Nodes) == 0 {
 		return "no node has been here\n"
@@ -279,7 +275,6 @@ func since(found *client.Nodes, at time.Time, to time.Duration) string {
 	return cli.Span(max(found.At.Sub(at), 0).Round(to)) + " ago"
 }
 
-// leaderText is who leads and since when, and what it does as the leader.
 func leaderText(found *client.Nodes, room int) string {
 	lead := found.Leader
 	text := fmt.Sprintf("\n%s leads since %s (%s), epoch %d\n", cli.ShortID(lead.Session),
@@ -299,7 +294,6 @@ func leaderText(found *client.Nodes, room int) string {
 	return text + list.Text(found.LeaderTasks, room)
 }
 
-// taskState says how a leader task is doing, and what went wrong with it last.
 func taskState(found *client.Nodes, d *client.LeaderTaskView) string {
 	state := "waiting"
 	switch {
@@ -314,7 +308,6 @@ func taskState(found *client.Nodes, d *client.LeaderTaskView) string {
 	return state
 }
 
-// nodeRuns names the runs that a node works on.
 func nodeRuns(runs []client.NodeRun) string {
 	var names []string
 	for i := range runs {
@@ -366,7 +359,6 @@ func auditText(entries []client.AuditEntry, room int) string {
 	return text
 }
 
-// withChanges puts what changed below the line of each entry, where a column of it would have no room.
 func withChanges(text string, entries []client.AuditEntry, room int) string {
 	head, rest, _ := strings.Cut(text, "\n")
 	out := cli.Prose{Columns: cli.ExplainWidth(room)}
@@ -420,7 +412,6 @@ func auditFields(doc json.RawMessage) map[string]json.RawMessage {
 // nothing is how a value shows that is not there.
 const nothing = "none"
 
-// auditValue writes a value as people read it.
 func auditValue(doc json.RawMessage) string {
 	switch text := string(bytes.TrimSpace(doc)); text {
 	case "", "null", `""`, "[]", "{}":

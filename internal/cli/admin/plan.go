@@ -79,7 +79,6 @@ func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	return list.Print(term, found.Plans, err)
 }
 
-// stepsText names the steps, and their endpoints where those are called otherwise.
 func stepsText(p *client.PlanSummary) string {
 	var steps []string
 	for i, name := range p.Steps {
@@ -184,7 +183,6 @@ func (p *planInfer) Run(term *cli.Console) error {
 	return term.Printf("%s\n", text.Bytes())
 }
 
-// guess looks at the first rows of a file.
 func (p *planInfer) guess(file io.Reader, guess *itemschema.Guess) (read int, notes []string, err error) {
 	var items gather.Items
 	if items.Delimiter, err = gather.ParseDelimiter(p.Delimiter); err != nil {

@@ -87,7 +87,6 @@ func page(app *kong.Application, n *kong.Node, built buildinfo.Info) string {
 	return b.String()
 }
 
-// manFlags lists flags under a heading, or goes on where it is.
 func manFlags(b *strings.Builder, heading string, flags []*kong.Flag) {
 	if heading != "" {
 		b.WriteString(".SH " + heading + "\n")
@@ -182,7 +181,6 @@ func (configSample) Run(line *kong.Context, term *cli.Console) error {
 	return term.Printf("%s", b.String())
 }
 
-// serveFlags are the settings that a config file may have.
 func serveFlags(app *kong.Application) (flags []*kong.Flag) {
 	for _, node := range app.Children {
 		if node.Name != "serve" {

@@ -84,7 +84,6 @@ func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	return cli.Say(term, keptText)(cl.SetRetention(ctx, r.Kind, set, term.Keep()))
 }
 
-// change sets the limits that are given.
 func (r *retentionSet) change(set *client.RetentionSettings) {
 	if r.KeepAll {
 		*set = client.RetentionSettings{}

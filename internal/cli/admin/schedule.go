@@ -99,7 +99,6 @@ func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	return term.Printf("%s\n", strings.TrimRight(view.Source, "\n"))
 }
 
-// fireText is what became of a due time, in a line.
 func fireText(f *client.Fire) string {
 	text := fmt.Sprintf("%s %s", cli.Moment(f.DueAt), f.State)
 	if f.Run != nil {
@@ -240,7 +239,6 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.
 		"tranche schedule history %s\n", name, fire.State, why, name)
 }
 
-// await looks until the fire has ended, or waits for something.
 func (r *scheduleRunNow) await(ctx context.Context, cl *client.Client, fire *client.Fire) error {
 	return cli.Await(ctx, r.Wait, func() (known bool, err error) {
 		list, err := cl.ListFires(ctx, r.Name, client.ListFiresParams{

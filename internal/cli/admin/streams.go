@@ -44,7 +44,6 @@ func (s *streamsSet) Validate() error {
 	return nil
 }
 
-// size is a number of bytes, written like 50GiB.
 type size int64
 
 func (s *size) UnmarshalText(text []byte) error {
@@ -80,7 +79,6 @@ func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	return err
 }
 
-// streamsWanted says what is set.
 func streamsWanted(s *client.Streams) string {
 	replicas := cli.Count(int64(s.Replicas))
 	if s.Auto {
@@ -175,7 +173,6 @@ func (c *natsConfig) Run(_ context.Context, term *cli.Console) error {
 	return term.Printf("%s", told(files, variable))
 }
 
-// told says what is for whom.
 func told(files []string, variable string) string {
 	t := cli.Table{}
 	t.Row("server", "nats-server -c "+files[0])

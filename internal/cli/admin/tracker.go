@@ -62,7 +62,6 @@ func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 	})(cl.OpenTracker(ctx, set, term.Keep()))
 }
 
-// batchID is the argument of commands about one batch.
 type batchID struct {
 	Batch string `arg:"" help:"A batch's id."`
 }
@@ -135,7 +134,6 @@ type trackerShow struct {
 	Missing int `default:"10" within:"0,10000" help:"How many ranges of what is missing to show (${default})." placeholder:"N"`
 }
 
-// maxMissing is how many ranges one answer has.
 const maxMissing = 10_000
 
 func (s *trackerShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -173,7 +171,6 @@ func batchText(b *client.BatchView) string {
 	return t.String()
 }
 
-// codesText lists why items failed, the most frequent first.
 func codesText(codes map[string]int64) string {
 	if len(codes) == 0 {
 		return ""

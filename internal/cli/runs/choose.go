@@ -22,7 +22,6 @@ type itemChoice struct {
 	Group []string `json:"groups" xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
 }
 
-// evidence is what is known of items and of what was made of them.
 type evidence struct {
 	Service     string    `help:"Only what this service made: NAME, NAME@VERSION, or with the instance." placeholder:"NAME@VERSION"`
 	Since       time.Time `help:"Only what was recorded since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
@@ -44,7 +43,6 @@ type failedAt struct {
 	FailedAt string `help:"With --code or --group: of what failed at this step, to make the part of --step again that it was given." placeholder:"STEP"`
 }
 
-// none reports whether nothing chooses items.
 func (c *chosen) none() bool {
 	return len(c.Key)+len(c.Code)+len(c.Group)+len(c.State) == 0 && c.Keys == "" && c.evidence == evidence{}
 }
@@ -152,7 +150,6 @@ func (r *redoing[T]) tell(term *cli.Console, done *T, text func(*T) string) erro
 	return term.Printf("%s", text(done))
 }
 
-// firstKeys names what a dry run found.
 func firstKeys(keys []string, of int64) string {
 	if len(keys) == 0 {
 		return ""
@@ -160,7 +157,6 @@ func firstKeys(keys []string, of int64) string {
 	return "  " + keysText(keys, of) + "\n"
 }
 
-// keysText names the first keys of so many items.
 func keysText(keys []string, of int64) string {
 	shown := make([]string, len(keys))
 	for i, k := range keys {
@@ -226,7 +222,6 @@ func addByName[S any](a, b []S, name func(*S) string, add func(to, of *S)) []S {
 	return a
 }
 
-// acceptText says what was accepted, or would be, and how the run stands.
 func acceptText(done *client.Accepted) string {
 	what := "accepted"
 	if done.DryRun {

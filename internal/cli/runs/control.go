@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// whichRuns is one run or all.
 type whichRuns struct {
 	Ref    string `arg:"" optional:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	All    bool   `help:"Every run that is in progress."`
@@ -261,7 +260,6 @@ func (r *runDelete) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	return err
 }
 
-// deletedText says what went, or would.
 func deletedText(d *client.RunDeleted) string {
 	which := "run " + d.Run
 	if d.Name != "" {
@@ -306,7 +304,6 @@ func (r *runSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 	return cli.Say(term, setText)(cl.SetRun(ctx, r.Ref, changes, term.Keep()))
 }
 
-// setText says what became different, and from when on.
 func setText(done *client.ChangedRun) string {
 	if len(done.After) == 0 {
 		return fmt.Sprintf("run %s has these settings already; nothing was changed", done.Run)

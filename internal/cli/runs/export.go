@@ -151,7 +151,6 @@ func writeTo(name string, from io.Reader) (size int64, err error) {
 	return size, nil
 }
 
-// indexedFile is a line of the index of exported files.
 type indexedFile struct {
 	Key         string `json:"key"`
 	Ordinal     int    `json:"ordinal"`

@@ -58,7 +58,6 @@ func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	})
 }
 
-// rerunText says what was set going, or would be, and what comes next.
 func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
 	if again.DryRun {
 		text := fmt.Sprintf("dry run: run %s would run %s again, as generation %d: %s over %s\n",
@@ -143,7 +142,6 @@ func addSteps(a, b []client.StepReset) []client.StepReset {
 	})
 }
 
-// resetText says what was taken back, or would be, and what comes next.
 func resetText(done *client.Reset) string {
 	var b strings.Builder
 	verb := "resets"
@@ -198,7 +196,6 @@ func resetParts(st *client.StepReset) (parts []string) {
 	return parts
 }
 
-// resetNext says what happens now.
 func resetNext(done *client.Reset) string {
 	var later []string
 	for i := range done.Steps {
@@ -249,7 +246,6 @@ func (r *runCorrect) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	return r.end(ctx, term, cl, done.Run, func() error { return cli.Say(term, correctText)(done, nil) })
 }
 
-// correctText says what was corrected, or would be, and what comes of it.
 func correctText(done *client.Corrected) string {
 	verb, dry := "has", ""
 	if done.DryRun {

@@ -45,7 +45,6 @@ func (r *runReport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		term.Keep()))
 }
 
-// list prints each key that was asked for, as it is for JSON, a line of its own otherwise.
 func (r *runReport) list(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	stream, err := cl.CompareRuns(ctx, r.Ref, client.CompareRunsParams{Against: r.Against, Change: r.List})
 	if err != nil {
@@ -122,7 +121,6 @@ func reportItems(r *client.ReportDocument, room int) string {
 	return text
 }
 
-// reportTogether counts a run as one with those that it carries on.
 func reportTogether(g *client.Together) string {
 	if g == nil {
 		return ""
@@ -131,7 +129,6 @@ func reportTogether(g *client.Together) string {
 		itemCount(g.Items), cli.Count(g.Done), cli.Count(g.Failed), cli.Count(g.Missing))
 }
 
-// reportCorrected tells which results were made of corrected data.
 func reportCorrected(c *client.CorrectedReport) string {
 	if c == nil {
 		return ""
@@ -258,7 +255,6 @@ func reportDigests(r *client.ReportDocument) string {
 	return text
 }
 
-// reportAgainst tells what differs from an earlier run.
 func reportAgainst(r *client.ReportDocument) string {
 	a := r.Against
 	if a == nil {
@@ -293,7 +289,6 @@ func reportAgainst(r *client.ReportDocument) string {
 	return text.String()
 }
 
-// sameness compares two digests.
 func sameness(here, there string) string {
 	switch {
 	case here == "" || there == "":
@@ -358,7 +353,6 @@ func errorText(found *client.ErrorGroups, room int) string {
 	return groups.String()
 }
 
-// groupText is a group with its examples, a line each.
 func groupText(g *client.ErrorGroup, room int) string {
 	var text strings.Builder
 	line := func(format string, args ...any) {
@@ -382,7 +376,6 @@ func groupText(g *client.ErrorGroup, room int) string {
 	return text.String()
 }
 
-// groupOrigin says where and when a group of errors came from.
 func groupOrigin(g *client.ErrorGroup) string {
 	origin := "step " + cli.EscapeControl(g.Step)
 	if g.Optional {

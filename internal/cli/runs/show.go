@@ -79,7 +79,6 @@ func percent(share float64) string {
 	return fmt.Sprintf("%v%%", math.Floor(p*by+0.5)/by)
 }
 
-// openText marks a run that takes items.
 func openText(open *client.OpenView) string {
 	switch {
 	case open == nil:
@@ -155,7 +154,6 @@ func runRules(t *cli.Table, run *client.RunDocument) {
 	t.Field("priority", run.Priority)
 }
 
-// planText is a plan with the version that the run started with.
 func planText(name string, version int) string {
 	if version == 0 {
 		return cli.EscapeControl(name)
@@ -163,7 +161,6 @@ func planText(name string, version int) string {
 	return fmt.Sprintf("%s, version %d", cli.EscapeControl(name), version)
 }
 
-// runTimes adds when the run began, how long it took so far, and how fast it goes.
 func runTimes(t *cli.Table, run *client.RunDocument) {
 	t.Row("started", startedBy(run.CreatedAt, run.CreatedBy))
 	took := tookText(run)
@@ -183,7 +180,6 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 	}
 }
 
-// startedBy is when a run was started, and by whom if that is known.
 func startedBy(at time.Time, by string) string {
 	if by == "" {
 		return cli.Moment(at)
@@ -222,7 +218,6 @@ func (r *runItem) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	})(found, err)
 }
 
-// failedText is how many items failed, and how many of them are accepted.
 func failedText(failed, accepted int64) string {
 	if accepted == 0 {
 		return cli.Count(failed) + " failed"
@@ -230,10 +225,8 @@ func failedText(failed, accepted int64) string {
 	return fmt.Sprintf("%s failed, of which %s accepted", cli.Count(failed), cli.Count(accepted))
 }
 
-// itemCount is a number of items in words.
 func itemCount(n int64) string { return cli.Plural(n, "item") }
 
-// heldText says why a run is paused, behind its state.
 func heldText(hold *client.HoldView, now time.Time) string {
 	by := ""
 	if hold.By != "" {
@@ -267,7 +260,6 @@ func canaryText(canary *client.CanaryView) string {
 	return text
 }
 
-// settingsText is the settings of a step in a few short lines.
 func settingsText(step *client.StepView) []string {
 	s := &step.Settings
 	pace := []string{cli.TargetText(step.Endpoint), "chunk " + upTo(s.Chunk, s.ChunkAuto)}
@@ -383,7 +375,6 @@ func seenText(s *client.StepView) string {
 	return "sees " + cli.EscapeControl(strings.Join(seen, ", "))
 }
 
-// orderText says how the items of a run are put in lanes.
 func orderText(o *client.OrderView) string {
 	text := "by " + cli.EscapeControl(o.By)
 	switch {

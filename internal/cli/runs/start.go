@@ -24,7 +24,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// planFlags say what a run does.
 type planFlags struct {
 	Plan     string            `json:"-" arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
 	Endpoint string            `json:"endpoint,omitempty" help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
@@ -117,7 +116,6 @@ func sent(flags any) (settings client.RunSettings, err error) {
 	return settings, err
 }
 
-// readSchema reads the file of a schema.
 func readSchema(name string) ([]byte, error) {
 	file, err := cli.ReadText("--schema", name, strings.NewReader(""), itemschema.MaxBytes)
 	if err != nil {
@@ -167,7 +165,6 @@ func startedText(s *client.Started) string {
 	return text
 }
 
-// planRefText is a plan as an argument names it.
 func planRefText(name string, version int) string {
 	if version > 0 {
 		return fmt.Sprintf("%s@%d", cli.EscapeControl(name), version)
@@ -266,7 +263,6 @@ func dryRunText(found *client.DryRun) string {
 	return text + steps.Text(found.Steps, 0) + first.String() + "nothing was started"
 }
 
-// sizeText is a size, marked where nodes find it.
 func sizeText(n int, auto bool) string {
 	if auto {
 		return fmt.Sprintf("auto (%d)", n)
@@ -433,7 +429,6 @@ func (f *itemFlags) file() (flag, name string) {
 	return "--items", f.Items
 }
 
-// sourceName says where the items of a run come from.
 func (f *itemFlags) sourceName() string {
 	switch _, file := f.file(); {
 	case f.From != "": // the server says which run that is

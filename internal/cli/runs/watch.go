@@ -86,7 +86,6 @@ func passing(err error) bool {
 	return !errors.As(err, &problem) || problem.Status >= 500
 }
 
-// conclude says how the run ended, and gives the exit code.
 func conclude(term *cli.Console, run client.RunDocument) error {
 	err := cli.Say(term, conclusion)(run, nil)
 	if run.State == "cancelled" {
