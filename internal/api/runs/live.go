@@ -25,7 +25,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/report"
 )
 
-// maxViews bounds the steps that one stream follows.
 const maxViews = 32
 
 type runEventsInput struct {
@@ -51,7 +50,6 @@ func stopping(err error) error {
 	return err
 }
 
-// watchRuns makes what runs are followed with.
 func (s *Routes) watchRuns() (err error) {
 	s.hubs, err = live.New(inspect.New(s.Store), live.Config{
 		Log: s.Log,
@@ -290,7 +288,6 @@ func (s *Routes) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamRe
 	return planesAnswer(planes), nil
 }
 
-// planesAnswer answers with bytes for items.
 func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 	sum := sha256.Sum256(planes.Bytes)
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
