@@ -77,7 +77,7 @@ type Console struct {
 	Timeout  time.Duration // 0: what the operations take
 	JSON     bool
 	Token    TokenFlags
-	Answer   []byte // the last that was kept
+	Answer   []byte // the last of the server, as it was sent
 
 	// Say takes what is said to the person, line by line; nil: it is written to Err.
 	Say func(text string)
@@ -175,7 +175,7 @@ func (c *Console) Warn(warnings []string) {
 	}
 }
 
-// Client returns a client of the API, as the flags say.
+// Client returns a client of the API, as the flags say. The console has its last answer.
 func (c *Console) Client() (*client.Client, error) {
 	secret, err := c.Token.secret(c)
 	if err != nil {
@@ -186,7 +186,8 @@ func (c *Console) Client() (*client.Client, error) {
 			warnOfPlainHTTP(c, strings.TrimSpace(server))
 		}
 	}
-	options := []client.Option{client.WithActor(OSUser()), client.WithTimeout(c.Timeout), client.WithToken(secret)}
+	options := []client.Option{client.WithActor(OSUser()), client.WithTimeout(c.Timeout), client.WithToken(secret),
+		client.WithEach(client.Raw(&c.Answer))}
 	if c.CA != "" {
 		options = append(options, client.WithCA(c.CA))
 	}

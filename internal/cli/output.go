@@ -15,8 +15,6 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
-
-	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // Document prints one JSON document.
@@ -30,10 +28,7 @@ func (c *Console) Document(v any) error {
 	return nil
 }
 
-// Keep has a request's answer kept as it was sent, for sent.
-func (c *Console) Keep() client.CallOption { return client.Raw(&c.Answer) }
-
-// Sent prints the answer that was kept last, as the server sent it: also what this program does not know.
+// Sent prints the last answer as the server sent it: also what this program does not know.
 func (c *Console) Sent() error {
 	var out bytes.Buffer
 	if err := json.Indent(&out, c.Answer, "", "  "); err != nil {

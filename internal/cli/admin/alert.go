@@ -32,10 +32,8 @@ func (alertKind) documents() *documents {
 	return &documents{
 		noun: "alert", most: alerts.MaxBytes, waits: "message",
 		parse: func(name string, text []byte) error { _, err := alerts.Parse(name, text); return err },
-		apply: func(
-			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
-		) (client.AppliedDocument, error) {
-			return cl.ApplyAlert(ctx, client.ApplyAlertParams{Name: name}, cli.YAML, text, keep)
+		apply: func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error) {
+			return cl.ApplyAlert(ctx, client.ApplyAlertParams{Name: name}, cli.YAML, text)
 		},
 		next: func(a *client.AppliedDocument) string {
 			return "try it with: tranche alert test " + cli.EscapeControl(a.Name)
@@ -52,7 +50,7 @@ type namesPage struct {
 type alertList struct{ namesPage }
 
 func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListAlerts(ctx, client.ListAlertsParams(l.namesPage), term.Keep())
+	list, err := cl.ListAlerts(ctx, client.ListAlertsParams(l.namesPage))
 	return (&cli.List[client.AlertSummary]{
 		Columns: "ALERT|STATE|TELLS OF|BY|HOLDING|WAITING|TOLD|TROUBLE",
 		Row: func(a *client.AlertSummary) []any {
@@ -86,7 +84,7 @@ type alertShow struct{ documentName }
 
 // Run prints an alert as it was applied; how it stands goes to the person beside it.
 func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	view, err := cl.GetAlert(ctx, s.Name, term.Keep())
+	view, err := cl.GetAlert(ctx, s.Name)
 	if err != nil || term.JSON {
 		return term.Answered(err)
 	}
@@ -118,7 +116,7 @@ type timesPage struct {
 }
 
 func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListAlertMessages(ctx, m.Name, client.ListAlertMessagesParams(m.timesPage), term.Keep())
+	list, err := cl.ListAlertMessages(ctx, m.Name, client.ListAlertMessagesParams(m.timesPage))
 	return (&cli.List[client.AlertMessage]{
 		Columns: "MADE|STATE|ATTEMPTS|SEVERITY|WHAT|TROUBLE",
 		Row: func(told *client.AlertMessage) []any {
@@ -136,7 +134,7 @@ type alertTest struct {
 }
 
 func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	sent, err := cl.TestAlert(ctx, t.Name, term.Keep())
+	sent, err := cl.TestAlert(ctx, t.Name)
 	if err != nil {
 		return err
 	}

@@ -40,10 +40,8 @@ func (collectorKind) documents() *documents {
 	return &documents{
 		noun: "collector", most: collector.MaxBytes, waits: "operation",
 		parse: func(name string, text []byte) error { _, err := collector.Parse(name, text); return err },
-		apply: func(
-			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
-		) (client.AppliedDocument, error) {
-			return cl.ApplyCollector(ctx, client.ApplyCollectorParams{Name: name}, cli.YAML, text, keep)
+		apply: func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error) {
+			return cl.ApplyCollector(ctx, client.ApplyCollectorParams{Name: name}, cli.YAML, text)
 		},
 		next: func(a *client.AppliedDocument) string {
 			switch {
@@ -63,7 +61,7 @@ func (collectorKind) documents() *documents {
 type collectorList struct{}
 
 func (*collectorList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListCollectors(ctx, term.Keep())
+	list, err := cl.ListCollectors(ctx)
 	return (&cli.List[client.CollectorView]{
 		Columns: "COLLECTOR|ENDPOINT|STATE|KEYS>|WAITING>|BACKOFF>|PARKED>|FLUSHING>|OLDEST|NEXT DUE",
 		Row: func(c *client.CollectorView) []any {
@@ -95,7 +93,7 @@ func (d *collectorDrain) Run(ctx context.Context, term *cli.Console, cl *client.
 		}
 		return fmt.Sprintf("%s of %s need not wait for min_size or max_age any more; see: tranche collector show %s",
 			cli.Plural(c.Ops, "operation"), cli.Plural(c.Keys, "key"), cli.EscapeControl(d.Name))
-	})(cl.DrainCollector(ctx, d.Name, term.Keep()))
+	})(cl.DrainCollector(ctx, d.Name))
 }
 
 type collectorDelete struct {
@@ -105,7 +103,7 @@ type collectorDelete struct {
 
 func (d *collectorDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, collectorKind{}.documents().controlledText)(
-		cl.DeleteCollector(ctx, d.Name, client.DeleteCollectorParams{Force: d.Force}, term.Keep()))
+		cl.DeleteCollector(ctx, d.Name, client.DeleteCollectorParams{Force: d.Force}))
 }
 
 type collectorShow struct {
@@ -119,7 +117,7 @@ func (s *collectorShow) Run(ctx context.Context, term *cli.Console, cl *client.C
 			return strings.TrimRight(c.Source, "\n")
 		}
 		return collectorHead(c) + "\n" + collectorCounts(c) + "\n" + strings.TrimRight(collectorWhy(c), "\n")
-	})(cl.GetCollector(ctx, s.Name, term.Keep()))
+	})(cl.GetCollector(ctx, s.Name))
 }
 
 func collectorHead(c *client.CollectorView) string {
@@ -259,8 +257,7 @@ func (a *collectorAdd) Validate() error {
 
 func (a *collectorAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	send := func(ops io.Reader) (client.AddedOperations, error) {
-		return cl.AddOperations(ctx, a.Name, client.AddOperationsParams{DryRun: a.DryRun}, "application/x-ndjson", ops,
-			term.Keep())
+		return cl.AddOperations(ctx, a.Name, client.AddOperationsParams{DryRun: a.DryRun}, "application/x-ndjson", ops)
 	}
 	if a.Payload != nil {
 		op, err := a.operation()
@@ -330,7 +327,7 @@ type opsPage struct {
 }
 
 func (o *collectorOps) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams(o.opsPage), term.Keep())
+	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams(o.opsPage))
 	if o.ID != "" && len(page.Ops) > 0 && !term.JSON {
 		for i := range page.Ops {
 			if err := term.Printf("%s", opText(&page.Ops[i], term.Room())); err != nil {
@@ -407,7 +404,7 @@ type collectorRequeue struct{ opChoice }
 
 func (r *collectorRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueOperations(ctx, r.Name,
-		client.OperationChoice{IDs: r.IDs, Keys: r.Key, Code: r.Code, All: r.All}, term.Keep())
+		client.OperationChoice{IDs: r.IDs, Keys: r.Key, Code: r.Code, All: r.All})
 	if err == nil && len(r.IDs) > 0 && done.Requeued == 0 {
 		return errors.New("no operation with such an id is parked or waits for its next try; see: tranche collector ops " +
 			cli.EscapeControl(r.Name))
@@ -427,7 +424,7 @@ type collectorDrop struct {
 
 func (d *collectorDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.DropOperations(ctx, d.Name,
-		client.DropChoice{IDs: d.IDs, Keys: d.Key, Code: d.Code, All: d.All, Waiting: d.Waiting}, term.Keep())
+		client.DropChoice{IDs: d.IDs, Keys: d.Key, Code: d.Code, All: d.All, Waiting: d.Waiting})
 	none := "is parked; --waiting drops those that wait, too"
 	if d.Waiting {
 		none = "is parked, or waits"

@@ -40,7 +40,7 @@ func (d *doctorCommand) examine(ctx context.Context, term *cli.Console) (found d
 	if d.Database == "" {
 		cl, err := term.Client()
 		if err == nil {
-			_, err = cl.Doctor(ctx, term.Keep())
+			_, err = cl.Doctor(ctx)
 		}
 		if err == nil {
 			err = json.Unmarshal(term.Answer, &found)
@@ -285,7 +285,7 @@ func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) error {
 				"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role,
 				until)
 			return made.Secret
-		})(keeper.CreateToken(ctx, set, term.Keep()))
+		})(keeper.CreateToken(ctx, set))
 	})
 }
 
@@ -293,7 +293,7 @@ type tokenList struct{ tokenPlace }
 
 func (t *tokenList) Run(ctx context.Context, term *cli.Console) error {
 	return t.with(ctx, term, func(keeper tokenKeeper) error {
-		list, err := keeper.ListTokens(ctx, term.Keep())
+		list, err := keeper.ListTokens(ctx)
 		return (&cli.List[client.TokenView]{
 			Columns: "ID|NAME|ROLE|STATE|EXPIRES|LAST USED|MADE|BY",
 			Row: func(k *client.TokenView) []any {
@@ -312,7 +312,7 @@ type tokenRevoke struct {
 
 func (t *tokenRevoke) Run(ctx context.Context, term *cli.Console) error {
 	return t.with(ctx, term, func(keeper tokenKeeper) error {
-		gone, err := keeper.RevokeToken(ctx, t.Token, term.Keep())
+		gone, err := keeper.RevokeToken(ctx, t.Token)
 		return cli.Say(term, func(gone *client.TokenView) string {
 			return fmt.Sprintf("token %s of %s is revoked", gone.ID[:8], cli.EscapeControl(gone.Name))
 		})(gone, seeList(err, "token"))
@@ -347,7 +347,7 @@ type sessionList struct{ tokenPlace }
 
 func (l *sessionList) Run(ctx context.Context, term *cli.Console) error {
 	return l.with(ctx, term, func(keeper tokenKeeper) error {
-		list, err := keeper.ListSessions(ctx, term.Keep())
+		list, err := keeper.ListSessions(ctx)
 		return (&cli.List[client.WebSessionView]{
 			Columns: "USER|ROLE|BY|SINCE|LAST USED|EXPIRES",
 			Row: func(s *client.WebSessionView) []any {
@@ -369,7 +369,7 @@ type sessionRevoke struct {
 
 func (r *sessionRevoke) Run(ctx context.Context, term *cli.Console) error {
 	return r.with(ctx, term, func(keeper tokenKeeper) error {
-		gone, err := keeper.RevokeSessions(ctx, client.RevokeSessions{User: r.User}, term.Keep())
+		gone, err := keeper.RevokeSessions(ctx, client.RevokeSessions{User: r.User})
 		return cli.Say(term, func(gone *client.RevokedSessions) string {
 			return fmt.Sprintf("%d sessions of %s have ended", gone.Sessions, cli.EscapeControl(gone.User))
 		})(gone, seeList(err, "session"))

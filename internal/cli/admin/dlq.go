@@ -24,7 +24,7 @@ type dlqList struct {
 }
 
 func (l *dlqList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListDeadLetters(ctx, client.ListDeadLettersParams(*l), term.Keep())
+	page, err := cl.ListDeadLetters(ctx, client.ListDeadLettersParams(*l))
 	return (&cli.List[client.DeadLetter]{
 		Columns: "LETTER|ENDPOINT|CAUSE|STATE|DIED|MESSAGE?",
 		Row: func(l *client.DeadLetter) []any {
@@ -46,7 +46,7 @@ func (l *dlqShow) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	return cli.Print(term, func(d *client.DeadLetterDocument, room int) string {
 		return deadLetterHead(d, room) + headersText(d.Headers, room) + contentText(&d.Body, room, l.Full) +
 			whatToDo(d)
-	})(cl.GetDeadLetter(ctx, l.ID, client.GetDeadLetterParams{Full: l.Full}, term.Keep()))
+	})(cl.GetDeadLetter(ctx, l.ID, client.GetDeadLetterParams{Full: l.Full}))
 }
 
 func deadLetterHead(l *client.DeadLetterDocument, room int) string {
@@ -106,7 +106,7 @@ type dlqRequeue struct {
 // Run is a failure when one is refused.
 func (r *dlqRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueDeadLetters(ctx,
-		client.RequeueSettings{IDs: r.IDs, Endpoint: r.Endpoint, All: r.All, Force: r.Force}, term.Keep())
+		client.RequeueSettings{IDs: r.IDs, Endpoint: r.Endpoint, All: r.All, Force: r.Force})
 	return cli.FailIf(done.RefusedTotal > 0, cli.ExitOther, cli.Say(term, requeuedText)(done, err))
 }
 
@@ -132,7 +132,7 @@ type dlqDrop struct{ deadLetterChoice }
 func (d *dlqDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(done *client.Dropped) string {
 		return cli.Plural(int64(done.Dropped), "dead letter") + " dropped"
-	})(cl.DropDeadLetters(ctx, client.LetterSelection{IDs: d.IDs, Endpoint: d.Endpoint, All: d.All}, term.Keep()))
+	})(cl.DropDeadLetters(ctx, client.LetterSelection{IDs: d.IDs, Endpoint: d.Endpoint, All: d.All}))
 }
 
 type quarantineList struct{ quarantinePage }
@@ -144,7 +144,7 @@ type quarantinePage struct {
 }
 
 func (q *quarantineList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListQuarantined(ctx, client.ListQuarantinedParams(q.quarantinePage), term.Keep())
+	page, err := cl.ListQuarantined(ctx, client.ListQuarantinedParams(q.quarantinePage))
 	return (&cli.List[client.QuarantinedView]{
 		Columns: "NUMBER>|TIME|REASON|RUN|DETAIL",
 		Row: func(m *client.QuarantinedView) []any {
@@ -162,7 +162,7 @@ type quarantineShow struct {
 func (q *quarantineShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, func(m *client.QuarantinedDocument, room int) string {
 		return quarantinedHead(m, room) + headersText(m.Headers, room) + contentText(&m.Body, room, q.Full)
-	})(cl.GetQuarantined(ctx, q.Number, term.Keep()))
+	})(cl.GetQuarantined(ctx, q.Number))
 }
 
 func quarantinedHead(m *client.QuarantinedDocument, room int) string {

@@ -16,10 +16,8 @@ type documents struct {
 	noun  string // alert
 	most  int64  // bytes of a text
 	parse func(name string, text []byte) error
-	apply func(
-		ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
-	) (client.AppliedDocument, error)
-	next func(a *client.AppliedDocument) string // what to do once it is applied, or what happens then
+	apply func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error)
+	next  func(a *client.AppliedDocument) string // what to do once it is applied, or what happens then
 
 	pause, resume, drop controlDocument
 	waits               string // what may wait in one, like a message
@@ -42,7 +40,7 @@ func (a *applyDocument[K]) Run(ctx context.Context, term *cli.Console, cl *clien
 	applied, err := cli.Apply(term, d.noun, a.File, d.most,
 		func(name string, text []byte) (struct{}, error) { return struct{}{}, d.parse(name, text) },
 		func(name string, text io.Reader) (client.AppliedDocument, error) {
-			return d.apply(ctx, cl, name, text, term.Keep())
+			return d.apply(ctx, cl, name, text)
 		})
 	term.Notes(applied.Warnings)
 	return cli.Say(term, d.appliedText)(applied, err)
@@ -81,17 +79,17 @@ type (
 
 func (p *pauseDocument[K]) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	d := (*new(K)).documents()
-	return cli.Say(term, d.controlledText)(d.pause(cl, ctx, p.Name, term.Keep()))
+	return cli.Say(term, d.controlledText)(d.pause(cl, ctx, p.Name))
 }
 
 func (r *resumeDocument[K]) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	d := (*new(K)).documents()
-	return cli.Say(term, d.controlledText)(d.resume(cl, ctx, r.Name, term.Keep()))
+	return cli.Say(term, d.controlledText)(d.resume(cl, ctx, r.Name))
 }
 
 func (r *deleteDocument[K]) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	d := (*new(K)).documents()
-	return cli.Say(term, d.controlledText)(d.drop(cl, ctx, r.Name, term.Keep()))
+	return cli.Say(term, d.controlledText)(d.drop(cl, ctx, r.Name))
 }
 
 func (d *documents) controlledText(c *client.ControlledDocument) string {

@@ -40,7 +40,7 @@ type quarantineCommands struct {
 type endpointsList struct{}
 
 func (endpointsList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListEndpoints(ctx, term.Keep())
+	list, err := cl.ListEndpoints(ctx)
 	return (&cli.List[client.Endpoint]{
 		Columns: "ENDPOINT|READY>|BACKLOG>|CALLS>|RATE>|P50>|P99>|ERRORS>|LISTENERS",
 		Row: func(e *client.Endpoint) []any {
@@ -113,7 +113,7 @@ type endpointsShow struct{ endpointName }
 func (e *endpointsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, func(e *client.Endpoint, room int) string {
 		return endpointHead(e) + instancesOf(e, room) + changesText(e.Changes, room)
-	})(cl.GetEndpoint(ctx, e.Name, term.Keep()))
+	})(cl.GetEndpoint(ctx, e.Name))
 }
 
 func endpointHead(e *client.Endpoint) string {
@@ -241,7 +241,7 @@ func instanceNotes(l *client.Listener) string {
 type endpointsExplain struct{ endpointName }
 
 func (e *endpointsExplain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, cli.EndpointExplanationText)(cl.ExplainEndpoint(ctx, e.Name, term.Keep()))
+	return cli.Print(term, cli.EndpointExplanationText)(cl.ExplainEndpoint(ctx, e.Name))
 }
 
 // paceRows adds what limits an endpoint over all runs to its head.
@@ -331,7 +331,7 @@ func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	}
 	return cli.Say(term, func(set *client.EndpointSetting) string {
 		return "endpoint " + cli.EscapeControl(e.Name) + ": " + strings.Join(e.told(set), "; ")
-	})(cl.SetEndpoint(ctx, e.Name, set, term.Keep()))
+	})(cl.SetEndpoint(ctx, e.Name, set))
 }
 
 func (e *endpointsSet) told(set *client.EndpointSetting) []string {

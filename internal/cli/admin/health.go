@@ -34,7 +34,7 @@ type healthShow struct{}
 
 // Run ends with a code of its own when a condition is critical.
 func (healthShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	found, err := cl.Health(ctx, term.Keep())
+	found, err := cl.Health(ctx)
 	return cli.FailIf(found.Counts.Critical > 0, cli.ExitFailed, cli.Print(term, healthText)(found, err))
 }
 
@@ -56,19 +56,19 @@ func (a *healthMute) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	if !a.UntilWorse {
 		set.For = a.For.String()
 	}
-	return cli.Say(term, markedText)(cl.MuteCondition(ctx, set, term.Keep()))
+	return cli.Say(term, markedText)(cl.MuteCondition(ctx, set))
 }
 
 type healthAck struct{ conditionArgs }
 
 func (a *healthAck) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, markedText)(cl.AckCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep()))
+	return cli.Say(term, markedText)(cl.AckCondition(ctx, client.ConditionName(a.conditionArgs)))
 }
 
 type healthClear struct{ conditionArgs }
 
 func (a *healthClear) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, markedText)(cl.ClearCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep()))
+	return cli.Say(term, markedText)(cl.ClearCondition(ctx, client.ConditionName(a.conditionArgs)))
 }
 
 func markedText(said *client.MarkedCondition) string {
@@ -232,7 +232,7 @@ func (h *healthReady) Run(ctx context.Context, term *cli.Console) error {
 type nodesCommand struct{}
 
 func (nodesCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, nodesText)(cl.ListNodes(ctx, term.Keep()))
+	return cli.Print(term, nodesText)(cl.ListNodes(ctx))
 }
 
 func nodesText(found *client.Nodes, room int) string {
@@ -328,7 +328,7 @@ type auditPage struct {
 }
 
 func (a *auditCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListAudit(ctx, client.ListAuditParams(a.auditPage), term.Keep())
+	page, err := cl.ListAudit(ctx, client.ListAuditParams(a.auditPage))
 	err = cli.Print(term, func(page *client.AuditPage, room int) string {
 		if len(page.Entries) == 0 {
 			return "nothing of this kind was done\n"

@@ -33,10 +33,8 @@ func (planKind) documents() *documents {
 	return &documents{
 		noun: "plan", most: gather.MaxPlanBytes, dropped: ", in all its versions; runs keep what they started with",
 		parse: func(name string, text []byte) error { _, err := gather.Parse(name, text); return err },
-		apply: func(
-			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
-		) (client.AppliedDocument, error) {
-			return cl.ApplyPlan(ctx, client.ApplyPlanParams{Name: name}, cli.YAML, text, keep)
+		apply: func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error) {
+			return cl.ApplyPlan(ctx, client.ApplyPlanParams{Name: name}, cli.YAML, text)
 		},
 		next: func(a *client.AppliedDocument) string {
 			switch {
@@ -70,11 +68,11 @@ func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client
 		Empty: "no plans on record; put one there with: tranche plan apply FILE",
 	}
 	if p.Name != "" {
-		found, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Before: p.Before, Limit: p.Limit}, term.Keep())
+		found, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Before: p.Before, Limit: p.Limit})
 		list.Next, list.Before = found.Next, true
 		return list.Print(term, found.Versions, err)
 	}
-	found, err := cl.ListPlans(ctx, client.ListPlansParams(p.namesPage), term.Keep())
+	found, err := cl.ListPlans(ctx, client.ListPlansParams(p.namesPage))
 	list.Next = found.Next
 	return list.Print(term, found.Plans, err)
 }
@@ -101,7 +99,7 @@ func (p *planShow) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	if err != nil {
 		return err
 	}
-	plan, err := planOf(ctx, cl, name, version, term.Keep())
+	plan, err := planOf(ctx, cl, name, version)
 	if err != nil || term.JSON {
 		return term.Answered(err)
 	}
@@ -114,13 +112,11 @@ func (p *planShow) Run(ctx context.Context, term *cli.Console, cl *client.Client
 }
 
 // planOf returns one version of a plan; version 0 is the newest.
-func planOf(
-	ctx context.Context, cl *client.Client, name string, version int, keep client.CallOption,
-) (client.PlanView, error) {
+func planOf(ctx context.Context, cl *client.Client, name string, version int) (client.PlanView, error) {
 	if version == 0 {
-		return cl.GetPlan(ctx, name, keep)
+		return cl.GetPlan(ctx, name)
 	}
-	return cl.GetPlanVersion(ctx, name, version, keep)
+	return cl.GetPlanVersion(ctx, name, version)
 }
 
 // planRef takes NAME or NAME@VERSION apart; version 0 is the newest.

@@ -109,7 +109,7 @@ func (p *planTypes) read(ctx context.Context, term *cli.Console, cl *client.Clie
 	if err != nil {
 		return nil, err
 	}
-	found, err := planOf(ctx, cl, name, version, term.Keep())
+	found, err := planOf(ctx, cl, name, version)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ type retentionCommands struct {
 type retentionShow struct{}
 
 func (retentionShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, retentionText)(cl.ShowRetention(ctx, term.Keep()))
+	return cli.Print(term, retentionText)(cl.ShowRetention(ctx))
 }
 
 func retentionText(list *client.RetentionList, room int) string {
@@ -81,7 +81,7 @@ func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 		}
 	}
 	r.change(&set)
-	return cli.Say(term, keptText)(cl.SetRetention(ctx, r.Kind, set, term.Keep()))
+	return cli.Say(term, keptText)(cl.SetRetention(ctx, r.Kind, set))
 }
 
 func (r *retentionSet) change(set *client.RetentionSettings) {
@@ -122,7 +122,7 @@ type retentionRun struct {
 }
 
 func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	due, err := cl.RunRetention(ctx, client.RetentionRun{DryRun: r.DryRun}, term.Keep())
+	due, err := cl.RunRetention(ctx, client.RetentionRun{DryRun: r.DryRun})
 	due.Kinds = slices.DeleteFunc(due.Kinds, func(d client.KindDue) bool { return d.Count == 0 })
 	err = (&cli.List[client.KindDue]{
 		Columns: "KIND|PAST>|BYTES>|ENDED BEFORE|OLDEST|NEWEST",
@@ -152,7 +152,7 @@ type eraseCommand struct {
 // Run erases, when someone means it: nothing brings it back.
 func (e *eraseCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.EraseSettings{Key: e.Key, Run: e.Of, Reason: e.Reason, DryRun: e.DryRun || !e.Yes}
-	err := cli.Say(term, erasedText)(cl.Erase(ctx, set, term.Keep()))
+	err := cli.Say(term, erasedText)(cl.Erase(ctx, set))
 	if err == nil && set.DryRun && !e.DryRun {
 		return cli.Usage("nothing was erased: it cannot be brought back, so say --yes")
 	}

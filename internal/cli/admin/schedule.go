@@ -33,10 +33,8 @@ func (scheduleKind) documents() *documents {
 	return &documents{
 		noun: "schedule", most: schedule.MaxBytes, waits: "due time", dropped: "; its runs go on",
 		parse: func(name string, text []byte) error { _, err := schedule.Parse(name, text); return err },
-		apply: func(
-			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
-		) (client.AppliedDocument, error) {
-			return cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: name}, cli.YAML, text, keep)
+		apply: func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error) {
+			return cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: name}, cli.YAML, text)
 		},
 		next: func(a *client.AppliedDocument) string {
 			if a.NextDue == nil {
@@ -52,7 +50,7 @@ func (scheduleKind) documents() *documents {
 type scheduleList struct{ namesPage }
 
 func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListSchedules(ctx, client.ListSchedulesParams(l.namesPage), term.Keep())
+	list, err := cl.ListSchedules(ctx, client.ListSchedulesParams(l.namesPage))
 	return (&cli.List[client.ScheduleSummary]{
 		Columns: "SCHEDULE|STATE|WHEN|ZONE|PLAN|NEXT|LAST|RUNNING",
 		Row: func(s *client.ScheduleSummary) []any {
@@ -81,7 +79,7 @@ type scheduleShow struct{ documentName }
 
 // Run prints a schedule as it was applied; how it stands goes to the person beside it.
 func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	view, err := cl.GetSchedule(ctx, s.Name, term.Keep())
+	view, err := cl.GetSchedule(ctx, s.Name)
 	if err != nil || term.JSON {
 		return term.Answered(err)
 	}
@@ -128,12 +126,11 @@ func (p *schedulePreview) times(
 	ctx context.Context, cl *client.Client, term *cli.Console,
 ) (client.ScheduleTimes, error) {
 	if p.Schedule != "-" && !cli.IsPlanFile(p.Schedule) {
-		return cl.ListScheduleTimes(ctx, p.Schedule, client.ListScheduleTimesParams{Count: p.Count}, term.Keep())
+		return cl.ListScheduleTimes(ctx, p.Schedule, client.ListScheduleTimesParams{Count: p.Count})
 	}
 	return cli.Apply(term, "schedule", p.Schedule, schedule.MaxBytes, schedule.Parse,
 		func(name string, text io.Reader) (client.ScheduleTimes, error) {
-			return cl.PreviewSchedule(ctx, client.PreviewScheduleParams{Name: name, Count: p.Count}, cli.YAML, text,
-				term.Keep())
+			return cl.PreviewSchedule(ctx, client.PreviewScheduleParams{Name: name, Count: p.Count}, cli.YAML, text)
 		})
 }
 
@@ -172,7 +169,7 @@ type firesPage struct {
 }
 
 func (f *scheduleHistory) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListFires(ctx, f.Name, client.ListFiresParams(f.firesPage), term.Keep())
+	list, err := cl.ListFires(ctx, f.Name, client.ListFiresParams(f.firesPage))
 	return (&cli.List[client.Fire]{
 		Columns: "DUE|KIND|STATE|RUN|RUN IS|WHY",
 		Row: func(fire *client.Fire) []any {
@@ -211,7 +208,7 @@ type scheduleRunNow struct {
 }
 
 func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	fire, err := cl.RunScheduleNow(ctx, r.Name, term.Keep())
+	fire, err := cl.RunScheduleNow(ctx, r.Name)
 	if err != nil {
 		return err
 	}

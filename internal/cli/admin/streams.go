@@ -22,7 +22,7 @@ type streamCommands struct {
 type streamsShow struct{}
 
 func (streamsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, streamsText)(cl.ShowStreams(ctx, term.Keep()))
+	return cli.Print(term, streamsText)(cl.ShowStreams(ctx))
 }
 
 type streamsSet struct {
@@ -71,7 +71,7 @@ func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	change := client.StreamChanges{Replicas: s.Replicas, WorkBytes: (*int64)(s.WorkMaxBytes),
 		ReplyBytes: (*int64)(s.ReplyMaxBytes), EventBytes: (*int64)(s.EventMaxBytes), StageBytes: (*int64)(s.StageMaxBytes),
 		FlowBytes: (*int64)(s.FlowMaxBytes), DeadBytes: (*int64)(s.DeadMaxBytes), EventAge: (*client.Duration)(s.EventAge)}
-	now, err := cl.SetStreams(ctx, change, term.Keep())
+	now, err := cl.SetStreams(ctx, change)
 	err = cli.Say(term, streamsWanted)(now, err)
 	if err == nil && !term.JSON {
 		term.Note("the leader brings it to JetStream within seconds; see tranche streams")

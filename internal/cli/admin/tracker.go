@@ -59,7 +59,7 @@ func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 		}
 		return fmt.Sprintf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\n"+
 			"then: tranche tracker seal %[1]s", cli.EscapeControl(opened.ID))
-	})(cl.OpenTracker(ctx, set, term.Keep()))
+	})(cl.OpenTracker(ctx, set))
 }
 
 type batchID struct {
@@ -74,7 +74,7 @@ type trackerAdd struct {
 }
 
 func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	added, err := cl.AddTrackerItems(ctx, a.Batch, client.GroupSettings{Items: a.Items, Key: a.Key}, term.Keep())
+	added, err := cl.AddTrackerItems(ctx, a.Batch, client.GroupSettings{Items: a.Items, Key: a.Key})
 	if err == nil && a.IDs {
 		return printIDs(term, &added)
 	}
@@ -118,7 +118,7 @@ func (s *trackerSeal) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 		}
 		return fmt.Sprintf("batch %[1]s is sealed, and not complete by that; see how it stands with: "+
 			"tranche tracker show %[1]s", id)
-	})(cl.SealTracker(ctx, s.Batch, term.Keep()))
+	})(cl.SealTracker(ctx, s.Batch))
 }
 
 type trackerDelete struct{ batchID }
@@ -126,7 +126,7 @@ type trackerDelete struct{ batchID }
 func (d *trackerDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(gone *client.BatchDeleted) string {
 		return "batch " + cli.EscapeControl(gone.Batch) + " is deleted"
-	})(cl.DeleteTracker(ctx, d.Batch, term.Keep()))
+	})(cl.DeleteTracker(ctx, d.Batch))
 }
 
 type trackerShow struct {
@@ -138,7 +138,7 @@ const maxMissing = 10_000
 
 func (s *trackerShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, func(b *client.BatchView, _ int) string { return batchText(b) + missingText(b) })(
-		cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{Missing: s.Missing}, term.Keep()))
+		cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{Missing: s.Missing}))
 }
 
 func batchText(b *client.BatchView) string {
@@ -270,7 +270,7 @@ type trackerList struct {
 }
 
 func (l *trackerList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListTrackers(ctx, client.ListTrackersParams(*l), term.Keep())
+	page, err := cl.ListTrackers(ctx, client.ListTrackersParams(*l))
 	return (&cli.List[client.BatchSummary]{
 		Columns: "BATCH|OWNER|KEY|STATE|ITEMS>|OPEN GROUPS>|ACTIVE",
 		Row: func(b *client.BatchSummary) []any {
@@ -316,9 +316,9 @@ func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		switch {
 		case err != nil:
 		case a.Batch != "":
-			acked, err = cl.AckTracker(ctx, a.Batch, piece.set, term.Keep())
+			acked, err = cl.AckTracker(ctx, a.Batch, piece.set)
 		default:
-			acked, err = cl.AckTrackerItems(ctx, piece.set, term.Keep())
+			acked, err = cl.AckTrackerItems(ctx, piece.set)
 		}
 		if err = input.place(err, piece); err != nil && sent > 0 {
 			return fmt.Errorf("%s were acknowledged, and then: %w", cli.Plural(int64(sent), "line"), err)

@@ -87,7 +87,7 @@ type redoing[T any] struct {
 // anything.
 func (r *redoing[T]) do(ctx context.Context, term *cli.Console) (done T, err error) {
 	if r.chosen.Keys == "" {
-		return r.ask(ctx, r.chosen.Key, r.dry, term.Keep())
+		return r.ask(ctx, r.chosen.Key, r.dry)
 	}
 	parts, err := cli.ReadKeys(r.chosen.Keys, term.In)
 	switch {

@@ -235,7 +235,7 @@ func (r *runCorrect) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		Reason: r.Reason, Encoding: r.Encoding, Header: r.HeaderParam(), Delimiter: r.Delimiter,
 		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract}
 	done, err := cli.Upload(term, "--items", r.Items, func(items io.Reader) (client.Corrected, error) {
-		return cl.Correct(ctx, r.Ref, params, "application/octet-stream", items, term.Keep())
+		return cl.Correct(ctx, r.Ref, params, "application/octet-stream", items)
 	})
 	if err != nil {
 		return err

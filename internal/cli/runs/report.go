@@ -41,8 +41,7 @@ func (r *runReport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		return reportHead(r) + reportItems(r, room) + reportTogether(r.Together) + reportCorrected(r.Corrected) +
 			reportSteps(r, room) + reportTime(r) + reportRequests(r) + reportWorkers(r, room) + reportDigests(r) +
 			reportAgainst(r)
-	})(cl.ReportRun(ctx, r.Ref, client.ReportRunParams{Against: r.Against, Before: r.Before, Digests: r.Digests},
-		term.Keep()))
+	})(cl.ReportRun(ctx, r.Ref, client.ReportRunParams{Against: r.Against, Before: r.Before, Digests: r.Digests}))
 }
 
 func (r *runReport) list(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -314,7 +313,7 @@ func (r *runErrors) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		defer func() { _ = stream.Close() }()
 		return cli.PrintLines(term, stream, errorLine)
 	}
-	return cli.Print(term, errorText)(cl.ListErrors(ctx, r.Ref, client.ListErrorsParams{}, term.Keep()))
+	return cli.Print(term, errorText)(cl.ListErrors(ctx, r.Ref, client.ListErrorsParams{}))
 }
 
 func errorText(found *client.ErrorGroups, room int) string {
@@ -422,7 +421,7 @@ func errorLine(item *client.ExportedItem) string {
 type runHistory struct{ runArg }
 
 func (r *runHistory) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, historyText)(cl.GetHistory(ctx, r.Ref, term.Keep()))
+	return cli.Print(term, historyText)(cl.GetHistory(ctx, r.Ref))
 }
 
 func historyText(history *client.RunHistory, _ int) string {
@@ -439,5 +438,5 @@ type runNote struct {
 }
 
 func (r *runNote) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, historyText)(cl.NoteRun(ctx, r.Ref, client.RunNote{Text: r.Text}, term.Keep()))
+	return cli.Print(term, historyText)(cl.NoteRun(ctx, r.Ref, client.RunNote{Text: r.Text}))
 }

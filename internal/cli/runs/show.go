@@ -30,7 +30,7 @@ type runList struct {
 }
 
 func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListRuns(ctx, client.ListRunsParams(*r), term.Keep())
+	page, err := cl.ListRuns(ctx, client.ListRunsParams(*r))
 	list := cli.List[client.RunSummary]{
 		Columns: "RUN|NAME|STATE|ITEMS>|DONE>|FAILED>|>|STARTED",
 		Row: func(run *client.RunSummary) []any {
@@ -94,7 +94,7 @@ type runShow struct{ runArg }
 
 func (r *runShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, func(run *client.RunDocument, _ int) string { return runHead(run) + runSteps(run) })(
-		cl.GetRun(ctx, r.Ref, term.Keep()))
+		cl.GetRun(ctx, r.Ref))
 }
 
 func runHead(run *client.RunDocument) string {
@@ -202,10 +202,10 @@ type runItem struct {
 }
 
 func (r *runItem) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	found, err := cl.GetItem(ctx, r.Ref, r.Key, client.GetItemParams{}, term.Keep())
+	found, err := cl.GetItem(ctx, r.Ref, r.Key, client.GetItemParams{})
 	if key, escaped := cli.Unescaped(r.Key); err != nil && escaped {
 		// Perhaps the key was taken from a list, where control characters are written as escapes.
-		if other, otherErr := cl.GetItem(ctx, r.Ref, key, client.GetItemParams{}, term.Keep()); otherErr == nil {
+		if other, otherErr := cl.GetItem(ctx, r.Ref, key, client.GetItemParams{}); otherErr == nil {
 			found, err = other, nil
 		}
 	}
@@ -397,7 +397,7 @@ type runGroups struct {
 }
 
 func (r *runGroups) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By, Lanes: r.Lanes}, term.Keep())
+	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By, Lanes: r.Lanes})
 	if err != nil {
 		return err
 	}

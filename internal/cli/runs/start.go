@@ -63,13 +63,13 @@ func (r *runStart) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	}
 	if r.DryRun {
 		found, err := send(r, term, func(items io.Reader) (client.DryRun, error) {
-			return cl.DryRun(ctx, settings, items, term.Keep())
+			return cl.DryRun(ctx, settings, items)
 		})
 		term.Warn(found.Warnings)
 		return cli.Say(term, dryRunText)(found, r.Explain(&plan, err))
 	}
 	started, err := send(r, term, func(items io.Reader) (client.Started, error) {
-		return cl.Start(ctx, settings, items, term.Keep())
+		return cl.Start(ctx, settings, items)
 	})
 	if err != nil {
 		return r.Explain(&plan, err)
@@ -298,7 +298,7 @@ func (r *runOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	if err := alike(&settings, &open); err != nil {
 		return err
 	}
-	opened, err := cl.OpenRun(ctx, open, term.Keep())
+	opened, err := cl.OpenRun(ctx, open)
 	term.Warn(opened.Warnings)
 	return cli.Say(term, func(opened *client.Opened) string {
 		if opened.Existing {
@@ -335,7 +335,7 @@ func (r *runAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 		Encoding: r.Encoding, Header: r.HeaderParam(), Delimiter: r.Delimiter,
 		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract}
 	added, err := cli.Upload(term, "file", r.File, func(items io.Reader) (client.AddedItems, error) {
-		return cl.Add(ctx, r.Ref, params, items, term.Keep())
+		return cl.Add(ctx, r.Ref, params, items)
 	})
 	if !term.JSON {
 		term.Warn(added.Warnings)
@@ -369,7 +369,7 @@ func (r *runSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 			return "run " + sealed.Run + " sealed with " + items + ", and completed"
 		}
 		return fmt.Sprintf("run %s sealed with %s; follow it with: tranche run watch %s", sealed.Run, items, sealed.Run)
-	})(cl.SealRun(ctx, r.Ref, client.SealSettings{Expect: r.Expect, Reason: r.Reason}, term.Keep()))
+	})(cl.SealRun(ctx, r.Ref, client.SealSettings{Expect: r.Expect, Reason: r.Reason}))
 }
 
 // itemFlags say where the items of a run come from: one of these.

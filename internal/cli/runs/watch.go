@@ -53,7 +53,7 @@ func follow(ctx context.Context, cl *client.Client, run *client.RunDocument, pro
 ) error {
 	term, away := progress.term, false
 	for pause := watchFirst; ; pause = min(2*pause, watchPoll) {
-		next, err := cl.GetRun(ctx, run.ID, term.Keep())
+		next, err := cl.GetRun(ctx, run.ID)
 		switch {
 		case err == nil:
 			*run, sure, away = next, true, false
@@ -312,7 +312,7 @@ type slicesPage struct {
 }
 
 func (r *runRequests) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListSlices(ctx, r.Ref, client.ListSlicesParams(r.slicesPage), term.Keep())
+	page, err := cl.ListSlices(ctx, r.Ref, client.ListSlicesParams(r.slicesPage))
 	if err == nil && !term.JSON {
 		n := &page.Counts
 		err = term.Printf("%s scheduled, %s claimed, %s sent\n", cli.Count(n.Scheduled), cli.Count(n.Claimed),
@@ -352,7 +352,7 @@ type itemsPage struct {
 }
 
 func (r *runItems) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListItems(ctx, r.Ref, client.ListItemsParams(r.itemsPage), term.Keep())
+	page, err := cl.ListItems(ctx, r.Ref, client.ListItemsParams(r.itemsPage))
 	return (&cli.List[client.ItemRow]{
 		Columns: "ORDINAL>|KEY|STATE|TRIES>|ERROR",
 		Row: func(item *client.ItemRow) []any {
@@ -420,6 +420,5 @@ type runExplain struct {
 }
 
 func (r *runExplain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, cli.ExplanationText)(
-		cl.ExplainRun(ctx, r.Ref, client.ExplainRunParams{Item: r.Item}, term.Keep()))
+	return cli.Print(term, cli.ExplanationText)(cl.ExplainRun(ctx, r.Ref, client.ExplainRunParams{Item: r.Item}))
 }
