@@ -98,7 +98,8 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	chosen, err := parser.Parse(args)
 	if err != nil {
 		text := strings.Replace(err.Error(), `must be one of "",`, "must be one of ", 1) // "" is: not given
-		return term.Fail(cli.Usage(text + meantFlags(err) + "; see: " + helpFor(chosen, err)))
+		node := meant(parser, err)
+		return term.Fail(cli.Usage(text + meantFlags(node, err) + "; see: " + node.FullPath() + " --help"))
 	}
 	if err := cli.CheckValues(chosen); err != nil {
 		return term.Fail(err)
@@ -107,16 +108,19 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	return term.Fail(chosen.Run(term))
 }
 
-// meantFlags proposes flags of the command for one that it does not have, where the parser found none.
-func meantFlags(err error) string {
-	name, unknown := strings.CutPrefix(err.Error(), "unknown flag --")
-	var parse *kong.ParseError
-	if !unknown || strings.ContainsRune(name, ' ') || !errors.As(err, &parse) || parse.Context == nil {
-		return ""
+// meant is the command that was meant, as far as the line could be read.
+func meant(app *kong.Kong, err error) *kong.Node {
+	if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil && parse.Context.Selected() != nil {
+		return parse.Context.Selected()
 	}
-	node := parse.Context.Selected()
-	if node == nil {
-		node = parse.Context.Model.Node
+	return app.Model.Node
+}
+
+// meantFlags proposes flags of the command for one that it does not have, where the parser found none.
+func meantFlags(node *kong.Node, err error) string {
+	name, unknown := strings.CutPrefix(err.Error(), "unknown flag --")
+	if !unknown || strings.ContainsRune(name, ' ') {
+		return ""
 	}
 	var known []string
 	for _, f := range slices.Concat(node.AllFlags(true)...) {
@@ -127,18 +131,6 @@ func meantFlags(err error) string {
 		return ""
 	}
 	return `, did you mean "--` + strings.Join(near, `" or "--`) + `"?`
-}
-
-// helpFor names the help of the command that was meant.
-func helpFor(_ *kong.Context, err error) string {
-	line := "tranche"
-	var parse *kong.ParseError
-	if errors.As(err, &parse) && parse.Context != nil {
-		if node := parse.Context.Selected(); node != nil {
-			line = node.FullPath()
-		}
-	}
-	return line + " --help"
 }
 
 // What the linker is told of a release, and by make build, with -X.

@@ -46,8 +46,15 @@ const (
 
 type usageError struct{ text string }
 
+func (e *usageError) Error() string { return e.text }
+
 // Usage is a mistake on the command line.
 func Usage(text string) error { return &usageError{text} }
+
+// exitError ends the program with a code and without a message: everything has been said.
+type exitError struct{ code int }
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
 
 // Exit ends the program with a code; everything has been said.
 func Exit(code int) error { return &exitError{code} }
@@ -59,13 +66,6 @@ func FailIf(failed bool, code int, err error) error {
 	}
 	return err
 }
-
-func (e *usageError) Error() string { return e.text }
-
-// exitError ends the program with a code and without a message: everything has been said.
-type exitError struct{ code int }
-
-func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
 
 // Console is the world of a command.
 type Console struct {
@@ -114,7 +114,7 @@ func (c *Console) Fail(err error) int {
 	if c.JSON || c.Say != nil {
 		c.failJSON(err, text, code)
 	} else {
-		_, _ = fmt.Fprintln(c.Err, "tranche: "+InertText(text)) // nowhere else to say it
+		c.Note("%s", text)
 	}
 	return code
 }

@@ -308,26 +308,17 @@ func (t *Table) fit(widths []int) {
 	for _, w := range widths {
 		line += w + gap
 	}
-	for t.room > 0 && line > t.room {
-		widest, next := -1, minCell
+	for ; t.room > 0 && line > t.room; line-- {
+		widest := -1
 		for i, w := range widths {
-			switch {
-			case t.right[i] || w <= minCell:
-			case widest < 0 || w > widths[widest]:
-				if widest >= 0 {
-					next = widths[widest]
-				}
+			if !t.right[i] && w > minCell && (widest < 0 || w > widths[widest]) {
 				widest = i
-			default:
-				next = max(next, w)
 			}
 		}
 		if widest < 0 {
 			return
 		}
-		less := min(line-t.room, max(widths[widest]-next, 1))
-		widths[widest] -= less
-		line -= less
+		widths[widest]--
 	}
 }
 

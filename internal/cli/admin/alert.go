@@ -82,27 +82,24 @@ func alertText(doc json.RawMessage) (of, by string) {
 
 type alertShow struct{ documentName }
 
-// Run prints an alert as it was applied; how it stands goes to the person beside it.
 func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	view, err := cl.GetAlert(ctx, s.Name)
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	term.Note("alert %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
-		view.ChangedBy, view.State)
-	if view.Holding+view.Waiting > 0 {
-		term.Note("conditions that it has told and that hold still: %s; messages not delivered yet: %s",
-			cli.Count(view.Holding), cli.Count(view.Waiting))
-	}
-	if view.ToldAt != nil {
-		term.Note("its receiver was last told something %s", cli.Moment(*view.ToldAt))
-	}
-	if view.FailingSince != nil {
-		term.Note("it could not be told anything since %s: %s", cli.Moment(*view.FailingSince), view.Error)
-	} else if view.Error != "" {
-		term.Note("not everybody was told: %s", view.Error)
-	}
-	return term.Printf("%s\n", strings.TrimRight(view.Source, "\n"))
+	return printSource(term, view.Source, err, func() {
+		term.Note("alert %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
+			view.ChangedBy, view.State)
+		if view.Holding+view.Waiting > 0 {
+			term.Note("conditions that it has told and that hold still: %s; messages not delivered yet: %s",
+				cli.Count(view.Holding), cli.Count(view.Waiting))
+		}
+		if view.ToldAt != nil {
+			term.Note("its receiver was last told something %s", cli.Moment(*view.ToldAt))
+		}
+		if view.FailingSince != nil {
+			term.Note("it could not be told anything since %s: %s", cli.Moment(*view.FailingSince), view.Error)
+		} else if view.Error != "" {
+			term.Note("not everybody was told: %s", view.Error)
+		}
+	})
 }
 
 type alertMessages struct {

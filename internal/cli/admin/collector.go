@@ -400,21 +400,25 @@ func (c *opChoice) Validate() error {
 		"operations: their ids, --key KEY, --code CODE or --all", "give either --all, or ids, --key or --code")
 }
 
+// tell says how many operations a command was about; ids of which there were none are a mistake.
+func (c *opChoice) tell(term *cli.Console, n int64, did, none string, err error) error {
+	if err == nil && len(c.IDs) > 0 && n == 0 {
+		return fmt.Errorf("no operation with such an id %s; see: tranche collector ops %s", none, cli.EscapeControl(c.Name))
+	}
+	return cli.Say(term, func(n *int64) string {
+		if *n == 0 {
+			return "no such operation " + none
+		}
+		return cli.Plural(*n, "operation") + " " + did
+	})(n, err)
+}
+
 type collectorRequeue struct{ opChoice }
 
 func (r *collectorRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueOperations(ctx, r.Name,
 		client.OperationChoice{IDs: r.IDs, Keys: r.Key, Code: r.Code, All: r.All})
-	if err == nil && len(r.IDs) > 0 && done.Requeued == 0 {
-		return errors.New("no operation with such an id is parked or waits for its next try; see: tranche collector ops " +
-			cli.EscapeControl(r.Name))
-	}
-	return cli.Say(term, func(done *client.RequeuedOperations) string {
-		if done.Requeued == 0 {
-			return "no such operation is parked or waits for its next try"
-		}
-		return cli.Plural(done.Requeued, "operation") + " requeued"
-	})(done, err)
+	return r.tell(term, done.Requeued, "requeued", "is parked or waits for its next try", err)
 }
 
 type collectorDrop struct {
@@ -429,13 +433,5 @@ func (d *collectorDrop) Run(ctx context.Context, term *cli.Console, cl *client.C
 	if d.Waiting {
 		none = "is parked, or waits"
 	}
-	if err == nil && len(d.IDs) > 0 && done.Dropped == 0 {
-		return errors.New("no operation with such an id " + none)
-	}
-	return cli.Say(term, func(done *client.DroppedOperations) string {
-		if done.Dropped == 0 {
-			return "no such operation " + none
-		}
-		return cli.Plural(done.Dropped, "operation") + " dropped"
-	})(done, err)
+	return d.tell(term, done.Dropped, "dropped", none, err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -65,6 +66,15 @@ func (d *documents) appliedText(a *client.AppliedDocument) string {
 		text += "; " + next
 	}
 	return text
+}
+
+// printSource prints a document as it was applied; how it stands goes to the person beside it, by notes.
+func printSource(term *cli.Console, source string, err error, notes func()) error {
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	notes()
+	return term.Printf("%s\n", strings.TrimRight(source, "\n"))
 }
 
 type documentName struct {

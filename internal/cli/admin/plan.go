@@ -100,15 +100,13 @@ func (p *planShow) Run(ctx context.Context, term *cli.Console, cl *client.Client
 		return err
 	}
 	plan, err := planOf(ctx, cl, name, version)
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	term.Note("plan %s@%d, applied %s by %s, used by %s runs", plan.Name, plan.Version, cli.Moment(plan.CreatedAt),
-		plan.CreatedBy, cli.Count(plan.Runs))
-	if plan.Newest != plan.Version {
-		term.Note("the newest version is %d", plan.Newest)
-	}
-	return term.Printf("%s\n", strings.TrimRight(plan.Source, "\n"))
+	return printSource(term, plan.Source, err, func() {
+		term.Note("plan %s@%d, applied %s by %s, used by %s runs", plan.Name, plan.Version, cli.Moment(plan.CreatedAt),
+			plan.CreatedBy, cli.Count(plan.Runs))
+		if plan.Newest != plan.Version {
+			term.Note("the newest version is %d", plan.Newest)
+		}
+	})
 }
 
 // planOf returns one version of a plan; version 0 is the newest.

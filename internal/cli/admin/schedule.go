@@ -77,24 +77,21 @@ func whenText(when string) string {
 
 type scheduleShow struct{ documentName }
 
-// Run prints a schedule as it was applied; how it stands goes to the person beside it.
 func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	view, err := cl.GetSchedule(ctx, s.Name)
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	term.Note("schedule %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
-		view.ChangedBy, view.State)
-	if view.State == workqueue.DocumentActive && view.NextDue != nil {
-		term.Note("due next %s, in %s", cli.Moment(*view.NextDue), cli.Span(view.NextDue.Sub(view.Now)))
-	}
-	if view.Running+view.Waiting > 0 {
-		term.Note("%s runs in progress, %s waiting to be started", cli.Count(view.Running), cli.Count(view.Waiting))
-	}
-	if view.Last != nil {
-		term.Note("last: %s", fireText(view.Last))
-	}
-	return term.Printf("%s\n", strings.TrimRight(view.Source, "\n"))
+	return printSource(term, view.Source, err, func() {
+		term.Note("schedule %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
+			view.ChangedBy, view.State)
+		if view.State == workqueue.DocumentActive && view.NextDue != nil {
+			term.Note("due next %s, in %s", cli.Moment(*view.NextDue), cli.Span(view.NextDue.Sub(view.Now)))
+		}
+		if view.Running+view.Waiting > 0 {
+			term.Note("%s runs in progress, %s waiting to be started", cli.Count(view.Running), cli.Count(view.Waiting))
+		}
+		if view.Last != nil {
+			term.Note("last: %s", fireText(view.Last))
+		}
+	})
 }
 
 func fireText(f *client.Fire) string {
