@@ -128,7 +128,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	if err != nil {
 		return err
 	}
-	p.later.bind(node, server)
+	p.later.Store(&running{node, server})
 	return s.work(ctx, term, p, node, server, end)
 }
 
