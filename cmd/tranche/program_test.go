@@ -117,7 +117,7 @@ func TestConfigSample(t *testing.T) {
 	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.want(runProgram(t, nil, "", "serve", "--config", path, "--poll-interval", "1ms"), 2, "--poll-interval must be 50ms to 30s, got 1ms")
+	b.want(runProgram(t, nil, "", "serve", "--config", path, "--poll-interval", "1ms"), 2, "must be 50ms to 30s")
 	b.want(runProgram(t, nil, "", "serve", "--heartbeat", "2s"), 2, "a third of --session-ttl (5s)")
 }
 

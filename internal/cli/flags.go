@@ -153,7 +153,9 @@ func PastTime(text string) (at time.Time, err error) {
 	if back, err := time.ParseDuration(text); err == nil && back >= 0 {
 		return time.Now().Add(-back), nil
 	}
-	for _, layout := range []string{time.DateOnly, time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04", time.RFC3339} {
+	for _, layout := range []string{
+		time.DateOnly, time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04", time.RFC3339,
+	} {
 		if at, err = time.ParseInLocation(layout, text, time.Local); err == nil {
 			break
 		}

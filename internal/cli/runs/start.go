@@ -213,7 +213,8 @@ func alike(from, into any) error {
 	if err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
-	if err := json.Unmarshal(text, into, json.MatchCaseInsensitiveNames(true), json.RejectUnknownMembers(true)); err != nil {
+	err = json.Unmarshal(text, into, json.MatchCaseInsensitiveNames(true), json.RejectUnknownMembers(true))
+	if err != nil {
 		return fmt.Errorf("read settings: %w", err)
 	}
 	return nil
