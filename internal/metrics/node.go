@@ -211,10 +211,10 @@ func (n *node) Collect(to chan<- prometheus.Metric) {
 	if unready := n.m.unready.Load(); unready != nil {
 		says.unready = (*unready)(context.Background()) // which bounds itself
 	}
-	n.gauges.tell(to, says)
-	n.totals.tell(to, says)
+	n.gauges.collect(to, says)
+	n.totals.collect(to, says)
 	if leading != nil {
-		n.leader.tell(to, leading)
-		n.leaderTotals.tell(to, leading)
+		n.leader.collect(to, leading)
+		n.leaderTotals.collect(to, leading)
 	}
 }

@@ -1706,9 +1706,9 @@ type Fire struct {
 	// EndDeadline when its run should have ended
 	EndDeadline *time.Time `json:"end_deadline,omitempty"`
 
-	// Late what was done when it had not
-	Late string  `json:"late,omitempty"`
-	Run  *string `json:"run,omitempty"`
+	// LateAction what was done when it had not
+	LateAction string  `json:"late_action,omitempty"`
+	Run        *string `json:"run,omitempty"`
 
 	// RunState absent: there is no such run, or not any more
 	RunState string     `json:"run_state,omitempty"`
@@ -1753,16 +1753,28 @@ type Gate struct {
 	// State shut: what it needs has not ended
 	State GateState `json:"state"`
 
-	// Approvers other: not by whoever started the run; one of anyone, other
+	// Approvers other: by no one named in acts; one of anyone, other
 	Approvers string `json:"approvers"`
 
-	// StartedBy who started the run
-	StartedBy string `json:"started_by"`
+	// Acts who has a part in what waits, newest first
+	Acts []GateAct `json:"acts"`
 
 	// Since when it began to wait for someone
 	Since      *time.Time `json:"since,omitempty"`
 	ApprovedBy string     `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time `json:"approved_at,omitempty"`
+}
+
+type GateAct struct {
+	Actor string `json:"actor"`
+
+	// Action start, plan, schedule, add, set, correct, reset, rerun, accept
+	//
+	// Examples: correct
+	Action string `json:"action"`
+
+	// At when last
+	At time.Time `json:"at"`
 }
 
 type GateDocument struct {
@@ -1999,7 +2011,7 @@ type ItemCorrection struct {
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
 
-	// Contract when it lacks a field that a service requires; one of refuse, warn, off
+	// Contract when it lacks a field that a service requires; one of reject, warn, off
 	Contract string `json:"contract,omitempty"`
 }
 
@@ -2655,7 +2667,7 @@ type OpenSettings struct {
 	// Examples: fail
 	OnInvalid *string `json:"on_invalid,omitempty"`
 
-	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	// Contract when no item has a field that the service of a step requires: reject, warn or off
 	//
 	// Examples: warn
 	Contract *string `json:"contract,omitempty"`
@@ -3676,7 +3688,7 @@ type RunSettings struct {
 	// Examples: fail
 	OnInvalid *string `json:"on_invalid,omitempty"`
 
-	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	// Contract when no item has a field that the service of a step requires: reject, warn or off
 	//
 	// Examples: warn
 	Contract *string `json:"contract,omitempty"`
@@ -4821,7 +4833,7 @@ type StartRunParams struct {
 	// OnInvalid for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent
 	OnInvalid string `form:"on_invalid,omitempty" json:"on_invalid,omitempty"`
 
-	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	// Contract when no item has a field that the service of a step requires: reject, warn or off
 	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 
 	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
@@ -4957,7 +4969,7 @@ type CorrectParams struct {
 	// Types what a field becomes, like balance=number: number, text, bool or json
 	Types []string `form:"types,omitempty" json:"types,omitempty"`
 
-	// Contract when no item has a field that a service requires; one of refuse, warn, off
+	// Contract when no item has a field that a service requires; one of reject, warn, off
 	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 }
 
@@ -5086,7 +5098,7 @@ type AddItemsParams struct {
 	// Format recognised when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
-	// Contract when no item has a field that a service requires; one of refuse, warn, off
+	// Contract when no item has a field that a service requires; one of reject, warn, off
 	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 
 	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
@@ -5968,8 +5980,8 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 
 // ApproveRun: Let the items go that a canary held back, or a step begin.
 //
-// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: other, who
-// started the run is refused with 403. With if_waiting_since, what is approved is what was looked at.
+// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: other, who is
+// named in acts of the gate is refused with 403. With if_waiting_since, what is approved is what was looked at.
 //
 // It is POST /runs/{run}/approve, for role operator.
 func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {
@@ -6721,4 +6733,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 34aafd531f0dbb4a704b8e7b9a2bd64e, is de0b98d1d2893c13ae6bc86e282cff5d2938ed7413b449c203773ba59e8bd62c.
+// Of 039d95a5cc9fe72f1dfa7a3d556f3c13, is cec570d78b81112ce44230f11acf509087bbd2211cd99f6f1569b0dcd477d0ab.

@@ -14,7 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/queryparam"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -257,7 +257,7 @@ func retryAfter(err error) int {
 	if _, ok := errors.AsType[*access.BusyError](err); ok {
 		return busyRetry
 	}
-	if full, ok := errors.AsType[*fanout.Error](err); ok && full.Code == fanout.CodeBusy {
+	if full, ok := errors.AsType[*trackerclient.Error](err); ok && full.Code == trackerclient.CodeBusy {
 		return busyRetry
 	}
 	if as[*ingest.OverloadedError](err) != nil || as[*tooManyError](err) != nil ||

@@ -239,7 +239,7 @@ func (s changes) registerGates(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Post("approve-run", "/runs/{run}/approve",
 		"Let the items go that a canary held back, or a step begin",
 		"With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: "+
-			"other, who started the run is refused with 403. With if_waiting_since, what is approved is what was "+
+			"other, who is named in acts of the gate is refused with 403. With if_waiting_since, what is approved is what was "+
 			"looked at."), s.approve)
 }
 

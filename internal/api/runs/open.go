@@ -122,7 +122,7 @@ type addInput struct {
 	IdempotencyKey string `query:"idempotency_key" doc:"the same key with the same items is answered as before"`
 	Key            string `query:"key" doc:"the column or field that is the item's key"`
 	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
-	Contract       string `query:"contract" enum:"refuse,warn,off" doc:"when no item has a field that a service requires"`
+	Contract       string `query:"contract" enum:"reject,warn,off" doc:"when no item has a field that a service requires"`
 	ShapeQuery
 
 	kernel.Stream
