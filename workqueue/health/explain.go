@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,9 +19,6 @@ type Advice struct {
 	Do      string `json:"do"`
 	Command string `json:"command,omitempty" doc:"exact"`
 }
-
-// Remedy is an advice without a command as a condition says it.
-func (a Advice) Remedy() string { return strings.ToUpper(a.Do[:1]) + a.Do[1:] }
 
 // LastEvent is the last thing that happened to some items, or to a run.
 type LastEvent struct {

@@ -88,7 +88,7 @@ func (f *facts) natsUnreachable(g *MissingGroup, nodes []*Node) {
 		g.Why = g.Who + " cannot reach NATS, so it sends nothing at the moment"
 	}
 	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
-	g.Advice = []Advice{NATSAdvice()}
+	g.Advice = []Advice{NATS.Advice("")}
 	refusedBy(g, nodes)
 }
 
@@ -109,18 +109,7 @@ func refusedBy(g *MissingGroup, nodes []*Node) {
 	g.Reason, g.Owner, g.Who, g.When = ReasonNATSRefused, OwnerOperator, "whoever gives nodes their users of NATS", nil
 	g.Why = nodes[0].Name() + ": " + nodes[0].Refused + ", so nothing is sent at the moment"
 	g.Next = "it goes on trying, and they go on within seconds of NATS taking its user"
-	g.Advice = []Advice{RefusedAdvice()}
-}
-
-// RefusedAdvice is what an operator could do about nodes whose user NATS refuses, or denies a subject.
-func RefusedAdvice() Advice {
-	return Advice{Do: "give the node a user that NATS takes (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or " +
-		"grant its user what `tranche nats-config` prints; nothing else must be done then"}
-}
-
-// NATSAdvice is what an operator could do while nodes cannot reach NATS.
-func NATSAdvice() Advice {
-	return Advice{Do: "see to the NATS server, and to the network between; nothing must be done here then"}
+	g.Advice = []Advice{NATS.Advice("refused")}
 }
 
 // nodeNotes names the nodes that are alive and cannot reach NATS.
@@ -169,13 +158,9 @@ func (f *facts) leaderText() string {
 	return "the leader"
 }
 
-// What is said while a standby that must confirm commits is gone, and what helps.
-const (
-	StandbyText = "commits wait for a standby: PostgreSQL confirms none before a synchronous standby has it, and none does"
-	// StandbyRemedy names both ways out; the second gives up what the first keeps.
-	StandbyRemedy = "start the standby that synchronous_standby_names names, or, to continue without it, shorten that " +
-		"setting and run SELECT pg_reload_conf(); then losing the primary loses commits"
-)
+// StandbyText is what is said while a standby that must confirm commits is gone.
+const StandbyText = "commits wait for a standby: PostgreSQL confirms none before a synchronous standby has it, and " +
+	"none does"
 
 const (
 	// sweepWithin is how long leader work may take to come round, lookWithin a look for work.
@@ -202,7 +187,7 @@ func (f *facts) noNode(g *MissingGroup) {
 	if f.awaitsStandby {
 		g.Reason, g.Owner, g.Who, g.When = ReasonStandby, OwnerOperator, "the operator of PostgreSQL", nil
 		g.Why, g.Next = StandbyText, "they continue within seconds, automatically, when a standby confirms commits again"
-		g.Advice = []Advice{{Do: StandbyRemedy}}
+		g.Advice = []Advice{Database.Advice("standby")}
 		return
 	}
 	if f.readOnly {
@@ -240,19 +225,13 @@ func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
 	g.Since, g.by = stalled.StalledSince, nil
 	g.Why = StalledText(stalled.StalledWhy)
 	g.Next = "they go on within seconds of the servers having elected leaders; what is in the streams stays there"
-	g.Advice = []Advice{QuorumAdvice()}
+	g.Advice = []Advice{NATS.Advice("stalled")}
 }
 
 // StalledText says of streams that do not answer what that means; why is what a node was told of them.
 func StalledText(why string) string {
 	return fmt.Sprintf("NATS can be reached, and JetStream does not answer (%s): more than half of the servers that keep "+
 		"its streams are away, or they have no leader yet", why)
-}
-
-// QuorumAdvice is what an operator could do while JetStream has no quorum.
-func QuorumAdvice() Advice {
-	return Advice{Do: "see that more than half of the NATS servers run and reach each other; nothing must be " +
-		"done here then"}
 }
 
 // lettersAndEvents are the streams that no item waits for.

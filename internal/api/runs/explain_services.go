@@ -117,7 +117,7 @@ func (v *servicesSeen) away(g *health.MissingGroup) {
 	if g.State == "sent" {
 		if v.alone && g.Owner != health.OwnerOperator {
 			g.Why += "; " + cannot + ", so replies wait until it does, and who listens cannot be told"
-			g.Advice = append(g.Advice, health.NATSAdvice())
+			g.Advice = append(g.Advice, health.NATS.Advice(""))
 		}
 		return
 	}
@@ -130,7 +130,7 @@ func (v *servicesSeen) away(g *health.MissingGroup) {
 	g.Reason, g.Owner, g.Who, g.When = health.ReasonNATSUnreachable, health.OwnerNode, "this node", nil
 	g.Why = cannot + ", so nothing is sent at the moment"
 	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
-	g.Advice = []health.Advice{health.NATSAdvice()}
+	g.Advice = []health.Advice{health.NATS.Advice("")}
 }
 
 // unsent refines a group that waits for a node or for requests that are out.
