@@ -6,7 +6,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue/pace"
-	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // The statements of the rules, and the index that each goes by. What words name is a column; `subject` and `since` are
@@ -32,8 +31,8 @@ SELECT kind, hold AS case, id::text AS subject, name, plan, detail, since, by, s
 FROM (
     SELECT *, count(*) OVER (PARTITION BY kind) AS known, row_number() OVER (PARTITION BY hold ORDER BY since, id) AS n
     FROM (
-        SELECT CASE hold WHEN 'fail_fast' THEN 'run_fail_fast' WHEN 'canary' THEN 'run_approval' ELSE 'run_held' END AS kind,
-            hold, id, name, plan, hold_detail AS detail, held_at AS since, held_by AS by, 0 AS steps
+        SELECT CASE hold WHEN 'fail_fast' THEN 'run_fail_fast' WHEN 'canary' THEN 'run_approval' ELSE 'run_held' END
+                AS kind, hold, id, name, plan, hold_detail AS detail, held_at AS since, held_by AS by, 0 AS steps
         FROM batchrun WHERE state = 'running' AND hold IS NOT NULL
         UNION ALL
         SELECT 'run_gate', 'gate', r.id, r.name, r.plan, string_agg(st.name, ', ' ORDER BY st.step), min(st.gate_since),
@@ -185,7 +184,9 @@ FROM alert a
 WHERE a.deleted_at IS NULL AND a.state = 'active' AND a.failing_since < tranche_now() - $1::interval
 ORDER BY a.failing_since, a.name LIMIT $2`
 
-	streamTrouble = `SELECT 'streams' AS subject, last_error AS trouble, since, tries FROM (` + session.HealthStreams + `) s`
+	// A row or none.
+	streamTrouble = `
+SELECT 'streams' AS subject, last_error AS trouble, since, tries FROM stream_setting WHERE last_error <> ''`
 
 	// A table of few rows.
 	databaseGaps = `

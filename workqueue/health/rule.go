@@ -2,6 +2,7 @@ package health
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"text/template"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
@@ -100,6 +103,11 @@ type Rule struct {
 	// for it although all is well. Empty: items do not wait for it.
 	Items  string
 	Normal bool
+	Behind bool // they wait for requests that are out to end
+
+	// Who, Why, Next and Advice say it at length of items: templates, too. An advice is left out that comes to nothing.
+	Who, Why, Next string
+	Advice         []Advice
 
 	// Title, Detail, Remedy and Link word a condition: templates over its [Row]. Without a Link it leads to the page of
 	// its run or endpoint. Cases are what is different in some cases, by the row's column of that name.
@@ -146,6 +154,10 @@ func (r Rule) in(name string) Rule {
 	of := r.Cases[name]
 	r.Title, r.Detail, r.Remedy = cmp.Or(of.Title, r.Title), cmp.Or(of.Detail, r.Detail), cmp.Or(of.Remedy, r.Remedy)
 	r.Owner, r.Severity, r.Link = cmp.Or(of.Owner, r.Owner), cmp.Or(of.Severity, r.Severity), cmp.Or(of.Link, r.Link)
+	r.Who, r.Why, r.Next = cmp.Or(of.Who, r.Who), cmp.Or(of.Why, r.Why), cmp.Or(of.Next, r.Next)
+	if of.Advice != nil {
+		r.Advice = of.Advice
+	}
 	if byRule := map[string]string{"run": runLink, "endpoint": endpointLink}[r.Of]; r.Link == "" {
 		r.Link = byRule
 	}
@@ -156,6 +168,30 @@ func (r Rule) in(name string) Rule {
 func (k Kind) Advice(name string) Advice {
 	remedy := k.Rule().in(name).Remedy
 	return Advice{Do: strings.ToLower(remedy[:1]) + remedy[1:]}
+}
+
+// Say explains items by the rule of a kind: the words name what row has, what the group is about (run, step, endpoint,
+// target, who serves it) and no more. When it is over is for the caller to add.
+func (g *MissingGroup) Say(k Kind, row Row) {
+	all := Row{"run": g.run.String(), "step": g.Step, "endpoint": g.Endpoint,
+		"target": workqueue.TargetText(g.Endpoint), "servers": servers(g.Endpoint)}
+	maps.Copy(all, row)
+	r, say := k.Rule().in(row.text("case")), sayer(time.Time{}, all)
+	g.Reason, g.Owner, g.Who, g.Why, g.Next = k, cmp.Or(Owner(row.text("owner")), r.Owner), say(r.Who), say(r.Why),
+		say(r.Next)
+	g.When, g.Advice = nil, nil
+	for _, a := range r.Advice {
+		if a = (Advice{say(a.Do), say(a.Command)}); a.Do != "" {
+			g.Advice = append(g.Advice, a)
+		}
+	}
+}
+
+// AdviceFor is the first that helps items of a group for which a kind is the reason.
+func (k Kind) AdviceFor(g *MissingGroup) Advice {
+	other := MissingGroup{run: g.run, Endpoint: g.Endpoint}
+	other.Say(k, nil)
+	return other.Advice[0]
 }
 
 // Links of what runs and endpoints are about.
@@ -197,6 +233,8 @@ func sayer(at time.Time, row Row) func(text string) string {
 		"ago":    func(t time.Time) string { return Ago(at.Sub(t)) },
 		"until":  func(t time.Time) string { return Ago(t.Sub(at)) },
 		"lasts":  func(seconds float64) string { return Ago(time.Duration(seconds * float64(time.Second))) },
+		"second": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.0 MST") },
+		"clock":  clock, "quote": shellQuote, "items": manyItems, "grouped": control.Grouped,
 		"moment": moment, "count": countOf, "are": thereAre, "run": runName, "uses": uses, "logs": logsOf,
 		"line": func(text string) string { return OneLine(text, maxQuoted) },
 		"slow": func(endpoint string, before, now float64) string {
