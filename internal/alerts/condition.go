@@ -212,18 +212,17 @@ func noted(told []seen) ([]alert.Condition, error) {
 }
 
 func (c *seen) item() Item {
-	return Item{
-		Kind: string(c.Kind), Subject: c.Subject, Severity: c.Severity, Title: store.OneLine(c.Title, maxTitle),
-		Detail: store.OneLine(c.Detail, maxDetail), Since: c.Since, Turn: store.OneLine(turn(c), maxTitle),
-		Remedy: store.OneLine(c.Remedy, maxDetail), Link: c.Link, Plan: c.plan,
-	}
+	of := Item{c.Condition, c.plan}
+	of.Title, of.Detail = store.OneLine(c.Title, maxTitle), store.OneLine(c.Detail, maxDetail)
+	of.Remedy = store.OneLine(c.Remedy, maxDetail)
+	return of
 }
 
 // turn says whose turn it is.
-func turn(c *seen) string {
+func turn(c *store.Condition) string {
 	switch c.Owner {
 	case store.OwnerService:
-		return "the service's: " + c.Subject
+		return "the service's: " + store.OneLine(c.Subject, maxTitle)
 	case store.OwnerDatabase:
 		return "the database administrator's"
 	case store.OwnerServers:
