@@ -258,9 +258,9 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 func (f *facts) gateGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 	row := Row{}
 	if st.gate == workqueue.ApproveOther {
-		row["starter"] = r.createdBy
+		row["by"] = r.createdBy
 	}
-	g.Say(ReasonGate, row)
+	g.Say(RunGate, row)
 	g.Since = st.gateSince
 }
 

@@ -274,25 +274,22 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 	if r.heldAt != nil {
 		g.Since = r.heldAt
 	}
-	row := Row{"detail": "", "failed": r.failed > 0}
+	row := Row{"detail": r.holdDetail, "failed": r.failed > 0}
 	if r.heldBy != workqueue.Engine {
 		row["by"] = r.heldBy
 	}
-	if r.holdDetail != "" {
-		row["detail"] = ": " + r.holdDetail
-	}
 	switch control.Hold(r.hold) {
 	case control.HoldThreshold:
-		g.Say(ReasonThreshold, row)
+		g.Say(RunOverLimit, row)
 		g.Advice = slices.Insert(g.Advice, 1, r.again("run what failed again, and resume the run then")...)
 	case control.HoldFailFast:
-		g.Say(ReasonFailFast, row)
+		g.Say(RunFailFast, row)
 		g.Advice = slices.Insert(g.Advice, 1,
 			r.again("when the service is fixed, run what failed again, and resume the run then")...)
 	case control.HoldCanary, "": // which waits, without holding anything else
-		g.Say(ReasonCanary, row)
+		g.Say(RunApproval, row)
 	default:
-		g.Say(ReasonOperator, row)
+		g.Say(RunHeld, row)
 	}
 }
 

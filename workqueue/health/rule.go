@@ -109,8 +109,9 @@ type Rule struct {
 	Who, Why, Next string
 	Advice         []Advice
 
-	// Title, Detail, Remedy and Link word a condition: templates over its [Row]. Without a Link it leads to the page of
-	// its run or endpoint. Cases are what is different in some cases, by the row's column of that name.
+	// Title, Detail, Remedy and Link word a condition: templates over its [Row]. Without a Remedy it says the advice;
+	// without a Link it leads to the page of its run or endpoint. Cases are what is different in some cases, by the
+	// row's column of that name.
 	Title, Detail, Remedy, Link string
 	Cases                       map[string]Rule
 
@@ -179,12 +180,30 @@ func (g *MissingGroup) Say(k Kind, row Row) {
 	r, say := k.Rule().in(row.text("case")), sayer(time.Time{}, all)
 	g.Reason, g.Owner, g.Who, g.Why, g.Next = k, cmp.Or(Owner(row.text("owner")), r.Owner), say(r.Who), say(r.Why),
 		say(r.Next)
-	g.When, g.Advice = nil, nil
+	g.When = nil
+	g.Advice = r.advice(say)
+}
+
+// advice is what helps in one case, filled in.
+func (r *Rule) advice(say func(string) string) (all []Advice) {
 	for _, a := range r.Advice {
 		if a = (Advice{say(a.Do), say(a.Command)}); a.Do != "" {
-			g.Advice = append(g.Advice, a)
+			all = append(all, a)
 		}
 	}
+	return all
+}
+
+// remedy is advice in a sentence.
+func remedy(all []Advice) string {
+	parts := make([]string, len(all))
+	for i, a := range all {
+		if parts[i] = a.Do; a.Command != "" {
+			parts[i] += ": `" + a.Command + "`"
+		}
+	}
+	text := strings.Join(parts, "; ")
+	return strings.ToUpper(text[:min(len(text), 1)]) + text[min(len(text), 1):]
 }
 
 // AdviceFor is the first that helps items of a group for which a kind is the reason.
@@ -220,7 +239,13 @@ func (k Kind) Condition(at time.Time, row Row) Condition {
 	r := k.Rule().in(row.text("case"))
 	severity := cmp.Or(Severity(row.text("severity")), r.Severity, Warning)
 	since, dated := row["since"].(time.Time)
+	if r.Of == "run" || r.Of == "endpoint" {
+		row[r.Of] = row["subject"] // as advice names it
+	}
 	say := sayer(at, row)
+	if r.Remedy == "" {
+		r.Remedy = remedy(r.advice(say))
+	}
 	return Condition{Kind: k, Severity: severity, Subject: row.text("subject"), Owner: r.Owner, Title: say(r.Title),
 		Detail: say(r.Detail), Since: since, Remedy: say(r.Remedy), Link: say(r.Link), Count: row.number("count"),
 		Of: row.number("of"), Resets: row["bad"] != nil, Undated: !dated || row["undated"] != nil}

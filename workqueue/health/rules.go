@@ -23,7 +23,8 @@ const (
 	StreamLimit    Kind = "stream_limit"
 	Disk           Kind = "disk"
 	StreamSettings Kind = "stream_settings"      // the streams are not as they are set
-	RunHeld        Kind = "run_held"             // by its threshold, or by someone
+	RunHeld        Kind = "run_held"             // by someone
+	RunOverLimit   Kind = "run_over_limit"       // held: more of its items failed than may
 	RunApproval    Kind = "run_approval"         // its canary waits for someone
 	RunFailFast    Kind = "run_fail_fast"        // by its fail-fast limit: its first outcomes plainly failed
 	RunGate        Kind = "run_gate"             // a step of it waits for someone
@@ -52,10 +53,6 @@ const (
 
 // What items wait for. Package api says those that need a look at NATS.
 const (
-	ReasonOperator        Kind = "paused"
-	ReasonThreshold       Kind = "threshold"
-	ReasonFailFast        Kind = "fail_fast"
-	ReasonCanary          Kind = "canary"
 	ReasonSampling        Kind = "sampling"
 	ReasonNoNode          Kind = "no_node"
 	ReasonReadOnly        Kind = "database_read_only"
@@ -82,7 +79,6 @@ const (
 	ReasonStreamLost      Kind = "stream_lost"
 	ReasonOverdue         Kind = "overdue"
 	ReasonQueued          Kind = "queued"
-	ReasonNoListener      Kind = "no_listener"
 	ReasonNotTaking       Kind = "listeners_blocked"
 	ReasonBusy            Kind = "listeners_busy"
 	ReasonSuspended       Kind = "consumer_paused"
@@ -94,7 +90,6 @@ const (
 	ReasonQuarantine      Kind = "reply_quarantined"
 	ReasonNeeds           Kind = "needs_step"
 	ReasonBarrier         Kind = "barrier"
-	ReasonGate            Kind = "approval"
 	ReasonNoLocal         Kind = "no_local"
 	ReasonFetching        Kind = "fetching"
 	ReasonLane            Kind = "in_lane"
@@ -146,6 +141,8 @@ const (
 	outOf         = "{{.live}} of {{.limit}} are out, which is "
 	whenAnswered  = "the next are claimed as soon as one of the requests out is answered"
 	whoServes     = "whoever runs the services of endpoint {{.endpoint}}"
+	because       = "{{if .detail}}: {{.detail}}{{end}}"
+	noOne         = "no one listens on endpoint {{.endpoint}}{{if .like}}; was {{.like}} meant?{{end}}"
 	laneWhy       = "items of the same lane are worked on one at a time, and these wait for one before them"
 	breakerWhy    = "most requests to {{.target}} failed, so nothing is sent to it{{if .reason}}: {{.reason}}{{end}}"
 )
@@ -183,29 +180,45 @@ var rules = []Rule{
 			Remedy: "List them: `tranche run list --state completed`",
 			Link:   "/runs?state=completed",
 		}}},
-	{Kind: RunHeld, Owner: OwnerOperator, Name: "Paused", Of: "run", Many: "runs are held", Change: "paused",
-		find: heldRuns, args: []any{listed},
-		Title: "Paused by {{.by}}: {{run .}}", Detail: "{{.detail}}", Remedy: "Go on with: `tranche run resume {{.subject}}`",
-		Cases: map[string]Rule{"threshold": {
-			Title: "Paused, too many items failed: {{run .}}", Detail: "{{.detail}}",
-			Remedy: seeErrors + "; then go on and allow more: `tranche run resume {{.subject}} --max-failed N`",
-		}}},
+	{Kind: RunHeld, Owner: OwnerOperator, Severity: Info, Name: "Paused", Of: "run", Many: "runs are held",
+		Change: "paused", find: heldRuns, args: []any{listed}, Items: "paused: waiting for someone to resume the run",
+		Title: "Paused by {{.by}}: {{run .}}", Detail: "{{.detail}}",
+		Who: whoResumes, Why: "the run was paused{{if .by}} by {{.by}}{{end}}" + because, Next: untilResumed,
+		Advice: []Advice{{"let it go on", "tranche run resume {{.run}}"}}},
+	{Kind: RunOverLimit, Owner: OwnerOperator, Name: "Paused, too many items failed", Of: "run",
+		Many: "runs are held, as too many items failed", Change: "paused", With: RunHeld,
+		Items: "paused because too many items failed: waiting for an operator",
+		Title: "Paused, too many items failed: {{run .}}", Detail: "{{.detail}}",
+		Who: whoResumes, Why: "the run was paused because too many items failed" + because, Next: untilResumed,
+		Advice: []Advice{adviseErrors,
+			{"or go on and let more fail; N is the new limit", "tranche run resume {{.run}} --max-failed N"}}},
 	{Kind: RunFailFast, Owner: OwnerOperator, Name: "Paused, first outcomes failed", Of: "run",
 		Many: "runs are held by their fail-fast limits", Change: "paused", With: RunHeld,
+		Items: "paused because the first outcomes plainly failed: waiting for an operator",
 		Title: "Paused, its first outcomes plainly failed: {{run .}}", Detail: "{{.detail}}",
-		Remedy: seeErrors + "; then go on: `tranche run resume {{.subject}}`, or not: `tranche run cancel {{.subject}}`"},
+		Who: whoResumes, Why: "the run was paused because its first outcomes plainly failed" + because, Next: untilResumed,
+		Advice: []Advice{adviseErrors,
+			{"when the items' data is wrong, correct that", "tranche run correct {{.run}} --items FILE"},
+			{"go on as it is; it is not asked again", "tranche run resume {{.run}}"}, adviseCancel}},
 	{Kind: RunGate, Owner: OwnerOperator, Name: "At a gate, waiting for an approval", Of: "run",
 		Many: "runs wait at a gate for an approval", Change: "waits_for_approval", With: RunHeld,
+		Items: "waiting for someone to approve the step",
 		Title: "{{if eq .steps 1}}Step {{.detail}} waits{{else}}Steps {{.detail}} wait{{end}} for an approval: {{run .}}",
 		Detail: "All that comes before has ended, and nothing goes on before someone has looked." +
 			"{{if .by}} That must not be {{.by}}, who started the run.{{end}}",
-		Remedy: "Look at the sample: `tranche run approve {{.subject}} --step {{.step}} --dry-run`; then let it begin: " +
-			"`tranche run approve {{.subject}} --step {{.step}}`"},
+		Who: "whoever may approve the run{{if .by}}, but not {{.by}}, who started it{{end}}", Next: untilApproved,
+		Why: "step {{.step}} waits for someone to approve it: what it needs has ended for all items",
+		Advice: []Advice{{"look at a sample, and what is different from the run before",
+			"tranche run approve {{.run}} --step {{.step}} --dry-run"},
+			{"let the step begin", "tranche run approve {{.run}} --step {{.step}}"}, adviseCancel}},
 	{Kind: RunApproval, Owner: OwnerOperator, Name: "Waiting for an approval", Of: "run",
 		Many: "runs wait for an approval", Change: "waits_for_approval", With: RunHeld,
+		Items: "waiting for someone to approve the canary",
 		Title: "Waits for an approval of its sample: {{run .}}", Detail: "{{.detail}}",
-		Remedy: "Look at the sample: `tranche run show {{.subject}}`; then let the rest go: " +
-			"`tranche run approve {{.subject}}`"},
+		Who: "whoever may approve the run", Why: "its canary waits for someone to approve" + because, Next: untilApproved,
+		Advice: []Advice{{"{{if .failed}}see why items failed{{end}}", "tranche run errors {{.run}}"},
+			{"look at the sample", "tranche run show {{.run}}"}, {"let the rest go", "tranche run approve {{.run}}"},
+			adviseCancel}},
 	{Kind: RunOverdue, Owner: OwnerOperator, Name: "Not sealed in time", Of: "run", Change: "overdue",
 		find: unsealedRuns, args: []any{listed},
 		Title: "Not sealed in time: {{run .}}",
@@ -227,9 +240,13 @@ var rules = []Rule{
 		}}},
 	{Kind: NoListeners, Owner: OwnerService, Name: "No one listens", Of: "endpoint", Severity: Critical,
 		Many: "endpoints have no one who listens", Stops: StopsEndpoint,
-		Title:  "No one listens on endpoint {{.subject}}{{if .like}}; was {{.like}} meant?{{end}}",
+		Items: "waiting for a service: no one listens on {to}", Who: whoServes, Why: noOne + "{{if .behind}}: {{.behind}}{{end}}",
+		Next: "{{if .behind}}they are sent when a service listens and answers the requests that are out{{else}}the first " +
+			"service that listens takes them at once; until then their time does not run{{end}}",
+		Title:  "No one listens on endpoint {{.endpoint}}{{if .like}}; was {{.like}} meant?{{end}}",
 		Detail: haveWork + " Requests that are out: {{.out}}.",
-		Remedy: "Start a service that listens on it; it is there when this names it: `tranche endpoints show {{.subject}}`",
+		Advice: []Advice{adviseStart, {"{{if .fix}}or, if {{.like}} was meant, cancel the run and start it again with that " +
+			"name{{end}}", "tranche run cancel {{.run}}"}},
 		Cases: map[string]Rule{"local": {
 			Title: "No node has the function {{.function}}", Detail: haveWork,
 			Remedy: "Start the program that embeds a node with this function",
@@ -463,24 +480,6 @@ var rules = []Rule{
 		Remedy: "See whether its machine is overloaded, or cut off from PostgreSQL"},
 
 	// What items wait for.
-	{Kind: ReasonOperator, Owner: OwnerOperator, Items: "paused: waiting for someone to resume the run",
-		Who: whoResumes, Why: "the run was paused{{if .by}} by {{.by}}{{end}}{{.detail}}", Next: untilResumed,
-		Advice: []Advice{{"let it go on", "tranche run resume {{.run}}"}}},
-	{Kind: ReasonThreshold, Owner: OwnerOperator,
-		Items: "paused because too many items failed: waiting for an operator",
-		Who:   whoResumes, Why: "the run was paused because too many items failed{{.detail}}", Next: untilResumed,
-		Advice: []Advice{adviseErrors,
-			{"or go on and let more fail; N is the new limit", "tranche run resume {{.run}} --max-failed N"}}},
-	{Kind: ReasonFailFast, Owner: OwnerOperator,
-		Items: "paused because the first outcomes plainly failed: waiting for an operator",
-		Who:   whoResumes, Why: "the run was paused because its first outcomes plainly failed{{.detail}}", Next: untilResumed,
-		Advice: []Advice{adviseErrors,
-			{"when the items' data is wrong, correct that", "tranche run correct {{.run}} --items FILE"},
-			{"go on as it is; it is not asked again", "tranche run resume {{.run}}"}, adviseCancel}},
-	{Kind: ReasonCanary, Owner: OwnerOperator, Items: "waiting for someone to approve the canary",
-		Who: "whoever may approve the run", Why: "its canary waits for someone to approve{{.detail}}", Next: untilApproved,
-		Advice: []Advice{{"{{if .failed}}see why items failed{{end}}", "tranche run errors {{.run}}"},
-			{"let the rest go", "tranche run approve {{.run}}"}, adviseCancel}},
 	{Kind: ReasonSampling, Owner: OwnerNode, Items: "held back until the canary's sample is over", Normal: true,
 		Who: "{{.nodes}}",
 		Why: "a sample of {{items .canary}} runs first and these are held back (--canary {{.canary}})",
@@ -595,13 +594,6 @@ var rules = []Rule{
 		Why: "as far as is known no service has taken them",
 		Next: "a service takes them; {{if .nodeless}}the replies are recorded when a node is there again{{else}}at the " +
 			"deadline a node looks whether they are still in the stream{{end}}"},
-	{Kind: ReasonNoListener, Owner: OwnerOperator, Items: "waiting for a service: no one listens on {to}", Who: whoServes,
-		Why: "no one listens on endpoint {{.endpoint}}{{if .near}}; was {{.near}} meant?{{end}}{{if .behind}}: " +
-			"{{.behind}}{{end}}",
-		Next: "{{if .behind}}they are sent when a service listens and answers the requests that are out{{else}}the first " +
-			"service that listens takes them at once; until then their time does not run{{end}}",
-		Advice: []Advice{adviseStart, {"{{if .fix}}or, if {{.near}} was meant, cancel the run and start it again with that " +
-			"name{{end}}", "tranche run cancel {{.run}}"}}},
 	{Kind: ReasonNotTaking, Owner: OwnerService, Items: "waiting for the services of {to}, which can take nothing",
 		Who: "{{.listens}}", Why: "no instance can take anything: {{.reasons}}",
 		Next:   "the first instance that can takes them",
@@ -651,12 +643,6 @@ var rules = []Rule{
 			Owner: OwnerNode, Who: "{{.leader}}", Next: "the barrier is passed, and they may be claimed",
 			Why: "step {{.step}} has a barrier, and what it waited for has ended",
 		}}},
-	{Kind: ReasonGate, Owner: OwnerOperator, Items: "waiting for someone to approve the step",
-		Who: "whoever may approve the run{{if .starter}}, but not {{.starter}}, who started it{{end}}", Next: untilApproved,
-		Why: "step {{.step}} waits for someone to approve it: what it needs has ended for all items",
-		Advice: []Advice{{"look at a sample, and what is different from the run before",
-			"tranche run approve {{.run}} --step {{.step}} --dry-run"},
-			{"let the step begin", "tranche run approve {{.run}} --step {{.step}}"}, adviseCancel}},
 	{Kind: ReasonNoLocal, Owner: OwnerOperator, Items: "waiting for a node that has {to}",
 		Who: "whoever runs the program that has {{.function}}", Why: "no node here has local function {{.function}}",
 		Next: "the first node that has it claims them at once",

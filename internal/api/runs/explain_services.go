@@ -151,14 +151,15 @@ func (v *servicesSeen) unsent(g *health.MissingGroup) {
 		return
 	}
 	when := g.When
-	g.Say(health.ReasonNoListener, v.slip(g, health.Row{"behind": g.Why})) // more requests out would find no one either
+	g.Say(health.NoListeners, v.slip(g, health.Row{"behind": g.Why})) // more requests out would find no one either
 	g.When = when
 }
 
 // slip adds which endpoint may have been meant.
 func (v *servicesSeen) slip(g *health.MissingGroup, row health.Row) health.Row {
-	row["near"] = wire.Nearest(g.Endpoint, v.heard)
-	row["fix"] = row["near"] != "" && g.Runs <= 1
+	row["like"] = wire.Nearest(g.Endpoint, v.heard)
+	row["owner"] = string(health.OwnerOperator)
+	row["fix"] = row["like"] != "" && g.Runs <= 1
 	return row
 }
 
@@ -200,7 +201,7 @@ func (v *servicesSeen) listening(endpoint string) string {
 		return "the services of endpoint " + endpoint + "; who listens cannot be told now, since NATS does not answer"
 	case len(there) == 0 && v.nobody(endpoint):
 		g := health.MissingGroup{Endpoint: endpoint}
-		g.Say(health.ReasonNoListener, v.slip(&g, health.Row{}))
+		g.Say(health.NoListeners, v.slip(&g, health.Row{}))
 		return g.Why
 	case len(there) == 0:
 		return "a service of endpoint " + endpoint + " that takes requests but does not say who it is"
@@ -244,7 +245,7 @@ func (v *servicesSeen) queued(g *health.MissingGroup) {
 	case info != nil && info.Paused:
 		v.say(g, health.ReasonSuspended, health.Row{"pause": info.PauseRemaining.Round(time.Second)})
 	case v.nobody(g.Endpoint):
-		g.Say(health.ReasonNoListener, v.slip(g, health.Row{}))
+		g.Say(health.NoListeners, v.slip(g, health.Row{}))
 	case len(there) > 0 && able(there) == 0:
 		v.say(g, health.ReasonNotTaking, health.Row{"reasons": reasons(there)})
 	case info != nil && info.NumPending > 0:
@@ -340,7 +341,7 @@ func (v *servicesSeen) tellUnheard(g *health.MissingGroup) (names []string) {
 			ask.requests)
 		names = append(names, ask.endpoint)
 		asked := health.MissingGroup{Endpoint: ask.endpoint}
-		g.Advice = append(g.Advice, health.ReasonNoListener.AdviceFor(&asked))
+		g.Advice = append(g.Advice, health.NoListeners.AdviceFor(&asked))
 	}
 	return names
 }
