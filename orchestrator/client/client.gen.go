@@ -2330,7 +2330,7 @@ type MissingGroup struct {
 	// State of the items, by the bits; one of waiting, held, ready, scheduled, claimed, sent
 	State string `json:"state"`
 
-	// Reason in one word, like breaker_open or no_listener
+	// Reason in one word, as conditions of the health have it, like no_listeners
 	Reason string `json:"reason"`
 
 	// Items of several steps, those of the one with the most, or counted if that is more
@@ -6593,4 +6593,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of e1d8130054b69e7ef65a3453e012c1de, is a6209cbe9b0cfecd4bcfae150597134b4d1d8f1b0d43c8c93e26a21c4a2de9c9.
+// Of 0e93abbe9d38cd0edc71d8e812557968, is dfe4ed3d39c3b0a9bcb2189e292344d56358e3b3155788cc9a2fd7a1769e1d55.
