@@ -34,8 +34,6 @@ type runFacts struct {
 	canary            int
 	canaryAutoApprove bool
 	canaryState       string
-	failedLimit       *int64
-	maxFailed         string
 	loader            workqueue.SessionID
 	loaded            int64
 	quarantined       int64
@@ -68,7 +66,7 @@ func (r *runFacts) viewState() string {
 const explainRuns = `
 SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.started_at, r.finished_at,
     coalesce(r.hold, ''), r.hold_detail, r.held_at, r.held_by, r.canary, r.canary_auto_approve,
-    coalesce(r.canary_state, ''), r.failed_limit, r.max_failed,
+    coalesce(r.canary_state, ''),
     coalesce(r.loader_session, '00000000-0000-0000-0000-000000000000'),
     CASE WHEN r.sealed_at IS NULL THEN coalesce((SELECT max(q.ordinal) + 1 FROM work_queue q WHERE q.run_id = r.id), 0)
         ELSE 0 END,
@@ -103,7 +101,7 @@ func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) 
 		r := &runFacts{}
 		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.createdAt, &r.sealedAt, &r.startedAt,
 			&r.finishedAt, &r.hold, &r.holdDetail, &r.heldAt, &r.heldBy, &r.canary, &r.canaryAutoApprove, &r.canaryState,
-			&r.failedLimit, &r.maxFailed, &r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.done, &r.failed,
+			&r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.done, &r.failed,
 			&r.settled, &r.unplaced, &r.open, &r.sealDeadline, &r.overdueAt, &r.onOverdue, &r.ordered,
 			&r.createdBy)
 	})

@@ -240,7 +240,8 @@ var rules = []Rule{
 		}}},
 	{Kind: NoListeners, Owner: OwnerService, Name: "No one listens", Of: "endpoint", Severity: Critical,
 		Many: "endpoints have no one who listens", Stops: StopsEndpoint,
-		Items: "waiting for a service: no one listens on {to}", Who: whoServes, Why: noOne + "{{if .behind}}: {{.behind}}{{end}}",
+		Items: "waiting for a service: no one listens on {to}", Who: whoServes,
+		Why: noOne + "{{if .behind}}: {{.behind}}{{end}}",
 		Next: "{{if .behind}}they are sent when a service listens and answers the requests that are out{{else}}the first " +
 			"service that listens takes them at once; until then their time does not run{{end}}",
 		Title:  "No one listens on endpoint {{.endpoint}}{{if .like}}; was {{.like}} meant?{{end}}",
