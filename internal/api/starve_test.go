@@ -33,6 +33,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 		"/runs/it/errors?all", "/runs/it/errors", "/runs/it/explain", "/audit", "/runs?q=x;", "/runs?endpoint=x;y",
 	} {
 		b.Locked()
+		b.Server.LetWait(100 * time.Millisecond)
 		viewer := b.Token("vic", access.Viewer, 0)
 		operator := []string{"Authorization", "Bearer " + b.Token("ops", access.Operator, 0).Secret}
 		table, meanwhile := "work_result", "/runs/it"
