@@ -49,10 +49,13 @@ func (n *leadingNodes) wantFollowed(by syscall.Signal, within time.Duration) {
 	n.Helper()
 	var took time.Duration
 	for range 3 {
-		next, before := n.more(), n.led()
-		n.signal(n.leads, by)
+		last, next, before := n.leads, n.more(), n.led()
+		n.signal(last, by)
 		took, n.leads = n.takeover(before), next
 		n.Logf("after %s: %s", by, took)
+		if by == syscall.SIGTERM {
+			n.await(last)
+		}
 		if took < within {
 			return
 		}

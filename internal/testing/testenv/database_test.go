@@ -30,26 +30,6 @@ func TestDatabasesAreMigratedAndApart(t *testing.T) {
 	}
 }
 
-func TestClusterKeepsItsDataThroughKillAndRestart(t *testing.T) {
-	t.Parallel()
-	c := testenv.Postgres(t)
-	pool := testenv.Connect(t, c.URL())
-	if _, err := pool.Exec(t.Context(), `INSERT INTO leader
-		VALUES ('x', 1, gen_random_uuid(), tranche_now())`); err != nil {
-		t.Fatal(err)
-	}
-	c.Kill(t)
-	if err := pool.Ping(t.Context()); err == nil {
-		t.Fatal("the killed server answered")
-	}
-	c.Start(t)
-	c.Restart(t)
-	var n int
-	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM leader`).Scan(&n); err != nil || n != 1 {
-		t.Fatalf("after the kill there are %d rows (%v), want 1", n, err)
-	}
-}
-
 // A moved clock counts at once in what was planned before, in a transaction that sees the past, in defaults, and for a
 // role that only serves.
 func TestAdvance(t *testing.T) {
