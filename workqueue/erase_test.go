@@ -333,7 +333,7 @@ func TestErasurePagesErrors(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.LoadKeys(storetest.Chunked(1), "C1")
-	const all = 7_000
+	const all = 5_100
 	b.Exec(`INSERT INTO work_result (run_id, slice_id, step, ordinal, generation, error_code, error_message)
 		SELECT $1, gen_random_uuid(), 0, 0, n, 'BAD', $2 FROM generate_series(1, $3) n`, run, "as "+person, all)
 	b.Exec(`INSERT INTO work_error (run_id, slice_id, step, ordinal, error_code, error_message)

@@ -194,7 +194,7 @@ func TestFailFastOfSteps(t *testing.T) {
 func TestFailFastIsExactAmongRecorders(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const blocks, each, failures = 6, 20, 60
+	const blocks, each, failures = 6, 10, 30
 	for _, enough := range []bool{false, true} {
 		run := b.Load(failFast(bitfield.Size, failures, blocks*each), blocks*bitfield.Size)
 		fail := failures - 1

@@ -84,12 +84,12 @@ func TestNothingPassesAGateUnseen(t *testing.T) {
 }
 
 // TestRacingJoins has recorders settle three steps of the same blocks at once, and others work on what they unlock:
-// thousands of items wait for whichever of their parts comes last, and end with whichever of two steps ends last. Every
+// many items wait for whichever of their parts comes last, and end with whichever of two steps ends last. Every
 // item is unlocked and acknowledged, and the run completes once.
 func TestRacingJoins(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const items, recorders = 4000, 6
+	const items, recorders = 1400, 6
 	steps := []workqueue.StepSpec{storetest.Need("a"), storetest.Need("b"), storetest.Need("c"),
 		storetest.Need("join", 0, 1, 2), storetest.Need("left", 3),
 		storetest.Need("right", 3)}
@@ -100,7 +100,7 @@ func TestRacingJoins(t *testing.T) {
 	var answers []settle.Answer
 	for step := range workqueue.Step(3) {
 		for _, s := range b.ClaimStep(run, step, storetest.Plenty).Slices {
-			answers = append(answers, storetest.Except(storetest.Whole(s), 17, 3500))
+			answers = append(answers, storetest.Except(storetest.Whole(s), 17, 1300))
 		}
 	}
 	rand.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })

@@ -215,7 +215,7 @@ func (b *bench) together(calls ...call) int64 {
 func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for round := range 60 {
+	for round := range 20 {
 		id := b.run(3, 3, 3, 3)
 		acks := []tracker.Ack{first(0, 3), first(1, 3), first(2, 3), first(3, 3)}
 		calls := []call{sealing(id)}
@@ -245,7 +245,7 @@ func TestSealRacesTheLastAck(t *testing.T) {
 				return err == nil && acked[0].Completed, err
 			}
 	}
-	const races = 300
+	const races = 60
 	for range races {
 		if n := b.together(both(b.open(1))); n != 1 {
 			t.Fatalf("%d calls completed it", n)

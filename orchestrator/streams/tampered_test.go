@@ -20,12 +20,12 @@ func TestRepliesAreAcknowledgedAfterARestart(t *testing.T) {
 	t.Parallel()
 	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{})}
 	b.Serve(t, "echo", nodetest.Echo)
-	b.Outcome(t, b.Start(t, nodetest.Request("echo"), 2000), 1)
+	b.Outcome(t, b.Start(t, nodetest.Request("echo"), 500), 1)
 	b.WantDrained(t)
 	testenv.NoError(t, b.Own.Restart(t.Context()))
 	nc := testenv.Conn(t, b.NS)
 	acks, again := acknowledged(t, nc)
-	run := b.Start(t, nodetest.Request("echo"), 2000)
+	run := b.Start(t, nodetest.Request("echo"), 500)
 	b.Outcome(t, run, 1)
 	js := nodetest.JetStream(t, nc)
 	nodetest.Until(t, "no reply is unacknowledged", func() bool {
@@ -93,7 +93,7 @@ func TestTamperedStreamsAndConsumersAreMended(t *testing.T) {
 		if err := tamper(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if done, failed := b.Outcome(t, b.Start(t, nodetest.Request("echo"), 5000), 1); done != 5000 || failed != 0 {
+		if done, failed := b.Outcome(t, b.Start(t, nodetest.Request("echo"), 1000), 1); done != 1000 || failed != 0 {
 			t.Errorf("%s: done %d, failed %d", name, done, failed)
 		}
 	}
