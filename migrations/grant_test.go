@@ -179,9 +179,7 @@ func TestDriftOfTheSchema(t *testing.T) {
 	if all := drift(); len(all) > 0 {
 		t.Errorf("a schema that is not recorded yet drifts: %q", all)
 	}
-	if _, err := migrations.Up(t.Context(), url, nil); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(migrations.Up(t.Context(), url, nil))(t)
 	exec(`ALTER TABLE work_slice ADD COLUMN note text`)
 	if all := drift(); !slices.Equal(all, []string{"has the column work_slice.note text, which no migration made"}) {
 		t.Errorf("after it was recorded anew: %q", all)

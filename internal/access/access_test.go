@@ -79,9 +79,7 @@ func TestSlots(t *testing.T) {
 	var back []func()
 	for _, user := range []string{"ann", "ann", "bob"} {
 		giveBack, err := slots.Take(user)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		back = append(back, giveBack)
 	}
 	if _, err := slots.Take("eve"); !all(err) {
@@ -123,9 +121,7 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	through := url.URL{Scheme: "postgres", User: url.UserPassword(direct.User, direct.Password), Host: proxy.Addr(),
 		Path: direct.Database, RawQuery: "sslmode=disable"}
 	store, release, err := wqdatabase.Open(t.Context(), through.String(), wqdatabase.PoolConfig{MaxConns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(release)
 	t.Cleanup(proxy.Heal)
 	gate := testenv.Must(access.New(identity.New(store), access.Config{}))(t)

@@ -90,9 +90,7 @@ func TestSessionsExpire(t *testing.T) {
 	} {
 		b.Locked() // it remembers no one
 		w := b.LogIn(b.Token(name, access.Viewer, 0).Secret)
-		if _, err := b.Pool.Exec(t.Context(), c.change, name); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(b.Pool.Exec(t.Context(), c.change, name))(t)
 		b.Locked()
 		b.Refused(http.StatusUnauthorized, c.says, http.MethodGet, api.Prefix+"/runs", nil, w.Headers()...)
 	}

@@ -138,9 +138,7 @@ func TestEveryMutationIsAudited(t *testing.T) {
 	testenv.Must(session.New(b.Store).StreamSettings(t.Context(), session.StreamValues{}))(t)
 	_, err := identity.New(b.Store).BeginWebSession(t.Context(), identity.NewWebSession{User: "guest", Role: "viewer",
 		Life: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	covered := map[string]bool{}
 	secret := b.Locked().Token("ann", access.Admin, 0).Secret
 	for _, m := range mutations() {
@@ -188,9 +186,7 @@ func mutate(b *apitest.Bench, method string, m mutation, secret string) {
 	}
 	rows, err := b.Pool.Query(b.Context(), `SELECT action, coalesce(before::text, ''), coalesce(after, detail)::text
 		FROM audit_log WHERE id > $1 AND actor = 'ann'`, last)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	var action, before, after string
 	var seen []string
 	found := false
@@ -256,9 +252,7 @@ func TestEveryActionIsOffered(t *testing.T) {
 		"../dashboard/static/app/pages/audit.js": {"const actions = [", "]"},
 	} {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		_, rest, found := strings.Cut(string(text), list[0])
 		names, _, closed := strings.Cut(rest, list[1])
 		if !found || !closed {

@@ -117,9 +117,7 @@ func TestStreamSettings(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.JSON(http.MethodPost, "/streams/settings", `{"replicas":3}`, 422, nil) // no node has started
-	if _, err := session.New(b.Store).StreamSettings(t.Context(), session.StreamValues{}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(session.New(b.Store).StreamSettings(t.Context(), session.StreamValues{}))(t)
 	var s api.Streams
 	b.JSON(http.MethodGet, "/streams", "", 200, &s)
 	if !s.Auto || s.Replicas != 1 || s.WorkBytes != stream.DefaultWorkMaxBytes || s.Applied || s.Unknown != "" ||

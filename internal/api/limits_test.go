@@ -103,17 +103,13 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	url := testenv.Database(t)
 	const conns = 4
 	store, release, err := database.Open(t.Context(), url, database.PoolConfig{MaxConns: conns, LockTimeout: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(release)
 	b := &apitest.Bench{T: t, Pool: testenv.Connect(t, url), Store: store}
 	nc := testenv.Conn(t, testenv.NATS(t))
 	node, err := orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second,
 		SessionTTL: time.Minute}) // one session, also on a machine that is stalled
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	e := &apitest.Engine{Bench: &apitest.Bench{T: t}}
 	e.Keep(node.Run)
 	<-node.Ready()
@@ -194,9 +190,7 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 	if code, _ := b.Ask(http.MethodGet, api.Prefix+"/trackers/"+opened.ID, nil); code != http.StatusOK {
 		t.Errorf("who only looks is answered %d", code)
 	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, first.Close())
 	for deadline := time.Now().Add(2 * time.Minute); ack().StatusCode != http.StatusOK; {
 		if time.Now().After(deadline) {
 			t.Fatal("there is no room when others have gone")
@@ -298,9 +292,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	server, err := api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	listener := testenv.Must(api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{}))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)

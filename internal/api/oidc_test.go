@@ -264,9 +264,7 @@ func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
 	for i := range many {
 		state := "state" + strconv.Itoa(i)
 		made, err := json.Marshal(access.Attempt{State: state, Nonce: "n", Verifier: "v", Until: time.Now().Add(time.Hour)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		hash := access.HashOf(state)
 		name := "tranche_login_" + hex.EncodeToString(hash[:8])
 		cookie := []string{"Cookie", name + "=" + base64.RawURLEncoding.EncodeToString(made)}

@@ -114,9 +114,7 @@ func TestReceiversThatCannotBeTold(t *testing.T) {
 		}
 	}
 	report, err := w.watch.Report(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var got []store.Condition
 	for _, c := range report.Conditions {
 		if c.Kind == store.AlertFailing {

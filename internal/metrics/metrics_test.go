@@ -54,9 +54,7 @@ func setup(t *testing.T, config metrics.Config) *bench {
 	b.m = testenv.Must(metrics.New(config))(t)
 	b.node, err = orchestrator.New(b.store, nc, orchestrator.Config{Meter: b.m, Grace: time.Minute,
 		SessionTTL: time.Minute, LeaseTTL: time.Minute}) // it leads on when the machine is stalled
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	watch := testenv.Must(health.New(health.Config{Store: b.store, NC: nc}))(t)
 	t.Cleanup(watch.Wait)
 	b.m.Watch(watch.Report, func(context.Context) map[string]bool { return map[string]bool{"jetstream": true} })

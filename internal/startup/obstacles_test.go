@@ -33,9 +33,7 @@ func TestObstaclesOfTLS(t *testing.T) {
 		t.Helper()
 		ns, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true,
 			TLSConfig: serverTLS, TLS: serverTLS != nil, TLSVerify: serverTLS != nil && serverTLS.ClientAuth != 0})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		ns.Start()
 		t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
 		if !ns.ReadyForConnections(time.Minute) {
@@ -47,9 +45,7 @@ func TestObstaclesOfTLS(t *testing.T) {
 			o.Servers = []string{url + "://" + ns.Addr().String()}
 			return nil
 		}, w.Hear())...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		t.Cleanup(nc.Close)
 		var o obstacle
 		limit := time.After(time.Minute)
@@ -96,9 +92,7 @@ func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 	w := &Wait{Trouble: &Troubles{}, NC: func() *nats.Conn { return nc }, Now: func() time.Time { return now },
 		Say: func(string) { said = append(said, now.Sub(time.Unix(0, 0))) }}
 	for ; now.Sub(time.Unix(0, 0)) < time.Minute; now = now.Add(time.Second) {
-		if err := w.Waits("set up the streams", nats.ErrTimeout); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, w.Waits("set up the streams", nats.ErrTimeout))
 	}
 	want := []time.Duration{0, 5 * time.Second, 15 * time.Second, 35 * time.Second}
 	if fmt.Sprint(said) != fmt.Sprint(want) {
@@ -117,19 +111,13 @@ func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 func testCertificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	about := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	pool := x509.NewCertPool()
 	pool.AddCert(parsed)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool

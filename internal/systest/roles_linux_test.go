@@ -194,9 +194,7 @@ func TestTLSBetweenTheMachines(t *testing.T) {
 	}
 	until(t, "metrics say when certificates end", func() bool {
 		answer, err := http.Get("http://" + n.metrics + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		defer func() { _ = answer.Body.Close() }()
 		all, err := io.ReadAll(answer.Body)
 		text := string(all)

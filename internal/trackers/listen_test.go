@@ -34,9 +34,7 @@ func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
 		if err == nil {
 			err = node.FlushTimeout(soon) // Listen waits for the server for a moment only
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, err)
 		b.Cleanup(func() {
 			if err := listener.Close(b.Context()); err != nil {
 				b.Log(err) // its context has ended with the test
@@ -191,9 +189,7 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 	if err == nil {
 		err = node.FlushTimeout(soon) // Listen waits for the server for a moment only
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close(t.Context()) })
 	for user, may := range map[string]bool{"web": true, "accounts": false} {
 		patience := map[bool]time.Duration{true: soon, false: 200 * time.Millisecond}[may]

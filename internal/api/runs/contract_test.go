@@ -230,9 +230,7 @@ func TestItemsThatDoNotFitAreRefusedTogether(t *testing.T) {
 		if status, text = start("id,balance\nC-1,1\n"); status != 201 {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
-		if _, err := b.Pool.Exec(b.Context(), `DELETE FROM batchrun`); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(b.Pool.Exec(b.Context(), `DELETE FROM batchrun`))(t)
 	}
 }
 

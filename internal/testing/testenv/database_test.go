@@ -42,16 +42,12 @@ func TestAdvance(t *testing.T) {
 	) time.Duration {
 		t.Helper()
 		var by time.Duration
-		if err := q.QueryRow(t.Context(), sql, args...).Scan(&by); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, q.QueryRow(t.Context(), sql, args...).Scan(&by))
 		return by.Round(time.Minute)
 	}
 	testenv.Advance(t, pool, 0)
 	tx, err := serving.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer tx.Rollback(t.Context()) //nolint:errcheck // it only reads
 	total := time.Duration(0)
 	for _, by := range []time.Duration{0, 12 * time.Minute, 900 * time.Hour, -time.Hour} {
@@ -69,13 +65,9 @@ func TestAdvance(t *testing.T) {
 	testenv.StopClock(t, pool, at)
 	testenv.Advance(t, pool, time.Second)
 	var stood, on time.Time
-	if err := pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&stood); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&stood))
 	testenv.SetClock(t, pool, at)
-	if err := pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&on); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&on))
 	if !stood.Equal(at.Add(time.Second)) || on.Before(at) || on.After(at.Add(time.Hour)) {
 		t.Errorf("a clock that stands says %s, and one that was set again %s", stood, on)
 	}
