@@ -260,8 +260,7 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 func TestANATSThatIsNotThereIsToldOf(t *testing.T) {
 	t.Parallel()
 	core, said := observer.New(zap.InfoLevel)
-	nc, err := nats.Connect("nats://u:canary@127.0.0.1:1", append(Options(), LogTo(zap.New(core)))...)
-	testenv.NoError(t, err)
+	nc := testenv.Must(nats.Connect("nats://u:canary@127.0.0.1:1", append(Options(), LogTo(zap.New(core)))...))(t)
 	defer nc.Close()
 	eventually(t, "it is told of", func() bool {
 		return said.FilterMessageSnippet("NATS cannot be reached; trying until it can: start `tranche serve`").Len() == 1

@@ -24,8 +24,7 @@ func TestElsewhereForOneQuestion(t *testing.T) {
 	nc, err := nats.Connect(here.URL()+","+there.URL(), nats.DontRandomize(), nats.Timeout(time.Minute))
 	testenv.NoError(t, err)
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(testenv.Conn(t, there))
-	testenv.NoError(t, err)
+	js := testenv.Must(jetstream.New(testenv.Conn(t, there)))(t)
 	testenv.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork}))(t)
 	noted := stream.PermissionsOf(nc)
 	testenv.Until(t, time.Minute, "the connection is where the question is answered", func() bool {

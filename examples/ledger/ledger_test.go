@@ -14,8 +14,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func open(t *testing.T) (*pgxpool.Pool, *ledger) {
 	t.Helper()
 	pool := testenv.Connect(t, testenv.EmptyDatabase(t))
-	books, err := openLedger(t.Context(), pool)
-	testenv.NoError(t, err)
+	books := testenv.Must(openLedger(t.Context(), pool))(t)
 	const accounts = `INSERT INTO ledger_accounts VALUES ('A', 10000), ('B', -500), ('C', 0)`
 	testenv.Must(pool.Exec(t.Context(), accounts))(t)
 	return pool, books

@@ -251,8 +251,7 @@ func TestEveryActionIsOffered(t *testing.T) {
 		"../../docs/operations.md":               {"`--action` (", ")"},
 		"../dashboard/static/app/pages/audit.js": {"const actions = [", "]"},
 	} {
-		text, err := os.ReadFile(file)
-		testenv.NoError(t, err)
+		text := testenv.Must(os.ReadFile(file))(t)
 		_, rest, found := strings.Cut(string(text), list[0])
 		names, _, closed := strings.Cut(rest, list[1])
 		if !found || !closed {

@@ -113,8 +113,7 @@ func TestReceiversThatCannotBeTold(t *testing.T) {
 			t.Fatal(name, err)
 		}
 	}
-	report, err := w.watch.Report(t.Context())
-	testenv.NoError(t, err)
+	report := testenv.Must(w.watch.Report(t.Context()))(t)
 	var got []store.Condition
 	for _, c := range report.Conditions {
 		if c.Kind == store.AlertFailing {

@@ -116,8 +116,7 @@ func testCertificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
 	testenv.NoError(t, err)
-	parsed, err := x509.ParseCertificate(der)
-	testenv.NoError(t, err)
+	parsed := testenv.Must(x509.ParseCertificate(der))(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(parsed)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool

@@ -45,8 +45,7 @@ func setup(t *testing.T, traced bool) *world {
 	if traced {
 		config.Tracer = tracing.NewTracer(w.spans)
 	}
-	node, err := orchestrator.New(database.New(testenv.Pool(t)), testenv.Conn(t, w.ns), config)
-	testenv.NoError(t, err)
+	node := testenv.Must(orchestrator.New(database.New(testenv.Pool(t)), testenv.Conn(t, w.ns), config))(t)
 	w.node = node
 	keep(t, node.Run)
 	select {
@@ -65,8 +64,7 @@ func keep(t *testing.T, f func(context.Context) error) {
 
 func (w *world) serve(t *testing.T, name string, wrap []endpoints.Wrapper, handle func(*endpoints.Service) error) {
 	t.Helper()
-	svc, err := endpoints.New(testenv.Conn(t, w.ns), endpoints.Config{Name: name, Wrap: wrap})
-	testenv.NoError(t, err)
+	svc := testenv.Must(endpoints.New(testenv.Conn(t, w.ns), endpoints.Config{Name: name, Wrap: wrap}))(t)
 	testenv.NoError(t, handle(svc))
 	keep(t, svc.Run)
 }

@@ -96,8 +96,7 @@ func about(list []*common.KeyValue) map[string]string {
 
 func start(t *testing.T, c tracing.Config) *tracing.Tracing {
 	t.Helper()
-	tr, err := tracing.Start(t.Context(), c)
-	testenv.NoError(t, err)
+	tr := testenv.Must(tracing.Start(t.Context(), c))(t)
 	return tr
 }
 

@@ -46,8 +46,7 @@ func TestAdvance(t *testing.T) {
 		return by.Round(time.Minute)
 	}
 	testenv.Advance(t, pool, 0)
-	tx, err := serving.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	testenv.NoError(t, err)
+	tx := testenv.Must(serving.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))(t)
 	defer tx.Rollback(t.Context()) //nolint:errcheck // it only reads
 	total := time.Duration(0)
 	for _, by := range []time.Duration{0, 12 * time.Minute, 900 * time.Hour, -time.Hour} {
