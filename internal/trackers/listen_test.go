@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/access/natsaccess"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
@@ -25,7 +25,7 @@ import (
 )
 
 // overNATS serves b over NATS by two listeners, as two nodes would, and returns a client.
-func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
+func (b *bench) overNATS() (*trackerclient.Client, *nats.Conn) {
 	b.Helper()
 	server := testenv.NATS(b)
 	for range 2 {
@@ -42,7 +42,7 @@ func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
 		})
 	}
 	nc := testenv.Conn(b, server)
-	return testenv.Must(fanout.New(nc, fanout.Config{Actor: "billing", Timeout: soon}))(b), nc
+	return testenv.Must(trackerclient.New(nc, trackerclient.Config{Actor: "billing", Timeout: soon}))(b), nc
 }
 
 // The whole way of a batch over NATS: many callers acknowledge its items one by one, and one is told of the end.
@@ -51,7 +51,7 @@ func TestOverNATS(t *testing.T) {
 	b := setup(t, nil)
 	client, _ := b.overNATS()
 	ctx := t.Context()
-	set := fanout.BatchSettings{Owner: "billing", Key: "nov", OpenIdle: "2h"}
+	set := trackerclient.BatchSettings{Owner: "billing", Key: "nov", OpenIdle: "2h"}
 	batch, err := client.Open(ctx, set)
 	if err != nil || batch.Existing {
 		t.Fatal(batch, err)
@@ -75,7 +75,7 @@ func TestOverNATS(t *testing.T) {
 	if len(ids) != items || ids[items-1].String() != added.LastID {
 		t.Fatalf("%d ids", len(ids))
 	}
-	bulk, err := client.Acknowledge(ctx, fanout.Acknowledgement{Ranges: []string{batch.ID + ":0"}})
+	bulk, err := client.Acknowledge(ctx, trackerclient.Acknowledgement{Ranges: []string{batch.ID + ":0"}})
 	if err != nil || bulk.Newly != 8192 {
 		t.Fatal(bulk, err)
 	}
@@ -94,14 +94,14 @@ func TestOverNATS(t *testing.T) {
 		view.CreatedBy != "billing" || view.OpenIdle != "2h0m0s" || len(view.Missing) != 0 {
 		t.Errorf("%+v %v", view, err)
 	}
-	if page, err := client.List(ctx, fanout.ListRequest{Owner: "billing", State: "completed"}); err != nil ||
+	if page, err := client.List(ctx, trackerclient.ListRequest{Owner: "billing", State: "completed"}); err != nil ||
 		len(page.Batches) != 1 || page.Batches[0].ID != batch.ID {
 		t.Error(page, err)
 	}
 	if _, err := client.Delete(ctx, batch.ID); err != nil {
 		t.Error(err)
 	}
-	if _, err := client.Get(ctx, batch.ID, 0); asRefused(err) == nil || asRefused(err).Code != fanout.CodeNoBatch {
+	if _, err := client.Get(ctx, batch.ID, 0); asRefused(err) == nil || asRefused(err).Code != trackerclient.CodeNoBatch {
 		t.Error(err)
 	}
 	if n := b.count(`SELECT count(*) FROM audit_log WHERE actor = 'billing' AND action LIKE 'tracker_%'`); n != 3 {
@@ -110,7 +110,7 @@ func TestOverNATS(t *testing.T) {
 }
 
 // ackEach acknowledges each item twice, all at the same time, and returns how many calls were told of the end.
-func ackEach(t *testing.T, client *fanout.Client, ids []bitfield.ItemID) int64 {
+func ackEach(t *testing.T, client *trackerclient.Client, ids []bitfield.ItemID) int64 {
 	t.Helper()
 	var told, newly atomic.Int64
 	var all sync.WaitGroup
@@ -155,7 +155,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"missing", `{"batch":"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58","after":"x"}`, `"place":"after"`},
 		{"dance", `{}`, `there is no operation \"dance\"`},
 	} {
-		answer, err := nc.RequestWithContext(t.Context(), fanout.SubjectPrefix+c.subject, []byte(c.body))
+		answer, err := nc.RequestWithContext(t.Context(), trackerclient.SubjectPrefix+c.subject, []byte(c.body))
 		if err != nil {
 			t.Errorf("%s %s: %v; want %s", c.subject, c.body, err, c.want)
 		} else if !strings.Contains(string(answer.Data), c.want) {
@@ -164,8 +164,8 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	}
 	// PostgreSQL is unavailable: that is said, and may be retried.
 	b.pool.Close()
-	_, err := client.Open(t.Context(), fanout.BatchSettings{Owner: "o"})
-	if bad, ok := errors.AsType[*fanout.Error](err); !ok || !bad.Temporary() {
+	_, err := client.Open(t.Context(), trackerclient.BatchSettings{Owner: "o"})
+	if bad, ok := errors.AsType[*trackerclient.Error](err); !ok || !bad.Temporary() {
 		t.Errorf("%v; want an error that may pass", err)
 	}
 }
@@ -193,8 +193,8 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 	t.Cleanup(func() { _ = listener.Close(t.Context()) })
 	for user, may := range map[string]bool{"web": true, "accounts": false} {
 		patience := map[bool]time.Duration{true: soon, false: 200 * time.Millisecond}[may]
-		client := testenv.Must(fanout.New(conn(user), fanout.Config{Timeout: patience}))(t)
-		if _, err := client.Open(t.Context(), fanout.BatchSettings{Owner: user}); (err == nil) != may {
+		client := testenv.Must(trackerclient.New(conn(user), trackerclient.Config{Timeout: patience}))(t)
+		if _, err := client.Open(t.Context(), trackerclient.BatchSettings{Owner: user}); (err == nil) != may {
 			t.Errorf("%s: %v", user, err)
 		}
 	}
@@ -207,7 +207,7 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 func TestTheLeaderEndsWhatEverybodyForgot(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	id := b.open(fanout.BatchSettings{}, 2*bitfield.Size)
+	id := b.open(trackerclient.BatchSettings{}, 2*bitfield.Size)
 	old := b.lease()
 	b.resign(old)
 	lease, reap := b.lease(), trackers.Reaper(b.db, zap.NewNop())
@@ -238,7 +238,7 @@ func TestTheLeaderEndsWhatEverybodyForgot(t *testing.T) {
 func TestCallsWaitForLargeOnes(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ctx, id := t.Context(), b.open(fanout.BatchSettings{}, 1)
+	ctx, id := t.Context(), b.open(trackerclient.BatchSettings{}, 1)
 	config := b.pool.Config().Copy()
 	config.ConnConfig.RuntimeParams["lock_timeout"] = "2000" // a dozen of them are more than we may be stalled
 	config.ConnConfig.RuntimeParams["application_name"] = "impatient"
@@ -250,7 +250,7 @@ func TestCallsWaitForLargeOnes(t *testing.T) {
 	sealed := make(chan error, 1)
 	go func() {
 		service := trackers.New(database.New(pool), trackers.Config{})
-		_, err := service.Seal(ctx, fanout.BatchRequest{Batch: id.String()}, ann)
+		_, err := service.Seal(ctx, trackerclient.BatchRequest{Batch: id.String()}, ann)
 		sealed <- err
 	}()
 	attempts := map[string]bool{}

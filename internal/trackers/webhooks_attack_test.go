@@ -16,7 +16,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
@@ -159,7 +159,7 @@ func TestWhatIsToldOfReceivers(t *testing.T) {
 	}
 }
 
-func (b *bench) webhook(id uuid.UUID, sight trackers.Visibility) *fanout.WebhookView {
+func (b *bench) webhook(id uuid.UUID, sight trackers.Visibility) *trackerclient.WebhookView {
 	b.Helper()
 	return b.get(id, 0, sight).Webhook
 }
@@ -203,7 +203,7 @@ func (h *hanging) requests() (all, different int) {
 func (b *bench) due(url string, n int) (ids []uuid.UUID) {
 	b.Helper()
 	for range n {
-		id := b.open(fanout.BatchSettings{Webhook: &fanout.WebhookSettings{URL: url, Secret: "hooks"}}, 0)
+		id := b.open(trackerclient.BatchSettings{Webhook: &trackerclient.WebhookSettings{URL: url, Secret: "hooks"}}, 0)
 		b.seal(id)
 		ids = append(ids, id)
 	}
