@@ -95,7 +95,6 @@ func (m *RouteMux) Assign(described *huma.OpenAPI) {
 	}
 }
 
-// route returns the route that a request takes.
 func (m *RouteMux) route(r *http.Request) Route {
 	_, pattern := m.Handler(r)
 	if pattern == CatchAll && belowPrefix(r.URL.Path) {
@@ -207,6 +206,9 @@ func (s *Kernel) admit(w http.ResponseWriter, r *http.Request, protected http.Ha
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
+	if s.config.SecureCookies {
+		w.Header().Set("Strict-Transport-Security", "max-age=31536000")
+	}
 	protected.ServeHTTP(w, r)
 }
 

@@ -33,7 +33,6 @@ type servicesSeen struct {
 	unheard   map[string][]unheardAsk // by flow: what it asks and no one answers
 }
 
-// consumerSeen is the consumer of an endpoint.
 type consumerSeen struct {
 	info    *jetstream.ConsumerInfo // nil: it could not be looked at
 	missing bool
@@ -157,7 +156,6 @@ func (v *servicesSeen) unsent(g *health.MissingGroup) {
 	g.Advice = v.startOrMend(g) // more requests out would find no one either
 }
 
-// unheardText says that no one listens, and which endpoint may have been meant.
 func (v *servicesSeen) unheardText(endpoint string) string {
 	text := "no one listens on endpoint " + endpoint
 	if near := wire.Nearest(endpoint, v.heard); near != "" {
@@ -191,7 +189,6 @@ func (v *servicesSeen) behind(g *health.MissingGroup) {
 	}
 }
 
-// takes is how long a group takes at a rate.
 func takes(g *health.MissingGroup, rate float64) time.Duration {
 	return time.Duration(float64(g.Items) / rate * float64(time.Second))
 }
@@ -217,7 +214,6 @@ func (v *servicesSeen) nobody(endpoint string) bool {
 	return info == nil || info.NumWaiting == 0
 }
 
-// maxNamed bounds the instances that are named.
 const maxNamed = 3
 
 // listening says who listens on an endpoint.
@@ -314,7 +310,6 @@ func (v *servicesSeen) busy(g *health.MissingGroup) {
 	g.When = &done
 }
 
-// rate is how many items the services of an endpoint answer in a second.
 func (v *servicesSeen) rate(endpoint string) (rate float64) {
 	for i := range v.listeners[endpoint] {
 		rate += v.listeners[endpoint][i].Rate
@@ -322,7 +317,6 @@ func (v *servicesSeen) rate(endpoint string) (rate float64) {
 	return rate
 }
 
-// able counts the instances that can take requests.
 func able(listeners []wire.Listener) (n int) {
 	for i := range listeners {
 		if state := listeners[i].State; state == wire.StateListening || state == "" {
@@ -332,7 +326,6 @@ func able(listeners []wire.Listener) (n int) {
 	return n
 }
 
-// reasons says why instances cannot take requests, each reason once.
 func reasons(listeners []wire.Listener) string {
 	var all []string
 	for i := range listeners {
