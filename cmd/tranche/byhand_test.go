@@ -141,9 +141,7 @@ func TestDeletionOfARun(t *testing.T) {
 	var id string
 	err := db.QueryRow(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '1 hour' RETURNING id`).
 		Scan(&id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	b.wantSoon([]string{"run", "delete", "it", "--dry-run"}, "dry run, would be deleted", "(it) of plan echo, completed",
 		"3 items in 1 steps", "nothing was changed")
 	b.want(b.tranche("run", "show", "it"), 0, "3")
@@ -154,9 +152,7 @@ func TestDeletionOfARun(t *testing.T) {
 		var left int
 		err := db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM work_queue) + (SELECT count(*) FROM work_result)
 			+ (SELECT count(*) FROM run_step) + (SELECT count(*) FROM deleted_run WHERE purged_at IS NULL)`).Scan(&left)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return left == 0
 	})
 	b.want(b.tranche("doctor"), 0)
@@ -669,9 +665,7 @@ func testTheQuarantineByHand(t *testing.T, b *bench) {
 		err := deadletter.New(store).Quarantine(t.Context(), deadletter.Quarantined{
 			Reason: "json", Detail: "byte \x1b[31m3", Subject: "tranche.reply.echo", Run: uuid.UUID(run), Body: []byte("{\x1b"),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 	b.want(b.tranche("quarantine", "list", "--run", "it", "--limit", "1"), 0, "json", `byte \x1b[31m3`, "--after 2")
 	b.want(b.tranche("quarantine", "show", "2"), 0, "tranche.reply.echo", run.String(), `{\x1b`)
