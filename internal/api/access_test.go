@@ -107,10 +107,10 @@ func TestLoginsAreThrottled(t *testing.T) {
 	proxies := netip.MustParsePrefix("10.1.0.0/16")
 	try := func(address, token string) *apitest.Head {
 		return b.Send(http.MethodPost, api.Prefix+"/session", `{"token":"`+token+`"}`, "Content-Type", "application/json",
-			"X-Forwarded-For", fmt.Sprintf("198.51.100.%d, %s, 10.1.2.3", spoofed.Add(1), address))
+			"X-Forwarded-For", fmt.Sprintf("198.51.100.%d, %s", spoofed.Add(1), address))
 	}
 	limits := access.ThrottleConfig{Burst: 3, TotalBurst: 5, Every: time.Hour, TotalEvery: time.Hour}
-	b.LockedWith(api.Config{TrustedProxies: []netip.Prefix{apitest.Loopback, proxies}}, access.Config{Throttle: limits})
+	b.LockedWith(api.Config{TrustedProxies: []netip.Prefix{apitest.Loopback}}, access.Config{Throttle: limits})
 	for i, address := range []string{"192.0.2.1", "192.0.2.1:5678", "192.0.2.1:1"} { // some proxies write ports, too
 		if a := try(address, access.NewSecret()); a.StatusCode != http.StatusUnauthorized ||
 			a.Header.Get("WWW-Authenticate") == "" {
