@@ -127,9 +127,9 @@ ORDER BY since, subject LIMIT $3`
 
 	// batchrun_active and schedule_occurrence_run.
 	lateRuns = `
-SELECT r.id::text AS subject, f.schedule, f.late AS did, f.end_deadline AS since
+SELECT r.id::text AS subject, f.schedule, f.late_action AS did, f.end_deadline AS since
 FROM batchrun r JOIN schedule_occurrence f ON f.run_id = r.id
-WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late <> ''
+WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late_action <> ''
 ORDER BY f.end_deadline, r.id LIMIT $1`
 
 	// Collectors are few; collector_op_parked.
@@ -152,7 +152,7 @@ SELECT c.name AS subject, c.endpoint, c.state AS case, CASE c.state WHEN 'paused
     c.paused_by AS by, d.due_at + c.max_age AS since, ` + failedFlush + `
 FROM collector c CROSS JOIN LATERAL (
     SELECT min(first.due_at) AS due_at
-    FROM generate_series(c.settled, c.key_version) AS n CROSS JOIN generate_series(0, c.levels) AS p
+    FROM generate_series(c.drained_key_version, c.key_version) AS n CROSS JOIN generate_series(0, c.levels) AS p
     CROSS JOIN LATERAL (
         SELECT due_at FROM collector_key k
         WHERE k.collector = c.id AND k.key_version = n AND k.priority = p AND flush IS NULL AND due_at IS NOT NULL
