@@ -218,7 +218,6 @@ func (s *Kernel) need() string {
 	return fmt.Sprintf(": together they need %.1f GiB on each server that keeps them", size)
 }
 
-// trouble is what keeps the node from its work at the moment, as far as it is known.
 func (s *Kernel) trouble() (Trouble, bool) {
 	if s.config.Trouble == nil {
 		return Trouble{}, false
@@ -237,7 +236,6 @@ func (s *Kernel) Short() []string {
 	return nil
 }
 
-// unready says why a node that has not begun does not.
 func (s *Kernel) unready(what string) string {
 	if t, ok := s.trouble(); ok && s.shortage(t.Err) == "" && !errors.Is(t.Err, context.Canceled) {
 		return fmt.Sprintf("%s (%s: %s)", what, t.What, Cut(t.Err.Error(), 3*MaxEchoed))

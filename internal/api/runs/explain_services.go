@@ -34,7 +34,6 @@ type servicesSeen struct {
 	unheard   map[string][]unheardAsk // by flow: what it asks and no one answers
 }
 
-// consumerSeen is the consumer of an endpoint.
 type consumerSeen struct {
 	info    *jetstream.ConsumerInfo // nil: it could not be looked at
 	missing bool
@@ -176,7 +175,6 @@ func (v *servicesSeen) behind(g *health.MissingGroup) {
 	}
 }
 
-// takes is how long a group takes at a rate.
 func takes(g *health.MissingGroup, rate float64) time.Duration {
 	return time.Duration(float64(g.Items) / rate * float64(time.Second))
 }
@@ -190,7 +188,6 @@ func (v *servicesSeen) nobody(endpoint string) bool {
 	return info == nil || info.NumWaiting == 0
 }
 
-// maxNamed bounds the instances that are named.
 const maxNamed = 3
 
 // listening says who listens on an endpoint.
@@ -279,7 +276,6 @@ func (v *servicesSeen) busy(g *health.MissingGroup, waiting uint64) {
 	g.When = when
 }
 
-// rate is how many items the services of an endpoint answer in a second.
 func (v *servicesSeen) rate(endpoint string) (rate float64) {
 	for i := range v.listeners[endpoint] {
 		rate += v.listeners[endpoint][i].Rate
@@ -287,7 +283,6 @@ func (v *servicesSeen) rate(endpoint string) (rate float64) {
 	return rate
 }
 
-// able counts the instances that can take requests.
 func able(listeners []wire.Listener) (n int) {
 	for i := range listeners {
 		if state := listeners[i].State; state == wire.StateListening || state == "" {
@@ -297,7 +292,6 @@ func able(listeners []wire.Listener) (n int) {
 	return n
 }
 
-// reasons says why instances cannot take requests, each reason once.
 func reasons(listeners []wire.Listener) string {
 	var all []string
 	for i := range listeners {
