@@ -53,7 +53,8 @@ func TestFourEyes(t *testing.T) {
 	b.Exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, asked_by, start_at, run_id, ended_at)
 		VALUES ('night', tranche_now(), 'now', 1, 'started', 'eve', tranche_now(), $1, tranche_now())`, run)
 	for actor, action := range map[string]string{"eve": "start", "ann": "schedule"} {
-		if _, err := b.approveSend(run, actor); !errors.As(err, &eyes) || eyes.Act.Actor != actor || eyes.Act.Action != action {
+		_, err := b.approveSend(run, actor)
+		if !errors.As(err, &eyes) || eyes.Act.Actor != actor || eyes.Act.Action != action {
 			t.Errorf("%s approves: %v", actor, err)
 		}
 	}

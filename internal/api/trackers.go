@@ -78,9 +78,9 @@ func (s *trackerRoutes) Register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("get-tracker", "/trackers/{id}",
 		"A tracker batch: its counts and its webhook"), seen(s, s.trackers.Get))
 	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-groups", "/trackers/{id}/groups",
-		"List the groups of a batch in their order"), s.listTrackerGroups)
+		"List the groups of a batch"), s.listTrackerGroups)
 	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-missing", "/trackers/{id}/missing",
-		"List what is pending of a batch, as ranges"),
+		"List pending items, as ranges"),
 		seen(s, s.trackers.Missing))
 	kernel.Register(s.Kernel, api, kernel.ByOperator(kernel.Bulky(huma.Operation{
 		OperationID: "add-tracker-items", Method: http.MethodPost, Path: "/trackers/{id}/groups",
@@ -95,7 +95,7 @@ func (s *trackerRoutes) Register(api huma.API) {
 		Summary: "Acknowledge items of one batch", Description: ackDescription, SkipValidateBody: true,
 	}, maxAckBody)), s.ackTracker)
 	kernel.Register(s.Kernel, api, kernel.Post("seal-tracker", "/trackers/{id}/seal",
-		"Say that a batch gets no more items",
+		"Close a batch to new items",
 		"With nothing pending the batch is complete, and this call is told so. It may be made again."), s.sealTracker)
 	kernel.Register(s.Kernel, api, kernel.Delete("delete-tracker", "/trackers/{id}",
 		"Delete a batch, whatever its state",

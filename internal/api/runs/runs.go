@@ -263,7 +263,7 @@ func (s *Routes) registerHistory(api huma.API) {
 		"closed, versions of services that first answered, and alerts that were told of it."
 	kernel.Register(s.Kernel, api, op, s.getHistory)
 	kernel.Register(s.Kernel, api, kernel.Post("note-run", "/runs/{run}/notes",
-		"Write a note of a run",
+		"Add a note to a run",
 		"For all who look at the run. It stands in the audit log, as its entry's reason."), s.note)
 }
 
@@ -327,7 +327,7 @@ type slicesInput struct {
 
 func (s *Routes) registerSlices(api huma.API) {
 	op := kernel.ReadsMany(kernel.Get("list-slices", "/runs/{run}/slices",
-		"Requests that are out or wait for their time, and who holds them"))
+		"In-flight and scheduled requests, and who holds each"))
 	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
 		"itself; sent: it is with a service, or on its way; scheduled: it waits to be retried. They come by their ids, " +
 		"which say nothing."
