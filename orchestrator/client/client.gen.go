@@ -1759,7 +1759,7 @@ type Gate struct {
 	// Acts who has a part in what waits, newest first
 	Acts []GateAct `json:"acts"`
 
-	// Since when it began to wait for someone
+	// Since since when it waits for someone as it is
 	Since      *time.Time `json:"since,omitempty"`
 	ApprovedBy string     `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time `json:"approved_at,omitempty"`
@@ -1768,7 +1768,7 @@ type Gate struct {
 type GateAct struct {
 	Actor string `json:"actor"`
 
-	// Action start, plan, schedule, add, set, correct, reset, rerun, accept
+	// Action start, plan, schedule, add, seal, set, correct, reset, rerun, resume, accept or accept_withdraw
 	//
 	// Examples: correct
 	Action string `json:"action"`
@@ -6733,4 +6733,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of e5b7772e41bde69f8c93bbc4302659fa, is 4ec79f2ec83ca81313d280184a2cf1ec923dc37e51525d3d50be7d67f71cfee1.
+// Of faabad7986be443090a2bdb65cb4ca7f, is 3bd0c08d85eb035f79b23357bc6ab45456d17255a226d88ebd56a5cce2c33410.
