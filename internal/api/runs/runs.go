@@ -132,8 +132,32 @@ func (s *Routes) registerRuns(api huma.API) {
 	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun, runTag)
 	kernel.RegisterTagged(s.Kernel, api, kernel.Held(kernel.Get("get-item", "/runs/{run}/items/{key}",
 		"An item, with every attempt")), s.getItem, itemsTag)
+	op := kernel.Get("get-forecast", "/runs/{run}/forecast", "When a run will end, and when if something were changed")
+	op.Description = "The first variant is the run as it is; then come each change alone, and all of them together. " +
+		"Nothing is changed. The service is supposed to keep its speed when it is asked for more at once, unless " +
+		"requests wait for it already."
+	kernel.Register(s.Kernel, api, op, s.getForecast)
 	s.registerExplain(api)
 	s.registerResult(api)
+}
+
+type forecastInput struct {
+	kernel.RunPath
+	kernel.Known
+	Change []string `query:"change,explode" maxItems:"10" doc:"what to suppose, like send.in_flight=32, send.chunk=200, send.rate=50, send.budget=16, send.instances=6, rate=50, priority=5, without=RUN"`
+}
+
+// Forecasts are when a run will end, as it is and if something were changed.
+type Forecasts struct {
+	Run      workqueue.RunID   `json:"run"`
+	At       time.Time         `json:"at" doc:"the database's clock when it looked"`
+	Variants []inspect.Variant `json:"variants" nullable:"false"`
+}
+
+func (s *Routes) getForecast(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
+	out.Run = in.ID
+	out.Variants, out.At, err = inspect.New(s.Store).Suppose(ctx, in.ID, in.Change)
+	return out, err
 }
 
 type listInput struct {
@@ -227,7 +251,7 @@ func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocume
 	}
 	obstacles := s.obstacles(ctx, view)
 	if len(obstacles) > 0 {
-		view.ETASeconds = nil // no one knows when they are gone
+		view.Forecast.Block(obstacles[len(obstacles)-1])
 	}
 	return RunDocument{RunView: *view, Warnings: warnings(view, obstacles)}, nil
 }
