@@ -1743,6 +1743,40 @@ type Firing struct {
 	EndDeadline *time.Time `json:"end_deadline,omitempty"`
 }
 
+type Forecast struct {
+	// P10 one in ten such runs would have ended by then; absent: it waits, or no one knows
+	P10 *time.Time `json:"p10,omitempty"`
+
+	// P50 half of them
+	P50 *time.Time `json:"p50,omitempty"`
+
+	// P90 nine in ten
+	P90 *time.Time `json:"p90,omitempty"`
+
+	// BoundBy what keeps it from being faster, as a sentence
+	BoundBy string `json:"bound_by,omitempty"`
+
+	// WaitsFor what no one can tell the time of, like an approval of step send
+	WaitsFor string `json:"waits_for,omitempty"`
+
+	// WaitsFrom when it will begin to wait for that; absent: it waits now
+	WaitsFrom *time.Time `json:"waits_from,omitempty"`
+
+	// Then how long it takes after that
+	Then *Span `json:"then,omitempty"`
+
+	// WhyNot why there is no forecast yet
+	WhyNot string `json:"why_not,omitempty"`
+}
+
+type Forecasts struct {
+	Run string `json:"run"`
+
+	// At the database's clock when it looked
+	At       time.Time `json:"at"`
+	Variants []Variant `json:"variants"`
+}
+
 // Format is a text; a newer server may know more values.
 type Format string
 
@@ -3779,10 +3813,10 @@ type RunSummary struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end; none at a canary, gate or open breaker
-	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+	// Forecast when it will end; absent when it has
+	Forecast *Forecast `json:"forecast,omitempty"`
 
-	// Sampling its canary is in progress, which tells no time left
+	// Sampling its canary is in progress
 	Sampling bool `json:"sampling,omitempty"`
 
 	// Approval steps that wait for someone to approve them
@@ -4052,6 +4086,12 @@ type SliceView struct {
 	NotBefore *time.Time `json:"not_before,omitempty"`
 }
 
+type Span struct {
+	P10Seconds float64 `json:"p10_seconds"`
+	P50Seconds float64 `json:"p50_seconds"`
+	P90Seconds float64 `json:"p90_seconds"`
+}
+
 type Standing struct {
 	Outcome Outcome `json:"outcome"`
 
@@ -4092,6 +4132,12 @@ type StepErrors struct {
 
 	// Count an item that failed at several steps counts at each
 	Count int64 `json:"count"`
+}
+
+type StepForecast struct {
+	Span
+
+	Step string `json:"step"`
 }
 
 type StepOverrides struct {
@@ -4502,6 +4548,15 @@ type Unprocessed struct {
 	// State one of ready, held, in_flight, scheduled, waiting, cancelled
 	State string `json:"state"`
 	Items int64  `json:"items"`
+}
+
+type Variant struct {
+	// Changes none: as it is
+	Changes  []string `json:"changes"`
+	Forecast Forecast `json:"forecast"`
+
+	// Steps when each step ends, in seconds from at
+	Steps []StepForecast `json:"steps"`
 }
 
 type Violation struct {
@@ -5027,6 +5082,11 @@ type ExportRunParams struct {
 
 	// Columns only these columns, in this order
 	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+}
+
+type GetForecastParams struct {
+	// Change what to suppose, like send.in_flight=32, send.chunk=200, send.rate=50, send.budget=16, send.instances=6, rate=50, priority=5, without=RUN
+	Change []string `form:"change,omitempty" json:"change,omitempty"`
 }
 
 type GetGateParams struct {
@@ -6031,6 +6091,18 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	return c.stream(ctx, ask, options)
 }
 
+// GetForecast: When a run will end, and when if something were changed.
+//
+// The first variant is the run as it is; then come each change alone, and all of them together. Nothing is changed.
+// The service is supposed to keep its speed when it is asked for more at once, unless requests wait for it already.
+//
+// It is GET /runs/{run}/forecast, for role viewer.
+func (c *Client) GetForecast(ctx context.Context, run string, params GetForecastParams, options ...CallOption) (Forecasts, error) {
+	ask := request{operation: "get-forecast", method: http.MethodGet, path: path("/runs/%s/forecast", run)}
+	ask.add("change", params.Change, true)
+	return exchange[Forecasts](ctx, c, ask, options)
+}
+
 // GetGate: What waits for someone between two steps of a run.
 //
 // It is GET /runs/{run}/gate, for role viewer.
@@ -6593,4 +6665,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of e1d8130054b69e7ef65a3453e012c1de, is a6209cbe9b0cfecd4bcfae150597134b4d1d8f1b0d43c8c93e26a21c4a2de9c9.
+// Of 23777235f4883b36d3d6d0ffc814ae58, is f5913531e6280934361576cd5cafdd3e7f81a014f0694ac061e7aba84252f488.
