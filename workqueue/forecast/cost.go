@@ -23,6 +23,7 @@ type Cost struct {
 	Chunk     float64   // items in a request
 	Slot      float64   // seconds of a place in flight for an item, with all that is tried again
 	Spread    float64   // how sure that is: a standard deviation, as a share
+	Vary      float64   // how much one request differs from another: a standard deviation, as a share
 	Again     float64   // items that were tried again, as a share
 	Stays     []float64 // seconds that requests stayed in flight, ascending
 	Fixed     float64   // of those, the part that does not depend on the number of items, as a share
@@ -38,7 +39,7 @@ const (
 	leastRequests = 3    // before anything is said
 	drift         = 0.05 // how much a rate changes by itself, as a share
 	borrowed      = 0.15 // how much it differs from that of an earlier run
-	levelWindow   = 20.0 // seconds over which the requests in flight are counted
+	levelWindow   = 30.0 // seconds over which the requests in flight are counted, at most
 	batches       = 8    // in which the spread is looked for
 )
 
@@ -68,39 +69,74 @@ func Measure(requests []Request, earlier bool) Cost {
 			continue
 		}
 		ended = append(ended, r)
-		stay := r.Ended - r.Began
-		c.Stays = append(c.Stays, stay)
-		c.Slot += stay
 		if r.First {
 			items, firsts = items+r.Items, firsts+1
 		} else {
 			again += r.Items
 		}
 		if r.Took >= 0 {
-			took, timed = took+r.Took, timed+stay
+			took, timed = took+r.Took, timed+r.Ended-r.Began
 		}
 		if r.Instance != "" {
 			instances[r.Instance] = true
 		}
 	}
-	c.Requests, c.Instances = len(ended), len(instances)
 	if items == 0 {
 		return Cost{}
 	}
-	slices.Sort(c.Stays)
+	c.Requests, c.Instances, c.Chunk, c.Again = len(ended), len(instances), items/firsts, min(again/items, 9)
 	slices.SortFunc(ended, func(a, b Request) int { return cmp.Compare(a.Ended, b.Ended) })
-	c.Slot, c.Chunk, c.Again = c.Slot/items, items/firsts, min(again/items, 9)
+	var mean float64
+	c.Stays, mean = stays(requests)
+	c.Slot = mean * float64(len(ended)) / items
+	for _, q := range c.Stays {
+		c.Vary += (q/mean - 1) * (q/mean - 1) / float64(len(c.Stays))
+	}
+	c.Vary = math.Sqrt(c.Vary)
 	if timed > 0 {
 		c.Busy = min(took/timed, 1)
 	}
 	c.Fixed = fixedShare(ended, c.Busy)
-	c.Spread = spread(ended)
-	if earlier {
+	if c.Spread = spread(ended); earlier {
 		c.Spread += borrowed
 	} else {
-		c.Level = level(requests)
+		c.Level = Level(requests)
 	}
 	return c
+}
+
+// points is how finely the times of requests are kept.
+const points = 64
+
+// stays are the quantiles of how long requests stay in flight, and the mean. Those that have not ended count as well,
+// as far as they have come: otherwise the slow ones would be missing while a run is young (Kaplan and Meier).
+func stays(requests []Request) (quantiles []float64, mean float64) {
+	sorted := slices.Clone(requests)
+	for i := range sorted {
+		if sorted[i].Live {
+			sorted[i].Ended = 0
+		}
+	}
+	slices.SortFunc(sorted, func(a, b Request) int {
+		return cmp.Compare(a.Ended-a.Began, b.Ended-b.Began)
+	})
+	left, before := 1.0, 0.0 // of all requests, those that take longer than before
+	for i, r := range sorted {
+		stay := r.Ended - r.Began
+		mean += left * (stay - before)
+		before = stay
+		if r.Live {
+			continue
+		}
+		for at := len(quantiles); at <= points && float64(at)/points <= 1-left*(1-1/float64(len(sorted)-i)); at++ {
+			quantiles = append(quantiles, stay)
+		}
+		left *= 1 - 1/float64(len(sorted)-i)
+	}
+	for len(quantiles) <= points {
+		quantiles = append(quantiles, before)
+	}
+	return quantiles, mean
 }
 
 // spread is how much the cost of an item may differ from what was measured: by chance, and later by itself.
@@ -133,14 +169,18 @@ func spread(ended []Request) float64 {
 	return min(math.Sqrt(chance+drift*drift)+few*few, 1)
 }
 
-// level is how many requests were in flight lately, while there were any: a pause says nothing.
-func level(requests []Request) float64 {
+// Level is how many requests were in flight lately, while there were any: a pause says nothing. Lately is a few times as
+// long as half of them take. Where many more are in flight now, something has just begun, and they count.
+func Level(requests []Request) float64 {
 	type edge struct{ at, by float64 }
+	quantiles, _ := stays(requests)
+	window := min(max(4*quantile(quantiles, 0.5), 2), levelWindow)
 	var edges []edge
+	live := 0.0
 	for _, r := range requests {
-		from, to := max(r.Began, -levelWindow), r.Ended
+		from, to := max(r.Began, -window), r.Ended
 		if r.Live {
-			to = 0
+			to, live = 0, live+1
 		}
 		if to > from {
 			edges = append(edges, edge{from, 1}, edge{to, -1})
@@ -158,7 +198,7 @@ func level(requests []Request) float64 {
 	if busy == 0 {
 		return 0
 	}
-	return sum / busy
+	return max(sum/busy, 0.9*live)
 }
 
 // fixedShare is the part of a request's time that does not depend on its size: by a line through requests of different
@@ -211,13 +251,20 @@ func (n *Network) Fit() {
 		n.begin(p, i, luck{})
 	}
 	n.allot(p)
+	taken := make([]float64, len(n.Endpoints))
+	for i := range n.Steps {
+		taken[n.Steps[i].Endpoint] += p.steps[i].places
+	}
 	for i := range n.Steps {
 		s, sp := &n.Steps[i], &p.steps[i]
-		full := sp.arrived-sp.started >= 2*s.Cost.Chunk || s.Rate > 0
-		if s.Cost.Level == 0 || !full || sp.places <= 0 || sp.limit == byRate || sp.limit == byEndpointRate {
+		waiting := sp.arrived-sp.started >= 2*s.Cost.Chunk
+		if s.Cost.Level == 0 || !waiting || sp.places <= 0 || sp.limit == byRate || sp.limit == byEndpointRate {
 			continue
 		}
-		s.Cost.Slot /= min(max(s.Cost.Level*s.Cost.used()/sp.places, 0.1), 1.25)
+		full := s.Cost.Level * s.Cost.used() / sp.places
+		// Others that have ended, or are about to, used the same places.
+		others := min(n.Endpoints[s.Endpoint].Level*s.Cost.used()/taken[s.Endpoint], 1)
+		s.Cost.Slot /= min(max(full, others, 0.1), 1.25)
 	}
 }
 

@@ -62,6 +62,7 @@ type Endpoint struct {
 	Rate        float64 // items a second; 0: no limit
 	RequestRate float64 // requests a second; 0: no limit
 	Workers     float64 // requests that its service works on at once, where others wait for it; 0: more than are sent
+	Level       float64 // requests in flight lately, of whatever runs; 0: not known
 	Down        string  // why nothing is sent to it
 }
 

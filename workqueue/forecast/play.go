@@ -124,8 +124,11 @@ func (n *Network) play(lucks []luck) *play {
 
 func (n *Network) begin(p *play, i int, l luck) {
 	s, out := &n.Steps[i], &p.steps[i]
-	*out = stepPlay{slot: s.Cost.Slot * math.Exp(s.Cost.Spread*l.cost), total: s.Items, ended: -1}
+	*out = stepPlay{slot: s.Cost.Slot, total: s.Items, ended: -1}
 	out.started = min(s.Settled+s.Out+s.Retrying, s.Items)
+	// What is left may cost more or less than what was measured, the more so the fewer requests it is.
+	toCome := s.Cost.Vary * s.Cost.Vary * s.Cost.Chunk / max(s.Items-out.started, s.Cost.Chunk)
+	out.slot *= math.Exp(math.Sqrt(s.Cost.Spread*s.Cost.Spread+toCome) * l.cost)
 	out.arrived = min(out.started+s.Ready, s.Items)
 	if s.Items <= s.Settled || !s.Cost.Known() {
 		out.started, out.arrived, out.ended = s.Items, s.Items, 0

@@ -207,12 +207,15 @@ func (f *foresight) readEndpoints(ctx context.Context, from pg.Querier) error {
 func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	type profile struct{ plan, step, endpoint string }
 	own, earlier := make([][]forecast.Request, len(f.Steps)), map[profile][]forecast.Request{}
+	all := make([][]forecast.Request, len(f.Endpoints))
 	var of stepOf
 	var p profile
 	var r forecast.Request
 	rows := pg.Rows(ctx, from, newestRequests, f.names(), measuredRequests)
 	err := pg.Each(rows, []any{&p.endpoint, &of.run, &of.step, &p.plan, &p.step, &r.Items, &r.First, &r.Live, &r.Began,
 		&r.Ended, &r.Took, &r.Instance}, func() {
+		e := f.ends[p.endpoint]
+		all[e] = append(all[e], r)
 		if i, known := f.steps[of]; known {
 			own[i] = append(own[i], r)
 		} else if !r.Live {
@@ -221,6 +224,9 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	})
 	if err != nil {
 		return fmt.Errorf("read what requests take: %w", err)
+	}
+	for e := range all {
+		f.Endpoints[e].Level = forecast.Level(all[e])
 	}
 	for i := range f.Steps {
 		s := &f.Steps[i]
