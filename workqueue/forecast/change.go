@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -116,13 +117,14 @@ func (e *Endpoint) scale(s *Step, instances float64) {
 }
 
 // without takes another run away.
-func (n *Network) without(run int, id string) error {
+func (n *Network) without(run int, ref string) error {
 	others := map[string]bool{}
 	for r := range n.Runs {
 		if r == run {
 			continue
 		}
-		if others[n.Runs[r].ID] = true; n.Runs[r].ID != id {
+		other := &n.Runs[r]
+		if others[cmp.Or(other.Name, other.ID)] = true; ref != other.Name && (len(ref) < 4 || !strings.HasPrefix(other.ID, ref)) {
 			continue
 		}
 		for i := range n.Steps {
@@ -133,8 +135,8 @@ func (n *Network) without(run int, id string) error {
 		return nil
 	}
 	if len(others) == 0 {
-		return fmt.Errorf("change without=%s: no other run asks the same endpoints", id)
+		return fmt.Errorf("change without=%s: no other run asks the same endpoints", ref)
 	}
-	return fmt.Errorf("change without=%s: no such run asks the same endpoints; these do: %s", id,
+	return fmt.Errorf("change without=%s: no such run asks the same endpoints; these do: %s", ref,
 		strings.Join(slices.Sorted(maps.Keys(others)), ", "))
 }

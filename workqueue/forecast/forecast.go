@@ -20,7 +20,7 @@ type Network struct {
 
 // Run is a run that has not ended.
 type Run struct {
-	ID       string // as people call it in [Network.Apply]
+	ID, Name string // as people call it in [Network.Apply]; the name may be empty
 	Priority int
 	Person   string // that is waited for before anything goes on, like "someone to resume it"; empty: no one
 	Canary   bool   // a sample goes first: the others wait until it has ended
@@ -140,7 +140,8 @@ func (n *Network) unknown() []string {
 	for i := range n.Steps {
 		s := &n.Steps[i]
 		if s.Items > s.Settled && !s.Cost.Known() && why[s.Run] == "" {
-			why[s.Run] = fmt.Sprintf("too few requests of step %s have been answered, and no earlier run of its plan tells", s.Name)
+			why[s.Run] = fmt.Sprintf("fewer than %d requests of step %s have been answered, and no earlier run of its plan "+
+				"shows how long they take", leastRequests, s.Name)
 		}
 	}
 	return why

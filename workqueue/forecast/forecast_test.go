@@ -77,14 +77,14 @@ func TestAForecastIsWhatArithmeticSays(t *testing.T) {
 		"two runs that share": {func() *forecast.Network {
 			n := one(step("a", 0, 4000, second), step("a", 0, 8000, second))
 			n.Endpoints[0].Budget = 8
-			n.Runs = append(n.Runs, forecast.Run{ID: "day"})
+			n.Runs = append(n.Runs, forecast.Run{ID: "day", Name: "yesterday"})
 			n.Steps[1].Run = 1
 			return n
 		}(), 101, "it shares a with others that are as urgent"},
 		"the more urgent first": {func() *forecast.Network {
 			n := one(step("a", 0, 4000, second), step("a", 0, 8000, second))
 			n.Endpoints[0].Budget = 8
-			n.Runs = append(n.Runs, forecast.Run{ID: "day"})
+			n.Runs = append(n.Runs, forecast.Run{ID: "day", Name: "yesterday"})
 			n.Runs[0].Priority, n.Steps[1].Run = 1, 1
 			return n
 		}(), 51, "a is the bottleneck"},
@@ -162,7 +162,7 @@ func random(r *rand.Rand) *forecast.Network {
 		n.Endpoints[e] = forecast.Endpoint{Name: fmt.Sprint("e", e), Budget: r.IntN(3) * (4 + r.IntN(12))}
 	}
 	for run := range 1 + r.IntN(2) {
-		n.Runs = append(n.Runs, forecast.Run{ID: fmt.Sprint(run), Priority: r.IntN(2)})
+		n.Runs = append(n.Runs, forecast.Run{ID: fmt.Sprint(run), Name: fmt.Sprint(run), Priority: r.IntN(2)})
 		first := len(n.Steps)
 		for i := range 1 + r.IntN(4) {
 			var needs []int
@@ -250,12 +250,12 @@ func TestSupposedChanges(t *testing.T) {
 	t.Parallel()
 	base := func() *forecast.Network {
 		n := one(step("a.b", 0, 8000, cost(1, 8)), step("a.b", 0, 80_000, cost(1, 8)))
-		n.Runs = append(n.Runs, forecast.Run{ID: "day"})
+		n.Runs = append(n.Runs, forecast.Run{ID: "day", Name: "yesterday"})
 		n.Steps[1].Run, n.Endpoints[0].Budget = 1, 8
 		return n
 	}
 	for change, want := range map[string]float64{"a.b.in_flight=2": 401, "a.b.budget=16": 101, "priority=9": 101,
-		"without=day": 101, "a.b.rate=20": 401, "rate=20": 401, "a.b.instances=1": 201} {
+		"without=yesterday": 101, "a.b.rate=20": 401, "rate=20": 401, "a.b.instances=1": 201} {
 		n := base()
 		if err := n.Apply(0, change); err != nil {
 			t.Error(err)
@@ -265,7 +265,7 @@ func TestSupposedChanges(t *testing.T) {
 	}
 	for change, says := range map[string]string{"x.in_flight=2": `no step "x"; it has: a.b`, "a.b.in_flight=0": "no number",
 		"a.b.in_flight=x": "no number", "a.b.colour=1": "no such setting", "in_flight=3": "no such setting",
-		"without=year": "these do: day", "a.b.in_flight=NaN": "no number", "a.b.chunk=1.5": "no number"} {
+		"without=year": "these do: yesterday", "a.b.in_flight=NaN": "no number", "a.b.chunk=1.5": "no number"} {
 		if err := base().Apply(0, change); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v; want %q", change, err, says)
 		}

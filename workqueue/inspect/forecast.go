@@ -37,7 +37,7 @@ chosen AS MATERIALIZED (
      WHERE r.state = 'running' AND r.hold IS NULL AND r.id <> ALL ($1) AND EXISTS (
          SELECT FROM run_step st JOIN asked USING (endpoint) WHERE st.run_id = r.id)
      ORDER BY r.priority DESC, r.id LIMIT $2))
-SELECT r.id, coalesce(r.name, r.id::text), r.plan, r.own, r.state, coalesce(r.hold, ''), r.priority,
+SELECT r.id, coalesce(r.name, ''), r.plan, r.own, r.state, coalesce(r.hold, ''), r.priority,
     r.opened AND r.sealed_at IS NULL, coalesce(r.canary_state, '') = 'sampling', NOT r.canary_auto_approve,
     st.step, st.name, st.endpoint, st.needs, st.barrier AND NOT st.barrier_passed,
     st.approval IS NOT NULL AND NOT st.barrier_passed, st.in_flight, st.in_flight_auto, coalesce(st.rate, 0),
@@ -138,7 +138,7 @@ func (f *foresight) scanStep(row pgx.CollectableRow) error {
 	if !known {
 		r = len(f.Runs)
 		f.runs[id] = r
-		run := forecast.Run{ID: name, Priority: priority, Canary: sampling, Approve: approve}
+		run := forecast.Run{ID: id.String(), Name: name, Priority: priority, Canary: sampling, Approve: approve}
 		run.WhyNot, run.Person = standing(state, hold, open)
 		f.Runs, f.plans = append(f.Runs, run), append(f.plans, plan)
 		if own {
@@ -202,7 +202,7 @@ func (f *foresight) readEndpoints(ctx context.Context, from pg.Querier) error {
 	return nil
 }
 
-// readRequests finds what requests of each step cost: its own, or else those of the same step of earlier runs of its
+// readRequests finds what requests of each step cost: its own, or else those of the same step of other runs of its
 // plan.
 func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	type profile struct{ plan, step, endpoint string }
@@ -218,7 +218,8 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 		all[e] = append(all[e], r)
 		if i, known := f.steps[of]; known {
 			own[i] = append(own[i], r)
-		} else if !r.Live {
+		}
+		if !r.Live {
 			earlier[p] = append(earlier[p], r)
 		}
 	})
