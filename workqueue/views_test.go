@@ -159,6 +159,15 @@ func TestRunsAreForetold(t *testing.T) {
 	if f := view(other); f.P50 == nil {
 		t.Errorf("of a run of the same plan it says %+v", f)
 	}
+	planned := storetest.Chunked(10)
+	if f := testenv.Must(look.Foresee(t.Context(), &planned, 1000))(t); f.P50 == nil || f.WhyNot != "" {
+		t.Errorf("of a run that may start it says %+v", f)
+	}
+	planned.Canary = 10
+	if f := testenv.Must(look.Foresee(t.Context(), &planned, 1000))(t); f.WaitsFor != "approval of its canary" ||
+		f.WaitsFrom == nil {
+		t.Errorf("of a run that may start with a canary it says %+v", f)
+	}
 	before := b.Dump(run)
 	all, _, err := look.Suppose(t.Context(), run, []string{"rate=1", "without=" + other.String()})
 	if err != nil || len(all) != 4 || len(all[0].Changes) != 0 || len(all[3].Changes) != 2 || b.Dump(run) != before ||

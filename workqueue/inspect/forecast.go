@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/forecast"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 const (
@@ -26,10 +28,11 @@ const (
 	staleAfter = 15 * time.Minute
 )
 
-// networkSteps are the steps of the runs $1, and those of others at the same endpoints that go on now. Blocks are
+// networkSteps are the steps of the runs $1, and those of others at the same endpoints, or at $4, that go on now. Blocks are
 // ranges of work_block's primary key, live slices are in work_slice_live.
 const networkSteps = `
-WITH asked AS MATERIALIZED (SELECT DISTINCT endpoint COLLATE "C" AS endpoint FROM run_step WHERE run_id = ANY ($1)),
+WITH asked AS MATERIALIZED (
+    SELECT endpoint COLLATE "C" AS endpoint FROM run_step WHERE run_id = ANY ($1) UNION SELECT unnest($4::text[])),
 chosen AS MATERIALIZED (
     SELECT r.*, true AS own FROM batchrun r WHERE r.id = ANY ($1)
     UNION ALL
@@ -101,11 +104,17 @@ type stepOf struct {
 	step workqueue.Step
 }
 
-// readNetwork reads what runs have to do, with what they share it, and what their requests cost.
-func readNetwork(ctx context.Context, from pg.Querier, ids []workqueue.RunID) (*foresight, error) {
+// readNetwork reads what runs have to do, with what they share it, and what their requests cost; and what a run would
+// that has not started, unless it is nil.
+func readNetwork(
+	ctx context.Context, from pg.Querier, ids []workqueue.RunID, planned *start.LoadRequest, items int64,
+) (*foresight, error) {
 	f := &foresight{Network: &forecast.Network{}, runs: map[workqueue.RunID]int{}, steps: map[stepOf]int{},
 		ends: map[string]int{}}
-	rows := pg.Rows(ctx, from, networkSteps, ids, beside, workqueue.DefaultMaxBackoff)
+	if planned != nil {
+		f.plan(planned, float64(items))
+	}
+	rows := pg.Rows(ctx, from, networkSteps, ids, beside, workqueue.DefaultMaxBackoff, f.names())
 	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) { return struct{}{}, f.scanStep(row) })
 	if err != nil {
 		return nil, fmt.Errorf("read what runs have to do: %w", err)
@@ -145,11 +154,7 @@ func (f *foresight) scanStep(row pgx.CollectableRow) error {
 			f.own++
 		}
 	}
-	if _, known := f.ends[endpoint]; !known {
-		f.ends[endpoint] = len(f.Endpoints)
-		f.Endpoints = append(f.Endpoints, forecast.Endpoint{Name: endpoint})
-	}
-	s.Run, s.Endpoint = r, f.ends[endpoint]
+	s.Run, s.Endpoint = r, f.endpoint(endpoint)
 	for _, need := range needs {
 		if i, known := f.steps[stepOf{id, need}]; known {
 			s.Needs = append(s.Needs, i)
@@ -158,6 +163,44 @@ func (f *foresight) scanStep(row pgx.CollectableRow) error {
 	f.steps[stepOf{id, step}] = len(f.Steps)
 	f.Steps = append(f.Steps, s)
 	return nil
+}
+
+func (f *foresight) endpoint(name string) int {
+	if _, known := f.ends[name]; !known {
+		f.ends[name] = len(f.Endpoints)
+		f.Endpoints = append(f.Endpoints, forecast.Endpoint{Name: name})
+	}
+	return f.ends[name]
+}
+
+// plan adds a run that has not started as the first one.
+func (f *foresight) plan(req *start.LoadRequest, items float64) {
+	held := 0.0
+	if req.Canary > 0 {
+		held = max(items-float64(req.Canary), 0)
+	}
+	f.Runs = append(f.Runs, forecast.Run{Priority: req.Priority, Canary: held > 0, Approve: !req.CanaryAutoApprove})
+	f.plans, f.own = append(f.plans, req.Plan), 1
+	for i := range req.Steps {
+		spec := &req.Steps[i]
+		s := forecast.Step{Name: spec.Name, Endpoint: f.endpoint(spec.Endpoint), Needs: spec.Needs, Barrier: spec.Barrier,
+			Gate: spec.Approval != "", Items: items, InFlight: spec.InFlight, Auto: spec.InFlightAuto, Rate: spec.Rate,
+			Attempts: spec.MaxAttempts, Backoff: spec.RetryBackoff.Seconds(),
+			MaxBackoff: cmp.Or(spec.MaxBackoff, workqueue.DefaultMaxBackoff).Seconds()}
+		if len(s.Needs) == 0 {
+			s.Held, s.Ready = held, items-held
+		}
+		f.Steps = append(f.Steps, s)
+	}
+}
+
+// Foresee says when a run of so many items would end if it started now.
+func (s Store) Foresee(ctx context.Context, req *start.LoadRequest, items int64) (*forecast.Forecast, error) {
+	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{}, req, items)
+	if err != nil {
+		return nil, fmt.Errorf("forecast a run of plan %s: %w", req.Plan, err)
+	}
+	return &f.All(f.at, 1)[0].Forecast, nil
 }
 
 // standing says why no one knows when a run ends, or for whom it waits.
@@ -258,7 +301,7 @@ func (s Store) foretell(ctx context.Context, from pg.Querier, runs []*RunSummary
 	if len(ids) == 0 {
 		return nil
 	}
-	f, err := readNetwork(ctx, from, ids)
+	f, err := readNetwork(ctx, from, ids, nil, 0)
 	if err != nil {
 		return err
 	}
@@ -284,7 +327,7 @@ func (s Store) Suppose(ctx context.Context, id workqueue.RunID, changes []string
 	var f *foresight
 	err = s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
 		if _, err = ReadSummary(ctx, tx, id); err == nil {
-			f, err = readNetwork(ctx, tx, []workqueue.RunID{id})
+			f, err = readNetwork(ctx, tx, []workqueue.RunID{id}, nil, 0)
 		}
 		return err
 	})
