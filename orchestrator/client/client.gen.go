@@ -1234,6 +1234,9 @@ type DryRun struct {
 	// First the first items, ten at most
 	First    []PreviewRow `json:"first"`
 	Warnings []string     `json:"warnings"`
+
+	// Forecast when it would end if it started now; absent: it is there already
+	Forecast *Forecast `json:"forecast,omitempty"`
 }
 
 type DryRunStep struct {
@@ -6665,4 +6668,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 23777235f4883b36d3d6d0ffc814ae58, is f5913531e6280934361576cd5cafdd3e7f81a014f0694ac061e7aba84252f488.
+// Of d83f4b1228a1372d8a4eb0a69f630b60, is bdd70d895de2f9c9e765a512d714b143c1f26196083d649f7cd27bde272b1c52.
