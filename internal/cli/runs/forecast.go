@@ -143,7 +143,7 @@ func endsText(run *client.RunSummary) string {
 	case f.P50 != nil:
 		return ends(f, clock)
 	case f.Then != nil:
-		return spanText(f.Then) + " after it waited"
+		return "it waits, then " + spanText(f.Then)
 	}
 	return "not yet"
 }
