@@ -17,7 +17,7 @@ TEST_P      ?= 2
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
 TEST_PLAIN  := /tools/generate$$|/internal/(embedded|cli|intake)(/|$$)|/workqueue/internal/plane$$|/cmd/tranche$$|/migrations$$
 # Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
-MEASURES    := BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$
+MEASURES    := BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$
 # Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there
 # is, a browser, the demo. What measures frames or pace runs alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/tools/faultyservice$$|/internal/systest/natscluster$$

@@ -136,7 +136,11 @@ func (s *Routes) registerRuns(api huma.API) {
 	op.Description = "The first variant is the run as it is; then come each change alone, and all of them together. " +
 		"Nothing is changed. The service is supposed to keep its speed when it is asked for more at once, unless " +
 		"requests wait for it already."
-	kernel.Register(s.Kernel, api, op, s.getForecast)
+	kernel.Register(s.Kernel, api, op, func(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
+		out.Run = in.ID
+		out.Variants, out.At, err = inspect.New(s.Store).Suppose(ctx, in.ID, in.Change)
+		return out, err
+	})
 	s.registerExplain(api)
 	s.registerResult(api)
 }
@@ -152,12 +156,6 @@ type Forecasts struct {
 	Run      workqueue.RunID   `json:"run"`
 	At       time.Time         `json:"at" doc:"the database's clock when it looked"`
 	Variants []inspect.Variant `json:"variants" nullable:"false"`
-}
-
-func (s *Routes) getForecast(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
-	out.Run = in.ID
-	out.Variants, out.At, err = inspect.New(s.Store).Suppose(ctx, in.ID, in.Change)
-	return out, err
 }
 
 type listInput struct {
