@@ -33,9 +33,9 @@ type scene struct {
 	change func(req *start.LoadRequest) // of the run; nil: nothing
 }
 
-func asks(endpoint string, inFlight int, needs ...int) workqueue.StepSpec {
+func asks(endpoint string, needs ...int) workqueue.StepSpec {
 	return workqueue.StepSpec{Name: endpoint, Endpoint: endpoint, Needs: needs, StepSettings: workqueue.StepSettings{
-		Chunk: 10, InFlight: inFlight, MaxAttempts: 5, Timeout: time.Minute, RetryBackoff: time.Second}}
+		Chunk: 10, InFlight: 8, MaxAttempts: 5, Timeout: time.Minute, RetryBackoff: time.Second}}
 }
 
 // around is a time that varies by a third.
@@ -44,7 +44,7 @@ func around(seconds float64) func() float64 {
 }
 
 func scenes() []scene {
-	barrier, second := asks("b", 8, 0), asks("b", 8, 0)
+	barrier, second := asks("b", 0), asks("b", 0)
 	barrier.Barrier = true
 	tail := func() float64 {
 		if rand.Float64() < 0.03 {
@@ -53,19 +53,19 @@ func scenes() []scene {
 		return around(0.4)()
 	}
 	return []scene{
-		{name: "steady", steps: []workqueue.StepSpec{asks("a", 8)}, items: 3000,
+		{name: "steady", steps: []workqueue.StepSpec{asks("a")}, items: 3000,
 			takes: map[string]func() float64{"a": around(0.8)}},
-		{name: "two steps, the second slow", steps: []workqueue.StepSpec{asks("a", 8), second}, items: 2000, before: 200,
+		{name: "two steps, the second slow", steps: []workqueue.StepSpec{asks("a"), second}, items: 2000, before: 200,
 			takes: map[string]func() float64{"a": around(0.3), "b": around(1)}},
-		{name: "barrier", steps: []workqueue.StepSpec{asks("a", 8), barrier}, items: 2000, before: 300,
+		{name: "barrier", steps: []workqueue.StepSpec{asks("a"), barrier}, items: 2000, before: 300,
 			takes: map[string]func() float64{"a": around(0.3), "b": around(0.9)}},
-		{name: "5% retries", steps: []workqueue.StepSpec{asks("a", 8)}, items: 3000, again: 0.05,
+		{name: "5% retries", steps: []workqueue.StepSpec{asks("a")}, items: 3000, again: 0.05,
 			takes: map[string]func() float64{"a": around(0.6)}},
-		{name: "heavy tail", steps: []workqueue.StepSpec{asks("a", 8)}, items: 3000,
+		{name: "heavy tail", steps: []workqueue.StepSpec{asks("a")}, items: 3000,
 			takes: map[string]func() float64{"a": tail}},
-		{name: "shared budget", steps: []workqueue.StepSpec{asks("a", 8)}, items: 2400, beside: 900, budget: 8,
+		{name: "shared budget", steps: []workqueue.StepSpec{asks("a")}, items: 2400, beside: 900, budget: 8,
 			takes: map[string]func() float64{"a": around(0.8)}},
-		{name: "canary", steps: []workqueue.StepSpec{asks("a", 8)}, items: 3000,
+		{name: "canary", steps: []workqueue.StepSpec{asks("a")}, items: 3000,
 			takes: map[string]func() float64{"a": around(0.8)}, change: func(req *start.LoadRequest) {
 				req.Canary, req.CanaryAutoApprove = 60, true
 			}},
@@ -87,7 +87,7 @@ func TestForecastsAreClose(t *testing.T) {
 		forecast, naive []float64 // errors at a tenth and at a quarter of the way
 		inside, of      int
 	}
-	t.Run("scenes", func(t *testing.T) {
+	t.Run("scenes", func(t *testing.T) { //nolint:tparallel // it ends when all scenes have
 		for i := range all {
 			t.Run(all[i].name, func(t *testing.T) {
 				t.Parallel()

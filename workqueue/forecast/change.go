@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,9 +23,10 @@ func (n *Network) Apply(run int, change string) error {
 	if what == "without" {
 		return n.without(run, value)
 	}
+	step, setting, of := cutLast(what)
 	number, err := strconv.ParseFloat(value, 64)
-	if err != nil || number < 0 || number > 1e7 || (number < 1 || number != float64(int(number))) && !isRate(what) &&
-		what != "priority" {
+	if least, whole := bounds(what, setting); err != nil || !(number >= least && number <= 1e9) ||
+		whole && number != math.Trunc(number) {
 		return fmt.Errorf("change %q: %q is no number that it could be; give for example in_flight=32 or rate=12.5", change,
 			value)
 	}
@@ -32,7 +34,6 @@ func (n *Network) Apply(run int, change string) error {
 		n.Runs[run].Priority = int(number)
 		return nil
 	}
-	step, setting, of := cutLast(what)
 	found := false
 	for i := range n.Steps {
 		s := &n.Steps[i]
@@ -50,7 +51,16 @@ func (n *Network) Apply(run int, change string) error {
 	return nil
 }
 
-func isRate(what string) bool { return what == "rate" || strings.HasSuffix(what, ".rate") }
+// bounds are of a number that is given: the least, and whether it is a whole one.
+func bounds(what, setting string) (least float64, whole bool) {
+	switch {
+	case what == "priority":
+		return -1e9, true
+	case setting == "rate":
+		return 0, false
+	}
+	return 1, true
+}
 
 // cutLast takes a setting from the name of its step, which may have dots.
 func cutLast(what string) (step, setting string, of bool) {
@@ -124,7 +134,8 @@ func (n *Network) without(run int, ref string) error {
 			continue
 		}
 		other := &n.Runs[r]
-		if others[cmp.Or(other.Name, other.ID)] = true; ref != other.Name && (len(ref) < 4 || !strings.HasPrefix(other.ID, ref)) {
+		others[cmp.Or(other.Name, other.ID)] = true
+		if ref != other.Name && (len(ref) < 4 || !strings.HasPrefix(other.ID, ref)) {
 			continue
 		}
 		for i := range n.Steps {

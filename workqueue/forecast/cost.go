@@ -37,7 +37,7 @@ type Cost struct {
 
 const (
 	leastRequests = 3    // before anything is said
-	drift         = 0.05 // how much a rate changes by itself, as a share
+	drift         = 0.07 // how much a rate changes by itself, as a share
 	borrowed      = 0.15 // how much it differs from that of an earlier run
 	levelWindow   = 30.0 // seconds over which the requests in flight are counted, at most
 	batches       = 8    // in which the spread is looked for
@@ -169,8 +169,8 @@ func spread(ended []Request) float64 {
 	return min(math.Sqrt(chance+drift*drift)+few*few, 1)
 }
 
-// Level is how many requests were in flight lately, while there were any: a pause says nothing. Lately is a few times as
-// long as half of them take. Where many more are in flight now, something has just begun, and they count.
+// Level is how many requests were in flight lately, while there were any: a pause says nothing. Lately is a few times
+// as long as half of them take. Where many more are in flight now, something has just begun, and they count.
 func Level(requests []Request) float64 {
 	type edge struct{ at, by float64 }
 	quantiles, _ := stays(requests)

@@ -8,6 +8,7 @@ package forecast
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -43,7 +44,7 @@ type Step struct {
 	Out            float64 // asked for and not answered
 	Retrying       float64 // wait to be asked for again
 	RetryDue       float64 // seconds until the last of those is due
-	Failed         float64 // share of what has settled
+	Failed         float64 // share of what has settled, so that steps that need it leave it out
 
 	InFlight            int // requests at most
 	Auto                bool
@@ -68,9 +69,9 @@ type Endpoint struct {
 
 // Forecast says when a run will end. Its times are those that one in ten, half and nine in ten courses keep.
 type Forecast struct {
-	P10 *time.Time `json:"p10,omitempty" doc:"one in ten such runs would have ended by then; absent: it waits, or no one knows"`
-	P50 *time.Time `json:"p50,omitempty" doc:"half of them"`
-	P90 *time.Time `json:"p90,omitempty" doc:"nine in ten"`
+	P10 *time.Time `json:"p10,omitempty" doc:"one in ten such runs ends before; absent: it waits, or no one knows"`
+	P50 *time.Time `json:"p50,omitempty" doc:"half of them do"`
+	P90 *time.Time `json:"p90,omitempty" doc:"nine in ten do"`
 
 	BoundBy string `json:"bound_by,omitempty" doc:"what keeps it from being faster, as a sentence"`
 
@@ -239,17 +240,14 @@ func (n *Network) bound(r int, nominal *play) string {
 	if worst < 0 {
 		return ""
 	}
-	text := n.Steps[worst].Name + " is the bottleneck: " + n.limitText(worst, nominal.steps[worst].limit)
-	told := 0
+	says := []string{n.Steps[worst].Name + " is the bottleneck: " + n.limitText(worst, nominal.steps[worst].limit)}
 	for i := range n.Steps {
 		s, p := &n.Steps[i], &nominal.steps[i]
-		if s.Run != r || i == worst || p.idle < 0.1 || told == 2 {
-			continue
+		if s.Run == r && i != worst && p.idle >= 0.1 && len(says) < 3 {
+			says = append(says, fmt.Sprintf("%s is idle %.0f%%", s.Name, 100*p.idle))
 		}
-		told++
-		text += fmt.Sprintf("; %s is idle %.0f%%", s.Name, 100*p.idle)
 	}
-	return text
+	return strings.Join(says, "; ")
 }
 
 func (n *Network) limitText(i int, l limit) string {
@@ -262,7 +260,8 @@ func (n *Network) limitText(i int, l limit) string {
 	case byAuto:
 		return fmt.Sprintf("%d requests in flight, which nodes found %s to take", e.Auto, e.Name)
 	case byWorkers:
-		return fmt.Sprintf("the service of %s works on %.0f requests at once, and others wait for it", e.Name, max(e.Workers, 1))
+		return fmt.Sprintf("the service of %s works on %.0f requests at once, and others wait for it", e.Name,
+			max(e.Workers, 1))
 	case byRate:
 		return fmt.Sprintf("%v items a second by its rate", s.Rate)
 	case byEndpointRate:

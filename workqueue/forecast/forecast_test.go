@@ -110,12 +110,13 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 	gate.Barrier, gate.Gate = true, true
 	canary := step("a", 0, 8000, cost(1, 8))
 	canary.Ready, canary.Held = 80, 7920
+	second := step("b", 1, 8000, cost(0.5, 8), 0)
 	open := step("a", 0, 8000, cost(1, 8))
 	n := one(open)
 	n.Endpoints[0].Down = "a to answer again: its breaker is open"
 	held := one(open)
 	held.Runs[0].Person = "someone to resume it"
-	sampled := one(canary)
+	sampled := one(canary, second)
 	sampled.Runs[0].Canary, sampled.Runs[0].Approve = true, true
 	for name, c := range map[string]struct {
 		network    *forecast.Network
@@ -124,7 +125,7 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 	}{
 		"a gate":      {one(step("check", 0, 8000, cost(1, 8)), gate), "approval of step send", 101, 101},
 		"a hold":      {held, "someone to resume it", 0, 101},
-		"a canary":    {sampled, "approval of its canary", 1, 100},
+		"a canary":    {sampled, "approval of its canary", 2, 100},
 		"an endpoint": {n, "a to answer again: its breaker is open", 0, 101},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -263,7 +264,8 @@ func TestSupposedChanges(t *testing.T) {
 			t.Errorf("%s: %.0f s; want %.0f", change, got, want)
 		}
 	}
-	for change, says := range map[string]string{"x.in_flight=2": `no step "x"; it has: a.b`, "a.b.in_flight=0": "no number",
+	for change, says := range map[string]string{"x.in_flight=2": `no step "x"; it has: a.b`,
+		"a.b.in_flight=0": "no number",
 		"a.b.in_flight=x": "no number", "a.b.colour=1": "no such setting", "in_flight=3": "no such setting",
 		"without=year": "these do: yesterday", "a.b.in_flight=NaN": "no number", "a.b.chunk=1.5": "no number"} {
 		if err := base().Apply(0, change); err == nil || !strings.Contains(err.Error(), says) {
@@ -301,7 +303,8 @@ func TestAServiceThatRequestsWaitForIsTheBound(t *testing.T) {
 	var all []forecast.Request
 	for i := range 320 {
 		ended := -float64(i/2) * 0.5
-		all = append(all, forecast.Request{Items: 10, First: true, Began: ended - 2, Ended: ended, Took: 0.5, Instance: "one"})
+		all = append(all, forecast.Request{Items: 10, First: true, Began: ended - 2, Ended: ended, Took: 0.5,
+			Instance: "one"})
 	}
 	for i := range 6 { // began since the last that ended
 		all = append(all, forecast.Request{Items: 10, First: true, Began: -0.5 * float64(i/2+1), Live: true, Took: -1})

@@ -69,7 +69,7 @@ const drawn = 12 // marks of a step at most
 // draw gives each round its luck. Over all rounds each step's costs are spread evenly (a Latin hypercube), so that few
 // rounds are enough.
 func draw(steps, count int, seed uint64) [][]luck {
-	source := rand.New(rand.NewPCG(seed, 0x7261)) //nolint:gosec // a simulation wants the same numbers each time
+	source := rand.New(rand.NewPCG(seed, 0x7261))
 	all := make([][]luck, count)
 	for r := range all {
 		all[r] = make([]luck, steps)
@@ -128,6 +128,9 @@ func (n *Network) begin(p *play, i int, l luck) {
 	out.started = min(s.Settled+s.Out+s.Retrying, s.Items)
 	// What is left may cost more or less than what was measured, the more so the fewer requests it is.
 	toCome := s.Cost.Vary * s.Cost.Vary * s.Cost.Chunk / max(s.Items-out.started, s.Cost.Chunk)
+	for _, need := range s.Needs { // what failed there is left out here
+		out.slot *= 1 - n.Steps[need].Failed
+	}
 	out.slot *= math.Exp(math.Sqrt(s.Cost.Spread*s.Cost.Spread+toCome) * l.cost)
 	out.arrived = min(out.started+s.Ready, s.Items)
 	if s.Items <= s.Settled || !s.Cost.Known() {
@@ -197,14 +200,7 @@ func (n *Network) release(p *play) {
 	}
 	for i := range n.Steps {
 		s, sp := &n.Steps[i], &p.steps[i]
-		if sp.ended >= 0 || sp.arrived >= sp.total {
-			continue
-		}
-		ready := true
-		for _, need := range s.Needs {
-			ready = ready && p.steps[need].ended >= 0 && p.steps[need].ended <= p.now
-		}
-		if !ready || len(s.Needs) == 0 && !p.runs[s.Run].free || s.Held > 0 && !p.runs[s.Run].free {
+		if sp.ended >= 0 || sp.arrived >= sp.total || !p.runs[s.Run].free || !p.over(s.Needs) {
 			continue
 		}
 		if sp.arrived = sp.total; s.Gate && !sp.waitedFor {
@@ -214,14 +210,28 @@ func (n *Network) release(p *play) {
 	}
 }
 
-// sampled reports whether all that goes before the rest of a canary has ended.
+// over reports whether steps have ended.
+func (p *play) over(steps []int) bool {
+	for _, i := range steps {
+		if p.steps[i].ended < 0 || p.steps[i].ended > p.now {
+			return false
+		}
+	}
+	return true
+}
+
+// sampled reports whether all that goes before the rest of a canary was asked for. The first steps say how much that
+// is; what waits for all items at a barrier is not part of it.
 func (n *Network) sampled(p *play, r int) bool {
+	held := 0.0
+	for i := range n.Steps {
+		if s := &n.Steps[i]; s.Run == r {
+			held = max(held, s.Held/max(s.Items, 1))
+		}
+	}
 	for i := range n.Steps {
 		s, sp := &n.Steps[i], &p.steps[i]
-		if s.Run != r || sp.ended >= 0 || s.Barrier {
-			continue
-		}
-		if sp.started < sp.total-s.Held-1e-6 {
+		if s.Run == r && sp.ended < 0 && !s.Barrier && sp.started < sp.total*(1-held)-1e-3 {
 			return false
 		}
 	}
@@ -258,30 +268,15 @@ func (n *Network) allotEndpoint(p *play, e int) {
 	at := &n.Endpoints[e]
 	var all, auto []share
 	for i := range n.Steps {
-		s, sp := &n.Steps[i], &p.steps[i]
-		if s.Endpoint != e {
+		if n.Steps[i].Endpoint != e {
 			continue
 		}
-		sp.rate, sp.places = 0, 0
-		if sp.ended >= 0 || sp.started >= sp.total {
-			continue
-		}
-		most := s.most(at)
-		wants := min(float64(s.InFlight)/sp.slot, most)
-		sp.limit = byInFlight
-		if most < float64(s.InFlight)/sp.slot {
-			sp.limit = cmpLimit(s.Rate > 0 && s.Rate <= most)
-		}
-		if sp.arrived-sp.started < 1e-6 {
-			wants = min(wants, sp.inflow)
-		}
-		if wants <= 0 {
-			continue
-		}
-		sh := share{step: i, priority: n.Runs[s.Run].Priority, wants: wants * sp.slot}
-		if s.Auto && at.Auto > 0 {
+		sh := share{step: i, priority: n.Runs[n.Steps[i].Run].Priority, wants: n.wants(p, i)}
+		switch {
+		case sh.wants <= 0:
+		case n.Steps[i].Auto && at.Auto > 0:
 			auto = append(auto, sh)
-		} else {
+		default:
 			all = append(all, sh)
 		}
 	}
@@ -310,11 +305,23 @@ func (n *Network) allotEndpoint(p *play, e int) {
 	}
 }
 
-func cmpLimit(own bool) limit {
-	if own {
-		return byRate
+// wants is how many places a step would fill now, by itself.
+func (n *Network) wants(p *play, i int) float64 {
+	s, sp := &n.Steps[i], &p.steps[i]
+	if sp.rate, sp.places = 0, 0; sp.ended >= 0 || sp.started >= sp.total {
+		return 0
 	}
-	return byEndpointRate
+	places := float64(s.InFlight)
+	sp.limit = byInFlight
+	if most := s.most(&n.Endpoints[s.Endpoint]) * sp.slot; most < places {
+		if places, sp.limit = most, byEndpointRate; s.Rate > 0 && s.Rate*sp.slot <= most {
+			sp.limit = byRate
+		}
+	}
+	if sp.arrived-sp.started < 1e-6 {
+		return min(places, sp.inflow*sp.slot)
+	}
+	return places
 }
 
 // most is how many items a second the rates allow a step.

@@ -259,7 +259,7 @@ func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 	return err
 }
 
-// ratedOver is how many seconds a rate is taken over. A generation younger than the window is measured over its own age.
+// ratedOver is how many seconds a rate is taken over: of a generation younger than the window, its age.
 func ratedOver(seconds float64) float64 { return max(min(seconds, rateWindow.Seconds()), 0.1) }
 
 const runsThatAsk = `

@@ -275,7 +275,7 @@ type DryRun struct {
 	First       []PreviewRow     `json:"first" nullable:"false" doc:"the first items, ten at most"`
 	Warnings    []string         `json:"warnings" nullable:"false"`
 
-	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"when it would end if it started now; absent: it is there already"`
+	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"if it started now; absent: it is there already"`
 }
 
 // DryRunStep is what a step would do.

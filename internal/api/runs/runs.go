@@ -135,7 +135,8 @@ func (s *Routes) registerRuns(api huma.API) {
 	op := kernel.Get("get-forecast", "/runs/{run}/forecast", "When a run will end, and when if something were changed")
 	op.Description = "The first variant is the run as it is; then come each change alone, and all of them together. " +
 		"Nothing is changed. The service is supposed to keep its speed when it is asked for more at once, unless " +
-		"requests wait for it already."
+		"requests wait for it already. A change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its " +
+		"endpoint), STEP.instances=6 (of its service), rate=50 (of each step), priority=5, or without=RUN."
 	kernel.Register(s.Kernel, api, op, func(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
 		out.Run = in.ID
 		out.Variants, out.At, err = inspect.New(s.Store).Suppose(ctx, in.ID, in.Change)
@@ -148,7 +149,7 @@ func (s *Routes) registerRuns(api huma.API) {
 type forecastInput struct {
 	kernel.RunPath
 	kernel.Known
-	Change []string `query:"change,explode" maxItems:"10" doc:"what to suppose, like send.in_flight=32, send.chunk=200, send.rate=50, send.budget=16, send.instances=6, rate=50, priority=5, without=RUN"`
+	Change []string `query:"change,explode" maxItems:"10" doc:"what to suppose, like send.in_flight=32"`
 }
 
 // Forecasts are when a run will end, as it is and if something were changed.
