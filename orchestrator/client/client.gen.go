@@ -1235,7 +1235,7 @@ type DryRun struct {
 	First    []PreviewRow `json:"first"`
 	Warnings []string     `json:"warnings"`
 
-	// Forecast when it would end if it started now; absent: it is there already
+	// Forecast if it started now; absent: it is there already
 	Forecast *Forecast `json:"forecast,omitempty"`
 }
 
@@ -1747,13 +1747,13 @@ type Firing struct {
 }
 
 type Forecast struct {
-	// P10 one in ten such runs would have ended by then; absent: it waits, or no one knows
+	// P10 one in ten such runs ends before; absent: it waits, or no one knows
 	P10 *time.Time `json:"p10,omitempty"`
 
-	// P50 half of them
+	// P50 half of them do
 	P50 *time.Time `json:"p50,omitempty"`
 
-	// P90 nine in ten
+	// P90 nine in ten do
 	P90 *time.Time `json:"p90,omitempty"`
 
 	// BoundBy what keeps it from being faster, as a sentence
@@ -5088,7 +5088,7 @@ type ExportRunParams struct {
 }
 
 type GetForecastParams struct {
-	// Change what to suppose, like send.in_flight=32, send.chunk=200, send.rate=50, send.budget=16, send.instances=6, rate=50, priority=5, without=RUN
+	// Change what to suppose, like send.in_flight=32
 	Change []string `form:"change,omitempty" json:"change,omitempty"`
 }
 
@@ -6097,7 +6097,9 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 // GetForecast: When a run will end, and when if something were changed.
 //
 // The first variant is the run as it is; then come each change alone, and all of them together. Nothing is changed.
-// The service is supposed to keep its speed when it is asked for more at once, unless requests wait for it already.
+// The service is supposed to keep its speed when it is asked for more at once, unless requests wait for it already. A
+// change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its endpoint), STEP.instances=6 (of
+// its service), rate=50 (of each step), priority=5, or without=RUN.
 //
 // It is GET /runs/{run}/forecast, for role viewer.
 func (c *Client) GetForecast(ctx context.Context, run string, params GetForecastParams, options ...CallOption) (Forecasts, error) {
@@ -6668,4 +6670,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of d83f4b1228a1372d8a4eb0a69f630b60, is bdd70d895de2f9c9e765a512d714b143c1f26196083d649f7cd27bde272b1c52.
+// Of 3d69ff4571f1c138a4889966759889d4, is 98dd54e7f7fa251ee39974a915ea7272fff885fa2a1c6d64c50de3a172871a26.
