@@ -93,11 +93,19 @@ func forecastText(f *client.Forecast) string {
 
 // ends is a time, and between what times it will be.
 func ends(f *client.Forecast, say func(time.Time) string) string {
-	low, high := clock(*f.P10), clock(*f.P90)
-	if low == high {
+	if clock(*f.P10) == clock(*f.P90) {
 		return say(*f.P50)
 	}
-	return fmt.Sprintf("%s (%s to %s)", say(*f.P50), low, high)
+	return say(*f.P50) + " (" + band(f) + ")"
+}
+
+// band is between what times a run ends.
+func band(f *client.Forecast) string {
+	low, high := clock(*f.P10), clock(*f.P90)
+	if low == high {
+		return low
+	}
+	return low + " to " + high
 }
 
 // clock is the time of a day, with its date unless it is today; with seconds when it is soon.

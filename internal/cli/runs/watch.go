@@ -157,7 +157,7 @@ func runLine(run client.RunDocument, steps bool) string {
 		parts = append(parts, cli.Count(int64(run.Rate))+perSecondOf(run))
 	}
 	if f := run.Forecast; f != nil && f.P50 != nil {
-		parts = append(parts, "ends "+ends(f, clock))
+		parts = append(parts, "ends "+band(f))
 	}
 	out, progress := int64(0), make([]string, len(run.Steps))
 	for i := range run.Steps {
