@@ -224,9 +224,9 @@ func fixedShare(ended []Request, busy float64) float64 {
 func (s *Step) marks() []mark {
 	c, typical := &s.Cost, s.Cost.typical()
 	all := []mark{{0, typical}}
-	for _, rare := range []struct{ share, at float64 }{{0.5, 0.6}, {0.2, 0.85}, {0.05, 0.96}, {0.01, 0.993}, {0.002, 1}} {
-		if rare.share*float64(c.Requests) >= 0.5 {
-			all = append(all, mark{c.Chunk / rare.share, quantile(c.Stays, rare.at)})
+	for _, rare := range []float64{0.5, 0.2, 0.1, 0.05, 0.02, 0.005} {
+		if rare*float64(c.Requests) >= 0.5 {
+			all = append(all, mark{c.Chunk / rare, quantile(c.Stays, 1-rare/2)})
 		}
 	}
 	share, every, delay, wait := c.Again/(1+c.Again), 1.0, typical, s.Backoff
